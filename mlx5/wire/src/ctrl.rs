@@ -1,0 +1,107 @@
+//! Control segment: the head of each send WQE (`struct mlx5_wqe_ctrl_seg`).
+
+use crate::be::Be32;
+use crate::opcode::WqeOpcode;
+
+/// Bytes of a basic block, the unit in which a send queue is indexed (`MLX5_SEND_WQE_BB`).
+pub const SEND_WQE_BB: usize = 64;
+
+/// `fm_ce_se`: raise a CQE (`MLX5_WQE_CTRL_CQ_UPDATE`).
+pub const CQ_UPDATE: u8 = 2 << 2;
+/// `fm_ce_se`: the receiver's CQE is solicited (`MLX5_WQE_CTRL_SOLICITED`).
+pub const SOLICITED: u8 = 1 << 1;
+/// `fm_ce_se`: start after all earlier RDMA READs and atomics (`MLX5_WQE_CTRL_FENCE`).
+pub const FENCE: u8 = 4 << 5;
+/// `fm_ce_se`: start after earlier local operations (`MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE`).
+pub const SMALL_FENCE: u8 = 1 << 5;
+/// The fence bits of `fm_ce_se`.
+pub const FENCE_MASK: u8 = 7 << 5;
+
+layout! {
+    /// Opcode, index, size and flags of a send WQE.
+    ///
+    /// The first eight bytes are also what a driver writes to a UAR register to ring it.
+    pub struct ControlSegment: 16 {
+        /// Opcode modifier, index of the first basic block, opcode.
+        0 => opmod_idx_opcode: Be32,
+        /// QP number and size in 16-byte units.
+        4 => qpn_ds: Be32,
+        /// Checksum of the WQE, when the QP was created with signatures.
+        8 => signature: u8,
+        /// Stream of a DCI.
+        9 => dci_stream_channel_id: [u8; 2],
+        /// Fence mode, CQE mode and solicited event.
+        11 => fm_ce_se: u8,
+        /// Immediate data, invalidated key or UMR key.
+        12 => imm: Be32,
+    }
+}
+
+impl ControlSegment {
+    /// A control segment without modifier, stream or immediate. `ds` counts 16-byte units, this
+    /// segment included; `index` is the 16-bit producer index of the first basic block.
+    #[inline]
+    pub const fn new(opcode: u8, index: u16, qpn: u32, ds: u8, fm_ce_se: u8) -> Self {
+        Self {
+            opmod_idx_opcode: Be32::new((index as u32) << 8 | opcode as u32),
+            qpn_ds: Be32::new(qpn << 8 | ds as u32),
+            signature: 0,
+            dci_stream_channel_id: [0; 2],
+            fm_ce_se,
+            imm: Be32::new(0),
+        }
+    }
+
+    /// Opcode.
+    #[inline]
+    pub const fn opcode(&self) -> WqeOpcode {
+        WqeOpcode::new(self.opmod_idx_opcode.get() as u8)
+    }
+
+    /// Opcode modifier.
+    #[inline]
+    pub const fn opmod(&self) -> u8 {
+        (self.opmod_idx_opcode.get() >> 24) as u8
+    }
+
+    /// Producer index of the first basic block.
+    #[inline]
+    pub const fn index(&self) -> u16 {
+        (self.opmod_idx_opcode.get() >> 8) as u16
+    }
+
+    /// QP number.
+    #[inline]
+    pub const fn qpn(&self) -> u32 {
+        self.qpn_ds.get() >> 8
+    }
+
+    /// Size in 16-byte units.
+    #[inline]
+    pub const fn ds(&self) -> u8 {
+        self.qpn_ds.get() as u8 & 0x3f
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A signaled SEND_IMM with one data segment on QP 0x1234, third basic block.
+    const SEND_IMM: [u8; 16] = [
+        0x00, 0x00, 0x02, 0x0b, 0x00, 0x12, 0x34, 0x02, 0x00, 0x00, 0x00, 0x08, 0xde, 0xad, 0xbe,
+        0xef,
+    ];
+
+    #[test]
+    fn parses_and_emits() {
+        let ctrl = ControlSegment::from_bytes(&SEND_IMM);
+        assert_eq!(ctrl.opcode(), WqeOpcode::SEND_IMM);
+        assert_eq!((ctrl.index(), ctrl.qpn(), ctrl.ds(), ctrl.opmod()), (2, 0x1234, 2, 0));
+        assert_eq!(ctrl.fm_ce_se, CQ_UPDATE);
+        assert_eq!(ctrl.imm.get(), 0xdead_beef);
+        let mut built = ControlSegment::new(0x0b, 2, 0x1234, 2, CQ_UPDATE);
+        built.imm = Be32::new(0xdead_beef);
+        assert_eq!(built.to_bytes(), SEND_IMM);
+    }
+}

@@ -1,0 +1,6 @@
+//! User access region: the page of device registers that a process may write.
+
+/// Offset of the CQ doorbell in a UAR page (`MLX5_CQ_DOORBELL`).
+pub const CQ_DOORBELL: usize = 0x20;
+/// Offset of the first BlueFlame register in a UAR page.
+pub const BLUE_FLAME: usize = 0x800;
