@@ -1,1 +1,38 @@
-//! Placeholder.
+//! FFI to libibverbs, which is linked, and to libmlx5, which is loaded at run time.
+//!
+//! The types, constants and functions carry the names of the C headers of rdma-core, and its man
+//! pages are their documentation. Three things differ from what bindgen alone would give:
+//!
+//! - What the headers define as `static inline` or as a macro ([`ibv_post_recv`], [`ibv_poll_cq`],
+//!   [`ibv_create_cq_ex`], [`ibv_query_port`], ...) exists as inline Rust that does what the header
+//!   does: it calls the entry of the provider, after the checks that the header makes.
+//! - libmlx5 is not linked, so that a program also starts where it is absent: see [`Mlx5dv`].
+//! - Enumerations are integers with constants, as in C: their values come from drivers, and a
+//!   value that is not in the header must not be undefined behaviour.
+//!
+//! # Bindings
+//!
+//! The bindings in the crate were made from the headers of rdma-core 44 and are the same for
+//! x86-64 and aarch64. The feature `bindgen` makes them from the installed headers instead; it
+//! needs libclang.
+
+mod bindings;
+mod constants;
+mod context;
+mod default;
+mod device;
+mod memory;
+mod mlx5dv;
+mod poll;
+mod post;
+mod wr;
+
+pub use bindings::*;
+pub use constants::*;
+pub use context::{VERBS_ABI_IS_EXTENDED, verbs_get_ctx};
+pub use device::*;
+pub use memory::*;
+pub use mlx5dv::{LoadError, Mlx5dv, mlx5dv_ts_to_ns};
+pub use poll::*;
+pub use post::*;
+pub use wr::*;

@@ -1,0 +1,3 @@
+#include <infiniband/verbs.h>
+#include <infiniband/tm_types.h>
+#include <infiniband/mlx5dv.h>

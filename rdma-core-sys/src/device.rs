@@ -1,0 +1,147 @@
+//! What a device, its ports and its clock say about themselves.
+
+use crate::context::{UNSUPPORTED, entry};
+use crate::{
+    ibv_context, ibv_device_attr_ex, ibv_gid_entry, ibv_port_attr, ibv_qp_type,
+    ibv_query_device_ex_input, ibv_values_ex,
+};
+use core::ffi::c_int;
+use core::mem::size_of;
+
+mod linked {
+    use crate::{ibv_context, ibv_port_attr};
+    use core::ffi::c_int;
+
+    unsafe extern "C" {
+        /// Writes only the fields that existed before the extended call.
+        pub(super) fn ibv_query_port(
+            context: *mut ibv_context,
+            port_num: u8,
+            port_attr: *mut ibv_port_attr,
+        ) -> c_int;
+    }
+}
+
+/// Reads the attributes of a port. Returns 0 or an errno.
+///
+/// # Safety
+/// `context` is open; `port_attr` can be written.
+#[inline]
+pub unsafe fn ibv_query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    port_attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: the caller vouches for both pointers. The old entry point fills a prefix of the
+    // structure, so the rest is cleared first.
+    unsafe {
+        match entry!(context, query_port) {
+            Some(query_port) => {
+                query_port(context, port_num, port_attr, size_of::<ibv_port_attr>())
+            }
+            None => {
+                port_attr.write_bytes(0, 1);
+                linked::ibv_query_port(context, port_num, port_attr)
+            }
+        }
+    }
+}
+
+/// Reads the attributes of a device, those of the extended verbs included. Returns 0 or an errno.
+///
+/// # Safety
+/// `context` is open; `input` is null or can be read; `attr` can be written.
+#[inline]
+pub unsafe fn ibv_query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+) -> c_int {
+    // SAFETY: the caller vouches for the pointers.
+    unsafe {
+        if !input.is_null() && (*input).comp_mask != 0 {
+            return libc::EINVAL;
+        }
+        if let Some(query) = entry!(context, query_device_ex) {
+            let ret = query(context, input, attr, size_of::<ibv_device_attr_ex>());
+            if ret != libc::EOPNOTSUPP && ret != libc::ENOSYS {
+                return ret;
+            }
+        }
+        attr.write_bytes(0, 1);
+        crate::ibv_query_device(context, &raw mut (*attr).orig_attr)
+    }
+}
+
+/// Reads one entry of the GID table with its type. Returns 0 or an errno.
+///
+/// # Safety
+/// `context` is open; `entry` can be written.
+#[inline]
+pub unsafe fn ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port_num: u32,
+    gid_index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+) -> c_int {
+    // SAFETY: the caller vouches for the pointers.
+    unsafe {
+        crate::_ibv_query_gid_ex(
+            context,
+            port_num,
+            gid_index,
+            entry,
+            flags,
+            size_of::<ibv_gid_entry>(),
+        )
+    }
+}
+
+/// Reads all valid GIDs of all ports. Returns their number or a negative errno.
+///
+/// # Safety
+/// `context` is open; `entries` has room for `max_entries`.
+#[inline]
+pub unsafe fn ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+) -> isize {
+    // SAFETY: the caller vouches for the pointers.
+    unsafe {
+        crate::_ibv_query_gid_table(
+            context,
+            entries,
+            max_entries,
+            flags,
+            size_of::<ibv_gid_entry>(),
+        )
+    }
+}
+
+/// Reads the values asked for in `values.comp_mask`, such as the device's clock. Returns 0 or an
+/// errno.
+///
+/// # Safety
+/// `context` is open; `values` can be read and written.
+#[inline]
+pub unsafe fn ibv_query_rt_values_ex(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // SAFETY: the caller vouches for the pointers.
+    unsafe {
+        match entry!(context, query_rt_values) {
+            Some(query) => query(context, values),
+            None => UNSUPPORTED,
+        }
+    }
+}
+
+/// Whether the capability mask `caps` contains the transport `qpt`.
+#[inline]
+pub const fn ibv_is_qpt_supported(caps: u32, qpt: ibv_qp_type) -> bool {
+    caps & (1 << qpt) != 0
+}
