@@ -1,6 +1,10 @@
 //! Which part of the C headers is bound, and how.
 
-use std::path::Path;
+use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
+use bindgen::{Builder, EnumVariation, RustEdition, RustTarget};
+use std::env;
+use std::fs;
+use std::path::PathBuf;
 
 /// The part of the headers that is bound: everything else is reached only through it.
 const FUNCTIONS: &[&str] = &[
@@ -151,41 +155,94 @@ const OPAQUE: &[&str] = &["ibv_flow_attr", "ibv_flow_action_esp_attr", "ibv_coun
 #[derive(Debug)]
 struct LibcTypes;
 
-impl bindgen::callbacks::ParseCallbacks for LibcTypes {
+impl ParseCallbacks for LibcTypes {
     fn blocklisted_type_implements_trait(
         &self,
         name: &str,
-        derive: bindgen::callbacks::DeriveTrait,
-    ) -> Option<bindgen::callbacks::ImplementsTrait> {
-        use bindgen::callbacks::{DeriveTrait, ImplementsTrait};
+        derive: DeriveTrait,
+    ) -> Option<ImplementsTrait> {
         let plain = matches!(name, "off_t" | "timespec" | "struct timespec");
         (plain && derive == DeriveTrait::Copy).then_some(ImplementsTrait::Yes)
     }
 }
 
-pub fn generate(target: Option<&str>) -> Result<String, String> {
-    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("build/headers.h");
-    let mut builder = bindgen::Builder::default()
-        .header(headers.to_str().ok_or("the path of the crate is not UTF-8")?)
-        .allowlist_var("IBV_DEVICE_RAW_SCATTER_FCS")
-        .allowlist_var("IBV_DEVICE_PCI_WRITE_END_PADDING")
-        .allowlist_var("ETHERNET_LL_SIZE")
-        // The sizes of these differ between architectures and are libc's to know.
-        .blocklist_type("pthread_.*|__pthread_.*|__atomic_wide_counter")
-        .blocklist_type("timespec|__time_t|__syscall_slong_t|off_t|__off_t")
-        .raw_line("use libc::{off_t, pthread_cond_t, pthread_mutex_t, timespec};")
-        .parse_callbacks(Box::new(LibcTypes))
-        .default_enum_style(bindgen::EnumVariation::Consts)
+/// The functions of libmlx5. It is not linked, so these declarations serve only to check the types
+/// of the function pointers that are looked up in it.
+const LOADED: &str = "mlx5dv_(is_supported|open_device|query_device|init_obj|create_cq|create_qp\
+                      |set_context_attr|get_clock_info|devx_alloc_uar|devx_free_uar)\
+                      |_mlx5dv_query_port";
+
+/// Writes to `OUT_DIR`, for each architecture, the bindings with assertions on every offset, which
+/// are used, and without, which are what the crate carries; and the declarations for libmlx5.
+///
+/// The other architecture is left out where its C library's headers are not installed (Debian:
+/// `libc6-dev-arm64-cross` or `libc6-dev-amd64-cross`).
+pub fn write() -> Result<(), String> {
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let (target, host) = (variable("TARGET")?, variable("HOST")?);
+    for architecture in ["x86_64", "aarch64"] {
+        let mut builder = bindings()?.clang_arg(format!("--target={architecture}-linux-gnu"));
+        if !host.starts_with(architecture) {
+            let headers = format!("/usr/{architecture}-linux-gnu/include");
+            if fs::exists(&headers).unwrap_or(false) {
+                builder = builder.clang_args(["-isystem", &headers]);
+            } else if !target.starts_with(architecture) {
+                continue;
+            }
+        }
+        let carried = builder.clone().layout_tests(false);
+        store(out.join(format!("{architecture}-carried.rs")), &run(carried)?)?;
+        store(out.join(format!("{architecture}.rs")), &run(builder)?)?;
+    }
+    store(out.join("mlx5dv.rs"), &run(declarations(&host)?)?)
+}
+
+fn variable(name: &str) -> Result<String, String> {
+    env::var(name).map_err(|e| format!("{name}: {e}"))
+}
+
+fn store(path: PathBuf, text: &str) -> Result<(), String> {
+    fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn run(builder: Builder) -> Result<String, String> {
+    let bindings = builder.generate().map_err(|e| {
+        format!(
+            "the headers of rdma-core cannot be read.\n{e}\n\
+             Debian, Ubuntu: apt-get install libibverbs-dev\n\
+             Fedora, RHEL:   dnf install rdma-core-devel"
+        )
+    })?;
+    Ok(bindings.to_string())
+}
+
+fn builder() -> Result<Builder, String> {
+    let headers = concat!(env!("CARGO_MANIFEST_DIR"), "/build/headers.h");
+    Ok(Builder::default()
+        .header(headers)
+        .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
+        .default_enum_style(EnumVariation::Consts)
         .prepend_enum_name(false)
         .derive_default(false)
         .derive_debug(false)
         .generate_comments(false)
-        .layout_tests(false)
         .merge_extern_blocks(true)
-        .rust_target(bindgen::RustTarget::stable(85, 0).map_err(|e| e.to_string())?)
-        .rust_edition(bindgen::RustEdition::Edition2024)
+        .rust_target(RustTarget::stable(85, 0).map_err(|e| e.to_string())?)
+        .rust_edition(RustEdition::Edition2024)
         .use_core()
-        .ctypes_prefix("core::ffi");
+        .ctypes_prefix("core::ffi"))
+}
+
+fn bindings() -> Result<Builder, String> {
+    let mut builder = builder()?
+        .parse_callbacks(Box::new(LibcTypes))
+        .allowlist_var("IBV_DEVICE_RAW_SCATTER_FCS")
+        .allowlist_var("IBV_DEVICE_PCI_WRITE_END_PADDING")
+        .allowlist_var("ETHERNET_LL_SIZE")
+        // The sizes of these differ between architectures and are libc's to know.
+        .blocklist_type("pthread_.*|__pthread_.*|__atomic_wide_counter.*")
+        .blocklist_type("timespec|__time_t|__syscall_slong_t|off_t|__off_t")
+        .raw_line("use libc::{off_t, pthread_cond_t, pthread_mutex_t, timespec};");
     for name in FUNCTIONS {
         builder = builder.allowlist_function(name);
     }
@@ -195,9 +252,12 @@ pub fn generate(target: Option<&str>) -> Result<String, String> {
     for name in OPAQUE {
         builder = builder.opaque_type(name);
     }
-    if let Some(target) = target {
-        builder = builder.clang_arg(format!("--target={target}"));
-    }
-    let bindings = builder.generate().map_err(|e| e.to_string())?;
-    Ok(bindings.to_string())
+    Ok(builder)
+}
+
+fn declarations(host: &str) -> Result<Builder, String> {
+    Ok(builder()?
+        .clang_arg(format!("--target={host}"))
+        .allowlist_function(LOADED)
+        .allowlist_recursively(false))
 }

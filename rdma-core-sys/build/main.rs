@@ -1,14 +1,32 @@
 //! Finds libibverbs; with the feature `bindgen` also makes the bindings anew.
 
+mod find;
 #[cfg(feature = "bindgen")]
 mod generate;
 
-fn main() {
-    println!("cargo:rerun-if-changed=build");
-    println!("cargo:rustc-link-lib=ibverbs");
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
+
     #[cfg(feature = "bindgen")]
-    {
-        let out = std::path::PathBuf::from(std::env::var_os("OUT_DIR").unwrap());
-        std::fs::write(out.join("bindings.rs"), generate::generate(None).unwrap()).unwrap();
+    if let Err(message) = generate::write() {
+        return refuse(&message);
     }
+    // docs.rs has no libibverbs, and documentation needs none.
+    if std::env::var_os("DOCS_RS").is_some() {
+        return ExitCode::SUCCESS;
+    }
+    match find::libibverbs() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => refuse(&message),
+    }
+}
+
+fn refuse(message: &str) -> ExitCode {
+    for line in message.lines() {
+        println!("cargo::error={line}");
+    }
+    ExitCode::FAILURE
 }

@@ -7,7 +7,9 @@
     reason = "generated: names are those of the C headers, whose man pages document them"
 )]
 
-#[cfg(feature = "bindgen")]
-include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 #[cfg(not(feature = "bindgen"))]
-include!("generated.rs");
+include!("generated/verbs.rs");
+#[cfg(all(feature = "bindgen", target_arch = "x86_64"))]
+include!(concat!(env!("OUT_DIR"), "/x86_64.rs"));
+#[cfg(all(feature = "bindgen", target_arch = "aarch64"))]
+include!(concat!(env!("OUT_DIR"), "/aarch64.rs"));

@@ -5,12 +5,6 @@ use libc::{off_t, pthread_cond_t, pthread_mutex_t, timespec};
 pub const IBV_DEVICE_RAW_SCATTER_FCS: u64 = 17179869184;
 pub const IBV_DEVICE_PCI_WRITE_END_PADDING: u64 = 68719476736;
 pub const ETHERNET_LL_SIZE: u32 = 6;
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub struct __atomic_wide_counter__bindgen_ty_1 {
-    pub __low: core::ffi::c_uint,
-    pub __high: core::ffi::c_uint,
-}
 pub type __u16 = core::ffi::c_ushort;
 pub type __u32 = core::ffi::c_uint;
 pub type __u64 = core::ffi::c_ulonglong;
