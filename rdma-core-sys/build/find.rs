@@ -13,12 +13,15 @@ const NEW_SYMBOL: &str = "ibv_query_qp_data_in_order";
 
 /// Tells cargo how to link libibverbs, or says what to install.
 pub fn libibverbs() -> Result<(), String> {
-    if pkg_config::Config::new().atleast_version(OLDEST).probe("libibverbs").is_ok() {
+    for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    let mut installed = pkg_config::Config::new();
+    installed.env_metadata(false);
+    if installed.clone().atleast_version(OLDEST).probe("libibverbs").is_ok() {
         return Ok(());
     }
-    let mut silent = pkg_config::Config::new();
-    silent.cargo_metadata(false).env_metadata(false);
-    if let Ok(old) = silent.probe("libibverbs") {
+    if let Ok(old) = installed.cargo_metadata(false).probe("libibverbs") {
         return Err(too_old(&old.version));
     }
 
