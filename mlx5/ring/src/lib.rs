@@ -1,2 +1,33 @@
+//! The rings of an mlx5 device over raw memory: how WQEs and CQEs are handed over.
+//!
+//! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`],
+//! [`cq::CompletionQueue`]; [`receive::Receiving`] walks a completion queue and gives buffers back to
+//! the queue they came from in one pass. Nothing here allocates, makes a system call or knows of
+//! libibverbs: the constructors take the pointers that `mlx5dv_init_obj` hands out, and storage of the
+//! caller's for what software must remember of each slot.
+//!
+//! # Who may touch what
+//! The device reads and writes queue memory while this code runs. No Rust reference to a live WQE, CQE
+//! or doorbell record is ever formed: only volatile loads and stores through raw pointers. All barriers,
+//! with the argument for each, are in [`barrier`].
+//!
+//! # Short borrows
+//! Like a submission queue of `io-uring`, a queue is driven through a short borrow
+//! ([`rq::ReceiveQueue::posting`], [`srq::SharedReceiveQueue::posting`], [`cq::CompletionQueue::completions`])
+//! that keeps the indices in registers and publishes them once, when it is dropped: many WQEs, one
+//! doorbell. That holds in a panic too: the doorbell covers exactly the WQEs that were written.
 #![no_std]
-//! Placeholder.
+
+#[cfg(test)]
+extern crate std;
+
+pub mod barrier;
+pub mod bitmap;
+pub mod completion;
+pub mod cq;
+pub mod dbrec;
+pub mod receive;
+pub mod rq;
+pub mod sge;
+pub mod slots;
+pub mod srq;

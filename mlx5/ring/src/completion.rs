@@ -1,0 +1,145 @@
+//! Reading a CQE that belongs to software.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem::offset_of;
+use core::ptr::NonNull;
+
+use mlx5_wire::be::{Be16, Be32, Be64};
+use mlx5_wire::cqe::{Cqe64, CqeFormat, ErrorCqe};
+use mlx5_wire::opcode::CqeOpcode;
+use mlx5_wire::syndrome::Syndrome;
+
+/// A CQE that has arrived and was not given back yet. Fields are read when asked for.
+#[derive(Clone, Copy)]
+pub struct Cqe<'a> {
+    cqe: NonNull<u8>,
+    batch: PhantomData<&'a ()>,
+}
+
+macro_rules! field {
+    ($self:ident, $format:ident.$field:ident: $type:ty) => {{
+        // SAFETY: inside the CQE by its layout, and aligned because CQEs are to 64 bytes; volatile
+        // because the device wrote it.
+        unsafe { $self.cqe.add(offset_of!($format, $field)).cast::<$type>().read_volatile() }
+    }};
+}
+
+impl<'a> Cqe<'a> {
+    /// # Safety
+    /// `cqe` is an aligned CQE in mapped memory that the device does not write during `'a`.
+    #[inline(always)]
+    pub(crate) const unsafe fn new(cqe: NonNull<u8>, batch: PhantomData<&'a ()>) -> Self {
+        Self { cqe, batch }
+    }
+
+    /// Opcode, format, solicited event and owner.
+    #[inline(always)]
+    pub fn op_own(&self) -> u8 {
+        field!(self, Cqe64.op_own: u8)
+    }
+
+    /// Opcode.
+    #[inline(always)]
+    pub fn opcode(&self) -> CqeOpcode {
+        CqeOpcode::from_bits(self.op_own() >> 4)
+    }
+
+    /// Format.
+    #[inline(always)]
+    pub fn format(&self) -> CqeFormat {
+        CqeFormat::from_op_own(self.op_own())
+    }
+
+    /// SRQ: slot. Receive queue: running index. Send queue: index of the basic block.
+    #[inline(always)]
+    pub fn wqe_counter(&self) -> u16 {
+        field!(self, Cqe64.wqe_counter: Be16).get()
+    }
+
+    /// Bytes of the message.
+    #[inline(always)]
+    pub fn byte_count(&self) -> u32 {
+        field!(self, Cqe64.byte_cnt: Be32).get()
+    }
+
+    /// Number of the QP that completed.
+    #[inline(always)]
+    pub fn qpn(&self) -> u32 {
+        field!(self, Cqe64.sop_drop_qpn: Be32).get() & 0xff_ffff
+    }
+
+    /// Opcode of the send WQE that completed.
+    #[inline(always)]
+    pub fn send_opcode(&self) -> u8 {
+        (field!(self, Cqe64.sop_drop_qpn: Be32).get() >> 24) as u8
+    }
+
+    /// Immediate data or invalidated key, as the sender gave it.
+    #[inline(always)]
+    pub fn imm_inval_pkey(&self) -> u32 {
+        field!(self, Cqe64.imm_inval_pkey: Be32).get()
+    }
+
+    /// Device clock when the CQE was made, in ticks.
+    #[inline(always)]
+    pub fn timestamp(&self) -> u64 {
+        field!(self, Cqe64.timestamp: Be64).get()
+    }
+
+    /// User index or SRQ number.
+    #[inline(always)]
+    pub fn srqn_uidx(&self) -> u32 {
+        field!(self, Cqe64.srqn_uidx: Be32).get() & 0xff_ffff
+    }
+
+    /// Cause of an error CQE.
+    #[inline]
+    pub fn syndrome(&self) -> Syndrome {
+        Syndrome::new(field!(self, ErrorCqe.syndrome: u8))
+    }
+
+    /// Cause of an error CQE in the device's own terms.
+    #[inline]
+    pub fn vendor_err_synd(&self) -> u8 {
+        field!(self, ErrorCqe.vendor_err_synd: u8)
+    }
+
+    /// All 64 bytes.
+    pub fn bytes(&self) -> [u8; Cqe64::SIZE] {
+        let mut bytes = [0; Cqe64::SIZE];
+        for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
+            // SAFETY: inside the CQE and aligned.
+            let value = unsafe { self.cqe.cast::<u64>().add(i).read_volatile() };
+            word.copy_from_slice(&value.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// A copy of the CQE as a struct.
+    pub fn to_cqe64(&self) -> Cqe64 {
+        Cqe64::from_bytes(&self.bytes())
+    }
+
+    /// Where the payload of an inline CQE starts, and how many bytes there can be.
+    #[inline]
+    pub(crate) fn inline_payload(&self, format: CqeFormat) -> Option<(NonNull<u8>, u32)> {
+        match format {
+            CqeFormat::Inline32 => Some((self.cqe, 32)),
+            // SAFETY: the device uses this form only for 128-byte CQEs, whose first half stands before
+            // the CQE proper; `Receiving` checks the stride before asking.
+            CqeFormat::Inline64 => Some((unsafe { self.cqe.sub(64) }, 64)),
+            CqeFormat::Plain | CqeFormat::Compressed => None,
+        }
+    }
+}
+
+impl fmt::Debug for Cqe<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if matches!(self.opcode(), CqeOpcode::RequesterError | CqeOpcode::ResponderError) {
+            ErrorCqe::from_bytes(&self.bytes()).fmt(f)
+        } else {
+            self.to_cqe64().fmt(f)
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Completion queue: a ring of CQEs that the device writes.
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use mlx5_wire::be::Be32;
+use mlx5_wire::cqe::{Cqe64, FRESH_OP_OWN, OWNER};
+use mlx5_wire::dbrec;
+
+use crate::barrier;
+use crate::completion::Cqe;
+use crate::dbrec::DoorbellRecord;
+
+/// Where a CQ is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_cq`.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// First CQE.
+    pub buf: NonNull<u8>,
+    /// Doorbell record: consumer index and arm word.
+    pub dbrec: NonNull<Be32>,
+    /// Number of CQEs.
+    pub cqe_cnt: u32,
+    /// Bytes of a CQE: 64, or 128 of which the second half is the CQE proper.
+    pub cqe_size: u32,
+}
+
+/// Why a CQ cannot be polled directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayoutError {
+    /// The number of CQEs is not a power of two up to 2^23.
+    CqeCount,
+    /// CQEs of neither 64 nor 128 bytes.
+    CqeSize,
+}
+
+impl Layout {
+    /// Whether [`CompletionQueue::new`] can take it.
+    pub const fn check(&self) -> Result<(), LayoutError> {
+        // The consumer index has 24 bits, of which one must tell laps apart.
+        if !self.cqe_cnt.is_power_of_two() || self.cqe_cnt > 1 << 23 {
+            return Err(LayoutError::CqeCount);
+        }
+        if self.cqe_size != 64 && self.cqe_size != 128 {
+            return Err(LayoutError::CqeSize);
+        }
+        Ok(())
+    }
+}
+
+/// A completion queue polled from Rust.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    /// The first CQE proper (for 128-byte CQEs: the second half of the first entry).
+    cqes: NonNull<u8>,
+    stride_shift: u32,
+    mask: u32,
+    dbrec: DoorbellRecord,
+    /// CQEs taken since creation.
+    pub(crate) consumer_index: u32,
+}
+
+// SAFETY: the queue is polled through `&mut` only.
+unsafe impl Send for CompletionQueue {}
+
+/// Whether the CQE whose last byte is `op_own` belongs to software on a lap with owner bit `owner`.
+///
+/// Rotated right by one, the byte is the owner bit followed by opcode, format and solicited event; with
+/// the owner bit cleared where it matches, everything below opcode 15 is a number below 0x78, and
+/// everything the device still owns is not. One compare decides.
+#[inline(always)]
+pub(crate) const fn is_software_owned(op_own: u8, owner: u8) -> bool {
+    (op_own ^ owner).rotate_right(1) < FRESH_OP_OWN >> 1
+}
+
+impl CompletionQueue {
+    /// Takes over a CQ from which nothing was polled.
+    ///
+    /// # Errors
+    /// See [`LayoutError`].
+    ///
+    /// # Safety
+    /// `layout` describes a CQ that nobody else polls, resizes or arms; its buffer and record stay mapped
+    /// for as long as the queue exists, and its CQEs were initialised as the driver does (opcode 15).
+    pub unsafe fn new(layout: Layout) -> Result<Self, LayoutError> {
+        layout.check()?;
+        Ok(Self {
+            // SAFETY: the offset is inside the first entry.
+            cqes: unsafe { layout.buf.add(layout.cqe_size as usize - Cqe64::SIZE) },
+            stride_shift: layout.cqe_size.trailing_zeros(),
+            mask: layout.cqe_cnt - 1,
+            // SAFETY: forwarded from the caller.
+            dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
+            consumer_index: 0,
+        })
+    }
+
+    /// Number of CQEs.
+    pub const fn capacity(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// CQEs taken since creation (wrapping); the lower 24 bits stand in the doorbell record.
+    pub const fn consumer_index(&self) -> u32 {
+        self.consumer_index
+    }
+
+    /// Bytes from one CQE to the next.
+    #[inline(always)]
+    pub(crate) const fn stride(&self) -> usize {
+        1 << self.stride_shift
+    }
+
+    /// CQEs from `index` to the end of the buffer.
+    #[inline(always)]
+    pub(crate) const fn until_wrap(&self, index: u32) -> u32 {
+        self.mask + 1 - (index & self.mask)
+    }
+
+    /// Owner bit of software's CQEs on the lap of `index`.
+    #[inline(always)]
+    pub(crate) const fn owner(&self, index: u32) -> u8 {
+        (index & (self.mask + 1) != 0) as u8 & OWNER
+    }
+
+    #[inline(always)]
+    pub(crate) fn cqe(&self, index: u32) -> NonNull<u8> {
+        let offset = ((index & self.mask) as usize) << self.stride_shift;
+        // SAFETY: the index is masked to the buffer.
+        unsafe { self.cqes.add(offset) }
+    }
+
+    /// Starts a batch; the consumer index is published when it is dropped.
+    #[inline(always)]
+    pub fn completions(&mut self) -> Completions<'_> {
+        Completions { consumer_index: self.consumer_index, queue: self }
+    }
+
+    /// Publishes `consumer_index`.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, consumer_index: u32) {
+        self.consumer_index = consumer_index;
+        barrier::cqe_before_consumer_index();
+        self.dbrec.write(dbrec::completion_queue(consumer_index));
+    }
+
+    /// Drops every CQE that has arrived and for which `remove` says so, keeping the order of the others:
+    /// what a driver does when a QP is reset or destroyed, because its number may come back.
+    pub fn purge(&mut self, mut remove: impl FnMut(Cqe<'_>) -> bool) -> u32 {
+        let start = self.consumer_index;
+        let mut end = start;
+        while end.wrapping_sub(start) <= self.mask && self.arrived(end).is_some() {
+            end = end.wrapping_add(1);
+        }
+        // From the newest to the oldest, so that kept CQEs move towards the producer and each target has
+        // been read before it is overwritten.
+        let mut removed = 0;
+        let mut index = end;
+        while index != start {
+            index = index.wrapping_sub(1);
+            // SAFETY: `index` is between start and end: software's, and not given back yet.
+            let cqe = unsafe { Cqe::new(self.cqe(index), PhantomData) };
+            if remove(cqe) {
+                removed += 1;
+            } else if removed > 0 {
+                self.move_cqe(index, index.wrapping_add(removed));
+            }
+        }
+        if removed > 0 {
+            self.publish(start.wrapping_add(removed));
+        }
+        removed
+    }
+
+    fn move_cqe(&mut self, from: u32, to: u32) {
+        let (source, target) = (self.cqe(from), self.cqe(to));
+        let lead = self.stride() - Cqe64::SIZE;
+        let owner = self.owner(to);
+        // SAFETY: both CQEs are software's and distinct; a whole entry starts `lead` bytes before its
+        // CQE proper.
+        unsafe {
+            source.sub(lead).copy_to_nonoverlapping(target.sub(lead), self.stride());
+            let op_own = target.add(core::mem::offset_of!(Cqe64, op_own));
+            op_own.write_volatile(op_own.read_volatile() & !OWNER | owner);
+        }
+    }
+
+    /// The CQE at `index`, if the device has written it.
+    #[inline(always)]
+    fn arrived(&self, index: u32) -> Option<NonNull<u8>> {
+        let cqe = self.cqe(index);
+        // SAFETY: inside the buffer; volatile because the device writes it.
+        let op_own = unsafe { cqe.add(core::mem::offset_of!(Cqe64, op_own)).read_volatile() };
+        if !is_software_owned(op_own, self.owner(index)) {
+            return None;
+        }
+        barrier::owner_before_cqe();
+        Some(cqe)
+    }
+}
+
+/// Walks the CQEs that have arrived; dropping it publishes the consumer index once.
+#[derive(Debug)]
+pub struct Completions<'a> {
+    queue: &'a mut CompletionQueue,
+    consumer_index: u32,
+}
+
+impl Completions<'_> {
+    /// The next CQE, which stays readable until the one after it is asked for.
+    #[expect(clippy::should_implement_trait, reason = "the item borrows from the iterator")]
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<Cqe<'_>> {
+        let cqe = self.queue.arrived(self.consumer_index)?;
+        self.consumer_index = self.consumer_index.wrapping_add(1);
+        // SAFETY: the CQE is software's until the consumer index is published, which needs `self`.
+        Some(unsafe { Cqe::new(cqe, PhantomData) })
+    }
+}
+
+impl Drop for Completions<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.consumer_index != self.queue.consumer_index {
+            self.queue.publish(self.consumer_index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,27 @@
+//! One word of a doorbell record.
+
+use core::ptr::NonNull;
+
+use mlx5_wire::be::Be32;
+
+/// A big-endian word in host memory that software writes and the device reads.
+#[derive(Debug)]
+pub struct DoorbellRecord(NonNull<Be32>);
+
+impl DoorbellRecord {
+    /// Takes over the word at `word`.
+    ///
+    /// # Safety
+    /// `word` is aligned to 4 bytes and stays writable for as long as the value exists; nobody else
+    /// writes it.
+    pub const unsafe fn new(word: NonNull<Be32>) -> Self {
+        Self(word)
+    }
+
+    /// Stores `value`. The caller has ordered what it announces, see [`crate::barrier`].
+    #[inline(always)]
+    pub fn write(&mut self, value: Be32) {
+        // SAFETY: aligned and writable by the contract of `new`; volatile because the device reads it.
+        unsafe { self.0.as_ptr().write_volatile(value) }
+    }
+}
