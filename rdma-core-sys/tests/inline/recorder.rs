@@ -1,0 +1,52 @@
+//! Remembers which functions were called and with what.
+
+use std::cell::{Cell, RefCell};
+
+/// A call: the function's name and its arguments.
+pub type Call = (&'static str, Vec<u64>);
+
+thread_local! {
+    static CALLS: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
+    static ANSWER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Sets what all recorded functions return.
+pub fn answer_with(value: u64) {
+    ANSWER.set(value);
+}
+
+pub fn record(name: &'static str, arguments: Vec<u64>) -> u64 {
+    CALLS.with_borrow_mut(|calls| calls.push((name, arguments)));
+    ANSWER.get()
+}
+
+pub fn take() -> Vec<Call> {
+    CALLS.take()
+}
+
+/// What a verb did.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub calls: Vec<Call>,
+    pub returned: u64,
+    pub errno: i32,
+    /// The memory that its arguments point to.
+    pub memory: Vec<u64>,
+}
+
+/// A function that is recorded under `$name`.
+macro_rules! recorded {
+    ($name:expr, ($($arg:ident: $type:ty),*) -> $ret:ty) => {{
+        unsafe extern "C" fn recorded($($arg: $type),*) -> $ret {
+            $crate::recorder::record($name, vec![$($arg as u64),*]) as $ret
+        }
+        recorded
+    }};
+    ($name:expr, ($($arg:ident: $type:ty),*)) => {{
+        unsafe extern "C" fn recorded($($arg: $type),*) {
+            $crate::recorder::record($name, vec![$($arg as u64),*]);
+        }
+        recorded
+    }};
+}
+pub(crate) use recorded;
