@@ -176,3 +176,36 @@ pub const fn mlx5dv_ts_to_ns(clock_info: &mlx5dv_clock_info, device_timestamp: u
         info.nsec.wrapping_add(ns)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Mlx5dv;
+
+    mod declared {
+        use crate::*;
+
+        #[cfg(not(feature = "bindgen"))]
+        include!("generated/mlx5dv.rs");
+        #[cfg(feature = "bindgen")]
+        include!(concat!(env!("OUT_DIR"), "/mlx5dv.rs"));
+    }
+
+    /// Compiles only if each field has the type that the header declares. Never called: the
+    /// declared functions are not linked.
+    #[expect(dead_code, reason = "only the types matter")]
+    fn fields_have_the_types_of_the_header() -> Mlx5dv {
+        Mlx5dv {
+            is_supported: declared::mlx5dv_is_supported,
+            open_device: declared::mlx5dv_open_device,
+            query_device: declared::mlx5dv_query_device,
+            query_port: declared::_mlx5dv_query_port,
+            init_obj: declared::mlx5dv_init_obj,
+            create_cq: declared::mlx5dv_create_cq,
+            create_qp: declared::mlx5dv_create_qp,
+            set_context_attr: declared::mlx5dv_set_context_attr,
+            get_clock_info: declared::mlx5dv_get_clock_info,
+            devx_alloc_uar: declared::mlx5dv_devx_alloc_uar,
+            devx_free_uar: declared::mlx5dv_devx_free_uar,
+        }
+    }
+}
