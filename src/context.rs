@@ -1,0 +1,210 @@
+//! An open device.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+use sys::Mlx5dv;
+
+use crate::error::{Error, Result};
+use crate::owner::{Owner, warn_leak};
+use crate::path::{NotDirect, Path};
+use crate::pd::ProtectionDomain;
+
+/// Vendor identifier (OUI) that NVIDIA's adapters report.
+const VENDOR_MELLANOX: u32 = 0x02c9;
+
+/// Variables with which libmlx5 puts signatures into WQEs.
+const SIGNATURE_VARIABLES: [&str; 2] = ["MLX5_SRQ_SIGNATURE", "MLX5_QP_SIGNATURE"];
+
+/// An open device. Clones are the same one; it is closed when nothing made from it is left.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    context: *mut sys::ibv_context,
+    name: String,
+    attr: sys::ibv_device_attr,
+    direct: Result<&'static Mlx5dv, NotDirect>,
+    owner: Owner,
+    closes: bool,
+}
+
+// SAFETY: verbs calls on a context are thread-safe (ibverbs(7)).
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Context {
+    /// # Safety
+    /// `context` is open and nobody else closes it.
+    pub(crate) unsafe fn from_open(context: *mut sys::ibv_context, name: &str) -> Result<Self> {
+        // SAFETY: forwarded.
+        unsafe { Self::adopt(context, name, true) }
+    }
+
+    /// A context that the caller opened and will close.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] when the device cannot be queried.
+    ///
+    /// # Safety
+    /// `context` stays open for as long as the value and everything made from it exist.
+    pub unsafe fn from_raw(context: *mut sys::ibv_context) -> Result<Self> {
+        // SAFETY: an open context has a device with a name.
+        let name = unsafe {
+            std::ffi::CStr::from_ptr(sys::ibv_get_device_name((*context).device)).to_string_lossy()
+        };
+        // SAFETY: forwarded.
+        unsafe { Self::adopt(context, &name, false) }
+    }
+
+    unsafe fn adopt(context: *mut sys::ibv_context, name: &str, closes: bool) -> Result<Self> {
+        let mut inner = Inner {
+            context,
+            name: name.to_owned(),
+            attr: sys::ibv_device_attr::default(),
+            direct: Err(NotDirect::NotMlx5),
+            owner: Owner::this_process(),
+            closes,
+        };
+        // SAFETY: an open context and a writable structure.
+        let errno = unsafe { sys::ibv_query_device(context, &mut inner.attr) };
+        if errno != 0 {
+            return Err(Error::returned("ibv_query_device", name, errno));
+        }
+        // SAFETY: an open context.
+        inner.direct = unsafe { find_mlx5dv((*context).device, &inner.attr) };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Name of the device, for example `mlx5_0`.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What the device can do (`ibv_query_device(3)`).
+    pub fn attr(&self) -> &sys::ibv_device_attr {
+        &self.0.attr
+    }
+
+    /// State of a port (`ibv_query_port(3)`). Ports count from 1.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] when there is no such port.
+    pub fn query_port(&self, port: u8) -> Result<sys::ibv_port_attr> {
+        let mut attr = sys::ibv_port_attr::default();
+        // SAFETY: an open context and a writable structure.
+        let errno = unsafe { sys::ibv_query_port(self.0.context, port, &mut attr) };
+        if errno != 0 {
+            return Err(Error::returned("ibv_query_port", self.name(), errno));
+        }
+        Ok(attr)
+    }
+
+    /// A GID of a port (`ibv_query_gid(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] when there is no such entry.
+    pub fn query_gid(&self, port: u8, index: u8) -> Result<[u8; 16]> {
+        let mut gid = sys::ibv_gid::default();
+        // SAFETY: an open context and a writable GID.
+        let errno = unsafe { sys::ibv_query_gid(self.0.context, port, index.into(), &mut gid) };
+        if errno != 0 {
+            return Err(Error::last_os("ibv_query_gid", self.name()));
+        }
+        // SAFETY: every bit pattern is a GID in raw form.
+        Ok(unsafe { gid.raw })
+    }
+
+    /// The path that [`Path::Auto`] takes on this device, and why not the direct one.
+    pub fn auto_path(&self) -> (Path, Option<&NotDirect>) {
+        match &self.0.direct {
+            Ok(_) => (Path::Direct, None),
+            Err(reason) => (Path::Verbs, Some(reason)),
+        }
+    }
+
+    /// Decides for a new object: libmlx5's functions for the direct path, `None` for verbs.
+    pub(crate) fn choose(&self, path: Path) -> Result<Option<&'static Mlx5dv>> {
+        let direct = match path {
+            Path::Verbs => return Ok(None),
+            Path::Auto | Path::Direct => self.0.direct.clone().and_then(|mlx5dv| {
+                // libmlx5 reads its environment when a queue is created, so this is not decided earlier.
+                match SIGNATURE_VARIABLES.into_iter().find(|name| is_set(name)) {
+                    Some(name) => Err(NotDirect::Signature(name)),
+                    None => Ok(mlx5dv),
+                }
+            }),
+        };
+        match (direct, path) {
+            (Ok(mlx5dv), _) => Ok(Some(mlx5dv)),
+            (Err(reason), Path::Direct) => Err(self.not_direct(reason)),
+            (Err(_), _) => Ok(None),
+        }
+    }
+
+    pub(crate) fn not_direct(&self, reason: NotDirect) -> Error {
+        Error::NotDirect { device: self.name().to_owned(), reason }
+    }
+
+    /// Allocates a protection domain (`ibv_alloc_pd(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
+        ProtectionDomain::alloc(self)
+    }
+
+    /// The handle of libibverbs.
+    pub fn as_raw(&self) -> *mut sys::ibv_context {
+        self.0.context
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.0.owner
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.context == other.0.context
+    }
+}
+
+/// libmlx5 asks whether such a variable exists; its value does not matter.
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some()
+}
+
+/// # Safety
+/// `device` is alive.
+unsafe fn find_mlx5dv(
+    device: *mut sys::ibv_device,
+    attr: &sys::ibv_device_attr,
+) -> Result<&'static Mlx5dv, NotDirect> {
+    // Only then is libmlx5 worth loading.
+    if attr.vendor_id != VENDOR_MELLANOX {
+        return Err(NotDirect::NotMlx5);
+    }
+    let mlx5dv = Mlx5dv::get().map_err(|error| NotDirect::Library(error.to_string()))?;
+    // SAFETY: the device is alive.
+    if unsafe { (mlx5dv.is_supported)(device) } { Ok(mlx5dv) } else { Err(NotDirect::NotMlx5) }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.closes || !self.owner.is_this_process() {
+            return;
+        }
+        // SAFETY: opened by us, closed once, and everything made from it held this value.
+        let errno = unsafe { sys::ibv_close_device(self.context) };
+        if errno != 0 {
+            warn_leak("ibv_close_device", errno);
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("device", &self.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,108 @@
+//! Finding and opening devices.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+
+/// The RDMA devices of the system, in the order of libibverbs.
+///
+/// # Errors
+/// [`Error::NoDevice`] when there is none; [`Error::Verbs`] when libibverbs cannot look.
+pub fn devices() -> Result<Vec<Device>> {
+    let mut count = 0;
+    // SAFETY: `count` is writable.
+    let list = unsafe { sys::ibv_get_device_list(&mut count) };
+    if list.is_null() {
+        let error = std::io::Error::last_os_error();
+        if error.raw_os_error() == Some(libc::ENOSYS) {
+            return Err(Error::NoDevice);
+        }
+        return Err(Error::last_os("ibv_get_device_list", "the system"));
+    }
+    let list = Arc::new(List(list));
+    let devices: Vec<_> = (0..count as usize)
+        // SAFETY: the list has `count` entries.
+        .map(|i| Device { device: unsafe { *list.0.add(i) }, list: Arc::clone(&list) })
+        .collect();
+    if devices.is_empty() {
+        return Err(Error::NoDevice);
+    }
+    Ok(devices)
+}
+
+/// Opens the device with this name, for example `mlx5_0`.
+///
+/// # Errors
+/// [`Error::UnknownDevice`] naming the devices that exist, and those of [`devices`] and
+/// [`Device::open`].
+pub fn open(name: &str) -> Result<Context> {
+    let devices = devices()?;
+    match devices.iter().find(|device| device.name() == name) {
+        Some(device) => device.open(),
+        None => Err(Error::UnknownDevice {
+            name: name.to_owned(),
+            present: devices.iter().map(Device::name).collect::<Vec<_>>().join(", "),
+        }),
+    }
+}
+
+/// The array of libibverbs; its entries live until it is freed.
+struct List(*mut *mut sys::ibv_device);
+
+// SAFETY: the array is only read until it is freed, by the last owner.
+unsafe impl Send for List {}
+// SAFETY: as above.
+unsafe impl Sync for List {}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: from ibv_get_device_list, freed once. Open contexts keep their device.
+        unsafe { sys::ibv_free_device_list(self.0) }
+    }
+}
+
+/// A device that can be opened.
+#[derive(Clone)]
+pub struct Device {
+    device: *mut sys::ibv_device,
+    list: Arc<List>,
+}
+
+// SAFETY: libibverbs reads a device without changing it; the list keeps it alive.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Name, for example `mlx5_0`.
+    pub fn name(&self) -> &str {
+        let _ = &self.list;
+        // SAFETY: the device is alive, and its name is a string that lives as long.
+        unsafe { CStr::from_ptr(sys::ibv_get_device_name(self.device)) }.to_str().unwrap_or("?")
+    }
+
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: no permission on the device node, or the device is gone.
+    pub fn open(&self) -> Result<Context> {
+        // SAFETY: the device is alive.
+        let context = unsafe { sys::ibv_open_device(self.device) };
+        if context.is_null() {
+            return Err(Error::last_os("ibv_open_device", self.name()));
+        }
+        // SAFETY: a fresh context that nobody else closes.
+        unsafe { Context::from_open(context, self.name()) }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(&self.name()).finish()
+    }
+}

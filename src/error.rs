@@ -1,0 +1,153 @@
+//! What can go wrong, with what to do about it.
+
+use std::io;
+
+use crate::path::NotDirect;
+
+/// Result of an operation on the control path.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An operation on the control path failed. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system has no RDMA device.
+    #[error(
+        "no RDMA device found: load the driver of the adapter (`ibv_devices` lists what libibverbs sees)"
+    )]
+    NoDevice,
+
+    /// No device has the name that was asked for.
+    #[error("no RDMA device named {name}: there is {present}")]
+    UnknownDevice {
+        /// What was asked for.
+        name: String,
+        /// The names that exist, separated by commas.
+        present: String,
+    },
+
+    /// A call into libibverbs or libmlx5 failed.
+    #[error("{operation} on {device}: {source}{}", hint(.operation, .source))]
+    Verbs {
+        /// The C function, as in its man page.
+        operation: &'static str,
+        /// Name of the device.
+        device: String,
+        /// `errno`.
+        source: io::Error,
+    },
+
+    /// [`Path::Direct`](crate::Path::Direct) was asked for and is not possible.
+    #[error("{device} cannot be driven directly: {reason}; use Path::Auto or Path::Verbs")]
+    NotDirect {
+        /// Name of the device.
+        device: String,
+        /// Why.
+        reason: NotDirect,
+    },
+
+    /// A size is outside what is possible.
+    #[error("{what} is {value}: it must be from {min} to {max}")]
+    OutOfRange {
+        /// What the size is of, in the words of the configuration.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// Least value.
+        min: u64,
+        /// Greatest value.
+        max: u64,
+    },
+
+    /// The queues of a receiver can complete more receives than its CQ holds.
+    #[error(
+        "{needed} receives can complete on a CQ of {capacity} entries: make it larger with ReceiverConfig::cq_capacity"
+    )]
+    CqTooSmall {
+        /// Receives that could be outstanding with the new queue.
+        needed: u64,
+        /// Entries of the CQ.
+        capacity: u64,
+    },
+
+    /// Two objects of different protection domains or devices were used together.
+    #[error("{what} belongs to another {domain}")]
+    Foreign {
+        /// The object that does not fit.
+        what: &'static str,
+        /// What the two should share.
+        domain: &'static str,
+    },
+
+    /// The object does not exist any more.
+    #[error("the {what} is gone: it was destroyed or its receiver was dropped")]
+    Gone {
+        /// The kind of object.
+        what: &'static str,
+    },
+
+    /// The operation does not exist for this object on this path.
+    #[error("{operation} is not possible {when}")]
+    Unsupported {
+        /// The method.
+        operation: &'static str,
+        /// Under which circumstances, and what to do instead.
+        when: &'static str,
+    },
+
+    /// The peer sent something that is not the address of a queue pair.
+    #[error("the peer sent no valid queue pair address: {0}")]
+    Handshake(String),
+
+    /// The connection to the peer failed outside the device.
+    #[error("exchange of addresses: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Error {
+    /// The error of a C function that sets `errno`.
+    pub(crate) fn last_os(operation: &'static str, device: &str) -> Self {
+        Self::verbs(operation, device, io::Error::last_os_error())
+    }
+
+    /// The error of a C function that returns `errno`.
+    pub(crate) fn returned(operation: &'static str, device: &str, errno: i32) -> Self {
+        // Some providers return -1 and set errno where the man page promises the number.
+        if errno < 0 {
+            return Self::last_os(operation, device);
+        }
+        Self::verbs(operation, device, io::Error::from_raw_os_error(errno))
+    }
+
+    fn verbs(operation: &'static str, device: &str, source: io::Error) -> Self {
+        Self::Verbs { operation, device: device.to_owned(), source }
+    }
+
+    /// `Ok` when `value` is in the range, else what is wrong with it.
+    pub(crate) fn check_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<()> {
+        if (min..=max).contains(&value) {
+            return Ok(());
+        }
+        Err(Self::OutOfRange { what, value, min, max })
+    }
+}
+
+/// What usually helps.
+fn hint(operation: &str, source: &io::Error) -> &'static str {
+    match (operation, source.raw_os_error()) {
+        ("ibv_open_device", Some(libc::EACCES | libc::EPERM)) => {
+            ": open needs read and write permission on /dev/infiniband/uverbs*"
+        }
+        ("ibv_reg_mr", Some(libc::ENOMEM)) => {
+            ": registered memory counts against RLIMIT_MEMLOCK, see `ulimit -l`"
+        }
+        (
+            "ibv_create_cq" | "ibv_create_srq" | "ibv_create_qp" | "mlx5dv_create_qp",
+            Some(libc::ENOMEM),
+        ) => ": smaller, or raise RLIMIT_MEMLOCK (`ulimit -l`): queues are locked memory too",
+        ("ibv_modify_qp", Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ETIMEDOUT)) => {
+            ": the address of the peer does not resolve, check that both ports are up and in one network"
+        }
+        _ => "",
+    }
+}

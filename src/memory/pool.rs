@@ -1,0 +1,271 @@
+//! A registered pool: one memory region, cut into buffers of equal size.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use crossbeam::queue::ArrayQueue;
+use rdma_core_sys as sys;
+
+use super::mapping::Mapping;
+use crate::error::{Error, Result};
+use crate::owner::warn_leak;
+use crate::pd::ProtectionDomain;
+
+/// Buffers start on cache lines, so that the device never shares one with a neighbour's bytes.
+const ALIGNMENT: usize = 64;
+
+/// Registered memory for messages, in buffers of one size. Clones are the same pool.
+///
+/// The memory is zeroed when the pool is made, registered with `IBV_ACCESS_LOCAL_WRITE` only, and given
+/// back to the system when neither a buffer nor a queue that may hold one is left.
+///
+/// ```no_run
+/// # fn main() -> doorbell::Result<()> {
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let pool = doorbell::BufferPool::new(&pd, 1024, 4096)?;
+/// let mut buffer = pool.take().expect("a new pool is full");
+/// buffer.set_len(5);
+/// buffer.copy_from_slice(b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct BufferPool(pub(crate) Arc<Pool>);
+
+pub(crate) struct Pool {
+    memory: ManuallyDrop<Mapping>,
+    mr: *mut sys::ibv_mr,
+    lkey: u32,
+    pd: ProtectionDomain,
+    buffer_size: u32,
+    stride: usize,
+    count: u32,
+    free: ArrayQueue<u32>,
+}
+
+// SAFETY: the region's handle is used to free it only; each buffer has one owner at a time, tracked by
+// `RecvBuffer` and the queues, and the free list is a concurrent queue.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl BufferPool {
+    /// Makes a pool of `count` buffers of `buffer_size` bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when either is 0 or the whole is larger than the device registers at once;
+    /// [`Error::Verbs`] when memory is short or may not be locked (`RLIMIT_MEMLOCK`).
+    pub fn new(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
+        Error::check_range("count of buffers", count.into(), 1, u32::MAX.into())?;
+        // The length of an SGE has 31 bits: in the field of a send WQE 0 stands for 2^31.
+        Error::check_range("buffer_size", buffer_size.into(), 1, (1 << 31) - 1)?;
+        let stride = (buffer_size as usize).next_multiple_of(ALIGNMENT);
+        let len = stride as u64 * u64::from(count);
+        let max = pd.context().attr().max_mr_size;
+        Error::check_range("size of the pool in bytes", len, 1, max.min(isize::MAX as u64))?;
+
+        let memory = Mapping::new(len as usize)?;
+        // SAFETY: the mapping is readable and writable and outlives the region, see `Drop`.
+        let mr = unsafe {
+            sys::ibv_reg_mr(
+                pd.as_raw(),
+                memory.start().as_ptr().cast(),
+                memory.len(),
+                sys::IBV_ACCESS_LOCAL_WRITE,
+            )
+        };
+        if mr.is_null() {
+            return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
+        }
+        let free = ArrayQueue::new(count as usize);
+        for index in 0..count {
+            let _ = free.push(index);
+        }
+        Ok(Self(Arc::new(Pool {
+            memory: ManuallyDrop::new(memory),
+            mr,
+            // SAFETY: a region that was just made.
+            lkey: unsafe { (*mr).lkey },
+            pd: pd.clone(),
+            buffer_size,
+            stride,
+            count,
+            free,
+        })))
+    }
+
+    /// Takes a free buffer, empty (`len` 0), or `None` when all are in use.
+    pub fn take(&self) -> Option<RecvBuffer> {
+        let index = self.0.free.pop()?;
+        Some(RecvBuffer { pool: Arc::clone(&self.0), index, len: 0 })
+    }
+
+    /// Bytes that a buffer holds.
+    pub fn buffer_size(&self) -> u32 {
+        self.0.buffer_size
+    }
+
+    /// Buffers of the pool.
+    pub fn count(&self) -> u32 {
+        self.0.count
+    }
+
+    /// Buffers that [`take`](Self::take) could give now.
+    pub fn available(&self) -> usize {
+        self.0.free.len()
+    }
+
+    /// The domain that the memory is registered in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.0.pd
+    }
+}
+
+impl Pool {
+    pub(crate) const fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    pub(crate) const fn buffer_size(&self) -> u32 {
+        self.buffer_size
+    }
+
+    pub(crate) const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// First byte of a buffer.
+    #[inline]
+    pub(crate) fn addr(&self, index: u32) -> NonNull<u8> {
+        debug_assert!(index < self.count);
+        // SAFETY: the mapping holds `count` strides, and every index in circulation is below `count`.
+        unsafe { self.memory.start().add(index as usize * self.stride) }
+    }
+
+    /// The buffer that starts at `addr`.
+    #[inline]
+    pub(crate) fn index(&self, addr: NonNull<u8>) -> u32 {
+        ((addr.as_ptr() as usize - self.memory.start().as_ptr() as usize) / self.stride) as u32
+    }
+
+    /// Puts a buffer that nobody uses any more on the free list.
+    pub(crate) fn put(&self, index: u32) {
+        // The list has room for every buffer of the pool.
+        let _ = self.free.push(index);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if !self.pd.context().owner().is_this_process() {
+            return;
+        }
+        // SAFETY: registered by us and deregistered once; no buffer is left, and a queue that may hold
+        // one keeps the pool alive.
+        let errno = unsafe { sys::ibv_dereg_mr(self.mr) };
+        if errno != 0 {
+            warn_leak("ibv_dereg_mr", errno);
+            return;
+        }
+        // SAFETY: the device has no access any more; dropped once.
+        unsafe { ManuallyDrop::drop(&mut self.memory) }
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferPool")
+            .field("count", &self.count())
+            .field("buffer_size", &self.buffer_size())
+            .field("available", &self.available())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A buffer of a pool, owned: no device writes it. Dropping it puts it back into the pool.
+///
+/// Dereferences to its first [`len`](Self::len) bytes: after a receive, exactly the bytes received.
+pub struct RecvBuffer {
+    pool: Arc<Pool>,
+    index: u32,
+    len: u32,
+}
+
+impl RecvBuffer {
+    pub(crate) fn new(pool: Arc<Pool>, index: u32, len: u32) -> Self {
+        debug_assert!(len <= pool.buffer_size);
+        Self { pool, index, len }
+    }
+
+    /// Bytes in use.
+    #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Bytes there is room for.
+    pub fn capacity(&self) -> usize {
+        self.pool.buffer_size as usize
+    }
+
+    /// Sets how many bytes are in use; those that were not keep what an earlier user left there.
+    ///
+    /// # Panics
+    /// When `len` is greater than the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "length {len} of a buffer of {} bytes", self.capacity());
+        self.len = len as u32;
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    pub(crate) fn addr(&self) -> NonNull<u8> {
+        self.pool.addr(self.index)
+    }
+
+    /// Gives up ownership: the caller sees to it that the buffer gets back to the pool.
+    pub(crate) fn into_parts(self) -> (Arc<Pool>, u32) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, so the reference is moved out once.
+        (unsafe { std::ptr::read(&this.pool) }, this.index)
+    }
+}
+
+impl Deref for RecvBuffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: inside the buffer, initialised since the pool was made, and ours alone.
+        unsafe { slice::from_raw_parts(self.addr().as_ptr(), self.len()) }
+    }
+}
+
+impl DerefMut for RecvBuffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and borrowed mutably.
+        unsafe { slice::from_raw_parts_mut(self.addr().as_ptr(), self.len()) }
+    }
+}
+
+impl Drop for RecvBuffer {
+    fn drop(&mut self) {
+        self.pool.put(self.index);
+    }
+}
+
+impl fmt::Debug for RecvBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvBuffer")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}

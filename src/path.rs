@@ -1,0 +1,64 @@
+//! The two ways in which a queue can be driven.
+
+use std::fmt;
+
+/// How a queue is driven; chosen once per object, when it is created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// Directly where that is possible, else through verbs.
+    #[default]
+    Auto,
+    /// By writing WQEs and reading CQEs from Rust. Only on mlx5 devices.
+    Direct,
+    /// By the calls of libibverbs, on any device.
+    Verbs,
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Direct => "direct",
+            Self::Verbs => "verbs",
+        })
+    }
+}
+
+impl std::str::FromStr for Path {
+    type Err = UnknownPath;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPath> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "direct" => Ok(Self::Direct),
+            "verbs" => Ok(Self::Verbs),
+            _ => Err(UnknownPath(name.to_owned())),
+        }
+    }
+}
+
+/// A path has a name that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not a path: it is auto, direct or verbs")]
+pub struct UnknownPath(String);
+
+/// Why a device or a queue cannot be driven directly.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotDirect {
+    /// Another kind of adapter.
+    #[error("it is not an mlx5 device")]
+    NotMlx5,
+    /// libmlx5 drives the device but could not be used.
+    #[error("libmlx5 could not be used ({0})")]
+    Library(String),
+    /// The environment asks libmlx5 for WQE signatures, which change the layout of every WQE.
+    #[error("{0} is set, which puts a signature into each WQE: unset it")]
+    Signature(&'static str),
+    /// `mlx5dv_init_obj` refused the object.
+    #[error("mlx5dv_init_obj failed (errno {0})")]
+    InitObj(i32),
+    /// The queue has a shape that no WQE can be written for.
+    #[error("the queue has a layout that is not understood ({0})")]
+    Layout(String),
+}

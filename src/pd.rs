@@ -1,0 +1,79 @@
+//! Protection domain.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::owner::warn_leak;
+
+/// A protection domain: queues may use the memory of their own domain only. Clones are the same one; it
+/// is freed when nothing made from it is left.
+#[derive(Clone)]
+pub struct ProtectionDomain(Arc<Inner>);
+
+struct Inner {
+    pd: *mut sys::ibv_pd,
+    context: Context,
+    frees: bool,
+}
+
+// SAFETY: verbs calls on a domain are thread-safe (ibverbs(7)).
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl ProtectionDomain {
+    pub(crate) fn alloc(context: &Context) -> Result<Self> {
+        // SAFETY: an open context.
+        let pd = unsafe { sys::ibv_alloc_pd(context.as_raw()) };
+        if pd.is_null() {
+            return Err(Error::last_os("ibv_alloc_pd", context.name()));
+        }
+        Ok(Self(Arc::new(Inner { pd, context: context.clone(), frees: true })))
+    }
+
+    /// A domain that the caller allocated and will free.
+    ///
+    /// # Safety
+    /// `pd` belongs to `context` and stays allocated for as long as the value and everything made from
+    /// it exist.
+    pub unsafe fn from_raw(context: &Context, pd: *mut sys::ibv_pd) -> Self {
+        Self(Arc::new(Inner { pd, context: context.clone(), frees: false }))
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// The handle of libibverbs.
+    pub fn as_raw(&self) -> *mut sys::ibv_pd {
+        self.0.pd
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.0.pd == other.0.pd
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.frees || !self.context.owner().is_this_process() {
+            return;
+        }
+        // SAFETY: allocated by us, freed once, and everything made from it held this value.
+        let errno = unsafe { sys::ibv_dealloc_pd(self.pd) };
+        if errno != 0 {
+            warn_leak("ibv_dealloc_pd", errno);
+        }
+    }
+}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProtectionDomain").field("context", &self.0.context).finish_non_exhaustive()
+    }
+}
