@@ -526,5 +526,33 @@ unsafe fn scatter_inline(
     }
 }
 
+/// What the CQE of a CQ with many queues means for the queue that its QP number names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A message is in the buffers of this slot.
+    Message(u32),
+    /// The WQE in this slot failed.
+    Failed(u32),
+    /// Not about a receive.
+    Other,
+    /// It cannot be true, see [`Completion::Stray`].
+    Stray,
+}
+
+/// Completes the WQE that `cqe` names, and brings inline data to its buffers. The slot is the caller's
+/// until it is given back with `release` or `recycle`.
+///
+/// # Safety
+/// `cqe` came from a CQ of entries of `cqe_size` bytes, for this queue; the queue's WQEs were posted under
+/// the contract of posting.
+pub unsafe fn complete<Q: Queue>(queue: &mut Q, cqe: Cqe<'_>, cqe_size: usize) -> Outcome {
+    match classify(queue, cqe.position(), cqe_size) {
+        (Class::Message, slot) => Outcome::Message(slot),
+        (Class::Failed, slot) => Outcome::Failed(slot),
+        (Class::Other, _) => Outcome::Other,
+        (Class::Stray, _) => Outcome::Stray,
+    }
+}
+
 #[cfg(test)]
 mod tests;
