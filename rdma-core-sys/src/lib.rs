@@ -14,7 +14,13 @@
 //!
 //! The bindings in the crate were made from the headers of rdma-core 44 and are the same for
 //! x86-64 and aarch64. The feature `bindgen` makes them from the installed headers instead; it
-//! needs libclang.
+//! needs libclang. With that feature the tests also say which file of the crate is not current,
+//! and what to copy over it.
+//!
+//! # What must be installed
+//!
+//! To build: libibverbs of rdma-core 44 or newer with its development files (Debian: package
+//! `libibverbs-dev`). To use an mlx5 device: libmlx5 (Debian: package `ibverbs-providers`).
 
 mod bindings;
 mod constants;

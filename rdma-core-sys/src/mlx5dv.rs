@@ -169,11 +169,11 @@ pub const fn mlx5dv_ts_to_ns(clock_info: &mlx5dv_clock_info, device_timestamp: u
     if delta > info.mask / 2 {
         // Older than the reading.
         let delta = info.last_cycles.wrapping_sub(device_timestamp) & info.mask;
-        let ns = delta.wrapping_mul(info.mult as u64).wrapping_sub(info.frac) >> info.shift;
-        info.nsec.wrapping_sub(ns)
+        let ns = delta.wrapping_mul(info.mult as u64).wrapping_sub(info.frac);
+        info.nsec.wrapping_sub(ns.wrapping_shr(info.shift))
     } else {
-        let ns = delta.wrapping_mul(info.mult as u64).wrapping_add(info.frac) >> info.shift;
-        info.nsec.wrapping_add(ns)
+        let ns = delta.wrapping_mul(info.mult as u64).wrapping_add(info.frac);
+        info.nsec.wrapping_add(ns.wrapping_shr(info.shift))
     }
 }
 

@@ -36,6 +36,10 @@ WRAP(int, ibv_get_srq_num, (struct ibv_srq *srq, uint32_t *n), (srq, n))
 WRAP(int, ibv_post_srq_ops,
      (struct ibv_srq *srq, struct ibv_ops_wr *op, struct ibv_ops_wr **bad), (srq, op, bad))
 
+/* The structures whose size the verbs tell the provider: newer headers may append to them. */
+const size_t header_size_of_ibv_port_attr = sizeof(struct ibv_port_attr);
+const size_t header_size_of_ibv_device_attr_ex = sizeof(struct ibv_device_attr_ex);
+
 /* Entries of the context itself. */
 WRAP(int, ibv_poll_cq, (struct ibv_cq *cq, int n, struct ibv_wc *wc), (cq, n, wc))
 WRAP(int, ibv_req_notify_cq, (struct ibv_cq *cq, int solicited), (cq, solicited))

@@ -7,8 +7,14 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::{env, fs, process};
 
-/// The address of a function of `header.c`.
-pub fn function(name: &str) -> *mut c_void {
+/// The size of a structure in the headers.
+pub fn size_of(structure: &str) -> usize {
+    // SAFETY: `header.c` has a constant of this type under this name.
+    unsafe { *symbol(&format!("size_of_{structure}")).cast() }
+}
+
+/// The address of something in `header.c`.
+pub fn symbol(name: &str) -> *mut c_void {
     static LIBRARY: LazyLock<usize> = LazyLock::new(|| load() as usize);
     let symbol = CString::new(format!("header_{name}")).unwrap();
     // SAFETY: an open handle and a string.
@@ -37,7 +43,7 @@ fn load() -> *mut c_void {
 /// The function of `header.c` that wraps a verb, with the verb's type.
 macro_rules! header {
     ($verb:ident($($type:ty),*) $(-> $ret:ty)?) => {{
-        let address = $crate::header::function(stringify!($verb));
+        let address = $crate::header::symbol(stringify!($verb));
         // SAFETY: the types of the parameters are those of the header.
         unsafe {
             core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($type),*) $(-> $ret)?>(

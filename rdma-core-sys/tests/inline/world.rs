@@ -18,7 +18,7 @@ pub enum Extent {
     Full,
 }
 
-const WORDS: usize = 256;
+pub const WORDS: usize = 256;
 
 /// Memory large enough for whatever a verb is given.
 type Memory = Box<[u64; WORDS]>;

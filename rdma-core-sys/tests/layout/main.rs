@@ -41,6 +41,7 @@ fn structures_lie_in_memory_as_in_c() {
     for structure in structs::ALL {
         let c = structure.c;
         expressions.push(format!("sizeof({c})"));
+        expressions.push(format!("_Alignof({c})"));
         for field in structure.fields {
             let name = c_name(field.path);
             expressions.push(format!("offsetof({c}, {name})"));
@@ -53,9 +54,12 @@ fn structures_lie_in_memory_as_in_c() {
     let mut wrong = Vec::new();
     let mut fields = 0;
     for structure in structs::ALL {
-        let size = next();
-        if size < structure.size {
-            wrong.push(format!("{}: {size} bytes in C, {} here", structure.c, structure.size));
+        let (size, align) = (next(), next());
+        if size < structure.size || align != structure.align {
+            wrong.push(format!(
+                "{}: {size} bytes aligned to {align} in C, {} aligned to {} here",
+                structure.c, structure.size, structure.align
+            ));
         }
         // This one grows at its front.
         let shift = if structure.c == "struct verbs_context" { size - structure.size } else { 0 };

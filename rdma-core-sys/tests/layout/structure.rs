@@ -13,6 +13,7 @@ pub struct Structure {
     /// Its name in C, with `struct` or `union`.
     pub c: &'static str,
     pub size: usize,
+    pub align: usize,
     pub fields: &'static [Field],
 }
 
@@ -41,6 +42,7 @@ macro_rules! structures {
             name: stringify!($name),
             c: concat!(stringify!($kind), " ", stringify!($name)),
             size: size_of::<rdma_core_sys::$name>(),
+            align: align_of::<rdma_core_sys::$name>(),
             fields: &[$($crate::structure::Field {
                 path: concat!(stringify!($first) $(, ".", stringify!($rest))*),
                 offset: core::mem::offset_of!(rdma_core_sys::$name, $first $(. $rest)*),
