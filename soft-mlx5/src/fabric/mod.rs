@@ -1,9 +1,21 @@
 //! The wire between devices.
+//!
+//! [`packet`] and [`headers`] are what the bytes are, [`link`] is the port that sends them with the
+//! [`faults`] asked for, [`switch`] and [`socket`] carry them within a process and between processes.
 
 pub mod address;
 pub mod faults;
+pub mod headers;
+mod icrc;
+pub mod link;
+pub mod opcode;
+pub mod packet;
+mod rng;
+mod socket;
+pub mod switch;
 
 pub use faults::Faults;
+pub use switch::Switch;
 
 /// Which devices a device can reach.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,6 +23,8 @@ pub enum Fabric {
     /// Only itself.
     #[default]
     Private,
+    /// All devices of this process that are plugged into the same switch.
+    Switch(Switch),
     /// All devices, in whatever process of this network namespace, that joined the same name.
     Named(String),
 }

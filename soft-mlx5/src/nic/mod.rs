@@ -4,25 +4,61 @@
 //! [`Nic::step`] with the time, real or virtual. It learns of work only as an adapter does: from
 //! doorbell records, UAR registers and packets.
 
+mod commands;
+mod completion;
+mod core;
+mod cq;
+mod memory;
+mod mkey;
 pub mod objects;
+mod psn;
+mod qp;
+mod receive;
+mod requester;
+mod responder;
+mod response;
+mod rq;
+mod scatter;
+mod sq;
+mod srq;
+pub mod strict;
 mod table;
+mod timer;
+mod transmit;
+mod uar;
+mod wqe;
 
-use std::collections::VecDeque;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::os::fd::RawFd;
 
+use self::core::Core;
+use self::cq::Cq;
+use self::objects::{Event, QpState, Qpn, Result};
+use self::qp::{Qp, Turn, is_connected};
+use self::strict::{Object, Rule};
+use self::table::Table;
+use self::uar::{Ring, Uar};
+use crate::fabric::link::Drops;
+use crate::fabric::packet::Packet;
 use crate::fabric::{Fabric, Faults, LinkLayer, address};
-use objects::{
-    CqAttr, Cqn, Errno, Event, Mkey, MkeyAttr, Pdn, QpAttr, QpModify, QpState, QpStatus, Qpn,
-    Result, SrqAttr, Srqn,
-};
-use table::Table;
 
-/// Key of memory that swallows what is written and reads as zeros (`dump_fill_mkey`, the null MR).
-pub const DUMP_FILL_MKEY: Mkey = Mkey(0x300);
+pub use self::mkey::DUMP_FILL_MKEY;
 
 /// Frequency of the clock behind CQE timestamps, in kHz (`hca_core_clock`): one tick per nanosecond.
 pub const CORE_CLOCK_KHZ: u32 = 1_000_000;
+
+const FIRST_QPN: u32 = 0x40;
+const MAX_QPS: u32 = 1 << 18;
+const MAX_PDS: u32 = 1 << 16;
+
+// Bounds of one step.
+const PACKETS_PER_STEP: usize = 256;
+const TURNS_PER_STEP: usize = 64;
+// Queue pairs in error are looked at when nothing else is to do, and once in so many steps.
+const ERROR_SCAN_INTERVAL: u32 = 16;
 
 /// What a device is told at power-up.
 #[derive(Debug, Clone, Default)]
@@ -66,159 +102,257 @@ pub struct UarPage {
 /// A software mlx5 adapter.
 #[derive(Debug)]
 pub struct Nic {
-    config: NicConfig,
-    lid: u16,
+    core: Core,
     pds: Table<()>,
-    mkeys: Table<MkeyAttr>,
-    cqs: Table<CqAttr>,
-    srqs: Table<SrqAttr>,
-    qps: Table<(QpAttr, QpState)>,
-    events: VecDeque<Event>,
+    // Boxed: a queue pair is large, and the table moves when it grows.
+    qps: Table<Box<Qp>>,
+    uar: Uar,
+    groups: Vec<([u8; 16], Qpn)>,
+    // Queue pairs that wait for the link, and such that are in error.
+    blocked: Vec<u32>,
+    failed: Vec<u32>,
+    rings: Vec<Ring>,
+    steps: u32,
 }
-
-const ENOMEM: Errno = Errno(libc::ENOMEM);
-const EINVAL: Errno = Errno(libc::EINVAL);
 
 impl Nic {
     /// Powers up a device and joins its fabric.
-    pub fn new(config: NicConfig) -> io::Result<Self> {
+    ///
+    /// # Safety
+    /// A device accesses the memory it is told about, without asking the program again. Whoever creates
+    /// an object on it vouches for the memory that the attributes name: mapped, readable and, where the
+    /// device writes (CQEs, CQ records, registered memory with a write access), writable, until the
+    /// object is destroyed.
+    pub unsafe fn new(config: NicConfig) -> io::Result<Self> {
         Ok(Self {
-            config,
-            lid: address::FIRST_LID,
-            pds: Table::new(1, 1 << 16),
-            mkeys: Table::new(0x10, 1 << 20),
-            cqs: Table::new(0x400, 1 << 20),
-            srqs: Table::new(0x1000, 1 << 20),
-            qps: Table::new(0x40, 1 << 18),
-            events: VecDeque::new(),
+            core: Core::new(&config)?,
+            pds: Table::new(1, MAX_PDS),
+            qps: Table::new(FIRST_QPN, MAX_QPS),
+            uar: Uar::new()?,
+            groups: Vec::new(),
+            blocked: Vec::new(),
+            failed: Vec::new(),
+            rings: Vec::new(),
+            steps: 0,
         })
     }
 
-    /// Allocates a protection domain.
-    pub fn alloc_pd(&mut self) -> Result<Pdn> {
-        self.pds.insert_with(|_| ()).map(Pdn).ok_or(ENOMEM)
-    }
-
-    /// Frees a protection domain.
-    pub fn dealloc_pd(&mut self, pd: Pdn) -> Result<()> {
-        self.pds.remove(pd.0).ok_or(EINVAL)
-    }
-
-    /// Registers memory.
-    pub fn create_mkey(&mut self, attr: MkeyAttr) -> Result<Mkey> {
-        self.mkeys.insert_with(|_| attr).map(|index| Mkey(index << 8)).ok_or(ENOMEM)
-    }
-
-    /// Ends a registration: the memory is not touched after this returns.
-    pub fn destroy_mkey(&mut self, mkey: Mkey) -> Result<()> {
-        self.mkeys.remove(mkey.0 >> 8).map(drop).ok_or(EINVAL)
-    }
-
-    /// Creates a completion queue; the caller has filled its buffer with invalid CQEs.
-    pub fn create_cq(&mut self, attr: CqAttr) -> Result<Cqn> {
-        self.cqs.insert_with(|_| attr).map(Cqn).ok_or(ENOMEM)
-    }
-
-    /// Destroys a completion queue.
-    pub fn destroy_cq(&mut self, cq: Cqn) -> Result<()> {
-        self.cqs.remove(cq.0).map(drop).ok_or(EINVAL)
-    }
-
-    /// Moves a completion queue to a new buffer: a resize CQE ends the old one.
-    pub fn resize_cq(&mut self, cq: Cqn, buf: u64, cqe_count: u32) -> Result<()> {
-        let attr = self.cqs.get_mut(cq.0).ok_or(EINVAL)?;
-        (attr.buf, attr.cqe_count) = (buf, cqe_count);
-        Ok(())
-    }
-
-    /// Creates a shared receive queue.
-    pub fn create_srq(&mut self, attr: SrqAttr) -> Result<Srqn> {
-        self.srqs.insert_with(|_| attr).map(Srqn).ok_or(ENOMEM)
-    }
-
-    /// Sets the limit that raises [`Event::SrqLimit`] once; 0 disarms it.
-    pub fn modify_srq_limit(&mut self, srq: Srqn, limit: u32) -> Result<()> {
-        self.srqs.get_mut(srq.0).ok_or(EINVAL)?.limit = limit;
-        Ok(())
-    }
-
-    /// The limit as it stands: 0 once the event was raised.
-    pub fn srq_limit(&self, srq: Srqn) -> Result<u32> {
-        Ok(self.srqs.get(srq.0).ok_or(EINVAL)?.limit)
-    }
-
-    /// Destroys a shared receive queue.
-    pub fn destroy_srq(&mut self, srq: Srqn) -> Result<()> {
-        self.srqs.remove(srq.0).map(drop).ok_or(EINVAL)
-    }
-
-    /// Creates a queue pair in state Reset.
-    pub fn create_qp(&mut self, attr: QpAttr) -> Result<Qpn> {
-        self.qps.insert_with(|_| (attr, QpState::Reset)).map(Qpn).ok_or(ENOMEM)
-    }
-
-    /// Changes the context of a queue pair.
-    pub fn modify_qp(&mut self, qp: Qpn, change: &QpModify) -> Result<()> {
-        let qp = self.qps.get_mut(qp.0).ok_or(EINVAL)?;
-        qp.1 = change.state.unwrap_or(qp.1);
-        Ok(())
-    }
-
-    /// Reports what the device changed by itself.
-    pub fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {
-        let qp = self.qps.get(qp.0).ok_or(EINVAL)?;
-        Ok(QpStatus { state: qp.1, rq_psn: 0, sq_psn: 0, sq_draining: false })
-    }
-
-    /// Destroys a queue pair; its queues are not touched after this returns.
-    pub fn destroy_qp(&mut self, qp: Qpn) -> Result<()> {
-        self.qps.remove(qp.0).map(drop).ok_or(EINVAL)
-    }
-
-    /// Delivers datagrams for a multicast group to a UD queue pair.
-    pub fn attach_multicast(&mut self, qp: Qpn, _group: [u8; 16]) -> Result<()> {
-        self.qps.get(qp.0).map(drop).ok_or(EINVAL)
-    }
-
-    /// Ends what [`Self::attach_multicast`] began.
-    pub fn detach_multicast(&mut self, qp: Qpn, _group: [u8; 16]) -> Result<()> {
-        self.qps.get(qp.0).map(drop).ok_or(EINVAL)
-    }
-
     /// The UAR page with this index, made at its first use.
-    pub fn uar_page(&mut self, _index: u32) -> Result<UarPage> {
-        Err(ENOMEM)
+    pub fn uar_page(&mut self, index: u32) -> Result<UarPage> {
+        self.uar.page(index).map_err(commands::errno)
     }
 
     /// Addresses and state of the port.
     pub fn port(&self) -> PortAddress {
+        let lid = self.core.link.lid();
         PortAddress {
-            lid: self.lid,
-            gid: address::gid(self.lid),
-            guid: address::guid(self.lid),
-            mac: address::mac(self.lid),
-            up: true,
+            lid,
+            gid: address::gid(lid),
+            guid: address::guid(lid),
+            mac: address::mac(lid),
+            up: self.core.link.is_up(),
         }
+    }
+
+    /// Takes the link down or up; [`Event::Port`] tells the driver.
+    pub fn set_link(&mut self, up: bool) {
+        if self.core.link.is_up() != up {
+            self.core.link.set_up(up);
+            self.core.events.push_back(Event::Port { up });
+        }
+    }
+
+    /// Changes what goes wrong from now on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.core.link.set_faults(faults);
+    }
+
+    /// Packets that the port lost.
+    pub fn drops(&self) -> Drops {
+        self.core.link.drops()
+    }
+
+    /// Breaches of a rule that an adapter would not report.
+    pub fn violations(&self, rule: Rule) -> u64 {
+        self.core.strict.count(rule)
     }
 
     /// Next event for the driver.
     pub fn next_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.core.events.pop_front()
     }
 
     /// Works for a bounded while at time `now_ns`; `false` when there was nothing to do.
-    pub fn step(&mut self, _now_ns: u64) -> bool {
-        false
+    pub fn step(&mut self, now_ns: u64) -> bool {
+        self.core.now = self.core.now.max(now_ns);
+        self.core.progress = false;
+        self.steps = self.steps.wrapping_add(1);
+        self.take_doorbells(false);
+        self.run_active();
+        self.core.progress |= self.core.link.poll(self.core.now);
+        self.receive_packets();
+        self.expire_timers();
+        self.run_active();
+        self.fail_users_of_failed_cqs();
+        if !self.core.progress || self.steps % ERROR_SCAN_INTERVAL == 0 {
+            self.take_doorbells(true);
+            self.look_at_failed();
+        }
+        self.core.progress
     }
 
     /// Time of the next timer; until then only doorbells and packets make work.
     pub fn next_deadline(&self) -> Option<u64> {
-        None
+        let timers = self.core.timers.next();
+        timers.into_iter().chain(self.core.link.next_deadline()).min()
     }
 
     /// Descriptor that becomes readable when packets from other processes wait, for a driver that
     /// wants to sleep; `None` without a named fabric.
     pub fn wait_fd(&self) -> Option<RawFd> {
-        None
+        self.core.link.wait_fd()
+    }
+
+    fn take_doorbells(&mut self, all: bool) {
+        let core = &mut self.core;
+        core.progress |= self.uar.take_arms(|cqs| {
+            for cq in cqs {
+                let event = core.cqs.get_mut(*cq).and_then(Cq::arm);
+                core.events.extend(event);
+            }
+        });
+        let mut rings = std::mem::take(&mut self.rings);
+        self.uar.take_rings(all, &mut rings);
+        for ring in rings.drain(..) {
+            self.core.progress = true;
+            self.ring(ring);
+        }
+        // The vector goes back with its capacity.
+        self.rings = rings;
+    }
+
+    /// A register was written with the first eight bytes of a control segment.
+    fn ring(&mut self, ring: Ring) {
+        let (page, users) = self.uar.users(ring.register);
+        let qpn = (ring.value >> 8) as u32 & 0xff_ffff;
+        let bytes = ring.value.to_be_bytes();
+        let named = self.qps.get_mut(qpn).filter(|qp| qp.attr.register.page == page);
+        let Some(qp) = named else {
+            return self.core.strict.violation(Rule::DoorbellQpn, Object::Uar(page), qpn, &bytes);
+        };
+        let index = (ring.value >> 40) as u16;
+        if qp.takes_doorbells() {
+            qp.sq.ring(index, ring.value as u8 & 0x3f);
+            self.core.activate(qp);
+        } else {
+            let object = qp.object();
+            self.core.strict.violation(Rule::DoorbellState, object, index.into(), &bytes);
+        }
+        if users.len() > 1 {
+            // Another's ring may have been overwritten by this one.
+            for user in users {
+                if let Some(qp) = self.qps.get_mut(*user).filter(|qp| qp.takes_doorbells()) {
+                    qp.sq.ring_by_record();
+                    self.core.activate(qp);
+                }
+            }
+        }
+    }
+
+    fn run_active(&mut self) {
+        let turns = self.core.active.len().min(TURNS_PER_STEP);
+        for _ in 0..turns {
+            let Some(number) = self.core.active.pop_front() else { break };
+            let Some(qp) = self.qps.get_mut(number) else { continue };
+            qp.active = false;
+            match qp.turn(&mut self.core) {
+                Turn::Idle => {}
+                Turn::More => self.core.activate(qp),
+                Turn::Blocked => self.blocked.push(number),
+            }
+            if qp.state == QpState::Err && !self.failed.contains(&number) {
+                self.failed.push(number);
+            }
+        }
+        for number in self.blocked.drain(..) {
+            if let Some(qp) = self.qps.get_mut(number) {
+                self.core.activate(qp);
+            }
+        }
+    }
+
+    fn receive_packets(&mut self) {
+        for _ in 0..PACKETS_PER_STEP {
+            let Some(frame) = self.core.link.receive() else { break };
+            self.core.progress = true;
+            match Packet::parse(frame.bytes()) {
+                Ok(packet) => self.dispatch(&packet),
+                Err(_) => self.core.link.count_malformed(),
+            }
+            self.core.link.recycle(frame);
+        }
+    }
+
+    fn dispatch(&mut self, packet: &Packet) {
+        if packet.bth.dest_qpn != transmit::MULTICAST_QPN {
+            return deliver(&mut self.qps, &mut self.core, packet.bth.dest_qpn, packet);
+        }
+        let group = &packet.grh[24..];
+        for (_, member) in self.groups.iter().filter(|(joined, _)| joined[..] == *group) {
+            deliver(&mut self.qps, &mut self.core, member.0, packet);
+        }
+    }
+
+    fn expire_timers(&mut self) {
+        while let Some(number) = self.core.timers.pop(self.core.now) {
+            let Some(qp) = self.qps.get_mut(number) else { continue };
+            if self.core.timers.is_due(number, &mut qp.deadline, self.core.now) {
+                requester::expire(qp, &mut self.core);
+            }
+        }
+    }
+
+    /// A CQ that overran takes its queue pairs with it.
+    fn fail_users_of_failed_cqs(&mut self) {
+        while let Some(cq) = self.core.failed_cqs.pop() {
+            for (number, qp) in self.qps.iter_mut() {
+                let uses = qp.attr.send_cq == cq || qp.attr.recv_cq == cq;
+                if uses && qp.receives() {
+                    self.core.events.push_back(Event::QpFatal(Qpn(number)));
+                    qp.fail(&mut self.core);
+                }
+            }
+        }
+    }
+
+    /// Queue pairs in error flush what is posted later, too, and receives come without a doorbell.
+    fn look_at_failed(&mut self) {
+        let (qps, core) = (&mut self.qps, &mut self.core);
+        self.failed.retain(|number| {
+            let Some(qp) = qps.get_mut(*number).filter(|qp| qp.state == QpState::Err) else {
+                return false;
+            };
+            if qp.has_unflushed(core) {
+                core.progress = true;
+                core.activate(qp);
+            }
+            true
+        });
+    }
+}
+
+/// Hands a packet to the queue pair it is for, if that one wants it.
+fn deliver(qps: &mut Table<Box<Qp>>, core: &mut Core, number: u32, packet: &Packet) {
+    let Some(qp) = qps.get_mut(number) else { return };
+    let from_peer = !is_connected(qp.attr.service)
+        || qp.route.as_ref().is_some_and(|route| route.dlid == packet.slid);
+    if packet.service != qp.attr.service || !from_peer || !qp.receives() {
+        return;
+    }
+    if packet.operation.is_response() {
+        response::receive(qp, core, packet);
+    } else {
+        qp.note_arrival(core);
+        responder::receive(qp, core, packet);
     }
 }

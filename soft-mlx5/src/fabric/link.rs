@@ -1,0 +1,255 @@
+//! The port's side of the wire: transmit with injected faults, receive, reuse of frames.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+
+use super::Fabric;
+use super::address::FIRST_LID;
+use super::faults::{Fate, Faults, Injector};
+use super::packet::{Frame, check_icrc};
+use super::socket::SocketPort;
+use super::switch::SwitchPort;
+
+// Frames that may wait in the loopback before requesters pause.
+const LOOPBACK_LIMIT: usize = 1024;
+const POOL_LIMIT: usize = 2048;
+
+#[derive(Debug)]
+enum Port {
+    Private,
+    Switch(SwitchPort),
+    Socket(SocketPort),
+}
+
+/// Packets that a port lost, by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// The destination does not exist or takes no more.
+    pub undeliverable: u64,
+    /// What arrived was not a packet or failed its ICRC.
+    pub malformed: u64,
+    /// Lost on request.
+    pub injected: u64,
+}
+
+/// The link of a device.
+#[derive(Debug)]
+pub struct Link {
+    lid: u16,
+    port: Port,
+    injector: Injector,
+    // Packets to this very device, and packets that came from others, in order of arrival.
+    arrived: VecDeque<Frame>,
+    pool: Vec<Frame>,
+    drops: Drops,
+    up: bool,
+}
+
+impl Link {
+    /// Joins a fabric.
+    pub fn new(fabric: &Fabric, faults: Faults, seed: u64) -> io::Result<Self> {
+        let port = match fabric {
+            Fabric::Private => Port::Private,
+            Fabric::Switch(switch) => Port::Switch(switch.join().ok_or_else(|| {
+                io::Error::new(io::ErrorKind::AddrInUse, "all LIDs of the fabric are taken")
+            })?),
+            Fabric::Named(name) => Port::Socket(SocketPort::join(name)?),
+        };
+        let lid = match &port {
+            Port::Private => FIRST_LID,
+            Port::Switch(port) => port.lid(),
+            Port::Socket(port) => port.lid(),
+        };
+        // Devices with the same seed on one fabric must not lose the same packets.
+        let seed = seed ^ u64::from(lid) << 48;
+        Ok(Self {
+            lid,
+            port,
+            injector: Injector::new(faults, seed),
+            arrived: VecDeque::new(),
+            pool: Vec::new(),
+            drops: Drops::default(),
+            up: true,
+        })
+    }
+
+    /// LID of this port.
+    pub fn lid(&self) -> u16 {
+        self.lid
+    }
+
+    /// Whether the link is up.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// Takes the link down or up; while it is down everything is lost.
+    pub fn set_up(&mut self, up: bool) {
+        self.up = up;
+    }
+
+    /// Changes what goes wrong from now on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.injector.set_faults(faults);
+    }
+
+    /// Packets lost so far.
+    pub fn drops(&self) -> Drops {
+        let mut drops = self.drops;
+        if let Port::Socket(port) = &self.port {
+            let (undeliverable, malformed) = port.drops();
+            drops.undeliverable += undeliverable;
+            drops.malformed += malformed;
+        }
+        drops
+    }
+
+    /// Counts a packet that arrived and was not understood.
+    pub fn count_malformed(&mut self) {
+        self.drops.malformed += 1;
+    }
+
+    /// A frame to build a packet in.
+    pub fn frame(&mut self) -> Frame {
+        self.pool.pop().unwrap_or_default()
+    }
+
+    /// Gives a frame back.
+    pub fn recycle(&mut self, frame: Frame) {
+        if self.pool.len() < POOL_LIMIT {
+            self.pool.push(frame);
+        }
+    }
+
+    /// Whether a requester may send to this port now; answers are always taken.
+    pub fn has_room(&self, dlid: u16) -> bool {
+        if dlid == self.lid {
+            return self.arrived.len() < LOOPBACK_LIMIT;
+        }
+        match &self.port {
+            Port::Private => true,
+            Port::Switch(port) => port.has_room(dlid),
+            Port::Socket(port) => port.has_room(dlid),
+        }
+    }
+
+    /// Sends a finished packet.
+    pub fn send(&mut self, frame: Frame, now: u64) {
+        if self.injector.is_idle() {
+            return self.deliver(frame);
+        }
+        match self.injector.fate() {
+            Fate::Send => {}
+            Fate::SendTwice => {
+                let mut copy = self.frame();
+                // The source is a frame itself: it fits.
+                let _ = copy.fill(frame.bytes());
+                self.deliver(copy);
+            }
+            Fate::Lose => {
+                self.drops.injected += 1;
+                return self.recycle(frame);
+            }
+            Fate::Hold => return self.injector.hold(frame, now),
+        }
+        self.deliver(frame);
+        self.injector.overtake();
+        self.release_held(now);
+    }
+
+    fn release_held(&mut self, now: u64) -> bool {
+        let mut any = false;
+        while let Some(frame) = self.injector.release(now) {
+            self.deliver(frame);
+            any = true;
+        }
+        any
+    }
+
+    fn deliver(&mut self, mut frame: Frame) {
+        let dlid = frame.dlid();
+        let undelivered = if !self.up {
+            Some(frame)
+        } else if dlid == self.lid {
+            self.arrived.push_back(frame);
+            None
+        } else {
+            match &mut self.port {
+                Port::Private => Some(frame),
+                Port::Switch(port) => {
+                    frame.seal();
+                    port.send(dlid, frame).err()
+                }
+                Port::Socket(port) => {
+                    frame.seal();
+                    port.send(dlid, frame).err()
+                }
+            }
+        };
+        if let Some(frame) = undelivered {
+            self.drops.undeliverable += 1;
+            self.recycle(frame);
+        }
+    }
+
+    /// Moves packets out and in at time `now`; `true` when anything moved.
+    pub fn poll(&mut self, now: u64) -> bool {
+        let mut moved = self.release_held(now);
+        match &mut self.port {
+            Port::Private => {}
+            Port::Switch(port) => {
+                while let Some(frame) = port.receive() {
+                    moved = true;
+                    if self.up && check_icrc(frame.bytes()).is_ok() {
+                        self.arrived.push_back(frame);
+                    } else {
+                        self.drops.malformed += 1;
+                    }
+                }
+            }
+            Port::Socket(port) => {
+                moved |= port.flush(&mut self.pool);
+                self.pool.truncate(POOL_LIMIT);
+                let (pool, arrived, drops) = (&mut self.pool, &mut self.arrived, &mut self.drops);
+                let up = self.up;
+                moved |= port.receive(|bytes| {
+                    let mut frame = pool.pop().unwrap_or_default();
+                    if up && check_icrc(bytes).is_ok() && frame.fill(bytes).is_ok() {
+                        arrived.push_back(frame);
+                    } else {
+                        drops.malformed += 1;
+                    }
+                });
+            }
+        }
+        moved
+    }
+
+    /// Next packet that arrived.
+    pub fn receive(&mut self) -> Option<Frame> {
+        self.arrived.pop_front()
+    }
+
+    /// LIDs of the other devices on the fabric.
+    pub fn peers(&self) -> Vec<u16> {
+        match &self.port {
+            Port::Private => Vec::new(),
+            Port::Switch(port) => port.peers(),
+            Port::Socket(port) => port.peers(),
+        }
+    }
+
+    /// When a packet that was held back goes.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.injector.next_deadline()
+    }
+
+    /// Descriptor that becomes readable when packets arrive from another process.
+    pub fn wait_fd(&self) -> Option<RawFd> {
+        match &self.port {
+            Port::Socket(port) => Some(port.fd()),
+            _ => None,
+        }
+    }
+}

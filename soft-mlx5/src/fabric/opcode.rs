@@ -1,0 +1,196 @@
+//! Opcodes of the base transport header.
+
+use crate::nic::objects::Service;
+
+/// What a packet does, without the transport service it belongs to (lower five bits of the opcode).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)] // The names of the InfiniBand specification, table 38, say it all.
+pub enum Operation {
+    SendFirst = 0,
+    SendMiddle = 1,
+    SendLast = 2,
+    SendLastImm = 3,
+    SendOnly = 4,
+    SendOnlyImm = 5,
+    WriteFirst = 6,
+    WriteMiddle = 7,
+    WriteLast = 8,
+    WriteLastImm = 9,
+    WriteOnly = 10,
+    WriteOnlyImm = 11,
+    ReadRequest = 12,
+    ReadResponseFirst = 13,
+    ReadResponseMiddle = 14,
+    ReadResponseLast = 15,
+    ReadResponseOnly = 16,
+    Acknowledge = 17,
+    AtomicAcknowledge = 18,
+    CompareSwap = 19,
+    FetchAdd = 20,
+    SendLastInv = 22,
+    SendOnlyInv = 23,
+}
+
+use Operation::*;
+
+const OPERATIONS: [Option<Operation>; 32] = {
+    let mut all = [None; 32];
+    let known = [
+        SendFirst,
+        SendMiddle,
+        SendLast,
+        SendLastImm,
+        SendOnly,
+        SendOnlyImm,
+        WriteFirst,
+        WriteMiddle,
+        WriteLast,
+        WriteLastImm,
+        WriteOnly,
+        WriteOnlyImm,
+        ReadRequest,
+        ReadResponseFirst,
+        ReadResponseMiddle,
+        ReadResponseLast,
+        ReadResponseOnly,
+        Acknowledge,
+        AtomicAcknowledge,
+        CompareSwap,
+        FetchAdd,
+        SendLastInv,
+        SendOnlyInv,
+    ];
+    let mut i = 0;
+    while i < known.len() {
+        all[known[i] as usize] = Some(known[i]);
+        i += 1;
+    }
+    all
+};
+
+impl Operation {
+    /// Service and operation of an opcode byte; `None` for what no service defines.
+    pub fn decode(opcode: u8) -> Option<(Service, Self)> {
+        let operation = OPERATIONS[(opcode & 0x1f) as usize]?;
+        let service = match opcode >> 5 {
+            0 => Service::Rc,
+            1 => Service::Uc,
+            3 => Service::Ud,
+            _ => return None,
+        };
+        let defined = match service {
+            Service::Rc => true,
+            Service::Uc => (operation as u8) <= WriteOnlyImm as u8,
+            Service::Ud => matches!(operation, SendOnly | SendOnlyImm),
+        };
+        defined.then_some((service, operation))
+    }
+
+    /// The opcode byte.
+    pub const fn encode(self, service: Service) -> u8 {
+        self as u8
+            | match service {
+                Service::Rc => 0,
+                Service::Uc => 1 << 5,
+                Service::Ud => 3 << 5,
+            }
+    }
+
+    /// Whether a responder sends it.
+    pub const fn is_response(self) -> bool {
+        self as u8 >= ReadResponseFirst as u8 && self as u8 <= AtomicAcknowledge as u8
+    }
+
+    /// Carries an RDMA extended transport header.
+    pub const fn has_reth(self) -> bool {
+        matches!(self, WriteFirst | WriteOnly | WriteOnlyImm | ReadRequest)
+    }
+
+    /// Carries an atomic extended transport header.
+    pub const fn has_atomic_eth(self) -> bool {
+        matches!(self, CompareSwap | FetchAdd)
+    }
+
+    /// Carries an ACK extended transport header.
+    pub const fn has_aeth(self) -> bool {
+        matches!(
+            self,
+            ReadResponseFirst
+                | ReadResponseLast
+                | ReadResponseOnly
+                | Acknowledge
+                | AtomicAcknowledge
+        )
+    }
+
+    /// Carries immediate data.
+    pub const fn has_immediate(self) -> bool {
+        matches!(self, SendLastImm | SendOnlyImm | WriteLastImm | WriteOnlyImm)
+    }
+
+    /// Carries a key to invalidate.
+    pub const fn has_ieth(self) -> bool {
+        matches!(self, SendLastInv | SendOnlyInv)
+    }
+
+    /// First packet of a SEND.
+    pub const fn starts_send(self) -> bool {
+        matches!(self, SendFirst | SendOnly | SendOnlyImm | SendOnlyInv)
+    }
+
+    /// First packet of an RDMA WRITE.
+    pub const fn starts_write(self) -> bool {
+        matches!(self, WriteFirst | WriteOnly | WriteOnlyImm)
+    }
+
+    /// Later packet of a SEND.
+    pub const fn continues_send(self) -> bool {
+        matches!(self, SendMiddle | SendLast | SendLastImm | SendLastInv)
+    }
+
+    /// Later packet of an RDMA WRITE.
+    pub const fn continues_write(self) -> bool {
+        matches!(self, WriteMiddle | WriteLast | WriteLastImm)
+    }
+
+    /// More packets of the same message follow: the payload is a full MTU.
+    pub const fn is_followed(self) -> bool {
+        matches!(
+            self,
+            SendFirst
+                | SendMiddle
+                | WriteFirst
+                | WriteMiddle
+                | ReadResponseFirst
+                | ReadResponseMiddle
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_opcode_byte_decodes_to_itself_or_to_nothing() {
+        let mut defined = 0;
+        for byte in 0..=255 {
+            if let Some((service, operation)) = Operation::decode(byte) {
+                assert_eq!(operation.encode(service), byte);
+                defined += 1;
+            }
+        }
+        // 23 for RC, 12 for UC, 2 for UD.
+        assert_eq!(defined, 37);
+    }
+
+    #[test]
+    fn opcodes_of_the_specification() {
+        assert_eq!(Operation::decode(0x11), Some((Service::Rc, Acknowledge)));
+        assert_eq!(Operation::decode(0x2b), Some((Service::Uc, WriteOnlyImm)));
+        assert_eq!(Operation::decode(0x64), Some((Service::Ud, SendOnly)));
+        assert_eq!(Operation::decode(0x66), None);
+        assert_eq!(Operation::decode(0x15), None);
+    }
+}

@@ -1,0 +1,433 @@
+//! A fabric between processes: datagram sockets in the abstract namespace, named by fabric and LID.
+//!
+//! The kernel forgets such a name with the last descriptor of its socket, so a killed process leaves
+//! nothing behind. A datagram carries as many frames as are waiting for the peer: the kernel bounds a
+//! socket's queue by datagrams (`net.unix.max_dgram_qlen`), not by bytes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use super::address::{FIRST_LID, LAST_LID};
+use super::packet::{Frame, MAX_FRAME, frame_len};
+
+// Small enough that a dozen unread datagrams fit the default send buffer of a socket.
+const MAX_DATAGRAM: usize = 16 * 1024;
+const MAX_FRAMES: usize = 64;
+// Datagrams taken per system call.
+const RECEIVE_BATCH: usize = 8;
+// Frames that may wait for one peer: beyond the first bound requesters pause, beyond the second
+// (answers only) frames are lost.
+const PAUSE_LIMIT: usize = 256;
+const QUEUE_LIMIT: usize = 1024;
+
+const _: () = assert!(MAX_FRAME <= MAX_DATAGRAM);
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn datagram_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory is involved.
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Abstract socket address.
+struct Name {
+    address: libc::sockaddr_un,
+    len: libc::socklen_t,
+}
+
+impl Name {
+    fn new(fabric: &str, lid: u16) -> io::Result<Self> {
+        let name = format!("soft-mlx5/{fabric}/{lid}");
+        // SAFETY: all bytes zero is a valid address.
+        let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        // Byte 0 stays zero: that is what makes the name abstract.
+        let Some(room) = address.sun_path.get_mut(1..=name.len()) else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the fabric's name is too long",
+            ));
+        };
+        for (to, from) in room.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let len = mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+        Ok(Self { address, len: len as libc::socklen_t })
+    }
+
+    fn as_ptr(&self) -> *const libc::sockaddr {
+        (&raw const self.address).cast()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    // Connected at the first frame; `None` while the peer is not known to exist. One socket for each
+    // peer: a peer that does not read then exhausts its own send buffer and nobody else's.
+    socket: Option<OwnedFd>,
+    queue: VecDeque<Frame>,
+}
+
+/// A device's end of a named fabric.
+#[derive(Debug)]
+pub(super) struct SocketPort {
+    fabric: String,
+    lid: u16,
+    socket: OwnedFd,
+    // Indexed by LID.
+    peers: Vec<Peer>,
+    // LIDs whose queue is not empty.
+    waiting: Vec<u16>,
+    buffers: Box<[[u8; MAX_DATAGRAM]; RECEIVE_BATCH]>,
+    sent_to_nobody: u64,
+    malformed: u64,
+}
+
+impl SocketPort {
+    /// Joins a fabric at the first free LID.
+    pub(super) fn join(fabric: &str) -> io::Result<Self> {
+        let socket = datagram_socket()?;
+        for lid in FIRST_LID..=LAST_LID {
+            let name = Name::new(fabric, lid)?;
+            // SAFETY: the address is valid for `len` bytes.
+            match check(unsafe { libc::bind(socket.as_raw_fd(), name.as_ptr(), name.len) }) {
+                Ok(_) => {
+                    return Ok(Self {
+                        fabric: fabric.to_owned(),
+                        lid,
+                        socket,
+                        peers: Vec::new(),
+                        waiting: Vec::new(),
+                        buffers: vec![[0; MAX_DATAGRAM]; RECEIVE_BATCH]
+                            .into_boxed_slice()
+                            .try_into()
+                            .expect("the vector was made with this length"),
+                        sent_to_nobody: 0,
+                        malformed: 0,
+                    });
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::AddrInUse, "all LIDs of the fabric are taken"))
+    }
+
+    pub(super) fn lid(&self) -> u16 {
+        self.lid
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Frames that found no peer, and datagrams that held no frames.
+    pub(super) fn drops(&self) -> (u64, u64) {
+        (self.sent_to_nobody, self.malformed)
+    }
+
+    pub(super) fn has_room(&self, dlid: u16) -> bool {
+        self.peers.get(usize::from(dlid)).is_none_or(|peer| peer.queue.len() < PAUSE_LIMIT)
+    }
+
+    /// Queues a frame; gives it back when the peer's queue is full.
+    pub(super) fn send(&mut self, dlid: u16, frame: Frame) -> Result<(), Frame> {
+        let index = usize::from(dlid);
+        if self.peers.len() <= index {
+            self.peers.resize_with(index + 1, Peer::default);
+        }
+        let queue = &mut self.peers[index].queue;
+        if queue.len() >= QUEUE_LIMIT {
+            return Err(frame);
+        }
+        if queue.is_empty() {
+            self.waiting.push(dlid);
+        }
+        queue.push_back(frame);
+        Ok(())
+    }
+
+    /// Sends what waits, as far as the peers take it; `spent` gets the frames back. `true` when
+    /// anything moved.
+    pub(super) fn flush(&mut self, spent: &mut Vec<Frame>) -> bool {
+        let mut moved = false;
+        let mut waiting = mem::take(&mut self.waiting);
+        waiting.retain(|&lid| {
+            let peer = &mut self.peers[usize::from(lid)];
+            while !peer.queue.is_empty() {
+                match peer.transmit(&self.fabric, lid) {
+                    Ok(frames) => spent.extend(peer.queue.drain(..frames)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                    Err(_) => {
+                        // Nobody is there: on a real link the packets would be lost as well.
+                        peer.socket = None;
+                        self.sent_to_nobody += peer.queue.len() as u64;
+                        spent.extend(peer.queue.drain(..));
+                    }
+                }
+                moved = true;
+            }
+            false
+        });
+        // The vector goes back with its capacity.
+        self.waiting = waiting;
+        moved
+    }
+
+    /// Takes what has arrived, one bounded batch; `deliver` gets each frame's bytes. `true` when
+    /// anything arrived.
+    pub(super) fn receive(&mut self, mut deliver: impl FnMut(&[u8])) -> bool {
+        let mut iovecs = self.buffers.each_mut().map(|buffer| libc::iovec {
+            iov_base: buffer.as_mut_ptr().cast(),
+            iov_len: buffer.len(),
+        });
+        let mut messages = iovecs.each_mut().map(|iovec| {
+            // SAFETY: all bytes zero is a valid message header: no name, no control data.
+            let mut message: libc::mmsghdr = unsafe { mem::zeroed() };
+            message.msg_hdr.msg_iov = iovec;
+            message.msg_hdr.msg_iovlen = 1;
+            message
+        });
+        // SAFETY: each message points to one iovec, and that to one whole buffer; all outlive the call.
+        let count = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                RECEIVE_BATCH as libc::c_uint,
+                libc::MSG_DONTWAIT as _,
+                std::ptr::null_mut(),
+            )
+        };
+        let Ok(count) = usize::try_from(count) else { return false };
+        let lengths = messages.map(|message| message.msg_len as usize);
+        for (buffer, &len) in self.buffers.iter().zip(&lengths[..count]) {
+            let mut rest = &buffer[..len.min(buffer.len())];
+            while !rest.is_empty() {
+                let Ok(len) = frame_len(rest) else {
+                    self.malformed += 1;
+                    break;
+                };
+                deliver(&rest[..len]);
+                rest = &rest[len..];
+            }
+        }
+        count > 0
+    }
+
+    /// LIDs of the other devices that exist at this moment.
+    pub(super) fn peers(&self) -> Vec<u16> {
+        let prefix = format!("@soft-mlx5/{}/", self.fabric);
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        let mut lids: Vec<u16> = sockets
+            .lines()
+            .filter_map(|line| line.rsplit(' ').next()?.strip_prefix(&prefix)?.parse().ok())
+            .filter(|lid| *lid != self.lid)
+            .collect();
+        lids.sort_unstable();
+        lids.dedup();
+        lids
+    }
+}
+
+impl Peer {
+    /// Sends one datagram with as many frames from the front of the queue as fit; returns how many.
+    fn transmit(&mut self, fabric: &str, lid: u16) -> io::Result<usize> {
+        let fresh = self.socket.is_none();
+        let fd = match &self.socket {
+            Some(socket) => socket.as_raw_fd(),
+            None => self.connect(fabric, lid)?,
+        };
+        let mut iovecs =
+            [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MAX_FRAMES];
+        let mut bytes = 0;
+        let mut frames = 0;
+        for (iovec, frame) in iovecs.iter_mut().zip(&self.queue) {
+            bytes += frame.bytes().len();
+            if bytes > MAX_DATAGRAM {
+                break;
+            }
+            iovec.iov_base = frame.bytes().as_ptr().cast_mut().cast();
+            iovec.iov_len = frame.bytes().len();
+            frames += 1;
+        }
+        // SAFETY: all bytes zero is a valid message header: no name, no control data.
+        let mut message: libc::msghdr = unsafe { mem::zeroed() };
+        message.msg_iov = iovecs.as_mut_ptr();
+        message.msg_iovlen = frames as _;
+        // SAFETY: the iovecs name the bytes of frames that the queue holds during the call, and a send
+        // only reads them.
+        let sent = unsafe { libc::sendmsg(fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        if sent >= 0 {
+            return Ok(frames);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => {
+                Err(io::Error::from(io::ErrorKind::WouldBlock))
+            }
+            // The peer this socket was connected to is gone; another may have taken its LID.
+            _ if !fresh => {
+                self.socket = None;
+                self.transmit(fabric, lid)
+            }
+            _ => Err(error),
+        }
+    }
+
+    fn connect(&mut self, fabric: &str, lid: u16) -> io::Result<RawFd> {
+        let socket = datagram_socket()?;
+        let name = Name::new(fabric, lid)?;
+        // SAFETY: the address is valid for `len` bytes.
+        check(unsafe { libc::connect(socket.as_raw_fd(), name.as_ptr(), name.len) })?;
+        Ok(self.socket.insert(socket).as_raw_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::address;
+    use crate::fabric::headers::Bth;
+    use crate::fabric::packet::Route;
+
+    fn fabric(test: &str) -> String {
+        format!("unit-{}-{test}", std::process::id())
+    }
+
+    fn frame(dlid: u16, psn: u32, payload: usize) -> Frame {
+        let mut frame = Frame::default();
+        let route = Route {
+            slid: 1,
+            dlid,
+            sl: 0,
+            global: false,
+            dgid: address::gid(dlid),
+            flow_label: 0,
+            traffic_class: 0,
+            hop_limit: 1,
+        };
+        frame.begin(&route, &Bth { opcode: 4, psn, ..Bth::default() });
+        frame.payload_mut(payload).fill(psn as u8);
+        frame.finish();
+        frame
+    }
+
+    fn drain(port: &mut SocketPort) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        while port.receive(|bytes| frames.push(bytes.to_vec())) {}
+        frames
+    }
+
+    #[test]
+    fn lids_are_free_again_when_the_socket_is_gone() {
+        let name = fabric("lids");
+        let first = SocketPort::join(&name).unwrap();
+        let second = SocketPort::join(&name).unwrap();
+        let third = SocketPort::join(&name).unwrap();
+        assert_eq!((first.lid(), second.lid(), third.lid()), (1, 2, 3));
+        assert_eq!(first.peers(), [2, 3]);
+        drop(second);
+        assert_eq!(first.peers(), [3]);
+        assert_eq!(SocketPort::join(&name).unwrap().lid(), 2);
+    }
+
+    #[test]
+    fn frames_arrive_in_order_though_the_queue_is_short() {
+        let name = fabric("order");
+        let mut from = SocketPort::join(&name).unwrap();
+        let mut to = SocketPort::join(&name).unwrap();
+        let mut spent = Vec::new();
+        let mut received = Vec::new();
+        // Far more datagrams than the kernel queues.
+        for psn in 0..QUEUE_LIMIT as u32 {
+            from.send(2, frame(2, psn, 4096)).unwrap();
+        }
+        assert!(from.send(2, frame(2, 0, 0)).is_err());
+        assert!(!from.has_room(2));
+        while received.len() < QUEUE_LIMIT {
+            from.flush(&mut spent);
+            let batch = drain(&mut to);
+            assert!(!batch.is_empty());
+            received.extend(batch);
+        }
+        assert_eq!(spent.len(), QUEUE_LIMIT);
+        for (psn, bytes) in received.iter().enumerate() {
+            assert_eq!(bytes[..], *frame(2, psn as u32, 4096).bytes());
+        }
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_stops_nobody_else() {
+        let name = fabric("deaf");
+        let mut from = SocketPort::join(&name).unwrap();
+        let _deaf = SocketPort::join(&name).unwrap();
+        let mut to = SocketPort::join(&name).unwrap();
+        let mut spent = Vec::new();
+        for psn in 0..QUEUE_LIMIT as u32 {
+            from.send(2, frame(2, psn, 4096)).unwrap();
+        }
+        from.flush(&mut spent);
+        assert!(spent.len() < QUEUE_LIMIT);
+        from.send(3, frame(3, 7, 100)).unwrap();
+        from.flush(&mut spent);
+        assert_eq!(drain(&mut to), [frame(3, 7, 100).bytes()]);
+    }
+
+    #[test]
+    fn a_dead_peer_drops_and_its_successor_is_found() {
+        let name = fabric("dead");
+        let mut from = SocketPort::join(&name).unwrap();
+        let mut spent = Vec::new();
+        from.send(2, frame(2, 1, 0)).unwrap();
+        assert!(from.flush(&mut spent));
+        assert_eq!((spent.len(), from.drops()), (1, (1, 0)));
+
+        let mut to = SocketPort::join(&name).unwrap();
+        from.send(2, frame(2, 2, 0)).unwrap();
+        from.flush(&mut spent);
+        assert_eq!(drain(&mut to).len(), 1);
+        drop(to);
+        let mut successor = SocketPort::join(&name).unwrap();
+        from.send(2, frame(2, 3, 0)).unwrap();
+        from.flush(&mut spent);
+        assert_eq!(drain(&mut successor), [frame(2, 3, 0).bytes()]);
+    }
+
+    #[test]
+    fn garbage_is_counted_and_dropped() {
+        let name = fabric("garbage");
+        let mut port = SocketPort::join(&name).unwrap();
+        let socket = datagram_socket().unwrap();
+        let target = Name::new(&name, 1).unwrap();
+        let garbage: Vec<u8> = (0..40_000u32).map(|i| (i * 31) as u8).collect();
+        for len in [0, 1, 7, 100, MAX_DATAGRAM, MAX_DATAGRAM + 1, 40_000] {
+            // SAFETY: buffer and address are valid for the lengths given.
+            let sent = unsafe {
+                libc::sendto(
+                    socket.as_raw_fd(),
+                    garbage.as_ptr().cast(),
+                    len,
+                    0,
+                    target.as_ptr(),
+                    target.len,
+                )
+            };
+            assert_eq!(sent, len as isize);
+        }
+        assert!(drain(&mut port).is_empty());
+        assert!(port.drops().1 > 0);
+    }
+
+    #[test]
+    fn a_long_name_is_refused() {
+        let error = SocketPort::join(&"x".repeat(200)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}

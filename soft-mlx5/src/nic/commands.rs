@@ -1,0 +1,170 @@
+//! Firmware commands: what the driver creates, changes and destroys.
+
+use std::io;
+
+use super::Nic;
+use super::cq::Cq;
+use super::objects::{
+    CqAttr, Cqn, Errno, Event, Mkey, MkeyAttr, Pdn, QpAttr, QpModify, QpStatus, Qpn, Result,
+    SrqAttr, Srqn,
+};
+use super::qp::{Qp, is_connected};
+use super::srq::Srq;
+use crate::fabric::address;
+
+const ENOMEM: Errno = Errno(libc::ENOMEM);
+const EINVAL: Errno = Errno(libc::EINVAL);
+const EBUSY: Errno = Errno(libc::EBUSY);
+
+pub(super) fn errno(error: io::Error) -> Errno {
+    Errno(error.raw_os_error().unwrap_or(libc::ENOMEM))
+}
+
+impl Nic {
+    /// Allocates a protection domain.
+    pub fn alloc_pd(&mut self) -> Result<Pdn> {
+        self.pds.insert_with(|_| ()).map(Pdn).ok_or(ENOMEM)
+    }
+
+    /// Frees a protection domain.
+    pub fn dealloc_pd(&mut self, pd: Pdn) -> Result<()> {
+        self.pds.remove(pd.0).ok_or(EINVAL)
+    }
+
+    /// Registers memory.
+    pub fn create_mkey(&mut self, attr: MkeyAttr) -> Result<Mkey> {
+        self.core.mkeys.create(attr).ok_or(ENOMEM)
+    }
+
+    /// Ends a registration: the memory is not touched after this returns.
+    pub fn destroy_mkey(&mut self, mkey: Mkey) -> Result<()> {
+        self.core.mkeys.destroy(mkey).then_some(()).ok_or(EINVAL)
+    }
+
+    /// Creates a completion queue; the caller has filled its buffer with invalid CQEs.
+    pub fn create_cq(&mut self, attr: CqAttr) -> Result<Cqn> {
+        Cq::new(Cqn(0), attr)?;
+        let mut made = Ok(());
+        let number =
+            self.core.cqs.insert_with(|number| Cq::new(Cqn(number), attr).expect("checked above"));
+        let number = number.ok_or(ENOMEM)?;
+        if let Err(error) = self.uar.attach_cq(attr.uar, number) {
+            self.core.cqs.remove(number);
+            made = Err(errno(error));
+        }
+        made.map(|()| Cqn(number))
+    }
+
+    /// Destroys a completion queue that no queue pair uses.
+    pub fn destroy_cq(&mut self, cq: Cqn) -> Result<()> {
+        let uses = |qp: &Qp| qp.attr.send_cq == cq || qp.attr.recv_cq == cq;
+        if self.qps.iter_mut().any(|(_, qp)| uses(qp)) {
+            return Err(EBUSY);
+        }
+        let removed = self.core.cqs.remove(cq.0).ok_or(EINVAL)?;
+        self.uar.detach_cq(removed.attr().uar, cq.0);
+        self.core
+            .events
+            .retain(|event| !matches!(event, Event::Completion(n) | Event::CqError(n) if *n == cq));
+        Ok(())
+    }
+
+    /// Moves a completion queue to a new buffer: a resize CQE ends the old one.
+    pub fn resize_cq(&mut self, cq: Cqn, buf: u64, cqe_count: u32) -> Result<()> {
+        let cq = self.core.cqs.get_mut(cq.0).ok_or(EINVAL)?;
+        cq.resize(buf, cqe_count, &mut self.core.strict)
+    }
+
+    /// Creates a shared receive queue.
+    pub fn create_srq(&mut self, attr: SrqAttr) -> Result<Srqn> {
+        Srq::new(Srqn(0), attr)?;
+        let made = self
+            .core
+            .srqs
+            .insert_with(|number| Srq::new(Srqn(number), attr).expect("checked above"));
+        made.map(Srqn).ok_or(ENOMEM)
+    }
+
+    /// Sets the limit that raises [`Event::SrqLimit`] once; 0 disarms it.
+    pub fn modify_srq_limit(&mut self, srq: Srqn, limit: u32) -> Result<()> {
+        let event = self.core.srqs.get_mut(srq.0).ok_or(EINVAL)?.set_limit(limit);
+        self.core.events.extend(event);
+        Ok(())
+    }
+
+    /// The limit as it stands: 0 once the event was raised.
+    pub fn srq_limit(&self, srq: Srqn) -> Result<u32> {
+        Ok(self.core.srqs.get(srq.0).ok_or(EINVAL)?.attr().limit)
+    }
+
+    /// Destroys a shared receive queue that no queue pair uses.
+    pub fn destroy_srq(&mut self, srq: Srqn) -> Result<()> {
+        if self.qps.iter_mut().any(|(_, qp)| qp.attr.srq == Some(srq)) {
+            return Err(EBUSY);
+        }
+        self.core.srqs.remove(srq.0).map(drop).ok_or(EINVAL)
+    }
+
+    /// Creates a queue pair in state Reset.
+    pub fn create_qp(&mut self, attr: QpAttr) -> Result<Qpn> {
+        let cqs = [attr.send_cq, attr.recv_cq];
+        let srq_exists = attr.srq.is_none_or(|srq| self.core.srqs.get(srq.0).is_some());
+        if !srq_exists || cqs.iter().any(|cq| self.core.cqs.get(cq.0).is_none()) {
+            return Err(EINVAL);
+        }
+        Qp::new(0, attr)?;
+        let made =
+            self.qps.insert_with(|number| Box::new(Qp::new(number, attr).expect("checked above")));
+        let number = made.ok_or(ENOMEM)?;
+        if attr.sq.count > 0 {
+            if let Err(error) = self.uar.attach_qp(attr.register, number) {
+                self.qps.remove(number);
+                return Err(errno(error));
+            }
+        }
+        Ok(Qpn(number))
+    }
+
+    /// Changes the context of a queue pair.
+    pub fn modify_qp(&mut self, qp: Qpn, change: &QpModify) -> Result<()> {
+        // What was rung before the change belongs to the state before it.
+        self.take_doorbells(true);
+        let qp = self.qps.get_mut(qp.0).ok_or(EINVAL)?;
+        qp.modify(change, &mut self.core);
+        Ok(())
+    }
+
+    /// Reports what the device changed by itself.
+    pub fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {
+        Ok(self.qps.get(qp.0).ok_or(EINVAL)?.status())
+    }
+
+    /// Destroys a queue pair; its queues are not touched after this returns.
+    pub fn destroy_qp(&mut self, qp: Qpn) -> Result<()> {
+        self.take_doorbells(true);
+        let mut removed = self.qps.remove(qp.0).ok_or(EINVAL)?;
+        removed.release(&mut self.core);
+        self.uar.detach_qp(removed.attr.register, qp.0);
+        self.groups.retain(|(_, member)| *member != qp);
+        Ok(())
+    }
+
+    /// Delivers datagrams for a multicast group to a UD queue pair.
+    pub fn attach_multicast(&mut self, qp: Qpn, group: [u8; 16]) -> Result<()> {
+        let found = self.qps.get(qp.0).ok_or(EINVAL)?;
+        if is_connected(found.attr.service) || !address::is_multicast_gid(&group) {
+            return Err(EINVAL);
+        }
+        if !self.groups.contains(&(group, qp)) {
+            self.groups.push((group, qp));
+        }
+        Ok(())
+    }
+
+    /// Ends what [`Self::attach_multicast`] began.
+    pub fn detach_multicast(&mut self, qp: Qpn, group: [u8; 16]) -> Result<()> {
+        let index = self.groups.iter().position(|entry| *entry == (group, qp)).ok_or(EINVAL)?;
+        self.groups.remove(index);
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! What all queue pairs of a device share.
+
+use std::collections::VecDeque;
+use std::io;
+
+use super::NicConfig;
+use super::cq::{Completion, Cq};
+use super::mkey::MkeyTable;
+use super::objects::{Cqn, Event, Pdn};
+use super::qp::Qp;
+use super::srq::Srq;
+use super::strict::{Object, Strict};
+use super::table::Table;
+use super::timer::Timers;
+use crate::fabric::LinkLayer;
+use crate::fabric::link::Link;
+
+const FIRST_CQN: u32 = 0x400;
+const FIRST_SRQN: u32 = 0x1000;
+const MAX_QUEUES: u32 = 1 << 20;
+
+/// The shared part of a device.
+#[derive(Debug)]
+pub struct Core {
+    /// Time, as the last step said.
+    pub now: u64,
+    /// The port.
+    pub link: Link,
+    /// Link layer of the port.
+    pub link_layer: LinkLayer,
+    /// Memory keys.
+    pub mkeys: MkeyTable,
+    /// Completion queues.
+    pub cqs: Table<Cq>,
+    /// Shared receive queues.
+    pub srqs: Table<Srq>,
+    /// Timers of the queue pairs.
+    pub timers: Timers,
+    /// For the driver.
+    pub events: VecDeque<Event>,
+    /// Judge of what an adapter would not report.
+    pub strict: Strict,
+    /// Queue pairs with something to do.
+    pub active: VecDeque<u32>,
+    /// CQs that overran and whose queue pairs do not know it yet.
+    pub failed_cqs: Vec<Cqn>,
+    /// Something was done in this step.
+    pub progress: bool,
+}
+
+impl Core {
+    /// The shared part of a new device.
+    pub fn new(config: &NicConfig) -> io::Result<Self> {
+        Ok(Self {
+            now: 0,
+            link: Link::new(&config.fabric, config.faults, config.seed)?,
+            link_layer: config.link_layer,
+            mkeys: MkeyTable::new(),
+            cqs: Table::new(FIRST_CQN, MAX_QUEUES),
+            srqs: Table::new(FIRST_SRQN, MAX_QUEUES),
+            timers: Timers::default(),
+            events: VecDeque::new(),
+            strict: Strict::new(config.strict),
+            active: VecDeque::new(),
+            failed_cqs: Vec::new(),
+            progress: false,
+        })
+    }
+
+    /// Lets a queue pair work in this step or the next.
+    #[inline]
+    pub fn activate(&mut self, qp: &mut Qp) {
+        if !qp.active {
+            qp.active = true;
+            self.active.push_back(qp.number);
+        }
+    }
+
+    /// Writes a CQE.
+    pub fn complete(&mut self, cqn: Cqn, completion: &Completion) {
+        self.progress = true;
+        // A queue pair may outlive its CQ only through a driver's mistake; then nobody is listening.
+        let Some(cq) = self.cqs.get_mut(cqn.0) else { return };
+        if let Some(event) = cq.push(completion, &mut self.strict) {
+            if matches!(event, Event::CqError(_)) {
+                self.failed_cqs.push(cqn);
+            }
+            self.events.push_back(event);
+        }
+    }
+
+    /// Takes a receive WQE for the message that begins at `qp`; `false` when none is posted.
+    pub fn take_receive(&mut self, qp: &mut Qp) -> bool {
+        let receive = &mut qp.responder.receive;
+        if receive.counter.is_some() {
+            return true;
+        }
+        receive.placed = 0;
+        receive.counter = match qp.attr.srq {
+            None => qp.rq.take(&mut receive.list, Object::Qp(qp.number), &mut self.strict),
+            Some(srqn) => {
+                let srq = self.srqs.get_mut(srqn.0);
+                let taken = srq.and_then(|srq| srq.take(&mut receive.list, &mut self.strict));
+                self.events.extend(taken.and_then(|taken| taken.event));
+                taken.map(|taken| taken.slot)
+            }
+        };
+        receive.counter.is_some()
+    }
+
+    /// Domain whose keys the receive WQEs of `qp` name.
+    pub fn receive_pd(&self, qp: &Qp) -> Pdn {
+        let srq = qp.attr.srq.and_then(|srqn| self.srqs.get(srqn.0));
+        srq.map_or(qp.attr.pd, |srq| srq.attr().pd)
+    }
+}

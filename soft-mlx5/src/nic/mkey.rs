@@ -1,0 +1,215 @@
+//! Memory keys: who may touch which bytes.
+
+use super::memory;
+use super::objects::{Access, Mkey, MkeyAttr, Pdn};
+use super::table::Table;
+
+/// `IBV_ACCESS_LOCAL_WRITE`.
+pub const LOCAL_WRITE: Access = 1;
+/// `IBV_ACCESS_REMOTE_WRITE`.
+pub const REMOTE_WRITE: Access = 1 << 1;
+/// `IBV_ACCESS_REMOTE_READ`.
+pub const REMOTE_READ: Access = 1 << 2;
+/// `IBV_ACCESS_REMOTE_ATOMIC`.
+pub const REMOTE_ATOMIC: Access = 1 << 3;
+/// Reading through an lkey: always allowed.
+pub const LOCAL_READ: Access = 0;
+
+/// Key of memory that swallows what is written and reads as zeros (`dump_fill_mkey`, the null MR).
+pub const DUMP_FILL_MKEY: Mkey = Mkey(0x300);
+
+// Index 1 is taken by the invalid lkey (0x100), index 3 by the key above.
+const FIRST_INDEX: u32 = 0x10;
+const MAX_KEYS: u32 = 1 << 22;
+
+/// The key does not allow the access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Denied;
+
+#[derive(Debug)]
+struct Entry {
+    attr: MkeyAttr,
+    variant: u8,
+}
+
+/// Bytes that a key gave access to.
+#[derive(Debug, Clone, Copy)]
+pub enum Region {
+    /// In the program's memory.
+    Memory(u64),
+    /// Nowhere: zeros to a reader, a sink to a writer.
+    Fill,
+}
+
+impl Region {
+    /// Copies from the region.
+    pub fn read(self, dst: &mut [u8]) {
+        match self {
+            // SAFETY: the check that made the region found it inside a registration for this length, and
+            // registered memory stays mapped.
+            Self::Memory(va) => unsafe { memory::read(va, dst) },
+            Self::Fill => dst.fill(0),
+        }
+    }
+
+    /// Copies to the region.
+    pub fn write(self, src: &[u8]) {
+        match self {
+            // SAFETY: as in `read`, and the check was for writing.
+            Self::Memory(va) => unsafe { memory::write(va, src) },
+            Self::Fill => {}
+        }
+    }
+
+    /// Whether the region begins at a multiple of eight bytes, as atomics need.
+    pub fn is_aligned(self) -> bool {
+        match self {
+            Self::Memory(va) => va % 8 == 0,
+            Self::Fill => true,
+        }
+    }
+
+    /// Changes eight aligned bytes; returns what was there.
+    pub fn fetch_update(self, change: impl FnMut(u64) -> u64) -> u64 {
+        match self {
+            // SAFETY: as in `read`, and the check was for writing eight bytes; the responder refuses
+            // unaligned addresses.
+            Self::Memory(va) => unsafe { memory::fetch_update(va, change) },
+            Self::Fill => 0,
+        }
+    }
+}
+
+/// All memory keys of a device.
+#[derive(Debug)]
+pub struct MkeyTable {
+    table: Table<Entry>,
+    // Variant that each index had last.
+    variants: Vec<u8>,
+}
+
+impl MkeyTable {
+    /// No keys yet.
+    pub fn new() -> Self {
+        Self { table: Table::new(FIRST_INDEX, MAX_KEYS), variants: Vec::new() }
+    }
+
+    /// Registers memory; `None` when there are too many keys.
+    pub fn create(&mut self, attr: MkeyAttr) -> Option<Mkey> {
+        // The variant differs from one registration to the next, so that a key used after its end does
+        // not name whatever took its index.
+        let mut variant = 0;
+        let variants = &mut self.variants;
+        let index = self.table.insert_with(|index| {
+            let at = (index - FIRST_INDEX) as usize;
+            if variants.len() <= at {
+                variants.resize(at + 1, 0);
+            }
+            variants[at] = variants[at].wrapping_add(1);
+            variant = variants[at];
+            Entry { attr, variant }
+        })?;
+        Some(Mkey(index << 8 | u32::from(variant)))
+    }
+
+    /// Ends a registration; `false` when there was none.
+    pub fn destroy(&mut self, key: Mkey) -> bool {
+        self.find(key.0).is_some() && self.table.remove(key.0 >> 8).is_some()
+    }
+
+    fn find(&self, key: u32) -> Option<&MkeyAttr> {
+        let entry = self.table.get(key >> 8)?;
+        (entry.variant == key as u8).then_some(&entry.attr)
+    }
+
+    /// Checks an access of `len` bytes at `addr`, as the key names it, on behalf of a queue of domain
+    /// `pd`.
+    #[inline]
+    pub fn check(
+        &self,
+        key: u32,
+        pd: Pdn,
+        addr: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Region, Denied> {
+        if key == DUMP_FILL_MKEY.0 && access & !LOCAL_WRITE == 0 {
+            return Ok(Region::Fill);
+        }
+        let attr = self.find(key).ok_or(Denied)?;
+        let offset = addr.checked_sub(attr.iova).ok_or(Denied)?;
+        let end = offset.checked_add(len as u64).ok_or(Denied)?;
+        let allowed = attr.pd == pd && attr.access & access == access && end <= attr.length;
+        if allowed { Ok(Region::Memory(attr.va.wrapping_add(offset))) } else { Err(Denied) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PD: Pdn = Pdn(1);
+
+    fn attr(va: u64, iova: u64, length: u64, access: Access) -> MkeyAttr {
+        MkeyAttr { pd: PD, va, iova, length, access }
+    }
+
+    fn va(result: Result<Region, Denied>) -> Option<u64> {
+        match result {
+            Ok(Region::Memory(va)) => Some(va),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn bounds_and_translation() {
+        let mut keys = MkeyTable::new();
+        let key = keys.create(attr(0x7000, 0x100, 0x40, LOCAL_WRITE)).unwrap().0;
+        let check = |addr, len| va(keys.check(key, PD, addr, len, LOCAL_WRITE));
+        assert_eq!(check(0x100, 0x40), Some(0x7000));
+        assert_eq!(check(0x13f, 1), Some(0x703f));
+        assert_eq!(check(0x140, 0), Some(0x7040));
+        assert_eq!(check(0xff, 1), None);
+        assert_eq!(check(0x100, 0x41), None);
+        assert_eq!(check(0x140, 1), None);
+        assert_eq!(check(u64::MAX, 2), None);
+    }
+
+    #[test]
+    fn domain_and_access() {
+        let mut keys = MkeyTable::new();
+        let key = keys.create(attr(0x7000, 0x7000, 0x40, REMOTE_READ)).unwrap().0;
+        assert!(keys.check(key, PD, 0x7000, 1, LOCAL_READ).is_ok());
+        assert!(keys.check(key, PD, 0x7000, 1, REMOTE_READ).is_ok());
+        assert!(keys.check(key, PD, 0x7000, 1, LOCAL_WRITE).is_err());
+        assert!(keys.check(key, PD, 0x7000, 1, REMOTE_WRITE).is_err());
+        assert!(keys.check(key, Pdn(2), 0x7000, 1, REMOTE_READ).is_err());
+    }
+
+    #[test]
+    fn a_key_ends_for_good() {
+        let mut keys = MkeyTable::new();
+        let key = keys.create(attr(0x7000, 0, 0x40, 0)).unwrap();
+        assert!(!keys.destroy(Mkey(key.0 ^ 1)));
+        assert!(keys.destroy(key));
+        assert!(!keys.destroy(key));
+        for _ in 0..10_000 {
+            let other = keys.create(attr(0x7000, 0, 0x40, 0)).unwrap();
+            assert_ne!(other, key);
+            assert!(keys.check(key.0, PD, 0, 1, 0).is_err());
+            keys.destroy(other);
+        }
+    }
+
+    #[test]
+    fn the_null_region_and_the_invalid_lkey() {
+        let keys = MkeyTable::new();
+        let fill = keys.check(DUMP_FILL_MKEY.0, PD, 0, 100, LOCAL_WRITE).unwrap();
+        let mut bytes = [7; 3];
+        fill.write(&bytes);
+        fill.read(&mut bytes);
+        assert_eq!(bytes, [0; 3]);
+        assert!(keys.check(DUMP_FILL_MKEY.0, PD, 0, 1, REMOTE_READ).is_err());
+        assert!(keys.check(0x100, PD, 0, 1, LOCAL_READ).is_err());
+    }
+}

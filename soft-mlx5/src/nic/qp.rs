@@ -1,0 +1,291 @@
+//! Queue pairs: context, state, and the turn that each gets.
+
+use super::completion::{self, Failure};
+use super::core::Core;
+use super::memory::Span;
+use super::objects::{
+    Access, AddressVector, Errno, Event, QpAttr, QpModify, QpState, QpStatus, Qpn, Result, Service,
+};
+use super::requester::{self, Requester};
+use super::responder::{self, Responder};
+use super::rq::ReceiveQueue;
+use super::sq::{SendQueue, blocks};
+use super::strict::{Object, Rule};
+use super::timer::Deadline;
+use crate::fabric::LinkLayer;
+use crate::fabric::address;
+use crate::fabric::packet::{MAX_MTU, Route};
+
+// Packets that a queue pair sends before the next one has its turn.
+const TURN: u32 = 32;
+const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    /// Number.
+    pub number: u32,
+    /// What it was created with.
+    pub attr: QpAttr,
+    /// State.
+    pub state: QpState,
+    /// Remote access rights.
+    pub access: Access,
+    /// Queue key (UD).
+    pub qkey: u32,
+    /// Bytes of payload in a packet.
+    pub mtu: usize,
+    /// Peer, where connected.
+    pub dest_qpn: u32,
+    /// Way to the peer; `None` when its address belongs to no port.
+    pub route: Option<Route>,
+    /// Receive queue, empty with an SRQ.
+    pub rq: ReceiveQueue,
+    /// Send queue.
+    pub sq: SendQueue,
+    /// Executes the send queue.
+    pub requester: Requester,
+    /// Serves the peer.
+    pub responder: Responder,
+    /// Next timer of the requester.
+    pub deadline: Deadline,
+    /// Is in the list of active queue pairs.
+    pub active: bool,
+    // A packet has come since RTR.
+    established: bool,
+    // `SqDrained` was raised since SQD; `LastWqe` since error.
+    drained: bool,
+    last_wqe: bool,
+}
+
+/// What a turn led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing is left to do before something happens.
+    Idle,
+    /// More could be done at once.
+    More,
+    /// The link takes no more for now.
+    Blocked,
+}
+
+impl Qp {
+    /// A queue pair in state Reset.
+    pub fn new(number: u32, attr: QpAttr) -> Result<Self> {
+        if attr.dbrec % 8 != 0 || attr.sq.buf % 8 != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let record = Span::new(attr.dbrec, 8);
+        Ok(Self {
+            number,
+            state: QpState::Reset,
+            access: 0,
+            qkey: 0,
+            mtu: 1024,
+            dest_qpn: 0,
+            route: None,
+            rq: ReceiveQueue::new(attr.rq, record)?,
+            sq: SendQueue::new(attr.sq, record)?,
+            requester: Requester::default(),
+            responder: Responder::default(),
+            deadline: Deadline::default(),
+            active: false,
+            established: false,
+            drained: false,
+            last_wqe: false,
+            attr,
+        })
+    }
+
+    /// For the strict rules.
+    pub fn object(&self) -> Object {
+        Object::Qp(self.number)
+    }
+
+    /// Whether packets are received.
+    pub fn receives(&self) -> bool {
+        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+    }
+
+    /// Whether doorbells of the send queue are heard.
+    pub fn takes_doorbells(&self) -> bool {
+        matches!(self.state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
+    }
+
+    /// Whether WQEs were posted since the last flush.
+    pub fn has_unflushed(&self, core: &mut Core) -> bool {
+        let receives = self.attr.srq.is_none() && self.rq.available() > 0;
+        receives || self.sq.ready(self.object(), &mut core.strict) > 0
+    }
+
+    /// Applies what MODIFY_QP says.
+    pub fn modify(&mut self, change: &QpModify, core: &mut Core) {
+        if change.state == Some(QpState::Reset) {
+            self.reset(core);
+        }
+        if let Some(access) = change.access {
+            self.access = access;
+        }
+        if let Some(qkey) = change.qkey {
+            self.qkey = qkey;
+        }
+        if let Some(mtu) = change.path_mtu {
+            self.mtu = (mtu as usize).clamp(256, MAX_MTU);
+        }
+        if let Some(qpn) = change.dest_qpn {
+            self.dest_qpn = qpn;
+        }
+        if let Some(av) = &change.av {
+            self.route = route(av, core.link.lid(), core.link_layer);
+        }
+        self.requester.modify(change);
+        self.responder.modify(change);
+        if let Some(state) = change.state {
+            self.enter(state, core);
+        }
+    }
+
+    /// Lets go of what belongs to others.
+    pub fn release(&mut self, core: &mut Core) {
+        if let Some((slot, srqn)) = self.responder.receive.counter.zip(self.attr.srq) {
+            // The WQE is lost to the program: the queue pair had taken it and reports nothing more.
+            if let Some(srq) = core.srqs.get_mut(srqn.0) {
+                srq.complete(slot);
+            }
+        }
+    }
+
+    fn reset(&mut self, core: &mut Core) {
+        self.release(core);
+        self.rq.reset();
+        self.sq.reset();
+        self.requester = Requester::default();
+        self.responder = Responder::default();
+        core.timers.set(self.number, &mut self.deadline, None);
+        (self.established, self.drained, self.last_wqe) = (false, false, false);
+    }
+
+    fn enter(&mut self, state: QpState, core: &mut Core) {
+        if state == QpState::Sqd {
+            self.drained = false;
+        }
+        self.state = state;
+        if state == QpState::Err {
+            core.timers.set(self.number, &mut self.deadline, None);
+        }
+        if state != QpState::Reset {
+            core.activate(self);
+        }
+    }
+
+    /// The device found a reason to stop this queue pair; its WQEs are flushed at its next turn.
+    pub fn fail(&mut self, core: &mut Core) {
+        if self.state != QpState::Err && self.state != QpState::Reset {
+            self.enter(QpState::Err, core);
+        }
+    }
+
+    /// What QUERY_QP reports.
+    pub fn status(&self) -> QpStatus {
+        QpStatus {
+            state: self.state,
+            rq_psn: self.responder.expected_psn(),
+            sq_psn: self.requester.next_psn(),
+            sq_draining: self.state == QpState::Sqd && !self.requester.is_idle(),
+        }
+    }
+
+    /// A packet for this queue pair has arrived.
+    pub fn note_arrival(&mut self, core: &mut Core) {
+        if !self.established {
+            self.established = true;
+            if self.state == QpState::Rtr {
+                core.events.push_back(Event::CommunicationEstablished(Qpn(self.number)));
+            }
+        }
+    }
+
+    /// Does what is to be done, within bounds.
+    pub fn turn(&mut self, core: &mut Core) -> Turn {
+        let mut budget = TURN;
+        // Refusals are on their way even when this queue pair has failed.
+        let answers = responder::transmit(self, core, &mut budget);
+        match self.state {
+            QpState::Reset | QpState::Init => return Turn::Idle,
+            QpState::Err => {
+                self.flush(core);
+                return answers;
+            }
+            _ => {}
+        }
+        let requests = requester::transmit(self, core, &mut budget);
+        if self.state == QpState::Sqd && self.requester.is_idle() && !self.drained {
+            self.drained = true;
+            core.events.push_back(Event::SqDrained(Qpn(self.number)));
+        }
+        match (answers, requests) {
+            (Turn::More, _) | (_, Turn::More) => Turn::More,
+            (Turn::Blocked, _) | (_, Turn::Blocked) => Turn::Blocked,
+            _ => Turn::Idle,
+        }
+    }
+
+    /// Completes everything that a queue pair in error holds or gets.
+    pub fn flush(&mut self, core: &mut Core) {
+        requester::flush(self, core);
+        self.flush_posted_sends(core);
+        responder::flush(self, core);
+        if self.attr.srq.is_some() && !self.last_wqe {
+            self.last_wqe = true;
+            core.progress = true;
+            core.events.push_back(Event::LastWqe(Qpn(self.number)));
+        }
+    }
+
+    fn flush_posted_sends(&mut self, core: &mut Core) {
+        loop {
+            let ready = self.sq.ready(self.object(), &mut core.strict);
+            if ready == 0 {
+                return;
+            }
+            let index = self.sq.next();
+            let ctrl = self.sq.ctrl(index);
+            let len = blocks(ctrl.ds());
+            if len == 0 || len > ready {
+                let bytes = ctrl.to_bytes();
+                core.strict.violation(Rule::SendSize, self.object(), index.into(), &bytes);
+                // Where the next WQE would begin is anybody's guess.
+                self.sq.advance(ready);
+            } else {
+                self.sq.advance(len);
+            }
+            let cqe = completion::requester_error(self, ctrl.opcode(), index, Failure::FLUSH);
+            core.complete(self.attr.send_cq, &cqe);
+        }
+    }
+}
+
+/// The way from port `slid` to where an address vector points.
+pub fn route(av: &AddressVector, slid: u16, layer: LinkLayer) -> Option<Route> {
+    let by_gid = av.grh.and_then(|grh| address::lid_of_gid(&grh.dgid));
+    let dlid = match layer {
+        LinkLayer::Ethernet => by_gid?,
+        LinkLayer::InfiniBand if av.dlid == 0 => by_gid?,
+        LinkLayer::InfiniBand => av.dlid,
+    };
+    Some(Route {
+        slid,
+        dlid,
+        sl: av.sl,
+        global: av.grh.is_some(),
+        dgid: av.grh.map_or_else(|| address::gid(dlid), |grh| grh.dgid),
+        flow_label: av.grh.map_or(0, |grh| grh.flow_label),
+        traffic_class: av.grh.map_or(0, |grh| grh.traffic_class),
+        hop_limit: av.grh.map_or(DEFAULT_HOP_LIMIT, |grh| grh.hop_limit),
+    })
+}
+
+/// Whether the service is connected to one peer.
+pub fn is_connected(service: Service) -> bool {
+    service != Service::Ud
+}

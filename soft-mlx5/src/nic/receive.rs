@@ -1,0 +1,210 @@
+//! What requests do to the memory and the receive queue of the responder.
+
+use mlx5_wire::opcode::CqeOpcode;
+
+use super::completion::{self, Arrival, Failure};
+use super::core::Core;
+use super::mkey::{REMOTE_ATOMIC, REMOTE_WRITE};
+use super::qp::Qp;
+use super::responder::{Message, Refusal};
+use super::scatter::ScatterError;
+use crate::fabric::headers::NakCode;
+use crate::fabric::opcode::Operation;
+use crate::fabric::packet::Packet;
+
+/// Bytes in front of a datagram.
+pub const GRH_SIZE: usize = 40;
+
+/// A packet of a SEND.
+pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal> {
+    if packet.operation.starts_send() {
+        if !core.take_receive(qp) {
+            return Err(Refusal::NotReady);
+        }
+        qp.responder.message = Message::Send;
+    }
+    let only = packet.operation.starts_send() && !packet.operation.is_followed();
+    let len = packet.payload.len();
+    let pd = core.receive_pd(qp);
+    let receive = &mut qp.responder.receive;
+    let placed = receive.placed;
+    if placed + len as u64 > receive.list.capacity() {
+        let failure = Failure::LOCAL_LENGTH;
+        return Err(Refusal::Fatal(NakCode::InvalidRequest, Some(failure)));
+    }
+    let inline = only && len > 0 && qp.attr.scatter_to_cqe_rq && len <= inline_capacity(qp, core);
+    if !inline {
+        qp.responder.receive.list.write(&core.mkeys, pd, placed, packet.payload).map_err(
+            |error| match error {
+                ScatterError::Length => {
+                    Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH))
+                }
+                ScatterError::Protection => {
+                    Refusal::Fatal(NakCode::RemoteOperational, Some(Failure::LOCAL_PROT_RECEIVE))
+                }
+            },
+        )?;
+    }
+    qp.responder.receive.placed += len as u64;
+    if packet.operation.has_ieth() {
+        // Only memory windows can be invalidated by a peer, and none exist.
+        return Err(Refusal::Fatal(NakCode::RemoteAccess, Some(Failure::LOCAL_PROT_RECEIVE)));
+    }
+    if !packet.operation.is_followed() {
+        let opcode = if packet.operation.has_immediate() {
+            CqeOpcode::ResponderSendImm
+        } else {
+            CqeOpcode::ResponderSend
+        };
+        let byte_cnt = qp.responder.receive.placed as u32;
+        complete(qp, core, packet, opcode, byte_cnt, inline);
+    }
+    Ok(())
+}
+
+fn inline_capacity(qp: &Qp, core: &Core) -> usize {
+    core.cqs.get(qp.attr.recv_cq.0).map_or(0, |cq| cq.inline_capacity())
+}
+
+/// A packet of an RDMA WRITE.
+pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal> {
+    let (va, rkey, length, remaining) = match qp.responder.message {
+        Message::Write { va, rkey, length, remaining } => (va, rkey, length, remaining),
+        _ => {
+            let reth = packet.reth;
+            if qp.access & REMOTE_WRITE == 0 || reth.length > 1 << 31 {
+                return Err(Refusal::INVALID);
+            }
+            (reth.va, reth.rkey, reth.length, reth.length)
+        }
+    };
+    let len = packet.payload.len() as u32;
+    let last = !packet.operation.is_followed();
+    if len > remaining || last != (len == remaining) {
+        return Err(Refusal::INVALID);
+    }
+    let check = |len: u32| {
+        core.mkeys
+            .check(rkey, qp.attr.pd, va, len as usize, REMOTE_WRITE)
+            .map_err(|_| Refusal::ACCESS)
+    };
+    // The whole rest at once: nothing is written by a message that is refused for its range.
+    let region = if remaining > 0 { Some(check(remaining)?) } else { None };
+    // The receive WQE before the bytes: a message that is not ready for is not half executed.
+    if packet.operation.has_immediate() && !core.take_receive(qp) {
+        return Err(Refusal::NotReady);
+    }
+    if let Some(region) = region {
+        region.write(packet.payload);
+    }
+    if packet.operation.has_immediate() {
+        complete(qp, core, packet, CqeOpcode::ResponderWriteImm, length, false);
+    }
+    qp.responder.message = Message::Write {
+        va: va.wrapping_add(len.into()),
+        rkey,
+        length,
+        remaining: remaining - len,
+    };
+    Ok(())
+}
+
+/// An atomic; returns what was in the memory.
+pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refusal> {
+    let request = packet.atomic;
+    if qp.access & REMOTE_ATOMIC == 0 || request.va % 8 != 0 {
+        return Err(Refusal::INVALID);
+    }
+    let region = core
+        .mkeys
+        .check(request.rkey, qp.attr.pd, request.va, 8, REMOTE_ATOMIC)
+        .map_err(|_| Refusal::ACCESS)?;
+    if !region.is_aligned() {
+        return Err(Refusal::INVALID);
+    }
+    Ok(region.fetch_update(|old| {
+        if packet.operation == Operation::FetchAdd {
+            old.wrapping_add(request.swap_add)
+        } else if old == request.compare {
+            request.swap_add
+        } else {
+            old
+        }
+    }))
+}
+
+/// A datagram: whatever is wrong with it, it is dropped and nobody is told.
+pub fn datagram(qp: &mut Qp, core: &mut Core, packet: &Packet) {
+    if packet.deth.qkey != qp.qkey || !core.take_receive(qp) {
+        return;
+    }
+    let pd = core.receive_pd(qp);
+    let list = &qp.responder.receive.list;
+    let total = GRH_SIZE + packet.payload.len();
+    if total as u64 > list.capacity() {
+        // The WQE stays for the next datagram.
+        return;
+    }
+    let placed = if packet.global {
+        list.write(&core.mkeys, pd, 0, packet.grh)
+    } else {
+        // Without a GRH these bytes are undefined: they stay as they are.
+        Ok(())
+    };
+    let placed = placed.and_then(|()| list.write(&core.mkeys, pd, GRH_SIZE as u64, packet.payload));
+    if placed.is_err() {
+        fail(qp, core, Failure::LOCAL_PROT_RECEIVE);
+        qp.fail(core);
+        return;
+    }
+    let opcode = if packet.operation.has_immediate() {
+        CqeOpcode::ResponderSendImm
+    } else {
+        CqeOpcode::ResponderSend
+    };
+    complete(qp, core, packet, opcode, total as u32, false);
+}
+
+fn release(qp: &mut Qp, core: &mut Core) -> Option<u16> {
+    let counter = qp.responder.receive.counter.take()?;
+    if let Some(srqn) = qp.attr.srq {
+        if let Some(srq) = core.srqs.get_mut(srqn.0) {
+            srq.complete(counter);
+        }
+    }
+    Some(counter)
+}
+
+fn complete(
+    qp: &mut Qp,
+    core: &mut Core,
+    packet: &Packet,
+    opcode: CqeOpcode,
+    byte_cnt: u32,
+    inline: bool,
+) {
+    let Some(counter) = release(qp, core) else { return };
+    let datagram = qp.attr.service == super::objects::Service::Ud;
+    let arrival = Arrival {
+        opcode,
+        immediate: packet.immediate,
+        byte_cnt,
+        source_qpn: if datagram { packet.deth.source_qpn } else { qp.dest_qpn },
+        slid: packet.slid,
+        sl: packet.sl,
+        global: datagram && packet.global,
+        solicited: packet.bth.solicited,
+    };
+    let format = core.cqs.get(qp.attr.recv_cq.0).map(|cq| cq.inline_format());
+    let inline = format.filter(|_| inline).map(|format| (format, packet.payload));
+    let cqe = completion::responder(qp, counter, &arrival, inline, core.now);
+    core.complete(qp.attr.recv_cq, &cqe);
+}
+
+/// The receive WQE in progress completes in error.
+pub fn fail(qp: &mut Qp, core: &mut Core, failure: Failure) {
+    if let Some(counter) = release(qp, core) {
+        let cqe = completion::responder_error(qp, counter, failure);
+        core.complete(qp.attr.recv_cq, &cqe);
+    }
+}

@@ -1,0 +1,574 @@
+//! The sending side of a queue pair: starts WQEs, cuts them into packets, sees them acknowledged.
+//!
+//! A WQE stays in the program's queue until it is complete; what is kept of it is which packet sequence
+//! numbers it uses. Whatever is sent again is read from the queue again, as an adapter does.
+
+use std::collections::VecDeque;
+
+use mlx5_wire::opcode::WqeOpcode;
+
+use super::completion::{self, Failure};
+use super::core::Core;
+use super::objects::{QpModify, QpState, Service};
+use super::psn;
+use super::qp::{Qp, Turn};
+use super::sq::blocks;
+use super::strict::Rule;
+use super::transmit;
+use super::wqe::{Flags, Kind, SendWqe, Trailer, WqeError};
+
+/// Packets in flight at most.
+pub const MAX_WINDOW: u32 = 256;
+const MIN_WINDOW: u32 = 8;
+
+// An acknowledgement may be late because a thread was not scheduled, which no adapter knows: shorter
+// timeouts than this are stretched.
+const MIN_TIMEOUT_NS: u64 = 1_000_000;
+const TIMEOUT_UNIT_NS: u64 = 4096;
+const INFINITE_RNR: u8 = 7;
+
+/// A WQE that was started.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// Index of its first basic block.
+    pub index: u16,
+    /// Opcode of the WQE.
+    pub opcode: WqeOpcode,
+    /// What it does.
+    pub kind: Kind,
+    /// What goes with its last packet.
+    pub trailer: Trailer,
+    /// Flags of its control segment.
+    pub flags: Flags,
+    /// First packet sequence number.
+    pub first_psn: u32,
+    /// Packet sequence numbers it uses; for a READ those of the answer.
+    pub packets: u32,
+    /// Bytes of the message.
+    pub length: u32,
+    // Why it cannot go on; reported when everything before it is complete.
+    failure: Option<Failure>,
+}
+
+impl Request {
+    /// First packet sequence number after this request.
+    pub fn end(&self) -> u32 {
+        psn::add(self.first_psn, self.packets)
+    }
+}
+
+/// State of the sending side.
+#[derive(Debug)]
+pub struct Requester {
+    // Started and not complete, oldest first.
+    requests: VecDeque<Request>,
+    // Where transmission stands: a request and a packet of it. Everything before was sent at least once.
+    current: usize,
+    packet: u32,
+    // Next number to give, first that was never sent, first that is not acknowledged.
+    next_psn: u32,
+    sent_psn: u32,
+    unacked_psn: u32,
+    window: u32,
+    reads: u32,
+    // Number at which a lost answer was concluded from a later one, to conclude it only once.
+    implied_loss: Option<u32>,
+    // Waiting for the responder to get ready.
+    backing_off: bool,
+    retries_left: u8,
+    rnr_left: u8,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    timeout: u8,
+    max_reads: u32,
+}
+
+impl Default for Requester {
+    fn default() -> Self {
+        Self {
+            requests: VecDeque::new(),
+            current: 0,
+            packet: 0,
+            next_psn: 0,
+            sent_psn: 0,
+            unacked_psn: 0,
+            window: MAX_WINDOW,
+            reads: 0,
+            implied_loss: None,
+            backing_off: false,
+            retries_left: 0,
+            rnr_left: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            timeout: 0,
+            max_reads: 1,
+        }
+    }
+}
+
+impl Requester {
+    /// Applies what MODIFY_QP says.
+    pub fn modify(&mut self, change: &QpModify) {
+        if let Some(psn) = change.sq_psn {
+            let psn = psn::add(psn, 0);
+            (self.next_psn, self.sent_psn, self.unacked_psn) = (psn, psn, psn);
+        }
+        if let Some(count) = change.max_rd_atomic {
+            self.max_reads = u32::from(count).max(1);
+        }
+        if let Some(timeout) = change.timeout {
+            self.timeout = timeout & 0x1f;
+        }
+        if let Some(count) = change.retry_cnt {
+            (self.retry_cnt, self.retries_left) = (count & 7, count & 7);
+        }
+        if let Some(count) = change.rnr_retry {
+            (self.rnr_retry, self.rnr_left) = (count & 7, count & 7);
+        }
+    }
+
+    /// Next packet sequence number to give.
+    pub fn next_psn(&self) -> u32 {
+        self.next_psn
+    }
+
+    /// Whether nothing was started that is not complete.
+    pub fn is_idle(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Oldest request that is not complete.
+    pub fn front(&self) -> Option<&Request> {
+        self.requests.front()
+    }
+
+    /// First packet sequence number that is not acknowledged.
+    pub fn unacked_psn(&self) -> u32 {
+        self.unacked_psn
+    }
+
+    /// First packet sequence number that was never sent.
+    pub fn sent_psn(&self) -> u32 {
+        self.sent_psn
+    }
+
+    fn has_unacked(&self) -> bool {
+        self.unacked_psn != self.sent_psn
+    }
+
+    fn timeout_ns(&self) -> Option<u64> {
+        (self.timeout != 0).then(|| (TIMEOUT_UNIT_NS << self.timeout).max(MIN_TIMEOUT_NS))
+    }
+
+    /// Sends again from the oldest packet that is not acknowledged.
+    fn go_back(&mut self) {
+        self.current = 0;
+        self.packet = self.requests.front().map_or(0, |front| {
+            let acked = psn::diff(self.unacked_psn, front.first_psn);
+            acked.clamp(0, front.packets.saturating_sub(1) as i32) as u32
+        });
+        self.window = (self.window / 2).max(MIN_WINDOW);
+    }
+
+    /// Everything before `psn` is acknowledged.
+    fn acknowledged_up_to(&mut self, psn: u32) {
+        let count = psn::diff(psn, self.unacked_psn);
+        if count <= 0 {
+            return;
+        }
+        self.unacked_psn = psn;
+        self.window = (self.window + count as u32).min(MAX_WINDOW);
+        self.implied_loss = None;
+        self.retries_left = self.retry_cnt;
+        self.rnr_left = self.rnr_retry;
+        // What was acknowledged while it was being sent again need not be.
+        if self.current == 0 {
+            if let Some(front) = self.requests.front() {
+                let acked = psn::diff(psn, front.first_psn).clamp(0, front.packets as i32) as u32;
+                self.packet = self.packet.max(acked);
+                self.settle_cursor();
+            }
+        }
+    }
+
+    fn settle_cursor(&mut self) {
+        if self.requests.get(self.current).is_some_and(|request| self.packet >= request.packets) {
+            self.current += 1;
+            self.packet = 0;
+        }
+    }
+
+    fn pop(&mut self) -> Option<Request> {
+        let request = self.requests.pop_front()?;
+        if self.current == 0 {
+            self.packet = 0;
+        } else {
+            self.current -= 1;
+        }
+        if request.kind.is_read_like() {
+            self.reads -= 1;
+        }
+        Some(request)
+    }
+}
+
+/// Why transmission pauses.
+enum Pause {
+    // Until something happens.
+    Waiting,
+    // Until the link has room.
+    Blocked,
+}
+
+/// Sends what may be sent, at most `budget` packets.
+pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
+    let mut wqe = SendWqe::default();
+    let mut loaded = None;
+    let mut turn = Turn::More;
+    while *budget > 0 {
+        if let Err(pause) = advance(qp, core, &mut wqe, &mut loaded) {
+            turn = match pause {
+                Pause::Waiting => Turn::Idle,
+                Pause::Blocked => Turn::Blocked,
+            };
+            break;
+        }
+        *budget -= 1;
+    }
+    complete_front(qp, core);
+    restart_timer_if_needed(qp, core);
+    turn
+}
+
+/// One step of transmission: a packet, or the start of a WQE.
+fn advance(
+    qp: &mut Qp,
+    core: &mut Core,
+    wqe: &mut SendWqe,
+    loaded: &mut Option<u16>,
+) -> Result<(), Pause> {
+    if qp.requester.backing_off {
+        return Err(Pause::Waiting);
+    }
+    let Some(request) = qp.requester.requests.get(qp.requester.current).copied() else {
+        return start(qp, core, wqe, loaded);
+    };
+    if request.failure.is_some() {
+        return Err(Pause::Waiting);
+    }
+    if request.packets == 0 {
+        qp.requester.current += 1;
+        return Ok(());
+    }
+    let packet = qp.requester.packet;
+    let at = psn::add(request.first_psn, packet);
+    if psn::diff(at, qp.requester.unacked_psn) >= qp.requester.window as i32 {
+        return Err(Pause::Waiting);
+    }
+    if qp.attr.service != Service::Ud {
+        if let Some(route) = &qp.route {
+            if !core.link.has_room(route.dlid) {
+                return Err(Pause::Blocked);
+            }
+        }
+    }
+    if *loaded != Some(request.index) {
+        let ctrl = qp.sq.ctrl(request.index);
+        qp.sq.load(request.index, ctrl, wqe);
+        *loaded = Some(request.index);
+        let at = SendWqe::data_offset(request.kind, qp.attr.service);
+        let same = ctrl.opcode() == request.opcode && wqe.length(at) == Ok(request.length);
+        if !same {
+            let bytes = ctrl.to_bytes();
+            core.strict.violation(Rule::SendChanged, qp.object(), request.index.into(), &bytes);
+            return refuse(qp, Failure::LOCAL_QP_OP);
+        }
+    }
+    core.progress = true;
+    if let Err(error) = transmit::packet(qp, core, wqe, &request, packet) {
+        return refuse(qp, failure_of(error));
+    }
+    let requester = &mut qp.requester;
+    let sent = if request.kind.is_read_like() { request.packets } else { packet + 1 };
+    requester.packet = sent;
+    requester.settle_cursor();
+    let end = psn::add(request.first_psn, sent);
+    if psn::diff(end, requester.sent_psn) > 0 {
+        requester.sent_psn = end;
+    }
+    if qp.attr.service != Service::Rc {
+        // Nobody answers: sent is done.
+        requester.acknowledged_up_to(end);
+        complete_front(qp, core);
+    }
+    Ok(())
+}
+
+fn failure_of(error: WqeError) -> Failure {
+    match error {
+        WqeError::Malformed => Failure::LOCAL_QP_OP,
+        WqeError::Length => Failure::LOCAL_LENGTH,
+        WqeError::Protection => Failure::LOCAL_PROT,
+    }
+}
+
+fn refuse(qp: &mut Qp, failure: Failure) -> Result<(), Pause> {
+    let current = qp.requester.current;
+    if let Some(request) = qp.requester.requests.get_mut(current) {
+        request.failure = Some(failure);
+    }
+    Err(Pause::Waiting)
+}
+
+/// Starts the next WQE, if there is one and it may start.
+fn start(
+    qp: &mut Qp,
+    core: &mut Core,
+    wqe: &mut SendWqe,
+    loaded: &mut Option<u16>,
+) -> Result<(), Pause> {
+    if qp.state != QpState::Rts {
+        return Err(Pause::Waiting);
+    }
+    let ready = qp.sq.ready(qp.object(), &mut core.strict);
+    if ready == 0 {
+        return Err(Pause::Waiting);
+    }
+    let index = qp.sq.next();
+    let ctrl = qp.sq.ctrl(index);
+    let flags = Flags(ctrl.fm_ce_se);
+    let operation = Kind::of(ctrl.opcode(), qp.attr.service);
+    let reads = qp.requester.reads;
+    let read_like = operation.is_some_and(|(kind, _)| kind.is_read_like());
+    if flags.fenced() && reads > 0 || read_like && reads >= qp.requester.max_reads {
+        return Err(Pause::Waiting);
+    }
+    core.progress = true;
+    let len = blocks(ctrl.ds());
+    let fits = len > 0 && len <= ready;
+    let (kind, trailer) = operation.unwrap_or((Kind::Nop, Trailer::None));
+    let mut request = Request {
+        index,
+        opcode: ctrl.opcode(),
+        kind,
+        trailer,
+        flags,
+        first_psn: qp.requester.next_psn,
+        packets: 0,
+        length: 0,
+        failure: None,
+    };
+    let rules = [
+        (fits, Rule::SendSize),
+        (ctrl.qpn() == qp.number, Rule::SendQpn),
+        (ctrl.index() == index, Rule::SendIndex),
+    ];
+    for (_, rule) in rules.into_iter().filter(|(kept, _)| !kept) {
+        core.strict.violation(rule, qp.object(), index.into(), &ctrl.to_bytes());
+    }
+    if !fits || ctrl.qpn() != qp.number || operation.is_none() {
+        request.failure = Some(Failure::LOCAL_QP_OP);
+    } else {
+        qp.sq.load(index, ctrl, wqe);
+        *loaded = Some(index);
+        match measure(qp, core, wqe, kind) {
+            Ok((length, packets)) => (request.length, request.packets) = (length, packets),
+            Err(error) => request.failure = Some(failure_of(error)),
+        }
+    }
+    qp.sq.advance(if fits { len } else { ready });
+    qp.requester.next_psn = request.end();
+    if kind.is_read_like() {
+        qp.requester.reads += 1;
+    }
+    qp.requester.requests.push_back(request);
+    if request.packets == 0 && request.failure.is_none() {
+        qp.requester.current += 1;
+    }
+    Ok(())
+}
+
+/// Bytes of the message and packet sequence numbers that it takes.
+fn measure(qp: &Qp, core: &mut Core, wqe: &SendWqe, kind: Kind) -> Result<(u32, u32), WqeError> {
+    if kind == Kind::Nop {
+        return Ok((0, 0));
+    }
+    let at = SendWqe::data_offset(kind, qp.attr.service);
+    if let Some(bytes) = wqe.zero_length(at) {
+        let index = wqe.ctrl().index().into();
+        core.strict.violation(Rule::ZeroLength, qp.object(), index, bytes);
+    }
+    let length = wqe.length(at)?;
+    match (kind, qp.attr.service) {
+        (Kind::Atomic, _) => {
+            wqe.atomic()?;
+            if length == 8 { Ok((8, 1)) } else { Err(WqeError::Length) }
+        }
+        (_, Service::Ud) => {
+            wqe.datagram()?;
+            if length as usize <= qp.mtu { Ok((length, 1)) } else { Err(WqeError::Length) }
+        }
+        _ => {
+            if kind != Kind::Send {
+                wqe.remote()?;
+            }
+            Ok((length, length.div_ceil(qp.mtu as u32).max(1)))
+        }
+    }
+}
+
+/// Reports the oldest requests as far as they are complete, or failed.
+pub fn complete_front(qp: &mut Qp, core: &mut Core) {
+    while let Some(front) = qp.requester.requests.front().copied() {
+        if let Some(failure) = front.failure {
+            return fail(qp, core, failure);
+        }
+        let complete = front.packets == 0
+            || !front.kind.is_read_like() && psn::diff(qp.requester.unacked_psn, front.end()) >= 0
+            || qp.attr.service != Service::Rc
+                && psn::diff(qp.requester.unacked_psn, front.end()) >= 0;
+        if !complete {
+            return;
+        }
+        finish(qp, core, None);
+    }
+}
+
+/// The oldest request is complete.
+pub fn finish(qp: &mut Qp, core: &mut Core, inline: Option<&[u8]>) {
+    let Some(request) = qp.requester.pop() else { return };
+    core.progress = true;
+    if !request.flags.signaled() && !qp.attr.signal_all {
+        return;
+    }
+    let byte_cnt = if request.kind.is_read_like() { request.length } else { 0 };
+    let format = core.cqs.get(qp.attr.send_cq.0).map(|cq| cq.inline_format());
+    let inline = format.zip(inline);
+    let cqe = completion::requester(qp, request.opcode, request.index, byte_cnt, inline, core.now);
+    core.complete(qp.attr.send_cq, &cqe);
+}
+
+/// The oldest request failed: it is reported and the queue pair stops.
+pub fn fail(qp: &mut Qp, core: &mut Core, failure: Failure) {
+    if let Some(request) = qp.requester.pop() {
+        let cqe = completion::requester_error(qp, request.opcode, request.index, failure);
+        core.complete(qp.attr.send_cq, &cqe);
+    }
+    if qp.attr.service == Service::Rc || qp.state != QpState::Rts {
+        qp.fail(core);
+    } else {
+        // A send queue that failed does not stop the receive queue of an unreliable service.
+        flush(qp, core);
+        qp.state = QpState::Sqe;
+    }
+}
+
+/// Flushes what was started.
+pub fn flush(qp: &mut Qp, core: &mut Core) {
+    while let Some(request) = qp.requester.pop() {
+        let cqe = completion::requester_error(qp, request.opcode, request.index, Failure::FLUSH);
+        core.complete(qp.attr.send_cq, &cqe);
+    }
+    (qp.requester.current, qp.requester.packet) = (0, 0);
+}
+
+/// What an acknowledgement says of the packets before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acknowledged {
+    /// They are complete.
+    All,
+    /// One of them is a READ or atomic whose answer is missing.
+    AnswerMissing,
+}
+
+/// Everything before `psn` was executed by the responder.
+pub fn acknowledge(qp: &mut Qp, core: &mut Core, psn: u32) -> Acknowledged {
+    while let Some(front) = qp.requester.requests.front().copied() {
+        let failed = front.packets == 0 && front.failure.is_some();
+        if failed || front.packets > 0 && psn::diff(psn, front.first_psn) <= 0 {
+            break;
+        }
+        if front.kind.is_read_like() {
+            return Acknowledged::AnswerMissing;
+        }
+        if front.packets > 0 {
+            let within = psn::diff(psn, front.end()) < 0;
+            let upto = if within { psn } else { front.end() };
+            qp.requester.acknowledged_up_to(upto);
+            if within {
+                break;
+            }
+        }
+        finish(qp, core, None);
+    }
+    Acknowledged::All
+}
+
+/// Part of the answer to a READ or atomic has come: the packets before `psn` are done with.
+pub fn answered(qp: &mut Qp, psn: u32) {
+    qp.requester.acknowledged_up_to(psn);
+}
+
+/// An answer is known to be lost: ask again, once.
+pub fn answer_lost(qp: &mut Qp, core: &mut Core) {
+    let at = qp.requester.unacked_psn;
+    if qp.requester.implied_loss != Some(at) {
+        qp.requester.implied_loss = Some(at);
+        qp.requester.go_back();
+        core.activate(qp);
+    }
+}
+
+/// The responder misses packets from the oldest one that is not acknowledged.
+pub fn retry(qp: &mut Qp, core: &mut Core) {
+    let requester = &mut qp.requester;
+    if requester.retries_left == 0 {
+        return fail(qp, core, Failure::RETRIES);
+    }
+    requester.retries_left -= 1;
+    requester.go_back();
+    restart_timer(qp, core);
+    core.activate(qp);
+}
+
+/// The responder is not ready for the oldest packet: wait this long.
+pub fn back_off(qp: &mut Qp, core: &mut Core, delay_ns: u64) {
+    let requester = &mut qp.requester;
+    if requester.rnr_retry != INFINITE_RNR {
+        if requester.rnr_left == 0 {
+            return fail(qp, core, Failure::RNR_RETRIES);
+        }
+        requester.rnr_left -= 1;
+    }
+    requester.backing_off = true;
+    requester.go_back();
+    core.timers.set(qp.number, &mut qp.deadline, Some(core.now + delay_ns));
+}
+
+/// The queue pair's deadline has passed.
+pub fn expire(qp: &mut Qp, core: &mut Core) {
+    core.progress = true;
+    core.timers.set(qp.number, &mut qp.deadline, None);
+    if qp.requester.backing_off {
+        qp.requester.backing_off = false;
+        core.activate(qp);
+    } else if qp.requester.has_unacked() {
+        retry(qp, core);
+    }
+}
+
+/// Runs the timer anew: something was acknowledged, or is sent again.
+pub fn restart_timer(qp: &mut Qp, core: &mut Core) {
+    let timeout = qp.requester.timeout_ns().filter(|_| qp.attr.service == Service::Rc);
+    let running = qp.requester.has_unacked() && !qp.requester.backing_off;
+    let at = timeout.filter(|_| running).map(|timeout| core.now + timeout);
+    if !qp.requester.backing_off {
+        core.timers.set(qp.number, &mut qp.deadline, at);
+    }
+}
+
+fn restart_timer_if_needed(qp: &mut Qp, core: &mut Core) {
+    if qp.deadline.get().is_none() {
+        restart_timer(qp, core);
+    }
+}

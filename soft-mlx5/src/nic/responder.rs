@@ -1,0 +1,469 @@
+//! The receiving side of a queue pair: executes requests in the order of their packet sequence numbers.
+
+use std::collections::VecDeque;
+
+use super::completion::Failure;
+use super::core::Core;
+use super::mkey::REMOTE_READ;
+use super::objects::{Event, QpModify, Qpn, Service};
+use super::psn;
+use super::qp::{Qp, Turn};
+use super::receive;
+use super::scatter::ScatterList;
+use super::transmit::{self, PKEY};
+use crate::fabric::headers::{Aeth, Bth, NakCode, PSN_MASK, Syndrome};
+use crate::fabric::opcode::Operation;
+use crate::fabric::packet::Packet;
+
+/// A message that has begun and not ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Message {
+    /// None.
+    #[default]
+    None,
+    /// SEND into the receive WQE that was taken.
+    Send,
+    /// RDMA WRITE.
+    Write {
+        /// Where the next byte goes.
+        va: u64,
+        /// Key of the memory.
+        rkey: u32,
+        /// Bytes of the whole message.
+        length: u32,
+        /// Bytes still to come.
+        remaining: u32,
+    },
+}
+
+/// The receive WQE that was taken for a message.
+#[derive(Debug, Default)]
+pub struct Receive {
+    /// `wqe_counter` of its CQE; `None` when no WQE is held.
+    pub counter: Option<u16>,
+    /// Where its bytes go.
+    pub list: ScatterList,
+    /// Bytes placed so far.
+    pub placed: u64,
+}
+
+/// What the peer is owed, in the order of its requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Verdict { psn: u32, syndrome: Syndrome },
+    Atomic { psn: u32, original: u64 },
+    Read(ReadAnswer),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ReadAnswer {
+    psn: u32,
+    va: u64,
+    rkey: u32,
+    length: u32,
+    packets: u32,
+    next: u32,
+}
+
+/// State of the receiving side.
+#[derive(Debug)]
+pub struct Responder {
+    expected_psn: u32,
+    msn: u32,
+    /// Message in progress.
+    pub message: Message,
+    /// Receive WQE in progress.
+    pub receive: Receive,
+    // The peer was told to go back, or to wait: say it once.
+    refused: bool,
+    answers: VecDeque<Answer>,
+    // Answers to the last atomics: they cannot be executed twice.
+    atomics: VecDeque<(u32, u64)>,
+    max_reads: usize,
+    rnr_timer: u8,
+}
+
+impl Default for Responder {
+    fn default() -> Self {
+        Self {
+            expected_psn: 0,
+            msn: 0,
+            message: Message::None,
+            receive: Receive::default(),
+            refused: false,
+            answers: VecDeque::new(),
+            atomics: VecDeque::new(),
+            max_reads: 1,
+            rnr_timer: 0,
+        }
+    }
+}
+
+impl Responder {
+    /// Applies what MODIFY_QP says.
+    pub fn modify(&mut self, change: &QpModify) {
+        if let Some(psn) = change.rq_psn {
+            self.expected_psn = psn & PSN_MASK;
+        }
+        if let Some(count) = change.max_dest_rd_atomic {
+            self.max_reads = usize::from(count).max(1);
+        }
+        if let Some(timer) = change.min_rnr_timer {
+            self.rnr_timer = timer & 0x1f;
+        }
+    }
+
+    /// Packet sequence number expected next.
+    pub fn expected_psn(&self) -> u32 {
+        self.expected_psn
+    }
+
+    fn reads_pending(&self) -> usize {
+        let data = |answer: &&Answer| !matches!(answer, Answer::Verdict { .. });
+        self.answers.iter().filter(data).count()
+    }
+
+    fn say(&mut self, psn: u32, syndrome: Syndrome) {
+        // An ACK covers all before it: one is enough.
+        if let (Some(Answer::Verdict { psn: last, syndrome: Syndrome::Ack }), Syndrome::Ack) =
+            (self.answers.back_mut(), syndrome)
+        {
+            if psn::diff(psn, *last) > 0 {
+                *last = psn;
+            }
+            return;
+        }
+        self.answers.push_back(Answer::Verdict { psn, syndrome });
+    }
+}
+
+/// Why a request was not executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// No receive WQE is posted.
+    NotReady,
+    /// The request is wrong; the receive WQE in progress, if any, completes with this failure.
+    Fatal(NakCode, Option<Failure>),
+}
+
+impl Refusal {
+    /// The request is not legal.
+    pub const INVALID: Self = Self::Fatal(NakCode::InvalidRequest, None);
+    /// A key does not allow it.
+    pub const ACCESS: Self = Self::Fatal(NakCode::RemoteAccess, None);
+}
+
+/// A request has come.
+pub fn receive(qp: &mut Qp, core: &mut Core, packet: &Packet) {
+    match qp.attr.service {
+        Service::Rc => receive_reliable(qp, core, packet),
+        Service::Uc => receive_unreliable(qp, core, packet),
+        Service::Ud => receive::datagram(qp, core, packet),
+    }
+    if !qp.responder.answers.is_empty() {
+        core.activate(qp);
+    }
+}
+
+fn receive_reliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
+    let expected = qp.responder.expected_psn;
+    let ahead = psn::diff(packet.bth.psn, expected);
+    if ahead > 0 {
+        if !qp.responder.refused {
+            qp.responder.refused = true;
+            qp.responder.say(expected, Syndrome::Nak(NakCode::SequenceError));
+        }
+        return;
+    }
+    if ahead < 0 {
+        return repeat(qp, core, packet);
+    }
+    qp.responder.refused = false;
+    match execute(qp, core, packet) {
+        Ok(packets) => {
+            qp.responder.expected_psn = psn::add(expected, packets);
+            if packet.bth.ack_request && !has_own_answer(packet.operation) {
+                qp.responder.say(expected, Syndrome::Ack);
+            }
+        }
+        Err(Refusal::NotReady) => {
+            qp.responder.refused = true;
+            let timer = qp.responder.rnr_timer;
+            qp.responder.say(expected, Syndrome::Rnr(timer));
+        }
+        Err(Refusal::Fatal(code, failure)) => {
+            qp.responder.say(expected, Syndrome::Nak(code));
+            refuse(qp, core, code, failure);
+        }
+    }
+}
+
+/// Reports what the responder found wrong on its own side, and stops the queue pair.
+fn refuse(qp: &mut Qp, core: &mut Core, code: NakCode, failure: Option<Failure>) {
+    match (failure, qp.responder.receive.counter) {
+        (Some(failure), Some(_)) => receive::fail(qp, core, failure),
+        _ => {
+            // No WQE stands for the error: it becomes an event.
+            let qpn = Qpn(qp.number);
+            core.events.push_back(match code {
+                NakCode::RemoteAccess => Event::QpAccessError(qpn),
+                _ => Event::QpRequestError(qpn),
+            });
+        }
+    }
+    qp.fail(core);
+}
+
+fn receive_unreliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
+    let starts = packet.operation.starts_send() || packet.operation.starts_write();
+    if packet.bth.psn != qp.responder.expected_psn {
+        // A packet is missing: the message it belonged to is lost, its receive WQE is not.
+        qp.responder.message = Message::None;
+        qp.responder.receive.placed = 0;
+    }
+    qp.responder.expected_psn = psn::add(packet.bth.psn, 1);
+    if qp.responder.message == Message::None && !starts {
+        return;
+    }
+    if starts && qp.responder.message != Message::None {
+        qp.responder.message = Message::None;
+        qp.responder.receive.placed = 0;
+    }
+    match execute(qp, core, packet) {
+        Ok(_) => {}
+        Err(Refusal::Fatal(_, Some(failure))) if qp.responder.receive.counter.is_some() => {
+            receive::fail(qp, core, failure);
+            qp.fail(core);
+        }
+        // Nobody is told; the message is dropped.
+        Err(_) => qp.responder.message = Message::None,
+    }
+}
+
+fn has_own_answer(operation: Operation) -> bool {
+    operation == Operation::ReadRequest || operation.has_atomic_eth()
+}
+
+/// Executes a request that is next in order; returns how many sequence numbers it takes.
+fn execute(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u32, Refusal> {
+    let operation = packet.operation;
+    check_place(qp, packet)?;
+    if operation.starts_send() || operation.continues_send() {
+        receive::send(qp, core, packet)?;
+    } else if operation.starts_write() || operation.continues_write() {
+        receive::write(qp, core, packet)?;
+    } else if operation == Operation::ReadRequest {
+        return read(qp, core, packet);
+    } else {
+        let original = receive::atomic(qp, core, packet)?;
+        let psn = packet.bth.psn;
+        if qp.responder.atomics.len() >= qp.responder.max_reads.max(16) {
+            qp.responder.atomics.pop_front();
+        }
+        qp.responder.atomics.push_back((psn, original));
+        qp.responder.answers.push_back(Answer::Atomic { psn, original });
+        end_message(qp);
+        return Ok(1);
+    }
+    if !operation.is_followed() {
+        end_message(qp);
+    }
+    Ok(1)
+}
+
+fn end_message(qp: &mut Qp) {
+    qp.responder.message = Message::None;
+    qp.responder.msn = psn::add(qp.responder.msn, 1);
+}
+
+/// Whether the packet may stand where it stands: in its message, and with this payload.
+fn check_place(qp: &Qp, packet: &Packet) -> Result<(), Refusal> {
+    let operation = packet.operation;
+    let in_order = match qp.responder.message {
+        Message::None => !operation.continues_send() && !operation.continues_write(),
+        Message::Send => operation.continues_send(),
+        Message::Write { .. } => operation.continues_write(),
+    };
+    let len = packet.payload.len();
+    let fits = if operation.is_followed() {
+        len == qp.mtu
+    } else if operation.continues_send() || operation.continues_write() {
+        (1..=qp.mtu).contains(&len)
+    } else if has_own_answer(operation) {
+        len == 0
+    } else {
+        len <= qp.mtu
+    };
+    if in_order && fits { Ok(()) } else { Err(Refusal::INVALID) }
+}
+
+fn read_answer(qp: &Qp, core: &Core, packet: &Packet) -> Result<ReadAnswer, Refusal> {
+    let reth = packet.reth;
+    if qp.access & REMOTE_READ == 0 || reth.length > 1 << 31 {
+        return Err(Refusal::INVALID);
+    }
+    if reth.length > 0 {
+        let len = reth.length as usize;
+        core.mkeys
+            .check(reth.rkey, qp.attr.pd, reth.va, len, REMOTE_READ)
+            .map_err(|_| Refusal::ACCESS)?;
+    }
+    Ok(ReadAnswer {
+        psn: packet.bth.psn,
+        va: reth.va,
+        rkey: reth.rkey,
+        length: reth.length,
+        packets: reth.length.div_ceil(qp.mtu as u32).max(1),
+        next: 0,
+    })
+}
+
+fn read(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u32, Refusal> {
+    if qp.responder.reads_pending() >= qp.responder.max_reads {
+        return Err(Refusal::INVALID);
+    }
+    let answer = read_answer(qp, core, packet)?;
+    qp.responder.answers.push_back(Answer::Read(answer));
+    end_message(qp);
+    Ok(answer.packets)
+}
+
+/// A request that was executed before has come again: the answer was lost, or the request doubled.
+fn repeat(qp: &mut Qp, core: &mut Core, packet: &Packet) {
+    let at = packet.bth.psn;
+    let operation = packet.operation;
+    if operation == Operation::ReadRequest {
+        for answer in &mut qp.responder.answers {
+            if let Answer::Read(pending) = answer {
+                if psn::is_within(at, pending.psn, psn::add(pending.psn, pending.packets)) {
+                    // Still being answered: from there again.
+                    pending.next = pending.next.min(psn::diff(at, pending.psn) as u32);
+                    return;
+                }
+            }
+        }
+        // Bounded by what one peer may have outstanding; what is beyond, it will ask for again.
+        if let (Ok(answer), true) = (read_answer(qp, core, packet), qp.responder.answers.len() < 64)
+        {
+            let end = psn::add(at, answer.packets);
+            if psn::diff(end, qp.responder.expected_psn) <= 0 {
+                qp.responder.answers.push_back(Answer::Read(answer));
+            }
+        }
+    } else if operation.has_atomic_eth() {
+        let done = qp.responder.atomics.iter().find(|(psn, _)| *psn == at).copied();
+        if let Some((psn, original)) = done {
+            qp.responder.answers.push_back(Answer::Atomic { psn, original });
+        }
+    } else {
+        let last = psn::add(qp.responder.expected_psn, PSN_MASK);
+        qp.responder.say(last, Syndrome::Ack);
+    }
+}
+
+/// Sends what the peer is owed, at most `budget` packets.
+pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
+    let Some(route) = qp.route else {
+        qp.responder.answers.clear();
+        return Turn::Idle;
+    };
+    while let Some(answer) = qp.responder.answers.front().copied() {
+        if *budget == 0 {
+            return Turn::More;
+        }
+        *budget -= 1;
+        match answer {
+            Answer::Verdict { psn, syndrome } => {
+                let aeth = Aeth { syndrome, msn: qp.responder.msn };
+                let bth = bth(qp, Operation::Acknowledge, psn);
+                transmit::send(qp, core, &bth, |frame| frame.push(&aeth));
+            }
+            Answer::Atomic { psn, original } => {
+                let aeth = Aeth { syndrome: Syndrome::Ack, msn: qp.responder.msn };
+                let bth = bth(qp, Operation::AtomicAcknowledge, psn);
+                transmit::send(qp, core, &bth, |frame| {
+                    frame.push(&aeth);
+                    frame.push(&original);
+                });
+            }
+            Answer::Read(read) => {
+                if !core.link.has_room(route.dlid) {
+                    return Turn::Blocked;
+                }
+                core.progress = true;
+                if !read_packet(qp, core, &read) {
+                    // The memory is gone since the request was checked.
+                    let psn = psn::add(read.psn, read.next);
+                    qp.responder.answers.clear();
+                    qp.responder.say(psn, Syndrome::Nak(NakCode::RemoteAccess));
+                    refuse(qp, core, NakCode::RemoteAccess, None);
+                    continue;
+                }
+                if read.next + 1 < read.packets {
+                    let next = Answer::Read(ReadAnswer { next: read.next + 1, ..read });
+                    qp.responder.answers[0] = next;
+                    continue;
+                }
+            }
+        }
+        core.progress = true;
+        qp.responder.answers.pop_front();
+    }
+    Turn::Idle
+}
+
+fn bth(qp: &Qp, operation: Operation, psn: u32) -> Bth {
+    Bth {
+        opcode: operation.encode(Service::Rc),
+        pkey: PKEY,
+        dest_qpn: qp.dest_qpn,
+        psn,
+        ..Bth::default()
+    }
+}
+
+/// Sends one packet of the answer to a READ; `false` when the key no longer allows it.
+fn read_packet(qp: &Qp, core: &mut Core, read: &ReadAnswer) -> bool {
+    use Operation::*;
+    let (first, last) = (read.next == 0, read.next + 1 == read.packets);
+    let operation = match (first, last) {
+        (true, true) => ReadResponseOnly,
+        (true, false) => ReadResponseFirst,
+        (false, false) => ReadResponseMiddle,
+        (false, true) => ReadResponseLast,
+    };
+    let offset = read.next as usize * qp.mtu;
+    let len = (read.length as usize - offset).min(qp.mtu);
+    let va = read.va.wrapping_add(offset as u64);
+    let region = if len == 0 {
+        None
+    } else {
+        match core.mkeys.check(read.rkey, qp.attr.pd, va, len, REMOTE_READ) {
+            Ok(region) => Some(region),
+            Err(_) => return false,
+        }
+    };
+    let aeth = Aeth { syndrome: Syndrome::Ack, msn: qp.responder.msn };
+    let bth = bth(qp, operation, psn::add(read.psn, read.next));
+    transmit::send(qp, core, &bth, |frame| {
+        if operation.has_aeth() {
+            frame.push(&aeth);
+        }
+        if let Some(region) = region {
+            region.read(frame.payload_mut(len));
+        }
+    });
+    true
+}
+
+/// Flushes the receive queue, and the receive WQE that was being filled.
+pub fn flush(qp: &mut Qp, core: &mut Core) {
+    qp.responder.message = Message::None;
+    if qp.responder.receive.counter.is_some() {
+        receive::fail(qp, core, Failure::FLUSH);
+    }
+    // WQEs of an SRQ belong to nobody before they are taken.
+    while qp.attr.srq.is_none() && core.take_receive(qp) {
+        receive::fail(qp, core, Failure::FLUSH);
+    }
+}

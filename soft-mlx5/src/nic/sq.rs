@@ -1,0 +1,197 @@
+//! Send queues: rings of basic blocks, gated by record and register.
+
+use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB};
+use mlx5_wire::dbrec::SEND;
+
+use super::memory::Span;
+use super::objects::{Errno, Result, WqAttr};
+use super::strict::{Object, Rule, Strict};
+use super::wqe::SendWqe;
+
+/// Units of 16 bytes in a basic block.
+const UNITS_PER_BLOCK: u8 = 4;
+
+/// A send queue.
+#[derive(Debug)]
+pub struct SendQueue {
+    ring: Span,
+    record: Span,
+    count: u32,
+    // Producer index up to which doorbells were rung, and index of the next WQE to start.
+    rung: u16,
+    next: u16,
+}
+
+/// Basic blocks of a WQE of `ds` units.
+pub fn blocks(ds: u8) -> u16 {
+    u16::from(ds.div_ceil(UNITS_PER_BLOCK))
+}
+
+impl SendQueue {
+    /// The queue that `attr` describes, with the QP's doorbell record.
+    pub fn new(attr: WqAttr, record: Span) -> Result<Self> {
+        let valid = (attr.count == 0 || attr.count.is_power_of_two()) && attr.count <= 1 << 15;
+        if !valid {
+            return Err(Errno(libc::EINVAL));
+        }
+        let ring = Span::new(attr.buf, attr.count as usize * SEND_WQE_BB);
+        Ok(Self { ring, record, count: attr.count, rung: 0, next: 0 })
+    }
+
+    /// Starts again, as after a reset of the QP.
+    pub fn reset(&mut self) {
+        (self.rung, self.next) = (0, 0);
+    }
+
+    /// A register was written with the control segment of the WQE at `index`.
+    pub fn ring(&mut self, index: u16, ds: u8) {
+        let end = index.wrapping_add(blocks(ds).max(1));
+        let ahead = end.wrapping_sub(self.next);
+        let valid = u32::from(ahead) <= self.count;
+        if valid && ahead > self.rung.wrapping_sub(self.next) {
+            self.rung = end;
+        }
+    }
+
+    /// A register that several queue pairs share was written, perhaps by this one.
+    pub fn ring_by_record(&mut self) {
+        self.rung = self.record.record(SEND) as u16;
+    }
+
+    /// Basic blocks that record and register both cover and that were not started.
+    pub fn ready(&self, qp: Object, strict: &mut Strict) -> u16 {
+        if self.count == 0 {
+            return 0;
+        }
+        let rung = self.rung.wrapping_sub(self.next);
+        if rung == 0 {
+            return 0;
+        }
+        let posted = (self.record.record(SEND) as u16).wrapping_sub(self.next);
+        if u32::from(posted) > self.count {
+            let producer = self.next.wrapping_add(posted).to_be_bytes();
+            strict.violation(Rule::SendOverflow, qp, self.next.into(), &producer);
+        }
+        posted.min(rung)
+    }
+
+    /// Index of the next WQE.
+    pub fn next(&self) -> u16 {
+        self.next
+    }
+
+    /// The next WQE was started; it has this many basic blocks.
+    pub fn advance(&mut self, blocks: u16) {
+        self.next = self.next.wrapping_add(blocks);
+    }
+
+    /// Control segment of the WQE at `index`.
+    pub fn ctrl(&self, index: u16) -> ControlSegment {
+        let mut bytes = [0; ControlSegment::SIZE];
+        self.ring.read(self.offset(index), &mut bytes);
+        ControlSegment::from_bytes(&bytes)
+    }
+
+    /// Copies the WQE at `index`; its size is what `ctrl` says.
+    pub fn load(&self, index: u16, ctrl: ControlSegment, wqe: &mut SendWqe) {
+        wqe.load(ctrl, |bytes| {
+            let at = self.offset(index);
+            let before_end = bytes.len().min(self.ring.len() - at);
+            let (straight, wrapped) = bytes.split_at_mut(before_end);
+            self.ring.read(at, straight);
+            // Larger than the ring: caught before, as a WQE that reaches past the producer index.
+            let len = wrapped.len().min(self.ring.len());
+            self.ring.read(0, &mut wrapped[..len]);
+        });
+    }
+
+    fn offset(&self, index: u16) -> usize {
+        (u32::from(index) & (self.count - 1)) as usize * SEND_WQE_BB
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QP: Object = Object::Qp(1);
+
+    struct Program {
+        _ring: Vec<u64>,
+        record: Box<[u64; 1]>,
+    }
+
+    impl Program {
+        fn new(count: u32) -> (Self, SendQueue) {
+            let ring = vec![0u64; count as usize * 8];
+            let record = Box::new([0]);
+            let attr = WqAttr { buf: ring.as_ptr() as u64, count, shift: 6 };
+            let span = Span::new(record.as_ptr() as u64, 8);
+            (Self { _ring: ring, record }, SendQueue::new(attr, span).unwrap())
+        }
+
+        fn post(&self, producer: u16) {
+            Span::new(self.record.as_ptr() as u64, 8).set_record(SEND, producer.into());
+        }
+    }
+
+    #[test]
+    fn both_record_and_register_are_needed() {
+        let (program, mut sq) = Program::new(8);
+        let mut strict = Strict::new(false);
+        program.post(2);
+        assert_eq!(sq.ready(QP, &mut strict), 0, "no register write");
+        sq.ring(0, 3);
+        assert_eq!(sq.ready(QP, &mut strict), 1, "the register named the first WQE only");
+        sq.ring(1, 2);
+        assert_eq!(sq.ready(QP, &mut strict), 2);
+        sq.ring(2, 5);
+        assert_eq!(sq.ready(QP, &mut strict), 2, "not in the record");
+        program.post(4);
+        assert_eq!(sq.ready(QP, &mut strict), 4);
+        assert_eq!(strict.count(Rule::SendOverflow), 0);
+    }
+
+    #[test]
+    fn an_older_register_half_takes_nothing_back() {
+        let (program, mut sq) = Program::new(8);
+        let mut strict = Strict::new(false);
+        program.post(3);
+        sq.ring(2, 4);
+        sq.ring(1, 4);
+        assert_eq!(sq.ready(QP, &mut strict), 3);
+        sq.advance(3);
+        sq.ring(0, 4);
+        assert_eq!(sq.ready(QP, &mut strict), 0);
+    }
+
+    #[test]
+    fn indices_wrap_at_16_bits() {
+        let (program, mut sq) = Program::new(4);
+        let mut strict = Strict::new(false);
+        for index in 0..70_000u32 {
+            let index = index as u16;
+            program.post(index.wrapping_add(1));
+            sq.ring(index, 1);
+            assert_eq!(sq.ready(QP, &mut strict), 1, "{index}");
+            assert_eq!(sq.next(), index);
+            sq.advance(1);
+        }
+        program.post(sq.next().wrapping_add(5));
+        sq.ring(sq.next().wrapping_add(3), 4);
+        assert_eq!(sq.ready(QP, &mut strict), 4);
+        assert_eq!(strict.count(Rule::SendOverflow), 1);
+    }
+
+    #[test]
+    fn a_wqe_that_wraps_is_read_straight() {
+        let (_program, sq) = Program::new(4);
+        let bytes: Vec<u8> = (0..=255).collect();
+        sq.ring.write(0, &bytes);
+        let mut wqe = SendWqe::default();
+        sq.load(3, ControlSegment::new(0x0a, 3, 1, 6, 0), &mut wqe);
+        assert_eq!(wqe.remote().unwrap().to_bytes(), bytes[208..224]);
+        let last = wqe.segments(80).next().unwrap();
+        assert_eq!(last.to_bytes(), bytes[16..32]);
+    }
+}

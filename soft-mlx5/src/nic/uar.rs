@@ -1,0 +1,303 @@
+//! User access regions: the pages of registers that a program writes to ring its queues.
+//!
+//! A page is shared memory: the program's mapping and the device's are two views of one memory file. The
+//! device takes a doorbell by swapping it for zero, a value that no doorbell has, so it sees a second
+//! ring with the same bytes, too. What it cannot see is a ring that was overwritten before it looked: a
+//! register used by several queue pairs therefore says only "look at the records of all of them".
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mlx5_wire::uar::CQ_DOORBELL;
+
+use super::UarPage;
+use super::objects::Register;
+
+/// Bytes of a UAR page.
+pub const PAGE_SIZE: usize = 4096;
+/// Distance between the two halves of a BlueFlame register.
+pub const BF_HALF: u32 = 256;
+
+const MAX_PAGES: u32 = 1 << 14;
+// Registers looked at in a step that has other work; all are, when there is none.
+const BUSY_SCAN: usize = 32;
+
+#[derive(Debug)]
+struct Page(NonNull<AtomicU64>);
+
+// SAFETY: the mapping belongs to this value alone and is reached only through atomics.
+unsafe impl Send for Page {}
+
+impl Page {
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset % 8 == 0 && offset < PAGE_SIZE);
+        // SAFETY: inside the page, which stays mapped as long as this value lives.
+        unsafe { self.0.add(offset / 8).as_ref() }
+    }
+
+    fn take(&self, offset: usize) -> Option<u64> {
+        let word = self.word(offset);
+        if word.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        // Acquire: the records and WQEs that the program wrote before it rang are visible now.
+        match word.swap(0, Ordering::Acquire) {
+            0 => None,
+            value => Some(u64::from_be(value)),
+        }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the page was mapped with this size and nothing refers to it any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE_SIZE) };
+    }
+}
+
+#[derive(Debug)]
+struct Used {
+    register: Register,
+    qps: Vec<u32>,
+}
+
+/// A ring: which register, and what was written to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ring {
+    /// Index among the registers in use, for [`Uar::users`].
+    pub register: usize,
+    /// First eight bytes of a control segment.
+    pub value: u64,
+}
+
+/// All UAR pages of a device.
+#[derive(Debug)]
+pub struct Uar {
+    file: OwnedFd,
+    pages: Vec<Option<Page>>,
+    registers: Vec<Used>,
+    by_place: BTreeMap<(u32, u32), usize>,
+    cursor: usize,
+    // Pages whose CQ doorbell is in use, each with its CQs.
+    cq_pages: Vec<(u32, Vec<u32>)>,
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+impl Uar {
+    /// No pages yet.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: the name is a C string.
+        let fd =
+            check(unsafe { libc::memfd_create(c"soft-mlx5-uar".as_ptr(), libc::MFD_CLOEXEC) })?;
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self {
+            file,
+            pages: Vec::new(),
+            registers: Vec::new(),
+            by_place: BTreeMap::new(),
+            cursor: 0,
+            cq_pages: Vec::new(),
+        })
+    }
+
+    /// The page with this index, made at its first use.
+    pub fn page(&mut self, index: u32) -> io::Result<UarPage> {
+        self.map(index)?;
+        Ok(UarPage { fd: self.file.as_raw_fd(), offset: offset_of_page(index) })
+    }
+
+    fn map(&mut self, index: u32) -> io::Result<&Page> {
+        if index >= MAX_PAGES {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let at = index as usize;
+        if self.pages.len() <= at {
+            let len = offset_of_page(index + 1) as libc::off_t;
+            // SAFETY: no memory is involved; the file only grows.
+            check(unsafe { libc::ftruncate(self.file.as_raw_fd(), len) })?;
+            self.pages.resize_with(at + 1, || None);
+        }
+        let slot = &mut self.pages[at];
+        if slot.is_none() {
+            // SAFETY: a new mapping, inside the file, at an address the kernel chooses.
+            let memory = unsafe {
+                libc::mmap(
+                    ptr::null_mut(),
+                    PAGE_SIZE,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED,
+                    self.file.as_raw_fd(),
+                    offset_of_page(index) as libc::off_t,
+                )
+            };
+            if memory == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let memory = NonNull::new(memory.cast());
+            *slot = Some(Page(memory.ok_or(io::ErrorKind::OutOfMemory)?));
+        }
+        slot.as_ref().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// Lets a queue pair ring at a register.
+    pub fn attach_qp(&mut self, register: Register, qpn: u32) -> io::Result<()> {
+        let fits = register.offset % 8 == 0
+            && register.offset as usize + BF_HALF as usize + 8 <= PAGE_SIZE;
+        if !fits {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.map(register.page)?;
+        let place = (register.page, register.offset);
+        let index = *self.by_place.entry(place).or_insert_with(|| {
+            self.registers.push(Used { register, qps: Vec::new() });
+            self.registers.len() - 1
+        });
+        self.registers[index].qps.push(qpn);
+        Ok(())
+    }
+
+    /// Undoes [`Self::attach_qp`].
+    pub fn detach_qp(&mut self, register: Register, qpn: u32) {
+        if let Some(&index) = self.by_place.get(&(register.page, register.offset)) {
+            self.registers[index].qps.retain(|user| *user != qpn);
+        }
+    }
+
+    /// Lets a CQ be armed at a page.
+    pub fn attach_cq(&mut self, page: u32, cqn: u32) -> io::Result<()> {
+        self.map(page)?;
+        match self.cq_pages.iter_mut().find(|(used, _)| *used == page) {
+            Some((_, cqs)) => cqs.push(cqn),
+            None => self.cq_pages.push((page, vec![cqn])),
+        }
+        Ok(())
+    }
+
+    /// Undoes [`Self::attach_cq`].
+    pub fn detach_cq(&mut self, page: u32, cqn: u32) {
+        if let Some((_, cqs)) = self.cq_pages.iter_mut().find(|(used, _)| *used == page) {
+            cqs.retain(|user| *user != cqn);
+        }
+    }
+
+    /// Page of a register in use, and the queue pairs that ring there.
+    pub fn users(&self, register: usize) -> (u32, &[u32]) {
+        let used = &self.registers[register];
+        (used.register.page, &used.qps)
+    }
+
+    /// Takes doorbells of send queues: from all registers, or from the next few.
+    pub fn take_rings(&mut self, all: bool, rings: &mut Vec<Ring>) {
+        let count = self.registers.len();
+        let look = if all { count } else { count.min(BUSY_SCAN) };
+        for _ in 0..look {
+            self.cursor = if self.cursor + 1 < count { self.cursor + 1 } else { 0 };
+            let used = &self.registers[self.cursor];
+            let Some(Some(page)) = self.pages.get(used.register.page as usize) else { continue };
+            for half in [0, BF_HALF] {
+                if let Some(value) = page.take((used.register.offset + half) as usize) {
+                    if !used.qps.is_empty() {
+                        rings.push(Ring { register: self.cursor, value });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes CQ doorbells: `armed` gets the CQs of each page at which one was rung.
+    pub fn take_arms(&mut self, mut armed: impl FnMut(&[u32])) -> bool {
+        let mut any = false;
+        for (page, cqs) in &self.cq_pages {
+            let Some(Some(page)) = self.pages.get(*page as usize) else { continue };
+            if page.take(CQ_DOORBELL).is_some() {
+                armed(cqs);
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+fn offset_of_page(index: u32) -> u64 {
+    u64::from(index) * PAGE_SIZE as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(uar: &Uar, page: usize, offset: u32, value: u64) {
+        let page = uar.pages[page].as_ref().unwrap();
+        page.word(offset as usize).store(value.to_be(), Ordering::Release);
+    }
+
+    #[test]
+    fn a_ring_is_taken_once_and_seen_again_when_repeated() {
+        let mut uar = Uar::new().unwrap();
+        let register = Register { page: 3, offset: 0x800 };
+        uar.attach_qp(register, 7).unwrap();
+        let mut rings = Vec::new();
+        for half in [0, BF_HALF] {
+            write(&uar, 3, 0x800 + half, 0x0102);
+            uar.take_rings(true, &mut rings);
+            assert_eq!(rings, [Ring { register: 0, value: 0x0102 }]);
+            rings.clear();
+            uar.take_rings(true, &mut rings);
+            assert!(rings.is_empty());
+        }
+        assert_eq!(uar.users(0), (3, &[7][..]));
+    }
+
+    #[test]
+    fn a_busy_device_still_looks_at_every_register() {
+        let mut uar = Uar::new().unwrap();
+        for n in 0..200 {
+            uar.attach_qp(Register { page: n / 4, offset: 0x800 + 512 * (n % 4) }, n).unwrap();
+        }
+        let mut rings = Vec::new();
+        for n in 0..200 {
+            write(&uar, n / 4, 0x800 + 512 * (n % 4) as u32, n as u64 + 1);
+        }
+        for _ in 0..200_usize.div_ceil(BUSY_SCAN) {
+            uar.take_rings(false, &mut rings);
+        }
+        let mut values: Vec<u64> = rings.iter().map(|ring| ring.value).collect();
+        values.sort_unstable();
+        values.dedup();
+        assert_eq!(values, (1..=200).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_programs_mapping_is_the_same_memory() {
+        let mut uar = Uar::new().unwrap();
+        uar.attach_cq(5, 0x400).unwrap();
+        let page = uar.page(5).unwrap();
+        assert_eq!(page.offset, 5 * PAGE_SIZE as u64);
+        let doorbell = 0x1234_u64.to_be_bytes();
+        // SAFETY: the buffer is eight bytes; the file has six pages.
+        let written = unsafe {
+            let offset = page.offset as libc::off_t + CQ_DOORBELL as libc::off_t;
+            libc::pwrite(page.fd, doorbell.as_ptr().cast(), 8, offset)
+        };
+        assert_eq!(written, 8);
+        let mut armed = Vec::new();
+        assert!(uar.take_arms(|cqs| armed.extend_from_slice(cqs)));
+        assert_eq!(armed, [0x400]);
+        assert!(!uar.take_arms(|_| ()));
+    }
+
+    #[test]
+    fn places_outside_a_page_are_refused() {
+        let mut uar = Uar::new().unwrap();
+        assert!(uar.attach_qp(Register { page: 0, offset: 4096 - 256 }, 1).is_err());
+        assert!(uar.attach_qp(Register { page: 0, offset: 0x801 }, 1).is_err());
+        assert!(uar.page(MAX_PAGES).is_err());
+    }
+}
