@@ -1,0 +1,28 @@
+# Every target installs what it needs: see scripts/setup.sh.
+
+# A shell that never read the profile of rustup finds cargo all the same.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.PHONY: help setup test fmt lint doc
+
+help:
+	@echo 'make test     installs what is missing and runs the whole test-suite'
+	@echo 'make setup    only installs what is missing'
+	@echo 'make fmt      formats the sources'
+	@echo 'make lint     format, clippy and documentation, warnings being errors'
+	@echo 'make doc      builds the documentation of the crates'
+
+setup:
+	@scripts/setup.sh test
+
+test: setup
+	@scripts/test.sh
+
+fmt:
+	cargo fmt --all
+
+lint: setup
+	@scripts/test.sh format clippy doc
+
+doc: setup
+	cargo doc --workspace --no-deps

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# One step of the test-suite; without an argument the names of all, in order.
+#
+#   FILTER=name scripts/test-step.sh direct    only the tests whose name contains it
+#
+# Ends with 3 when the step cannot run here, which under CI=true is a failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+filter=(${FILTER:+"$FILTER"})
+
+skip() {
+    echo "skipped: $1"
+    [ "${CI-}" = true ] && exit 1
+    exit 3
+}
+
+target() {
+    cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/'
+}
+
+# Runs cargo so that each test gets a process of its own, under a command if one is given:
+# apart SECONDS COMMAND CARGO-ARGUMENTS...
+apart() {
+    local limit=$1 under=$2 host runner
+    shift 2
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    cargo build --quiet -p doorbell-tests --bin isolate
+    runner="'$(target)/debug/isolate', '--limit', '$limit', '--under', '$under'"
+    cargo --config "target.$host.runner = [$runner]" "$@" -- "${filter[@]}"
+}
+
+# The integration tests never link the device: they run on what libibverbs shows them.
+integration() {
+    cargo build --quiet -p soft-mlx5
+    DOORBELL_PATH=$1 apart 180 "$(target)/debug/soft-mlx5 run --strict --" \
+        test -p doorbell-tests --tests --no-fail-fast
+}
+
+case ${1-} in
+    '')
+        printf '%s\n' format clippy doc oldest unit doctest device direct verbs aarch64
+        ;;
+    format)
+        cargo fmt --all --check
+        ;;
+    clippy)
+        cargo clippy --workspace --all-targets --quiet -- -D warnings
+        ;;
+    doc)
+        RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+        ;;
+    oldest)
+        oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+        cargo "+$oldest" --version >/dev/null 2>&1 ||
+            skip "Rust $oldest is not installed and there is no rustup to install it"
+        cargo "+$oldest" check --workspace --all-targets --quiet
+        ;;
+    unit)
+        # Every crate whose tests need no device.
+        cargo test --workspace --exclude soft-mlx5 --exclude doorbell-tests \
+            --lib --bins --tests --examples --no-fail-fast -- "${filter[@]}"
+        ;;
+    doctest)
+        cargo test --workspace --doc --no-fail-fast -- "${filter[@]}"
+        ;;
+    device)
+        # A breach of a rule stops the process, and a process has one device.
+        apart 120 "" test -p soft-mlx5 --lib --bins --tests --no-fail-fast
+        ;;
+    direct | verbs)
+        integration "$1"
+        ;;
+    aarch64)
+        command -v qemu-aarch64-static >/dev/null || skip "qemu-aarch64-static is not installed"
+        export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+        export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /usr/aarch64-linux-gnu"
+        cargo test -p mlx5-wire -p mlx5-ring --lib --tests --no-fail-fast \
+            --target aarch64-unknown-linux-gnu -- "${filter[@]}"
+        ;;
+    *)
+        echo "test-step: there is no step $1" >&2
+        exit 2
+        ;;
+esac

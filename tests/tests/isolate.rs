@@ -1,0 +1,107 @@
+//! The runner reports what a test did, however it ended.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program that answers like a test binary.
+fn fixture(name: &str, tests: &[(&str, &str)]) -> PathBuf {
+    let mut script = String::from("#!/bin/sh\ncase \"$1 $2\" in\n");
+    for (test, body) in tests {
+        script += &format!("\"--exact {test}\")\n{body}\n;;\n");
+    }
+    script += "*)\n";
+    for (test, _) in tests {
+        script += &format!("echo '{test}: test'\n");
+    }
+    script += "esac\n";
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Exit code and output of the runner.
+fn isolate(fixture: &Path, options: &[&str]) -> (Option<i32>, String) {
+    let runner = env!("CARGO_BIN_EXE_isolate");
+    let output = Command::new(runner).args(options).arg(fixture).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), said)
+}
+
+const OK: &str = "echo 'test result: ok. 1 passed; 0 failed;'";
+
+#[test]
+fn passes_are_counted_and_notes_shown() {
+    let noted = format!("echo 'note: 5 Mmsg/s'; {OK}");
+    let fixture = fixture("passes", &[("one", OK), ("two", &noted)]);
+    let (code, said) = isolate(&fixture, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("test result: ok. 2 passed; 0 failed; 0 ignored;"), "{said}");
+    assert!(said.contains("note: 5 Mmsg/s"), "{said}");
+}
+
+#[test]
+fn a_test_that_fails_aborts_or_runs_nothing_is_a_failure_and_the_others_still_run() {
+    let fixture = fixture(
+        "fails",
+        &[
+            ("exits", "echo why; echo 'test result: FAILED. 0 passed; 9 failed;'; exit 101"),
+            ("aborts", "kill -ABRT $$"),
+            ("nothing", "echo 'test result: ok. 0 passed; 0 failed;'"),
+            ("passes", OK),
+        ],
+    );
+    let (code, said) = isolate(&fixture, &[]);
+    assert_eq!(code, Some(101), "{said}");
+    assert!(said.contains("test exits ... FAILED"), "{said}");
+    assert!(said.contains("exit code 101\n    why\n"), "{said}");
+    assert!(said.contains("test aborts ... FAILED") && said.contains("signal 6"), "{said}");
+    assert!(said.contains("test nothing ... FAILED"), "{said}");
+    let totals: Vec<_> = said.lines().filter(|line| line.starts_with("test result")).collect();
+    assert_eq!(totals.len(), 1, "the output of a test is not taken for a total: {said}");
+    assert!(totals[0].starts_with("test result: FAILED. 1 passed; 3 failed;"), "{said}");
+}
+
+#[test]
+fn a_test_that_hangs_is_ended_with_its_children() {
+    let pid_file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hangs.pid");
+    let body = format!("sleep 600 & echo $! > {}; wait", pid_file.display());
+    let fixture = fixture("hangs", &[("hangs", &body)]);
+    let (code, said) = isolate(&fixture, &["--limit", "1"]);
+    assert_eq!(code, Some(101), "{said}");
+    assert!(said.contains("not done after 1 s"), "{said}");
+    let pid = fs::read_to_string(&pid_file).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    assert!(matches!(state, None | Some("Z" | "X")), "sleep still runs: {stat}");
+}
+
+#[test]
+fn skips_are_told_with_their_reason() {
+    let ignored = "echo 'test result: ok. 0 passed; 0 failed; 1 ignored;'";
+    let told = format!("echo 'skipped: no such device'; {OK}");
+    let fixture = fixture("skips", &[("ignored", ignored), ("told", &told)]);
+    let (code, said) = isolate(&fixture, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("test told ... ignored, no such device"), "{said}");
+    assert!(said.contains("ok. 0 passed; 0 failed; 2 ignored;"), "{said}");
+}
+
+#[test]
+fn each_test_runs_under_the_command() {
+    let fixture = fixture("under", &[("one", &format!("[ \"$SEEN\" = yes ] && {OK}"))]);
+    let (code, said) = isolate(&fixture, &["--under", "env SEEN=yes"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = isolate(&fixture, &[]);
+    assert_eq!(code, Some(101), "{said}");
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_named() {
+    let (code, said) = isolate(Path::new("/no/such/binary"), &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("/no/such/binary"), "{said}");
+}
