@@ -1,7 +1,38 @@
 //! doorbell gives programs the receive path of mlx5 (NVIDIA ConnectX) adapters without the cost of
 //! generic verbs.
-#![deny(missing_docs)]
+//!
+//! Control objects (context, protection domain, memory region, CQ, QP, SRQ) come from libibverbs. On an
+//! mlx5 device, posting receives and polling completions then touches nothing but memory: doorbell writes
+//! the WQE into the device's queue, rings the doorbell record and reads the CQE. On any other device the
+//! same calls go through libibverbs.
+//!
+//! - [`Receiver`] owns a completion queue and the receive queues that complete on it.
+//! - [`BufferPool`] is registered memory; a posted buffer belongs to the queue until its message is taken.
+//! - [`Batch`] lends received messages in place: dropping one recycles its slot, taking it moves the
+//!   buffer out.
+//! - [`QueuePair`] connects and sends.
+//!
+//! ```no_run
+//! use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+//! let pool = BufferPool::new(&pd, 512, 4096)?;
+//! let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+//! let srq = receiver.create_srq(&SrqConfig::new(511))?;
+//! receiver.fill(srq, &pool);
+//! let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+//! qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
+//! loop {
+//!     let mut batch = receiver.poll();
+//!     while let Some(message) = batch.next() {
+//!         println!("{} bytes", message?.len());
+//!     }
+//! }
+//! # }
+//! ```
 
+mod connect;
 mod context;
 mod cq;
 mod device;
@@ -10,6 +41,9 @@ mod memory;
 mod owner;
 mod path;
 mod pd;
+mod qp;
+mod receiver;
+mod status;
 
 pub use context::Context;
 pub use device::{Device, devices, open};
@@ -17,3 +51,9 @@ pub use error::{Error, Result};
 pub use memory::{BufferPool, RecvBuffer};
 pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;
+pub use qp::*;
+pub use receiver::{
+    Batch, Cause, DirectQueues, Failure, Message, PostError, PostFailure, QueueId, Receiver,
+    ReceiverConfig, Resident, RqId, ScatterError, SrqConfig, SrqId,
+};
+pub use status::WcStatus;

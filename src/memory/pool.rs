@@ -130,10 +130,6 @@ impl Pool {
         self.lkey
     }
 
-    pub(crate) const fn buffer_size(&self) -> u32 {
-        self.buffer_size
-    }
-
     pub(crate) const fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }

@@ -1,0 +1,29 @@
+//! Names of the queues of a receiver.
+
+/// A shared receive queue of one receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SrqId(pub(crate) QueueId);
+
+/// The receive queue of one QP of a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RqId(pub(crate) QueueId);
+
+/// Any queue of one receiver that receives can be posted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueueId {
+    /// Tells receivers apart, so that an index of another one is an error and not a wrong queue.
+    pub(crate) receiver: u32,
+    pub(crate) index: u32,
+}
+
+impl From<SrqId> for QueueId {
+    fn from(id: SrqId) -> Self {
+        id.0
+    }
+}
+
+impl From<RqId> for QueueId {
+    fn from(id: RqId) -> Self {
+        id.0
+    }
+}

@@ -1,0 +1,478 @@
+//! Receiving: one completion queue and all the queues that complete on it.
+
+mod batch;
+mod config;
+mod direct;
+mod id;
+mod parked;
+mod post;
+mod raw;
+mod resident;
+mod routes;
+mod srq;
+mod status;
+mod verbs;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use mlx5_ring::slots;
+use rdma_core_sys::Mlx5dv;
+
+use crate::cq::Cq;
+use crate::error::{Error, Result};
+use crate::path::Path;
+use crate::pd::ProtectionDomain;
+use crate::qp::{Qp, QpConfig, QueuePair};
+
+pub use batch::{Batch, Cause, Failure, Message};
+pub use config::{ReceiverConfig, SrqConfig};
+pub use id::{QueueId, RqId, SrqId};
+pub use post::{PostError, PostFailure, ScatterError};
+pub use raw::Direct as DirectQueues;
+pub use resident::Resident;
+
+pub(crate) use parked::Parked;
+pub(crate) use srq::Srq;
+
+use direct::{Direct, Ring};
+use resident::Books;
+use verbs::{Object, Verbs};
+
+/// One completion queue and every receive queue that completes on it.
+///
+/// Polling frees slots and posting fills them: both change the same state, so one value owns both, and
+/// moves between threads as a unit. Queues are named by typed indices into it.
+///
+/// ```no_run
+/// use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let pool = BufferPool::new(&pd, 512, 4096)?;
+/// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(512))?;
+/// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+/// receiver.fill(srq, &pool);
+/// let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+/// qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
+/// loop {
+///     let mut batch = receiver.poll();
+///     while let Some(message) = batch.next() {
+///         println!("{} bytes", message?.len());
+///     }
+/// }
+/// # }
+/// ```
+pub struct Receiver {
+    engine: Engine,
+    books: Books,
+    cq: Arc<Cq>,
+    pd: ProtectionDomain,
+    id: u32,
+    /// Receives that can be outstanding on all queues together.
+    committed: u64,
+}
+
+enum Engine {
+    Direct(Direct),
+    Verbs(Verbs),
+}
+
+impl Receiver {
+    /// Makes a CQ, and decides how it and its queues are driven.
+    ///
+    /// # Errors
+    /// [`Error::NotDirect`] when [`Path::Direct`] is asked for and impossible, [`Error::OutOfRange`],
+    /// [`Error::Verbs`].
+    pub fn new(pd: &ProtectionDomain, config: &ReceiverConfig) -> Result<Self> {
+        let context = pd.context();
+        let mlx5dv = context.choose(config.path)?;
+        let cq = Arc::new(Cq::create(context, config.cq_capacity)?);
+        // SAFETY: a fresh CQ that nobody else knows.
+        unsafe { Self::with_cq(pd, cq, mlx5dv) }
+    }
+
+    /// # Safety
+    /// Nothing was polled from the CQ, and nobody else polls, arms or resizes it.
+    unsafe fn with_cq(
+        pd: &ProtectionDomain,
+        cq: Arc<Cq>,
+        mlx5dv: Option<&'static Mlx5dv>,
+    ) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let engine = match mlx5dv {
+            // SAFETY: the caller's contract.
+            Some(mlx5dv) => Engine::Direct(
+                unsafe { Direct::new(mlx5dv, &cq) }.map_err(|e| pd.context().not_direct(e))?,
+            ),
+            None => Engine::Verbs(Verbs::new(Arc::clone(&cq))),
+        };
+        Ok(Self {
+            engine,
+            books: Books::new(pd.clone()),
+            cq,
+            pd: pd.clone(),
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            committed: 0,
+        })
+    }
+
+    /// How the queues are driven: [`Path::Direct`] or [`Path::Verbs`].
+    pub const fn path(&self) -> Path {
+        match self.engine {
+            Engine::Direct(_) => Path::Direct,
+            Engine::Verbs(_) => Path::Verbs,
+        }
+    }
+
+    /// The protection domain.
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Entries of the CQ.
+    pub fn cq_capacity(&self) -> u32 {
+        self.cq.capacity()
+    }
+
+    /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    /// [`Error::CqTooSmall`], [`Error::OutOfRange`], [`Error::NotDirect`], [`Error::Verbs`].
+    pub fn create_srq(&mut self, config: &SrqConfig) -> Result<SrqId> {
+        self.check_room(config.max_wr.into())?;
+        let srq = Arc::new(Srq::create(&self.pd, config)?);
+        // SAFETY: a fresh SRQ that nobody else knows.
+        unsafe { self.add_srq(srq, config.max_wr, config.max_sge) }
+    }
+
+    /// # Safety
+    /// Nothing was posted to the SRQ, and nobody else posts to it.
+    unsafe fn add_srq(&mut self, srq: Arc<Srq>, max_wr: u32, max_sge: u32) -> Result<SrqId> {
+        let (index, capacity) = match &mut self.engine {
+            Engine::Direct(direct) => {
+                // SAFETY: the caller's contract.
+                let queue =
+                    unsafe { direct.srq(srq) }.map_err(|e| self.pd.context().not_direct(e))?;
+                let capacity = queue.ring.slots() - 1;
+                direct.queues.push(Ring::Srq(Box::new(queue)));
+                (direct.queues.len() as u32 - 1, capacity)
+            }
+            Engine::Verbs(verbs) => (verbs.add(Object::Srq(srq), max_wr, max_sge), max_wr),
+        };
+        let id = QueueId { receiver: self.id, index };
+        self.commit(id, capacity)?;
+        Ok(SrqId(id))
+    }
+
+    /// Makes a queue pair that completes its receives on this receiver, in state INIT: receives can be
+    /// posted before it is connected.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for an SRQ of another receiver, and those of
+    /// [`create_srq`](Self::create_srq).
+    pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
+        let srq = match config.shared() {
+            Some(id) => Some(self.srq_object(id)?),
+            None => {
+                self.check_room(config.max_recv_wr().into())?;
+                None
+            }
+        };
+        let mlx5dv = match &self.engine {
+            Engine::Direct(direct) => Some(direct.mlx5dv),
+            Engine::Verbs(_) => None,
+        };
+        let mut qp = QueuePair::create(&self.pd, config, Arc::clone(&self.cq), srq, mlx5dv)?;
+        match config.shared() {
+            Some(id) => self.route(qp.qp_num(), id.0.index),
+            None => {
+                // SAFETY: a fresh QP that nobody else knows.
+                let id = unsafe {
+                    self.add_rq(qp.object(), config.max_recv_wr(), config.max_recv_sge())
+                }?;
+                qp.set_receive_queue(id);
+            }
+        }
+        Ok(qp)
+    }
+
+    /// # Safety
+    /// Nothing was posted to the receive queue, and nobody else posts to it.
+    unsafe fn add_rq(&mut self, qp: Arc<Qp>, max_wr: u32, max_sge: u32) -> Result<RqId> {
+        let qp_num = qp.qp_num();
+        let (index, capacity) = match &mut self.engine {
+            Engine::Direct(direct) => {
+                // SAFETY: the caller's contract.
+                let queue =
+                    unsafe { direct.rq(qp) }.map_err(|e| self.pd.context().not_direct(e))?;
+                let capacity = queue.ring.slots();
+                direct.queues.push(Ring::Rq(Box::new(queue)));
+                (direct.queues.len() as u32 - 1, capacity)
+            }
+            Engine::Verbs(verbs) => (verbs.add(Object::Rq(qp), max_wr, max_sge), max_wr),
+        };
+        let id = QueueId { receiver: self.id, index };
+        self.commit(id, capacity)?;
+        self.route(qp_num, index);
+        Ok(RqId(id))
+    }
+
+    fn check_room(&self, receives: u64) -> Result<()> {
+        let (needed, capacity) = (self.committed + receives, u64::from(self.cq.capacity()));
+        if needed > capacity {
+            return Err(Error::CqTooSmall { capacity, needed });
+        }
+        Ok(())
+    }
+
+    /// Counts a new queue of `capacity`, or takes it out again when the CQ cannot hold its completions.
+    fn commit(&mut self, id: QueueId, capacity: u32) -> Result<()> {
+        if let Err(error) = self.check_room(capacity.into()) {
+            self.discard(id.index as usize);
+            return Err(error);
+        }
+        self.committed += u64::from(capacity);
+        Ok(())
+    }
+
+    fn discard(&mut self, index: usize) {
+        match &mut self.engine {
+            Engine::Direct(direct) => direct.queues[index] = Ring::Gone,
+            Engine::Verbs(verbs) => verbs.queues[index].object = Object::Gone,
+        }
+    }
+
+    fn route(&mut self, qp_num: u32, index: u32) {
+        if let Engine::Direct(direct) = &mut self.engine {
+            direct.routes.insert(qp_num, index);
+        }
+    }
+
+    /// The index of a queue of this receiver that exists.
+    fn check(&self, id: QueueId) -> Option<usize> {
+        let index = id.index as usize;
+        let exists = id.receiver == self.id
+            && match &self.engine {
+                Engine::Direct(direct) => {
+                    !matches!(direct.queues.get(index), None | Some(Ring::Gone))
+                }
+                Engine::Verbs(verbs) => {
+                    verbs.queues.get(index).is_some_and(|q| !matches!(q.object, Object::Gone))
+                }
+            };
+        exists.then_some(index)
+    }
+
+    fn srq_object(&self, id: SrqId) -> Result<Arc<Srq>> {
+        let foreign = Error::Foreign { what: "the SRQ", domain: "receiver" };
+        let Some(index) = self.check(id.0) else {
+            return Err(if id.0.receiver == self.id {
+                Error::Gone { what: "SRQ" }
+            } else {
+                foreign
+            });
+        };
+        match &self.engine {
+            Engine::Direct(direct) => match &direct.queues[index] {
+                Ring::Srq(srq) => Ok(Arc::clone(&srq.object)),
+                _ => Err(foreign),
+            },
+            Engine::Verbs(verbs) => match &verbs.queues[index].object {
+                Object::Srq(srq) => Ok(Arc::clone(srq)),
+                _ => Err(foreign),
+            },
+        }
+    }
+
+    /// Receives that can be outstanding on a queue, 0 for one that does not exist.
+    pub fn capacity(&self, queue: impl Into<QueueId>) -> u32 {
+        let Some(index) = self.check(queue.into()) else {
+            return 0;
+        };
+        match &self.engine {
+            Engine::Direct(direct) => match &direct.queues[index] {
+                Ring::Srq(srq) => srq.ring.slots() - 1,
+                Ring::Rq(rq) => rq.ring.slots(),
+                Ring::Gone => 0,
+            },
+            Engine::Verbs(verbs) => verbs.queues[index].capacity(),
+        }
+    }
+
+    /// Receives that can be posted to a queue now.
+    pub fn vacant(&self, queue: impl Into<QueueId>) -> u32 {
+        let Some(index) = self.check(queue.into()) else {
+            return 0;
+        };
+        match &self.engine {
+            Engine::Direct(direct) => match &direct.queues[index] {
+                Ring::Srq(srq) => srq.ring.vacant(),
+                Ring::Rq(rq) => {
+                    let book = rq.ring.book();
+                    (0..rq.ring.slots()).filter(|&slot| book.state(slot) == slots::EMPTY).count()
+                        as u32
+                }
+                Ring::Gone => 0,
+            },
+            Engine::Verbs(verbs) => verbs.queues[index].vacant(),
+        }
+    }
+
+    fn max_sge(&self, queue: QueueId) -> Option<usize> {
+        let index = self.check(queue)?;
+        match &self.engine {
+            Engine::Direct(direct) => match &direct.queues[index] {
+                Ring::Srq(srq) => Some(srq.ring.max_sge() as usize),
+                Ring::Rq(rq) => Some(rq.ring.max_sge() as usize),
+                Ring::Gone => None,
+            },
+            Engine::Verbs(verbs) => Some(verbs.queues[index].max_sge() as usize),
+        }
+    }
+
+    /// Brings a QP back to state INIT, as if it were new: it can be connected again. Completions that
+    /// have not been polled are dropped. Receives posted to a receive queue of its own come back to
+    /// their pools; those of an SRQ stay posted there.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`].
+    pub fn reset_qp(&mut self, qp: &mut QueuePair) -> Result<()> {
+        self.let_go(qp)?;
+        qp.modify_to_init()
+    }
+
+    /// Destroys a QP. Completions that have not been polled are dropped. Receives posted to a receive
+    /// queue of its own come back to their pools; those of an SRQ stay posted there.
+    ///
+    /// A QP on an SRQ may also just be dropped; on the verbs path the driver then forgets completions that
+    /// have not been polled, and with them their slots of the SRQ.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`], and then everything that the
+    /// device may still use stays allocated.
+    pub fn destroy_qp(&mut self, mut qp: QueuePair) -> Result<()> {
+        self.let_go(&mut qp)?;
+        if let Some(id) = qp.receive_queue() {
+            self.committed -= u64::from(self.capacity(id));
+            self.discard(id.0.index as usize);
+        }
+        if let Engine::Direct(direct) = &mut self.engine {
+            direct.routes.remove(qp.qp_num());
+        }
+        Ok(())
+    }
+
+    /// Takes a QP to RESET, in which the device has let go of all its receives, and forgets what the CQ
+    /// holds of it.
+    fn let_go(&mut self, qp: &mut QueuePair) -> Result<()> {
+        let queue = self.queue_of(qp)?;
+        if let Engine::Verbs(verbs) = &mut self.engine {
+            // The driver drops the completions of a QP in RESET without telling whose slots they name:
+            // take them out before. In ERROR no new message completes.
+            qp.to_error()?;
+            verbs.fetch_all();
+        }
+        qp.modify_to_reset()?;
+        self.forget(qp.qp_num(), queue);
+        Ok(())
+    }
+
+    /// The queue that a QP of this receiver completes.
+    fn queue_of(&self, qp: &QueuePair) -> Result<usize> {
+        let id = qp.receive_queue().map(|id| id.0).or(qp.shared().map(|id| id.0));
+        id.and_then(|id| self.check(id))
+            .ok_or(Error::Foreign { what: "the QP", domain: "receiver" })
+    }
+
+    /// Drops what the CQ holds of a QP that the device has let go, and takes back the receives posted to
+    /// a queue of its own.
+    fn forget(&mut self, qp_num: u32, index: usize) {
+        let books = &mut self.books;
+        match &mut self.engine {
+            Engine::Direct(direct) => match &mut direct.queues[index] {
+                Ring::Srq(srq) => {
+                    // Messages that have arrived give their slots back to the SRQ, which lives on.
+                    let mut completed = Vec::new();
+                    direct.cq.purge(|cqe| {
+                        let of_qp = cqe.qpn() == qp_num;
+                        if of_qp {
+                            completed.push(cqe.wqe_counter());
+                        }
+                        of_qp
+                    });
+                    // In the order of arrival.
+                    for wqe_counter in completed.into_iter().rev() {
+                        if let Some(slot) = srq.ring.complete(wqe_counter) {
+                            // SAFETY: completed just now; its buffer is nobody else's.
+                            unsafe { srq.ring.recycle(slot) };
+                        }
+                    }
+                    srq.ring.ring();
+                }
+                Ring::Rq(rq) => {
+                    direct.cq.purge(|cqe| cqe.qpn() == qp_num);
+                    rq.ring.reset(|resident| books.leave(resident, 0, drop));
+                }
+                Ring::Gone => {}
+            },
+            Engine::Verbs(verbs) => {
+                verbs.purge(qp_num);
+                let queue = &mut verbs.queues[index];
+                if queue.is_shared() {
+                    let mut rejected = Vec::new();
+                    // What the SRQ does not take goes back to its pool.
+                    let _ = queue.flush(books, &mut rejected);
+                    rejected.into_iter().for_each(|resident| books.leave(resident, 0, drop));
+                } else {
+                    queue.drain(|resident| books.leave(resident, 0, drop));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Receiver {
+    /// The QPs may live on, and with them the queues: what is posted stays theirs, until they are
+    /// destroyed.
+    fn drop(&mut self) {
+        let books = &self.books;
+        match &mut self.engine {
+            Engine::Direct(direct) => {
+                for queue in &mut direct.queues {
+                    match queue {
+                        Ring::Srq(srq) => {
+                            let parked = srq.object.parked();
+                            srq.ring.drain(|resident| books.park(&resident, parked));
+                        }
+                        Ring::Rq(rq) => {
+                            let parked = rq.object.parked();
+                            rq.ring.reset(|resident| books.park(&resident, parked));
+                        }
+                        Ring::Gone => {}
+                    }
+                }
+            }
+            Engine::Verbs(verbs) => {
+                for queue in &mut verbs.queues {
+                    match queue.object.clone() {
+                        Object::Srq(srq) => queue.drain(|r| books.park(&r, srq.parked())),
+                        Object::Rq(qp) => queue.drain(|r| books.park(&r, qp.parked())),
+                        Object::Gone => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver")
+            .field("path", &self.path())
+            .field("device", &self.pd.context().name())
+            .field("cq_capacity", &self.cq_capacity())
+            .finish_non_exhaustive()
+    }
+}

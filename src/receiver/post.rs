@@ -1,0 +1,338 @@
+//! Posting receives.
+
+use std::fmt;
+
+use mlx5_ring::rq::PostError as RingError;
+use mlx5_ring::sge::Sge;
+
+use super::direct::Ring;
+use super::id::QueueId;
+use super::resident::{Books, Resident};
+use super::verbs::VerbsQueue;
+use super::{Engine, Receiver};
+use crate::memory::{BufferPool, RecvBuffer};
+
+/// Why a receive was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostFailure {
+    /// All that the queue holds is posted: post again when a message has been received.
+    #[error("the queue is full: post again when a message has been received")]
+    Full,
+    /// More buffers than a receive of this queue is scattered over.
+    #[error("{given} buffers for a queue of at most {max} per receive: ask for more with max_sge")]
+    TooManyBuffers {
+        /// Buffers given.
+        given: usize,
+        /// Buffers there is room for.
+        max: usize,
+    },
+    /// No buffer at all.
+    #[error("a receive needs at least one buffer")]
+    NoBuffer,
+    /// The buffer is registered in another protection domain, so the device would refuse to write it.
+    #[error("the buffer's pool belongs to another protection domain: make one with the receiver's")]
+    Foreign,
+    /// The queue belongs to another receiver or was destroyed.
+    #[error("the queue is not one of this receiver, or was destroyed")]
+    NoQueue,
+    /// The call of libibverbs failed with this `errno` (verbs path only).
+    #[error("posting failed: {}", std::io::Error::from_raw_os_error(*.0))]
+    Verbs(i32),
+}
+
+/// Not all receives were posted. `posted` of them are with the device; the rest is here.
+pub struct PostError<I> {
+    /// Receives that are with the device.
+    pub posted: usize,
+    /// Why the next one is not.
+    pub reason: PostFailure,
+    /// Buffers that were taken from the iterator and not posted, in order.
+    pub unposted: Vec<RecvBuffer>,
+    /// What was not taken from the iterator.
+    pub rest: I,
+}
+
+impl<I: Iterator<Item = RecvBuffer>> PostError<I> {
+    /// All buffers that were not posted, in order.
+    pub fn into_buffers(self) -> impl Iterator<Item = RecvBuffer> {
+        self.unposted.into_iter().chain(self.rest)
+    }
+}
+
+impl<I> fmt::Debug for PostError<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostError")
+            .field("posted", &self.posted)
+            .field("reason", &self.reason)
+            .field("unposted", &self.unposted.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<I> fmt::Display for PostError<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (after {} posted)", self.reason, self.posted)
+    }
+}
+
+impl<I> std::error::Error for PostError<I> {}
+
+/// A receive of several buffers was not posted; they are here.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct ScatterError {
+    /// Why not.
+    pub reason: PostFailure,
+    /// The buffers.
+    pub buffers: Vec<RecvBuffer>,
+}
+
+impl Receiver {
+    /// Posts a receive for each buffer, with one doorbell for all, and returns how many that were.
+    ///
+    /// The buffers are the device's until their completions have been taken from [`poll`](Self::poll).
+    ///
+    /// # Errors
+    /// [`PostError`] at the first receive that cannot be posted: `posted` are with the device, all others
+    /// come back.
+    pub fn post<I>(
+        &mut self,
+        queue: impl Into<QueueId>,
+        buffers: I,
+    ) -> Result<usize, PostError<I::IntoIter>>
+    where
+        I: IntoIterator<Item = RecvBuffer>,
+    {
+        let mut rest = buffers.into_iter();
+        let mut unposted = Vec::new();
+        match self.post_each(queue.into(), &mut rest, &mut unposted) {
+            (posted, Ok(())) => Ok(posted),
+            (posted, Err(reason)) => Err(PostError { posted, reason, unposted, rest }),
+        }
+    }
+
+    /// Posts until the queue is full or the pool empty, and returns how many receives that were. On the
+    /// direct path an SRQ is also given a buffer for its spare slot, which lets it recycle without writing
+    /// WQEs.
+    pub fn fill(&mut self, queue: impl Into<QueueId>, pool: &BufferPool) -> usize {
+        let queue = queue.into();
+        let mut unposted = Vec::new();
+        let (posted, _) =
+            self.post_each(queue, &mut std::iter::from_fn(|| pool.take()), &mut unposted);
+        self.load(queue, unposted.pop());
+        posted
+    }
+
+    /// Posts one receive whose message is scattered over `buffers` in order.
+    ///
+    /// # Errors
+    /// [`ScatterError`] with the buffers.
+    pub fn post_scatter(
+        &mut self,
+        queue: impl Into<QueueId>,
+        buffers: Vec<RecvBuffer>,
+    ) -> Result<(), ScatterError> {
+        let queue = queue.into();
+        let fail = |reason, buffers| Err(ScatterError { reason, buffers });
+        let Some(max) = self.max_sge(queue) else {
+            return fail(PostFailure::NoQueue, buffers);
+        };
+        if buffers.is_empty() {
+            return fail(PostFailure::NoBuffer, buffers);
+        }
+        if buffers.len() > max {
+            return fail(PostFailure::TooManyBuffers { given: buffers.len(), max }, buffers);
+        }
+        if self.vacant(queue) == 0 {
+            return fail(PostFailure::Full, buffers);
+        }
+        let mut sges = Vec::with_capacity(buffers.len());
+        let resident = match self.books.enter_list(buffers, &mut sges) {
+            Ok(resident) => resident,
+            Err(buffers) => return fail(PostFailure::Foreign, buffers),
+        };
+        // SAFETY: the SGEs are buffers of ours, owned by the queue from now on.
+        let posted = unsafe { self.post_one(queue, resident, &sges) };
+        if let Err(reason) = posted {
+            let mut buffers = Vec::with_capacity(sges.len());
+            self.books.leave(resident, 0, |buffer| buffers.push(buffer));
+            return fail(reason, buffers);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The contract of posting: the SGEs are memory of the receiver's domain that nobody else touches.
+    unsafe fn post_one(
+        &mut self,
+        queue: QueueId,
+        resident: Resident,
+        sges: &[Sge],
+    ) -> Result<(), PostFailure> {
+        let index = self.check(queue).ok_or(PostFailure::NoQueue)?;
+        match &mut self.engine {
+            // SAFETY: the caller's contract.
+            Engine::Direct(direct) => unsafe {
+                match &mut direct.queues[index] {
+                    Ring::Srq(srq) => srq.ring.posting().post(resident, sges),
+                    Ring::Rq(rq) => rq.ring.posting().post(resident, sges),
+                    Ring::Gone => return Err(PostFailure::NoQueue),
+                }
+                .map(drop)
+                .map_err(|error| ring_failure(error, sges.len()))
+            },
+            Engine::Verbs(verbs) => {
+                let queue = &mut verbs.queues[index];
+                queue.add(resident);
+                // Whatever is rejected is this one receive, which the caller has.
+                queue.flush(&self.books, &mut Vec::new()).map(drop).map_err(verbs_failure)
+            }
+        }
+    }
+
+    fn post_each(
+        &mut self,
+        queue: QueueId,
+        buffers: &mut impl Iterator<Item = RecvBuffer>,
+        unposted: &mut Vec<RecvBuffer>,
+    ) -> (usize, Result<(), PostFailure>) {
+        let Some(index) = self.check(queue) else {
+            return (0, Err(PostFailure::NoQueue));
+        };
+        let books = &mut self.books;
+        match &mut self.engine {
+            Engine::Direct(direct) => match &mut direct.queues[index] {
+                Ring::Srq(srq) => {
+                    let mut posting = srq.ring.posting();
+                    // SAFETY: `post_all` passes buffers of ours, owned by the queue from then on.
+                    post_all(books, buffers, unposted, |resident, sge| unsafe {
+                        posting.post(resident, &[sge]).map(drop)
+                    })
+                }
+                Ring::Rq(rq) => {
+                    let mut posting = rq.ring.posting();
+                    // SAFETY: as above.
+                    post_all(books, buffers, unposted, |resident, sge| unsafe {
+                        posting.post(resident, &[sge]).map(drop)
+                    })
+                }
+                Ring::Gone => (0, Err(PostFailure::NoQueue)),
+            },
+            Engine::Verbs(verbs) => post_verbs(&mut verbs.queues[index], books, buffers, unposted),
+        }
+    }
+
+    /// Gives an SRQ that is driven directly a buffer for its spare slot.
+    fn load(&mut self, queue: QueueId, buffer: Option<RecvBuffer>) {
+        let (Some(index), Some(buffer)) = (self.check(queue), buffer) else {
+            return;
+        };
+        let Engine::Direct(direct) = &mut self.engine else {
+            return;
+        };
+        let Ring::Srq(srq) = &mut direct.queues[index] else {
+            return;
+        };
+        let Ok((resident, sge)) = self.books.enter(buffer) else {
+            return;
+        };
+        // SAFETY: a buffer of ours, owned by the queue from now on.
+        if unsafe { srq.ring.load(resident, &[sge]) }.is_err() {
+            self.books.leave(resident, 0, drop);
+        }
+    }
+}
+
+fn post_all(
+    books: &mut Books,
+    buffers: &mut impl Iterator<Item = RecvBuffer>,
+    unposted: &mut Vec<RecvBuffer>,
+    mut post: impl FnMut(Resident, Sge) -> Result<(), RingError>,
+) -> (usize, Result<(), PostFailure>) {
+    let mut posted = 0;
+    for buffer in buffers {
+        let (resident, sge) = match books.enter(buffer) {
+            Ok(entered) => entered,
+            Err(buffer) => {
+                unposted.push(buffer);
+                return (posted, Err(PostFailure::Foreign));
+            }
+        };
+        if let Err(error) = post(resident, sge) {
+            books.leave(resident, 0, |buffer| unposted.push(buffer));
+            return (posted, Err(ring_failure(error, 1)));
+        }
+        posted += 1;
+    }
+    (posted, Ok(()))
+}
+
+fn post_verbs(
+    queue: &mut VerbsQueue,
+    books: &mut Books,
+    buffers: &mut impl Iterator<Item = RecvBuffer>,
+    unposted: &mut Vec<RecvBuffer>,
+) -> (usize, Result<(), PostFailure>) {
+    let mut posted = 0;
+    let mut ended = Ok(());
+    let mut last = None;
+    loop {
+        match buffers.next() {
+            None => break,
+            Some(buffer) if queue.vacant() == 0 => {
+                ended = Err(PostFailure::Full);
+                last = Some(buffer);
+            }
+            Some(buffer) => match books.enter(buffer) {
+                Ok((resident, _)) => queue.add(resident),
+                Err(buffer) => {
+                    ended = Err(PostFailure::Foreign);
+                    last = Some(buffer);
+                }
+            },
+        }
+        if ended.is_err() {
+            break;
+        }
+        if queue.chain_is_full() {
+            let (more, flushed) = flush(queue, books, unposted);
+            posted += more;
+            if flushed.is_err() {
+                return (posted, flushed);
+            }
+        }
+    }
+    let (more, flushed) = flush(queue, books, unposted);
+    unposted.extend(last);
+    (posted + more, flushed.and(ended))
+}
+
+fn flush(
+    queue: &mut VerbsQueue,
+    books: &mut Books,
+    unposted: &mut Vec<RecvBuffer>,
+) -> (usize, Result<(), PostFailure>) {
+    let chained = queue.chained();
+    let mut rejected = Vec::new();
+    let result = queue.flush(books, &mut rejected);
+    let posted = chained - rejected.len();
+    for resident in rejected {
+        books.leave(resident, 0, |buffer| unposted.push(buffer));
+    }
+    (posted, result.map(drop).map_err(verbs_failure))
+}
+
+fn ring_failure(error: RingError, given: usize) -> PostFailure {
+    match error {
+        RingError::Full => PostFailure::Full,
+        RingError::TooManySges => PostFailure::TooManyBuffers { given, max: 0 },
+    }
+}
+
+fn verbs_failure(errno: i32) -> PostFailure {
+    match errno {
+        libc::ENOMEM => PostFailure::Full,
+        errno => PostFailure::Verbs(errno),
+    }
+}

@@ -1,0 +1,222 @@
+//! Which memory a posted WQE describes.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use mlx5_ring::sge::Sge;
+
+use super::parked::Parked;
+use crate::memory::{Pool, RecvBuffer};
+use crate::pd::ProtectionDomain;
+
+/// What a slot remembers of the receive that was posted into it: 16 bytes, so that a message needs one
+/// line of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Resident {
+    /// First byte of the buffer, or the caller's `wr_id`.
+    addr: u64,
+    /// Bytes that the device may write.
+    capacity: u32,
+    owner: u32,
+}
+
+/// `owner` of a receive whose memory is the caller's business.
+const FOREIGN: u32 = u32::MAX;
+/// Bit of `owner` for a receive of several buffers; the rest is the number of its list.
+const LIST: u32 = 1 << 31;
+
+/// Who owns the memory of a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// One buffer of the pool with this number.
+    Pool(u32),
+    /// The list of buffers with this number.
+    List(u32),
+    /// The caller, who posted it through [`as_direct`](crate::Receiver::as_direct).
+    Foreign,
+}
+
+impl Resident {
+    /// For a receive that is posted through the ring itself, with memory of the caller's. Such a receive
+    /// must also be completed through the ring.
+    pub const fn from_wr_id(wr_id: u64) -> Self {
+        Self { addr: wr_id, capacity: 0, owner: FOREIGN }
+    }
+
+    /// What [`from_wr_id`](Self::from_wr_id) was given.
+    pub const fn wr_id(&self) -> u64 {
+        self.addr
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        match self.owner {
+            FOREIGN => Owner::Foreign,
+            owner if owner & LIST != 0 => Owner::List(owner & !LIST),
+            owner => Owner::Pool(owner),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    #[inline(always)]
+    pub(crate) const fn capacity(&self) -> u32 {
+        self.capacity
+    }
+}
+
+/// A buffer as a queue holds it: by number, without a reference count of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) addr: NonNull<u8>,
+    pub(crate) capacity: u32,
+    pub(crate) pool: u32,
+}
+
+impl Piece {
+    /// No buffer, to be overwritten.
+    pub(crate) const NONE: Self = Self { addr: NonNull::dangling(), capacity: 0, pool: 0 };
+
+    /// The buffer of a receive that has one.
+    fn of(resident: &Resident) -> Self {
+        let addr = std::ptr::with_exposed_provenance_mut(resident.addr as usize);
+        Self {
+            addr: NonNull::new(addr).unwrap_or(NonNull::dangling()),
+            capacity: resident.capacity,
+            pool: resident.owner,
+        }
+    }
+}
+
+// SAFETY: an address within a pool that the same books keep alive.
+unsafe impl Send for Piece {}
+
+/// The pools that buffers in the queues came from, and the lists of receives of several buffers.
+pub(crate) struct Books {
+    pd: ProtectionDomain,
+    pools: Vec<Arc<Pool>>,
+    lists: Vec<Vec<Piece>>,
+    free_lists: Vec<u32>,
+}
+
+impl Books {
+    pub(crate) const fn new(pd: ProtectionDomain) -> Self {
+        Self { pd, pools: Vec::new(), lists: Vec::new(), free_lists: Vec::new() }
+    }
+
+    /// The number of a pool of the receiver's domain.
+    fn number(&mut self, pool: &Arc<Pool>) -> Option<u32> {
+        // Few pools, and in nearly every program one.
+        if let Some(i) = self.pools.iter().position(|known| Arc::ptr_eq(known, pool)) {
+            return Some(i as u32);
+        }
+        if !pool.pd().is_same(&self.pd) {
+            return None;
+        }
+        self.pools.push(Arc::clone(pool));
+        Some(self.pools.len() as u32 - 1)
+    }
+
+    /// Enters a buffer that is about to be posted, or gives back one of another domain.
+    pub(crate) fn enter(&mut self, buffer: RecvBuffer) -> Result<(Resident, Sge), RecvBuffer> {
+        let Some(pool) = self.number(buffer.pool()) else {
+            return Err(buffer);
+        };
+        let (addr, capacity) = (buffer.addr(), buffer.capacity() as u32);
+        let (known, _) = buffer.into_parts();
+        let lkey = known.lkey();
+        let addr = addr.as_ptr().expose_provenance() as u64;
+        Ok((Resident { addr, capacity, owner: pool }, Sge { addr, length: capacity, lkey }))
+    }
+
+    /// Enters the buffers of one receive, or gives them back when one is of another domain.
+    pub(crate) fn enter_list(
+        &mut self,
+        buffers: Vec<RecvBuffer>,
+        sges: &mut Vec<Sge>,
+    ) -> Result<Resident, Vec<RecvBuffer>> {
+        if !buffers.iter().all(|buffer| self.number(buffer.pool()).is_some()) {
+            return Err(buffers);
+        }
+        sges.clear();
+        let mut capacity = 0u32;
+        let pieces = buffers
+            .into_iter()
+            .filter_map(|buffer| self.enter(buffer).ok())
+            .map(|(resident, sge)| {
+                sges.push(sge);
+                capacity = capacity.saturating_add(resident.capacity);
+                Piece::of(&resident)
+            })
+            .collect();
+        let list = match self.free_lists.pop() {
+            Some(list) => {
+                self.lists[list as usize] = pieces;
+                list
+            }
+            None => {
+                self.lists.push(pieces);
+                self.lists.len() as u32 - 1
+            }
+        };
+        Ok(Resident { addr: 0, capacity, owner: LIST | list })
+    }
+
+    /// The buffers of a receive, in order; one that is not a list has one.
+    pub(crate) fn pieces<'a>(&'a self, resident: &Resident, single: &'a mut Piece) -> &'a [Piece] {
+        match resident.owner() {
+            Owner::Pool(_) => {
+                *single = Piece::of(resident);
+                std::slice::from_ref(single)
+            }
+            Owner::List(list) => &self.lists[list as usize],
+            Owner::Foreign => &[],
+        }
+    }
+
+    pub(crate) fn lkey(&self, piece: &Piece) -> u32 {
+        self.pools[piece.pool as usize].lkey()
+    }
+
+    fn buffer(&self, piece: &Piece, len: u32) -> RecvBuffer {
+        let pool = &self.pools[piece.pool as usize];
+        RecvBuffer::new(Arc::clone(pool), pool.index(piece.addr), len)
+    }
+
+    /// Keeps the buffers of a receive that the device may still write, until `parked` is told.
+    pub(crate) fn park(&self, resident: &Resident, parked: &Parked) {
+        let mut single = Piece::NONE;
+        for piece in self.pieces(resident, &mut single) {
+            let pool = &self.pools[piece.pool as usize];
+            parked.park(Arc::clone(pool), pool.index(piece.addr));
+        }
+    }
+
+    /// Takes the buffers of a receive out; `len` bytes were received into them.
+    pub(crate) fn leave(
+        &mut self,
+        resident: Resident,
+        mut len: u32,
+        mut each: impl FnMut(RecvBuffer),
+    ) {
+        let mut give = |books: &Self, piece: &Piece| {
+            let part = len.min(piece.capacity);
+            len -= part;
+            each(books.buffer(piece, part));
+        };
+        match resident.owner() {
+            Owner::Pool(_) => {
+                let piece = Piece::of(&resident);
+                give(self, &piece);
+            }
+            Owner::List(list) => {
+                let pieces = std::mem::take(&mut self.lists[list as usize]);
+                pieces.iter().for_each(|piece| give(self, piece));
+                self.free_lists.push(list);
+            }
+            Owner::Foreign => {}
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Shared receive queue, the control object.
+
+use std::ptr;
+
+use rdma_core_sys as sys;
+
+use super::config::SrqConfig;
+use super::parked::Parked;
+use crate::error::{Error, Result};
+use crate::owner::warn_leak;
+use crate::pd::ProtectionDomain;
+
+/// An SRQ of libibverbs. What posts to it is elsewhere: the ring on the direct path,
+/// `ibv_post_srq_recv` on the verbs path.
+pub(crate) struct Srq {
+    srq: *mut sys::ibv_srq,
+    pd: ProtectionDomain,
+    parked: Parked,
+    destroys: bool,
+}
+
+// SAFETY: the handle is shared for creating and destroying QPs only; one owner posts.
+unsafe impl Send for Srq {}
+// SAFETY: as above.
+unsafe impl Sync for Srq {}
+
+impl Srq {
+    pub(crate) fn create(pd: &ProtectionDomain, config: &SrqConfig) -> Result<Self> {
+        let attr = pd.context().attr();
+        Error::check_range("max_wr", config.max_wr.into(), 1, attr.max_srq_wr.max(0) as u64)?;
+        Error::check_range("max_sge", config.max_sge.into(), 1, attr.max_srq_sge.max(0) as u64)?;
+        let mut init = sys::ibv_srq_init_attr::default();
+        init.attr.max_wr = config.max_wr;
+        init.attr.max_sge = config.max_sge;
+        // SAFETY: a live domain and an initialised structure.
+        let srq = unsafe { sys::ibv_create_srq(pd.as_raw(), &mut init) };
+        if srq.is_null() {
+            return Err(Error::last_os("ibv_create_srq", pd.context().name()));
+        }
+        Ok(Self { srq, pd: pd.clone(), parked: Parked::default(), destroys: true })
+    }
+
+    /// An SRQ that the caller made and will destroy.
+    ///
+    /// # Safety
+    /// `srq` belongs to `pd` and lives for as long as the value.
+    pub(crate) unsafe fn from_raw(pd: &ProtectionDomain, srq: *mut sys::ibv_srq) -> Self {
+        Self { srq, pd: pd.clone(), parked: Parked::default(), destroys: false }
+    }
+
+    pub(crate) const fn as_raw(&self) -> *mut sys::ibv_srq {
+        self.srq
+    }
+
+    pub(crate) const fn parked(&self) -> &Parked {
+        &self.parked
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        if !self.destroys || !self.pd.context().owner().is_this_process() {
+            return;
+        }
+        // SAFETY: created by us, destroyed once, and every QP that uses it held this value.
+        let errno = unsafe { sys::ibv_destroy_srq(self.srq) };
+        if errno != 0 {
+            warn_leak("ibv_destroy_srq", errno);
+            return;
+        }
+        self.srq = ptr::null_mut();
+        self.parked.release();
+    }
+}

@@ -1,0 +1,266 @@
+//! The verbs path: the same queues through libibverbs.
+
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+
+use super::resident::{Books, Piece, Resident};
+use super::srq::Srq;
+use crate::cq::Cq;
+use crate::qp::Qp;
+
+/// Receives posted with one call.
+const CHAIN: usize = 64;
+/// Completions taken with one call.
+const POLLED: usize = 32;
+
+/// Everything a receiver drives through verbs.
+pub(crate) struct Verbs {
+    cq: Arc<Cq>,
+    pub(crate) queues: Vec<VerbsQueue>,
+    pub(crate) polled: Polled,
+}
+
+/// Completions that `ibv_poll_cq` has returned and nobody has seen.
+pub(crate) struct Polled {
+    waiting: VecDeque<sys::ibv_wc>,
+    fetched: Box<[sys::ibv_wc; POLLED]>,
+}
+
+/// What receives are posted to.
+#[derive(Clone)]
+pub(crate) enum Object {
+    Srq(Arc<Srq>),
+    Rq(Arc<Qp>),
+    /// Destroyed; its index is not used again.
+    Gone,
+}
+
+pub(crate) struct VerbsQueue {
+    pub(crate) object: Object,
+    index: u32,
+    max_sge: u32,
+    /// What was posted under a slot number, which is the lower half of its `wr_id`.
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots written to the chain and not posted yet.
+    chain: Vec<u32>,
+    wrs: Vec<sys::ibv_recv_wr>,
+    sges: Vec<sys::ibv_sge>,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    resident: Option<Resident>,
+    posted: bool,
+}
+
+// SAFETY: the work requests point into the vectors beside them, only during a call.
+unsafe impl Send for VerbsQueue {}
+// SAFETY: `ibv_wc` is plain data.
+unsafe impl Send for Polled {}
+
+impl Verbs {
+    pub(crate) fn new(cq: Arc<Cq>) -> Self {
+        let polled = Polled {
+            waiting: VecDeque::with_capacity(POLLED),
+            fetched: Box::new([sys::ibv_wc::default(); POLLED]),
+        };
+        Self { cq, queues: Vec::new(), polled }
+    }
+
+    pub(crate) fn add(&mut self, object: Object, capacity: u32, max_sge: u32) -> u32 {
+        let index = self.queues.len() as u32;
+        self.queues.push(VerbsQueue {
+            object,
+            index,
+            max_sge,
+            slots: vec![Slot { resident: None, posted: false }; capacity as usize],
+            free: (0..capacity).rev().collect(),
+            chain: Vec::with_capacity(CHAIN),
+            wrs: Vec::with_capacity(CHAIN),
+            sges: Vec::with_capacity(CHAIN * max_sge as usize),
+        });
+        index
+    }
+
+    /// The next completion; asks the device when all that it gave have been seen.
+    pub(crate) fn next(&mut self) -> Option<sys::ibv_wc> {
+        if self.polled.waiting.is_empty() {
+            self.fetch();
+        }
+        self.polled.waiting.pop_front()
+    }
+
+    fn fetch(&mut self) -> usize {
+        let Polled { waiting, fetched } = &mut self.polled;
+        // SAFETY: a live CQ that nobody else polls, and room for as many completions.
+        let got =
+            unsafe { sys::ibv_poll_cq(self.cq.as_raw(), POLLED as i32, fetched.as_mut_ptr()) };
+        // A negative number means that the CQ is broken; its asynchronous event says so.
+        let got = usize::try_from(got).unwrap_or(0).min(POLLED);
+        waiting.extend(&fetched[..got]);
+        got
+    }
+
+    /// Takes out everything that has arrived.
+    pub(crate) fn fetch_all(&mut self) {
+        while self.fetch() > 0 {}
+    }
+
+    /// Forgets completions of a QP that was reset, and puts the slots of an SRQ that they name into its
+    /// chain. Those of its own queue are taken back with the rest of it.
+    pub(crate) fn purge(&mut self, qp_num: u32) {
+        let queues = &mut self.queues;
+        self.polled.waiting.retain(|wc| {
+            if wc.qp_num != qp_num {
+                return true;
+            }
+            let queue = queues.get_mut((wc.wr_id >> 32) as usize).filter(|queue| queue.is_shared());
+            if let Some(queue) = queue {
+                if let Some((slot, _)) = queue.complete(wc.wr_id) {
+                    queue.recycle(slot);
+                }
+            }
+            false
+        });
+    }
+}
+
+impl VerbsQueue {
+    pub(crate) const fn is_shared(&self) -> bool {
+        matches!(self.object, Object::Srq(_))
+    }
+
+    pub(crate) const fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Receives that can be posted now.
+    pub(crate) fn vacant(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Receives in the chain.
+    pub(crate) fn chained(&self) -> usize {
+        self.chain.len()
+    }
+
+    /// Whether the chain should be posted before more is added.
+    pub(crate) fn chain_is_full(&self) -> bool {
+        self.chain.len() == CHAIN
+    }
+
+    /// Adds a receive to the chain; the caller has checked that a slot is free and the chain not full.
+    pub(crate) fn add(&mut self, resident: Resident) {
+        if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize].resident = Some(resident);
+            self.chain.push(slot);
+        }
+    }
+
+    /// The completion of `wr_id`: its slot and what was posted, or `None` when it cannot be true.
+    pub(crate) fn complete(&mut self, wr_id: u64) -> Option<(u32, Resident)> {
+        let slot = self.slots.get_mut(wr_id as u32 as usize)?;
+        let resident = slot.resident?;
+        if !std::mem::take(&mut slot.posted) {
+            return None;
+        }
+        Some((wr_id as u32, resident))
+    }
+
+    /// Gives a completed slot back without its buffer.
+    pub(crate) fn release(&mut self, slot: u32) {
+        self.slots[slot as usize].resident = None;
+        self.free.push(slot);
+    }
+
+    /// Gives a completed slot back with its buffer, to be posted with the chain.
+    pub(crate) fn recycle(&mut self, slot: u32) {
+        self.chain.push(slot);
+    }
+
+    /// Posts the chain. What the device did not take comes back in `rejected`, and the error is the number
+    /// that the call returned.
+    pub(crate) fn flush(
+        &mut self,
+        books: &Books,
+        rejected: &mut Vec<Resident>,
+    ) -> Result<usize, i32> {
+        if self.chain.is_empty() {
+            return Ok(0);
+        }
+        self.wrs.clear();
+        self.sges.clear();
+        for &slot in &self.chain {
+            let resident = self.slots[slot as usize].resident.as_ref();
+            let mut single = Piece::NONE;
+            let first = self.sges.len();
+            for piece in resident.map_or(&[][..], |r| books.pieces(r, &mut single)) {
+                self.sges.push(sys::ibv_sge {
+                    addr: piece.addr.as_ptr().expose_provenance() as u64,
+                    length: piece.capacity,
+                    lkey: books.lkey(piece),
+                });
+            }
+            self.wrs.push(sys::ibv_recv_wr {
+                wr_id: u64::from(self.index) << 32 | u64::from(slot),
+                next: ptr::null_mut(),
+                // The vector never grows beyond the capacity that it was made with.
+                sg_list: self.sges.as_mut_ptr().wrapping_add(first),
+                num_sge: (self.sges.len() - first) as i32,
+            });
+        }
+        let start = self.wrs.as_mut_ptr();
+        for i in 1..self.wrs.len() {
+            self.wrs[i - 1].next = start.wrapping_add(i);
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: live objects; the chain and its SGEs are in vectors that do not change during the
+        // call; the memory is registered, and owned by the queue until its completion.
+        let errno = unsafe {
+            match &self.object {
+                Object::Srq(srq) => sys::ibv_post_srq_recv(srq.as_raw(), start, &mut bad),
+                Object::Rq(qp) => sys::ibv_post_recv(qp.as_raw(), start, &mut bad),
+                Object::Gone => libc::EINVAL,
+            }
+        };
+        let posted = if errno == 0 {
+            self.chain.len()
+        } else {
+            let offset =
+                (bad as usize).wrapping_sub(start as usize) / size_of::<sys::ibv_recv_wr>();
+            if bad.is_null() { 0 } else { offset.min(self.chain.len()) }
+        };
+        for &slot in &self.chain[..posted] {
+            self.slots[slot as usize].posted = true;
+        }
+        for &slot in &self.chain[posted..] {
+            if let Some(resident) = self.slots[slot as usize].resident.take() {
+                rejected.push(resident);
+            }
+            self.free.push(slot);
+        }
+        self.chain.clear();
+        if errno == 0 { Ok(posted) } else { Err(errno) }
+    }
+
+    /// Takes every receive back: the queue was reset or destroyed.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(Resident)) {
+        self.chain.clear();
+        self.free.clear();
+        for (i, slot) in self.slots.iter_mut().enumerate().rev() {
+            if let Some(resident) = slot.resident.take() {
+                each(resident);
+            }
+            slot.posted = false;
+            self.free.push(i as u32);
+        }
+    }
+}
