@@ -1,0 +1,188 @@
+//! Where a queue pair is, and how packets get there.
+
+use rdma_core_sys as sys;
+
+use super::config::QpConfig;
+use super::mtu::Mtu;
+use crate::context::Context;
+use crate::error::{Error, Result};
+
+/// `IBV_LINK_LAYER_ETHERNET`, which the header keeps in an enumeration without a name.
+const LINK_LAYER_ETHERNET: u8 = 2;
+
+/// Largest number of a queue pair, and largest PSN.
+pub(crate) const MAX_24_BITS: u32 = 0xff_ffff;
+
+/// What a peer needs to know of a queue pair in order to connect to it.
+///
+/// [`connect_over`](crate::QueuePair::connect_over) exchanges it; a program with a way of its own builds
+/// it from what it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAddress {
+    /// LID of the port; 0 on Ethernet.
+    pub lid: u16,
+    /// GID of the port; all zero when packets carry no GRH.
+    pub gid: [u8; 16],
+    /// Number of the queue pair, 24 bits.
+    pub qpn: u32,
+    /// PSN of the first packet it sends, 24 bits.
+    pub psn: u32,
+    /// Largest MTU it takes.
+    pub mtu: Mtu,
+}
+
+/// This side of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Local {
+    pub(super) lid: u16,
+    pub(super) gid: [u8; 16],
+    /// The least of the port's and the configured one.
+    pub(super) mtu: Mtu,
+    sgid_index: u8,
+    needs_grh: bool,
+}
+
+/// How packets find the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// By LID.
+    Lid,
+    /// By GID, with a GRH.
+    Global { sgid_index: u8 },
+}
+
+impl Local {
+    pub(super) fn query(context: &Context, config: &QpConfig) -> Result<Self> {
+        let QpConfig { port, gid_index, .. } = *config;
+        let attr = context.query_port(port)?;
+        let ethernet = attr.link_layer == LINK_LAYER_ETHERNET;
+        let needs_grh = ethernet || attr.flags & sys::IBV_QPF_GRH_REQUIRED != 0;
+        let entries = attr.gid_tbl_len.clamp(0, 256) as u64;
+        if let Some(index) = gid_index {
+            Error::check_range("gid_index", index.into(), 0, entries.saturating_sub(1))?;
+        }
+        let sgid_index = match gid_index {
+            Some(index) => index,
+            None if ethernet => choose_gid(&gid_table(context), port),
+            None => 0,
+        };
+        let gid = if needs_grh || gid_index.is_some() {
+            context.query_gid(port, sgid_index)?
+        } else {
+            [0; 16]
+        };
+        // A port that is down may report none.
+        let mtu = Mtu::from_raw(attr.active_mtu).unwrap_or(Mtu::Mtu256);
+        let mtu = config.mtu.map_or(mtu, |most| most.min(mtu));
+        Ok(Self { lid: attr.lid, gid, mtu, sgid_index, needs_grh })
+    }
+
+    /// How to reach `peer`.
+    pub(super) fn route(&self, peer: &QpAddress) -> Result<Route> {
+        Error::check_range("qpn of the peer", peer.qpn.into(), 0, MAX_24_BITS.into())?;
+        Error::check_range("psn of the peer", peer.psn.into(), 0, MAX_24_BITS.into())?;
+        if peer.gid != [0; 16] {
+            return Ok(Route::Global { sgid_index: self.sgid_index });
+        }
+        if self.needs_grh {
+            return Err(Error::Handshake(
+                "it has no GID, and this port reaches others by GID only".to_owned(),
+            ));
+        }
+        if peer.lid == 0 {
+            return Err(Error::Handshake("it has neither LID nor GID: is its port up?".to_owned()));
+        }
+        Ok(Route::Lid)
+    }
+}
+
+/// All GIDs of a device; none when the system cannot tell their types.
+fn gid_table(context: &Context) -> Vec<sys::ibv_gid_entry> {
+    let mut entries = vec![sys::ibv_gid_entry::default(); 256];
+    // SAFETY: an open context and an array of that many entries.
+    let count = unsafe {
+        sys::ibv_query_gid_table(context.as_raw(), entries.as_mut_ptr(), entries.len(), 0)
+    };
+    entries.truncate(count.max(0) as usize);
+    entries
+}
+
+/// The entry that an Ethernet port uses unless told otherwise: RoCE v2 can be routed, and switches
+/// handle it better over IPv4 than over a link-local address.
+fn choose_gid(entries: &[sys::ibv_gid_entry], port: u8) -> u8 {
+    let v2 = || {
+        entries.iter().filter(|entry| {
+            entry.port_num == port.into()
+                && entry.gid_type == sys::IBV_GID_TYPE_ROCE_V2
+                && entry.gid_index <= u8::MAX.into()
+        })
+    };
+    let ipv4 = v2().find(|entry| {
+        // SAFETY: every bit pattern is a GID in raw form.
+        let raw = unsafe { entry.gid.raw };
+        raw[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]
+    });
+    ipv4.or_else(|| v2().next()).map_or(0, |entry| entry.gid_index as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK_LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1];
+    const IPV4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1];
+
+    fn entry(index: u32, port: u32, gid_type: u32, raw: [u8; 16]) -> sys::ibv_gid_entry {
+        sys::ibv_gid_entry {
+            gid: sys::ibv_gid { raw },
+            gid_index: index,
+            port_num: port,
+            gid_type,
+            ndev_ifindex: 0,
+        }
+    }
+
+    #[test]
+    fn an_ethernet_port_prefers_a_roce_v2_gid_of_an_ipv4_address() {
+        const V1: u32 = sys::IBV_GID_TYPE_ROCE_V1;
+        const V2: u32 = sys::IBV_GID_TYPE_ROCE_V2;
+        let table = [
+            entry(0, 1, V1, LINK_LOCAL),
+            entry(1, 1, V2, LINK_LOCAL),
+            entry(2, 1, V1, IPV4),
+            entry(3, 1, V2, IPV4),
+            entry(5, 2, V2, IPV4),
+        ];
+        assert_eq!(choose_gid(&table, 1), 3);
+        assert_eq!(choose_gid(&table[..3], 1), 1);
+        assert_eq!(choose_gid(&table[..1], 1), 0);
+        assert_eq!(choose_gid(&table, 2), 5);
+        assert_eq!(choose_gid(&[], 1), 0);
+    }
+
+    fn local(needs_grh: bool) -> Local {
+        Local { lid: 1, gid: [0; 16], mtu: Mtu::Mtu4096, sgid_index: 4, needs_grh }
+    }
+
+    fn peer(lid: u16, gid: [u8; 16]) -> QpAddress {
+        QpAddress { lid, gid, qpn: 0x11, psn: 0, mtu: Mtu::Mtu1024 }
+    }
+
+    #[test]
+    fn a_gid_is_used_when_there_is_one_and_demanded_where_lids_do_not_work() {
+        assert_eq!(local(false).route(&peer(7, [0; 16])).unwrap(), Route::Lid);
+        let global = Route::Global { sgid_index: 4 };
+        assert_eq!(local(false).route(&peer(7, IPV4)).unwrap(), global);
+        assert_eq!(local(true).route(&peer(0, IPV4)).unwrap(), global);
+        assert!(matches!(local(true).route(&peer(7, [0; 16])), Err(Error::Handshake(_))));
+        assert!(matches!(local(false).route(&peer(0, [0; 16])), Err(Error::Handshake(_))));
+    }
+
+    #[test]
+    fn numbers_beyond_24_bits_are_refused() {
+        let out = |peer| matches!(local(false).route(&peer), Err(Error::OutOfRange { .. }));
+        assert!(out(QpAddress { qpn: 1 << 24, ..peer(7, IPV4) }));
+        assert!(out(QpAddress { psn: 1 << 24, ..peer(7, IPV4) }));
+        assert!(!out(QpAddress { qpn: 0xff_ffff, psn: 0xff_ffff, ..peer(7, IPV4) }));
+    }
+}

@@ -1,0 +1,214 @@
+//! What a queue pair should be like.
+
+use rdma_core_sys as sys;
+
+use super::mtu::Mtu;
+use crate::error::{Error, Result};
+use crate::receiver::SrqId;
+
+/// What a queue pair should be like.
+///
+/// ```
+/// use doorbell::{Mtu, QpConfig};
+///
+/// let config = QpConfig::rc().receives(512, 2).sends(64).max_inline(64).mtu(Mtu::Mtu1024);
+/// ```
+#[derive(Clone, Debug)]
+pub struct QpConfig {
+    pub(crate) qp_type: sys::ibv_qp_type,
+    receives: Receives,
+    pub(crate) max_send_wr: u32,
+    pub(crate) max_inline: u32,
+    pub(crate) port: u8,
+    pub(crate) gid_index: Option<u8>,
+    pub(crate) mtu: Option<Mtu>,
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+}
+
+/// Where a queue pair takes its receives from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receives {
+    /// A receive queue of its own.
+    Own { max_wr: u32, max_sge: u32 },
+    /// A shared one. The queue pair then has none of its own.
+    Shared(SrqId),
+}
+
+impl QpConfig {
+    /// A reliable connection on port 1, with 128 receives of one buffer and 128 sends, that waits for
+    /// receives of the peer without end.
+    pub const fn rc() -> Self {
+        Self {
+            qp_type: sys::IBV_QPT_RC,
+            receives: Receives::Own { max_wr: 128, max_sge: 1 },
+            max_send_wr: 128,
+            max_inline: 0,
+            port: 1,
+            gid_index: None,
+            mtu: None,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+        }
+    }
+
+    /// Takes receives from a shared receive queue instead of one of its own.
+    pub const fn srq(mut self, srq: SrqId) -> Self {
+        self.receives = Receives::Shared(srq);
+        self
+    }
+
+    /// A receive queue of its own, for `max_wr` outstanding receives of up to `max_sge` buffers. The
+    /// driver may round up.
+    pub const fn receives(mut self, max_wr: u32, max_sge: u32) -> Self {
+        self.receives = Receives::Own { max_wr, max_sge };
+        self
+    }
+
+    /// Sends that can be outstanding.
+    pub const fn sends(mut self, max_wr: u32) -> Self {
+        self.max_send_wr = max_wr;
+        self
+    }
+
+    /// Bytes that [`QueuePair::send_inline`](crate::QueuePair::send_inline) takes. The driver may round up.
+    pub const fn max_inline(mut self, bytes: u32) -> Self {
+        self.max_inline = bytes;
+        self
+    }
+
+    /// Port of the device, counted from 1.
+    pub const fn port(mut self, port: u8) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Entry of the port's GID table that is this side's address, and packets with a GRH.
+    ///
+    /// Without it an InfiniBand port uses LIDs, and an Ethernet port (RoCE) its first RoCE v2 entry for
+    /// an IPv4 address, else its first RoCE v2 entry, else entry 0.
+    pub const fn gid_index(mut self, index: u8) -> Self {
+        self.gid_index = Some(index);
+        self
+    }
+
+    /// Largest path MTU. The least of this, the MTU of the port and that of the peer is used.
+    pub const fn mtu(mut self, mtu: Mtu) -> Self {
+        self.mtu = Some(mtu);
+        self
+    }
+
+    /// How long an acknowledgement may take: 4.096 µs · 2^`timeout`, at most 31; 0 is for ever.
+    /// 14 by default, about 67 ms.
+    pub const fn timeout(mut self, timeout: u8) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How often a packet is sent again before the connection fails, at most 7, the default.
+    pub const fn retry_cnt(mut self, retries: u8) -> Self {
+        self.retry_cnt = retries;
+        self
+    }
+
+    /// How often a message is sent again when the peer has no receive posted; 7, the default, is
+    /// without end.
+    pub const fn rnr_retry(mut self, retries: u8) -> Self {
+        self.rnr_retry = retries;
+        self
+    }
+
+    /// How long the peer should wait when no receive is posted here, as the code of the InfiniBand
+    /// specification (`ibv_modify_qp(3)`), at most 31. 12 by default, 0.64 ms.
+    pub const fn min_rnr_timer(mut self, code: u8) -> Self {
+        self.min_rnr_timer = code;
+        self
+    }
+
+    /// The shared receive queue, if it is to use one.
+    pub(crate) const fn shared(&self) -> Option<SrqId> {
+        match self.receives {
+            Receives::Own { .. } => None,
+            Receives::Shared(srq) => Some(srq),
+        }
+    }
+
+    /// Receives of its own receive queue.
+    pub(crate) const fn max_recv_wr(&self) -> u32 {
+        match self.receives {
+            Receives::Own { max_wr, .. } => max_wr,
+            Receives::Shared(_) => 0,
+        }
+    }
+
+    /// Buffers of one receive of its own receive queue.
+    pub(crate) const fn max_recv_sge(&self) -> u32 {
+        match self.receives {
+            Receives::Own { max_sge, .. } => max_sge,
+            Receives::Shared(_) => 0,
+        }
+    }
+
+    /// Checks what can be checked against the device before anything is made.
+    pub(crate) fn check(&self, attr: &sys::ibv_device_attr) -> Result<()> {
+        let max_wr = attr.max_qp_wr.max(0) as u64;
+        let max_sge = attr.max_sge.max(0) as u64;
+        if let Receives::Own { max_wr: wr, max_sge: sge } = self.receives {
+            Error::check_range("max_wr of receives", wr.into(), 1, max_wr)?;
+            Error::check_range("max_sge of receives", sge.into(), 1, max_sge)?;
+        }
+        Error::check_range("max_wr of sends", self.max_send_wr.into(), 1, max_wr)?;
+        Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
+        Error::check_range("timeout", self.timeout.into(), 0, 31)?;
+        Error::check_range("retry_cnt", self.retry_cnt.into(), 0, 7)?;
+        Error::check_range("rnr_retry", self.rnr_retry.into(), 0, 7)?;
+        Error::check_range("min_rnr_timer", self.min_rnr_timer.into(), 0, 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr() -> sys::ibv_device_attr {
+        sys::ibv_device_attr {
+            max_qp_wr: 1024,
+            max_sge: 30,
+            phys_port_cnt: 2,
+            ..Default::default()
+        }
+    }
+
+    fn refused(config: QpConfig) -> &'static str {
+        match config.check(&attr()) {
+            Err(Error::OutOfRange { what, .. }) => what,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn sizes_are_from_one_to_what_the_device_can_do() {
+        assert!(QpConfig::rc().check(&attr()).is_ok());
+        assert!(QpConfig::rc().receives(1024, 30).sends(1024).port(2).check(&attr()).is_ok());
+        assert_eq!(refused(QpConfig::rc().receives(0, 1)), "max_wr of receives");
+        assert_eq!(refused(QpConfig::rc().receives(1025, 1)), "max_wr of receives");
+        assert_eq!(refused(QpConfig::rc().receives(1, 0)), "max_sge of receives");
+        assert_eq!(refused(QpConfig::rc().receives(1, 31)), "max_sge of receives");
+        assert_eq!(refused(QpConfig::rc().sends(0)), "max_wr of sends");
+        assert_eq!(refused(QpConfig::rc().sends(1025)), "max_wr of sends");
+        assert_eq!(refused(QpConfig::rc().port(0)), "port");
+        assert_eq!(refused(QpConfig::rc().port(3)), "port");
+    }
+
+    #[test]
+    fn values_that_the_wire_cannot_carry_are_refused() {
+        assert_eq!(refused(QpConfig::rc().timeout(32)), "timeout");
+        assert_eq!(refused(QpConfig::rc().retry_cnt(8)), "retry_cnt");
+        assert_eq!(refused(QpConfig::rc().rnr_retry(8)), "rnr_retry");
+        assert_eq!(refused(QpConfig::rc().min_rnr_timer(32)), "min_rnr_timer");
+    }
+}

@@ -1,0 +1,249 @@
+//! Queue pairs: connecting them, and sending.
+
+mod address;
+mod config;
+mod mtu;
+mod object;
+mod outstanding;
+mod send;
+mod state;
+mod transition;
+
+use std::fmt;
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+use sys::Mlx5dv;
+
+use self::address::{Local, MAX_24_BITS};
+use self::outstanding::Sends;
+use crate::cq::Cq;
+use crate::error::{Error, Result};
+use crate::pd::ProtectionDomain;
+use crate::receiver::{RqId, Srq, SrqId};
+
+pub use address::QpAddress;
+pub use config::QpConfig;
+pub use mtu::Mtu;
+pub use send::{NotSent, SendCompletion, SendError};
+pub use state::QpState;
+
+pub(crate) use object::Qp;
+
+/// One end of a connection: it sends from here, and receives through the
+/// [`Receiver`](crate::Receiver) that made it.
+///
+/// A new queue pair is in the INIT state: receives can be posted to it, and should be before it is
+/// connected. On an mlx5 device that is driven directly it is made without scatter to CQE, with which
+/// the device would put short payloads into the CQE, over the source QP and the SLID, for software to
+/// copy from there.
+///
+/// Dropping it disconnects. A buffer whose send has not completed goes back to its pool when the queue
+/// pair has been destroyed.
+pub struct QueuePair {
+    qp: Arc<Qp>,
+    config: QpConfig,
+    psn: u32,
+    sends: Sends,
+    max_msg_size: u32,
+    receive_queue: Option<RqId>,
+}
+
+impl QueuePair {
+    /// Makes a queue pair and takes it to INIT. With an SRQ it has no receive queue of its own,
+    /// whatever the configuration says.
+    pub(crate) fn create(
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        recv_cq: Arc<Cq>,
+        srq: Option<Arc<Srq>>,
+        mlx5dv: Option<&'static Mlx5dv>,
+    ) -> Result<Self> {
+        let qp = Qp::create(pd, config, recv_cq, srq, mlx5dv)?;
+        let limit = config.max_send_wr;
+        let mut this = Self::new(qp, config, limit, random_psn()?)?;
+        this.modify_to_init()?;
+        Ok(this)
+    }
+
+    /// A queue pair that the caller made and will destroy. Sizes in `config` do not matter; what it
+    /// says about the connection is what [`connect`](Self::connect) uses, if the queue pair is not
+    /// connected yet. One in the RESET state is taken to INIT.
+    ///
+    /// # Safety
+    /// - `qp` belongs to `pd`, receives on `recv_cq` and `srq`, and stays alive for as long as the value.
+    /// - Nobody else posts to it or changes its state.
+    /// - No send of it is outstanding, and its send CQ is used by nothing else: neither polled by others
+    ///   nor the CQ of other queues.
+    pub(crate) unsafe fn from_raw(
+        pd: &ProtectionDomain,
+        qp: *mut sys::ibv_qp,
+        config: &QpConfig,
+        recv_cq: Arc<Cq>,
+        srq: Option<Arc<Srq>>,
+    ) -> Result<Self> {
+        // SAFETY: forwarded.
+        let (qp, attr) = unsafe { Qp::from_raw(pd, qp, recv_cq, srq)? };
+        let mut config = config.clone();
+        let reset = qp.known_state() == QpState::Reset;
+        if !reset {
+            config.port = attr.port_num;
+        }
+        let limit = qp.cap().max_send_wr.min(qp.send_cq().capacity());
+        let psn = if qp.known_state() == QpState::Rts { attr.sq_psn } else { random_psn()? };
+        let mut this = Self::new(qp, &config, limit, psn)?;
+        if reset {
+            this.modify_to_init()?;
+        }
+        Ok(this)
+    }
+
+    fn new(qp: Qp, config: &QpConfig, limit: u32, psn: u32) -> Result<Self> {
+        let port = qp.pd().context().query_port(config.port)?;
+        Ok(Self {
+            qp: Arc::new(qp),
+            config: config.clone(),
+            psn,
+            sends: Sends::new(limit),
+            max_msg_size: port.max_msg_sz,
+            receive_queue: None,
+        })
+    }
+
+    /// Number of the queue pair.
+    pub fn qp_num(&self) -> u32 {
+        self.qp.qp_num()
+    }
+
+    /// Its own receive queue, for posting; `None` when it takes receives from a shared one.
+    pub fn receive_queue(&self) -> Option<RqId> {
+        self.receive_queue
+    }
+
+    /// The shared receive queue that it takes receives from.
+    pub(crate) fn shared(&self) -> Option<SrqId> {
+        self.config.shared()
+    }
+
+    pub(crate) fn set_receive_queue(&mut self, queue: RqId) {
+        self.receive_queue = Some(queue);
+    }
+
+    /// What a peer needs to know in order to [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] when the port cannot be queried, [`Error::OutOfRange`] when it has no GID of
+    /// that index.
+    pub fn address(&self) -> Result<QpAddress> {
+        let Local { lid, gid, mtu, .. } = self.local()?;
+        Ok(QpAddress { lid, gid, qpn: self.qp_num(), psn: self.psn, mtu })
+    }
+
+    fn local(&self) -> Result<Local> {
+        Local::query(self.qp.pd().context(), &self.config)
+    }
+
+    /// Connects to the queue pair at `peer`, which has to connect to this one: INIT to RTR to RTS.
+    /// Packets carry a GRH when the peer has a GID. The path MTU is the lesser of both sides'.
+    ///
+    /// What this side sends before the peer is connected too is sent again after a time-out; see
+    /// [`connect_over`](Self::connect_over), which waits for the peer.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when the queue pair is not in INIT; [`Error::OutOfRange`] and
+    /// [`Error::Handshake`] when the address cannot be one; [`Error::Verbs`] when the device refuses, and
+    /// the queue pair has to be reset.
+    pub fn connect(&mut self, peer: &QpAddress) -> Result<()> {
+        if self.qp.known_state() != QpState::Init {
+            return Err(Error::Unsupported {
+                operation: "connect",
+                when: "unless the queue pair is new or was reset",
+            });
+        }
+        let local = self.local()?;
+        let (route, mtu) = (local.route(peer)?, local.mtu.min(peer.mtu));
+        let (mut attr, mask) = transition::rtr(&self.config, route, mtu, peer);
+        self.qp.modify(&mut attr, mask)?;
+        let (mut attr, mask) = transition::rts(&self.config, self.psn);
+        self.qp.modify(&mut attr, mask)
+    }
+
+    /// Disconnects: what is posted comes back flushed, here and in the receiver.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn to_error(&self) -> Result<()> {
+        self.qp.modify_state(QpState::Error)
+    }
+
+    /// To RESET. Outstanding sends are over, and [`poll_send`](Self::poll_send) gives their buffers back
+    /// as flushed. The doorbell records are zero; receives that were posted are forgotten by the device,
+    /// and their CQEs may still be in the CQ.
+    pub(crate) fn modify_to_reset(&mut self) -> Result<()> {
+        let psn = random_psn()?;
+        self.qp.modify_state(QpState::Reset)?;
+        self.sends.give_up();
+        self.psn = psn;
+        Ok(())
+    }
+
+    /// From RESET to INIT, in which receives can be posted.
+    pub(crate) fn modify_to_init(&mut self) -> Result<()> {
+        let (mut attr, mask) = transition::init(&self.config);
+        self.qp.modify(&mut attr, mask)
+    }
+
+    /// State, as the driver reports it.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn state(&self) -> Result<QpState> {
+        let (attr, _) = self.qp.query(sys::IBV_QP_STATE)?;
+        Ok(QpState::from_raw(attr.qp_state))
+    }
+
+    /// The handle of libibverbs.
+    pub fn as_raw(&self) -> *mut sys::ibv_qp {
+        self.qp.as_raw()
+    }
+
+    pub(crate) fn object(&self) -> Arc<Qp> {
+        Arc::clone(&self.qp)
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        for buffer in self.sends.drain() {
+            let (pool, index) = buffer.into_parts();
+            self.qp.parked().park(pool, index);
+        }
+        // If the receiver still holds it, its destruction has to wait, but the connection ends now. That
+        // it fails means only that the peer learns it later.
+        let connected = !matches!(self.qp.known_state(), QpState::Reset | QpState::Error);
+        if connected && Arc::strong_count(&self.qp) > 1 && self.qp.is_ours() {
+            let _ = self.to_error();
+        }
+    }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("qp_num", &self.qp_num())
+            .field("state", &self.qp.known_state())
+            .field("sends_outstanding", &self.sends_outstanding())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A first PSN: a random one keeps packets of an earlier connection from being taken for this one's.
+fn random_psn() -> Result<u32> {
+    let mut psn = [0; 4];
+    // SAFETY: an array of four bytes.
+    let count = unsafe { libc::getrandom(psn.as_mut_ptr().cast(), psn.len(), 0) };
+    if count != psn.len() as isize {
+        return Err(Error::last_os("getrandom", "the system"));
+    }
+    Ok(u32::from_ne_bytes(psn) & MAX_24_BITS)
+}

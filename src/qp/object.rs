@@ -1,0 +1,250 @@
+//! Queue pair, the control object.
+
+use std::mem::ManuallyDrop;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rdma_core_sys as sys;
+use sys::Mlx5dv;
+
+use super::config::QpConfig;
+use super::state::QpState;
+use crate::cq::Cq;
+use crate::error::{Error, Result};
+use crate::owner::warn_leak;
+use crate::pd::ProtectionDomain;
+use crate::receiver::{Parked, Srq};
+
+/// A queue pair of libibverbs and all that has to outlive it.
+pub(crate) struct Qp {
+    qp: *mut sys::ibv_qp,
+    /// The state as this process knows it: `ibv_qp_state`.
+    state: AtomicU32,
+    cap: sys::ibv_qp_cap,
+    parts: ManuallyDrop<Parts>,
+    destroys: bool,
+}
+
+/// What a queue pair refers to.
+struct Parts {
+    pd: ProtectionDomain,
+    recv_cq: Arc<Cq>,
+    send_cq: Arc<Cq>,
+    srq: Option<Arc<Srq>>,
+    parked: Parked,
+}
+
+// SAFETY: verbs calls on a queue pair are thread-safe (ibverbs(7)); who posts to its queues is the
+// business of `QueuePair` and of the receiver, each of which has one owner.
+unsafe impl Send for Qp {}
+// SAFETY: as above.
+unsafe impl Sync for Qp {}
+
+impl Qp {
+    /// A queue pair in the RESET state.
+    pub(super) fn create(
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        recv_cq: Arc<Cq>,
+        srq: Option<Arc<Srq>>,
+        mlx5dv: Option<&'static Mlx5dv>,
+    ) -> Result<Self> {
+        let context = pd.context();
+        config.check(context.attr())?;
+        if !recv_cq.context().is_same(context) {
+            return Err(Error::Foreign { what: "the completion queue", domain: "device" });
+        }
+        let send_cq = Arc::new(Cq::create(context, config.max_send_wr)?);
+
+        let mut init = sys::ibv_qp_init_attr_ex {
+            send_cq: send_cq.as_raw(),
+            recv_cq: recv_cq.as_raw(),
+            srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()),
+            qp_type: config.qp_type,
+            comp_mask: sys::IBV_QP_INIT_ATTR_PD,
+            pd: pd.as_raw(),
+            ..Default::default()
+        };
+        init.cap.max_recv_wr = config.max_recv_wr();
+        init.cap.max_recv_sge = config.max_recv_sge();
+        init.cap.max_send_wr = config.max_send_wr;
+        init.cap.max_send_sge = 1;
+        init.cap.max_inline_data = config.max_inline;
+
+        let (qp, operation) = match mlx5dv {
+            Some(mlx5dv) => {
+                let mut mlx5 = sys::mlx5dv_qp_init_attr {
+                    comp_mask: sys::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into(),
+                    // Payload inside a CQE stands where source QP and SLID would be, and has to be
+                    // copied to where it was to be received. The device can do that itself.
+                    create_flags: sys::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
+                    ..Default::default()
+                };
+                // SAFETY: live objects of one device and initialised structures.
+                let qp = unsafe { (mlx5dv.create_qp)(context.as_raw(), &mut init, &mut mlx5) };
+                (qp, "mlx5dv_create_qp")
+            }
+            None => {
+                // SAFETY: as above.
+                let qp = unsafe { sys::ibv_create_qp_ex(context.as_raw(), &mut init) };
+                (qp, "ibv_create_qp")
+            }
+        };
+        if qp.is_null() {
+            return Err(Error::last_os(operation, context.name()));
+        }
+        let parts = Parts { pd: pd.clone(), recv_cq, send_cq, srq, parked: Parked::default() };
+        Ok(Self {
+            qp,
+            state: AtomicU32::new(sys::IBV_QPS_RESET),
+            cap: init.cap,
+            parts: ManuallyDrop::new(parts),
+            destroys: true,
+        })
+    }
+
+    /// A queue pair that the caller made and will destroy. Also returns its attributes.
+    ///
+    /// # Safety
+    /// `qp` belongs to `pd`, receives on `recv_cq` and `srq`, and lives for as long as the value.
+    pub(super) unsafe fn from_raw(
+        pd: &ProtectionDomain,
+        qp: *mut sys::ibv_qp,
+        recv_cq: Arc<Cq>,
+        srq: Option<Arc<Srq>>,
+    ) -> Result<(Self, sys::ibv_qp_attr)> {
+        let context = pd.context();
+        // SAFETY: a live queue pair has a live send CQ, of the same device.
+        let send_cq = unsafe { Cq::from_raw(context, (*qp).send_cq) };
+        let parts = Parts {
+            pd: pd.clone(),
+            recv_cq,
+            send_cq: Arc::new(send_cq),
+            srq,
+            parked: Parked::default(),
+        };
+        let mut this = Self {
+            qp,
+            state: AtomicU32::new(sys::IBV_QPS_UNKNOWN),
+            cap: Default::default(),
+            parts: ManuallyDrop::new(parts),
+            destroys: false,
+        };
+        let mask = sys::IBV_QP_STATE | sys::IBV_QP_CAP | sys::IBV_QP_PORT | sys::IBV_QP_SQ_PSN;
+        let (attr, init) = this.query(mask)?;
+        this.cap = init.cap;
+        Ok((this, attr))
+    }
+
+    pub(crate) const fn as_raw(&self) -> *mut sys::ibv_qp {
+        self.qp
+    }
+
+    pub(crate) fn qp_num(&self) -> u32 {
+        // SAFETY: the queue pair is alive, and its number never changes.
+        unsafe { (*self.qp).qp_num }
+    }
+
+    /// Sizes as the driver made them.
+    pub(crate) const fn cap(&self) -> &sys::ibv_qp_cap {
+        &self.cap
+    }
+
+    pub(crate) fn pd(&self) -> &ProtectionDomain {
+        &self.parts.pd
+    }
+
+    pub(crate) fn recv_cq(&self) -> &Arc<Cq> {
+        &self.parts.recv_cq
+    }
+
+    pub(crate) fn srq(&self) -> Option<&Arc<Srq>> {
+        self.parts.srq.as_ref()
+    }
+
+    pub(super) fn send_cq(&self) -> &Cq {
+        &self.parts.send_cq
+    }
+
+    /// Where buffers wait that the queue pair may still use when nobody can take them any more.
+    pub(crate) fn parked(&self) -> &Parked {
+        &self.parts.parked
+    }
+
+    /// Whether this process made the queue pair, so that it may also end it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.destroys && self.pd().context().owner().is_this_process()
+    }
+
+    /// The state as this process knows it: what it asked for, or that a completion reported failure.
+    #[inline]
+    pub(crate) fn known_state(&self) -> QpState {
+        QpState::from_raw(self.state.load(Ordering::Relaxed))
+    }
+
+    /// A completion said that the queue pair failed.
+    pub(crate) fn mark_failed(&self) {
+        self.state.store(sys::IBV_QPS_ERR, Ordering::Relaxed);
+    }
+
+    /// Changes attributes; when the state is among them it is known from then on.
+    pub(super) fn modify(
+        &self,
+        attr: &mut sys::ibv_qp_attr,
+        mask: sys::ibv_qp_attr_mask,
+    ) -> Result<()> {
+        // SAFETY: a live queue pair and an initialised structure.
+        let errno = unsafe { sys::ibv_modify_qp(self.qp, attr, mask as i32) };
+        if errno != 0 {
+            return Err(Error::returned("ibv_modify_qp", self.pd().context().name(), errno));
+        }
+        if mask & sys::IBV_QP_STATE != 0 {
+            self.state.store(attr.qp_state, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Changes nothing but the state.
+    pub(super) fn modify_state(&self, state: QpState) -> Result<()> {
+        let mut attr = sys::ibv_qp_attr { qp_state: state.as_raw(), ..Default::default() };
+        self.modify(&mut attr, sys::IBV_QP_STATE)
+    }
+
+    /// Asks the driver; the state is always among the answers.
+    pub(super) fn query(
+        &self,
+        mask: sys::ibv_qp_attr_mask,
+    ) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)> {
+        let mut attr = sys::ibv_qp_attr::default();
+        let mut init = sys::ibv_qp_init_attr::default();
+        let mask = mask | sys::IBV_QP_STATE;
+        // SAFETY: a live queue pair and writable structures.
+        let errno = unsafe { sys::ibv_query_qp(self.qp, &mut attr, mask as i32, &mut init) };
+        if errno != 0 {
+            return Err(Error::returned("ibv_query_qp", self.pd().context().name(), errno));
+        }
+        self.state.store(attr.qp_state, Ordering::Relaxed);
+        Ok((attr, init))
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // What stays here stays for ever: the device may still use it.
+        if !self.parts.pd.context().owner().is_this_process() {
+            return;
+        }
+        if self.destroys {
+            // SAFETY: created by us, destroyed once; nobody posts any more.
+            let errno = unsafe { sys::ibv_destroy_qp(self.qp) };
+            if errno != 0 {
+                warn_leak("ibv_destroy_qp", errno);
+                return;
+            }
+            self.parts.parked.release();
+        }
+        // SAFETY: dropped once. A queue pair of the caller's keeps its own objects alive.
+        unsafe { ManuallyDrop::drop(&mut self.parts) }
+    }
+}

@@ -1,0 +1,193 @@
+//! Sending, through the calls of libibverbs and a CQ of the queue pair's own.
+
+use std::fmt;
+use std::io;
+use std::ptr;
+
+use rdma_core_sys as sys;
+
+use super::QueuePair;
+use super::state::QpState;
+use crate::memory::RecvBuffer;
+use crate::status::WcStatus;
+
+/// Why a send was not posted. The queue is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotSent {
+    /// As many sends are outstanding as the queue holds.
+    #[error("the send queue is full: take completions with poll_send")]
+    Full,
+    /// The queue pair is not ready to send.
+    #[error(
+        "the queue pair is in state {0}, and sends from RTS only: connect it, or reset it if it failed"
+    )]
+    State(QpState),
+    /// The message is too long.
+    #[error("{len} bytes are more than the {max} that are possible")]
+    TooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// Bytes there is room for: in a WQE for an inline send, else in a message of the port.
+        max: usize,
+    },
+    /// The buffer was registered in another protection domain.
+    #[error("the buffer belongs to another protection domain")]
+    Foreign,
+    /// `ibv_post_send` failed.
+    #[error("ibv_post_send: {0}")]
+    Verbs(#[source] io::Error),
+}
+
+/// A send was not posted; the buffer is back.
+#[derive(thiserror::Error)]
+#[error("not sent: {reason}")]
+pub struct SendError {
+    /// The buffer, as it was given.
+    pub buffer: RecvBuffer,
+    /// Why.
+    #[source]
+    pub reason: NotSent,
+}
+
+impl fmt::Debug for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.reason, f)
+    }
+}
+
+/// A send is over.
+#[derive(Debug)]
+#[non_exhaustive]
+#[must_use = "a send may have failed"]
+pub struct SendCompletion {
+    /// The buffer that was sent, or `None` for an inline send.
+    pub buffer: Option<RecvBuffer>,
+    /// How it ended.
+    pub status: WcStatus,
+    /// Code of the device for a failure; 0 when it succeeded or was given up by a reset.
+    pub vendor_err: u32,
+}
+
+impl QueuePair {
+    /// Bytes that [`send_inline`](Self::send_inline) takes.
+    pub fn max_inline(&self) -> usize {
+        self.qp.cap().max_inline_data as usize
+    }
+
+    /// Sends the bytes of `buffer`, and `imm` as immediate data, which the peer's completion carries as
+    /// the same number: in network byte order on the wire. The buffer comes back from
+    /// [`poll_send`](Self::poll_send).
+    ///
+    /// # Errors
+    /// [`SendError`] has the buffer and the reason.
+    pub fn send(&mut self, buffer: RecvBuffer, imm: Option<u32>) -> Result<(), SendError> {
+        let max = self.max_msg_size as usize;
+        let posted = if !buffer.pool().pd().is_same(self.qp.pd()) {
+            Err(NotSent::Foreign)
+        } else {
+            let addr = buffer.addr().as_ptr().expose_provenance() as u64;
+            // SAFETY: the buffer is registered in the domain of the queue pair, and `sends` owns it
+            // until its completion or the end of the queue pair.
+            unsafe { self.post(addr, buffer.len(), buffer.pool().lkey(), max, 0, imm) }
+        };
+        match posted {
+            Ok(()) => {
+                self.sends.posted(Some(buffer));
+                Ok(())
+            }
+            Err(reason) => Err(SendError { buffer, reason }),
+        }
+    }
+
+    /// Sends a copy of `bytes`, which need no registered memory and may be at most
+    /// [`max_inline`](Self::max_inline); `imm` is as for [`send`](Self::send). It has a completion like
+    /// any send.
+    ///
+    /// # Errors
+    /// [`NotSent`].
+    pub fn send_inline(&mut self, bytes: &[u8], imm: Option<u32>) -> Result<(), NotSent> {
+        let addr = bytes.as_ptr().expose_provenance() as u64;
+        let max = self.max_inline();
+        // SAFETY: an inline send copies the bytes before it returns.
+        unsafe { self.post(addr, bytes.len(), 0, max, sys::IBV_SEND_INLINE, imm)? }
+        self.sends.posted(None);
+        Ok(())
+    }
+
+    /// Posts a send of which `sends` does not know yet.
+    ///
+    /// # Safety
+    /// The memory can be read, by the device until the completion unless the send is inline.
+    unsafe fn post(
+        &mut self,
+        addr: u64,
+        len: usize,
+        lkey: u32,
+        max: usize,
+        flags: sys::ibv_send_flags,
+        imm: Option<u32>,
+    ) -> Result<(), NotSent> {
+        let state = self.qp.known_state();
+        if state != QpState::Rts {
+            return Err(NotSent::State(state));
+        }
+        if len > max {
+            return Err(NotSent::TooLong { len, max });
+        }
+        if self.sends.is_full() {
+            return Err(NotSent::Full);
+        }
+        let mut sge = sys::ibv_sge { addr, length: len as u32, lkey };
+        let mut wr = sys::ibv_send_wr {
+            wr_id: self.sends.next(),
+            sg_list: &mut sge,
+            num_sge: (len > 0).into(),
+            opcode: sys::IBV_WR_SEND,
+            send_flags: sys::IBV_SEND_SIGNALED | flags,
+            ..Default::default()
+        };
+        if let Some(imm) = imm {
+            wr.opcode = sys::IBV_WR_SEND_WITH_IMM;
+            wr.__bindgen_anon_1.imm_data = imm.to_be();
+        }
+        let mut bad_wr = ptr::null_mut();
+        // SAFETY: a live queue pair in RTS and a list of one initialised request; the memory is by the
+        // contract.
+        let errno = unsafe { sys::ibv_post_send(self.qp.as_raw(), &mut wr, &mut bad_wr) };
+        match errno {
+            0 => Ok(()),
+            // Some providers return -1 and set errno where the man page promises the number.
+            ..0 => Err(NotSent::Verbs(io::Error::last_os_error())),
+            _ => Err(NotSent::Verbs(io::Error::from_raw_os_error(errno))),
+        }
+    }
+
+    /// Takes the next completion of a send, in the order of sending. After a failure the buffers of all
+    /// sends that were outstanding come back this way, flushed.
+    #[must_use = "it has the buffer"]
+    pub fn poll_send(&mut self) -> Option<SendCompletion> {
+        if self.sends.outstanding() == 0 {
+            return None;
+        }
+        let mut wc = sys::ibv_wc::default();
+        // SAFETY: a live CQ that nobody else polls, and room for one completion.
+        while unsafe { sys::ibv_poll_cq(self.qp.send_cq().as_raw(), 1, &mut wc) } == 1 {
+            let status = WcStatus::from_raw(wc.status);
+            let vendor_err = if status.is_success() { 0 } else { wc.vendor_err };
+            if let Some(completion) = self.sends.complete(wc.wr_id, status, vendor_err) {
+                // A completion from before a reset says nothing about the state after it.
+                if !status.is_success() && !self.sends.was_given_up(wc.wr_id) {
+                    self.qp.mark_failed();
+                }
+                return Some(completion);
+            }
+        }
+        self.sends.take_given_up()
+    }
+
+    /// Sends that were posted and whose completion was not taken.
+    pub fn sends_outstanding(&self) -> usize {
+        self.sends.outstanding() as usize
+    }
+}

@@ -1,0 +1,77 @@
+//! States of a queue pair.
+
+use std::fmt;
+
+use rdma_core_sys as sys;
+
+/// State of a queue pair (`enum ibv_qp_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum QpState {
+    /// Nothing can be posted.
+    Reset,
+    /// Receives can be posted; messages are not taken yet. A new queue pair is in this state.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send, which includes receiving. A connected queue pair is in this state.
+    Rts,
+    /// The send queue is being drained.
+    Sqd,
+    /// The send queue failed; the receive queue works.
+    Sqe,
+    /// Failed or disconnected: what was posted comes back flushed.
+    Error,
+    /// What the driver reports has no name.
+    Unknown,
+}
+
+impl QpState {
+    pub(crate) const fn from_raw(state: sys::ibv_qp_state) -> Self {
+        match state {
+            sys::IBV_QPS_RESET => Self::Reset,
+            sys::IBV_QPS_INIT => Self::Init,
+            sys::IBV_QPS_RTR => Self::Rtr,
+            sys::IBV_QPS_RTS => Self::Rts,
+            sys::IBV_QPS_SQD => Self::Sqd,
+            sys::IBV_QPS_SQE => Self::Sqe,
+            sys::IBV_QPS_ERR => Self::Error,
+            _ => Self::Unknown,
+        }
+    }
+
+    pub(crate) const fn as_raw(self) -> sys::ibv_qp_state {
+        // The variants stand in the order of the header.
+        self as sys::ibv_qp_state
+    }
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Error => "ERR",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raw_values_are_those_of_the_header() {
+        for raw in sys::IBV_QPS_RESET..=sys::IBV_QPS_ERR {
+            assert_eq!(QpState::from_raw(raw).as_raw(), raw);
+        }
+        assert_eq!(QpState::Error.as_raw(), sys::IBV_QPS_ERR);
+        assert_eq!(QpState::from_raw(99), QpState::Unknown);
+    }
+}

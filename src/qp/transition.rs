@@ -1,0 +1,83 @@
+//! The attributes that take a queue pair from state to state, by transport.
+
+use rdma_core_sys as sys;
+
+use super::address::{QpAddress, Route};
+use super::config::QpConfig;
+use super::mtu::Mtu;
+
+/// Outstanding RDMA READs and atomics in each direction. The transition demands a number; none is
+/// allowed by the access flags, and none is sent.
+const RD_ATOMIC: u8 = 1;
+
+/// Packets may cross any number of routers.
+const HOP_LIMIT: u8 = 255;
+
+/// RESET to INIT.
+pub(super) fn init(config: &QpConfig) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
+    let attr = sys::ibv_qp_attr {
+        qp_state: sys::IBV_QPS_INIT,
+        pkey_index: 0,
+        port_num: config.port,
+        // Pools hold memory that only receives may write.
+        qp_access_flags: 0,
+        ..Default::default()
+    };
+    let mask =
+        sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS;
+    (attr, mask)
+}
+
+/// INIT to RTR.
+pub(super) fn rtr(
+    config: &QpConfig,
+    route: Route,
+    mtu: Mtu,
+    peer: &QpAddress,
+) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
+    let mut attr = sys::ibv_qp_attr {
+        qp_state: sys::IBV_QPS_RTR,
+        path_mtu: mtu.as_raw(),
+        dest_qp_num: peer.qpn,
+        rq_psn: peer.psn,
+        max_dest_rd_atomic: RD_ATOMIC,
+        min_rnr_timer: config.min_rnr_timer,
+        ..Default::default()
+    };
+    attr.ah_attr.port_num = config.port;
+    attr.ah_attr.dlid = peer.lid;
+    if let Route::Global { sgid_index } = route {
+        attr.ah_attr.is_global = 1;
+        attr.ah_attr.grh.dgid.raw = peer.gid;
+        attr.ah_attr.grh.sgid_index = sgid_index;
+        attr.ah_attr.grh.hop_limit = HOP_LIMIT;
+    }
+    let mask = sys::IBV_QP_STATE
+        | sys::IBV_QP_AV
+        | sys::IBV_QP_PATH_MTU
+        | sys::IBV_QP_DEST_QPN
+        | sys::IBV_QP_RQ_PSN
+        | sys::IBV_QP_MAX_DEST_RD_ATOMIC
+        | sys::IBV_QP_MIN_RNR_TIMER;
+    (attr, mask)
+}
+
+/// RTR to RTS.
+pub(super) fn rts(config: &QpConfig, psn: u32) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
+    let attr = sys::ibv_qp_attr {
+        qp_state: sys::IBV_QPS_RTS,
+        sq_psn: psn,
+        max_rd_atomic: RD_ATOMIC,
+        timeout: config.timeout,
+        retry_cnt: config.retry_cnt,
+        rnr_retry: config.rnr_retry,
+        ..Default::default()
+    };
+    let mask = sys::IBV_QP_STATE
+        | sys::IBV_QP_SQ_PSN
+        | sys::IBV_QP_MAX_QP_RD_ATOMIC
+        | sys::IBV_QP_TIMEOUT
+        | sys::IBV_QP_RETRY_CNT
+        | sys::IBV_QP_RNR_RETRY;
+    (attr, mask)
+}

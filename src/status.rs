@@ -1,0 +1,135 @@
+//! How a work request ended.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use rdma_core_sys as sys;
+
+/// How a work request ended (`enum ibv_wc_status`). Displays as `ibv_wc_status_str(3)` words it.
+///
+/// Values that the headers do not name are kept: they come from drivers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WcStatus(sys::ibv_wc_status);
+
+/// Declares the named values and the way back to their names.
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = $value:ident,)*) => {
+        impl WcStatus {
+            $($(#[$doc])* pub const $name: Self = Self(sys::$value);)*
+
+            /// The name in the headers without its prefix `IBV_WC_`, for example `WR_FLUSH_ERR`.
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    /// It did what it was asked to.
+    SUCCESS = IBV_WC_SUCCESS,
+    /// The message does not fit the posted buffers, or is longer than the port allows.
+    LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR,
+    /// The queue pair found something wrong with the request itself.
+    LOC_QP_OP_ERR = IBV_WC_LOC_QP_OP_ERR,
+    /// The EE context found something wrong with the request (RD).
+    LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR,
+    /// A buffer lies outside its memory region, or the region is not writable.
+    LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR,
+    /// The queue pair was in the error state before the request was processed.
+    WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR,
+    /// A memory window could not be bound.
+    MW_BIND_ERR = IBV_WC_MW_BIND_ERR,
+    /// The responder answered with something unexpected.
+    BAD_RESP_ERR = IBV_WC_BAD_RESP_ERR,
+    /// A remote write hit a protection error here.
+    LOC_ACCESS_ERR = IBV_WC_LOC_ACCESS_ERR,
+    /// The responder found the message invalid, for example longer than its receive.
+    REM_INV_REQ_ERR = IBV_WC_REM_INV_REQ_ERR,
+    /// A protection error at the responder.
+    REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR,
+    /// The responder could not complete the operation.
+    REM_OP_ERR = IBV_WC_REM_OP_ERR,
+    /// No answer from the peer after all retries: it is gone, or not connected to this queue pair.
+    RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR,
+    /// The peer had no receive posted, for all retries.
+    RNR_RETRY_EXC_ERR = IBV_WC_RNR_RETRY_EXC_ERR,
+    /// An RDD violation (RD).
+    LOC_RDD_VIOL_ERR = IBV_WC_LOC_RDD_VIOL_ERR,
+    /// An invalid RD request at the responder.
+    REM_INV_RD_REQ_ERR = IBV_WC_REM_INV_RD_REQ_ERR,
+    /// The responder aborted the operation.
+    REM_ABORT_ERR = IBV_WC_REM_ABORT_ERR,
+    /// An invalid EE context number (RD).
+    INV_EECN_ERR = IBV_WC_INV_EECN_ERR,
+    /// The EE context is in the wrong state (RD).
+    INV_EEC_STATE_ERR = IBV_WC_INV_EEC_STATE_ERR,
+    /// The device failed.
+    FATAL_ERR = IBV_WC_FATAL_ERR,
+    /// No response in time.
+    RESP_TIMEOUT_ERR = IBV_WC_RESP_TIMEOUT_ERR,
+    /// Something else.
+    GENERAL_ERR = IBV_WC_GENERAL_ERR,
+    /// A tag operation failed.
+    TM_ERR = IBV_WC_TM_ERR,
+    /// A matched rendezvous has to be finished by software.
+    TM_RNDV_INCOMPLETE = IBV_WC_TM_RNDV_INCOMPLETE,
+}
+
+impl WcStatus {
+    /// The status with this value.
+    pub const fn from_raw(status: sys::ibv_wc_status) -> Self {
+        Self(status)
+    }
+
+    /// The value in the headers.
+    pub const fn as_raw(self) -> sys::ibv_wc_status {
+        self.0
+    }
+
+    /// Whether it is [`SUCCESS`](Self::SUCCESS).
+    pub const fn is_success(self) -> bool {
+        self.0 == sys::IBV_WC_SUCCESS
+    }
+}
+
+impl fmt::Debug for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "WcStatus({})", self.0),
+        }
+    }
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // SAFETY: takes any value and returns a string constant.
+        let words = unsafe { CStr::from_ptr(sys::ibv_wc_status_str(self.0)) };
+        f.write_str(&words.to_string_lossy())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn displays_the_words_of_libibverbs() {
+        assert_eq!(WcStatus::SUCCESS.to_string(), "success");
+        assert_eq!(WcStatus::RNR_RETRY_EXC_ERR.to_string(), "RNR retry counter exceeded");
+        assert_eq!(WcStatus::from_raw(1000).to_string(), "unknown");
+    }
+
+    #[test]
+    fn each_value_of_the_headers_has_its_name() {
+        for value in 0..=sys::IBV_WC_TM_RNDV_INCOMPLETE {
+            assert!(WcStatus::from_raw(value).name().is_some(), "{value}");
+        }
+        assert_eq!(WcStatus::from_raw(5).name(), Some("WR_FLUSH_ERR"));
+        assert_eq!(format!("{:?}", WcStatus::from_raw(24)), "WcStatus(24)");
+    }
+}
