@@ -10,7 +10,7 @@ mod icrc;
 pub mod link;
 pub mod opcode;
 pub mod packet;
-mod rng;
+pub(crate) mod rng;
 mod socket;
 pub mod switch;
 

@@ -194,8 +194,6 @@ pub fn check_icrc(frame: &[u8]) -> Result<(), ParseError> {
 pub struct Packet<'a> {
     /// LID of the sender.
     pub slid: u16,
-    /// LID of the receiver.
-    pub dlid: u16,
     /// Service level.
     pub sl: u8,
     /// A GRH is part of the packet.
@@ -248,7 +246,6 @@ impl<'a> Packet<'a> {
         let mut rest = &frame[TRANSPORT..frame.len() - ICRC_SIZE];
         let mut packet = Self {
             slid: u16::from_be_bytes([frame[LRH + 6], frame[LRH + 7]]),
-            dlid: u16::from_be_bytes([frame[LRH + 2], frame[LRH + 3]]),
             sl: frame[LRH + 1] >> 4,
             global: lnh == LNH_GLOBAL,
             grh: frame[IP..UDP].first_chunk().ok_or(ParseError::Length)?,
@@ -335,7 +332,8 @@ mod tests {
             assert_eq!(frame_len(frame.bytes()), Ok(frame.bytes().len()));
             assert_eq!(check_icrc(frame.bytes()), Ok(()));
             let packet = Packet::parse(frame.bytes()).unwrap();
-            assert_eq!((packet.slid, packet.dlid, packet.sl, packet.global), (3, 5, 2, true));
+            assert_eq!((packet.slid, packet.sl, packet.global), (3, 2, true));
+            assert_eq!(frame.dlid(), 5);
             assert_eq!((packet.bth.dest_qpn, packet.bth.psn), (0x77, 9));
             assert_eq!(packet.reth, Reth { va: 0x1000, rkey: 5, length: len as u32 });
             assert_eq!(packet.immediate, 0xdead_beef);

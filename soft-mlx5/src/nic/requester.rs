@@ -160,6 +160,12 @@ impl Requester {
         (self.timeout != 0).then(|| (TIMEOUT_UNIT_NS << self.timeout).max(MIN_TIMEOUT_NS))
     }
 
+    /// Whether the oldest packet that is not acknowledged is also the next to send.
+    fn is_at_oldest(&self) -> bool {
+        let next = self.requests.get(self.current);
+        next.is_some_and(|next| psn::add(next.first_psn, self.packet) == self.unacked_psn)
+    }
+
     /// Sends again from the oldest packet that is not acknowledged.
     fn go_back(&mut self) {
         self.current = 0;
@@ -489,7 +495,8 @@ pub fn acknowledge(qp: &mut Qp, core: &mut Core, psn: u32) -> Acknowledged {
             break;
         }
         if front.kind.is_read_like() {
-            return Acknowledged::AnswerMissing;
+            let answered = psn::diff(psn, qp.requester.unacked_psn) <= 0;
+            return if answered { Acknowledged::All } else { Acknowledged::AnswerMissing };
         }
         if front.packets > 0 {
             let within = psn::diff(psn, front.end()) < 0;
@@ -520,7 +527,16 @@ pub fn answer_lost(qp: &mut Qp, core: &mut Core) {
 }
 
 /// The responder misses packets from the oldest one that is not acknowledged.
-pub fn retry(qp: &mut Qp, core: &mut Core) {
+pub fn missing(qp: &mut Qp, core: &mut Core) {
+    // Told twice, and nothing was sent in between: once is enough.
+    if qp.requester.is_at_oldest() {
+        return;
+    }
+    retry(qp, core);
+}
+
+/// Everything from the oldest packet that is not acknowledged is sent again.
+fn retry(qp: &mut Qp, core: &mut Core) {
     let requester = &mut qp.requester;
     if requester.retries_left == 0 {
         return fail(qp, core, Failure::RETRIES);

@@ -47,7 +47,7 @@ fn acknowledge(qp: &mut Qp, core: &mut Core, at: u32, aeth: Aeth) {
     match aeth.syndrome {
         Syndrome::Ack | Syndrome::Reserved(_) => {}
         Syndrome::Rnr(timer) => requester::back_off(qp, core, rnr_delay_ns(timer)),
-        Syndrome::Nak(NakCode::SequenceError) => requester::retry(qp, core),
+        Syndrome::Nak(NakCode::SequenceError) => requester::missing(qp, core),
         Syndrome::Nak(code) => {
             let failure = match code {
                 NakCode::InvalidRequest => Failure::REMOTE_INVALID,
@@ -72,10 +72,7 @@ fn answer(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     let at = packet.bth.psn;
     // The responder works in order: what came before this answer was executed.
     if requester::acknowledge(qp, core, at) == Acknowledged::AnswerMissing {
-        // Perhaps it is the next part of the oldest READ, perhaps a part of it is missing.
-        if at != qp.requester.unacked_psn() {
-            return requester::answer_lost(qp, core);
-        }
+        return requester::answer_lost(qp, core);
     }
     if at != qp.requester.unacked_psn() {
         return;

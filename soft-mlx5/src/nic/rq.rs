@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_running_index_wraps_at_16_bits() {
-        let ring = vec![0u64; 4 * 16 / 8];
+        let ring = [0u64; 4 * 16 / 8];
         let record = [0u64; 1];
         let span = Span::new(record.as_ptr() as u64, 8);
         let attr = WqAttr { buf: ring.as_ptr() as u64, count: 4, shift: 4 };

@@ -12,7 +12,7 @@ use crate::fabric::LinkLayer;
 use crate::fabric::address;
 use crate::fabric::headers::{AtomicEth, Bth, Deth, Reth};
 use crate::fabric::opcode::Operation;
-use crate::fabric::packet::{Frame, Route};
+use crate::fabric::packet::{Frame, MAX_MTU, Route};
 
 /// Partition key of every packet: the default partition, full member.
 pub const PKEY: u16 = 0xffff;
@@ -176,7 +176,7 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
         dlid: if core.link_layer == LinkLayer::Ethernet { 0 } else { segment.rlid.get() },
         sl: segment.stat_rate_sl & 0xf,
         src_path_bits: 0,
-        grh: global.then(|| Grh {
+        grh: global.then_some(Grh {
             dgid: segment.rgid,
             sgid_index: (fields >> 20) as u8,
             flow_label: fields & 0xf_ffff,
@@ -194,24 +194,14 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
     bth.dest_qpn = segment.dqp_dct.get() & 0xff_ffff;
     bth.solicited = request.flags.solicited();
 
-    let mut payload = [0; crate::fabric::packet::MAX_MTU];
+    let mut payload = [0; MAX_MTU];
     let payload = &mut payload[..request.length as usize];
     let at = SendWqe::data_offset(request.kind, qp.attr.service);
     wqe.gather(at, 0, payload, &core.mkeys, qp.attr.pd)?;
 
-    let multicast = av.grh.is_some_and(|grh| address::is_multicast_gid(&grh.dgid));
-    let lid = core.link.lid();
-    let ways: Vec<Option<Route>> = if multicast {
-        let members = core.link.peers().into_iter().chain([lid]);
-        members
-            .map(|dlid| route(&AddressVector { dlid, ..av }, lid, LinkLayer::InfiniBand))
-            .collect()
-    } else {
-        vec![route(&av, lid, core.link_layer)]
-    };
-    for way in ways.into_iter().flatten() {
+    let emit = |core: &mut Core, way: &Route| {
         let mut frame = core.link.frame();
-        frame.begin(&way, &bth);
+        frame.begin(way, &bth);
         frame.push(&deth);
         if operation.has_immediate() {
             frame.push(&wqe.ctrl().imm.get());
@@ -219,6 +209,18 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
         frame.payload_mut(payload.len()).copy_from_slice(payload);
         frame.finish();
         core.link.send(frame, core.now);
+    };
+    let lid = core.link.lid();
+    if av.grh.is_some_and(|grh| address::is_multicast_gid(&grh.dgid)) {
+        // Who is a member is known to each port alone: all of them get a copy.
+        for dlid in core.link.peers().into_iter().chain([lid]) {
+            let copy = AddressVector { dlid, ..av };
+            if let Some(way) = route(&copy, lid, LinkLayer::InfiniBand) {
+                emit(core, &way);
+            }
+        }
+    } else if let Some(way) = route(&av, lid, core.link_layer) {
+        emit(core, &way);
     }
     Ok(())
 }

@@ -1,1 +1,14 @@
+//! The device driven by a program that builds its queues itself: no libmlx5, no thread, virtual time.
 
+mod atomics;
+mod datagrams;
+mod determinism;
+mod errors;
+mod faults;
+mod flush;
+mod program;
+mod queues;
+mod rdma;
+mod send;
+mod shared;
+mod unreliable;

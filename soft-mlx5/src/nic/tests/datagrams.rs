@@ -1,0 +1,173 @@
+//! UD: datagrams with a GRH in front, queue keys, multicast.
+
+use mlx5_wire::data::DataSegment;
+use mlx5_wire::datagram::{DatagramSegment, EXTENDED_UD_AV, GRH_PRESENT};
+use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
+
+use super::program::*;
+use crate::fabric::{Fabric, LinkLayer, Switch, address};
+use crate::nic::NicConfig;
+use crate::nic::objects::*;
+
+const QKEY: u32 = 0x1111_1111;
+
+struct Setup {
+    device: Device,
+    send: Cq,
+    recv: Cq,
+    a: Qp,
+    b: Qp,
+    memory: Memory,
+    key: u32,
+}
+
+fn datagram_qp(device: &mut Device, send: &Cq, recv: &Cq) -> Qp {
+    let attr = device.qp_attr(Service::Ud, send, recv);
+    let qp = device.qp(attr);
+    device.connect(&qp, 0, Qpn(0));
+    let mtu = QpModify { path_mtu: Some(4096), ..QpModify::default() };
+    device.modify(&qp, mtu);
+    qp
+}
+
+fn setup_with(config: NicConfig) -> Setup {
+    let mut device = Device::with(config);
+    let (send, recv) = (device.cq(64), device.cq(64));
+    let a = datagram_qp(&mut device, &send, &recv);
+    let b = datagram_qp(&mut device, &send, &recv);
+    let memory = Memory::new(16384);
+    let key = device.register(&memory, ALL_ACCESS);
+    Setup { device, send, recv, a, b, memory, key }
+}
+
+fn to(qpn: u32, dlid: u16, dgid: Option<[u8; 16]>, qkey: u32) -> [u8; 48] {
+    let mut segment = DatagramSegment::zeroed();
+    segment.qkey = qkey.into();
+    segment.dqp_dct = (EXTENDED_UD_AV | qpn).into();
+    segment.rlid = dlid.into();
+    segment.stat_rate_sl = 3;
+    if let Some(dgid) = dgid {
+        segment.grh_gid_fl = (GRH_PRESENT | 0x12345).into();
+        segment.rgid = dgid;
+        segment.hop_limit = 9;
+        segment.tclass = 0x20;
+    }
+    segment.to_bytes()
+}
+
+impl Setup {
+    fn receive(&mut self, len: u32) -> u16 {
+        self.b.post_receive(&[DataSegment::new(self.memory.addr(), len, self.key)])
+    }
+}
+
+#[test]
+fn a_datagram_arrives_behind_forty_bytes() {
+    let mut s = setup_with(NicConfig::default());
+    let counter = s.receive(1024);
+    s.memory.set(0, &[0xee; 100]);
+    let work = Work::new(WqeOpcode::SEND_IMM).imm(9).bytes(&to(s.b.number.0, 1, None, QKEY));
+    let index = s.device.post(&mut s.a, &work.inline(b"datagram"));
+    s.device.settle();
+    let cqe = s.recv.expect(CqeOpcode::ResponderSendImm, &s.b, counter);
+    assert_eq!((cqe.byte_cnt.get(), cqe.source_qpn(), cqe.sl()), (48, s.a.number.0, 3));
+    assert!(!cqe.has_grh());
+    assert_eq!(s.memory.get(0, 40), [0xee; 40]);
+    assert_eq!(s.memory.get(40, 8), b"datagram");
+    s.send.expect(CqeOpcode::Requester, &s.a, index);
+}
+
+#[test]
+fn the_grh_tells_who_sent() {
+    for link_layer in [LinkLayer::InfiniBand, LinkLayer::Ethernet] {
+        let mut s = setup_with(NicConfig { link_layer, ..NicConfig::default() });
+        s.receive(1024);
+        // On Ethernet the LID field holds something else.
+        let dlid = if link_layer == LinkLayer::Ethernet { 0xc123 } else { 1 };
+        let gid = s.device.nic.port().gid;
+        let work = Work::send().bytes(&to(s.b.number.0, dlid, Some(gid), QKEY));
+        s.device.post(&mut s.a, &work.inline(b"x"));
+        s.device.settle();
+        let cqe = s.recv.expect(CqeOpcode::ResponderSend, &s.b, 0);
+        assert!(cqe.has_grh());
+        let grh = s.memory.get(0, 40);
+        assert_eq!(grh[..4], [0x62, 0x01, 0x23, 0x45]);
+        assert_eq!(grh[7], 9);
+        assert_eq!((&grh[8..24], &grh[24..]), (&gid[..], &gid[..]));
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_dropped_and_takes_no_receive() {
+    let mut s = setup_with(NicConfig::default());
+    let counter = s.receive(50);
+    let b = s.b.number.0;
+    s.device.post(&mut s.a, &Work::send().bytes(&to(b, 1, None, QKEY + 1)).inline(b"bad key"));
+    s.device.post(&mut s.a, &Work::send().bytes(&to(b, 1, None, QKEY)).inline(b"eleven long"));
+    s.device.post(&mut s.a, &Work::send().bytes(&to(b + 9, 1, None, QKEY)).inline(b"nobody"));
+    s.device.post(&mut s.a, &Work::send().bytes(&to(b, 77, None, QKEY)).inline(b"nowhere"));
+    s.device.settle();
+    s.recv.expect_nothing();
+    s.device.post(&mut s.a, &Work::send().bytes(&to(b, 1, None, QKEY)).inline(b"ten bytes!"));
+    s.device.settle();
+    let cqe = s.recv.expect(CqeOpcode::ResponderSend, &s.b, counter);
+    assert_eq!(cqe.byte_cnt.get(), 50);
+    assert_eq!(s.send.drain().len(), 5);
+}
+
+#[test]
+fn a_privileged_queue_key_stands_for_the_senders_own() {
+    let mut s = setup_with(NicConfig::default());
+    s.receive(100);
+    let work = Work::send().bytes(&to(s.b.number.0, 1, None, 0x8000_0000));
+    s.device.post(&mut s.a, &work);
+    s.device.settle();
+    s.recv.expect(CqeOpcode::ResponderSend, &s.b, 0);
+}
+
+#[test]
+fn a_datagram_longer_than_the_mtu_stops_the_send_queue_only() {
+    let mut s = setup_with(NicConfig::default());
+    let av = to(s.b.number.0, 1, None, QKEY);
+    let work = Work::send().bytes(&av).data(s.memory.addr(), 4097, s.key);
+    s.device.post(&mut s.a, &work);
+    s.device.settle();
+    s.send.expect_error(CqeOpcode::RequesterError, &s.a, 0, 0x01);
+    assert_eq!(s.device.state(&s.a), QpState::Sqe);
+    s.device.set_state(&s.a, QpState::Rts);
+    s.receive(100);
+    let index = s.device.post(&mut s.a, &Work::send().bytes(&av));
+    s.device.settle();
+    s.send.expect(CqeOpcode::Requester, &s.a, index);
+    s.recv.expect(CqeOpcode::ResponderSend, &s.b, 0);
+}
+
+#[test]
+fn a_group_gets_a_copy_for_each_member() {
+    let fabric = Fabric::Switch(Switch::new());
+    let config = || NicConfig { fabric: fabric.clone(), ..NicConfig::default() };
+    let (mut s, mut other) = (setup_with(config()), setup_with(config()));
+    let mut group = [0; 16];
+    (group[0], group[1], group[15]) = (0xff, 0x12, 0x77);
+    assert!(address::is_multicast_gid(&group));
+    let gid = s.device.nic.port().gid;
+    assert_eq!(s.device.nic.attach_multicast(s.b.number, gid), Err(Errno(libc::EINVAL)));
+    s.device.nic.attach_multicast(s.b.number, group).unwrap();
+    other.device.nic.attach_multicast(other.b.number, group).unwrap();
+    s.receive(100);
+    other.receive(100);
+    let work = Work::send().bytes(&to(0xff_ffff, 0xc001, Some(group), QKEY)).inline(b"all");
+    s.device.post(&mut s.a, &work);
+    s.device.settle();
+    other.device.settle();
+    for (setup, slid) in [(&mut s, 1), (&mut other, 1)] {
+        let cqe = setup.recv.expect(CqeOpcode::ResponderSend, &setup.b, 0);
+        assert_eq!(cqe.slid.get(), slid);
+        assert_eq!(setup.memory.get(40, 3), b"all");
+    }
+    s.device.nic.detach_multicast(s.b.number, group).unwrap();
+    s.receive(100);
+    s.device.post(&mut s.a, &work);
+    s.device.settle();
+    s.recv.expect_nothing();
+}

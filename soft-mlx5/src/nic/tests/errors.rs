@@ -1,0 +1,347 @@
+//! What goes wrong is reported the way an adapter reports it.
+
+use mlx5_wire::ctrl::CQ_UPDATE;
+use mlx5_wire::data::DataSegment;
+use mlx5_wire::dbrec::SEND;
+use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
+
+use super::program::*;
+use crate::nic::mkey::{LOCAL_WRITE, REMOTE_READ};
+use crate::nic::objects::*;
+use crate::nic::strict::Rule;
+
+const LOCAL_LENGTH: u8 = 0x01;
+const LOCAL_QP_OP: u8 = 0x02;
+const LOCAL_PROT: u8 = 0x04;
+const FLUSH: u8 = 0x05;
+const REMOTE_INVALID: u8 = 0x12;
+const REMOTE_ACCESS: u8 = 0x13;
+const REMOTE_OP: u8 = 0x14;
+const RETRIES: u8 = 0x15;
+const RNR_RETRIES: u8 = 0x16;
+
+use CqeOpcode::{Requester, RequesterError, ResponderError, ResponderSend};
+
+struct Setup {
+    device: Device,
+    send: Cq,
+    recv: Cq,
+    a: Qp,
+    b: Qp,
+    memory: Memory,
+    key: u32,
+}
+
+fn setup_with(path: Path) -> Setup {
+    let mut device = Device::new();
+    let (send, recv) = (device.cq(256), device.cq(256));
+    let (a, b) = device.pair_with(|attr| attr, &send, &recv, path);
+    let memory = Memory::new(65536);
+    let key = device.register(&memory, ALL_ACCESS);
+    Setup { device, send, recv, a, b, memory, key }
+}
+
+fn setup() -> Setup {
+    setup_with(Path::default())
+}
+
+impl Setup {
+    fn receive(&mut self, len: u32) -> u16 {
+        self.b.post_receive(&[DataSegment::new(self.memory.addr(), len, self.key)])
+    }
+
+    /// The requester failed with `syndrome`; the send after it was flushed.
+    #[track_caller]
+    fn expect_failure(&mut self, index: u16, syndrome: u8) {
+        self.send.expect_error(RequesterError, &self.a, index, syndrome);
+        assert_eq!(self.device.state(&self.a), QpState::Err);
+        let next = self.device.post(&mut self.a, &Work::send().flags(0));
+        self.device.settle();
+        self.send.expect_error(RequesterError, &self.a, next, FLUSH);
+        self.send.expect_nothing();
+    }
+}
+
+#[test]
+fn bad_lkey_at_the_requester() {
+    for (addr, len, wrong) in [(0, 100, 1), (65500, 100, 0), (-1i64, 1, 0)] {
+        let mut s = setup();
+        s.receive(4096);
+        let addr = s.memory.addr().wrapping_add_signed(addr);
+        let index = s.device.post(&mut s.a, &Work::send().data(addr, len, s.key ^ wrong));
+        s.device.settle();
+        s.expect_failure(index, LOCAL_PROT);
+        assert_eq!(s.device.state(&s.b), QpState::Rts, "nothing was sent");
+    }
+}
+
+#[test]
+fn earlier_sends_complete_before_a_local_error() {
+    let mut s = setup();
+    s.receive(64);
+    s.receive(64);
+    s.device.post(&mut s.a, &Work::send().flags(0).inline(b"one"));
+    let good = s.device.post(&mut s.a, &Work::send().inline(b"two"));
+    let bad = s.device.post(&mut s.a, &Work::send().data(0, 8, 0xdead00));
+    let flushed = s.device.post(&mut s.a, &Work::send().flags(0));
+    s.device.settle();
+    assert_eq!(s.recv.drain().len(), 2);
+    s.send.expect(Requester, &s.a, good);
+    s.send.expect_error(RequesterError, &s.a, bad, LOCAL_PROT);
+    s.send.expect_error(RequesterError, &s.a, flushed, FLUSH);
+    s.send.expect_nothing();
+}
+
+#[test]
+fn bad_lkey_at_the_responder() {
+    let mut s = setup();
+    let counter = s.b.post_receive(&[DataSegment::new(s.memory.addr(), 64, s.key ^ 0x40)]);
+    let index = s.device.post(&mut s.a, &Work::send().inline(b"hello"));
+    s.device.settle();
+    s.recv.expect_error(ResponderError, &s.b, counter, LOCAL_PROT);
+    assert_eq!(s.device.state(&s.b), QpState::Err);
+    s.expect_failure(index, REMOTE_OP);
+}
+
+#[test]
+fn a_region_without_local_write_cannot_receive() {
+    let mut s = setup();
+    let key = s.device.register(&s.memory, REMOTE_READ);
+    let counter = s.b.post_receive(&[DataSegment::new(s.memory.addr(), 64, key)]);
+    s.device.post(&mut s.a, &Work::send().inline(b"hello"));
+    s.device.settle();
+    s.recv.expect_error(ResponderError, &s.b, counter, LOCAL_PROT);
+    assert_eq!(s.memory.get(0, 5), [0; 5]);
+}
+
+#[test]
+fn a_message_longer_than_the_receive() {
+    for (posted, sent) in [(10, 11), (2000, 2001), (2048, 5000)] {
+        let mut s = setup();
+        let counter = s.receive(posted);
+        let work = Work::send().data(s.memory.addr() + 8192, sent, s.key);
+        let index = s.device.post(&mut s.a, &work);
+        s.device.settle();
+        s.recv.expect_error(ResponderError, &s.b, counter, LOCAL_LENGTH);
+        s.expect_failure(index, REMOTE_INVALID);
+    }
+}
+
+#[test]
+fn remote_access_is_checked() {
+    let other_pd = |s: &mut Setup| {
+        let pd = s.device.nic.alloc_pd().unwrap();
+        let (va, length) = (s.memory.addr(), s.memory.len() as u64);
+        let attr = MkeyAttr { pd, va, iova: va, length, access: ALL_ACCESS };
+        s.device.nic.create_mkey(attr).unwrap().0
+    };
+    for case in 0..5 {
+        for opcode in [WqeOpcode::RDMA_WRITE, WqeOpcode::RDMA_READ] {
+            let mut s = setup();
+            let at = s.memory.addr();
+            let (raddr, rkey) = match case {
+                0 => (at, s.key ^ 1),
+                1 => (at + 65536 - 2999, s.key),
+                2 => (at, s.device.register(&s.memory, LOCAL_WRITE)),
+                3 => (at, other_pd(&mut s)),
+                _ => (u64::MAX - 10, s.key),
+            };
+            let work = Work::new(opcode).remote(raddr, rkey).data(at + 8192, 3000, s.key);
+            s.memory.set(8192, &[0xab; 3000]);
+            let index = s.device.post(&mut s.a, &work);
+            s.device.settle();
+            assert_eq!(s.device.state(&s.b), QpState::Err);
+            assert!(s.device.events().contains(&Event::QpAccessError(s.b.number)));
+            s.expect_failure(index, REMOTE_ACCESS);
+            assert_eq!(s.memory.get(65536 - 2999, 2999), [0; 2999], "nothing was written");
+        }
+    }
+}
+
+#[test]
+fn a_queue_pair_that_gives_no_rights() {
+    for opcode in [WqeOpcode::RDMA_WRITE, WqeOpcode::RDMA_READ] {
+        let mut s = setup_with(Path { access: 0, ..Path::default() });
+        let work = Work::new(opcode).remote(s.memory.addr(), s.key);
+        let index = s.device.post(&mut s.a, &work.data(s.memory.addr(), 8, s.key));
+        s.device.settle();
+        assert!(s.device.events().contains(&Event::QpRequestError(s.b.number)));
+        s.expect_failure(index, REMOTE_INVALID);
+    }
+}
+
+#[test]
+fn a_read_into_memory_that_may_not_be_written() {
+    let mut s = setup();
+    let lkey = s.device.register(&s.memory, 0);
+    let work = Work::new(WqeOpcode::RDMA_READ).remote(s.memory.addr(), s.key);
+    let index = s.device.post(&mut s.a, &work.data(s.memory.addr() + 4096, 64, lkey));
+    s.device.settle();
+    s.expect_failure(index, LOCAL_PROT);
+}
+
+#[test]
+fn memory_that_ends_while_it_is_read() {
+    let mut s = setup();
+    let key = s.device.register(&s.memory, ALL_ACCESS);
+    let work = Work::new(WqeOpcode::RDMA_READ).remote(s.memory.addr(), key);
+    let index = s.device.post(&mut s.a, &work.data(s.memory.addr(), 65536, s.key));
+    s.device.now += 1;
+    // The request is answered over several steps.
+    assert!(s.device.nic.step(s.device.now));
+    s.device.nic.destroy_mkey(Mkey(key)).unwrap();
+    s.device.settle();
+    s.expect_failure(index, REMOTE_ACCESS);
+}
+
+#[test]
+fn opcodes_that_are_not_known() {
+    for opcode in [0x0e, 0x14, 0x1b, 0x25, 0x28, 0x3f, 0xff] {
+        let mut s = setup();
+        let index = s.device.post(&mut s.a, &Work::new(WqeOpcode::new(opcode)));
+        s.device.settle();
+        s.expect_failure(index, LOCAL_QP_OP);
+    }
+}
+
+#[test]
+fn receiver_not_ready_and_then_ready() {
+    let mut s = setup();
+    let index = s.device.post(&mut s.a, &Work::send().inline(b"patience"));
+    for _ in 0..20 {
+        s.device.settle();
+        s.device.now += 5_000_000;
+    }
+    s.send.expect_nothing();
+    s.receive(64);
+    s.device.finish();
+    let cqe = s.recv.expect(ResponderSend, &s.b, 0);
+    assert_eq!(cqe.byte_cnt.get(), 8);
+    s.send.expect(Requester, &s.a, index);
+}
+
+#[test]
+fn rnr_retries_run_out() {
+    let mut s = setup_with(Path { rnr_retry: 3, rnr_timer: 14, ..Path::default() });
+    let index = s.device.post(&mut s.a, &Work::send());
+    let start = s.device.now;
+    s.device.run_until(|| s.send.peek().is_some());
+    s.send.expect_error(RequesterError, &s.a, index, RNR_RETRIES);
+    // Three delays of 1.28 ms were waited out.
+    let waited = s.device.now - start;
+    assert!((3_840_000..4_000_000).contains(&waited), "{waited}");
+    assert_eq!(s.device.state(&s.b), QpState::Rts);
+}
+
+#[test]
+fn retries_run_out_when_nobody_answers() {
+    let mut s = setup_with(Path { timeout: 10, retry_cnt: 3, ..Path::default() });
+    let lid = s.device.nic.port().lid;
+    let silent = s.device.qp_attr(Service::Rc, &s.send, &s.recv);
+    let silent = s.device.qp(silent);
+    let qp = s.device.qp_attr(Service::Rc, &s.send, &s.recv);
+    let mut qp = s.device.qp(qp);
+    for (dlid, peer) in [(lid, silent.number), (lid, Qpn(0x3fff)), (99, silent.number)] {
+        s.device.set_state(&qp, QpState::Reset);
+        qp.record.span().set_record(SEND, 0);
+        qp.sent = 0;
+        s.device.connect_with(
+            &qp,
+            dlid,
+            peer,
+            Path { timeout: 10, retry_cnt: 3, ..Path::default() },
+        );
+        let start = s.device.now;
+        s.device.post(&mut qp, &Work::send().inline(b"anybody?"));
+        s.device.run_until(|| s.send.peek().is_some());
+        s.send.expect_error(RequesterError, &qp, 0, RETRIES);
+        // Once and three times again, 4.19 ms each.
+        let waited = s.device.now - start;
+        assert!((16_700_000..17_000_000).contains(&waited), "{waited}");
+    }
+}
+
+#[test]
+fn malformed_wqes_are_violations_and_errors() {
+    // ds of 0, and ds beyond the producer index.
+    for (ds, rule) in [(0, Rule::SendSize), (9, Rule::SendSize)] {
+        let mut s = setup();
+        let (_, mut ctrl) = s.a.write(&Work::send());
+        ctrl.qpn_ds = (s.a.number.0 << 8 | ds).into();
+        s.a.sq.set(0, &ctrl.to_bytes());
+        s.device.ring(&mut s.a, ctrl);
+        s.device.settle();
+        assert_eq!(s.device.nic.violations(rule), 1);
+        s.send.expect_error(RequesterError, &s.a, 0, LOCAL_QP_OP);
+    }
+    let mut s = setup();
+    let (_, mut ctrl) = s.a.write(&Work::send());
+    let rung = ctrl;
+    ctrl.qpn_ds = ((s.a.number.0 + 1) << 8 | 1).into();
+    s.a.sq.set(0, &ctrl.to_bytes());
+    s.device.ring(&mut s.a, rung);
+    s.device.settle();
+    assert_eq!(s.device.nic.violations(Rule::SendQpn), 1);
+    s.send.expect_error(RequesterError, &s.a, 0, LOCAL_QP_OP);
+}
+
+#[test]
+fn a_wqe_changed_while_it_is_sent() {
+    let mut s = setup();
+    // The receive comes later: until then the WQE is read again for each try.
+    s.device.post(&mut s.a, &Work::send().inline(b"first"));
+    s.device.settle();
+    s.a.sent = 0;
+    s.a.write(&Work::send().inline(b"another length"));
+    s.device.finish_within(10_000_000);
+    assert_eq!(s.device.nic.violations(Rule::SendChanged), 1);
+    s.send.expect_error(RequesterError, &s.a, 0, LOCAL_QP_OP);
+}
+
+#[test]
+fn doorbells_that_nobody_should_ring() {
+    let mut s = setup();
+    let idle = s.device.qp_attr(Service::Rc, &s.send, &s.recv);
+    let mut idle = s.device.qp(idle);
+    s.device.post(&mut idle, &Work::send());
+    s.device.settle();
+    assert_eq!(s.device.nic.violations(Rule::DoorbellState), 1);
+    s.send.expect_nothing();
+    let register = s.a.attr.register;
+    s.device.write_register(register.page, register.offset, 0x0a_0012_3402);
+    s.device.settle();
+    assert_eq!(s.device.nic.violations(Rule::DoorbellQpn), 1);
+}
+
+#[test]
+fn a_cq_overrun_stops_its_queue_pairs() {
+    let mut device = Device::new();
+    let (send, mut small) = (device.cq(64), device.cq(4));
+    let (mut a, mut b) = device.pair(|attr| attr, &send, &small);
+    for _ in 0..5 {
+        b.post_receive(&[]);
+        device.post(&mut a, &Work::send().flags(CQ_UPDATE));
+    }
+    device.settle();
+    let events = device.events();
+    assert!(events.contains(&Event::CqError(small.number)));
+    assert!(events.contains(&Event::QpFatal(b.number)));
+    assert_eq!(device.state(&b), QpState::Err);
+    assert_eq!(small.drain().len(), 4);
+    device.settle();
+    small.expect_nothing();
+}
+
+#[test]
+fn zero_length_segments_are_violations() {
+    let mut s = setup();
+    s.b.post_receive(&[DataSegment::new(s.memory.addr(), 0, s.key)]);
+    s.device.post(&mut s.a, &Work::send().inline(b"x"));
+    s.device.settle();
+    assert_eq!(s.device.nic.violations(Rule::ZeroLength), 1);
+    let index = s.device.post(&mut s.a, &Work::send().data(s.memory.addr(), 0, s.key));
+    s.device.settle();
+    assert_eq!(s.device.nic.violations(Rule::ZeroLength), 2);
+    s.send.drain();
+    assert_eq!((index, s.device.state(&s.a)), (1, QpState::Err));
+}
