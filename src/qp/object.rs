@@ -29,10 +29,22 @@ pub(crate) struct Qp {
 /// What a queue pair refers to.
 struct Parts {
     pd: ProtectionDomain,
-    recv_cq: Arc<Cq>,
-    send_cq: Arc<Cq>,
-    srq: Option<Arc<Srq>>,
+    send_cq: Cq,
+    _recv_cq: Arc<Cq>,
+    _srq: Option<Arc<Srq>>,
     parked: Parked,
+}
+
+impl Parts {
+    fn new(
+        pd: &ProtectionDomain,
+        send_cq: Cq,
+        recv_cq: Arc<Cq>,
+        srq: Option<Arc<Srq>>,
+    ) -> ManuallyDrop<Self> {
+        let parked = Parked::default();
+        ManuallyDrop::new(Self { pd: pd.clone(), send_cq, _recv_cq: recv_cq, _srq: srq, parked })
+    }
 }
 
 // SAFETY: verbs calls on a queue pair are thread-safe (ibverbs(7)); who posts to its queues is the
@@ -55,7 +67,7 @@ impl Qp {
         if !recv_cq.context().is_same(context) {
             return Err(Error::Foreign { what: "the completion queue", domain: "device" });
         }
-        let send_cq = Arc::new(Cq::create(context, config.max_send_wr)?);
+        let send_cq = Cq::create(context, config.max_send_wr)?;
 
         let mut init = sys::ibv_qp_init_attr_ex {
             send_cq: send_cq.as_raw(),
@@ -94,12 +106,12 @@ impl Qp {
         if qp.is_null() {
             return Err(Error::last_os(operation, context.name()));
         }
-        let parts = Parts { pd: pd.clone(), recv_cq, send_cq, srq, parked: Parked::default() };
+        let parts = Parts::new(pd, send_cq, recv_cq, srq);
         Ok(Self {
             qp,
             state: AtomicU32::new(sys::IBV_QPS_RESET),
             cap: init.cap,
-            parts: ManuallyDrop::new(parts),
+            parts,
             destroys: true,
         })
     }
@@ -117,18 +129,12 @@ impl Qp {
         let context = pd.context();
         // SAFETY: a live queue pair has a live send CQ, of the same device.
         let send_cq = unsafe { Cq::from_raw(context, (*qp).send_cq) };
-        let parts = Parts {
-            pd: pd.clone(),
-            recv_cq,
-            send_cq: Arc::new(send_cq),
-            srq,
-            parked: Parked::default(),
-        };
+        let parts = Parts::new(pd, send_cq, recv_cq, srq);
         let mut this = Self {
             qp,
             state: AtomicU32::new(sys::IBV_QPS_UNKNOWN),
             cap: Default::default(),
-            parts: ManuallyDrop::new(parts),
+            parts,
             destroys: false,
         };
         let mask = sys::IBV_QP_STATE | sys::IBV_QP_CAP | sys::IBV_QP_PORT | sys::IBV_QP_SQ_PSN;
@@ -153,14 +159,6 @@ impl Qp {
 
     pub(crate) fn pd(&self) -> &ProtectionDomain {
         &self.parts.pd
-    }
-
-    pub(crate) fn recv_cq(&self) -> &Arc<Cq> {
-        &self.parts.recv_cq
-    }
-
-    pub(crate) fn srq(&self) -> Option<&Arc<Srq>> {
-        self.parts.srq.as_ref()
     }
 
     pub(super) fn send_cq(&self) -> &Cq {
