@@ -12,7 +12,7 @@ use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
 
 use super::direct::Ring;
-use super::resident::{Books, Owner, Piece, Resident};
+use super::resident::{Books, Owner, Resident};
 use super::routes::Routes;
 use super::status::wc_status;
 use super::verbs::Verbs;
@@ -502,10 +502,8 @@ impl Message<'_, '_> {
 
     /// The pieces of the message, in order.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
-        let mut single = Piece::NONE;
-        let pieces = self.batch.books.pieces(&self.resident, &mut single).to_vec();
         let mut left = self.len;
-        pieces.into_iter().map_while(move |piece| {
+        self.batch.books.pieces(&self.resident).map_while(move |piece| {
             if left == 0 {
                 return None;
             }

@@ -76,9 +76,6 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// No buffer, to be overwritten.
-    pub(crate) const NONE: Self = Self { addr: NonNull::dangling(), capacity: 0, pool: 0 };
-
     /// The buffer of a receive that has one.
     fn of(resident: &Resident) -> Self {
         let addr = std::ptr::with_exposed_provenance_mut(resident.addr as usize);
@@ -165,15 +162,13 @@ impl Books {
     }
 
     /// The buffers of a receive, in order; one that is not a list has one.
-    pub(crate) fn pieces<'a>(&'a self, resident: &Resident, single: &'a mut Piece) -> &'a [Piece] {
-        match resident.owner() {
-            Owner::Pool(_) => {
-                *single = Piece::of(resident);
-                std::slice::from_ref(single)
-            }
-            Owner::List(list) => &self.lists[list as usize],
-            Owner::Foreign => &[],
-        }
+    pub(crate) fn pieces(&self, resident: &Resident) -> impl Iterator<Item = Piece> + '_ {
+        let (single, list) = match resident.owner() {
+            Owner::Pool(_) => (Some(Piece::of(resident)), &[][..]),
+            Owner::List(list) => (None, &self.lists[list as usize][..]),
+            Owner::Foreign => (None, &[][..]),
+        };
+        single.into_iter().chain(list.iter().copied())
     }
 
     pub(crate) fn lkey(&self, piece: &Piece) -> u32 {
@@ -187,8 +182,7 @@ impl Books {
 
     /// Keeps the buffers of a receive that the device may still write, until `parked` is told.
     pub(crate) fn park(&self, resident: &Resident, parked: &Parked) {
-        let mut single = Piece::NONE;
-        for piece in self.pieces(resident, &mut single) {
+        for piece in self.pieces(resident) {
             let pool = &self.pools[piece.pool as usize];
             parked.park(Arc::clone(pool), pool.index(piece.addr));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
-use super::resident::{Books, Piece, Resident};
+use super::resident::{Books, Resident};
 use super::srq::Srq;
 use crate::cq::Cq;
 use crate::qp::Qp;
@@ -200,13 +200,12 @@ impl VerbsQueue {
         self.sges.clear();
         for &slot in &self.chain {
             let resident = self.slots[slot as usize].resident.as_ref();
-            let mut single = Piece::NONE;
             let first = self.sges.len();
-            for piece in resident.map_or(&[][..], |r| books.pieces(r, &mut single)) {
+            for piece in resident.into_iter().flat_map(|resident| books.pieces(resident)) {
                 self.sges.push(sys::ibv_sge {
                     addr: piece.addr.as_ptr().expose_provenance() as u64,
                     length: piece.capacity,
-                    lkey: books.lkey(piece),
+                    lkey: books.lkey(&piece),
                 });
             }
             self.wrs.push(sys::ibv_recv_wr {
