@@ -1,1 +1,280 @@
-//! What the program takes for the kernel: uverbs commands and the limits of the mlx5 driver.
+//! What the program takes for the kernel: the uverbs device with the mlx5 driver behind it.
+//!
+//! [`ioctl`] and [`write`] take the two forms of a command apart, [`methods`] lists what the ioctl
+//! form offers; one module per object does the work that both forms share and keeps the limits and
+//! checks of the driver. What is left goes to the [`Nic`] as a firmware command.
+
+mod abi;
+mod ah;
+mod attrs;
+mod context;
+mod cq;
+mod errno;
+mod events;
+mod handles;
+mod info;
+mod ioctl;
+pub mod limits;
+mod methods;
+mod mr;
+mod multicast;
+mod pd;
+mod port;
+mod qp;
+mod qp_create;
+mod qp_modify;
+mod qp_query;
+mod qp_state;
+mod query_device;
+mod report;
+mod srq;
+mod uar;
+mod udata;
+mod user;
+mod write;
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::RawFd;
+
+use context::Context;
+use errno::{EBADF, EINVAL};
+use events::{Carries, EventFiles, FileId};
+use handles::{Handles, Kind, Object};
+use report::Routes;
+use uar::UarPages;
+
+use crate::fabric::LinkLayer;
+use crate::fd_table;
+use crate::nic::Nic;
+use crate::nic::objects::{Cqn, Qpn, Result, Srqn};
+
+/// A device with everything that the kernel keeps about it.
+#[derive(Debug)]
+pub struct Core {
+    nic: Nic,
+    link: LinkLayer,
+    slot: u8,
+    vectors: u32,
+    last_id: FileId,
+    files: BTreeMap<FileId, File>,
+    events: EventFiles,
+    routes: Routes,
+    uars: UarPages,
+}
+
+/// An open uverbs device: what one descriptor and its copies share.
+#[derive(Debug, Default)]
+struct File {
+    descriptors: u32,
+    context: Option<Context>,
+    handles: Handles,
+    // Where asynchronous events of objects go that name no other file.
+    async_file: Option<FileId>,
+}
+
+impl Core {
+    /// A kernel for this device; `slot` is the number of the device in its process.
+    pub fn new(nic: Nic, link: LinkLayer, slot: u8) -> Self {
+        let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        Self {
+            nic,
+            link,
+            slot,
+            vectors,
+            last_id: 0,
+            files: BTreeMap::new(),
+            events: EventFiles::new(slot),
+            routes: Routes::default(),
+            uars: UarPages::default(),
+        }
+    }
+
+    /// The device itself.
+    pub fn nic(&mut self) -> &mut Nic {
+        &mut self.nic
+    }
+
+    fn next_id(&mut self) -> FileId {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// The program opened the device.
+    pub fn open(&mut self) -> FileId {
+        let id = self.next_id();
+        self.files.insert(id, File { descriptors: 1, ..File::default() });
+        id
+    }
+
+    /// The program copied a descriptor.
+    pub fn duplicate(&mut self, entry: fd_table::Entry) {
+        match entry.kind {
+            fd_table::Kind::Uverbs => {
+                if let Some(file) = self.files.get_mut(&entry.id) {
+                    file.descriptors += 1;
+                }
+            }
+            fd_table::Kind::Events => self.events.duplicate(entry.id),
+            fd_table::Kind::Orphan => {}
+        }
+    }
+
+    /// The program closed a descriptor. With the last one of a device everything made through it is
+    /// destroyed.
+    pub fn close(&mut self, entry: fd_table::Entry) {
+        match entry.kind {
+            fd_table::Kind::Uverbs => {
+                let Some(file) = self.files.get_mut(&entry.id) else { return };
+                file.descriptors -= 1;
+                if file.descriptors == 0 {
+                    let mut call = Call { core: self, file: entry.id };
+                    call.destroy_all();
+                    let context = call.file().context.take();
+                    self.files.remove(&entry.id);
+                    if let Some(context) = context {
+                        context.release(&mut self.uars);
+                    }
+                }
+            }
+            fd_table::Kind::Events => self.events.close(entry.id),
+            fd_table::Kind::Orphan => {}
+        }
+        self.deliver_events();
+    }
+
+    /// The `RDMA_VERBS_IOCTL` of an open device.
+    pub fn ioctl(&mut self, file: FileId, argument: u64) -> Result<()> {
+        let result = self.call(file).and_then(|mut call| ioctl::run(&mut call, argument));
+        self.deliver_events();
+        result
+    }
+
+    /// A command in the form of a write; returns the bytes taken, which are all.
+    pub fn write(&mut self, file: FileId, addr: u64, count: usize) -> Result<usize> {
+        let result = self.call(file).and_then(|mut call| write::run(&mut call, addr, count));
+        self.deliver_events();
+        result.map(|()| count)
+    }
+
+    /// Finds what a mapping of the device at this offset shows: a descriptor and an offset in it.
+    pub fn map(&mut self, file: FileId, request: uar::MapRequest) -> Result<(RawFd, u64)> {
+        uar::map(&mut self.call(file)?, request)
+    }
+
+    fn call(&mut self, file: FileId) -> Result<Call<'_>> {
+        if !self.files.contains_key(&file) {
+            return Err(EBADF);
+        }
+        Ok(Call { core: self, file })
+    }
+}
+
+pub use ioctl::REQUEST as VERBS_IOCTL;
+pub use uar::MapRequest;
+
+/// One command at work: the device and the open file that it came through.
+struct Call<'a> {
+    core: &'a mut Core,
+    file: FileId,
+}
+
+impl Call<'_> {
+    fn nic(&mut self) -> &mut Nic {
+        &mut self.core.nic
+    }
+
+    fn file(&mut self) -> &mut File {
+        self.core.files.get_mut(&self.file).expect("a call holds an open file")
+    }
+
+    fn handles(&mut self) -> &mut Handles {
+        &mut self.file().handles
+    }
+
+    fn get<K: Kind>(&self, handle: u32) -> Result<&K> {
+        self.core.files.get(&self.file).ok_or(EINVAL)?.handles.get(handle)
+    }
+
+    fn get_mut<K: Kind>(&mut self, handle: u32) -> Result<&mut K> {
+        self.handles().get_mut(handle)
+    }
+
+    /// The context; commands before GET_CONTEXT have none.
+    fn context(&mut self) -> Result<&mut Context> {
+        self.file().context.as_mut().ok_or(EINVAL)
+    }
+
+    /// The event file behind a descriptor of the program.
+    fn event_file(&self, fd: RawFd, carries: Carries) -> Result<FileId> {
+        let entry = fd_table::get(fd).ok_or(EBADF)?;
+        let file = self.core.events.get(entry.id).ok_or(EBADF)?;
+        let ours = entry.kind == fd_table::Kind::Events
+            && entry.slot == self.core.slot
+            && file.carries == carries
+            && file.owner == self.file;
+        if ours { Ok(entry.id) } else { Err(EBADF) }
+    }
+
+    fn open_events(&mut self, carries: Carries) -> Result<RawFd> {
+        self.context()?;
+        let id = self.core.next_id();
+        let owner = self.file;
+        let fd = self.core.events.open(id, carries, owner)?;
+        if carries == Carries::Asynchronous && self.file().async_file.is_none() {
+            self.file().async_file = Some(id);
+        }
+        Ok(fd)
+    }
+
+    /// Undoes [`Self::open_events`] when its descriptor could not be handed out.
+    fn close_events(&mut self, fd: RawFd) {
+        if let Some(entry) = fd_table::clear(fd) {
+            self.core.events.close(entry.id);
+            // SAFETY: the program was not told of this descriptor.
+            unsafe { libc::close(fd) };
+        }
+    }
+
+    /// Destroys one object. `EBUSY` while another one needs it.
+    fn destroy(&mut self, handle: u32, type_id: u16) -> Result<report::Reported> {
+        if self.handles().type_id(handle)? != type_id {
+            return Err(EINVAL);
+        }
+        let reported = match type_id {
+            1 => self.destroy_pd(handle)?,
+            3 => self.destroy_cq(handle)?,
+            4 => self.destroy_qp(handle)?,
+            5 => self.destroy_srq(handle)?,
+            6 => self.destroy_ah(handle)?,
+            _ => self.destroy_mr(handle)?,
+        };
+        self.handles().remove(handle);
+        Ok(reported)
+    }
+
+    // Users before what they use: QPs, AHs, MRs, SRQs, CQs, PDs.
+    fn destroy_all(&mut self) {
+        self.detach_all_multicast();
+        for type_id in [4, 6, 7, 5, 3, 1] {
+            for handle in self.handles().of_type(type_id) {
+                if self.destroy(handle, type_id).is_err() {
+                    self.handles().remove(handle);
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, object: impl Into<Object>) -> u32 {
+        self.handles().insert(object)
+    }
+}
+
+/// Number under which the device knows an object that has a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Number {
+    Cq(Cqn),
+    Qp(Qpn),
+    Srq(Srqn),
+}
+
+type Places = HashMap<Number, (FileId, u32)>;

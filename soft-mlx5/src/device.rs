@@ -1,0 +1,247 @@
+//! A device in the hands of a test, and the one that a process gets from `soft-mlx5 run`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::fabric::{Fabric, Faults, LinkLayer, Switch};
+use crate::interpose;
+use crate::kernel::Core;
+use crate::nic::{Nic, NicConfig};
+use crate::options::Options;
+use crate::registry::{self, Registry, STAND_INS};
+use crate::run_dir::RunDir;
+use crate::shared::Shared;
+use crate::sysfs::{Names, Tree};
+
+/// A software mlx5 device of this process. libibverbs lists it until it is dropped; what a program
+/// still has open then fails with `EIO`.
+#[derive(Debug)]
+pub struct Device {
+    shared: Arc<Shared>,
+}
+
+/// Options of a [`Device`].
+#[derive(Debug, Clone, Default)]
+pub struct Builder {
+    name: Option<String>,
+    config: NicConfig,
+    stepped: bool,
+}
+
+impl From<&str> for Fabric {
+    fn from(name: &str) -> Self {
+        Self::Named(name.into())
+    }
+}
+
+impl From<Switch> for Fabric {
+    fn from(switch: Switch) -> Self {
+        Self::Switch(switch)
+    }
+}
+
+impl Builder {
+    /// Name in the device list; without one, the first free `mlx5_N`.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Joins a fabric: by name, whose devices reach each other across processes, or by a [`Switch`]
+    /// of this process. Without one the device reaches only itself.
+    ///
+    /// [`Switch`]: crate::Switch
+    pub fn fabric(mut self, fabric: impl Into<Fabric>) -> Self {
+        self.config.fabric = fabric.into();
+        self
+    }
+
+    /// Kind of link.
+    pub fn link_layer(mut self, link: LinkLayer) -> Self {
+        self.config.link_layer = link;
+        self
+    }
+
+    /// What goes wrong on the way out of the port.
+    pub fn faults(mut self, faults: Faults) -> Self {
+        self.config.faults = faults;
+        self
+    }
+
+    /// Seed of everything random.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.config.seed = seed;
+        self
+    }
+
+    /// Stops the program where an adapter would silently mangle something.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.config.strict = strict;
+        self
+    }
+
+    /// No thread and no clock: the device works when [`Device::step`] is called, at a time that
+    /// [`Device::advance`] sets. Equal seeds and equal steps give equal runs.
+    pub fn stepped(mut self) -> Self {
+        self.stepped = true;
+        self
+    }
+
+    /// Powers the device up. Do so before the first verbs call of the process: libibverbs looks
+    /// where to find devices only once.
+    pub fn build(self) -> io::Result<Device> {
+        interpose::ensure_linked();
+        let mut registry = registry::lock();
+        ensure_tree(&mut registry)?;
+        let shared = power_up(&mut registry, self.name.as_deref(), self.config, self.stepped)?;
+        Ok(Device { shared })
+    }
+}
+
+impl Device {
+    /// A device with the default options: its own fabric, InfiniBand, no faults, driven by a thread.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Name in the device list.
+    pub fn name(&self) -> &str {
+        &self.shared.names.ibdev
+    }
+
+    /// Works for a bounded while at the present time; `false` when there was nothing to do.
+    pub fn step(&self) -> bool {
+        let now = self.shared.now();
+        let mut core = self.shared.command();
+        let busy = core.nic().step(now);
+        core.deliver_events();
+        busy
+    }
+
+    /// Steps until there is nothing to do at the present time; returns the number of steps that did
+    /// something.
+    pub fn settle(&self) -> usize {
+        std::iter::from_fn(|| self.step().then_some(())).count()
+    }
+
+    /// Moves the clock of a stepped device forward.
+    pub fn advance(&self, time: Duration) {
+        self.shared.advance(time.as_nanos() as u64);
+    }
+
+    /// Time of the device since power-up.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.shared.now())
+    }
+
+    /// When the next timer of the device expires, if one runs.
+    pub fn next_timer(&self) -> Option<Duration> {
+        self.shared.command().nic().next_deadline().map(Duration::from_nanos)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // In a forked child the device is the parent's.
+        if registry::is_ours() {
+            registry::lock().remove(&self.shared);
+            self.shared.stop();
+        }
+    }
+}
+
+/// Where libibverbs of this process looks for devices, decided before main.
+#[derive(Debug)]
+pub struct Environment {
+    /// Root of the tree.
+    pub root: PathBuf,
+    /// Options of the run, when the process is part of one.
+    pub options: Option<Options>,
+}
+
+static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
+
+/// Sets the environment, once.
+pub fn set_environment(environment: Environment) {
+    let _ = ENVIRONMENT.set(environment);
+}
+
+/// The process lists its devices: the tree must be there, and in a run a device in it.
+pub fn prepare() {
+    let Some(environment) = ENVIRONMENT.get() else { return };
+    let mut registry = registry::lock();
+    if registry.prepared {
+        return;
+    }
+    registry.prepared = true;
+    let outcome = match &environment.options {
+        Some(options) => ambient(&mut registry, &environment.root, options),
+        None => ensure_tree(&mut registry),
+    };
+    if let Err(error) = outcome {
+        eprintln!("soft-mlx5: no device: {error}");
+    }
+}
+
+fn root() -> io::Result<&'static Path> {
+    let missing = || io::Error::other("the process was started in an unknown way");
+    ENVIRONMENT.get().map(|environment| environment.root.as_path()).ok_or_else(missing)
+}
+
+fn ensure_tree(registry: &mut Registry) -> io::Result<()> {
+    if registry.tree.is_none() {
+        let root = root()?;
+        if ENVIRONMENT.get().is_some_and(|environment| environment.options.is_none()) {
+            registry.dir = Some(RunDir::create(root.into())?);
+        }
+        registry.tree = Some(Tree::create(root)?);
+    }
+    Ok(())
+}
+
+// The device that every process of a run has. The tree is put in place at once, for a forked child
+// looks into the same one as its parent: it finds its own device under the same names.
+fn ambient(registry: &mut Registry, root: &Path, options: &Options) -> io::Result<()> {
+    if registry.tree.is_some() {
+        return power_up(registry, None, options.config(), false).map(drop);
+    }
+    let draft = options.dir.join(format!("draft-{}", std::process::id()));
+    registry.tree = Some(Tree::create(&draft)?);
+    let powered = power_up(registry, None, options.config(), false);
+    let placed = std::fs::rename(&draft, root);
+    if placed.is_err() {
+        let _ = std::fs::remove_dir_all(&draft);
+        if !root.exists() {
+            return placed;
+        }
+    }
+    registry.tree = Some(Tree::at(root));
+    powered.map(drop)
+}
+
+fn power_up(
+    registry: &mut Registry,
+    name: Option<&str>,
+    config: NicConfig,
+    stepped: bool,
+) -> io::Result<Arc<Shared>> {
+    let slot = registry.free_slot()?;
+    let no_tree = || io::Error::other("there is no tree to show the device");
+    let names: Names = registry.tree.as_ref().ok_or_else(no_tree)?.free_names(name)?;
+    let link = config.link_layer;
+    // SAFETY: objects on the device are made only by commands of the program. The kernel side checks
+    // that the memory they name is mapped with the rights needed; that it stays so until the object is
+    // destroyed is what the unsafe verbs calls behind these commands demand of their callers.
+    let nic = unsafe { Nic::new(config) }?;
+    let port = nic.port();
+    let shared = Shared::new(slot, names.clone(), Core::new(nic, link, slot as u8), stepped);
+    let shared = Arc::new(shared);
+    if let Some(tree) = &registry.tree {
+        tree.add(&names, STAND_INS[slot].1, &port, link)?;
+    }
+    registry.add(shared.clone());
+    Ok(shared)
+}

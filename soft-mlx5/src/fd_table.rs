@@ -1,0 +1,117 @@
+//! Which descriptors of the process belong to a device.
+//!
+//! Every interposed call asks here first, also from signal handlers and before the allocator works:
+//! a fixed array of atomics, no lock, no allocation.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Descriptors above this limit cannot be ours.
+pub const LIMIT: usize = 1 << 16;
+
+static TABLE: [AtomicU32; LIMIT] = [const { AtomicU32::new(0) }; LIMIT];
+
+/// What a descriptor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// An open uverbs device.
+    Uverbs,
+    /// A completion channel or an asynchronous event file.
+    Events,
+    /// A uverbs device that the parent of this process opened.
+    Orphan,
+}
+
+/// A descriptor that belongs to a device. Copies of a descriptor have equal entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is.
+    pub kind: Kind,
+    /// Device of this process.
+    pub slot: u8,
+    /// Open file of that device.
+    pub id: u32,
+}
+
+const KIND_SHIFT: u32 = 30;
+const SLOT_SHIFT: u32 = 27;
+const ID_MASK: u32 = (1 << SLOT_SHIFT) - 1;
+
+impl Entry {
+    fn pack(self) -> u32 {
+        let kind = match self.kind {
+            Kind::Uverbs => 1,
+            Kind::Events => 2,
+            Kind::Orphan => 3,
+        };
+        kind << KIND_SHIFT | u32::from(self.slot & 7) << SLOT_SHIFT | self.id & ID_MASK
+    }
+
+    fn unpack(packed: u32) -> Option<Self> {
+        let kind = match packed >> KIND_SHIFT {
+            1 => Kind::Uverbs,
+            2 => Kind::Events,
+            3 => Kind::Orphan,
+            _ => return None,
+        };
+        Some(Self { kind, slot: (packed >> SLOT_SHIFT & 7) as u8, id: packed & ID_MASK })
+    }
+}
+
+fn word(fd: RawFd) -> Option<&'static AtomicU32> {
+    TABLE.get(usize::try_from(fd).ok()?)
+}
+
+/// The entry of a descriptor, `None` when it is not ours.
+#[inline]
+pub fn get(fd: RawFd) -> Option<Entry> {
+    Entry::unpack(word(fd)?.load(Ordering::Acquire))
+}
+
+/// Makes a descriptor ours; `false` when its number is beyond [`LIMIT`].
+pub fn set(fd: RawFd, entry: Entry) -> bool {
+    word(fd).map(|word| word.store(entry.pack(), Ordering::Release)).is_some()
+}
+
+/// Makes a descriptor foreign again; returns what it was.
+pub fn clear(fd: RawFd) -> Option<Entry> {
+    Entry::unpack(word(fd)?.swap(0, Ordering::AcqRel))
+}
+
+/// Turns what a parent process left behind into descriptors of no device.
+pub fn orphan_all() {
+    for word in &TABLE {
+        let packed = word.load(Ordering::Relaxed);
+        match Entry::unpack(packed).map(|entry| entry.kind) {
+            Some(Kind::Uverbs) => {
+                let orphan = Entry { kind: Kind::Orphan, slot: 0, id: 0 };
+                word.store(orphan.pack(), Ordering::Release);
+            }
+            // The sockets behind them are gone with the parent; reading one gives what was left.
+            Some(Kind::Events) => word.store(0, Ordering::Release),
+            Some(Kind::Orphan) | None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_survive_packing() {
+        // Far above any descriptor that this process opens.
+        let fd = LIMIT as RawFd - 1;
+        assert_eq!(get(fd), None);
+        for entry in [
+            Entry { kind: Kind::Uverbs, slot: 0, id: 0 },
+            Entry { kind: Kind::Events, slot: 7, id: ID_MASK },
+        ] {
+            assert!(set(fd, entry));
+            assert_eq!(get(fd), Some(entry));
+            assert_eq!(clear(fd), Some(entry));
+        }
+        assert_eq!((get(fd), get(-1), get(fd + 1)), (None, None, None));
+        assert!(!set(fd + 1, Entry { kind: Kind::Uverbs, slot: 0, id: 0 }));
+    }
+}

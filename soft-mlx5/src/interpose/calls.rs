@@ -1,0 +1,231 @@
+//! Calls that name a descriptor, and the socket that libibverbs would list devices with.
+
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+
+use libc::{off_t, size_t, ssize_t};
+
+use super::{is_active, ours, raw};
+use crate::device;
+use crate::fd_table::{self, Entry, Kind};
+use crate::kernel::{self, MapRequest};
+
+pub const ANCHOR: *const c_void = close as *const c_void;
+
+const NETLINK_RDMA: c_int = 20;
+
+/// `socket`: without the RDMA netlink socket libibverbs lists devices by sysfs, and that it asks for
+/// one tells that it is about to.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && is_active() {
+        device::prepare();
+        return raw::fail(libc::EPROTONOSUPPORT);
+    }
+    raw::socket(domain, kind, protocol)
+}
+
+/// `close`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if fd_table::get(fd).is_some() {
+        ours::closing(fd);
+    }
+    raw::close(fd)
+}
+
+/// `close_range`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if is_active() && flags == 0 {
+        for fd in first..=last.min(fd_table::LIMIT as c_uint - 1) {
+            if fd_table::get(fd as c_int).is_some() {
+                ours::closing(fd as c_int);
+            }
+        }
+    }
+    raw::close_range(first, last, flags)
+}
+
+/// `closefrom`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: our own function.
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}
+
+fn uverbs(fd: c_int) -> Option<Entry> {
+    fd_table::get(fd).filter(|entry| entry.kind != Kind::Events)
+}
+
+/// `write`: a command.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
+    let Some(entry) = uverbs(fd) else { return raw::write(fd, buf, count) };
+    match ours::call(entry, |core| core.write(entry.id, buf as u64, count)) {
+        Ok(taken) => taken as ssize_t,
+        Err(error) => raw::fail(error) as ssize_t,
+    }
+}
+
+/// `ioctl`: a command.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+    let Some(entry) = uverbs(fd) else { return raw::ioctl(fd, request, argument) };
+    // As the kernel's ioctl, which looks at 32 bits; the others are about descriptors of any kind.
+    if request as u32 != kernel::VERBS_IOCTL {
+        return raw::ioctl(fd, request, argument);
+    }
+    match ours::call(entry, |core| core.ioctl(entry.id, argument)) {
+        Ok(()) => 0,
+        Err(error) => raw::fail(error),
+    }
+}
+
+fn map(
+    addr: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let Some(entry) = uverbs(fd).filter(|_| flags & libc::MAP_ANONYMOUS == 0) else {
+        return raw::mmap(addr, length, protection, flags, fd, offset);
+    };
+    let request = MapRequest { offset: offset as u64, length: length as u64, protection, flags };
+    match ours::call(entry, |core| core.map(entry.id, request)) {
+        Ok((fd, offset)) => raw::mmap(addr, length, protection, flags, fd, offset as off_t),
+        Err(error) => {
+            raw::fail(error);
+            libc::MAP_FAILED
+        }
+    }
+}
+
+/// `mmap`: a UAR page.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    map(addr, length, protection, flags, fd, offset)
+}
+
+/// `mmap64`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    map(addr, length, protection, flags, fd, offset)
+}
+
+/// `dup`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    let copy = raw::dup(fd);
+    match fd_table::get(fd) {
+        Some(entry) => ours::copied(entry, copy),
+        None => copy,
+    }
+}
+
+fn dup_to(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if old == new {
+        // Equal descriptors are an error for dup3 and nothing to do for dup2.
+        return raw::dup3(old, new, flags);
+    }
+    let (source, target) = (fd_table::get(old), fd_table::get(new));
+    if target.is_some() && raw::fcntl(old, libc::F_GETFD, 0) >= 0 {
+        ours::closing(new);
+    }
+    let copy = raw::dup3(old, new, flags);
+    match source {
+        Some(entry) => ours::copied(entry, copy),
+        None => copy,
+    }
+}
+
+/// `dup2`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    if old == new {
+        return if raw::fcntl(old, libc::F_GETFD, 0) < 0 { -1 } else { new };
+    }
+    dup_to(old, new, 0)
+}
+
+/// `dup3`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    dup_to(old, new, flags)
+}
+
+fn control(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    let result = raw::fcntl(fd, command, argument);
+    match fd_table::get(fd) {
+        Some(entry) if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
+            ours::copied(entry, result)
+        }
+        _ => result,
+    }
+}
+
+/// `fcntl`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    control(fd, command, argument)
+}
+
+/// `fcntl64`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    control(fd, command, argument)
+}

@@ -1,0 +1,135 @@
+//! Calls that name a file: open, stat, access.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::mode_t;
+
+use super::{is_active, ours, raw};
+
+pub const ANCHOR: *const c_void = open as *const c_void;
+
+fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    if is_active() {
+        if let Some((device, stand_in)) = ours::find(path) {
+            return ours::open(&device, stand_in, flags);
+        }
+    }
+    raw::openat(dir, path, flags, mode)
+}
+
+// Variadic in libc: the mode is passed like any third argument, and is not looked at without
+// O_CREAT.
+
+/// `open`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    open_at(libc::AT_FDCWD, path, flags, mode)
+}
+
+/// `open64`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    open_at(libc::AT_FDCWD, path, flags, mode)
+}
+
+/// `open` as fortified programs call it.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+    open_at(libc::AT_FDCWD, path, flags, 0)
+}
+
+/// `open64` as fortified programs call it.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+    open_at(libc::AT_FDCWD, path, flags, 0)
+}
+
+/// `openat`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openat(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+) -> c_int {
+    open_at(dir, path, flags, mode)
+}
+
+/// `openat64`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openat64(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+) -> c_int {
+    open_at(dir, path, flags, mode)
+}
+
+fn stat_at(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int) -> c_int {
+    if is_active() {
+        if let Some((_, stand_in)) = ours::find(path) {
+            return raw::fstatat(libc::AT_FDCWD, stand_in.as_ptr(), buf, 0);
+        }
+    }
+    raw::fstatat(dir, path, buf, flags)
+}
+
+macro_rules! stats {
+    ($($name:ident($($argument:ident: $ty:ty),*) => $run:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        /// That of libc.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $ty),*) -> c_int {
+            $run
+        }
+    )*};
+}
+
+const HERE: c_int = libc::AT_FDCWD;
+const NO_FOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
+
+stats! {
+    stat(path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, 0);
+    stat64(path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, 0);
+    lstat(path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, NO_FOLLOW);
+    lstat64(path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, NO_FOLLOW);
+    fstatat(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int)
+        => stat_at(dir, path, buf, flags);
+    fstatat64(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int)
+        => stat_at(dir, path, buf, flags);
+}
+
+/// `access`.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
+    if is_active() {
+        if let Some((_, stand_in)) = ours::find(path) {
+            return raw::faccessat(libc::AT_FDCWD, stand_in.as_ptr(), mode);
+        }
+    }
+    raw::faccessat(libc::AT_FDCWD, path, mode)
+}

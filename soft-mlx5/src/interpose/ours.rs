@@ -1,0 +1,129 @@
+//! Calls on what is ours.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::Arc;
+
+use super::raw;
+use crate::fd_table::{self, Entry, Kind};
+use crate::registry::{self, STAND_INS};
+use crate::shared::Shared;
+use crate::{device, kernel};
+
+const DIRECTORY: &[u8] = b"/dev/infiniband/uverbs";
+
+/// Number of the uverbs device that a path names, if it looks like one.
+pub fn uverbs_number(path: *const c_char) -> Option<u32> {
+    if path.is_null() {
+        return None;
+    }
+    // Byte by byte, for most paths end long before, and none may be read beyond its end.
+    for (index, &byte) in DIRECTORY.iter().enumerate() {
+        // SAFETY: all bytes before were not zero, so this one still belongs to the string.
+        if unsafe { *path.add(index) } as u8 != byte {
+            return None;
+        }
+    }
+    // SAFETY: the string continues here, as the bytes before were not zero.
+    let rest = unsafe { CStr::from_ptr(path.add(DIRECTORY.len())) };
+    let rest = rest.to_str().ok()?;
+    let canonical = rest == "0" || !rest.starts_with('0');
+    if canonical && rest.bytes().all(|byte| byte.is_ascii_digit()) {
+        rest.parse().ok()
+    } else {
+        None
+    }
+}
+
+/// The device behind a path, and the path of the device file that stands in for it.
+pub fn find(path: *const c_char) -> Option<(Arc<Shared>, &'static CStr)> {
+    let number = uverbs_number(path)?;
+    device::prepare();
+    let device = registry::lock().by_uverbs(number)?;
+    let stand_in = STAND_INS[device.slot].0;
+    Some((device, stand_in))
+}
+
+/// Opens a device.
+pub fn open(device: &Arc<Shared>, stand_in: &CStr, flags: c_int) -> c_int {
+    if let Err(error) = device.start() {
+        return raw::fail(error.raw_os_error().unwrap_or(libc::ENOMEM));
+    }
+    let fd = raw::openat(libc::AT_FDCWD, stand_in.as_ptr(), flags & !libc::O_CREAT, 0);
+    if fd >= 0 {
+        let id = device.command().open();
+        let entry = Entry { kind: Kind::Uverbs, slot: device.slot as u8, id };
+        if !fd_table::set(fd, entry) {
+            device.command().close(entry);
+            raw::close(fd);
+            return raw::fail(libc::EMFILE);
+        }
+    }
+    fd
+}
+
+/// The device behind a descriptor, with the number of the open file; `None` in a child process and
+/// after the device was dropped.
+fn device(entry: Entry) -> Option<Arc<Shared>> {
+    if entry.kind == Kind::Orphan || !registry::is_ours() {
+        return None;
+    }
+    registry::lock().device(entry.slot.into())
+}
+
+/// Runs a call on an open device.
+pub fn call<T>(
+    entry: Entry,
+    work: impl FnOnce(&mut kernel::Core) -> crate::nic::objects::Result<T>,
+) -> Result<T, c_int> {
+    let device = device(entry).ok_or(libc::EIO)?;
+    let result = work(&mut device.command());
+    result.map_err(|error| error.0)
+}
+
+/// A descriptor is about to be closed.
+pub fn closing(fd: c_int) {
+    // A child that shares our memory closes its own descriptors, not ours.
+    if registry::is_ours() {
+        if let Some(entry) = fd_table::clear(fd) {
+            if let Some(device) = device(entry) {
+                device.command().close(entry);
+            }
+        }
+    } else if registry::is_forked_child() {
+        fd_table::clear(fd);
+    }
+}
+
+/// A descriptor that was not ours before is now a copy of one that is.
+pub fn copied(entry: Entry, copy: c_int) -> c_int {
+    if copy < 0 || !registry::is_ours() {
+        return copy;
+    }
+    if !fd_table::set(copy, entry) {
+        raw::close(copy);
+        return raw::fail(libc::EMFILE);
+    }
+    if let Some(device) = device(entry) {
+        device.command().duplicate(entry);
+    }
+    copy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_uverbs_paths_are_looked_at() {
+        let number = |path: &CStr| uverbs_number(path.as_ptr());
+        assert_eq!(number(c"/dev/infiniband/uverbs0"), Some(0));
+        assert_eq!(number(c"/dev/infiniband/uverbs12"), Some(12));
+        assert_eq!(number(c"/dev/infiniband/uverbs"), None);
+        assert_eq!(number(c"/dev/infiniband/uverbs01"), None);
+        assert_eq!(number(c"/dev/infiniband/uverbs1/x"), None);
+        assert_eq!(number(c"/dev/infiniband/uverbs-1"), None);
+        assert_eq!(number(c"/dev/infiniband/rdma_cm"), None);
+        assert_eq!(number(c""), None);
+        assert_eq!(uverbs_number(std::ptr::null()), None);
+    }
+}

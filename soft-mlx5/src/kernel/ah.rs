@@ -1,0 +1,58 @@
+//! Address handles that the kernel makes, which libmlx5 wants on Ethernet to learn a MAC address.
+
+use super::Call;
+use super::abi::Abi;
+use super::abi::mlx5::CreateAhResp;
+use super::abi::uverbs::CreateAh;
+use super::errno::EINVAL;
+use super::report::Reported;
+use super::udata::Request;
+use crate::fabric::{LinkLayer, address};
+use crate::nic::objects::Result;
+
+/// An address handle.
+#[derive(Debug)]
+pub struct Ah {
+    pd: u32,
+}
+
+impl Call<'_> {
+    pub(super) fn destroy_ah(&mut self, handle: u32) -> Result<Reported> {
+        let pd = self.get::<Ah>(handle)?.pd;
+        self.release_pd(pd);
+        Ok(Reported::default())
+    }
+}
+
+/// CREATE_AH.
+pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
+    call.context()?;
+    let core: CreateAh = request.core.input.request()?;
+    let ethernet = call.core.link == LinkLayer::Ethernet;
+    if core.attr.port_num != 1 || (ethernet && core.attr.is_global == 0) {
+        return Err(EINVAL);
+    }
+    if core.attr.is_global != 0 {
+        call.check_gid(1, core.attr.grh.sgid_index)?;
+    }
+    let room = request.driver.output;
+    let dmac = mac_of(&core.attr.grh.dgid);
+    call.hold_pd(core.pd_handle)?;
+    let handle = call.insert(Ah { pd: core.pd_handle });
+    let mut told = Ok(());
+    if ethernet && room.len >= 10 {
+        let response_length = room.len.min(CreateAhResp::SIZE) as u32;
+        told = room.put(&CreateAhResp { response_length, dmac, reserved: [0; 6] });
+    }
+    let told = told.and_then(|()| request.core.output.respond(&handle));
+    call.or_destroy(handle, told)
+}
+
+fn mac_of(gid: &[u8; 16]) -> [u8; 6] {
+    match address::lid_of_gid(gid) {
+        Some(lid) => address::mac(lid),
+        // IPv6 multicast; another address is out of reach, as after a failed neighbour lookup.
+        None if address::is_multicast_gid(gid) => [0x33, 0x33, gid[12], gid[13], gid[14], gid[15]],
+        None => [0; 6],
+    }
+}

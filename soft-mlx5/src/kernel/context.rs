@@ -1,0 +1,155 @@
+//! GET_CONTEXT: what an open file is told about the device before anything else.
+
+use super::Call;
+use super::abi::Abi;
+use super::abi::mlx5::{AllocContext, AllocContextResp};
+use super::abi::uverbs::{GetContextResp, Respond};
+use super::attrs::{Attrs, Carries, Spec};
+use super::errno::{EINVAL, EOPNOTSUPP};
+use super::events::Carries as EventKind;
+use super::udata::{Request, Udata};
+use super::{limits, uar};
+use crate::nic::DUMP_FILL_MKEY;
+use crate::nic::objects::Result;
+
+pub use uar::Context;
+
+const NUM_COMP_VECTORS: u16 = 0;
+const CORE_SUPPORT: u16 = 1;
+const RESP_UCTX: u16 = 0x1000;
+
+/// Registrations may carry the optional access flags (relaxed ordering).
+const OPTIONAL_MR_ACCESS: u64 = 1;
+
+const FLAG_DEVX: u32 = 1;
+const RESP_MASK_DUMP_FILL_MKEY: u32 = 1 << 1;
+const UHW_QUERY_DEVICE: u8 = 1;
+const UHW_CREATE_AH: u8 = 2;
+// Off by one, as the interface has it: 1 says that no header needs to be inlined.
+const ETH_MIN_INLINE_NONE: u8 = 1;
+
+/// Attributes of GET_CONTEXT.
+pub const GET: &[Spec] = &[
+    Spec::takes(NUM_COMP_VECTORS, Carries::Out(4, 4)),
+    Spec::takes(CORE_SUPPORT, Carries::Out(8, 8)),
+];
+/// Attributes of QUERY_CONTEXT, which serves the import of an open descriptor.
+pub const QUERY: &[Spec] = &[
+    Spec::takes(NUM_COMP_VECTORS, Carries::Out(4, 4)),
+    Spec::takes(CORE_SUPPORT, Carries::Out(8, 8)),
+    Spec::takes(RESP_UCTX, Carries::Out(1, u16::MAX)),
+];
+/// Attributes of the allocation of an asynchronous event file.
+pub const ASYNC_FILE: &[Spec] = &[Spec::needs(0, Carries::New)];
+
+/// GET_CONTEXT, ioctl form.
+pub fn get(call: &mut Call, attrs: &Attrs) -> Result<()> {
+    attrs.put(NUM_COMP_VECTORS, &call.core.vectors)?;
+    attrs.put(CORE_SUPPORT, &OPTIONAL_MR_ACCESS)?;
+    allocate(call, &attrs.driver())
+}
+
+/// GET_CONTEXT, write form: also opens the asynchronous event file.
+pub fn write_get(call: &mut Call, request: &Request) -> Result<()> {
+    let _: Respond = request.core.input.request()?;
+    allocate(call, &request.driver)?;
+    let num_comp_vectors = call.core.vectors;
+    let fd = call.open_events(EventKind::Asynchronous)?;
+    let told =
+        request.core.output.respond(&GetContextResp { async_fd: fd as u32, num_comp_vectors });
+    if told.is_err() {
+        call.close_events(fd);
+    }
+    told
+}
+
+/// QUERY_CONTEXT.
+pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
+    let answer = answer(call.context()?);
+    attrs.put(NUM_COMP_VECTORS, &call.core.vectors)?;
+    attrs.put(CORE_SUPPORT, &OPTIONAL_MR_ACCESS)?;
+    if attrs.has(RESP_UCTX) { attrs.respond(RESP_UCTX, &answer) } else { Ok(()) }
+}
+
+/// Allocation of an asynchronous event file.
+pub fn async_file(call: &mut Call, attrs: &Attrs) -> Result<()> {
+    let fd = call.open_events(EventKind::Asynchronous)?;
+    let told = attrs.put_new(0, fd as u32);
+    if told.is_err() {
+        call.close_events(fd);
+    }
+    told
+}
+
+/// CREATE_COMP_CHANNEL.
+pub fn comp_channel(call: &mut Call, request: &Request) -> Result<()> {
+    let _: Respond = request.core.input.request()?;
+    let fd = call.open_events(EventKind::Completions)?;
+    let told = request.core.output.respond(&(fd as u32));
+    if told.is_err() {
+        call.close_events(fd);
+    }
+    told
+}
+
+fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
+    if call.file().context.is_some() {
+        return Err(EINVAL);
+    }
+    let given = driver.input.len();
+    let first_version = given == 8;
+    if !first_version && given < 16 {
+        return Err(EINVAL);
+    }
+    let request: AllocContext = driver.input.get()?;
+    if request.flags & !FLAG_DEVX != 0
+        || request.comp_mask != 0
+        || (request.reserved0, request.reserved1, request.reserved2) != (0, 0, 0)
+    {
+        return Err(EOPNOTSUPP);
+    }
+    let bfregs = request.total_num_bfregs.next_multiple_of(uar::BFREGS_PER_PAGE as u32);
+    // A firmware without user contexts refuses DEVX so.
+    if request.num_low_latency_bfregs >= bfregs || request.flags & FLAG_DEVX != 0 {
+        return Err(EINVAL);
+    }
+    let cqe_version = request.max_cqe_version.min(1);
+    let context = Context::new(&mut call.core.uars, cqe_version);
+    let answer = answer(&context);
+    call.file().context = Some(context);
+    let told = driver.output.put(&AllocContextResp {
+        response_length: driver.output.len.min(AllocContextResp::SIZE) as u32,
+        ..answer
+    });
+    if told.is_err() {
+        if let Some(context) = call.file().context.take() {
+            context.release(&mut call.core.uars);
+        }
+    }
+    told
+}
+
+fn answer(context: &Context) -> AllocContextResp {
+    AllocContextResp {
+        qp_tab_size: limits::MAX_QP,
+        bf_reg_size: uar::BFREG_SIZE as u32,
+        tot_bfregs: uar::STATIC_BFREGS as u32,
+        cache_line_size: 64,
+        max_sq_desc_sz: limits::MAX_SQ_DESC as u16,
+        max_rq_desc_sz: limits::MAX_RQ_DESC as u16,
+        max_send_wqebb: limits::MAX_QP_WR,
+        max_recv_wr: limits::MAX_QP_WR,
+        max_srq_recv_wr: limits::MAX_SRQ_SLOTS,
+        num_ports: 1,
+        comp_mask: RESP_MASK_DUMP_FILL_MKEY,
+        response_length: AllocContextResp::SIZE as u32,
+        cqe_version: context.cqe_version,
+        cmds_supp_uhw: UHW_QUERY_DEVICE | UHW_CREATE_AH,
+        eth_min_inline: ETH_MIN_INLINE_NONE,
+        log_uar_size: 12,
+        num_uars_per_page: 1,
+        num_dyn_bfregs: uar::DYNAMIC_BFREGS as u32,
+        dump_fill_mkey: DUMP_FILL_MKEY.0,
+        ..AllocContextResp::default()
+    }
+}

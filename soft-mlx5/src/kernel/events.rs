@@ -1,0 +1,279 @@
+//! Event files: completion channels and asynchronous event files.
+//!
+//! The program's descriptor is one end of a socket pair whose other end is ours. One message is one
+//! event, so read, poll and fcntl work on it without help.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+use super::abi::Abi;
+use super::abi::uverbs::AsyncEvent;
+use super::errno::EMFILE;
+use crate::fd_table;
+use crate::nic::objects::Result;
+
+/// Number of an open file, unique in its device.
+pub type FileId = u32;
+
+/// What an event file carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carries {
+    /// Completion events: the handle that the program gave its CQ.
+    Completions,
+    /// Asynchronous events.
+    Asynchronous,
+}
+
+impl Carries {
+    fn record(self) -> usize {
+        match self {
+            Self::Completions => 8,
+            Self::Asynchronous => AsyncEvent::SIZE,
+        }
+    }
+}
+
+/// One event file.
+#[derive(Debug)]
+pub struct EventFile {
+    /// What it carries.
+    pub carries: Carries,
+    /// Open uverbs file that it belongs to.
+    pub owner: FileId,
+    // Descriptors of the program that name it.
+    descriptors: u32,
+    send: OwnedFd,
+    // The program's end once more, to take unread events back.
+    receive: OwnedFd,
+    // What did not fit into the socket.
+    backlog: VecDeque<Vec<u8>>,
+}
+
+impl EventFile {
+    fn send(&self, record: &[u8]) -> bool {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: `record` is valid for reads of its length.
+        let sent = unsafe {
+            libc::send(self.send.as_raw_fd(), record.as_ptr().cast(), record.len(), flags)
+        };
+        sent == record.len() as isize
+    }
+
+    fn push(&mut self, record: Vec<u8>) {
+        if !self.backlog.is_empty() || !self.send(&record) {
+            self.backlog.push_back(record);
+        }
+    }
+
+    fn flush(&mut self) {
+        while let Some(record) = self.backlog.front() {
+            if !self.send(record) {
+                return;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    fn take(&self) -> Option<Vec<u8>> {
+        let mut record = vec![0; self.carries.record()];
+        // SAFETY: `record` is valid for writes of its length.
+        let got = unsafe {
+            libc::recv(
+                self.receive.as_raw_fd(),
+                record.as_mut_ptr().cast(),
+                record.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        (got == record.len() as isize).then_some(record)
+    }
+
+    // Takes back what the program has not read and `unwanted` selects.
+    fn retract(&mut self, unwanted: impl Fn(&[u8]) -> bool) -> u32 {
+        let mut unread: VecDeque<_> = std::iter::from_fn(|| self.take()).collect();
+        unread.append(&mut self.backlog);
+        let before = unread.len();
+        unread.retain(|record| !unwanted(record));
+        let retracted = before - unread.len();
+        self.backlog = unread;
+        self.flush();
+        retracted as u32
+    }
+}
+
+/// All event files of a device.
+#[derive(Debug)]
+pub struct EventFiles {
+    slot: u8,
+    files: BTreeMap<FileId, EventFile>,
+}
+
+impl EventFiles {
+    /// None yet; `slot` is the number of the device in its process.
+    pub fn new(slot: u8) -> Self {
+        Self { slot, files: BTreeMap::new() }
+    }
+
+    /// Opens an event file; returns the program's descriptor.
+    pub fn open(&mut self, id: FileId, carries: Carries, owner: FileId) -> Result<RawFd> {
+        let (program, send) = socket_pair().ok_or(EMFILE)?;
+        let send = out_of_the_way(send);
+        let receive = out_of_the_way(program.try_clone().map_err(|_| EMFILE)?);
+        let entry = fd_table::Entry { kind: fd_table::Kind::Events, slot: self.slot, id };
+        if !fd_table::set(program.as_raw_fd(), entry) {
+            return Err(EMFILE);
+        }
+        let backlog = VecDeque::new();
+        self.files.insert(id, EventFile { carries, owner, descriptors: 1, send, receive, backlog });
+        Ok(program.into_raw_fd())
+    }
+
+    /// The event file with this number.
+    pub fn get(&self, id: FileId) -> Option<&EventFile> {
+        self.files.get(&id)
+    }
+
+    /// The program copied a descriptor.
+    pub fn duplicate(&mut self, id: FileId) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.descriptors += 1;
+        }
+    }
+
+    /// The program closed a descriptor; with the last one the file ends.
+    pub fn close(&mut self, id: FileId) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.descriptors -= 1;
+            if file.descriptors == 0 {
+                self.files.remove(&id);
+            }
+        }
+    }
+
+    /// Delivers a completion event; `false` when nobody can read it any more.
+    pub fn push_completion(&mut self, id: FileId, cq_handle: u64) -> bool {
+        let file = self.files.get_mut(&id);
+        file.map(|file| file.push(cq_handle.to_bytes())).is_some()
+    }
+
+    /// Delivers an asynchronous event; `false` when nobody can read it any more.
+    pub fn push_async(&mut self, id: FileId, element: u64, event_type: u32) -> bool {
+        let record = AsyncEvent { element, event_type, reserved: 0 };
+        let file = self.files.get_mut(&id);
+        file.map(|file| file.push(record.to_bytes())).is_some()
+    }
+
+    /// Takes unread completion events of a CQ back; returns how many.
+    pub fn retract_completions(&mut self, id: FileId, cq_handle: u64) -> u32 {
+        let unwanted = |record: &[u8]| u64::get(record) == cq_handle;
+        self.files.get_mut(&id).map_or(0, |file| file.retract(unwanted))
+    }
+
+    /// Takes unread asynchronous events of an object back; returns how many.
+    pub fn retract_async(&mut self, id: FileId, element: u64, types: &[u32]) -> u32 {
+        let unwanted = |record: &[u8]| {
+            let event = AsyncEvent::get(record);
+            event.element == element && types.contains(&event.event_type)
+        };
+        self.files.get_mut(&id).map_or(0, |file| file.retract(unwanted))
+    }
+
+    /// Moves what waits for room into the sockets.
+    pub fn flush(&mut self) {
+        for file in self.files.values_mut() {
+            file.flush();
+        }
+    }
+
+    /// Numbers of all asynchronous event files.
+    pub fn asynchronous(&self) -> Vec<FileId> {
+        let files = self.files.iter();
+        files.filter(|(_, f)| f.carries == Carries::Asynchronous).map(|(&id, _)| id).collect()
+    }
+}
+
+fn socket_pair() -> Option<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: `ends` has room for the two descriptors.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: both were just opened and belong to nobody else.
+    Some(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// Moves a descriptor of ours out of the low numbers, which programs expect to get themselves.
+pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+    const FIRST: RawFd = 600;
+    // SAFETY: plain descriptor duplication.
+    let high = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST) };
+    if high < 0 {
+        return fd;
+    }
+    // SAFETY: `high` was just opened and belongs to nobody else.
+    unsafe { OwnedFd::from_raw_fd(high) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    fn opened(carries: Carries) -> (EventFiles, std::fs::File) {
+        let mut files = EventFiles::new(0);
+        let fd = files.open(9, carries, 1).unwrap();
+        // SAFETY: the descriptor was handed out to the program, which is this test.
+        (files, unsafe { std::fs::File::from_raw_fd(fd) })
+    }
+
+    fn read(file: &mut std::fs::File) -> u64 {
+        let mut bytes = [0; 64];
+        assert_eq!(file.read(&mut bytes).unwrap(), 8, "one record per read");
+        u64::get(&bytes)
+    }
+
+    #[test]
+    fn events_keep_their_order_beyond_what_the_socket_holds() {
+        let (mut files, mut program) = opened(Carries::Completions);
+        for n in 0..5000 {
+            assert!(files.push_completion(9, n));
+        }
+        for n in 0..5000 {
+            files.flush();
+            assert_eq!(read(&mut program), n);
+        }
+    }
+
+    #[test]
+    fn unread_events_of_a_destroyed_object_are_taken_back() {
+        let (mut files, mut program) = opened(Carries::Completions);
+        for n in [7, 8, 7, 9, 7] {
+            files.push_completion(9, n);
+        }
+        assert_eq!(read(&mut program), 7);
+        assert_eq!(files.retract_completions(9, 7), 2);
+        assert_eq!((read(&mut program), read(&mut program)), (8, 9));
+        assert_eq!(files.retract_completions(9, 8), 0);
+    }
+
+    #[test]
+    fn async_events_are_selected_by_object_and_type() {
+        let (mut files, _program) = opened(Carries::Asynchronous);
+        files.push_async(9, 0x10, 1);
+        files.push_async(9, 0x10, 5);
+        files.push_async(9, 0x20, 1);
+        assert_eq!(files.retract_async(9, 0x10, &[1, 2]), 1);
+    }
+
+    #[test]
+    fn events_for_a_closed_file_are_dropped() {
+        let (mut files, program) = opened(Carries::Completions);
+        files.duplicate(9);
+        files.close(9);
+        assert!(files.push_completion(9, 1));
+        files.close(9);
+        assert!(!files.push_completion(9, 1));
+        drop(program);
+    }
+}

@@ -1,0 +1,196 @@
+//! Memory regions.
+
+use super::Call;
+use super::abi::uverbs::{RegMr, RegMrResp, ReregMr, ReregMrResp};
+use super::attrs::{Attrs, Carries, Spec, room};
+use super::errno::{EINVAL, EOPNOTSUPP};
+use super::pd::Pd;
+use super::report::Reported;
+use super::udata::Request;
+use super::user;
+use crate::nic::objects::{Mkey, MkeyAttr, Result};
+
+/// A memory region.
+#[derive(Debug)]
+pub struct Mr {
+    /// Its key at the device.
+    pub mkey: Mkey,
+    attr: MkeyAttr,
+    pd: u32,
+}
+
+const PAGE_MASK: u64 = 4095;
+
+mod access {
+    pub const LOCAL_WRITE: u32 = 1 << 0;
+    pub const REMOTE_WRITE: u32 = 1 << 1;
+    pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    pub const MW_BIND: u32 = 1 << 4;
+    pub const ON_DEMAND: u32 = 1 << 6;
+    pub const FLUSH_GLOBAL: u32 = 1 << 8;
+    pub const FLUSH_PERSISTENT: u32 = 1 << 9;
+    pub const OPTIONAL: u32 = 0x3ff0_0000;
+
+    /// What the core knows.
+    pub const KNOWN: u32 = ((FLUSH_PERSISTENT << 1) - 1) | OPTIONAL;
+    /// Rights with which the device writes.
+    pub const WRITING: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
+}
+
+fn check_access(flags: u32) -> Result<()> {
+    let remote = flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+    if remote && flags & access::LOCAL_WRITE == 0 {
+        return Err(EINVAL);
+    }
+    if flags & !access::KNOWN != 0 {
+        return Err(EINVAL);
+    }
+    if flags & (access::ON_DEMAND | access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT) != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    Ok(())
+}
+
+/// Pins the memory as a registration does.
+fn pin(start: u64, length: u64, flags: u32) -> Result<()> {
+    let end = start.checked_add(length).and_then(|end| end.checked_add(PAGE_MASK));
+    end.ok_or(EINVAL)?;
+    // Nothing at the start of a page is no page at all.
+    if length == 0 && start & PAGE_MASK == 0 {
+        return Err(EINVAL);
+    }
+    user::pin(start, length, flags & access::WRITING != 0)
+}
+
+/// REG_MR.
+pub fn write_register(call: &mut Call, request: &Request) -> Result<()> {
+    call.context()?;
+    let core: RegMr = request.core.input.request()?;
+    if (core.start ^ core.hca_va) & PAGE_MASK != 0 {
+        return Err(EINVAL);
+    }
+    check_access(core.access_flags)?;
+    call.get::<Pd>(core.pd_handle)?;
+    pin(core.start, core.length, core.access_flags)?;
+    let attr = MkeyAttr {
+        pd: call.hold_pd(core.pd_handle)?,
+        va: core.start,
+        iova: core.hca_va,
+        length: core.length,
+        access: core.access_flags,
+    };
+    let mkey = match call.nic().create_mkey(attr) {
+        Ok(mkey) => mkey,
+        Err(error) => {
+            call.release_pd(core.pd_handle);
+            return Err(error);
+        }
+    };
+    let mr_handle = call.insert(Mr { mkey, attr, pd: core.pd_handle });
+    let answer = RegMrResp { mr_handle, lkey: mkey.0, rkey: mkey.0 };
+    let told = request.core.output.respond(&answer);
+    call.or_destroy(mr_handle, told)
+}
+
+const REREG_TRANSLATION: u32 = 1;
+const REREG_PD: u32 = 2;
+const REREG_ACCESS: u32 = 4;
+
+/// REREG_MR: the region gets a new key, the old one dies with what it described.
+pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
+    let core: ReregMr = request.core.input.request()?;
+    if core.flags == 0 {
+        return Err(EINVAL);
+    }
+    if core.flags & !(REREG_TRANSLATION | REREG_PD | REREG_ACCESS) != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    let translate = core.flags & REREG_TRANSLATION != 0;
+    if translate && (core.start ^ core.hca_va) & PAGE_MASK != 0 {
+        return Err(EINVAL);
+    }
+    let (old_key, mut attr, old_pd) = {
+        let mr = call.get::<Mr>(core.mr_handle)?;
+        (mr.mkey, mr.attr, mr.pd)
+    };
+    if core.flags & REREG_ACCESS != 0 {
+        check_access(core.access_flags)?;
+        attr.access = core.access_flags;
+    }
+    let mut pd = old_pd;
+    if core.flags & REREG_PD != 0 {
+        attr.pd = call.get::<Pd>(core.pd_handle)?.pdn;
+        pd = core.pd_handle;
+    }
+    if translate {
+        (attr.va, attr.iova, attr.length) = (core.start, core.hca_va, core.length);
+    }
+    pin(attr.va, attr.length, attr.access)?;
+    let new_key = call.nic().create_mkey(attr)?;
+    if let Err(error) = call.nic().destroy_mkey(old_key) {
+        let _ = call.nic().destroy_mkey(new_key);
+        return Err(error);
+    }
+    call.hold_pd(pd)?;
+    call.release_pd(old_pd);
+    *call.get_mut::<Mr>(core.mr_handle)? = Mr { mkey: new_key, attr, pd };
+    request.core.output.respond(&ReregMrResp { lkey: new_key.0, rkey: new_key.0 })
+}
+
+impl Call<'_> {
+    pub(super) fn destroy_mr(&mut self, handle: u32) -> Result<Reported> {
+        let mr = self.get::<Mr>(handle)?;
+        let (mkey, pd) = (mr.mkey, mr.pd);
+        self.nic().destroy_mkey(mkey)?;
+        self.release_pd(pd);
+        Ok(Reported::default())
+    }
+}
+
+const HANDLE: u16 = 0;
+const RESP_LKEY: u16 = 1;
+const RESP_RKEY: u16 = 2;
+const RESP_LENGTH: u16 = 3;
+const RESP_IOVA: u16 = 4;
+
+/// Attributes of QUERY_MR.
+pub const QUERY: &[Spec] = &[
+    Spec::needs(HANDLE, Carries::Handle),
+    Spec::needs(RESP_LKEY, room(4)),
+    Spec::needs(RESP_RKEY, room(4)),
+    Spec::needs(RESP_LENGTH, room(8)),
+    Spec::takes(RESP_IOVA, room(8)),
+];
+
+/// QUERY_MR, for a program that imports the region.
+pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
+    let mr = call.get::<Mr>(attrs.handle(HANDLE)?)?;
+    attrs.put(RESP_LKEY, &mr.mkey.0)?;
+    attrs.put(RESP_RKEY, &mr.mkey.0)?;
+    attrs.put(RESP_LENGTH, &mr.attr.length)?;
+    attrs.put(RESP_IOVA, &mr.attr.iova)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remote_rights_to_write_need_the_local_one() {
+        assert_eq!(check_access(access::REMOTE_WRITE), Err(EINVAL));
+        assert_eq!(check_access(access::REMOTE_ATOMIC), Err(EINVAL));
+        assert_eq!(check_access(access::REMOTE_WRITE | access::LOCAL_WRITE), Ok(()));
+        assert_eq!(check_access(0), Ok(()));
+        // Relaxed ordering and its reserved neighbours may be ignored.
+        assert_eq!(check_access(1 << 20 | 1 << 29), Ok(()));
+        assert_eq!(check_access(1 << 30), Err(EINVAL));
+        assert_eq!(check_access(access::ON_DEMAND), Err(EOPNOTSUPP));
+    }
+
+    #[test]
+    fn ranges_that_wrap_or_hold_no_page_are_invalid() {
+        assert_eq!(pin(u64::MAX - 1, 4, 0), Err(EINVAL));
+        assert_eq!(pin(0x1000, 0, 0), Err(EINVAL));
+        assert_eq!(pin(0x1000, 1, 0), Err(super::super::errno::EFAULT));
+    }
+}

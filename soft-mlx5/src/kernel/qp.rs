@@ -1,0 +1,134 @@
+//! Queue pairs: what the driver keeps of them, and their end.
+
+use super::abi::uverbs::{Destroy, QpCap, QpDest};
+use super::attrs::{Attrs, Carries, Spec, room};
+use super::errno::EBUSY;
+use super::report::{AsyncTarget, Reported, event_type};
+use super::udata::Request;
+use super::{Call, Number};
+use crate::nic::objects::{QpState, Qpn, Result, Service};
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    /// Its number at the device.
+    pub qpn: Qpn,
+    /// Transport service.
+    pub service: Service,
+    /// What it needs, by handle.
+    pub uses: Uses,
+    /// Its register, unless a thread domain owns it.
+    pub bfreg: Option<usize>,
+    /// Sizes as QUERY_QP reports them.
+    pub cap: QpCap,
+    /// Every send completes with a CQE.
+    pub signal_all: bool,
+    /// Context as last set.
+    pub attr: QpContext,
+    /// Multicast groups, with their LIDs.
+    pub groups: Vec<([u8; 16], u16)>,
+    /// Its asynchronous events.
+    pub events: AsyncTarget,
+}
+
+/// Objects that a QP needs, by handle.
+#[derive(Debug, Clone, Copy)]
+pub struct Uses {
+    /// Domain.
+    pub pd: u32,
+    /// CQ of the send queue.
+    pub send_cq: u32,
+    /// CQ of the receive queue.
+    pub recv_cq: u32,
+    /// Shared receive queue.
+    pub srq: Option<u32>,
+}
+
+/// Attributes as MODIFY_QP last set them.
+#[derive(Debug, Clone, Copy)]
+pub struct QpContext {
+    /// State that the driver last asked for; the device may have left it since.
+    pub state: QpState,
+    /// Address vector.
+    pub dest: QpDest,
+    pub qkey: u32,
+    pub dest_qpn: u32,
+    pub access: u32,
+    pub pkey_index: u16,
+    pub port: u8,
+    /// `enum ibv_mtu`.
+    pub path_mtu: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+}
+
+impl Default for QpContext {
+    fn default() -> Self {
+        Self {
+            state: QpState::Reset,
+            dest: QpDest::default(),
+            qkey: 0,
+            dest_qpn: 0,
+            access: 0,
+            pkey_index: 0,
+            port: 0,
+            path_mtu: 0,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Releases what a QP used.
+    pub(super) fn release_uses(&mut self, uses: &Uses) {
+        self.release_pd(uses.pd);
+        self.release_cq(uses.send_cq);
+        self.release_cq(uses.recv_cq);
+        if let Some(srq) = uses.srq {
+            self.release_srq(srq);
+        }
+    }
+
+    pub(super) fn destroy_qp(&mut self, handle: u32) -> Result<Reported> {
+        let qp = self.get::<Qp>(handle)?;
+        if !qp.groups.is_empty() {
+            return Err(EBUSY);
+        }
+        let (qpn, uses, bfreg) = (qp.qpn, qp.uses, qp.bfreg);
+        self.nic().destroy_qp(qpn)?;
+        self.core.deliver_events();
+        self.core.routes.remove(Number::Qp(qpn));
+        self.release_uses(&uses);
+        if let Some(bfreg) = bfreg {
+            self.context()?.release_bfreg(bfreg);
+        }
+        let events = self.get::<Qp>(handle)?.events;
+        let asynchronous = self.core.read_async_events(&events, event_type::OF_QP);
+        Ok(Reported { completions: 0, asynchronous })
+    }
+}
+
+/// Attributes of the destruction.
+pub const DESTROY: &[Spec] = &[Spec::needs(0, Carries::Handle), Spec::needs(1, room(4))];
+
+/// Destruction, ioctl form.
+pub fn destroy(call: &mut Call, attrs: &Attrs) -> Result<()> {
+    let reported = call.destroy(attrs.handle(0)?, 4)?;
+    attrs.respond(1, &reported.asynchronous)
+}
+
+/// Destruction, write form.
+pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
+    let core: Destroy = request.core.input.request()?;
+    let reported = call.destroy(core.handle, 4)?;
+    request.core.output.respond(&reported.asynchronous)
+}

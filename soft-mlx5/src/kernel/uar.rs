@@ -1,0 +1,212 @@
+//! UAR pages and BlueFlame registers of a context, and what its mappings show.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+
+use super::Call;
+use super::errno::{EBUSY, EINVAL, ENOSYS, EOPNOTSUPP, EPERM};
+use crate::nic::objects::{Register, Result};
+
+const PAGE: u64 = 4096;
+const FIRST_BFREG: u32 = 0x800;
+
+/// Bytes of a register, two halves.
+pub const BFREG_SIZE: usize = 512;
+/// Registers of a page that software may use; the other two are the fast path's.
+pub const BFREGS_PER_PAGE: usize = 2;
+const GROSS_BFREGS_PER_PAGE: usize = 4;
+/// Registers that a context starts with: as many as the library can map.
+pub const STATIC_BFREGS: usize = 512;
+/// Registers of the thread domains.
+pub const DYNAMIC_BFREGS: usize = 512;
+
+/// UAR pages of the device.
+#[derive(Debug, Default)]
+pub struct UarPages {
+    used: u32,
+    // A page rests before it comes back, so that what an old context left in its registers is
+    // history before a new one looks at it.
+    free: VecDeque<u32>,
+}
+
+impl UarPages {
+    const RESTING: usize = 1024;
+
+    fn allocate(&mut self) -> u32 {
+        if self.free.len() > Self::RESTING {
+            if let Some(page) = self.free.pop_front() {
+                return page;
+            }
+        }
+        self.used += 1;
+        self.used - 1
+    }
+
+    fn release(&mut self, page: u32) {
+        self.free.push_back(page);
+    }
+}
+
+/// What the driver keeps for an open file.
+#[derive(Debug)]
+pub struct Context {
+    /// 1 when CQEs carry user indices.
+    pub cqe_version: u8,
+    static_pages: Vec<u32>,
+    dynamic_pages: Vec<Option<u32>>,
+    // QPs on each register.
+    users: Vec<u32>,
+}
+
+impl Context {
+    /// A context with its first registers.
+    pub fn new(pages: &mut UarPages, cqe_version: u8) -> Self {
+        Self {
+            cqe_version,
+            static_pages: (0..STATIC_BFREGS / BFREGS_PER_PAGE).map(|_| pages.allocate()).collect(),
+            dynamic_pages: vec![None; DYNAMIC_BFREGS / BFREGS_PER_PAGE],
+            users: vec![0; STATIC_BFREGS],
+        }
+    }
+
+    /// Gives the pages back.
+    pub fn release(self, pages: &mut UarPages) {
+        let dynamic = self.dynamic_pages.into_iter().flatten();
+        for page in self.static_pages.into_iter().chain(dynamic) {
+            pages.release(page);
+        }
+    }
+
+    /// Page whose doorbell arms the CQs of this context.
+    pub fn cq_page(&self) -> u32 {
+        self.static_pages[0]
+    }
+
+    /// Takes the register that the fewest QPs use. Register 0 has no BlueFlame and comes last.
+    pub fn allocate_bfreg(&mut self) -> usize {
+        let order = (1..STATIC_BFREGS).chain([0]);
+        let bfreg = order.min_by_key(|&bfreg| self.users[bfreg]).unwrap_or(0);
+        self.users[bfreg] += 1;
+        bfreg
+    }
+
+    /// A QP left its register.
+    pub fn release_bfreg(&mut self, bfreg: usize) {
+        self.users[bfreg] -= 1;
+    }
+
+    /// Where a register is.
+    pub fn register(&self, bfreg: usize) -> Register {
+        place(self.static_pages[bfreg / BFREGS_PER_PAGE], bfreg)
+    }
+
+    /// Where a register of a thread domain is, if its page was mapped.
+    pub fn dynamic_register(&self, bfreg: usize) -> Option<Register> {
+        let page = self.dynamic_pages.get(bfreg / BFREGS_PER_PAGE).copied().flatten()?;
+        Some(place(page, bfreg))
+    }
+}
+
+fn place(page: u32, bfreg: usize) -> Register {
+    let offset = FIRST_BFREG + (bfreg % BFREGS_PER_PAGE * BFREG_SIZE) as u32;
+    Register { page, offset }
+}
+
+/// A register's number as the library counts, which counts those of the fast path too.
+pub fn gross(bfreg: usize) -> u32 {
+    (bfreg / BFREGS_PER_PAGE * GROSS_BFREGS_PER_PAGE + bfreg % BFREGS_PER_PAGE) as u32
+}
+
+/// A mapping of the uverbs descriptor.
+#[derive(Debug, Clone, Copy)]
+pub struct MapRequest {
+    /// Offset given to mmap.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// `PROT_*`.
+    pub protection: i32,
+    /// `MAP_*`.
+    pub flags: i32,
+}
+
+const REGULAR_PAGE: u64 = 0;
+const CONTIGUOUS_PAGES: u64 = 1;
+const WC_PAGE: u64 = 2;
+const NC_PAGE: u64 = 3;
+const CORE_CLOCK: u64 = 5;
+const ALLOC_WC: u64 = 6;
+const CLOCK_INFO: u64 = 7;
+
+/// Finds the memory behind a mapping.
+pub fn map(call: &mut Call, request: MapRequest) -> Result<(RawFd, u64)> {
+    let context = call.context()?;
+    let page = request.offset / PAGE;
+    let command = page >> 8 & 0xff;
+    let index = match command {
+        REGULAR_PAGE | WC_PAGE | NC_PAGE => {
+            check_uar(&request)?;
+            *context.static_pages.get((page & 0xff) as usize).ok_or(EINVAL)?
+        }
+        ALLOC_WC => {
+            check_uar(&request)?;
+            let index = (page & 0xff | (page >> 16 & 0xff) << 8) as usize;
+            let dynamic = context.dynamic_pages.get(index).ok_or(EINVAL)?;
+            if dynamic.is_some() {
+                return Err(EBUSY);
+            }
+            let page = call.core.uars.allocate();
+            call.context()?.dynamic_pages[index] = Some(page);
+            page
+        }
+        CONTIGUOUS_PAGES => return Err(ENOSYS),
+        CORE_CLOCK | CLOCK_INFO if request.length != PAGE => return Err(EINVAL),
+        CORE_CLOCK | CLOCK_INFO if request.protection & libc::PROT_WRITE != 0 => return Err(EPERM),
+        CORE_CLOCK | CLOCK_INFO => return Err(EOPNOTSUPP),
+        _ => return Err(EINVAL),
+    };
+    let page = call.nic().uar_page(index)?;
+    Ok((page.fd, page.offset))
+}
+
+fn check_uar(request: &MapRequest) -> Result<()> {
+    let shared = request.flags & libc::MAP_SHARED != 0;
+    if request.length == PAGE && shared { Ok(()) } else { Err(EINVAL) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_qp_has_its_own_register_until_there_are_none_left() {
+        let mut context = Context::new(&mut UarPages::default(), 1);
+        let bfregs: Vec<_> = (0..STATIC_BFREGS).map(|_| context.allocate_bfreg()).collect();
+        let places: HashSet<_> = bfregs.iter().map(|&bfreg| context.register(bfreg)).collect();
+        assert_eq!(places.len(), STATIC_BFREGS);
+        assert_eq!(*bfregs.last().unwrap(), 0);
+        assert_eq!(context.allocate_bfreg(), 1);
+        context.release_bfreg(7);
+        assert_eq!(context.allocate_bfreg(), 7);
+    }
+
+    #[test]
+    fn registers_sit_in_the_second_half_of_their_page() {
+        let mut pages = UarPages::default();
+        let first = Context::new(&mut pages, 1);
+        let second = Context::new(&mut pages, 1);
+        assert_eq!(first.register(3), Register { page: 1, offset: 0xa00 });
+        assert_eq!(second.register(2), Register { page: 257, offset: 0x800 });
+        assert_eq!((gross(0), gross(1), gross(2), gross(3)), (0, 1, 4, 5));
+        assert_eq!(first.dynamic_register(0), None);
+    }
+
+    #[test]
+    fn pages_of_a_closed_context_rest() {
+        let mut pages = UarPages::default();
+        let first = Context::new(&mut pages, 1);
+        first.release(&mut pages);
+        assert_eq!(Context::new(&mut pages, 1).cq_page(), 256);
+    }
+}

@@ -1,0 +1,117 @@
+//! `soft-mlx5 run [OPTIONS] -- COMMAND`: any verbs program on a software mlx5 device.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use soft_mlx5::LinkLayer;
+use soft_mlx5::runner::{Runner, exit_code};
+
+/// Exit code for everything that keeps the command from being run.
+const UNUSABLE: u8 = 2;
+
+fn cli() -> Command {
+    let run = Command::new("run")
+        .about("Run a command; each of its processes finds a ConnectX-5 named mlx5_0")
+        .arg(
+            Arg::new("fabric")
+                .long("fabric")
+                .value_name("NAME")
+                .help("Join a fabric: devices under one name reach each other across processes"),
+        )
+        .arg(
+            Arg::new("loss")
+                .long("loss")
+                .value_name("P")
+                .value_parser(value_parser!(f64))
+                .default_value("0")
+                .help("Lose packets with this probability, 0 to 1"),
+        )
+        .arg(
+            Arg::new("seed")
+                .long("seed")
+                .value_name("N")
+                .value_parser(value_parser!(u64))
+                .default_value("0")
+                .help("Seed of everything random"),
+        )
+        .arg(
+            Arg::new("link")
+                .long("link")
+                .value_name("LAYER")
+                .value_parser(["ib", "roce"])
+                .default_value("ib")
+                .help("Link layer of the port"),
+        )
+        .arg(
+            Arg::new("strict")
+                .long("strict")
+                .action(ArgAction::SetTrue)
+                .help("Stop the program where an adapter would silently mangle something"),
+        )
+        .arg(
+            Arg::new("command")
+                .value_name("COMMAND")
+                .value_parser(value_parser!(OsString))
+                .num_args(0..)
+                .trailing_var_arg(true)
+                .allow_hyphen_values(true)
+                .help("Program and arguments"),
+        );
+    Command::new("soft-mlx5")
+        .about("A software mlx5 device for any verbs program")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .subcommand(run)
+}
+
+fn main() -> ExitCode {
+    let matches = match cli().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error)
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
+        {
+            print!("{error}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => return complain(&first_line(&error.to_string())),
+    };
+    match matches.subcommand() {
+        Some(("run", matches)) => run(matches),
+        _ => complain("there is nothing to do but `run`"),
+    }
+}
+
+fn run(matches: &ArgMatches) -> ExitCode {
+    let command: Vec<OsString> = matches.get_many("command").unwrap_or_default().cloned().collect();
+    if command.is_empty() {
+        return complain("there is no command to run: soft-mlx5 run [OPTIONS] -- COMMAND");
+    }
+    let link = match matches.get_one::<String>("link").map(String::as_str) {
+        Some("roce") => LinkLayer::Ethernet,
+        _ => LinkLayer::InfiniBand,
+    };
+    let mut runner = Runner::new(command)
+        .loss(matches.get_one("loss").copied().unwrap_or(0.0))
+        .seed(matches.get_one("seed").copied().unwrap_or(0))
+        .link_layer(link)
+        .strict(matches.get_flag("strict"));
+    if let Some(name) = matches.get_one::<String>("fabric") {
+        runner = runner.fabric(name);
+    }
+    match runner.run() {
+        Ok(status) => ExitCode::from(exit_code(status)),
+        Err(error) => complain(&error.to_string()),
+    }
+}
+
+fn complain(what: &str) -> ExitCode {
+    eprintln!("soft-mlx5: {what}");
+    ExitCode::from(UNUSABLE)
+}
+
+fn first_line(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}

@@ -1,0 +1,126 @@
+//! What `soft-mlx5 run` tells the device in each process of the command.
+
+use std::path::PathBuf;
+
+use crate::fabric::{Fabric, Faults, LinkLayer};
+use crate::nic::NicConfig;
+
+/// Environment variable that carries [`Options`].
+pub const VARIABLE: &str = "SOFT_MLX5";
+
+/// Options of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Directory of the run: each process keeps its sysfs tree there.
+    pub dir: PathBuf,
+    /// Name of the fabric, `None` for one of its own.
+    pub fabric: Option<String>,
+    /// Probability that a packet is lost.
+    pub loss: f64,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Kind of link.
+    pub link: LinkLayer,
+    /// Stop the program where an adapter would mangle something.
+    pub strict: bool,
+}
+
+impl Options {
+    /// The form in which the environment carries them.
+    pub fn encode(&self) -> String {
+        let mut words = Vec::new();
+        if let Some(fabric) = &self.fabric {
+            words.push(format!("fabric={fabric}"));
+        }
+        words.push(format!("loss={}", self.loss));
+        words.push(format!("seed={}", self.seed));
+        words
+            .push(format!("link={}", if self.link == LinkLayer::Ethernet { "roce" } else { "ib" }));
+        if self.strict {
+            words.push("strict".into());
+        }
+        // Last, for it may hold commas.
+        words.push(format!("dir={}", self.dir.display()));
+        words.join(",")
+    }
+
+    /// Reads what [`Self::encode`] wrote; `None` when it is something else.
+    pub fn decode(text: &str) -> Option<Self> {
+        let (words, dir) = match text.strip_prefix("dir=") {
+            Some(dir) => ("", dir),
+            None => text.split_once(",dir=")?,
+        };
+        let mut options = Self {
+            dir: dir.into(),
+            fabric: None,
+            loss: 0.0,
+            seed: 0,
+            link: LinkLayer::InfiniBand,
+            strict: false,
+        };
+        for word in words.split(',').filter(|word| !word.is_empty()) {
+            match word.split_once('=') {
+                Some(("fabric", name)) => options.fabric = Some(name.into()),
+                Some(("loss", loss)) => options.loss = loss.parse().ok()?,
+                Some(("seed", seed)) => options.seed = seed.parse().ok()?,
+                Some(("link", "ib")) => options.link = LinkLayer::InfiniBand,
+                Some(("link", "roce")) => options.link = LinkLayer::Ethernet,
+                None if word == "strict" => options.strict = true,
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+
+    /// The device that they describe.
+    pub fn config(&self) -> NicConfig {
+        NicConfig {
+            fabric: self.fabric.clone().map_or(Fabric::Private, Fabric::Named),
+            link_layer: self.link,
+            faults: Faults { loss: self.loss, ..Faults::default() },
+            seed: self.seed,
+            strict: self.strict,
+        }
+    }
+}
+
+/// Whether a fabric can have this name: it becomes part of a file name.
+pub fn is_fabric_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=64).contains(&name.len()) && name.bytes().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_survive_the_environment() {
+        let all = Options {
+            dir: "/tmp/a,b=c".into(),
+            fabric: Some("f-1".into()),
+            loss: 0.02,
+            seed: 77,
+            link: LinkLayer::Ethernet,
+            strict: true,
+        };
+        assert_eq!(Options::decode(&all.encode()), Some(all.clone()));
+        let few = Options { fabric: None, strict: false, link: LinkLayer::InfiniBand, ..all };
+        assert_eq!(Options::decode(&few.encode()), Some(few));
+        assert_eq!(Options::decode("dir=/x").unwrap().dir, PathBuf::from("/x"));
+    }
+
+    #[test]
+    fn foreign_text_is_no_options() {
+        assert_eq!(Options::decode(""), None);
+        assert_eq!(Options::decode("loss=0.1"), None);
+        assert_eq!(Options::decode("loss=x,dir=/x"), None);
+        assert_eq!(Options::decode("color=red,dir=/x"), None);
+    }
+
+    #[test]
+    fn fabric_names_are_file_names() {
+        assert!(is_fabric_name("a") && is_fabric_name("Job-7_x.y"));
+        assert!(!is_fabric_name("") && !is_fabric_name("a/b") && !is_fabric_name(&"x".repeat(65)));
+    }
+}

@@ -1,0 +1,142 @@
+//! Devices of this process, and who may use them.
+//!
+//! Everything here belongs to one process. A forked child has neither the engine threads nor the
+//! peers' attention: in it all devices are gone, and it may get new ones of its own.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::{io, ptr};
+
+use crate::fd_table;
+use crate::run_dir::RunDir;
+use crate::shared::Shared;
+use crate::sysfs::Tree;
+
+/// Character devices that everybody has. A uverbs descriptor is really one of these, so that its
+/// type and number are what sysfs says without touching fstat; each device of a process has
+/// another one.
+pub const STAND_INS: [(&CStr, &str); 5] = [
+    (c"/dev/null", "1:3"),
+    (c"/dev/zero", "1:5"),
+    (c"/dev/full", "1:7"),
+    (c"/dev/random", "1:8"),
+    (c"/dev/urandom", "1:9"),
+];
+
+/// Devices that a process can have.
+pub const SLOTS: usize = STAND_INS.len();
+
+/// Devices and the tree that shows them.
+#[derive(Debug, Default)]
+pub struct Registry {
+    /// Whether the process has listed its devices: then the tree is there.
+    pub prepared: bool,
+    /// Where libibverbs looks, made at the first need.
+    pub tree: Option<Tree>,
+    /// Directory that holds the tree, unless a run provides one.
+    pub dir: Option<RunDir>,
+    devices: [Option<Arc<Shared>>; SLOTS],
+}
+
+impl Registry {
+    /// A free slot.
+    pub fn free_slot(&self) -> io::Result<usize> {
+        let free = self.devices.iter().position(Option::is_none);
+        free.ok_or_else(|| io::Error::other(format!("a process can have {SLOTS} devices")))
+    }
+
+    /// Adds a device to its slot.
+    pub fn add(&mut self, device: Arc<Shared>) {
+        let slot = device.slot;
+        self.devices[slot] = Some(device);
+    }
+
+    /// Takes a device out.
+    pub fn remove(&mut self, device: &Shared) {
+        self.devices[device.slot] = None;
+        if let Some(tree) = &self.tree {
+            tree.remove(&device.names);
+        }
+        if self.devices.iter().all(Option::is_none) && self.dir.take().is_some() {
+            (self.tree, self.prepared) = (None, false);
+        }
+    }
+
+    /// The device in this slot.
+    pub fn device(&self, slot: usize) -> Option<Arc<Shared>> {
+        self.devices.get(slot)?.clone()
+    }
+
+    /// The device with this uverbs number.
+    pub fn by_uverbs(&self, number: u32) -> Option<Arc<Shared>> {
+        self.devices.iter().flatten().find(|device| device.names.uverbs == number).cloned()
+    }
+}
+
+static OWNER: AtomicI32 = AtomicI32::new(0);
+static REGISTRY: AtomicPtr<Mutex<Registry>> = AtomicPtr::new(ptr::null_mut());
+
+fn pid() -> i32 {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::getpid() }
+}
+
+/// Whether the devices, if there are any, belong to this process. One system call, no lock.
+pub fn is_ours() -> bool {
+    OWNER.load(Ordering::Acquire) == pid()
+}
+
+/// Whether this is a child made by fork, which has its own memory: as opposed to one made by vfork,
+/// which shares ours until it starts another program.
+pub fn is_forked_child() -> bool {
+    OWNER.load(Ordering::Acquire) == 0
+}
+
+/// The registry of this process.
+pub fn lock() -> MutexGuard<'static, Registry> {
+    claim();
+    let mut registry = REGISTRY.load(Ordering::Acquire);
+    if registry.is_null() {
+        let fresh = Box::into_raw(Box::default());
+        match REGISTRY.compare_exchange(registry, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => registry = fresh,
+            Err(other) => {
+                // SAFETY: `fresh` was made above and nobody else has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+                registry = other;
+            }
+        }
+    }
+    // SAFETY: registries are never freed: a child leaks the one of its parent.
+    let registry = unsafe { &*registry };
+    registry.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn claim() {
+    static HANDLER: OnceLock<()> = OnceLock::new();
+    // SAFETY: `forget` is a function that stays, and it does only what is allowed after fork.
+    HANDLER.get_or_init(|| unsafe {
+        libc::pthread_atfork(None, None, Some(forget));
+    });
+    match OWNER.compare_exchange(0, pid(), Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {}
+        Err(owner) if owner == pid() => {}
+        // A child that came about without the handlers of fork.
+        Err(_) => {
+            forget_all();
+            OWNER.store(pid(), Ordering::Release);
+        }
+    }
+}
+
+// Runs in a forked child: the parent's locks may be held by threads that do not exist here.
+extern "C" fn forget() {
+    forget_all();
+    OWNER.store(0, Ordering::Release);
+}
+
+fn forget_all() {
+    REGISTRY.store(ptr::null_mut(), Ordering::Release);
+    fd_table::orphan_all();
+}

@@ -1,0 +1,126 @@
+//! Directories that live as long as a process and are swept up after its death.
+//!
+//! Each has a lock file beside it. Whoever can take the lock of another directory knows that its
+//! owner is dead, however it died.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A directory of this process, removed when dropped.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    lock_path: PathBuf,
+    _lock: File,
+    owner: u32,
+}
+
+impl RunDir {
+    /// Makes the directory with this path, as [`fresh_path`] chose it, and sweeps up those of the
+    /// dead.
+    pub fn create(path: PathBuf) -> io::Result<Self> {
+        let base = base()?;
+        sweep(&base);
+        let lock_path = path.with_extension("lock");
+        let taken = || io::Error::new(io::ErrorKind::AlreadyExists, "directory of another process");
+        let lock = take_lock(&lock_path)?.ok_or_else(taken)?;
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self { path, lock_path, _lock: lock, owner: std::process::id() })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        // A forked child inherits the value, not the directory.
+        if std::process::id() == self.owner {
+            let _ = fs::remove_dir_all(&self.path);
+            let _ = fs::remove_file(&self.lock_path);
+        }
+    }
+}
+
+/// A path that no directory has had before; `kind` tells a reader what it is for.
+pub fn fresh_path(kind: &str) -> PathBuf {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+    // The time, for another process may have our number, after us or in another namespace.
+    base_path().join(format!("{kind}-{}-{now:x}", std::process::id()))
+}
+
+fn uid() -> u32 {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::geteuid() }
+}
+
+fn base_path() -> PathBuf {
+    std::env::temp_dir().join(format!("soft-mlx5-{}", uid()))
+}
+
+fn base() -> io::Result<PathBuf> {
+    let base = base_path();
+    match DirBuilder::new().mode(0o700).create(&base) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&base)?;
+    if !found.is_dir() || found.uid() != uid() || found.permissions().mode() & 0o077 != 0 {
+        let what = format!("{} exists and is not a private directory of ours", base.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    Ok(base)
+}
+
+// `None` when somebody else holds it or just removed it.
+fn take_lock(path: &Path) -> io::Result<Option<File>> {
+    let file =
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    // SAFETY: plain lock on an open descriptor.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        return Ok(None);
+    }
+    let current = fs::metadata(path)
+        .is_ok_and(|found| file.metadata().is_ok_and(|ours| ours.ino() == found.ino()));
+    Ok(current.then_some(file))
+}
+
+fn sweep(base: &Path) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    for entry in entries.flatten() {
+        let lock_path = entry.path();
+        if lock_path.extension().is_none_or(|extension| extension != "lock") {
+            continue;
+        }
+        if let Ok(Some(_lock)) = take_lock(&lock_path) {
+            let _ = fs::remove_dir_all(lock_path.with_extension(""));
+            let _ = fs::remove_file(&lock_path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_the_dead_are_swept_up_and_others_stay() {
+        let living = RunDir::create(fresh_path("test")).unwrap();
+        let dead = base().unwrap().join("test-dead-1-0");
+        fs::create_dir_all(dead.join("class")).unwrap();
+        fs::write(dead.with_extension("lock"), "").unwrap();
+        let second = RunDir::create(fresh_path("test")).unwrap();
+        assert!(!dead.exists() && !dead.with_extension("lock").exists());
+        assert!(living.path().is_dir() && second.path().is_dir());
+        assert_ne!(living.path(), second.path());
+        let path = living.path().to_owned();
+        drop(living);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,209 @@
+//! Runs a command whose processes each have a software mlx5 device.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+
+use crate::fabric::LinkLayer;
+use crate::options::{self, Options};
+use crate::run_dir::{RunDir, fresh_path};
+
+const LIBRARY: &str = "libsoft_mlx5.so";
+
+/// A command to run, and the devices that it shall find.
+#[derive(Debug, Clone)]
+pub struct Runner {
+    command: Vec<OsString>,
+    fabric: Option<String>,
+    loss: f64,
+    seed: u64,
+    link: LinkLayer,
+    strict: bool,
+}
+
+impl Runner {
+    /// Runs this program with these arguments.
+    pub fn new(command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        Self {
+            command: command.into_iter().map(Into::into).collect(),
+            fabric: None,
+            loss: 0.0,
+            seed: 0,
+            link: LinkLayer::InfiniBand,
+            strict: false,
+        }
+    }
+
+    /// Joins a fabric, whose devices reach each other.
+    pub fn fabric(mut self, name: impl Into<String>) -> Self {
+        self.fabric = Some(name.into());
+        self
+    }
+
+    /// Loses packets with this probability.
+    pub fn loss(mut self, probability: f64) -> Self {
+        self.loss = probability;
+        self
+    }
+
+    /// Seed of everything random.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Kind of link.
+    pub fn link_layer(mut self, link: LinkLayer) -> Self {
+        self.link = link;
+        self
+    }
+
+    /// Stops the program where an adapter would silently mangle something.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// Runs the command to its end. Signals sent to this process meanwhile go to the command.
+    pub fn run(&self) -> io::Result<ExitStatus> {
+        let (program, arguments) = self.command.split_first().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "there is no command to run")
+        })?;
+        if self.fabric.as_deref().is_some_and(|name| !options::is_fabric_name(name)) {
+            let what = "the name of a fabric consists of letters, digits, `-`, `_` and `.`";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        if !(0.0..=1.0).contains(&self.loss) {
+            let what = "a probability is a number from 0 to 1";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let library = library()?;
+        let dir = RunDir::create(fresh_path("run"))?;
+        let options = Options {
+            dir: dir.path().into(),
+            fabric: self.fabric.clone(),
+            loss: self.loss,
+            seed: self.seed,
+            link: self.link,
+            strict: self.strict,
+        };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command.env("LD_PRELOAD", preload(&library, dir.path())?);
+        command.env(options::VARIABLE, options.encode());
+        let signals = Signals::block();
+        let parent = std::process::id();
+        // SAFETY: two system calls and no allocation between fork and exec.
+        unsafe { command.pre_exec(move || die_with(parent)) };
+        let child = command.spawn().map_err(|error| {
+            let what = format!("cannot start `{}`: {error}", Path::new(program).display());
+            io::Error::new(error.kind(), what)
+        })?;
+        signals.forward_until_exit(child)
+    }
+}
+
+/// Exit code of a command as a shell reports it: 128 and the number of the signal that ended it.
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    code as u8
+}
+
+// A killed runner must not leave a command behind that nobody looks after.
+fn die_with(parent: u32) -> io::Result<()> {
+    // SAFETY: system calls without memory.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() as u32 != parent {
+            libc::raise(libc::SIGKILL);
+        }
+    }
+    Ok(())
+}
+
+// The library lies beside the program, or one directory up or down while cargo builds it.
+fn library() -> io::Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let dir = program.parent().unwrap_or(Path::new("/"));
+    let candidates =
+        [dir.join(LIBRARY), dir.join("deps").join(LIBRARY), dir.join("..").join(LIBRARY)];
+    let found = candidates.into_iter().find(|path| path.is_file());
+    found.and_then(|path| fs::canonicalize(path).ok()).ok_or_else(|| {
+        let what = format!("{LIBRARY} is not beside the program in {}", dir.display());
+        io::Error::new(io::ErrorKind::NotFound, what)
+    })
+}
+
+// In LD_PRELOAD spaces and colons separate paths.
+fn preload(library: &Path, dir: &Path) -> io::Result<OsString> {
+    let separated = |path: &Path| path.to_string_lossy().contains([' ', ':']);
+    let mut value = library.as_os_str().to_owned();
+    if separated(library) {
+        let link = dir.join(LIBRARY);
+        if separated(&link) {
+            let what = format!("cannot preload {}: it has a space or colon", library.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        symlink(library, &link)?;
+        value = link.into();
+    }
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        value.push(OsStr::new(":"));
+        value.push(others);
+    }
+    Ok(value)
+}
+
+const FORWARDED: [i32; 8] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+];
+
+struct Signals {
+    awaited: libc::sigset_t,
+}
+
+impl Signals {
+    // Blocked, signals wait until they are asked for, also those that arrive before the command
+    // runs. The command starts with none blocked.
+    fn block() -> Self {
+        // SAFETY: an all-zero set is a valid value to be filled.
+        let mut awaited: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set is valid and outlives the calls.
+        unsafe {
+            libc::sigemptyset(&mut awaited);
+            for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
+                libc::sigaddset(&mut awaited, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &awaited, std::ptr::null_mut());
+        }
+        Self { awaited }
+    }
+
+    fn forward_until_exit(&self, mut child: Child) -> io::Result<ExitStatus> {
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            // SAFETY: an all-zero value is valid to be filled.
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: both are valid and outlive the call.
+            let signal = unsafe { libc::sigwaitinfo(&self.awaited, &mut info) };
+            // What the terminal sends, it sends to the command as well.
+            if signal > 0 && signal != libc::SIGCHLD && info.si_code != libc::SI_KERNEL {
+                // SAFETY: the child has not been waited for, so the number is still its own.
+                unsafe { libc::kill(child.id() as i32, signal) };
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A device as its threads share it: the kernel side behind a lock, a clock and the engine.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use crate::engine;
+use crate::kernel::Core;
+use crate::sysfs::Names;
+
+/// One device of this process.
+#[derive(Debug)]
+pub struct Shared {
+    /// Place in the registry.
+    pub slot: usize,
+    /// Names in the tree.
+    pub names: Names,
+    core: Mutex<Core>,
+    // Commands that wait for the lock: the engine lets them in first.
+    waiting: AtomicU32,
+    clock: Clock,
+    stopped: AtomicBool,
+    engine: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+enum Clock {
+    Real(Instant),
+    Virtual(AtomicU64),
+}
+
+impl Shared {
+    /// A device that an engine thread drives from the first time it is opened, or one whose owner
+    /// steps it.
+    pub fn new(slot: usize, names: Names, core: Core, stepped: bool) -> Self {
+        let real = || Clock::Real(Instant::now());
+        Self {
+            slot,
+            names,
+            core: Mutex::new(core),
+            waiting: AtomicU32::new(0),
+            clock: if stepped { Clock::Virtual(AtomicU64::new(0)) } else { real() },
+            stopped: AtomicBool::new(false),
+            engine: Mutex::new(None),
+        }
+    }
+
+    /// Time of the device in nanoseconds.
+    pub fn now(&self) -> u64 {
+        match &self.clock {
+            Clock::Real(start) => start.elapsed().as_nanos() as u64,
+            Clock::Virtual(now) => now.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Moves a virtual clock forward.
+    pub fn advance(&self, nanoseconds: u64) {
+        if let Clock::Virtual(now) = &self.clock {
+            now.fetch_add(nanoseconds, Ordering::Relaxed);
+        }
+    }
+
+    /// The kernel side, for a command.
+    pub fn command(&self) -> MutexGuard<'_, Core> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let core = self.work();
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        core
+    }
+
+    /// The kernel side, for the engine.
+    pub fn work(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a command waits for the lock.
+    pub fn command_waits(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether the engine shall end.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Starts the engine, unless the device is stepped or has one.
+    pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        if matches!(self.clock, Clock::Virtual(_)) {
+            return Ok(());
+        }
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        if engine.is_none() {
+            *engine = Some(engine::spawn(self.clone())?);
+        }
+        Ok(())
+    }
+
+    /// Ends the engine.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(engine) = engine {
+            if engine.thread().id() != thread::current().id() {
+                let _ = engine.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The sysfs tree in which libibverbs finds devices.
+//!
+//! It looks below one root only (`SYSFS_PATH`), so the tree links whatever the real one holds.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::fabric::LinkLayer;
+use crate::kernel::limits;
+use crate::nic::PortAddress;
+
+const REAL: &str = "/sys";
+const CLASSES: [&str; 2] = ["class/infiniband", "class/infiniband_verbs"];
+
+/// A root of our own.
+#[derive(Debug)]
+pub struct Tree {
+    root: PathBuf,
+}
+
+/// Names of a device in a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// `mlx5_0`.
+    pub ibdev: String,
+    /// Number of the uverbs device.
+    pub uverbs: u32,
+}
+
+impl Tree {
+    /// Makes the root with links to all real devices.
+    pub fn create(root: &Path) -> io::Result<Self> {
+        Self::beside(root, Path::new(REAL))
+    }
+
+    fn beside(root: &Path, real: &Path) -> io::Result<Self> {
+        for class in CLASSES {
+            fs::create_dir_all(root.join(class))?;
+            let Ok(entries) = fs::read_dir(real.join(class)) else { continue };
+            for entry in entries.flatten() {
+                let link = root.join(class).join(entry.file_name());
+                if let Err(error) = symlink(entry.path(), link) {
+                    if error.kind() != io::ErrorKind::AlreadyExists {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        let version = root.join("class/infiniband_verbs/abi_version");
+        if !version.exists() {
+            fs::write(version, "6\n")?;
+        }
+        Ok(Self { root: root.into() })
+    }
+
+    /// A tree that is there already.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.into() }
+    }
+
+    #[cfg(test)]
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Names that no device has yet, or the wanted one.
+    pub fn free_names(&self, wanted: Option<&str>) -> io::Result<Names> {
+        let taken = |class: &str, name: &str| {
+            fs::symlink_metadata(self.root.join(class).join(name)).is_ok()
+        };
+        let free = |class: &'static str, stem: &'static str| {
+            (0..).find(move |n| !taken(class, &format!("{stem}{n}"))).expect("numbers do not end")
+        };
+        let ibdev = match wanted {
+            None => format!("mlx5_{}", free(CLASSES[0], "mlx5_")),
+            Some(name) if !is_device_name(name) => {
+                let what = format!("`{name}` cannot be the name of a device");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
+            Some(name) if taken(CLASSES[0], name) => {
+                let what = format!("there is a device `{name}` already");
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+            }
+            Some(name) => name.into(),
+        };
+        Ok(Names { ibdev, uverbs: free(CLASSES[1], "uverbs") })
+    }
+
+    /// Adds a device.
+    pub fn add(
+        &self,
+        names: &Names,
+        dev: &str,
+        port: &PortAddress,
+        link: LinkLayer,
+    ) -> io::Result<()> {
+        let device = self.ibdev(names);
+        let guid = grouped(&port.guid.to_be_bytes());
+        let [major, minor, sub] = limits::FW_VERSION;
+        let mut files: Vec<(String, String)> = [
+            ("node_type", "1: CA".into()),
+            ("node_guid", guid.clone()),
+            ("sys_image_guid", guid),
+            ("node_desc", format!("soft-mlx5 {}", names.ibdev)),
+            ("fw_ver", format!("{major}.{minor}.{sub:04}")),
+            ("hca_type", "MT4121".into()),
+            ("hw_rev", "0".into()),
+            ("board_id", "MT_0000000008".into()),
+            ("device/modalias", "pci:v000015B3d00001019sv000015B3sd00000008bc02sc07i00".into()),
+            ("device/vendor", "0x15b3".into()),
+            ("device/device", "0x1019".into()),
+            ("device/numa_node", "-1".into()),
+        ]
+        .map(|(name, value): (&str, String)| (name.into(), value))
+        .into();
+        files.extend(port_files(port, link));
+        for (name, value) in files {
+            write(&device.join(name), &value)?;
+        }
+        let verbs = self.uverbs(names);
+        write(&verbs.join("ibdev"), &names.ibdev)?;
+        write(&verbs.join("dev"), dev)?;
+        write(&verbs.join("abi_version"), "1")?;
+        let link = Path::new("../..").join("infiniband").join(&names.ibdev).join("device");
+        symlink(link, verbs.join("device"))
+    }
+
+    /// Takes a device out again.
+    pub fn remove(&self, names: &Names) {
+        let _ = fs::remove_dir_all(self.uverbs(names));
+        let _ = fs::remove_dir_all(self.ibdev(names));
+    }
+
+    fn ibdev(&self, names: &Names) -> PathBuf {
+        self.root.join(CLASSES[0]).join(&names.ibdev)
+    }
+
+    fn uverbs(&self, names: &Names) -> PathBuf {
+        self.root.join(CLASSES[1]).join(format!("uverbs{}", names.uverbs))
+    }
+}
+
+fn port_files(port: &PortAddress, link: LinkLayer) -> Vec<(String, String)> {
+    let ethernet = link == LinkLayer::Ethernet;
+    let lid = if ethernet { 0 } else { port.lid };
+    let mut files = vec![
+        ("state".to_owned(), if port.up { "4: ACTIVE" } else { "1: DOWN" }.to_owned()),
+        ("phys_state".into(), if port.up { "5: LinkUp" } else { "3: Disabled" }.into()),
+        ("rate".into(), "100 Gb/sec (4X EDR)".into()),
+        ("link_layer".into(), if ethernet { "Ethernet" } else { "InfiniBand" }.into()),
+        ("lid".into(), format!("{lid:#x}")),
+        ("lid_mask_count".into(), "0".into()),
+        ("sm_lid".into(), if ethernet { "0x0" } else { "0x1" }.into()),
+        ("sm_sl".into(), "0".into()),
+        ("gids/0".into(), grouped(&port.gid)),
+        ("pkeys/0".into(), format!("{:#06x}", limits::DEFAULT_PKEY)),
+    ];
+    for index in 1..limits::GIDS_INFINIBAND {
+        files.push((format!("gids/{index}"), grouped(&[0; 16])));
+    }
+    for index in 1..limits::PKEYS {
+        files.push((format!("pkeys/{index}"), "0x0000".into()));
+    }
+    // On InfiniBand the real attribute cannot be read, which means the same as its absence.
+    if ethernet {
+        files.push(("gid_attrs/types/0".into(), "RoCE v2".into()));
+    }
+    files.into_iter().map(|(name, value)| (format!("ports/1/{name}"), value)).collect()
+}
+
+fn write(path: &Path, value: &str) -> io::Result<()> {
+    let text = format!("{value}\n");
+    match fs::write(path, &text) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(path.parent().unwrap_or(path))?;
+            fs::write(path, &text)
+        }
+        done => done,
+    }
+}
+
+// "fe80:0000:..", as sysfs shows GIDs and GUIDs.
+fn grouped(bytes: &[u8]) -> String {
+    let groups = bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
+    groups.collect::<Vec<_>>().join(":")
+}
+
+fn is_device_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (1..64).contains(&name.len()) && name.bytes().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_dir::{RunDir, fresh_path};
+
+    fn port() -> PortAddress {
+        let mut gid = [0; 16];
+        (gid[0], gid[15]) = (0xfe, 7);
+        PortAddress { lid: 7, gid, guid: 0x0102_0304_0506_0708, mac: [0; 6], up: true }
+    }
+
+    #[test]
+    fn real_devices_stay_visible_and_keep_their_names() {
+        let dir = RunDir::create(fresh_path("test")).unwrap();
+        let real = dir.path().join("real");
+        fs::create_dir_all(real.join("class/infiniband/mlx5_0")).unwrap();
+        fs::create_dir_all(real.join("class/infiniband_verbs/uverbs0")).unwrap();
+        fs::write(real.join("class/infiniband_verbs/uverbs0/ibdev"), "mlx5_0\n").unwrap();
+        fs::write(real.join("class/infiniband_verbs/abi_version"), "6\n").unwrap();
+        let tree = Tree::beside(&dir.path().join("fake"), &real).unwrap();
+        let through = tree.root().join("class/infiniband_verbs/uverbs0/ibdev");
+        assert_eq!(fs::read_to_string(through).unwrap(), "mlx5_0\n");
+        let names = tree.free_names(None).unwrap();
+        assert_eq!(names, Names { ibdev: "mlx5_1".into(), uverbs: 1 });
+        assert!(tree.free_names(Some("mlx5_0")).is_err());
+        assert!(tree.free_names(Some("../x")).is_err());
+    }
+
+    #[test]
+    fn a_device_shows_what_libibverbs_reads() {
+        let dir = RunDir::create(fresh_path("test")).unwrap();
+        let tree = Tree::beside(&dir.path().join("fake"), Path::new("/nowhere")).unwrap();
+        let names = tree.free_names(Some("mlx5_bond_0")).unwrap();
+        tree.add(&names, "1:3", &port(), LinkLayer::InfiniBand).unwrap();
+        let read = |name: &str| fs::read_to_string(tree.root().join("class").join(name)).unwrap();
+        assert_eq!(read("infiniband_verbs/abi_version"), "6\n");
+        assert_eq!(read("infiniband_verbs/uverbs0/ibdev"), "mlx5_bond_0\n");
+        assert_eq!(read("infiniband_verbs/uverbs0/dev"), "1:3\n");
+        let device = "infiniband/mlx5_bond_0";
+        assert_eq!(read(&format!("{device}/node_guid")), "0102:0304:0506:0708\n");
+        let gid = "fe00:0000:0000:0000:0000:0000:0000:0007\n";
+        assert_eq!(read(&format!("{device}/ports/1/gids/0")), gid);
+        assert_eq!(read(&format!("{device}/ports/1/pkeys/127")), "0x0000\n");
+        tree.remove(&names);
+        assert!(!tree.root().join("class").join(device).exists());
+        assert_eq!(tree.free_names(None).unwrap().uverbs, 0);
+    }
+}
