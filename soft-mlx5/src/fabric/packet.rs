@@ -314,7 +314,10 @@ mod tests {
     fn write_imm(payload: &[u8]) -> Frame {
         let mut frame = Frame::default();
         let opcode = Operation::WriteOnlyImm.encode(Service::Rc);
-        frame.begin(&route(), &Bth { opcode, dest_qpn: 0x77, psn: 9, ..Bth::default() });
+        frame.begin(
+            &route(),
+            &Bth { opcode, pkey: 0xffff, dest_qpn: 0x77, psn: 9, ..Bth::default() },
+        );
         frame.push(&Reth { va: 0x1000, rkey: 5, length: payload.len() as u32 });
         frame.push(&0xdead_beef_u32);
         frame.payload_mut(payload.len()).copy_from_slice(payload);
@@ -354,8 +357,23 @@ mod tests {
         assert!(packet.payload.is_empty());
     }
 
-    // The packet of the RoCE v2 annex is IPv4; this one was put through an independent CRC-32 with the
-    // variant fields set to ones by hand.
+    // Made by another program: zlib's CRC-32 over the fields as the RoCE v2 annex lists them.
+    const LITERAL: &str = "\
+        00230005001900036201234500341140\
+        fe8000000000000000db00fffe000003\
+        fe8000000000000000db00fffe000005\
+        c07712b7003400000b50ffff00000077\
+        00000009000000000000100000000005\
+        00000007deadbeef7061796c6f616400\
+        a6ffe814";
+
+    #[test]
+    fn literal_bytes() {
+        let frame = write_imm(b"payload");
+        let hex: String = frame.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, LITERAL);
+    }
+
     #[test]
     fn icrc_ignores_what_routers_change() {
         let mut frame = write_imm(b"payload");

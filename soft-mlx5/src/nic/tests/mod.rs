@@ -11,4 +11,5 @@ mod queues;
 mod rdma;
 mod send;
 mod shared;
+mod sockets;
 mod unreliable;
