@@ -241,8 +241,10 @@ impl Drop for Qp {
                 return;
             }
             self.parts.parked.release();
+        } else {
+            self.parts.parked.abandon();
         }
-        // SAFETY: dropped once. A queue pair of the caller's keeps its own objects alive.
+        // SAFETY: dropped once. A queue pair of the caller's is kept alive by the caller, with its CQs.
         unsafe { ManuallyDrop::drop(&mut self.parts) }
     }
 }

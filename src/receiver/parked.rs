@@ -27,4 +27,11 @@ impl Parked {
             drop(ManuallyDrop::into_inner(pool));
         }
     }
+
+    /// The queue is the caller's, who destroys it at a time that nobody tells: the buffers are not used
+    /// again. Their pools need not stay, for memory that is deregistered is out of the device's reach.
+    pub(crate) fn abandon(&mut self) {
+        let parked = self.0.get_mut().expect("nothing panics while holding it");
+        parked.drain(..).for_each(|(pool, _)| drop(ManuallyDrop::into_inner(pool)));
+    }
 }

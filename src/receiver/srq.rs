@@ -59,7 +59,11 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        if !self.destroys || !self.pd.context().owner().is_this_process() {
+        if !self.pd.context().owner().is_this_process() {
+            return;
+        }
+        if !self.destroys {
+            self.parked.abandon();
             return;
         }
         // SAFETY: created by us, destroyed once, and every QP that uses it held this value.

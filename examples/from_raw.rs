@@ -1,0 +1,172 @@
+//! Receives with doorbell on a CQ, an SRQ and a QP that were made with libibverbs, as a program has them
+//! that exists already.
+//!
+//! What libibverbs makes libibverbs destroys: doorbell only takes over posting receives and polling.
+
+use std::env;
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell::{
+    BufferPool, Context, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig,
+};
+use rdma_core_sys::*;
+
+const RECEIVES: u32 = 63;
+const MESSAGES: usize = 1000;
+
+/// What the program has made with libibverbs.
+struct Objects {
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    recv_cq: *mut ibv_cq,
+    send_cq: *mut ibv_cq,
+    srq: *mut ibv_srq,
+    qp: *mut ibv_qp,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("from_raw: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let path = env::args().nth(1).map_or(Ok(Path::Auto), |path| path.parse())?;
+    // SAFETY: `Objects` makes them and nobody destroys them before `destroy` below.
+    unsafe {
+        let objects = Objects::create()?;
+        receive(&objects, path)?;
+        objects.destroy()?;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The objects are alive and fresh: nothing was posted to them or polled from them.
+unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
+    // SAFETY: the objects are fresh, belong together, are used here only, and outlive all that is made
+    // of them here, because it is dropped when the function returns.
+    let (pd, mut receiver, srq, mut qp) = unsafe {
+        let context = Context::from_raw(objects.context)?;
+        let pd = ProtectionDomain::from_raw(&context, objects.pd);
+        let mut receiver = Receiver::from_raw_cq(&pd, objects.recv_cq, path)?;
+        let srq = receiver.attach_raw_srq(objects.srq, RECEIVES, 1)?;
+        let qp = receiver.attach_raw_qp(objects.qp, &QpConfig::rc().srq(srq))?;
+        (pd, receiver, srq, qp)
+    };
+    let pool = BufferPool::new(&pd, RECEIVES + 1, 4096)?;
+    println!("{} receives posted, path {}", receiver.fill(srq, &pool), receiver.path());
+
+    // Another queue pair, of doorbell's own, to have something to receive.
+    let mut far_receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(1).path(path))?;
+    let mut far = far_receiver.create_qp(&QpConfig::rc().receives(1, 1).max_inline(32))?;
+    let (here, there) = (qp.address()?, far.address()?);
+    qp.connect(&there)?;
+    far.connect(&here)?;
+
+    let (mut sent, mut received) = (0, 0);
+    let began = Instant::now();
+    while received < MESSAGES {
+        sent += send(&mut far, sent)?;
+        let mut batch = receiver.poll();
+        while let Some(message) = batch.next() {
+            let message = message?;
+            if message[..] != *text(received).as_bytes() {
+                return Err(format!("message {received} is {:?}", &message[..]).into());
+            }
+            received += 1;
+        }
+        if began.elapsed() > Duration::from_secs(30) {
+            return Err(format!("only {received} of {MESSAGES} messages came").into());
+        }
+        thread::yield_now();
+    }
+    println!("{received} messages received on a QP, an SRQ and a CQ of libibverbs");
+
+    // No message comes any more, so the memory of the receives that are still posted may go: the SRQ and
+    // the QP are destroyed later.
+    far_receiver.destroy_qp(far)?;
+    Ok(())
+}
+
+fn text(number: usize) -> String {
+    format!("message {number}")
+}
+
+/// Sends the next message, if there is room, and returns how many it sent.
+fn send(qp: &mut QueuePair, number: usize) -> Result<usize, Box<dyn Error>> {
+    while let Some(completion) = qp.poll_send() {
+        if !completion.status.is_success() {
+            return Err(format!("send failed: {}", completion.status).into());
+        }
+    }
+    if number == MESSAGES || qp.sends_outstanding() == RECEIVES as usize {
+        return Ok(0);
+    }
+    qp.send_inline(text(number).as_bytes(), None)?;
+    Ok(1)
+}
+
+impl Objects {
+    /// # Safety
+    /// Nobody destroys them but [`destroy`](Self::destroy).
+    unsafe fn create() -> io::Result<Self> {
+        // SAFETY: each call gets live objects and initialised structures.
+        unsafe {
+            let list = ibv_get_device_list(ptr::null_mut());
+            if list.is_null() || (*list).is_null() {
+                return Err(io::Error::other("no RDMA device"));
+            }
+            let context = made(ibv_open_device(*list))?;
+            ibv_free_device_list(list);
+            let pd = made(ibv_alloc_pd(context))?;
+            let cq = || made(ibv_create_cq(context, 128, ptr::null_mut(), ptr::null_mut(), 0));
+            let (recv_cq, send_cq) = (cq()?, cq()?);
+            let mut attr = ibv_srq_init_attr::default();
+            attr.attr.max_wr = RECEIVES;
+            attr.attr.max_sge = 1;
+            let srq = made(ibv_create_srq(pd, &mut attr))?;
+            let mut attr = ibv_qp_init_attr {
+                send_cq,
+                recv_cq,
+                srq,
+                cap: ibv_qp_cap { max_send_wr: 16, max_send_sge: 1, ..Default::default() },
+                qp_type: IBV_QPT_RC,
+                ..Default::default()
+            };
+            let qp = made(ibv_create_qp(pd, &mut attr))?;
+            Ok(Self { context, pd, recv_cq, send_cq, srq, qp })
+        }
+    }
+
+    /// # Safety
+    /// Nothing uses them any more.
+    unsafe fn destroy(self) -> io::Result<()> {
+        // SAFETY: live objects, those that refer to others first.
+        unsafe {
+            done(ibv_destroy_qp(self.qp))?;
+            done(ibv_destroy_srq(self.srq))?;
+            done(ibv_destroy_cq(self.send_cq))?;
+            done(ibv_destroy_cq(self.recv_cq))?;
+            done(ibv_dealloc_pd(self.pd))?;
+            done(ibv_close_device(self.context))
+        }
+    }
+}
+
+fn made<T>(object: *mut T) -> io::Result<*mut T> {
+    if object.is_null() { Err(io::Error::last_os_error()) } else { Ok(object) }
+}
+
+fn done(errno: i32) -> io::Result<()> {
+    if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
+}

@@ -1,0 +1,187 @@
+//! Sends messages of all sizes to `srq_server`, over several connections.
+//!
+//! Each message is read back from its buffer by nobody but the device: what the client tells the server
+//! over TCP at the end is how many messages it sent on a connection, and their hash.
+
+mod common;
+
+use std::error::Error;
+use std::io::Read;
+use std::net::TcpStream;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use common::{Digest, MAX_MESSAGE};
+use doorbell::{BufferPool, QpConfig, QueuePair, Receiver, ReceiverConfig};
+
+/// Sends that are outstanding at most on each connection.
+const SENDS: u32 = 64;
+
+/// How long to wait for the server to listen, and for a send to complete.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Send messages to srq_server
+#[derive(Parser)]
+struct Args {
+    /// Name of the RDMA device [default: the first]
+    #[arg(long)]
+    device: Option<String>,
+    /// Entry of the GID table to use [default: LIDs on InfiniBand, a RoCE v2 address on Ethernet]
+    #[arg(long)]
+    gid_index: Option<u8>,
+    /// Connections to open
+    #[arg(long, default_value_t = 2)]
+    connections: u32,
+    /// Messages to send, on all connections together
+    #[arg(long, default_value_t = 100_000)]
+    messages: u64,
+    /// Start of the sequence of random sizes and contents
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Address of the server
+    #[arg(default_value = "127.0.0.1:18515")]
+    server: String,
+}
+
+struct Connection {
+    qp: QueuePair,
+    stream: TcpStream,
+    digest: Digest,
+    to_send: u64,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("srq_client: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let context = match &args.device {
+        Some(name) => doorbell::open(name)?,
+        None => doorbell::devices()?[0].open()?,
+    };
+    let pd = context.alloc_pd()?;
+    let pool = BufferPool::new(&pd, SENDS * args.connections, MAX_MESSAGE)?;
+    // The server sends nothing back, so nothing is posted to the receive queues.
+    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(args.connections))?;
+    let mut config = QpConfig::rc().receives(1, 1).sends(SENDS);
+    if let Some(index) = args.gid_index {
+        config = config.gid_index(index);
+    }
+
+    let mut connections = Vec::new();
+    for i in 0..u64::from(args.connections) {
+        let mut stream = connect(&args.server)?;
+        let mut qp = receiver.create_qp(&config)?;
+        qp.connect_over(&mut stream)?;
+        let share = args.messages / u64::from(args.connections);
+        let odd = u64::from(i < args.messages % u64::from(args.connections));
+        let digest = Digest::default();
+        connections.push(Connection { qp, stream, digest, to_send: share + odd });
+    }
+
+    send_all(&mut connections, &pool, &mut Random(args.seed))?;
+    println!("sent {} messages on {} connections", args.messages, args.connections);
+    for connection in &mut connections {
+        connection.digest.report().write(&mut connection.stream)?;
+    }
+    // The server answers when it has received everything or given up waiting for it: the queue pairs
+    // have to live until then.
+    for connection in &mut connections {
+        let mut verdict = [0];
+        connection.stream.read_exact(&mut verdict)?;
+        if verdict != [1] {
+            return Err("the server did not receive what was sent".into());
+        }
+    }
+    Ok(())
+}
+
+/// The server may still be starting.
+fn connect(server: &str) -> Result<TcpStream, Box<dyn Error>> {
+    let began = Instant::now();
+    loop {
+        match TcpStream::connect(server) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) if began.elapsed() > PATIENCE => {
+                return Err(format!("connection to {server}: {error}").into());
+            }
+            Err(_) => thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+fn send_all(
+    connections: &mut [Connection],
+    pool: &BufferPool,
+    random: &mut Random,
+) -> Result<(), Box<dyn Error>> {
+    let mut progress = Instant::now();
+    loop {
+        let (mut idle, mut done) = (true, true);
+        for Connection { qp, digest, to_send, .. } in connections.iter_mut() {
+            while let Some(completion) = qp.poll_send() {
+                if !completion.status.is_success() {
+                    return Err(format!("send failed: {}", completion.status).into());
+                }
+                // The buffer of the completion goes back to the pool here.
+                idle = false;
+            }
+            while *to_send > 0 && qp.sends_outstanding() < SENDS as usize {
+                let mut buffer = pool.take().expect("there are as many buffers as sends");
+                buffer.set_len(random.len());
+                random.fill(&mut buffer);
+                digest.update([&buffer[..]]);
+                qp.send(buffer, None)?;
+                *to_send -= 1;
+                idle = false;
+            }
+            done &= *to_send == 0 && qp.sends_outstanding() == 0;
+        }
+        if done {
+            return Ok(());
+        }
+        if !idle {
+            progress = Instant::now();
+        } else if progress.elapsed() > PATIENCE {
+            return Err(format!("no send has completed for {PATIENCE:?}").into());
+        } else {
+            thread::yield_now();
+        }
+    }
+}
+
+/// A small generator of random numbers (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// A length from 0 to the longest. Each power of two is as frequent as the next.
+    fn len(&mut self) -> usize {
+        let limit = MAX_MESSAGE as u64 >> (self.next() % 17);
+        (self.next() % (limit + 1)) as usize
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
