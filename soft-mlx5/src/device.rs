@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::fabric::{Fabric, Faults, LinkLayer, Switch};
 use crate::interpose;
 use crate::kernel::Core;
@@ -114,11 +115,7 @@ impl Device {
 
     /// Works for a bounded while at the present time; `false` when there was nothing to do.
     pub fn step(&self) -> bool {
-        let now = self.shared.now();
-        let mut core = self.shared.command();
-        let busy = core.nic().step(now);
-        core.deliver_events();
-        busy
+        self.shared.command().work()
     }
 
     /// Steps until there is nothing to do at the present time; returns the number of steps that did
@@ -129,12 +126,12 @@ impl Device {
 
     /// Moves the clock of a stepped device forward.
     pub fn advance(&self, time: Duration) {
-        self.shared.advance(time.as_nanos() as u64);
+        self.shared.clock().advance(time.as_nanos() as u64);
     }
 
     /// Time of the device since power-up.
     pub fn now(&self) -> Duration {
-        Duration::from_nanos(self.shared.now())
+        Duration::from_nanos(self.shared.clock().now())
     }
 
     /// When the next timer of the device expires, if one runs.
@@ -186,6 +183,21 @@ pub fn prepare() {
     }
 }
 
+/// The process is about to end.
+pub fn finish() {
+    if !registry::is_ours() {
+        return;
+    }
+    // A thread that ends the process from inside a command or a signal handler holds the locks.
+    let Some(mut registry) = registry::try_lock() else { return };
+    for device in registry.devices() {
+        if let Some(mut core) = device.try_command() {
+            core.settle_at_exit();
+        }
+    }
+    registry.dir = None;
+}
+
 fn root() -> io::Result<&'static Path> {
     let missing = || io::Error::other("the process was started in an unknown way");
     ENVIRONMENT.get().map(|environment| environment.root.as_path()).ok_or_else(missing)
@@ -231,16 +243,16 @@ fn power_up(
     let slot = registry.free_slot()?;
     let no_tree = || io::Error::other("there is no tree to show the device");
     let names: Names = registry.tree.as_ref().ok_or_else(no_tree)?.free_names(name)?;
-    let link = config.link_layer;
+    let clock = Arc::new(Clock::start(stepped));
     // SAFETY: objects on the device are made only by commands of the program. The kernel side checks
     // that the memory they name is mapped with the rights needed; that it stays so until the object is
     // destroyed is what the unsafe verbs calls behind these commands demand of their callers.
-    let nic = unsafe { Nic::new(config) }?;
+    let nic = unsafe { Nic::new(config.clone()) }?;
     let port = nic.port();
-    let shared = Shared::new(slot, names.clone(), Core::new(nic, link, slot as u8), stepped);
-    let shared = Arc::new(shared);
+    let core = Core::new(nic, &config, clock.clone(), slot as u8);
+    let shared = Arc::new(Shared::new(slot, names.clone(), core, clock));
     if let Some(tree) = &registry.tree {
-        tree.add(&names, STAND_INS[slot].1, &port, link)?;
+        tree.add(&names, STAND_INS[slot].1, &port, config.link_layer)?;
     }
     registry.add(shared.clone());
     Ok(shared)

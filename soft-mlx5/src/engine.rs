@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::shared::Shared;
 
-/// Looks in vain before it yields, and before it sleeps.
-const SPINS: u32 = 50;
-const YIELDS: u32 = 100;
+/// Looks in vain before it sleeps. Few, and it never yields: a yielding thread waits for the whole
+/// time slice of a program that spins on its completion queue, a sleeping one preempts it.
+const SPINS: u32 = 3;
 
 const SHORTEST: Duration = Duration::from_micros(2);
 /// Longest sleep of a device that was in use a moment ago.
@@ -21,6 +21,12 @@ const LONGEST: Duration = Duration::from_micros(50);
 /// Longest sleep of a device that nobody has used for [`DORMANT_AFTER`].
 const DORMANT: Duration = Duration::from_micros(500);
 const DORMANT_AFTER: Duration = Duration::from_millis(500);
+
+/// How long to sleep when there has been nothing to do for this long: a fraction of it.
+fn nap(idle: Duration) -> Duration {
+    let longest = if idle > DORMANT_AFTER { DORMANT } else { LONGEST };
+    (idle / 8).clamp(SHORTEST, longest)
+}
 
 /// Starts the thread.
 pub fn spawn(device: Arc<Shared>) -> io::Result<JoinHandle<()>> {
@@ -47,35 +53,31 @@ fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
 fn run(device: &Shared) {
     // SAFETY: changes only how exactly this thread's sleeps are kept.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
-    let mut idle = 0u32;
-    let mut sleep = SHORTEST;
+    prefer_latency();
+    let mut in_vain = 0u32;
     let mut last_work = Instant::now();
     while !device.is_stopped() {
-        let now = device.now();
+        let now = device.clock().now();
         let (busy, deadline, wait_fd) = {
             let mut core = device.work();
-            let busy = core.nic().step(now);
-            core.deliver_events();
+            let busy = core.work();
             (busy, core.nic().next_deadline(), core.nic().wait_fd())
         };
         if busy {
-            (idle, sleep) = (0, SHORTEST);
+            in_vain = 0;
             last_work = Instant::now();
-            if device.command_waits() {
-                thread::yield_now();
-            }
-            continue;
-        }
-        idle += 1;
-        if idle < SPINS && !device.command_waits() {
-            std::hint::spin_loop();
-        } else if idle < SPINS + YIELDS {
-            thread::yield_now();
         } else {
+            in_vain += 1;
+        }
+        if device.command_waits() {
+            // The lock is not fair: whoever waits for it must get the time to wake up.
+            pause(SHORTEST, None);
+        } else if in_vain < SPINS {
+            std::hint::spin_loop();
+        } else {
+            let nap = nap(last_work.elapsed());
             let until = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
-            pause(sleep.min(until.unwrap_or(sleep)), wait_fd);
-            let dormant = last_work.elapsed() > DORMANT_AFTER;
-            sleep = (sleep * 3 / 2).min(if dormant { DORMANT } else { LONGEST });
+            pause(nap.min(until.unwrap_or(nap)), wait_fd);
         }
     }
 }
@@ -87,4 +89,30 @@ fn pause(time: Duration, wait_fd: Option<RawFd>) {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd, whose negative descriptor would be ignored, and a valid time.
     unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) };
+}
+
+// A device must get a core soon after a doorbell, though the program that rang it may spin on its
+// own: a short time slice makes the scheduler prefer this thread when it wakes. Older kernels ignore
+// it.
+fn prefer_latency() {
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        runtime: 100_000,
+        ..Attributes::default()
+    };
+    // SAFETY: the structure has the size it names and outlives the call, which changes this thread
+    // alone.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }

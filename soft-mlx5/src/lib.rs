@@ -9,6 +9,7 @@
 //!
 //! It is a correctness model: its speed says nothing about an adapter.
 
+mod clock;
 mod device;
 mod engine;
 mod fabric;

@@ -68,6 +68,11 @@ impl Registry {
         self.devices.get(slot)?.clone()
     }
 
+    /// All devices.
+    pub fn devices(&self) -> Vec<Arc<Shared>> {
+        self.devices.iter().flatten().cloned().collect()
+    }
+
     /// The device with this uverbs number.
     pub fn by_uverbs(&self, number: u32) -> Option<Arc<Shared>> {
         self.devices.iter().flatten().find(|device| device.names.uverbs == number).cloned()
@@ -111,6 +116,13 @@ pub fn lock() -> MutexGuard<'static, Registry> {
     // SAFETY: registries are never freed: a child leaks the one of its parent.
     let registry = unsafe { &*registry };
     registry.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The registry, if there is one and nobody holds it.
+pub fn try_lock() -> Option<MutexGuard<'static, Registry>> {
+    let registry = REGISTRY.load(Ordering::Acquire);
+    // SAFETY: null, or a registry that is never freed.
+    unsafe { registry.as_ref() }?.try_lock().ok()
 }
 
 fn claim() {

@@ -1,10 +1,10 @@
 //! A device as its threads share it: the kernel side behind a lock, a clock and the engine.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
 
+use crate::clock::Clock;
 use crate::engine;
 use crate::kernel::Core;
 use crate::sysfs::Names;
@@ -19,46 +19,29 @@ pub struct Shared {
     core: Mutex<Core>,
     // Commands that wait for the lock: the engine lets them in first.
     waiting: AtomicU32,
-    clock: Clock,
+    clock: Arc<Clock>,
     stopped: AtomicBool,
     engine: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Debug)]
-enum Clock {
-    Real(Instant),
-    Virtual(AtomicU64),
 }
 
 impl Shared {
     /// A device that an engine thread drives from the first time it is opened, or one whose owner
     /// steps it.
-    pub fn new(slot: usize, names: Names, core: Core, stepped: bool) -> Self {
-        let real = || Clock::Real(Instant::now());
+    pub fn new(slot: usize, names: Names, core: Core, clock: Arc<Clock>) -> Self {
         Self {
             slot,
             names,
             core: Mutex::new(core),
             waiting: AtomicU32::new(0),
-            clock: if stepped { Clock::Virtual(AtomicU64::new(0)) } else { real() },
+            clock,
             stopped: AtomicBool::new(false),
             engine: Mutex::new(None),
         }
     }
 
-    /// Time of the device in nanoseconds.
-    pub fn now(&self) -> u64 {
-        match &self.clock {
-            Clock::Real(start) => start.elapsed().as_nanos() as u64,
-            Clock::Virtual(now) => now.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Moves a virtual clock forward.
-    pub fn advance(&self, nanoseconds: u64) {
-        if let Clock::Virtual(now) = &self.clock {
-            now.fetch_add(nanoseconds, Ordering::Relaxed);
-        }
+    /// Its clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The kernel side, for a command.
@@ -67,6 +50,11 @@ impl Shared {
         let core = self.work();
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         core
+    }
+
+    /// The kernel side, unless it is at work.
+    pub fn try_command(&self) -> Option<MutexGuard<'_, Core>> {
+        self.core.try_lock().ok()
     }
 
     /// The kernel side, for the engine.
@@ -86,7 +74,7 @@ impl Shared {
 
     /// Starts the engine, unless the device is stepped or has one.
     pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
-        if matches!(self.clock, Clock::Virtual(_)) {
+        if !self.clock.is_real() {
             return Ok(());
         }
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);

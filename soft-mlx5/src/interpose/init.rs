@@ -1,20 +1,25 @@
-//! What happens before main: the process learns where libibverbs shall look for devices.
+//! What happens before main and after it.
 //!
-//! It has to be then: the environment may be changed only while there is one thread.
+//! Before, the process learns where libibverbs shall look for devices. It has to be then: the
+//! environment may be changed only while there is one thread.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
 use super::ACTIVE;
-use crate::device::{Environment, set_environment};
+use crate::device::{self, Environment};
 use crate::options::{self, Options};
 use crate::run_dir::fresh_path;
 
-pub const ANCHOR: *const c_void = (&raw const AT_START).cast();
+pub const ANCHORS: [*const c_void; 2] = [(&raw const AT_START).cast(), (&raw const AT_END).cast()];
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = at_start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = at_end;
 
 extern "C" fn at_start() {
     let options = std::env::var(options::VARIABLE).ok();
@@ -25,6 +30,10 @@ extern "C" fn at_start() {
     };
     // SAFETY: constructors run on the only thread.
     unsafe { std::env::set_var("SYSFS_PATH", &root) };
-    set_environment(Environment { root, options });
+    device::set_environment(Environment { root, options });
     ACTIVE.store(true, Ordering::Release);
+}
+
+extern "C" fn at_end() {
+    device::finish();
 }

@@ -23,6 +23,7 @@ fn is_active() -> bool {
 /// Makes the linker take the interposed functions into the executable: they sit in an archive, and
 /// nothing else refers to them.
 pub fn ensure_linked() {
-    let anchors: [*const c_void; 3] = [calls::ANCHOR, files::ANCHOR, init::ANCHOR];
+    let [start, end] = init::ANCHORS;
+    let anchors: [*const c_void; 4] = [calls::ANCHOR, files::ANCHOR, start, end];
     std::hint::black_box(anchors);
 }

@@ -28,6 +28,7 @@ mod qp_state;
 mod query_device;
 mod report;
 mod srq;
+mod teardown;
 mod uar;
 mod udata;
 mod user;
@@ -35,6 +36,7 @@ mod write;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use context::Context;
 use errno::{EBADF, EINVAL};
@@ -43,16 +45,21 @@ use handles::{Handles, Kind, Object};
 use report::Routes;
 use uar::UarPages;
 
+use crate::clock::Clock;
 use crate::fabric::LinkLayer;
 use crate::fd_table;
-use crate::nic::Nic;
 use crate::nic::objects::{Cqn, Qpn, Result, Srqn};
+use crate::nic::{Nic, NicConfig};
 
 /// A device with everything that the kernel keeps about it.
 #[derive(Debug)]
 pub struct Core {
     nic: Nic,
     link: LinkLayer,
+    lossy: bool,
+    clock: Arc<Clock>,
+    // When the device last waited for its peers.
+    lingered: Option<u64>,
     slot: u8,
     vectors: u32,
     last_id: FileId,
@@ -73,12 +80,15 @@ struct File {
 }
 
 impl Core {
-    /// A kernel for this device; `slot` is the number of the device in its process.
-    pub fn new(nic: Nic, link: LinkLayer, slot: u8) -> Self {
+    /// A kernel for this device, made from `config`; `slot` is the number of the device in its process.
+    pub fn new(nic: Nic, config: &NicConfig, clock: Arc<Clock>, slot: u8) -> Self {
         let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         Self {
             nic,
-            link,
+            link: config.link_layer,
+            lossy: !config.faults.is_none(),
+            clock,
+            lingered: None,
             slot,
             vectors,
             last_id: 0,
@@ -127,6 +137,9 @@ impl Core {
                 let Some(file) = self.files.get_mut(&entry.id) else { return };
                 file.descriptors -= 1;
                 if file.descriptors == 0 {
+                    if !file.handles.of_type(4).is_empty() {
+                        self.settle();
+                    }
                     let mut call = Call { core: self, file: entry.id };
                     call.destroy_all();
                     let context = call.file().context.take();

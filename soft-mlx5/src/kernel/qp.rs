@@ -104,6 +104,7 @@ impl Call<'_> {
             return Err(EBUSY);
         }
         let (qpn, uses, bfreg) = (qp.qpn, qp.uses, qp.bfreg);
+        self.core.settle();
         self.nic().destroy_qp(qpn)?;
         self.core.deliver_events();
         self.core.routes.remove(Number::Qp(qpn));

@@ -44,6 +44,11 @@ impl Routes {
         self.places.insert(number, (file, handle));
     }
 
+    /// Whether there is a queue pair.
+    pub fn has_queue_pairs(&self) -> bool {
+        self.places.keys().any(|number| matches!(number, Number::Qp(_)))
+    }
+
     /// An object was destroyed.
     pub fn remove(&mut self, number: Number) {
         self.places.remove(&number);

@@ -1,0 +1,59 @@
+//! What a device still does for its peers before a queue pair goes.
+//!
+//! An adapter sends the acknowledgement of a message together with its CQE. Here the program may see
+//! the CQE first, and destroy the queue pair or exit before the acknowledgement is out; the peer would
+//! then run into its retry limit. So the device works off what it owes first. On a link that loses
+//! packets on purpose that is not enough: the acknowledgement itself may be lost, and only who still
+//! answers retransmissions can repair that.
+
+use std::thread;
+use std::time::Duration;
+
+use super::Core;
+
+/// Steps that work off what is owed.
+const STEPS: usize = 16;
+/// How long a lossy device answers retransmissions: four of the usual timeout of 67 ms (14), of
+/// which all would have to be lost.
+const LINGER_NS: u64 = 300_000_000;
+/// Teardowns within this time of another one have lingered already.
+const ONE_TEARDOWN_NS: u64 = 1_000_000_000;
+const NAP: Duration = Duration::from_micros(100);
+
+impl Core {
+    /// Works for the peers before one or all queue pairs go.
+    pub fn settle(&mut self) {
+        if !self.clock.is_real() {
+            return;
+        }
+        for _ in 0..STEPS {
+            if !self.work() {
+                break;
+            }
+        }
+        let now = self.clock.now();
+        if !self.lossy || self.lingered.is_some_and(|last| now < last + ONE_TEARDOWN_NS) {
+            return;
+        }
+        while self.clock.now() < now + LINGER_NS {
+            if !self.work() {
+                thread::sleep(NAP);
+            }
+        }
+        self.lingered = Some(self.clock.now());
+    }
+
+    /// Settles before the process ends, if there are queue pairs that peers may talk to.
+    pub fn settle_at_exit(&mut self) {
+        if self.routes.has_queue_pairs() {
+            self.settle();
+        }
+    }
+
+    /// Lets the device work for a bounded while; `false` when there was nothing to do.
+    pub fn work(&mut self) -> bool {
+        let busy = self.nic.step(self.clock.now());
+        self.deliver_events();
+        busy
+    }
+}
