@@ -1,1 +1,15 @@
-//! Placeholder.
+//! What the integration tests share: the device under test, connections inside one process, and the
+//! proof that the direct path is direct.
+//!
+//! Nothing here knows which device it is. `DOORBELL_DEVICE` names one, else it is the first that
+//! libibverbs shows; `DOORBELL_PATH` is `direct` or `verbs`, else what `Path::Auto` gives.
+
+pub mod device;
+pub mod message;
+pub mod peers;
+pub mod poison;
+pub mod receiving;
+pub mod world;
+
+pub use device::{pd, receiver};
+pub use peers::Peers;

@@ -1,11 +1,16 @@
 //! The data path makes no heap call and no system call.
+#![cfg(target_arch = "x86_64")]
 
 mod heap;
-#[cfg(target_arch = "x86_64")]
 mod system_calls;
 
+use std::hint::{black_box, spin_loop};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use doorbell::{Message, QueueId, Receiver, RecvBuffer};
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{Peers, message};
 use system_calls::Watch;
 
 /// What a thread did besides computing.
@@ -31,7 +36,7 @@ fn a_loop_that_computes_does_nothing_else() {
     let mut words = [0_u64; 512];
     let did = observe(&watch, || {
         for round in 0..100_000_u64 {
-            words[round as usize % 512] += std::hint::black_box(round);
+            words[round as usize % 512] += black_box(round);
         }
     });
     assert_eq!(did, NOTHING);
@@ -41,7 +46,7 @@ fn a_loop_that_computes_does_nothing_else() {
 #[test]
 fn one_allocation_of_rust_is_seen() {
     let watch = Watch::this_thread().unwrap();
-    let did = observe(&watch, || drop(std::hint::black_box(Box::new(1))));
+    let did = observe(&watch, || drop(black_box(Box::new(1))));
     assert_eq!(did.heap_calls, 2, "{did:?}");
 }
 
@@ -52,7 +57,7 @@ fn one_allocation_inside_a_shared_library_is_seen() {
         // SAFETY: a string; the copy is leaked.
         let copy = unsafe { libc::strdup(c"libc calls malloc by name".as_ptr()) };
         // Otherwise the compiler does without it.
-        assert!(!std::hint::black_box(copy).is_null());
+        assert!(!black_box(copy).is_null());
     });
     assert_eq!(did.heap_calls, 1, "{did:?}");
 }
@@ -69,7 +74,124 @@ fn one_system_call_is_seen_and_still_does_its_work() {
     assert_eq!(parent as u32, std::os::unix::process::parent_id());
 
     let began = Instant::now();
-    let did = observe(&watch, || std::thread::sleep(Duration::from_millis(5)));
+    let did = observe(&watch, || thread::sleep(Duration::from_millis(5)));
     assert_eq!(did.system_calls, [libc::SYS_clock_nanosleep as u64]);
     assert!(began.elapsed() >= Duration::from_millis(5));
+}
+
+/// Messages before the steady phase, and in it.
+const WARM_UP: u32 = 5_000;
+const STEADY: u32 = 20_000;
+
+/// Receives `count` messages without a pause.
+fn receive(receiver: &mut Receiver, count: u32, mut each: impl FnMut(Message<'_, '_>)) {
+    let mut left = count;
+    let mut idle = 0_u64;
+    while left > 0 {
+        let mut batch = receiver.poll_up_to(left);
+        while let Some(next) = batch.next() {
+            match next {
+                Ok(message) => each(message),
+                Err(failure) => panic!("{failure}"),
+            }
+            left -= 1;
+            idle = 0;
+        }
+        idle += 1;
+        // Looking at the clock could be a system call.
+        assert!(idle < 20_000_000_000, "nothing arrives");
+        spin_loop();
+    }
+}
+
+/// Sends from another thread what `receive_all` receives, twice: to warm up, and observed.
+fn observe_receiving(
+    receiver: &mut Receiver,
+    mut peers: Peers,
+    mut receive_all: impl FnMut(&mut Receiver, u32),
+) -> Did {
+    let sender = thread::spawn(move || {
+        for _ in 0..WARM_UP + STEADY {
+            peers.send(0, 40);
+        }
+        peers.settle();
+    });
+    let watch = Watch::this_thread().unwrap();
+    receive_all(receiver, WARM_UP);
+    let did = observe(&watch, || receive_all(receiver, STEADY));
+    sender.join().unwrap();
+    did
+}
+
+/// Takes every message and posts its buffer again, up to 16 at once.
+fn take_and_post(receiver: &mut Receiver, queue: QueueId, count: u32, taken: &mut Vec<RecvBuffer>) {
+    let mut left = count;
+    while left > 0 {
+        let some = left.min(16);
+        receive(receiver, some, |message| taken.push(message.take()));
+        let posted = taken.len();
+        assert_eq!(receiver.post(queue, taken.drain(..)).unwrap(), posted);
+        left -= some;
+    }
+}
+
+#[test]
+fn recycling_on_an_srq() {
+    let mut w = Shared::new(63, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
+        receive(receiver, count, |message| {
+            black_box(message::read(&message));
+        });
+    });
+    assert_eq!(did, NOTHING);
+}
+
+#[test]
+fn recycling_on_a_receive_queue() {
+    let mut w = Single::new(64, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
+        receive(receiver, count, |message| {
+            black_box(message::read(&message));
+        });
+    });
+    assert_eq!(did, NOTHING);
+}
+
+#[test]
+fn posting_to_an_srq() {
+    let mut w = Shared::new(63, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    let mut taken = Vec::with_capacity(64);
+    let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
+        take_and_post(receiver, w.srq.into(), count, &mut taken);
+    });
+    assert_eq!(did, NOTHING);
+}
+
+#[test]
+fn posting_to_a_receive_queue() {
+    let mut w = Single::new(64, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    let mut taken = Vec::with_capacity(64);
+    let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
+        take_and_post(receiver, w.rq.into(), count, &mut taken);
+    });
+    assert_eq!(did, NOTHING);
+}
+
+#[test]
+fn an_allocation_or_a_system_call_per_message_would_be_seen() {
+    let mut w = Shared::new(63, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
+        receive(receiver, count, |message| {
+            drop(black_box(message.to_vec()));
+            // SAFETY: takes nothing and cannot fail.
+            unsafe { libc::getppid() };
+        });
+    });
+    assert_eq!(did.heap_calls, 2 * u64::from(STEADY));
+    assert_eq!(did.system_calls, [libc::SYS_getppid as u64; system_calls::REMEMBERED]);
 }

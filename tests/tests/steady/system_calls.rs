@@ -13,7 +13,7 @@ use std::mem::zeroed;
 use std::ptr;
 
 /// How many calls are remembered by number.
-const REMEMBERED: usize = 8;
+pub const REMEMBERED: usize = 8;
 
 thread_local! {
     // Initialised when the thread starts, so that the handler finds them as they are.

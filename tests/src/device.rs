@@ -1,0 +1,75 @@
+//! The device under test.
+
+use doorbell::{Context, Path, ProtectionDomain, Receiver, ReceiverConfig};
+
+use crate::poison;
+
+/// The path under test.
+pub fn path() -> Path {
+    match std::env::var("DOORBELL_PATH") {
+        Ok(name) => name.parse().unwrap_or_else(|e| panic!("DOORBELL_PATH: {e}")),
+        Err(_) => Path::Auto,
+    }
+}
+
+/// Opens the device under test. When its queues are going to be driven directly, its post and poll
+/// entries abort from now on.
+pub fn open() -> Context {
+    let context = open_unpoisoned();
+    if drives_directly(&context) {
+        poison::post_and_poll(&context);
+    }
+    context
+}
+
+/// Opens the device under test for programs that use verbs themselves.
+pub fn open_unpoisoned() -> Context {
+    let opened = match std::env::var("DOORBELL_DEVICE") {
+        Ok(name) => doorbell::open(&name),
+        Err(_) => doorbell::devices().and_then(|devices| devices[0].open()),
+    };
+    opened.unwrap_or_else(|e| {
+        panic!("{e}\nThe tests need a device: `make test` runs them on a software one.")
+    })
+}
+
+/// Whether the path under test is the direct one on this device.
+pub fn drives_directly(context: &Context) -> bool {
+    match path() {
+        Path::Auto => context.auto_path().0 == Path::Direct,
+        path => path == Path::Direct,
+    }
+}
+
+/// A domain of the device under test.
+pub fn pd() -> ProtectionDomain {
+    open().alloc_pd().unwrap()
+}
+
+/// A receiver on the path under test.
+pub fn receiver(pd: &ProtectionDomain, cq_capacity: u32) -> Receiver {
+    let config = ReceiverConfig::new().cq_capacity(cq_capacity).path(path());
+    let receiver = Receiver::new(pd, &config).unwrap();
+    let direct = drives_directly(pd.context());
+    assert_eq!(receiver.path(), if direct { Path::Direct } else { Path::Verbs });
+    receiver
+}
+
+/// Ends a test that cannot run here, saying why: the runner counts it as skipped.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        println!("skipped: {}", format_args!($($reason)*));
+        return;
+    }};
+}
+
+/// Skips a test of what only the direct path has.
+#[macro_export]
+macro_rules! direct_only {
+    ($context:expr) => {
+        if !$crate::device::drives_directly($context) {
+            $crate::skip!("it is about the direct path");
+        }
+    };
+}

@@ -1,0 +1,111 @@
+//! Connections inside one process: queue pairs of the receiver under test, and their far ends.
+
+use doorbell::{BufferPool, NotSent, ProtectionDomain, QpConfig, QueuePair, Receiver};
+
+use crate::device;
+use crate::message;
+
+/// The far ends of connections, for sending to the receiver under test.
+pub struct Peers {
+    /// What the far ends send on. Before `receiver`, which they refer to.
+    pub qps: Vec<QueuePair>,
+    /// What the far ends receive on: nothing is sent there.
+    pub receiver: Receiver,
+    pool: BufferPool,
+    /// Messages sent by each.
+    sent: Vec<u64>,
+}
+
+/// Sends that may be outstanding on one far end.
+pub const SENDS: u32 = 64;
+
+impl Peers {
+    /// `count` queue pairs of `receiver` made as `near` says, each connected to a far end that sends
+    /// messages of up to `max_len` bytes.
+    pub fn connect(
+        pd: &ProtectionDomain,
+        receiver: &mut Receiver,
+        near: &QpConfig,
+        count: u32,
+        max_len: u32,
+    ) -> (Vec<QueuePair>, Self) {
+        let mut peers = Self {
+            qps: Vec::new(),
+            receiver: device::receiver(pd, 64 * count),
+            pool: BufferPool::new(pd, SENDS * count, max_len).unwrap(),
+            sent: vec![0; count as usize],
+        };
+        let far = QpConfig::rc().receives(1, 1).sends(SENDS).max_inline(64);
+        let near = (0..count)
+            .map(|_| {
+                let mut near = receiver.create_qp(near).unwrap();
+                let mut far = peers.receiver.create_qp(&far).unwrap();
+                join(&mut near, &mut far);
+                peers.qps.push(far);
+                near
+            })
+            .collect();
+        (near, peers)
+    }
+
+    /// Sends the next message of a far end, `len` bytes long, and gives its number; `None` when it has
+    /// to wait for earlier ones.
+    pub fn try_send(&mut self, from: usize, len: usize) -> Option<u64> {
+        self.reap(from);
+        if self.qps[from].sends_outstanding() == SENDS as usize {
+            return None;
+        }
+        let mut buffer = self.pool.take().expect("there are as many buffers as sends");
+        let number = self.sent[from];
+        buffer.set_len(len);
+        message::write(&mut buffer, from as u32, number);
+        match self.qps[from].send(buffer, None) {
+            Ok(()) => self.sent[from] += 1,
+            Err(error) if matches!(error.reason, NotSent::Full) => return None,
+            Err(error) => panic!("{error}"),
+        }
+        Some(number)
+    }
+
+    /// Sends the next message of a far end, and gives its number.
+    pub fn send(&mut self, from: usize, len: usize) -> u64 {
+        let mut number = self.try_send(from, len);
+        crate::receiving::wait("room in a send queue", || {
+            if number.is_none() {
+                number = self.try_send(from, len);
+            }
+            number.is_some()
+        });
+        number.unwrap()
+    }
+
+    /// Messages that a far end has sent.
+    pub fn sent(&self, from: usize) -> u64 {
+        self.sent[from]
+    }
+
+    /// Takes the completions of a far end's sends.
+    ///
+    /// # Panics
+    /// When a send failed.
+    pub fn reap(&mut self, from: usize) {
+        while let Some(done) = self.qps[from].poll_send() {
+            assert!(done.status.is_success(), "send of far end {from}: {}", done.status);
+        }
+    }
+
+    /// Waits until every send has completed.
+    pub fn settle(&mut self) {
+        crate::receiving::wait("sends", || {
+            (0..self.qps.len()).for_each(|from| self.reap(from));
+            self.qps.iter().all(|qp| qp.sends_outstanding() == 0)
+        });
+    }
+}
+
+/// Connects two queue pairs to each other.
+pub fn join(one: &mut QueuePair, other: &mut QueuePair) {
+    let (here, there) = (one.address().unwrap(), other.address().unwrap());
+    one.connect(&there).unwrap();
+    other.connect(&here).unwrap();
+}

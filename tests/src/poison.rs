@@ -1,0 +1,168 @@
+//! Direct means direct: entries of a context that the direct path must not call abort.
+//!
+//! Receives are posted and polled by doorbell itself. Sends go through libibverbs on CQs of their own,
+//! so polling stays possible for a CQ that something was sent on, and only for such a one.
+
+use std::ffi::c_int;
+use std::process;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use doorbell::Context;
+use rdma_core_sys as sys;
+
+type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, c_int, *mut sys::ibv_wc) -> c_int;
+type PostSend = unsafe extern "C" fn(
+    *mut sys::ibv_qp,
+    *mut sys::ibv_send_wr,
+    *mut *mut sys::ibv_send_wr,
+) -> c_int;
+
+/// What the driver put into the entries that still have work to do.
+struct Driver {
+    poll_cq: PollCq,
+    post_send: PostSend,
+}
+
+/// One driver, because a test has one device; each of its contexts has the same entries.
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+
+/// CQs of sends.
+static SEND_CQS: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
+static ADDING: Mutex<()> = Mutex::new(());
+
+/// Replaces the entries of `context` for posting receives, posting tag operations and polling.
+///
+/// # Panics
+/// When contexts of different drivers are poisoned in one process.
+pub fn post_and_poll(context: &Context) {
+    let raw = context.as_raw();
+    // SAFETY: an open context, and no other thread uses it yet.
+    unsafe {
+        let ops = &mut (*raw).ops;
+        let driver = DRIVER.get_or_init(|| Driver {
+            poll_cq: ops.poll_cq.expect("a driver can poll"),
+            post_send: ops.post_send.expect("a driver can send"),
+        });
+        let same = ops.poll_cq.is_some_and(|entry| std::ptr::fn_addr_eq(entry, driver.poll_cq));
+        assert!(same, "one driver per process");
+        ops.poll_cq = Some(poll_cq);
+        ops.post_send = Some(post_send);
+        ops.post_recv = Some(post_recv);
+        ops.post_srq_recv = Some(post_srq_recv);
+        let extended = sys::verbs_get_ctx(raw);
+        if !extended.is_null() && (*extended).sz >= size_of::<sys::verbs_context>() {
+            (*extended).post_srq_ops = Some(post_srq_ops);
+        }
+    }
+}
+
+/// Replaces the entries through which an extended CQ is polled.
+///
+/// # Safety
+/// `cq` is alive and nobody uses it at the moment.
+pub unsafe fn extended_cq(cq: *mut sys::ibv_cq_ex) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        (*cq).start_poll = Some(start_poll);
+        (*cq).next_poll = Some(next_poll);
+        (*cq).end_poll = Some(end_poll);
+    }
+}
+
+/// Ends the process: the panic of a callback could be caught by a test.
+fn forbidden(entry: &str) -> ! {
+    eprintln!("the direct path called {entry} of the driver");
+    process::abort()
+}
+
+fn is_send_cq(cq: usize) -> bool {
+    SEND_CQS
+        .iter()
+        .map(|known| known.load(Ordering::Relaxed))
+        .take_while(|&known| known != 0)
+        .any(|known| known == cq)
+}
+
+#[cold]
+fn add_send_cq(cq: usize) {
+    let _adding = ADDING.lock().unwrap_or_else(|_| process::abort());
+    if is_send_cq(cq) {
+        return;
+    }
+    match SEND_CQS.iter().find(|known| known.load(Ordering::Relaxed) == 0) {
+        Some(free) => free.store(cq, Ordering::Relaxed),
+        None => {
+            eprintln!("poison: more than {} CQs of sends", SEND_CQS.len());
+            process::abort()
+        }
+    }
+}
+
+unsafe extern "C" fn post_send(
+    qp: *mut sys::ibv_qp,
+    wr: *mut sys::ibv_send_wr,
+    bad_wr: *mut *mut sys::ibv_send_wr,
+) -> c_int {
+    // SAFETY: a live QP, by the contract of the entry.
+    let (send_cq, recv_cq) = unsafe { ((*qp).send_cq, (*qp).recv_cq) };
+    if send_cq == recv_cq {
+        eprintln!("a CQ that is polled directly is also the CQ of sends");
+        process::abort();
+    }
+    if !is_send_cq(send_cq as usize) {
+        add_send_cq(send_cq as usize);
+    }
+    match DRIVER.get() {
+        // SAFETY: the arguments of the caller.
+        Some(driver) => unsafe { (driver.post_send)(qp, wr, bad_wr) },
+        None => process::abort(),
+    }
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, entries: c_int, wc: *mut sys::ibv_wc) -> c_int {
+    if !is_send_cq(cq as usize) {
+        forbidden("poll_cq");
+    }
+    match DRIVER.get() {
+        // SAFETY: the arguments of the caller.
+        Some(driver) => unsafe { (driver.poll_cq)(cq, entries, wc) },
+        None => process::abort(),
+    }
+}
+
+unsafe extern "C" fn post_recv(
+    _: *mut sys::ibv_qp,
+    _: *mut sys::ibv_recv_wr,
+    _: *mut *mut sys::ibv_recv_wr,
+) -> c_int {
+    forbidden("post_recv")
+}
+
+unsafe extern "C" fn post_srq_recv(
+    _: *mut sys::ibv_srq,
+    _: *mut sys::ibv_recv_wr,
+    _: *mut *mut sys::ibv_recv_wr,
+) -> c_int {
+    forbidden("post_srq_recv")
+}
+
+unsafe extern "C" fn post_srq_ops(
+    _: *mut sys::ibv_srq,
+    _: *mut sys::ibv_ops_wr,
+    _: *mut *mut sys::ibv_ops_wr,
+) -> c_int {
+    forbidden("post_srq_ops")
+}
+
+unsafe extern "C" fn start_poll(_: *mut sys::ibv_cq_ex, _: *mut sys::ibv_poll_cq_attr) -> c_int {
+    forbidden("start_poll")
+}
+
+unsafe extern "C" fn next_poll(_: *mut sys::ibv_cq_ex) -> c_int {
+    forbidden("next_poll")
+}
+
+unsafe extern "C" fn end_poll(_: *mut sys::ibv_cq_ex) {
+    forbidden("end_poll")
+}

@@ -1,0 +1,82 @@
+//! Waiting for messages, never for ever.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell::{Failure, Message, Receiver};
+
+/// How long anything may make no progress.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Calls `done` until it returns true.
+///
+/// # Panics
+/// When that takes too long.
+pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    let mut rounds = 0u32;
+    while !done() {
+        rounds += 1;
+        if rounds % 64 == 0 {
+            assert!(began.elapsed() < PATIENCE, "waiting for {what}: nothing for {PATIENCE:?}");
+            // The device may need this core.
+            thread::yield_now();
+        }
+    }
+}
+
+/// Polls until `count` messages have come, each of which `each` has seen.
+///
+/// # Panics
+/// When a receive fails, or when they do not come.
+pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Message<'_, '_>)) {
+    let mut seen = 0;
+    while seen < count {
+        wait("a message", || {
+            let before = seen;
+            let mut batch = receiver.poll();
+            while seen < count {
+                match batch.next() {
+                    Some(Ok(message)) => each(message),
+                    Some(Err(failure)) => panic!("{failure}"),
+                    None => break,
+                }
+                seen += 1;
+            }
+            seen > before
+        });
+    }
+}
+
+/// Polls until `count` receives have failed.
+///
+/// # Panics
+/// When one succeeds, or when they do not fail.
+pub fn failures(receiver: &mut Receiver, count: usize) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    wait("a failed receive", || {
+        let mut batch = receiver.poll();
+        while let Some(next) = batch.next() {
+            match next {
+                Ok(message) => panic!("{message:?} arrived"),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        failures.len() >= count
+    });
+    failures
+}
+
+/// Asserts that nothing arrives for a while.
+///
+/// # Panics
+/// When something does.
+pub fn nothing(receiver: &mut Receiver) {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(50) {
+        if let Some(found) = receiver.poll().next() {
+            panic!("nothing should arrive, but {found:?} did");
+        }
+        thread::yield_now();
+    }
+}

@@ -1,0 +1,215 @@
+//! Messages arrive whole, where they should, with what was said about them.
+
+use doorbell::{BufferPool, QpConfig, SrqConfig};
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{Peers, device, message, receiving};
+
+/// Around the sizes at which devices change their ways: inline in a CQE, packets, several packets.
+const LENGTHS: [usize; 14] = [12, 31, 32, 33, 63, 64, 65, 255, 256, 257, 4095, 4096, 4097, 65_536];
+
+#[test]
+fn messages_of_any_length_arrive_whole_through_an_srq() {
+    let mut w = Shared::new(7, 2, 65_536);
+    w.receiver.fill(w.srq, &w.pool);
+    for (i, len) in LENGTHS.into_iter().cycle().take(100).enumerate() {
+        let number = w.peers.send(i % 2, len);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message.len(), len);
+            assert_eq!(message::read(&message), ((i % 2) as u32, number));
+            assert_eq!(message.qp_num(), w.near[i % 2].qp_num());
+        });
+    }
+}
+
+#[test]
+fn messages_of_any_length_arrive_whole_through_a_receive_queue() {
+    let mut w = Single::new(8, 65_536);
+    w.receiver.fill(w.rq, &w.pool);
+    for len in LENGTHS.into_iter().cycle().take(100) {
+        let number = w.peers.send(0, len);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message.len(), len);
+            assert_eq!(message::read(&message), (0, number));
+            assert_eq!(message.qp_num(), w.near.qp_num());
+        });
+    }
+}
+
+#[test]
+fn short_messages_have_exactly_the_bytes_sent() {
+    let mut w = Shared::new(15, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    let bytes: Vec<u8> = (1..=64).collect();
+    for len in (0..=64).chain([0, 0, 1]) {
+        w.peers.reap(0);
+        w.peers.qps[0].send_inline(&bytes[..len], None).unwrap();
+        receiving::messages(&mut w.receiver, 1, |message| assert_eq!(*message, bytes[..len]));
+    }
+}
+
+#[test]
+fn immediate_data_arrives_as_it_was_given() {
+    let mut w = Shared::new(15, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    for imm in [Some(0x0102_0304), None, Some(0), Some(u32::MAX), None] {
+        w.peers.reap(0);
+        w.peers.qps[0].send_inline(b"with or without", imm).unwrap();
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message.imm(), imm);
+            assert_eq!(message.written(), None);
+        });
+    }
+}
+
+#[test]
+fn a_message_is_scattered_over_buffers_of_several_pools() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 256);
+    let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(3)).unwrap();
+    let (small, large) =
+        (BufferPool::new(&pd, 8, 16).unwrap(), BufferPool::new(&pd, 8, 100).unwrap());
+    let config = QpConfig::rc().srq(srq);
+    let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 256);
+
+    // All three, two and a part, exactly one, part of one.
+    for (len, parts) in
+        [(132, [16, 100, 16]), (110, [16, 94, 0]), (16, [16, 0, 0]), (13, [13, 0, 0])]
+    {
+        let buffers = [&small, &large, &small].map(|pool| pool.take().unwrap());
+        receiver.post_scatter(srq, buffers.into()).unwrap();
+        let number = peers.send(0, len);
+        receiving::messages(&mut receiver, 1, |message| {
+            assert!(message.is_scattered());
+            assert_eq!(message.len(), len);
+            let whole: Vec<u8> = message.segments().flatten().copied().collect();
+            assert_eq!(message::read(&whole), (0, number));
+            assert_eq!(*message, whole[..parts[0]]);
+            let buffers = message.into_buffers();
+            assert_eq!(buffers.iter().map(|b| b.len()).collect::<Vec<_>>(), parts);
+            assert!(buffers.iter().flat_map(|b| b.iter()).eq(&whole));
+        });
+        assert_eq!((small.available(), large.available()), (8, 8));
+    }
+}
+
+#[test]
+fn a_scattered_receive_is_recycled_with_all_its_buffers() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 256);
+    let qp = QpConfig::rc().receives(4, 2);
+    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &qp, 1, 128);
+    let rq = near[0].receive_queue().unwrap();
+    let pool = BufferPool::new(&pd, 2, 64).unwrap();
+    let buffers = vec![pool.take().unwrap(), pool.take().unwrap()];
+    receiver.post_scatter(rq, buffers).unwrap();
+    for len in [128, 20, 127, 65, 64] {
+        let number = peers.send(0, len);
+        receiving::messages(&mut receiver, 1, |message| {
+            let whole: Vec<u8> = message.segments().flatten().copied().collect();
+            assert_eq!(message::read(&whole), (0, number));
+        });
+    }
+}
+
+#[test]
+fn a_taken_buffer_keeps_its_bytes_and_goes_back_to_its_pool() {
+    let mut w = Shared::new(7, 1, 256);
+    let capacity = w.receiver.capacity(w.srq) as usize;
+    let posted =
+        w.receiver.post(w.srq, std::iter::from_fn(|| w.pool.take()).take(capacity)).unwrap();
+    assert_eq!(posted, capacity);
+    let free = w.pool.available();
+
+    let mut taken = Vec::new();
+    for len in [20, 200, 100] {
+        w.peers.send(0, len);
+        receiving::messages(&mut w.receiver, 1, |message| taken.push(message.take()));
+    }
+    // Those that follow go through the other buffers.
+    for _ in 0..100 {
+        w.peers.send(0, 256);
+        receiving::messages(&mut w.receiver, 1, |_| ());
+    }
+    let seen: Vec<_> = taken.iter().map(|buffer| (message::read(buffer), buffer.len())).collect();
+    assert_eq!(seen, [((0, 0), 20), ((0, 1), 200), ((0, 2), 100)]);
+    assert_eq!(w.pool.available(), free);
+    drop(taken);
+    assert_eq!(w.pool.available(), free + 3);
+}
+
+#[test]
+fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 1024);
+    let one = receiver.create_srq(&SrqConfig::new(15)).unwrap();
+    let two = receiver.create_srq(&SrqConfig::new(31)).unwrap();
+    // Each queue has buffers of a size of its own, by which they can be told apart.
+    let sizes = [64, 128, 192, 256];
+    let pools = sizes.map(|size| BufferPool::new(&pd, 64, size).unwrap());
+    let mut near = Vec::new();
+    let mut far = Vec::new();
+    let configs = [
+        QpConfig::rc().srq(one),
+        QpConfig::rc().srq(two),
+        QpConfig::rc().receives(8, 1),
+        QpConfig::rc().receives(16, 1),
+    ];
+    for config in &configs {
+        let (qps, peers) = Peers::connect(&pd, &mut receiver, config, 2, 64);
+        near.extend(qps);
+        far.push(peers);
+    }
+    receiver.fill(one, &pools[0]);
+    receiver.fill(two, &pools[1]);
+    for (qp, pool) in near[4..].iter().zip([&pools[2], &pools[2], &pools[3], &pools[3]]) {
+        receiver.fill(qp.receive_queue().unwrap(), pool);
+    }
+
+    let mut random = message::Random::new(1);
+    let mut expected = [0_u64; 8];
+    for _ in 0..200 {
+        let burst: Vec<usize> = (0..6).map(|_| random.below(8) as usize).collect();
+        for &to in &burst {
+            far[to / 2].send(to % 2, 64);
+        }
+        let mut back = Vec::new();
+        receiving::messages(&mut receiver, burst.len(), |message| {
+            let to = near.iter().position(|qp| qp.qp_num() == message.qp_num()).unwrap();
+            assert_eq!(message::read(&message), ((to % 2) as u32, expected[to]));
+            expected[to] += 1;
+            // Some are recycled, some posted again.
+            if message.len() % 2 == 0 && to % 3 != 0 {
+                let buffer = message.take();
+                assert_eq!(buffer.capacity(), sizes[to / 2] as usize);
+                back.push((to, buffer));
+            }
+        });
+        for (to, buffer) in back {
+            match to / 2 {
+                0 => receiver.post(one, [buffer]).unwrap(),
+                1 => receiver.post(two, [buffer]).unwrap(),
+                _ => receiver.post(near[to].receive_queue().unwrap(), [buffer]).unwrap(),
+            };
+        }
+    }
+}
+
+#[test]
+fn a_batch_ends_at_its_budget_and_the_rest_comes_later() {
+    let mut w = Shared::new(63, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    for _ in 0..10 {
+        w.peers.send(0, 64);
+    }
+    w.peers.settle();
+    for (budget, expected) in [(0, 0), (3, 3), (1, 1), (100, 6), (100, 0)] {
+        let mut batch = w.receiver.poll_up_to(budget);
+        let mut seen = 0;
+        while let Some(message) = batch.next() {
+            message.unwrap();
+            seen += 1;
+        }
+        assert_eq!(seen, expected, "budget {budget}");
+        assert!(batch.next().is_none());
+    }
+}

@@ -1,0 +1,181 @@
+//! Queues that are full, and queues that run dry.
+
+use doorbell::{BufferPool, PostFailure, QueueId, Receiver, RecvBuffer};
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{Peers, device, message, receiving};
+
+/// Buffers that can be told apart by their contents.
+fn numbered(pool: &BufferPool, count: usize) -> Vec<RecvBuffer> {
+    let buffer = |number: usize| {
+        let mut buffer = pool.take().unwrap();
+        buffer.set_len(8);
+        buffer.copy_from_slice(&number.to_le_bytes());
+        buffer
+    };
+    (0..count).map(buffer).collect()
+}
+
+fn number(buffer: &RecvBuffer) -> usize {
+    usize::from_le_bytes(buffer[..8].try_into().unwrap())
+}
+
+/// Fills a queue over its brim in two posts.
+fn overfill(receiver: &mut Receiver, queue: QueueId, pool: &BufferPool) -> usize {
+    let capacity = receiver.capacity(queue) as usize;
+    assert!(capacity >= 4);
+    let mut buffers = numbered(pool, capacity + 3).into_iter();
+    assert_eq!(receiver.post(queue, buffers.by_ref().take(3)).unwrap(), 3);
+    assert_eq!(receiver.vacant(queue) as usize, capacity - 3);
+
+    let error = receiver.post(queue, buffers).unwrap_err();
+    assert_eq!(error.reason, PostFailure::Full);
+    assert_eq!(error.posted, capacity - 3);
+    let back: Vec<usize> = error.into_buffers().map(|buffer| number(&buffer)).collect();
+    assert_eq!(back, [capacity, capacity + 1, capacity + 2], "what was not posted, in order");
+    assert_eq!(receiver.vacant(queue), 0);
+    assert_eq!(pool.available(), pool.count() as usize - capacity);
+
+    let error = receiver.post(queue, numbered(pool, 1)).unwrap_err();
+    assert_eq!((error.posted, error.reason), (0, PostFailure::Full));
+    drop(error);
+    let error = receiver.post_scatter(queue, numbered(pool, 1)).unwrap_err();
+    assert_eq!((error.buffers.len(), error.reason), (1, PostFailure::Full));
+    capacity
+}
+
+/// Sends one message more than the queue has receives: the last one waits for a receive.
+fn drain(receiver: &mut Receiver, queue: QueueId, peers: &mut Peers, capacity: usize) {
+    let mut taken = Vec::new();
+    for _ in 0..=capacity {
+        peers.send(0, 64);
+    }
+    receiving::messages(receiver, capacity, |message| taken.push(message.take()));
+    for (number, buffer) in taken.iter().enumerate() {
+        assert_eq!(message::read(buffer), (0, number as u64));
+    }
+    receiving::nothing(receiver);
+    assert_eq!(receiver.vacant(queue) as usize, capacity);
+
+    assert_eq!(receiver.post(queue, taken.pop()).unwrap(), 1);
+    receiving::messages(receiver, 1, |message| {
+        assert_eq!(message::read(&message), (0, capacity as u64));
+    });
+}
+
+#[test]
+fn a_full_srq_says_how_many_were_posted_and_gives_the_rest_back() {
+    let mut w = Shared::new(15, 1, 64);
+    let queue = w.srq.into();
+    let capacity = overfill(&mut w.receiver, queue, &w.pool);
+    drain(&mut w.receiver, queue, &mut w.peers, capacity);
+}
+
+#[test]
+fn a_full_receive_queue_says_how_many_were_posted_and_gives_the_rest_back() {
+    let mut w = Single::new(16, 64);
+    let queue = w.rq.into();
+    let capacity = overfill(&mut w.receiver, queue, &w.pool);
+    drain(&mut w.receiver, queue, &mut w.peers, capacity);
+}
+
+#[test]
+fn a_buffer_of_another_domain_ends_the_post_before_it() {
+    let mut w = Shared::new(15, 1, 64);
+    let foreign = BufferPool::new(&device::pd(), 2, 64).unwrap();
+    let mut buffers = numbered(&w.pool, 4);
+    buffers.insert(2, foreign.take().unwrap());
+    let error = w.receiver.post(w.srq, buffers).unwrap_err();
+    assert_eq!((error.posted, error.reason), (2, PostFailure::Foreign));
+    let back: Vec<RecvBuffer> = error.into_buffers().collect();
+    assert_eq!(back.len(), 3);
+    assert_eq!((number(&back[1]), number(&back[2])), (2, 3));
+    drop(back);
+    assert_eq!(foreign.available(), 2);
+
+    // Two are there, not more and not fewer.
+    for _ in 0..3 {
+        w.peers.send(0, 64);
+    }
+    receiving::messages(&mut w.receiver, 2, |message| drop(message.take()));
+    receiving::nothing(&mut w.receiver);
+}
+
+#[test]
+fn posting_nothing_is_no_error() {
+    let mut w = Shared::new(15, 1, 64);
+    assert_eq!(w.receiver.post(w.srq, []).unwrap(), 0);
+    assert_eq!(w.receiver.vacant(w.srq), w.receiver.capacity(w.srq));
+    receiving::nothing(&mut w.receiver);
+}
+
+#[test]
+fn an_empty_cq_has_nothing_before_the_first_message_and_after_the_last() {
+    let mut w = Single::new(16, 64);
+    receiving::nothing(&mut w.receiver);
+    w.receiver.fill(w.rq, &w.pool);
+    receiving::nothing(&mut w.receiver);
+    // Several laps of the CQ, in which old CQEs lie about.
+    for _ in 0..10 * w.receiver.cq_capacity() {
+        w.peers.send(0, 16);
+        receiving::messages(&mut w.receiver, 1, |_| ());
+        assert!(w.receiver.poll().next().is_none());
+    }
+    receiving::nothing(&mut w.receiver);
+}
+
+#[test]
+fn an_srq_is_emptied_and_refilled_time_and_again() {
+    let mut w = Shared::new(15, 3, 64);
+    let capacity = w.receiver.capacity(w.srq) as usize;
+    assert_eq!(w.receiver.fill(w.srq, &w.pool), capacity);
+    let mut expected = [0; 3];
+    let mut held = Vec::new();
+    for round in 0..60 {
+        let sent = capacity + 2;
+        for i in 0..sent {
+            w.peers.send((round + i) % 3, 40);
+        }
+        let mut check = |message: &[u8]| {
+            let (sender, number) = message::read(message);
+            assert_eq!(number, expected[sender as usize], "sender {sender}");
+            expected[sender as usize] += 1;
+        };
+        receiving::messages(&mut w.receiver, capacity, |message| {
+            check(&message);
+            held.push(message.take());
+        });
+        assert_eq!(w.receiver.vacant(w.srq) as usize, capacity);
+        assert!(w.receiver.poll().next().is_none());
+
+        // Refilled in another order, in pieces.
+        held.rotate_left(round % capacity);
+        let rest = held.split_off(held.len() / 2);
+        assert_eq!(w.receiver.post(w.srq, held.drain(..)).unwrap(), capacity / 2);
+        w.receiver.post(w.srq, rest).unwrap();
+        receiving::messages(&mut w.receiver, 2, |message| check(&message));
+    }
+}
+
+#[test]
+fn a_receive_queue_is_emptied_and_refilled_time_and_again() {
+    let mut w = Single::new(16, 64);
+    let capacity = w.receiver.fill(w.rq, &w.pool);
+    let mut held = Vec::new();
+    let mut expected = 0;
+    for _ in 0..60 {
+        for _ in 0..=capacity {
+            w.peers.send(0, 40);
+        }
+        receiving::messages(&mut w.receiver, capacity, |message| {
+            assert_eq!(message::read(&message), (0, expected));
+            expected += 1;
+            held.push(message.take());
+        });
+        assert!(w.receiver.poll().next().is_none());
+        assert_eq!(w.receiver.post(w.rq, held.drain(..)).unwrap(), capacity);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, expected));
+            expected += 1;
+        });
+    }
+}

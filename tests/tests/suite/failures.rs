@@ -1,0 +1,152 @@
+//! Receives and sends that fail, and what happens to their buffers.
+
+use std::thread;
+
+use doorbell::{Cause, NotSent, QpState, QueuePair, WcStatus};
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{Peers, message, receiving};
+
+/// How the next send of a far end ended.
+fn next_send(qp: &mut QueuePair) -> WcStatus {
+    let mut status = None;
+    receiving::wait("the end of a send", || {
+        status = qp.poll_send().map(|done| done.status);
+        status.is_some()
+    });
+    status.unwrap()
+}
+
+#[test]
+fn a_message_longer_than_its_buffer_fails_on_both_sides() {
+    let mut w = Single::new(8, 64);
+    let (_, mut long) = longer_messages(&w.pd);
+    w.receiver.reset_qp(&mut w.near).unwrap();
+    doorbell_tests::peers::join(&mut w.near, &mut long.qps[0]);
+    let posted = w.receiver.fill(w.rq, &w.pool);
+
+    long.send(0, 65);
+    let failures = receiving::failures(&mut w.receiver, posted);
+    assert_eq!(failures[0].cause, Cause::Status(WcStatus::LOC_LEN_ERR));
+    for flushed in &failures[1..] {
+        assert_eq!(flushed.cause, Cause::Status(WcStatus::WR_FLUSH_ERR));
+    }
+    assert_eq!(failures.iter().map(|failure| failure.buffers.len()).sum::<usize>(), posted);
+    drop(failures);
+    assert_eq!(w.pool.available(), w.pool.count() as usize);
+    assert_eq!(next_send(&mut long.qps[0]), WcStatus::REM_INV_REQ_ERR);
+}
+
+/// A far end that can send more than the receivers here take.
+fn longer_messages(pd: &doorbell::ProtectionDomain) -> (Vec<QueuePair>, Peers) {
+    let mut receiver = doorbell_tests::receiver(pd, 64);
+    let config = doorbell::QpConfig::rc().receives(1, 1);
+    let (near, mut peers) = Peers::connect(pd, &mut receiver, &config, 1, 4096);
+    peers.receiver.reset_qp(&mut peers.qps[0]).unwrap();
+    (near, peers)
+}
+
+#[test]
+fn a_queue_pair_that_fails_takes_nothing_from_the_others_on_its_srq() {
+    let mut w = Shared::new(15, 2, 64);
+    let (_, mut long) = longer_messages(&w.pd);
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
+    doorbell_tests::peers::join(&mut w.near[0], &mut long.qps[0]);
+    w.receiver.fill(w.srq, &w.pool);
+
+    long.send(0, 100);
+    let failures = receiving::failures(&mut w.receiver, 1);
+    assert_eq!(failures.len(), 1, "an SRQ is not flushed");
+    assert_eq!(failures[0].cause, Cause::Status(WcStatus::LOC_LEN_ERR));
+    assert_eq!(failures[0].qp_num, w.near[0].qp_num());
+    assert!(failures[0].buffers.is_empty(), "it is with the SRQ");
+
+    assert_eq!(w.receiver.vacant(w.srq), 0);
+    for number in 0..50 {
+        w.peers.send(1, 64);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (1, number));
+        });
+    }
+}
+
+#[test]
+fn receives_posted_after_the_queue_pair_failed_come_back() {
+    let mut w = Single::new(8, 64);
+    w.near.to_error().unwrap();
+    receiving::nothing(&mut w.receiver);
+    for _ in 0..3 {
+        let buffers = [w.pool.take().unwrap(), w.pool.take().unwrap()];
+        match w.receiver.post(w.rq, buffers) {
+            Ok(2) => {
+                let failures = receiving::failures(&mut w.receiver, 2);
+                assert_eq!(failures.len(), 2);
+                for failure in failures {
+                    assert_eq!(failure.cause, Cause::Status(WcStatus::WR_FLUSH_ERR));
+                    assert_eq!(failure.buffers.len(), 1);
+                }
+            }
+            Ok(posted) => panic!("{posted} posted"),
+            // Other drivers refuse at once.
+            Err(error) => assert_eq!((error.posted, error.into_buffers().count()), (0, 2)),
+        }
+        assert_eq!(w.pool.available(), w.pool.count() as usize);
+    }
+}
+
+#[test]
+fn sends_say_why_they_were_not_posted_and_give_the_buffer_back() {
+    let mut w = Single::new(8, 64);
+    let far = &mut w.peers.qps[0];
+    let too_long = vec![0; far.max_inline() + 1];
+    let refused = far.send_inline(&too_long, None).unwrap_err();
+    assert!(matches!(refused, NotSent::TooLong { .. }), "{refused:?}");
+
+    let foreign = doorbell::BufferPool::new(&doorbell_tests::pd(), 1, 64).unwrap();
+    let refused = far.send(foreign.take().unwrap(), None).unwrap_err();
+    assert!(matches!(refused.reason, NotSent::Foreign), "{refused:?}");
+    drop(refused);
+    assert_eq!(foreign.available(), 1);
+
+    let mut sent = 0;
+    let refused = loop {
+        match far.send_inline(b"to nobody yet", None) {
+            Ok(()) => sent += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, NotSent::Full), "{refused:?}");
+    assert_eq!(sent, far.sends_outstanding());
+
+    far.to_error().unwrap();
+    let refused = far.send_inline(b"", None).unwrap_err();
+    assert!(matches!(refused, NotSent::State(QpState::Error)), "{refused:?}");
+    for _ in 0..sent {
+        assert_eq!(next_send(far), WcStatus::WR_FLUSH_ERR);
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_ends_the_send_within_its_retries() {
+    let mut w = Single::new(8, 64);
+    w.receiver.destroy_qp(w.near).unwrap();
+    w.peers.qps[0].send_inline(b"anybody there?", None).unwrap();
+    let far = &mut w.peers.qps[0];
+    assert_eq!(next_send(far), WcStatus::RETRY_EXC_ERR);
+    assert_eq!(far.state().unwrap(), QpState::Error);
+}
+
+#[test]
+fn a_peer_without_receives_ends_the_send_when_it_may_not_wait() {
+    let pd = doorbell_tests::pd();
+    let (mut one, mut other) =
+        (doorbell_tests::receiver(&pd, 64), doorbell_tests::receiver(&pd, 64));
+    let impatient =
+        doorbell::QpConfig::rc().receives(1, 1).rnr_retry(1).min_rnr_timer(1).max_inline(16);
+    let mut near = one.create_qp(&impatient).unwrap();
+    let mut far = other.create_qp(&impatient).unwrap();
+    doorbell_tests::peers::join(&mut near, &mut far);
+    far.send_inline(b"too early", None).unwrap();
+    assert_eq!(next_send(&mut far), WcStatus::RNR_RETRY_EXC_ERR);
+    thread::yield_now();
+    receiving::nothing(&mut one);
+}

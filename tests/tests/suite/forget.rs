@@ -1,0 +1,103 @@
+//! `mem::forget` of anything leaks, and does nothing else.
+
+use std::mem::forget;
+
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{device, message, receiving};
+
+#[test]
+fn a_forgotten_batch_costs_slots_at_most() {
+    let mut w = Shared::new(31, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    let mut expected = 0;
+    for round in 0..4 {
+        for _ in 0..6 {
+            w.peers.send(0, 40);
+        }
+        w.peers.settle();
+        let mut batch = w.receiver.poll();
+        for _ in 0..round {
+            let message = batch.next().unwrap().unwrap();
+            assert_eq!(message::read(&message), (0, expected));
+            expected += 1;
+        }
+        forget(batch);
+        receiving::messages(&mut w.receiver, 6 - round, |message| {
+            assert_eq!(message::read(&message), (0, expected));
+            expected += 1;
+        });
+    }
+    // At most one slot per batch is gone; the others go round.
+    for _ in 0..200 {
+        w.peers.send(0, 40);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, expected));
+            expected += 1;
+        });
+    }
+    assert!(w.receiver.vacant(w.srq) <= 4, "{}", w.receiver.vacant(w.srq));
+}
+
+#[test]
+fn a_forgotten_buffer_is_missing_from_its_pool() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    w.peers.send(0, 40);
+    receiving::messages(&mut w.receiver, 1, |message| forget(message.take()));
+    w.receiver.reset_qp(&mut w.near).unwrap();
+    assert_eq!(w.pool.available(), w.pool.count() as usize - 1);
+}
+
+#[test]
+fn a_forgotten_receiver_keeps_receiving_into_memory_that_stays() {
+    let mut w = Shared::new(7, 1, 64);
+    let posted = w.receiver.fill(w.srq, &w.pool);
+    let missing = w.pool.count() as usize - w.pool.available();
+    assert!(missing >= posted);
+    forget(w.receiver);
+    // The device goes on as if nothing had happened.
+    for _ in 0..posted {
+        w.peers.send(0, 64);
+    }
+    w.peers.settle();
+    drop(w.near);
+    assert_eq!(w.pool.available(), w.pool.count() as usize - missing);
+    drop((w.pool, w.pd, w.peers));
+    other_objects_work();
+}
+
+#[test]
+fn a_forgotten_queue_pair_is_not_destroyed() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    let near = w.near.qp_num();
+    forget(w.near);
+    w.peers.send(0, 64);
+    receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message.qp_num(), near));
+    drop((w.receiver, w.pool, w.pd, w.peers));
+    other_objects_work();
+}
+
+#[test]
+fn forgotten_parents_stay_for_their_children() {
+    let context = device::open();
+    let pd = context.alloc_pd().unwrap();
+    let pool = doorbell::BufferPool::new(&pd, 4, 64).unwrap();
+    let buffer = pool.take().unwrap();
+    forget(context);
+    forget(pd);
+    forget(pool);
+    drop(buffer);
+    other_objects_work();
+}
+
+fn other_objects_work() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    for number in 0..20 {
+        w.peers.send(0, 64);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, number));
+        });
+    }
+}

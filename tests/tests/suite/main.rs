@@ -1,0 +1,14 @@
+//! What a program sees of doorbell on a device, the same on both paths.
+
+mod basics;
+mod exhaustion;
+mod failures;
+mod forget;
+mod order;
+mod panics;
+mod processes;
+mod raw;
+mod refusals;
+mod reset;
+mod teardown;
+mod wraparound;

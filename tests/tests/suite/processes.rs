@@ -1,0 +1,80 @@
+//! Other processes, started while receives are posted.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::thread;
+
+use doorbell_tests::world::Shared;
+use doorbell_tests::{message, receiving};
+
+/// A program that knows nothing of the device.
+fn other_program() -> Command {
+    let mut command = Command::new("/bin/true");
+    command.env_clear();
+    command
+}
+
+#[test]
+fn programs_are_spawned_while_messages_arrive() {
+    const MESSAGES: u64 = 20_000;
+    let mut w = Shared::new(63, 2, 512);
+    w.receiver.fill(w.srq, &w.pool);
+    let mut peers = w.peers;
+    let sender = thread::spawn(move || {
+        for i in 0..MESSAGES {
+            peers.send(i as usize % 2, 512);
+        }
+        peers.settle();
+    });
+    let mut expected = [0; 2];
+    for round in 0..20 {
+        receiving::messages(&mut w.receiver, MESSAGES as usize / 20, |message| {
+            let (from, number) = message::read(&message);
+            assert_eq!(number, expected[from as usize]);
+            expected[from as usize] += 1;
+        });
+        let mut command = other_program();
+        if round % 2 == 0 {
+            // With a closure to run, std has to fork instead of spawning.
+            // SAFETY: the closure does nothing.
+            unsafe { command.pre_exec(|| Ok(())) };
+        }
+        assert!(command.status().unwrap().success());
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
+    let mut w = Shared::new(15, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    w.peers.send(0, 64);
+    w.peers.settle();
+    let taken = w.pool.take();
+
+    // SAFETY: the child frees memory, for which libc prepares fork, and leaves.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        drop(taken);
+        drop((w.receiver, w.near, w.peers, w.pool, w.pd));
+        // SAFETY: leaves without running what the parent registered.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    receiving::wait("the child", || {
+        // SAFETY: waits for our own child, with room for its status.
+        let waited = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) };
+        assert!(waited == 0 || waited == child);
+        waited == child
+    });
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
+
+    receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message::read(&message), (0, 0)));
+    for number in 1..100 {
+        w.peers.send(0, 64);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, number));
+        });
+    }
+}

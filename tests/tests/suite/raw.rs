@@ -1,0 +1,145 @@
+//! Verbs objects that a program made by hand with libibverbs.
+
+use std::ptr;
+
+use doorbell::{BufferPool, ProtectionDomain, QpConfig, Receiver, SrqConfig};
+use doorbell_tests::{Peers, device, message, receiving};
+use rdma_core_sys as sys;
+
+/// A CQ, an SRQ and a QP on them, as a C program would make them.
+struct Made {
+    recv_cq: *mut sys::ibv_cq,
+    send_cq: *mut sys::ibv_cq,
+    srq: *mut sys::ibv_srq,
+    qp: *mut sys::ibv_qp,
+}
+
+const RECEIVES: u32 = 32;
+
+impl Made {
+    fn new(pd: &ProtectionDomain, shared: bool) -> Self {
+        let context = pd.context().as_raw();
+        // SAFETY: an open context, a domain of it, initialised structures; destroyed below.
+        unsafe {
+            let cq = |entries| {
+                let cq = sys::ibv_create_cq(context, entries, ptr::null_mut(), ptr::null_mut(), 0);
+                assert!(!cq.is_null());
+                cq
+            };
+            let (recv_cq, send_cq) = (cq(256), cq(64));
+            let mut srq = ptr::null_mut();
+            if shared {
+                let mut attr = sys::ibv_srq_init_attr::default();
+                attr.attr.max_wr = RECEIVES;
+                attr.attr.max_sge = 1;
+                srq = sys::ibv_create_srq(pd.as_raw(), &mut attr);
+                assert!(!srq.is_null());
+            }
+            let mut init = sys::ibv_qp_init_attr {
+                send_cq,
+                recv_cq,
+                srq,
+                qp_type: sys::IBV_QPT_RC,
+                ..Default::default()
+            };
+            init.cap.max_send_wr = 16;
+            init.cap.max_send_sge = 1;
+            if !shared {
+                init.cap.max_recv_wr = RECEIVES;
+                init.cap.max_recv_sge = 1;
+            }
+            let qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
+            assert!(!qp.is_null());
+            Self { recv_cq, send_cq, srq, qp }
+        }
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, destroyed once, after everything that wraps it.
+        unsafe {
+            assert_eq!(sys::ibv_destroy_qp(self.qp), 0);
+            if !self.srq.is_null() {
+                assert_eq!(sys::ibv_destroy_srq(self.srq), 0);
+            }
+            assert_eq!(sys::ibv_destroy_cq(self.recv_cq), 0);
+            assert_eq!(sys::ibv_destroy_cq(self.send_cq), 0);
+        }
+    }
+}
+
+/// Wraps what was made by hand, connects it and receives through it.
+fn receive_through(shared: bool) {
+    let pd = device::pd();
+    let made = Made::new(&pd, shared);
+    // SAFETY: nobody else uses the objects, and they are destroyed last.
+    let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, device::path()) }.unwrap();
+    let srq = shared.then(|| {
+        // SAFETY: as above; the sizes are those it was made with.
+        unsafe { receiver.attach_raw_srq(made.srq, RECEIVES, 1) }.unwrap()
+    });
+    let config = match srq {
+        Some(srq) => QpConfig::rc().srq(srq),
+        None => QpConfig::rc().receives(RECEIVES, 1),
+    };
+    // SAFETY: as above.
+    let mut near = unsafe { receiver.attach_raw_qp(made.qp, &config) }.unwrap();
+    let pool = BufferPool::new(&pd, 2 * RECEIVES + 2, 128).unwrap();
+    let capacity = match srq {
+        Some(srq) => receiver.fill(srq, &pool),
+        None => receiver.fill(near.receive_queue().unwrap(), &pool),
+    };
+    assert!(capacity >= RECEIVES as usize, "{capacity}");
+
+    // The far end of some other connection becomes this one's.
+    let mut dummy = device::receiver(&pd, 64);
+    let (_, mut peers) = Peers::connect(&pd, &mut dummy, &QpConfig::rc().receives(1, 1), 1, 128);
+    peers.receiver.reset_qp(&mut peers.qps[0]).unwrap();
+    doorbell_tests::peers::join(&mut near, &mut peers.qps[0]);
+    for number in 0..1000 {
+        peers.send(0, 12 + number as usize % 100);
+        receiving::messages(&mut receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, number));
+        });
+    }
+    drop(near);
+    drop(receiver);
+    drop(made);
+}
+
+#[test]
+fn a_queue_pair_a_cq_and_an_srq_made_by_hand() {
+    receive_through(true);
+}
+
+#[test]
+fn a_queue_pair_and_a_cq_made_by_hand() {
+    receive_through(false);
+}
+
+#[test]
+fn a_hand_made_srq_beside_one_of_the_library() {
+    let pd = device::pd();
+    let made = Made::new(&pd, true);
+    let mut receiver = device::receiver(&pd, 256);
+    // SAFETY: nobody else uses the SRQ, and it is destroyed last.
+    let theirs = unsafe { receiver.attach_raw_srq(made.srq, RECEIVES, 1) }.unwrap();
+    let ours = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
+    let pool = BufferPool::new(&pd, 1024, 64).unwrap();
+    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(theirs), 1, 64);
+    let (near_ours, mut peers_ours) =
+        Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(ours), 1, 64);
+    receiver.fill(theirs, &pool);
+    receiver.fill(ours, &pool);
+    for number in 0..200 {
+        peers.send(0, 64);
+        peers_ours.send(0, 64);
+        receiving::messages(&mut receiver, 2, |message| {
+            assert_eq!(message::read(&message), (0, number));
+        });
+    }
+    drop((near, near_ours, peers, peers_ours));
+    drop(receiver);
+    drop(made);
+}

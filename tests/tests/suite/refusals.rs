@@ -1,0 +1,218 @@
+//! What cannot be is refused with an error that says what can.
+
+use std::process::Command;
+
+use doorbell::{
+    BufferPool, Error, NotDirect, Path, PostFailure, QpConfig, Receiver, ReceiverConfig, SrqConfig,
+};
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{device, direct_only, receiving};
+
+/// Runs the ignored test `name` in another process, to whose environment `adjust` is applied.
+fn in_another_process(name: &str, adjust: impl FnOnce(&mut Command)) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "--include-ignored", "--nocapture"]);
+    command.arg(format!("{}::{name}", module_path!().split_once("::").unwrap().1));
+    adjust(&mut command);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && said.contains("1 passed");
+    assert!(passed, "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn no_device() {
+    let nowhere = env!("CARGO_TARGET_TMPDIR");
+    in_another_process("where_no_device_is", |command| {
+        command.env("SYSFS_PATH", nowhere).env_remove("LD_PRELOAD");
+    });
+}
+
+#[test]
+#[ignore = "run by the test above where there is no device"]
+fn where_no_device_is() {
+    let error = doorbell::devices().map(|devices| devices.len()).unwrap_err();
+    assert!(matches!(error, Error::NoDevice), "{error:?}");
+    assert!(error.to_string().contains("ibv_devices"), "{error}");
+    let error = doorbell::open("mlx5_0").unwrap_err();
+    assert!(matches!(error, Error::NoDevice), "{error:?}");
+}
+
+#[test]
+fn an_unknown_device_is_answered_with_those_that_exist() {
+    let present = device::open().name().to_owned();
+    let error = doorbell::open("mlx5_77").unwrap_err();
+    assert!(matches!(&error, Error::UnknownDevice { name, .. } if name == "mlx5_77"), "{error:?}");
+    assert!(error.to_string().contains(&present), "{error}");
+}
+
+#[test]
+fn a_signature_that_the_environment_asks_for_excludes_the_direct_path() {
+    direct_only!(&device::open_unpoisoned());
+    for variable in ["MLX5_SRQ_SIGNATURE", "MLX5_QP_SIGNATURE"] {
+        in_another_process("where_wqes_are_signed", |command| {
+            command.env(variable, "1").env("DOORBELL_PATH", "verbs").env("SIGNATURE", variable);
+        });
+    }
+}
+
+#[test]
+#[ignore = "run by the test above where libmlx5 signs WQEs"]
+fn where_wqes_are_signed() {
+    let pd = device::pd();
+    let make = |path| Receiver::new(&pd, &ReceiverConfig::new().path(path));
+    let error = make(Path::Direct).unwrap_err();
+    assert!(matches!(error, Error::NotDirect { reason: NotDirect::Signature(_), .. }), "{error:?}");
+    let variable = std::env::var("SIGNATURE").unwrap();
+    assert!(error.to_string().contains(&variable), "{error}");
+    assert_eq!(make(Path::Auto).unwrap().path(), Path::Verbs);
+}
+
+/// Asserts that an error is about the size called `what`.
+#[track_caller]
+fn out_of_range<T>(result: Result<T, Error>, what: &str) {
+    match result {
+        Err(error @ Error::OutOfRange { .. }) => {
+            assert!(error.to_string().contains(what), "{error}");
+        }
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("{what} was accepted"),
+    }
+}
+
+#[test]
+fn sizes_that_are_zero_or_too_large() {
+    let pd = device::pd();
+    let attr = *pd.context().attr();
+    let receiver = |entries| {
+        Receiver::new(&pd, &ReceiverConfig::new().path(device::path()).cq_capacity(entries))
+    };
+    for entries in [0, attr.max_cqe as u32 + 1, u32::MAX] {
+        out_of_range(receiver(entries), "cq_capacity");
+    }
+    let mut receiver = receiver(1024).unwrap();
+    for max_wr in [0, attr.max_srq_wr as u32 + 1, u32::MAX] {
+        let made = receiver.create_srq(&SrqConfig::new(max_wr));
+        match made {
+            // Both are true.
+            Err(Error::CqTooSmall { .. }) if max_wr > 0 => {}
+            made => out_of_range(made, "max_wr"),
+        }
+    }
+    for max_sge in [0, attr.max_srq_sge as u32 + 1, u32::MAX] {
+        out_of_range(receiver.create_srq(&SrqConfig::new(16).max_sge(max_sge)), "max_sge");
+    }
+    out_of_range(receiver.create_qp(&QpConfig::rc().receives(0, 1)), "max_wr of receives");
+    for max_sge in [0, attr.max_sge as u32 + 1, u32::MAX] {
+        out_of_range(
+            receiver.create_qp(&QpConfig::rc().receives(1, max_sge)),
+            "max_sge of receives",
+        );
+    }
+    for max_wr in [0, attr.max_qp_wr as u32 + 1, u32::MAX] {
+        out_of_range(receiver.create_qp(&QpConfig::rc().sends(max_wr)), "max_wr of sends");
+    }
+    for port in [0, attr.phys_port_cnt + 1, u8::MAX] {
+        out_of_range(receiver.create_qp(&QpConfig::rc().port(port)), "port");
+    }
+    out_of_range(BufferPool::new(&pd, 0, 64), "count");
+    out_of_range(BufferPool::new(&pd, 1, 0), "buffer_size");
+    out_of_range(BufferPool::new(&pd, 1, u32::MAX), "buffer_size");
+
+    // Nothing of this has used anything up.
+    let srq = receiver.create_srq(&SrqConfig::new(511)).unwrap();
+    receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap();
+}
+
+#[test]
+fn more_memory_than_there_is() {
+    let pd = device::pd();
+    let refused = BufferPool::new(&pd, u32::MAX, (1 << 31) - 1).unwrap_err();
+    assert!(
+        matches!(refused, Error::OutOfRange { .. } | Error::Io(_) | Error::Verbs { .. }),
+        "{refused:?}"
+    );
+    BufferPool::new(&pd, 1, 64).unwrap();
+}
+
+#[test]
+fn more_receives_than_the_cq_holds() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 100);
+    let capacity = receiver.cq_capacity();
+    let refused = receiver.create_srq(&SrqConfig::new(capacity + 1)).unwrap_err();
+    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("cq_capacity"), "{refused}");
+    let refused = receiver.create_qp(&QpConfig::rc().receives(capacity + 1, 1)).unwrap_err();
+    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+
+    // Each fits alone, both together do not.
+    let srq = receiver.create_srq(&SrqConfig::new(capacity / 2 + 1)).unwrap();
+    let refused = receiver.create_qp(&QpConfig::rc().receives(capacity / 2 + 1, 1)).unwrap_err();
+    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+    // Any number of queue pairs may share it: its receives complete once.
+    for _ in 0..8 {
+        drop(receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap());
+    }
+}
+
+#[test]
+fn more_buffers_than_a_receive_of_the_queue_takes() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 256);
+    let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2)).unwrap();
+    let pool = BufferPool::new(&pd, 64, 64).unwrap();
+    let some = |count| (0..count).map(|_| pool.take().unwrap()).collect::<Vec<_>>();
+
+    let refused = receiver.post_scatter(srq, some(40)).unwrap_err();
+    match refused.reason {
+        PostFailure::TooManyBuffers { given: 40, max } => assert!(max >= 2),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(refused.buffers.len(), 40);
+    drop(refused);
+    let refused = receiver.post_scatter(srq, Vec::new()).unwrap_err();
+    assert_eq!(refused.reason, PostFailure::NoBuffer);
+    assert_eq!(pool.available(), 64);
+    assert_eq!(receiver.vacant(srq), receiver.capacity(srq));
+    receiver.post_scatter(srq, some(2)).unwrap();
+}
+
+#[test]
+fn queues_of_another_receiver() {
+    let w = Shared::new(15, 1, 64);
+    let mut other = device::receiver(&w.pd, 64);
+    let error = other.post(w.srq, w.pool.take()).unwrap_err();
+    assert_eq!((error.posted, error.reason), (0, PostFailure::NoQueue));
+    drop(error);
+    assert_eq!((other.capacity(w.srq), other.vacant(w.srq), other.fill(w.srq, &w.pool)), (0, 0, 0));
+    let refused = other.create_qp(&QpConfig::rc().srq(w.srq)).unwrap_err();
+    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+}
+
+#[test]
+fn connecting_twice_and_to_what_cannot_be() {
+    let mut w = Single::new(8, 64);
+    let there = w.peers.qps[0].address().unwrap();
+    let refused = w.near.connect(&there).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported { .. }), "{refused:?}");
+
+    w.receiver.reset_qp(&mut w.near).unwrap();
+    for wrong in [
+        doorbell::QpAddress { qpn: 1 << 24, ..there },
+        doorbell::QpAddress { psn: 1 << 24, ..there },
+        doorbell::QpAddress { lid: 0, gid: [0; 16], ..there },
+    ] {
+        let refused = w.near.connect(&wrong).unwrap_err();
+        assert!(
+            matches!(refused, Error::OutOfRange { .. } | Error::Handshake(_)),
+            "{wrong:?}: {refused:?}"
+        );
+    }
+    // And still it can be connected.
+    w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+    doorbell_tests::peers::join(&mut w.near, &mut w.peers.qps[0]);
+    w.receiver.fill(w.rq, &w.pool);
+    w.peers.send(0, 64);
+    receiving::messages(&mut w.receiver, 1, |_| ());
+}

@@ -1,0 +1,162 @@
+//! Queue pairs that are reset and used again.
+
+use doorbell::{Cause, Error, QpConfig, QpState, WcStatus};
+use doorbell_tests::peers::join;
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{device, message, receiving};
+
+#[test]
+fn a_queue_pair_with_a_receive_queue_is_used_again() {
+    let mut w = Single::new(16, 64);
+    let mut next = 0;
+    for round in 0..20 {
+        w.receiver.fill(w.rq, &w.pool);
+        // In some rounds nothing arrives, in some what has arrived is not looked at.
+        let (sent, looked_at) = [(0, 0), (5, 5), (7, 3), (16, 0)][round % 4];
+        for _ in 0..sent {
+            w.peers.send(0, 40);
+        }
+        w.peers.settle();
+        receiving::messages(&mut w.receiver, looked_at, |message| {
+            assert_eq!(message::read(&message), (0, next));
+            next += 1;
+        });
+        next = w.peers.sent(0);
+
+        w.receiver.reset_qp(&mut w.near).unwrap();
+        assert_eq!(w.near.state().unwrap(), QpState::Init);
+        assert_eq!(w.pool.available(), w.pool.count() as usize, "round {round}");
+        assert_eq!(w.receiver.vacant(w.rq), w.receiver.capacity(w.rq));
+        receiving::nothing(&mut w.receiver);
+
+        w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+        join(&mut w.near, &mut w.peers.qps[0]);
+    }
+}
+
+#[test]
+fn a_reset_on_an_srq_drops_the_messages_of_that_queue_pair_only() {
+    let mut w = Shared::new(15, 3, 64);
+    let capacity = w.receiver.fill(w.srq, &w.pool);
+    let mut expected = [0; 3];
+    for round in 0..30 {
+        let victim = round % 3;
+        for i in 0..capacity {
+            w.peers.send(i % 3, 40);
+        }
+        w.peers.settle();
+        w.receiver.reset_qp(&mut w.near[victim]).unwrap();
+        expected[victim] = w.peers.sent(victim);
+
+        let others = capacity - capacity.div_ceil(3)
+            + usize::from(capacity % 3 <= victim && capacity % 3 > 0);
+        receiving::messages(&mut w.receiver, others, |message| {
+            let (from, number) = message::read(&message);
+            assert_eq!(number, expected[from as usize]);
+            expected[from as usize] += 1;
+        });
+        receiving::nothing(&mut w.receiver);
+        let sent = [0, 1, 2].map(|from| w.peers.sent(from));
+        assert_eq!(expected, sent, "round {round}");
+        // The slots of what was dropped are with the device again.
+        assert_eq!(w.receiver.vacant(w.srq), 0);
+
+        w.peers.receiver.reset_qp(&mut w.peers.qps[victim]).unwrap();
+        join(&mut w.near[victim], &mut w.peers.qps[victim]);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_failed_gives_its_buffers_back_and_works_after_a_reset() {
+    let mut w = Single::new(16, 64);
+    let posted = w.receiver.fill(w.rq, &w.pool);
+    w.near.to_error().unwrap();
+    let failures = receiving::failures(&mut w.receiver, posted);
+    assert_eq!(failures.len(), posted);
+    for failure in &failures {
+        assert_eq!(failure.cause, Cause::Status(WcStatus::WR_FLUSH_ERR));
+        assert_eq!(failure.qp_num, w.near.qp_num());
+        assert_eq!(failure.buffers.len(), 1);
+    }
+    drop(failures);
+    assert_eq!(w.pool.available(), w.pool.count() as usize);
+    assert_eq!(w.near.state().unwrap(), QpState::Error);
+
+    w.receiver.reset_qp(&mut w.near).unwrap();
+    w.receiver.fill(w.rq, &w.pool);
+    w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+    join(&mut w.near, &mut w.peers.qps[0]);
+    let number = w.peers.send(0, 64);
+    receiving::messages(&mut w.receiver, 1, |message| {
+        assert_eq!(message::read(&message), (0, number));
+    });
+}
+
+#[test]
+fn flushed_receives_that_nobody_polled_do_not_survive_a_reset() {
+    let mut w = Single::new(16, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    w.near.to_error().unwrap();
+    // Some of the flushes are seen.
+    drop(receiving::failures(&mut w.receiver, 1));
+    w.receiver.reset_qp(&mut w.near).unwrap();
+    assert_eq!(w.pool.available(), w.pool.count() as usize);
+    receiving::nothing(&mut w.receiver);
+    assert_eq!(w.receiver.fill(w.rq, &w.pool), w.receiver.capacity(w.rq) as usize);
+}
+
+#[test]
+fn receives_can_be_posted_between_reset_and_connecting() {
+    let mut w = Single::new(16, 64);
+    w.receiver.reset_qp(&mut w.near).unwrap();
+    w.receiver.fill(w.rq, &w.pool);
+    w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+    join(&mut w.near, &mut w.peers.qps[0]);
+    w.peers.send(0, 64);
+    receiving::messages(&mut w.receiver, 1, |_| ());
+}
+
+#[test]
+fn sends_that_a_reset_ended_give_their_buffers_back() {
+    let mut w = Single::new(16, 64);
+    // No receive is posted: the sends wait.
+    for _ in 0..5 {
+        w.peers.send(0, 64);
+    }
+    w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+    for _ in 0..5 {
+        let done = w.peers.qps[0].poll_send().expect("the buffer of each send");
+        assert_eq!(done.status, WcStatus::WR_FLUSH_ERR);
+        assert_eq!(message::read(&done.buffer.unwrap()).0, 0);
+    }
+    assert!(w.peers.qps[0].poll_send().is_none());
+}
+
+#[test]
+fn a_queue_pair_of_another_receiver_is_refused_and_untouched() {
+    let mut w = Single::new(16, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    let mut other = device::receiver(&w.pd, 64);
+    let refused = other.reset_qp(&mut w.near).unwrap_err();
+    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    w.peers.send(0, 64);
+    receiving::messages(&mut w.receiver, 1, |_| ());
+}
+
+#[test]
+fn a_destroyed_queue_pair_makes_room_on_the_cq() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 64);
+    let config = QpConfig::rc().receives(receiver.cq_capacity().next_power_of_two() / 2, 1);
+    let mut small = Vec::new();
+    let refused = loop {
+        match receiver.create_qp(&config) {
+            Ok(qp) => small.push(qp),
+            Err(error) => break error,
+        }
+        assert!(small.len() < 100);
+    };
+    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+    receiver.destroy_qp(small.pop().unwrap()).unwrap();
+    receiver.create_qp(&config).unwrap();
+}
