@@ -3,9 +3,10 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help setup test fmt lint doc
+.PHONY: help demo setup test fmt lint doc
 
 help:
+	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
 	@echo 'make test     installs what is missing and runs the whole test-suite'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
@@ -14,6 +15,10 @@ help:
 
 setup:
 	@scripts/setup.sh test
+
+demo:
+	@scripts/setup.sh build
+	@scripts/demo.sh
 
 test: setup
 	@scripts/test.sh

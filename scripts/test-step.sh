@@ -34,12 +34,12 @@ apart() {
 integration() {
     cargo build --quiet -p soft-mlx5
     DOORBELL_PATH=$1 apart 180 "$(target)/debug/soft-mlx5 run --strict --" \
-        test -p doorbell-tests --tests --no-fail-fast
+        test -p doorbell-tests --test suite --test steady --test not_mlx5 --no-fail-fast
 }
 
 case ${1-} in
     '')
-        printf '%s\n' format clippy doc oldest unit doctest device direct verbs aarch64
+        printf '%s\n' format clippy doc oldest unit doctest aarch64 device direct verbs demo
         ;;
     format)
         cargo fmt --all --check
@@ -60,6 +60,7 @@ case ${1-} in
         # Every crate whose tests need no device.
         cargo test --workspace --exclude soft-mlx5 --exclude doorbell-tests \
             --lib --bins --tests --examples --no-fail-fast -- "${filter[@]}"
+        cargo test -p doorbell-tests --lib --test isolate --no-fail-fast -- "${filter[@]}"
         ;;
     doctest)
         cargo test --workspace --doc --no-fail-fast -- "${filter[@]}"
@@ -70,6 +71,10 @@ case ${1-} in
         ;;
     direct | verbs)
         integration "$1"
+        ;;
+    demo)
+        cargo build --quiet -p soft-mlx5 -p doorbell -p doorbell-tests --lib --bins --examples
+        apart 120 "" test -p doorbell-tests --test demo --no-fail-fast
         ;;
     aarch64)
         command -v qemu-aarch64-static >/dev/null || skip "qemu-aarch64-static is not installed"

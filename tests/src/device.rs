@@ -17,7 +17,8 @@ pub fn path() -> Path {
 pub fn open() -> Context {
     let context = open_unpoisoned();
     if drives_directly(&context) {
-        poison::post_and_poll(&context);
+        // SAFETY: it was opened just now.
+        unsafe { poison::post_and_poll(context.as_raw()) };
     }
     context
 }

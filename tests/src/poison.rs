@@ -8,7 +8,6 @@ use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use doorbell::Context;
 use rdma_core_sys as sys;
 
 type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, c_int, *mut sys::ibv_wc) -> c_int;
@@ -35,11 +34,13 @@ static ADDING: Mutex<()> = Mutex::new(());
 ///
 /// # Panics
 /// When contexts of different drivers are poisoned in one process.
-pub fn post_and_poll(context: &Context) {
-    let raw = context.as_raw();
-    // SAFETY: an open context, and no other thread uses it yet.
+///
+/// # Safety
+/// `context` is open and nobody uses it at the moment.
+pub unsafe fn post_and_poll(context: *mut sys::ibv_context) {
+    // SAFETY: the caller's contract.
     unsafe {
-        let ops = &mut (*raw).ops;
+        let ops = &mut (*context).ops;
         let driver = DRIVER.get_or_init(|| Driver {
             poll_cq: ops.poll_cq.expect("a driver can poll"),
             post_send: ops.post_send.expect("a driver can send"),
@@ -50,7 +51,7 @@ pub fn post_and_poll(context: &Context) {
         ops.post_send = Some(post_send);
         ops.post_recv = Some(post_recv);
         ops.post_srq_recv = Some(post_srq_recv);
-        let extended = sys::verbs_get_ctx(raw);
+        let extended = sys::verbs_get_ctx(context);
         if !extended.is_null() && (*extended).sz >= size_of::<sys::verbs_context>() {
             (*extended).post_srq_ops = Some(post_srq_ops);
         }
