@@ -167,7 +167,6 @@ impl SocketPort {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                     Err(_) => {
                         // Nobody is there: on a real link the packets would be lost as well.
-                        peer.socket = None;
                         self.sent_to_nobody += peer.queue.len() as u64;
                         spent.extend(peer.queue.drain(..));
                     }

@@ -53,7 +53,7 @@ impl Switch {
     }
 
     /// Plugs a device in, at the first free LID.
-    pub(super) fn join(&self) -> Option<SwitchPort> {
+    pub(crate) fn join(&self) -> Option<SwitchPort> {
         let mut ports = self.ports();
         let index = match ports.queues.iter().position(Option::is_none) {
             Some(index) => index,
@@ -71,18 +71,18 @@ impl Switch {
 
 /// A device's end of a [`Switch`].
 #[derive(Debug)]
-pub(super) struct SwitchPort {
+pub(crate) struct SwitchPort {
     switch: Switch,
     lid: u16,
 }
 
 impl SwitchPort {
-    pub(super) fn lid(&self) -> u16 {
+    pub(crate) fn lid(&self) -> u16 {
         self.lid
     }
 
     /// Hands a frame over; gives it back when nobody takes it.
-    pub(super) fn send(&self, dlid: u16, frame: Frame) -> Result<(), Frame> {
+    pub(crate) fn send(&self, dlid: u16, frame: Frame) -> Result<(), Frame> {
         match self.switch.ports().queue(dlid) {
             Some(queue) if queue.len() < QUEUE_LIMIT => {
                 queue.push_back(frame);
@@ -92,17 +92,17 @@ impl SwitchPort {
         }
     }
 
-    pub(super) fn has_room(&self, dlid: u16) -> bool {
+    pub(crate) fn has_room(&self, dlid: u16) -> bool {
         // Half of the queue is kept for answers, which cannot be held back.
         self.switch.ports().queue(dlid).is_none_or(|queue| queue.len() < QUEUE_LIMIT / 2)
     }
 
-    pub(super) fn receive(&self) -> Option<Frame> {
+    pub(crate) fn receive(&self) -> Option<Frame> {
         self.switch.ports().queue(self.lid)?.pop_front()
     }
 
     /// LIDs of the other devices.
-    pub(super) fn peers(&self) -> Vec<u16> {
+    pub(crate) fn peers(&self) -> Vec<u16> {
         let ports = self.switch.ports();
         let all = (FIRST_LID..).zip(&ports.queues);
         all.filter(|(lid, queue)| queue.is_some() && *lid != self.lid).map(|(lid, _)| lid).collect()

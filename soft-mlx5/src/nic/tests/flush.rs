@@ -32,9 +32,11 @@ fn everything_posted_is_flushed_in_order() {
         recv.expect_error(ResponderError, &a, i, FLUSH);
     }
     // What is posted to a queue pair in error comes back, too.
-    let (receive, index) = (a.post_receive(&[]), device.post(&mut a, &Work::send()));
+    let receive = a.post_receive(&[]);
     device.settle();
     recv.expect_error(ResponderError, &a, receive, FLUSH);
+    let index = device.post(&mut a, &Work::send());
+    device.settle();
     send.expect_error(RequesterError, &a, index, FLUSH);
     send.expect_nothing();
     recv.expect_nothing();
@@ -134,6 +136,21 @@ fn a_drained_send_queue_finishes_what_it_began_and_starts_nothing() {
     device.set_state(&a, QpState::Rts);
     device.finish();
     send.expect(Requester, &a, 1);
+}
+
+#[test]
+fn what_was_rung_before_a_command_belongs_to_the_time_before_it() {
+    let mut device = Device::new();
+    let (send, recv) = (device.cq(64), device.cq(64));
+    let (mut a, mut b) = device.pair(|attr| attr, &send, &recv);
+    device.post(&mut a, &Work::send());
+    device.set_state(&a, QpState::Reset);
+    device.post(&mut b, &Work::send());
+    device.nic.destroy_qp(b.number).unwrap();
+    device.settle();
+    for rule in [Rule::DoorbellState, Rule::DoorbellQpn] {
+        assert_eq!(device.nic.violations(rule), 0);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod determinism;
 mod errors;
 mod faults;
 mod flush;
+mod intruder;
 mod program;
 mod queues;
 mod rdma;
