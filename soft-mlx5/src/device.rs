@@ -249,7 +249,7 @@ fn power_up(
     // destroyed is what the unsafe verbs calls behind these commands demand of their callers.
     let nic = unsafe { Nic::new(config.clone()) }?;
     let port = nic.port();
-    let core = Core::new(nic, &config, clock.clone(), slot as u8);
+    let core = Core::new(nic, &config, clock.clone(), slot as u8)?;
     let shared = Arc::new(Shared::new(slot, names.clone(), core, clock));
     if let Some(tree) = &registry.tree {
         tree.add(&names, STAND_INS[slot].1, &port, config.link_layer)?;

@@ -56,7 +56,6 @@ fn cli() -> Command {
                 .value_parser(value_parser!(OsString))
                 .num_args(0..)
                 .trailing_var_arg(true)
-                .allow_hyphen_values(true)
                 .help("Program and arguments"),
         );
     Command::new("soft-mlx5")

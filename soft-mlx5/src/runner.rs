@@ -125,14 +125,16 @@ fn die_with(parent: u32) -> io::Result<()> {
     Ok(())
 }
 
-// The library lies beside the program, or one directory up or down while cargo builds it.
+// The library lies beside the program, or one directory up or down while cargo builds it. Cargo does
+// not always bring all of them up to date, so the newest counts.
 fn library() -> io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let dir = program.parent().unwrap_or(Path::new("/"));
     let candidates =
         [dir.join(LIBRARY), dir.join("deps").join(LIBRARY), dir.join("..").join(LIBRARY)];
-    let found = candidates.into_iter().find(|path| path.is_file());
-    found.and_then(|path| fs::canonicalize(path).ok()).ok_or_else(|| {
+    let age = |path: &PathBuf| fs::metadata(path).and_then(|found| found.modified()).ok();
+    let newest = candidates.into_iter().filter(|path| path.is_file()).max_by_key(age);
+    newest.and_then(|path| fs::canonicalize(path).ok()).ok_or_else(|| {
         let what = format!("{LIBRARY} is not beside the program in {}", dir.display());
         io::Error::new(io::ErrorKind::NotFound, what)
     })

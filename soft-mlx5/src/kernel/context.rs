@@ -16,13 +16,14 @@ pub use uar::Context;
 
 const NUM_COMP_VECTORS: u16 = 0;
 const CORE_SUPPORT: u16 = 1;
-const RESP_UCTX: u16 = 0x1000;
 
 /// Registrations may carry the optional access flags (relaxed ordering).
 const OPTIONAL_MR_ACCESS: u64 = 1;
 
 const FLAG_DEVX: u32 = 1;
+const RESP_MASK_CORE_CLOCK_OFFSET: u32 = 1 << 0;
 const RESP_MASK_DUMP_FILL_MKEY: u32 = 1 << 1;
+const CLOCK_INFO_V1: u8 = 1;
 const UHW_QUERY_DEVICE: u8 = 1;
 const UHW_CREATE_AH: u8 = 2;
 // Off by one, as the interface has it: 1 says that no header needs to be inlined.
@@ -32,12 +33,6 @@ const ETH_MIN_INLINE_NONE: u8 = 1;
 pub const GET: &[Spec] = &[
     Spec::takes(NUM_COMP_VECTORS, Carries::Out(4, 4)),
     Spec::takes(CORE_SUPPORT, Carries::Out(8, 8)),
-];
-/// Attributes of QUERY_CONTEXT, which serves the import of an open descriptor.
-pub const QUERY: &[Spec] = &[
-    Spec::takes(NUM_COMP_VECTORS, Carries::Out(4, 4)),
-    Spec::takes(CORE_SUPPORT, Carries::Out(8, 8)),
-    Spec::takes(RESP_UCTX, Carries::Out(1, u16::MAX)),
 ];
 /// Attributes of the allocation of an asynchronous event file.
 pub const ASYNC_FILE: &[Spec] = &[Spec::needs(0, Carries::New)];
@@ -61,14 +56,6 @@ pub fn write_get(call: &mut Call, request: &Request) -> Result<()> {
         call.close_events(fd);
     }
     told
-}
-
-/// QUERY_CONTEXT.
-pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
-    let answer = answer(call.context()?);
-    attrs.put(NUM_COMP_VECTORS, &call.core.vectors)?;
-    attrs.put(CORE_SUPPORT, &OPTIONAL_MR_ACCESS)?;
-    if attrs.has(RESP_UCTX) { attrs.respond(RESP_UCTX, &answer) } else { Ok(()) }
 }
 
 /// Allocation of an asynchronous event file.
@@ -141,11 +128,12 @@ fn answer(context: &Context) -> AllocContextResp {
         max_recv_wr: limits::MAX_QP_WR,
         max_srq_recv_wr: limits::MAX_SRQ_SLOTS,
         num_ports: 1,
-        comp_mask: RESP_MASK_DUMP_FILL_MKEY,
+        comp_mask: RESP_MASK_CORE_CLOCK_OFFSET | RESP_MASK_DUMP_FILL_MKEY,
         response_length: AllocContextResp::SIZE as u32,
         cqe_version: context.cqe_version,
         cmds_supp_uhw: UHW_QUERY_DEVICE | UHW_CREATE_AH,
         eth_min_inline: ETH_MIN_INLINE_NONE,
+        clock_info_versions: CLOCK_INFO_V1,
         log_uar_size: 12,
         num_uars_per_page: 1,
         num_dyn_bfregs: uar::DYNAMIC_BFREGS as u32,

@@ -169,6 +169,8 @@ pub fn write_resize(call: &mut Call, request: &Request) -> Result<()> {
         if u32::from(driver.cqe_size) != call.get::<Cq>(core.cq_handle)?.cqe_size {
             return Err(EINVAL);
         }
+        // What was rung before belongs into the old buffer.
+        call.core.work_off();
         call.nic().resize_cq(cqn, driver.buf_addr, slots)?;
         call.get_mut::<Cq>(core.cq_handle)?.entries = slots - 1;
     }

@@ -41,12 +41,12 @@ macro_rules! methods {
     };
 }
 
+// Not QUERY_CONTEXT: who imports a device needs UAR objects, and without either the library says so.
 const CORE: &[Method] = methods! {
     DEVICE 0 (ioctl::INVOKE_WRITE, &DRIVER) => ioctl::invoke_write;
     DEVICE 1 (info::SPECS) => info::run;
     DEVICE 2 (port::QUERY) => port::query;
     DEVICE 3 (context::GET, &DRIVER) => context::get;
-    DEVICE 4 (context::QUERY) => context::query;
     DEVICE 5 (port::GID_TABLE) => port::gid_table;
     DEVICE 6 (port::GID_ENTRY) => port::gid_entry;
     PD 0 (ONE_HANDLE) => destroy::<PD>;

@@ -7,6 +7,7 @@
 mod abi;
 mod ah;
 mod attrs;
+mod clock_pages;
 mod context;
 mod cq;
 mod errno;
@@ -35,9 +36,11 @@ mod user;
 mod write;
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use clock_pages::ClockPages;
 use context::Context;
 use errno::{EBADF, EINVAL};
 use events::{Carries, EventFiles, FileId};
@@ -58,6 +61,7 @@ pub struct Core {
     link: LinkLayer,
     lossy: bool,
     clock: Arc<Clock>,
+    clock_pages: ClockPages,
     // When the device last waited for its peers.
     lingered: Option<u64>,
     slot: u8,
@@ -81,13 +85,15 @@ struct File {
 
 impl Core {
     /// A kernel for this device, made from `config`; `slot` is the number of the device in its process.
-    pub fn new(nic: Nic, config: &NicConfig, clock: Arc<Clock>, slot: u8) -> Self {
+    pub fn new(nic: Nic, config: &NicConfig, clock: Arc<Clock>, slot: u8) -> io::Result<Self> {
         let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        Self {
+        let clock_pages = ClockPages::new(clock.started_at())?;
+        Ok(Self {
             nic,
             link: config.link_layer,
             lossy: !config.faults.is_none(),
             clock,
+            clock_pages,
             lingered: None,
             slot,
             vectors,
@@ -96,7 +102,7 @@ impl Core {
             events: EventFiles::new(slot),
             routes: Routes::default(),
             uars: UarPages::default(),
-        }
+        })
     }
 
     /// The device itself.

@@ -7,7 +7,7 @@ use super::abi::uverbs::{
 };
 use super::errno::EINVAL;
 use super::udata::Request;
-use super::{Call, limits};
+use super::{Call, clock_pages, limits};
 use crate::nic::CORE_CLOCK_KHZ;
 use crate::nic::objects::Result;
 
@@ -55,7 +55,7 @@ pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
         base,
         response_length: core.len.min(ExQueryDeviceResp::SIZE) as u32,
         odp_caps: OdpCaps::default(),
-        timestamp_mask: i64::MAX as u64,
+        timestamp_mask: clock_pages::MASK,
         hca_core_clock: CORE_CLOCK_KHZ.into(),
         device_cap_flags_ex: DEVICE_CAPS.into(),
         rss_caps: RssCaps::default(),

@@ -23,13 +23,9 @@ const NAP: Duration = Duration::from_micros(100);
 impl Core {
     /// Works for the peers before one or all queue pairs go.
     pub fn settle(&mut self) {
+        self.work_off();
         if !self.clock.is_real() {
             return;
-        }
-        for _ in 0..STEPS {
-            if !self.work() {
-                break;
-            }
         }
         let now = self.clock.now();
         if !self.lossy || self.lingered.is_some_and(|last| now < last + ONE_TEARDOWN_NS) {
@@ -43,6 +39,14 @@ impl Core {
         self.lingered = Some(self.clock.now());
     }
 
+    /// Lets the device do what there is to do now; a stepped one waits for its steps.
+    pub fn work_off(&mut self) {
+        let mut steps = if self.clock.is_real() { STEPS } else { 0 };
+        while steps > 0 && self.work() {
+            steps -= 1;
+        }
+    }
+
     /// Settles before the process ends, if there are queue pairs that peers may talk to.
     pub fn settle_at_exit(&mut self) {
         if self.routes.has_queue_pairs() {
@@ -52,7 +56,9 @@ impl Core {
 
     /// Lets the device work for a bounded while; `false` when there was nothing to do.
     pub fn work(&mut self) -> bool {
-        let busy = self.nic.step(self.clock.now());
+        let now = self.clock.now();
+        let busy = self.nic.step(now);
+        self.clock_pages.set(now);
         self.deliver_events();
         busy
     }

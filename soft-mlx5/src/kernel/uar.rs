@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 use super::Call;
-use super::errno::{EBUSY, EINVAL, ENOSYS, EOPNOTSUPP, EPERM};
+use super::errno::{EBUSY, EINVAL, ENOSYS, EPERM};
 use crate::nic::objects::{Register, Result};
 
 const PAGE: u64 = 4096;
@@ -162,7 +162,8 @@ pub fn map(call: &mut Call, request: MapRequest) -> Result<(RawFd, u64)> {
         CONTIGUOUS_PAGES => return Err(ENOSYS),
         CORE_CLOCK | CLOCK_INFO if request.length != PAGE => return Err(EINVAL),
         CORE_CLOCK | CLOCK_INFO if request.protection & libc::PROT_WRITE != 0 => return Err(EPERM),
-        CORE_CLOCK | CLOCK_INFO => return Err(EOPNOTSUPP),
+        CORE_CLOCK => return Ok(call.core.clock_pages.clock()),
+        CLOCK_INFO => return Ok(call.core.clock_pages.info()),
         _ => return Err(EINVAL),
     };
     let page = call.nic().uar_page(index)?;
