@@ -145,6 +145,9 @@ fn what_was_rung_before_a_command_belongs_to_the_time_before_it() {
     let (mut a, mut b) = device.pair(|attr| attr, &send, &recv);
     device.post(&mut a, &Work::send());
     device.set_state(&a, QpState::Reset);
+    // Another rings at the same register, so what is found there is still looked at.
+    let neighbour = QpAttr { register: b.attr.register, ..b.attr };
+    let _neighbour = device.qp(neighbour);
     device.post(&mut b, &Work::send());
     device.nic.destroy_qp(b.number).unwrap();
     device.settle();

@@ -218,6 +218,24 @@ fn a_lost_read_answer_is_asked_for_again_without_a_timeout() {
 }
 
 #[test]
+fn an_acknowledgement_that_overtakes_a_read_answer_asks_for_it_again() {
+    let mut s = setup();
+    let read = Work::new(mlx5_wire::opcode::WqeOpcode::RDMA_READ).remote(0x1000, 7);
+    s.device.post(&mut s.qp, &read.data(s.memory.addr(), 10, s.key));
+    s.device.post(&mut s.qp, &Work::send());
+    s.device.settle();
+    s.answers();
+    let ack = Aeth { syndrome: Syndrome::Ack, msn: 2 };
+    s.inject(Operation::Acknowledge, PSN + 1, |frame| frame.push(&ack));
+    let asked = [(Operation::ReadRequest, PSN, None), (Operation::SendOnly, PSN + 1, None)];
+    assert_eq!(s.answers(), asked);
+    s.send.expect_nothing();
+    // Again: it is known by now.
+    s.inject(Operation::Acknowledge, PSN + 1, |frame| frame.push(&ack));
+    assert_eq!(s.answers(), []);
+}
+
+#[test]
 fn answers_that_do_not_fit_are_bad_responses() {
     use Operation::*;
     for (operation, len) in [
