@@ -67,7 +67,7 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
     println!("{} receives posted, path {}", receiver.fill(srq, &pool), receiver.path());
 
     // Another queue pair, of doorbell's own, to have something to receive.
-    let mut far_receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(1).path(path))?;
+    let mut far_receiver = Receiver::new(&pd, &ReceiverConfig::new().path(path))?;
     let mut far = far_receiver.create_qp(&QpConfig::rc().receives(1, 1).max_inline(32))?;
     let (here, there) = (qp.address()?, far.address()?);
     qp.connect(&there)?;

@@ -70,7 +70,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let pd = context.alloc_pd()?;
     let pool = BufferPool::new(&pd, SENDS * args.connections, MAX_MESSAGE)?;
     // The server sends nothing back, so nothing is posted to the receive queues.
-    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(args.connections))?;
+    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
     let mut config = QpConfig::rc().receives(1, 1).sends(SENDS);
     if let Some(index) = args.gid_index {
         config = config.gid_index(index);

@@ -137,9 +137,12 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         }
     }
     let ok = lost == 0 && corrupted == 0;
-    for mut connection in connections {
+    for connection in &mut connections {
         connection.stream.write_all(&[u8::from(ok)])?;
-        // Whatever the client still prints comes before the verdict.
+    }
+    // What the clients still print comes before the verdict.
+    for connection in &mut connections {
+        connection.stream.set_read_timeout(Some(PATIENCE))?;
         let _ = connection.stream.read(&mut [0]);
     }
     println!(
@@ -271,13 +274,13 @@ impl Meter {
 fn describe(name: &str) -> String {
     let sysfs = env::var_os("SYSFS_PATH").map_or(PathBuf::from("/sys"), PathBuf::from);
     let dir = sysfs.join("class/infiniband").join(name);
-    let board = fs::read_to_string(dir.join("board_id")).unwrap_or_default();
-    let kind = if board.starts_with("SOFT_MLX5") {
+    let description = fs::read_to_string(dir.join("node_desc")).unwrap_or_default();
+    let kind = if description.starts_with("soft-mlx5") {
         "soft-mlx5".to_owned()
     } else {
-        // For an adapter a link into the tree of PCI devices.
-        let device = fs::canonicalize(dir.join("device")).unwrap_or_default();
-        device.file_name().map_or("no PCI device".into(), |pci| pci.to_string_lossy().into_owned())
+        // A link into the tree of PCI devices; rxe and its like have none.
+        let pci = fs::read_link(dir.join("device")).unwrap_or_default();
+        pci.file_name().map_or("no PCI device".into(), |pci| pci.to_string_lossy().into_owned())
     };
     format!("{name} ({kind})")
 }
