@@ -8,6 +8,7 @@ mod commands;
 mod completion;
 mod core;
 mod cq;
+mod execute;
 mod memory;
 mod mkey;
 pub mod objects;

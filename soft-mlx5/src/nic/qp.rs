@@ -2,6 +2,7 @@
 
 use super::completion::{self, Failure};
 use super::core::Core;
+use super::execute;
 use super::memory::Span;
 use super::objects::{
     Access, AddressVector, Errno, Event, QpAttr, QpModify, QpState, QpStatus, Qpn, Result, Service,
@@ -218,7 +219,7 @@ impl Qp {
             }
             _ => {}
         }
-        let requests = requester::transmit(self, core, &mut budget);
+        let requests = execute::run(self, core, &mut budget);
         if self.state == QpState::Sqd && self.requester.is_idle() && !self.drained {
             self.drained = true;
             core.events.push_back(Event::SqDrained(Qpn(self.number)));

@@ -1,4 +1,4 @@
-//! The sending side of a queue pair: starts WQEs, cuts them into packets, sees them acknowledged.
+//! The sending side of a queue pair: which WQEs were started, what of them was sent and acknowledged.
 //!
 //! A WQE stays in the program's queue until it is complete; what is kept of it is which packet sequence
 //! numbers it uses. Whatever is sent again is read from the queue again, as an adapter does.
@@ -11,14 +11,11 @@ use super::completion::{self, Failure};
 use super::core::Core;
 use super::objects::{QpModify, QpState, Service};
 use super::psn;
-use super::qp::{Qp, Turn};
-use super::sq::blocks;
-use super::strict::Rule;
-use super::transmit;
-use super::wqe::{Flags, Kind, SendWqe, Trailer, WqeError};
+use super::qp::Qp;
+use super::wqe::{Flags, Kind, Trailer};
 
 /// Packets in flight at most.
-pub const MAX_WINDOW: u32 = 256;
+const MAX_WINDOW: u32 = 256;
 const MIN_WINDOW: u32 = 8;
 
 // An acknowledgement may be late because a thread was not scheduled, which no adapter knows: shorter
@@ -46,8 +43,8 @@ pub struct Request {
     pub packets: u32,
     /// Bytes of the message.
     pub length: u32,
-    // Why it cannot go on; reported when everything before it is complete.
-    failure: Option<Failure>,
+    /// Why it cannot go on; reported when everything before it is complete.
+    pub failure: Option<Failure>,
 }
 
 impl Request {
@@ -152,6 +149,54 @@ impl Requester {
         self.sent_psn
     }
 
+    /// Whether the responder asked for time.
+    pub fn is_backing_off(&self) -> bool {
+        self.backing_off
+    }
+
+    /// The request to send from, and the packet of it; `None` when all that was started was sent.
+    pub fn current(&self) -> Option<(Request, u32)> {
+        Some((*self.requests.get(self.current)?, self.packet))
+    }
+
+    /// Whether the window lets packet `psn` go.
+    pub fn is_in_window(&self, psn: u32) -> bool {
+        psn::diff(psn, self.unacked_psn) < self.window as i32
+    }
+
+    /// Whether a WQE with these flags may start now.
+    pub fn may_start(&self, flags: Flags, read_like: bool) -> bool {
+        let fence_holds = flags.fenced() && self.reads > 0;
+        let reads_full = read_like && self.reads >= self.max_reads;
+        !fence_holds && !reads_full
+    }
+
+    /// Adds a request whose first packet sequence number is [`Self::next_psn`].
+    pub fn push(&mut self, request: Request) {
+        self.next_psn = request.end();
+        self.reads += u32::from(request.kind.is_read_like());
+        self.requests.push_back(request);
+        self.settle_cursor();
+    }
+
+    /// The current request was sent up to packet `end` of it; returns the sequence number there.
+    pub fn sent(&mut self, request: &Request, end: u32) -> u32 {
+        self.packet = end;
+        self.settle_cursor();
+        let psn = psn::add(request.first_psn, end);
+        if psn::diff(psn, self.sent_psn) > 0 {
+            self.sent_psn = psn;
+        }
+        psn
+    }
+
+    /// The current request cannot go on.
+    pub fn refuse(&mut self, failure: Failure) {
+        if let Some(request) = self.requests.get_mut(self.current) {
+            request.failure = Some(failure);
+        }
+    }
+
     fn has_unacked(&self) -> bool {
         self.unacked_psn != self.sent_psn
     }
@@ -173,11 +218,12 @@ impl Requester {
             let acked = psn::diff(self.unacked_psn, front.first_psn);
             acked.clamp(0, front.packets.saturating_sub(1) as i32) as u32
         });
+        self.settle_cursor();
         self.window = (self.window / 2).max(MIN_WINDOW);
     }
 
     /// Everything before `psn` is acknowledged.
-    fn acknowledged_up_to(&mut self, psn: u32) {
+    pub fn acknowledged_up_to(&mut self, psn: u32) {
         let count = psn::diff(psn, self.unacked_psn);
         if count <= 0 {
             return;
@@ -197,8 +243,12 @@ impl Requester {
         }
     }
 
+    /// Moves on from a request that was sent whole, or needs no packet.
     fn settle_cursor(&mut self) {
-        if self.requests.get(self.current).is_some_and(|request| self.packet >= request.packets) {
+        while let Some(request) = self.requests.get(self.current) {
+            if request.failure.is_some() || self.packet < request.packets {
+                return;
+            }
             self.current += 1;
             self.packet = 0;
         }
@@ -211,215 +261,9 @@ impl Requester {
         } else {
             self.current -= 1;
         }
-        if request.kind.is_read_like() {
-            self.reads -= 1;
-        }
+        self.reads -= u32::from(request.kind.is_read_like());
+        self.settle_cursor();
         Some(request)
-    }
-}
-
-/// Why transmission pauses.
-enum Pause {
-    // Until something happens.
-    Waiting,
-    // Until the link has room.
-    Blocked,
-}
-
-/// Sends what may be sent, at most `budget` packets.
-pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
-    let mut wqe = SendWqe::default();
-    let mut loaded = None;
-    let mut turn = Turn::More;
-    while *budget > 0 {
-        if let Err(pause) = advance(qp, core, &mut wqe, &mut loaded) {
-            turn = match pause {
-                Pause::Waiting => Turn::Idle,
-                Pause::Blocked => Turn::Blocked,
-            };
-            break;
-        }
-        *budget -= 1;
-    }
-    complete_front(qp, core);
-    restart_timer_if_needed(qp, core);
-    turn
-}
-
-/// One step of transmission: a packet, or the start of a WQE.
-fn advance(
-    qp: &mut Qp,
-    core: &mut Core,
-    wqe: &mut SendWqe,
-    loaded: &mut Option<u16>,
-) -> Result<(), Pause> {
-    if qp.requester.backing_off {
-        return Err(Pause::Waiting);
-    }
-    let Some(request) = qp.requester.requests.get(qp.requester.current).copied() else {
-        return start(qp, core, wqe, loaded);
-    };
-    if request.failure.is_some() {
-        return Err(Pause::Waiting);
-    }
-    if request.packets == 0 {
-        qp.requester.current += 1;
-        return Ok(());
-    }
-    let packet = qp.requester.packet;
-    let at = psn::add(request.first_psn, packet);
-    if psn::diff(at, qp.requester.unacked_psn) >= qp.requester.window as i32 {
-        return Err(Pause::Waiting);
-    }
-    if qp.attr.service != Service::Ud {
-        if let Some(route) = &qp.route {
-            if !core.link.has_room(route.dlid) {
-                return Err(Pause::Blocked);
-            }
-        }
-    }
-    if *loaded != Some(request.index) {
-        let ctrl = qp.sq.ctrl(request.index);
-        qp.sq.load(request.index, ctrl, wqe);
-        *loaded = Some(request.index);
-        let at = SendWqe::data_offset(request.kind, qp.attr.service);
-        let same = ctrl.opcode() == request.opcode && wqe.length(at) == Ok(request.length);
-        if !same {
-            let bytes = ctrl.to_bytes();
-            core.strict.violation(Rule::SendChanged, qp.object(), request.index.into(), &bytes);
-            return refuse(qp, Failure::LOCAL_QP_OP);
-        }
-    }
-    core.progress = true;
-    if let Err(error) = transmit::packet(qp, core, wqe, &request, packet) {
-        return refuse(qp, failure_of(error));
-    }
-    let requester = &mut qp.requester;
-    let sent = if request.kind.is_read_like() { request.packets } else { packet + 1 };
-    requester.packet = sent;
-    requester.settle_cursor();
-    let end = psn::add(request.first_psn, sent);
-    if psn::diff(end, requester.sent_psn) > 0 {
-        requester.sent_psn = end;
-    }
-    if qp.attr.service != Service::Rc {
-        // Nobody answers: sent is done.
-        requester.acknowledged_up_to(end);
-        complete_front(qp, core);
-    }
-    Ok(())
-}
-
-fn failure_of(error: WqeError) -> Failure {
-    match error {
-        WqeError::Malformed => Failure::LOCAL_QP_OP,
-        WqeError::Length => Failure::LOCAL_LENGTH,
-        WqeError::Protection => Failure::LOCAL_PROT,
-    }
-}
-
-fn refuse(qp: &mut Qp, failure: Failure) -> Result<(), Pause> {
-    let current = qp.requester.current;
-    if let Some(request) = qp.requester.requests.get_mut(current) {
-        request.failure = Some(failure);
-    }
-    Err(Pause::Waiting)
-}
-
-/// Starts the next WQE, if there is one and it may start.
-fn start(
-    qp: &mut Qp,
-    core: &mut Core,
-    wqe: &mut SendWqe,
-    loaded: &mut Option<u16>,
-) -> Result<(), Pause> {
-    if qp.state != QpState::Rts {
-        return Err(Pause::Waiting);
-    }
-    let ready = qp.sq.ready(qp.object(), &mut core.strict);
-    if ready == 0 {
-        return Err(Pause::Waiting);
-    }
-    let index = qp.sq.next();
-    let ctrl = qp.sq.ctrl(index);
-    let flags = Flags(ctrl.fm_ce_se);
-    let operation = Kind::of(ctrl.opcode(), qp.attr.service);
-    let reads = qp.requester.reads;
-    let read_like = operation.is_some_and(|(kind, _)| kind.is_read_like());
-    if flags.fenced() && reads > 0 || read_like && reads >= qp.requester.max_reads {
-        return Err(Pause::Waiting);
-    }
-    core.progress = true;
-    let len = blocks(ctrl.ds());
-    let fits = len > 0 && len <= ready;
-    let (kind, trailer) = operation.unwrap_or((Kind::Nop, Trailer::None));
-    let mut request = Request {
-        index,
-        opcode: ctrl.opcode(),
-        kind,
-        trailer,
-        flags,
-        first_psn: qp.requester.next_psn,
-        packets: 0,
-        length: 0,
-        failure: None,
-    };
-    let rules = [
-        (fits, Rule::SendSize),
-        (ctrl.qpn() == qp.number, Rule::SendQpn),
-        (ctrl.index() == index, Rule::SendIndex),
-    ];
-    for (_, rule) in rules.into_iter().filter(|(kept, _)| !kept) {
-        core.strict.violation(rule, qp.object(), index.into(), &ctrl.to_bytes());
-    }
-    if !fits || ctrl.qpn() != qp.number || operation.is_none() {
-        request.failure = Some(Failure::LOCAL_QP_OP);
-    } else {
-        qp.sq.load(index, ctrl, wqe);
-        *loaded = Some(index);
-        match measure(qp, core, wqe, kind) {
-            Ok((length, packets)) => (request.length, request.packets) = (length, packets),
-            Err(error) => request.failure = Some(failure_of(error)),
-        }
-    }
-    qp.sq.advance(if fits { len } else { ready });
-    qp.requester.next_psn = request.end();
-    if kind.is_read_like() {
-        qp.requester.reads += 1;
-    }
-    qp.requester.requests.push_back(request);
-    if request.packets == 0 && request.failure.is_none() {
-        qp.requester.current += 1;
-    }
-    Ok(())
-}
-
-/// Bytes of the message and packet sequence numbers that it takes.
-fn measure(qp: &Qp, core: &mut Core, wqe: &SendWqe, kind: Kind) -> Result<(u32, u32), WqeError> {
-    if kind == Kind::Nop {
-        return Ok((0, 0));
-    }
-    let at = SendWqe::data_offset(kind, qp.attr.service);
-    if let Some(bytes) = wqe.zero_length(at) {
-        let index = wqe.ctrl().index().into();
-        core.strict.violation(Rule::ZeroLength, qp.object(), index, bytes);
-    }
-    let length = wqe.length(at)?;
-    match (kind, qp.attr.service) {
-        (Kind::Atomic, _) => {
-            wqe.atomic()?;
-            if length == 8 { Ok((8, 1)) } else { Err(WqeError::Length) }
-        }
-        (_, Service::Ud) => {
-            wqe.datagram()?;
-            if length as usize <= qp.mtu { Ok((length, 1)) } else { Err(WqeError::Length) }
-        }
-        _ => {
-            if kind != Kind::Send {
-                wqe.remote()?;
-            }
-            Ok((length, length.div_ceil(qp.mtu as u32).max(1)))
-        }
     }
 }
 
@@ -511,11 +355,6 @@ pub fn acknowledge(qp: &mut Qp, core: &mut Core, psn: u32) -> Acknowledged {
     Acknowledged::All
 }
 
-/// Part of the answer to a READ or atomic has come: the packets before `psn` are done with.
-pub fn answered(qp: &mut Qp, psn: u32) {
-    qp.requester.acknowledged_up_to(psn);
-}
-
 /// An answer is known to be lost: ask again, once.
 pub fn answer_lost(qp: &mut Qp, core: &mut Core) {
     let at = qp.requester.unacked_psn;
@@ -583,7 +422,8 @@ pub fn restart_timer(qp: &mut Qp, core: &mut Core) {
     }
 }
 
-fn restart_timer_if_needed(qp: &mut Qp, core: &mut Core) {
+/// Runs the timer if something is under way and it does not run yet.
+pub fn ensure_timer(qp: &mut Qp, core: &mut Core) {
     if qp.deadline.get().is_none() {
         restart_timer(qp, core);
     }

@@ -118,7 +118,7 @@ fn read_data(
     }
     let inline = goes_inline(qp, core, request);
     place(qp, core, request, offset as u64, packet.payload, inline)?;
-    requester::answered(qp, psn::add(packet.bth.psn, 1));
+    qp.requester.acknowledged_up_to(psn::add(packet.bth.psn, 1));
     if last {
         requester::finish(qp, core, inline.then_some(packet.payload));
     }
@@ -137,7 +137,7 @@ fn atomic_data(
     let original = packet.original.to_ne_bytes();
     let inline = goes_inline(qp, core, request);
     place(qp, core, request, 0, &original, inline)?;
-    requester::answered(qp, psn::add(packet.bth.psn, 1));
+    qp.requester.acknowledged_up_to(psn::add(packet.bth.psn, 1));
     requester::finish(qp, core, inline.then_some(&original));
     Ok(())
 }

@@ -199,6 +199,23 @@ fn two_devices_on_a_switch() {
 }
 
 #[test]
+fn a_nop_between_sends_that_are_sent_again() {
+    let mut p = pair(256);
+    for work in [Work::send(), Work::new(WqeOpcode::NOP), Work::send()] {
+        p.device.post(&mut p.a, &work);
+    }
+    // The receiver is not ready for the first: everything is sent again.
+    p.device.settle();
+    p.b.post_receive(&[]);
+    p.b.post_receive(&[]);
+    p.device.finish();
+    assert_eq!(p.cq_recv.drain().len(), 2);
+    for index in 0..3 {
+        p.cq_send.expect(CqeOpcode::Requester, &p.a, index);
+    }
+}
+
+#[test]
 fn a_nop_completes_in_its_turn() {
     let mut p = pair(256);
     p.b.post_receive(&[]);

@@ -1,0 +1,190 @@
+//! Execution of the send queue: WQEs are started in order and sent packet by packet.
+
+use super::completion::Failure;
+use super::core::Core;
+use super::objects::{QpState, Service};
+use super::psn;
+use super::qp::{Qp, Turn};
+use super::requester::{self, Request};
+use super::sq::blocks;
+use super::strict::Rule;
+use super::transmit;
+use super::wqe::{Flags, Kind, SendWqe, Trailer, WqeError};
+
+/// The WQE read last, so that a message of many packets is not read for each of them.
+#[derive(Default)]
+struct Loaded {
+    wqe: SendWqe,
+    index: Option<u16>,
+}
+
+/// Why transmission pauses.
+enum Pause {
+    /// Until something happens.
+    Waiting,
+    /// Until the link has room.
+    Blocked,
+}
+
+/// Sends what may be sent, at most `budget` packets.
+pub fn run(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
+    let mut loaded = Loaded::default();
+    let mut turn = Turn::More;
+    while *budget > 0 {
+        if let Err(pause) = advance(qp, core, &mut loaded) {
+            turn = match pause {
+                Pause::Waiting => Turn::Idle,
+                Pause::Blocked => Turn::Blocked,
+            };
+            break;
+        }
+        *budget -= 1;
+    }
+    requester::complete_front(qp, core);
+    requester::ensure_timer(qp, core);
+    turn
+}
+
+/// One step of transmission: a packet, or the start of a WQE.
+fn advance(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause> {
+    if qp.requester.is_backing_off() {
+        return Err(Pause::Waiting);
+    }
+    let Some((request, packet)) = qp.requester.current() else {
+        return start(qp, core, loaded);
+    };
+    let at = psn::add(request.first_psn, packet);
+    if request.failure.is_some() || !qp.requester.is_in_window(at) {
+        return Err(Pause::Waiting);
+    }
+    // A datagram has its own way, and is lost when that is full.
+    let way = qp.route.as_ref().filter(|_| qp.attr.service != Service::Ud);
+    if way.is_some_and(|route| !core.link.has_room(route.dlid)) {
+        return Err(Pause::Blocked);
+    }
+    if loaded.index != Some(request.index) {
+        reload(qp, core, loaded, &request)?;
+    }
+    core.progress = true;
+    if let Err(error) = transmit::packet(qp, core, &loaded.wqe, &request, packet) {
+        qp.requester.refuse(failure_of(error));
+        return Err(Pause::Waiting);
+    }
+    let end = if request.kind.is_read_like() { request.packets } else { packet + 1 };
+    let psn = qp.requester.sent(&request, end);
+    if qp.attr.service != Service::Rc {
+        // Nobody answers: sent is done.
+        qp.requester.acknowledged_up_to(psn);
+        requester::complete_front(qp, core);
+    }
+    Ok(())
+}
+
+/// Reads the WQE of a request that was started before.
+fn reload(
+    qp: &mut Qp,
+    core: &mut Core,
+    loaded: &mut Loaded,
+    request: &Request,
+) -> Result<(), Pause> {
+    let ctrl = qp.sq.ctrl(request.index);
+    qp.sq.load(request.index, ctrl, &mut loaded.wqe);
+    loaded.index = Some(request.index);
+    let at = SendWqe::data_offset(request.kind, qp.attr.service);
+    if ctrl.opcode() == request.opcode && loaded.wqe.length(at) == Ok(request.length) {
+        return Ok(());
+    }
+    let bytes = ctrl.to_bytes();
+    core.strict.violation(Rule::SendChanged, qp.object(), request.index.into(), &bytes);
+    qp.requester.refuse(Failure::LOCAL_QP_OP);
+    Err(Pause::Waiting)
+}
+
+fn failure_of(error: WqeError) -> Failure {
+    match error {
+        WqeError::Malformed => Failure::LOCAL_QP_OP,
+        WqeError::Length => Failure::LOCAL_LENGTH,
+        WqeError::Protection => Failure::LOCAL_PROT,
+    }
+}
+
+/// Starts the next WQE, if there is one and it may start.
+fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause> {
+    if qp.state != QpState::Rts {
+        return Err(Pause::Waiting);
+    }
+    let ready = qp.sq.ready(qp.object(), &mut core.strict);
+    if ready == 0 {
+        return Err(Pause::Waiting);
+    }
+    let index = qp.sq.next();
+    let ctrl = qp.sq.ctrl(index);
+    let flags = Flags(ctrl.fm_ce_se);
+    let operation = Kind::of(ctrl.opcode(), qp.attr.service);
+    let read_like = operation.is_some_and(|(kind, _)| kind.is_read_like());
+    if !qp.requester.may_start(flags, read_like) {
+        return Err(Pause::Waiting);
+    }
+    core.progress = true;
+    let len = blocks(ctrl.ds());
+    let fits = len > 0 && len <= ready;
+    let rules = [
+        (fits, Rule::SendSize),
+        (ctrl.qpn() == qp.number, Rule::SendQpn),
+        (ctrl.index() == index, Rule::SendIndex),
+    ];
+    for (_, rule) in rules.into_iter().filter(|(kept, _)| !kept) {
+        core.strict.violation(rule, qp.object(), index.into(), &ctrl.to_bytes());
+    }
+    let (kind, trailer) = operation.unwrap_or((Kind::Nop, Trailer::None));
+    let measured = if fits && ctrl.qpn() == qp.number && operation.is_some() {
+        qp.sq.load(index, ctrl, &mut loaded.wqe);
+        loaded.index = Some(index);
+        measure(qp, core, &loaded.wqe, kind)
+    } else {
+        Err(WqeError::Malformed)
+    };
+    let (length, packets) = measured.unwrap_or_default();
+    qp.sq.advance(if fits { len } else { ready });
+    qp.requester.push(Request {
+        index,
+        opcode: ctrl.opcode(),
+        kind,
+        trailer,
+        flags,
+        first_psn: qp.requester.next_psn(),
+        packets,
+        length,
+        failure: measured.err().map(failure_of),
+    });
+    Ok(())
+}
+
+/// Bytes of the message and packet sequence numbers that it takes.
+fn measure(qp: &Qp, core: &mut Core, wqe: &SendWqe, kind: Kind) -> Result<(u32, u32), WqeError> {
+    if kind == Kind::Nop {
+        return Ok((0, 0));
+    }
+    let at = SendWqe::data_offset(kind, qp.attr.service);
+    if let Some(bytes) = wqe.zero_length(at) {
+        let index = wqe.ctrl().index().into();
+        core.strict.violation(Rule::ZeroLength, qp.object(), index, bytes);
+    }
+    let length = wqe.length(at)?;
+    match (kind, qp.attr.service) {
+        (Kind::Atomic, _) => {
+            wqe.atomic()?;
+            if length == 8 { Ok((8, 1)) } else { Err(WqeError::Length) }
+        }
+        (_, Service::Ud) => {
+            wqe.datagram()?;
+            if length as usize <= qp.mtu { Ok((length, 1)) } else { Err(WqeError::Length) }
+        }
+        _ => {
+            if kind != Kind::Send {
+                wqe.remote()?;
+            }
+            Ok((length, length.div_ceil(qp.mtu as u32).max(1)))
+        }
+    }
+}
