@@ -1,0 +1,119 @@
+//! Runs programs with a bound on their time.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The program under test.
+pub const SOFT_MLX5: &str = env!("CARGO_BIN_EXE_soft-mlx5");
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What a program left behind.
+#[derive(Debug)]
+pub struct Outcome {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// Fails the test unless the program succeeded; returns what it printed.
+    pub fn succeeded(self) -> String {
+        assert!(self.status.success(), "{self:?}");
+        self.stdout
+    }
+}
+
+/// `soft-mlx5 run` with these options, and the command.
+pub fn run(options: &[&str], command: &[&str]) -> Command {
+    let mut run = Command::new(SOFT_MLX5);
+    run.arg("run").args(options).arg("--").args(command);
+    run
+}
+
+/// A program at work.
+pub struct Running {
+    child: Child,
+    output: Vec<thread::JoinHandle<String>>,
+}
+
+/// Starts a program.
+pub fn start(command: &mut Command) -> Running {
+    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stdout = child.stdout.take().unwrap();
+    let stderr = child.stderr.take().unwrap();
+    Running { child, output: vec![collect(stdout), collect(stderr)] }
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+impl Running {
+    /// Number of the process.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Waits for the end, but not for ever.
+    pub fn finish(mut self) -> Outcome {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if Instant::now() > deadline {
+                self.child.kill().unwrap();
+                break self.child.wait().unwrap();
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        let mut output = self.output.into_iter().map(|output| output.join().unwrap());
+        let (stdout, stderr) = (output.next().unwrap(), output.next().unwrap());
+        Outcome { status, stdout, stderr }
+    }
+}
+
+/// Runs a program to its end.
+pub fn finish(command: &mut Command) -> Outcome {
+    start(command).finish()
+}
+
+/// A TCP port that nobody listens on.
+pub fn free_port() -> u16 {
+    TcpListener::bind(("0.0.0.0", 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// Waits until somebody listens on a port, without connecting to it.
+pub fn wait_for_listener(port: u16) {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| listens(table, port)) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    panic!("nobody listens on port {port}");
+}
+
+fn listens(table: &str, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let Ok(table) = std::fs::read_to_string(table) else { return false };
+    table.lines().skip(1).any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words[1].ends_with(&format!(":{port:04X}")) && words[3] == LISTEN
+    })
+}
+
+/// A fabric of its own for each test.
+pub fn fresh_fabric(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}

@@ -1,0 +1,336 @@
+//! Commands as bytes: what the libraries would never send.
+
+use soft_mlx5::Device;
+
+use crate::descriptors::{open_uverbs, uverbs_number};
+use crate::world::{errno, serial};
+
+const VERBS_IOCTL: u64 = 0xc018_1b01;
+const MANDATORY: u16 = 1;
+const VALID_OUTPUT: u16 = 2;
+
+/// One attribute of an ioctl.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Attr {
+    id: u16,
+    len: u16,
+    flags: u16,
+    reserved: u16,
+    data: u64,
+}
+
+impl Attr {
+    fn new(id: u16, len: u16, data: u64) -> Self {
+        Self { id, len, flags: MANDATORY, reserved: 0, data }
+    }
+
+    fn optional(self) -> Self {
+        Self { flags: 0, ..self }
+    }
+}
+
+#[repr(C)]
+struct Packet<const N: usize> {
+    length: u16,
+    object: u16,
+    method: u16,
+    num_attrs: u16,
+    reserved1: u64,
+    driver_id: u32,
+    reserved2: u32,
+    attrs: [Attr; N],
+}
+
+impl<const N: usize> Packet<N> {
+    fn new(object: u16, method: u16, attrs: [Attr; N]) -> Self {
+        let length = (24 + 16 * N) as u16;
+        let num_attrs = N as u16;
+        Self { length, object, method, num_attrs, reserved1: 0, driver_id: 1, reserved2: 0, attrs }
+    }
+
+    fn send(&mut self, fd: i32) -> Result<(), i32> {
+        // SAFETY: the argument is a command with valid addresses, or one that must be refused.
+        let failed = unsafe { libc::ioctl(fd, VERBS_IOCTL, &raw mut *self) } != 0;
+        if failed { Err(errno()) } else { Ok(()) }
+    }
+}
+
+fn ioctl<const N: usize>(
+    fd: i32,
+    object: u16,
+    method: u16,
+    attrs: [Attr; N],
+) -> Result<[Attr; N], i32> {
+    let mut packet = Packet::new(object, method, attrs);
+    packet.send(fd).map(|()| packet.attrs)
+}
+
+/// GET_CONTEXT, with the answer of the driver.
+pub fn get_context(fd: i32) -> Result<[u32; 18], i32> {
+    let request: [u32; 8] = [16, 4, 0, 0, 1, 0, 0, 0];
+    let mut answer = [0u32; 18];
+    let attrs = [
+        Attr::new(0x1000, 32, request.as_ptr() as u64),
+        Attr::new(0x1001, 72, answer.as_mut_ptr() as u64),
+    ];
+    ioctl(fd, 0, 3, attrs).map(|_| answer)
+}
+
+// A write command carried by an ioctl.
+fn invoke(fd: i32, command: u64, request: &[u32], response: &mut [u32]) -> Result<(), i32> {
+    let bytes = |words: &[u32]| (words.len() * 4) as u16;
+    let inline = request.iter().rev().fold(0, |data, &word| data << 32 | u64::from(word));
+    let request_at = if request.len() <= 2 { inline } else { request.as_ptr() as u64 };
+    let attrs = [
+        Attr::new(2, 8, command),
+        Attr::new(0, bytes(request), request_at),
+        Attr::new(1, bytes(response), response.as_mut_ptr() as u64),
+    ];
+    ioctl(fd, 0, 0, attrs).map(drop)
+}
+
+/// ALLOC_PD; returns the handle.
+pub fn alloc_pd(fd: i32) -> Result<u32, i32> {
+    let mut handle = [0];
+    invoke(fd, 3, &[0, 0], &mut handle).map(|()| handle[0])
+}
+
+/// DEALLOC_PD.
+pub fn dealloc_pd(fd: i32, handle: u32) -> Result<(), i32> {
+    ioctl(fd, 1, 0, [Attr::new(0, 0, handle.into())]).map(drop)
+}
+
+fn with_file(work: impl FnOnce(i32)) {
+    let _serial = serial();
+    let device = Device::builder().stepped().build().unwrap();
+    let fd = open_uverbs(uverbs_number(&device));
+    assert!(fd >= 0);
+    work(fd);
+    // SAFETY: our own descriptor.
+    unsafe { libc::close(fd) };
+}
+
+#[test]
+fn the_context_comes_first_and_once() {
+    with_file(|fd| {
+        assert_eq!(alloc_pd(fd), Err(libc::EINVAL));
+        let answer = get_context(fd).unwrap();
+        assert_eq!(answer[1], 512, "bytes of a BlueFlame register");
+        assert_eq!(answer[2], 512, "registers");
+        assert_eq!(get_context(fd), Err(libc::EINVAL));
+        assert_eq!(alloc_pd(fd), Ok(0));
+    });
+}
+
+#[test]
+fn a_context_with_wishes_of_the_future_is_refused() {
+    with_file(|fd| {
+        let ask = |request: [u32; 10], len: u16| {
+            let mut answer = [0u32; 18];
+            let attrs = [
+                Attr::new(0x1000, len, request.as_ptr() as u64),
+                Attr::new(0x1001, 72, answer.as_mut_ptr() as u64),
+            ];
+            ioctl(fd, 0, 3, attrs).err()
+        };
+        assert_eq!(ask([16, 4, 1, 0, 1, 0, 0, 0, 0, 0], 32), Some(libc::EINVAL), "DEVX");
+        assert_eq!(ask([16, 4, 2, 0, 1, 0, 0, 0, 0, 0], 32), Some(libc::EOPNOTSUPP));
+        assert_eq!(ask([16, 4, 0, 1, 1, 0, 0, 0, 0, 0], 32), Some(libc::EOPNOTSUPP));
+        assert_eq!(ask([4, 4, 0, 0, 1, 0, 0, 0, 0, 0], 32), Some(libc::EINVAL));
+        assert_eq!(ask([16, 4, 0, 0, 1, 0, 0, 0, 0, 0], 4), Some(libc::EINVAL));
+        assert_eq!(ask([16, 4, 0, 0, 1, 0, 0, 0, 0, 0], 32), None);
+    });
+}
+
+#[test]
+fn a_misshapen_ioctl_is_told_apart_from_an_unknown_one() {
+    with_file(|fd| {
+        get_context(fd).unwrap();
+        let packet = |change: fn(&mut Packet<1>)| {
+            let mut packet = Packet::new(1, 0, [Attr::new(0, 0, 0)]);
+            change(&mut packet);
+            packet.send(fd).err()
+        };
+        assert_eq!(packet(|p| p.length = 39), Some(libc::EINVAL));
+        assert_eq!(packet(|p| p.num_attrs = 2), Some(libc::EINVAL));
+        assert_eq!(packet(|p| p.driver_id = 2), Some(libc::EINVAL));
+        assert_eq!(packet(|p| p.reserved1 = 1), Some(libc::EPROTONOSUPPORT));
+        assert_eq!(packet(|p| p.reserved2 = 1), Some(libc::EPROTONOSUPPORT));
+        assert_eq!(packet(|p| p.object = 0x1000), Some(libc::EPROTONOSUPPORT), "DEVX");
+        assert_eq!(packet(|p| p.method = 0x1008), Some(libc::EPROTONOSUPPORT), "UAR objects");
+        assert_eq!(packet(|_| ()), Some(libc::ENOENT), "fine, but there is no such domain");
+        // SAFETY: commands that must be refused.
+        unsafe {
+            assert_eq!((libc::ioctl(fd, VERBS_IOCTL, 8), errno()), (-1, libc::EFAULT));
+            assert_eq!((libc::ioctl(fd, 0x1b02, 0), errno()), (-1, libc::ENOTTY));
+        }
+    });
+}
+
+#[test]
+fn attributes_are_checked_as_the_kernel_checks_them() {
+    with_file(|fd| {
+        get_context(fd).unwrap();
+        let handle = alloc_pd(fd).unwrap();
+        let pd = Attr::new(0, 0, handle.into());
+        let unknown = Attr::new(99, 4, 0);
+        let destroy = |attrs| ioctl::<2>(fd, 1, 0, attrs).err();
+        assert_eq!(destroy([pd, unknown]), Some(libc::EPROTONOSUPPORT));
+        assert_eq!(destroy([pd, pd]), Some(libc::EINVAL), "twice");
+        assert_eq!(
+            destroy([unknown.optional(), unknown.optional()]),
+            Some(libc::EINVAL),
+            "missing"
+        );
+        assert_eq!(destroy([Attr { len: 4, ..pd }, unknown.optional()]), Some(libc::EINVAL));
+        assert_eq!(destroy([Attr { reserved: 1, ..pd }, unknown.optional()]), Some(libc::EINVAL));
+        let negative = Attr { data: u64::MAX, ..pd };
+        assert_eq!(destroy([negative, unknown.optional()]), Some(libc::EINVAL));
+        // A handle of another type.
+        assert_eq!(ioctl(fd, 7, 1, [pd]).err(), Some(libc::EINVAL));
+        assert_eq!(destroy([pd, unknown.optional()]), None);
+        assert_eq!(dealloc_pd(fd, handle), Err(libc::ENOENT));
+    });
+}
+
+#[test]
+fn an_output_is_marked_and_never_longer_than_its_room() {
+    with_file(|fd| {
+        get_context(fd).unwrap();
+        let mut room = [0xaau8; 64];
+        let query = |len: u16, room: &mut [u8; 64]| {
+            let attrs = [Attr::new(0, 8, 1), Attr::new(1, len, room.as_mut_ptr() as u64)];
+            ioctl(fd, 0, 2, attrs)
+        };
+        let attrs = query(42, &mut room).unwrap();
+        assert_eq!(attrs[1].flags, MANDATORY | VALID_OUTPUT);
+        assert!(room[42..].iter().all(|&byte| byte == 0xaa));
+        query(60, &mut room).unwrap();
+        assert!(room[48..60].iter().all(|&byte| byte == 0), "beyond what is known: cleared");
+        assert!(room[60..].iter().all(|&byte| byte == 0xaa));
+        assert_eq!(query(40, &mut room).err(), Some(libc::EINVAL));
+        let nowhere = [Attr::new(0, 8, 1), Attr::new(1, 48, 16)];
+        assert_eq!(ioctl(fd, 0, 2, nowhere).err(), Some(libc::EFAULT));
+        let no_port = [Attr::new(0, 8, 2), Attr::new(1, 48, room.as_mut_ptr() as u64)];
+        assert_eq!(ioctl(fd, 0, 2, no_port).err(), Some(libc::EINVAL));
+    });
+}
+
+#[test]
+fn what_cannot_be_answered_is_undone() {
+    with_file(|fd| {
+        get_context(fd).unwrap();
+        let attrs = [Attr::new(2, 8, 3), Attr::new(0, 8, 0), Attr::new(1, 4, 16)];
+        assert_eq!(ioctl(fd, 0, 0, attrs).err(), Some(libc::EFAULT));
+        assert_eq!(alloc_pd(fd), Ok(0), "the handle is free again");
+    });
+}
+
+fn write_words(fd: i32, words: &[u32]) -> Result<usize, i32> {
+    write_bytes(fd, words, words.len() * 4)
+}
+
+fn write_bytes(fd: i32, words: &[u32], count: usize) -> Result<usize, i32> {
+    // SAFETY: the words are a command with valid addresses, or one that must be refused.
+    let taken = unsafe { libc::write(fd, words.as_ptr().cast(), count) };
+    usize::try_from(taken).map_err(|_| errno())
+}
+
+fn address_of(words: &mut [u32]) -> [u32; 2] {
+    let addr = words.as_mut_ptr() as u64;
+    [addr as u32, (addr >> 32) as u32]
+}
+
+#[test]
+fn the_write_form_does_the_same() {
+    with_file(|fd| {
+        let mut answer = [0u32; 20];
+        let [low, high] = address_of(&mut answer);
+        // GET_CONTEXT: 12 words in, 20 out, the response and the driver's request.
+        let get = [0, 20 << 16 | 12, low, high, 16, 4, 0, 0, 1, 0, 0, 0];
+        assert_eq!(write_words(fd, &get), Ok(48));
+        assert!(answer[1] >= 1, "completion vectors");
+        assert_eq!(answer[2 + 1], 512, "bytes of a BlueFlame register");
+        let async_fd = answer[0] as i32;
+        // ALLOC_PD, with the driver's response behind the core's.
+        let mut pd = [u32::MAX; 3];
+        let [low, high] = address_of(&mut pd);
+        assert_eq!(write_words(fd, &[3, 2 << 16 | 4, low, high]), Ok(16));
+        assert_eq!(pd[0], 0);
+        assert_ne!(pd[1], u32::MAX);
+        assert_eq!(pd[2], u32::MAX, "no more than the room given");
+        // DEALLOC_PD.
+        assert_eq!(write_words(fd, &[4, 3, 0]), Ok(12));
+        assert_eq!(write_words(fd, &[4, 3, 0]), Err(libc::ENOENT));
+        // SAFETY: handed out by GET_CONTEXT.
+        unsafe { libc::close(async_fd) };
+    });
+}
+
+#[test]
+fn write_commands_with_wrong_lengths_or_numbers_are_refused() {
+    with_file(|fd| {
+        get_context(fd).unwrap();
+        let mut room = [0u32; 64];
+        let [low, high] = address_of(&mut room);
+        assert_eq!(write_bytes(fd, &[3, 0, 0], 7), Err(libc::EINVAL), "less than a header");
+        assert_eq!(write_words(fd, &[3, 2 << 16 | 5, low, high]), Err(libc::EINVAL));
+        assert_eq!(write_words(fd, &[3, 4, low, high]), Err(libc::ENOSPC), "no room");
+        assert_eq!(write_words(fd, &[3, 2 << 16 | 2]), Err(libc::ENOSPC), "no request");
+        assert_eq!(write_words(fd, &[3, 2 << 16 | 4, 16, 0]), Err(libc::EFAULT));
+        assert_eq!(write_words(fd, &[41, 2]), Err(libc::EINVAL), "beyond the last");
+        assert_eq!(write_words(fd, &[21, 2]), Err(libc::EOPNOTSUPP), "POLL_CQ");
+        assert_eq!(write_words(fd, &[37, 2]), Err(libc::EOPNOTSUPP), "OPEN_XRCD");
+        assert_eq!(write_words(fd, &[1 << 31 | 50, 0, 0, 0, 0, 0]), Err(libc::EOPNOTSUPP));
+        // QUERY_DEVICE, extended: one double word in, 38 out.
+        let query = |response: [u32; 2], words: u32| {
+            let [low, high] = response;
+            write_words(fd, &[1 << 31 | 1, words, low, high, 0, 0, 0, 0])
+        };
+        assert_eq!(query([low, high], 23 << 16 | 1), Ok(32));
+        assert_eq!(query([low, high], 22 << 16 | 1), Err(libc::ENOSPC));
+        assert_eq!(query([0, 0], 23 << 16 | 1), Err(libc::EINVAL));
+        assert_eq!(query([low, high], 1), Err(libc::EINVAL));
+        assert_eq!(query([low, high], 23 << 16 | 2), Err(libc::EINVAL));
+        // SAFETY: a command at an address that is not mapped.
+        assert_eq!(unsafe { libc::write(fd, 16 as *const _, 16) }, -1);
+        assert_eq!(errno(), libc::EFAULT);
+    });
+}
+
+#[test]
+fn a_registered_signature_is_refused() {
+    with_file(|fd| {
+        get_context(fd).unwrap();
+        let pd = alloc_pd(fd).unwrap();
+        let memory = vec![0u8; 8192];
+        let at = memory.as_ptr() as u64;
+        let driver: [u64; 4] = [at, at + 4096, 1, 0];
+        let (mut max_wr, mut max_sge) = (0u32, 0u32);
+        let mut number = [0u32; 2];
+        let attrs = [
+            Attr::new(0, 0, 0),
+            Attr::new(1, 0, pd.into()),
+            Attr::new(4, 8, 7),
+            Attr::new(5, 4, 63),
+            Attr::new(6, 4, 1),
+            Attr::new(7, 4, 0),
+            Attr::new(9, 8, 0),
+            Attr::new(11, 4, &raw mut max_wr as u64),
+            Attr::new(12, 4, &raw mut max_sge as u64),
+            Attr::new(0x1000, 32, driver.as_ptr() as u64),
+            Attr::new(0x1001, 8, number.as_mut_ptr() as u64),
+        ];
+        assert_eq!(ioctl(fd, 5, 0, attrs).err(), Some(libc::EOPNOTSUPP));
+        let plain: [u64; 4] = [at, at + 4096, 0, 0];
+        let mut attrs = attrs;
+        attrs[9].data = plain.as_ptr() as u64;
+        assert!(ioctl(fd, 5, 0, attrs).is_ok());
+        assert_eq!((max_wr, max_sge), (63, 1));
+        assert_ne!(number[0], 0);
+        let nowhere: [u64; 4] = [0x1000, 0x2000, 0, 0];
+        attrs[9].data = nowhere.as_ptr() as u64;
+        assert_eq!(ioctl(fd, 5, 0, attrs).err(), Some(libc::EFAULT), "the queue must be there");
+    });
+}

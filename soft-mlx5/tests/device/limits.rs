@@ -1,0 +1,102 @@
+//! Limits, as reported and as enforced.
+
+use std::ptr;
+
+use crate::world::{World, errno};
+use rdma_core_sys::*;
+
+#[test]
+fn queues_beyond_the_limits_are_refused() {
+    let world = World::stepped();
+    let mut caps = ibv_device_attr::default();
+    // SAFETY: the context is open.
+    assert_eq!(unsafe { ibv_query_device(world.ctx, &mut caps) }, 0);
+    let srq = |max_wr, max_sge| {
+        let mut init = ibv_srq_init_attr::default();
+        (init.attr.max_wr, init.attr.max_sge) = (max_wr, max_sge);
+        // SAFETY: the domain is alive.
+        let srq = unsafe { ibv_create_srq(world.pd, &mut init) };
+        if srq.is_null() { Err(errno()) } else { Ok(init.attr) }
+    };
+    let largest = caps.max_srq_wr as u32;
+    assert_eq!(srq(largest, 1).map(|attr| attr.max_wr), Ok(largest));
+    assert_eq!(srq(largest + 2, 1).err(), Some(libc::EINVAL));
+    assert_eq!(srq(1, caps.max_srq_sge as u32).map(|attr| attr.max_sge), Ok(31));
+    assert_eq!(srq(1, caps.max_srq_sge as u32 + 2).err(), Some(libc::EINVAL));
+
+    let cq = |entries, vector| {
+        // SAFETY: the context is open.
+        let cq =
+            unsafe { ibv_create_cq(world.ctx, entries, ptr::null_mut(), ptr::null_mut(), vector) };
+        if cq.is_null() { Err(errno()) } else { Ok(()) }
+    };
+    assert_eq!(cq(caps.max_cqe, 0), Ok(()));
+    assert_eq!(cq(caps.max_cqe + 1, 0), Err(libc::EINVAL));
+    assert_eq!(cq(0, 0), Err(libc::EINVAL));
+    // SAFETY: the context is open.
+    assert_eq!(cq(1, unsafe { (*world.ctx).num_comp_vectors }), Err(libc::EINVAL));
+
+    let queue = world.cq(1);
+    let qp = |send, recv| {
+        let mut init = ibv_qp_init_attr { send_cq: queue, recv_cq: queue, ..Default::default() };
+        init.qp_type = IBV_QPT_RC;
+        (init.cap.max_send_wr, init.cap.max_recv_wr) = (send, recv);
+        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+        // SAFETY: domain and CQ are alive.
+        let qp = unsafe { ibv_create_qp(world.pd, &mut init) };
+        if qp.is_null() { Err(errno()) } else { Ok(()) }
+    };
+    assert_eq!(qp(1, caps.max_qp_wr as u32), Ok(()));
+    assert_eq!(qp(1, caps.max_qp_wr as u32 + 1), Err(libc::EINVAL));
+    assert_eq!(qp(caps.max_qp_wr as u32 + 1, 1), Err(libc::EINVAL));
+}
+
+#[test]
+fn an_ordinary_srq_has_room_for_waiting_wqes() {
+    // The size that the library asks for includes its wait queue, and QUERY_SRQ tells that size.
+    let world = World::stepped();
+    let srq = world.srq(32);
+    let mut attr = ibv_srq_attr::default();
+    // SAFETY: the SRQ is alive.
+    assert_eq!(unsafe { ibv_query_srq(srq, &mut attr) }, 0);
+    assert_eq!(attr.max_wr, 127);
+}
+
+#[test]
+fn a_thousand_queue_pairs_on_one_srq_and_cq() {
+    let world = World::stepped();
+    let (cq, srq) = (world.cq(4096), world.srq(1024));
+    let qps: Vec<_> = (0..1000).map(|_| world.qp(IBV_QPT_RC, cq, srq)).collect();
+    // SAFETY: all are alive.
+    let numbers: std::collections::HashSet<_> =
+        qps.iter().map(|&qp| unsafe { (*qp).qp_num }).collect();
+    assert_eq!(numbers.len(), 1000);
+    for qp in qps {
+        // SAFETY: alive until here.
+        assert_eq!(unsafe { ibv_destroy_qp(qp) }, 0);
+    }
+}
+
+#[test]
+fn a_resized_queue_keeps_what_was_not_polled() {
+    let world = World::stepped();
+    let cq = world.cq(7);
+    let qp = world.connected(cq, ptr::null_mut());
+    let mr = world.reg(Box::leak(vec![0; 64].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
+    let exchange = || {
+        crate::world::post_recv(qp, mr, 0, 32);
+        crate::world::post_send(qp, mr, 32, 32);
+        world.device().settle();
+    };
+    exchange();
+    // SAFETY: the CQ is alive.
+    unsafe {
+        assert_eq!(ibv_resize_cq(cq, 100), 0);
+        assert_eq!((*cq).cqe, 127);
+        assert_ne!(ibv_resize_cq(cq, 1 << 23), 0);
+    }
+    exchange();
+    let statuses: Vec<_> =
+        std::iter::from_fn(|| crate::world::poll(cq)).map(|wc| wc.status).collect();
+    assert_eq!(statuses, [IBV_WC_SUCCESS; 4]);
+}

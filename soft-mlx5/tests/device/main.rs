@@ -1,0 +1,11 @@
+//! A device in the hands of a test, with the stock libibverbs and libmlx5 in the same process.
+
+mod channels;
+mod commands;
+mod descriptors;
+mod lifecycle;
+mod limits;
+mod objects;
+mod states;
+mod traffic;
+mod world;

@@ -1,0 +1,247 @@
+//! What most tests need: a device, a context on it, a domain, and a few objects.
+
+use std::ffi::CStr;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rdma_core_sys::*;
+use soft_mlx5::{Builder, Device};
+
+// A process has few slots for devices, and descriptors are counted: one test at a time.
+static SERIAL: Mutex<()> = Mutex::new(());
+
+/// A device with an open context and a domain.
+pub struct World {
+    pub ctx: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub device: Option<Device>,
+    _serial: MutexGuard<'static, ()>,
+}
+
+impl World {
+    /// A device that works only when stepped.
+    pub fn stepped() -> Self {
+        Self::new(Device::builder().stepped())
+    }
+
+    /// A device with a thread of its own.
+    pub fn threaded() -> Self {
+        Self::new(Device::builder())
+    }
+
+    pub fn new(builder: Builder) -> Self {
+        let serial = serial();
+        let device = builder.build().unwrap();
+        let ctx = open(device.name());
+        // SAFETY: the context is open.
+        let pd = unsafe { ibv_alloc_pd(ctx) };
+        assert!(!pd.is_null());
+        Self { ctx, pd, device: Some(device), _serial: serial }
+    }
+
+    pub fn device(&self) -> &Device {
+        self.device.as_ref().unwrap()
+    }
+
+    pub fn channel(&self) -> *mut ibv_comp_channel {
+        // SAFETY: the context is open.
+        let channel = unsafe { ibv_create_comp_channel(self.ctx) };
+        assert!(!channel.is_null());
+        channel
+    }
+
+    pub fn cq(&self, entries: i32) -> *mut ibv_cq {
+        self.cq_with(entries, ptr::null_mut())
+    }
+
+    pub fn cq_with(&self, entries: i32, channel: *mut ibv_comp_channel) -> *mut ibv_cq {
+        // SAFETY: the context is open, and the channel, if any, belongs to it.
+        let cq = unsafe { ibv_create_cq(self.ctx, entries, ptr::null_mut(), channel, 0) };
+        assert!(!cq.is_null());
+        cq
+    }
+
+    pub fn srq(&self, max_wr: u32) -> *mut ibv_srq {
+        let mut init = ibv_srq_init_attr::default();
+        (init.attr.max_wr, init.attr.max_sge) = (max_wr, 1);
+        // SAFETY: the domain is alive.
+        let srq = unsafe { ibv_create_srq(self.pd, &mut init) };
+        assert!(!srq.is_null());
+        srq
+    }
+
+    /// A QP of one SGE and 16 work requests each way.
+    pub fn qp(&self, qp_type: ibv_qp_type, cq: *mut ibv_cq, srq: *mut ibv_srq) -> *mut ibv_qp {
+        let mut init =
+            ibv_qp_init_attr { send_cq: cq, recv_cq: cq, srq, qp_type, ..Default::default() };
+        (init.cap.max_send_wr, init.cap.max_recv_wr) = (16, 16);
+        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+        // SAFETY: the domain, the CQ and the SRQ are alive.
+        let qp = unsafe { ibv_create_qp(self.pd, &mut init) };
+        assert!(!qp.is_null());
+        qp
+    }
+
+    /// An RC QP connected to itself.
+    pub fn connected(&self, cq: *mut ibv_cq, srq: *mut ibv_srq) -> *mut ibv_qp {
+        let qp = self.qp(IBV_QPT_RC, cq, srq);
+        // SAFETY: the QP is alive.
+        let qpn = unsafe { (*qp).qp_num };
+        assert_eq!(modify(qp, &to_init(), INIT_RC), 0);
+        assert_eq!(modify(qp, &self.to_rtr(qpn), RTR_RC), 0);
+        assert_eq!(modify(qp, &to_rts(), RTS_RC), 0);
+        qp
+    }
+
+    /// Attributes that connect to a QP of this device.
+    pub fn to_rtr(&self, qpn: u32) -> ibv_qp_attr {
+        let mut port = ibv_port_attr::default();
+        // SAFETY: the context is open.
+        assert_eq!(unsafe { ibv_query_port(self.ctx, 1, &mut port) }, 0);
+        let mut attr =
+            ibv_qp_attr { qp_state: IBV_QPS_RTR, path_mtu: IBV_MTU_1024, ..Default::default() };
+        (attr.dest_qp_num, attr.max_dest_rd_atomic, attr.min_rnr_timer) = (qpn, 1, 1);
+        (attr.ah_attr.dlid, attr.ah_attr.port_num) = (port.lid, 1);
+        attr
+    }
+
+    pub fn reg(&self, memory: &mut [u8], access: u32) -> *mut ibv_mr {
+        // SAFETY: the memory outlives the test, which destroys the context at its end.
+        unsafe { ibv_reg_mr(self.pd, memory.as_mut_ptr().cast(), memory.len(), access) }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // SAFETY: open since the start; what was made on it goes with it.
+        unsafe { ibv_close_device(self.ctx) };
+    }
+}
+
+/// Keeps other tests out.
+pub fn serial() -> MutexGuard<'static, ()> {
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Names in the device list.
+pub fn names() -> Vec<String> {
+    // SAFETY: the list is used before it is freed.
+    unsafe {
+        let list = ibv_get_device_list(ptr::null_mut());
+        assert!(!list.is_null());
+        let devices = (0..).map(|index| *list.add(index)).take_while(|device| !device.is_null());
+        let name =
+            |device| CStr::from_ptr(ibv_get_device_name(device)).to_str().unwrap().to_owned();
+        let names = devices.map(name).collect();
+        ibv_free_device_list(list);
+        names
+    }
+}
+
+/// Opens the device of this name.
+pub fn open(name: &str) -> *mut ibv_context {
+    // SAFETY: the list is used before it is freed.
+    unsafe {
+        let list = ibv_get_device_list(ptr::null_mut());
+        assert!(!list.is_null());
+        let mut devices =
+            (0..).map(|index| *list.add(index)).take_while(|device| !device.is_null());
+        let device = devices
+            .find(|device| CStr::from_ptr(ibv_get_device_name(*device)).to_str() == Ok(name))
+            .unwrap_or_else(|| panic!("no device {name}"));
+        let ctx = ibv_open_device(device);
+        ibv_free_device_list(list);
+        assert!(!ctx.is_null(), "{}", std::io::Error::last_os_error());
+        ctx
+    }
+}
+
+/// Errno of the last failed call.
+pub fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+pub const INIT_RC: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+pub const RTR_RC: u32 = IBV_QP_STATE
+    | IBV_QP_AV
+    | IBV_QP_PATH_MTU
+    | IBV_QP_DEST_QPN
+    | IBV_QP_RQ_PSN
+    | IBV_QP_MAX_DEST_RD_ATOMIC
+    | IBV_QP_MIN_RNR_TIMER;
+pub const RTS_RC: u32 = IBV_QP_STATE
+    | IBV_QP_TIMEOUT
+    | IBV_QP_RETRY_CNT
+    | IBV_QP_RNR_RETRY
+    | IBV_QP_SQ_PSN
+    | IBV_QP_MAX_QP_RD_ATOMIC;
+
+pub fn to_init() -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: IBV_QPS_INIT,
+        port_num: 1,
+        qp_access_flags: IBV_ACCESS_REMOTE_WRITE,
+        ..Default::default()
+    }
+}
+
+pub fn to_rts() -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: IBV_QPS_RTS,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        max_rd_atomic: 1,
+        ..Default::default()
+    }
+}
+
+pub fn modify(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: u32) -> i32 {
+    let mut attr = *attr;
+    // SAFETY: the QP is alive.
+    unsafe { ibv_modify_qp(qp, &mut attr, mask as i32) }
+}
+
+pub fn query(qp: *mut ibv_qp) -> ibv_qp_attr {
+    let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+    // SAFETY: the QP is alive.
+    assert_eq!(unsafe { ibv_query_qp(qp, &mut attr, 0, &mut init) }, 0);
+    attr
+}
+
+pub fn post_recv(qp: *mut ibv_qp, mr: *mut ibv_mr, offset: usize, length: u32) {
+    // SAFETY: QP and MR are alive.
+    unsafe {
+        let mut sge = ibv_sge { addr: (*mr).addr as u64 + offset as u64, length, lkey: (*mr).lkey };
+        let mut wr = ibv_recv_wr { sg_list: &mut sge, num_sge: 1, ..Default::default() };
+        let mut bad = ptr::null_mut();
+        assert_eq!(ibv_post_recv(qp, &mut wr, &mut bad), 0);
+    }
+}
+
+pub fn post_send(qp: *mut ibv_qp, mr: *mut ibv_mr, offset: usize, length: u32) {
+    // SAFETY: QP and MR are alive.
+    unsafe {
+        let mut sge = ibv_sge { addr: (*mr).addr as u64 + offset as u64, length, lkey: (*mr).lkey };
+        let mut wr = ibv_send_wr {
+            sg_list: &mut sge,
+            num_sge: 1,
+            opcode: IBV_WR_SEND,
+            send_flags: IBV_SEND_SIGNALED,
+            ..Default::default()
+        };
+        let mut bad = ptr::null_mut();
+        assert_eq!(ibv_post_send(qp, &mut wr, &mut bad), 0);
+    }
+}
+
+/// Takes one completion.
+pub fn poll(cq: *mut ibv_cq) -> Option<ibv_wc> {
+    let mut wc = ibv_wc::default();
+    // SAFETY: the CQ is alive.
+    match unsafe { ibv_poll_cq(cq, 1, &mut wc) } {
+        0 => None,
+        1 => Some(wc),
+        error => panic!("poll: {error}"),
+    }
+}

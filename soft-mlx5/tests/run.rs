@@ -1,0 +1,181 @@
+//! `soft-mlx5 run`: options, exit codes, signals, processes, and what is left behind.
+
+mod common;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{SOFT_MLX5, finish, free_port, fresh_fabric, run, start};
+
+fn complaint(arguments: &[&str]) -> String {
+    let outcome = finish(Command::new(SOFT_MLX5).args(arguments));
+    assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    assert!(outcome.stderr.starts_with("soft-mlx5: "), "{outcome:?}");
+    assert!(outcome.stdout.is_empty(), "{outcome:?}");
+    outcome.stderr
+}
+
+#[test]
+fn what_keeps_a_command_from_running_is_said_in_one_line() {
+    for (arguments, word) in [
+        (&["run"][..], "no command"),
+        (&["run", "--fabric", "a", "--"], "no command"),
+        (&["run", "--", "/no/such/program"], "/no/such/program"),
+        (&["run", "--", "/"], "cannot start"),
+        (&["run", "--loss", "1.5", "--", "true"], "from 0 to 1"),
+        (&["run", "--loss", "much", "--", "true"], "--loss"),
+        (&["run", "--seed", "-1", "--", "true"], "-1"),
+        (&["run", "--link", "token-ring", "--", "true"], "token-ring"),
+        (&["run", "--fabric", "a/b", "--", "true"], "fabric"),
+        (&["run", "--fabric", "", "--", "true"], "fabric"),
+        (&["run", "--no-such-option", "--", "true"], "--no-such-option"),
+        (&["walk"], "walk"),
+        (&[], "subcommand"),
+    ] {
+        let line = complaint(arguments);
+        assert!(line.contains(word), "{arguments:?}: {line}");
+    }
+}
+
+#[test]
+fn the_library_must_be_beside_the_program() {
+    let dir = std::env::temp_dir().join(format!("soft-mlx5-alone-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let copy = dir.join("soft-mlx5");
+    fs::copy(SOFT_MLX5, &copy).unwrap();
+    let outcome = finish(Command::new(&copy).args(["run", "--", "true"]));
+    fs::remove_dir_all(&dir).unwrap();
+    assert_eq!(outcome.status.code(), Some(2));
+    assert!(outcome.stderr.contains("libsoft_mlx5.so"), "{outcome:?}");
+}
+
+#[test]
+fn the_exit_status_of_the_command_is_passed_through() {
+    let status = |script: &str| finish(&mut run(&[], &["sh", "-c", script])).status;
+    assert_eq!(status("exit 0").code(), Some(0));
+    assert_eq!(status("exit 7").code(), Some(7));
+    assert_eq!(status("kill -KILL $$").code(), Some(128 + libc::SIGKILL));
+    assert_eq!(status("kill -ABRT $$").code(), Some(128 + libc::SIGABRT));
+}
+
+#[test]
+fn arguments_are_the_commands_own() {
+    let outcome = finish(Command::new(SOFT_MLX5).args(["run", "echo", "-n", "--loss", "x"]));
+    assert_eq!(outcome.succeeded(), "--loss x");
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let script = "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let marker = std::env::temp_dir().join(format!("soft-mlx5-ready-{}", std::process::id()));
+    let script = script.replace("echo ready", &format!("touch {}", marker.display()));
+    let running = start(&mut run(&[], &["sh", "-c", &script]));
+    wait_until(|| marker.exists());
+    fs::remove_file(&marker).unwrap();
+    // SAFETY: our own child.
+    unsafe { libc::kill(running.pid(), libc::SIGTERM) };
+    let outcome = running.finish();
+    assert_eq!((outcome.status.code(), outcome.stdout.as_str()), (Some(5), "got it\n"));
+}
+
+fn wait_until(mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+// Directory of a run, from the environment of a process in it.
+fn run_dir(environment: &str) -> PathBuf {
+    let options = environment.lines().find(|line| line.starts_with("SOFT_MLX5=")).unwrap();
+    options.split_once("dir=").unwrap().1.into()
+}
+
+#[test]
+fn a_run_leaves_nothing_behind() {
+    let outcome = finish(&mut run(&[], &["sh", "-c", "ibv_devices >/dev/null; env"]));
+    let dir = run_dir(&outcome.succeeded());
+    assert!(!dir.exists() && !dir.with_extension("lock").exists());
+}
+
+#[test]
+fn a_killed_run_takes_the_command_along_and_is_swept_up() {
+    let marker = std::env::temp_dir().join(format!("soft-mlx5-killed-{}", std::process::id()));
+    let script = format!(
+        "ibv_devices >/dev/null; env >{0}.tmp; echo PID=$$ >>{0}.tmp; mv {0}.tmp {0}; sleep 60",
+        marker.display()
+    );
+    let running = start(&mut run(&[], &["sh", "-c", &script]));
+    wait_until(|| marker.exists());
+    let environment = fs::read_to_string(&marker).unwrap();
+    fs::remove_file(&marker).unwrap();
+    let dir = run_dir(&environment);
+    assert!(dir.is_dir());
+    // SAFETY: our own child.
+    unsafe { libc::kill(running.pid(), libc::SIGKILL) };
+    let shell = environment.lines().find_map(|line| line.strip_prefix("PID=")).unwrap();
+    let shell = Path::new("/proc").join(shell);
+    wait_until(|| !shell.exists() || is_zombie(&shell));
+    assert!(dir.is_dir(), "nobody was left to remove it");
+    finish(&mut run(&[], &["true"])).succeeded();
+    assert!(!dir.exists(), "the next run removes it");
+}
+
+fn is_zombie(process: &Path) -> bool {
+    let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_none_or(|rest| rest.trim_start().starts_with('Z'))
+}
+
+#[test]
+fn every_process_of_a_command_has_a_device_of_its_own() {
+    let port = free_port();
+    let pingpong = format!("ibv_rc_pingpong -g 0 -c -e -n 100 -p {port}");
+    let listening = format!("grep -q :{port:04X}.*0A /proc/net/tcp6 /proc/net/tcp");
+    let script = format!(
+        "{pingpong} & until {listening}; do sleep 0.05; done; {pingpong} 127.0.0.1 && wait $!"
+    );
+    let fabric = fresh_fabric("family");
+    let outcome = finish(&mut run(&["--fabric", &fabric], &["sh", "-c", &script]));
+    assert_eq!(outcome.succeeded().matches("100 iters in").count(), 2);
+}
+
+#[test]
+fn runs_nest() {
+    let inner = [SOFT_MLX5, "run", "--link", "roce", "--", "ibv_devinfo"];
+    let info = finish(&mut run(&[], &inner)).succeeded();
+    assert_eq!(info.matches("hca_id").count(), 1, "{info}");
+    assert!(info.contains("Ethernet"), "{info}");
+}
+
+#[test]
+fn a_fabric_of_the_dead_does_not_matter() {
+    let fabric = fresh_fabric("dead");
+    let options = ["--fabric", &fabric];
+    let port = free_port();
+    let killed = start(&mut run(&options, &["ibv_rc_pingpong", "-p", &port.to_string()]));
+    common::wait_for_listener(port);
+    // SAFETY: our own child.
+    unsafe { libc::kill(killed.pid(), libc::SIGKILL) };
+    assert_eq!(killed.finish().status.signal(), Some(libc::SIGKILL));
+    let lid = |info: String| {
+        let line = info.lines().find(|line| line.contains("port_lid")).unwrap().to_owned();
+        line.split_whitespace().last().unwrap().to_owned()
+    };
+    // The address of the dead is free again, at the latest when its process is gone.
+    wait_until(|| lid(finish(&mut run(&options, &["ibv_devinfo"])).succeeded()) == "1");
+}
+
+#[test]
+fn a_program_that_uses_no_device_notices_nothing() {
+    let script =
+        "cat /proc/self/maps >/dev/null; ls / >/dev/null; echo fine; exec 3>/dev/null; echo x >&3";
+    let outcome = finish(&mut run(&[], &["sh", "-c", script]));
+    assert_eq!(outcome.stderr, "");
+    assert_eq!(outcome.succeeded(), "fine\n");
+}
