@@ -274,53 +274,62 @@ fn post_verbs(
     buffers: &mut impl Iterator<Item = RecvBuffer>,
     unposted: &mut Vec<RecvBuffer>,
 ) -> (usize, Result<(), PostFailure>) {
-    let mut posted = 0;
-    let mut ended = Ok(());
+    let mut chain = Chain { queue, books, unposted, posted: 0 };
     let mut last = None;
-    loop {
-        match buffers.next() {
-            None => break,
-            Some(buffer) if queue.vacant() == 0 => {
-                ended = Err(PostFailure::Full);
-                last = Some(buffer);
-            }
-            Some(buffer) => match books.enter(buffer) {
-                Ok((resident, _)) => queue.add(resident),
-                Err(buffer) => {
-                    ended = Err(PostFailure::Foreign);
-                    last = Some(buffer);
-                }
-            },
-        }
-        if ended.is_err() {
+    let mut ended = Ok(());
+    for buffer in buffers {
+        if chain.queue.vacant() == 0 {
+            (last, ended) = (Some(buffer), Err(PostFailure::Full));
             break;
         }
-        if queue.chain_is_full() {
-            let (more, flushed) = flush(queue, books, unposted);
-            posted += more;
-            if flushed.is_err() {
-                return (posted, flushed);
+        match chain.books.enter(buffer) {
+            Ok((resident, _)) => chain.queue.add(resident),
+            Err(buffer) => {
+                (last, ended) = (Some(buffer), Err(PostFailure::Foreign));
+                break;
+            }
+        }
+        if chain.queue.chain_is_full() {
+            ended = chain.flush();
+            if ended.is_err() {
+                break;
             }
         }
     }
-    let (more, flushed) = flush(queue, books, unposted);
+    let flushed = chain.flush();
+    let posted = chain.posted;
+    drop(chain);
     unposted.extend(last);
-    (posted + more, flushed.and(ended))
+    (posted, flushed.and(ended))
 }
 
-fn flush(
-    queue: &mut VerbsQueue,
-    books: &mut Books,
-    unposted: &mut Vec<RecvBuffer>,
-) -> (usize, Result<(), PostFailure>) {
-    let chained = queue.chained();
-    let mut rejected = Vec::new();
-    let result = queue.flush(books, &mut rejected);
-    let posted = chained - rejected.len();
-    for resident in rejected {
-        books.leave(resident, 0, |buffer| unposted.push(buffer));
+/// Receives collected for one call. Dropping it posts them: what an iterator gave before it panicked is
+/// with the device, as on the direct path.
+struct Chain<'a> {
+    queue: &'a mut VerbsQueue,
+    books: &'a mut Books,
+    unposted: &'a mut Vec<RecvBuffer>,
+    posted: usize,
+}
+
+impl Chain<'_> {
+    fn flush(&mut self) -> Result<(), PostFailure> {
+        let chained = self.queue.chained();
+        let mut rejected = Vec::new();
+        let result = self.queue.flush(self.books, &mut rejected);
+        self.posted += chained - rejected.len();
+        for resident in rejected {
+            self.books.leave(resident, 0, |buffer| self.unposted.push(buffer));
+        }
+        result.map(drop).map_err(verbs_failure)
     }
-    (posted, result.map(drop).map_err(verbs_failure))
+}
+
+impl Drop for Chain<'_> {
+    fn drop(&mut self) {
+        // After a flush that failed nothing is left in the chain.
+        let _ = self.flush();
+    }
 }
 
 fn ring_failure(error: RingError, given: usize) -> PostFailure {
