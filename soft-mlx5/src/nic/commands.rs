@@ -36,6 +36,11 @@ impl Nic {
         self.core.mkeys.create(attr).ok_or(ENOMEM)
     }
 
+    /// Changes what a key stands for, as REREG_MR does: peers that know the key keep their access.
+    pub fn modify_mkey(&mut self, mkey: Mkey, attr: MkeyAttr) -> Result<()> {
+        self.core.mkeys.modify(mkey, attr).then_some(()).ok_or(EINVAL)
+    }
+
     /// Ends a registration: the memory is not touched after this returns.
     pub fn destroy_mkey(&mut self, mkey: Mkey) -> Result<()> {
         self.core.mkeys.destroy(mkey).then_some(()).ok_or(EINVAL)

@@ -42,6 +42,9 @@ pub struct Cq {
     // Both run on without wrapping at the size of the queue; 24 bits of them are the program's indices.
     produced: u32,
     consumed: u32,
+    // Consumer index that follows from a resize: the program has gone past the resize CQE, but says so
+    // in the record only when it polls again.
+    implied: Option<u32>,
     // Producer index behind the last solicited CQE.
     solicited: Option<u32>,
     armed: Option<Arm>,
@@ -77,6 +80,7 @@ impl Cq {
             attr,
             produced: 0,
             consumed: 0,
+            implied: None,
             solicited: None,
             armed: None,
             spent: None,
@@ -121,15 +125,22 @@ impl Cq {
             return false;
         }
         // Only now is the record read: until then the index read last was good enough.
-        let index = self.record.record(CONSUMER_INDEX) & CONSUMER_INDEX_MASK;
-        let unread = self.produced.wrapping_sub(index) & CONSUMER_INDEX_MASK;
+        let unread = self.unread();
         if unread > count {
-            let index = index.to_be_bytes();
-            strict.violation(Rule::ConsumerIndex, Object::Cq(self.number.0), self.produced, &index);
+            let mut bytes = [0; 4];
+            self.record.read(4 * CONSUMER_INDEX, &mut bytes);
+            strict.violation(Rule::ConsumerIndex, Object::Cq(self.number.0), self.produced, &bytes);
             return true;
         }
         self.consumed = self.produced.wrapping_sub(unread);
         unread == count
+    }
+
+    /// CQEs that the program has not taken, as far as it has said.
+    fn unread(&self) -> u32 {
+        let record = self.record.record(CONSUMER_INDEX) & CONSUMER_INDEX_MASK;
+        let index = self.implied.filter(|implied| is_ahead(*implied, record)).unwrap_or(record);
+        self.produced.wrapping_sub(index) & CONSUMER_INDEX_MASK
     }
 
     fn write(&mut self, completion: &Completion) {
@@ -174,6 +185,10 @@ impl Cq {
     /// Ends the old buffer with a resize CQE and goes on in a new one.
     pub fn resize(&mut self, buf: u64, count: u32, strict: &mut Strict) -> Result<()> {
         let new = ring(buf, count, self.attr.cqe_size)?;
+        let unread = self.unread();
+        if unread > count {
+            return Err(Errno(libc::EINVAL));
+        }
         if self.is_full(strict) {
             return Err(Errno(libc::EBUSY));
         }
@@ -182,8 +197,8 @@ impl Cq {
         self.write(&Completion { cqe, front: None });
         self.ring = new;
         (self.attr.buf, self.attr.cqe_count) = (buf, count);
-        // The program has moved what it had not read; how much that is, the record will tell.
-        self.consumed = self.produced.wrapping_sub(count);
+        self.consumed = self.produced.wrapping_sub(unread);
+        self.implied = Some(self.consumed);
         Ok(())
     }
 }
@@ -360,10 +375,11 @@ mod tests {
         assert_eq!(cq.push(&send(9), &mut strict), None);
         let new = Program { ring: new, record: old.record, size: 64, count: 8 };
         assert_eq!(new.cqe(4).unwrap().wqe_counter.get(), 9);
-        // Four were not read; four more fit into eight.
-        for _ in 0..3 {
+        // Four were not read, for the resize CQE does not count; four more fit into eight.
+        for _ in 0..4 {
             assert_eq!(cq.push(&send(0), &mut strict), None);
         }
+        assert_eq!(cq.resize(new.ring.as_ptr() as u64, 4, &mut strict), Err(Errno(libc::EINVAL)));
         assert!(matches!(cq.push(&send(0), &mut strict), Some(Event::CqError(_))));
     }
 }

@@ -112,6 +112,12 @@ impl MkeyTable {
         Some(Mkey(index << 8 | u32::from(variant)))
     }
 
+    /// Changes what a key stands for; `false` when there is no such key.
+    pub fn modify(&mut self, key: Mkey, attr: MkeyAttr) -> bool {
+        let entry = self.table.get_mut(key.0 >> 8).filter(|entry| entry.variant == key.0 as u8);
+        entry.map(|entry| entry.attr = attr).is_some()
+    }
+
     /// Ends a registration; `false` when there was none.
     pub fn destroy(&mut self, key: Mkey) -> bool {
         self.find(key.0).is_some() && self.table.remove(key.0 >> 8).is_some()
@@ -199,6 +205,16 @@ mod tests {
             assert!(keys.check(key.0, PD, 0, 1, 0).is_err());
             keys.destroy(other);
         }
+    }
+
+    #[test]
+    fn a_key_changes_in_place() {
+        let mut keys = MkeyTable::new();
+        let key = keys.create(attr(0x7000, 0, 0x40, 0)).unwrap();
+        assert!(!keys.modify(Mkey(key.0 ^ 1), attr(0x9000, 0, 0x80, 0)));
+        assert!(keys.check(key.0, PD, 0x40, 1, 0).is_err());
+        assert!(keys.modify(key, attr(0x9000, 0, 0x80, 0)));
+        assert_eq!(va(keys.check(key.0, PD, 0x40, 1, 0)), Some(0x9040));
     }
 
     #[test]
