@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE};
 use doorbell::{BufferPool, QpConfig, QueuePair, Receiver, ReceiverConfig};
 
@@ -32,7 +32,7 @@ struct Args {
     #[arg(long)]
     gid_index: Option<u8>,
     /// Connections to open
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
     connections: u32,
     /// Messages to send, on all connections together
     #[arg(long, default_value_t = 100_000)]

@@ -21,7 +21,7 @@ use std::sync::mpsc::{self, Receiver as Channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE, Report};
 use doorbell::{
     BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, RecvBuffer, SrqConfig, SrqId,
@@ -54,8 +54,8 @@ struct Args {
     #[arg(long, default_value_t = Path::Auto)]
     path: Path,
     /// Connections to wait for
-    #[arg(long, default_value_t = 4)]
-    connections: usize,
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u32).range(1..))]
+    connections: u32,
     /// Where to listen
     #[arg(default_value = "0.0.0.0:18515")]
     listen: String,
@@ -111,11 +111,11 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         config = config.gid_index(index);
     }
     let mut connections = Vec::new();
-    while connections.len() < args.connections {
+    for i in 1..=args.connections {
         let (mut stream, peer) = listener.accept()?;
         let mut qp = receiver.create_qp(&config)?;
         qp.connect_over(&mut stream).map_err(|e| format!("{peer}: {e}"))?;
-        println!("connection {} from {peer} on QP {:#x}", connections.len() + 1, qp.qp_num());
+        println!("connection {i} from {peer} on QP {:#x}", qp.qp_num());
         connections.push(Connection { qp, stream, digest: Digest::default(), reported: None });
     }
 
@@ -197,12 +197,11 @@ fn receive(
         }
 
         while let Ok((i, report)) = reports.try_recv() {
-            let report = report.map_err(|e| format!("connection {}: {e}", i + 1))?;
+            let report = report.map_err(|e| format!("connection {}: no report: {e}", i + 1))?;
             connections[i].reported = Some(report);
         }
         let complete = |connection: &Connection| {
-            let received = connection.digest.report().messages;
-            connection.reported.is_some_and(|sent| received >= sent.messages)
+            connection.reported.is_some_and(|sent| connection.digest.messages() >= sent.messages)
         };
         if meter.messages > before {
             progress = Instant::now();

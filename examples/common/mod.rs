@@ -28,6 +28,10 @@ impl Digest {
         self.messages += 1;
     }
 
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
     pub fn report(&self) -> Report {
         Report { messages: self.messages, hash: self.hash.digest() }
     }
