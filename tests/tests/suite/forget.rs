@@ -39,6 +39,57 @@ fn a_forgotten_batch_costs_slots_at_most() {
 }
 
 #[test]
+fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
+    let mut w = Shared::new(31, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    let mut taken = Vec::new();
+    for round in 0..4 {
+        for _ in 0..6 {
+            w.peers.send(0, 40);
+        }
+        w.peers.settle();
+        let mut batch = w.receiver.poll();
+        for _ in 0..round {
+            taken.push(batch.next().unwrap().unwrap().take());
+        }
+        forget(batch);
+        receiving::messages(&mut w.receiver, 6 - round, |message| taken.push(message.take()));
+    }
+    receiving::nothing(&mut w.receiver);
+    // Two owners of one buffer would see the same message.
+    let numbers: Vec<_> = taken.iter().map(|buffer| message::read(buffer).1).collect();
+    assert!(numbers.iter().copied().eq(0..24), "{numbers:?}");
+}
+
+#[test]
+fn the_device_never_writes_to_what_was_taken_after_a_batch_was_forgotten() {
+    let mut w = Shared::new(31, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    for _ in 0..6 {
+        w.peers.send(0, 40);
+    }
+    w.peers.settle();
+    // Two of these are given back to the queue before the third is asked for.
+    let mut batch = w.receiver.poll();
+    for _ in 0..3 {
+        batch.next().unwrap().unwrap();
+    }
+    forget(batch);
+    let mut taken = Vec::new();
+    receiving::messages(&mut w.receiver, 3, |message| taken.push(message.take()));
+    let before: Vec<Vec<u8>> = taken.iter().map(|buffer| buffer.to_vec()).collect();
+    // All slots of the queue come round.
+    for _ in 0..100 {
+        w.peers.send(0, 40);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            let own = taken.iter().any(|buffer| buffer.as_ptr() == message.as_ptr());
+            assert!(!own, "a buffer has two owners");
+        });
+    }
+    assert!(taken.iter().zip(&before).all(|(buffer, before)| **buffer == before[..]));
+}
+
+#[test]
 fn a_forgotten_buffer_is_missing_from_its_pool() {
     let mut w = Single::new(8, 64);
     w.receiver.fill(w.rq, &w.pool);

@@ -1,0 +1,85 @@
+#!/bin/sh
+# Runs in the machine: every test of every binary, each in a process of its own, then the cases.
+#
+# Prints what libtest would. What skips.txt names does not run.
+code=0
+export DOORBELL_DEVICE=rxe0 DOORBELL_PATH=verbs
+FILTER=$(cat /suite/filter)
+
+# Prints the lines of skips.txt for a binary without its name.
+skips() {
+    sed -n "s/^$1  *//p" /suite/skips.txt
+}
+
+selected() {
+    case $1 in
+        *"$FILTER"*) return 0 ;;
+        *) return 1 ;;
+    esac
+}
+
+run_tests() {
+    binary=$1 name=$(basename "$1")
+    "$binary" --list --format terse | sed -n 's/: test$//p' >/tmp/tests
+    all=$(skips "$name" | sed -n 's/^\*  *//p')
+    # What it names should exist.
+    for test in $(skips "$name" | cut -d' ' -f1); do
+        [ "$test" = '*' ] || grep -qxF "$test" /tmp/tests || {
+            echo "test $test ... FAILED: skips.txt names it, $name does not have it"
+            code=1
+        }
+    done
+    set --
+    while read -r test; do
+        selected "$test" || continue
+        reason=${all:-$(skips "$name" | sed -n "s/^$test  *//p")}
+        if [ -n "$reason" ]; then
+            echo "test $test ... ignored, $reason"
+        else
+            set -- "$@" "$test"
+        fi
+    done </tmp/tests
+    [ $# = 0 ] || isolate --limit 60 "$binary" --exact "$@" || code=1
+}
+
+run_cases() {
+    passed=0 failed=0 skipped=0
+    for case in /suite/cases/*.sh; do
+        name=cases::$(basename "$case" .sh)
+        selected "$name" || continue
+        began=$(now)
+        timeout 60 sh "$case" >/tmp/output 2>&1
+        status=$?
+        took=$(($(now) - began))
+        took=$((took / 100)).$(printf %02d $((took % 100)))
+        case $status in
+            0)
+                passed=$((passed + 1))
+                echo "test $name ... ok ($took s)"
+                ;;
+            77)
+                skipped=$((skipped + 1))
+                echo "test $name ... ignored, $(tail -n 1 /tmp/output)"
+                ;;
+            *)
+                failed=$((failed + 1)) code=1
+                echo "test $name ... FAILED ($took s): exit code $status"
+                sed 's/^/    /' /tmp/output
+                ;;
+        esac
+    done
+    [ $failed = 0 ] && word=ok || word=FAILED
+    echo
+    echo "test result: $word. $passed passed; $failed failed; $skipped ignored; 0 measured; 0 filtered out"
+}
+
+# Hundredths of a second since the start.
+now() {
+    sed 's/^\([0-9]*\)\.\([0-9]*\) .*/\1\2/' /proc/uptime
+}
+
+for binary in /suite/tests/*; do
+    run_tests "$binary"
+done
+run_cases
+exit $code
