@@ -147,6 +147,7 @@ impl Receiver {
         if self.vacant(queue) == 0 {
             return fail(PostFailure::Full, buffers);
         }
+        let lens: Vec<_> = buffers.iter().map(|buffer| buffer.len()).collect();
         let mut sges = Vec::with_capacity(buffers.len());
         let resident = match self.books.enter_list(buffers, &mut sges) {
             Ok(resident) => resident,
@@ -157,6 +158,7 @@ impl Receiver {
         if let Err(reason) = posted {
             let mut buffers = Vec::with_capacity(sges.len());
             self.books.leave(resident, 0, |buffer| buffers.push(buffer));
+            buffers.iter_mut().zip(lens).for_each(|(buffer, len)| buffer.set_len(len));
             return fail(reason, buffers);
         }
         Ok(())
@@ -252,6 +254,7 @@ fn post_all(
 ) -> (usize, Result<(), PostFailure>) {
     let mut posted = 0;
     for buffer in buffers {
+        let len = buffer.len() as u32;
         let (resident, sge) = match books.enter(buffer) {
             Ok(entered) => entered,
             Err(buffer) => {
@@ -260,7 +263,7 @@ fn post_all(
             }
         };
         if let Err(error) = post(resident, sge) {
-            books.leave(resident, 0, |buffer| unposted.push(buffer));
+            books.leave(resident, len, |buffer| unposted.push(buffer));
             return (posted, Err(ring_failure(error, 1)));
         }
         posted += 1;
