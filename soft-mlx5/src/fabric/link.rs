@@ -193,9 +193,19 @@ impl Link {
         }
     }
 
-    /// Moves packets out and in at time `now`; `true` when anything moved.
-    pub fn poll(&mut self, now: u64) -> bool {
+    /// Moves out what waits, at time `now`; `true` when anything moved.
+    pub fn flush(&mut self, now: u64) -> bool {
         let mut moved = self.release_held(now);
+        if let Port::Socket(port) = &mut self.port {
+            moved |= port.flush(&mut self.pool);
+            self.pool.truncate(POOL_LIMIT);
+        }
+        moved
+    }
+
+    /// Moves in what has arrived; `true` when anything moved.
+    pub fn poll(&mut self) -> bool {
+        let mut moved = false;
         match &mut self.port {
             Port::Private => {}
             Port::Switch(port) => {
@@ -209,8 +219,6 @@ impl Link {
                 }
             }
             Port::Socket(port) => {
-                moved |= port.flush(&mut self.pool);
-                self.pool.truncate(POOL_LIMIT);
                 let (pool, arrived, drops) = (&mut self.pool, &mut self.arrived, &mut self.drops);
                 let up = self.up;
                 moved |= port.receive(|bytes| {
@@ -232,11 +240,11 @@ impl Link {
     }
 
     /// LIDs of the other devices on the fabric.
-    pub fn peers(&self) -> Vec<u16> {
-        match &self.port {
+    pub fn peers(&mut self, now: u64) -> Vec<u16> {
+        match &mut self.port {
             Port::Private => Vec::new(),
             Port::Switch(port) => port.peers(),
-            Port::Socket(port) => port.peers(),
+            Port::Socket(port) => port.peers(now).to_vec(),
         }
     }
 

@@ -21,6 +21,8 @@ const RECEIVE_BATCH: usize = 8;
 // (answers only) frames are lost.
 const PAUSE_LIMIT: usize = 256;
 const QUEUE_LIMIT: usize = 1024;
+// The list of peers is a file that the kernel makes anew for each reader.
+const PEERS_KNOWN_NS: u64 = 1_000_000;
 
 const _: () = assert!(MAX_FRAME <= MAX_DATAGRAM);
 
@@ -88,6 +90,9 @@ pub(super) struct SocketPort {
     buffers: Box<[[u8; MAX_DATAGRAM]; RECEIVE_BATCH]>,
     sent_to_nobody: u64,
     malformed: u64,
+    // LIDs of the others, and when they were looked up.
+    known: Vec<u16>,
+    known_at: Option<u64>,
 }
 
 impl SocketPort {
@@ -111,6 +116,8 @@ impl SocketPort {
                             .expect("the vector was made with this length"),
                         sent_to_nobody: 0,
                         malformed: 0,
+                        known: Vec::new(),
+                        known_at: None,
                     });
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {}
@@ -220,13 +227,21 @@ impl SocketPort {
         count > 0
     }
 
-    /// LIDs of the other devices that exist at this moment.
-    pub(super) fn peers(&self) -> Vec<u16> {
+    /// LIDs of the other devices, as they were not long before `now`.
+    pub(super) fn peers(&mut self, now: u64) -> &[u16] {
+        if self.known_at.is_none_or(|at| now >= at + PEERS_KNOWN_NS) {
+            self.known_at = Some(now);
+            self.known = self.look_up_peers();
+        }
+        &self.known
+    }
+
+    fn look_up_peers(&self) -> Vec<u16> {
         let prefix = format!("@soft-mlx5/{}/", self.fabric);
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
         let mut lids: Vec<u16> = sockets
             .lines()
-            .filter_map(|line| line.rsplit(' ').next()?.strip_prefix(&prefix)?.parse().ok())
+            .filter_map(|line| line.split_once(&prefix)?.1.parse().ok())
             .filter(|lid| *lid != self.lid)
             .collect();
         lids.sort_unstable();
@@ -327,13 +342,14 @@ mod tests {
     #[test]
     fn lids_are_free_again_when_the_socket_is_gone() {
         let name = fabric("lids");
-        let first = SocketPort::join(&name).unwrap();
+        let mut first = SocketPort::join(&name).unwrap();
         let second = SocketPort::join(&name).unwrap();
         let third = SocketPort::join(&name).unwrap();
         assert_eq!((first.lid(), second.lid(), third.lid()), (1, 2, 3));
-        assert_eq!(first.peers(), [2, 3]);
+        assert_eq!(first.peers(0), [2, 3]);
         drop(second);
-        assert_eq!(first.peers(), [3]);
+        assert_eq!(first.peers(PEERS_KNOWN_NS - 1), [2, 3]);
+        assert_eq!(first.peers(PEERS_KNOWN_NS), [3]);
         assert_eq!(SocketPort::join(&name).unwrap().lid(), 2);
     }
 

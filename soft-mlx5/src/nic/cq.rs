@@ -8,6 +8,10 @@ use super::memory::Span;
 use super::objects::{CqAttr, Cqn, Errno, Event, Result};
 use super::strict::{Object, Rule, Strict};
 
+/// What stands in the arm record before the first arm: no arm has the upper bits set. A first arm may
+/// write the zeros that the program's memory begins with.
+const NEVER_ARMED: u32 = u32::MAX;
+
 const CQE_SIZE: usize = 64;
 // Owner, opcode and the fields that must not be seen before the rest: one store.
 const LAST_WORD: usize = CQE_SIZE - 8;
@@ -73,10 +77,13 @@ impl Cq {
         if attr.dbrec % 8 != 0 {
             return Err(Errno(libc::EINVAL));
         }
+        let ring = ring(attr.buf, attr.cqe_count, attr.cqe_size)?;
+        let record = Span::new(attr.dbrec, 8);
+        record.set_record(ARM, NEVER_ARMED);
         Ok(Self {
             number,
-            ring: ring(attr.buf, attr.cqe_count, attr.cqe_size)?,
-            record: Span::new(attr.dbrec, 8),
+            ring,
+            record,
             attr,
             produced: 0,
             consumed: 0,
@@ -163,6 +170,9 @@ impl Cq {
     /// Looks at the arm record after a CQ doorbell.
     pub fn arm(&mut self) -> Option<Event> {
         let word = self.record.record(ARM);
+        if word == NEVER_ARMED {
+            return None;
+        }
         let arm = Arm::from_word(word.into());
         if self.spent == Some(arm.sequence) {
             return None;
@@ -329,18 +339,22 @@ mod tests {
         let (program, mut cq) = Program::new(8, 64);
         let mut strict = Strict::new(false);
         let event = Some(Event::Completion(Cqn(0x400)));
-        // The first arm writes zeros over zeros.
-        program.arm(ANY);
+        // A doorbell for another CQ of the page.
+        assert_eq!(cq.push(&send(9), &mut strict), None);
+        assert_eq!(cq.arm(), None);
+        program.consume(1);
+        // The first arm writes zeros, as they stood there before the CQ was created.
+        program.arm(Arm { consumer_index: 1, ..ANY });
         assert_eq!(cq.arm(), None);
         assert_eq!(cq.push(&send(0), &mut strict), event);
         assert_eq!(cq.push(&send(1), &mut strict), None);
         // The same sequence number again: its event was raised already.
-        program.arm(Arm { consumer_index: 1, ..ANY });
+        program.arm(Arm { consumer_index: 2, ..ANY });
         assert_eq!(cq.arm(), None);
         // A CQE is there that the program has not taken: at once.
-        program.arm(Arm { sequence: 1, consumer_index: 1, ..ANY });
+        program.arm(Arm { sequence: 1, consumer_index: 2, ..ANY });
         assert_eq!(cq.arm(), event);
-        program.arm(Arm { sequence: 2, consumer_index: 2, ..ANY });
+        program.arm(Arm { sequence: 2, consumer_index: 3, ..ANY });
         assert_eq!(cq.arm(), None);
         assert_eq!(cq.push(&send(2), &mut strict), event);
     }

@@ -128,8 +128,7 @@ impl Span {
         u32::from_be(word.load(Ordering::Acquire))
     }
 
-    /// Sets word `index` of a doorbell record, as a program does.
-    #[cfg(test)]
+    /// Sets word `index` of a doorbell record.
     pub fn set_record(&self, index: usize, value: u32) {
         let addr = self.at(4 * index, 4);
         // SAFETY: inside the span, which the driver vouched for; records are aligned to eight bytes.

@@ -190,10 +190,11 @@ impl Nic {
         self.steps = self.steps.wrapping_add(1);
         self.take_doorbells(false);
         self.run_active();
-        self.core.progress |= self.core.link.poll(self.core.now);
+        self.core.progress |= self.core.link.poll();
         self.receive_packets();
         self.expire_timers();
         self.run_active();
+        self.core.progress |= self.core.link.flush(self.core.now);
         self.fail_users_of_failed_cqs();
         if !self.core.progress || self.steps % ERROR_SCAN_INTERVAL == 0 {
             self.take_doorbells(true);

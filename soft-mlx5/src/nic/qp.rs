@@ -82,7 +82,8 @@ impl Qp {
             state: QpState::Reset,
             access: 0,
             qkey: 0,
-            mtu: 1024,
+            // A datagram is as long as the port allows; connections are told their path's MTU.
+            mtu: MAX_MTU,
             dest_qpn: 0,
             route: None,
             rq: ReceiveQueue::new(attr.rq, record)?,

@@ -213,7 +213,7 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
     let lid = core.link.lid();
     if av.grh.is_some_and(|grh| address::is_multicast_gid(&grh.dgid)) {
         // Who is a member is known to each port alone: all of them get a copy.
-        for dlid in core.link.peers().into_iter().chain([lid]) {
+        for dlid in core.link.peers(core.now).into_iter().chain([lid]) {
             let copy = AddressVector { dlid, ..av };
             if let Some(way) = route(&copy, lid, LinkLayer::InfiniBand) {
                 emit(core, &way);

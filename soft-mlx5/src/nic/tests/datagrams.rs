@@ -24,9 +24,11 @@ struct Setup {
 fn datagram_qp(device: &mut Device, send: &Cq, recv: &Cq) -> Qp {
     let attr = device.qp_attr(Service::Ud, send, recv);
     let qp = device.qp(attr);
-    device.connect(&qp, 0, Qpn(0));
-    let mtu = QpModify { path_mtu: Some(4096), ..QpModify::default() };
-    device.modify(&qp, mtu);
+    let ready = [QpState::Init, QpState::Rtr, QpState::Rts];
+    for state in ready {
+        let change = QpModify { state: Some(state), qkey: Some(QKEY), ..QpModify::default() };
+        device.modify(&qp, change);
+    }
     qp
 }
 

@@ -356,6 +356,12 @@ pub struct Cq {
 }
 
 impl Cq {
+    /// Writes the arm record; the register is left alone.
+    pub fn write_arm(&self, sequence: u32) {
+        let arm = Arm { sequence, solicited_only: false, consumer_index: self.index };
+        self.record.span().set_record(ARM, arm.word().get());
+    }
+
     fn at(&self) -> usize {
         (self.index & (self.count - 1)) as usize * self.size + self.size - 64
     }
