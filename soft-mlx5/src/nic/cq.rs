@@ -395,5 +395,6 @@ mod tests {
         }
         assert_eq!(cq.resize(new.ring.as_ptr() as u64, 4, &mut strict), Err(Errno(libc::EINVAL)));
         assert!(matches!(cq.push(&send(0), &mut strict), Some(Event::CqError(_))));
+        assert_eq!(strict.count(Rule::ConsumerIndex), 0);
     }
 }

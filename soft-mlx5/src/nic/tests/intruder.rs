@@ -62,14 +62,8 @@ impl Setup {
         }
     }
 
-    /// Sends a packet to the queue pair; `fill` appends headers and payload.
-    fn send_from(
-        &mut self,
-        slid: u16,
-        operation: Operation,
-        psn: u32,
-        fill: impl FnOnce(&mut Frame),
-    ) {
+    /// Puts a packet for the queue pair on the wire; `fill` appends headers and payload.
+    fn queue(&self, slid: u16, operation: Operation, psn: u32, fill: impl FnOnce(&mut Frame)) {
         let mut frame = Frame::default();
         let bth = Bth {
             opcode: operation.encode(Service::Rc),
@@ -83,6 +77,16 @@ impl Setup {
         frame.finish();
         frame.seal();
         self.intruder.send(1, frame).unwrap();
+    }
+
+    fn send_from(
+        &mut self,
+        slid: u16,
+        operation: Operation,
+        psn: u32,
+        fill: impl FnOnce(&mut Frame),
+    ) {
+        self.queue(slid, operation, psn, fill);
         self.device.settle();
     }
 
@@ -171,19 +175,80 @@ fn more_reads_than_agreed_are_refused() {
     let mut s = setup();
     let reth = Reth { va: s.memory.addr(), rkey: s.key, length: 4096 };
     for i in 0..3 {
-        let mut frame = Frame::default();
-        let opcode = Operation::ReadRequest.encode(Service::Rc);
-        let bth = Bth { opcode, dest_qpn: s.qp.number.0, psn: PSN + 16 * i, ..Bth::default() };
-        frame.begin(&s.route(2), &bth);
-        frame.push(&reth);
-        frame.finish();
-        frame.seal();
-        s.intruder.send(1, frame).unwrap();
+        s.queue(2, Operation::ReadRequest, PSN + 16 * i, |frame| frame.push(&reth));
     }
     // All three arrive in one step: none of the answers is sent before.
     s.device.settle();
     s.expect_refusal(PSN + 32, NakCode::InvalidRequest);
     assert!(s.device.events().contains(&Event::QpRequestError(s.qp.number)));
+}
+
+#[test]
+fn a_read_repeated_longer_than_it_was_is_not_answered() {
+    let mut s = setup();
+    for (length, answers) in [(10, 1), (10, 1), (700, 0)] {
+        let reth = Reth { va: s.memory.addr(), rkey: s.key, length };
+        s.inject(Operation::ReadRequest, PSN, |frame| frame.push(&reth));
+        assert_eq!(s.answers().len(), answers);
+    }
+}
+
+#[test]
+fn no_more_is_in_flight_than_the_window() {
+    let mut s = setup();
+    let work = Work::send().data(s.memory.addr(), 8192, s.key);
+    for _ in 0..20 {
+        s.device.post(&mut s.qp, &work);
+    }
+    s.device.settle();
+    assert_eq!(s.answers().len(), 256);
+    let ack = Aeth { syndrome: Syndrome::Ack, msn: 3 };
+    s.inject(Operation::Acknowledge, PSN + 99, |frame| frame.push(&ack));
+    assert_eq!(s.answers().len(), 100);
+}
+
+#[test]
+fn a_peer_that_does_not_read_holds_senders_back() {
+    let mut s = setup();
+    let send = s.device.cq(16);
+    let work = Work::send().data(s.memory.addr(), 8192, s.key);
+    let mut qps = Vec::new();
+    for _ in 0..20 {
+        let attr = s.device.qp_attr(Service::Rc, &send, &send);
+        let mut qp = s.device.qp(attr);
+        let path = Path { mtu: MTU as u32, ..Path::default() };
+        s.device.connect_with(&qp, s.intruder.lid(), Qpn(0x99), path);
+        for _ in 0..8 {
+            s.device.post(&mut qp, &work);
+        }
+        qps.push(qp);
+    }
+    s.device.settle();
+    assert_eq!(s.device.nic.drops(), Default::default());
+    let waiting = s.answers().len();
+    assert!((2000..2100).contains(&waiting), "{waiting}");
+    // There is room again: the rest goes without a timeout.
+    let mut total = waiting;
+    for _ in 0..10 {
+        s.device.settle();
+        total += s.answers().len();
+    }
+    assert_eq!(total, 20 * 256);
+}
+
+#[test]
+fn a_refusal_told_many_times_is_one() {
+    let mut s = setup();
+    s.device.post(&mut s.qp, &Work::send());
+    s.device.settle();
+    s.answers();
+    let nak = Aeth { syndrome: Syndrome::Nak(NakCode::SequenceError), msn: 0 };
+    for _ in 0..20 {
+        s.queue(2, Operation::Acknowledge, PSN, |frame| frame.push(&nak));
+    }
+    s.device.settle();
+    assert_eq!(s.answers(), [(Operation::SendOnly, PSN, None)]);
+    assert_eq!(s.device.state(&s.qp), QpState::Rts);
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn arms_of_many_cqs_at_one_register_are_all_seen_and_no_others() {
     }
     for (a, b) in &mut pairs {
         b.post_receive(&[]);
-        device.post(a, &Work::send());
+        device.post(a, &Work::send().flags(CQ_UPDATE | SOLICITED));
     }
     device.settle();
     let armed: Vec<_> = cqs[..4].iter().map(|cq| Event::Completion(cq.number)).collect();
