@@ -186,6 +186,13 @@ impl Qp {
         self.state.store(sys::IBV_QPS_ERR, Ordering::Relaxed);
     }
 
+    /// Has the receives flushed that were posted since the queue pair failed. Other devices do so by
+    /// themselves; Soft-RoCE looks at them when it is told of the failure.
+    pub(crate) fn flush_late_receives(&self) {
+        // It has failed already: nothing depends on the answer.
+        let _ = self.modify_state(QpState::Error);
+    }
+
     /// Changes attributes; when the state is among them it is known from then on.
     pub(super) fn modify(
         &self,

@@ -412,6 +412,7 @@ impl Through<'_> {
         Some(if wc.status == sys::IBV_WC_SUCCESS {
             Found::Message(resident, if facts.written.is_some() { 0 } else { wc.byte_len })
         } else {
+            self.verbs.queues[queue as usize].fail();
             Found::Failed(resident, facts, WcStatus::from_raw(wc.status), wc.vendor_err)
         })
     }

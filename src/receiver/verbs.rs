@@ -9,7 +9,7 @@ use rdma_core_sys as sys;
 use super::resident::{Books, Resident};
 use super::srq::Srq;
 use crate::cq::Cq;
-use crate::qp::Qp;
+use crate::qp::{Qp, QpState};
 
 /// Receives posted with one call.
 const CHAIN: usize = 64;
@@ -113,6 +113,8 @@ impl Verbs {
     /// Forgets completions of a QP that was reset, and puts the slots of an SRQ that they name into its
     /// chain. Those of its own queue are taken back with the rest of it.
     pub(crate) fn purge(&mut self, qp_num: u32) {
+        // What completed before the reset took effect: not every driver drops it.
+        self.fetch_all();
         let queues = &mut self.queues;
         self.polled.waiting.retain(|wc| {
             if wc.qp_num != qp_num {
@@ -173,6 +175,16 @@ impl VerbsQueue {
             return None;
         }
         Some((wr_id as u32, resident))
+    }
+
+    /// A receive failed. Unless the queue is shared, all that is posted to it fails too.
+    pub(crate) fn fail(&self) {
+        if let Object::Rq(qp) = &self.object {
+            if qp.known_state() != QpState::Error {
+                qp.mark_failed();
+                qp.flush_late_receives();
+            }
+        }
     }
 
     /// Gives a completed slot back without its buffer.
@@ -239,6 +251,11 @@ impl VerbsQueue {
         };
         for &slot in &self.chain[..posted] {
             self.slots[slot as usize].posted = true;
+        }
+        if let Object::Rq(qp) = &self.object {
+            if posted > 0 && qp.known_state() == QpState::Error {
+                qp.flush_late_receives();
+            }
         }
         for &slot in &self.chain[posted..] {
             if let Some(resident) = self.slots[slot as usize].resident.take() {
