@@ -70,8 +70,8 @@ rust_parts() {
         timeout 600 rustup target add aarch64-unknown-linux-gnu
     }
     local oldest
-    oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
-    rustup toolchain list | grep -q "^$oldest" || {
+    oldest=$(scripts/oldest-rust.sh)
+    rustup toolchain list | grep -q "^$oldest-" || {
         printf 'setup: installing Rust %s\n' "$oldest"
         timeout 600 rustup toolchain install "$oldest" --profile minimal --no-self-update
     }

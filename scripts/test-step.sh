@@ -51,7 +51,7 @@ case ${1-} in
         RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
         ;;
     oldest)
-        oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+        oldest=$(scripts/oldest-rust.sh)
         cargo "+$oldest" --version >/dev/null 2>&1 ||
             skip "Rust $oldest is not installed and there is no rustup to install it"
         cargo "+$oldest" check --workspace --all-targets --quiet

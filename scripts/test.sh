@@ -28,7 +28,9 @@ for step in "${steps[@]}"; do
     began=$SECONDS
     code=0
     timeout "$limit" scripts/test-step.sh "$step" </dev/null 2>&1 | tee "$log" || code=$?
-    ok=$(total passed) bad=$(total failed) not=$(total ignored)
+    ok=$(total passed) bad=$(total failed)
+    # Tests that are marked as ignored are the business of the tests that run them.
+    not=$(grep -c '^test .* \.\.\. skipped, ' "$log" || true)
     case $code in
         0) verdict=ok ;;
         3) verdict=skipped ;;

@@ -34,8 +34,9 @@ pub fn read(message: &[u8]) -> (u32, u64) {
 }
 
 fn seed(sender: u32, number: u64, len: usize) -> u64 {
-    let mixed = u64::from(sender) << 40 ^ number << 8 ^ len as u64;
-    mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    let mix =
+        |seed: u64, value: u64| (seed ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    mix(mix(mix(0, sender.into()), number), len as u64)
 }
 
 /// Neighbouring bytes differ, and so do the same bytes of neighbouring messages.

@@ -3,6 +3,8 @@
 #
 # Prints what libtest would. What skips.txt names does not run.
 code=0
+# A name in skips.txt can be `*`.
+set -f
 export DOORBELL_DEVICE=rxe0 DOORBELL_PATH=verbs
 FILTER=$(cat /suite/filter)
 
@@ -44,7 +46,8 @@ run_tests() {
 
 run_cases() {
     passed=0 failed=0 skipped=0
-    for case in /suite/cases/*.sh; do
+    for case in $(ls /suite/cases/); do
+        case=/suite/cases/$case
         name=cases::$(basename "$case" .sh)
         selected "$name" || continue
         began=$(now)
@@ -78,8 +81,8 @@ now() {
     sed 's/^\([0-9]*\)\.\([0-9]*\) .*/\1\2/' /proc/uptime
 }
 
-for binary in /suite/tests/*; do
-    run_tests "$binary"
+for binary in $(ls /suite/tests); do
+    run_tests "/suite/tests/$binary"
 done
 run_cases
 exit $code
