@@ -1,7 +1,7 @@
 //! A software mlx5 device: the other side of the queues.
 //!
-//! [`kernel`] plays the uverbs character device and the mlx5 driver behind it, [`nic`] plays the
-//! adapter, [`fabric`] is the wire between devices. The stock libibverbs and libmlx5 of the system
+//! `kernel` plays the uverbs character device and the mlx5 driver behind it, [`nic`] plays the
+//! adapter, `fabric` is the wire between devices. The stock libibverbs and libmlx5 of the system
 //! open the result like a ConnectX-5 and drive it with their own code.
 //!
 //! A test holds a [`Device`] in its hands; the program `soft-mlx5` ([`runner`]) gives one to each

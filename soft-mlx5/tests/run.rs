@@ -78,7 +78,7 @@ fn signals_reach_the_command() {
     wait_until(|| marker.exists());
     fs::remove_file(&marker).unwrap();
     // SAFETY: our own child.
-    unsafe { libc::kill(running.pid(), libc::SIGTERM) };
+    unsafe { libc::kill(running.child.id() as i32, libc::SIGTERM) };
     let outcome = running.finish();
     assert_eq!((outcome.status.code(), outcome.stdout.as_str()), (Some(5), "got it\n"));
 }
@@ -118,7 +118,7 @@ fn a_killed_run_takes_the_command_along_and_is_swept_up() {
     let dir = run_dir(&environment);
     assert!(dir.is_dir());
     // SAFETY: our own child.
-    unsafe { libc::kill(running.pid(), libc::SIGKILL) };
+    unsafe { libc::kill(running.child.id() as i32, libc::SIGKILL) };
     let shell = environment.lines().find_map(|line| line.strip_prefix("PID=")).unwrap();
     let shell = Path::new("/proc").join(shell);
     wait_until(|| !shell.exists() || is_zombie(&shell));
@@ -161,7 +161,7 @@ fn a_fabric_of_the_dead_does_not_matter() {
     let killed = start(&mut run(&options, &["ibv_rc_pingpong", "-p", &port.to_string()]));
     common::wait_for_listener(port);
     // SAFETY: our own child.
-    unsafe { libc::kill(killed.pid(), libc::SIGKILL) };
+    unsafe { libc::kill(killed.child.id() as i32, libc::SIGKILL) };
     assert_eq!(killed.finish().status.signal(), Some(libc::SIGKILL));
     let lid = |info: String| {
         let line = info.lines().find(|line| line.contains("port_lid")).unwrap().to_owned();

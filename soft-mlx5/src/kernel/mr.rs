@@ -96,7 +96,7 @@ const REREG_TRANSLATION: u32 = 1;
 const REREG_PD: u32 = 2;
 const REREG_ACCESS: u32 = 4;
 
-/// REREG_MR: the region gets a new key, the old one dies with what it described.
+/// REREG_MR: the key stays and stands for something else.
 pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
     let core: ReregMr = request.core.input.request()?;
     if core.flags == 0 {
@@ -109,7 +109,7 @@ pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
     if translate && (core.start ^ core.hca_va) & PAGE_MASK != 0 {
         return Err(EINVAL);
     }
-    let (old_key, mut attr, old_pd) = {
+    let (mkey, mut attr, old_pd) = {
         let mr = call.get::<Mr>(core.mr_handle)?;
         (mr.mkey, mr.attr, mr.pd)
     };
@@ -126,15 +126,11 @@ pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
         (attr.va, attr.iova, attr.length) = (core.start, core.hca_va, core.length);
     }
     pin(attr.va, attr.length, attr.access)?;
-    let new_key = call.nic().create_mkey(attr)?;
-    if let Err(error) = call.nic().destroy_mkey(old_key) {
-        let _ = call.nic().destroy_mkey(new_key);
-        return Err(error);
-    }
+    call.nic().modify_mkey(mkey, attr)?;
     call.hold_pd(pd)?;
     call.release_pd(old_pd);
-    *call.get_mut::<Mr>(core.mr_handle)? = Mr { mkey: new_key, attr, pd };
-    request.core.output.respond(&ReregMrResp { lkey: new_key.0, rkey: new_key.0 })
+    *call.get_mut::<Mr>(core.mr_handle)? = Mr { mkey, attr, pd };
+    request.core.output.respond(&ReregMrResp { lkey: mkey.0, rkey: mkey.0 })
 }
 
 impl Call<'_> {

@@ -6,7 +6,7 @@ use super::errno::EBUSY;
 use super::report::{AsyncTarget, Reported, event_type};
 use super::udata::Request;
 use super::{Call, Number};
-use crate::nic::objects::{QpState, Qpn, Result, Service};
+use crate::nic::objects::{Qpn, Result, Service};
 
 /// A queue pair.
 #[derive(Debug)]
@@ -45,10 +45,8 @@ pub struct Uses {
 }
 
 /// Attributes as MODIFY_QP last set them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct QpContext {
-    /// State that the driver last asked for; the device may have left it since.
-    pub state: QpState,
     /// Address vector.
     pub dest: QpDest,
     pub qkey: u32,
@@ -64,27 +62,6 @@ pub struct QpContext {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
-}
-
-impl Default for QpContext {
-    fn default() -> Self {
-        Self {
-            state: QpState::Reset,
-            dest: QpDest::default(),
-            qkey: 0,
-            dest_qpn: 0,
-            access: 0,
-            pkey_index: 0,
-            port: 0,
-            path_mtu: 0,
-            max_rd_atomic: 0,
-            max_dest_rd_atomic: 0,
-            min_rnr_timer: 0,
-            timeout: 0,
-            retry_cnt: 0,
-            rnr_retry: 0,
-        }
-    }
 }
 
 impl Call<'_> {

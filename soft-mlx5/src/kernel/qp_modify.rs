@@ -77,7 +77,12 @@ impl Call<'_> {
         let named =
             if given & mask::CUR_STATE != 0 { Some(state(wanted.cur_qp_state)?) } else { None };
         let target = if given & mask::STATE != 0 { Some(state(wanted.qp_state)?) } else { None };
-        let from = named.unwrap_or(context.state);
+        // The device may have left the state that the driver remembers, and refuses commands for
+        // another one than it is in.
+        let from = self.nic().query_qp(qpn)?.state;
+        if named.is_some_and(|named| named != from) {
+            return Err(EINVAL);
+        }
         let to = target.unwrap_or(from);
         if given & mask::AV != 0 {
             self.check_path(&wanted.dest)?;
@@ -191,7 +196,6 @@ fn remember(context: &mut QpContext, wanted: &ModifyQp, state: QpState) {
         *context = QpContext::default();
         return;
     }
-    context.state = state;
     macro_rules! keep {
         ($($bit:ident $field:ident = $value:expr;)*) => {$(
             if wanted.attr_mask & mask::$bit != 0 {

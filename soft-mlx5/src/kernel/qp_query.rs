@@ -11,9 +11,7 @@ pub fn write_query(call: &mut Call, request: &Request) -> Result<()> {
     let core: QueryQp = request.core.input.request()?;
     let qpn = call.get::<Qp>(core.qp_handle)?.qpn;
     let status = call.nic().query_qp(qpn)?;
-    let qp = call.get_mut::<Qp>(core.qp_handle)?;
-    // The driver keeps the state that it read: the next change starts from there.
-    qp.attr.state = status.state;
+    let qp = call.get::<Qp>(core.qp_handle)?;
     let attr = qp.attr;
     let answer = QueryQpResp {
         dest: attr.dest,

@@ -36,7 +36,7 @@ pub fn run(options: &[&str], command: &[&str]) -> Command {
 
 /// A program at work.
 pub struct Running {
-    child: Child,
+    pub child: Child,
     output: Vec<thread::JoinHandle<String>>,
 }
 
@@ -58,11 +58,6 @@ fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
 }
 
 impl Running {
-    /// Number of the process.
-    pub fn pid(&self) -> i32 {
-        self.child.id() as i32
-    }
-
     /// Waits for the end, but not for ever.
     pub fn finish(mut self) -> Outcome {
         let deadline = Instant::now() + PATIENCE;
