@@ -3,11 +3,12 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo setup test fmt lint doc
+.PHONY: help demo setup test rxe fmt lint doc
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
 	@echo 'make test     installs what is missing and runs the whole test-suite'
+	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
 	@echo 'make lint     format, clippy and documentation, warnings being errors'
@@ -22,6 +23,10 @@ demo:
 
 test: setup
 	@scripts/test.sh
+
+rxe:
+	@scripts/setup.sh build
+	@scripts/rxe/run.sh
 
 fmt:
 	cargo fmt --all

@@ -17,60 +17,20 @@ target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"targe
 cache=$target/rxe
 console=$cache/console.log
 verdict=$cache/verdict.log
+machine=
 
 say() {
     echo "rxe: $*"
 }
 
 skip() {
+    if [ "${CI-}" = true ]; then
+        say "FAILED: cannot run: $*"
+        exit 1
+    fi
     say "skipped: $*"
-    [ "${CI-}" = true ] && exit 1
     exit 3
 }
-
-# Prints the executables that cargo makes of its arguments: those that pass for a test only if the
-# first one is `true`.
-executables() {
-    local test=$1
-    shift
-    timeout 900 cargo "$@" --message-format=json |
-        sed -n "/\"reason\":\"compiler-artifact\".*\"overflow_checks\":[a-z]*,\"test\":$test}/s/.*\"executable\":\"\([^\"]*\)\".*/\1/p"
-}
-
-mkdir -p "$cache"
-exec 9>"$cache/lock"
-flock --wait 300 9 || { say "another run does not end"; exit 1; }
-
-began=$SECONDS
-reason=$(mktemp)
-trap 'rm -f "$reason"' EXIT
-tree=$($here/unpack.sh "$cache" 2> >(tee "$reason" >&2)) || skip "$(tail -n 1 "$reason")"
-
-say "building the tests"
-tests=$(executables true test -p doorbell-tests --tests --no-run)
-programs=$(
-    executables false build -p doorbell-tests --bins
-    executables false build -p doorbell --examples
-)
-
-$here/image.sh "$tree" "$cache/image" <<<"$(sed 's/^/test /' <<<"$tests"; sed 's/^/program /' <<<"$programs")"
-say "ready after $((SECONDS - began)) s, starting the machine"
-
-# The verdict comes through a port of its own: nothing that the kernel says can be taken for it.
-began=$SECONDS
-: >"$console" >"$verdict"
-code=0
-LD_LIBRARY_PATH=$(cat "$tree/libraries") timeout --kill-after=5 "$limit" \
-    "$(PATH=$tree/usr/bin:$PATH command -v qemu-system-x86_64)" \
-    -M q35 -accel tcg,thread=multi -cpu Nehalem -smp 2 -m 512 -nodefaults -no-user-config \
-    -display none -no-reboot -kernel "$tree/vmlinuz" -initrd "$cache/image.cpio" \
-    -append "console=ttyS0 quiet oops=panic panic=-1 rdinit=/init" \
-    -serial "file:$console" -serial "file:$verdict" </dev/null &
-machine=$!
-tail --pid=$machine --lines=+1 --sleep-interval=0.2 --follow "$verdict" | grep --line-buffered -v '^verdict: ' &
-shown=$!
-wait $machine || code=$?
-wait $shown || true
 
 failed() {
     say "the console of the machine:"
@@ -79,11 +39,55 @@ failed() {
     exit 1
 }
 
+# Prints the executables that cargo makes when it is called with the other arguments: test binaries
+# when the first one is true, else programs.
+executables() {
+    local tests=$1
+    shift
+    timeout 900 cargo "$@" --message-format=json |
+        sed -n "/\"reason\":\"compiler-artifact\".*\"overflow_checks\":[a-z]*,\"test\":$tests}/s/.*\"executable\":\"\([^\"]*\)\".*/\1/p"
+}
+
+mkdir -p "$cache"
+exec 9>"$cache/lock"
+flock --wait 300 9 || { say "FAILED: another run does not end"; exit 1; }
+
+began=$SECONDS
+rm -f "$cache/reason"
+tree=$($here/unpack.sh "$cache" 9>&-) || skip "$(cat "$cache/reason" 2>/dev/null || echo 'unpacking failed')"
+
+say "building the tests"
+tests=$(executables true test -p doorbell-tests --tests --no-run)
+programs=$(
+    executables false build -p doorbell-tests --bins
+    executables false build -p doorbell --examples
+)
+$here/image.sh "$tree" "$cache/image" <<<"$(sed 's/^/test /' <<<"$tests"; sed 's/^/program /' <<<"$programs")"
+say "ready after $((SECONDS - began)) s, starting the machine"
+
+# The verdict comes through a port of its own: nothing that the kernel says can be taken for it.
+began=$SECONDS
+: >"$console" >"$verdict"
+trap '[ -z "$machine" ] || kill "$machine" 2>/dev/null || true' EXIT
+LD_LIBRARY_PATH=$(cat "$tree/libraries") timeout --kill-after=5 "$limit" \
+    "$(PATH=$tree/usr/bin:$PATH command -v qemu-system-x86_64)" \
+    -M q35 -accel tcg,thread=multi -cpu Nehalem -smp 2 -m 512 -nodefaults -no-user-config \
+    -display none -no-reboot -kernel "$tree/vmlinuz" -initrd "$cache/image.cpio" \
+    -append "console=ttyS0 quiet oops=panic panic=-1 rdinit=/init" \
+    -serial "file:$console" -serial "file:$verdict" </dev/null 9>&- &
+machine=$!
+tail --pid=$machine --lines=+1 --sleep-interval=0.2 --follow "$verdict" 9>&- |
+    grep --line-buffered -v '^verdict: ' || true
+code=0
+wait $machine || code=$?
+machine=
+
 [ $code != 124 ] || failed "the machine did not end in $limit s"
-[ $code = 0 ] || failed "qemu ended with $code"
+[ $code = 0 ] || failed "QEMU ended with $code"
 ended=$(sed -n 's/^verdict: //p' "$verdict")
 [ -n "$ended" ] || failed "the machine ended without a verdict"
 [ "$ended" = ok ] || failed "$ended"
 passed=$(grep -c '^test .* \.\.\. ok' "$verdict") || failed "no test ran"
-say "$((SECONDS - began)) s in the machine, $(grep -c '^test .* \.\.\. ignored' "$verdict" || true) tests skipped"
+skipped=$(grep -c '^test .* \.\.\. skipped, ' "$verdict") || true
+say "$((SECONDS - began)) s in the machine, $skipped tests skipped for the reasons above"
 say "ok: $passed tests"

@@ -3,8 +3,8 @@
 #
 #   scripts/rxe/unpack.sh CACHE
 #
-# Nothing is installed: QEMU may be in conflict with what is, and a kernel would be one that boots. When
-# it fails, the last line on stderr says why.
+# Nothing is installed: QEMU may be in conflict with what is, and a kernel would be one to boot. When
+# something cannot be had, CACHE/reason says what.
 set -euo pipefail
 
 cache=$1
@@ -15,18 +15,22 @@ say() {
 }
 
 die() {
-    echo "$*" >&2
+    echo "$*" >"$cache/reason"
     exit 1
 }
 
+# Whether a tree has all that the system does not have, now.
 complete() {
-    [ "$(cat "$1/packages" 2>/dev/null)" = "${packages[*]}" ] &&
-        ! PATH=$1/usr/bin:$PATH LD_LIBRARY_PATH=$(cat "$1/libraries") \
-            ldd "$(PATH=$1/usr/bin:$PATH command -v qemu-system-x86_64)" | grep -q 'not found'
+    local path=$1/usr/bin:$1/bin:$1/usr/sbin:$1/sbin:$PATH:/usr/sbin:/sbin program
+    [ "$(cat "$1/packages" 2>/dev/null)" = "${packages[*]}" ] || return
+    for program in qemu-system-x86_64 busybox rdma ibv_devinfo; do
+        program=$(PATH=$path command -v "$program") || return
+        ! LD_LIBRARY_PATH=$(cat "$1/libraries") ldd "$program" 2>/dev/null | grep -q 'not found' || return
+    done
 }
 
 for tree in "$cache"/linux-image-*; do
-    if complete "$tree" 2>/dev/null; then
+    if complete "$tree"; then
         echo "$tree"
         exit
     fi
@@ -46,7 +50,7 @@ archives=$cache/apt/cache/archives
 rm -f "$archives"/*.deb
 
 say "asking for packages"
-timeout 120 apt-get "${apt[@]}" update >&2 || die "apt-get update failed"
+timeout 120 apt-get "${apt[@]}" update >&2 || die "apt-get update failed: is there a network?"
 # Its name changes with each update.
 kernel=$(apt-cache "${apt[@]}" depends linux-image-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p')
 [ -n "$kernel" ] || die "there is no package linux-image-amd64"
