@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::fabric::{Fabric, Faults, LinkLayer, Switch};
 use crate::interpose;
 use crate::kernel::Core;
+use crate::nic::strict::Rule;
 use crate::nic::{Nic, NicConfig};
 use crate::options::Options;
 use crate::registry::{self, Registry, STAND_INS};
@@ -132,6 +133,23 @@ impl Device {
     /// Time of the device since power-up.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.shared.clock().now())
+    }
+
+    /// Takes the link down or up: programs get an asynchronous event.
+    pub fn set_link(&self, up: bool) {
+        let mut core = self.shared.command();
+        core.nic().set_link(up);
+        core.deliver_events();
+    }
+
+    /// Changes what goes wrong on the way out of the port.
+    pub fn set_faults(&self, faults: Faults) {
+        self.shared.command().set_faults(faults);
+    }
+
+    /// How often a rule was broken that an adapter would not report.
+    pub fn violations(&self, rule: Rule) -> u64 {
+        self.shared.command().nic().violations(rule)
     }
 
     /// When the next timer of the device expires, if one runs.

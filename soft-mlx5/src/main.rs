@@ -14,12 +14,9 @@ const UNUSABLE: u8 = 2;
 fn cli() -> Command {
     let run = Command::new("run")
         .about("Run a command; each of its processes finds a ConnectX-5 named mlx5_0")
-        .arg(
-            Arg::new("fabric")
-                .long("fabric")
-                .value_name("NAME")
-                .help("Join a fabric: devices under one name reach each other across processes"),
-        )
+        .arg(Arg::new("fabric").long("fabric").value_name("NAME").help(
+            "Join a fabric: devices under one name reach each other [default: one for this run]",
+        ))
         .arg(
             Arg::new("loss")
                 .long("loss")

@@ -48,11 +48,17 @@ impl Drop for RunDir {
     }
 }
 
-/// A path that no directory has had before; `kind` tells a reader what it is for.
-pub fn fresh_path(kind: &str) -> PathBuf {
+/// A name that no directory has had before; `kind` tells a reader what it is for.
+pub fn fresh_name(kind: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos());
-    // The time, for another process may have our number, after us or in another namespace.
-    base_path().join(format!("{kind}-{}-{now:x}", std::process::id()))
+    // The time, for another process may have our number: after us, in another namespace, or the
+    // program that this process ran before it started another one.
+    format!("{kind}-{}-{now:x}", std::process::id())
+}
+
+/// The path of a [`RunDir`] to be.
+pub fn fresh_path(kind: &str) -> PathBuf {
+    base_path().join(fresh_name(kind))
 }
 
 fn uid() -> u32 {
@@ -67,7 +73,10 @@ fn base_path() -> PathBuf {
 fn base() -> io::Result<PathBuf> {
     let base = base_path();
     match DirBuilder::new().mode(0o700).create(&base) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            let what = format!("cannot make {}: {error}", base.display());
+            return Err(io::Error::new(error.kind(), what));
+        }
         _ => {}
     }
     let found = fs::symlink_metadata(&base)?;

@@ -38,7 +38,8 @@ impl Runner {
         }
     }
 
-    /// Joins a fabric, whose devices reach each other.
+    /// Joins a fabric, whose devices reach each other. Without one the processes of this run have a
+    /// fabric of their own.
     pub fn fabric(mut self, name: impl Into<String>) -> Self {
         self.fabric = Some(name.into());
         self
@@ -83,9 +84,10 @@ impl Runner {
         }
         let library = library()?;
         let dir = RunDir::create(fresh_path("run"))?;
+        let own = || dir.path().file_name().map(|name| name.to_string_lossy().into_owned());
         let options = Options {
             dir: dir.path().into(),
-            fabric: self.fabric.clone(),
+            fabric: self.fabric.clone().or_else(own),
             loss: self.loss,
             seed: self.seed,
             link: self.link,

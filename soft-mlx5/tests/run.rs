@@ -133,15 +133,14 @@ fn is_zombie(process: &Path) -> bool {
 }
 
 #[test]
-fn every_process_of_a_command_has_a_device_of_its_own() {
+fn the_processes_of_a_command_have_a_device_each_and_a_fabric_in_common() {
     let port = free_port();
     let pingpong = format!("ibv_rc_pingpong -g 0 -c -e -n 100 -p {port}");
     let listening = format!("grep -q :{port:04X}.*0A /proc/net/tcp6 /proc/net/tcp");
     let script = format!(
         "{pingpong} & until {listening}; do sleep 0.05; done; {pingpong} 127.0.0.1 && wait $!"
     );
-    let fabric = fresh_fabric("family");
-    let outcome = finish(&mut run(&["--fabric", &fabric], &["sh", "-c", &script]));
+    let outcome = finish(&mut run(&[], &["sh", "-c", &script]));
     assert_eq!(outcome.succeeded().matches("100 iters in").count(), 2);
 }
 

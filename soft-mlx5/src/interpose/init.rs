@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::ACTIVE;
 use crate::device::{self, Environment};
 use crate::options::{self, Options};
-use crate::run_dir::fresh_path;
+use crate::run_dir::{fresh_name, fresh_path};
 
 pub const ANCHORS: [*const c_void; 2] = [(&raw const AT_START).cast(), (&raw const AT_END).cast()];
 
@@ -25,7 +25,7 @@ extern "C" fn at_start() {
     let options = std::env::var(options::VARIABLE).ok();
     let options = options.and_then(|text| Options::decode(&text));
     let root = match &options {
-        Some(options) => options.dir.join(std::process::id().to_string()),
+        Some(options) => options.dir.join(fresh_name("process")),
         None => fresh_path("process"),
     };
     // SAFETY: constructors run on the only thread.

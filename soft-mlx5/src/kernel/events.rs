@@ -106,12 +106,14 @@ impl EventFile {
 pub struct EventFiles {
     slot: u8,
     files: BTreeMap<FileId, EventFile>,
+    // Whether any file has a backlog.
+    pending: bool,
 }
 
 impl EventFiles {
     /// None yet; `slot` is the number of the device in its process.
     pub fn new(slot: u8) -> Self {
-        Self { slot, files: BTreeMap::new() }
+        Self { slot, files: BTreeMap::new(), pending: false }
     }
 
     /// Opens an event file; returns the program's descriptor.
@@ -152,15 +154,19 @@ impl EventFiles {
 
     /// Delivers a completion event; `false` when nobody can read it any more.
     pub fn push_completion(&mut self, id: FileId, cq_handle: u64) -> bool {
-        let file = self.files.get_mut(&id);
-        file.map(|file| file.push(cq_handle.to_bytes())).is_some()
+        self.push(id, cq_handle.to_bytes())
     }
 
     /// Delivers an asynchronous event; `false` when nobody can read it any more.
     pub fn push_async(&mut self, id: FileId, element: u64, event_type: u32) -> bool {
-        let record = AsyncEvent { element, event_type, reserved: 0 };
-        let file = self.files.get_mut(&id);
-        file.map(|file| file.push(record.to_bytes())).is_some()
+        self.push(id, AsyncEvent { element, event_type, reserved: 0 }.to_bytes())
+    }
+
+    fn push(&mut self, id: FileId, record: Vec<u8>) -> bool {
+        let Some(file) = self.files.get_mut(&id) else { return false };
+        file.push(record);
+        self.pending |= !file.backlog.is_empty();
+        true
     }
 
     /// Takes unread completion events of a CQ back; returns how many.
@@ -180,8 +186,9 @@ impl EventFiles {
 
     /// Moves what waits for room into the sockets.
     pub fn flush(&mut self) {
-        for file in self.files.values_mut() {
-            file.flush();
+        if self.pending {
+            self.files.values_mut().for_each(EventFile::flush);
+            self.pending = self.files.values().any(|file| !file.backlog.is_empty());
         }
     }
 

@@ -49,7 +49,7 @@ use report::Routes;
 use uar::UarPages;
 
 use crate::clock::Clock;
-use crate::fabric::LinkLayer;
+use crate::fabric::{Faults, LinkLayer};
 use crate::fd_table;
 use crate::nic::objects::{Cqn, Qpn, Result, Srqn};
 use crate::nic::{Nic, NicConfig};
@@ -108,6 +108,12 @@ impl Core {
     /// The device itself.
     pub fn nic(&mut self) -> &mut Nic {
         &mut self.nic
+    }
+
+    /// Changes what goes wrong on the link.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.lossy = !faults.is_none();
+        self.nic.set_faults(faults);
     }
 
     fn next_id(&mut self) -> FileId {

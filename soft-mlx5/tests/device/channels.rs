@@ -188,6 +188,32 @@ fn an_unread_asynchronous_event_goes_with_its_object() {
 }
 
 #[test]
+fn every_open_context_learns_that_the_link_went_down() {
+    let world = World::stepped();
+    let other = crate::world::open(world.device().name());
+    world.device().set_link(false);
+    for ctx in [world.ctx, other] {
+        let mut event = ibv_async_event::default();
+        let mut port = ibv_port_attr::default();
+        // SAFETY: the context is open and an event is waiting.
+        unsafe {
+            assert_eq!(ibv_get_async_event(ctx, &mut event), 0);
+            assert_eq!(event.event_type, IBV_EVENT_PORT_ERR);
+            assert_eq!(event.element.port_num, 1);
+            ibv_ack_async_event(&mut event);
+            assert_eq!(ibv_query_port(ctx, 1, &mut port), 0);
+            assert_eq!(port.state, IBV_PORT_DOWN);
+        }
+    }
+    world.device().set_link(true);
+    // SAFETY: the context is open.
+    unsafe {
+        assert!(is_readable((*other).async_fd));
+        ibv_close_device(other);
+    }
+}
+
+#[test]
 fn a_queue_outlives_its_channel() {
     let world = World::stepped();
     let channel = world.channel();

@@ -3,6 +3,7 @@
 mod channels;
 mod commands;
 mod descriptors;
+mod fuzz;
 mod lifecycle;
 mod limits;
 mod objects;
