@@ -119,6 +119,14 @@ impl Tree {
         for (name, value) in files {
             write(&device.join(name), &value)?;
         }
+        for (table, entries) in [("gids", limits::GIDS_INFINIBAND), ("pkeys", limits::PKEYS.into())]
+        {
+            let table = device.join("ports/1").join(table);
+            // All empty entries are one file: links are made faster.
+            for index in 2..entries {
+                fs::hard_link(table.join("1"), table.join(index.to_string()))?;
+            }
+        }
         let verbs = self.uverbs(names);
         write(&verbs.join("ibdev"), &names.ibdev)?;
         write(&verbs.join("dev"), dev)?;
@@ -155,14 +163,10 @@ fn port_files(port: &PortAddress, link: LinkLayer) -> Vec<(String, String)> {
         ("sm_lid".into(), if ethernet { "0x0" } else { "0x1" }.into()),
         ("sm_sl".into(), "0".into()),
         ("gids/0".into(), grouped(&port.gid)),
+        ("gids/1".into(), grouped(&[0; 16])),
         ("pkeys/0".into(), format!("{:#06x}", limits::DEFAULT_PKEY)),
+        ("pkeys/1".into(), "0x0000".into()),
     ];
-    for index in 1..limits::GIDS_INFINIBAND {
-        files.push((format!("gids/{index}"), grouped(&[0; 16])));
-    }
-    for index in 1..limits::PKEYS {
-        files.push((format!("pkeys/{index}"), "0x0000".into()));
-    }
     // On InfiniBand the real attribute cannot be read, which means the same as its absence.
     if ethernet {
         files.push(("gid_attrs/types/0".into(), "RoCE v2".into()));
