@@ -127,7 +127,9 @@ fn an_empty_cq_has_nothing_before_the_first_message_and_after_the_last() {
 fn an_srq_is_emptied_and_refilled_time_and_again() {
     let mut w = Shared::new(15, 3, 64);
     let capacity = w.receiver.capacity(w.srq) as usize;
-    assert_eq!(w.receiver.fill(w.srq, &w.pool), capacity);
+    // Exactly as many as can be posted, and none that waits in a spare slot.
+    let buffers: Vec<_> = (0..capacity).map(|_| w.pool.take().unwrap()).collect();
+    assert_eq!(w.receiver.post(w.srq, buffers).unwrap(), capacity);
     let mut expected = [0; 3];
     let mut held = Vec::new();
     for round in 0..60 {
