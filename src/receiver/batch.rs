@@ -37,6 +37,7 @@ impl Receiver {
     /// entries the device can write `n` completions before a batch has ended, and no more.
     #[inline]
     pub fn poll_up_to(&mut self, budget: u32) -> Batch<'_> {
+        self.recover();
         let kind = match &mut self.engine {
             Engine::Direct(direct) => match &mut direct.queues[..] {
                 [Ring::Srq(srq)] => {
@@ -214,6 +215,13 @@ impl<'a, Q: Queue<Data = Resident>> Single<'a, Q> {
     #[inline]
     fn next(&mut self) -> Option<Found> {
         self.recycle();
+        let found = self.find();
+        self.receiving.note();
+        found
+    }
+
+    #[inline]
+    fn find(&mut self) -> Option<Found> {
         loop {
             match self.receiving.next()? {
                 receive::Completion::Message(message) => {
@@ -255,6 +263,7 @@ impl<'a, Q: Queue<Data = Resident>> Single<'a, Q> {
         if let Some(message) = self.pending.take() {
             // SAFETY: the message is of this batch.
             unsafe { self.receiving.take(message) };
+            self.receiving.note();
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mlx5_ring::bitmap;
 use mlx5_ring::cq::{self, CompletionQueue};
 use mlx5_ring::rq::{self, ReceiveQueue};
+use mlx5_ring::slots;
 use mlx5_ring::srq::{self, SharedReceiveQueue};
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
@@ -37,7 +38,22 @@ pub(crate) enum Ring {
 pub(crate) struct DirectSrq {
     pub(crate) ring: SharedReceiveQueue<Resident>,
     pub(crate) object: Arc<Srq>,
+    /// [`fill`](crate::Receiver::fill) has put a buffer into the spare slot: the queue goes on to hold one
+    /// more than can be posted.
+    pub(crate) keeps_spare: bool,
     _books: (Array<u8>, Array<MaybeUninit<Resident>>, Array<u64>),
+}
+
+impl DirectSrq {
+    /// Whether a buffer waits in the spare slot.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.ring.book().state(self.ring.cursor()) == slots::LOADED
+    }
+
+    /// Receives that the queue takes now.
+    pub(crate) fn vacant(&self) -> u32 {
+        self.ring.vacant() + u32::from(self.keeps_spare && !self.has_spare())
+    }
 }
 
 pub(crate) struct DirectRq {
@@ -124,7 +140,7 @@ impl Direct {
         // SAFETY: the layout is libmlx5's, the object keeps it mapped, and the arrays live as long as the
         // ring.
         let ring = unsafe { SharedReceiveQueue::new(layout, storage) }.map_err(layout_error)?;
-        Ok(DirectSrq { ring, object, _books: (states, data, words) })
+        Ok(DirectSrq { ring, object, keeps_spare: false, _books: (states, data, words) })
     }
 
     /// Takes over the receive queue of a QP to which nothing was posted.

@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use mlx5_ring::slots;
+use mlx5_ring::receive;
 use rdma_core_sys::Mlx5dv;
 
 use crate::cq::Cq;
@@ -308,12 +308,8 @@ impl Receiver {
         };
         match &self.engine {
             Engine::Direct(direct) => match &direct.queues[index] {
-                Ring::Srq(srq) => srq.ring.vacant(),
-                Ring::Rq(rq) => {
-                    let book = rq.ring.book();
-                    (0..rq.ring.slots()).filter(|&slot| book.state(slot) == slots::EMPTY).count()
-                        as u32
-                }
+                Ring::Srq(srq) => srq.vacant(),
+                Ring::Rq(rq) => rq.ring.vacant(),
                 Ring::Gone => 0,
             },
             Engine::Verbs(verbs) => verbs.queues[index].vacant(),
@@ -386,9 +382,26 @@ impl Receiver {
             .ok_or(Error::Foreign { what: "the QP", domain: "receiver" })
     }
 
+    /// Ends a batch that was forgotten instead of dropped. Only one of a single queue leaves something to
+    /// end: with several queues every step is complete in itself.
+    #[inline]
+    fn recover(&mut self) {
+        if let Engine::Direct(direct) = &mut self.engine {
+            // SAFETY: batches of `Receiving` are made only while the first queue is the only one.
+            unsafe {
+                match direct.queues.first_mut() {
+                    Some(Ring::Srq(srq)) => receive::recover(&mut direct.cq, &mut srq.ring),
+                    Some(Ring::Rq(rq)) => receive::recover(&mut direct.cq, &mut rq.ring),
+                    Some(Ring::Gone) | None => {}
+                }
+            }
+        }
+    }
+
     /// Drops what the CQ holds of a QP that the device has let go, and takes back the receives posted to
     /// a queue of its own.
     fn forget(&mut self, qp_num: u32, index: usize) {
+        self.recover();
         let books = &mut self.books;
         match &mut self.engine {
             Engine::Direct(direct) => match &mut direct.queues[index] {

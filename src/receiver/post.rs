@@ -5,7 +5,7 @@ use std::fmt;
 use mlx5_ring::rq::PostError as RingError;
 use mlx5_ring::sge::Sge;
 
-use super::direct::Ring;
+use super::direct::{DirectSrq, Ring};
 use super::id::QueueId;
 use super::resident::{Books, Resident};
 use super::verbs::VerbsQueue;
@@ -112,15 +112,19 @@ impl Receiver {
         }
     }
 
-    /// Posts until the queue is full or the pool empty, and returns how many receives that were. On the
-    /// direct path an SRQ is also given a buffer for its spare slot, which lets it recycle without writing
-    /// WQEs.
+    /// Posts until the queue is full or the pool empty, and returns how many receives that were.
+    ///
+    /// On the direct path one slot of an SRQ always stays unposted. `fill` puts a buffer into that one too,
+    /// beyond what it returns, and from then on the queue holds one buffer more than can be posted: with a
+    /// buffer in every slot, it recycles without writing WQEs.
     pub fn fill(&mut self, queue: impl Into<QueueId>, pool: &BufferPool) -> usize {
         let queue = queue.into();
         let mut unposted = Vec::new();
         let (posted, _) =
             self.post_each(queue, &mut std::iter::from_fn(|| pool.take()), &mut unposted);
-        self.load(queue, unposted.pop());
+        if let Some(buffer) = unposted.pop() {
+            self.keep_spare(queue, buffer);
+        }
         posted
     }
 
@@ -203,68 +207,102 @@ impl Receiver {
             return (0, Err(PostFailure::NoQueue));
         };
         let books = &mut self.books;
-        match &mut self.engine {
+        let (posted, result) = match &mut self.engine {
             Engine::Direct(direct) => match &mut direct.queues[index] {
-                Ring::Srq(srq) => {
-                    let mut posting = srq.ring.posting();
-                    // SAFETY: `post_all` passes buffers of ours, owned by the queue from then on.
-                    post_all(books, buffers, unposted, |resident, sge| unsafe {
-                        posting.post(resident, &[sge]).map(drop)
-                    })
-                }
+                Ring::Srq(srq) => post_srq(srq, books, buffers),
                 Ring::Rq(rq) => {
                     let mut posting = rq.ring.posting();
-                    // SAFETY: as above.
-                    post_all(books, buffers, unposted, |resident, sge| unsafe {
-                        posting.post(resident, &[sge]).map(drop)
+                    post_all(books, buffers, |resident, sge| {
+                        // SAFETY: `post_all` passes buffers of ours, owned by the queue from then on.
+                        unsafe { posting.post(resident, &[sge]) }.map(drop)
                     })
                 }
-                Ring::Gone => (0, Err(PostFailure::NoQueue)),
+                Ring::Gone => return (0, Err(PostFailure::NoQueue)),
             },
-            Engine::Verbs(verbs) => post_verbs(&mut verbs.queues[index], books, buffers, unposted),
-        }
+            Engine::Verbs(verbs) => {
+                return post_verbs(&mut verbs.queues[index], books, buffers, unposted);
+            }
+        };
+        let result = result.map_err(|(reason, buffer)| {
+            unposted.push(buffer);
+            reason
+        });
+        (posted, result)
     }
 
-    /// Gives an SRQ that is driven directly a buffer for its spare slot.
-    fn load(&mut self, queue: QueueId, buffer: Option<RecvBuffer>) {
-        let (Some(index), Some(buffer)) = (self.check(queue), buffer) else {
+    /// Puts a buffer into the spare slot of an SRQ that is driven directly. From any other queue it goes
+    /// back to its pool.
+    fn keep_spare(&mut self, queue: QueueId, buffer: RecvBuffer) {
+        let (Some(index), Engine::Direct(direct)) = (self.check(queue), &mut self.engine) else {
             return;
         };
-        let Engine::Direct(direct) = &mut self.engine else {
-            return;
-        };
-        let Ring::Srq(srq) = &mut direct.queues[index] else {
-            return;
-        };
-        let Ok((resident, sge)) = self.books.enter(buffer) else {
-            return;
-        };
-        // SAFETY: a buffer of ours, owned by the queue from now on.
-        if unsafe { srq.ring.load(resident, &[sge]) }.is_err() {
-            self.books.leave(resident, 0, drop);
+        if let Ring::Srq(srq) = &mut direct.queues[index] {
+            srq.keeps_spare = true;
+            load_spare(srq, &mut self.books, buffer).map_or_else(drop, drop);
         }
     }
 }
 
+/// Posts to an SRQ; what does not fit goes into its spare slot, if it keeps one.
+fn post_srq(
+    srq: &mut DirectSrq,
+    books: &mut Books,
+    buffers: &mut impl Iterator<Item = RecvBuffer>,
+) -> (usize, Result<(), Unposted>) {
+    let mut posting = srq.ring.posting();
+    let (posted, result) = post_all(books, buffers, |resident, sge| {
+        // SAFETY: `post_all` passes buffers of ours, owned by the queue from then on.
+        unsafe { posting.post(resident, &[sge]) }.map(drop)
+    });
+    drop(posting);
+    match result {
+        Err((PostFailure::Full, buffer)) if srq.keeps_spare && !srq.has_spare() => {
+            if let Err(buffer) = load_spare(srq, books, buffer) {
+                return (posted, Err((PostFailure::Full, buffer)));
+            }
+            let next = buffers.next().map_or(Ok(()), |buffer| Err((PostFailure::Full, buffer)));
+            (posted + 1, next)
+        }
+        result => (posted, result),
+    }
+}
+
+fn load_spare(
+    srq: &mut DirectSrq,
+    books: &mut Books,
+    buffer: RecvBuffer,
+) -> Result<(), RecvBuffer> {
+    let len = buffer.len() as u32;
+    let (resident, sge) = books.enter(buffer)?;
+    // SAFETY: a buffer of ours, owned by the queue from now on.
+    if unsafe { srq.ring.load(resident, &[sge]) }.is_ok() {
+        return Ok(());
+    }
+    let mut back = None;
+    books.leave(resident, len, |buffer| back = Some(buffer));
+    back.map_or(Ok(()), Err)
+}
+
+/// Why a buffer was not posted, and the buffer.
+type Unposted = (PostFailure, RecvBuffer);
+
 fn post_all(
     books: &mut Books,
     buffers: &mut impl Iterator<Item = RecvBuffer>,
-    unposted: &mut Vec<RecvBuffer>,
     mut post: impl FnMut(Resident, Sge) -> Result<(), RingError>,
-) -> (usize, Result<(), PostFailure>) {
+) -> (usize, Result<(), Unposted>) {
     let mut posted = 0;
     for buffer in buffers {
         let len = buffer.len() as u32;
         let (resident, sge) = match books.enter(buffer) {
             Ok(entered) => entered,
-            Err(buffer) => {
-                unposted.push(buffer);
-                return (posted, Err(PostFailure::Foreign));
-            }
+            Err(buffer) => return (posted, Err((PostFailure::Foreign, buffer))),
         };
         if let Err(error) = post(resident, sge) {
-            books.leave(resident, len, |buffer| unposted.push(buffer));
-            return (posted, Err(ring_failure(error, 1)));
+            let mut back = None;
+            books.leave(resident, len, |buffer| back = Some(buffer));
+            let failed = back.map(|buffer| (ring_failure(error, 1), buffer));
+            return (posted, failed.map_or(Ok(()), Err));
         }
         posted += 1;
     }

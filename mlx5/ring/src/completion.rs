@@ -33,11 +33,6 @@ impl<'a> Cqe<'a> {
         Self { cqe, batch }
     }
 
-    #[inline(always)]
-    pub(crate) const fn position(&self) -> NonNull<u8> {
-        self.cqe
-    }
-
     /// Opcode, format, solicited event and owner.
     #[inline(always)]
     pub fn op_own(&self) -> u8 {

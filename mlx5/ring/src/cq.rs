@@ -10,6 +10,7 @@ use mlx5_wire::dbrec;
 use crate::barrier;
 use crate::completion::Cqe;
 use crate::dbrec::DoorbellRecord;
+use crate::receive::Batch;
 
 /// Where a CQ is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_cq`.
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +53,15 @@ impl Layout {
 pub struct CompletionQueue {
     /// The first CQE proper (for 128-byte CQEs: the second half of the first entry).
     cqes: NonNull<u8>,
-    stride_shift: u32,
+    stride: usize,
+    count: u32,
     mask: u32,
     dbrec: DoorbellRecord,
     /// CQEs taken since creation.
     pub(crate) consumer_index: u32,
+    /// The consumer index that the device knows.
+    pub(crate) published: u32,
+    pub(crate) batch: Batch,
 }
 
 // SAFETY: the queue is polled through `&mut` only.
@@ -86,17 +91,20 @@ impl CompletionQueue {
         Ok(Self {
             // SAFETY: the offset is inside the first entry.
             cqes: unsafe { layout.buf.add(layout.cqe_size as usize - Cqe64::SIZE) },
-            stride_shift: layout.cqe_size.trailing_zeros(),
+            stride: layout.cqe_size as usize,
+            count: layout.cqe_cnt,
             mask: layout.cqe_cnt - 1,
             // SAFETY: forwarded from the caller.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
             consumer_index: 0,
+            published: 0,
+            batch: Batch::new(),
         })
     }
 
     /// Number of CQEs.
     pub const fn capacity(&self) -> u32 {
-        self.mask + 1
+        self.count
     }
 
     /// CQEs taken since creation (wrapping); the lower 24 bits stand in the doorbell record.
@@ -107,24 +115,24 @@ impl CompletionQueue {
     /// Bytes from one CQE to the next: 64 or 128.
     #[inline(always)]
     pub const fn stride(&self) -> usize {
-        1 << self.stride_shift
+        self.stride
     }
 
     /// CQEs from `index` to the end of the buffer.
     #[inline(always)]
     pub(crate) const fn until_wrap(&self, index: u32) -> u32 {
-        self.mask + 1 - (index & self.mask)
+        self.count - (index & self.mask)
     }
 
     /// Owner bit of software's CQEs on the lap of `index`.
     #[inline(always)]
     pub(crate) const fn owner(&self, index: u32) -> u8 {
-        (index & (self.mask + 1) != 0) as u8 & OWNER
+        (index & self.count != 0) as u8 & OWNER
     }
 
     #[inline(always)]
     pub(crate) fn cqe(&self, index: u32) -> NonNull<u8> {
-        let offset = ((index & self.mask) as usize) << self.stride_shift;
+        let offset = (index & self.mask) as usize * self.stride;
         // SAFETY: the index is masked to the buffer.
         unsafe { self.cqes.add(offset) }
     }
@@ -132,13 +140,14 @@ impl CompletionQueue {
     /// Starts a batch; the consumer index is published when it is dropped.
     #[inline(always)]
     pub fn completions(&mut self) -> Completions<'_> {
-        Completions { consumer_index: self.consumer_index, queue: self }
+        Completions { queue: self }
     }
 
     /// Publishes `consumer_index`.
     #[inline(always)]
     pub(crate) fn publish(&mut self, consumer_index: u32) {
         self.consumer_index = consumer_index;
+        self.published = consumer_index;
         barrier::cqe_before_consumer_index();
         self.dbrec.write(dbrec::completion_queue(consumer_index));
     }
@@ -198,11 +207,11 @@ impl CompletionQueue {
     }
 }
 
-/// Walks the CQEs that have arrived; dropping it publishes the consumer index once.
+/// Walks the CQEs that have arrived; dropping it publishes the consumer index once. Forgetting it publishes
+/// nothing, and no CQE is seen twice.
 #[derive(Debug)]
 pub struct Completions<'a> {
     queue: &'a mut CompletionQueue,
-    consumer_index: u32,
 }
 
 impl Completions<'_> {
@@ -210,8 +219,9 @@ impl Completions<'_> {
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the iterator")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Cqe<'_>> {
-        let cqe = self.queue.arrived(self.consumer_index)?;
-        self.consumer_index = self.consumer_index.wrapping_add(1);
+        let index = self.queue.consumer_index;
+        let cqe = self.queue.arrived(index)?;
+        self.queue.consumer_index = index.wrapping_add(1);
         // SAFETY: the CQE is software's until the consumer index is published, which needs `self`.
         Some(unsafe { Cqe::new(cqe, PhantomData) })
     }
@@ -220,8 +230,8 @@ impl Completions<'_> {
 impl Drop for Completions<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.consumer_index != self.queue.consumer_index {
-            self.queue.publish(self.consumer_index);
+        if self.queue.consumer_index != self.queue.published {
+            self.queue.publish(self.queue.consumer_index);
         }
     }
 }

@@ -26,8 +26,12 @@ pub mod bitmap;
 pub mod completion;
 pub mod cq;
 pub mod dbrec;
+mod post;
 pub mod receive;
+mod ring;
 pub mod rq;
 pub mod sge;
 pub mod slots;
 pub mod srq;
+#[cfg(test)]
+mod testing;

@@ -1,30 +1,39 @@
 //! One pass over a completion queue and the receive queue that completes on it: take a message, look at
 //! it, give its slot back.
 //!
-//! The common case is a plain SEND that completes the WQE whose turn it is. Its CQE is known in advance
-//! but for two bits: the last word holds `wqe_counter`, opcode, format and owner, so **one load and one
-//! compare** tell that the CQE has arrived, is a success, needs no further look, and which slot it
-//! completes. Everything else leaves through [`classify`], out of line.
+//! The common case is a plain SEND that completes the WQE whose turn it is. The last word of its CQE is
+//! known in advance but for two fields: it holds `wqe_counter`, opcode, format and owner, so **one load and
+//! one compare** tell that the CQE has arrived, is a success, needs no further look, and which slot it
+//! completes. Everything else leaves through `cold::uncommon`, out of line.
 //!
-//! Giving the buffer back writes no WQE either: with a buffer in each slot, the slot at the cursor already
-//! describes one, so posting it is a change of state and a step of the cursor.
+//! What has become of a slot is written to its state at most. The queue is told of all of them together, at
+//! the end of a *stretch*: slots that follow each other and are expected to complete one after the other.
+
+mod batch;
+mod cold;
+mod inline;
 
 use core::marker::PhantomData;
-use core::mem::offset_of;
+use core::mem::{MaybeUninit, offset_of};
 use core::ptr::NonNull;
 
 use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
-use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
 use crate::barrier;
 use crate::completion::Cqe;
-use crate::cq::{self, CompletionQueue};
+use crate::cq::CompletionQueue;
+use crate::ring::{NEXT, Ring, last_word};
 use crate::rq::ReceiveQueue;
-use crate::slots::{self, Slots};
+use crate::slots;
 use crate::srq::SharedReceiveQueue;
 
-use sealed::Ring;
+use cold::Class;
+
+pub(crate) use batch::Batch;
+use batch::Stretch;
+
+pub use cold::{Outcome, complete, recover};
 
 /// A queue that [`Receiving`] can give slots back to: [`ReceiveQueue`] or [`SharedReceiveQueue`].
 pub trait Queue: Ring {}
@@ -32,149 +41,9 @@ pub trait Queue: Ring {}
 impl<T: Copy> Queue for ReceiveQueue<T> {}
 impl<T: Copy> Queue for SharedReceiveQueue<T> {}
 
-mod sealed {
-    use super::{DataSegment, NonNull, Slots};
-
-    /// What the two kinds of queue do differently. `expected` is the `wqe_counter` of the next completion
-    /// in order, `cursor` the slot of the next WQE; both are kept in registers during a batch.
-    pub trait Ring {
-        type Data: Copy;
-
-        fn book(&self) -> &Slots<Self::Data>;
-        fn expected(&self) -> u16;
-        fn cursor(&self) -> u32;
-        /// Bits of `wqe_counter` that count.
-        fn counter_mask(&self) -> u16;
-        /// Takes the registers back; `posted` WQEs were posted at the cursor meanwhile.
-        fn restore(&mut self, expected: u16, cursor: u32, posted: u32);
-        fn ring(&mut self);
-        fn complete(&mut self, wqe_counter: u16) -> Option<u32>;
-        unsafe fn release(&mut self, slot: u32);
-        unsafe fn recycle(&mut self, slot: u32);
-        fn segments(&self, slot: u32) -> NonNull<DataSegment>;
-        fn max_sge(&self) -> u32;
-    }
-}
-
-impl<T: Copy> Ring for SharedReceiveQueue<T> {
-    type Data = T;
-
-    #[inline(always)]
-    fn book(&self) -> &Slots<T> {
-        &self.slots
-    }
-
-    /// A completion in order extends the run.
-    #[inline(always)]
-    fn expected(&self) -> u16 {
-        self.end as u16
-    }
-
-    #[inline(always)]
-    fn cursor(&self) -> u32 {
-        self.next
-    }
-
-    #[inline(always)]
-    fn counter_mask(&self) -> u16 {
-        self.slots.mask() as u16
-    }
-
-    #[inline(always)]
-    fn restore(&mut self, expected: u16, cursor: u32, posted: u32) {
-        self.end = u32::from(expected);
-        self.next = cursor;
-        self.unrung += posted;
-    }
-
-    #[inline(always)]
-    fn ring(&mut self) {
-        SharedReceiveQueue::ring(self);
-    }
-
-    fn complete(&mut self, wqe_counter: u16) -> Option<u32> {
-        SharedReceiveQueue::complete(self, wqe_counter)
-    }
-
-    unsafe fn release(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
-        unsafe { SharedReceiveQueue::release(self, slot) }
-    }
-
-    unsafe fn recycle(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
-        unsafe { SharedReceiveQueue::recycle(self, slot) }
-    }
-
-    fn segments(&self, slot: u32) -> NonNull<DataSegment> {
-        SharedReceiveQueue::segments(self, slot)
-    }
-
-    fn max_sge(&self) -> u32 {
-        SharedReceiveQueue::max_sge(self)
-    }
-}
-
-impl<T: Copy> Ring for ReceiveQueue<T> {
-    type Data = T;
-
-    #[inline(always)]
-    fn book(&self) -> &Slots<T> {
-        &self.slots
-    }
-
-    #[inline(always)]
-    fn expected(&self) -> u16 {
-        self.tail
-    }
-
-    #[inline(always)]
-    fn cursor(&self) -> u32 {
-        self.head & self.slots.mask()
-    }
-
-    #[inline(always)]
-    fn counter_mask(&self) -> u16 {
-        u16::MAX
-    }
-
-    #[inline(always)]
-    fn restore(&mut self, expected: u16, _cursor: u32, posted: u32) {
-        self.tail = expected;
-        self.head = self.head.wrapping_add(posted);
-    }
-
-    #[inline(always)]
-    fn ring(&mut self) {
-        ReceiveQueue::ring(self);
-    }
-
-    fn complete(&mut self, wqe_counter: u16) -> Option<u32> {
-        ReceiveQueue::complete(self, wqe_counter)
-    }
-
-    unsafe fn release(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
-        unsafe { ReceiveQueue::release(self, slot) }
-    }
-
-    unsafe fn recycle(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
-        unsafe { ReceiveQueue::recycle(self, slot) }
-    }
-
-    fn segments(&self, slot: u32) -> NonNull<DataSegment> {
-        ReceiveQueue::segments(self, slot)
-    }
-
-    fn max_sge(&self) -> u32 {
-        ReceiveQueue::max_sge(self)
-    }
-}
-
-/// Bits of a CQE's last word that the common case compares: `wqe_counter`, opcode, format, owner. The
-/// checksum and the solicited-event bit may be anything.
-const COMPARED: u32 = 0xffff_0000 | (!cqe::SOLICITED_EVENT) as u32;
+/// Bits of the last word that the common case compares. The checksum and the solicited-event bit may be
+/// anything.
+const COMPARED: u32 = last_word(0xffff, !cqe::SOLICITED_EVENT);
 
 /// Opcode and format of the common case: a SEND whose payload is in the posted buffer.
 const COMMON: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
@@ -182,47 +51,28 @@ const COMMON: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false
 /// Takes completions from a CQ and gives slots back to its queue. Dropping it publishes the consumer
 /// index, and rings the doorbell for everything posted meanwhile.
 ///
-/// All that changes with a message stays in this value, and what is out of line takes and returns it by
-/// value: a loop over [`next`](Self::next) and [`recycle`](Self::recycle) runs in registers.
+/// What changes with each message stays in this value, so that a loop over [`next`](Self::next) and
+/// [`recycle`](Self::recycle) runs in registers. What is out of line finds it in [`Batch`].
 pub struct Receiving<'a, Q: Queue> {
     queue: &'a mut Q,
     cq: &'a mut CompletionQueue,
-    slots: Slots<Q::Data>,
-    stride: usize,
-    /// Bits of `expected` that count.
-    wrap: u32,
+    /// The next CQE; while a message is lent, its CQE.
     cqe: NonNull<u8>,
-    /// CQEs that may be taken before the buffer or the budget ends.
-    left: u32,
-    /// Consumer index when `left` is 0.
-    stop: u32,
-    /// CQEs that may be taken after that.
-    budget: u32,
-    turn: Turn,
-}
-
-/// What of the queue changes with each message.
-#[derive(Clone, Copy)]
-struct Turn {
-    /// `wqe_counter`, opcode, format and owner of the common case.
+    /// Its last word, in the common case.
     expected: u32,
-    /// Slot of the next WQE.
-    cursor: u32,
-    /// WQEs posted since the queue was told.
-    posted: u32,
-}
-
-impl Turn {
-    #[inline(always)]
-    fn load<Q: Queue>(queue: &Q, op_own: u32) -> Self {
-        let expected = u32::from(queue.expected()) << 16 | op_own & 0xffff;
-        Self { expected, cursor: queue.cursor(), posted: 0 }
-    }
-
-    #[inline(always)]
-    fn store<Q: Queue>(self, queue: &mut Q) {
-        queue.restore((self.expected >> 16) as u16, self.cursor, self.posted);
-    }
+    /// CQEs of the stretch, as a negative number that counts up to 0.
+    to_go: isize,
+    /// The running slot after the stretch, with its state and data; `to_go` leads back to the slot whose turn
+    /// it is.
+    limit: u32,
+    states: NonNull<u8>,
+    data: NonNull<MaybeUninit<Q::Data>>,
+    /// The CQE has been taken, and its message was not given back yet.
+    lent: bool,
+    /// The `to_go` since which all messages were recycled, and since which all were taken. Each way of giving
+    /// back moves only the other one's, to where `to_go` is: a loop that knows one way moves nothing.
+    recycled_from: isize,
+    taken_from: isize,
 }
 
 /// What came out of the CQ.
@@ -239,8 +89,8 @@ pub enum Completion<T> {
     Stray(Position),
 }
 
-/// A completed receive, to be given back with [`Receiving::recycle`] or [`Receiving::take`]. One that is
-/// not costs its slot.
+/// A completed receive, to be given back with [`Receiving::recycle`] or [`Receiving::take`], in this batch
+/// or a later one. One that is not costs its slot.
 #[derive(Debug)]
 #[must_use = "a slot that is not given back is lost"]
 pub struct Message<T> {
@@ -267,16 +117,20 @@ impl<T> Message<T> {
     }
 }
 
+#[cfg(test)]
+impl<T> Message<T> {
+    /// A message as one that was held.
+    pub(crate) const fn of(data: T, slot: u32) -> Self {
+        Self { data, byte_count: 0, slot, position: Position(NonNull::dangling()) }
+    }
+}
+
 /// Where a CQE of the current batch stands.
 #[derive(Clone, Copy, Debug)]
 pub struct Position(NonNull<u8>);
 
-enum Class {
-    Message,
-    Failed,
-    Other,
-    Stray,
-}
+// SAFETY: an address, which only `Receiving::cqe` reads from.
+unsafe impl Send for Position {}
 
 impl<'a, Q: Queue> Receiving<'a, Q> {
     /// A batch of at most `budget` completions.
@@ -286,17 +140,23 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// holds for as long as their buffers are given back.
     #[inline(always)]
     pub unsafe fn new(cq: &'a mut CompletionQueue, queue: &'a mut Q, budget: u32) -> Self {
+        let start = cq.consumer_index;
+        cq.batch.until = start.wrapping_add(budget);
+        let Stretch { cqe, expected, to_go } = cold::aim(queue, cq, start);
+        let limit = cq.batch.limit;
+        let (states, data) = queue.book().entry(limit);
         Self {
-            slots: queue.book().view(),
-            stride: cq.stride(),
-            wrap: u32::from(queue.counter_mask()) << 16 | 0xffff,
-            cqe: cq.cqe(cq.consumer_index),
-            left: 0,
-            stop: cq.consumer_index,
-            budget,
-            turn: Turn::load(queue, 0),
             queue,
             cq,
+            cqe,
+            expected,
+            to_go,
+            limit,
+            states,
+            data,
+            lent: false,
+            recycled_from: to_go,
+            taken_from: to_go,
         }
     }
 
@@ -307,59 +167,54 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     )]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Completion<Q::Data>> {
-        if self.left == 0 {
-            if self.budget == 0 {
-                return None;
-            }
-            let lap = self.stop;
-            self.left = self.budget.min(self.cq.until_wrap(lap));
-            self.budget -= self.left;
-            self.stop = lap.wrapping_add(self.left);
-            self.cqe = self.cq.cqe(lap);
-            let op_own = COMMON | self.cq.owner(lap);
-            self.turn.expected = self.turn.expected & 0xffff_0000 | u32::from(op_own);
+        if self.lent {
+            self.hold();
         }
-        let cqe = self.cqe;
-        // One aligned load: the device cannot write half of it.
-        // SAFETY: inside the CQ; volatile because the device writes it.
-        let word = u32::from_be(unsafe {
-            cqe.add(offset_of!(Cqe64, wqe_counter)).cast::<u32>().read_volatile()
-        });
-        let slot = (self.turn.expected >> 16) & self.slots.mask();
-        if word & COMPARED == self.turn.expected && self.slots.state(slot) == slots::POSTED {
-            barrier::owner_before_cqe();
-            self.step();
-            return Some(Completion::Message(self.message(cqe, slot)));
-        }
-        if !cq::is_software_owned(word as u8, self.turn.expected as u8 & cqe::OWNER) {
+        if self.to_go == 0 && !self.go_on() {
             return None;
         }
+        // One aligned load: the device cannot write half of it.
+        // SAFETY: inside the CQ; volatile because the device writes it.
+        let word =
+            unsafe { self.cqe.add(offset_of!(Cqe64, wqe_counter)).cast::<u32>().read_volatile() };
+        if word & COMPARED != self.expected || self.state() != slots::POSTED {
+            self.save();
+            match cold::uncommon(self.queue, self.cq) {
+                Class::None => return None,
+                Class::InOrder => {}
+                Class::Message => self.load(),
+                class => {
+                    let position = Position(self.cqe);
+                    self.load();
+                    return Some(match class {
+                        Class::Failed => Completion::Failed(self.failed(position)),
+                        Class::Other => Completion::Other(position),
+                        _ => Completion::Stray(position),
+                    });
+                }
+            }
+        }
         barrier::owner_before_cqe();
-        self.turn.store(self.queue);
-        let (class, slot) = classify(self.queue, cqe, self.stride);
-        self.turn = Turn::load(self.queue, self.turn.expected);
-        self.step();
-        Some(match class {
-            Class::Message => Completion::Message(self.message(cqe, slot)),
-            Class::Failed => Completion::Failed(self.message(cqe, slot)),
-            Class::Other => Completion::Other(Position(cqe)),
-            Class::Stray => Completion::Stray(Position(cqe)),
-        })
+        self.lent = true;
+        // SAFETY: the CQE is software's, and the slot of the stretch was posted.
+        let (byte_count, data) = unsafe {
+            let data = self.data.offset(self.to_go).read().assume_init();
+            (Cqe::new(self.cqe, PhantomData).byte_count(), data)
+        };
+        Some(Completion::Message(Message {
+            data,
+            byte_count,
+            slot: self.slot(),
+            position: Position(self.cqe),
+        }))
     }
 
-    #[inline(always)]
-    fn step(&mut self) {
-        self.left -= 1;
-        // SAFETY: `left` counts the CQEs up to the end of the buffer, so this is at most its end.
-        self.cqe = unsafe { self.cqe.add(self.stride) };
-    }
-
-    #[inline(always)]
-    fn message(&self, cqe: NonNull<u8>, slot: u32) -> Message<Q::Data> {
-        // SAFETY: the CQE is software's; the slot was posted.
-        let (byte_count, data) =
-            unsafe { (Cqe::new(cqe, PhantomData).byte_count(), self.slots.data(slot)) };
-        Message { data, byte_count, slot, position: Position(cqe) }
+    #[cold]
+    fn failed(&self, position: Position) -> Message<Q::Data> {
+        let slot = self.cq.batch.failed;
+        // SAFETY: the slot was posted.
+        let data = unsafe { self.queue.book().data(slot) };
+        Message { data, byte_count: 0, slot, position }
     }
 
     /// The CQE at `position`.
@@ -375,182 +230,138 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// Gives a slot back with its buffer, to be posted again.
     ///
     /// # Safety
-    /// `message` came from this batch, and nobody uses its buffer any more: the contract of posting holds
-    /// again.
+    /// `message` came from this batch or from an earlier one on the same queues that was dropped, the QP
+    /// was not reset since, and nobody uses its buffer any more: the contract of posting holds again.
     #[inline(always)]
     pub unsafe fn recycle(&mut self, message: Message<Q::Data>) {
-        let slot = message.slot;
-        if slot == (self.turn.expected >> 16) & self.slots.mask() {
-            self.slots.set_state(slot, slots::LOADED);
-            let cursor = self.turn.cursor;
-            if self.slots.state(cursor) == slots::LOADED {
-                self.slots.set_state(cursor, slots::POSTED);
-                self.turn.cursor = (cursor + 1) & self.slots.mask();
-                self.turn.posted += 1;
-                self.expect_next();
-                return;
-            }
+        if self.is_lent(message.slot) {
+            self.step();
+            self.taken_from = self.to_go;
+            return;
         }
-        // SAFETY: the slot is completed and given back once.
-        let (expected, cursor) = unsafe { recycle(self.queue, self.turn, slot) };
-        self.turn = Turn { expected, cursor, posted: 0 };
+        self.settle();
+        // SAFETY: the slot has completed and is given back once.
+        unsafe { cold::recycle(self.queue, self.cq, message.slot) };
     }
 
     /// Gives a slot back without its buffer, which is the caller's from now on.
     ///
     /// # Safety
-    /// `message` came from this batch.
+    /// `message` came from this batch or from an earlier one on the same queues that was dropped, and the
+    /// QP was not reset since.
     #[inline(always)]
     pub unsafe fn take(&mut self, message: Message<Q::Data>) -> Q::Data {
-        let slot = message.slot;
-        if slot == (self.turn.expected >> 16) & self.slots.mask() {
-            self.slots.set_state(slot, slots::EMPTY);
-            self.expect_next();
+        if self.is_lent(message.slot) {
+            self.set_state(slots::EMPTY);
+            self.step();
+            self.recycled_from = self.to_go;
         } else {
-            // SAFETY: the slot is completed and given back once.
-            let (expected, cursor) = unsafe { release(self.queue, self.turn, slot) };
-            self.turn = Turn { expected, cursor, posted: 0 };
+            self.settle();
+            // SAFETY: the slot has completed and is given back once.
+            unsafe { cold::release(self.queue, self.cq, message.slot) };
         }
         message.data
     }
 
+    /// Notes in the completion queue how far the batch has come. If it is forgotten and not dropped,
+    /// [`recover`] ends it there; without a note the batch after it would see the same CQEs again.
     #[inline(always)]
-    fn expect_next(&mut self) {
-        self.turn.expected = self.turn.expected.wrapping_add(1 << 16) & self.wrap;
+    pub fn note(&mut self) {
+        let batch = &mut self.cq.batch;
+        batch.stretch.to_go = self.to_go;
+        (batch.recycled_from, batch.taken_from) = (self.recycled_from, self.taken_from);
+        (batch.lent, batch.open) = (self.lent, true);
+    }
+
+    /// The next message was asked for before this one was given back.
+    #[inline(always)]
+    fn hold(&mut self) {
+        self.set_state(slots::HELD);
+        self.step();
+        (self.recycled_from, self.taken_from) = (self.to_go, self.to_go);
+    }
+
+    /// The message that was lent is accounted for: the next slot has its turn.
+    #[inline(always)]
+    fn step(&mut self) {
+        self.lent = false;
+        self.expected = self.expected.wrapping_add(NEXT);
+        // SAFETY: `to_go` counts the CQEs up to the end of the buffer, so this is at most its end.
+        self.cqe = unsafe { self.cqe.add(self.cq.stride()) };
+        self.to_go += 1;
+    }
+
+    /// Whether it is the message of `slot` that is lent.
+    #[inline(always)]
+    const fn is_lent(&self, slot: u32) -> bool {
+        self.lent && slot == self.slot()
+    }
+
+    /// The slot whose turn it is.
+    #[inline(always)]
+    const fn slot(&self) -> u32 {
+        self.limit.wrapping_add(self.to_go as u32)
+    }
+
+    #[inline(always)]
+    fn state(&self) -> u8 {
+        // SAFETY: a slot of the stretch, or the first one of none: below the number of slots.
+        unsafe { self.states.offset(self.to_go).read() }
+    }
+
+    #[inline(always)]
+    fn set_state(&mut self, state: u8) {
+        // SAFETY: as above.
+        unsafe { self.states.offset(self.to_go).write(state) }
+    }
+
+    /// Prepares to tell the queue what has become of the slots so far, and of another one.
+    #[inline(always)]
+    fn settle(&mut self) {
+        if self.lent {
+            self.hold();
+        }
+        self.save();
+        (self.recycled_from, self.taken_from) = (self.to_go, self.to_go);
+    }
+
+    /// Goes on with the next stretch. `false` when the budget is used up.
+    #[inline(always)]
+    fn go_on(&mut self) -> bool {
+        if self.cq.batch.stop == self.cq.batch.until {
+            return false;
+        }
+        self.save();
+        cold::go_on(self.queue, self.cq);
+        self.load();
+        true
+    }
+
+    /// Puts the registers where out-of-line code finds them.
+    #[inline(always)]
+    fn save(&mut self) {
+        let Self { cqe, expected, to_go, recycled_from, taken_from, .. } = *self;
+        let batch = &mut self.cq.batch;
+        batch.stretch = Stretch { cqe, expected, to_go };
+        (batch.recycled_from, batch.taken_from) = (recycled_from, taken_from);
+    }
+
+    /// Takes the registers of a new stretch.
+    #[inline(always)]
+    fn load(&mut self) {
+        let Stretch { cqe, expected, to_go } = self.cq.batch.stretch;
+        (self.cqe, self.expected, self.to_go) = (cqe, expected, to_go);
+        (self.recycled_from, self.taken_from) = (to_go, to_go);
+        self.limit = self.cq.batch.limit;
+        (self.states, self.data) = self.queue.book().entry(self.limit);
     }
 }
 
 impl<Q: Queue> Drop for Receiving<'_, Q> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.turn.store(self.queue);
-        self.queue.ring();
-        let consumer_index = self.stop.wrapping_sub(self.left);
-        if consumer_index != self.cq.consumer_index {
-            self.cq.publish(consumer_index);
-        }
-    }
-}
-
-/// Gives a slot back where the common case does not apply; returns `expected` and the cursor.
-///
-/// # Safety
-/// The contract of `Ring::recycle`.
-#[cold]
-#[inline(never)]
-unsafe fn recycle<Q: Queue>(queue: &mut Q, turn: Turn, slot: u32) -> (u32, u32) {
-    hold(queue, turn, slot);
-    // SAFETY: the caller's contract.
-    unsafe { queue.recycle(slot) }
-    let turn = Turn::load(queue, turn.expected);
-    (turn.expected, turn.cursor)
-}
-
-/// Gives a slot back without its buffer where the common case does not apply; returns `expected` and the
-/// cursor.
-///
-/// # Safety
-/// The contract of `Ring::release`.
-#[cold]
-#[inline(never)]
-unsafe fn release<Q: Queue>(queue: &mut Q, turn: Turn, slot: u32) -> (u32, u32) {
-    hold(queue, turn, slot);
-    // SAFETY: the caller's contract.
-    unsafe { queue.release(slot) }
-    let turn = Turn::load(queue, turn.expected);
-    (turn.expected, turn.cursor)
-}
-
-/// Hands the registers to the queue. In the common case `slot` still counts as posted, or as loaded when
-/// the cursor turned out to have no buffer: its WQE has completed.
-fn hold<Q: Queue>(queue: &mut Q, turn: Turn, slot: u32) {
-    turn.store(queue);
-    queue.book().view().set_state(slot, slots::HELD);
-}
-
-/// Sorts a CQE that is not the common case, completes its WQE, and brings inline data to the buffer.
-#[cold]
-#[inline(never)]
-fn classify<Q: Queue>(queue: &mut Q, cqe: NonNull<u8>, stride: usize) -> (Class, u32) {
-    // SAFETY: `Receiving` passes a CQE that software owns.
-    let cqe = unsafe { Cqe::new(cqe, PhantomData) };
-    let opcode = cqe.opcode();
-    let failed = match opcode {
-        CqeOpcode::ResponderError => true,
-        opcode if opcode.is_responder() => false,
-        CqeOpcode::Unknown(_) => return (Class::Stray, 0),
-        _ => return (Class::Other, 0),
-    };
-    let format = cqe.format();
-    if format == CqeFormat::Compressed || (format == CqeFormat::Inline64 && stride == Cqe64::SIZE) {
-        return (Class::Stray, 0);
-    }
-    let Some(slot) = queue.complete(cqe.wqe_counter()) else {
-        return (Class::Stray, 0);
-    };
-    if failed {
-        return (Class::Failed, slot);
-    }
-    if let Some((payload, capacity)) = cqe.inline_payload(format) {
-        let len = cqe.byte_count().min(capacity);
-        // SAFETY: `payload` is valid for `capacity` bytes; the WQE was posted under the contract that its
-        // addresses are this process's, and it has completed.
-        unsafe { scatter_inline(payload, len, queue.segments(slot), queue.max_sge()) }
-    }
-    (Class::Message, slot)
-}
-
-/// Copies `len` bytes to the buffers of a WQE, as far as they fit.
-///
-/// # Safety
-/// `payload` is valid for `len` bytes, and each segment up to the terminator names writable memory.
-unsafe fn scatter_inline(
-    payload: NonNull<u8>,
-    mut len: u32,
-    segments: NonNull<DataSegment>,
-    max_sge: u32,
-) {
-    let mut from = payload.as_ptr().cast_const();
-    for i in 0..max_sge as usize {
-        // SAFETY: the WQE has `max_sge` segments.
-        let segment = unsafe { segments.add(i).read() };
-        if len == 0 || segment.is_terminator() {
-            return;
-        }
-        let chunk = len.min(segment.byte_count.get());
-        let to = core::ptr::with_exposed_provenance_mut::<u8>(segment.addr.get() as usize);
-        // SAFETY: the caller's contract; a CQE and a posted buffer do not overlap.
-        unsafe { to.copy_from_nonoverlapping(from, chunk as usize) }
-        from = from.wrapping_add(chunk as usize);
-        len -= chunk;
-    }
-}
-
-/// What the CQE of a CQ with many queues means for the queue that its QP number names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// A message is in the buffers of this slot.
-    Message(u32),
-    /// The WQE in this slot failed.
-    Failed(u32),
-    /// Not about a receive.
-    Other,
-    /// It cannot be true, see [`Completion::Stray`].
-    Stray,
-}
-
-/// Completes the WQE that `cqe` names, and brings inline data to its buffers. The slot is the caller's
-/// until it is given back with `release` or `recycle`.
-///
-/// # Safety
-/// `cqe` came from a CQ of entries of `cqe_size` bytes, for this queue; the queue's WQEs were posted under
-/// the contract of posting.
-pub unsafe fn complete<Q: Queue>(queue: &mut Q, cqe: Cqe<'_>, cqe_size: usize) -> Outcome {
-    match classify(queue, cqe.position(), cqe_size) {
-        (Class::Message, slot) => Outcome::Message(slot),
-        (Class::Failed, slot) => Outcome::Failed(slot),
-        (Class::Other, _) => Outcome::Other,
-        (Class::Stray, _) => Outcome::Stray,
+        let Self { to_go, recycled_from, taken_from, lent, .. } = *self;
+        cold::finish(self.queue, self.cq, to_go, recycled_from, taken_from, lent);
     }
 }
 

@@ -1,16 +1,24 @@
 //! Receive queue of one QP: a ring of scatter lists.
+//!
+//! The device takes WQEs by their running index, so the next WQE always goes to slot `head`, and the ring
+//! stands still while that slot is with the device or held by the caller. The empty slots from `head` on
+//! are a *run*: posting inside it is counting. A completion in order whose slot is given back empty extends
+//! the run; slots that became empty otherwise are found when the run is used up, each once per lap.
 
 use core::mem::MaybeUninit;
+use core::num::NonZero;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be32;
-use mlx5_wire::data::DataSegment;
 use mlx5_wire::dbrec;
 
 use crate::barrier;
 use crate::dbrec::DoorbellRecord;
-use crate::sge::{self, Sge};
+use crate::post;
+use crate::ring::{Expected, Ring, Step, last_word};
 use crate::slots::{self, Slots};
+
+pub use crate::post::PostError;
 
 /// Where a receive queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +49,9 @@ impl Layout {
     }
 
     /// Whether [`ReceiveQueue::new`] can take it.
+    ///
+    /// # Errors
+    /// See [`LayoutError`].
     pub const fn check(&self) -> Result<(), LayoutError> {
         // `wqe_counter` has 16 bits and must tell a slot from the same slot one lap later.
         if !self.wqe_cnt.is_power_of_two() || self.wqe_cnt > 1 << 15 {
@@ -62,29 +73,27 @@ pub struct Storage<T> {
     pub data: NonNull<MaybeUninit<T>>,
 }
 
-/// Why a receive was not posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PostError {
-    /// No slot is free.
-    Full,
-    /// More SGEs than a WQE has room for.
-    TooManySges,
-}
+/// Posts to a receive queue; dropping it rings the doorbell once for all WQEs written.
+pub type Posting<'a, T> = post::Posting<'a, ReceiveQueue<T>>;
 
 /// A receive queue; `T` is what the caller wants back with each completion.
 #[derive(Debug)]
 pub struct ReceiveQueue<T> {
     wqes: NonNull<u8>,
-    stride_shift: u32,
-    max_sge: u32,
+    stride: usize,
+    max_sge: NonZero<u32>,
     dbrec: DoorbellRecord,
     /// Running index of the next WQE.
-    pub(crate) head: u32,
+    head: u32,
+    /// Running index after the run of empty slots that starts at `head`; at most one lap ahead.
+    end: u32,
     /// The head that the device knows.
     rung: u32,
-    /// Running index of the next completion, if all stay in order.
-    pub(crate) tail: u16,
-    pub(crate) slots: Slots<T>,
+    /// Running index of the completion that is expected next; not ahead of `head`.
+    tail: u32,
+    /// Slots in state [`slots::LOADED`]. While there are any, the ring stands still.
+    waiting: u32,
+    slots: Slots<T>,
 }
 
 // SAFETY: the queue owns its slots by the contract of `new`.
@@ -102,6 +111,7 @@ impl<T: Copy> ReceiveQueue<T> {
     /// and untouched by others, for as long as the queue exists.
     pub unsafe fn new(layout: Layout, storage: Storage<T>) -> Result<Self, LayoutError> {
         layout.check()?;
+        let max_sge = NonZero::new(layout.max_sge()).ok_or(LayoutError::Stride)?;
         // SAFETY: forwarded from the caller.
         let (dbrec, slots) = unsafe {
             (
@@ -111,24 +121,35 @@ impl<T: Copy> ReceiveQueue<T> {
         };
         Ok(Self {
             wqes: layout.buf,
-            stride_shift: layout.stride.trailing_zeros(),
-            max_sge: layout.max_sge(),
+            stride: layout.stride as usize,
+            max_sge,
             dbrec,
             head: 0,
+            end: layout.wqe_cnt,
             rung: 0,
             tail: 0,
+            waiting: 0,
             slots,
         })
     }
 
     /// WQEs that can be posted at once.
     pub const fn slots(&self) -> u32 {
-        self.slots.mask() + 1
+        self.slots.count()
+    }
+
+    /// WQEs that can be posted now.
+    pub fn vacant(&self) -> u32 {
+        let mut end = self.end;
+        while self.is_empty_at(end) {
+            end = end.wrapping_add(1);
+        }
+        end.wrapping_sub(self.head)
     }
 
     /// SGEs that a WQE has room for.
     pub const fn max_sge(&self) -> u32 {
-        self.max_sge
+        self.max_sge.get()
     }
 
     /// Running index of the next WQE; its lower 16 bits stand in the doorbell record.
@@ -141,83 +162,114 @@ impl<T: Copy> ReceiveQueue<T> {
         &self.slots
     }
 
-    #[inline(always)]
-    pub(crate) fn segments(&self, slot: u32) -> NonNull<DataSegment> {
-        let offset = ((slot & self.slots.mask()) as usize) << self.stride_shift;
-        // SAFETY: the slot is masked to the buffer.
-        unsafe { self.wqes.add(offset).cast() }
+    /// Slot of the next WQE.
+    const fn cursor(&self) -> u32 {
+        self.head & self.slots.mask()
+    }
+
+    /// Whether index `end` is less than a lap ahead of `head`, and its slot empty.
+    fn is_empty_at(&self, end: u32) -> bool {
+        end.wrapping_sub(self.head) < self.slots() && self.slots.state(end) == slots::EMPTY
     }
 
     /// Starts a batch of posts; the doorbell rings when it is dropped.
     #[inline(always)]
     pub fn posting(&mut self) -> Posting<'_, T> {
-        Posting { head: self.head, queue: self }
+        post::Posting::new(self)
     }
 
     /// The completion of WQE `wqe_counter`: its slot, which is the caller's until
     /// [`release`](Self::release) or [`recycle`](Self::recycle). `None` when no such WQE is posted.
     pub fn complete(&mut self, wqe_counter: u16) -> Option<u32> {
-        let slot = u32::from(wqe_counter) & self.slots.mask();
-        // Of the indices that share a slot only the one posted last can complete.
-        let age = (self.head as u16).wrapping_sub(wqe_counter);
-        if age == 0 || u32::from(age) > self.slots() || self.slots.state(slot) != slots::POSTED {
+        if !self.expect(wqe_counter) {
             return None;
         }
+        let slot = u32::from(wqe_counter) & self.slots.mask();
         self.slots.set_state(slot, slots::HELD);
-        self.tail = wqe_counter.wrapping_add(1);
+        self.tail = self.tail.wrapping_add(1);
         Some(slot)
     }
 
-    /// Gives a completed slot back without its buffer.
+    /// Gives a completed slot back without its buffer. Posts a buffer that waited for this slot, for which
+    /// [`ring`](Self::ring) rings.
     ///
     /// # Safety
     /// `slot` came from [`complete`](Self::complete) and was not given back since.
     pub unsafe fn release(&mut self, slot: u32) {
         debug_assert_eq!(self.slots.state(slot), slots::HELD);
-        self.slots.set_state(slot, slots::EMPTY);
+        self.empty(slot);
+        if self.waiting > 0 && slot == self.cursor() {
+            self.post_waiting();
+        }
     }
 
     /// Gives a completed slot back with its buffer, and posts what can be posted, for which
-    /// [`ring`](Self::ring) rings. Nothing, when an earlier slot is still with the device: the buffer then
-    /// follows it.
+    /// [`ring`](Self::ring) rings. Nothing, when the slot at `head` is still with the device or held: the
+    /// buffer then follows it.
     ///
     /// # Safety
     /// As [`release`](Self::release); and the buffer is the device's again, as with [`Posting::post`].
     pub unsafe fn recycle(&mut self, slot: u32) {
-        self.slots.set_state(slot, slots::LOADED);
-        loop {
-            let cursor = self.head & self.slots.mask();
-            match self.slots.state(cursor) {
-                slots::LOADED => {}
-                slots::EMPTY if self.slots.state(slot) == slots::LOADED => {
-                    self.copy_wqe(slot, cursor);
-                    self.slots.set_state(slot, slots::EMPTY);
+        debug_assert_eq!(self.slots.state(slot), slots::HELD);
+        let cursor = self.cursor();
+        if slot == cursor {
+            self.post_cursor();
+            self.post_waiting();
+        } else if self.slots.state(cursor) == slots::EMPTY {
+            self.move_to_cursor(slot);
+        } else {
+            self.slots.set_state(slot, slots::LOADED);
+            self.waiting += 1;
+        }
+    }
+
+    /// The slot has no buffer any more.
+    fn empty(&mut self, slot: u32) {
+        self.slots.set_state(slot, slots::EMPTY);
+        if slot == self.end & self.slots.mask() {
+            self.end = self.end.wrapping_add(1);
+        }
+    }
+
+    /// Posts the WQE at the cursor, which has been written.
+    fn post_cursor(&mut self) {
+        self.slots.set_state(self.head, slots::POSTED);
+        if self.end == self.head {
+            self.end = self.end.wrapping_add(1);
+        }
+        self.head = self.head.wrapping_add(1);
+    }
+
+    /// Posts the buffer of `slot` at the cursor, another slot, which is empty.
+    fn move_to_cursor(&mut self, slot: u32) {
+        // SAFETY: both slots are free and distinct; each has `max_sge` segments. A slot with a buffer has
+        // data.
+        unsafe {
+            let cursor = self.cursor();
+            let (from, to) = (self.segments(slot), self.segments(cursor));
+            from.copy_to_nonoverlapping(to, self.max_sge.get() as usize);
+            let data = self.slots.data(slot);
+            self.slots.set_data_at(cursor as usize, data);
+        }
+        self.post_cursor();
+        self.empty(slot);
+    }
+
+    /// Posts waiting buffers, until there are none or the slot at the cursor is not free.
+    fn post_waiting(&mut self) {
+        while self.waiting > 0 {
+            match self.slots.state(self.head) {
+                slots::LOADED => self.post_cursor(),
+                slots::EMPTY => {
+                    let mut slot = self.head.wrapping_add(1);
+                    while self.slots.state(slot) != slots::LOADED {
+                        slot = slot.wrapping_add(1);
+                    }
+                    self.move_to_cursor(slot & self.slots.mask());
                 }
                 _ => return,
             }
-            self.slots.set_state(cursor, slots::POSTED);
-            self.head = self.head.wrapping_add(1);
-        }
-    }
-
-    /// Posts loaded slots from `head` on; returns the new head.
-    #[cold]
-    #[inline(never)]
-    fn post_loaded(&mut self, mut head: u32) -> u32 {
-        while self.slots.state(head) == slots::LOADED {
-            self.slots.set_state(head, slots::POSTED);
-            head = head.wrapping_add(1);
-        }
-        head
-    }
-
-    fn copy_wqe(&mut self, from: u32, to: u32) {
-        // SAFETY: both slots are free and distinct; each has `max_sge` segments. `from` was posted, so
-        // its data is initialised.
-        unsafe {
-            let (source, target) = (self.segments(from), self.segments(to));
-            source.copy_to_nonoverlapping(target, self.max_sge as usize);
-            self.slots.set_data(to, self.slots.data(from));
+            self.waiting -= 1;
         }
     }
 
@@ -233,72 +285,172 @@ impl<T: Copy> ReceiveQueue<T> {
     }
 
     /// The QP went to RESET, which zeroes both words of its doorbell record: starts over from index 0.
-    /// `f` gets the data of each slot that held a buffer.
+    /// `f` gets the data of each slot that held a buffer. Slots that the caller holds stay held.
     pub fn reset(&mut self, mut f: impl FnMut(T)) {
+        (self.head, self.end, self.rung, self.tail, self.waiting) = (0, 0, 0, 0, 0);
         for slot in 0..self.slots() {
             let state = self.slots.state(slot);
+            if state == slots::HELD {
+                continue;
+            }
             self.slots.set_state(slot, slots::EMPTY);
-            if matches!(state, slots::LOADED | slots::POSTED) {
+            if state != slots::EMPTY {
                 // SAFETY: a loaded or posted slot has data.
                 f(unsafe { self.slots.data(slot) });
             }
         }
-        self.head = 0;
-        self.rung = 0;
-        self.tail = 0;
     }
 }
 
-/// Posts to a receive queue; dropping it rings the doorbell once for all WQEs written.
-#[derive(Debug)]
-pub struct Posting<'a, T: Copy> {
-    queue: &'a mut ReceiveQueue<T>,
-    head: u32,
-}
+impl<T: Copy> Ring for ReceiveQueue<T> {
+    type Data = T;
+    const LEAD: usize = 0;
 
-impl<T: Copy> Posting<'_, T> {
-    /// Posts one receive and returns its running index, whose lower 16 bits are the `wqe_counter` of its
-    /// completion.
-    ///
-    /// # Errors
-    /// [`PostError::Full`] or [`PostError::TooManySges`]; nothing was written then, and the WQEs posted
-    /// before stay posted.
-    ///
-    /// # Safety
-    /// Each SGE names memory that its `lkey` covers and that nobody reads or writes until the WQE has
-    /// completed or the QP is reset or destroyed. When the QP has scatter-to-CQE on, each `addr` is also
-    /// where this process sees that memory.
     #[inline(always)]
-    pub unsafe fn post(&mut self, data: T, sges: &[Sge]) -> Result<u32, PostError> {
-        if sges.len() > self.queue.max_sge as usize {
-            return Err(PostError::TooManySges);
+    fn book(&self) -> &Slots<T> {
+        &self.slots
+    }
+
+    #[inline(always)]
+    fn max_sge(&self) -> NonZero<u32> {
+        self.max_sge
+    }
+
+    #[inline(always)]
+    fn wqe(&self, slot: u32) -> NonNull<u8> {
+        // SAFETY: a running slot is inside the buffer or at its end.
+        unsafe { self.wqes.add(slot as usize * self.stride) }
+    }
+
+    #[inline(always)]
+    fn stride(&self) -> usize {
+        self.stride
+    }
+
+    #[inline(always)]
+    fn span(&self) -> (u32, u32) {
+        let slot = self.cursor();
+        let limit = slot + self.end.wrapping_sub(self.head);
+        (slot, limit.min(self.slots()))
+    }
+
+    #[inline(always)]
+    fn commit(&mut self, upto: u32) {
+        let from = self.cursor();
+        if upto != from {
+            // SAFETY: `upto` is a running slot after the cursor.
+            unsafe { self.slots.set_states(from, upto, slots::POSTED) }
+            self.head = self.head.wrapping_add(upto - from);
         }
-        if self.queue.slots.state(self.head) != slots::EMPTY {
-            self.head = self.queue.post_loaded(self.head);
-            if self.queue.slots.state(self.head) != slots::EMPTY {
-                return Err(PostError::Full);
+    }
+
+    fn step(&mut self, upto: u32) -> Step {
+        self.commit(upto);
+        if self.end == self.head {
+            while self.is_empty_at(self.end) {
+                self.end = self.end.wrapping_add(1);
             }
         }
-        let index = self.head;
-        // SAFETY: the slot is free and the doorbell has not been rung; the length was checked.
-        unsafe { sge::scatter(self.queue.segments(index), self.queue.max_sge, sges) }
-        self.queue.slots.set_data(index, data);
-        self.queue.slots.set_state(index, slots::POSTED);
-        self.head = index.wrapping_add(1);
-        Ok(index)
+        let (slot, limit) = self.span();
+        if slot == limit {
+            return Step { slot: Step::FULL, next: slot, limit };
+        }
+        Step { slot, next: slot + 1, limit }
     }
 
-    /// WQEs written so far, which the doorbell will cover.
-    pub const fn posted(&self) -> u32 {
-        self.head.wrapping_sub(self.queue.head)
-    }
-}
-
-impl<T: Copy> Drop for Posting<'_, T> {
     #[inline(always)]
-    fn drop(&mut self) {
-        self.queue.head = self.head;
-        self.queue.ring();
+    fn posted(&self) -> u32 {
+        self.head
+    }
+
+    #[inline(always)]
+    fn index(&self, slot: u32) -> u32 {
+        self.head.wrapping_add(slot - self.cursor())
+    }
+
+    #[inline(always)]
+    fn expected(&self) -> Expected {
+        let slot = self.tail & self.slots.mask();
+        // With out-of-order placement the tail can fall more than a lap behind.
+        let outstanding = self.head.wrapping_sub(self.tail);
+        if outstanding.wrapping_sub(1) > self.slots.mask() {
+            return Expected::none(slot);
+        }
+        let count = outstanding.min(self.slots.until_block_end(slot));
+        Expected { slot, word: last_word(self.tail as u16, 0), count }
+    }
+
+    fn expect(&mut self, wqe_counter: u16) -> bool {
+        // Of the indices that share a slot only the one posted last can complete.
+        let age = u32::from((self.head as u16).wrapping_sub(wqe_counter));
+        if age.wrapping_sub(1) > self.slots.mask()
+            || self.slots.state(wqe_counter.into()) != slots::POSTED
+        {
+            return false;
+        }
+        self.tail = self.head.wrapping_sub(age);
+        true
+    }
+
+    #[inline(always)]
+    fn settle(&mut self, count: u32, recycled: bool, taken: bool) -> bool {
+        if count == 0 {
+            return true;
+        }
+        // The run ends one lap after them.
+        if self.end.wrapping_sub(self.tail) != self.slots() || self.waiting > 0 {
+            return false;
+        }
+        if recycled && self.end == self.head {
+            // Each slot is where the next WQE goes when it is given back, and has that WQE already.
+            self.head = self.head.wrapping_add(count);
+        } else if !taken {
+            return false;
+        }
+        // They extend the run.
+        self.end = self.end.wrapping_add(count);
+        self.tail = self.tail.wrapping_add(count);
+        true
+    }
+
+    fn settle_each(&mut self, count: u32) {
+        let from = self.tail & self.slots.mask();
+        self.tail = self.tail.wrapping_add(count);
+        for slot in from..from + count {
+            let state = self.slots.state(slot);
+            self.slots.set_state(slot, slots::HELD);
+            // SAFETY: the slot has completed, and is given back here.
+            unsafe {
+                match state {
+                    slots::POSTED => self.recycle(slot),
+                    slots::EMPTY => self.release(slot),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, wqe_counter: u16) -> Option<u32> {
+        ReceiveQueue::complete(self, wqe_counter)
+    }
+
+    unsafe fn release(&mut self, slot: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { ReceiveQueue::release(self, slot) }
+    }
+
+    unsafe fn recycle(&mut self, slot: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { ReceiveQueue::recycle(self, slot) }
+    }
+
+    fn hold(&mut self, slot: u32) {
+        self.slots.set_state(slot, slots::HELD);
+    }
+
+    #[inline(always)]
+    fn ring(&mut self) {
+        ReceiveQueue::ring(self);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use core::ptr::NonNull;
 
+use mlx5_wire::be::Be64;
 use mlx5_wire::data::DataSegment;
 
 /// A piece of registered memory (`struct ibv_sge`).
@@ -9,7 +10,8 @@ use mlx5_wire::data::DataSegment;
 pub struct Sge {
     /// First byte, as its memory region names it.
     pub addr: u64,
-    /// Bytes.
+    /// Bytes. An entry of length 0 is left out, as libmlx5 does on a receive queue: a segment that says 0
+    /// can mean 2 GiB.
     pub length: u32,
     /// Local key of the memory region.
     pub lkey: u32,
@@ -22,16 +24,35 @@ pub struct Sge {
 /// now, and `sges.len() <= capacity`.
 #[inline(always)]
 pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges: &[Sge]) {
-    let mut segment = segments.as_ptr();
+    let mut segment = segments;
+    let mut written = 0;
     for sge in sges {
-        // SAFETY: fewer than `capacity` segments have been written; the slot is software's.
-        unsafe {
-            segment.write(DataSegment::new(sge.addr, sge.length, sge.lkey));
-            segment = segment.add(1);
+        if sge.length != 0 {
+            // SAFETY: fewer than `capacity` segments have been written.
+            unsafe {
+                write(segment, DataSegment::new(sge.addr, sge.length, sge.lkey));
+                segment = segment.add(1);
+            }
+            written += 1;
         }
     }
-    if (sges.len() as u32) < capacity {
+    if written < capacity {
         // SAFETY: as above, and one segment is left.
-        unsafe { segment.write(DataSegment::TERMINATOR) }
+        unsafe { write(segment, DataSegment::TERMINATOR) }
+    }
+}
+
+/// Writes a segment with two stores.
+///
+/// # Safety
+/// `segment` is aligned to 16 bytes and writable.
+#[inline(always)]
+unsafe fn write(segment: NonNull<DataSegment>, value: DataSegment) {
+    let words = value.to_words();
+    let to = segment.cast::<Be64>();
+    // SAFETY: two words of eight bytes, by the contract.
+    unsafe {
+        to.write_volatile(words[0]);
+        to.add(1).write_volatile(words[1]);
     }
 }

@@ -4,7 +4,7 @@
 //! pays a dependent load from memory it shares with the device for each post. Here every slot is linked
 //! to its successor once; free slots form *runs*, and inside a run the next slot is the next number.
 //!
-//! - A completion in order extends the current run by one.
+//! - A slot given back in order extends the current run by one.
 //! - One out of order is remembered in a [`Bitmap`].
 //! - When the current run is down to its last slot, that slot's link is turned to the next run of the
 //!   bitmap, and the slot is marked so that its completion turns the link back.
@@ -12,21 +12,28 @@
 //! Two rules keep the device's view of the list whole. The last slot of the run, the one that the last
 //! posted WQE links to, stays unposted: its own link is not decided yet. And no link of a posted WQE is
 //! ever written.
+//!
+//! So one slot is always free, and a buffer can wait in it, the *spare*: then there is a buffer in every
+//! slot, and giving back the oldest one in order posts the spare's WQE, which is already written, and makes
+//! the oldest the new spare. A buffer waits only while no other slot is free.
 
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, offset_of};
+use core::num::NonZero;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::{Be16, Be32};
-use mlx5_wire::data::DataSegment;
 use mlx5_wire::dbrec;
 use mlx5_wire::next::NextSegment;
 
 use crate::barrier;
 use crate::bitmap::{self, Bitmap};
 use crate::dbrec::DoorbellRecord;
-use crate::rq::PostError;
+use crate::post;
+use crate::ring::{Expected, Ring, Step, last_word};
 use crate::sge::{self, Sge};
 use crate::slots::{self, Slots};
+
+pub use crate::post::PostError;
 
 /// Where an SRQ is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_srq`.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +73,9 @@ impl Layout {
     }
 
     /// Whether [`SharedReceiveQueue::new`] can take it.
+    ///
+    /// # Errors
+    /// See [`LayoutError`].
     pub const fn check(&self) -> Result<(), LayoutError> {
         if self.head != 0 {
             return Err(LayoutError::NotFresh);
@@ -92,22 +102,27 @@ pub struct Storage<T> {
     pub bitmap: NonNull<u64>,
 }
 
+/// Posts to an SRQ; dropping it rings the doorbell once for all WQEs written.
+pub type Posting<'a, T> = post::Posting<'a, SharedReceiveQueue<T>>;
+
 /// A shared receive queue; `T` is what the caller wants back with each completion.
 #[derive(Debug)]
 pub struct SharedReceiveQueue<T> {
     wqes: NonNull<u8>,
-    stride_shift: u32,
-    max_sge: u32,
+    stride: usize,
+    max_sge: NonZero<u32>,
     dbrec: DoorbellRecord,
-    /// WQEs handed over since creation.
-    counter: u32,
-    /// WQEs posted and not rung for yet.
-    pub(crate) unrung: u32,
+    /// WQEs posted since creation.
+    posted: u32,
+    /// Those that the device knows.
+    rung: u32,
     /// First slot of the current run: where the next WQE goes, and where the last posted one links to.
-    pub(crate) next: u32,
+    next: u32,
     /// The slot after the current run.
-    pub(crate) end: u32,
-    pub(crate) slots: Slots<T>,
+    end: u32,
+    /// The slot that is expected to complete next.
+    expected: u32,
+    slots: Slots<T>,
     /// Free slots outside the current run.
     scattered: Bitmap,
 }
@@ -127,6 +142,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// long as the queue exists.
     pub unsafe fn new(layout: Layout, storage: Storage<T>) -> Result<Self, LayoutError> {
         layout.check()?;
+        let max_sge = NonZero::new(layout.max_sge()).ok_or(LayoutError::Stride)?;
         let count = layout.slots();
         // SAFETY: forwarded from the caller.
         let (dbrec, slots, scattered) = unsafe {
@@ -138,25 +154,26 @@ impl<T: Copy> SharedReceiveQueue<T> {
         };
         let mut queue = Self {
             wqes: layout.buf,
-            stride_shift: layout.stride.trailing_zeros(),
-            max_sge: layout.max_sge(),
+            stride: layout.stride as usize,
+            max_sge,
             dbrec,
-            counter: 0,
-            unrung: 0,
+            posted: 0,
+            rung: 0,
             next: 0,
             end: 0,
+            expected: 0,
             slots,
             scattered,
         };
         for slot in 0..count {
-            queue.link(slot, (slot + 1) & queue.slots.mask());
+            queue.set_link(slot, queue.after(slot));
         }
         Ok(queue)
     }
 
     /// Slots; one fewer can be posted.
     pub const fn slots(&self) -> u32 {
-        self.slots.mask() + 1
+        self.slots.count()
     }
 
     /// WQEs that can be posted now.
@@ -169,12 +186,12 @@ impl<T: Copy> SharedReceiveQueue<T> {
 
     /// SGEs that a WQE has room for.
     pub const fn max_sge(&self) -> u32 {
-        self.max_sge
+        self.max_sge.get()
     }
 
     /// Running count of WQEs handed over; its lower 16 bits stand in the doorbell record.
     pub const fn counter(&self) -> u32 {
-        self.counter
+        self.rung
     }
 
     /// What software remembers of the slots.
@@ -188,105 +205,55 @@ impl<T: Copy> SharedReceiveQueue<T> {
         self.next
     }
 
-    #[inline(always)]
-    fn wqe(&self, slot: u32) -> NonNull<u8> {
-        let offset = (slot as usize) << self.stride_shift;
-        // SAFETY: every slot number in this file is masked or checked against the slot count.
-        unsafe { self.wqes.add(offset) }
+    const fn after(&self, slot: u32) -> u32 {
+        (slot + 1) & self.slots.mask()
     }
 
-    #[inline(always)]
-    pub(crate) fn segments(&self, slot: u32) -> NonNull<DataSegment> {
-        // SAFETY: a WQE starts with a next segment of 16 bytes, and the stride is at least 32.
-        unsafe { self.wqe(slot).add(NextSegment::SIZE).cast() }
+    /// Whether a buffer waits at the cursor.
+    fn has_spare(&self) -> bool {
+        self.slots.state(self.next) == slots::LOADED
     }
 
-    fn link(&mut self, slot: u32, to: u32) {
-        let link = self
-            .wqe(slot)
-            .as_ptr()
-            .wrapping_add(core::mem::offset_of!(NextSegment, next_wqe_index));
-        // SAFETY: inside the WQE, aligned to two bytes; the slot is not posted, so the device does not
-        // read it.
-        unsafe { link.cast::<Be16>().write_volatile(Be16::new(to as u16)) }
+    fn set_link(&mut self, slot: u32, to: u32) {
+        // SAFETY: inside the WQE and aligned to two bytes; the slot is not posted, so the device does not read
+        // it.
+        unsafe {
+            let link = self.wqe(slot).add(offset_of!(NextSegment, next_wqe_index));
+            link.cast::<Be16>().write_volatile(Be16::new(to as u16));
+        }
     }
 
     /// Starts a batch of posts; the doorbell rings when it is dropped.
     #[inline(always)]
     pub fn posting(&mut self) -> Posting<'_, T> {
-        Posting { next: self.next, posted: 0, queue: self }
-    }
-
-    /// The run is down to `slot`: finds where its link leads. Returns that slot, and the state that
-    /// `slot` has once posted.
-    #[cold]
-    #[inline(never)]
-    fn turn(&mut self, slot: u32) -> Option<(u32, u8)> {
-        if self.scattered.is_empty() {
-            return None;
-        }
-        let mask = self.slots.mask();
-        let natural = (slot + 1) & mask;
-        // SAFETY: masked slot numbers; the set is not empty.
-        unsafe {
-            let absorbed = self.scattered.take_run(natural);
-            if absorbed > 0 {
-                self.end = (natural + absorbed) & mask;
-                return Some((natural, slots::POSTED));
-            }
-            let start = self.scattered.next(natural);
-            let run = self.scattered.take_run(start);
-            self.end = (start + run) & mask;
-            self.link(slot, start);
-            Some((start, slots::POSTED_TURNED))
-        }
-    }
-
-    /// Posts the WQE at the cursor, which has been written.
-    #[inline(always)]
-    fn advance(&mut self, slot: u32) -> Option<u32> {
-        let after = (slot + 1) & self.slots.mask();
-        if after != self.end {
-            self.slots.set_state(slot, slots::POSTED);
-            return Some(after);
-        }
-        let (next, state) = self.turn(slot)?;
-        self.slots.set_state(slot, state);
-        Some(next)
+        post::Posting::new(self)
     }
 
     /// The completion of WQE `wqe_counter`: its slot, which is the caller's until
     /// [`release`](Self::release) or [`recycle`](Self::recycle). `None` when no such WQE is posted.
     pub fn complete(&mut self, wqe_counter: u16) -> Option<u32> {
-        let slot = u32::from(wqe_counter);
-        if slot > self.slots.mask() {
+        if !self.expect(wqe_counter) {
             return None;
         }
-        match self.slots.state(slot) {
-            slots::POSTED => {}
-            slots::POSTED_TURNED => self.restore(slot),
-            _ => return None,
-        }
+        let slot = u32::from(wqe_counter);
         self.slots.set_state(slot, slots::HELD);
+        self.expected = self.after(slot);
         Some(slot)
     }
 
-    fn restore(&mut self, slot: u32) {
-        self.link(slot, (slot + 1) & self.slots.mask());
-    }
-
-    /// Gives a completed slot back without its buffer.
+    /// Gives a completed slot back without its buffer. Posts the spare, for which [`ring`](Self::ring)
+    /// rings.
     ///
     /// # Safety
     /// `slot` came from [`complete`](Self::complete) and was not given back since.
     pub unsafe fn release(&mut self, slot: u32) {
         debug_assert_eq!(self.slots.state(slot), slots::HELD);
         self.slots.set_state(slot, slots::EMPTY);
-        if slot == self.end {
-            self.end = (slot + 1) & self.slots.mask();
-        } else {
-            // SAFETY: a completed slot is in range and not free.
-            unsafe { self.scattered.insert(slot) }
+        let spare = self.has_spare();
+        // SAFETY: the caller's contract.
+        unsafe { self.free(slot) }
+        if spare {
+            self.post_cursor();
         }
     }
 
@@ -297,103 +264,123 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// As [`release`](Self::release); and the buffer is the device's again, as with
     /// [`Posting::post`].
     pub unsafe fn recycle(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
-        unsafe { self.release(slot) }
-        let cursor = self.next;
-        if self.slots.state(cursor) == slots::LOADED {
+        debug_assert_eq!(self.slots.state(slot), slots::HELD);
+        if self.has_spare() {
             self.slots.set_state(slot, slots::LOADED);
         } else {
-            self.copy_wqe(slot, cursor);
+            self.copy_to_cursor(slot);
+            self.slots.set_state(slot, slots::EMPTY);
         }
-        // The slot just released is free beside the cursor, so there is a successor.
-        if let Some(next) = self.advance(cursor) {
-            self.next = next;
-            self.unrung += 1;
+        // SAFETY: the caller's contract.
+        unsafe { self.free(slot) }
+        self.post_cursor();
+    }
+
+    /// # Safety
+    /// `slot` is in range and not free.
+    unsafe fn free(&mut self, slot: u32) {
+        if slot == self.end {
+            self.end = self.after(slot);
+        } else {
+            // SAFETY: the caller's contract.
+            unsafe { self.scattered.insert(slot) }
         }
     }
 
-    fn copy_wqe(&mut self, from: u32, to: u32) {
-        // SAFETY: both slots are free and distinct; each has `max_sge` segments. `from` was posted, so
-        // its data is initialised.
+    fn copy_to_cursor(&mut self, slot: u32) {
+        // SAFETY: both slots are software's and distinct; each has `max_sge` segments. A completed slot has
+        // data.
         unsafe {
-            let (source, target) = (self.segments(from), self.segments(to));
-            source.copy_to_nonoverlapping(target, self.max_sge as usize);
-            self.slots.set_data(to, self.slots.data(from));
+            let (from, to) = (self.segments(slot), self.segments(self.next));
+            from.copy_to_nonoverlapping(to, self.max_sge.get() as usize);
+            let data = self.slots.data(slot);
+            self.slots.set_data_at(self.next as usize, data);
         }
     }
 
-    /// Writes a WQE into the cursor slot without posting it: the queue then recycles without writing
-    /// WQEs, because every slot has a buffer of its own.
+    /// Posts the WQE at the cursor, which has been written. There is another free slot.
+    fn post_cursor(&mut self) {
+        let slot = self.next;
+        let after = self.after(slot);
+        if after != self.end {
+            self.slots.set_state(slot, slots::POSTED);
+            self.next = after;
+        } else {
+            self.turn(slot);
+        }
+        self.posted = self.posted.wrapping_add(1);
+    }
+
+    /// The run is down to `slot`, which is posted now: decides where its link leads, to a free slot outside
+    /// the run.
+    fn turn(&mut self, slot: u32) {
+        let natural = self.after(slot);
+        // SAFETY: slot numbers in range; the set is not empty.
+        unsafe {
+            let absorbed = self.scattered.take_run(natural);
+            if absorbed > 0 {
+                self.slots.set_state(slot, slots::POSTED);
+                self.next = natural;
+                self.end = (natural + absorbed) & self.slots.mask();
+            } else {
+                let start = self.scattered.next(natural);
+                let run = self.scattered.take_run(start);
+                self.set_link(slot, start);
+                self.slots.set_state(slot, slots::POSTED_TURNED);
+                self.next = start;
+                self.end = (start + run) & self.slots.mask();
+            }
+        }
+    }
+
+    /// Posts a receive, and rings for it; or, when all slots but the last one are taken, leaves it there to
+    /// be posted as soon as a slot is given back. With a buffer in every slot, giving back in order writes
+    /// no WQE. Returns the slot.
     ///
     /// # Errors
-    /// [`PostError::Full`] when the cursor slot has a buffer already, [`PostError::TooManySges`].
+    /// [`PostError::Full`] when a buffer waits in the last slot already, [`PostError::TooManySges`].
     ///
     /// # Safety
-    /// As [`Posting::post`]: the slot is posted when a completion makes room.
+    /// As [`Posting::post`].
     pub unsafe fn load(&mut self, data: T, sges: &[Sge]) -> Result<u32, PostError> {
-        if sges.len() > self.max_sge as usize {
+        if self.vacant() > 0 {
+            // SAFETY: the caller's contract.
+            return unsafe { self.posting().post(data, sges) };
+        }
+        if sges.len() > self.max_sge.get() as usize {
             return Err(PostError::TooManySges);
         }
-        let slot = self.next;
-        if self.slots.state(slot) == slots::LOADED {
+        if self.has_spare() {
             return Err(PostError::Full);
         }
+        let slot = self.next;
         // SAFETY: the cursor slot is free; the length was checked.
-        unsafe { sge::scatter(self.segments(slot), self.max_sge, sges) }
-        self.slots.set_data(slot, data);
+        unsafe {
+            sge::scatter(self.segments(slot), self.max_sge.get(), sges);
+            self.slots.set_data_at(slot as usize, data);
+        }
         self.slots.set_state(slot, slots::LOADED);
         Ok(slot)
-    }
-
-    /// Posts loaded slots from `next` on, then a new WQE into the first empty one. When the loaded slot
-    /// takes the last place, the new WQE is loaded in its stead. Returns the cursor, how many WQEs were
-    /// posted, and what became of the new one.
-    #[cold]
-    #[inline(never)]
-    fn post_behind_loaded(
-        &mut self,
-        mut next: u32,
-        data: T,
-        sges: &[Sge],
-    ) -> (u32, u32, Result<u32, PostError>) {
-        let mut posted = 0;
-        while self.slots.state(next) == slots::LOADED {
-            match self.advance(next) {
-                Some(after) => next = after,
-                None => return (next, posted, Err(PostError::Full)),
-            }
-            posted += 1;
-        }
-        let slot = next;
-        // SAFETY: the slot is empty and not posted; the caller checked the length.
-        unsafe { sge::scatter(self.segments(slot), self.max_sge, sges) }
-        self.slots.set_data(slot, data);
-        self.slots.set_state(slot, slots::LOADED);
-        if let Some(after) = self.advance(slot) {
-            next = after;
-            posted += 1;
-        }
-        (next, posted, Ok(slot))
     }
 
     /// Hands the WQEs posted since the last doorbell to the device.
     #[inline(always)]
     pub fn ring(&mut self) {
-        if self.unrung == 0 {
+        if self.rung == self.posted {
             return;
         }
-        self.counter = self.counter.wrapping_add(self.unrung);
-        self.unrung = 0;
+        self.rung = self.posted;
         barrier::wqe_before_doorbell_record();
-        self.dbrec.write(dbrec::work_queue(self.counter));
+        self.dbrec.write(dbrec::work_queue(self.posted));
     }
 
-    /// Takes back every slot: the SRQ was destroyed. `f` gets the data of each slot that held a buffer.
+    /// Takes back every slot that the caller does not hold: the SRQ was destroyed. `f` gets the data of
+    /// each slot that had a buffer. Nothing must be posted any more.
     pub fn drain(&mut self, mut f: impl FnMut(T)) {
         for slot in 0..self.slots() {
             let state = self.slots.state(slot);
-            self.slots.set_state(slot, slots::EMPTY);
             if matches!(state, slots::LOADED | slots::POSTED | slots::POSTED_TURNED) {
+                self.slots.set_state(slot, slots::EMPTY);
                 // SAFETY: a loaded or posted slot has data.
                 f(unsafe { self.slots.data(slot) });
             }
@@ -401,76 +388,162 @@ impl<T: Copy> SharedReceiveQueue<T> {
     }
 }
 
-/// Posts to an SRQ; dropping it rings the doorbell once for all WQEs written.
-#[derive(Debug)]
-pub struct Posting<'a, T: Copy> {
-    queue: &'a mut SharedReceiveQueue<T>,
-    next: u32,
-    posted: u32,
-}
+impl<T: Copy> Ring for SharedReceiveQueue<T> {
+    type Data = T;
+    const LEAD: usize = NextSegment::SIZE;
 
-impl<T: Copy> Posting<'_, T> {
-    /// Posts one receive and returns its slot, which is also the `wqe_counter` of its completion.
-    ///
-    /// # Errors
-    /// [`PostError::Full`] or [`PostError::TooManySges`]; nothing was written then, and the WQEs posted
-    /// before stay posted.
-    ///
-    /// # Safety
-    /// Each SGE names memory that its `lkey` covers and that nobody reads or writes until the WQE has
-    /// completed or the SRQ is destroyed. When a QP of this SRQ has scatter-to-CQE on, each `addr` is
-    /// also where this process sees that memory.
     #[inline(always)]
-    pub unsafe fn post(&mut self, data: T, sges: &[Sge]) -> Result<u32, PostError> {
-        if sges.len() > self.queue.max_sge as usize {
-            return Err(PostError::TooManySges);
-        }
-        let slot = self.next;
-        if self.queue.slots.state(slot) != slots::EMPTY {
-            let (next, posted, result) = self.queue.post_behind_loaded(self.next, data, sges);
-            self.next = next;
-            self.posted += posted;
-            return result;
-        }
-        let Some(next) = self.queue.advance(slot) else {
-            return Err(PostError::Full);
-        };
-        // SAFETY: the slot was free and the doorbell has not been rung; the length was checked.
-        unsafe { sge::scatter(self.queue.segments(slot), self.queue.max_sge, sges) }
-        self.queue.slots.set_data(slot, data);
-        self.next = next;
-        self.posted += 1;
-        Ok(slot)
+    fn book(&self) -> &Slots<T> {
+        &self.slots
     }
 
-    /// Posts the cursor slot as it stands, when it is loaded. Returns whether it was.
-    pub fn post_loaded(&mut self) -> bool {
-        let slot = self.next;
-        if self.queue.slots.state(slot) != slots::LOADED {
-            return false;
-        }
-        match self.queue.advance(slot) {
-            Some(next) => {
-                self.next = next;
-                self.posted += 1;
-                true
-            }
-            None => false,
+    #[inline(always)]
+    fn max_sge(&self) -> NonZero<u32> {
+        self.max_sge
+    }
+
+    #[inline(always)]
+    fn wqe(&self, slot: u32) -> NonNull<u8> {
+        // SAFETY: a running slot is inside the buffer or at its end.
+        unsafe { self.wqes.add(slot as usize * self.stride) }
+    }
+
+    #[inline(always)]
+    fn stride(&self) -> usize {
+        self.stride
+    }
+
+    #[inline(always)]
+    fn span(&self) -> (u32, u32) {
+        let last = self.end.wrapping_sub(1) & self.slots.mask();
+        (self.next, if last >= self.next { last } else { self.slots() })
+    }
+
+    #[inline(always)]
+    fn commit(&mut self, upto: u32) {
+        let from = self.next;
+        if upto != from {
+            // SAFETY: `upto` is a running slot after the cursor.
+            unsafe { self.slots.set_states(from, upto, slots::POSTED) }
+            self.next = upto & self.slots.mask();
+            self.posted = self.posted.wrapping_add(upto - from);
         }
     }
 
-    /// WQEs written so far, which the doorbell will cover.
-    pub const fn posted(&self) -> u32 {
+    fn step(&mut self, upto: u32) -> Step {
+        self.commit(upto);
+        let (slot, limit) = self.span();
+        if slot != limit {
+            return Step { slot, next: slot + 1, limit };
+        }
+        if self.scattered.is_empty() {
+            return Step { slot: Step::FULL, next: slot, limit };
+        }
+        self.turn(slot);
+        self.posted = self.posted.wrapping_add(1);
+        let (next, limit) = self.span();
+        Step { slot, next, limit }
+    }
+
+    #[inline(always)]
+    fn posted(&self) -> u32 {
         self.posted
     }
-}
 
-impl<T: Copy> Drop for Posting<'_, T> {
     #[inline(always)]
-    fn drop(&mut self) {
-        self.queue.next = self.next;
-        self.queue.unrung += self.posted;
-        self.queue.ring();
+    fn index(&self, slot: u32) -> u32 {
+        slot
+    }
+
+    #[inline(always)]
+    fn expected(&self) -> Expected {
+        let slot = self.expected;
+        let word = last_word(slot as u16, 0);
+        Expected { slot, word, count: self.slots.until_block_end(slot) }
+    }
+
+    fn expect(&mut self, wqe_counter: u16) -> bool {
+        let slot = u32::from(wqe_counter);
+        if slot > self.slots.mask() {
+            return false;
+        }
+        match self.slots.state(slot) {
+            slots::POSTED => {}
+            slots::POSTED_TURNED => {
+                self.set_link(slot, self.after(slot));
+                self.slots.set_state(slot, slots::POSTED);
+            }
+            _ => return false,
+        }
+        self.expected = slot;
+        true
+    }
+
+    #[inline(always)]
+    fn settle(&mut self, count: u32, recycled: bool, taken: bool) -> bool {
+        if count == 0 {
+            return true;
+        }
+        if self.expected != self.end {
+            return false;
+        }
+        let upto = self.end + count;
+        if self.has_spare() {
+            if !recycled {
+                return false;
+            }
+            // The spare was posted, then each slot after the one before it; the last one is the new spare.
+            self.slots.set_state(self.next, slots::POSTED);
+            self.slots.set_state(upto - 1, slots::LOADED);
+            self.next = upto - 1;
+            self.posted = self.posted.wrapping_add(count);
+        } else if !taken {
+            return false;
+        }
+        // They extend the run.
+        self.end = upto & self.slots.mask();
+        self.expected = self.end;
+        true
+    }
+
+    fn settle_each(&mut self, count: u32) {
+        let from = self.expected;
+        self.expected = (from + count) & self.slots.mask();
+        for slot in from..from + count {
+            let state = self.slots.state(slot);
+            self.slots.set_state(slot, slots::HELD);
+            // SAFETY: the slot has completed, and is given back here.
+            unsafe {
+                match state {
+                    slots::POSTED => self.recycle(slot),
+                    slots::EMPTY => self.release(slot),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, wqe_counter: u16) -> Option<u32> {
+        SharedReceiveQueue::complete(self, wqe_counter)
+    }
+
+    unsafe fn release(&mut self, slot: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { SharedReceiveQueue::release(self, slot) }
+    }
+
+    unsafe fn recycle(&mut self, slot: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { SharedReceiveQueue::recycle(self, slot) }
+    }
+
+    fn hold(&mut self, slot: u32) {
+        self.slots.set_state(slot, slots::HELD);
+    }
+
+    #[inline(always)]
+    fn ring(&mut self) {
+        SharedReceiveQueue::ring(self);
     }
 }
 

@@ -28,6 +28,12 @@ impl DataSegment {
         Self { byte_count: Be32::new(byte_count), lkey: Be32::new(lkey), addr: Be64::new(addr) }
     }
 
+    /// The segment as two words of memory: length and key, address.
+    #[inline(always)]
+    pub const fn to_words(self) -> [Be64; 2] {
+        [Be64::new((self.byte_count.get() as u64) << 32 | self.lkey.get() as u64), self.addr]
+    }
+
     /// Whether this segment ends the list.
     #[inline]
     pub const fn is_terminator(&self) -> bool {
@@ -54,5 +60,15 @@ mod tests {
         let second = DataSegment::from_bytes(LIST[16..].try_into().unwrap());
         assert!(second.is_terminator());
         assert_eq!(DataSegment::TERMINATOR.to_bytes(), LIST[16..]);
+    }
+
+    #[test]
+    fn words_are_the_bytes() {
+        let segment = DataSegment::from_bytes(LIST[..16].try_into().unwrap());
+        let mut bytes = [0; 16];
+        for (word, to) in segment.to_words().into_iter().zip(bytes.chunks_exact_mut(8)) {
+            crate::layout::Field::write(&word, to);
+        }
+        assert_eq!(bytes, LIST[..16]);
     }
 }

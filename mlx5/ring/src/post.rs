@@ -1,0 +1,128 @@
+//! Posting receives, many with one doorbell.
+
+use core::num::NonZero;
+use core::ptr::NonNull;
+
+use crate::ring::{Ring, Step};
+use crate::sge::{self, Sge};
+use crate::slots::Slots;
+
+/// Why a receive was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// No slot is free.
+    Full,
+    /// More SGEs than a WQE has room for.
+    TooManySges,
+}
+
+/// Posts to a queue; dropping it rings the doorbell once for all WQEs written.
+///
+/// Slots up to `limit` are free and follow each other, so posting into them is writing and counting. The
+/// queue is told at the end; until then nothing outside this value has changed.
+#[derive(Debug)]
+pub struct Posting<'a, Q: Ring> {
+    queue: &'a mut Q,
+    slots: Slots<Q::Data>,
+    max_sge: NonZero<u32>,
+    /// Next slot, and its WQE.
+    slot: usize,
+    wqe: NonNull<u8>,
+    /// Slot at which counting ends.
+    limit: usize,
+    /// WQEs that were posted before.
+    before: u32,
+}
+
+impl<'a, Q: Ring> Posting<'a, Q> {
+    #[inline(always)]
+    pub(crate) fn new(queue: &'a mut Q) -> Self {
+        let (slot, limit) = queue.span();
+        Self {
+            slots: queue.book().view(),
+            max_sge: queue.max_sge(),
+            slot: slot as usize,
+            wqe: queue.wqe(slot),
+            limit: limit as usize,
+            before: queue.posted(),
+            queue,
+        }
+    }
+
+    /// Posts one receive. Returns its slot on an SRQ, its running index on a receive queue: the lower 16
+    /// bits are the `wqe_counter` of its completion.
+    ///
+    /// # Errors
+    /// [`PostError::Full`] or [`PostError::TooManySges`]; nothing was written then, and the WQEs posted
+    /// before stay posted.
+    ///
+    /// # Safety
+    /// Each SGE names memory that its `lkey` covers and that nobody reads or writes until the WQE has
+    /// completed, the QP of the receive queue is reset or destroyed, or the SRQ is destroyed. When a QP of
+    /// the queue has scatter-to-CQE on, each `addr` is also where this process sees that memory.
+    #[inline(always)]
+    pub unsafe fn post(&mut self, data: Q::Data, sges: &[Sge]) -> Result<u32, PostError> {
+        if sges.len() > self.max_sge.get() as usize {
+            return Err(PostError::TooManySges);
+        }
+        if self.slot == self.limit {
+            // SAFETY: the caller's contract; the length was checked.
+            return unsafe { self.post_at_limit(data, sges) };
+        }
+        let slot = self.slot;
+        // SAFETY: the slot is free, and the doorbell has not been rung.
+        unsafe { self.write(slot, self.wqe, data, sges) };
+        self.slot = slot + 1;
+        // SAFETY: at most the end of the last WQE.
+        self.wqe = unsafe { self.wqe.add(self.queue.stride()) };
+        Ok(self.queue.index(slot as u32))
+    }
+
+    /// # Safety
+    /// As [`post`](Self::post); there are not too many SGEs.
+    #[inline(always)]
+    unsafe fn post_at_limit(&mut self, data: Q::Data, sges: &[Sge]) -> Result<u32, PostError> {
+        let step = step(self.queue, self.slot as u32);
+        if step.slot == Step::FULL {
+            (self.slot, self.limit) = (step.next as usize, step.limit as usize);
+            return Err(PostError::Full);
+        }
+        // SAFETY: the slot is free, and the doorbell has not been rung.
+        unsafe { self.write(step.slot as usize, self.queue.wqe(step.slot), data, sges) };
+        (self.slot, self.limit) = (step.next as usize, step.limit as usize);
+        self.wqe = self.queue.wqe(step.next);
+        Ok(self.queue.index(step.slot))
+    }
+
+    /// # Safety
+    /// `wqe` is the WQE of `slot`, which the device does not read now; at most `max_sge` SGEs.
+    #[inline(always)]
+    unsafe fn write(&mut self, slot: usize, wqe: NonNull<u8>, data: Q::Data, sges: &[Sge]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            sge::scatter(wqe.add(Q::LEAD).cast(), self.max_sge.get(), sges);
+            self.slots.set_data_at(slot, data);
+        }
+    }
+
+    /// WQEs written so far, which the doorbell will cover.
+    #[inline(always)]
+    pub fn posted(&self) -> u32 {
+        let (start, _) = self.queue.span();
+        self.queue.posted().wrapping_add(self.slot as u32 - start).wrapping_sub(self.before)
+    }
+}
+
+impl<Q: Ring> Drop for Posting<'_, Q> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.queue.commit(self.slot as u32);
+        self.queue.ring();
+    }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn step<Q: Ring>(queue: &mut Q, upto: u32) -> Step {
+    queue.step(upto)
+}

@@ -1,0 +1,64 @@
+//! The state of a batch, apart from what its loop has in registers.
+
+use core::ptr::NonNull;
+
+/// Lives in the completion queue. Means nothing between batches.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// Consumer index when the budget is used up.
+    pub(super) until: u32,
+    /// Consumer index at the end of the stretch.
+    pub(super) stop: u32,
+    /// The running slot after the last one of the stretch.
+    pub(super) limit: u32,
+    /// `to_go` when the queue was told last.
+    pub(super) settled: isize,
+    /// Slot of a WQE that failed.
+    pub(super) failed: u32,
+    /// Where out-of-line code finds and leaves the registers of the loop.
+    pub(super) stretch: Stretch,
+    pub(super) recycled_from: isize,
+    pub(super) taken_from: isize,
+    /// A message is lent.
+    pub(super) lent: bool,
+    /// The batch has noted how far it has come, and was not dropped since.
+    pub(super) open: bool,
+}
+
+/// Slots that follow each other and are expected to complete one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    /// The first CQE.
+    pub(super) cqe: NonNull<u8>,
+    /// Its last word, in the common case.
+    pub(super) expected: u32,
+    /// How many they are, as a negative number.
+    pub(super) to_go: isize,
+}
+
+impl Batch {
+    pub(crate) const fn new() -> Self {
+        Self {
+            until: 0,
+            stop: 0,
+            limit: 0,
+            settled: 0,
+            failed: 0,
+            stretch: Stretch { cqe: NonNull::dangling(), expected: 0, to_go: 0 },
+            recycled_from: 0,
+            taken_from: 0,
+        }
+    }
+
+    /// The running slot at `to_go`.
+    #[inline(always)]
+    pub(super) const fn slot(&self, to_go: isize) -> u32 {
+        self.limit.wrapping_add(to_go as u32)
+    }
+
+    /// The consumer index at `to_go`.
+    #[inline(always)]
+    pub(super) const fn index(&self, to_go: isize) -> u32 {
+        self.stop.wrapping_add(to_go as u32)
+    }
+}

@@ -1,0 +1,256 @@
+//! What [`Receiving`](super::Receiving) does out of line.
+//!
+//! Each function has the C ABI, so that it cannot unwind: a landing pad would keep the batch in memory.
+
+use core::marker::PhantomData;
+
+use mlx5_wire::cqe::{Cqe64, CqeFormat};
+use mlx5_wire::opcode::CqeOpcode;
+
+use super::{Batch, COMMON, Queue, Stretch, inline};
+use crate::barrier;
+use crate::completion::Cqe;
+use crate::cq::{self, CompletionQueue};
+use crate::ring::{Expected, NEXT, last_word};
+use crate::slots;
+
+/// What out-of-line code made of a CQE.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(super) enum Class {
+    /// It has not arrived.
+    None,
+    /// A message in the slot whose turn it is: it can be lent as in the common case.
+    InOrder,
+    /// A message in another slot, whose turn it is now.
+    Message,
+    /// A failed receive; its slot is held.
+    Failed,
+    Other,
+    Stray,
+}
+
+/// Finds the stretch that starts at consumer index `index`.
+#[inline(always)]
+pub(super) fn aim<Q: Queue>(queue: &Q, cq: &mut CompletionQueue, index: u32) -> Stretch {
+    let Expected { slot, word, count } = queue.expected();
+    let left = cq.batch.until.wrapping_sub(index);
+    let length = left.min(cq.until_wrap(index)).min(count);
+    cq.batch.stop = index.wrapping_add(length);
+    cq.batch.limit = slot + length;
+    let to_go = -(length as isize);
+    cq.batch.settled = to_go;
+    Stretch {
+        cqe: cq.cqe(index),
+        expected: word | last_word(0, COMMON | cq.owner(index)),
+        to_go,
+    }
+}
+
+/// Tells the queue what has become of the slots so far.
+#[inline(always)]
+fn settle<Q: Queue>(queue: &mut Q, batch: &mut Batch) {
+    let Batch { settled, recycled_from, taken_from, stretch: Stretch { to_go, .. }, .. } = *batch;
+    let count = (to_go - settled) as u32;
+    if !queue.settle(count, recycled_from == settled, taken_from == settled) {
+        queue.settle_each(count);
+    }
+    batch.settled = to_go;
+}
+
+/// Starts the next stretch, at the end of one.
+#[cold]
+#[inline(never)]
+pub(super) extern "C" fn go_on<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) {
+    settle(queue, &mut cq.batch);
+    cq.batch.stretch = aim(queue, cq, cq.batch.stop);
+}
+
+/// Gives a slot back with its buffer out of order.
+///
+/// # Safety
+/// The slot has completed, was not given back, and is not lent.
+#[cold]
+#[inline(never)]
+pub(super) unsafe extern "C" fn recycle<Q: Queue>(
+    queue: &mut Q,
+    cq: &mut CompletionQueue,
+    slot: u32,
+) {
+    settle(queue, &mut cq.batch);
+    // SAFETY: the caller's contract: such a slot is held.
+    unsafe { queue.recycle(slot) };
+}
+
+/// Gives a slot back without its buffer out of order.
+///
+/// # Safety
+/// The slot has completed, was not given back, and is not lent.
+#[cold]
+#[inline(never)]
+pub(super) unsafe extern "C" fn release<Q: Queue>(
+    queue: &mut Q,
+    cq: &mut CompletionQueue,
+    slot: u32,
+) {
+    settle(queue, &mut cq.batch);
+    // SAFETY: the caller's contract: such a slot is held.
+    unsafe { queue.release(slot) };
+}
+
+/// Ends a batch. Takes plain arguments and few of them: where user code may panic, the compiler keeps the
+/// batch in registers only if what leads here is cheap enough to be inlined there too.
+#[inline(never)]
+pub(super) extern "C" fn finish<Q: Queue>(
+    queue: &mut Q,
+    cq: &mut CompletionQueue,
+    to_go: isize,
+    recycled_from: isize,
+    taken_from: isize,
+    lent: bool,
+) {
+    let settled = cq.batch.settled;
+    let count = (to_go - settled) as u32;
+    if lent || !queue.settle(count, recycled_from == settled, taken_from == settled) {
+        return finish_each(queue, cq, to_go, lent);
+    }
+    publish(queue, cq, to_go);
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn finish_each<Q: Queue>(
+    queue: &mut Q,
+    cq: &mut CompletionQueue,
+    mut to_go: isize,
+    lent: bool,
+) {
+    if lent {
+        queue.hold(cq.batch.slot(to_go));
+        to_go += 1;
+    }
+    queue.settle_each((to_go - cq.batch.settled) as u32);
+    publish(queue, cq, to_go);
+}
+
+#[inline(always)]
+fn publish<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue, to_go: isize) {
+    cq.batch.open = false;
+    queue.ring();
+    let index = cq.batch.index(to_go);
+    if index != cq.published {
+        cq.publish(index);
+    }
+}
+
+/// Ends a batch that was forgotten, where it last noted how far it had come: see
+/// [`Receiving::note`](super::Receiving::note). A message that it had lent costs its slot.
+///
+/// # Safety
+/// `queue` is the one that the batch on `cq` was made with.
+pub unsafe fn recover<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) {
+    if cq.batch.open {
+        let Batch { stretch, recycled_from, taken_from, lent, .. } = cq.batch;
+        finish(queue, cq, stretch.to_go, recycled_from, taken_from, lent);
+    }
+}
+
+/// Looks at a CQE that is not the common case. Nothing is lent.
+#[cold]
+#[inline(never)]
+pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
+    let to_go = cq.batch.stretch.to_go;
+    let index = cq.batch.index(to_go);
+    // SAFETY: inside the CQ; of a CQE that the device owns only the owner is read.
+    let cqe = unsafe { Cqe::new(cq.cqe(index), PhantomData) };
+    if !cq::is_software_owned(cqe.op_own(), cq.owner(index)) {
+        return Class::None;
+    }
+    barrier::owner_before_cqe();
+    let class = classify(cqe, cq.stride());
+    let wqe_counter = cqe.wqe_counter();
+    let slot = cq.batch.slot(to_go);
+    let ahead = (to_go - cq.batch.settled) as u32;
+    if class == Class::Message
+        && queue.expected().word.wrapping_add(ahead * NEXT) == last_word(wqe_counter, 0)
+        && queue.book().state(slot) == slots::POSTED
+    {
+        // SAFETY: the WQE was posted under the contract that its addresses are this process's, and has
+        // completed.
+        unsafe { inline::deliver(queue, cqe, slot) }
+        return Class::InOrder;
+    }
+    settle(queue, &mut cq.batch);
+    let class = match class {
+        Class::Message if queue.expect(wqe_counter) => {
+            cq.batch.stretch = aim(queue, cq, index);
+            // SAFETY: as above.
+            unsafe { inline::deliver(queue, cqe, queue.expected().slot) }
+            return Class::Message;
+        }
+        Class::Message => Class::Stray,
+        Class::Failed => match queue.complete(wqe_counter) {
+            Some(slot) => {
+                cq.batch.failed = slot;
+                Class::Failed
+            }
+            None => Class::Stray,
+        },
+        class => class,
+    };
+    cq.batch.stretch = aim(queue, cq, index.wrapping_add(1));
+    class
+}
+
+/// What the CQE of a CQ with many queues means for the queue that its QP number names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A message is in the buffers of this slot.
+    Message(u32),
+    /// The WQE in this slot failed.
+    Failed(u32),
+    /// Not about a receive.
+    Other,
+    /// It cannot be true, see [`Completion::Stray`](super::Completion::Stray).
+    Stray,
+}
+
+/// Completes the WQE that `cqe` names, and brings inline data to its buffers. The slot is the caller's
+/// until it is given back with `release` or `recycle`.
+///
+/// # Safety
+/// `cqe` came from a CQ of entries of `cqe_size` bytes, for this queue; the queue's WQEs were posted under
+/// the contract of posting.
+pub unsafe fn complete<Q: Queue>(queue: &mut Q, cqe: Cqe<'_>, cqe_size: usize) -> Outcome {
+    let class = classify(cqe, cqe_size);
+    match class {
+        Class::Other => return Outcome::Other,
+        Class::Stray => return Outcome::Stray,
+        Class::None | Class::InOrder | Class::Message | Class::Failed => {}
+    }
+    let Some(slot) = queue.complete(cqe.wqe_counter()) else {
+        return Outcome::Stray;
+    };
+    if class == Class::Failed {
+        return Outcome::Failed(slot);
+    }
+    // SAFETY: the slot was posted under the contract that its addresses are this process's, and has
+    // completed.
+    unsafe { inline::deliver(queue, cqe, slot) }
+    Outcome::Message(slot)
+}
+
+/// What a CQE tells, by its opcode and format.
+fn classify(cqe: Cqe<'_>, cqe_size: usize) -> Class {
+    let class = match cqe.opcode() {
+        CqeOpcode::ResponderError => Class::Failed,
+        opcode if opcode.is_responder() => Class::Message,
+        CqeOpcode::Unknown(_) => return Class::Stray,
+        _ => return Class::Other,
+    };
+    match cqe.format() {
+        CqeFormat::Compressed => Class::Stray,
+        CqeFormat::Inline64 if cqe_size == Cqe64::SIZE => Class::Stray,
+        _ => class,
+    }
+}

@@ -1,0 +1,48 @@
+//! Payload that the device wrote into the CQE instead of the posted buffer (scatter-to-CQE).
+
+use core::ptr::NonNull;
+
+use mlx5_wire::data::DataSegment;
+
+use crate::completion::Cqe;
+use crate::ring::Ring;
+
+/// Brings the payload of an inline CQE to the buffers of the WQE it completes.
+///
+/// # Safety
+/// The CQE is of a form that its CQ can have. The WQE in `slot` was posted under the contract that its
+/// addresses are this process's, and has completed.
+#[inline]
+pub(super) unsafe fn deliver<Q: Ring>(queue: &Q, cqe: Cqe<'_>, slot: u32) {
+    if let Some((payload, capacity)) = cqe.inline_payload(cqe.format()) {
+        let len = cqe.byte_count().min(capacity);
+        // SAFETY: `payload` is valid for `capacity` bytes; the rest is the caller's contract.
+        unsafe { scatter(payload, len, queue.segments(slot), queue.max_sge().get()) }
+    }
+}
+
+/// Copies `len` bytes to the buffers of a WQE, as far as they fit.
+///
+/// # Safety
+/// `payload` is valid for `len` bytes, and each segment up to the terminator names writable memory.
+unsafe fn scatter(
+    payload: NonNull<u8>,
+    mut len: u32,
+    segments: NonNull<DataSegment>,
+    max_sge: u32,
+) {
+    let mut from = payload.as_ptr().cast_const();
+    for i in 0..max_sge as usize {
+        // SAFETY: the WQE has `max_sge` segments.
+        let segment = unsafe { segments.add(i).read() };
+        if len == 0 || segment.is_terminator() {
+            return;
+        }
+        let chunk = len.min(segment.byte_count.get());
+        let to = core::ptr::with_exposed_provenance_mut::<u8>(segment.addr.get() as usize);
+        // SAFETY: the caller's contract; a CQE and a posted buffer do not overlap.
+        unsafe { to.copy_from_nonoverlapping(from, chunk as usize) }
+        from = from.wrapping_add(chunk as usize);
+        len -= chunk;
+    }
+}

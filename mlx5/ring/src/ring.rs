@@ -1,0 +1,119 @@
+//! What receive queues and SRQs have in common, for [`Posting`](crate::post::Posting) and
+//! [`Receiving`](crate::receive::Receiving).
+
+use core::num::NonZero;
+use core::ptr::NonNull;
+
+use mlx5_wire::data::DataSegment;
+
+use crate::slots::Slots;
+
+/// What a slot that is posted next leaves behind; see [`Ring::step`].
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Step {
+    /// Slot to write, or [`Step::FULL`].
+    pub slot: u32,
+    /// Slot to write after it.
+    pub next: u32,
+    /// Slot before which `next` is posted by counting alone.
+    pub limit: u32,
+}
+
+impl Step {
+    /// There is no slot to write.
+    pub const FULL: u32 = u32::MAX;
+}
+
+/// The last word of a CQE as it stands in memory, but for the checksum.
+pub const fn last_word(wqe_counter: u16, op_own: u8) -> u32 {
+    let [upper, lower] = wqe_counter.to_be_bytes();
+    u32::from_ne_bytes([upper, lower, 0, op_own])
+}
+
+/// What is added to a last word for the next `wqe_counter`, as long as the lower byte does not overflow.
+pub const NEXT: u32 = last_word(1, 0);
+
+/// The next completion, if all goes in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// Its slot.
+    pub slot: u32,
+    /// The last word of its CQE, with 0 for `op_own`; or [`Expected::NEVER`].
+    pub word: u32,
+    /// How many can be told by adding [`NEXT`]: they follow each other, and name the WQEs that were posted last
+    /// into their slots. At least one.
+    pub count: u32,
+}
+
+impl Expected {
+    /// No CQE ends like this: it has bits where the checksum is, which is left out.
+    pub const NEVER: u32 = u32::from_ne_bytes([0, 0, 0xff, 0]);
+
+    /// No completion can be expected. Out of line, because a batch that starts with it is empty.
+    #[cold]
+    pub const fn none(slot: u32) -> Self {
+        Self { slot, word: Self::NEVER, count: 1 }
+    }
+}
+
+/// A queue of slots. Where a slot number is called *running*, the number of slots itself is also allowed
+/// and means slot 0.
+pub trait Ring {
+    /// What the caller wants back with each completion.
+    type Data: Copy;
+    /// Bytes of a WQE before its data segments.
+    const LEAD: usize;
+
+    fn book(&self) -> &Slots<Self::Data>;
+    fn max_sge(&self) -> NonZero<u32>;
+    /// The WQE in a running slot.
+    fn wqe(&self, slot: u32) -> NonNull<u8>;
+    /// Bytes from one WQE to the next.
+    fn stride(&self) -> usize;
+
+    /// Data segments of a slot.
+    #[inline(always)]
+    fn segments(&self, slot: u32) -> NonNull<DataSegment> {
+        // SAFETY: each WQE has room for `LEAD` bytes and at least one segment.
+        unsafe { self.wqe(slot).add(Self::LEAD).cast() }
+    }
+
+    /// The slot to post next, and the running slot before which posting is counting alone.
+    fn span(&self) -> (u32, u32);
+    /// Takes note of the WQEs written into the slots of the span before running slot `upto`.
+    fn commit(&mut self, upto: u32);
+    /// As [`commit`](Self::commit), where counting alone ends; and decides where the next WQE goes, which
+    /// the caller writes, and the one after it.
+    fn step(&mut self, upto: u32) -> Step;
+    /// WQEs posted since the queue exists.
+    fn posted(&self) -> u32;
+    /// What [`Posting::post`](crate::post::Posting::post) returns for a slot of the span.
+    fn index(&self, slot: u32) -> u32;
+
+    /// What is expected to complete next.
+    fn expected(&self) -> Expected;
+    /// Makes WQE `wqe_counter`, which has completed, the expected one. `false` when no such WQE is posted.
+    fn expect(&mut self, wqe_counter: u16) -> bool;
+    /// Takes note of completions in order, of `count` slots from the expected one on, not beyond the last.
+    /// Their states say what has become of each: `POSTED` when it was given back with its buffer, `EMPTY`
+    /// without, `HELD` when it was not given back. With `recycled` all are `POSTED`, with `taken` all are
+    /// `EMPTY`.
+    ///
+    /// `false` when that is not counting alone: then nothing has changed, see
+    /// [`settle_each`](Self::settle_each).
+    fn settle(&mut self, count: u32, recycled: bool, taken: bool) -> bool;
+    /// [`settle`](Self::settle), slot by slot.
+    fn settle_each(&mut self, count: u32);
+    /// The slot of WQE `wqe_counter`, which has completed; `None` when no such WQE is posted.
+    fn complete(&mut self, wqe_counter: u16) -> Option<u32>;
+    /// # Safety
+    /// The slot is held.
+    unsafe fn release(&mut self, slot: u32);
+    /// # Safety
+    /// The slot is held, and its buffer is the device's again.
+    unsafe fn recycle(&mut self, slot: u32);
+    /// Marks a slot that has completed and is not given back.
+    fn hold(&mut self, slot: u32);
+    fn ring(&mut self);
+}

@@ -1,0 +1,491 @@
+//! A queue and its CQ, the device behind them, and a ledger of buffers.
+
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use std::collections::VecDeque;
+use std::vec::Vec;
+
+use mlx5_wire::be::Be32;
+use mlx5_wire::cqe::CqeFormat;
+use mlx5_wire::data::DataSegment;
+use mlx5_wire::next::NextSegment;
+use mlx5_wire::opcode::CqeOpcode;
+
+use super::{Arena, CqDevice, CqeSpec, Device};
+use crate::cq::{self, CompletionQueue};
+use crate::post::{PostError, Posting};
+use crate::receive::{Completion, Message, Queue, Receiving};
+use crate::rq::{self, ReceiveQueue};
+use crate::sge::Sge;
+use crate::srq::{self, SharedReceiveQueue};
+use crate::{bitmap, slots};
+
+/// A queue that a rig can make.
+pub trait TestQueue: Queue<Data = u32> + Sized {
+    /// Makes a queue of `slots` slots with room for `max_sge` SGEs.
+    fn make(arena: &mut Arena, slots: u32, max_sge: usize) -> (Self, Device);
+    /// WQEs that can be posted now.
+    fn vacant(&self) -> u32;
+    /// Leaves a buffer in the last slot, on an SRQ.
+    fn load(&mut self, data: u32, sges: &[Sge]) -> Result<u32, PostError>;
+    /// Slot of the next WQE.
+    fn cursor(&self) -> u32;
+}
+
+impl TestQueue for SharedReceiveQueue<u32> {
+    fn make(arena: &mut Arena, slots: u32, max_sge: usize) -> (Self, Device) {
+        let stride = (16 * (max_sge + 1)).next_power_of_two();
+        let buf = arena.cut(slots as usize * stride);
+        let dbrec = arena.cut::<Be32>(4);
+        let layout = srq::Layout { buf, dbrec, stride: stride as u32, head: 0, tail: slots - 1 };
+        let storage = srq::Storage {
+            states: arena.cut(slots as usize),
+            data: arena.cut(slots as usize * 4),
+            bitmap: arena.cut(bitmap::words(slots) * 8),
+        };
+        // SAFETY: fresh memory that lives as long as the rig.
+        let queue = unsafe { Self::new(layout, storage) }.unwrap();
+        (queue, Device::new(buf, stride, slots, dbrec, NextSegment::SIZE))
+    }
+
+    fn vacant(&self) -> u32 {
+        self.vacant()
+    }
+
+    fn load(&mut self, data: u32, sges: &[Sge]) -> Result<u32, PostError> {
+        // SAFETY: the memory is not a Rust object, and nobody touches it.
+        unsafe { self.load(data, sges) }
+    }
+
+    fn cursor(&self) -> u32 {
+        self.cursor()
+    }
+}
+
+impl TestQueue for ReceiveQueue<u32> {
+    fn make(arena: &mut Arena, slots: u32, max_sge: usize) -> (Self, Device) {
+        let stride = (16 * max_sge).next_power_of_two();
+        let buf = arena.cut(slots as usize * stride);
+        let dbrec = arena.cut::<Be32>(4);
+        let layout = rq::Layout { buf, dbrec, wqe_cnt: slots, stride: stride as u32 };
+        let storage =
+            rq::Storage { states: arena.cut(slots as usize), data: arena.cut(slots as usize * 4) };
+        // SAFETY: fresh memory that lives as long as the rig.
+        let queue = unsafe { Self::new(layout, storage) }.unwrap();
+        (queue, Device::new(buf, stride, slots, dbrec, 0))
+    }
+
+    fn vacant(&self) -> u32 {
+        self.vacant()
+    }
+
+    fn load(&mut self, _: u32, _: &[Sge]) -> Result<u32, PostError> {
+        Err(PostError::Full)
+    }
+
+    fn cursor(&self) -> u32 {
+        self.head() & (self.slots() - 1)
+    }
+}
+
+/// Who has a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The test.
+    Pool,
+    /// The queue, posted or waiting.
+    Queue,
+    /// The test, as a message that was not given back.
+    Held,
+}
+
+/// What a test does with a message, or between two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Give {
+    Recycle,
+    Take,
+    Hold,
+    /// Recycles the message held longest.
+    RecycleHeld,
+    /// Takes the message held longest.
+    TakeHeld,
+}
+
+/// A completion that the device wrote and the test has not seen.
+#[derive(Clone, Debug)]
+struct Arrival {
+    wqe_counter: u16,
+    byte_count: u32,
+    failed: bool,
+}
+
+/// A message that was not given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    pub slot: u32,
+    pub buffer: u32,
+}
+
+pub struct Rig<Q> {
+    arena: Arena,
+    pub queue: Q,
+    pub cq: CompletionQueue,
+    pub device: Device,
+    pub cq_device: CqDevice,
+    pub buffers: Vec<Place>,
+    pub held: VecDeque<Held>,
+    arrivals: VecDeque<Arrival>,
+    max_sge: usize,
+    /// Messages polled.
+    pub received: u64,
+}
+
+/// A rig as it was.
+pub struct Saved<Q> {
+    arena: Vec<u8>,
+    queue: MaybeUninit<Q>,
+    cq: MaybeUninit<CompletionQueue>,
+    device: Device,
+    cq_device: CqDevice,
+    buffers: Vec<Place>,
+    held: VecDeque<Held>,
+    arrivals: VecDeque<Arrival>,
+}
+
+impl<Q: TestQueue> Rig<Q> {
+    pub fn new(slots: u32, buffers: usize, cqes: u32) -> Self {
+        Self::with(slots, buffers, cqes, 64, 1)
+    }
+
+    pub fn with(slots: u32, buffers: usize, cqes: u32, cqe_size: usize, max_sge: usize) -> Self {
+        let per_slot = 16 * (max_sge + 1).next_power_of_two() + 16;
+        let mut arena = Arena::new(slots as usize * per_slot + cqes as usize * cqe_size + 1024);
+        let (queue, device) = Q::make(&mut arena, slots, max_sge);
+        let (buf, dbrec) = (arena.cut::<u8>(cqes as usize * cqe_size), arena.cut::<Be32>(8));
+        let cq_device = CqDevice::new(buf, dbrec, cqes, cqe_size);
+        let layout = cq::Layout { buf, dbrec, cqe_cnt: cqes, cqe_size: cqe_size as u32 };
+        // SAFETY: fresh memory that lives as long as the rig.
+        let cq = unsafe { CompletionQueue::new(layout) }.unwrap();
+        Self {
+            arena,
+            queue,
+            cq,
+            device,
+            cq_device,
+            buffers: std::vec![Place::Pool; buffers],
+            held: VecDeque::new(),
+            arrivals: VecDeque::new(),
+            max_sge,
+            received: 0,
+        }
+    }
+
+    /// As if `index` CQEs had been polled before.
+    pub fn start_cq_at(&mut self, index: u32) {
+        self.cq_device.start_at(index);
+        self.cq.consumer_index = index;
+        self.cq.publish(index);
+    }
+
+    pub fn save(&self) -> Saved<Q> {
+        // SAFETY: bitwise copies, which are only written back; neither type has drop glue that matters.
+        let (queue, cq) = unsafe {
+            (NonNull::from(&self.queue).cast().read(), NonNull::from(&self.cq).cast().read())
+        };
+        Saved {
+            arena: self.arena.save(),
+            queue,
+            cq,
+            device: self.device.clone(),
+            cq_device: self.cq_device.clone(),
+            buffers: self.buffers.clone(),
+            held: self.held.clone(),
+            arrivals: self.arrivals.clone(),
+        }
+    }
+
+    pub fn restore(&mut self, saved: &Saved<Q>) {
+        self.arena.restore(&saved.arena);
+        // SAFETY: what `save` copied from the same rig.
+        unsafe {
+            NonNull::from(&mut self.queue).cast().write(NonNull::from(&saved.queue).read());
+            NonNull::from(&mut self.cq).cast().write(NonNull::from(&saved.cq).read());
+        }
+        self.device.clone_from(&saved.device);
+        self.cq_device.clone_from(&saved.cq_device);
+        self.buffers.clone_from(&saved.buffers);
+        self.held.clone_from(&saved.held);
+        self.arrivals.clone_from(&saved.arrivals);
+    }
+
+    /// The scatter list of a buffer: never the same for two.
+    pub fn sges(&self, buffer: u32) -> Vec<Sge> {
+        let count = buffer as usize % self.max_sge + 1;
+        (0..count as u64)
+            .map(|i| Sge {
+                addr: 0x10_0000 + u64::from(buffer) * 0x1000 + i * 0x100,
+                length: 0x40 + i as u32,
+                lkey: 0x200 + buffer,
+            })
+            .collect()
+    }
+
+    /// Posts buffers in one batch. Returns how many the queue took.
+    pub fn post(&mut self, buffers: &[u32]) -> usize {
+        let lists: Vec<_> = buffers.iter().map(|&buffer| self.sges(buffer)).collect();
+        let vacant = self.queue.vacant() as usize;
+        let mut posting = Posting::new(&mut self.queue);
+        let mut taken = 0;
+        for (&buffer, sges) in buffers.iter().zip(&lists) {
+            assert_eq!(self.buffers[buffer as usize], Place::Pool);
+            // SAFETY: the memory is not a Rust object, and nobody touches it.
+            match unsafe { posting.post(buffer, sges) } {
+                Ok(_) => self.buffers[buffer as usize] = Place::Queue,
+                Err(error) => {
+                    assert_eq!(error, PostError::Full);
+                    break;
+                }
+            }
+            taken += 1;
+            assert_eq!(posting.posted() as usize, taken);
+        }
+        drop(posting);
+        assert_eq!(taken, buffers.len().min(vacant), "posted, of {} vacant", vacant);
+        assert_eq!(self.step(), taken, "doorbell");
+        taken
+    }
+
+    /// Leaves a buffer in the last slot.
+    pub fn load(&mut self, buffer: u32) -> bool {
+        let sges = self.sges(buffer);
+        let loaded = self.queue.load(buffer, &sges).is_ok();
+        if loaded {
+            self.buffers[buffer as usize] = Place::Queue;
+        }
+        self.step();
+        loaded
+    }
+
+    /// A buffer that is the test's.
+    pub fn free_buffer(&self) -> Option<u32> {
+        self.buffers.iter().position(|&place| place == Place::Pool).map(|buffer| buffer as u32)
+    }
+
+    /// The first `count` buffers that are the test's, or as many as there are.
+    pub fn free_buffers(&self, count: usize) -> Vec<u32> {
+        let pool = (0..self.buffers.len()).filter(|&b| self.buffers[b] == Place::Pool);
+        pool.take(count).map(|buffer| buffer as u32).collect()
+    }
+
+    /// The device completes the WQE at `position` of its queue with a SEND.
+    pub fn complete(&mut self, position: usize) {
+        self.complete_as(position, CqeOpcode::ResponderSend, false);
+    }
+
+    /// The device completes the WQE at `position` of its queue.
+    pub fn complete_as(&mut self, position: usize, opcode: CqeOpcode, solicited: bool) {
+        let taken = self.device.complete(position);
+        let byte_count = u32::from(taken.wqe_counter) * 3 + 1;
+        let send = CqeSpec::send(taken.wqe_counter, byte_count);
+        self.cq_device.write(&CqeSpec { opcode, solicited, format: CqeFormat::Plain, ..send });
+        let failed = opcode == CqeOpcode::ResponderError;
+        let wqe_counter = taken.wqe_counter;
+        self.arrivals.push_back(Arrival { wqe_counter, byte_count, failed });
+    }
+
+    /// Polls at most `budget` completions in one batch. `script` says what to do with each message and in
+    /// between; when it is used up, messages are recycled. Returns how many were polled.
+    pub fn poll(&mut self, budget: u32, script: &[Give]) -> usize {
+        let arrived = self.arrivals.len().min(budget as usize);
+        let mut script = script.iter().copied();
+        let mut polled = 0;
+        // SAFETY: all completions are of this queue; nobody touches the memory of the buffers.
+        let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, budget) };
+        loop {
+            let give = script.next().unwrap_or(Give::Recycle);
+            if matches!(give, Give::RecycleHeld | Give::TakeHeld) {
+                if let Some(held) = self.held.pop_front() {
+                    let message = Message::of(held.buffer, held.slot);
+                    // SAFETY: held, and given back once.
+                    let place = unsafe { finish(&mut receiving, message, give) };
+                    self.buffers[held.buffer as usize] = place;
+                }
+                continue;
+            }
+            let Some(completion) = receiving.next() else { break };
+            polled += 1;
+            let arrival = self.arrivals.pop_front().expect("a completion that never arrived");
+            let taken = self.device.polled(arrival.wqe_counter);
+            let buffer = taken.segments[0].lkey.get() - 0x200;
+            let message = match completion {
+                Completion::Message(message) if !arrival.failed => {
+                    assert_eq!(message.byte_count, arrival.byte_count);
+                    message
+                }
+                Completion::Failed(message) if arrival.failed => message,
+                other => panic!("{other:?} for {arrival:?}"),
+            };
+            assert_eq!((message.data, message.slot()), (buffer, taken.slot));
+            // SAFETY: the position is of this batch.
+            let cqe = unsafe { receiving.cqe(message.position()) };
+            assert_eq!(cqe.wqe_counter(), arrival.wqe_counter);
+            assert_eq!(self.buffers[buffer as usize], Place::Queue, "a buffer with two owners");
+            self.buffers[buffer as usize] = if give == Give::Hold {
+                self.held.push_back(Held { slot: message.slot(), buffer });
+                Place::Held
+            } else {
+                // SAFETY: completed just now.
+                unsafe { finish(&mut receiving, message, give) }
+            };
+        }
+        drop(receiving);
+        assert_eq!(polled, arrived, "completions polled");
+        self.received += polled as u64;
+        self.step();
+        assert_eq!(self.cq_device.outstanding() as usize, self.arrivals.len(), "consumer index");
+        polled
+    }
+
+    /// Gives a held message back outside of a batch.
+    pub fn give_back(&mut self, index: usize, recycle: bool) {
+        let held = self.held.remove(index).unwrap();
+        // SAFETY: held, and given back once.
+        unsafe {
+            if recycle {
+                self.queue.recycle(held.slot);
+            } else {
+                self.queue.release(held.slot);
+            }
+        }
+        self.queue.ring();
+        self.buffers[held.buffer as usize] = if recycle { Place::Queue } else { Place::Pool };
+        self.step();
+    }
+
+    /// Writes a CQE that cannot be true, and expects that nothing comes of it.
+    pub fn stray(&mut self, wqe_counter: u16) {
+        assert!(self.arrivals.is_empty());
+        let before: Vec<_> = (0..self.device.capacity() as u32 + 1)
+            .map(|slot| self.queue.book().state(slot))
+            .collect();
+        self.cq_device.write(&CqeSpec::send(wqe_counter, 1));
+        // SAFETY: as in `poll`.
+        let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, 2) };
+        match receiving.next() {
+            Some(Completion::Stray(_)) => {}
+            other => panic!("{other:?} for a completion of WQE {wqe_counter}, which is not posted"),
+        }
+        assert!(receiving.next().is_none());
+        drop(receiving);
+        for (slot, &state) in before.iter().enumerate() {
+            assert_eq!(self.queue.book().state(slot as u32), state);
+        }
+        assert_eq!(self.step(), 0);
+    }
+
+    /// Lets the device look, and compares. Returns how many WQEs it found.
+    pub fn step(&mut self) -> usize {
+        let new = self.device.look();
+        let known = self.device.queue.len() - new;
+        for position in known..self.device.queue.len() {
+            let taken = &self.device.queue[position];
+            let buffer = taken.segments.first().expect("an empty WQE").lkey.get() - 0x200;
+            let segments: Vec<_> = self
+                .sges(buffer)
+                .iter()
+                .map(|sge| DataSegment::new(sge.addr, sge.length, sge.lkey))
+                .collect();
+            assert_eq!(taken.segments, segments, "scatter list of buffer {buffer}");
+            assert_eq!(self.buffers[buffer as usize], Place::Queue, "buffer {buffer} is posted");
+            // SAFETY: posted.
+            assert_eq!(unsafe { self.queue.book().data(taken.slot) }, buffer);
+            let others = self.device.queue[..position].iter().chain(&self.device.completed);
+            for other in others {
+                assert_ne!(other.segments, segments, "buffer {buffer} is posted twice");
+            }
+        }
+        self.check();
+        new
+    }
+
+    /// What must hold between any two calls.
+    pub fn check(&self) {
+        self.device.check();
+        let posted = self.device.posted();
+        let slots = self.queue.book().count();
+        let mut waiting = 0;
+        let mut held = 0;
+        for slot in 0..slots {
+            let state = self.queue.book().state(slot);
+            if posted.contains(&slot) {
+                let turned = self.device.is_srq()
+                    && u32::from(self.device.link_of(slot)) != (slot + 1) & (slots - 1);
+                let expected = if turned { slots::POSTED_TURNED } else { slots::POSTED };
+                assert_eq!(state, expected, "slot {slot} is posted");
+                continue;
+            }
+            if self.device.is_srq() {
+                let link = u32::from(self.device.link_of(slot));
+                assert_eq!(link, (slot + 1) & (slots - 1), "link of slot {slot}, not posted");
+            }
+            match state {
+                slots::EMPTY => {}
+                slots::LOADED => waiting += 1,
+                slots::HELD => {
+                    held += 1;
+                    assert!(self.held.iter().any(|held| held.slot == slot), "slot {slot} is held");
+                }
+                state => panic!("slot {slot} is not posted and has state {state}"),
+            }
+        }
+        assert_eq!(held, self.held.len(), "held slots");
+        let in_queue = self.buffers.iter().filter(|&&place| place == Place::Queue).count();
+        assert_eq!(in_queue, posted.len() + waiting, "buffers in the queue");
+        let cursor = self.queue.cursor();
+        if self.device.is_srq() {
+            let free = slots as usize - posted.len() - held;
+            assert_eq!(self.queue.vacant() as usize, free - 1, "vacant");
+            if waiting > 0 {
+                assert_eq!(self.queue.book().state(cursor), slots::LOADED, "where a buffer waits");
+                assert_eq!((waiting, free), (1, 1), "a buffer waits while a slot is free");
+            }
+            if !posted.is_empty() {
+                assert_eq!(
+                    u32::from(self.device.next),
+                    cursor,
+                    "the last link leads to the cursor"
+                );
+            }
+        } else {
+            let run = (0..slots)
+                .take_while(|i| self.queue.book().state(cursor + i) == slots::EMPTY)
+                .count();
+            assert_eq!(self.queue.vacant() as usize, run, "vacant");
+            if waiting > 0 {
+                let state = self.queue.book().state(cursor);
+                let blocked = matches!(state, slots::HELD | slots::POSTED);
+                assert!(blocked, "buffers wait, and the next slot has state {state}");
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The message has completed and is given back once.
+unsafe fn finish<Q: Queue<Data = u32>>(
+    receiving: &mut Receiving<'_, Q>,
+    message: Message<u32>,
+    give: Give,
+) -> Place {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if matches!(give, Give::Recycle | Give::RecycleHeld) {
+            receiving.recycle(message);
+            Place::Queue
+        } else {
+            let buffer = message.data;
+            assert_eq!(receiving.take(message), buffer);
+            Place::Pool
+        }
+    }
+}
