@@ -79,6 +79,15 @@ pub enum Error {
         domain: &'static str,
     },
 
+    /// The object cannot be destroyed yet.
+    #[error("the {what} is still used by {users}: destroy or drop those first")]
+    InUse {
+        /// The object.
+        what: &'static str,
+        /// What uses it.
+        users: &'static str,
+    },
+
     /// The object does not exist any more.
     #[error("the {what} is gone: it was destroyed or its receiver was dropped")]
     Gone {

@@ -360,6 +360,42 @@ impl Receiver {
         Ok(())
     }
 
+    /// Destroys an SRQ. Its receives come back to their pools, and its room on the CQ is free again.
+    /// Completions that have not been polled are dropped.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] while there is a QP on it, [`Error::Gone`] and [`Error::Foreign`] when it is not an
+    /// SRQ of this receiver. When the driver refuses, everything that the device may still use is leaked
+    /// with a warning.
+    pub fn destroy_srq(&mut self, id: SrqId) -> Result<()> {
+        let object = self.srq_object(id)?;
+        // The receiver has one, and this is the other.
+        if Arc::strong_count(&object) > 2 {
+            return Err(Error::InUse { what: "SRQ", users: "queue pairs" });
+        }
+        self.recover();
+        let capacity = self.capacity(id);
+        let index = id.0.index as usize;
+        let books = &mut self.books;
+        match &mut self.engine {
+            Engine::Direct(direct) => {
+                let (routes, only) = (&direct.routes, direct.queues.len() == 1);
+                direct.cq.purge(|cqe| only || routes.find(cqe.qpn()) == Some(id.0.index));
+                if let Ring::Srq(srq) = &mut direct.queues[index] {
+                    srq.ring.drain(|resident| books.park(&resident, object.parked()));
+                }
+            }
+            Engine::Verbs(verbs) => {
+                verbs.fetch_all();
+                verbs.polled.forget(id.0.index);
+                verbs.queues[index].drain(|resident| books.park(&resident, object.parked()));
+            }
+        }
+        self.discard(index);
+        self.committed -= u64::from(capacity);
+        Ok(())
+    }
+
     /// Takes a QP to RESET, in which the device has let go of all its receives, and forgets what the CQ
     /// holds of it.
     fn let_go(&mut self, qp: &mut QueuePair) -> Result<()> {

@@ -131,6 +131,13 @@ impl Verbs {
     }
 }
 
+impl Polled {
+    /// Forgets the completions of a queue.
+    pub(crate) fn forget(&mut self, index: u32) {
+        self.waiting.retain(|wc| (wc.wr_id >> 32) as u32 != index);
+    }
+}
+
 impl VerbsQueue {
     pub(crate) const fn is_shared(&self) -> bool {
         matches!(self.object, Object::Srq(_))
