@@ -416,6 +416,13 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
     fn settle_each(&mut self, count: u32) {
         let from = self.tail & self.slots.mask();
         self.tail = self.tail.wrapping_add(count);
+        // What is posted meanwhile must not go to a slot whose turn has not come: its state would be taken for
+        // its message's.
+        for slot in from..from + count {
+            if self.slots.state(slot) == slots::EMPTY {
+                self.slots.set_state(slot, slots::LEAVING);
+            }
+        }
         for slot in from..from + count {
             let state = self.slots.state(slot);
             self.slots.set_state(slot, slots::HELD);
@@ -423,7 +430,7 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
             unsafe {
                 match state {
                     slots::POSTED => self.recycle(slot),
-                    slots::EMPTY => self.release(slot),
+                    slots::LEAVING => self.release(slot),
                     _ => {}
                 }
             }

@@ -13,6 +13,8 @@ pub const POSTED: u8 = 2;
 pub const POSTED_TURNED: u8 = 3;
 /// Completed, and not given back to the queue yet.
 pub const HELD: u8 = 4;
+/// Given back empty, which the queue takes note of in a moment (receive queue only).
+pub(crate) const LEAVING: u8 = 5;
 
 /// One state byte and one `T` of the caller's (a `wr_id`, say) per slot.
 ///

@@ -47,6 +47,8 @@ impl Batch {
             stretch: Stretch { cqe: NonNull::dangling(), expected: 0, to_go: 0 },
             recycled_from: 0,
             taken_from: 0,
+            lent: false,
+            open: false,
         }
     }
 

@@ -40,11 +40,7 @@ pub(super) fn aim<Q: Queue>(queue: &Q, cq: &mut CompletionQueue, index: u32) -> 
     cq.batch.limit = slot + length;
     let to_go = -(length as isize);
     cq.batch.settled = to_go;
-    Stretch {
-        cqe: cq.cqe(index),
-        expected: word | last_word(0, COMMON | cq.owner(index)),
-        to_go,
-    }
+    Stretch { cqe: cq.cqe(index), expected: word | last_word(0, COMMON | cq.owner(index)), to_go }
 }
 
 /// Tells the queue what has become of the slots so far.

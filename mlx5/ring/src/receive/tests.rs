@@ -7,7 +7,6 @@ fn random<Q: TestQueue>(slots: u32, seed: u64) {
     let mut rng = Rng(seed);
     let mut rig = Rig::<Q>::new(slots, slots as usize + 1, 2 * slots);
     for _ in 0..2000 {
-        if std::env::var("TRACE").is_ok() {
             let st: std::vec::Vec<u8> = (0..slots).map(|i| rig.queue.book().state(i)).collect();
             std::println!(
                 "states {st:?} queue {:?} completed {:?} held {:?}",
@@ -47,7 +46,6 @@ fn random<Q: TestQueue>(slots: u32, seed: u64) {
                     })
                     .collect();
                 let budget = rng.below(2 * slots as usize) as u32 + 1;
-                if std::env::var("TRACE").is_ok() {
                     std::println!("poll {budget} {script:?}");
                 }
                 rig.poll(budget, &script);
