@@ -36,6 +36,25 @@ fn a_stepped_device_moves_a_message_when_stepped_and_not_before() {
 }
 
 #[test]
+fn a_small_message_travels_in_its_cqe() {
+    let world = World::stepped();
+    let cq = world.cq(16);
+    let qp = world.connected(cq, std::ptr::null_mut());
+    let mut memory = vec![7; 256];
+    let mr = world.reg(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+    for (length, inside) in [(32, true), (33, false)] {
+        memory[128..].fill(0);
+        post_recv(qp, mr, 128, 128);
+        post_send(qp, mr, 0, length);
+        world.device().settle();
+        // The library moves the bytes when it takes the completion.
+        assert_eq!(memory[128] == 0, inside, "{length} bytes");
+        while poll(cq).is_some() {}
+        assert!(memory[128..128 + length as usize].iter().all(|&byte| byte == 7));
+    }
+}
+
+#[test]
 fn a_threaded_device_needs_no_help() {
     let world = World::threaded();
     let mut memory = vec![0; 8192];
