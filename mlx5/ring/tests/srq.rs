@@ -1,0 +1,44 @@
+//! Shared receive queues against a model of the device, under random sequences of steps.
+
+mod device;
+mod steps;
+
+use mlx5_ring::srq::SharedReceiveQueue;
+use proptest::prelude::*;
+
+use device::random::{Random, config, seed};
+use steps::{Setup, long_run, run, step};
+
+type Srq = SharedReceiveQueue<u32>;
+
+proptest! {
+    #![proptest_config(config(1500))]
+
+    #[test]
+    fn random_steps(
+        size in 1u32..=6,
+        wide in any::<[bool; 2]>(),
+        cqes in 0u32..=7,
+        seed in any::<u64>(),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let setup = Setup { slots: 1 << size, stride: 32 << u32::from(wide[0]), cqes: 1 << cqes, cqe_size: 64 << u32::from(wide[1]) };
+        run::<Srq>(setup, seed, &steps);
+    }
+}
+
+#[test]
+fn counters_wrap() {
+    let mut random = Random::new(seed());
+    for (slots, cqes) in [(2, 1), (4, 4), (64, 128), (1024, 512)] {
+        let setup = Setup { slots, stride: 32, cqes, cqe_size: 64 };
+        long_run::<Srq>(setup, 70_000, &mut random);
+    }
+}
+
+#[test]
+fn the_largest() {
+    let mut random = Random::new(seed());
+    let setup = Setup { slots: 1 << 16, stride: 32, cqes: 1 << 16, cqe_size: 64 };
+    long_run::<Srq>(setup, 150_000, &mut random);
+}
