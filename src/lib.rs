@@ -57,3 +57,8 @@ pub use receiver::{
     ReceiverConfig, Resident, RqId, ScatterError, SrqConfig, SrqId,
 };
 pub use status::WcStatus;
+
+/// The example in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
