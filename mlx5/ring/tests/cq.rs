@@ -1,0 +1,246 @@
+//! Completion queues: ownership over many laps, purging, and CQEs that cannot be true.
+
+mod device;
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use mlx5_ring::receive::{Completion, Receiving};
+use mlx5_ring::rq::ReceiveQueue;
+use mlx5_ring::srq::SharedReceiveQueue;
+
+use device::cq::{Entry, Producer, Told, op};
+use device::random::{Random, seed, steps};
+use device::subject::Subject;
+use device::world::World;
+
+type Rq = ReceiveQueue<u32>;
+type Srq = SharedReceiveQueue<u32>;
+
+#[test]
+fn ownership_over_many_laps() {
+    let mut random = Random::new(seed());
+    for (count, size) in (0..5).flat_map(|i| [(1 << i, 64), (1 << i, 128)]) {
+        let mut device = Producer::new(count, size);
+        let mut cq = device.queue();
+        let mut taken = 0;
+        while taken < 40 * count {
+            for _ in 0..random.below(device.room() + 1) {
+                let ops = [op::SEND, op::REQUESTER, op::RESPONDER_ERROR, 0xb0, op::SOLICITED];
+                let counter = device.state.producer as u16;
+                let entry = Entry::new(ops[random.below(5) as usize], counter, 0);
+                device.push(&entry, Told::Other);
+            }
+            let arrived = device.state.producer - taken;
+            let budget = random.below(count + 2);
+            let mut completions = cq.completions();
+            for _ in 0..budget.min(arrived) {
+                let cqe = completions.next().expect("a CQE has arrived");
+                assert_eq!(u32::from(cqe.wqe_counter()), taken & 0xffff);
+                taken += 1;
+            }
+            if budget > arrived {
+                assert!(completions.next().is_none(), "a CQE that the device owns");
+            }
+            drop(completions);
+            assert_eq!(device.record.be32(0), taken);
+        }
+    }
+}
+
+#[test]
+fn purging_any_subset() {
+    for (count, size) in [(1, 64), (2, 128), (4, 64), (8, 128)] {
+        for (start, arrived) in (0..2 * count).flat_map(|s| (0..=count).map(move |a| (s, a))) {
+            for keep in 0u32..1 << arrived {
+                let mut device = Producer::new(count, size);
+                let mut cq = device.queue();
+                for _ in 0..start {
+                    device.push(&Entry::new(op::SEND, 0, 0), Told::Other);
+                    assert!(cq.completions().next().is_some());
+                }
+                for i in 0..arrived {
+                    device.push(&Entry::new(op::SEND, i as u16, 7 * i), Told::Other);
+                }
+                let removed = cq.purge(|cqe| keep >> cqe.wqe_counter() & 1 == 0);
+                assert_eq!(removed, arrived - keep.count_ones());
+                assert_eq!(device.record.be32(0), start + removed);
+                let kept: Vec<u32> = (0..arrived).filter(|i| keep >> i & 1 != 0).collect();
+                let mut completions = cq.completions();
+                for i in kept {
+                    let cqe = completions.next().expect("a kept CQE");
+                    assert_eq!((u32::from(cqe.wqe_counter()), cqe.byte_count()), (i, 7 * i));
+                }
+                assert!(completions.next().is_none());
+            }
+        }
+    }
+}
+
+fn duplicates<Q: Subject>() {
+    let mut random = Random::new(seed());
+    for cqe_size in [64, 128].repeat(8) {
+        let mut world = World::<Q>::new(8, 64, 16, cqe_size);
+        world.post(5, &mut random);
+        world.complete(0, &mut random);
+        world.poll(1, [0, 0, 1], &mut random);
+        let slot = world.held.first().map(|held| held.slot());
+        let Some(slot) = slot else { continue };
+        let counter = world.model.device.counter(slot);
+        let vacant = world.queue.vacant();
+        let never = world.model.device.state.taken as u16 + 1;
+        for (op, counter) in [
+            (op::SEND, counter),
+            (op::SEND_IMM | op::INLINE32, counter),
+            (op::RESPONDER_ERROR, counter),
+            (op::SEND, never),
+            (op::RESPONDER_ERROR, never),
+        ] {
+            world.model.producer.push(&Entry::new(op, counter, 9), Told::Stray);
+            let told = world.model.producer.state.told.pop_front();
+            assert_eq!(told, Some(Told::Stray));
+            // SAFETY: the only queue on this CQ.
+            let mut batch = unsafe { Receiving::new(&mut world.cq, &mut world.queue, 8) };
+            assert!(matches!(batch.next(), Some(Completion::Stray(_))), "{op:#x} {counter}");
+            assert!(batch.next().is_none());
+            drop(batch);
+            world.settle(world.cq.consumer_index());
+            assert_eq!(world.queue.state(slot), mlx5_ring::slots::HELD);
+            assert_eq!(world.queue.vacant(), vacant);
+        }
+        world.finish(&mut random);
+    }
+}
+
+#[test]
+fn duplicates_are_stray() {
+    duplicates::<Rq>();
+    duplicates::<Srq>();
+}
+
+/// No slot is handed out while it is held, whatever the CQEs say.
+fn garbage<Q: Subject>() {
+    let mut random = Random::new(seed());
+    for round in 0..steps(400) {
+        let size = 64 << (round & 1);
+        let mut world = World::<Q>::new(8, 32, 8, size);
+        world.post(8, &mut random);
+        for _ in 0..20 {
+            for _ in 0..random.below(world.model.producer.room() + 1) {
+                // Inline data would go to addresses of buffers that exist, so it may come too.
+                let mut entry = Entry::new(random.next() as u8, random.next() as u16, 0);
+                if !random.once_in(4) {
+                    entry.counter &= 15;
+                }
+                entry.bytes = random.next();
+                entry.payload = if entry.op & 12 == 4 { vec![1; 32] } else { vec![1; 64] };
+                world.model.producer.push(&entry, Told::Other);
+            }
+            let World { queue, cq, held, .. } = &mut world;
+            // SAFETY: the only queue; messages are given back once.
+            let mut batch = unsafe { Receiving::new(cq, queue, random.below(9)) };
+            while let Some(completion) = batch.next() {
+                if let Completion::Message(message) | Completion::Failed(message) = completion {
+                    let twice = held.iter().any(|held| held.slot() == message.slot());
+                    assert!(!twice, "slot {} has two owners", message.slot());
+                    held.push(device::world::Held::Message(message));
+                }
+                if random.once_in(3) && !held.is_empty() {
+                    let at = random.below(held.len() as u32) as usize;
+                    let device::world::Held::Message(message) = held.swap_remove(at) else {
+                        unreachable!()
+                    };
+                    // SAFETY: as above.
+                    unsafe {
+                        if random.once_in(2) {
+                            batch.recycle(message);
+                        } else {
+                            batch.take(message);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn garbage_gives_no_slot_two_owners() {
+    garbage::<Rq>();
+    garbage::<Srq>();
+}
+
+fn panics<Q: Subject>() {
+    let mut random = Random::new(1);
+    for written in 0..5 {
+        let mut world = World::<Q>::new(8, 64, 8, 64);
+        let World { queue, model, .. } = &mut world;
+        let mut batch = Vec::new();
+        for id in 0..5 {
+            batch.push((id, model.buffers.shape(id, 1, 7)));
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            queue.post(&batch, |_, posted| {
+                if posted > written {
+                    panic!("in the middle of a batch");
+                }
+            });
+        }));
+        assert!(result.is_err());
+        assert_eq!(model.device.record.be32(0), written + 1);
+        for (id, _) in batch.iter().take(written as usize + 1) {
+            let owner = model.buffers.owner(*id);
+            model.buffers.set_owner(*id, &[owner], device::buffers::Owner::Ring);
+        }
+        world.settle(0);
+        world.finish(&mut random);
+    }
+}
+
+#[test]
+fn a_panic_rings_for_what_was_written() {
+    panics::<Rq>();
+    panics::<Srq>();
+}
+
+fn forgotten<Q: Subject>() {
+    let mut random = Random::new(seed());
+    let mut world = World::<Q>::new(8, 64, 8, 64);
+    let lost = (0..2).map(|id| (id, world.model.buffers.shape(id, 1, 7))).collect::<Vec<_>>();
+    world.queue.post_and_forget(&lost);
+    assert_eq!(world.model.device.record.be32(0), 0, "the doorbell rang");
+    world.post(4, &mut random);
+    for _ in 0..3 {
+        world.complete(0, &mut random);
+    }
+    let World { queue, cq, .. } = &mut world;
+    // SAFETY: messages of a forgotten batch are not given back.
+    let mut batch = unsafe { Receiving::new(cq, queue, 8) };
+    assert!(batch.next().is_some());
+    assert!(batch.next().is_some());
+    mem::forget(batch);
+    // `take` checks that no slot is handed over while the device has it.
+    for _ in 0..50 {
+        let World { queue, cq, model, .. } = &mut world;
+        // SAFETY: as above.
+        drop(unsafe { Receiving::new(cq, queue, 0) });
+        let mut batch = Vec::new();
+        if let Some(id) = model.buffers.free(0) {
+            model.buffers.set_owner(
+                id,
+                &[device::buffers::Owner::Test],
+                device::buffers::Owner::Ring,
+            );
+            batch.push((id, model.buffers.shape(id, 1, 7)));
+        }
+        queue.post(&batch, |_, _| {});
+        model.device.take(&mut model.buffers);
+        model.device.check_all();
+    }
+}
+
+#[test]
+fn what_is_forgotten_has_one_owner() {
+    forgotten::<Rq>();
+    forgotten::<Srq>();
+}
