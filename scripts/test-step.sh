@@ -33,8 +33,15 @@ apart() {
 # The integration tests never link the device: they run on what libibverbs shows them.
 integration() {
     cargo build --quiet -p soft-mlx5
-    DOORBELL_PATH=$1 apart 180 "$(target)/debug/soft-mlx5 run --strict --" \
-        test -p doorbell-tests --test suite --test steady --test not_mlx5 --no-fail-fast
+    local run code=0
+    run="$(target)/debug/soft-mlx5 run --strict"
+    export DOORBELL_PATH=$1
+    apart 180 "$run --" test -p doorbell-tests \
+        --test suite --test steady --test not_mlx5 --no-fail-fast || code=$?
+    # Here the device reaches those of other processes.
+    DOORBELL_NETWORKED=1 apart 60 "$run --fabric test-$$ --" test -p doorbell-tests \
+        --test interop --no-fail-fast || code=$?
+    return "$code"
 }
 
 case ${1-} in

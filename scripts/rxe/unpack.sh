@@ -52,7 +52,8 @@ rm -f "$archives"/*.deb
 say "asking for packages"
 timeout 120 apt-get "${apt[@]}" update >&2 || die "apt-get update failed: is there a network?"
 # Its name changes with each update.
-kernel=$(apt-cache "${apt[@]}" depends linux-image-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p')
+kernel=$(apt-cache "${apt[@]}" depends linux-image-amd64 2>/dev/null |
+    sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p') || true
 [ -n "$kernel" ] || die "there is no package linux-image-amd64"
 
 say "fetching $kernel, ${packages[*]}"

@@ -56,6 +56,14 @@ pub fn receiver(pd: &ProtectionDomain, cq_capacity: u32) -> Receiver {
     receiver
 }
 
+/// The share of `messages` that this machine can send in reasonable time.
+pub fn share(messages: u64) -> u64 {
+    match std::env::var("DOORBELL_SHARE") {
+        Ok(share) => messages / share.parse::<u64>().expect("DOORBELL_SHARE is a number").max(1),
+        Err(_) => messages,
+    }
+}
+
 /// Ends a test that cannot run here, saying why: the runner counts it as skipped.
 #[macro_export]
 macro_rules! skip {

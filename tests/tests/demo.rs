@@ -1,9 +1,10 @@
 //! The main job, as `make demo` does it, with fewer messages: on the direct path with the driver's
 //! entries for posting and polling replaced by functions that abort.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
 
 const MESSAGES: u32 = 20_000;
 
@@ -32,34 +33,47 @@ fn on_device(program: &Path, poisoned: bool) -> Command {
     command
 }
 
-/// Runs the server on `path` and two clients; returns what the server said, and what it complained of.
+/// Runs the server on `path` and two clients; returns whether all were content, what the server said, and
+/// what it complained of.
 fn main_job(path: &str, poisoned: bool) -> (bool, String, String) {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let port = 20_000 + std::process::id() as u16 % 20_000 + NEXT.fetch_add(1, Ordering::Relaxed);
-    let address = format!("127.0.0.1:{port}");
-    let mut clients: Vec<Child> = (1..=2)
-        .map(|seed| {
-            on_device(&built("examples/srq_client"), poisoned)
-                .args(["--connections", "2", "--messages", &(MESSAGES / 2).to_string()])
-                .args(["--seed", &seed.to_string(), &address])
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap()
-        })
-        .collect();
-    let server = on_device(&built("examples/srq_server"), poisoned)
-        .args(["--connections", "4", "--path", path, &address])
-        .output()
+    let mut server = on_device(&built("examples/srq_server"), poisoned)
+        .args(["--connections", "4", "--path", path, "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
-    let mut ok = server.status.success();
+    let mut stderr = server.stderr.take().unwrap();
+    let complained = thread::spawn(move || {
+        let mut complained = String::new();
+        stderr.read_to_string(&mut complained).map(|_| complained).unwrap()
+    });
+
+    let (mut said, mut clients) = (String::new(), Vec::new());
+    for line in BufReader::new(server.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        if let Some(address) = line.strip_prefix("waiting for 4 connections on ") {
+            clients = [1, 2].map(|seed| client(seed, address, poisoned)).into();
+        }
+        said += &line;
+        said.push('\n');
+    }
+    let mut ok = server.wait().unwrap().success();
     for client in &mut clients {
         if !ok {
             let _ = client.kill();
         }
         ok &= client.wait().unwrap().success();
     }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (ok, text(&server.stdout), text(&server.stderr))
+    (ok, said, complained.join().unwrap())
+}
+
+fn client(seed: u32, server: &str, poisoned: bool) -> Child {
+    on_device(&built("examples/srq_client"), poisoned)
+        .args(["--connections", "2", "--messages", &(MESSAGES / 2).to_string()])
+        .args(["--seed", &seed.to_string(), server])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 fn verdict(path: &str) -> String {

@@ -159,7 +159,8 @@ impl Side {
         let mut command = Command::new(self.program.name);
         command.args(["-d", self.context.name(), "-p", &port.to_string()]);
         command.args(["-n", &EXCHANGES.to_string(), "-s", &SIZE.to_string()]);
-        command.args(["-r", &RECEIVES.to_string(), "-m", "1024"]);
+        // With events: a program that spins takes the processor from the device, if that is software.
+        command.args(["-r", &RECEIVES.to_string(), "-m", "1024", "-e"]);
         if self.program.addresses > 1 {
             command.args(["-q", &self.program.qps.to_string()]);
         }

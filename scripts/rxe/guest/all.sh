@@ -50,7 +50,7 @@ run_tests() {
             set -- "$@" "$test"
         fi
     done </tmp/tests
-    [ $# = 0 ] || isolate --limit 60 "$binary" --exact "$@" || code=1
+    [ $# = 0 ] || isolate --jobs 2 --limit 60 "$binary" --exact "$@" || code=1
 }
 
 run_cases() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use doorbell::{Message, QueueId, Receiver, RecvBuffer};
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, message};
+use doorbell_tests::{Peers, message, share};
 use system_calls::Watch;
 
 /// What a thread did besides computing.
@@ -80,8 +80,9 @@ fn one_system_call_is_seen_and_still_does_its_work() {
 }
 
 /// Messages before the steady phase, and in it.
-const WARM_UP: u32 = 5_000;
-const STEADY: u32 = 20_000;
+fn phases() -> (u32, u32) {
+    (share(5_000) as u32, share(20_000) as u32)
+}
 
 /// Receives `count` messages without a pause.
 fn receive(receiver: &mut Receiver, count: u32, mut each: impl FnMut(Message<'_, '_>)) {
@@ -110,15 +111,16 @@ fn observe_receiving(
     mut peers: Peers,
     mut receive_all: impl FnMut(&mut Receiver, u32),
 ) -> Did {
+    let (warm_up, steady) = phases();
     let sender = thread::spawn(move || {
-        for _ in 0..WARM_UP + STEADY {
+        for _ in 0..warm_up + steady {
             peers.send(0, 40);
         }
         peers.settle();
     });
     let watch = Watch::this_thread().unwrap();
-    receive_all(receiver, WARM_UP);
-    let did = observe(&watch, || receive_all(receiver, STEADY));
+    receive_all(receiver, warm_up);
+    let did = observe(&watch, || receive_all(receiver, steady));
     sender.join().unwrap();
     did
 }
@@ -192,6 +194,6 @@ fn an_allocation_or_a_system_call_per_message_would_be_seen() {
             unsafe { libc::getppid() };
         });
     });
-    assert_eq!(did.heap_calls, 2 * u64::from(STEADY));
+    assert_eq!(did.heap_calls, 2 * u64::from(phases().1));
     assert_eq!(did.system_calls, [libc::SYS_getppid as u64; system_calls::REMEMBERED]);
 }

@@ -1,4 +1,4 @@
-# The device by itself: two programs of libibverbs, with an SRQ and completion events.
+# The device by itself: two programs of libibverbs, with an SRQ.
 set -e
 ibv_srq_pingpong -d rxe0 -g 1 -n 200 -q 16 -c -e &
 sleep 0.5
