@@ -6,7 +6,7 @@ use super::Nic;
 use super::cq::Cq;
 use super::objects::{
     CqAttr, Cqn, Errno, Event, Mkey, MkeyAttr, Pdn, QpAttr, QpModify, QpStatus, Qpn, Result,
-    SrqAttr, Srqn,
+    Service, SrqAttr, SrqKind, Srqn,
 };
 use super::qp::{Qp, is_connected};
 use super::srq::Srq;
@@ -63,7 +63,8 @@ impl Nic {
     /// Destroys a completion queue that no queue pair uses.
     pub fn destroy_cq(&mut self, cq: Cqn) -> Result<()> {
         let uses = |qp: &Qp| qp.attr.send_cq == cq || qp.attr.recv_cq == cq;
-        if self.qps.iter_mut().any(|(_, qp)| uses(qp)) {
+        let reports = self.core.srqs.iter_mut().any(|(_, srq)| srq.own_cq() == Some(cq));
+        if reports || self.qps.iter_mut().any(|(_, qp)| uses(qp)) {
             return Err(EBUSY);
         }
         let removed = self.core.cqs.remove(cq.0).ok_or(EINVAL)?;
@@ -82,6 +83,9 @@ impl Nic {
 
     /// Creates a shared receive queue.
     pub fn create_srq(&mut self, attr: SrqAttr) -> Result<Srqn> {
+        if let SrqKind::TagMatching { cq, .. } = attr.kind {
+            self.core.cqs.get(cq.0).ok_or(EINVAL)?;
+        }
         Srq::new(Srqn(0), attr)?;
         let made = self
             .core
@@ -113,14 +117,22 @@ impl Nic {
     /// Creates a queue pair in state Reset.
     pub fn create_qp(&mut self, attr: QpAttr) -> Result<Qpn> {
         let cqs = [attr.send_cq, attr.recv_cq];
-        let srq_exists = attr.srq.is_none_or(|srq| self.core.srqs.get(srq.0).is_some());
-        if !srq_exists || cqs.iter().any(|cq| self.core.cqs.get(cq.0).is_none()) {
+        let srq = attr.srq.and_then(|srq| self.core.srqs.get(srq.0));
+        let tagged = srq.is_some_and(|srq| srq.tags.is_some());
+        let srq_fits =
+            attr.srq.is_some() == srq.is_some() && (!tagged || attr.service == Service::Rc);
+        if !srq_fits || cqs.iter().any(|cq| self.core.cqs.get(cq.0).is_none()) {
             return Err(EINVAL);
         }
         Qp::new(0, attr)?;
         let made =
             self.qps.insert_with(|number| Box::new(Qp::new(number, attr).expect("checked above")));
         let number = made.ok_or(ENOMEM)?;
+        if tagged && attr.sq.count == 0 {
+            if let Some(qp) = self.qps.get_mut(number) {
+                qp.offload_rendezvous()?;
+            }
+        }
         if attr.sq.count > 0 {
             if let Err(error) = self.uar.attach_qp(attr.register, number) {
                 self.qps.remove(number);

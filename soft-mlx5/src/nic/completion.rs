@@ -106,6 +106,22 @@ pub struct Arrival {
     pub solicited: bool,
 }
 
+impl Arrival {
+    /// No message, from this queue pair.
+    pub fn nothing(source_qpn: u32) -> Self {
+        Self {
+            opcode: CqeOpcode::ResponderSend,
+            immediate: 0,
+            byte_cnt: 0,
+            source_qpn,
+            slid: 0,
+            sl: 0,
+            global: false,
+            solicited: false,
+        }
+    }
+}
+
 /// A receive WQE was filled.
 pub fn responder(
     qp: &Qp,

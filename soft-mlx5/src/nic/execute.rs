@@ -1,5 +1,7 @@
 //! Execution of the send queue: WQEs are started in order and sent packet by packet.
 
+use mlx5_wire::opcode::WqeOpcode;
+
 use super::completion::Failure;
 use super::core::Core;
 use super::objects::{QpState, Service};
@@ -8,6 +10,7 @@ use super::qp::{Qp, Turn};
 use super::requester::{self, Request};
 use super::sq::blocks;
 use super::strict::Rule;
+use super::tm;
 use super::transmit;
 use super::wqe::{Flags, Kind, SendWqe, Trailer, WqeError};
 
@@ -120,6 +123,10 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     let index = qp.sq.next();
     let ctrl = qp.sq.ctrl(index);
     let flags = Flags(ctrl.fm_ce_se);
+    let list_operation = ctrl.opcode() == WqeOpcode::TAG_MATCHING;
+    if list_operation && !qp.requester.is_idle() {
+        return Err(Pause::Waiting);
+    }
     let operation = Kind::of(ctrl.opcode(), qp.attr.service);
     let read_like = operation.is_some_and(|(kind, _)| kind.is_read_like());
     if !qp.requester.may_start(flags, read_like) {
@@ -135,6 +142,14 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     ];
     for (_, rule) in rules.into_iter().filter(|(kept, _)| !kept) {
         core.strict.violation(rule, qp.object(), index.into(), &ctrl.to_bytes());
+    }
+    if list_operation && fits && ctrl.qpn() == qp.number {
+        qp.sq.load(index, ctrl, &mut loaded.wqe);
+        loaded.index = None;
+        if tm::operation::execute(qp, core, &loaded.wqe).is_ok() {
+            qp.sq.advance(len);
+            return Ok(());
+        }
     }
     let (kind, trailer) = operation.unwrap_or((Kind::Nop, Trailer::None));
     let measured = if fits && ctrl.qpn() == qp.number && operation.is_some() {

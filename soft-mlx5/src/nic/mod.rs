@@ -25,6 +25,7 @@ mod srq;
 pub mod strict;
 mod table;
 mod timer;
+mod tm;
 mod transmit;
 mod uar;
 mod wqe;
@@ -319,7 +320,8 @@ impl Nic {
         while let Some(cq) = self.core.failed_cqs.pop() {
             for (number, qp) in self.qps.iter_mut() {
                 let uses = qp.attr.send_cq == cq || qp.attr.recv_cq == cq;
-                if uses && qp.receives() {
+                let shares = tm::target(qp, &self.core).is_some_and(|(own, _)| own == cq);
+                if (uses || shares) && qp.receives() {
                     self.core.events.push_back(Event::QpFatal(Qpn(number)));
                     qp.fail(&mut self.core);
                 }

@@ -13,6 +13,8 @@ use super::rq::ReceiveQueue;
 use super::sq::{SendQueue, blocks};
 use super::strict::{Object, Rule};
 use super::timer::Deadline;
+use super::tm::message;
+use super::tm::rendezvous::{self, Rendezvous};
 use crate::fabric::LinkLayer;
 use crate::fabric::address;
 use crate::fabric::packet::{MAX_MTU, Route};
@@ -44,6 +46,8 @@ pub struct Qp {
     pub rq: ReceiveQueue,
     /// Send queue.
     pub sq: SendQueue,
+    /// Owner of the send queue where it is the device that sends.
+    pub rendezvous: Option<Rendezvous>,
     /// Executes the send queue.
     pub requester: Requester,
     /// Serves the peer.
@@ -88,6 +92,7 @@ impl Qp {
             route: None,
             rq: ReceiveQueue::new(attr.rq, record)?,
             sq: SendQueue::new(attr.sq, record)?,
+            rendezvous: None,
             requester: Requester::default(),
             responder: Responder::default(),
             deadline: Deadline::default(),
@@ -97,6 +102,15 @@ impl Qp {
             last_wqe: false,
             attr,
         })
+    }
+
+    /// Gives the send queue, which the program does not want, to the device for rendezvous.
+    pub fn offload_rendezvous(&mut self) -> Result<()> {
+        let mut queue = Rendezvous::new();
+        self.sq = queue.send_queue()?;
+        self.rendezvous = Some(queue);
+        (self.attr.signal_all, self.attr.scatter_to_cqe_sq) = (false, false);
+        Ok(())
     }
 
     /// For the strict rules.
@@ -149,6 +163,8 @@ impl Qp {
 
     /// Lets go of what belongs to others.
     pub fn release(&mut self, core: &mut Core) {
+        message::cancel(self, core);
+        rendezvous::cancel(self, core);
         if let Some((slot, srqn)) = self.responder.receive.counter.zip(self.attr.srq) {
             // The WQE is lost to the program: the queue pair had taken it and reports nothing more.
             if let Some(srq) = core.srqs.get_mut(srqn.0) {
@@ -161,6 +177,7 @@ impl Qp {
         self.release(core);
         self.rq.reset();
         self.sq.reset();
+        self.rendezvous.iter_mut().for_each(Rendezvous::reset);
         self.requester = Requester::default();
         self.responder = Responder::default();
         core.timers.set(self.number, &mut self.deadline, None);
@@ -236,6 +253,7 @@ impl Qp {
     pub fn flush(&mut self, core: &mut Core) {
         requester::flush(self, core);
         self.flush_posted_sends(core);
+        rendezvous::cancel(self, core);
         responder::flush(self, core);
         if self.attr.srq.is_some() && !self.last_wqe {
             self.last_wqe = true;
@@ -260,6 +278,9 @@ impl Qp {
                 self.sq.advance(ready);
             } else {
                 self.sq.advance(len);
+            }
+            if self.rendezvous.is_some() {
+                continue;
             }
             let cqe = completion::requester_error(self, ctrl.opcode(), index, Failure::FLUSH);
             core.complete(self.attr.send_cq, &cqe);

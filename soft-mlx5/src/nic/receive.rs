@@ -5,9 +5,11 @@ use mlx5_wire::opcode::CqeOpcode;
 use super::completion::{self, Arrival, Failure};
 use super::core::Core;
 use super::mkey::{REMOTE_ATOMIC, REMOTE_WRITE};
+use super::objects::{Cqn, Service};
 use super::qp::Qp;
 use super::responder::{Message, Refusal};
 use super::scatter::ScatterError;
+use super::tm::{self, Role, message};
 use crate::fabric::headers::NakCode;
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::Packet;
@@ -18,10 +20,15 @@ pub const GRH_SIZE: usize = 40;
 /// A packet of a SEND.
 pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal> {
     if packet.operation.starts_send() {
-        if !core.take_receive(qp) {
+        message::begin(qp, core, packet)?;
+        let matched = matches!(qp.responder.receive.role, Role::Matched(..));
+        if !matched && !core.take_receive(qp) {
             return Err(Refusal::NotReady);
         }
         qp.responder.message = Message::Send;
+    }
+    if let Role::Matched(entry, delivery) = qp.responder.receive.role {
+        return message::place(qp, core, packet, entry, delivery);
     }
     let only = packet.operation.starts_send() && !packet.operation.is_followed();
     let len = packet.payload.len();
@@ -51,19 +58,42 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
         return Err(Refusal::Fatal(NakCode::RemoteAccess, Some(Failure::LOCAL_PROT_RECEIVE)));
     }
     if !packet.operation.is_followed() {
-        let opcode = if packet.operation.has_immediate() {
-            CqeOpcode::ResponderSendImm
-        } else {
-            CqeOpcode::ResponderSend
-        };
+        let opcode = opcode(packet);
         let byte_cnt = qp.responder.receive.placed as u32;
         complete(qp, core, packet, opcode, byte_cnt, inline);
     }
     Ok(())
 }
 
+fn receive_cq(qp: &Qp, core: &Core) -> Cqn {
+    tm::target(qp, core).map_or(qp.attr.recv_cq, |(cq, _)| cq)
+}
+
+fn opcode(packet: &Packet) -> CqeOpcode {
+    if packet.operation.has_immediate() {
+        CqeOpcode::ResponderSendImm
+    } else {
+        CqeOpcode::ResponderSend
+    }
+}
+
+/// What a packet of a SEND tells of its message.
+pub fn arrival(qp: &Qp, packet: &Packet, byte_cnt: u32) -> Arrival {
+    let datagram = qp.attr.service == Service::Ud;
+    Arrival {
+        opcode: opcode(packet),
+        immediate: packet.immediate,
+        byte_cnt,
+        source_qpn: if datagram { packet.deth.source_qpn } else { qp.dest_qpn },
+        slid: packet.slid,
+        sl: packet.sl,
+        global: datagram && packet.global,
+        solicited: packet.bth.solicited,
+    }
+}
+
 fn inline_capacity(qp: &Qp, core: &Core) -> usize {
-    core.cqs.get(qp.attr.recv_cq.0).map_or(0, |cq| cq.inline_capacity())
+    core.cqs.get(receive_cq(qp, core).0).map_or(0, |cq| cq.inline_capacity())
 }
 
 /// A packet of an RDMA WRITE.
@@ -157,12 +187,7 @@ pub fn datagram(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         qp.fail(core);
         return;
     }
-    let opcode = if packet.operation.has_immediate() {
-        CqeOpcode::ResponderSendImm
-    } else {
-        CqeOpcode::ResponderSend
-    };
-    complete(qp, core, packet, opcode, total as u32, false);
+    complete(qp, core, packet, opcode(packet), total as u32, false);
 }
 
 fn release(qp: &mut Qp, core: &mut Core) -> Option<u16> {
@@ -184,27 +209,20 @@ fn complete(
     inline: bool,
 ) {
     let Some(counter) = release(qp, core) else { return };
-    let datagram = qp.attr.service == super::objects::Service::Ud;
-    let arrival = Arrival {
-        opcode,
-        immediate: packet.immediate,
-        byte_cnt,
-        source_qpn: if datagram { packet.deth.source_qpn } else { qp.dest_qpn },
-        slid: packet.slid,
-        sl: packet.sl,
-        global: datagram && packet.global,
-        solicited: packet.bth.solicited,
-    };
-    let format = core.cqs.get(qp.attr.recv_cq.0).map(|cq| cq.inline_format());
+    let arrival = Arrival { opcode, ..arrival(qp, packet, byte_cnt) };
+    let format = core.cqs.get(receive_cq(qp, core).0).map(|cq| cq.inline_format());
     let inline = format.filter(|_| inline).map(|format| (format, packet.payload));
-    let cqe = completion::responder(qp, counter, &arrival, inline, core.now);
-    core.complete(qp.attr.recv_cq, &cqe);
+    let mut cqe = completion::responder(qp, counter, &arrival, inline, core.now);
+    if let Role::Slot(op) = std::mem::take(&mut qp.responder.receive.role) {
+        tm::mark(&mut cqe, op, 0);
+    }
+    tm::complete_receive(qp, core, cqe);
 }
 
 /// The receive WQE in progress completes in error.
 pub fn fail(qp: &mut Qp, core: &mut Core, failure: Failure) {
     if let Some(counter) = release(qp, core) {
         let cqe = completion::responder_error(qp, counter, failure);
-        core.complete(qp.attr.recv_cq, &cqe);
+        tm::complete_receive(qp, core, cqe);
     }
 }

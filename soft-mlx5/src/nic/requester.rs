@@ -12,6 +12,7 @@ use super::core::Core;
 use super::objects::{QpModify, QpState, Service};
 use super::psn;
 use super::qp::Qp;
+use super::tm::rendezvous;
 use super::wqe::{Flags, Kind, Trailer};
 
 /// Packets in flight at most.
@@ -288,6 +289,9 @@ pub fn complete_front(qp: &mut Qp, core: &mut Core) {
 pub fn finish(qp: &mut Qp, core: &mut Core, inline: Option<&[u8]>) {
     let Some(request) = qp.requester.pop() else { return };
     core.progress = true;
+    if qp.rendezvous.is_some() {
+        return rendezvous::finished(qp, core, &request);
+    }
     if !request.flags.signaled() && !qp.attr.signal_all {
         return;
     }
@@ -300,7 +304,8 @@ pub fn finish(qp: &mut Qp, core: &mut Core, inline: Option<&[u8]>) {
 
 /// The oldest request failed: it is reported and the queue pair stops.
 pub fn fail(qp: &mut Qp, core: &mut Core, failure: Failure) {
-    if let Some(request) = qp.requester.pop() {
+    let request = qp.requester.pop();
+    if let Some(request) = request.filter(|_| qp.rendezvous.is_none()) {
         let cqe = completion::requester_error(qp, request.opcode, request.index, failure);
         core.complete(qp.attr.send_cq, &cqe);
     }
@@ -316,6 +321,9 @@ pub fn fail(qp: &mut Qp, core: &mut Core, failure: Failure) {
 /// Flushes what was started.
 pub fn flush(qp: &mut Qp, core: &mut Core) {
     while let Some(request) = qp.requester.pop() {
+        if qp.rendezvous.is_some() {
+            continue;
+        }
         let cqe = completion::requester_error(qp, request.opcode, request.index, Failure::FLUSH);
         core.complete(qp.attr.send_cq, &cqe);
     }

@@ -10,6 +10,7 @@ use super::psn;
 use super::qp::{Qp, Turn};
 use super::receive;
 use super::scatter::ScatterList;
+use super::tm::{self, Role};
 use super::transmit::{self, PKEY};
 use crate::fabric::headers::{Aeth, Bth, NakCode, PSN_MASK, Syndrome};
 use crate::fabric::opcode::Operation;
@@ -45,6 +46,8 @@ pub struct Receive {
     pub list: ScatterList,
     /// Bytes placed so far.
     pub placed: u64,
+    /// What tag matching made of the message.
+    pub role: Role,
 }
 
 /// What the peer is owed, in the order of its requests.
@@ -459,6 +462,7 @@ fn read_packet(qp: &Qp, core: &mut Core, read: &ReadAnswer) -> bool {
 /// Flushes the receive queue, and the receive WQE that was being filled.
 pub fn flush(qp: &mut Qp, core: &mut Core) {
     qp.responder.message = Message::None;
+    tm::message::cancel(qp, core);
     if qp.responder.receive.counter.is_some() {
         receive::fail(qp, core, Failure::FLUSH);
     }

@@ -158,7 +158,8 @@ fn place(
     qp.sq.load(request.index, qp.sq.ctrl(request.index), &mut wqe);
     let at = SendWqe::data_offset(request.kind, qp.attr.service);
     let segments: Vec<DataSegment> = wqe.segments(at).collect();
-    scatter(&segments, &core.mkeys, qp.attr.pd, offset, bytes).map_err(|error| match error {
+    let pd = if qp.rendezvous.is_some() { core.receive_pd(qp) } else { qp.attr.pd };
+    scatter(&segments, &core.mkeys, pd, offset, bytes).map_err(|error| match error {
         ScatterError::Length => Failure::LOCAL_LENGTH,
         ScatterError::Protection => Failure::LOCAL_PROT,
     })

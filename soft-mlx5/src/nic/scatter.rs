@@ -53,6 +53,11 @@ impl ScatterList {
         self.capacity
     }
 
+    /// The segments.
+    pub fn segments(&self) -> &[DataSegment] {
+        &self.segments
+    }
+
     /// Places bytes at `offset` of the message.
     pub fn write(
         &self,

@@ -4,10 +4,12 @@ use mlx5_wire::dbrec::RECEIVE;
 use mlx5_wire::next::NextSegment;
 
 use super::memory::Span;
-use super::objects::{Errno, Event, Result, SrqAttr, Srqn};
+use super::objects::{Cqn, Errno, Event, Result, SrqAttr, SrqKind, Srqn};
 use super::rq::MAX_STRIDE;
 use super::scatter::ScatterList;
 use super::strict::{Object, Rule, Strict};
+use super::tm::MIN_POSTED;
+use super::tm::list::TagList;
 
 /// What taking a WQE led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,10 +23,14 @@ pub struct TakenSlot {
 /// A shared receive queue.
 #[derive(Debug)]
 pub struct Srq {
+    /// Tagged buffers, of a queue for tag matching.
+    pub tags: Option<TagList>,
     number: Srqn,
     attr: SrqAttr,
     ring: Span,
     record: Span,
+    // As many WQEs were posted as tag matching wants to see before it begins.
+    flows: bool,
     // Slot of the next WQE to take, and how many were taken.
     next: u16,
     taken: u16,
@@ -42,7 +48,16 @@ impl Srq {
         if !valid {
             return Err(Errno(libc::EINVAL));
         }
+        let tags = match attr.kind {
+            SrqKind::TagMatching { max_tags, .. } => {
+                let size = u16::try_from(max_tags).ok().filter(|size| (1..u16::MAX).contains(size));
+                Some(TagList::new(size.ok_or(Errno(libc::EINVAL))?))
+            }
+            _ => None,
+        };
         Ok(Self {
+            flows: tags.is_none(),
+            tags,
             number,
             ring: Span::new(attr.buf, (attr.wqe_count as usize) << attr.wqe_shift),
             record: Span::new(attr.dbrec, 8),
@@ -60,6 +75,20 @@ impl Srq {
 
     fn available(&self) -> u16 {
         (self.record.record(RECEIVE) as u16).wrapping_sub(self.taken)
+    }
+
+    /// The queue of its own completions, where they do not go to that of the queue pair.
+    pub fn own_cq(&self) -> Option<Cqn> {
+        match self.attr.kind {
+            SrqKind::TagMatching { cq, .. } => Some(cq),
+            _ => None,
+        }
+    }
+
+    /// Whether messages are taken.
+    pub fn flows(&mut self) -> bool {
+        self.flows |= self.available() >= MIN_POSTED;
+        self.flows
     }
 
     /// Sets the limit; the event comes at once when fewer WQEs are left.

@@ -30,10 +30,16 @@ pub enum Rule {
     DoorbellState,
     /// A data segment of length 0 means 2 GiB.
     ZeroLength,
+    /// A list operation has an opcode that exists, and the segments that belong to it.
+    TagOperation,
+    /// An append announces a free entry, and a list operation names one of the list.
+    TagIndex,
+    /// No more unexpected messages are handled than there were.
+    TagPhase,
 }
 
 impl Rule {
-    const ALL: usize = Self::ZeroLength as usize + 1;
+    const ALL: usize = Self::TagPhase as usize + 1;
 
     fn text(self) -> &'static str {
         match self {
@@ -53,6 +59,9 @@ impl Rule {
             Self::DoorbellQpn => "a doorbell names a queue pair that does not use this UAR page",
             Self::DoorbellState => "a doorbell was rung in a state that drops it",
             Self::ZeroLength => "a data segment of length 0 stands for 2 GiB",
+            Self::TagOperation => "a list operation has another opcode or ds than there are",
+            Self::TagIndex => "a list operation names no entry, or announces one that is in use",
+            Self::TagPhase => "sw_cnt is ahead of the unexpected messages that were counted",
         }
     }
 }

@@ -6,6 +6,7 @@ use mlx5_wire::datagram::DatagramSegment;
 use mlx5_wire::inline::InlineHeader;
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
+use mlx5_wire::tm::TagMatchingSegment;
 
 use super::mkey::{LOCAL_READ, MkeyTable};
 use super::objects::{Pdn, Service};
@@ -158,6 +159,16 @@ impl SendWqe {
     /// Datagram segment.
     pub fn datagram(&self) -> Result<DatagramSegment, WqeError> {
         self.segment(UNIT).map(DatagramSegment::from_bytes)
+    }
+
+    /// List operation.
+    pub fn tag_matching(&self) -> Result<TagMatchingSegment, WqeError> {
+        self.segment(UNIT).map(TagMatchingSegment::from_bytes)
+    }
+
+    /// Everything from `at` on.
+    pub fn tail(&self, at: usize) -> &[u8] {
+        self.bytes[..self.len].get(at..).unwrap_or_default()
     }
 
     /// Where the data part begins.

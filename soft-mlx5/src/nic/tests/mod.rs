@@ -13,4 +13,5 @@ mod rdma;
 mod send;
 mod shared;
 mod sockets;
+mod tags;
 mod unreliable;

@@ -163,16 +163,20 @@ impl Device {
     }
 
     pub fn srq(&mut self, count: u32, shift: u32) -> Srq {
+        self.srq_of_kind(count, shift, SrqKind::Basic, 0)
+    }
+
+    pub fn srq_of_kind(&mut self, count: u32, shift: u32, kind: SrqKind, user_index: u32) -> Srq {
         let ring = Memory::new((count as usize) << shift);
         let record = Memory::new(8);
         let attr = SrqAttr {
             pd: self.pd,
-            kind: SrqKind::Basic,
+            kind,
             buf: ring.addr(),
             dbrec: record.addr(),
             wqe_count: count,
             wqe_shift: shift,
-            user_index: 0,
+            user_index,
             limit: 0,
         };
         let number = self.nic.create_srq(attr).unwrap();
@@ -575,6 +579,11 @@ impl Srq {
         self.posted = self.posted.wrapping_add(1);
         self.record.span().set_record(RECEIVE, u32::from(self.posted));
         Some(slot)
+    }
+
+    /// The slot that the next post fills.
+    pub fn next_slot(&self) -> u16 {
+        self.next
     }
 
     pub fn give_back(&mut self, slot: u16) {

@@ -1,0 +1,150 @@
+//! The tag list: posted entries in the order of their posting, and the phase counters that decide
+//! whether new ones may match.
+
+use crate::nic::scatter::ScatterList;
+
+/// What an entry is to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Posted,
+    // Its message is arriving, or being read.
+    Matched,
+}
+
+#[derive(Debug)]
+struct Entry {
+    state: State,
+    // Posted while the counters agreed, or they have agreed since.
+    enabled: bool,
+    tag: u64,
+    mask: u64,
+    buffer: ScatterList,
+}
+
+/// Why an operation names no entry that it may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadIndex;
+
+/// A list of tags.
+#[derive(Debug)]
+pub struct TagList {
+    entries: Box<[Entry]>,
+    // Posted entries, oldest first.
+    order: Vec<u16>,
+    // Entry of the next append: announced by the one before it.
+    next: u16,
+    // Unexpected messages: those that the device counted, those that software says it has handled.
+    hw_phase: u16,
+    sw_phase: u16,
+}
+
+impl TagList {
+    /// A list for `max_tags` posted tags: it has one entry more, which is always free.
+    pub fn new(max_tags: u16) -> Self {
+        let entry = || Entry {
+            state: State::Free,
+            enabled: false,
+            tag: 0,
+            mask: 0,
+            buffer: ScatterList::default(),
+        };
+        Self {
+            entries: std::iter::repeat_with(entry).take(usize::from(max_tags) + 1).collect(),
+            order: Vec::new(),
+            next: 0,
+            hw_phase: 0,
+            sw_phase: 0,
+        }
+    }
+
+    /// Unexpected messages so far, modulo 2^16.
+    pub fn hw_phase(&self) -> u16 {
+        self.hw_phase
+    }
+
+    /// No entry matched a message that carries a tag: entries posted from now on wait for software.
+    pub fn count_unexpected(&mut self) {
+        self.hw_phase = self.hw_phase.wrapping_add(1);
+    }
+
+    /// Software has handled `count` unexpected messages; `false` when there were not so many.
+    pub fn synchronize(&mut self, count: u16) -> bool {
+        self.sw_phase = count;
+        if self.in_phase() {
+            for index in &self.order {
+                self.entries[usize::from(*index)].enabled = true;
+            }
+        }
+        count.wrapping_sub(self.hw_phase) as i16 <= 0
+    }
+
+    fn in_phase(&self) -> bool {
+        self.sw_phase == self.hw_phase
+    }
+
+    /// Adds the entry that was announced, and announces `next`; returns the index of the entry.
+    pub fn append(
+        &mut self,
+        next: u16,
+        tag: u64,
+        mask: u64,
+        buffer: ScatterList,
+    ) -> Result<u16, BadIndex> {
+        let index = self.next;
+        let announced = self.entries.get(usize::from(next)).ok_or(BadIndex)?;
+        if announced.state != State::Free || next == index {
+            return Err(BadIndex);
+        }
+        let enabled = self.in_phase();
+        self.entries[usize::from(index)] =
+            Entry { state: State::Posted, enabled, tag, mask, buffer };
+        self.order.push(index);
+        self.next = next;
+        Ok(index)
+    }
+
+    /// Takes a posted entry out; `false` when a message was faster.
+    pub fn remove(&mut self, index: u16) -> Result<bool, BadIndex> {
+        let entry = self.entries.get_mut(usize::from(index)).ok_or(BadIndex)?;
+        if entry.state != State::Posted {
+            return Ok(false);
+        }
+        entry.state = State::Free;
+        self.order.retain(|posted| *posted != index);
+        Ok(true)
+    }
+
+    fn position(&self, tag: u64) -> Option<usize> {
+        self.order.iter().position(|index| {
+            let entry = &self.entries[usize::from(*index)];
+            entry.enabled && (entry.tag ^ tag) & entry.mask == 0
+        })
+    }
+
+    /// The oldest entry that a message with this tag matches.
+    pub fn find(&self, tag: u64) -> Option<u16> {
+        self.position(tag).map(|at| self.order[at])
+    }
+
+    /// Gives the oldest entry with this tag to a message.
+    pub fn take(&mut self, tag: u64) -> Option<u16> {
+        let at = self.position(tag)?;
+        let index = self.order.remove(at);
+        self.entries[usize::from(index)].state = State::Matched;
+        Some(index)
+    }
+
+    /// Where the bytes of an entry's message go.
+    pub fn buffer(&mut self, index: u16) -> &mut ScatterList {
+        &mut self.entries[usize::from(index)].buffer
+    }
+
+    /// The last CQE of a matched entry was written: software may use it again.
+    pub fn release(&mut self, index: u16) {
+        self.entries[usize::from(index)].state = State::Free;
+    }
+}
+
+#[cfg(test)]
+mod tests;
