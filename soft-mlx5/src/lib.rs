@@ -7,6 +7,14 @@
 //! A test holds a [`Device`] in its hands; the program `soft-mlx5` ([`runner`]) gives one to each
 //! process of any command.
 //!
+//! ```
+//! let device = soft_mlx5::Device::builder().name("mlx5_test").stepped().build()?;
+//! // From here on libibverbs lists a ConnectX-5 of this name, and programs in this process may open
+//! // it. A stepped device works when told, so a test sees what was there before and after:
+//! assert!(!device.step(), "nothing was posted yet");
+//! # std::io::Result::Ok(())
+//! ```
+//!
 //! It is a correctness model: its speed says nothing about an adapter.
 
 mod clock;
