@@ -31,7 +31,7 @@ use crate::srq::SharedReceiveQueue;
 use cold::Class;
 
 pub(crate) use batch::Batch;
-use batch::Stretch;
+use batch::{Noted, Stretch};
 
 pub use cold::{Outcome, complete, recover};
 
@@ -140,6 +140,9 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// holds for as long as their buffers are given back.
     #[inline(always)]
     pub unsafe fn new(cq: &'a mut CompletionQueue, queue: &'a mut Q, budget: u32) -> Self {
+        if cq.batch.noted != Noted::Nothing {
+            cold::recover_batch(cq, queue);
+        }
         let start = cq.consumer_index;
         cq.batch.until = start.wrapping_add(budget);
         let Stretch { cqe, expected, to_go } = cold::aim(queue, cq, start);
@@ -263,14 +266,13 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         message.data
     }
 
-    /// Notes in the completion queue how far the batch has come. If it is forgotten and not dropped,
-    /// [`recover`] ends it there; without a note the batch after it would see the same CQEs again.
+    /// Writes down how far the batch has come, for the case that it is forgotten and not dropped: then
+    /// [`recover`], or the next batch, goes on from there. Without a note the next batch sees the same CQEs
+    /// again, and the messages that were not taken.
     #[inline(always)]
     pub fn note(&mut self) {
-        let batch = &mut self.cq.batch;
-        batch.stretch.to_go = self.to_go;
-        (batch.recycled_from, batch.taken_from) = (self.recycled_from, self.taken_from);
-        (batch.lent, batch.open) = (self.lent, true);
+        self.cq.batch.stretch.to_go = self.to_go;
+        self.cq.batch.noted = if self.lent { Noted::Lent } else { Noted::GivenBack };
     }
 
     /// The next message was asked for before this one was given back.

@@ -415,15 +415,18 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
 
     fn settle_each(&mut self, count: u32) {
         let from = self.tail & self.slots.mask();
+        // Behind a batch that was forgotten, the first of them may have been given back and posted since.
+        let reused = self.head.wrapping_sub(self.tail).saturating_sub(self.slots()).min(count);
         self.tail = self.tail.wrapping_add(count);
+        let (from, to) = (from + reused, from + count);
         // What is posted meanwhile must not go to a slot whose turn has not come: its state would be taken for
         // its message's.
-        for slot in from..from + count {
+        for slot in from..to {
             if self.slots.state(slot) == slots::EMPTY {
                 self.slots.set_state(slot, slots::LEAVING);
             }
         }
-        for slot in from..from + count {
+        for slot in from..to {
             let state = self.slots.state(slot);
             self.slots.set_state(slot, slots::HELD);
             // SAFETY: the slot has completed, and is given back here.
@@ -435,6 +438,8 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
                 }
             }
         }
+        // Where a reused slot was, others may have waited for it.
+        self.post_waiting();
     }
 
     fn complete(&mut self, wqe_counter: u16) -> Option<u32> {

@@ -19,10 +19,20 @@ pub(crate) struct Batch {
     pub(super) stretch: Stretch,
     pub(super) recycled_from: isize,
     pub(super) taken_from: isize,
-    /// A message is lent.
-    pub(super) lent: bool,
-    /// The batch has noted how far it has come, and was not dropped since.
-    pub(super) open: bool,
+    /// How far the batch has come, for the case that it is forgotten.
+    pub(super) noted: Noted,
+}
+
+/// What [`Receiving::note`](super::Receiving::note) says beside `to_go`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Noted {
+    /// There is no batch, or it has noted nothing.
+    Nothing,
+    /// The messages before `to_go` are accounted for.
+    GivenBack,
+    /// And the one at `to_go` is lent.
+    Lent,
 }
 
 /// Slots that follow each other and are expected to complete one after the other.
@@ -47,8 +57,7 @@ impl Batch {
             stretch: Stretch { cqe: NonNull::dangling(), expected: 0, to_go: 0 },
             recycled_from: 0,
             taken_from: 0,
-            lent: false,
-            open: false,
+            noted: Noted::Nothing,
         }
     }
 

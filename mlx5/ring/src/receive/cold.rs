@@ -7,6 +7,7 @@ use core::marker::PhantomData;
 use mlx5_wire::cqe::{Cqe64, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
 
+use super::batch::Noted;
 use super::{Batch, COMMON, Queue, Stretch, inline};
 use crate::barrier;
 use crate::completion::Cqe;
@@ -43,6 +44,15 @@ pub(super) fn aim<Q: Queue>(queue: &Q, cq: &mut CompletionQueue, index: u32) -> 
     Stretch { cqe: cq.cqe(index), expected: word | last_word(0, COMMON | cq.owner(index)), to_go }
 }
 
+/// Starts the stretch at consumer index `index`; the queue knows all before it.
+#[inline(always)]
+fn go_to<Q: Queue>(queue: &Q, cq: &mut CompletionQueue, index: u32) {
+    cq.batch.stretch = aim(queue, cq, index);
+    if cq.batch.noted == Noted::Lent {
+        cq.batch.noted = Noted::GivenBack;
+    }
+}
+
 /// Tells the queue what has become of the slots so far.
 #[inline(always)]
 fn settle<Q: Queue>(queue: &mut Q, batch: &mut Batch) {
@@ -59,7 +69,7 @@ fn settle<Q: Queue>(queue: &mut Q, batch: &mut Batch) {
 #[inline(never)]
 pub(super) extern "C" fn go_on<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) {
     settle(queue, &mut cq.batch);
-    cq.batch.stretch = aim(queue, cq, cq.batch.stop);
+    go_to(queue, cq, cq.batch.stop);
 }
 
 /// Gives a slot back with its buffer out of order.
@@ -131,7 +141,7 @@ extern "C" fn finish_each<Q: Queue>(
 
 #[inline(always)]
 fn publish<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue, to_go: isize) {
-    cq.batch.open = false;
+    cq.batch.noted = Noted::Nothing;
     queue.ring();
     let index = cq.batch.index(to_go);
     if index != cq.published {
@@ -140,15 +150,21 @@ fn publish<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue, to_go: isize) {
 }
 
 /// Ends a batch that was forgotten, where it last noted how far it had come: see
-/// [`Receiving::note`](super::Receiving::note). A message that it had lent costs its slot.
+/// [`Receiving::note`](super::Receiving::note). A message that it had lent stays held.
 ///
 /// # Safety
 /// `queue` is the one that the batch on `cq` was made with.
+#[inline]
 pub unsafe fn recover<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) {
-    if cq.batch.open {
-        let Batch { stretch, recycled_from, taken_from, lent, .. } = cq.batch;
-        finish(queue, cq, stretch.to_go, recycled_from, taken_from, lent);
+    if cq.batch.noted != Noted::Nothing {
+        recover_batch(cq, queue);
     }
+}
+
+#[cold]
+#[inline(never)]
+pub(super) extern "C" fn recover_batch<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) {
+    finish_each(queue, cq, cq.batch.stretch.to_go, cq.batch.noted == Noted::Lent);
 }
 
 /// Looks at a CQE that is not the common case. Nothing is lent.
@@ -179,7 +195,7 @@ pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQu
     settle(queue, &mut cq.batch);
     let class = match class {
         Class::Message if queue.expect(wqe_counter) => {
-            cq.batch.stretch = aim(queue, cq, index);
+            go_to(queue, cq, index);
             // SAFETY: as above.
             unsafe { inline::deliver(queue, cqe, queue.expected().slot) }
             return Class::Message;
@@ -194,7 +210,7 @@ pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQu
         },
         class => class,
     };
-    cq.batch.stretch = aim(queue, cq, index.wrapping_add(1));
+    go_to(queue, cq, index.wrapping_add(1));
     class
 }
 

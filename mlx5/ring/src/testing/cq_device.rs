@@ -115,14 +115,4 @@ impl CqDevice {
         unsafe { target.add(63).write_volatile(op_own) }
         self.producer_index = index.wrapping_add(1);
     }
-
-    /// Takes back the last CQE that was written.
-    pub fn unwrite(&mut self) {
-        self.producer_index = self.producer_index.wrapping_sub(1);
-        let index = self.producer_index;
-        let owner = u8::from(index & self.count != 0);
-        let at = (index & (self.count - 1)) as usize;
-        // SAFETY: inside the buffer.
-        unsafe { self.buf.add((at + 1) * self.size - 1).write_volatile(FRESH_OP_OWN | (owner ^ 1)) }
-    }
 }

@@ -49,6 +49,13 @@ impl Device {
         Self { wqes, stride, slots, dbrec, lead, seen: 0, next: 0, queue, completed }
     }
 
+    /// As if `index` WQEs had been handed over before.
+    pub fn start_at(&mut self, index: u32) {
+        self.seen = index as u16;
+        // SAFETY: a doorbell record of the test's.
+        unsafe { self.dbrec.write_volatile(Be32::new(index & 0xffff)) }
+    }
+
     pub fn is_srq(&self) -> bool {
         self.lead > 0
     }

@@ -9,9 +9,8 @@ mod arena;
 mod cq_device;
 mod device;
 mod rig;
-pub mod rng;
 
 pub use arena::Arena;
 pub use cq_device::{CqDevice, CqeSpec};
-pub use device::Device;
+pub use device::{Device, Taken};
 pub use rig::{Give, Rig, TestQueue};

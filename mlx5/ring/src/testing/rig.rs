@@ -11,10 +11,10 @@ use mlx5_wire::data::DataSegment;
 use mlx5_wire::next::NextSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
-use super::{Arena, CqDevice, CqeSpec, Device};
+use super::{Arena, CqDevice, CqeSpec, Device, Taken};
 use crate::cq::{self, CompletionQueue};
 use crate::post::{PostError, Posting};
-use crate::receive::{Completion, Message, Queue, Receiving};
+use crate::receive::{self, Completion, Message, Queue, Receiving};
 use crate::rq::{self, ReceiveQueue};
 use crate::sge::Sge;
 use crate::srq::{self, SharedReceiveQueue};
@@ -30,6 +30,10 @@ pub trait TestQueue: Queue<Data = u32> + Sized {
     fn load(&mut self, data: u32, sges: &[Sge]) -> Result<u32, PostError>;
     /// Slot of the next WQE.
     fn cursor(&self) -> u32;
+    /// The fields that decide what happens next, and none that only counts.
+    fn fingerprint(&self, key: &mut Vec<u8>);
+    /// As if `index` WQEs had been posted, completed and given back before. The queue is fresh.
+    fn start_at(&mut self, index: u32);
 }
 
 impl TestQueue for SharedReceiveQueue<u32> {
@@ -60,6 +64,14 @@ impl TestQueue for SharedReceiveQueue<u32> {
     fn cursor(&self) -> u32 {
         self.cursor()
     }
+
+    fn fingerprint(&self, key: &mut Vec<u8>) {
+        self.fingerprint(key);
+    }
+
+    fn start_at(&mut self, index: u32) {
+        self.start_at(index);
+    }
 }
 
 impl TestQueue for ReceiveQueue<u32> {
@@ -85,6 +97,14 @@ impl TestQueue for ReceiveQueue<u32> {
 
     fn cursor(&self) -> u32 {
         self.head() & (self.slots() - 1)
+    }
+
+    fn fingerprint(&self, key: &mut Vec<u8>) {
+        self.fingerprint(key);
+    }
+
+    fn start_at(&mut self, index: u32) {
+        self.start_at(index);
     }
 }
 
@@ -187,6 +207,12 @@ impl<Q: TestQueue> Rig<Q> {
         self.cq.publish(index);
     }
 
+    /// As if `index` WQEs had gone through the queue before.
+    pub fn start_queue_at(&mut self, index: u32) {
+        self.queue.start_at(index);
+        self.device.start_at(index);
+    }
+
     pub fn save(&self) -> Saved<Q> {
         // SAFETY: bitwise copies, which are only written back; neither type has drop glue that matters.
         let (queue, cq) = unsafe {
@@ -266,6 +292,18 @@ impl<Q: TestQueue> Rig<Q> {
         loaded
     }
 
+    /// The state in one line, for a test that has failed.
+    pub fn describe(&self) -> std::string::String {
+        let slots = self.queue.book().count();
+        let states: Vec<_> = (0..slots).map(|slot| self.queue.book().state(slot)).collect();
+        let of = |list: &[Taken]| -> Vec<_> { list.iter().map(|taken| taken.slot).collect() };
+        let (queue, completed) = (of(&self.device.queue), of(&self.device.completed));
+        let (cursor, held) = (self.queue.cursor(), &self.held);
+        std::format!(
+            "states {states:?}, cursor {cursor}, with the device {queue:?}, completed {completed:?}, {held:?}"
+        )
+    }
+
     /// A buffer that is the test's.
     pub fn free_buffer(&self) -> Option<u32> {
         self.buffers.iter().position(|&place| place == Place::Pool).map(|buffer| buffer as u32)
@@ -296,6 +334,33 @@ impl<Q: TestQueue> Rig<Q> {
     /// Polls at most `budget` completions in one batch. `script` says what to do with each message and in
     /// between; when it is used up, messages are recycled. Returns how many were polled.
     pub fn poll(&mut self, budget: u32, script: &[Give]) -> usize {
+        let polled = self.poll_until(budget, script, false);
+        self.step();
+        assert_eq!(self.cq_device.outstanding() as usize, self.arrivals.len(), "consumer index");
+        polled
+    }
+
+    /// As [`poll`](Self::poll), but the batch is noted and forgotten; `post` buffers are posted before the
+    /// next one.
+    pub fn poll_and_forget(&mut self, budget: u32, script: &[Give], post: &[u32]) -> usize {
+        let polled = self.poll_until(budget, script, true);
+        let lists: Vec<_> = post.iter().map(|&buffer| self.sges(buffer)).collect();
+        let mut posting = Posting::new(&mut self.queue);
+        for (&buffer, sges) in post.iter().zip(&lists) {
+            // SAFETY: the memory is not a Rust object, and nobody touches it.
+            if unsafe { posting.post(buffer, sges) }.is_ok() {
+                self.buffers[buffer as usize] = Place::Queue;
+            }
+        }
+        drop(posting);
+        // SAFETY: the same two queues.
+        unsafe { receive::recover(&mut self.cq, &mut self.queue) };
+        self.step();
+        assert_eq!(self.cq_device.outstanding() as usize, self.arrivals.len(), "consumer index");
+        polled
+    }
+
+    fn poll_until(&mut self, budget: u32, script: &[Give], forget: bool) -> usize {
         let arrived = self.arrivals.len().min(budget as usize);
         let mut script = script.iter().copied();
         let mut polled = 0;
@@ -310,9 +375,17 @@ impl<Q: TestQueue> Rig<Q> {
                     let place = unsafe { finish(&mut receiving, message, give) };
                     self.buffers[held.buffer as usize] = place;
                 }
+                if forget {
+                    receiving.note();
+                }
                 continue;
             }
-            let Some(completion) = receiving.next() else { break };
+            let Some(completion) = receiving.next() else {
+                if forget {
+                    receiving.note();
+                }
+                break;
+            };
             polled += 1;
             let arrival = self.arrivals.pop_front().expect("a completion that never arrived");
             let taken = self.device.polled(arrival.wqe_counter);
@@ -337,12 +410,17 @@ impl<Q: TestQueue> Rig<Q> {
                 // SAFETY: completed just now.
                 unsafe { finish(&mut receiving, message, give) }
             };
+            if forget {
+                receiving.note();
+            }
         }
-        drop(receiving);
+        if forget {
+            core::mem::forget(receiving);
+        } else {
+            drop(receiving);
+        }
         assert_eq!(polled, arrived, "completions polled");
         self.received += polled as u64;
-        self.step();
-        assert_eq!(self.cq_device.outstanding() as usize, self.arrivals.len(), "consumer index");
         polled
     }
 
