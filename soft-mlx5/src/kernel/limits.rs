@@ -34,6 +34,12 @@ pub const MAX_SRQ_SGE: u32 = MAX_RQ_DESC / 16 - 1;
 /// Responder resources per QP.
 pub const MAX_RD_ATOMIC: u8 = 16;
 
+/// Tags that a list holds, list operations that may be outstanding, and bytes of the largest header of
+/// a rendezvous.
+pub const MAX_TAGS: u32 = 127;
+pub const MAX_TAG_OPS: u32 = 8192;
+pub const MAX_RENDEZVOUS_HEADER: u32 = 64;
+
 /// Multicast groups, and QPs in each.
 pub const MAX_MCAST_GROUPS: u32 = 1 << 21;
 pub const MAX_MCAST_QPS: u32 = 240;

@@ -18,6 +18,7 @@ const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
 const DEVICE_CAPS: u32 =
     CAP_CHANGE_PHY_PORT | CAP_PORT_ACTIVE_EVENT | CAP_SYS_IMAGE_GUID | CAP_RC_RNR_NAK_GEN;
 
+const TM_CAP_RC: u32 = 1 << 0;
 const ATOMIC_WITHIN_DEVICE: u32 = 1;
 
 /// Mini-CQE arrays of a compressed session, and their formats: hash and checksum.
@@ -59,7 +60,14 @@ pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
         hca_core_clock: CORE_CLOCK_KHZ.into(),
         device_cap_flags_ex: DEVICE_CAPS.into(),
         rss_caps: RssCaps::default(),
-        tm_caps: TmCaps::default(),
+        tm_caps: TmCaps {
+            max_rndv_hdr_size: limits::MAX_RENDEZVOUS_HEADER,
+            max_num_tags: limits::MAX_TAGS,
+            flags: TM_CAP_RC,
+            max_ops: limits::MAX_TAG_OPS,
+            max_sge: 1,
+            reserved: 0,
+        },
         ..ExQueryDeviceResp::default()
     })
 }

@@ -3,6 +3,7 @@
 use super::abi::mlx5;
 use super::abi::uverbs::{CreateSrq, CreateSrqResp, CreateXsrq, Destroy, ModifySrq, QuerySrqResp};
 use super::attrs::{Attrs, CONSTANT, Carries, Spec, exactly, room};
+use super::cq::Cq;
 use super::errno::{EBUSY, EINVAL, EOPNOTSUPP};
 use super::events::Carries as EventKind;
 use super::report::{AsyncTarget, Reported, event_type};
@@ -24,6 +25,8 @@ pub struct Srq {
     /// Its asynchronous events.
     pub events: AsyncTarget,
     pd: u32,
+    // Of its own completions.
+    cq: Option<u32>,
 }
 
 const BASIC: u32 = 0;
@@ -75,6 +78,8 @@ struct Wanted {
     max_wr: u32,
     max_sge: u32,
     limit: u32,
+    max_num_tags: u32,
+    cq: Option<u32>,
     event_fd: Option<i32>,
 }
 
@@ -87,6 +92,8 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
         max_wr: attrs.get(MAX_WR)?,
         max_sge: attrs.get(MAX_SGE)?,
         limit: attrs.get(LIMIT)?,
+        max_num_tags: if attrs.has(MAX_NUM_TAGS) { attrs.get(MAX_NUM_TAGS)? } else { 0 },
+        cq: attrs.has(CQ).then(|| attrs.handle(CQ)).transpose()?,
         event_fd: attrs.descriptor(EVENT_FD)?,
     };
     let handle = call.create_srq(&wanted, &attrs.driver())?;
@@ -110,6 +117,8 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
         max_wr: core.max_wr,
         max_sge: core.max_sge,
         limit: core.srq_limit,
+        max_num_tags: 0,
+        cq: None,
         event_fd: None,
     };
     answer_create(call, &wanted, request)
@@ -125,6 +134,8 @@ pub fn write_create_any(call: &mut Call, request: &Request) -> Result<()> {
         max_wr: core.max_wr,
         max_sge: core.max_sge,
         limit: core.srq_limit,
+        max_num_tags: core.max_num_tags,
+        cq: Some(core.cq_handle),
         event_fd: None,
     };
     answer_create(call, &wanted, request)
@@ -182,32 +193,44 @@ impl Call<'_> {
     fn create_srq(&mut self, wanted: &Wanted, driver: &Udata) -> Result<u32> {
         self.context()?;
         self.get::<super::pd::Pd>(wanted.pd)?;
-        match wanted.srq_type {
-            BASIC => {}
-            // The device has neither XRC domains nor a tag list.
+        let cq = match wanted.srq_type {
+            BASIC => None,
+            TAG_MATCHING if (1..=limits::MAX_TAGS).contains(&wanted.max_num_tags) => {
+                Some(wanted.cq.ok_or(EINVAL)?)
+            }
+            // The device has no XRC domains.
             XRC => return Err(EOPNOTSUPP),
-            TAG_MATCHING => return Err(EINVAL),
             _ => return Err(EINVAL),
-        }
+        };
+        cq.map(|cq| self.get::<Cq>(cq).map(drop)).transpose()?;
         let fd = wanted.event_fd;
         let event_file = fd.map(|fd| self.event_file(fd, EventKind::Asynchronous)).transpose()?;
         let shape = Shape::new(wanted.max_wr, wanted.max_sge)?;
         let buffers = buffers(&shape, driver)?;
         let pdn = self.hold_pd(wanted.pd)?;
+        let kind = match cq {
+            Some(cq) => SrqKind::TagMatching {
+                cq: self.hold_cq(cq)?,
+                max_tags: wanted.max_num_tags,
+                max_ops: limits::MAX_TAG_OPS,
+            },
+            None => SrqKind::Basic,
+        };
         let created = self.nic().create_srq(SrqAttr {
             pd: pdn,
-            kind: SrqKind::Basic,
+            kind,
             buf: buffers.buf_addr,
             dbrec: buffers.db_addr,
             wqe_count: shape.slots,
             wqe_shift: shape.shift,
-            user_index: 0,
+            user_index: buffers.uidx,
             limit: wanted.limit,
         });
         let srqn = match created {
             Ok(srqn) => srqn,
             Err(error) => {
                 self.release_pd(wanted.pd);
+                cq.into_iter().for_each(|cq| self.release_cq(cq));
                 return Err(error);
             }
         };
@@ -220,6 +243,7 @@ impl Call<'_> {
             users: 0,
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
             pd: wanted.pd,
+            cq,
         });
         self.core.routes.add(Number::Srq(srqn), self.file, handle);
         let told = driver.output.put(&mlx5::Number { number: srqn.0, reserved: 0 });
@@ -246,11 +270,12 @@ impl Call<'_> {
         if srq.users > 0 {
             return Err(EBUSY);
         }
-        let (srqn, pd) = (srq.srqn, srq.pd);
+        let (srqn, pd, cq) = (srq.srqn, srq.pd, srq.cq);
         self.nic().destroy_srq(srqn)?;
         self.core.deliver_events();
         self.core.routes.remove(Number::Srq(srqn));
         self.release_pd(pd);
+        cq.into_iter().for_each(|cq| self.release_cq(cq));
         let events = self.get::<Srq>(handle)?.events;
         let asynchronous = self.core.read_async_events(&events, event_type::OF_SRQ);
         Ok(Reported { completions: 0, asynchronous })
