@@ -10,6 +10,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Attempts to lock a file that others sweep up meanwhile.
+const TRIES: u32 = 1000;
+
 /// A directory of this process, removed when dropped.
 #[derive(Debug)]
 pub struct RunDir {
@@ -26,8 +29,10 @@ impl RunDir {
         let base = base()?;
         sweep(&base);
         let lock_path = path.with_extension("lock");
+        // Before it is locked another process may take the new file for that of a dead one, and remove it.
         let taken = || io::Error::new(io::ErrorKind::AlreadyExists, "directory of another process");
-        let lock = take_lock(&lock_path)?.ok_or_else(taken)?;
+        let lock =
+            (0..TRIES).find_map(|_| take_lock(&lock_path).transpose()).ok_or_else(taken)??;
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self { path, lock_path, _lock: lock, owner: std::process::id() })
     }
@@ -117,6 +122,12 @@ fn sweep(base: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_directories_are_made_at_once() {
+        let make = || (0..50).for_each(|_| drop(RunDir::create(fresh_path("test")).unwrap()));
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(make))));
+    }
 
     #[test]
     fn directories_of_the_dead_are_swept_up_and_others_stay() {

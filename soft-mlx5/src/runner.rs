@@ -99,8 +99,9 @@ impl Runner {
         command.env(options::VARIABLE, options.encode());
         let signals = Signals::block();
         let parent = std::process::id();
-        // SAFETY: two system calls and no allocation between fork and exec.
-        unsafe { command.pre_exec(move || die_with(parent)) };
+        let awaited = signals.awaited;
+        // SAFETY: system calls and no allocation between fork and exec.
+        unsafe { command.pre_exec(move || start(parent, &awaited)) };
         let child = command.spawn().map_err(|error| {
             let what = format!("cannot start `{}`: {error}", Path::new(program).display());
             io::Error::new(error.kind(), what)
@@ -115,10 +116,12 @@ pub fn exit_code(status: ExitStatus) -> u8 {
     code as u8
 }
 
-// A killed runner must not leave a command behind that nobody looks after.
-fn die_with(parent: u32) -> io::Result<()> {
-    // SAFETY: system calls without memory.
+// A killed runner must not leave a command behind that nobody looks after, and the command must not start
+// with the signals blocked that the runner waits for.
+fn start(parent: u32, awaited: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: system calls, and a set that is only read.
     unsafe {
+        libc::sigprocmask(libc::SIG_UNBLOCK, awaited, std::ptr::null_mut());
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() as u32 != parent {
             libc::raise(libc::SIGKILL);
@@ -179,7 +182,7 @@ struct Signals {
 
 impl Signals {
     // Blocked, signals wait until they are asked for, also those that arrive before the command
-    // runs. The command starts with none blocked.
+    // runs.
     fn block() -> Self {
         // SAFETY: an all-zero set is a valid value to be filled.
         let mut awaited: libc::sigset_t = unsafe { std::mem::zeroed() };
