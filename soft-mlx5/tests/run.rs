@@ -83,6 +83,12 @@ fn signals_reach_the_command() {
     assert_eq!((outcome.status.code(), outcome.stdout.as_str()), (Some(5), "got it\n"));
 }
 
+#[test]
+fn the_command_starts_with_no_signal_blocked() {
+    let status = finish(&mut run(&[], &["grep", "SigBlk", "/proc/self/status"])).succeeded();
+    assert_eq!(status.split_whitespace().last(), Some("0000000000000000"), "{status}");
+}
+
 fn wait_until(mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !done() {
