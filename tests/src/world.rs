@@ -25,14 +25,14 @@ pub struct Shared {
 impl Shared {
     /// `qps` connections on an SRQ for `max_wr` receives of `buffer_size` bytes.
     pub fn new(max_wr: u32, qps: u32, buffer_size: u32) -> Self {
-        Self::with(max_wr, qps, buffer_size, QpConfig::rc())
+        Self::with(max_wr, 1, qps, buffer_size, QpConfig::rc())
     }
 
-    /// The same, with queue pairs like `config`.
-    pub fn with(max_wr: u32, qps: u32, buffer_size: u32, config: QpConfig) -> Self {
+    /// The same, with room for `max_sge` buffers in each receive, and queue pairs like `config`.
+    pub fn with(max_wr: u32, max_sge: u32, qps: u32, buffer_size: u32, config: QpConfig) -> Self {
         let pd = device::pd();
         let mut receiver = device::receiver(&pd, 2 * max_wr + 64);
-        let srq = receiver.create_srq(&SrqConfig::new(max_wr)).unwrap();
+        let srq = receiver.create_srq(&SrqConfig::new(max_wr).max_sge(max_sge)).unwrap();
         let pool = BufferPool::new(&pd, 2 * receiver.capacity(srq), buffer_size).unwrap();
         let config = config.srq(srq).min_rnr_timer(QUICK);
         let (near, peers) = Peers::connect(&pd, &mut receiver, &config, qps, buffer_size);

@@ -28,7 +28,7 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
     // Messages of up to four packets: those of one queue pair finish amid those of others.
     let config = QpConfig::rc().mtu(Mtu::Mtu256);
     let messages = million();
-    let mut w = Shared::with(511, QPS as u32, LONGEST, config);
+    let mut w = Shared::with(511, 1, QPS as u32, LONGEST, config);
     w.receiver.fill(w.srq, &w.pool);
 
     let mut peers = w.peers;

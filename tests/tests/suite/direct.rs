@@ -1,0 +1,197 @@
+//! The rings themselves, with memory of the program's own.
+
+use std::ptr;
+
+use doorbell::{Cause, ProtectionDomain, QpConfig, Receiver, Resident, SrqId, WcStatus};
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{device, direct_only, message, receiving};
+use mlx5_ring::sge::Sge;
+use rdma_core_sys as sys;
+
+/// Two pages that the device may write, of which the second is not registered.
+struct Memory {
+    start: *mut u8,
+    mr: *mut sys::ibv_mr,
+}
+
+const PAGE: usize = 4096;
+
+impl Memory {
+    fn new(pd: &ProtectionDomain) -> Self {
+        // SAFETY: new pages, registered in a domain that outlives the region.
+        unsafe {
+            let start = libc::mmap(
+                ptr::null_mut(),
+                2 * PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(start, libc::MAP_FAILED);
+            let mr = sys::ibv_reg_mr(pd.as_raw(), start, PAGE, sys::IBV_ACCESS_LOCAL_WRITE);
+            assert!(!mr.is_null());
+            Self { start: start.cast(), mr }
+        }
+    }
+
+    fn sge(&self, offset: usize, length: u32) -> Sge {
+        // SAFETY: the region exists.
+        Sge { addr: self.start as u64 + offset as u64, length, lkey: unsafe { (*self.mr).lkey } }
+    }
+
+    fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= 2 * PAGE);
+        // SAFETY: inside the mapping; the device has completed what it was to write.
+        (0..len).map(|i| unsafe { self.start.add(offset + i).read_volatile() }).collect()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: registered and mapped by `new`; whatever was posted has completed or was destroyed.
+        unsafe {
+            assert_eq!(sys::ibv_dereg_mr(self.mr), 0);
+            libc::munmap(self.start.cast(), 2 * PAGE);
+        }
+    }
+}
+
+fn post(receiver: &mut Receiver, srq: SrqId, wr_id: u64, sges: &[Sge]) {
+    // SAFETY: the memory lives until the receive has completed, and nobody touches it before.
+    unsafe {
+        let mut rings = receiver.as_direct().unwrap();
+        let (_, ring) = rings.srq(srq).unwrap();
+        ring.posting().post(Resident::from_wr_id(wr_id), sges).unwrap();
+    }
+}
+
+/// The next completion, which is one of a receive posted through the ring.
+fn completed(receiver: &mut Receiver) -> Cause {
+    let mut cause = None;
+    receiving::wait("a completion", || {
+        match receiver.poll_up_to(1).next() {
+            Some(Ok(message)) => panic!("{message:?} arrived"),
+            Some(Err(failure)) => {
+                assert!(failure.buffers.is_empty());
+                cause = Some(failure.cause);
+            }
+            None => {}
+        }
+        cause.is_some()
+    });
+    cause.unwrap()
+}
+
+#[test]
+fn receives_of_the_program_and_of_the_library_share_a_queue() {
+    direct_only!(&device::open());
+    let mut w = Shared::with(15, 2, 1, 64, QpConfig::rc());
+    let memory = Memory::new(&w.pd);
+    for round in 0..50_u64 {
+        let at = round as usize % 8 * 128;
+        post(&mut w.receiver, w.srq, round, &[memory.sge(at, 10), memory.sge(at + 64, 54)]);
+        w.receiver.post(w.srq, w.pool.take()).unwrap();
+        w.peers.send(0, 64);
+        w.peers.send(0, 64);
+        assert_eq!(completed(&mut w.receiver), Cause::Foreign(round));
+        let bytes = [memory.bytes(at, 10), memory.bytes(at + 64, 54)].concat();
+        assert_eq!(message::read(&bytes), (0, 2 * round));
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, 2 * round + 1));
+            drop(message.take());
+        });
+    }
+}
+
+#[test]
+fn an_entry_of_no_length_on_an_srq_is_left_out() {
+    direct_only!(&device::open());
+    let mut w = Shared::with(15, 2, 1, 64, QpConfig::rc());
+    let memory = Memory::new(&w.pd);
+    // The second entry is the whole of the receive: two gigabytes would not fit the region.
+    post(&mut w.receiver, w.srq, 1, &[memory.sge(0, 0), memory.sge(64, 64)]);
+    post(&mut w.receiver, w.srq, 2, &[memory.sge(256, 64), memory.sge(0, 0)]);
+    w.peers.send(0, 64);
+    w.peers.send(0, 64);
+    for (wr_id, at) in [(1, 64), (2, 256)] {
+        assert_eq!(completed(&mut w.receiver), Cause::Foreign(wr_id));
+        assert_eq!(message::read(&memory.bytes(at, 64)), (0, wr_id - 1));
+    }
+    assert_eq!(memory.bytes(0, 64), [0; 64]);
+}
+
+#[test]
+fn an_entry_of_no_length_on_a_receive_queue_is_left_out() {
+    direct_only!(&device::open());
+    let mut w = Single::new(8, 64);
+    let memory = Memory::new(&w.pd);
+    // SAFETY: as in `post`.
+    unsafe {
+        let mut rings = w.receiver.as_direct().unwrap();
+        let (_, ring) = rings.rq(w.rq).unwrap();
+        let sges = [memory.sge(64, 64)];
+        let mut posting = ring.posting();
+        posting.post(Resident::from_wr_id(1), &[memory.sge(0, 0)]).unwrap();
+        posting.post(Resident::from_wr_id(2), &sges).unwrap();
+    }
+    w.peers.qps[0].send_inline(b"", None).unwrap();
+    assert_eq!(completed(&mut w.receiver), Cause::Foreign(1));
+    w.peers.send(0, 64);
+    assert_eq!(completed(&mut w.receiver), Cause::Foreign(2));
+    assert_eq!(message::read(&memory.bytes(64, 64)), (0, 0));
+}
+
+#[test]
+fn an_entry_outside_its_region_fails_the_receive_and_is_not_written() {
+    direct_only!(&device::open());
+    for outside in [PAGE, PAGE - 32] {
+        let mut w = Shared::new(15, 2, 64);
+        let memory = Memory::new(&w.pd);
+        post(&mut w.receiver, w.srq, 9, &[memory.sge(outside, 64)]);
+        w.peers.send(0, 64);
+        assert_eq!(completed(&mut w.receiver), Cause::Status(WcStatus::LOC_PROT_ERR));
+        assert_eq!(memory.bytes(PAGE, PAGE), [0; PAGE]);
+        receiving::wait("the sender to learn of it", || match w.peers.qps[0].poll_send() {
+            Some(done) => {
+                assert_eq!(done.status, WcStatus::REM_OP_ERR);
+                true
+            }
+            None => false,
+        });
+
+        // The other queue pair and the queue work on.
+        w.receiver.fill(w.srq, &w.pool);
+        w.peers.send(1, 64);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (1, 0));
+        });
+    }
+}
+
+#[test]
+fn more_entries_than_a_receive_has_room_for() {
+    direct_only!(&device::open());
+    let mut w = Shared::new(15, 1, 64);
+    let memory = Memory::new(&w.pd);
+    let sges = [memory.sge(0, 8); 64];
+    // SAFETY: as in `post`.
+    unsafe {
+        let mut rings = w.receiver.as_direct().unwrap();
+        let (_, ring) = rings.srq(w.srq).unwrap();
+        let refused = ring.posting().post(Resident::from_wr_id(1), &sges).unwrap_err();
+        assert_eq!(refused, mlx5_ring::rq::PostError::TooManySges);
+    }
+    w.receiver.fill(w.srq, &w.pool);
+    w.peers.send(0, 64);
+    receiving::messages(&mut w.receiver, 1, |_| ());
+}
+
+#[test]
+fn there_are_no_rings_on_the_verbs_path() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 64);
+    let direct = device::drives_directly(pd.context());
+    // SAFETY: nothing is done with them.
+    assert_eq!(unsafe { receiver.as_direct() }.is_some(), direct);
+}
