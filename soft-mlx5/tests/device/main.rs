@@ -8,5 +8,6 @@ mod lifecycle;
 mod limits;
 mod objects;
 mod states;
+mod tags;
 mod traffic;
 mod world;

@@ -21,12 +21,14 @@ fn the_data_is_read_and_the_sender_told() {
         let counter = world.sender.post_receive(&[fin]);
         let offer = offer(&world, 7, 0, len as u32);
         world.send(&offer);
+        let World { device, fin_cq, .. } = &mut world;
+        device.run_until(|| fin_cq.peek().is_some());
+        assert_eq!(world.tagged(0, len), data, "told before the data was there");
         world.device.finish();
         let cqe = world.expect(AppOp::CONSUMED, entry);
         assert_eq!((header(&cqe).app_ctx.get(), header(&cqe).tag.get()), (0x1234, 7));
         assert_eq!(world.expect(AppOp::EXPECTED, entry).byte_cnt.get(), len as u32);
         world.cq.expect_nothing();
-        assert_eq!(world.tagged(0, len), data);
         let cqe = world.fin_cq.expect(CqeOpcode::ResponderSend, &world.sender, counter);
         let told = world.memory.get(SOURCE + 4096, cqe.byte_cnt.get() as usize);
         assert_eq!(told[0], TmhOpcode::Fin.byte());
