@@ -52,7 +52,7 @@ const COMMON: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false
 /// index, and rings the doorbell for everything posted meanwhile.
 ///
 /// What changes with each message stays in this value, so that a loop over [`next`](Self::next) and
-/// [`recycle`](Self::recycle) runs in registers. What is out of line finds it in [`Batch`].
+/// [`recycle`](Self::recycle) runs in registers. What is out of line finds it in the completion queue.
 pub struct Receiving<'a, Q: Queue> {
     queue: &'a mut Q,
     cq: &'a mut CompletionQueue,

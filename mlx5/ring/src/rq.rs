@@ -208,7 +208,7 @@ impl<T: Copy> ReceiveQueue<T> {
     /// buffer then follows it.
     ///
     /// # Safety
-    /// As [`release`](Self::release); and the buffer is the device's again, as with [`Posting::post`].
+    /// As [`release`](Self::release); and the buffer is the device's again, as with `Posting::post`.
     pub unsafe fn recycle(&mut self, slot: u32) {
         debug_assert_eq!(self.slots.state(slot), slots::HELD);
         let cursor = self.cursor();

@@ -262,7 +262,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     ///
     /// # Safety
     /// As [`release`](Self::release); and the buffer is the device's again, as with
-    /// [`Posting::post`].
+    /// `Posting::post`.
     pub unsafe fn recycle(&mut self, slot: u32) {
         debug_assert_eq!(self.slots.state(slot), slots::HELD);
         if self.has_spare() {
@@ -341,7 +341,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// [`PostError::Full`] when a buffer waits in the last slot already, [`PostError::TooManySges`].
     ///
     /// # Safety
-    /// As [`Posting::post`].
+    /// As `Posting::post`.
     pub unsafe fn load(&mut self, data: T, sges: &[Sge]) -> Result<u32, PostError> {
         if self.vacant() > 0 {
             // SAFETY: the caller's contract.
