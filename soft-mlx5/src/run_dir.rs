@@ -124,12 +124,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_directories_are_made_at_once() {
-        let make = || (0..50).for_each(|_| drop(RunDir::create(fresh_path("test")).unwrap()));
-        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(make))));
-    }
-
-    #[test]
     fn directories_of_the_dead_are_swept_up_and_others_stay() {
         let living = RunDir::create(fresh_path("test")).unwrap();
         let dead = base().unwrap().join("test-dead-1-0");
