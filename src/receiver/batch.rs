@@ -151,7 +151,9 @@ impl<'a> Batch<'a> {
             }
             Found::Failed(resident, facts, status, vendor_err) => {
                 // An SRQ lives on when a QP fails; a QP that failed takes no more receives.
-                if !self.kind.is_shared(facts.qp_num) {
+                // Memory that is not ours may be what failed it: posted again it would fail the next one too.
+                let foreign = resident.owner() == Owner::Foreign;
+                if foreign || !self.kind.is_shared(facts.qp_num) {
                     self.kind.take();
                     self.books.leave(resident, 0, |buffer| buffers.push(buffer));
                 }
