@@ -44,12 +44,17 @@ fn what_keeps_a_command_from_running_is_said_in_one_line() {
 
 #[test]
 fn the_library_must_be_beside_the_program() {
-    let dir = std::env::temp_dir().join(format!("soft-mlx5-alone-{}", std::process::id()));
+    let beside = Path::new(SOFT_MLX5).parent().unwrap();
+    // Two levels down, because it also looks in the directory above its own.
+    let alone = beside.join(format!("soft-mlx5-alone-{}", std::process::id()));
+    let dir = alone.join("bin");
     fs::create_dir_all(&dir).unwrap();
     let copy = dir.join("soft-mlx5");
-    fs::copy(SOFT_MLX5, &copy).unwrap();
+    // Linked, not copied: a process that another test starts in between would hold the copy open for
+    // writing, and nobody can execute it then.
+    fs::hard_link(SOFT_MLX5, &copy).unwrap();
     let outcome = finish(Command::new(&copy).args(["run", "--", "true"]));
-    fs::remove_dir_all(&dir).unwrap();
+    fs::remove_dir_all(&alone).unwrap();
     assert_eq!(outcome.status.code(), Some(2));
     assert!(outcome.stderr.contains("libsoft_mlx5.so"), "{outcome:?}");
 }
@@ -112,12 +117,15 @@ fn a_run_leaves_nothing_behind() {
 
 #[test]
 fn a_killed_run_takes_the_command_along_and_is_swept_up() {
-    let marker = std::env::temp_dir().join(format!("soft-mlx5-killed-{}", std::process::id()));
+    // A place of its own: the runs of other tests sweep what they find in theirs.
+    let place = std::env::temp_dir().join(format!("soft-mlx5-killed-{}", std::process::id()));
+    fs::create_dir_all(&place).unwrap();
+    let marker = place.join("marker");
     let script = format!(
         "ibv_devices >/dev/null; env >{0}.tmp; echo PID=$$ >>{0}.tmp; mv {0}.tmp {0}; sleep 60",
         marker.display()
     );
-    let running = start(&mut run(&[], &["sh", "-c", &script]));
+    let running = start(run(&[], &["sh", "-c", &script]).env("TMPDIR", &place));
     wait_until(|| marker.exists());
     let environment = fs::read_to_string(&marker).unwrap();
     fs::remove_file(&marker).unwrap();
@@ -129,8 +137,9 @@ fn a_killed_run_takes_the_command_along_and_is_swept_up() {
     let shell = Path::new("/proc").join(shell);
     wait_until(|| !shell.exists() || is_zombie(&shell));
     assert!(dir.is_dir(), "nobody was left to remove it");
-    finish(&mut run(&[], &["true"])).succeeded();
+    finish(run(&[], &["true"]).env("TMPDIR", &place)).succeeded();
     assert!(!dir.exists(), "the next run removes it");
+    fs::remove_dir_all(&place).unwrap();
 }
 
 fn is_zombie(process: &Path) -> bool {

@@ -8,7 +8,7 @@ use std::hint::{black_box, spin_loop};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{Message, QueueId, Receiver, RecvBuffer};
+use doorbell::{BufferPool, Message, QpConfig, QueueId, Receiver, RecvBuffer, SrqConfig};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, message, share};
 use system_calls::Watch;
@@ -179,6 +179,41 @@ fn posting_to_a_receive_queue() {
     let mut taken = Vec::with_capacity(64);
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         take_and_post(receiver, w.rq.into(), count, &mut taken);
+    });
+    assert_eq!(did, NOTHING);
+}
+
+#[test]
+fn recycling_scattered_messages() {
+    let mut w = Shared::with(15, 3, 1, 40, QpConfig::rc());
+    let pieces = BufferPool::new(&w.pd, 3 * w.receiver.capacity(w.srq), 16).unwrap();
+    while w.receiver.vacant(w.srq) > 0 {
+        let buffers = (0..3).map(|_| pieces.take().unwrap()).collect();
+        w.receiver.post_scatter(w.srq, buffers).unwrap();
+    }
+    let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
+        receive(receiver, count, |message| {
+            assert_eq!(black_box(message.segments().map(<[u8]>::len).sum::<usize>()), 40);
+        });
+    });
+    assert_eq!(did, NOTHING);
+}
+
+#[test]
+fn recycling_with_several_queues_on_the_cq() {
+    let pd = doorbell_tests::pd();
+    let mut receiver = doorbell_tests::receiver(&pd, 256);
+    let srq = receiver.create_srq(&SrqConfig::new(31)).unwrap();
+    let other = receiver.create_qp(&QpConfig::rc().receives(16, 1)).unwrap();
+    let pool = BufferPool::new(&pd, 128, 64).unwrap();
+    let config = QpConfig::rc().srq(srq);
+    let (_near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
+    receiver.fill(srq, &pool);
+    receiver.fill(other.receive_queue().unwrap(), &pool);
+    let did = observe_receiving(&mut receiver, peers, |receiver, count| {
+        receive(receiver, count, |message| {
+            black_box((message::read(&message), message.qp_num(), message.imm()));
+        });
     });
     assert_eq!(did, NOTHING);
 }
