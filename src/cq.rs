@@ -4,6 +4,7 @@ use std::ptr;
 
 use rdma_core_sys as sys;
 
+use crate::channel::CompletionChannel;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::owner::warn_leak;
@@ -13,6 +14,8 @@ use crate::owner::warn_leak;
 pub(crate) struct Cq {
     cq: *mut sys::ibv_cq,
     context: Context,
+    // Dropped after the CQ is destroyed.
+    channel: Option<CompletionChannel>,
     destroys: bool,
 }
 
@@ -22,32 +25,38 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// A CQ of at least `entries` entries.
-    pub(crate) fn create(context: &Context, entries: u32) -> Result<Self> {
+    /// A CQ of at least `entries` entries, whose events go to `channel`.
+    pub(crate) fn create(
+        context: &Context,
+        entries: u32,
+        channel: Option<CompletionChannel>,
+    ) -> Result<Self> {
         let max = context.attr().max_cqe;
         Error::check_range("cq_capacity", entries.into(), 1, max.max(0) as u64)?;
-        // SAFETY: an open context; no channel, no user pointer.
+        // SAFETY: an open context, a channel of it or none; no user pointer.
         let cq = unsafe {
             sys::ibv_create_cq(
                 context.as_raw(),
                 entries as i32,
                 ptr::null_mut(),
-                ptr::null_mut(),
+                channel.as_ref().map_or(ptr::null_mut(), CompletionChannel::as_raw),
                 0,
             )
         };
         if cq.is_null() {
             return Err(Error::last_os("ibv_create_cq", context.name()));
         }
-        Ok(Self { cq, context: context.clone(), destroys: true })
+        Ok(Self { cq, context: context.clone(), channel, destroys: true })
     }
 
     /// A CQ that the caller made and will destroy.
     ///
     /// # Safety
-    /// `cq` belongs to `context` and lives for as long as the value.
+    /// `cq` belongs to `context` and lives for as long as the value, and so does its channel.
     pub(crate) unsafe fn from_raw(context: &Context, cq: *mut sys::ibv_cq) -> Self {
-        Self { cq, context: context.clone(), destroys: false }
+        // SAFETY: forwarded.
+        let channel = unsafe { CompletionChannel::of_cq(context, cq) };
+        Self { cq, context: context.clone(), channel, destroys: false }
     }
 
     pub(crate) const fn as_raw(&self) -> *mut sys::ibv_cq {
@@ -56,6 +65,10 @@ impl Cq {
 
     pub(crate) const fn context(&self) -> &Context {
         &self.context
+    }
+
+    pub(crate) const fn channel(&self) -> Option<&CompletionChannel> {
+        self.channel.as_ref()
     }
 
     /// Entries the CQ holds.

@@ -32,6 +32,7 @@
 //! # }
 //! ```
 
+mod channel;
 mod connect;
 mod context;
 mod cq;
@@ -45,6 +46,7 @@ mod qp;
 mod receiver;
 mod status;
 
+pub use channel::CompletionChannel;
 pub use context::Context;
 pub use device::{Device, devices, open};
 pub use error::{Error, Result};

@@ -67,7 +67,7 @@ impl Qp {
         if !recv_cq.context().is_same(context) {
             return Err(Error::Foreign { what: "the completion queue", domain: "device" });
         }
-        let send_cq = Cq::create(context, config.max_send_wr)?;
+        let send_cq = Cq::create(context, config.max_send_wr, None)?;
 
         let mut init = sys::ibv_qp_init_attr_ex {
             send_cq: send_cq.as_raw(),

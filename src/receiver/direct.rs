@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use mlx5_ring::arm::{self, CqDoorbell};
 use mlx5_ring::bitmap;
 use mlx5_ring::cq::{self, CompletionQueue};
 use mlx5_ring::rq::{self, ReceiveQueue};
@@ -23,6 +24,7 @@ use crate::qp::Qp;
 pub(crate) struct Direct {
     pub(crate) mlx5dv: &'static Mlx5dv,
     pub(crate) cq: CompletionQueue,
+    pub(crate) doorbell: CqDoorbell,
     pub(crate) queues: Vec<Ring>,
     pub(crate) routes: Routes,
 }
@@ -105,9 +107,16 @@ impl Direct {
             cqe_cnt: out.cqe_cnt,
             cqe_size: out.cqe_size,
         };
+        let place = arm::Place {
+            dbrec: layout.dbrec,
+            uar: non_null(out.cq_uar.cast(), "CQ doorbell")?,
+            cqn: out.cqn,
+        };
         // SAFETY: the layout is libmlx5's; the caller's contract for the rest.
         let cq = unsafe { CompletionQueue::new(layout) }.map_err(layout_error)?;
-        Ok(Self { mlx5dv, cq, queues: Vec::new(), routes: Routes::default() })
+        // SAFETY: as above; the page stays mapped as long as the context is open.
+        let doorbell = unsafe { CqDoorbell::new(place) };
+        Ok(Self { mlx5dv, cq, doorbell, queues: Vec::new(), routes: Routes::default() })
     }
 
     /// Takes over an SRQ to which nothing was posted.

@@ -12,6 +12,7 @@ mod routes;
 mod srq;
 mod status;
 mod verbs;
+mod wait;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use mlx5_ring::receive;
 use rdma_core_sys::Mlx5dv;
 
+use crate::channel::CompletionChannel;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::path::Path;
@@ -88,7 +90,8 @@ impl Receiver {
     pub fn new(pd: &ProtectionDomain, config: &ReceiverConfig) -> Result<Self> {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
-        let cq = Arc::new(Cq::create(context, config.cq_capacity)?);
+        let channel = CompletionChannel::create(context)?;
+        let cq = Arc::new(Cq::create(context, config.cq_capacity, Some(channel))?);
         // SAFETY: a fresh CQ that nobody else knows.
         unsafe { Self::with_cq(pd, cq, mlx5dv) }
     }

@@ -29,6 +29,8 @@ impl Receiver {
     /// - Nothing was polled from it, and nobody else polls, arms or resizes it while the receiver exists
     ///   (on the direct path: ever again).
     /// - Every receive that completes on it is posted through this receiver, on queues attached to it.
+    /// - Its completion channel, if it has one, lives as long, is that of no other CQ, and nobody else reads
+    ///   from it.
     pub unsafe fn from_raw_cq(
         pd: &ProtectionDomain,
         cq: *mut sys::ibv_cq,

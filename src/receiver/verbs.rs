@@ -94,6 +94,11 @@ impl Verbs {
         self.polled.waiting.pop_front()
     }
 
+    /// Whether there is a completion that nobody has seen.
+    pub(crate) fn has_arrived(&mut self) -> bool {
+        !self.polled.waiting.is_empty() || self.fetch() > 0
+    }
+
     fn fetch(&mut self) -> usize {
         let Polled { waiting, fetched } = &mut self.polled;
         // SAFETY: a live CQ that nobody else polls, and room for as many completions.

@@ -30,7 +30,7 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 static SEND_CQS: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
 static ADDING: Mutex<()> = Mutex::new(());
 
-/// Replaces the entries of `context` for posting receives, posting tag operations and polling.
+/// Replaces the entries of `context` for posting receives, posting tag operations, polling and arming.
 ///
 /// # Panics
 /// When contexts of different drivers are poisoned in one process.
@@ -51,6 +51,7 @@ pub unsafe fn post_and_poll(context: *mut sys::ibv_context) {
         ops.post_send = Some(post_send);
         ops.post_recv = Some(post_recv);
         ops.post_srq_recv = Some(post_srq_recv);
+        ops.req_notify_cq = Some(req_notify_cq);
         let extended = sys::verbs_get_ctx(context);
         if !extended.is_null() && (*extended).sz >= size_of::<sys::verbs_context>() {
             (*extended).post_srq_ops = Some(post_srq_ops);
@@ -146,6 +147,10 @@ unsafe extern "C" fn post_srq_recv(
     _: *mut *mut sys::ibv_recv_wr,
 ) -> c_int {
     forbidden("post_srq_recv")
+}
+
+unsafe extern "C" fn req_notify_cq(_: *mut sys::ibv_cq, _: c_int) -> c_int {
+    forbidden("req_notify_cq")
 }
 
 unsafe extern "C" fn post_srq_ops(

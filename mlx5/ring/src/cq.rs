@@ -112,6 +112,12 @@ impl CompletionQueue {
         self.consumer_index
     }
 
+    /// Whether nothing has arrived that was not taken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.arrived(self.consumer_index).is_none()
+    }
+
     /// Bytes from one CQE to the next: 64 or 128.
     #[inline(always)]
     pub const fn stride(&self) -> usize {

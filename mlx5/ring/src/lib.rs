@@ -2,8 +2,8 @@
 //!
 //! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`],
 //! [`cq::CompletionQueue`]; [`receive::Receiving`] walks a completion queue and gives buffers back to
-//! the queue they came from in one pass. Nothing here allocates, makes a system call or knows of
-//! libibverbs: the constructors take the pointers that `mlx5dv_init_obj` hands out, and storage of the
+//! the queue they came from in one pass; [`arm::CqDoorbell`] asks for an event. Nothing here allocates,
+//! makes a system call or knows of libibverbs: the constructors take the pointers that `mlx5dv_init_obj` hands out, and storage of the
 //! caller's for what software must remember of each slot.
 //!
 //! # Who may touch what
@@ -21,6 +21,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod arm;
 pub mod barrier;
 pub mod bitmap;
 pub mod completion;

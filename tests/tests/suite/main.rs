@@ -12,4 +12,5 @@ mod raw;
 mod refusals;
 mod reset;
 mod teardown;
+mod waiting;
 mod wraparound;

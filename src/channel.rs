@@ -1,0 +1,124 @@
+//! Completion channel: the descriptor that says that an armed CQ has something.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use rdma_core_sys as sys;
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::owner::warn_leak;
+
+/// Becomes readable when a receiver that was armed has something, for `poll(2)`, `epoll(7)` and the like.
+///
+/// Nothing has to be read from it: [`Receiver::arm`](crate::Receiver::arm) takes the events.
+pub struct CompletionChannel {
+    channel: *mut sys::ibv_comp_channel,
+    context: Context,
+    destroys: bool,
+}
+
+// SAFETY: verbs calls on a channel are thread-safe (ibverbs(7)).
+unsafe impl Send for CompletionChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionChannel {}
+
+impl CompletionChannel {
+    pub(crate) fn create(context: &Context) -> Result<Self> {
+        // SAFETY: an open context.
+        let channel = unsafe { sys::ibv_create_comp_channel(context.as_raw()) };
+        if channel.is_null() {
+            return Err(Error::last_os("ibv_create_comp_channel", context.name()));
+        }
+        Ok(Self { channel, context: context.clone(), destroys: true })
+    }
+
+    /// The channel that the caller made `cq` with and will destroy, if there is one.
+    ///
+    /// # Safety
+    /// `cq` is alive, and its channel lives for as long as the value.
+    pub(crate) unsafe fn of_cq(context: &Context, cq: *mut sys::ibv_cq) -> Option<Self> {
+        // SAFETY: the caller's contract.
+        let channel = unsafe { (*cq).channel };
+        (!channel.is_null()).then(|| Self { channel, context: context.clone(), destroys: false })
+    }
+
+    pub(crate) const fn as_raw(&self) -> *mut sys::ibv_comp_channel {
+        self.channel
+    }
+
+    /// Takes all events that have arrived; returns how many. Does not block.
+    pub(crate) fn take_events(&self) -> Result<u32> {
+        let mut events = 0;
+        while self.is_readable(Some(Duration::ZERO))? {
+            let (mut cq, mut user) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: a live channel and writable pointers; it does not block, for it is readable, and the
+            // owner of the CQ is its only reader.
+            if unsafe { sys::ibv_get_cq_event(self.channel, &mut cq, &mut user) } != 0 {
+                return Err(Error::last_os("ibv_get_cq_event", self.context.name()));
+            }
+            // SAFETY: an event of this CQ was taken, and is acknowledged once.
+            unsafe { sys::ibv_ack_cq_events(cq, 1) };
+            events += 1;
+        }
+        Ok(events)
+    }
+
+    /// Waits until there is an event; `false` when the time is over.
+    pub(crate) fn is_readable(&self, timeout: Option<Duration>) -> Result<bool> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // Rounded up, so that the time is over when the call says so.
+            let millis = left.map_or(-1, |left| {
+                left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(i32::MAX)
+            });
+            let mut poll = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one structure.
+            match unsafe { libc::poll(&mut poll, 1, millis) } {
+                0 if left == Some(Duration::ZERO) => return Ok(false),
+                // The time was longer than the call can be told, or is over now.
+                0 => {}
+                // An error or hang-up is for the reader to find.
+                1.. => return Ok(true),
+                _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                _ => return Err(Error::last_os("poll", self.context.name())),
+            }
+        }
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive, and its descriptor open with it.
+        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
+    }
+}
+
+impl AsRawFd for CompletionChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        if !self.destroys || !self.context.owner().is_this_process() {
+            return;
+        }
+        // SAFETY: created by us, destroyed once, and the CQ that uses it owned it.
+        let errno = unsafe { sys::ibv_destroy_comp_channel(self.channel) };
+        if errno != 0 {
+            warn_leak("ibv_destroy_comp_channel", errno);
+        }
+    }
+}
+
+impl fmt::Debug for CompletionChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CompletionChannel").field(&self.as_raw_fd()).finish()
+    }
+}

@@ -1,0 +1,113 @@
+//! Waiting for completions without polling.
+
+use std::time::{Duration, Instant};
+
+use rdma_core_sys as sys;
+
+use super::{Engine, Receiver};
+use crate::channel::CompletionChannel;
+use crate::error::{Error, Result};
+
+impl Receiver {
+    /// What becomes readable when the receiver was armed and something arrives; `None` when it was made from
+    /// a CQ that has no completion channel.
+    pub fn channel(&self) -> Option<&CompletionChannel> {
+        self.cq.channel()
+    }
+
+    /// Asks for the [channel](Self::channel) to become readable when something arrives. `true` when
+    /// something has arrived already: poll, and do not wait.
+    ///
+    /// It also takes the events of earlier calls from the channel, so call it before each wait:
+    ///
+    /// ```no_run
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # let mut receiver = doorbell::Receiver::new(&pd, &doorbell::ReceiverConfig::new())?;
+    /// let fd = receiver.channel().ok_or("no completion channel")?.as_raw_fd();
+    /// loop {
+    ///     while !receiver.arm()? {
+    ///         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    ///         // Other descriptors could be waited for beside it.
+    ///         unsafe { libc::poll(&mut poll, 1, -1) };
+    ///     }
+    ///     let mut batch = receiver.poll();
+    ///     while let Some(message) = batch.next() {
+    ///         println!("{} bytes", message?.len());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without a channel; [`Error::Verbs`].
+    pub fn arm(&mut self) -> Result<bool> {
+        self.arm_for(false)
+    }
+
+    /// As [`arm`](Self::arm), but only a message whose sender asked for an event, or a receive that fails,
+    /// makes the channel readable. `true` when anything at all has arrived already.
+    ///
+    /// # Errors
+    /// Those of [`arm`](Self::arm).
+    pub fn arm_solicited(&mut self) -> Result<bool> {
+        self.arm_for(true)
+    }
+
+    fn arm_for(&mut self, solicited_only: bool) -> Result<bool> {
+        self.recover();
+        let events = self.waking_channel()?.take_events()?;
+        match &mut self.engine {
+            Engine::Direct(direct) => {
+                (0..events).for_each(|_| direct.doorbell.event());
+                direct.doorbell.arm(direct.cq.consumer_index(), solicited_only);
+            }
+            Engine::Verbs(_) => {
+                // SAFETY: a live CQ.
+                let errno =
+                    unsafe { sys::ibv_req_notify_cq(self.cq.as_raw(), i32::from(solicited_only)) };
+                if errno != 0 {
+                    let device = self.pd.context().name();
+                    return Err(Error::returned("ibv_req_notify_cq", device, errno));
+                }
+            }
+        }
+        Ok(self.has_arrived())
+    }
+
+    /// Sleeps until something has arrived, at most for `timeout`; whether something has. For ever without
+    /// a time. A signal handler that runs does not end it.
+    ///
+    /// # Errors
+    /// Those of [`arm`](Self::arm).
+    pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
+        self.recover();
+        let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if self.has_arrived() || self.arm()? {
+                return Ok(true);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if !self.waking_channel()?.is_readable(left)? {
+                return Ok(self.has_arrived());
+            }
+        }
+    }
+
+    fn waking_channel(&self) -> Result<&CompletionChannel> {
+        self.channel().ok_or(Error::Unsupported {
+            operation: "waiting",
+            when: "on a CQ without a completion channel: create the CQ with one",
+        })
+    }
+
+    /// Whether there is a completion that no batch has taken.
+    fn has_arrived(&mut self) -> bool {
+        match &mut self.engine {
+            Engine::Direct(direct) => !direct.cq.is_empty(),
+            Engine::Verbs(verbs) => verbs.has_arrived(),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Waiting for completions: no wake-up is lost, and none comes that was not asked for.
+
+use std::hint;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell::{CompletionChannel, Error, QueuePair, Receiver};
+use doorbell_tests::message::Random;
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{device, receiving};
+use rdma_core_sys as sys;
+
+/// Longer than any wake-up takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn is_readable(channel: &CompletionChannel, timeout: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure.
+    unsafe { libc::poll(&mut poll, 1, timeout.as_millis() as i32) == 1 }
+}
+
+fn channel(receiver: &Receiver) -> &CompletionChannel {
+    receiver.channel().expect("a receiver has a channel")
+}
+
+#[test]
+fn nothing_arrives_and_the_time_runs_out() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    assert!(!w.receiver.wait(Duration::ZERO).unwrap());
+    let began = Instant::now();
+    assert!(!w.receiver.wait(Duration::from_millis(30)).unwrap());
+    assert!(began.elapsed() >= Duration::from_millis(30), "{:?}", began.elapsed());
+}
+
+#[test]
+fn what_has_arrived_is_not_waited_for() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    w.peers.send(0, 20);
+    assert!(w.receiver.wait(PATIENCE).unwrap());
+    assert!(w.receiver.arm().unwrap(), "it was not polled yet");
+    receiving::messages(&mut w.receiver, 1, |_| ());
+    assert!(!w.receiver.arm().unwrap());
+}
+
+#[test]
+fn an_armed_receiver_makes_its_channel_readable_once() {
+    let mut w = Shared::new(16, 2, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    w.peers.send(0, 20);
+    receiving::messages(&mut w.receiver, 1, |_| ());
+    let soon = Duration::from_millis(20);
+    assert!(!is_readable(channel(&w.receiver), soon), "nobody asked for an event");
+
+    assert!(!w.receiver.arm().unwrap());
+    assert!(!is_readable(channel(&w.receiver), soon), "nothing has arrived");
+    w.peers.send(1, 20);
+    assert!(is_readable(channel(&w.receiver), PATIENCE));
+    receiving::messages(&mut w.receiver, 1, |_| ());
+
+    // The event is still there, and so is what the device thinks of it: arming deals with both.
+    for _ in 0..10 {
+        assert!(!w.receiver.arm().unwrap());
+        assert!(!is_readable(channel(&w.receiver), Duration::ZERO));
+        w.peers.send(0, 20);
+        assert!(is_readable(channel(&w.receiver), PATIENCE));
+        receiving::messages(&mut w.receiver, 1, |_| ());
+    }
+}
+
+/// Sends an empty message with an event or without. `QueuePair` ignores the completion, which has a number
+/// that none of its sends will ever have.
+fn send_empty(qp: &QueuePair, solicited: bool) {
+    let mut wr = sys::ibv_send_wr {
+        wr_id: u64::MAX,
+        opcode: sys::IBV_WR_SEND,
+        send_flags: if solicited { sys::IBV_SEND_SOLICITED } else { 0 },
+        ..Default::default()
+    };
+    let mut bad = ptr::null_mut();
+    // SAFETY: a live queue pair with room for a send.
+    assert_eq!(unsafe { sys::ibv_post_send(qp.as_raw(), &mut wr, &mut bad) }, 0);
+}
+
+#[test]
+fn solicited_arms_wait_for_solicited_messages() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    assert!(!w.receiver.arm_solicited().unwrap());
+    send_empty(&w.peers.qps[0], false);
+    receiving::messages(&mut w.receiver, 1, |_| ());
+    assert!(!is_readable(channel(&w.receiver), Duration::from_millis(20)));
+    send_empty(&w.peers.qps[0], true);
+    assert!(is_readable(channel(&w.receiver), PATIENCE));
+    receiving::messages(&mut w.receiver, 1, |_| ());
+    assert!(!w.receiver.arm().unwrap());
+    assert!(!is_readable(channel(&w.receiver), Duration::ZERO));
+}
+
+/// A message for each wait, sent somewhere between before the arm and after the sleep begins.
+#[test]
+fn a_message_at_any_time_ends_the_wait() {
+    let mut w = Single::new(64, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    let rounds = device::share(30_000);
+    let (go, start) = mpsc::channel();
+    let mut peers = w.peers;
+    let sender = thread::spawn(move || {
+        let mut random = Random::new(7);
+        for () in start {
+            let longest = if random.below(4) == 0 { 40_000 } else { 2_000 };
+            for _ in 0..random.below(longest) {
+                hint::spin_loop();
+            }
+            peers.send(0, 12);
+        }
+        peers
+    });
+    for round in 0..rounds {
+        go.send(()).unwrap();
+        // The time is far longer than the delay: only a lost wake-up lets it run out.
+        let began = Instant::now();
+        assert!(w.receiver.wait(PATIENCE).unwrap(), "round {round}");
+        assert!(began.elapsed() < PATIENCE / 2, "round {round}: {:?}", began.elapsed());
+        receiving::messages(&mut w.receiver, 1, |_| ());
+    }
+    drop(go);
+    drop(sender.join().unwrap());
+}
+
+#[test]
+fn a_cq_without_a_channel_says_so() {
+    let pd = device::pd();
+    // SAFETY: an open context; destroyed below, after the receiver.
+    let cq = unsafe {
+        sys::ibv_create_cq(pd.context().as_raw(), 16, ptr::null_mut(), ptr::null_mut(), 0)
+    };
+    assert!(!cq.is_null());
+    // SAFETY: a fresh CQ that nobody else uses.
+    let mut receiver = unsafe { Receiver::from_raw_cq(&pd, cq, device::path()) }.unwrap();
+    assert!(receiver.channel().is_none());
+    for result in [receiver.arm(), receiver.wait(Duration::ZERO)] {
+        assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
+    }
+    drop(receiver);
+    // SAFETY: made above, and its users are gone.
+    assert_eq!(unsafe { sys::ibv_destroy_cq(cq) }, 0);
+}
+
+#[test]
+fn a_receiver_with_unread_events_is_dropped() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    for _ in 0..3 {
+        assert!(!w.receiver.arm().unwrap());
+        w.peers.send(0, 20);
+        assert!(is_readable(channel(&w.receiver), PATIENCE));
+        receiving::messages(&mut w.receiver, 1, |_| ());
+    }
+}
