@@ -46,7 +46,7 @@ integration() {
 
 case ${1-} in
     '')
-        printf '%s\n' format clippy doc oldest unit doctest aarch64 device direct verbs demo
+        printf '%s\n' format clippy doc oldest unit doctest aarch64 device direct verbs demo rxe
         ;;
     format)
         cargo fmt --all --check
@@ -91,6 +91,9 @@ case ${1-} in
         export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /usr/aarch64-linux-gnu"
         cargo test -p mlx5-wire -p mlx5-ring --lib --tests --no-fail-fast \
             --target aarch64-unknown-linux-gnu -- "${filter[@]}"
+        ;;
+    rxe)
+        scripts/rxe/run.sh
         ;;
     *)
         echo "test-step: there is no step $1" >&2
