@@ -67,6 +67,7 @@ case ${1-} in
         # Everything that needs no device.
         code=0
         cargo test --workspace --exclude soft-mlx5 --exclude doorbell-tests \
+            --exclude doorbell-stepped-tests \
             --lib --bins --tests --examples --no-fail-fast -- "${filter[@]}" || code=$?
         cargo test -p doorbell-tests --lib --test isolate --no-fail-fast -- "${filter[@]}" || code=$?
         exit "$code"
@@ -76,7 +77,8 @@ case ${1-} in
         ;;
     device)
         # A breach of a rule stops the process, and a process has one device.
-        apart 120 "" test -p soft-mlx5 --lib --bins --tests --no-fail-fast
+        apart 120 "" test -p soft-mlx5 -p doorbell-stepped-tests --lib --bins --tests \
+            --no-fail-fast
         ;;
     direct | verbs)
         integration "$1"

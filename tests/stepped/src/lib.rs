@@ -1,0 +1,63 @@
+//! What the tests share that hold the device in their hands: it works when it is stepped, and only then, so
+//! a test decides what happens before what.
+
+use doorbell::{BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig};
+use doorbell::{RqId, WcStatus};
+use soft_mlx5::Device;
+
+/// A stepped device, and a connection from a queue pair to a receiver of the same program.
+pub struct Stepped {
+    /// The receiver under test.
+    pub receiver: Receiver,
+    /// Its only queue.
+    pub rq: RqId,
+    /// Buffers for the queue.
+    pub pool: BufferPool,
+    /// Its queue pair.
+    pub near: QueuePair,
+    /// What sends to it.
+    pub far: QueuePair,
+    _far_receiver: Receiver,
+    /// The domain of all.
+    pub pd: ProtectionDomain,
+    /// The device. Dropped last.
+    pub device: Device,
+}
+
+impl Stepped {
+    /// A connection with a full queue of `receives` receives, polled as `path` says.
+    pub fn new(path: Path, receives: u32) -> Self {
+        let device = Device::builder().stepped().build().expect("a stepped device");
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let config = ReceiverConfig::new().cq_capacity(2 * receives).path(path);
+        let mut receiver = Receiver::new(&pd, &config).unwrap();
+        let mut far_receiver = Receiver::new(&pd, &config).unwrap();
+        let mut near = receiver.create_qp(&QpConfig::rc().receives(receives, 1)).unwrap();
+        let mut far = far_receiver.create_qp(&QpConfig::rc().receives(1, 1)).unwrap();
+        near.connect(&far.address().unwrap()).unwrap();
+        far.connect(&near.address().unwrap()).unwrap();
+        let rq = near.receive_queue().unwrap();
+        let pool = BufferPool::new(&pd, receiver.capacity(rq), 64).unwrap();
+        receiver.fill(rq, &pool);
+        Self { receiver, rq, pool, near, far, _far_receiver: far_receiver, pd, device }
+    }
+
+    /// Posts a send of nothing; the device has not seen it yet.
+    pub fn send(&mut self) {
+        while let Some(done) = self.far.poll_send() {
+            assert_eq!(done.status, WcStatus::SUCCESS);
+        }
+        self.far.send_inline(&[], None).unwrap();
+    }
+
+    /// Takes all messages that have arrived; returns how many.
+    pub fn take(&mut self) -> u64 {
+        let mut batch = self.receiver.poll();
+        let mut taken = 0;
+        while let Some(message) = batch.next() {
+            message.unwrap();
+            taken += 1;
+        }
+        taken
+    }
+}

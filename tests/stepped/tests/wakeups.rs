@@ -1,0 +1,94 @@
+//! No wake-up is lost: a device that completes at any moment between the steps of a program that arms,
+//! looks and sleeps.
+
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use doorbell::Path;
+use doorbell_stepped_tests::Stepped;
+
+/// xorshift64*
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * bound) >> 32
+    }
+}
+
+/// Whether a program that sleeps on the channel wakes up.
+fn wakes_up(world: &Stepped) -> bool {
+    let fd = world.receiver.channel().unwrap().as_raw_fd();
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
+/// Rounds of arm and sleep, with messages sent and the device stepped at any place between.
+fn rounds(path: Path, count: u64) {
+    let mut world = Stepped::new(path, 64);
+    let mut random = Random(0x5eed);
+    let (mut sent, mut taken) = (0, 0);
+    let (mut slept, mut busy) = (0u64, 0u64);
+    let mut meddle = |world: &mut Stepped, sent: &mut u64, taken: u64| {
+        if random.below(3) == 0 && *sent - taken < 32 {
+            world.send();
+            *sent += 1;
+        }
+        for _ in 0..random.below(4) {
+            world.device.step();
+        }
+        random.below(8)
+    };
+    for round in 0..count {
+        meddle(&mut world, &mut sent, taken);
+        if meddle(&mut world, &mut sent, taken) < 4 {
+            taken += world.take();
+        }
+        meddle(&mut world, &mut sent, taken);
+        if world.receiver.arm().unwrap() {
+            // It must not sleep now. Sometimes it does not poll either, and arms again.
+            busy += 1;
+            if meddle(&mut world, &mut sent, taken) < 6 {
+                let got = world.take();
+                assert!(got > 0, "round {round}: nothing to take");
+                taken += got;
+            }
+            continue;
+        }
+        meddle(&mut world, &mut sent, taken);
+        // It sleeps. Whatever is under way arrives now.
+        if sent == taken {
+            world.send();
+            sent += 1;
+        }
+        world.device.settle();
+        assert!(wakes_up(&world), "round {round}: asleep, with {} messages there", sent - taken);
+        slept += 1;
+        if meddle(&mut world, &mut sent, taken) < 7 {
+            assert!(world.receiver.wait(Duration::ZERO).unwrap());
+        }
+        if meddle(&mut world, &mut sent, taken) < 6 {
+            world.device.settle();
+            taken += world.take();
+        }
+    }
+    world.device.settle();
+    taken += world.take();
+    assert_eq!(sent, taken, "messages sent and received");
+    assert!(slept > count / 3 && busy > count / 10, "{slept} {busy}");
+    println!("{count} rounds: slept {slept} times");
+}
+
+#[test]
+fn a_million_rounds_of_the_direct_path() {
+    rounds(Path::Direct, 1_000_000);
+}
+
+#[test]
+fn a_hundred_thousand_rounds_through_verbs() {
+    rounds(Path::Verbs, 100_000);
+}
