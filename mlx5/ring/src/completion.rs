@@ -9,6 +9,8 @@ use mlx5_wire::be::{Be16, Be32, Be64};
 use mlx5_wire::cqe::{Cqe64, CqeFormat, ErrorCqe};
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::syndrome::Syndrome;
+use mlx5_wire::tm::{AppOp, TagMatchingResult};
+use mlx5_wire::tmh::Tmh;
 
 /// A CQE that has arrived and was not given back yet. Fields are read when asked for.
 #[derive(Clone, Copy)]
@@ -103,6 +105,45 @@ impl<'a> Cqe<'a> {
     #[inline]
     pub fn vendor_err_synd(&self) -> u8 {
         field!(self, ErrorCqe.vendor_err_synd: u8)
+    }
+
+    /// Application that wrote the CQE: [`APP_TAG_MATCHING`](mlx5_wire::cqe::APP_TAG_MATCHING) or 0.
+    #[inline(always)]
+    pub fn app(&self) -> u8 {
+        field!(self, Cqe64.app: u8)
+    }
+
+    /// What tag matching did.
+    #[inline(always)]
+    pub fn app_op(&self) -> AppOp {
+        AppOp::new(field!(self, Cqe64.app_op: u8))
+    }
+
+    /// Entry of the tag list.
+    #[inline(always)]
+    pub fn app_info(&self) -> u16 {
+        field!(self, Cqe64.app_info: Be16).get()
+    }
+
+    /// What became of a list operation.
+    #[inline]
+    pub fn list_result(&self) -> TagMatchingResult {
+        TagMatchingResult {
+            success: field!(self, TagMatchingResult.success: Be32),
+            hw_phase_cnt: field!(self, TagMatchingResult.hw_phase_cnt: Be16),
+            ..TagMatchingResult::zeroed()
+        }
+    }
+
+    /// Header of the message that matched, in the CQE that tells of the match.
+    #[inline]
+    pub fn tmh(&self) -> Tmh {
+        Tmh {
+            opcode: field!(self, Tmh.opcode: u8),
+            reserved1: field!(self, Tmh.reserved1: [u8; 3]),
+            app_ctx: field!(self, Tmh.app_ctx: Be32),
+            tag: field!(self, Tmh.tag: Be64),
+        }
     }
 
     /// All 64 bytes.

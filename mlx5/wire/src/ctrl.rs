@@ -1,6 +1,6 @@
 //! Control segment: the head of each send WQE (`struct mlx5_wqe_ctrl_seg`).
 
-use crate::be::Be32;
+use crate::be::{Be32, Be64};
 use crate::opcode::WqeOpcode;
 
 /// Bytes of a basic block, the unit in which a send queue is indexed (`MLX5_SEND_WQE_BB`).
@@ -50,6 +50,15 @@ impl ControlSegment {
             fm_ce_se,
             imm: Be32::new(0),
         }
+    }
+
+    /// The segment as two words of memory, of which the first is also what is written to a UAR register.
+    #[inline(always)]
+    pub const fn to_words(&self) -> [Be64; 2] {
+        let first = (self.opmod_idx_opcode.get() as u64) << 32 | self.qpn_ds.get() as u64;
+        let [channel, id] = self.dci_stream_channel_id;
+        let middle = u32::from_be_bytes([self.signature, channel, id, self.fm_ce_se]);
+        [Be64::new(first), Be64::new((middle as u64) << 32 | self.imm.get() as u64)]
     }
 
     /// Opcode.
@@ -103,5 +112,6 @@ mod tests {
         let mut built = ControlSegment::new(0x0b, 2, 0x1234, 2, CQ_UPDATE);
         built.imm = Be32::new(0xdead_beef);
         assert_eq!(built.to_bytes(), SEND_IMM);
+        assert_eq!(built.to_words().map(Be64::get), [0x0000_020b_0012_3402, 0x8_dead_beef]);
     }
 }

@@ -67,6 +67,17 @@ layout! {
     }
 }
 
+impl TagMatchingSegment {
+    /// The segment as four words of memory; reserved bytes are zero.
+    #[inline(always)]
+    pub const fn to_words(&self) -> [Be64; 4] {
+        let [upper, lower] = self.index.get().to_be_bytes();
+        let head = u32::from_be_bytes([self.opcode, self.flags, upper, lower]);
+        let first = (head as u64) << 32 | self.sw_cnt.get() as u64;
+        [Be64::new(first), Be64::new(0), self.append_tag, self.append_mask]
+    }
+}
+
 layout! {
     /// First bytes of the CQE of a list operation.
     pub struct TagMatchingResult: 16 {
@@ -141,6 +152,8 @@ mod tests {
         assert_eq!(segment.append_tag.get(), 0x1122_3344_5566_7788);
         assert_eq!(segment.append_mask.get(), u64::MAX);
         assert_eq!(segment.to_bytes(), bytes);
+        let words = segment.to_words().map(Be64::get);
+        assert_eq!(words, [0x10c0_0005_0000_0009, 0, 0x1122_3344_5566_7788, u64::MAX]);
     }
 
     #[test]

@@ -1,0 +1,165 @@
+//! Random operations against a device that takes the list at its word.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::vec::Vec;
+
+use mlx5_wire::tm::AppOp;
+use mlx5_wire::tmh::Tmh;
+
+use super::device::Rig;
+use super::{append, tagged};
+use crate::tag_list::{Append, Completion, Handle, PostError};
+
+/// What an adapter knows of the list, and which CQEs it owes.
+#[derive(Default)]
+struct Device {
+    /// Blocks executed.
+    taken: u32,
+    /// The entry of the next append.
+    announced: u16,
+    /// Receives in the list; and those whose message has matched, with data to come.
+    posted: BTreeMap<u16, u32>,
+    matched: BTreeMap<u16, u32>,
+    answers: VecDeque<(AppOp, bool)>,
+}
+
+impl Device {
+    fn take(&mut self, rig: &Rig, blocks: u32) {
+        for block in rig.posted(self.taken, blocks) {
+            let u16_at = |at| u16::from_be_bytes([block[at], block[at + 1]]);
+            assert_eq!(u16_at(1), self.taken as u16, "index of the WQE");
+            self.taken = self.taken.wrapping_add(1);
+            let index = u16_at(18);
+            let op = match block[16] {
+                0x10 => {
+                    let free =
+                        !self.posted.contains_key(&index) && !self.matched.contains_key(&index);
+                    assert!(free && index != self.announced, "announced entry {index} is in use");
+                    let tag = u64::from_be_bytes(block[32..40].try_into().unwrap());
+                    assert!(self.posted.insert(self.announced, tag as u32).is_none());
+                    self.announced = index;
+                    (AppOp::APPEND, true)
+                }
+                0x20 => (AppOp::REMOVE, self.posted.remove(&index).is_some()),
+                _ => (AppOp::NOOP, true),
+            };
+            if block[17] & 0x80 != 0 {
+                self.answers.push_back(op);
+            }
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+/// Receives that are not over, and what was told of each.
+type Open = BTreeMap<u32, Handle>;
+
+fn end(open: &mut Open, handle: Handle, data: u32) {
+    assert_eq!(open.remove(&data), Some(handle), "receive {data} is over twice");
+}
+
+fn run(tags: u16, blocks: u32, steps: u32, seed: u64) {
+    let mut rig = Rig::new(tags, blocks);
+    let mut device = Device::default();
+    let mut random = Random(seed);
+    let mut open = Open::new();
+    let mut number = 0;
+    let some = |map: &BTreeMap<u16, u32>, random: &mut Random| {
+        let at = random.below(map.len().max(1));
+        map.iter().nth(at).map(|(entry, data)| (*entry, *data))
+    };
+    for _ in 0..steps {
+        match random.below(6) {
+            0 | 1 => {
+                let signaled = random.below(2) == 0;
+                let room = (rig.list.vacant(), rig.list.vacant_operations());
+                match append(&mut rig, Append { signaled, ..tagged(number) }, None) {
+                    Ok(handle) => {
+                        open.insert(number, handle);
+                        number += 1;
+                    }
+                    Err(PostError::ListFull) => assert_eq!(room.0, 0),
+                    Err(error) => assert_eq!((error, room.1), (PostError::QueueFull, 0)),
+                }
+            }
+            2 => {
+                let at = random.below(open.len().max(1));
+                if let Some((_, &handle)) = open.iter().nth(at) {
+                    let _ = rig.list.posting().remove(handle, None);
+                }
+            }
+            3 => {
+                let _ = rig.list.posting().synchronize(0);
+            }
+            4 => {
+                device.take(&rig, blocks);
+                for _ in 0..random.below(device.answers.len() + 1) {
+                    let (op, success) = device.answers.pop_front().unwrap();
+                    match rig.answer(op, 0, success) {
+                        Completion::Removed { handle, data, .. } => end(&mut open, handle, data),
+                        Completion::TooLate { .. } => assert!(!success),
+                        Completion::Appended { .. } | Completion::Synchronized { .. } => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            _ => {
+                device.take(&rig, blocks);
+                if random.below(3) == 0 {
+                    if let Some((entry, data)) = some(&device.matched, &mut random) {
+                        device.matched.remove(&entry);
+                        let told = rig.message(AppOp::EXPECTED, entry, Tmh::zeroed(), 0);
+                        let Completion::Received { handle, data: told, .. } = told else {
+                            panic!("{told:?}")
+                        };
+                        assert_eq!(told, data);
+                        end(&mut open, handle, data);
+                    }
+                } else if let Some((entry, data)) = some(&device.posted, &mut random) {
+                    device.posted.remove(&entry);
+                    if random.below(2) == 0 {
+                        let told = rig.message(AppOp::CONSUMED_MSG, entry, Tmh::zeroed(), 0);
+                        let Completion::Received { handle, data: told, .. } = told else {
+                            panic!("{told:?}")
+                        };
+                        assert_eq!(told, data);
+                        end(&mut open, handle, data);
+                    } else {
+                        device.matched.insert(entry, data);
+                        let told = rig.message(AppOp::CONSUMED, entry, Tmh::zeroed(), 0);
+                        assert!(matches!(told, Completion::Matched { .. }), "{told:?}");
+                    }
+                }
+            }
+        }
+    }
+    let mut left = Vec::new();
+    rig.list.drain(|data| left.push(data));
+    left.sort_unstable();
+    assert!(left.iter().eq(open.keys()));
+    assert!(number > steps / 50, "{number} receives in {steps} steps");
+}
+
+#[test]
+fn each_receive_ends_once_and_announced_entries_are_free() {
+    for (seed, (tags, blocks)) in
+        (1u64..).zip([(1, 1), (1, 8), (2, 4), (3, 16), (16, 8), (64, 128), (700, 64)])
+    {
+        run(tags, blocks, 20_000, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    }
+}
+
+#[test]
+fn the_index_of_the_queue_wraps() {
+    run(8, 16, 500_000, 0x1234_5678_9abc_def1);
+}
