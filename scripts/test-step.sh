@@ -46,7 +46,7 @@ integration() {
 
 case ${1-} in
     '')
-        printf '%s\n' format clippy doc oldest unit doctest aarch64 device direct verbs demo rxe
+        printf '%s\n' format clippy doc oldest unit doctest aarch64 device direct verbs counts demo rxe
         ;;
     format)
         cargo fmt --all --check
@@ -82,6 +82,12 @@ case ${1-} in
         ;;
     direct | verbs)
         integration "$1"
+        ;;
+    counts)
+        # Instructions of the data path, which callgrind counts exactly.
+        command -v valgrind >/dev/null || skip "valgrind is not installed"
+        cargo build --release --quiet -p doorbell-benches
+        "$(target)/release/bench" counts --baseline benches/baseline.txt --out "$(target)/bench"
         ;;
     demo)
         cargo build --quiet -p soft-mlx5 -p doorbell -p doorbell-tests --lib --bins --examples

@@ -1,0 +1,175 @@
+//! Plays the device: takes WQEs and writes CQEs.
+
+use std::ptr::NonNull;
+
+use mlx5_ring::{cq, rq, srq};
+use mlx5_wire::be::{Be16, Be32};
+use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
+use mlx5_wire::data::DataSegment;
+use mlx5_wire::next::NextSegment;
+use mlx5_wire::opcode::CqeOpcode;
+use std::mem::offset_of;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::sum::Sum;
+use crate::world::{Objects, Queue};
+
+/// In which order receives complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// That of posting.
+    Posted,
+    /// Any, as with many QPs on an SRQ.
+    Random,
+}
+
+/// A WQE that was taken.
+#[derive(Clone, Copy)]
+struct Taken {
+    wqe_counter: u16,
+    addr: u64,
+}
+
+/// The device's side of a CQ and a queue.
+pub struct Adapter {
+    cq: cq::Layout,
+    queue: Queue,
+    producer_index: u32,
+    /// WQEs taken; with a receive queue the running index of the next.
+    taken: u32,
+    /// The slot that the last WQE of an SRQ led to.
+    next: u32,
+    /// A CQE of each QP, as the device wrote it.
+    titles: Vec<Cqe64>,
+    /// CQEs written.
+    written: usize,
+    random: u64,
+    wqes: Vec<Taken>,
+}
+
+// SAFETY: the memory of the queues stays; who writes it when is the caller's business.
+unsafe impl Send for Adapter {}
+
+impl Adapter {
+    /// Goes on where the device of `objects` stopped, after it had delivered one message to each QP and before
+    /// any of them was polled.
+    pub fn new(objects: &Objects) -> Self {
+        let mut adapter = Self {
+            cq: objects.cq_layout,
+            queue: objects.queue,
+            producer_index: 0,
+            taken: 0,
+            next: 0,
+            titles: Vec::new(),
+            written: 0,
+            random: 0x9e37_79b9_7f4a_7c15,
+            wqes: Vec::new(),
+        };
+        for qp in &objects.qps {
+            let index = adapter.producer_index;
+            // SAFETY: inside the CQ, and the device is at rest.
+            let bytes = unsafe { adapter.cqe(index).cast::<[u8; Cqe64::SIZE]>().read() };
+            let title = Cqe64::from_bytes(&bytes);
+            assert_eq!(title.opcode(), CqeOpcode::ResponderSend);
+            assert_eq!(title.format(), CqeFormat::Plain);
+            // SAFETY: the QP is alive.
+            assert_eq!(title.qpn(), unsafe { (**qp).qp_num });
+            let taken = adapter.take();
+            assert_eq!(title.wqe_counter.get(), taken.wqe_counter);
+            adapter.titles.push(title);
+            adapter.producer_index += 1;
+        }
+        adapter
+    }
+
+    fn cqe(&self, index: u32) -> NonNull<u8> {
+        let size = self.cq.cqe_size as usize;
+        let offset = (index & (self.cq.cqe_cnt - 1)) as usize * size + size - Cqe64::SIZE;
+        // SAFETY: masked to the buffer.
+        unsafe { self.cq.buf.add(offset) }
+    }
+
+    /// WQEs that software has posted and the device has not taken.
+    fn outstanding(&self) -> u16 {
+        let record = match &self.queue {
+            Queue::Srq(srq::Layout { dbrec, .. }) | Queue::Rq(rq::Layout { dbrec, .. }) => dbrec,
+        };
+        // SAFETY: mapped for as long as the objects live.
+        let posted = unsafe { record.read_volatile() }.get();
+        (posted as u16).wrapping_sub(self.taken as u16)
+    }
+
+    /// Takes the next WQE.
+    fn take(&mut self) -> Taken {
+        let (wqe, lead, wqe_counter) = match &self.queue {
+            Queue::Srq(srq) => {
+                let slot = self.next;
+                // SAFETY: a slot of the SRQ; of its links only the device's own position follows.
+                let wqe = unsafe { srq.buf.add(slot as usize * srq.stride as usize) };
+                // SAFETY: inside the WQE, and aligned.
+                self.next = unsafe {
+                    let link = wqe.add(offset_of!(NextSegment, next_wqe_index));
+                    link.cast::<Be16>().read_volatile().get().into()
+                };
+                (wqe, NextSegment::SIZE, slot as u16)
+            }
+            Queue::Rq(rq) => {
+                let slot = self.taken & (rq.wqe_cnt - 1);
+                // SAFETY: a slot of the queue.
+                let wqe = unsafe { rq.buf.add(slot as usize * rq.stride as usize) };
+                (wqe, 0, self.taken as u16)
+            }
+        };
+        self.taken = self.taken.wrapping_add(1);
+        // SAFETY: each WQE has room for a segment.
+        let segment = unsafe { wqe.add(lead).cast::<DataSegment>().read_volatile() };
+        Taken { wqe_counter, addr: segment.addr.get() }
+    }
+
+    /// Completes the next `count` receives, and returns the sums of their addresses and lengths.
+    ///
+    /// # Panics
+    /// When not that many are posted: then what is measured does not do its work.
+    pub fn complete(&mut self, count: u32, order: Order) -> Sum {
+        assert!(u32::from(self.outstanding()) >= count, "receives are not posted");
+        self.wqes.clear();
+        for _ in 0..count {
+            let taken = self.take();
+            self.wqes.push(taken);
+        }
+        if order == Order::Random {
+            for i in (1..self.wqes.len()).rev() {
+                self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1);
+                self.wqes.swap(i, (self.random >> 33) as usize % (i + 1));
+            }
+        }
+        let mut sum = Sum::default();
+        for i in 0..self.wqes.len() {
+            let Taken { wqe_counter, addr } = self.wqes[i];
+            let len = 64 + (self.written % 128) as u32;
+            sum.add(addr, len);
+            self.write(wqe_counter, len);
+        }
+        sum
+    }
+
+    fn write(&mut self, wqe_counter: u16, len: u32) {
+        let index = self.producer_index;
+        let owner = (index & self.cq.cqe_cnt != 0) as u8;
+        let mut cqe = self.titles[self.written % self.titles.len()];
+        cqe.byte_cnt = Be32::new(len);
+        cqe.wqe_counter = Be16::new(wqe_counter);
+        let op_own = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, owner);
+        // Until it is whole, the device's.
+        cqe.op_own = op_own ^ cqe::OWNER;
+        let to = self.cqe(index);
+        // SAFETY: inside the CQ; software does not read it before its owner has changed.
+        unsafe {
+            to.cast::<[u8; Cqe64::SIZE]>().write(cqe.to_bytes());
+            fence(Ordering::Release);
+            to.add(offset_of!(Cqe64, op_own)).write_volatile(op_own);
+        }
+        self.written += 1;
+        self.producer_index = index.wrapping_add(1);
+    }
+}

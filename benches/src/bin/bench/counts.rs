@@ -1,0 +1,189 @@
+//! Instructions, loads and stores per message, counted by callgrind.
+//!
+//! The program runs itself under callgrind, which writes a profile whenever [`counted`] is entered or left.
+//! So each second profile is of one round of one subject and of nothing else.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+use std::process::Command;
+
+use doorbell_benches::case::{self, Case};
+use doorbell_benches::operation::{Operation, Rig};
+use doorbell_benches::report::{self, Row};
+use doorbell_benches::subject::Name;
+use doorbell_benches::world::World;
+
+use crate::Result;
+
+/// The function that callgrind looks for.
+const COUNTED: &str = "bench::counts::counted";
+
+/// A count may be this much above that of the baseline.
+const TOLERANCE: f64 = 1.03;
+
+/// What one message costs.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    instructions: f64,
+    loads: f64,
+    stores: f64,
+}
+
+#[inline(never)]
+fn counted(round: &mut dyn FnMut()) {
+    black_box(round)();
+}
+
+/// What is run, each once.
+fn runs() -> Vec<(Operation, Name)> {
+    let mut runs = Vec::new();
+    for Case { operation, doorbell, reference } in case::counted() {
+        for run in [(operation, doorbell), (operation, reference)] {
+            if !runs.contains(&run) {
+                runs.push(run);
+            }
+        }
+    }
+    runs
+}
+
+/// Under callgrind: one counted round of each run, after two that bring it to a steady state. Prints how many
+/// messages that are.
+pub(crate) fn run_counted() {
+    let world = World::new();
+    for (operation, name) in runs() {
+        let mut rig = Rig::new(&world, operation, name);
+        for _ in 0..2 {
+            rig.round(|round| round());
+        }
+        rig.round(|round| counted(round));
+        println!("{}", rig.count());
+    }
+}
+
+/// Counts, prints the table and compares with the baseline.
+pub(crate) fn run(out: &Path, baseline: Option<&Path>, save: bool) -> Result<Vec<Row>> {
+    let costs = count(out)?;
+    let cost = |operation: Operation, name| {
+        let found = costs.iter().find(|(run, _)| *run == (operation, name));
+        found.map(|(_, cost)| *cost).ok_or("a run is missing")
+    };
+    let mut rows = Vec::new();
+    let mut current = BTreeMap::new();
+    for case in case::counted() {
+        let doorbell = cost(case.operation, case.doorbell)?;
+        let reference = cost(case.operation, case.reference)?;
+        let row = |unit, doorbell, reference| Row {
+            op: case.label(),
+            unit,
+            doorbell,
+            reference,
+            reference_name: case.reference.reference().into(),
+        };
+        rows.push(row("instructions/message", doorbell.instructions, reference.instructions));
+        rows.push(row("loads/message", doorbell.loads, reference.loads));
+        rows.push(row("stores/message", doorbell.stores, reference.stores));
+        current.insert(case.label(), doorbell);
+    }
+    report::print(&rows);
+    match baseline {
+        Some(path) if save => fs::write(path, format_baseline(&current)?)?,
+        Some(path) => compare(&current, path)?,
+        None => {}
+    }
+    Ok(rows)
+}
+
+/// Runs this program under callgrind.
+fn count(out: &Path) -> Result<Vec<((Operation, Name), Cost)>> {
+    fs::create_dir_all(out)?;
+    let profile = out.join("callgrind.out");
+    let of = |n: usize| profile.with_extension(format!("out.{n}"));
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--cache-sim=yes", "--dump-line=no", "--quiet"])
+        .arg(format!("--dump-before={COUNTED}"))
+        .arg(format!("--dump-after={COUNTED}"))
+        .arg(format!("--callgrind-out-file={}", profile.display()))
+        .arg(env::current_exe()?)
+        .arg("counted")
+        .output()
+        .map_err(|error| format!("valgrind cannot be run ({error}): install it"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("callgrind failed ({}): {said}", output.status).into());
+    }
+    let stdout = String::from_utf8(output.stdout)?;
+    let mut costs = Vec::new();
+    for (i, (run, messages)) in runs().into_iter().zip(stdout.lines()).enumerate() {
+        let (before, after) = (of(2 * i + 1), of(2 * i + 2));
+        let [instructions, loads, stores] = totals(&fs::read_to_string(&after)?)?;
+        fs::remove_file(before)?;
+        fs::remove_file(after)?;
+        let each = |total| total / messages.parse::<f64>().unwrap_or(f64::NAN);
+        let cost =
+            Cost { instructions: each(instructions), loads: each(loads), stores: each(stores) };
+        costs.push((run, cost));
+    }
+    Ok(costs)
+}
+
+/// The first three totals of a profile, which are instructions, loads and stores.
+fn totals(profile: &str) -> Result<[f64; 3]> {
+    if !profile.contains("\nevents: Ir Dr Dw ") {
+        return Err("the profile has other events than expected".into());
+    }
+    let line = profile.lines().find_map(|line| line.strip_prefix("totals: "));
+    let mut numbers = line.ok_or("the profile has no totals")?.split(' ').map(str::parse);
+    let mut next = || numbers.next().ok_or("too few totals");
+    Ok([next()??, next()??, next()??])
+}
+
+fn compiler() -> Result<String> {
+    let output = Command::new("rustc").arg("--version").output()?;
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+fn format_baseline(current: &BTreeMap<String, Cost>) -> Result<String> {
+    let mut text = format!("# {}\n", compiler()?);
+    text += "# operation\tinstructions\tloads\tstores, per message\n";
+    for (label, Cost { instructions, loads, stores }) in current {
+        text += &format!("{label}\t{instructions:.2}\t{loads:.2}\t{stores:.2}\n");
+    }
+    Ok(text)
+}
+
+/// Fails when an operation has grown.
+fn compare(current: &BTreeMap<String, Cost>, path: &Path) -> Result<()> {
+    let text = fs::read_to_string(path)?;
+    let (made_with, compiler) = (text.lines().next().unwrap_or_default(), compiler()?);
+    if made_with != format!("# {compiler}") {
+        println!("counts: not compared: the baseline was made with {made_with:?}, not {compiler}");
+        return Ok(());
+    }
+    let mut grown = Vec::new();
+    let mut compared = 0;
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let mut fields = line.split('\t');
+        let label = fields.next().unwrap_or_default();
+        let before: f64 = fields.next().ok_or("a line without a count")?.parse()?;
+        let Some(now) = current.get(label) else {
+            grown.push(format!("{label}: is not counted any more"));
+            continue;
+        };
+        compared += 1;
+        if now.instructions > before * TOLERANCE {
+            grown.push(format!("{label}: {:.2} instructions, was {before:.2}", now.instructions));
+        }
+    }
+    if let Some(new) = current.keys().find(|label| !text.contains(&format!("\n{label}\t"))) {
+        grown.push(format!("{new}: is not in the baseline"));
+    }
+    if !grown.is_empty() {
+        return Err(format!("counts: {}", grown.join("\n")).into());
+    }
+    println!("counts: ok: {compared} operations within 3 % of the baseline");
+    Ok(())
+}

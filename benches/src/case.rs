@@ -1,0 +1,154 @@
+//! What is compared with what.
+
+use crate::adapter::Order;
+use crate::operation::{Operation, What};
+use crate::subject::Name;
+use crate::world::{Kind, Locks, Shape};
+
+/// Slots of a queue, where nothing else is said.
+pub const SLOTS: u32 = 1024;
+/// Completions or receives per call, where nothing else is said.
+pub const BATCH: u32 = 32;
+
+/// A subject of doorbell, and what it is compared with.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Both do this.
+    pub operation: Operation,
+    /// The subject of doorbell.
+    pub doorbell: Name,
+    /// The reference.
+    pub reference: Name,
+}
+
+impl Case {
+    /// In the middle of all that can vary: batches of 32, one SGE, 1,024 slots, one QP, in order, against
+    /// libmlx5 without locks.
+    pub const fn new(kind: Kind, what: What, doorbell: Name) -> Self {
+        let shape = Shape::new(kind, SLOTS);
+        Self {
+            operation: Operation { what, shape, order: Order::Posted, batch: BATCH },
+            doorbell,
+            reference: Name::Libmlx5(Locks::Off),
+        }
+    }
+
+    /// With another batch.
+    pub const fn batch(mut self, batch: u32) -> Self {
+        self.operation.batch = batch;
+        self
+    }
+
+    /// With another number of slots.
+    pub const fn slots(mut self, slots: u32) -> Self {
+        self.operation.shape.slots = slots;
+        self
+    }
+
+    /// With another number of SGEs.
+    pub const fn sges(mut self, sges: u32) -> Self {
+        self.operation.shape.sges = sges;
+        self
+    }
+
+    /// With another number of QPs.
+    pub const fn qps(mut self, qps: u32) -> Self {
+        self.operation.shape.qps = qps;
+        self
+    }
+
+    /// Completing in any order.
+    pub const fn random(mut self) -> Self {
+        self.operation.order = Order::Random;
+        self
+    }
+
+    /// Against another reference.
+    pub const fn against(mut self, reference: Name) -> Self {
+        self.reference = reference;
+        self
+    }
+
+    /// What is done, with what is not as in [`new`](Self::new).
+    pub fn label(&self) -> String {
+        let Operation { what, shape, order, batch } = self.operation;
+        let subject = match self.doorbell {
+            Name::Lending => ", lending batch",
+            Name::Owned => ", owned buffers",
+            _ => "",
+        };
+        let mut label = format!("{} {}{subject}", shape.kind.name(), what.name());
+        if batch != BATCH {
+            label += &format!(", batch {batch}");
+        }
+        if shape.slots != SLOTS {
+            label += &format!(", {} slots", shape.slots);
+        }
+        if shape.sges != 1 {
+            label += &format!(", {} SGEs", shape.sges);
+        }
+        if shape.qps != 1 {
+            label += &format!(", {} QPs", shape.qps);
+        }
+        if order == Order::Random {
+            label += ", random order";
+        }
+        label
+    }
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Srq => "SRQ",
+            Self::Rq => "RQ",
+        }
+    }
+}
+
+impl What {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Poll => "poll",
+            Self::Post => "post",
+            Self::Cycle => "cycle",
+        }
+    }
+}
+
+impl Name {
+    /// The reference in words.
+    pub const fn reference(self) -> &'static str {
+        match self {
+            Self::Libmlx5(Locks::Off) => "ibv_poll_cq, locks off",
+            Self::Libmlx5(Locks::Default) => "ibv_poll_cq, default locks",
+            Self::Libmlx5NextPoll(Locks::Off) => "ibv_next_poll, locks off",
+            Self::Libmlx5NextPoll(Locks::Default) => "ibv_next_poll, default locks",
+            Self::Ring => "ring",
+            Self::Lending => "lending batch",
+            Self::Owned => "owned buffers",
+        }
+    }
+}
+
+/// What instructions are counted of.
+pub fn counted() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kind in [Kind::Srq, Kind::Rq] {
+        for name in [Name::Ring, Name::Lending, Name::Owned] {
+            cases.push(Case::new(kind, What::Cycle, name));
+        }
+        for batch in [1, 4, 16, 64] {
+            cases.push(Case::new(kind, What::Cycle, Name::Ring).batch(batch));
+        }
+        let poll = Case::new(kind, What::Poll, Name::Ring);
+        cases.push(poll.clone().against(Name::Libmlx5NextPoll(Locks::Off)));
+        cases.push(poll);
+        for sges in [1, 2, 4] {
+            cases.push(Case::new(kind, What::Post, Name::Ring).sges(sges));
+        }
+    }
+    cases.push(Case::new(Kind::Srq, What::Cycle, Name::Ring).random());
+    cases.push(Case::new(Kind::Srq, What::Post, Name::Ring).random());
+    cases
+}

@@ -1,0 +1,20 @@
+//! Benches of doorbell beside stock libmlx5.
+//!
+//! Both drive queues that stock libibverbs and libmlx5 made, on a device of soft-mlx5 that is never stepped
+//! while anything is measured. What the device would do meanwhile, [`adapter`] does *outside* of what is
+//! measured: it follows the WQEs of the queue and writes CQEs into the memory of the CQ, in the same way for
+//! every subject. So the speed of a device model enters nowhere, and all subjects find memory of the same
+//! shape and in the same state.
+//!
+//! - [`world`] makes the objects.
+//! - [`subject`] has what is measured: the rings of doorbell, its safe layer, and libmlx5, each doing the
+//!   same work, and each returning what it was told of the messages, which must be what the adapter wrote.
+//! - [`operation`] puts them together.
+
+pub mod adapter;
+pub mod case;
+pub mod operation;
+pub mod report;
+pub mod subject;
+pub mod sum;
+pub mod world;

@@ -1,0 +1,89 @@
+//! Operations, and how they are repeated.
+
+use crate::adapter::{Adapter, Order};
+use crate::subject::{self, Name, Subject};
+use crate::sum::Sum;
+use crate::world::{Objects, Shape, World};
+
+/// What is done in what is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Take messages and keep the buffers.
+    Poll,
+    /// Post buffers.
+    Post,
+    /// Take messages and post the buffer of each again.
+    Cycle,
+}
+
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// What is done.
+    pub what: What,
+    /// On which objects.
+    pub shape: Shape,
+    /// In which order receives complete.
+    pub order: Order,
+    /// Completions, or receives, per call.
+    pub batch: u32,
+}
+
+/// A subject that can do an operation again and again.
+pub struct Rig {
+    operation: Operation,
+    adapter: Adapter,
+    subject: Box<dyn Subject>,
+    _objects: Objects,
+}
+
+impl Rig {
+    /// Makes objects, and posts all buffers to them.
+    pub fn new(world: &World, operation: Operation, name: Name) -> Self {
+        let Operation { what, shape, .. } = operation;
+        let (objects, mut subject) = subject::make(world, shape, name, what == What::Cycle);
+        world.greet(&objects);
+        let adapter = Adapter::new(&objects);
+        let greetings = objects.qps.len() as u32;
+        // In batches of another size, so that laps do not begin where batches do.
+        subject.cycle(greetings, 3);
+        Self { operation, adapter, subject, _objects: objects }
+    }
+
+    /// Messages, or receives, of one round.
+    pub fn count(&self) -> u32 {
+        let receives = self.operation.shape.receives();
+        match self.operation.what {
+            // What is given back is posted at the end of a batch only.
+            What::Cycle => receives / self.operation.batch * self.operation.batch,
+            What::Poll | What::Post => receives,
+        }
+    }
+
+    /// Does the operation [`count`](Self::count) times, in `measured`.
+    ///
+    /// # Panics
+    /// When the subject was not told what the adapter wrote.
+    pub fn round(&mut self, measured: impl FnOnce(&mut dyn FnMut())) {
+        let Operation { what, order, batch, .. } = self.operation;
+        let count = self.count();
+        let written = self.adapter.complete(count, order);
+        let subject = &mut self.subject;
+        let mut told = Sum::default();
+        match what {
+            What::Cycle => measured(&mut || told = subject.cycle(count, batch)),
+            What::Poll => {
+                measured(&mut || told = subject.poll(count, batch));
+                subject.prepare(batch);
+                subject.post(batch);
+            }
+            What::Post => {
+                told = subject.poll(count, batch);
+                subject.prepare(batch);
+                measured(&mut || subject.post(batch));
+            }
+        }
+        let expected = Sum { ids: subject.ids(count, written.ids), ..written };
+        assert_eq!(told, expected, "the subject was not told what the adapter wrote");
+    }
+}

@@ -1,0 +1,72 @@
+//! The table of results, and `bench.json`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// A line of the table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What was done.
+    pub op: String,
+    /// Of the two figures.
+    pub unit: &'static str,
+    /// The figure of doorbell.
+    pub doorbell: f64,
+    /// The figure of the reference.
+    pub reference: f64,
+    /// What it was compared with.
+    pub reference_name: String,
+}
+
+impl Row {
+    /// How much doorbell takes of what the reference takes.
+    pub fn ratio(&self) -> f64 {
+        self.doorbell / self.reference
+    }
+}
+
+/// Prints rows as a table.
+pub fn print(rows: &[Row]) {
+    println!(
+        "{:<44} {:>22} {:>9} {:>9} {:>6}  compared with",
+        "operation", "unit", "doorbell", "libmlx5", "ratio"
+    );
+    for row in rows {
+        println!(
+            "{:<44} {:>22} {:>9.2} {:>9.2} {:>6.3}  {}",
+            row.op,
+            row.unit,
+            row.doorbell,
+            row.reference,
+            row.ratio(),
+            row.reference_name
+        );
+    }
+}
+
+/// Writes rows as a JSON list.
+///
+/// # Errors
+/// Those of writing.
+pub fn write_json(rows: &[Row], path: &Path) -> io::Result<()> {
+    let mut json = String::from("[\n");
+    for (i, row) in rows.iter().enumerate() {
+        let comma = if i + 1 == rows.len() { "" } else { "," };
+        // Neither names nor units have characters that JSON escapes.
+        let _ = writeln!(
+            json,
+            "  {{\"op\": \"{}\", \"unit\": \"{}\", \"doorbell\": {:.3}, \"reference\": {:.3}, \
+             \"reference_name\": \"{}\", \"ratio\": {:.4}}}{comma}",
+            row.op,
+            row.unit,
+            row.doorbell,
+            row.reference,
+            row.reference_name,
+            row.ratio()
+        );
+    }
+    json.push_str("]\n");
+    fs::write(path, json)
+}

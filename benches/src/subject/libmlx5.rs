@@ -1,0 +1,175 @@
+//! Stock libmlx5.
+
+use std::mem::size_of;
+use std::ptr;
+
+use rdma_core_sys::*;
+
+use super::{Subject, unexpected};
+use crate::sum::Sum;
+use crate::world::{BUFFER, Memory, Objects, Shape};
+
+/// `wr_id` of a buffer is the address of its work request.
+struct Libmlx5 {
+    cq: *mut ibv_cq_ex,
+    srq: *mut ibv_srq,
+    qp: *mut ibv_qp,
+    shape: Shape,
+    memory: Memory,
+    wrs: Box<[ibv_recv_wr]>,
+    _sges: Box<[ibv_sge]>,
+    wcs: [ibv_wc; 64],
+    next_poll: bool,
+}
+
+pub(super) fn make(objects: &Objects, next_poll: bool) -> Box<dyn Subject> {
+    let Objects { shape, memory, .. } = *objects;
+    let sge = |i| ibv_sge {
+        addr: memory.start + u64::from(i) * u64::from(BUFFER),
+        length: BUFFER,
+        lkey: memory.lkey,
+    };
+    let mut sges: Box<[_]> = (0..shape.receives() * shape.sges).map(sge).collect();
+    let wr = |sges: &mut [ibv_sge]| ibv_recv_wr {
+        sg_list: sges.as_mut_ptr(),
+        num_sge: shape.sges as i32,
+        ..Default::default()
+    };
+    let mut wrs: Box<[_]> = sges.chunks_mut(shape.sges as usize).map(wr).collect();
+    for wr in &mut wrs {
+        wr.wr_id = ptr::from_mut(wr).expose_provenance() as u64;
+    }
+    let mut libmlx5 = Libmlx5 {
+        cq: objects.cq,
+        srq: objects.srq,
+        qp: objects.qps[0],
+        shape,
+        memory,
+        wrs,
+        _sges: sges,
+        wcs: [ibv_wc::default(); 64],
+        next_poll,
+    };
+    libmlx5.prepare(1);
+    libmlx5.post(1);
+    Box::new(libmlx5)
+}
+
+impl Libmlx5 {
+    #[inline(always)]
+    fn post_list(&self, first: *mut ibv_recv_wr) {
+        let mut bad = ptr::null_mut();
+        // SAFETY: live objects, a list of work requests that names memory that stays.
+        let errno = unsafe {
+            if self.srq.is_null() {
+                ibv_post_recv(self.qp, first, &mut bad)
+            } else {
+                ibv_post_srq_recv(self.srq, first, &mut bad)
+            }
+        };
+        if errno != 0 {
+            unexpected();
+        }
+    }
+
+    /// Takes at most `batch` messages, and returns how many that were.
+    #[inline(always)]
+    fn poll_batch(&mut self, batch: u32, mut each: impl FnMut(u64, u32)) -> u32 {
+        if self.next_poll {
+            return self.next_poll_batch(batch, each);
+        }
+        // SAFETY: a live CQ, and room for 64 completions, which is the largest batch.
+        let polled =
+            unsafe { ibv_poll_cq(ibv_cq_ex_to_cq(self.cq), batch as i32, self.wcs.as_mut_ptr()) };
+        for wc in &self.wcs[..polled as usize] {
+            if wc.status != IBV_WC_SUCCESS {
+                unexpected();
+            }
+            each(wc.wr_id, wc.byte_len);
+        }
+        polled as u32
+    }
+
+    #[inline(always)]
+    fn next_poll_batch(&mut self, batch: u32, mut each: impl FnMut(u64, u32)) -> u32 {
+        let mut polled = 0;
+        // SAFETY: a live CQ that was made with the byte count among what is read.
+        unsafe {
+            if ibv_start_poll(self.cq, &mut ibv_poll_cq_attr::default()) != 0 {
+                return 0;
+            }
+            loop {
+                if (*self.cq).status != IBV_WC_SUCCESS {
+                    unexpected();
+                }
+                each((*self.cq).wr_id, ibv_wc_read_byte_len(self.cq));
+                polled += 1;
+                if polled == batch || ibv_next_poll(self.cq) != 0 {
+                    break;
+                }
+            }
+            ibv_end_poll(self.cq);
+        }
+        polled
+    }
+}
+
+impl Subject for Libmlx5 {
+    fn poll(&mut self, count: u32, batch: u32) -> Sum {
+        let mut sum = Sum::default();
+        let mut left = count;
+        while left > 0 {
+            left -= self.poll_batch(batch, |wr_id, len| sum.add(wr_id, len));
+        }
+        sum
+    }
+
+    fn post(&mut self, batch: u32) {
+        let wrs = self.wrs.as_mut_ptr();
+        for first in (0..self.wrs.len()).step_by(batch as usize) {
+            // SAFETY: inside the array.
+            self.post_list(unsafe { wrs.add(first) });
+        }
+    }
+
+    fn cycle(&mut self, count: u32, batch: u32) -> Sum {
+        let mut sum = Sum::default();
+        let mut left = count;
+        while left > 0 {
+            let mut first = ptr::null_mut();
+            let mut last: *mut *mut ibv_recv_wr = &mut first;
+            left -= self.poll_batch(batch, |wr_id, len| {
+                sum.add(wr_id, len);
+                let wr: *mut ibv_recv_wr = ptr::with_exposed_provenance_mut(wr_id as usize);
+                // SAFETY: `last` is `first` or a member of a work request, all of which stay; `wr` is one.
+                unsafe {
+                    last.write(wr);
+                    last = &raw mut (*wr).next;
+                }
+            });
+            // SAFETY: as above.
+            unsafe { last.write(ptr::null_mut()) }
+            if !first.is_null() {
+                self.post_list(first);
+            }
+        }
+        sum
+    }
+
+    fn prepare(&mut self, batch: u32) {
+        let (wrs, count) = (self.wrs.as_mut_ptr(), self.wrs.len());
+        for (i, wr) in self.wrs.iter_mut().enumerate() {
+            let ends = (i + 1) % batch as usize == 0 || i + 1 == count;
+            // SAFETY: not the last one, so there is one after it.
+            wr.next = if ends { ptr::null_mut() } else { unsafe { wrs.add(i + 1) } };
+        }
+    }
+
+    fn ids(&self, count: u32, addresses: u64) -> u64 {
+        let count = u64::from(count);
+        let offset = addresses.wrapping_sub(count.wrapping_mul(self.memory.start));
+        let index = offset / u64::from(BUFFER * self.shape.sges);
+        let first = self.wrs.as_ptr().expose_provenance() as u64;
+        count.wrapping_mul(first).wrapping_add(index * size_of::<ibv_recv_wr>() as u64)
+    }
+}

@@ -1,0 +1,70 @@
+//! What is measured.
+//!
+//! Each subject does what a program would that cares: nothing is made per message that can be prepared once,
+//! and work requests, where there are any, lie ready in memory for every buffer.
+
+mod libmlx5;
+mod ring;
+mod safe;
+
+use crate::sum::Sum;
+use crate::world::{Locks, Objects, Shape, World};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// The rings of doorbell.
+    Ring,
+    /// Its batches, which lend messages.
+    Lending,
+    /// The same, with each buffer moved out and posted again.
+    Owned,
+    /// Stock libmlx5 through `ibv_poll_cq` and `ibv_post_recv` or `ibv_post_srq_recv`.
+    Libmlx5(Locks),
+    /// The same with `ibv_start_poll` and `ibv_next_poll`.
+    Libmlx5NextPoll(Locks),
+}
+
+/// A queue and a CQ, driven in one of the ways. All buffers are posted at first.
+pub trait Subject {
+    /// Takes `count` messages, and does not give their buffers back.
+    fn poll(&mut self, count: u32, batch: u32) -> Sum;
+    /// Posts all buffers, of which none is posted, in the order of their addresses.
+    fn post(&mut self, batch: u32);
+    /// Takes `count` messages and posts the buffer of each again, batch by batch.
+    fn cycle(&mut self, count: u32, batch: u32) -> Sum;
+    /// Prepares what lies ready for [`post`](Self::post).
+    fn prepare(&mut self, batch: u32) {
+        let _ = batch;
+    }
+    /// The sum of `wr_id` of `count` messages whose buffers' addresses sum up to `addresses`.
+    fn ids(&self, count: u32, addresses: u64) -> u64 {
+        let _ = count;
+        addresses
+    }
+}
+
+/// Makes a subject on fresh objects. `spare`: it may hold a buffer more than can be posted, which is for
+/// [`Subject::cycle`] only.
+pub fn make(world: &World, shape: Shape, name: Name, spare: bool) -> (Objects, Box<dyn Subject>) {
+    let locks = match name {
+        Name::Libmlx5(locks) | Name::Libmlx5NextPoll(locks) => locks,
+        Name::Ring | Name::Lending | Name::Owned => Locks::Default,
+    };
+    let objects = world.objects(shape, locks);
+    let subject = match name {
+        Name::Ring => ring::make(&objects, spare),
+        Name::Lending => safe::make(world, &objects, false),
+        Name::Owned => safe::make(world, &objects, true),
+        Name::Libmlx5(_) => libmlx5::make(&objects, false),
+        Name::Libmlx5NextPoll(_) => libmlx5::make(&objects, true),
+    };
+    (objects, subject)
+}
+
+/// A completion that no subject should see.
+#[cold]
+#[inline(never)]
+fn unexpected() -> ! {
+    panic!("a completion that is not a message");
+}

@@ -1,0 +1,147 @@
+//! The rings of doorbell.
+
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use mlx5_ring::bitmap;
+use mlx5_ring::cq::CompletionQueue;
+use mlx5_ring::receive::{self, Completion, Receiving};
+use mlx5_ring::rq::{self, ReceiveQueue};
+use mlx5_ring::sge::Sge;
+use mlx5_ring::srq::{self, SharedReceiveQueue};
+
+use super::{Subject, unexpected};
+use crate::sum::Sum;
+use crate::world::{BUFFER, Objects, Queue};
+
+/// `wr_id` of a buffer is its address.
+struct Ring<Q, const N: usize> {
+    cq: CompletionQueue,
+    queue: Q,
+    receives: Box<[[Sge; N]]>,
+}
+
+/// A queue that can be posted to.
+trait Post: receive::Queue<Data = u64> {
+    /// Posts with one doorbell.
+    ///
+    /// # Safety
+    /// The memory stays, and there is room for all.
+    unsafe fn post<const N: usize>(&mut self, receives: &[[Sge; N]]);
+}
+
+macro_rules! post {
+    ($queue:ty) => {
+        impl Post for $queue {
+            #[inline(always)]
+            unsafe fn post<const N: usize>(&mut self, receives: &[[Sge; N]]) {
+                let mut posting = self.posting();
+                for sges in receives {
+                    // SAFETY: the caller's contract.
+                    if unsafe { posting.post(sges[0].addr, sges) }.is_err() {
+                        unexpected();
+                    }
+                }
+            }
+        }
+    };
+}
+
+post!(SharedReceiveQueue<u64>);
+post!(ReceiveQueue<u64>);
+
+/// Memory that stays until the process ends.
+fn storage<T>(len: usize) -> NonNull<MaybeUninit<T>> {
+    NonNull::from(Box::leak(Box::<[T]>::new_uninit_slice(len))).cast()
+}
+
+pub(super) fn make(objects: &Objects, spare: bool) -> Box<dyn Subject> {
+    match objects.shape.sges {
+        1 => make_of::<1>(objects, spare),
+        2 => make_of::<2>(objects, spare),
+        4 => make_of::<4>(objects, spare),
+        sges => panic!("{sges} SGEs"),
+    }
+}
+
+fn make_of<const N: usize>(objects: &Objects, spare: bool) -> Box<dyn Subject> {
+    let (shape, memory) = (objects.shape, objects.memory);
+    let count = shape.receives();
+    let slots = shape.slots as usize;
+    let receive = |i: u32| {
+        std::array::from_fn(|j| Sge {
+            addr: memory.start + u64::from(BUFFER) * (u64::from(i) * N as u64 + j as u64),
+            length: BUFFER,
+            lkey: memory.lkey,
+        })
+    };
+    let receives: Box<[[Sge; N]]> = (0..count).map(receive).collect();
+    // SAFETY: fresh objects that nobody else drives, and storage that stays.
+    unsafe {
+        let cq = CompletionQueue::new(objects.cq_layout).expect("a CQ");
+        match objects.queue {
+            Queue::Srq(layout) => {
+                let storage = srq::Storage {
+                    states: storage::<u8>(slots).cast(),
+                    data: storage(slots),
+                    bitmap: storage::<u64>(bitmap::words(shape.slots)).cast(),
+                };
+                let mut queue = SharedReceiveQueue::new(layout, storage).expect("an SRQ");
+                Post::post(&mut queue, &receives);
+                if spare {
+                    let sges: [Sge; N] = receive(count);
+                    queue.load(sges[0].addr, &sges).expect("room for the spare");
+                }
+                Box::new(Ring { cq, queue, receives })
+            }
+            Queue::Rq(layout) => {
+                let storage =
+                    rq::Storage { states: storage::<u8>(slots).cast(), data: storage(slots) };
+                let mut queue = ReceiveQueue::new(layout, storage).expect("a receive queue");
+                Post::post(&mut queue, &receives);
+                Box::new(Ring { cq, queue, receives })
+            }
+        }
+    }
+}
+
+impl<Q: Post, const N: usize> Subject for Ring<Q, N> {
+    fn poll(&mut self, count: u32, batch: u32) -> Sum {
+        let mut sum = Sum::default();
+        let end = self.cq.consumer_index().wrapping_add(count);
+        while self.cq.consumer_index() != end {
+            // SAFETY: all completions of the CQ are the queue's.
+            let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, batch) };
+            while let Some(completion) = receiving.next() {
+                let Completion::Message(message) = completion else { unexpected() };
+                let len = message.byte_count;
+                // SAFETY: a message of this batch.
+                sum.add(unsafe { receiving.take(message) }, len);
+            }
+        }
+        sum
+    }
+
+    fn post(&mut self, batch: u32) {
+        for receives in self.receives.chunks(batch as usize) {
+            // SAFETY: memory that stays, which is not posted.
+            unsafe { self.queue.post(receives) }
+        }
+    }
+
+    fn cycle(&mut self, count: u32, batch: u32) -> Sum {
+        let mut sum = Sum::default();
+        let end = self.cq.consumer_index().wrapping_add(count);
+        while self.cq.consumer_index() != end {
+            // SAFETY: all completions of the CQ are the queue's.
+            let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, batch) };
+            while let Some(completion) = receiving.next() {
+                let Completion::Message(message) = completion else { unexpected() };
+                sum.add(message.data, message.byte_count);
+                // SAFETY: a message of this batch, whose buffer nobody uses.
+                unsafe { receiving.recycle(message) }
+            }
+        }
+        sum
+    }
+}

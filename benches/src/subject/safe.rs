@@ -1,0 +1,109 @@
+//! The safe layer of doorbell.
+
+use doorbell::{BufferPool, Path, QpConfig, QueueId, QueuePair, Receiver, RecvBuffer};
+use rdma_core_sys::ibv_cq_ex_to_cq;
+
+use super::{Subject, unexpected};
+use crate::sum::Sum;
+use crate::world::{BUFFER, Kind, Objects, World};
+
+/// `wr_id` of a buffer is its address.
+struct Safe {
+    receiver: Receiver,
+    queue: QueueId,
+    pool: BufferPool,
+    /// Whether buffers are moved out and posted again.
+    owned: bool,
+    /// Buffers that were moved out.
+    buffers: Vec<RecvBuffer>,
+    _qps: Vec<QueuePair>,
+}
+
+pub(super) fn make(world: &World, objects: &Objects, owned: bool) -> Box<dyn Subject> {
+    let shape = objects.shape;
+    assert_eq!(shape.sges, 1);
+    // SAFETY: fresh objects that nobody else drives, which live until the process ends.
+    let (mut receiver, queue, qps) = unsafe {
+        let cq = ibv_cq_ex_to_cq(objects.cq);
+        let mut receiver = Receiver::from_raw_cq(&world.pd, cq, Path::Direct).expect("a receiver");
+        let mut shared = None;
+        if shape.kind == Kind::Srq {
+            let srq = receiver.attach_raw_srq(objects.srq, shape.receives(), 1);
+            shared = Some(srq.expect("an SRQ"));
+        }
+        let config = shared.map_or(QpConfig::rc(), |srq| QpConfig::rc().srq(srq));
+        let qps: Vec<_> = objects
+            .qps
+            .iter()
+            .map(|&qp| receiver.attach_raw_qp(qp, &config).expect("a QP"))
+            .collect();
+        let own = qps[0].receive_queue().map(QueueId::from);
+        let queue = shared.map(QueueId::from).or(own).expect("a queue");
+        (receiver, queue, qps)
+    };
+    let pool = BufferPool::new(&world.pd, shape.slots, BUFFER).expect("a pool");
+    assert_eq!(receiver.fill(queue, &pool), shape.receives() as usize);
+    Box::new(Safe { receiver, queue, pool, owned, buffers: Vec::new(), _qps: qps })
+}
+
+impl Subject for Safe {
+    fn poll(&mut self, count: u32, batch: u32) -> Sum {
+        let mut sum = Sum::default();
+        let mut left = count;
+        while left > 0 {
+            let mut lent = self.receiver.poll_up_to(batch);
+            while let Some(message) = lent.next() {
+                let Ok(message) = message else { unexpected() };
+                sum.add(message.as_ptr() as u64, message.len() as u32);
+                drop(message.take());
+                left -= 1;
+            }
+        }
+        sum
+    }
+
+    fn post(&mut self, _batch: u32) {
+        self.receiver.fill(self.queue, &self.pool);
+    }
+
+    fn cycle(&mut self, count: u32, batch: u32) -> Sum {
+        if self.owned {
+            return self.move_and_post(count, batch);
+        }
+        let mut sum = Sum::default();
+        let mut left = count;
+        while left > 0 {
+            let mut received = 0;
+            let mut lent = self.receiver.poll_up_to(batch);
+            while let Some(message) = lent.next() {
+                let Ok(message) = message else { unexpected() };
+                sum.add(message.as_ptr() as u64, message.len() as u32);
+                received += 1;
+            }
+            left -= received;
+        }
+        sum
+    }
+}
+
+impl Safe {
+    fn move_and_post(&mut self, count: u32, batch: u32) -> Sum {
+        let mut sum = Sum::default();
+        let mut left = count;
+        while left > 0 {
+            let mut lent = self.receiver.poll_up_to(batch);
+            while let Some(message) = lent.next() {
+                let Ok(message) = message else { unexpected() };
+                let buffer = message.take();
+                sum.add(buffer.as_ptr() as u64, buffer.len() as u32);
+                self.buffers.push(buffer);
+            }
+            drop(lent);
+            left -= self.buffers.len() as u32;
+            if self.receiver.post(self.queue, self.buffers.drain(..)).is_err() {
+                unexpected();
+            }
+        }
+        sum
+    }
+}

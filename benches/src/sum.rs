@@ -1,0 +1,20 @@
+//! What a subject was told of the messages it received.
+
+/// Sums over messages. Each subject adds up the `wr_id` and the length of every message inside of what is
+/// measured, as the least that a program does with a completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Of `wr_id`.
+    pub ids: u64,
+    /// Of lengths in bytes.
+    pub bytes: u64,
+}
+
+impl Sum {
+    /// Adds a message.
+    #[inline(always)]
+    pub fn add(&mut self, wr_id: u64, len: u32) {
+        self.ids = self.ids.wrapping_add(wr_id);
+        self.bytes = self.bytes.wrapping_add(len.into());
+    }
+}

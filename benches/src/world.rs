@@ -1,0 +1,304 @@
+//! A device, and verbs objects on it.
+
+use std::ptr::{self, NonNull};
+
+use doorbell::ProtectionDomain;
+use mlx5_ring::{cq, rq, srq};
+use rdma_core_sys::*;
+use soft_mlx5::Device;
+
+/// Bytes of a receive buffer.
+pub const BUFFER: u32 = 256;
+/// Bytes of the message that is sent to each QP once.
+const GREETING: u32 = 64;
+
+/// A device that works only when stepped, with a domain on it.
+pub struct World {
+    /// The device.
+    pub device: Device,
+    /// The domain, for objects with locks.
+    pub pd: ProtectionDomain,
+    /// The same domain of a single thread, for objects without.
+    pub parent_domain: *mut ibv_pd,
+    /// The functions of libmlx5.
+    pub mlx5dv: &'static Mlx5dv,
+}
+
+/// Which kind of receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A shared receive queue.
+    Srq,
+    /// The receive queue of one QP.
+    Rq,
+}
+
+/// What to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Kind of queue.
+    pub kind: Kind,
+    /// Its slots, a power of two. On an SRQ one fewer can be posted.
+    pub slots: u32,
+    /// SGEs of each receive.
+    pub sges: u32,
+    /// QPs that complete on the CQ, 1 with [`Kind::Rq`].
+    pub qps: u32,
+}
+
+impl Shape {
+    /// One QP, one SGE.
+    pub const fn new(kind: Kind, slots: u32) -> Self {
+        Self { kind, slots, sges: 1, qps: 1 }
+    }
+
+    /// Receives that can be posted.
+    pub const fn receives(&self) -> u32 {
+        match self.kind {
+            Kind::Srq => self.slots - 1,
+            Kind::Rq => self.slots,
+        }
+    }
+}
+
+/// Whether libmlx5 takes its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locks {
+    /// What a program gets that asks for nothing.
+    Default,
+    /// A thread domain, and a CQ of a single thread.
+    Off,
+}
+
+/// A CQ, a queue, and the QPs that complete on them.
+pub struct Objects {
+    /// The CQ, created for both ways to poll.
+    pub cq: *mut ibv_cq_ex,
+    /// The SRQ, or null.
+    pub srq: *mut ibv_srq,
+    /// The QPs.
+    pub qps: Vec<*mut ibv_qp>,
+    /// Where the CQ is.
+    pub cq_layout: cq::Layout,
+    /// Where the queue is.
+    pub queue: Queue,
+    /// Memory for the buffers.
+    pub memory: Memory,
+    /// What they were made like.
+    pub shape: Shape,
+}
+
+/// Where a queue is.
+#[derive(Clone, Copy, Debug)]
+pub enum Queue {
+    /// An SRQ.
+    Srq(srq::Layout),
+    /// A receive queue.
+    Rq(rq::Layout),
+}
+
+/// Registered buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// The first byte.
+    pub start: u64,
+    /// Key of the region.
+    pub lkey: u32,
+}
+
+fn made<T>(object: *mut T) -> *mut T {
+    assert!(!object.is_null(), "{}", std::io::Error::last_os_error());
+    object
+}
+
+impl World {
+    /// Powers a device up and opens it.
+    pub fn new() -> Self {
+        let device = Device::builder().stepped().build().expect("a device");
+        let pd = doorbell::open(device.name()).and_then(|context| context.alloc_pd());
+        let pd = pd.expect("a domain");
+        let context = pd.context().as_raw();
+        // SAFETY: an open context, a live domain, initialised structures.
+        let parent_domain = unsafe {
+            let td = made(ibv_alloc_td(context, &mut ibv_td_init_attr::default()));
+            let mut attr =
+                ibv_parent_domain_init_attr { pd: pd.as_raw(), td, ..Default::default() };
+            made(ibv_alloc_parent_domain(context, &mut attr))
+        };
+        let mlx5dv = Mlx5dv::get().expect("libmlx5");
+        Self { device, pd, parent_domain, mlx5dv }
+    }
+
+    /// Makes objects and connects each QP to itself.
+    pub fn objects(&self, shape: Shape, locks: Locks) -> Objects {
+        let context = self.pd.context().as_raw();
+        let pd = match locks {
+            Locks::Default => self.pd.as_raw(),
+            Locks::Off => self.parent_domain,
+        };
+        // SAFETY: an open context, live objects, initialised structures.
+        unsafe {
+            let mut attr = ibv_cq_init_attr_ex {
+                cqe: shape.receives(),
+                wc_flags: IBV_WC_EX_WITH_BYTE_LEN.into(),
+                ..Default::default()
+            };
+            if locks == Locks::Off {
+                attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+                attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+            }
+            let cq = made(ibv_create_cq_ex(context, &mut attr));
+            let send_cq = made(ibv_create_cq(context, 16, ptr::null_mut(), ptr::null_mut(), 0));
+            let mut srq = ptr::null_mut();
+            if shape.kind == Kind::Srq {
+                let mut attr = ibv_srq_init_attr::default();
+                (attr.attr.max_wr, attr.attr.max_sge) = (shape.receives(), shape.sges);
+                srq = made(ibv_create_srq(pd, &mut attr));
+            }
+            let mut init = ibv_qp_init_attr {
+                send_cq,
+                recv_cq: ibv_cq_ex_to_cq(cq),
+                srq,
+                qp_type: IBV_QPT_RC,
+                ..Default::default()
+            };
+            (init.cap.max_send_wr, init.cap.max_send_sge) = (1, 1);
+            if shape.kind == Kind::Rq {
+                (init.cap.max_recv_wr, init.cap.max_recv_sge) = (shape.slots, shape.sges);
+            }
+            let qps = (0..shape.qps)
+                .map(|_| {
+                    let qp = made(ibv_create_qp(pd, &mut init));
+                    self.connect(qp);
+                    qp
+                })
+                .collect::<Vec<_>>();
+            let queue = match shape.kind {
+                Kind::Srq => Queue::Srq(self.srq_layout(srq)),
+                Kind::Rq => Queue::Rq(self.rq_layout(qps[0])),
+            };
+            let cq_layout = self.cq_layout(cq);
+            let memory = self.memory(shape.slots * shape.sges);
+            Objects { cq, srq, qps, cq_layout, queue, memory, shape }
+        }
+    }
+
+    /// Memory for `buffers` buffers, which stays until the process ends.
+    fn memory(&self, buffers: u32) -> Memory {
+        let len = buffers as usize * BUFFER as usize;
+        let start = Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr();
+        // SAFETY: memory that stays.
+        let mr = unsafe {
+            made(ibv_reg_mr(self.pd.as_raw(), start.cast(), len, IBV_ACCESS_LOCAL_WRITE))
+        };
+        // SAFETY: a live region.
+        Memory { start: start.expose_provenance() as u64, lkey: unsafe { (*mr).lkey } }
+    }
+
+    /// # Safety
+    /// A fresh QP of the device.
+    unsafe fn connect(&self, qp: *mut ibv_qp) {
+        let init = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..Default::default() };
+        let port = self.pd.context().query_port(1).expect("a port");
+        let mut rtr =
+            ibv_qp_attr { qp_state: IBV_QPS_RTR, path_mtu: IBV_MTU_1024, ..Default::default() };
+        // SAFETY: the caller's contract.
+        rtr.dest_qp_num = unsafe { (*qp).qp_num };
+        (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (1, 1);
+        (rtr.ah_attr.dlid, rtr.ah_attr.port_num) = (port.lid, 1);
+        let rts = ibv_qp_attr {
+            qp_state: IBV_QPS_RTS,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            ..Default::default()
+        };
+        let to_init = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        let to_rtr = IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER;
+        let to_rts = IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC;
+        for (mut attr, mask) in [(init, to_init), (rtr, to_rtr), (rts, to_rts)] {
+            // SAFETY: the caller's contract.
+            let errno = unsafe { ibv_modify_qp(qp, &mut attr, (mask | IBV_QP_STATE) as i32) };
+            assert_eq!(errno, 0);
+        }
+    }
+
+    fn srq_layout(&self, srq: *mut ibv_srq) -> srq::Layout {
+        let mut out = mlx5dv_srq::default();
+        let mut obj = mlx5dv_obj::default();
+        (obj.srq.in_, obj.srq.out) = (srq, &mut out);
+        self.init_obj(&mut obj, MLX5DV_OBJ_SRQ);
+        srq::Layout {
+            buf: NonNull::new(out.buf.cast()).expect("a buffer"),
+            dbrec: NonNull::new(out.dbrec.cast()).expect("a record"),
+            stride: out.stride,
+            head: out.head,
+            tail: out.tail,
+        }
+    }
+
+    fn rq_layout(&self, qp: *mut ibv_qp) -> rq::Layout {
+        let mut out = mlx5dv_qp::default();
+        let mut obj = mlx5dv_obj::default();
+        (obj.qp.in_, obj.qp.out) = (qp, &mut out);
+        self.init_obj(&mut obj, MLX5DV_OBJ_QP);
+        rq::Layout {
+            buf: NonNull::new(out.rq.buf.cast()).expect("a buffer"),
+            dbrec: NonNull::new(out.dbrec.cast()).expect("a record"),
+            wqe_cnt: out.rq.wqe_cnt,
+            stride: out.rq.stride,
+        }
+    }
+
+    fn cq_layout(&self, cq: *mut ibv_cq_ex) -> cq::Layout {
+        let mut out = mlx5dv_cq::default();
+        let mut obj = mlx5dv_obj::default();
+        (obj.cq.in_, obj.cq.out) = (ibv_cq_ex_to_cq(cq), &mut out);
+        self.init_obj(&mut obj, MLX5DV_OBJ_CQ);
+        cq::Layout {
+            buf: NonNull::new(out.buf.cast()).expect("a buffer"),
+            dbrec: NonNull::new(out.dbrec.cast()).expect("a record"),
+            cqe_cnt: out.cqe_cnt,
+            cqe_size: out.cqe_size,
+        }
+    }
+
+    fn init_obj(&self, obj: &mut mlx5dv_obj, what: u32) {
+        // SAFETY: the object is live, and what the structure points to can be written.
+        assert_eq!(unsafe { (self.mlx5dv.init_obj)(obj, what.into()) }, 0);
+    }
+
+    /// Has the device deliver one message to each QP.
+    pub fn greet(&self, objects: &Objects) {
+        let Memory { start, lkey } = objects.memory;
+        for &qp in &objects.qps {
+            let mut sge = ibv_sge { addr: start, length: GREETING, lkey };
+            let mut wr = ibv_send_wr {
+                sg_list: &mut sge,
+                num_sge: 1,
+                opcode: IBV_WR_SEND,
+                ..Default::default()
+            };
+            // SAFETY: a live QP, and memory that stays.
+            let errno = unsafe { ibv_post_send(qp, &mut wr, &mut ptr::null_mut()) };
+            assert_eq!(errno, 0);
+            self.device.settle();
+        }
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
