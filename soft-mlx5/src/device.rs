@@ -7,9 +7,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::fabric::{Fabric, Faults, LinkLayer, Switch};
+use crate::fabric::{Fabric, LinkLayer, Switch};
+use crate::faults::Faults;
 use crate::interpose;
 use crate::kernel::Core;
+use crate::nic::objects::Qpn;
 use crate::nic::strict::Rule;
 use crate::nic::{Nic, NicConfig};
 use crate::options::Options;
@@ -67,7 +69,7 @@ impl Builder {
         self
     }
 
-    /// What goes wrong on the way out of the port.
+    /// What goes wrong.
     pub fn faults(mut self, faults: Faults) -> Self {
         self.config.faults = faults;
         self
@@ -116,7 +118,7 @@ impl Device {
 
     /// Works for a bounded while at the present time; `false` when there was nothing to do.
     pub fn step(&self) -> bool {
-        self.shared.command().work()
+        self.shared.run().busy
     }
 
     /// Steps until there is nothing to do at the present time; returns the number of steps that did
@@ -142,7 +144,32 @@ impl Device {
         core.deliver_events();
     }
 
-    /// Changes what goes wrong on the way out of the port.
+    /// Removes the device as if it was pulled out: programs get `IBV_EVENT_DEVICE_FATAL`, everything made
+    /// on the device ends, and all commands fail with `EIO`, also those that destroy. Completion channels
+    /// and asynchronous event files come to their end. The device touches no memory any more when this
+    /// returns.
+    pub fn remove(&self) {
+        let removed = {
+            let mut core = self.shared.command();
+            core.remove();
+            core.take_removal()
+        };
+        if removed {
+            self.shared.unlist();
+        }
+    }
+
+    /// Takes a QP to error for no reason that its WQEs show: programs get `IBV_EVENT_QP_FATAL`, and what
+    /// is posted is flushed. `false` when there is no such QP or it has failed before.
+    pub fn fail_qp(&self, qp_num: u32) -> bool {
+        let mut core = self.shared.command();
+        let failed = core.nic().fail_qp(Qpn(qp_num));
+        core.deliver_events();
+        failed
+    }
+
+    /// Changes what goes wrong from now on. What is counted is counted anew; times still count from
+    /// power-up.
     pub fn set_faults(&self, faults: Faults) {
         self.shared.command().set_faults(faults);
     }
@@ -154,7 +181,9 @@ impl Device {
 
     /// When the next timer of the device expires, if one runs.
     pub fn next_timer(&self) -> Option<Duration> {
-        self.shared.command().nic().next_deadline().map(Duration::from_nanos)
+        let mut core = self.shared.command();
+        let all = [core.nic().next_deadline(), core.removal_time()];
+        all.into_iter().flatten().min().map(Duration::from_nanos)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::shared::Shared;
+use crate::shared::{Pass, Shared};
 
 /// Looks in vain before it sleeps. Few, and it never yields: a yielding thread waits for the whole
 /// time slice of a program that spins on its completion queue, a sleeping one preempts it.
@@ -58,11 +58,7 @@ fn run(device: &Shared) {
     let mut last_work = Instant::now();
     while !device.is_stopped() {
         let now = device.clock().now();
-        let (busy, deadline, wait_fd) = {
-            let mut core = device.work();
-            let busy = core.work();
-            (busy, core.nic().next_deadline(), core.nic().wait_fd())
-        };
+        let Pass { busy, deadline, wait_fd } = device.run();
         if busy {
             in_vain = 0;
             last_work = Instant::now();

@@ -21,6 +21,7 @@ mod clock;
 mod device;
 mod engine;
 mod fabric;
+pub mod faults;
 mod fd_table;
 mod interpose;
 mod kernel;
@@ -33,4 +34,5 @@ mod shared;
 mod sysfs;
 
 pub use device::{Builder, Device};
-pub use fabric::{Fabric, Faults, LinkLayer, Switch};
+pub use fabric::{Fabric, LinkLayer, Switch};
+pub use faults::Faults;

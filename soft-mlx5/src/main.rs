@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use soft_mlx5::LinkLayer;
+use soft_mlx5::faults::{self, FaultOption};
 use soft_mlx5::runner::{Runner, exit_code};
+use soft_mlx5::{Faults, LinkLayer};
 
 /// Exit code for everything that keeps the command from being run.
 const UNUSABLE: u8 = 2;
@@ -17,14 +18,6 @@ fn cli() -> Command {
         .arg(Arg::new("fabric").long("fabric").value_name("NAME").help(
             "Join a fabric: devices under one name reach each other [default: one for this run]",
         ))
-        .arg(
-            Arg::new("loss")
-                .long("loss")
-                .value_name("P")
-                .value_parser(value_parser!(f64))
-                .default_value("0")
-                .help("Lose packets with this probability, 0 to 1"),
-        )
         .arg(
             Arg::new("seed")
                 .long("seed")
@@ -47,6 +40,7 @@ fn cli() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Stop the program where an adapter would silently mangle something"),
         )
+        .args(faults::OPTIONS.iter().map(fault))
         .arg(
             Arg::new("command")
                 .value_name("COMMAND")
@@ -60,6 +54,30 @@ fn cli() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .subcommand(run)
+}
+
+fn fault(option: &FaultOption) -> Arg {
+    let arg = Arg::new(option.name).long(option.name).help(option.help).help_heading("Faults");
+    match option.value {
+        Some(value) => arg.value_name(value).action(ArgAction::Append),
+        None => arg.action(ArgAction::SetTrue),
+    }
+}
+
+fn faults_of(matches: &ArgMatches) -> Result<Faults, String> {
+    let mut faults = Faults::default();
+    for option in faults::OPTIONS {
+        if option.value.is_none() {
+            if matches.get_flag(option.name) {
+                faults.set(option.name, "")?;
+            }
+            continue;
+        }
+        for value in matches.get_many::<String>(option.name).unwrap_or_default() {
+            faults.set(option.name, value)?;
+        }
+    }
+    Ok(faults)
 }
 
 fn main() -> ExitCode {
@@ -88,8 +106,12 @@ fn run(matches: &ArgMatches) -> ExitCode {
         Some("roce") => LinkLayer::Ethernet,
         _ => LinkLayer::InfiniBand,
     };
+    let faults = match faults_of(matches) {
+        Ok(faults) => faults,
+        Err(error) => return complain(&error),
+    };
     let mut runner = Runner::new(command)
-        .loss(matches.get_one("loss").copied().unwrap_or(0.0))
+        .faults(faults)
         .seed(matches.get_one("seed").copied().unwrap_or(0))
         .link_layer(link)
         .strict(matches.get_flag("strict"));

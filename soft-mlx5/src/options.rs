@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::fabric::{Fabric, Faults, LinkLayer};
+use crate::fabric::{Fabric, LinkLayer};
+use crate::faults::Faults;
 use crate::nic::NicConfig;
 
 /// Environment variable that carries [`Options`].
@@ -15,8 +16,8 @@ pub struct Options {
     pub dir: PathBuf,
     /// Name of the fabric, `None` for one of its own.
     pub fabric: Option<String>,
-    /// Probability that a packet is lost.
-    pub loss: f64,
+    /// What goes wrong.
+    pub faults: Faults,
     /// Seed of everything random.
     pub seed: u64,
     /// Kind of link.
@@ -32,7 +33,9 @@ impl Options {
         if let Some(fabric) = &self.fabric {
             words.push(format!("fabric={fabric}"));
         }
-        words.push(format!("loss={}", self.loss));
+        for (name, value) in self.faults.options() {
+            words.push(format!("fault-{name}={value}"));
+        }
         words.push(format!("seed={}", self.seed));
         words
             .push(format!("link={}", if self.link == LinkLayer::Ethernet { "roce" } else { "ib" }));
@@ -53,7 +56,7 @@ impl Options {
         let mut options = Self {
             dir: dir.into(),
             fabric: None,
-            loss: 0.0,
+            faults: Faults::default(),
             seed: 0,
             link: LinkLayer::InfiniBand,
             strict: false,
@@ -61,12 +64,14 @@ impl Options {
         for word in words.split(',').filter(|word| !word.is_empty()) {
             match word.split_once('=') {
                 Some(("fabric", name)) => options.fabric = Some(name.into()),
-                Some(("loss", loss)) => options.loss = loss.parse().ok()?,
                 Some(("seed", seed)) => options.seed = seed.parse().ok()?,
                 Some(("link", "ib")) => options.link = LinkLayer::InfiniBand,
                 Some(("link", "roce")) => options.link = LinkLayer::Ethernet,
+                Some((name, value)) => {
+                    options.faults.set(name.strip_prefix("fault-")?, value).ok()?
+                }
                 None if word == "strict" => options.strict = true,
-                _ => return None,
+                None => return None,
             }
         }
         Some(options)
@@ -77,7 +82,7 @@ impl Options {
         NicConfig {
             fabric: self.fabric.clone().map_or(Fabric::Private, Fabric::Named),
             link_layer: self.link,
-            faults: Faults { loss: self.loss, ..Faults::default() },
+            faults: self.faults,
             seed: self.seed,
             strict: self.strict,
         }
@@ -99,7 +104,7 @@ mod tests {
         let all = Options {
             dir: "/tmp/a,b=c".into(),
             fabric: Some("f-1".into()),
-            loss: 0.02,
+            faults: Faults { loss: 0.02, shuffle_completions: true, ..Faults::default() },
             seed: 77,
             link: LinkLayer::Ethernet,
             strict: true,
@@ -113,8 +118,8 @@ mod tests {
     #[test]
     fn foreign_text_is_no_options() {
         assert_eq!(Options::decode(""), None);
-        assert_eq!(Options::decode("loss=0.1"), None);
-        assert_eq!(Options::decode("loss=x,dir=/x"), None);
+        assert_eq!(Options::decode("fault-loss=0.1"), None);
+        assert_eq!(Options::decode("fault-loss=x,dir=/x"), None);
         assert_eq!(Options::decode("color=red,dir=/x"), None);
     }
 

@@ -63,6 +63,13 @@ impl Registry {
         }
     }
 
+    /// Takes a device out of the list; it stays in its slot.
+    pub fn unlist(&self, device: &Shared) {
+        if let Some(tree) = &self.tree {
+            tree.remove(&device.names);
+        }
+    }
+
     /// The device in this slot.
     pub fn device(&self, slot: usize) -> Option<Arc<Shared>> {
         self.devices.get(slot)?.clone()

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use crate::fabric::LinkLayer;
+use crate::faults::Faults;
 use crate::options::{self, Options};
 use crate::run_dir::{RunDir, fresh_path};
 
@@ -19,7 +20,7 @@ const LIBRARY: &str = "libsoft_mlx5.so";
 pub struct Runner {
     command: Vec<OsString>,
     fabric: Option<String>,
-    loss: f64,
+    faults: Faults,
     seed: u64,
     link: LinkLayer,
     strict: bool,
@@ -31,7 +32,7 @@ impl Runner {
         Self {
             command: command.into_iter().map(Into::into).collect(),
             fabric: None,
-            loss: 0.0,
+            faults: Faults::default(),
             seed: 0,
             link: LinkLayer::InfiniBand,
             strict: false,
@@ -45,9 +46,9 @@ impl Runner {
         self
     }
 
-    /// Loses packets with this probability.
-    pub fn loss(mut self, probability: f64) -> Self {
-        self.loss = probability;
+    /// What goes wrong in each device.
+    pub fn faults(mut self, faults: Faults) -> Self {
+        self.faults = faults;
         self
     }
 
@@ -78,17 +79,13 @@ impl Runner {
             let what = "the name of a fabric consists of letters, digits, `-`, `_` and `.`";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        if !(0.0..=1.0).contains(&self.loss) {
-            let what = "a probability is a number from 0 to 1";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
         let library = library()?;
         let dir = RunDir::create(fresh_path("run"))?;
         let own = || dir.path().file_name().map(|name| name.to_string_lossy().into_owned());
         let options = Options {
             dir: dir.path().into(),
             fabric: self.fabric.clone().or_else(own),
-            loss: self.loss,
+            faults: self.faults,
             seed: self.seed,
             link: self.link,
             strict: self.strict,

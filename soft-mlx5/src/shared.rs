@@ -1,5 +1,6 @@
 //! A device as its threads share it: the kernel side behind a lock, a clock and the engine.
 
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -7,7 +8,19 @@ use std::thread::{self, JoinHandle};
 use crate::clock::Clock;
 use crate::engine;
 use crate::kernel::Core;
+use crate::registry;
 use crate::sysfs::Names;
+
+/// What a device did, and what it waits for.
+#[derive(Debug, Clone, Copy)]
+pub struct Pass {
+    /// There was something to do.
+    pub busy: bool,
+    /// Time at which there is something to do again.
+    pub deadline: Option<u64>,
+    /// Descriptor that becomes readable when there is.
+    pub wait_fd: Option<RawFd>,
+}
 
 /// One device of this process.
 #[derive(Debug)]
@@ -60,6 +73,26 @@ impl Shared {
     /// The kernel side, for the engine.
     pub fn work(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the device work once, and takes it out of the list when that was its end.
+    pub fn run(&self) -> Pass {
+        let (pass, removed) = {
+            let mut core = self.work();
+            let busy = core.work();
+            let removed = core.take_removal();
+            let nic = core.nic();
+            (Pass { busy, deadline: nic.next_deadline(), wait_fd: nic.wait_fd() }, removed)
+        };
+        if removed {
+            self.unlist();
+        }
+        pass
+    }
+
+    /// Takes the device out of the list. The registry is locked before a device, never after it.
+    pub fn unlist(&self) {
+        registry::lock().unlist(self);
     }
 
     /// Whether a command waits for the lock.

@@ -29,6 +29,9 @@ fn what_keeps_a_command_from_running_is_said_in_one_line() {
         (&["run", "--", "/"], "cannot start"),
         (&["run", "--loss", "1.5", "--", "true"], "from 0 to 1"),
         (&["run", "--loss", "much", "--", "true"], "--loss"),
+        (&["run", "--fail-destroy", "pd", "--", "true"], "mr, qp, srq or cq"),
+        (&["run", "--port-flap", "5", "--", "true"], "UP:DOWN"),
+        (&["run", "--fail-send", "0", "--", "true"], "from 1 on"),
         (&["run", "--seed", "-1", "--", "true"], "-1"),
         (&["run", "--link", "token-ring", "--", "true"], "token-ring"),
         (&["run", "--fabric", "a/b", "--", "true"], "fabric"),
@@ -40,6 +43,39 @@ fn what_keeps_a_command_from_running_is_said_in_one_line() {
         let line = complaint(arguments);
         assert!(line.contains(word), "{arguments:?}: {line}");
     }
+}
+
+#[test]
+fn faults_of_the_command_line_reach_the_device() {
+    let port = free_port();
+    let pingpong = format!("ibv_rc_pingpong -g 0 -n 100 -p {port}");
+    let listening = format!("grep -q :{port:04X}.*0A /proc/net/tcp6 /proc/net/tcp");
+    let script =
+        format!("{pingpong} & until {listening}; do sleep 0.05; done; {pingpong} 127.0.0.1");
+    let waiting = format!("{script}; wait $!");
+    let outcome = finish(&mut run(&["--fail-destroy", "mr"], &["sh", "-c", &waiting]));
+    assert_eq!(outcome.stdout.matches("100 iters in").count(), 2, "{outcome:?}");
+    assert_eq!(outcome.stderr.matches("Couldn't deregister MR").count(), 2, "{outcome:?}");
+    // The server waits for a message that does not come.
+    let killing = format!("{script}; kill $!");
+    let outcome = finish(&mut run(&["--fail-send", "50"], &["sh", "-c", &killing]));
+    assert!(outcome.stderr.contains("local QP operation error"), "{outcome:?}");
+}
+
+#[test]
+fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
+    let options = ["--port-flap", "100:100", "--remove-after", "250"];
+    // It ends when it cannot read on.
+    let outcome = finish(&mut run(&options, &["timeout", "20", "ibv_asyncwatch"]));
+    let events: Vec<_> =
+        outcome.stdout.lines().filter(|line| line.contains("event_type")).collect();
+    let named = |word: &str| events.iter().filter(|line| line.contains(word)).count();
+    assert_eq!(
+        (named("PORT_ERR"), named("PORT_ACTIVE"), named("DEVICE_FATAL")),
+        (1, 1, 1),
+        "{outcome:?}"
+    );
+    assert_ne!(outcome.status.code(), Some(124), "{outcome:?}");
 }
 
 #[test]

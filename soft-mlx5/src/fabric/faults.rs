@@ -1,25 +1,10 @@
 //! What goes wrong on the link, on request.
 
+use std::collections::VecDeque;
+
 use super::packet::Frame;
 use super::rng::Rng;
-
-/// Probabilities (0 to 1) with which a port mistreats a packet that it sends.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Faults {
-    /// The packet is lost.
-    pub loss: f64,
-    /// The packet arrives twice.
-    pub duplication: f64,
-    /// The packet is overtaken by packets sent after it.
-    pub reordering: f64,
-}
-
-impl Faults {
-    /// Nothing goes wrong.
-    pub fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-}
+use crate::faults::Faults;
 
 // A packet held back lets up to this many others pass, and goes anyway after this time.
 const MOST_OVERTAKERS: u64 = 8;
@@ -38,6 +23,8 @@ pub struct Injector {
     faults: Faults,
     rng: Rng,
     held: Vec<Held>,
+    // Packets under way, each with the time at which it arrives, in the order in which they went.
+    late: VecDeque<(u64, Frame)>,
 }
 
 /// What becomes of a packet.
@@ -56,12 +43,12 @@ pub enum Fate {
 impl Injector {
     /// An injector whose decisions follow from `seed`.
     pub fn new(faults: Faults, seed: u64) -> Self {
-        Self { faults, rng: Rng::new(seed), held: Vec::new() }
+        Self { faults, rng: Rng::new(seed), held: Vec::new(), late: VecDeque::new() }
     }
 
     /// Whether packets can pass without a question asked.
     pub fn is_idle(&self) -> bool {
-        self.faults.is_none() && self.held.is_empty()
+        !self.faults.touch_packets() && self.held.is_empty() && self.late.is_empty()
     }
 
     /// Changes what goes wrong from now on.
@@ -95,6 +82,23 @@ impl Injector {
         }
     }
 
+    /// Sends a packet on its way at time `now`; gives it back when it arrives at once.
+    pub fn delay(&mut self, frame: Frame, now: u64) -> Option<Frame> {
+        // What is sent after a packet under way does not overtake it, though the delay has changed.
+        if self.faults.delay.is_zero() && self.late.is_empty() {
+            return Some(frame);
+        }
+        let arrival = now + self.faults.delay.as_nanos() as u64;
+        self.late.push_back((arrival, frame));
+        None
+    }
+
+    /// The next packet under way that has arrived.
+    pub fn arrival(&mut self, now: u64) -> Option<Frame> {
+        self.late.front().filter(|(arrival, _)| *arrival <= now)?;
+        self.late.pop_front().map(|(_, frame)| frame)
+    }
+
     /// A held packet whose time has come.
     pub fn release(&mut self, now: u64) -> Option<Frame> {
         let due = |held: &Held| held.overtakers_left == 0 || held.until <= now;
@@ -102,15 +106,31 @@ impl Injector {
         Some(self.held.remove(index).frame)
     }
 
-    /// When the next held packet goes at the latest.
+    /// When the next packet goes or arrives at the latest.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.held.iter().map(|held| held.until).min()
+        let late = self.late.front().map(|(arrival, _)| *arrival);
+        self.held.iter().map(|held| held.until).chain(late).min()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_late_packet_keeps_its_place() {
+        let faults = Faults { delay: Duration::from_nanos(50), ..Faults::default() };
+        let mut injector = Injector::new(faults, 1);
+        assert!(injector.delay(Frame::default(), 100).is_none());
+        injector.set_faults(Faults::default());
+        assert!(!injector.is_idle());
+        assert!(injector.delay(Frame::default(), 110).is_none(), "behind the one under way");
+        assert!(injector.arrival(149).is_none());
+        assert_eq!(injector.next_deadline(), Some(150));
+        assert!(injector.arrival(150).is_some() && injector.arrival(150).is_some());
+        assert!(injector.is_idle() && injector.delay(Frame::default(), 160).is_some());
+    }
 
     #[test]
     fn a_held_packet_goes_after_its_overtakers_or_its_time() {

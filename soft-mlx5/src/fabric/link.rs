@@ -6,10 +6,11 @@ use std::os::fd::RawFd;
 
 use super::Fabric;
 use super::address::FIRST_LID;
-use super::faults::{Fate, Faults, Injector};
+use super::faults::{Fate, Injector};
 use super::packet::{Frame, check_icrc};
 use super::socket::SocketPort;
 use super::switch::SwitchPort;
+use crate::faults::Faults;
 
 // Frames that may wait in the loopback before requesters pause.
 const LOOPBACK_LIMIT: usize = 1024;
@@ -145,7 +146,7 @@ impl Link {
                 let mut copy = self.frame();
                 // The source is a frame itself: it fits.
                 let _ = copy.fill(frame.bytes());
-                self.deliver(copy);
+                self.carry(copy, now);
             }
             Fate::Lose => {
                 self.drops.injected += 1;
@@ -153,14 +154,24 @@ impl Link {
             }
             Fate::Hold => return self.injector.hold(frame, now),
         }
-        self.deliver(frame);
+        self.carry(frame, now);
         self.injector.overtake();
         self.release_held(now);
+    }
+
+    fn carry(&mut self, frame: Frame, now: u64) {
+        if let Some(frame) = self.injector.delay(frame, now) {
+            self.deliver(frame);
+        }
     }
 
     fn release_held(&mut self, now: u64) -> bool {
         let mut any = false;
         while let Some(frame) = self.injector.release(now) {
+            self.carry(frame, now);
+            any = true;
+        }
+        while let Some(frame) = self.injector.arrival(now) {
             self.deliver(frame);
             any = true;
         }

@@ -14,7 +14,6 @@ pub(crate) mod rng;
 mod socket;
 pub mod switch;
 
-pub use faults::Faults;
 pub use switch::Switch;
 
 /// Which devices a device can reach.

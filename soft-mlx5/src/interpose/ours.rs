@@ -50,7 +50,14 @@ pub fn open(device: &Arc<Shared>, stand_in: &CStr, flags: c_int) -> c_int {
     }
     let fd = raw::openat(libc::AT_FDCWD, stand_in.as_ptr(), flags & !libc::O_CREAT, 0);
     if fd >= 0 {
-        let id = device.command().open();
+        let opened = device.command().open();
+        let id = match opened {
+            Ok(id) => id,
+            Err(error) => {
+                raw::close(fd);
+                return raw::fail(error.0);
+            }
+        };
         let entry = Entry { kind: Kind::Uverbs, slot: device.slot as u8, id };
         if !fd_table::set(fd, entry) {
             device.command().close(entry);

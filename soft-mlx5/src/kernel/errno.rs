@@ -13,6 +13,7 @@ errnos!(
     EBUSY,
     EFAULT,
     EINVAL,
+    EIO,
     EMFILE,
     ENODATA,
     ENOENT,

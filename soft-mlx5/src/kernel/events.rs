@@ -192,6 +192,15 @@ impl EventFiles {
         }
     }
 
+    /// Ends all files: what is in them can be read, and then their end.
+    pub fn shut_down(&mut self) {
+        for file in self.files.values_mut() {
+            file.flush();
+            // SAFETY: plain call on a socket that is ours.
+            unsafe { libc::shutdown(file.send.as_raw_fd(), libc::SHUT_WR) };
+        }
+    }
+
     /// Numbers of all asynchronous event files.
     pub fn asynchronous(&self) -> Vec<FileId> {
         let files = self.files.iter();

@@ -27,6 +27,7 @@ mod qp_modify;
 mod qp_query;
 mod qp_state;
 mod query_device;
+mod removal;
 mod report;
 mod srq;
 mod teardown;
@@ -42,14 +43,16 @@ use std::sync::Arc;
 
 use clock_pages::ClockPages;
 use context::Context;
-use errno::{EBADF, EINVAL};
+use errno::{EBADF, EBUSY, EINVAL, EIO};
 use events::{Carries, EventFiles, FileId};
 use handles::{Handles, Kind, Object};
+use removal::Removal;
 use report::Routes;
 use uar::UarPages;
 
 use crate::clock::Clock;
-use crate::fabric::{Faults, LinkLayer};
+use crate::fabric::LinkLayer;
+use crate::faults::{Faults, Which};
 use crate::fd_table;
 use crate::nic::objects::{Cqn, Qpn, Result, Srqn};
 use crate::nic::{Nic, NicConfig};
@@ -59,7 +62,10 @@ use crate::nic::{Nic, NicConfig};
 pub struct Core {
     nic: Nic,
     link: LinkLayer,
-    lossy: bool,
+    faults: Faults,
+    // Commands to destroy an object so far, by type.
+    destroys: [u64; 8],
+    removal: Removal,
     clock: Arc<Clock>,
     clock_pages: ClockPages,
     // When the device last waited for its peers.
@@ -91,7 +97,9 @@ impl Core {
         Ok(Self {
             nic,
             link: config.link_layer,
-            lossy: !config.faults.is_none(),
+            faults: config.faults,
+            destroys: [0; 8],
+            removal: Removal::default(),
             clock,
             clock_pages,
             lingered: None,
@@ -110,9 +118,9 @@ impl Core {
         &mut self.nic
     }
 
-    /// Changes what goes wrong on the link.
+    /// Changes what goes wrong from now on.
     pub fn set_faults(&mut self, faults: Faults) {
-        self.lossy = !faults.is_none();
+        (self.faults, self.destroys) = (faults, [0; 8]);
         self.nic.set_faults(faults);
     }
 
@@ -122,10 +130,13 @@ impl Core {
     }
 
     /// The program opened the device.
-    pub fn open(&mut self) -> FileId {
+    pub fn open(&mut self) -> Result<FileId> {
+        if self.is_removed() {
+            return Err(EIO);
+        }
         let id = self.next_id();
         self.files.insert(id, File { descriptors: 1, ..File::default() });
-        id
+        Ok(id)
     }
 
     /// The program copied a descriptor.
@@ -189,6 +200,9 @@ impl Core {
     fn call(&mut self, file: FileId) -> Result<Call<'_>> {
         if !self.files.contains_key(&file) {
             return Err(EBADF);
+        }
+        if self.is_removed() {
+            return Err(EIO);
         }
         Ok(Call { core: self, file })
     }
@@ -260,11 +274,29 @@ impl Call<'_> {
         }
     }
 
-    /// Destroys one object. `EBUSY` while another one needs it.
+    /// A command to destroy one object. `EBUSY` while another one needs it, and on request.
     fn destroy(&mut self, handle: u32, type_id: u16) -> Result<report::Reported> {
         if self.handles().type_id(handle)? != type_id {
             return Err(EINVAL);
         }
+        let count = &mut self.core.destroys[usize::from(type_id)];
+        *count += 1;
+        let number = *count;
+        let fail = &self.core.faults.fail_destroy;
+        let which = match type_id {
+            3 => fail.cq,
+            4 => fail.qp,
+            5 => fail.srq,
+            7 => fail.mr,
+            _ => Which::None,
+        };
+        if which.is(number) {
+            return Err(EBUSY);
+        }
+        self.destroy_object(handle, type_id)
+    }
+
+    fn destroy_object(&mut self, handle: u32, type_id: u16) -> Result<report::Reported> {
         let reported = match type_id {
             1 => self.destroy_pd(handle)?,
             3 => self.destroy_cq(handle)?,
@@ -282,7 +314,7 @@ impl Call<'_> {
         self.detach_all_multicast();
         for type_id in [4, 6, 7, 5, 3, 1] {
             for handle in self.handles().of_type(type_id) {
-                if self.destroy(handle, type_id).is_err() {
+                if self.destroy_object(handle, type_id).is_err() {
                     self.handles().remove(handle);
                 }
             }

@@ -46,7 +46,7 @@ impl Call<'_> {
     pub(super) fn or_destroy(&mut self, handle: u32, told: Result<()>) -> Result<()> {
         if told.is_err() {
             let type_id = self.handles().type_id(handle)?;
-            let _ = self.destroy(handle, type_id);
+            let _ = self.destroy_object(handle, type_id);
         }
         told
     }

@@ -28,7 +28,9 @@ impl Core {
             return;
         }
         let now = self.clock.now();
-        if !self.lossy || self.lingered.is_some_and(|last| now < last + ONE_TEARDOWN_NS) {
+        if !self.faults.touch_packets()
+            || self.lingered.is_some_and(|last| now < last + ONE_TEARDOWN_NS)
+        {
             return;
         }
         while self.clock.now() < now + LINGER_NS {
@@ -57,6 +59,9 @@ impl Core {
     /// Lets the device work for a bounded while; `false` when there was nothing to do.
     pub fn work(&mut self) -> bool {
         let now = self.clock.now();
+        if self.removal_is_due(now) {
+            self.remove();
+        }
         let busy = self.nic.step(now);
         self.clock_pages.set(now);
         self.deliver_events();

@@ -77,6 +77,9 @@ impl Nic {
 
     /// Moves a completion queue to a new buffer: a resize CQE ends the old one.
     pub fn resize_cq(&mut self, cq: Cqn, buf: u64, cqe_count: u32) -> Result<()> {
+        while let Some((cqn, completion)) = self.core.shuffler.release_of_cq(cq) {
+            self.core.write_cqe(cqn, &completion);
+        }
         let cq = self.core.cqs.get_mut(cq.0).ok_or(EINVAL)?;
         cq.resize(buf, cqe_count, &mut self.core.strict)
     }
@@ -151,6 +154,14 @@ impl Nic {
         Ok(())
     }
 
+    /// Takes a queue pair to error by itself; `false` when it has no state to leave.
+    pub fn fail_qp(&mut self, qp: Qpn) -> bool {
+        let Some(found) = self.qps.get_mut(qp.0).filter(|qp| qp.receives()) else { return false };
+        self.core.events.push_back(Event::QpFatal(qp));
+        found.fail(&mut self.core);
+        true
+    }
+
     /// Reports what the device changed by itself.
     pub fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {
         Ok(self.qps.get(qp.0).ok_or(EINVAL)?.status())
@@ -161,6 +172,7 @@ impl Nic {
         self.take_doorbells(true);
         let mut removed = self.qps.remove(qp.0).ok_or(EINVAL)?;
         removed.release(&mut self.core);
+        self.core.release_completions_of(qp.0);
         self.uar.detach_qp(removed.attr.register, qp.0);
         self.groups.retain(|(_, member)| *member != qp);
         Ok(())

@@ -5,9 +5,11 @@ use std::io;
 
 use super::NicConfig;
 use super::cq::{Completion, Cq};
+use super::faults::OperationFaults;
 use super::mkey::MkeyTable;
 use super::objects::{Cqn, Event, Pdn};
 use super::qp::Qp;
+use super::shuffle::Shuffler;
 use super::srq::Srq;
 use super::strict::{Object, Strict};
 use super::table::Table;
@@ -38,6 +40,10 @@ pub struct Core {
     pub timers: Timers,
     /// For the driver.
     pub events: VecDeque<Event>,
+    /// Operations that fail on request.
+    pub faults: OperationFaults,
+    /// Completions on their way to their CQs.
+    pub shuffler: Shuffler,
     /// Judge of what an adapter would not report.
     pub strict: Strict,
     /// Queue pairs with something to do.
@@ -60,6 +66,8 @@ impl Core {
             srqs: Table::new(FIRST_SRQN, MAX_QUEUES),
             timers: Timers::default(),
             events: VecDeque::new(),
+            faults: OperationFaults::new(config.faults, config.seed),
+            shuffler: Shuffler::new(config.faults.shuffle_completions, config.seed),
             strict: Strict::new(config.strict),
             active: VecDeque::new(),
             failed_cqs: Vec::new(),
@@ -76,8 +84,36 @@ impl Core {
         }
     }
 
-    /// Writes a CQE.
+    /// Reports a completion.
     pub fn complete(&mut self, cqn: Cqn, completion: &Completion) {
+        self.progress = true;
+        if self.shuffler.is_on() && !self.is_of_tag_matching(cqn) {
+            self.shuffler.hold(cqn, completion, self.now);
+        } else {
+            self.write_cqe(cqn, completion);
+        }
+    }
+
+    fn is_of_tag_matching(&mut self, cqn: Cqn) -> bool {
+        self.srqs.iter_mut().any(|(_, srq)| srq.own_cq() == Some(cqn))
+    }
+
+    /// Writes the CQEs whose time has come.
+    pub fn release_completions(&mut self) {
+        while let Some((cqn, completion)) = self.shuffler.release(self.now) {
+            self.write_cqe(cqn, &completion);
+        }
+    }
+
+    /// Writes all CQEs of a queue pair: what follows must not come before them.
+    pub fn release_completions_of(&mut self, qpn: u32) {
+        while let Some((cqn, completion)) = self.shuffler.release_of_qp(qpn) {
+            self.write_cqe(cqn, &completion);
+        }
+    }
+
+    /// Writes a CQE now.
+    pub fn write_cqe(&mut self, cqn: Cqn, completion: &Completion) {
         self.progress = true;
         // A queue pair may outlive its CQ only through a driver's mistake; then nobody is listening.
         let Some(cq) = self.cqs.get_mut(cqn.0) else { return };

@@ -4,7 +4,7 @@ use mlx5_wire::opcode::WqeOpcode;
 
 use super::completion::Failure;
 use super::core::Core;
-use super::objects::{QpState, Service};
+use super::objects::{Event, QpState, Qpn, Service};
 use super::psn;
 use super::qp::{Qp, Turn};
 use super::requester::{self, Request};
@@ -133,6 +133,11 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         return Err(Pause::Waiting);
     }
     core.progress = true;
+    if core.faults.is_fatal() {
+        core.events.push_back(Event::QpFatal(Qpn(qp.number)));
+        qp.fail(core);
+        return Err(Pause::Waiting);
+    }
     let len = blocks(ctrl.ds());
     let fits = len > 0 && len <= ready;
     let rules = [
@@ -159,6 +164,9 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     } else {
         Err(WqeError::Malformed)
     };
+    let measured = measured.map_err(failure_of);
+    let measured =
+        if core.faults.send_fails() { measured.and(Err(Failure::LOCAL_QP_OP)) } else { measured };
     let (length, packets) = measured.unwrap_or_default();
     qp.sq.advance(if fits { len } else { ready });
     qp.requester.push(Request {
@@ -170,7 +178,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         first_psn: qp.requester.next_psn(),
         packets,
         length,
-        failure: measured.err().map(failure_of),
+        failure: measured.err(),
     });
     Ok(())
 }

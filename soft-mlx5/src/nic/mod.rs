@@ -9,6 +9,7 @@ mod completion;
 mod core;
 mod cq;
 mod execute;
+mod faults;
 mod memory;
 mod mkey;
 pub mod objects;
@@ -20,6 +21,7 @@ mod responder;
 mod response;
 mod rq;
 mod scatter;
+mod shuffle;
 mod sq;
 mod srq;
 pub mod strict;
@@ -38,6 +40,7 @@ use std::os::fd::RawFd;
 
 use self::core::Core;
 use self::cq::Cq;
+use self::faults::Schedule;
 use self::objects::{Event, QpState, Qpn, Result};
 use self::qp::{Qp, Turn, is_connected};
 use self::strict::{Object, Rule};
@@ -45,7 +48,8 @@ use self::table::Table;
 use self::uar::{Ring, Uar};
 use crate::fabric::link::Drops;
 use crate::fabric::packet::Packet;
-use crate::fabric::{Fabric, Faults, LinkLayer, address};
+use crate::fabric::{Fabric, LinkLayer, address};
+use crate::faults::Faults;
 
 pub use self::mkey::DUMP_FILL_MKEY;
 
@@ -69,7 +73,7 @@ pub struct NicConfig {
     pub fabric: Fabric,
     /// Link of its port.
     pub link_layer: LinkLayer,
-    /// What goes wrong on the way out of the port.
+    /// What goes wrong.
     pub faults: Faults,
     /// Seed of everything random.
     pub seed: u64,
@@ -110,6 +114,7 @@ pub struct Nic {
     qps: Table<Box<Qp>>,
     uar: Uar,
     groups: Vec<([u8; 16], Qpn)>,
+    schedule: Schedule,
     // Queue pairs that wait for the link, and such that are in error.
     blocked: Vec<u32>,
     failed: Vec<u32>,
@@ -132,6 +137,7 @@ impl Nic {
             qps: Table::new(FIRST_QPN, MAX_QPS),
             uar: Uar::new()?,
             groups: Vec::new(),
+            schedule: Schedule::new(&config.faults),
             blocked: Vec::new(),
             failed: Vec::new(),
             rings: Vec::new(),
@@ -167,6 +173,9 @@ impl Nic {
     /// Changes what goes wrong from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.core.link.set_faults(faults);
+        self.core.faults.set(faults);
+        self.core.shuffler.set(faults.shuffle_completions);
+        self.schedule.set(&faults);
     }
 
     /// Packets that the port lost.
@@ -179,6 +188,11 @@ impl Nic {
         self.core.strict.count(rule)
     }
 
+    /// Reports an event that comes from outside.
+    pub fn report(&mut self, event: Event) {
+        self.core.events.push_back(event);
+    }
+
     /// Next event for the driver.
     pub fn next_event(&mut self) -> Option<Event> {
         self.core.events.pop_front()
@@ -188,6 +202,12 @@ impl Nic {
     pub fn step(&mut self, now_ns: u64) -> bool {
         self.core.now = self.core.now.max(now_ns);
         self.core.progress = false;
+        if let Some(up) = self.schedule.port_change(self.core.now) {
+            self.set_link(up);
+        }
+        if !self.schedule.works(self.core.now) {
+            return false;
+        }
         self.steps = self.steps.wrapping_add(1);
         self.take_doorbells(false);
         self.run_active();
@@ -195,6 +215,7 @@ impl Nic {
         self.receive_packets();
         self.expire_timers();
         self.run_active();
+        self.core.release_completions();
         self.core.progress |= self.core.link.flush(self.core.now);
         self.fail_users_of_failed_cqs();
         if !self.core.progress || self.steps % ERROR_SCAN_INTERVAL == 0 {
@@ -206,8 +227,14 @@ impl Nic {
 
     /// Time of the next timer; until then only doorbells and packets make work.
     pub fn next_deadline(&self) -> Option<u64> {
-        let timers = self.core.timers.next();
-        timers.into_iter().chain(self.core.link.next_deadline()).min()
+        let core = &self.core;
+        let all = [
+            core.timers.next(),
+            core.link.next_deadline(),
+            core.shuffler.next_deadline(),
+            self.schedule.next_deadline(core.now),
+        ];
+        all.into_iter().flatten().min()
     }
 
     /// Descriptor that becomes readable when packets from other processes wait, for a driver that
@@ -263,7 +290,8 @@ impl Nic {
     }
 
     fn run_active(&mut self) {
-        let turns = self.core.active.len().min(TURNS_PER_STEP);
+        let most = if self.schedule.is_slow() { 1 } else { TURNS_PER_STEP };
+        let turns = self.core.active.len().min(most);
         for _ in 0..turns {
             let Some(number) = self.core.active.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(number) else { continue };
@@ -285,7 +313,8 @@ impl Nic {
     }
 
     fn receive_packets(&mut self) {
-        for _ in 0..PACKETS_PER_STEP {
+        let most = if self.schedule.is_slow() { 1 } else { PACKETS_PER_STEP };
+        for _ in 0..most {
             let Some(frame) = self.core.link.receive() else { break };
             self.core.progress = true;
             match Packet::parse(frame.bytes()) {

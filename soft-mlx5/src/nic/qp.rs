@@ -175,6 +175,7 @@ impl Qp {
 
     fn reset(&mut self, core: &mut Core) {
         self.release(core);
+        core.release_completions_of(self.number);
         self.rq.reset();
         self.sq.reset();
         self.rendezvous.iter_mut().for_each(Rendezvous::reset);
@@ -258,6 +259,7 @@ impl Qp {
         if self.attr.srq.is_some() && !self.last_wqe {
             self.last_wqe = true;
             core.progress = true;
+            core.release_completions_of(self.number);
             core.events.push_back(Event::LastWqe(Qpn(self.number)));
         }
     }

@@ -20,10 +20,15 @@ pub const GRH_SIZE: usize = 40;
 /// A packet of a SEND.
 pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal> {
     if packet.operation.starts_send() {
+        refuse_on_request(qp, core)?;
         message::begin(qp, core, packet)?;
         let matched = matches!(qp.responder.receive.role, Role::Matched(..));
         if !matched && !core.take_receive(qp) {
             return Err(Refusal::NotReady);
+        }
+        if !matched && core.faults.receive_fails() {
+            let failure = Failure::LOCAL_QP_OP;
+            return Err(Refusal::Fatal(NakCode::RemoteOperational, Some(failure)));
         }
         qp.responder.message = Message::Send;
     }
@@ -63,6 +68,12 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
         complete(qp, core, packet, opcode, byte_cnt, inline);
     }
     Ok(())
+}
+
+/// Plays a receiver that is not ready, where a sender would be told.
+fn refuse_on_request(qp: &Qp, core: &mut Core) -> Result<(), Refusal> {
+    let reliable = qp.attr.service == Service::Rc;
+    if reliable && core.faults.is_rnr() { Err(Refusal::NotReady) } else { Ok(()) }
 }
 
 fn receive_cq(qp: &Qp, core: &Core) -> Cqn {
@@ -120,6 +131,9 @@ pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
     };
     // The whole rest at once: nothing is written by a message that is refused for its range.
     let region = if remaining > 0 { Some(check(remaining)?) } else { None };
+    if packet.operation.has_immediate() {
+        refuse_on_request(qp, core)?;
+    }
     // The receive WQE before the bytes: a message that is not ready for is not half executed.
     if packet.operation.has_immediate() && !core.take_receive(qp) {
         return Err(Refusal::NotReady);
@@ -174,6 +188,10 @@ pub fn datagram(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     if total as u64 > list.capacity() {
         // The WQE stays for the next datagram.
         return;
+    }
+    if core.faults.receive_fails() {
+        fail(qp, core, Failure::LOCAL_QP_OP);
+        return qp.fail(core);
     }
     let placed = if packet.global {
         list.write(&core.mkeys, pd, 0, packet.grh)

@@ -182,6 +182,10 @@ fn receive_reliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         return repeat(qp, core, packet);
     }
     qp.responder.refused = false;
+    if begins(packet.operation) && core.faults.is_fatal() {
+        core.events.push_back(Event::QpFatal(Qpn(qp.number)));
+        return qp.fail(core);
+    }
     match execute(qp, core, packet) {
         Ok(packets) => {
             qp.responder.expected_psn = psn::add(expected, packets);
@@ -241,6 +245,11 @@ fn receive_unreliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         // Nobody is told; the message is dropped.
         Err(_) => qp.responder.message = Message::None,
     }
+}
+
+/// Whether a packet is the first of a message.
+fn begins(operation: Operation) -> bool {
+    !operation.continues_send() && !operation.continues_write()
 }
 
 fn has_own_answer(operation: Operation) -> bool {

@@ -3,6 +3,7 @@
 mod channels;
 mod commands;
 mod descriptors;
+mod faults;
 mod fuzz;
 mod lifecycle;
 mod limits;

@@ -4,7 +4,7 @@ use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use mlx5_wire::remote::AtomicSegment;
 
 use super::program::*;
-use crate::fabric::Faults;
+use crate::faults::Faults;
 use crate::nic::NicConfig;
 
 fn word(memory: &Memory, at: usize) -> u64 {
@@ -64,7 +64,7 @@ fn an_unaligned_address_is_an_invalid_request() {
 
 #[test]
 fn no_atomic_is_executed_twice_on_a_bad_link() {
-    let faults = Faults { loss: 0.1, duplication: 0.1, reordering: 0.1 };
+    let faults = Faults { loss: 0.1, duplication: 0.1, reordering: 0.1, ..Faults::default() };
     let mut device = Device::with(NicConfig { faults, seed: 3, ..NicConfig::default() });
     let (mut send, recv) = (device.cq(64), device.cq(16));
     let (mut a, _b) = device.pair(|attr| attr, &send, &recv);

@@ -1,14 +1,24 @@
 //! The same seed gives the same run.
 
+use std::time::Duration;
+
 use mlx5_wire::data::DataSegment;
 
 use super::program::*;
-use crate::fabric::Faults;
+use crate::faults::Faults;
 use crate::nic::NicConfig;
 
 /// Bytes of every CQE of a run in which everything goes wrong that can.
 fn run(seed: u64) -> Vec<[u8; 64]> {
-    let faults = Faults { loss: 0.05, duplication: 0.05, reordering: 0.1 };
+    let faults = Faults {
+        loss: 0.05,
+        duplication: 0.05,
+        reordering: 0.1,
+        delay: Duration::from_micros(3),
+        rnr: 0.05,
+        shuffle_completions: true,
+        ..Faults::default()
+    };
     let mut device = Device::with(NicConfig { faults, seed, ..NicConfig::default() });
     let (mut send, mut recv) = (device.cq(128), device.cq(128));
     let path = Path { mtu: 256, ..Path::default() };

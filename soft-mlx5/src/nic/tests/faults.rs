@@ -5,7 +5,8 @@ use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 
 use super::program::*;
 use crate::fabric::rng::Rng;
-use crate::fabric::{Fabric, Faults, Switch};
+use crate::fabric::{Fabric, Switch};
+use crate::faults::Faults;
 use crate::nic::NicConfig;
 use crate::nic::objects::*;
 
@@ -157,7 +158,7 @@ fn packets_overtake_each_other() {
 
 #[test]
 fn everything_at_once() {
-    let faults = Faults { loss: 0.05, duplication: 0.05, reordering: 0.05 };
+    let faults = Faults { loss: 0.05, duplication: 0.05, reordering: 0.05, ..Faults::default() };
     Traffic::new(faults, 5, path()).run(3000);
 }
 
@@ -190,7 +191,7 @@ fn a_link_that_goes_down_and_up_again() {
 
 #[test]
 fn rdma_on_a_bad_link() {
-    let faults = Faults { loss: 0.1, duplication: 0.05, reordering: 0.05 };
+    let faults = Faults { loss: 0.1, duplication: 0.05, reordering: 0.05, ..Faults::default() };
     let mut device = Device::with(NicConfig { faults, seed: 8, ..NicConfig::default() });
     let (mut send, mut recv) = (device.cq(256), device.cq(256));
     let path = Path { mtu: 256, ..Path::default() };

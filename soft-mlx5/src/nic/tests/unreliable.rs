@@ -4,7 +4,7 @@ use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 
 use super::program::*;
-use crate::fabric::Faults;
+use crate::faults::Faults;
 use crate::nic::NicConfig;
 use crate::nic::objects::*;
 

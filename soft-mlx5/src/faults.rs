@@ -1,0 +1,284 @@
+//! What goes wrong, on request.
+
+use std::time::Duration;
+
+/// Faults of a device. Everything random among them follows from the seed of the device.
+///
+/// In the text form, that of the command line, each field is an option; [`Faults::set`] reads them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Faults {
+    /// Probability that a packet is lost on its way out of the port.
+    pub loss: f64,
+    /// Probability that a packet arrives twice.
+    pub duplication: f64,
+    /// Probability that a packet is overtaken by packets sent after it.
+    pub reordering: f64,
+    /// Every packet arrives this much later.
+    pub delay: Duration,
+    /// Probability that a message of a reliable connection which needs a receive WQE is told that the
+    /// receiver is not ready, though WQEs are posted.
+    pub rnr: f64,
+    /// CQEs of different work queues reach their CQ in random order; those of one keep theirs. CQs of
+    /// tag matching are spared: there one queue's CQE says what another's means.
+    pub shuffle_completions: bool,
+    /// The send WQE with this number, counted over the device from 1, fails with
+    /// `IBV_WC_LOC_QP_OP_ERR`.
+    pub fail_send: Option<u64>,
+    /// The message with this number that is put into a receive WQE fails with `IBV_WC_LOC_QP_OP_ERR`.
+    pub fail_receive: Option<u64>,
+    /// The QP whose send WQE or incoming message is the one with this number goes to error with
+    /// `IBV_EVENT_QP_FATAL`; no WQE takes the blame.
+    pub qp_fatal: Option<u64>,
+    /// Commands that destroy objects and fail with `EBUSY`: the object stays, and works on.
+    pub fail_destroy: FailDestroy,
+    /// The port goes down and up, over and over.
+    pub port_flap: Option<PortFlap>,
+    /// The device is removed this long after power-up: `IBV_EVENT_DEVICE_FATAL`, then `EIO`.
+    pub remove_after: Option<Duration>,
+    /// The device works once in this time, and then on one packet and one QP only.
+    pub slow: Option<Duration>,
+}
+
+/// Commands that fail, by the type of the object that they destroy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FailDestroy {
+    /// Memory regions.
+    pub mr: Which,
+    /// Queue pairs.
+    pub qp: Which,
+    /// Shared receive queues.
+    pub srq: Which,
+    /// Completion queues.
+    pub cq: Which,
+}
+
+/// Which of the commands of one kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Which {
+    /// None.
+    #[default]
+    None,
+    /// All.
+    All,
+    /// The one with this number, counted from 1.
+    Nth(u64),
+}
+
+impl Which {
+    /// Whether the one with this number is meant.
+    pub fn is(self, number: u64) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Nth(nth) => nth == number,
+        }
+    }
+}
+
+/// A port that does not stay up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortFlap {
+    /// Time that it is up.
+    pub up: Duration,
+    /// Time that it is down, after which it comes up again.
+    pub down: Duration,
+}
+
+/// A fault as an option of the command line.
+#[derive(Debug, Clone, Copy)]
+pub struct FaultOption {
+    /// Name of the option.
+    pub name: &'static str,
+    /// What its value is called, for one that has a value.
+    pub value: Option<&'static str>,
+    /// What it does.
+    pub help: &'static str,
+}
+
+macro_rules! fault_options {
+    ($($name:literal $value:expr, $help:literal;)*) => {
+        &[$(FaultOption { name: $name, value: $value, help: $help }),*]
+    };
+}
+
+/// All faults as options.
+pub const OPTIONS: &[FaultOption] = fault_options! {
+    "loss" Some("P"), "Lose packets with this probability, 0 to 1";
+    "duplicate" Some("P"), "Send packets twice with this probability";
+    "reorder" Some("P"), "Let packets be overtaken with this probability";
+    "delay" Some("US"), "Let every packet arrive this many microseconds later";
+    "rnr" Some("P"), "Answer `receiver not ready` with this probability";
+    "shuffle-completions" None, "Write the CQEs of different work queues in random order";
+    "fail-send" Some("N"), "Complete the N-th send WQE in error";
+    "fail-receive" Some("N"), "Complete the N-th received message in error";
+    "qp-fatal" Some("N"), "Take the QP of the N-th message, sent or received, to error";
+    "fail-destroy" Some("KIND[:N]"), "Let the destruction of each (or the N-th) mr, qp, srq or cq fail";
+    "port-flap" Some("UP:DOWN"), "Take the port down after UP ms and up after DOWN ms, over and over";
+    "remove-after" Some("MS"), "Remove the device this many milliseconds after its first use";
+    "slow" Some("US"), "Work once in so many microseconds, on one packet";
+};
+
+impl Faults {
+    /// Nothing goes wrong.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether packets get lost, doubled, out of order or late.
+    pub fn touch_packets(&self) -> bool {
+        let probabilities = [self.loss, self.duplication, self.reordering];
+        probabilities.iter().any(|p| *p > 0.0) || !self.delay.is_zero()
+    }
+
+    /// Sets a fault by the name of its option and the text of its value, which is empty for an option
+    /// without one. The error says what the value must be.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let outcome = match name {
+            "loss" => probability(value).map(|p| self.loss = p),
+            "duplicate" => probability(value).map(|p| self.duplication = p),
+            "reorder" => probability(value).map(|p| self.reordering = p),
+            "delay" => number(value).map(|us| self.delay = Duration::from_micros(us)),
+            "rnr" => probability(value).map(|p| self.rnr = p),
+            "shuffle-completions" if value.is_empty() => {
+                self.shuffle_completions = true;
+                Ok(())
+            }
+            "fail-send" => ordinal(value).map(|n| self.fail_send = Some(n)),
+            "fail-receive" => ordinal(value).map(|n| self.fail_receive = Some(n)),
+            "qp-fatal" => ordinal(value).map(|n| self.qp_fatal = Some(n)),
+            "fail-destroy" => self.fail_destroy.set(value),
+            "port-flap" => port_flap(value).map(|flap| self.port_flap = Some(flap)),
+            "remove-after" => {
+                number(value).map(|ms| self.remove_after = Some(Duration::from_millis(ms)))
+            }
+            "slow" => ordinal(value).map(|us| self.slow = Some(Duration::from_micros(us))),
+            _ => Err("there is no such fault"),
+        };
+        outcome.map_err(|what| format!("--{name} {value}: {what}"))
+    }
+
+    /// The options that [`Self::set`] makes the same faults of.
+    pub fn options(&self) -> Vec<(&'static str, String)> {
+        let mut options = Vec::new();
+        let mut add =
+            |name, value: Option<String>| options.extend(value.map(|value| (name, value)));
+        let probability = |p: f64| (p > 0.0).then(|| p.to_string());
+        add("loss", probability(self.loss));
+        add("duplicate", probability(self.duplication));
+        add("reorder", probability(self.reordering));
+        add("delay", (!self.delay.is_zero()).then(|| self.delay.as_micros().to_string()));
+        add("rnr", probability(self.rnr));
+        add("shuffle-completions", self.shuffle_completions.then(String::new));
+        add("fail-send", self.fail_send.map(|n| n.to_string()));
+        add("fail-receive", self.fail_receive.map(|n| n.to_string()));
+        add("qp-fatal", self.qp_fatal.map(|n| n.to_string()));
+        for (kind, which) in self.fail_destroy.each() {
+            add("fail-destroy", which.text(kind));
+        }
+        let flap = self.port_flap;
+        add("port-flap", flap.map(|f| format!("{}:{}", f.up.as_millis(), f.down.as_millis())));
+        add("remove-after", self.remove_after.map(|time| time.as_millis().to_string()));
+        add("slow", self.slow.map(|time| time.as_micros().to_string()));
+        options
+    }
+}
+
+impl FailDestroy {
+    fn each(&self) -> [(&'static str, Which); 4] {
+        [("mr", self.mr), ("qp", self.qp), ("srq", self.srq), ("cq", self.cq)]
+    }
+
+    fn set(&mut self, value: &str) -> Result<(), &'static str> {
+        let (kind, which) = match value.split_once(':') {
+            Some((kind, nth)) => (kind, Which::Nth(ordinal(nth)?)),
+            None => (value, Which::All),
+        };
+        let field = match kind {
+            "mr" => &mut self.mr,
+            "qp" => &mut self.qp,
+            "srq" => &mut self.srq,
+            "cq" => &mut self.cq,
+            _ => return Err("must be mr, qp, srq or cq, and `:N` for one of them"),
+        };
+        *field = which;
+        Ok(())
+    }
+}
+
+impl Which {
+    fn text(self, kind: &str) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::All => Some(kind.to_owned()),
+            Self::Nth(nth) => Some(format!("{kind}:{nth}")),
+        }
+    }
+}
+
+fn probability(value: &str) -> Result<f64, &'static str> {
+    let probability = value.parse().ok().filter(|p| (0.0..=1.0).contains(p));
+    probability.ok_or("a probability is a number from 0 to 1")
+}
+
+fn number(value: &str) -> Result<u64, &'static str> {
+    // What is not larger stays representable in nanoseconds.
+    let number = value.parse().ok().filter(|n| *n <= 1 << 40);
+    number.ok_or("must be a whole number")
+}
+
+fn ordinal(value: &str) -> Result<u64, &'static str> {
+    number(value).ok().filter(|n| *n > 0).ok_or("must be a whole number from 1 on")
+}
+
+fn port_flap(value: &str) -> Result<PortFlap, &'static str> {
+    let times = value.split_once(':').map(|(up, down)| (ordinal(up), ordinal(down)));
+    let Some((Ok(up), Ok(down))) = times else {
+        return Err("must be UP:DOWN, milliseconds from 1 on");
+    };
+    Ok(PortFlap { up: Duration::from_millis(up), down: Duration::from_millis(down) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_is_read_and_written_the_same() {
+        let values = ["0.5", "7:9", "7", "qp:3", ""];
+        let mut all = Faults::default();
+        for option in OPTIONS {
+            let mut one = Faults::default();
+            let value = values.iter().find(|value| one.set(option.name, value).is_ok());
+            let value = value.unwrap_or_else(|| panic!("{} takes no value", option.name));
+            assert_eq!(value.is_empty(), option.value.is_none(), "{}", option.name);
+            assert!(!one.is_none(), "{} does something", option.name);
+            assert_eq!(one.options(), [(option.name, (*value).to_owned())]);
+            all.set(option.name, value).unwrap();
+        }
+        let mut again = Faults::default();
+        for (name, value) in all.options() {
+            again.set(name, &value).unwrap();
+        }
+        assert_eq!(again, all);
+        assert_eq!(all.options().len(), OPTIONS.len());
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_refused() {
+        for (name, value) in [
+            ("loss", "1.5"),
+            ("loss", "NaN"),
+            ("fail-send", "0"),
+            ("fail-destroy", "pd"),
+            ("fail-destroy", "mr:0"),
+            ("port-flap", "5"),
+            ("port-flap", "0:5"),
+            ("delay", "99999999999999"),
+            ("shuffle-completions", "x"),
+            ("luck", "1"),
+        ] {
+            let complaint = Faults::default().set(name, value).unwrap_err();
+            assert!(complaint.starts_with(&format!("--{name} {value}: ")), "{complaint}");
+        }
+    }
+}

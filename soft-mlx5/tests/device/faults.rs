@@ -1,0 +1,298 @@
+//! Faults on request, as a program behind libibverbs meets them.
+
+use std::collections::HashMap;
+use std::ptr;
+use std::time::Duration;
+
+use soft_mlx5::faults::{FailDestroy, PortFlap, Which};
+use soft_mlx5::{Device, Faults};
+
+use crate::world::{World, errno, modify, names, poll, post_recv, post_send, query, to_init};
+use rdma_core_sys::*;
+
+fn stepped(faults: Faults) -> World {
+    World::new(Device::builder().stepped().seed(5).faults(faults))
+}
+
+fn leaked(world: &World) -> *mut ibv_mr {
+    world.reg(Box::leak(vec![0; 4096].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE)
+}
+
+// One message from a QP to itself: where it came from and where it goes.
+fn exchange(world: &World, qp: *mut ibv_qp, mr: *mut ibv_mr) {
+    post_recv(qp, mr, 2048, 64);
+    post_send(qp, mr, 0, 64);
+    world.device().settle();
+}
+
+fn byte(mr: *mut ibv_mr, at: usize) -> u8 {
+    // SAFETY: the memory behind the MR is leaked.
+    unsafe { (*mr).addr.cast::<u8>().add(at).read_volatile() }
+}
+
+fn set_byte(mr: *mut ibv_mr, at: usize, byte: u8) {
+    // SAFETY: the memory behind the MR is leaked.
+    unsafe { (*mr).addr.cast::<u8>().add(at).write_volatile(byte) }
+}
+
+fn next_async(ctx: *mut ibv_context) -> Option<ibv_event_type> {
+    let mut event = std::mem::MaybeUninit::<ibv_async_event>::uninit();
+    // SAFETY: the context is open; the event is filled when 0 is returned, and then acknowledged.
+    unsafe {
+        let mut poll = libc::pollfd { fd: (*ctx).async_fd, events: libc::POLLIN, revents: 0 };
+        if libc::poll(&mut poll, 1, 0) != 1 || ibv_get_async_event(ctx, event.as_mut_ptr()) != 0 {
+            return None;
+        }
+        ibv_ack_async_event(event.as_mut_ptr());
+        Some(event.assume_init().event_type)
+    }
+}
+
+#[test]
+fn an_object_whose_destruction_fails_is_still_there() {
+    let fail_destroy =
+        FailDestroy { mr: Which::Nth(1), qp: Which::Nth(1), cq: Which::Nth(2), srq: Which::All };
+    let world = stepped(Faults { fail_destroy, ..Faults::default() });
+    let cq = world.cq(16);
+    let srq = world.srq(16);
+    let qp = world.connected(cq, ptr::null_mut());
+    let mr = leaked(&world);
+    // SAFETY: an object is used only as long as its destruction has not succeeded.
+    unsafe {
+        assert_eq!(ibv_destroy_qp(qp), libc::EBUSY);
+        assert_eq!(ibv_dereg_mr(mr), libc::EBUSY);
+        set_byte(mr, 40, 7);
+        exchange(&world, qp, mr);
+        assert_eq!(byte(mr, 2048 + 40), 7, "the device still writes to the memory");
+        while poll(cq).is_some() {}
+        assert_eq!(ibv_destroy_qp(qp), 0);
+        assert_eq!(ibv_dereg_mr(mr), 0);
+        assert_eq!(ibv_destroy_cq(world.cq(1)), 0);
+        assert_eq!(ibv_destroy_cq(cq), libc::EBUSY);
+        assert_eq!(ibv_destroy_cq(cq), 0);
+        assert_eq!(ibv_destroy_srq(srq), libc::EBUSY);
+        assert_eq!(ibv_destroy_srq(srq), libc::EBUSY);
+        world.device().set_faults(Faults::default());
+        assert_eq!(ibv_destroy_srq(srq), 0);
+    }
+}
+
+#[test]
+fn a_removed_device_says_so_and_then_answers_nothing() {
+    let world = stepped(Faults::default());
+    let channel = world.channel();
+    let cq = world.cq_with(16, channel);
+    let qp = world.connected(cq, ptr::null_mut());
+    let mr = leaked(&world);
+    let name = world.device().name().to_owned();
+    post_recv(qp, mr, 2048, 64);
+    set_byte(mr, 40, 7);
+    post_send(qp, mr, 0, 64);
+    world.device().remove();
+    world.device().settle();
+    assert_eq!(byte(mr, 2048 + 40), 0, "the memory is left alone");
+    assert!(poll(cq).is_none());
+    assert_eq!(next_async(world.ctx), Some(IBV_EVENT_DEVICE_FATAL));
+    assert_eq!(next_async(world.ctx), None, "the end of the file");
+    assert!(!names().contains(&name));
+    let (mut event_cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the program's side of all objects is alive; nothing of it is used after a success.
+    unsafe {
+        assert_ne!(ibv_get_cq_event(channel, &mut event_cq, &mut context), 0, "does not block");
+        assert!(ibv_alloc_pd(world.ctx).is_null());
+        assert_eq!(errno(), libc::EIO);
+        assert_eq!(modify(qp, &to_init(), IBV_QP_STATE), libc::EIO);
+        assert_eq!(ibv_destroy_qp(qp), libc::EIO);
+        assert_eq!(ibv_dereg_mr(mr), libc::EIO);
+        assert_eq!(ibv_destroy_cq(cq), libc::EIO);
+    }
+}
+
+#[test]
+fn a_removal_and_a_port_that_flaps_keep_their_times() {
+    let (up, down) = (Duration::from_millis(30), Duration::from_millis(20));
+    let world = stepped(Faults {
+        port_flap: Some(PortFlap { up, down }),
+        remove_after: Some(Duration::from_millis(90)),
+        ..Faults::default()
+    });
+    let mut events = Vec::new();
+    while let Some(time) = world.device().next_timer() {
+        let now = world.device().now();
+        world.device().advance(time - now);
+        world.device().settle();
+        let at = world.device().now().as_millis();
+        events.extend(std::iter::from_fn(|| next_async(world.ctx)).map(|event| (at, event)));
+        if at == 90 {
+            break;
+        }
+    }
+    let (down, up) = (IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE);
+    assert_eq!(events, [(30, down), (50, up), (80, down), (90, IBV_EVENT_DEVICE_FATAL)]);
+}
+
+#[test]
+fn completions_come_in_random_order_but_not_those_of_one_queue() {
+    let world = stepped(Faults { shuffle_completions: true, ..Faults::default() });
+    let cq = world.cq(512);
+    let mr = leaked(&world);
+    let qps: Vec<_> = (0..4).map(|_| world.connected(cq, ptr::null_mut())).collect();
+    for _ in 0..8 {
+        for &qp in &qps {
+            post_recv(qp, mr, 2048, 64);
+            post_send(qp, mr, 0, 64);
+        }
+    }
+    let mut order = Vec::new();
+    world.device().settle();
+    assert!(poll(cq).is_none(), "all CQEs wait for their time");
+    while let Some(time) = world.device().next_timer() {
+        world.device().advance(time.saturating_sub(world.device().now()));
+        world.device().settle();
+        while let Some(wc) = poll(cq) {
+            assert_eq!(wc.status, IBV_WC_SUCCESS);
+            order.push((wc.qp_num, wc.opcode & IBV_WC_RECV != 0));
+        }
+    }
+    assert_eq!(order.len(), 64);
+    let mut counts = HashMap::new();
+    for queue in &order {
+        *counts.entry(queue).or_insert(0) += 1;
+    }
+    assert!(counts.len() == 8 && counts.values().all(|count| *count == 8), "{counts:?}");
+    let rounds = order.chunks(8).filter(|round| round.iter().any(|queue| *queue == order[0]));
+    assert!(rounds.count() < 8, "queue by queue in turn: {order:?}");
+}
+
+// Statuses of the completions, sends first.
+fn statuses(cq: *mut ibv_cq) -> (Vec<ibv_wc_status>, Vec<ibv_wc_status>) {
+    let all: Vec<_> = std::iter::from_fn(|| poll(cq)).collect();
+    let of = |sends: bool| {
+        let chosen = all.iter().filter(|wc| (wc.wr_id == 1) == sends);
+        chosen.map(|wc| wc.status).collect::<Vec<_>>()
+    };
+    (of(true), of(false))
+}
+
+// Posts one send and one receive whose work request ids tell them apart.
+fn marked_exchange(world: &World, qp: *mut ibv_qp, mr: *mut ibv_mr) {
+    // SAFETY: QP and MR are alive.
+    unsafe {
+        let mut sge = ibv_sge { addr: (*mr).addr as u64, length: 64, lkey: (*mr).lkey };
+        let mut recv = ibv_recv_wr { sg_list: &mut sge, num_sge: 1, ..Default::default() };
+        let mut bad_recv = ptr::null_mut();
+        assert_eq!(ibv_post_recv(qp, &mut recv, &mut bad_recv), 0);
+        let mut send = ibv_send_wr {
+            wr_id: 1,
+            sg_list: &mut sge,
+            num_sge: 1,
+            opcode: IBV_WR_SEND,
+            send_flags: IBV_SEND_SIGNALED,
+            ..Default::default()
+        };
+        let mut bad_send = ptr::null_mut();
+        assert_eq!(ibv_post_send(qp, &mut send, &mut bad_send), 0);
+    }
+    world.device().settle();
+}
+
+#[test]
+fn the_nth_operation_fails_as_asked() {
+    let ok = IBV_WC_SUCCESS;
+    let flushed = IBV_WC_WR_FLUSH_ERR;
+    let failed = IBV_WC_LOC_QP_OP_ERR;
+    for (faults, sends, receives, event) in [
+        (Faults { fail_send: Some(2), ..Faults::default() }, [ok, failed], [ok, flushed], None),
+        (
+            Faults { fail_receive: Some(2), ..Faults::default() },
+            // The QP talks to itself: in error it hears no answer.
+            [ok, flushed],
+            [ok, failed],
+            None,
+        ),
+        (
+            // The first message counts twice: this device sends it and receives it.
+            Faults { qp_fatal: Some(3), ..Faults::default() },
+            [ok, flushed],
+            [ok, flushed],
+            Some(IBV_EVENT_QP_FATAL),
+        ),
+    ] {
+        let world = stepped(faults);
+        let cq = world.cq(16);
+        let mr = leaked(&world);
+        let qp = world.connected(cq, ptr::null_mut());
+        marked_exchange(&world, qp, mr);
+        marked_exchange(&world, qp, mr);
+        let (sent, received) = statuses(cq);
+        assert_eq!((&sent[..], &received[..]), (&sends[..], &receives[..]), "{faults:?}");
+        assert_eq!(query(qp).qp_state, IBV_QPS_ERR);
+        let events: Vec<_> = std::iter::from_fn(|| next_async(world.ctx)).collect();
+        assert_eq!(events.contains(&IBV_EVENT_QP_FATAL), event.is_some(), "{events:?}");
+    }
+}
+
+#[test]
+fn a_qp_fails_when_told() {
+    let world = stepped(Faults::default());
+    let cq = world.cq(16);
+    let mr = leaked(&world);
+    let qp = world.connected(cq, ptr::null_mut());
+    post_recv(qp, mr, 0, 64);
+    // SAFETY: the QP is alive.
+    let qpn = unsafe { (*qp).qp_num };
+    assert!(world.device().fail_qp(qpn));
+    assert!(!world.device().fail_qp(qpn), "once");
+    world.device().settle();
+    assert_eq!(poll(cq).map(|wc| wc.status), Some(IBV_WC_WR_FLUSH_ERR));
+    assert_eq!(next_async(world.ctx), Some(IBV_EVENT_QP_FATAL));
+}
+
+#[test]
+fn a_receiver_that_plays_not_ready_gets_everything_in_the_end() {
+    let world = stepped(Faults { rnr: 0.5, ..Faults::default() });
+    let cq = world.cq(64);
+    let mr = leaked(&world);
+    let qp = world.connected(cq, ptr::null_mut());
+    for _ in 0..16 {
+        exchange(&world, qp, mr);
+    }
+    assert!(world.device().next_timer().is_some(), "somebody was told to wait");
+    let mut completions = 0;
+    while completions < 32 {
+        while let Some(wc) = poll(cq) {
+            assert_eq!(wc.status, IBV_WC_SUCCESS);
+            completions += 1;
+        }
+        let timer = world.device().next_timer().unwrap_or_default();
+        world.device().advance(timer.saturating_sub(world.device().now()));
+        world.device().settle();
+    }
+}
+
+#[test]
+fn delay_and_slowness_are_seen_in_the_time_a_message_takes() {
+    let time = |faults| {
+        let world = stepped(faults);
+        let cq = world.cq(16);
+        let mr = leaked(&world);
+        let qp = world.connected(cq, ptr::null_mut());
+        exchange(&world, qp, mr);
+        let mut completions = 0;
+        loop {
+            completions += std::iter::from_fn(|| poll(cq)).count();
+            if completions == 2 {
+                return world.device().now();
+            }
+            let timer = world.device().next_timer().expect("something to wait for");
+            world.device().advance(timer.saturating_sub(world.device().now()));
+            world.device().settle();
+        }
+    };
+    let us = Duration::from_micros;
+    assert_eq!(time(Faults::default()), us(0));
+    // There and back.
+    assert_eq!(time(Faults { delay: us(70), ..Faults::default() }), us(140));
+    let slow = time(Faults { slow: Some(us(100)), ..Faults::default() });
+    assert!(slow >= us(100) && slow <= us(1000), "{slow:?}");
+}
