@@ -46,7 +46,10 @@ integration() {
 
 case ${1-} in
     '')
-        printf '%s\n' format clippy doc oldest unit doctest aarch64 device direct verbs counts demo rxe
+        printf '%s\n' \
+            format clippy doc oldest unit doctest aarch64 \
+            device programs python \
+            direct verbs counts demo rxe
         ;;
     format)
         cargo fmt --all --check
@@ -77,8 +80,16 @@ case ${1-} in
         ;;
     device)
         # A breach of a rule stops the process, and a process has one device.
-        apart 120 "" test -p soft-mlx5 -p doorbell-stepped-tests --lib --bins --tests \
-            --no-fail-fast
+        code=0
+        # All test binaries but that of the step `programs`.
+        mapfile -t others < <(basename -s .rs soft-mlx5/tests/* | grep -vxE 'common|programs')
+        apart 120 "" test -p soft-mlx5 --lib --bins "${others[@]/#/--test=}" --no-fail-fast ||
+            code=$?
+        apart 120 "" test -p doorbell-stepped-tests --lib --bins --tests --no-fail-fast || code=$?
+        exit "$code"
+        ;;
+    programs)
+        apart 120 "" test -p soft-mlx5 --test programs --no-fail-fast
         ;;
     direct | verbs)
         integration "$1"
@@ -88,6 +99,10 @@ case ${1-} in
         command -v valgrind >/dev/null || skip "valgrind is not installed"
         cargo build --release --quiet -p doorbell-benches
         "$(target)/release/bench" counts --baseline benches/baseline.txt --out "$(target)/bench"
+        ;;
+    python)
+        cargo build --quiet -p soft-mlx5
+        soft-mlx5/tests/programs/pyverbs.py "$(target)/debug/soft-mlx5" "${filter[@]}"
         ;;
     demo)
         cargo build --quiet -p soft-mlx5 -p doorbell -p doorbell-tests --lib --bins --examples

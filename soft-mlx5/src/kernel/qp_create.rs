@@ -196,14 +196,8 @@ fn check_type(wanted: u32) -> Result<Service> {
 }
 
 fn check_flags(service: Service, flags: u32) -> Result<()> {
-    let flags = flags & !create_flag::SQ_SIG_ALL;
-    if flags == 0 {
-        return Ok(());
-    }
-    if service != Service::Ud || flags & !create_flag::BLOCK_MULTICAST_LOOPBACK != 0 {
-        return Err(EINVAL);
-    }
-    Err(EOPNOTSUPP)
+    let ud = if service == Service::Ud { create_flag::BLOCK_MULTICAST_LOOPBACK } else { 0 };
+    if flags & !(create_flag::SQ_SIG_ALL | ud) != 0 { Err(EINVAL) } else { Ok(()) }
 }
 
 impl Call<'_> {
@@ -295,6 +289,7 @@ impl Call<'_> {
             signal_all,
             scatter_to_cqe_rq: scatter,
             scatter_to_cqe_sq: scatter && (signal_all || any_signaling),
+            block_multicast_loopback: wanted.flags & create_flag::BLOCK_MULTICAST_LOOPBACK != 0,
         })
     }
 
@@ -411,5 +406,7 @@ mod tests {
         assert_eq!(check_type(0).err(), Some(EINVAL));
         assert_eq!(check_flags(Service::Rc, create_flag::SQ_SIG_ALL), Ok(()));
         assert_eq!(check_flags(Service::Rc, create_flag::SCATTER_FCS), Err(EINVAL));
+        assert_eq!(check_flags(Service::Rc, create_flag::BLOCK_MULTICAST_LOOPBACK), Err(EINVAL));
+        assert_eq!(check_flags(Service::Ud, create_flag::BLOCK_MULTICAST_LOOPBACK), Ok(()));
     }
 }

@@ -330,8 +330,14 @@ impl Nic {
             return deliver(&mut self.qps, &mut self.core, packet.bth.dest_qpn, packet);
         }
         let group = &packet.grh[24..];
-        for (_, member) in self.groups.iter().filter(|(joined, _)| joined[..] == *group) {
-            deliver(&mut self.qps, &mut self.core, member.0, packet);
+        let ours = packet.slid == self.core.link.lid();
+        for (_, Qpn(member)) in self.groups.iter().filter(|(joined, _)| joined[..] == *group) {
+            let own = ours && packet.deth.source_qpn == *member;
+            let blocks = |qp: &Qp| qp.attr.block_multicast_loopback;
+            if own && self.qps.get(*member).is_some_and(|qp| blocks(qp)) {
+                continue;
+            }
+            deliver(&mut self.qps, &mut self.core, *member, packet);
         }
     }
 

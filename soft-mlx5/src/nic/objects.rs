@@ -159,6 +159,8 @@ pub struct QpAttr {
     pub scatter_to_cqe_rq: bool,
     /// The same for RDMA READ and atomic responses at the requester.
     pub scatter_to_cqe_sq: bool,
+    /// Multicast datagrams that this QP sent are not delivered to itself.
+    pub block_multicast_loopback: bool,
 }
 
 /// A BlueFlame register: page of the UAR and byte offset of the first half within it.

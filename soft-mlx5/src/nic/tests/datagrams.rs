@@ -23,6 +23,10 @@ struct Setup {
 
 fn datagram_qp(device: &mut Device, send: &Cq, recv: &Cq) -> Qp {
     let attr = device.qp_attr(Service::Ud, send, recv);
+    make_ready(device, attr)
+}
+
+fn make_ready(device: &mut Device, attr: QpAttr) -> Qp {
     let qp = device.qp(attr);
     let ready = [QpState::Init, QpState::Rtr, QpState::Rts];
     for state in ready {
@@ -172,4 +176,24 @@ fn a_group_gets_a_copy_for_each_member() {
     s.device.post(&mut s.a, &work);
     s.device.settle();
     s.recv.expect_nothing();
+}
+
+#[test]
+fn a_sender_may_be_spared_its_own_multicast() {
+    let mut group = [0; 16];
+    (group[0], group[1], group[15]) = (0xff, 0x12, 0x77);
+    for block_multicast_loopback in [false, true] {
+        let mut s = setup_with(NicConfig::default());
+        let attr = s.device.qp_attr(Service::Ud, &s.send, &s.recv);
+        s.a = make_ready(&mut s.device, QpAttr { block_multicast_loopback, ..attr });
+        for qp in [&mut s.a, &mut s.b] {
+            s.device.nic.attach_multicast(qp.number, group).unwrap();
+            qp.post_receive(&[DataSegment::new(s.memory.addr(), 100, s.key)]);
+        }
+        let work = Work::send().bytes(&to(0xff_ffff, 0xc001, Some(group), QKEY)).inline(b"all");
+        s.device.post(&mut s.a, &work);
+        s.device.settle();
+        let receivers = s.recv.drain().len();
+        assert_eq!(receivers, if block_multicast_loopback { 1 } else { 2 });
+    }
 }

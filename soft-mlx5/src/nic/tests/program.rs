@@ -205,6 +205,7 @@ impl Device {
             signal_all: false,
             scatter_to_cqe_rq: false,
             scatter_to_cqe_sq: false,
+            block_multicast_loopback: false,
         }
     }
 
