@@ -65,6 +65,18 @@ pub fn cqe_before_consumer_index() {
     owner_before_cqe();
 }
 
+/// Between stores of software's to CQEs and the store of the consumer index that gives them back.
+///
+/// The device may write those CQEs as soon as it sees the index; a store of software's that became visible
+/// later would destroy what it wrote.
+///
+/// - x86-64: a store is not reordered with older stores (SDM vol. 3A, 9.2.2); the compiler only.
+/// - aarch64: `dmb oshst` orders stores before it against stores after it.
+#[inline(always)]
+pub fn cqe_stores_before_consumer_index() {
+    wqe_before_doorbell_record();
+}
+
 /// Between the store to a doorbell record and the store to a UAR register.
 ///
 /// The register starts the device, which then reads the record and the WQEs.

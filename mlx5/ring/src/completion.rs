@@ -6,11 +6,13 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::{Be16, Be32, Be64};
-use mlx5_wire::cqe::{Cqe64, CqeFormat, ErrorCqe};
+use mlx5_wire::cqe::{self, Cqe64, CqeFormat, ErrorCqe};
 use mlx5_wire::opcode::CqeOpcode;
-use mlx5_wire::syndrome::Syndrome;
+use mlx5_wire::syndrome::{Syndrome, is_odp_page_fault};
 use mlx5_wire::tm::{AppOp, TagMatchingResult};
 use mlx5_wire::tmh::Tmh;
+
+use crate::receive::Position;
 
 /// A CQE that has arrived and was not given back yet. Fields are read when asked for.
 #[derive(Clone, Copy)]
@@ -33,6 +35,12 @@ impl<'a> Cqe<'a> {
     #[inline(always)]
     pub(crate) const unsafe fn new(cqe: NonNull<u8>, batch: PhantomData<&'a ()>) -> Self {
         Self { cqe, batch }
+    }
+
+    /// Where it stands, for a look at it later in the same batch.
+    #[inline(always)]
+    pub const fn position(&self) -> Position {
+        Position(self.cqe)
     }
 
     /// Opcode, format, solicited event and owner.
@@ -144,6 +152,68 @@ impl<'a> Cqe<'a> {
             app_ctx: field!(self, Tmh.app_ctx: Be32),
             tag: field!(self, Tmh.tag: Be64),
         }
+    }
+
+    /// Whether an error CQE tells of a receive whose memory is registered on demand (ODP) and was not there:
+    /// the QP has not failed, and the message will come again.
+    #[inline]
+    pub fn is_odp_page_fault(&self) -> bool {
+        is_odp_page_fault(self.syndrome(), self.vendor_err_synd())
+    }
+
+    /// Number of the QP that sent the message. Inline data of up to 32 bytes stands in this place, and in
+    /// that of everything down to [`is_checksum_ok`](Self::is_checksum_ok).
+    #[inline]
+    pub fn source_qpn(&self) -> u32 {
+        self.flags_rqpn() & 0xff_ffff
+    }
+
+    /// Service level.
+    #[inline]
+    pub fn sl(&self) -> u8 {
+        (self.flags_rqpn() >> 24) as u8 & 0xf
+    }
+
+    /// Whether a GRH came with the message.
+    #[inline]
+    pub fn has_grh(&self) -> bool {
+        self.flags_rqpn() >> 28 & 3 != 0
+    }
+
+    fn flags_rqpn(&self) -> u32 {
+        field!(self, Cqe64.flags_rqpn: Be32).get()
+    }
+
+    /// Source LID.
+    #[inline]
+    pub fn slid(&self) -> u16 {
+        field!(self, Cqe64.slid: Be16).get()
+    }
+
+    /// Path bits of the destination LID.
+    #[inline]
+    pub fn dlid_path_bits(&self) -> u8 {
+        field!(self, Cqe64.ml_path: u8) & 0x7f
+    }
+
+    /// RSS hash result.
+    #[inline]
+    pub fn rx_hash_result(&self) -> u32 {
+        field!(self, Cqe64.rx_hash_result: Be32).get()
+    }
+
+    /// Checksum of the packet.
+    #[inline]
+    pub fn check_sum(&self) -> u16 {
+        field!(self, Cqe64.check_sum: Be16).get()
+    }
+
+    /// Whether the checksums of layers 3 and 4 of an IPv4 packet are good.
+    #[inline]
+    pub fn is_checksum_ok(&self) -> bool {
+        let (ip, l4) =
+            (field!(self, Cqe64.hds_ip_ext: u8), field!(self, Cqe64.l4_hdr_type_etc: u8));
+        cqe::is_checksum_ok(ip, l4)
     }
 
     /// All 64 bytes.

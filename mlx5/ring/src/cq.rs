@@ -4,13 +4,14 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be32;
-use mlx5_wire::cqe::{Cqe64, FRESH_OP_OWN, OWNER};
+use mlx5_wire::cqe::{Cqe64, CqeFormat, FRESH_OP_OWN, OWNER};
 use mlx5_wire::dbrec;
+use mlx5_wire::mini_cqe::MiniCqeFormat;
 
 use crate::barrier;
 use crate::completion::Cqe;
 use crate::dbrec::DoorbellRecord;
-use crate::receive::Batch;
+use crate::receive::{Batch, Position};
 
 /// Where a CQ is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_cq`.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +63,7 @@ pub struct CompletionQueue {
     /// The consumer index that the device knows.
     pub(crate) published: u32,
     pub(crate) batch: Batch,
+    pub(crate) compression: Option<MiniCqeFormat>,
 }
 
 // SAFETY: the queue is polled through `&mut` only.
@@ -99,6 +101,7 @@ impl CompletionQueue {
             consumer_index: 0,
             published: 0,
             batch: Batch::new(),
+            compression: None,
         })
     }
 
@@ -164,6 +167,12 @@ impl CompletionQueue {
         let start = self.consumer_index;
         let mut end = start;
         while end.wrapping_sub(start) <= self.mask && self.arrived(end).is_some() {
+            // SAFETY: it has arrived and was not given back.
+            let cqe = unsafe { Cqe::new(self.cqe(end), PhantomData) };
+            if cqe.format() == CqeFormat::Compressed {
+                // One that is no title stays what it is.
+                self.expand(end);
+            }
             end = end.wrapping_add(1);
         }
         // From the newest to the oldest, so that kept CQEs move towards the producer and each target has
@@ -217,7 +226,7 @@ impl CompletionQueue {
 /// nothing, and no CQE is seen twice.
 #[derive(Debug)]
 pub struct Completions<'a> {
-    queue: &'a mut CompletionQueue,
+    pub(crate) queue: &'a mut CompletionQueue,
 }
 
 impl Completions<'_> {
@@ -230,6 +239,16 @@ impl Completions<'_> {
         self.queue.consumer_index = index.wrapping_add(1);
         // SAFETY: the CQE is software's until the consumer index is published, which needs `self`.
         Some(unsafe { Cqe::new(cqe, PhantomData) })
+    }
+
+    /// The CQE at `position`.
+    ///
+    /// # Safety
+    /// `position` came from [`Cqe::position`] of a CQE of this borrow.
+    #[inline(always)]
+    pub unsafe fn cqe(&self, position: Position) -> Cqe<'_> {
+        // SAFETY: the CQE is software's until the consumer index is published, which needs `self`.
+        unsafe { Cqe::new(position.0, PhantomData) }
     }
 }
 

@@ -26,6 +26,7 @@ pub mod arm;
 pub mod barrier;
 pub mod bitmap;
 pub mod completion;
+mod compressed;
 pub mod cq;
 pub mod dbrec;
 mod post;

@@ -127,7 +127,7 @@ impl<T> Message<T> {
 
 /// Where a CQE of the current batch stands.
 #[derive(Clone, Copy, Debug)]
-pub struct Position(NonNull<u8>);
+pub struct Position(pub(crate) NonNull<u8>);
 
 // SAFETY: an address, which only `Receiving::cqe` reads from.
 unsafe impl Send for Position {}

@@ -5,9 +5,15 @@ mod device;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use mlx5_ring::completion::Cqe;
+use mlx5_ring::cq::LayoutError;
 use mlx5_ring::receive::{Completion, Receiving};
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::srq::SharedReceiveQueue;
+
+use mlx5_wire::cqe::CqeFormat;
+use mlx5_wire::mini_cqe::MiniCqeFormat;
+use mlx5_wire::opcode::CqeOpcode;
 
 use device::cq::{Entry, Producer, Told, op};
 use device::random::{Random, seed, steps};
@@ -77,6 +83,80 @@ fn purging_any_subset() {
     }
 }
 
+/// What a mini CQE has beside the length, as the CQE that was made of it says.
+fn extra(format: MiniCqeFormat, cqe: &Cqe<'_>) -> u32 {
+    match format {
+        MiniCqeFormat::Hash => cqe.rx_hash_result(),
+        MiniCqeFormat::Checksum => cqe.check_sum().into(),
+    }
+}
+
+#[test]
+fn blocks_of_every_length_at_every_place() {
+    for (count, format) in [(4, MiniCqeFormat::Checksum), (32, MiniCqeFormat::Hash)] {
+        for (start, len) in (0..2 * count).flat_map(|s| (2..=count).map(move |n| (s, n))) {
+            let mut device = Producer::new(count, 64);
+            device.compression = Some(format);
+            let mut cq = device.queue();
+            for counter in 0..start {
+                device.push(&Entry::new(op::REQUESTER, counter as u16, 0), Told::Other);
+                assert!(cq.completions().next().is_some());
+            }
+            let counter = 0xfff0;
+            let block: Vec<_> = (0..len).map(|i| (1000 + i, 0x7f00 + i, Told::Other)).collect();
+            device.push_block(counter, block);
+            let purged = cq.purge(|cqe| cqe.byte_count() % 5 == 0);
+            let mut completions = cq.completions();
+            for i in (0..len).filter(|i| i % 5 != 0) {
+                let cqe = completions.next().expect("a CQE of the block");
+                let wqe_counter = counter.wrapping_add(i as u16);
+                assert_eq!(
+                    (cqe.opcode(), cqe.format()),
+                    (CqeOpcode::ResponderSend, CqeFormat::Plain)
+                );
+                assert_eq!((cqe.wqe_counter(), cqe.byte_count()), (wqe_counter, 1000 + i));
+                assert_eq!((cqe.qpn(), extra(format, &cqe)), (0x120, 0x7f00 + i));
+                assert_eq!(cqe.imm_inval_pkey(), start);
+            }
+            assert!(completions.next().is_none());
+            drop(completions);
+            assert_eq!(purged, len.div_ceil(5));
+            assert_eq!(device.record.be32(0), start + len);
+            // What the device skipped is not taken for new a lap or two later.
+            for lap in 0..3 * count {
+                assert!(cq.completions().next().is_none(), "{lap}");
+                device.push(&Entry::new(op::REQUESTER, lap as u16, 0), Told::Other);
+                let mut completions = cq.completions();
+                assert_eq!(completions.next().map(|cqe| cqe.wqe_counter()), Some(lap as u16));
+            }
+        }
+    }
+}
+
+#[test]
+fn titles_that_cannot_be_true_are_stray() {
+    let mut device = Producer::new(8, 64);
+    let mut cq = device.queue();
+    for (op, len) in
+        [(op::SEND, 0), (op::SEND, 1), (op::SEND, 9), (op::SEND, u32::MAX), (op::NO_PACKET, 4)]
+    {
+        device.push(&Entry::new(op | op::COMPRESSED, 3, len), Told::Stray);
+        let mut completions = cq.completions();
+        assert_eq!(completions.next().unwrap().format(), CqeFormat::Compressed);
+        assert!(!completions.expand(), "{op:#x} {len}");
+        assert!(completions.next().is_none());
+    }
+    // Without compression there are no titles, and CQEs of 128 bytes are not compressed.
+    device.compression = None;
+    let mut device = Producer { compression: None, ..Producer::new(8, 64) };
+    let mut cq = device.queue();
+    device.push(&Entry::new(op::SEND | op::COMPRESSED, 3, 4), Told::Stray);
+    let mut completions = cq.completions();
+    assert!(completions.next().is_some() && !completions.expand());
+    let wide = Producer::new(8, 128).queue().with_compression(MiniCqeFormat::Hash);
+    assert_eq!(wide.err(), Some(LayoutError::CqeSize));
+}
+
 fn duplicates<Q: Subject>() {
     let mut random = Random::new(seed());
     for cqe_size in [64, 128].repeat(8) {
@@ -97,7 +177,8 @@ fn duplicates<Q: Subject>() {
             (op::RESPONDER_ERROR, never),
         ] {
             world.model.producer.push(&Entry::new(op, counter, 9), Told::Stray);
-            let told = world.model.producer.state.told.pop_front();
+            let state = &mut world.model.producer.state;
+            let (told, _) = (state.told.pop_front(), state.immediates.pop_front());
             assert_eq!(told, Some(Told::Stray));
             // SAFETY: the only queue on this CQ.
             let mut batch = unsafe { Receiving::new(&mut world.cq, &mut world.queue, 8) };
@@ -133,8 +214,27 @@ fn garbage<Q: Subject>() {
                     entry.counter &= 15;
                 }
                 entry.bytes = random.next();
+                let room = world.model.producer.room();
+                let mut block = 1;
+                if room == 0 {
+                    break;
+                } else if entry.op & op::COMPRESSED == op::COMPRESSED {
+                    // The title of a block of whatever stands there, or of one that cannot be.
+                    entry.bytes = if random.once_in(4) {
+                        9 + random.below(9)
+                    } else {
+                        random.below(room + 1)
+                    };
+                    let opcode = entry.op >> 4;
+                    if size == 64 && (1..=4).contains(&opcode) && (2..=room).contains(&entry.bytes)
+                    {
+                        block = entry.bytes;
+                    }
+                }
                 entry.payload = if entry.op & 12 == 4 { vec![1; 32] } else { vec![1; 64] };
-                world.model.producer.push(&entry, Told::Other);
+                let producer = &mut world.model.producer;
+                producer.push(&entry, Told::Other);
+                producer.state.producer = producer.state.producer.wrapping_add(block - 1);
             }
             let World { queue, cq, held, .. } = &mut world;
             // SAFETY: the only queue; messages are given back once.

@@ -14,6 +14,10 @@ pub const SOLICITED_EVENT: u8 = 1 << 1;
 pub const FRESH_OP_OWN: u8 = 0xf0;
 /// `app` of a CQE that tag matching wrote (`MLX5_CQE_APP_TAG_MATCHING`).
 pub const APP_TAG_MATCHING: u8 = 1;
+/// Distance of the layer 3 header type in `l4_hdr_type_etc`.
+const L3_HDR_TYPE_SHIFT: u8 = 2;
+/// Layer 3 header type of IPv4 (`MLX5_CQE_L3_HDR_TYPE_IPV4`).
+const L3_HDR_TYPE_IPV4: u8 = 2;
 /// `hds_ip_ext`: layer 3 checksum is good (`MLX5_CQE_L3_OK`).
 pub const L3_OK: u8 = 1 << 1;
 /// `hds_ip_ext`: layer 4 checksum is good (`MLX5_CQE_L4_OK`).
@@ -62,6 +66,14 @@ pub const fn op_own(opcode: CqeOpcode, format: CqeFormat, solicited: bool, owner
     opcode.bits() << 4 | format.bits() | if solicited { SOLICITED_EVENT } else { 0 } | owner & OWNER
 }
 
+/// Whether `hds_ip_ext` and `l4_hdr_type_etc` say that the checksums of layers 3 and 4 of an IPv4 packet are
+/// good: what libmlx5 reports as `IBV_WC_IP_CSUM_OK`.
+#[inline]
+pub const fn is_checksum_ok(hds_ip_ext: u8, l4_hdr_type_etc: u8) -> bool {
+    let ipv4 = l4_hdr_type_etc >> L3_HDR_TYPE_SHIFT & 3 == L3_HDR_TYPE_IPV4;
+    ipv4 && hds_ip_ext & (L3_OK | L4_OK) == L3_OK | L4_OK
+}
+
 layout! {
     /// A completion that is not an error.
     pub struct Cqe64: 64 {
@@ -78,7 +90,9 @@ layout! {
         /// Path bits of the destination LID.
         17 => ml_path: u8,
         /// Reserved.
-        18 => reserved18: [u8; 4],
+        18 => reserved18: [u8; 2],
+        /// Checksum of the packet, of a CQ that was created with the checksum mini-CQE format.
+        20 => check_sum: Be16,
         /// Source LID.
         22 => slid: Be16,
         /// GRH flag (bits 28..29), service level (24..27) and source QP number.
@@ -150,6 +164,12 @@ impl Cqe64 {
     #[inline]
     pub const fn source_qpn(&self) -> u32 {
         self.flags_rqpn.get() & 0xff_ffff
+    }
+
+    /// Whether the checksums of layers 3 and 4 of an IPv4 packet are good.
+    #[inline]
+    pub const fn is_checksum_ok(&self) -> bool {
+        is_checksum_ok(self.hds_ip_ext, self.l4_hdr_type_etc)
     }
 
     /// Service level.

@@ -48,3 +48,25 @@ impl Syndrome {
 
 /// Vendor syndrome of an ODP page fault (`MLX5_CQE_VENDOR_SYNDROME_ODP_PFAULT`).
 pub const VENDOR_ODP_PFAULT: u8 = 0x93;
+/// Another vendor syndrome that UCX takes for an ODP page fault; libmlx5 does not know it.
+pub const VENDOR_ODP_PFAULT_UCX: u8 = 0x99;
+
+/// Whether a receive failed because its memory, registered on demand, was not there.
+#[inline]
+pub const fn is_odp_page_fault(syndrome: Syndrome, vendor: u8) -> bool {
+    syndrome.get() == Syndrome::REMOTE_ABORTED.get()
+        && (vendor == VENDOR_ODP_PFAULT || vendor == VENDOR_ODP_PFAULT_UCX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_faults_are_told_by_both_syndromes() {
+        assert!(is_odp_page_fault(Syndrome::REMOTE_ABORTED, 0x93));
+        assert!(is_odp_page_fault(Syndrome::REMOTE_ABORTED, 0x99));
+        assert!(!is_odp_page_fault(Syndrome::REMOTE_ABORTED, 0));
+        assert!(!is_odp_page_fault(Syndrome::WR_FLUSH, 0x93));
+    }
+}

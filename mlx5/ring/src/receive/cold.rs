@@ -179,6 +179,12 @@ pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQu
         return Class::None;
     }
     barrier::owner_before_cqe();
+    if cqe.format() == CqeFormat::Compressed {
+        // What is expanded is plain now; what is not is stray.
+        cq.expand(index);
+    }
+    // SAFETY: as above, and it is software's.
+    let cqe = unsafe { Cqe::new(cq.cqe(index), PhantomData) };
     let class = classify(cqe, cq.stride());
     let wqe_counter = cqe.wqe_counter();
     let slot = cq.batch.slot(to_go);
@@ -257,7 +263,8 @@ fn classify(cqe: Cqe<'_>, cqe_size: usize) -> Class {
     let class = match cqe.opcode() {
         CqeOpcode::ResponderError => Class::Failed,
         opcode if opcode.is_responder() => Class::Message,
-        CqeOpcode::Unknown(_) => return Class::Stray,
+        // Of a queue that nobody else resizes.
+        CqeOpcode::ResizeCq | CqeOpcode::Invalid | CqeOpcode::Unknown(_) => return Class::Stray,
         _ => return Class::Other,
     };
     match cqe.format() {

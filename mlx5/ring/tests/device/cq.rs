@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use mlx5_ring::cq::{CompletionQueue, Layout};
 use mlx5_wire::cqe::FRESH_OP_OWN;
+use mlx5_wire::mini_cqe::MiniCqeFormat;
 
 use super::memory::Memory;
 
@@ -54,6 +55,8 @@ pub struct State {
     pub producer: u32,
     /// Of the CQEs that software has not taken, the oldest first.
     pub told: VecDeque<Told>,
+    /// The immediate data of each.
+    pub immediates: VecDeque<u32>,
 }
 
 #[derive(Debug)]
@@ -63,6 +66,8 @@ pub struct Producer {
     pub count: u32,
     pub size: usize,
     pub state: State,
+    /// Of CQEs of 64 bytes: how they may be compressed.
+    pub compression: Option<MiniCqeFormat>,
 }
 
 impl Producer {
@@ -71,7 +76,9 @@ impl Producer {
         for i in 0..count as usize {
             cqes.write(i * size + size - 1, &[FRESH_OP_OWN]);
         }
-        Self { cqes, record: Memory::new(8), count, size, state: State::default() }
+        let formats = [MiniCqeFormat::Hash, MiniCqeFormat::Checksum];
+        let compression = (size == 64).then(|| formats[count.trailing_zeros() as usize % 2]);
+        Self { cqes, record: Memory::new(8), count, size, state: State::default(), compression }
     }
 
     /// Software's side.
@@ -83,7 +90,11 @@ impl Producer {
             cqe_size: self.size as u32,
         };
         // SAFETY: nothing was polled; the memory outlives the queue, because the two are dropped together.
-        unsafe { CompletionQueue::new(layout) }.unwrap()
+        let queue = unsafe { CompletionQueue::new(layout) }.unwrap();
+        match self.compression {
+            Some(format) => queue.with_compression(format).unwrap(),
+            None => queue,
+        }
     }
 
     /// CQEs that software has not given back, by the doorbell record.
@@ -125,5 +136,41 @@ impl Producer {
         self.cqes.write(at + 63, &[entry.op & !1 | owner]);
         self.state.producer = index.wrapping_add(1);
         self.state.told.push_back(told);
+        self.state.immediates.push_back(index);
+    }
+
+    /// Writes the completions of SENDs from `counter` on as one block: of each the length, and what a mini CQE
+    /// has beside it. What the device leaves out stays as it was a lap ago.
+    pub fn push_block(&mut self, counter: u16, block: Vec<(u32, u32, Told)>) {
+        let len = block.len() as u32;
+        assert!(len >= 2 && self.room() >= len && self.size == 64, "the test overruns the CQ");
+        let format = self.compression.expect("a CQ with compression");
+        let title = self.state.producer;
+        let at = |index: u32| (title.wrapping_add(index) % self.count) as usize * 64;
+        for (i, (bytes, extra, _)) in block.iter().enumerate() {
+            let array = if i < 8 { 1 } else { i as u32 / 8 * 8 };
+            let mut mini = [0; 8];
+            match format {
+                MiniCqeFormat::Hash => mini[..4].copy_from_slice(&extra.to_be_bytes()),
+                MiniCqeFormat::Checksum => {
+                    mini[..2].copy_from_slice(&(*extra as u16).to_be_bytes());
+                }
+            }
+            mini[4..].copy_from_slice(&bytes.to_be_bytes());
+            self.cqes.write(at(array) + i % 8 * 8, &mini);
+        }
+        let mut cqe = [0u8; 64];
+        cqe[36..40].copy_from_slice(&title.to_be_bytes());
+        cqe[44..48].copy_from_slice(&len.to_be_bytes());
+        cqe[56..60].copy_from_slice(&0x120u32.to_be_bytes());
+        cqe[60..62].copy_from_slice(&counter.to_be_bytes());
+        self.cqes.write(at(0), &cqe[..63]);
+        let owner = (title / self.count % 2) as u8;
+        self.cqes.write(at(0) + 63, &[op::SEND | op::COMPRESSED | owner]);
+        self.state.producer = title.wrapping_add(len);
+        for (_, _, told) in block {
+            self.state.told.push_back(told);
+            self.state.immediates.push_back(title);
+        }
     }
 }

@@ -5,6 +5,7 @@ use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::receive::{self, Completion, Message, Outcome, Receiving};
 use mlx5_ring::rq::PostError;
 use mlx5_ring::slots;
+use mlx5_wire::cqe::CqeFormat;
 
 use super::buffers::{Buffers, Owner};
 use super::cq::{Entry, Producer, Told, op};
@@ -63,6 +64,8 @@ pub struct Model {
     pub device: WorkQueue,
     pub producer: Producer,
     pub buffers: Buffers,
+    /// Of the completion that was told last.
+    immediate: Option<u32>,
 }
 
 pub struct World<Q> {
@@ -92,6 +95,7 @@ impl Model {
     }
 
     fn next_told(&mut self) -> Told {
+        self.immediate = self.producer.state.immediates.pop_front();
         self.producer.state.told.pop_front().expect("a completion that the device did not write")
     }
 
@@ -136,7 +140,7 @@ impl<Q: Subject> World<Q> {
         let queue = Q::over(&device, &books);
         let cq = producer.queue();
         let buffers = Buffers::new(slots + slots / 2 + 3);
-        let model = Model { device, producer, buffers };
+        let model = Model { device, producer, buffers, immediate: None };
         Self { queue, cq, model, held: Vec::new(), _books: books }
     }
 
@@ -213,6 +217,34 @@ impl<Q: Subject> World<Q> {
         self.model.producer.push(&entry, told);
     }
 
+    /// The device completes up to `count` WQEs whose counters follow each other, from outstanding WQE `index`
+    /// on, as a compressed block. Returns whether there were two at least.
+    pub fn compress(&mut self, index: u32, count: u32, random: &mut Random) -> bool {
+        let Model { device, producer, .. } = &mut self.model;
+        let outstanding = device.state.outstanding.len() as u32;
+        if outstanding == 0 || producer.compression.is_none() {
+            return false;
+        }
+        let index = (index % outstanding) as usize;
+        let run: Vec<u32> = device.state.outstanding.iter().skip(index).copied().collect();
+        let first = device.counter(run[0]);
+        let follows = |i: usize| device.counter(run[i]) == first.wrapping_add(i as u16);
+        let most = count.min(producer.room()) as usize;
+        let len = (0..run.len().min(most)).take_while(|&i| follows(i)).count();
+        if len < 2 {
+            return false;
+        }
+        let block = run[..len].iter().map(|&slot| {
+            self.model.device.finish(index);
+            self.fill_buffer(slot);
+            let bytes = random.next();
+            (bytes, random.next(), Told::Message { slot, bytes, payload: None })
+        });
+        let block = block.collect();
+        self.model.producer.push_block(first, block);
+        true
+    }
+
     fn fill_buffer(&mut self, slot: u32) {
         if let Some(id) = self.model.buffers.identify(self.model.device.segments(slot)) {
             self.model.buffers.clear(id);
@@ -271,7 +303,7 @@ impl<Q: Subject> World<Q> {
                     model.received(&told, slot, id, Some(message.byte_count));
                     // SAFETY: of this batch.
                     let cqe = unsafe { batch.cqe(message.position()) };
-                    assert_eq!(cqe.imm_inval_pkey(), start.wrapping_add(taken - 1));
+                    assert_eq!(Some(cqe.imm_inval_pkey()), model.immediate);
                     held.push(Held::Message(message));
                     match Fate::random(random, weights) {
                         Fate::Hold => {}
@@ -318,6 +350,12 @@ impl<Q: Subject> World<Q> {
         let mut completions = cq.completions();
         while taken < budget {
             let Some(cqe) = completions.next() else { break };
+            let position = cqe.position();
+            if cqe.format() == CqeFormat::Compressed && completions.expand() {
+                continue;
+            }
+            // SAFETY: of this borrow.
+            let cqe = unsafe { completions.cqe(position) };
             taken += 1;
             let told = model.next_told();
             let received = dispatch(queue, cqe, size, &told, model);
@@ -343,7 +381,7 @@ impl<Q: Subject> World<Q> {
 
     /// After a batch: the indices are published, and the device goes on.
     pub fn settle(&mut self, consumer_index: u32) {
-        let Model { device, producer, buffers } = &mut self.model;
+        let Model { device, producer, buffers, .. } = &mut self.model;
         assert_eq!(self.cq.consumer_index(), consumer_index);
         assert_eq!(producer.record.be32(0), consumer_index & 0xff_ffff);
         device.take(buffers);
@@ -352,7 +390,7 @@ impl<Q: Subject> World<Q> {
 
     /// What must hold whenever no batch is open.
     pub fn check(&self) {
-        let Model { device, producer, buffers } = &self.model;
+        let Model { device, producer, buffers, .. } = &self.model;
         assert_eq!(
             self.queue.counter(),
             device.state.taken,

@@ -22,6 +22,8 @@ pub enum Step {
     CompleteOldest(u32),
     /// The device completes any outstanding WQE.
     CompleteAny(u32),
+    /// The device completes WQEs from any outstanding one on as a compressed block.
+    Compress(u32, u32),
     Intrude,
     Poll(u32, [u32; 3]),
     PollEach(u32, [u32; 3]),
@@ -45,6 +47,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Load),
         4 => (1u32..40).prop_map(Step::CompleteOldest),
         4 => any::<u32>().prop_map(Step::CompleteAny),
+        3 => (any::<u32>(), 2u32..70).prop_map(|(index, count)| Step::Compress(index, count)),
         1 => Just(Step::Intrude),
         6 => (0u32..20, weights()).prop_map(|(budget, weights)| Step::Poll(budget, weights)),
         2 => (1u32..9, weights()).prop_map(|(budget, weights)| Step::PollEach(budget, weights)),
@@ -67,6 +70,9 @@ fn apply<Q: Subject>(world: &mut World<Q>, step: Step, random: &mut Random) {
         Step::Load => world.load(random),
         Step::CompleteOldest(count) => (0..count).for_each(|_| world.complete(0, random)),
         Step::CompleteAny(index) => world.complete(index, random),
+        Step::Compress(index, count) => {
+            world.compress(index, count, random);
+        }
         Step::Intrude => world.intrude(random),
         Step::Poll(budget, weights) => {
             world.poll(budget, weights, random);
@@ -88,6 +94,9 @@ pub fn long_run<Q: Subject>(setup: Setup, messages: u32, random: &mut Random) {
             world.post(1 + random.below(slots), random);
             if random.once_in(2) {
                 world.load(random);
+            }
+            if random.once_in(3) {
+                world.compress(random.next(), 2 + random.below(cqes + 1), random);
             }
             for _ in 0..1 + random.below(cqes) {
                 let any = random.below(8) < disorder;

@@ -1,0 +1,118 @@
+//! Compressed blocks: a title CQE, and arrays of mini CQEs for what differs from CQE to CQE (basic layout,
+//! as `mlx5dv_create_cq` makes it with `MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE`).
+//!
+//! A block of `n` CQEs takes the place of `n` CQEs, and all of them are software's once the title is. So a
+//! block is expanded where it stands, into the CQEs that the device did not write. Everything else then
+//! sees plain CQEs: a batch may end inside a block, and no entry that the device skipped keeps an owner bit
+//! that would be right a lap later.
+
+use core::marker::PhantomData;
+
+use mlx5_wire::cqe::{Cqe64, CqeFormat, OWNER, SOLICITED_EVENT, op_own};
+use mlx5_wire::mini_cqe::{
+    ChecksumMiniCqe, HashMiniCqe, MINI_CQES_PER_ARRAY, MiniCqeFormat, array_of,
+};
+
+use crate::barrier;
+use crate::completion::Cqe;
+use crate::cq::{CompletionQueue, Completions, LayoutError};
+
+impl CompletionQueue {
+    /// For a CQ that was created with compression. Its CQEs have 64 bytes.
+    ///
+    /// # Errors
+    /// [`LayoutError::CqeSize`] when they have 128.
+    pub const fn with_compression(mut self, format: MiniCqeFormat) -> Result<Self, LayoutError> {
+        if self.stride() != Cqe64::SIZE {
+            return Err(LayoutError::CqeSize);
+        }
+        self.compression = Some(format);
+        Ok(self)
+    }
+
+    /// Makes plain CQEs of the block whose title, which is software's, stands at `index`. `false` when there
+    /// is no such block: then nothing has changed.
+    #[cold]
+    pub(crate) fn expand(&mut self, index: u32) -> bool {
+        let Some(format) = self.compression else {
+            return false;
+        };
+        let title = self.software_cqe(index).to_cqe64();
+        let count = title.byte_cnt.get();
+        // CQEs before the title may be software's still.
+        let room = self.capacity().saturating_sub(index.wrapping_sub(self.published));
+        let is_block = title.format() == CqeFormat::Compressed
+            && title.opcode().is_responder()
+            && (2..=room).contains(&count);
+        if !is_block {
+            return false;
+        }
+        let mut array = [0; Cqe64::SIZE];
+        for i in 0..count {
+            let place = i as usize % MINI_CQES_PER_ARRAY;
+            if place == 0 {
+                // Before the CQE that it makes way for is written.
+                array = self.software_cqe(index.wrapping_add(array_of(i))).bytes();
+            }
+            let mut mini = [0; HashMiniCqe::SIZE];
+            mini.copy_from_slice(&array[place * HashMiniCqe::SIZE..][..HashMiniCqe::SIZE]);
+            self.write_cqe(index.wrapping_add(i), &plain(&title, i, &mini, format));
+        }
+        barrier::cqe_stores_before_consumer_index();
+        true
+    }
+
+    /// The CQE at `index`, which is software's.
+    fn software_cqe(&self, index: u32) -> Cqe<'_> {
+        // SAFETY: inside the buffer; software's until the consumer index is published, which needs `&mut`.
+        unsafe { Cqe::new(self.cqe(index), PhantomData) }
+    }
+
+    fn write_cqe(&mut self, index: u32, cqe: &Cqe64) {
+        let mut bytes = cqe.to_bytes();
+        bytes[Cqe64::SIZE - 1] = bytes[Cqe64::SIZE - 1] & !OWNER | self.owner(index);
+        let target = self.cqe(index).cast::<u64>();
+        for (i, word) in bytes.chunks_exact(8).enumerate() {
+            let mut value = [0; 8];
+            value.copy_from_slice(word);
+            // SAFETY: inside the CQE, which is software's, and aligned because CQEs are to 64 bytes.
+            unsafe { target.add(i).write_volatile(u64::from_ne_bytes(value)) }
+        }
+    }
+}
+
+/// CQE `i` of a block.
+fn plain(title: &Cqe64, i: u32, mini: &[u8; HashMiniCqe::SIZE], format: MiniCqeFormat) -> Cqe64 {
+    let mut cqe = *title;
+    cqe.byte_cnt = HashMiniCqe::from_bytes(mini).byte_cnt;
+    match format {
+        MiniCqeFormat::Hash => cqe.rx_hash_result = HashMiniCqe::from_bytes(mini).rx_hash_result,
+        MiniCqeFormat::Checksum => cqe.check_sum = ChecksumMiniCqe::from_bytes(mini).checksum,
+    }
+    cqe.wqe_counter = title.wqe_counter.get().wrapping_add(i as u16).into();
+    let solicited = title.op_own & SOLICITED_EVENT != 0;
+    cqe.op_own = op_own(title.opcode(), CqeFormat::Plain, solicited, 0);
+    cqe
+}
+
+impl Completions<'_> {
+    /// Takes back the CQE that was returned last, the title of a compressed block, and makes plain CQEs of
+    /// the block: they come next, from the first on. `false` when it is no such title: then it is skipped.
+    ///
+    /// Call it for each CQE of format [`CqeFormat::Compressed`] before the next one is asked for.
+    #[cold]
+    pub fn expand(&mut self) -> bool {
+        self.queue.expand_last()
+    }
+}
+
+impl CompletionQueue {
+    fn expand_last(&mut self) -> bool {
+        let index = self.consumer_index.wrapping_sub(1);
+        if self.consumer_index == self.published || !self.expand(index) {
+            return false;
+        }
+        self.consumer_index = index;
+        true
+    }
+}
