@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo setup test rxe fmt lint doc
+.PHONY: help demo setup test rxe fmt lint doc package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
@@ -13,6 +13,7 @@ help:
 	@echo 'make fmt      formats the sources'
 	@echo 'make lint     format, clippy and documentation, warnings being errors'
 	@echo 'make doc      builds the documentation of the crates'
+	@echo 'make package  makes the packages of the crates, and builds each from its package alone'
 
 setup:
 	@scripts/setup.sh test
@@ -36,3 +37,6 @@ lint: setup
 
 doc: setup
 	cargo doc --workspace --no-deps
+
+package: setup
+	cargo package --workspace

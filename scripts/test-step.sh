@@ -47,7 +47,7 @@ integration() {
 case ${1-} in
     '')
         printf '%s\n' \
-            format clippy doc oldest unit doctest aarch64 \
+            format clippy doc package oldest unit doctest aarch64 \
             device programs python \
             direct verbs counts demo rxe
         ;;
@@ -59,6 +59,10 @@ case ${1-} in
         ;;
     doc)
         RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+        ;;
+    package)
+        # Makes the packages without building them; `make package` does that too.
+        cargo package --workspace --no-verify --allow-dirty --offline --quiet
         ;;
     oldest)
         oldest=$(scripts/oldest-rust.sh)
