@@ -76,7 +76,8 @@ case ${1-} in
         cargo test --workspace --exclude soft-mlx5 --exclude doorbell-tests \
             --exclude doorbell-stepped-tests \
             --lib --bins --tests --examples --no-fail-fast -- "${filter[@]}" || code=$?
-        cargo test -p doorbell-tests --lib --test isolate --no-fail-fast -- "${filter[@]}" || code=$?
+        cargo test -p doorbell-tests --lib --test isolate --test compile_fail \
+            --no-fail-fast -- "${filter[@]}" || code=$?
         exit "$code"
         ;;
     doctest)

@@ -1,0 +1,28 @@
+//! What is gone is gone, and what has no receive queue has no way to post to it.
+
+use doorbell::{Context, ProtectionDomain, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
+
+pub fn right(receiver: &mut Receiver, srq: SrqId) {
+    let qp = receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap();
+    receiver.destroy_qp(qp).unwrap();
+    receiver.destroy_srq(srq).unwrap();
+}
+
+pub fn used_after_destruction(receiver: &mut Receiver, mut qp: QueuePair) {
+    receiver.destroy_qp(qp).unwrap();
+    qp.send_inline(b"", None).unwrap(); //~ E0382
+}
+
+pub fn receives_beside_the_srq(receiver: &mut Receiver) {
+    let srq = receiver.create_srq(&SrqConfig::new(16)).unwrap();
+    let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap();
+    qp.post_recv(); //~ E0599
+}
+
+pub fn a_queue_pair_as_a_queue(receiver: &mut Receiver, qp: &QueuePair) -> u32 {
+    receiver.capacity(qp) //~ E0277
+}
+
+pub fn handles_of_somebody_else(context: &Context) {
+    ProtectionDomain::from_raw(context, std::ptr::null_mut()); //~ E0133
+}

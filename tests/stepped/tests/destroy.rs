@@ -1,0 +1,205 @@
+//! Destroy commands that fail: what the device may still write is kept for ever, and said so.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::os::fd::{AsRawFd, FromRawFd};
+
+use doorbell::{
+    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, RecvBuffer,
+    SrqConfig, SrqId,
+};
+use soft_mlx5::faults::{FailDestroy, Which};
+use soft_mlx5::{Device, Faults};
+
+const SIZE: u32 = 64;
+const PATHS: [Path; 2] = [Path::Direct, Path::Verbs];
+
+/// A connection to a receiver with posted buffers, and a device in the hands of the test.
+struct World {
+    receiver: Receiver,
+    srq: Option<SrqId>,
+    near: QueuePair,
+    far: QueuePair,
+    far_receiver: Receiver,
+    pool: BufferPool,
+    pd: ProtectionDomain,
+    device: Device,
+}
+
+impl World {
+    fn new(path: Path, shared: bool) -> Self {
+        let device = Device::builder().stepped().build().expect("a stepped device");
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let config = ReceiverConfig::new().cq_capacity(64).path(path);
+        let mut receiver = Receiver::new(&pd, &config).unwrap();
+        let mut far_receiver = Receiver::new(&pd, &config).unwrap();
+        let srq = shared.then(|| receiver.create_srq(&SrqConfig::new(15)).unwrap());
+        let near = match srq {
+            Some(srq) => QpConfig::rc().srq(srq),
+            None => QpConfig::rc().receives(16, 1),
+        };
+        let mut near = receiver.create_qp(&near).unwrap();
+        let far = QpConfig::rc().receives(1, 1).max_inline(SIZE);
+        let mut far = far_receiver.create_qp(&far).unwrap();
+        near.connect(&far.address().unwrap()).unwrap();
+        far.connect(&near.address().unwrap()).unwrap();
+        let pool = BufferPool::new(&pd, 64, SIZE).unwrap();
+        let filled = match srq {
+            Some(srq) => receiver.fill(srq, &pool),
+            None => receiver.fill(near.receive_queue().unwrap(), &pool),
+        };
+        assert!(filled >= 15);
+        Self { receiver, srq, near, far, far_receiver, pool, pd, device }
+    }
+}
+
+fn failing(device: &Device, which: fn(&mut FailDestroy) -> &mut Which) {
+    let mut fail_destroy = FailDestroy::default();
+    *which(&mut fail_destroy) = Which::All;
+    device.set_faults(Faults { fail_destroy, ..Faults::default() });
+}
+
+/// What `work` makes the library say.
+fn said(work: impl FnOnce()) -> String {
+    // SAFETY: the name is a string; the descriptors are this process's.
+    let (mut file, saved) = unsafe {
+        let file = File::from_raw_fd(libc::memfd_create(c"stderr".as_ptr(), 0));
+        let saved = libc::dup(libc::STDERR_FILENO);
+        assert!(saved >= 0 && libc::dup2(file.as_raw_fd(), libc::STDERR_FILENO) >= 0);
+        (file, saved)
+    };
+    work();
+    // SAFETY: as above.
+    unsafe {
+        libc::dup2(saved, libc::STDERR_FILENO);
+        libc::close(saved);
+    }
+    let mut said = String::new();
+    file.rewind().unwrap();
+    file.read_to_string(&mut said).unwrap();
+    said
+}
+
+fn assert_leak(said: &str, operation: &str) {
+    let line = said.lines().find(|line| line.contains(operation));
+    assert!(line.is_some_and(|line| line.contains("leaked")), "no word of {operation}: {said}");
+}
+
+/// Sends more than was posted, and lets the device work.
+fn send_into_what_is_left(far: &mut QueuePair, device: &Device) {
+    for _ in 0..32 {
+        far.send_inline(&[0x55; SIZE as usize], None).unwrap();
+    }
+    device.settle();
+}
+
+/// All buffers that a pool gives, with a pattern in them.
+fn take_all(pool: &BufferPool) -> Vec<RecvBuffer> {
+    std::iter::from_fn(|| pool.take())
+        .map(|mut buffer| {
+            buffer.set_len(SIZE as usize);
+            buffer.fill(0xaa);
+            buffer
+        })
+        .collect()
+}
+
+fn assert_untouched(buffers: &[RecvBuffer]) {
+    assert!(buffers.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0xaa)));
+}
+
+/// Whether a page of the process is mapped.
+fn is_mapped(addr: usize) -> bool {
+    fs::read_to_string("/proc/self/maps").unwrap().lines().any(|line| {
+        let (start, rest) = line.split_once('-').unwrap();
+        let end = rest.split_once(' ').unwrap().0;
+        let number = |hex| usize::from_str_radix(hex, 16).unwrap();
+        (number(start)..number(end)).contains(&addr)
+    })
+}
+
+/// The queue pair stays, and goes on receiving into buffers that nobody gets any more.
+fn a_queue_pair(path: Path, shared: bool) {
+    let mut w = World::new(path, shared);
+    failing(&w.device, |fail| &mut fail.qp);
+    let posted = w.pool.count() as usize - w.pool.available();
+    assert_leak(&said(|| drop((w.near, w.receiver))), "ibv_destroy_qp");
+    let rest = take_all(&w.pool);
+    assert_eq!(rest.len(), w.pool.count() as usize - posted, "posted buffers came back");
+    send_into_what_is_left(&mut w.far, &w.device);
+    assert_untouched(&rest);
+    drop(rest);
+    // Neither do the buffers of the pool's last owner go, nor what the queue pair refers to.
+    drop((w.far, w.far_receiver, w.pool, w.pd));
+}
+
+#[test]
+fn a_queue_pair_with_a_receive_queue() {
+    PATHS.into_iter().for_each(|path| a_queue_pair(path, false));
+}
+
+#[test]
+fn a_queue_pair_on_an_srq() {
+    PATHS.into_iter().for_each(|path| a_queue_pair(path, true));
+}
+
+#[test]
+fn a_shared_receive_queue() {
+    for path in PATHS {
+        for explicitly in [false, true] {
+            let mut w = World::new(path, true);
+            let posted = w.pool.count() as usize - w.pool.available();
+            w.receiver.destroy_qp(w.near).unwrap();
+            failing(&w.device, |fail| &mut fail.srq);
+            let said = said(|| match explicitly {
+                true => w.receiver.destroy_srq(w.srq.unwrap()).unwrap(),
+                false => drop(w.receiver),
+            });
+            assert_leak(&said, "ibv_destroy_srq");
+            assert_eq!(w.pool.available(), w.pool.count() as usize - posted);
+        }
+    }
+}
+
+#[test]
+fn a_completion_queue() {
+    for path in PATHS {
+        let w = World::new(path, false);
+        failing(&w.device, |fail| &mut fail.cq);
+        let said = said(|| drop((w.receiver, w.near)));
+        assert_leak(&said, "ibv_destroy_cq");
+        // No receive can be outstanding on a CQ alone: the queue was destroyed.
+        assert_eq!(w.pool.available(), w.pool.count() as usize);
+        drop((w.pool, w.pd));
+    }
+}
+
+#[test]
+fn a_memory_region() {
+    for path in PATHS {
+        let mut w = World::new(path, true);
+        w.receiver.destroy_qp(w.near).unwrap();
+        let addr = w.pool.take().unwrap().as_ptr() as usize;
+        drop(w.receiver);
+        failing(&w.device, |fail| &mut fail.mr);
+        assert_leak(&said(|| drop(w.pool)), "ibv_dereg_mr");
+        assert!(is_mapped(addr), "memory was unmapped that the device can write");
+        // The next pool does not get it.
+        let next = BufferPool::new(&w.pd, 64, SIZE).unwrap();
+        assert!(take_all(&next).iter().all(|buffer| buffer.as_ptr() as usize != addr));
+    }
+}
+
+#[test]
+fn memory_goes_when_nothing_fails() {
+    for path in PATHS {
+        let w = World::new(path, true);
+        // Larger than what malloc keeps, and alone on its pages.
+        let pool = BufferPool::new(&w.pd, 1024, 4096).unwrap();
+        let addr = pool.take().unwrap().as_ptr() as usize;
+        assert!(is_mapped(addr));
+        assert_eq!(said(|| drop(pool)), "");
+        assert!(!is_mapped(addr));
+        assert_eq!(said(|| drop((w.near, w.receiver, w.pool, w.far, w.far_receiver, w.pd))), "");
+    }
+}
