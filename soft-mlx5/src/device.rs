@@ -7,13 +7,13 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::fabric::{Fabric, LinkLayer, Switch};
+use crate::fabric::{Fabric, LinkLayer, Switch, pcap};
 use crate::faults::Faults;
 use crate::interpose;
 use crate::kernel::Core;
 use crate::nic::objects::Qpn;
 use crate::nic::strict::Rule;
-use crate::nic::{Nic, NicConfig};
+use crate::nic::{Nic, NicConfig, trace};
 use crate::options::Options;
 use crate::registry::{self, Registry, STAND_INS};
 use crate::run_dir::RunDir;
@@ -81,6 +81,20 @@ impl Builder {
         self
     }
 
+    /// Writes a line for each WQE, doorbell and CQE to this file, which is made anew. With a stepped device
+    /// its bytes follow from the seed and the steps, as far as the addresses in it do.
+    pub fn trace(mut self, path: impl Into<PathBuf>) -> Self {
+        self.config.trace = Some(path.into());
+        self
+    }
+
+    /// Writes the packets that leave the port to this file, which is made anew, in the format of
+    /// `tcpdump`.
+    pub fn pcap(mut self, path: impl Into<PathBuf>) -> Self {
+        self.config.pcap = Some(path.into());
+        self
+    }
+
     /// Stops the program where an adapter would silently mangle something.
     pub fn strict(mut self, strict: bool) -> Self {
         self.config.strict = strict;
@@ -98,6 +112,8 @@ impl Builder {
     /// where to find devices only once.
     pub fn build(self) -> io::Result<Device> {
         interpose::ensure_linked();
+        self.config.trace.as_deref().map_or(Ok(()), trace::create)?;
+        self.config.pcap.as_deref().map_or(Ok(()), pcap::create)?;
         let mut registry = registry::lock();
         ensure_tree(&mut registry)?;
         let shared = power_up(&mut registry, self.name.as_deref(), self.config, self.stepped)?;
@@ -284,13 +300,14 @@ fn ambient(registry: &mut Registry, root: &Path, options: &Options) -> io::Resul
 fn power_up(
     registry: &mut Registry,
     name: Option<&str>,
-    config: NicConfig,
+    mut config: NicConfig,
     stepped: bool,
 ) -> io::Result<Arc<Shared>> {
     let slot = registry.free_slot()?;
     let no_tree = || io::Error::other("there is no tree to show the device");
     let names: Names = registry.tree.as_ref().ok_or_else(no_tree)?.free_names(name)?;
     let clock = Arc::new(Clock::start(stepped));
+    config.epoch = clock.started_at();
     // SAFETY: objects on the device are made only by commands of the program. The kernel side checks
     // that the memory they name is mapped with the rights needed; that it stays so until the object is
     // destroyed is what the unsafe verbs calls behind these commands demand of their callers.

@@ -1,6 +1,7 @@
 //! `soft-mlx5 run [OPTIONS] -- COMMAND`: any verbs program on a software mlx5 device.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -40,6 +41,8 @@ fn cli() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Stop the program where an adapter would silently mangle something"),
         )
+        .arg(path("trace").help("Write a line for each WQE, doorbell and CQE to a file"))
+        .arg(path("pcap").help("Write the packets between devices to a file that tshark reads"))
         .args(faults::OPTIONS.iter().map(fault))
         .arg(
             Arg::new("command")
@@ -54,6 +57,10 @@ fn cli() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .subcommand(run)
+}
+
+fn path(name: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name("FILE").value_parser(value_parser!(PathBuf))
 }
 
 fn fault(option: &FaultOption) -> Arg {
@@ -117,6 +124,12 @@ fn run(matches: &ArgMatches) -> ExitCode {
         .strict(matches.get_flag("strict"));
     if let Some(name) = matches.get_one::<String>("fabric") {
         runner = runner.fabric(name);
+    }
+    if let Some(path) = matches.get_one::<PathBuf>("trace") {
+        runner = runner.trace(path);
+    }
+    if let Some(path) = matches.get_one::<PathBuf>("pcap") {
+        runner = runner.pcap(path);
     }
     match runner.run() {
         Ok(status) => ExitCode::from(exit_code(status)),

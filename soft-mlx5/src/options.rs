@@ -1,6 +1,8 @@
 //! What `soft-mlx5 run` tells the device in each process of the command.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use crate::fabric::{Fabric, LinkLayer};
 use crate::faults::Faults;
@@ -22,6 +24,10 @@ pub struct Options {
     pub seed: u64,
     /// Kind of link.
     pub link: LinkLayer,
+    /// File for a line of each WQE, doorbell and CQE.
+    pub trace: Option<PathBuf>,
+    /// File for the packets between devices.
+    pub pcap: Option<PathBuf>,
     /// Stop the program where an adapter would mangle something.
     pub strict: bool,
 }
@@ -42,6 +48,9 @@ impl Options {
         if self.strict {
             words.push("strict".into());
         }
+        for (name, path) in [("trace", &self.trace), ("pcap", &self.pcap)] {
+            words.extend(path.as_ref().map(|path| format!("{name}={}", hex(path))));
+        }
         // Last, for it may hold commas.
         words.push(format!("dir={}", self.dir.display()));
         words.join(",")
@@ -59,6 +68,8 @@ impl Options {
             faults: Faults::default(),
             seed: 0,
             link: LinkLayer::InfiniBand,
+            trace: None,
+            pcap: None,
             strict: false,
         };
         for word in words.split(',').filter(|word| !word.is_empty()) {
@@ -67,6 +78,8 @@ impl Options {
                 Some(("seed", seed)) => options.seed = seed.parse().ok()?,
                 Some(("link", "ib")) => options.link = LinkLayer::InfiniBand,
                 Some(("link", "roce")) => options.link = LinkLayer::Ethernet,
+                Some(("trace", path)) => options.trace = Some(unhex(path)?),
+                Some(("pcap", path)) => options.pcap = Some(unhex(path)?),
                 Some((name, value)) => {
                     options.faults.set(name.strip_prefix("fault-")?, value).ok()?
                 }
@@ -84,9 +97,23 @@ impl Options {
             link_layer: self.link,
             faults: self.faults,
             seed: self.seed,
+            trace: self.trace.clone(),
+            pcap: self.pcap.clone(),
+            epoch: 0,
             strict: self.strict,
         }
     }
+}
+
+// A path may hold what separates words.
+fn hex(path: &Path) -> String {
+    path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<PathBuf> {
+    let digits = text.as_bytes().chunks_exact(2);
+    let bytes = digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
+    bytes.collect::<Option<Vec<_>>>().map(|bytes| OsString::from_vec(bytes).into())
 }
 
 /// Whether a fabric can have this name: it becomes part of a file name.
@@ -107,6 +134,8 @@ mod tests {
             faults: Faults { loss: 0.02, shuffle_completions: true, ..Faults::default() },
             seed: 77,
             link: LinkLayer::Ethernet,
+            trace: Some("/tmp/a,b".into()),
+            pcap: Some("/tmp/c=d".into()),
             strict: true,
         };
         assert_eq!(Options::decode(&all.encode()), Some(all.clone()));

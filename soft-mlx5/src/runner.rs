@@ -8,8 +8,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
-use crate::fabric::LinkLayer;
+use crate::fabric::{LinkLayer, pcap};
 use crate::faults::Faults;
+use crate::nic::trace;
 use crate::options::{self, Options};
 use crate::run_dir::{RunDir, fresh_path};
 
@@ -23,6 +24,8 @@ pub struct Runner {
     faults: Faults,
     seed: u64,
     link: LinkLayer,
+    trace: Option<PathBuf>,
+    pcap: Option<PathBuf>,
     strict: bool,
 }
 
@@ -35,6 +38,8 @@ impl Runner {
             faults: Faults::default(),
             seed: 0,
             link: LinkLayer::InfiniBand,
+            trace: None,
+            pcap: None,
             strict: false,
         }
     }
@@ -64,6 +69,18 @@ impl Runner {
         self
     }
 
+    /// Writes a line for each WQE, doorbell and CQE of all processes to this file.
+    pub fn trace(mut self, path: impl Into<PathBuf>) -> Self {
+        self.trace = Some(path.into());
+        self
+    }
+
+    /// Writes the packets of all devices to this file, in the format of `tcpdump`.
+    pub fn pcap(mut self, path: impl Into<PathBuf>) -> Self {
+        self.pcap = Some(path.into());
+        self
+    }
+
     /// Stops the program where an adapter would silently mangle something.
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
@@ -88,6 +105,8 @@ impl Runner {
             faults: self.faults,
             seed: self.seed,
             link: self.link,
+            trace: fresh(&self.trace, trace::create)?,
+            pcap: fresh(&self.pcap, pcap::create)?,
             strict: self.strict,
         };
         let mut command = Command::new(program);
@@ -105,6 +124,18 @@ impl Runner {
         })?;
         signals.forward_until_exit(child)
     }
+}
+
+// Makes a file for all processes of the command, wherever they may work.
+fn fresh(
+    path: &Option<PathBuf>,
+    create: impl Fn(&Path) -> io::Result<()>,
+) -> io::Result<Option<PathBuf>> {
+    let Some(path) = path else { return Ok(None) };
+    let made = create(path).and_then(|()| fs::canonicalize(path));
+    made.map(Some).map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
+    })
 }
 
 /// Exit code of a command as a shell reports it: 128 and the number of the signal that ended it.

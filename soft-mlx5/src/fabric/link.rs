@@ -8,6 +8,7 @@ use super::Fabric;
 use super::address::FIRST_LID;
 use super::faults::{Fate, Injector};
 use super::packet::{Frame, check_icrc};
+use super::pcap::Capture;
 use super::socket::SocketPort;
 use super::switch::SwitchPort;
 use crate::faults::Faults;
@@ -40,6 +41,7 @@ pub struct Link {
     lid: u16,
     port: Port,
     injector: Injector,
+    capture: Option<Capture>,
     // Packets to this very device, and packets that came from others, in order of arrival.
     arrived: VecDeque<Frame>,
     pool: Vec<Frame>,
@@ -68,6 +70,7 @@ impl Link {
             lid,
             port,
             injector: Injector::new(faults, seed),
+            capture: None,
             arrived: VecDeque::new(),
             pool: Vec::new(),
             drops: Drops::default(),
@@ -88,6 +91,11 @@ impl Link {
     /// Takes the link down or up; while it is down everything is lost.
     pub fn set_up(&mut self, up: bool) {
         self.up = up;
+    }
+
+    /// Records what leaves the port.
+    pub fn capture(&mut self, capture: Capture) {
+        self.capture = Some(capture);
     }
 
     /// Changes what goes wrong from now on.
@@ -138,7 +146,7 @@ impl Link {
     /// Sends a finished packet.
     pub fn send(&mut self, frame: Frame, now: u64) {
         if self.injector.is_idle() {
-            return self.deliver(frame);
+            return self.deliver(frame, now);
         }
         match self.injector.fate() {
             Fate::Send => {}
@@ -161,7 +169,7 @@ impl Link {
 
     fn carry(&mut self, frame: Frame, now: u64) {
         if let Some(frame) = self.injector.delay(frame, now) {
-            self.deliver(frame);
+            self.deliver(frame, now);
         }
     }
 
@@ -172,13 +180,17 @@ impl Link {
             any = true;
         }
         while let Some(frame) = self.injector.arrival(now) {
-            self.deliver(frame);
+            self.deliver(frame, now);
             any = true;
         }
         any
     }
 
-    fn deliver(&mut self, mut frame: Frame) {
+    fn deliver(&mut self, mut frame: Frame, now: u64) {
+        if let Some(capture) = self.capture.as_mut().filter(|_| self.up) {
+            frame.seal();
+            capture.add(&frame, now);
+        }
         let dlid = frame.dlid();
         let undelivered = if !self.up {
             Some(frame)

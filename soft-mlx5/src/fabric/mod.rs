@@ -10,6 +10,7 @@ mod icrc;
 pub mod link;
 pub mod opcode;
 pub mod packet;
+pub mod pcap;
 pub(crate) mod rng;
 mod socket;
 pub mod switch;

@@ -148,6 +148,16 @@ impl Frame {
         self.bytes[at..at + ICRC_SIZE].copy_from_slice(&crc);
     }
 
+    /// The packet without its local route header, as it stands behind an Ethernet header.
+    pub fn ip_packet(&self) -> &[u8] {
+        &self.bytes[IP..self.len]
+    }
+
+    /// LID of the sender.
+    pub fn slid(&self) -> u16 {
+        u16::from_be_bytes([self.bytes[LRH + 6], self.bytes[LRH + 7]])
+    }
+
     /// LID of the receiver.
     pub fn dlid(&self) -> u16 {
         u16::from_be_bytes([self.bytes[LRH + 2], self.bytes[LRH + 3]])

@@ -14,8 +14,10 @@ use super::srq::Srq;
 use super::strict::{Object, Strict};
 use super::table::Table;
 use super::timer::Timers;
+use super::trace::Trace;
 use crate::fabric::LinkLayer;
 use crate::fabric::link::Link;
+use crate::fabric::pcap::Capture;
 
 const FIRST_CQN: u32 = 0x400;
 const FIRST_SRQN: u32 = 0x1000;
@@ -44,6 +46,8 @@ pub struct Core {
     pub faults: OperationFaults,
     /// Completions on their way to their CQs.
     pub shuffler: Shuffler,
+    /// What is told of all this.
+    pub trace: Trace,
     /// Judge of what an adapter would not report.
     pub strict: Strict,
     /// Queue pairs with something to do.
@@ -57,9 +61,14 @@ pub struct Core {
 impl Core {
     /// The shared part of a new device.
     pub fn new(config: &NicConfig) -> io::Result<Self> {
+        let mut link = Link::new(&config.fabric, config.faults, config.seed)?;
+        if let Some(path) = &config.pcap {
+            link.capture(Capture::open(path, config.epoch)?);
+        }
         Ok(Self {
             now: 0,
-            link: Link::new(&config.fabric, config.faults, config.seed)?,
+            trace: Trace::open(config.trace.as_deref(), config.epoch, link.lid())?,
+            link,
             link_layer: config.link_layer,
             mkeys: MkeyTable::new(),
             cqs: Table::new(FIRST_CQN, MAX_QUEUES),
@@ -117,6 +126,7 @@ impl Core {
         self.progress = true;
         // A queue pair may outlive its CQ only through a driver's mistake; then nobody is listening.
         let Some(cq) = self.cqs.get_mut(cqn.0) else { return };
+        self.trace.completed(cqn, cq.producer(), completion);
         if let Some(event) = cq.push(completion, &mut self.strict) {
             if matches!(event, Event::CqError(_)) {
                 self.failed_cqs.push(cqn);
@@ -141,6 +151,9 @@ impl Core {
                 taken.map(|taken| taken.slot)
             }
         };
+        if let Some(counter) = receive.counter {
+            self.trace.receive(qp.number, qp.attr.srq, counter, &receive.list);
+        }
         receive.counter.is_some()
     }
 

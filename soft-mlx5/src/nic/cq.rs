@@ -7,6 +7,7 @@ use mlx5_wire::opcode::CqeOpcode;
 use super::memory::Span;
 use super::objects::{CqAttr, Cqn, Errno, Event, Result};
 use super::strict::{Object, Rule, Strict};
+use super::trace::Trace;
 
 /// What stands in the arm record before the first arm: no arm has the upper bits set. A first arm may
 /// write the zeros that the program's memory begins with.
@@ -100,6 +101,11 @@ impl Cq {
         &self.attr
     }
 
+    /// Index of the next CQE, which runs on without wrapping at the size of the queue.
+    pub fn producer(&self) -> u32 {
+        self.produced
+    }
+
     /// Bytes of payload that a CQE of this queue can carry.
     pub fn inline_capacity(&self) -> usize {
         if self.attr.cqe_size == 128 { 64 } else { 32 }
@@ -168,7 +174,7 @@ impl Cq {
     }
 
     /// Looks at the arm record after a CQ doorbell.
-    pub fn arm(&mut self) -> Option<Event> {
+    pub fn arm(&mut self, trace: &mut Trace) -> Option<Event> {
         let word = self.record.record(ARM);
         if word == NEVER_ARMED {
             return None;
@@ -177,6 +183,7 @@ impl Cq {
         if self.spent == Some(arm.sequence) {
             return None;
         }
+        trace.armed(self.number, &arm);
         self.armed = Some(arm);
         self.fire()
     }
@@ -341,21 +348,21 @@ mod tests {
         let event = Some(Event::Completion(Cqn(0x400)));
         // A doorbell for another CQ of the page.
         assert_eq!(cq.push(&send(9), &mut strict), None);
-        assert_eq!(cq.arm(), None);
+        assert_eq!(cq.arm(&mut Trace::default()), None);
         program.consume(1);
         // The first arm writes zeros, as they stood there before the CQ was created.
         program.arm(Arm { consumer_index: 1, ..ANY });
-        assert_eq!(cq.arm(), None);
+        assert_eq!(cq.arm(&mut Trace::default()), None);
         assert_eq!(cq.push(&send(0), &mut strict), event);
         assert_eq!(cq.push(&send(1), &mut strict), None);
         // The same sequence number again: its event was raised already.
         program.arm(Arm { consumer_index: 2, ..ANY });
-        assert_eq!(cq.arm(), None);
+        assert_eq!(cq.arm(&mut Trace::default()), None);
         // A CQE is there that the program has not taken: at once.
         program.arm(Arm { sequence: 1, consumer_index: 2, ..ANY });
-        assert_eq!(cq.arm(), event);
+        assert_eq!(cq.arm(&mut Trace::default()), event);
         program.arm(Arm { sequence: 2, consumer_index: 3, ..ANY });
-        assert_eq!(cq.arm(), None);
+        assert_eq!(cq.arm(&mut Trace::default()), None);
         assert_eq!(cq.push(&send(2), &mut strict), event);
     }
 
@@ -365,13 +372,13 @@ mod tests {
         let mut strict = Strict::new(false);
         let event = Some(Event::Completion(Cqn(0x400)));
         program.arm(Arm { solicited_only: true, ..ANY });
-        assert_eq!(cq.arm(), None);
+        assert_eq!(cq.arm(&mut Trace::default()), None);
         assert_eq!(cq.push(&send(0), &mut strict), None);
         let solicited = completion(1, CqeOpcode::ResponderSend, true);
         assert_eq!(cq.push(&solicited, &mut strict), event);
         // The solicited CQE was taken: it does not count again.
         program.arm(Arm { sequence: 1, solicited_only: true, consumer_index: 2 });
-        assert_eq!(cq.arm(), None);
+        assert_eq!(cq.arm(&mut Trace::default()), None);
         let error = completion(2, CqeOpcode::ResponderError, false);
         assert_eq!(cq.push(&error, &mut strict), event);
     }

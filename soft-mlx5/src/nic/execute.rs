@@ -138,6 +138,11 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         qp.fail(core);
         return Err(Pause::Waiting);
     }
+    if core.trace.is_on() {
+        qp.sq.load(index, ctrl, &mut loaded.wqe);
+        loaded.index = None;
+        core.trace.send(qp.number, qp.attr.service, &loaded.wqe);
+    }
     let len = blocks(ctrl.ds());
     let fits = len > 0 && len <= ready;
     let rules = [

@@ -28,6 +28,7 @@ pub mod strict;
 mod table;
 mod timer;
 mod tm;
+pub mod trace;
 mod transmit;
 mod uar;
 mod wqe;
@@ -37,9 +38,9 @@ mod tests;
 
 use std::io;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 
 use self::core::Core;
-use self::cq::Cq;
 use self::faults::Schedule;
 use self::objects::{Event, QpState, Qpn, Result};
 use self::qp::{Qp, Turn, is_connected};
@@ -77,6 +78,12 @@ pub struct NicConfig {
     pub faults: Faults,
     /// Seed of everything random.
     pub seed: u64,
+    /// File that gets a line for each WQE, doorbell and CQE; it must exist.
+    pub trace: Option<PathBuf>,
+    /// Capture file that gets the packets which leave the port; it must exist.
+    pub pcap: Option<PathBuf>,
+    /// Time 0 of the device in trace and capture, in nanoseconds since 1970.
+    pub epoch: u64,
     /// Stop the program where an adapter would silently mangle something.
     pub strict: bool,
 }
@@ -201,6 +208,7 @@ impl Nic {
     /// Works for a bounded while at time `now_ns`; `false` when there was nothing to do.
     pub fn step(&mut self, now_ns: u64) -> bool {
         self.core.now = self.core.now.max(now_ns);
+        self.core.trace.now = self.core.now;
         self.core.progress = false;
         if let Some(up) = self.schedule.port_change(self.core.now) {
             self.set_link(up);
@@ -247,8 +255,8 @@ impl Nic {
         let core = &mut self.core;
         core.progress |= self.uar.take_arms(|cqs| {
             for cq in cqs {
-                let event = core.cqs.get_mut(*cq).and_then(Cq::arm);
-                core.events.extend(event);
+                let Some(cq) = core.cqs.get_mut(*cq) else { continue };
+                core.events.extend(cq.arm(&mut core.trace));
             }
         });
         let mut rings = std::mem::take(&mut self.rings);
@@ -264,6 +272,7 @@ impl Nic {
     /// A register was written with the first eight bytes of a control segment.
     fn ring(&mut self, ring: Ring) {
         let (page, users) = self.uar.users(ring.register);
+        self.core.trace.rang(page, &ring);
         let qpn = (ring.value >> 8) as u32 & 0xff_ffff;
         let bytes = ring.value.to_be_bytes();
         let named = self.qps.get_mut(qpn).filter(|qp| qp.attr.register.page == page);

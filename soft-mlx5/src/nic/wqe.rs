@@ -266,6 +266,14 @@ impl SendWqe {
         Ok(())
     }
 
+    /// The bytes of the data part at `at`, if they stand in the WQE itself.
+    pub fn inline_data(&self, at: usize) -> Option<&[u8]> {
+        match self.piece(at) {
+            Ok(Some((Piece::Inline(from, len), _))) => self.bytes.get(from..from + len),
+            _ => None,
+        }
+    }
+
     /// The data segments from `at` on, for the answer to a READ or atomic.
     pub fn segments(&self, at: usize) -> impl Iterator<Item = DataSegment> + '_ {
         let bytes = self.bytes[..self.len].get(at..).unwrap_or_default();

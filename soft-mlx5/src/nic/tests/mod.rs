@@ -1,6 +1,7 @@
 //! The device driven by a program that builds its queues itself: no libmlx5, no thread, virtual time.
 
 mod atomics;
+mod capture;
 mod datagrams;
 mod determinism;
 mod errors;

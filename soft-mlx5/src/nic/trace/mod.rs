@@ -1,0 +1,117 @@
+//! What a device sees and writes, decoded: a line for each WQE, doorbell and CQE.
+//!
+//! A line is `TIME lid=N KIND key=value ...`. KIND is `doorbell`, `wqe` or `cqe`; the keys are named
+//! after the fields of `mlx5dv.h`, so that `grep` finds the way of one QP or one slot.
+
+mod decode;
+
+use std::fmt::{self, Display};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use mlx5_wire::dbrec::Arm;
+
+use super::cq::Completion;
+use super::objects::{Cqn, Service, Srqn};
+use super::scatter::ScatterList;
+use super::uar::Ring;
+use super::wqe::SendWqe;
+
+/// Makes an empty trace; what was there is gone.
+pub fn create(path: &Path) -> io::Result<()> {
+    std::fs::write(path, "")
+}
+
+/// Where the lines go.
+#[derive(Debug, Default)]
+pub struct Trace {
+    file: Option<File>,
+    epoch: u64,
+    lid: u16,
+    /// Time of the device.
+    pub now: u64,
+}
+
+impl Trace {
+    /// Adds to a file that [`create`] made, if there is one. Time 0 of the device is `epoch`
+    /// nanoseconds after 1970.
+    pub fn open(path: Option<&Path>, epoch: u64, lid: u16) -> io::Result<Self> {
+        let open = |path| OpenOptions::new().append(true).open(path);
+        Ok(Self { file: path.map(open).transpose()?, epoch, lid, now: 0 })
+    }
+
+    /// Whether anybody reads the lines.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.file.is_some()
+    }
+
+    #[cold]
+    fn line(&mut self, what: fmt::Arguments) {
+        let Some(file) = &mut self.file else { return };
+        let time = self.epoch + self.now;
+        let (seconds, nanoseconds) = (time / 1_000_000_000, time % 1_000_000_000);
+        let line = format!("{seconds}.{nanoseconds:09} lid={} {what}\n", self.lid);
+        // One write, so that the lines of several devices do not mix; a full disk ends the trace, not
+        // the program.
+        let _ = file.write_all(line.as_bytes());
+    }
+
+    /// A register was written.
+    pub fn rang(&mut self, page: u32, ring: &Ring) {
+        if self.is_on() {
+            let ctrl = decode::Ring(ring.value);
+            self.line(format_args!("doorbell uar={page} {ctrl}"));
+        }
+    }
+
+    /// A CQ doorbell was rung, and the arm record read.
+    pub fn armed(&mut self, cqn: Cqn, arm: &Arm) {
+        if self.is_on() {
+            let Arm { sequence, solicited_only, consumer_index } = arm;
+            let wanted = if *solicited_only { "solicited" } else { "any" };
+            let cqn = cqn.0;
+            self.line(format_args!(
+                "doorbell cq={cqn:#x} arm={wanted} sn={sequence} ci={consumer_index}"
+            ));
+        }
+    }
+
+    /// A doorbell record of a receive queue has a new value.
+    pub fn handed_over(&mut self, owner: impl Display, counter: u16, more: u16) {
+        if self.is_on() {
+            self.line(format_args!("doorbell {owner} rcv_counter={counter} new={more}"));
+        }
+    }
+
+    /// A send WQE was started.
+    pub fn send(&mut self, qpn: u32, service: Service, wqe: &SendWqe) {
+        if self.is_on() {
+            let wqe = decode::Send(wqe, service);
+            self.line(format_args!("wqe qp={qpn:#x} sq {wqe}"));
+        }
+    }
+
+    /// A receive WQE was taken: from the queue pair's own queue, or from a shared one.
+    pub fn receive(&mut self, qpn: u32, srq: Option<Srqn>, counter: u16, list: &ScatterList) {
+        if self.is_on() {
+            let data = decode::Segments(list.segments());
+            match srq {
+                Some(srq) => {
+                    let srqn = srq.0;
+                    self.line(format_args!("wqe srq={srqn:#x} slot={counter} qp={qpn:#x} {data}"));
+                }
+                None => self.line(format_args!("wqe qp={qpn:#x} rq wqe_counter={counter} {data}")),
+            }
+        }
+    }
+
+    /// A CQE is written at `index` of a CQ.
+    pub fn completed(&mut self, cqn: Cqn, index: u32, completion: &Completion) {
+        if self.is_on() {
+            let cqe = decode::Cqe(&completion.cqe);
+            self.line(format_args!("cqe cq={:#x} index={index} {cqe}", cqn.0));
+        }
+    }
+}
