@@ -3,11 +3,12 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo setup test rxe fmt lint doc package
+.PHONY: help demo setup test bench rxe fmt lint doc package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
 	@echo 'make test     installs what is missing and runs the whole test-suite'
+	@echo 'make bench    counts instructions and takes times beside stock libmlx5'
 	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
@@ -24,6 +25,10 @@ demo:
 
 test: setup
 	@scripts/test.sh
+
+bench:
+	@scripts/setup.sh bench
+	@benches/run.sh
 
 rxe:
 	@scripts/setup.sh build

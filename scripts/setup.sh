@@ -2,6 +2,7 @@
 # Installs what is missing: Debian packages, and parts of the Rust toolchain.
 #
 #   scripts/setup.sh build    what building and running needs
+#   scripts/setup.sh bench    the above and what the benches need
 #   scripts/setup.sh test     the above and what the test-suite needs
 #
 # Says nothing and touches no network when all is there.
@@ -9,7 +10,8 @@ set -euo pipefail
 
 # rustc links through gcc. Recommended packages are not installed, so libc is named too.
 build=(gcc libc6-dev ca-certificates libibverbs-dev ibverbs-providers)
-tests=(valgrind ibverbs-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static tshark)
+benches=(valgrind)
+tests=(ibverbs-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static tshark)
 # Verbs programs that soft-mlx5 is judged by, see docs/programs.md.
 tests+=(rdma-core python3 python3-pyverbs perftest qperf ucx-utils libfabric-bin rdmacm-utils)
 
@@ -82,7 +84,8 @@ rust_parts() {
 cd "$(dirname "$0")/.."
 case ${1-} in
     build) debian_packages "${build[@]}" ;;
-    test) debian_packages "${build[@]}" "${tests[@]}" ;;
-    *) die "usage: setup.sh build|test" ;;
+    bench) debian_packages "${build[@]}" "${benches[@]}" ;;
+    test) debian_packages "${build[@]}" "${benches[@]}" "${tests[@]}" ;;
+    *) die "usage: setup.sh build|bench|test" ;;
 esac
 rust_parts "$1"

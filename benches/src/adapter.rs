@@ -8,6 +8,7 @@ use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::next::NextSegment;
 use mlx5_wire::opcode::CqeOpcode;
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::{Ordering, fence};
 
@@ -65,15 +66,17 @@ impl Adapter {
             random: 0x9e37_79b9_7f4a_7c15,
             wqes: Vec::new(),
         };
-        for qp in &objects.qps {
+        // SAFETY: the QPs are alive.
+        let mut waiting: BTreeSet<_> =
+            objects.qps.iter().map(|&qp| unsafe { (*qp).qp_num }).collect();
+        for _ in &objects.qps {
             let index = adapter.producer_index;
             // SAFETY: inside the CQ, and the device is at rest.
             let bytes = unsafe { adapter.cqe(index).cast::<[u8; Cqe64::SIZE]>().read() };
             let title = Cqe64::from_bytes(&bytes);
-            assert_eq!(title.opcode(), CqeOpcode::ResponderSend);
+            assert_eq!(title.opcode(), CqeOpcode::ResponderSend, "message {index}");
             assert_eq!(title.format(), CqeFormat::Plain);
-            // SAFETY: the QP is alive.
-            assert_eq!(title.qpn(), unsafe { (**qp).qp_num });
+            assert!(waiting.remove(&title.qpn()));
             let taken = adapter.take();
             assert_eq!(title.wqe_counter.get(), taken.wqe_counter);
             adapter.titles.push(title);

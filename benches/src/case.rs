@@ -1,6 +1,7 @@
 //! What is compared with what.
 
 use crate::adapter::Order;
+use crate::lines::Lines;
 use crate::operation::{Operation, What};
 use crate::subject::Name;
 use crate::world::{Kind, Locks, Shape};
@@ -124,11 +125,54 @@ impl Name {
             Self::Libmlx5(Locks::Default) => "ibv_poll_cq, default locks",
             Self::Libmlx5NextPoll(Locks::Off) => "ibv_next_poll, locks off",
             Self::Libmlx5NextPoll(Locks::Default) => "ibv_next_poll, default locks",
+            Self::Floor => "the floor",
             Self::Ring => "ring",
             Self::Lending => "lending batch",
             Self::Owned => "owned buffers",
         }
     }
+}
+
+/// Where lines are in a case that time is taken of.
+const EVERYWHERE: [Lines; 3] = [Lines::Warm, Lines::Flushed, Lines::OtherCore];
+
+/// What time is taken of.
+pub fn timed() -> Vec<(Case, Lines)> {
+    let mut cases = Vec::new();
+    let next_poll = Name::Libmlx5NextPoll(Locks::Off);
+    for kind in [Kind::Srq, Kind::Rq] {
+        let ring = |what| Case::new(kind, what, Name::Ring);
+        for lines in EVERYWHERE {
+            cases.extend([
+                (ring(What::Cycle), lines),
+                (ring(What::Cycle).batch(1), lines),
+                (ring(What::Poll), lines),
+                (ring(What::Poll).against(next_poll), lines),
+                (ring(What::Post), lines),
+                (ring(What::Cycle).against(Name::Floor), lines),
+                (Case::new(kind, What::Cycle, Name::Lending), lines),
+            ]);
+        }
+        cases.push((Case::new(kind, What::Cycle, Name::Owned), Lines::Warm));
+        cases.push((ring(What::Cycle).against(Name::Libmlx5(Locks::Default)), Lines::Warm));
+        for batch in [4, 16, 64] {
+            cases.push((ring(What::Cycle).batch(batch), Lines::Warm));
+        }
+        for sges in [2, 4] {
+            cases.push((ring(What::Post).sges(sges), Lines::Warm));
+        }
+    }
+    let srq = |what| Case::new(Kind::Srq, what, Name::Ring);
+    for lines in EVERYWHERE {
+        cases.push((srq(What::Post).random(), lines));
+    }
+    cases.push((srq(What::Cycle).random(), Lines::Warm));
+    for slots in [64, 4096, 32768] {
+        cases.push((srq(What::Cycle).slots(slots), Lines::Warm));
+        cases.push((srq(What::Post).slots(slots), Lines::Warm));
+    }
+    cases.push((srq(What::Cycle).qps(1000), Lines::Warm));
+    cases
 }
 
 /// What instructions are counted of.

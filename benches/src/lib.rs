@@ -13,6 +13,8 @@
 
 pub mod adapter;
 pub mod case;
+pub mod chart;
+pub mod lines;
 pub mod operation;
 pub mod report;
 pub mod subject;

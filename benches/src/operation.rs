@@ -1,6 +1,7 @@
 //! Operations, and how they are repeated.
 
 use crate::adapter::{Adapter, Order};
+use crate::lines::{Lines, Shared};
 use crate::subject::{self, Name, Subject};
 use crate::sum::Sum;
 use crate::world::{Objects, Shape, World};
@@ -34,6 +35,7 @@ pub struct Rig {
     operation: Operation,
     adapter: Adapter,
     subject: Box<dyn Subject>,
+    shared: Shared,
     _objects: Objects,
 }
 
@@ -47,7 +49,8 @@ impl Rig {
         let greetings = objects.qps.len() as u32;
         // In batches of another size, so that laps do not begin where batches do.
         subject.cycle(greetings, 3);
-        Self { operation, adapter, subject, _objects: objects }
+        let shared = Shared::of(&objects);
+        Self { operation, adapter, subject, shared, _objects: objects }
     }
 
     /// Messages, or receives, of one round.
@@ -60,19 +63,29 @@ impl Rig {
         }
     }
 
-    /// Does the operation [`count`](Self::count) times, in `measured`.
+    /// Does the operation [`count`](Self::count) times, in `measured`, with the lines of CQEs and WQEs where
+    /// `lines` says.
     ///
     /// # Panics
     /// When the subject was not told what the adapter wrote.
-    pub fn round(&mut self, measured: impl FnOnce(&mut dyn FnMut())) {
+    pub fn round(&mut self, lines: Lines, measured: impl FnOnce(&mut dyn FnMut())) {
         let Operation { what, order, batch, .. } = self.operation;
         let count = self.count();
-        let written = self.adapter.complete(count, order);
+        let written = lines.complete(&mut self.adapter, count, order);
+        let flush = || {
+            if lines == Lines::Flushed {
+                self.shared.flush();
+            }
+        };
         let subject = &mut self.subject;
         let mut told = Sum::default();
         match what {
-            What::Cycle => measured(&mut || told = subject.cycle(count, batch)),
+            What::Cycle => {
+                flush();
+                measured(&mut || told = subject.cycle(count, batch));
+            }
             What::Poll => {
+                flush();
                 measured(&mut || told = subject.poll(count, batch));
                 subject.prepare(batch);
                 subject.post(batch);
@@ -80,6 +93,7 @@ impl Rig {
             What::Post => {
                 told = subject.poll(count, batch);
                 subject.prepare(batch);
+                flush();
                 measured(&mut || subject.post(batch));
             }
         }

@@ -18,6 +18,8 @@ pub struct Row {
     pub reference: f64,
     /// What it was compared with.
     pub reference_name: String,
+    /// Half of the distance between the quartiles of each, where it was measured more than once.
+    pub spread: Option<[f64; 2]>,
 }
 
 impl Row {
@@ -30,16 +32,21 @@ impl Row {
 /// Prints rows as a table.
 pub fn print(rows: &[Row]) {
     println!(
-        "{:<44} {:>22} {:>9} {:>9} {:>6}  compared with",
+        "{:<50} {:>20} {:>14} {:>14} {:>6}  compared with",
         "operation", "unit", "doorbell", "libmlx5", "ratio"
     );
     for row in rows {
+        let [doorbell, reference] = [0, 1].map(|i| {
+            let figure = [row.doorbell, row.reference][i];
+            match row.spread {
+                Some(spread) => format!("{figure:.2} ±{:.2}", spread[i]),
+                None => format!("{figure:.2}"),
+            }
+        });
         println!(
-            "{:<44} {:>22} {:>9.2} {:>9.2} {:>6.3}  {}",
+            "{:<50} {:>20} {doorbell:>14} {reference:>14} {:>6.3}  {}",
             row.op,
             row.unit,
-            row.doorbell,
-            row.reference,
             row.ratio(),
             row.reference_name
         );

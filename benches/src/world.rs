@@ -1,9 +1,12 @@
 //! A device, and verbs objects on it.
 
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
+use std::time::Duration;
 
 use doorbell::ProtectionDomain;
 use mlx5_ring::{cq, rq, srq};
+use mlx5_wire::cqe::FRESH_OP_OWN;
 use rdma_core_sys::*;
 use soft_mlx5::Device;
 
@@ -16,8 +19,9 @@ const GREETING: u32 = 64;
 pub struct World {
     /// The device.
     pub device: Device,
-    /// The domain, for objects with locks.
-    pub pd: ProtectionDomain,
+    /// The domain, for objects with locks. Never given back, because what is made on it stays until the
+    /// process ends.
+    pub pd: ManuallyDrop<ProtectionDomain>,
     /// The same domain of a single thread, for objects without.
     pub parent_domain: *mut ibv_pd,
     /// The functions of libmlx5.
@@ -116,7 +120,7 @@ impl World {
     pub fn new() -> Self {
         let device = Device::builder().stepped().build().expect("a device");
         let pd = doorbell::open(device.name()).and_then(|context| context.alloc_pd());
-        let pd = pd.expect("a domain");
+        let pd = ManuallyDrop::new(pd.expect("a domain"));
         let context = pd.context().as_raw();
         // SAFETY: an open context, a live domain, initialised structures.
         let parent_domain = unsafe {
@@ -281,7 +285,7 @@ impl World {
     /// Has the device deliver one message to each QP.
     pub fn greet(&self, objects: &Objects) {
         let Memory { start, lkey } = objects.memory;
-        for &qp in &objects.qps {
+        for (index, &qp) in objects.qps.iter().enumerate() {
             let mut sge = ibv_sge { addr: start, length: GREETING, lkey };
             let mut wr = ibv_send_wr {
                 sg_list: &mut sge,
@@ -292,9 +296,24 @@ impl World {
             // SAFETY: a live QP, and memory that stays.
             let errno = unsafe { ibv_post_send(qp, &mut wr, &mut ptr::null_mut()) };
             assert_eq!(errno, 0);
-            self.device.settle();
+            // A device with many registers does not look at all of them in one go.
+            for _ in 0..1000 {
+                self.device.settle();
+                if arrived(objects, index) {
+                    break;
+                }
+                self.device.advance(Duration::from_micros(100));
+            }
         }
     }
+}
+
+/// Whether the device has written CQE `index` of the first lap.
+fn arrived(objects: &Objects, index: usize) -> bool {
+    let cq::Layout { buf, cqe_size, .. } = objects.cq_layout;
+    // SAFETY: the last byte of a CQE.
+    let op_own = unsafe { buf.add((index + 1) * cqe_size as usize - 1).read_volatile() };
+    op_own != FRESH_OP_OWN
 }
 
 impl Default for World {

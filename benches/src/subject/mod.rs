@@ -3,6 +3,7 @@
 //! Each subject does what a program would that cares: nothing is made per message that can be prepared once,
 //! and work requests, where there are any, lie ready in memory for every buffer.
 
+mod floor;
 mod libmlx5;
 mod ring;
 mod safe;
@@ -19,6 +20,8 @@ pub enum Name {
     Lending,
     /// The same, with each buffer moved out and posted again.
     Owned,
+    /// A loop that touches each line that must be touched, and checks nothing.
+    Floor,
     /// Stock libmlx5 through `ibv_poll_cq` and `ibv_post_recv` or `ibv_post_srq_recv`.
     Libmlx5(Locks),
     /// The same with `ibv_start_poll` and `ibv_next_poll`.
@@ -49,13 +52,14 @@ pub trait Subject {
 pub fn make(world: &World, shape: Shape, name: Name, spare: bool) -> (Objects, Box<dyn Subject>) {
     let locks = match name {
         Name::Libmlx5(locks) | Name::Libmlx5NextPoll(locks) => locks,
-        Name::Ring | Name::Lending | Name::Owned => Locks::Default,
+        Name::Ring | Name::Lending | Name::Owned | Name::Floor => Locks::Default,
     };
     let objects = world.objects(shape, locks);
     let subject = match name {
         Name::Ring => ring::make(&objects, spare),
         Name::Lending => safe::make(world, &objects, false),
         Name::Owned => safe::make(world, &objects, true),
+        Name::Floor => floor::make(&objects),
         Name::Libmlx5(_) => libmlx5::make(&objects, false),
         Name::Libmlx5NextPoll(_) => libmlx5::make(&objects, true),
     };

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use doorbell_benches::case::{self, Case};
+use doorbell_benches::lines::Lines;
 use doorbell_benches::operation::{Operation, Rig};
 use doorbell_benches::report::{self, Row};
 use doorbell_benches::subject::Name;
@@ -57,9 +58,9 @@ pub(crate) fn run_counted() {
     for (operation, name) in runs() {
         let mut rig = Rig::new(&world, operation, name);
         for _ in 0..2 {
-            rig.round(|round| round());
+            rig.round(Lines::Warm, |round| round());
         }
-        rig.round(|round| counted(round));
+        rig.round(Lines::Warm, |round| counted(round));
         println!("{}", rig.count());
     }
 }
@@ -82,6 +83,7 @@ pub(crate) fn run(out: &Path, baseline: Option<&Path>, save: bool) -> Result<Vec
             doorbell,
             reference,
             reference_name: case.reference.reference().into(),
+            spread: None,
         };
         rows.push(row("instructions/message", doorbell.instructions, reference.instructions));
         rows.push(row("loads/message", doorbell.loads, reference.loads));

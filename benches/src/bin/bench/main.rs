@@ -1,12 +1,16 @@
 //! Measures doorbell beside stock libmlx5: see `docs/performance.md`.
 
 mod counts;
+mod times;
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use doorbell_benches::chart;
+use doorbell_benches::report::{self, Row};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -31,6 +35,12 @@ enum Command {
         #[arg(long, requires = "baseline")]
         save: bool,
     },
+    /// Counts, takes times, and writes `bench.json` and charts.
+    All {
+        /// Where `bench.json` goes, and charts below it.
+        #[arg(long, default_value = "target")]
+        out: PathBuf,
+    },
     /// What `counts` runs under callgrind.
     #[command(hide = true)]
     Counted,
@@ -51,9 +61,58 @@ fn run(command: Command) -> Result<()> {
         Command::Counts { out, baseline, save } => {
             counts::run(&out, baseline.as_deref(), save).map(drop)
         }
+        Command::All { out } => all(&out),
         Command::Counted => {
             counts::run_counted();
             Ok(())
         }
     }
+}
+
+fn all(out: &Path) -> Result<()> {
+    let directory = out.join("bench");
+    println!("machine: {}", machine());
+    let mut rows = counts::run(&directory, None, false)?;
+    println!();
+    rows.extend(times::run());
+    let json = out.join("bench.json");
+    report::write_json(&rows, &json)?;
+    for (name, title, wanted) in CHARTS {
+        let rows: Vec<_> = rows.iter().filter(|row| wanted(row)).collect();
+        fs::write(directory.join(name).with_extension("svg"), chart::bars(title, &rows))?;
+    }
+    println!("\nbench: {} and charts in {}", json.display(), directory.display());
+    println!("bench: not measured: an adapter, for this ran on memory that no adapter touched");
+    Ok(())
+}
+
+/// Name, title, and what it shows.
+type Chart = (&'static str, &'static str, fn(&Row) -> bool);
+
+const CHARTS: [Chart; 4] = [
+    ("instructions", "Instructions per message", |row| row.unit.starts_with("instructions")),
+    ("warm", "Time per message, lines warm", |row| timed(row) && row.op.ends_with(", warm")),
+    ("flushed", "Time per message, lines flushed", |row| row.op.ends_with(", flushed")),
+    ("other-core", "Time per message, lines written by the other core", |row| {
+        row.op.ends_with(", other core")
+    }),
+];
+
+fn timed(row: &Row) -> bool {
+    row.unit.starts_with("ns")
+}
+
+/// Processor, kernel and version of libmlx5.
+fn machine() -> String {
+    let line = |path: &str, key: &str| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with(key)).unwrap_or_default();
+        line.rsplit(": ").next().unwrap_or_default().to_owned()
+    };
+    let processors = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let hypervisor = line("/proc/cpuinfo", "flags").contains(" hypervisor");
+    let kind = if hypervisor { "virtual machine" } else { "bare metal" };
+    let model = line("/proc/cpuinfo", "model name");
+    format!("{model}, {processors} processors, {kind}, Linux {}", kernel.trim())
 }

@@ -1,0 +1,118 @@
+//! Where the cache lines are that software shares with the device.
+
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::thread;
+
+use crate::adapter::{Adapter, Order};
+use crate::sum::Sum;
+use crate::world::{Objects, Queue};
+
+/// Where the lines are that the device has written or read, when software gets to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lines {
+    /// In the cache of this core.
+    Warm,
+    /// In memory only: CQEs and WQEs are flushed.
+    Flushed,
+    /// In the cache of another core, which wrote the CQEs.
+    OtherCore,
+}
+
+impl Lines {
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Flushed => "flushed",
+            Self::OtherCore => "other core",
+        }
+    }
+
+    /// Completes `count` receives, so that the lines are there.
+    pub fn complete(self, adapter: &mut Adapter, count: u32, order: Order) -> Sum {
+        if self != Self::OtherCore {
+            return adapter.complete(count, order);
+        }
+        thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                pin(1);
+                adapter.complete(count, order)
+            });
+            other.join().expect("the adapter")
+        })
+    }
+}
+
+/// Memory that software shares with the device.
+pub struct Shared([(NonNull<u8>, usize); 2]);
+
+impl Shared {
+    /// The CQ and the queue.
+    pub fn of(objects: &Objects) -> Self {
+        let cq = &objects.cq_layout;
+        let queue = match &objects.queue {
+            Queue::Srq(srq) => (srq.buf, srq.slots() as usize * srq.stride as usize),
+            Queue::Rq(rq) => (rq.buf, rq.wqe_cnt as usize * rq.stride as usize),
+        };
+        Self([(cq.buf, cq.cqe_cnt as usize * cq.cqe_size as usize), queue])
+    }
+
+    /// Writes all lines back to memory and drops them from the caches of all cores.
+    pub fn flush(&self) {
+        for (start, len) in self.0 {
+            for offset in (0..len).step_by(64) {
+                // SAFETY: mapped for as long as the objects live; no value changes.
+                unsafe { flush_line(start.add(offset)) }
+            }
+        }
+        // SAFETY: every x86-64 has SSE2.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::x86_64::_mm_mfence();
+        }
+    }
+}
+
+/// # Safety
+/// The line is mapped.
+#[cfg(target_arch = "x86_64")]
+unsafe fn flush_line(line: NonNull<u8>) {
+    // SAFETY: the caller's contract.
+    unsafe { std::arch::x86_64::_mm_clflush(line.as_ptr()) }
+}
+
+/// # Safety
+/// The line is mapped.
+#[cfg(target_arch = "aarch64")]
+unsafe fn flush_line(line: NonNull<u8>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        std::arch::asm!("dc civac, {0}", in(reg) line.as_ptr(), options(nostack, preserves_flags));
+        std::arch::asm!("dsb ish", options(nostack, preserves_flags));
+    }
+}
+
+/// Keeps this thread on the `nth` processor of those that the process could run on at first; `false` when
+/// there are not as many.
+pub fn pin(nth: usize) -> bool {
+    static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+    let Some(&cpu) = ALLOWED.get_or_init(allowed).get(nth) else {
+        return false;
+    };
+    // SAFETY: a plain structure of the right size.
+    unsafe {
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut one);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &one) == 0
+    }
+}
+
+fn allowed() -> Vec<usize> {
+    // SAFETY: a plain structure of the right size.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut allowed);
+        (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &allowed)).collect()
+    }
+}
