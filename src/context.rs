@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
@@ -142,6 +143,25 @@ impl Context {
             (Err(reason), Path::Direct) => Err(self.not_direct(reason)),
             (Err(_), _) => Ok(None),
         }
+    }
+
+    /// Whether the device compresses CQEs in this format.
+    pub(crate) fn compresses(&self, mlx5dv: &Mlx5dv, format: MiniCqeFormat) -> Result<bool> {
+        // SAFETY: a structure of integers and a pointer.
+        let mut caps: sys::mlx5dv_context = unsafe { std::mem::zeroed() };
+        caps.comp_mask = sys::MLX5DV_CONTEXT_MASK_CQE_COMPRESION.into();
+        // SAFETY: an open context of an mlx5 device and a writable structure.
+        let errno = unsafe { (mlx5dv.query_device)(self.0.context, &mut caps) };
+        if errno != 0 {
+            return Err(Error::returned("mlx5dv_query_device", self.name(), errno));
+        }
+        let sys::mlx5dv_cqe_comp_caps { max_num, supported_format } = caps.cqe_comp_caps;
+        Ok(max_num > 0 && supported_format & format as u32 != 0)
+    }
+
+    /// libmlx5's functions, if it is an mlx5 device.
+    pub(crate) fn mlx5dv(&self) -> Option<&'static Mlx5dv> {
+        self.0.direct.as_ref().ok().copied()
     }
 
     pub(crate) fn not_direct(&self, reason: NotDirect) -> Error {

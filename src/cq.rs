@@ -2,7 +2,10 @@
 
 use std::ptr;
 
+use mlx5_wire::cqe::Cqe64;
+use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
+use sys::Mlx5dv;
 
 use crate::channel::CompletionChannel;
 use crate::context::Context;
@@ -10,14 +13,34 @@ use crate::error::{Error, Result};
 use crate::owner::warn_leak;
 
 /// A completion queue of libibverbs. What polls it is elsewhere: the ring on the direct path,
-/// `ibv_poll_cq` on the verbs path.
+/// `ibv_poll_cq` and its extended form on the verbs path.
 pub(crate) struct Cq {
     cq: *mut sys::ibv_cq,
     context: Context,
     // Dropped after the CQ is destroyed.
     channel: Option<CompletionChannel>,
+    form: Form,
     destroys: bool,
 }
+
+/// What a CQ was created with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Plain,
+    /// With the time of each completion.
+    Timestamps,
+    /// With mini CQEs.
+    Compressed(MiniCqeFormat),
+}
+
+/// Fields that `ibv_wc` has, too (`IBV_WC_STANDARD_FLAGS`).
+const STANDARD_FLAGS: u32 = sys::IBV_WC_EX_WITH_BYTE_LEN
+    | sys::IBV_WC_EX_WITH_IMM
+    | sys::IBV_WC_EX_WITH_QP_NUM
+    | sys::IBV_WC_EX_WITH_SRC_QP
+    | sys::IBV_WC_EX_WITH_SLID
+    | sys::IBV_WC_EX_WITH_SL
+    | sys::IBV_WC_EX_WITH_DLID_PATH_BITS;
 
 // SAFETY: the handle is shared for creating and destroying queues only; one owner polls.
 unsafe impl Send for Cq {}
@@ -31,22 +54,75 @@ impl Cq {
         entries: u32,
         channel: Option<CompletionChannel>,
     ) -> Result<Self> {
-        let max = context.attr().max_cqe;
-        Error::check_range("cq_capacity", entries.into(), 1, max.max(0) as u64)?;
+        check(context, entries)?;
+        let raw = raw(&channel);
         // SAFETY: an open context, a channel of it or none; no user pointer.
         let cq = unsafe {
-            sys::ibv_create_cq(
-                context.as_raw(),
-                entries as i32,
-                ptr::null_mut(),
-                channel.as_ref().map_or(ptr::null_mut(), CompletionChannel::as_raw),
-                0,
-            )
+            sys::ibv_create_cq(context.as_raw(), entries as i32, ptr::null_mut(), raw, 0)
         };
         if cq.is_null() {
             return Err(Error::last_os("ibv_create_cq", context.name()));
         }
-        Ok(Self { cq, context: context.clone(), channel, destroys: true })
+        Ok(Self { cq, context: context.clone(), channel, form: Form::Plain, destroys: true })
+    }
+
+    /// The same, with the time of each completion; without where the device has no clock.
+    pub(crate) fn create_with_timestamps(
+        context: &Context,
+        entries: u32,
+        channel: Option<CompletionChannel>,
+    ) -> Result<Self> {
+        check(context, entries)?;
+        let mut init = sys::ibv_cq_init_attr_ex {
+            cqe: entries,
+            channel: raw(&channel),
+            wc_flags: u64::from(STANDARD_FLAGS | sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP),
+            ..Default::default()
+        };
+        // SAFETY: an open context, a channel of it or none, an initialised structure.
+        let cq = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut init) };
+        if cq.is_null() {
+            let error = Error::last_os("ibv_create_cq_ex", context.name());
+            return if error.is_os(libc::EOPNOTSUPP) {
+                Self::create(context, entries, channel)
+            } else {
+                Err(error)
+            };
+        }
+        let cq = sys::ibv_cq_ex_to_cq(cq);
+        Ok(Self { cq, context: context.clone(), channel, form: Form::Timestamps, destroys: true })
+    }
+
+    /// The same, of an mlx5 device, with mini CQEs (basic layout).
+    pub(crate) fn create_compressed(
+        context: &Context,
+        entries: u32,
+        channel: Option<CompletionChannel>,
+        format: MiniCqeFormat,
+        mlx5dv: &Mlx5dv,
+    ) -> Result<Self> {
+        check(context, entries)?;
+        let mut init = sys::ibv_cq_init_attr_ex {
+            cqe: entries,
+            channel: raw(&channel),
+            wc_flags: STANDARD_FLAGS.into(),
+            ..Default::default()
+        };
+        let mask =
+            sys::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE | sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
+        let mut mlx5 = sys::mlx5dv_cq_init_attr {
+            comp_mask: mask.into(),
+            cqe_comp_res_format: format as u8,
+            flags: 0,
+            cqe_size: Cqe64::SIZE as u16,
+        };
+        // SAFETY: an open context of an mlx5 device, a channel of it or none, initialised structures.
+        let cq = unsafe { (mlx5dv.create_cq)(context.as_raw(), &mut init, &mut mlx5) };
+        if cq.is_null() {
+            return Err(Error::last_os("mlx5dv_create_cq", context.name()));
+        }
+        let (cq, form) = (sys::ibv_cq_ex_to_cq(cq), Form::Compressed(format));
+        Ok(Self { cq, context: context.clone(), channel, form, destroys: true })
     }
 
     /// A CQ that the caller made and will destroy.
@@ -56,11 +132,20 @@ impl Cq {
     pub(crate) unsafe fn from_raw(context: &Context, cq: *mut sys::ibv_cq) -> Self {
         // SAFETY: forwarded.
         let channel = unsafe { CompletionChannel::of_cq(context, cq) };
-        Self { cq, context: context.clone(), channel, destroys: false }
+        Self { cq, context: context.clone(), channel, form: Form::Plain, destroys: false }
     }
 
     pub(crate) const fn as_raw(&self) -> *mut sys::ibv_cq {
         self.cq
+    }
+
+    /// The extended CQ, if it was created as one with timestamps.
+    pub(crate) fn with_timestamps(&self) -> Option<*mut sys::ibv_cq_ex> {
+        (self.form == Form::Timestamps).then_some(self.cq.cast())
+    }
+
+    pub(crate) const fn form(&self) -> Form {
+        self.form
     }
 
     pub(crate) const fn context(&self) -> &Context {
@@ -76,6 +161,14 @@ impl Cq {
         // SAFETY: the CQ is alive.
         unsafe { (*self.cq).cqe }.max(0) as u32
     }
+}
+
+fn check(context: &Context, entries: u32) -> Result<()> {
+    Error::check_range("cq_capacity", entries.into(), 1, context.attr().max_cqe.max(0) as u64)
+}
+
+fn raw(channel: &Option<CompletionChannel>) -> *mut sys::ibv_comp_channel {
+    channel.as_ref().map_or(ptr::null_mut(), CompletionChannel::as_raw)
 }
 
 impl Drop for Cq {

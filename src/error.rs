@@ -132,6 +132,11 @@ impl Error {
         Self::Verbs { operation, device: device.to_owned(), source }
     }
 
+    /// Whether a call failed with this `errno`.
+    pub(crate) fn is_os(&self, errno: i32) -> bool {
+        matches!(self, Self::Verbs { source, .. } if source.raw_os_error() == Some(errno))
+    }
+
     /// `Ok` when `value` is in the range, else what is wrong with it.
     pub(crate) fn check_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<()> {
         if (min..=max).contains(&value) {
@@ -151,7 +156,8 @@ fn hint(operation: &str, source: &io::Error) -> &'static str {
             ": registered memory counts against RLIMIT_MEMLOCK, see `ulimit -l`"
         }
         (
-            "ibv_create_cq" | "ibv_create_srq" | "ibv_create_qp" | "mlx5dv_create_qp",
+            "ibv_create_cq" | "ibv_create_cq_ex" | "mlx5dv_create_cq" | "ibv_create_srq"
+            | "ibv_create_qp" | "mlx5dv_create_qp",
             Some(libc::ENOMEM),
         ) => ": smaller, or raise RLIMIT_MEMLOCK (`ulimit -l`): queues are locked memory too",
         ("ibv_modify_qp", Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ETIMEDOUT)) => {

@@ -33,6 +33,7 @@
 //! ```
 
 mod channel;
+mod clock;
 mod connect;
 mod context;
 mod cq;
@@ -45,8 +46,10 @@ mod pd;
 mod qp;
 mod receiver;
 mod status;
+mod wc_flags;
 
 pub use channel::CompletionChannel;
+pub use clock::Clock;
 pub use context::Context;
 pub use device::{Device, devices, open};
 pub use error::{Error, Result};
@@ -55,10 +58,11 @@ pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;
 pub use qp::*;
 pub use receiver::{
-    Batch, Cause, DirectQueues, Failure, Message, PostError, PostFailure, QueueId, Receiver,
-    ReceiverConfig, Resident, RqId, ScatterError, SrqConfig, SrqId,
+    Batch, Cause, Compression, DirectQueues, Failure, Message, PostError, PostFailure, QueueId,
+    Receiver, ReceiverConfig, Resident, RqId, ScatterError, Source, SrqConfig, SrqId,
 };
 pub use status::WcStatus;
+pub use wc_flags::WcFlags;
 
 /// The example in the README compiles.
 #[cfg(doctest)]

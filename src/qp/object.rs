@@ -152,6 +152,12 @@ impl Qp {
         unsafe { (*self.qp).qp_num }
     }
 
+    /// Its transport.
+    pub(crate) fn qp_type(&self) -> sys::ibv_qp_type {
+        // SAFETY: the queue pair is alive, and its type never changes.
+        unsafe { (*self.qp).qp_type }
+    }
+
     /// Sizes as the driver made them.
     pub(crate) const fn cap(&self) -> &sys::ibv_qp_cap {
         &self.cap

@@ -1,24 +1,22 @@
 //! Receiving: a batch of completions whose messages are lent in place.
 
-use std::fmt;
-use std::ops::Deref;
-use std::slice;
-
 use mlx5_ring::receive::{Queue, Receiving};
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::srq::SharedReceiveQueue;
-use mlx5_ring::{completion, cq, receive};
+use mlx5_ring::{cq, receive};
+use mlx5_wire::cqe::CqeFormat;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
+use sys::ibv_wc;
 
 use super::direct::Ring;
+use super::facts::Facts;
+use super::failure::{Cause, Failure};
+use super::message::Message;
 use super::resident::{Books, Owner, Resident};
 use super::routes::Routes;
-use super::status::wc_status;
-use super::verbs::Verbs;
+use super::verbs::{Verbs, Wc};
 use super::{Engine, Receiver};
-use crate::memory::RecvBuffer;
-use crate::status::WcStatus;
 
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
@@ -70,11 +68,11 @@ impl Receiver {
 
 /// Completions that have arrived. Ends when it is dropped.
 pub struct Batch<'a> {
-    kind: Kind<'a>,
-    books: &'a mut Books,
+    pub(super) kind: Kind<'a>,
+    pub(super) books: &'a mut Books,
 }
 
-enum Kind<'a> {
+pub(super) enum Kind<'a> {
     /// One SRQ on the CQ: no routing.
     Srq(Single<'a, SharedReceiveQueue<Resident>>),
     /// One receive queue on the CQ: no routing.
@@ -86,36 +84,11 @@ enum Kind<'a> {
 /// What the device reported next.
 enum Found {
     Message(Resident, u32),
-    Failed(Resident, Facts, WcStatus, u32),
-    Stray(Facts),
-}
-
-/// What a completion says beside the message.
-#[derive(Clone, Copy)]
-struct Facts {
-    qp_num: u32,
-    imm: Option<u32>,
-    /// Bytes that the peer wrote elsewhere, for the notice of an RDMA WRITE.
-    written: Option<u32>,
-}
-
-impl Facts {
-    const NONE: Self = Self { qp_num: 0, imm: None, written: None };
-
-    fn of_cqe(cqe: &completion::Cqe<'_>) -> Self {
-        let opcode = cqe.opcode();
-        let write = opcode == CqeOpcode::ResponderWriteImm;
-        let imm = (write || opcode == CqeOpcode::ResponderSendImm).then(|| cqe.imm_inval_pkey());
-        Self { qp_num: cqe.qpn(), imm, written: write.then(|| cqe.byte_count()) }
-    }
-
-    fn of_wc(wc: &sys::ibv_wc) -> Self {
-        let imm = (wc.wc_flags & sys::IBV_WC_WITH_IMM != 0)
-            // SAFETY: the flag says which member of the union was written.
-            .then(|| u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }));
-        let write = wc.opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
-        Self { qp_num: wc.qp_num, imm, written: write.then_some(wc.byte_len) }
-    }
+    Failed(Resident),
+    /// Cannot be true.
+    Stray(u32),
+    /// Not of a receive.
+    Other(u32),
 }
 
 impl<'a> Batch<'a> {
@@ -145,39 +118,46 @@ impl<'a> Batch<'a> {
         let mut buffers = Vec::new();
         let (qp_num, cause, vendor_err) = match found {
             Found::Message(resident, _) => {
-                let facts = self.facts();
+                let qp_num = self.facts().map_or(0, |facts| facts.qp_num());
                 self.kind.take();
-                (facts.qp_num, Cause::Foreign(resident.wr_id()), 0)
+                (qp_num, Cause::Foreign(resident.wr_id()), 0)
             }
-            Found::Failed(resident, facts, status, vendor_err) => {
+            Found::Failed(resident) => {
+                let (qp_num, cause, vendor_err) =
+                    self.facts().map_or((0, Cause::Stray, 0), |facts| facts.failure());
+                let faulted = cause == Cause::PageFault;
+                if !faulted {
+                    self.books.qps.mark_failed(qp_num);
+                }
                 // An SRQ lives on when a QP fails; a QP that failed takes no more receives.
-                // Memory that is not ours may be what failed it: posted again it would fail the next one too.
+                // Memory that is not ours may be what failed it: posted again it would fail the next one
+                // too, and so would memory that the device did not find.
                 let foreign = resident.owner() == Owner::Foreign;
-                if foreign || !self.kind.is_shared(facts.qp_num) {
+                if faulted || foreign || !self.kind.is_shared(qp_num) {
                     self.kind.take();
                     self.books.leave(resident, 0, |buffer| buffers.push(buffer));
                 }
-                (facts.qp_num, Cause::Status(status), vendor_err)
+                (qp_num, cause, vendor_err)
             }
-            Found::Stray(facts) => (facts.qp_num, Cause::Stray, 0),
+            Found::Stray(qp_num) => (qp_num, Cause::Stray, 0),
+            Found::Other(qp_num) => (qp_num, Cause::NotAReceive, 0),
         };
         Failure { qp_num, cause, vendor_err, buffers }
     }
 
-    fn facts(&self) -> Facts {
+    pub(super) fn facts(&self) -> Option<Facts<'_>> {
         match &self.kind {
             Kind::Srq(single) => single.facts(),
             Kind::Rq(single) => single.facts(),
-            Kind::Many(many) => many.pending.as_ref().map(|pending| pending.facts),
-            Kind::Verbs(through) => through.pending.as_ref().map(|pending| pending.facts),
+            Kind::Many(many) => many.facts(),
+            Kind::Verbs(through) => through.facts(),
         }
-        .unwrap_or(Facts::NONE)
     }
 }
 
 impl Kind<'_> {
     /// Keeps the slot of the current completion from being recycled.
-    fn take(&mut self) {
+    pub(super) fn take(&mut self) {
         match self {
             Self::Srq(single) => single.take(),
             Self::Rq(single) => single.take(),
@@ -200,7 +180,7 @@ impl Kind<'_> {
 }
 
 /// The only queue of a CQ.
-struct Single<'a, Q: Queue<Data = Resident>> {
+pub(super) struct Single<'a, Q: Queue<Data = Resident>> {
     receiving: Receiving<'a, Q>,
     pending: Option<receive::Message<Resident>>,
 }
@@ -224,30 +204,30 @@ impl<'a, Q: Queue<Data = Resident>> Single<'a, Q> {
 
     #[inline]
     fn find(&mut self) -> Option<Found> {
-        loop {
-            match self.receiving.next()? {
-                receive::Completion::Message(message) => {
-                    // SAFETY: the position is of this batch.
-                    let cqe = unsafe { self.receiving.cqe(message.position()) };
-                    let written = cqe.op_own() >> 4 == CqeOpcode::ResponderWriteImm.bits();
-                    let len = if written { 0 } else { message.byte_count };
-                    let found = Found::Message(message.data, len);
-                    self.pending = Some(message);
-                    return Some(found);
-                }
-                receive::Completion::Failed(message) => {
-                    // SAFETY: the position is of this batch.
-                    let cqe = unsafe { self.receiving.cqe(message.position()) };
-                    let found = failed(&cqe, message.data);
-                    self.pending = Some(message);
-                    return Some(found);
-                }
-                receive::Completion::Stray(position) => {
-                    // SAFETY: the position is of this batch.
-                    let cqe = unsafe { self.receiving.cqe(position) };
-                    return Some(Found::Stray(Facts::of_cqe(&cqe)));
-                }
-                receive::Completion::Other(_) => {}
+        match self.receiving.next()? {
+            receive::Completion::Message(message) => {
+                // SAFETY: the position is of this batch.
+                let cqe = unsafe { self.receiving.cqe(message.position()) };
+                let written = cqe.op_own() >> 4 == CqeOpcode::ResponderWriteImm.bits();
+                let len = if written { 0 } else { message.byte_count };
+                let found = Found::Message(message.data, len);
+                self.pending = Some(message);
+                Some(found)
+            }
+            receive::Completion::Failed(message) => {
+                let found = Found::Failed(message.data);
+                self.pending = Some(message);
+                Some(found)
+            }
+            receive::Completion::Stray(position) => {
+                // SAFETY: the position is of this batch.
+                let cqe = unsafe { self.receiving.cqe(position) };
+                Some(Found::Stray(cqe.qpn()))
+            }
+            receive::Completion::Other(position) => {
+                // SAFETY: the position is of this batch.
+                let cqe = unsafe { self.receiving.cqe(position) };
+                Some(Found::Other(cqe.qpn()))
             }
         }
     }
@@ -269,10 +249,9 @@ impl<'a, Q: Queue<Data = Resident>> Single<'a, Q> {
         }
     }
 
-    fn facts(&self) -> Option<Facts> {
+    fn facts(&self) -> Option<Facts<'_>> {
         // SAFETY: the position is of this batch.
-        let cqe = unsafe { self.receiving.cqe(self.pending.as_ref()?.position()) };
-        Some(Facts::of_cqe(&cqe))
+        Some(Facts::Cqe(unsafe { self.receiving.cqe(self.pending.as_ref()?.position()) }))
     }
 }
 
@@ -283,20 +262,8 @@ impl<Q: Queue<Data = Resident>> Drop for Single<'_, Q> {
     }
 }
 
-fn failed(cqe: &completion::Cqe<'_>, resident: Resident) -> Found {
-    let status = WcStatus::from_raw(wc_status(cqe.syndrome()));
-    Found::Failed(resident, Facts::of_cqe(cqe), status, cqe.vendor_err_synd().into())
-}
-
-/// A completed slot of one of several queues.
-struct Pending {
-    queue: u32,
-    slot: u32,
-    facts: Facts,
-}
-
 /// Several queues on one CQ.
-struct Many<'a> {
+pub(super) struct Many<'a> {
     completions: cq::Completions<'a>,
     queues: &'a mut [Ring],
     routes: &'a Routes,
@@ -304,18 +271,26 @@ struct Many<'a> {
     budget: u32,
     /// The queue whose doorbell is not rung yet.
     current: Option<u32>,
-    pending: Option<Pending>,
+    pending: Option<Completed>,
+}
+
+/// A completed slot of one of several queues, and its CQE.
+struct Completed {
+    queue: u32,
+    slot: u32,
+    position: receive::Position,
 }
 
 impl Many<'_> {
     fn next(&mut self, _books: &Books) -> Option<Found> {
         self.recycle();
-        loop {
-            self.budget = self.budget.checked_sub(1)?;
+        while self.budget > 0 {
             let cqe = self.completions.next()?;
-            let facts = Facts::of_cqe(&cqe);
-            let Some(queue) = self.routes.find(facts.qp_num) else {
+            let (position, qp_num) = (cqe.position(), cqe.qpn());
+            self.budget -= 1;
+            let Some(queue) = self.routes.find(qp_num) else {
                 // Left over from a QP that is gone; what it held came back with its queue.
+                self.skip(position);
                 continue;
             };
             // SAFETY: the QP number says whose the CQE is; buffers are posted by `Receiver`.
@@ -323,14 +298,20 @@ impl Many<'_> {
                 match &mut self.queues[queue as usize] {
                     Ring::Srq(srq) => receive::complete(&mut srq.ring, cqe, self.cqe_size),
                     Ring::Rq(rq) => receive::complete(&mut rq.ring, cqe, self.cqe_size),
-                    Ring::Gone => continue,
+                    Ring::Gone => {
+                        self.skip(position);
+                        continue;
+                    }
                 }
             };
             let (receive::Outcome::Message(slot) | receive::Outcome::Failed(slot)) = outcome else {
-                match outcome {
-                    receive::Outcome::Stray => return Some(Found::Stray(facts)),
-                    _ => continue,
+                if self.skip(position) {
+                    return Some(match outcome {
+                        receive::Outcome::Stray => Found::Stray(qp_num),
+                        _ => Found::Other(qp_num),
+                    });
                 }
+                continue;
             };
             // SAFETY: the slot was posted.
             let resident = unsafe {
@@ -340,14 +321,36 @@ impl Many<'_> {
                     Ring::Gone => continue,
                 }
             };
+            // SAFETY: of this batch.
+            let cqe = unsafe { self.completions.cqe(position) };
             let found = match outcome {
-                receive::Outcome::Failed(_) => failed(&cqe, resident),
-                _ if facts.written.is_some() => Found::Message(resident, 0),
+                receive::Outcome::Failed(_) => Found::Failed(resident),
+                _ if cqe.opcode() == CqeOpcode::ResponderWriteImm => Found::Message(resident, 0),
                 _ => Found::Message(resident, cqe.byte_count()),
             };
-            self.pending = Some(Pending { queue, slot, facts });
+            self.pending = Some(Completed { queue, slot, position });
             return Some(found);
         }
+        None
+    }
+
+    /// Goes on after a CQE that no queue takes, unless it is the title of a compressed block: then the
+    /// CQEs of the block come next, and it is `false`.
+    #[cold]
+    fn skip(&mut self, position: receive::Position) -> bool {
+        // SAFETY: of this batch, and returned last.
+        let cqe = unsafe { self.completions.cqe(position) };
+        if cqe.format() != CqeFormat::Compressed || !self.completions.expand() {
+            return true;
+        }
+        self.budget += 1;
+        false
+    }
+
+    fn facts(&self) -> Option<Facts<'_>> {
+        let position = self.pending.as_ref()?.position;
+        // SAFETY: of this batch.
+        Some(Facts::Cqe(unsafe { self.completions.cqe(position) }))
     }
 
     fn recycle(&mut self) {
@@ -399,12 +402,19 @@ impl Drop for Many<'_> {
 }
 
 /// The verbs path.
-struct Through<'a> {
+pub(super) struct Through<'a> {
     verbs: &'a mut Verbs,
     budget: u32,
     /// The queue whose chain is not posted yet.
     current: Option<u32>,
-    pending: Option<Pending>,
+    pending: Option<Reported>,
+}
+
+/// A completed slot, and what verbs reported of it.
+struct Reported {
+    queue: u32,
+    slot: u32,
+    wc: Wc,
 }
 
 impl Through<'_> {
@@ -412,20 +422,24 @@ impl Through<'_> {
         self.recycle(books);
         self.budget = self.budget.checked_sub(1)?;
         let wc = self.verbs.next()?;
-        let facts = Facts::of_wc(&wc);
-        let queue = (wc.wr_id >> 32) as u32;
-        let completed =
-            self.verbs.queues.get_mut(queue as usize).and_then(|q| q.complete(wc.wr_id));
+        let Wc { wc: ibv_wc { wr_id, status, opcode, byte_len, qp_num, .. }, .. } = wc;
+        let queue = (wr_id >> 32) as u32;
+        let completed = self.verbs.queues.get_mut(queue as usize).and_then(|q| q.complete(wr_id));
         let Some((slot, resident)) = completed else {
-            return Some(Found::Stray(facts));
+            return Some(Found::Stray(qp_num));
         };
-        self.pending = Some(Pending { queue, slot, facts });
-        Some(if wc.status == sys::IBV_WC_SUCCESS {
-            Found::Message(resident, if facts.written.is_some() { 0 } else { wc.byte_len })
+        self.pending = Some(Reported { queue, slot, wc });
+        Some(if status == sys::IBV_WC_SUCCESS {
+            let written = opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
+            Found::Message(resident, if written { 0 } else { byte_len })
         } else {
             self.verbs.queues[queue as usize].fail();
-            Found::Failed(resident, facts, WcStatus::from_raw(wc.status), wc.vendor_err)
+            Found::Failed(resident)
         })
+    }
+
+    fn facts(&self) -> Option<Facts<'_>> {
+        Some(Facts::Wc(&self.pending.as_ref()?.wc))
     }
 
     fn is_shared(&self) -> bool {
@@ -475,141 +489,4 @@ impl Drop for Batch<'_> {
             through.flush(self.books);
         }
     }
-}
-
-/// A received message, lent by its batch. Dropping it recycles its slot when the batch goes on;
-/// [`take`](Self::take) moves the buffer out.
-///
-/// Dereferences to exactly the bytes received; of a message that was scattered over several buffers, to
-/// those in the first, see [`segments`](Self::segments).
-pub struct Message<'b, 'a> {
-    resident: Resident,
-    len: u32,
-    batch: &'b mut Batch<'a>,
-}
-
-impl Message<'_, '_> {
-    /// Bytes received, in all buffers together.
-    #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
-    #[inline]
-    pub const fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Number of the QP on which the message arrived.
-    pub fn qp_num(&self) -> u32 {
-        self.batch.facts().qp_num
-    }
-
-    /// Immediate data, if the sender sent any.
-    pub fn imm(&self) -> Option<u32> {
-        self.batch.facts().imm
-    }
-
-    /// For the notice of an RDMA WRITE with immediate: how many bytes the peer wrote, to where it wanted
-    /// them. The message itself is empty then.
-    pub fn written(&self) -> Option<u32> {
-        self.batch.facts().written
-    }
-
-    /// The pieces of the message, in order.
-    pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
-        let mut left = self.len;
-        self.batch.books.pieces(&self.resident).map_while(move |piece| {
-            if left == 0 {
-                return None;
-            }
-            let len = left.min(piece.capacity);
-            left -= len;
-            // SAFETY: a buffer of a pool that the books keep alive; completed and not recycled before
-            // this message is gone, so nobody writes it.
-            Some(unsafe { slice::from_raw_parts(piece.addr.as_ptr(), len as usize) })
-        })
-    }
-
-    /// Whether the receive had several buffers.
-    pub fn is_scattered(&self) -> bool {
-        matches!(self.resident.owner(), Owner::List(_))
-    }
-
-    /// Moves the buffer out of the queue, holding exactly the bytes received. Post it, or another one,
-    /// when the queue shall not run dry.
-    ///
-    /// # Panics
-    /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
-    #[inline]
-    pub fn take(self) -> RecvBuffer {
-        assert!(!self.is_scattered(), "take on a scattered message: use into_buffers");
-        let mut taken = None;
-        self.batch.kind.take();
-        self.batch.books.leave(self.resident, self.len, |buffer| taken = Some(buffer));
-        taken.expect("a receive of one buffer has one buffer")
-    }
-
-    /// Moves all buffers of the receive out of the queue, each holding its part of the message.
-    pub fn into_buffers(self) -> Vec<RecvBuffer> {
-        let mut buffers = Vec::new();
-        self.batch.kind.take();
-        self.batch.books.leave(self.resident, self.len, |buffer| buffers.push(buffer));
-        buffers
-    }
-}
-
-impl Deref for Message<'_, '_> {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        if self.resident.addr() == 0 {
-            return self.segments().next().unwrap_or_default();
-        }
-        let start = std::ptr::with_exposed_provenance(self.resident.addr() as usize);
-        // SAFETY: a buffer of a pool that the books keep alive, and `len` was clamped to it; completed and
-        // not recycled before this message is gone, so nobody writes it.
-        unsafe { slice::from_raw_parts(start, self.len as usize) }
-    }
-}
-
-impl fmt::Debug for Message<'_, '_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Message")
-            .field("len", &self.len)
-            .field("qp_num", &self.qp_num())
-            .field("imm", &self.imm())
-            .finish_non_exhaustive()
-    }
-}
-
-/// A receive that failed, or a completion that makes no sense.
-///
-/// The buffer of a failed receive goes back to an SRQ, which lives on when one of its QPs fails. From the
-/// receive queue of a QP it comes back here: the QP takes no more receives before it is reset.
-#[derive(Debug, thiserror::Error)]
-#[error("receive on QP {qp_num:#x}: {cause}")]
-pub struct Failure {
-    /// Number of the QP.
-    pub qp_num: u32,
-    /// What went wrong.
-    pub cause: Cause,
-    /// Cause in the device's own terms, 0 if it gave none.
-    pub vendor_err: u32,
-    /// The buffers of the receive, unless its queue keeps them.
-    pub buffers: Vec<RecvBuffer>,
-}
-
-/// What went wrong with a receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Cause {
-    /// The device reported this status.
-    #[error("{0}")]
-    Status(WcStatus),
-    /// The completion names a receive that is not posted, or has an impossible form. It was skipped; the
-    /// device, its driver or the memory is at fault.
-    #[error("completion of a receive that is not posted")]
-    Stray,
-    /// The receive was posted through [`Receiver::as_direct`] with this `wr_id` and must be completed
-    /// there. It was successful; its slot is free.
-    #[error("completion of a receive posted through the ring itself (wr_id {0:#x})")]
-    Foreign(u64),
 }

@@ -1,5 +1,7 @@
 //! What a receiver and its shared receive queues should be like.
 
+use mlx5_wire::mini_cqe::MiniCqeFormat;
+
 use crate::path::Path;
 
 /// What a [`Receiver`](crate::Receiver) should be like.
@@ -7,18 +9,55 @@ use crate::path::Path;
 pub struct ReceiverConfig {
     pub(crate) cq_capacity: u32,
     pub(crate) path: Path,
+    pub(crate) timestamps: bool,
+    pub(crate) compression: Option<Compression>,
+}
+
+/// What the CQEs of a compressed block have of their own beside the length of the message (mini-CQE formats
+/// of the basic layout).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// The RSS hash result.
+    Hash,
+    /// The checksum of the packet.
+    Checksum,
+}
+
+impl Compression {
+    pub(crate) const fn format(self) -> MiniCqeFormat {
+        match self {
+            Self::Hash => MiniCqeFormat::Hash,
+            Self::Checksum => MiniCqeFormat::Checksum,
+        }
+    }
 }
 
 impl ReceiverConfig {
     /// A CQ of 4,096 entries, [`Path::Auto`].
     pub const fn new() -> Self {
-        Self { cq_capacity: 4096, path: Path::Auto }
+        Self { cq_capacity: 4096, path: Path::Auto, timestamps: false, compression: None }
     }
 
     /// Entries of the CQ: at least as many as receives can be outstanding on all queues together. The
     /// driver rounds up to a power of two.
     pub const fn cq_capacity(mut self, entries: u32) -> Self {
         self.cq_capacity = entries;
+        self
+    }
+
+    /// Asks for the time of each completion, see [`Message::timestamp`](crate::Message::timestamp). It is not
+    /// an error when the device has no clock: the messages then have no timestamps.
+    pub const fn timestamps(mut self, wanted: bool) -> Self {
+        self.timestamps = wanted;
+        self
+    }
+
+    /// Lets the device compress CQEs, which saves PCIe bandwidth where many short messages arrive. On the
+    /// direct path only: libmlx5 itself does not read compressed CQEs. Not together with
+    /// [`timestamps`](Self::timestamps), which the CQEs of a block share with the first.
+    pub const fn compression(mut self, compression: Compression) -> Self {
+        self.compression = Some(compression);
         self
     }
 

@@ -16,7 +16,7 @@ use sys::Mlx5dv;
 use super::resident::Resident;
 use super::routes::Routes;
 use super::srq::Srq;
-use crate::cq::Cq;
+use crate::cq::{Cq, Form};
 use crate::path::NotDirect;
 use crate::qp::Qp;
 
@@ -113,10 +113,13 @@ impl Direct {
             cqn: out.cqn,
         };
         // SAFETY: the layout is libmlx5's; the caller's contract for the rest.
-        let cq = unsafe { CompletionQueue::new(layout) }.map_err(layout_error)?;
+        let mut ring = unsafe { CompletionQueue::new(layout) }.map_err(layout_error)?;
+        if let Form::Compressed(format) = cq.form() {
+            ring = ring.with_compression(format).map_err(layout_error)?;
+        }
         // SAFETY: as above; the page stays mapped as long as the context is open.
         let doorbell = unsafe { CqDoorbell::new(place) };
-        Ok(Self { mlx5dv, cq, doorbell, queues: Vec::new(), routes: Routes::default() })
+        Ok(Self { mlx5dv, cq: ring, doorbell, queues: Vec::new(), routes: Routes::default() })
     }
 
     /// Takes over an SRQ to which nothing was posted.

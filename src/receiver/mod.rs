@@ -3,9 +3,13 @@
 mod batch;
 mod config;
 mod direct;
+mod facts;
+mod failure;
 mod id;
+mod message;
 mod parked;
 mod post;
+mod qps;
 mod raw;
 mod resident;
 mod routes;
@@ -22,15 +26,19 @@ use mlx5_ring::receive;
 use rdma_core_sys::Mlx5dv;
 
 use crate::channel::CompletionChannel;
-use crate::cq::Cq;
+use crate::context::Context;
+use crate::cq::{Cq, Form};
 use crate::error::{Error, Result};
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
 use crate::qp::{Qp, QpConfig, QueuePair};
 
-pub use batch::{Batch, Cause, Failure, Message};
-pub use config::{ReceiverConfig, SrqConfig};
+pub use batch::Batch;
+pub use config::{Compression, ReceiverConfig, SrqConfig};
+pub use facts::Source;
+pub use failure::{Cause, Failure};
 pub use id::{QueueId, RqId, SrqId};
+pub use message::Message;
 pub use post::{PostError, PostFailure, ScatterError};
 pub use raw::Direct as DirectQueues;
 pub use resident::Resident;
@@ -90,10 +98,34 @@ impl Receiver {
     pub fn new(pd: &ProtectionDomain, config: &ReceiverConfig) -> Result<Self> {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
-        let channel = CompletionChannel::create(context)?;
-        let cq = Arc::new(Cq::create(context, config.cq_capacity, Some(channel))?);
+        let cq = Arc::new(Self::create_cq(context, config, mlx5dv)?);
         // SAFETY: a fresh CQ that nobody else knows.
         unsafe { Self::with_cq(pd, cq, mlx5dv) }
+    }
+
+    fn create_cq(
+        context: &Context,
+        config: &ReceiverConfig,
+        mlx5dv: Option<&'static Mlx5dv>,
+    ) -> Result<Cq> {
+        let refused = |when| Err(Error::Unsupported { operation: "CQE compression", when });
+        let entries = config.cq_capacity;
+        let channel = Some(CompletionChannel::create(context)?);
+        match (config.compression, mlx5dv) {
+            (None, _) if config.timestamps => Cq::create_with_timestamps(context, entries, channel),
+            (None, _) => Cq::create(context, entries, channel),
+            (Some(_), _) if config.timestamps => {
+                refused("together with timestamps: the CQEs of a block have one in common")
+            }
+            (Some(_), None) => refused("on the verbs path: libmlx5 does not read compressed CQEs"),
+            (Some(compression), Some(mlx5dv)) => {
+                let format = compression.format();
+                if !context.compresses(mlx5dv, format)? {
+                    return refused("on this device, which does not have the format");
+                }
+                Cq::create_compressed(context, entries, channel, format, mlx5dv)
+            }
+        }
     }
 
     /// # Safety
@@ -113,7 +145,7 @@ impl Receiver {
         };
         Ok(Self {
             engine,
-            books: Books::new(pd.clone()),
+            books: Books::new(pd.clone(), cq.form() == Form::Timestamps),
             cq,
             pd: pd.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -188,6 +220,7 @@ impl Receiver {
             Engine::Verbs(_) => None,
         };
         let mut qp = QueuePair::create(&self.pd, config, Arc::clone(&self.cq), srq, mlx5dv)?;
+        self.enter(&qp.object());
         match config.shared() {
             Some(id) => self.route(qp.qp_num(), id.0.index),
             None => {
@@ -199,6 +232,18 @@ impl Receiver {
             }
         }
         Ok(qp)
+    }
+
+    /// Takes note of a new QP. What the CQ holds of a dropped one that had its number is not the new one's.
+    fn enter(&mut self, qp: &Arc<Qp>) {
+        let number = qp.qp_num();
+        let before = match &self.engine {
+            Engine::Direct(direct) => direct.routes.find(number),
+            Engine::Verbs(_) => None,
+        };
+        if let (true, Some(index)) = (self.books.qps.insert(qp), before) {
+            self.forget(number, index as usize);
+        }
     }
 
     /// # Safety

@@ -90,6 +90,7 @@ impl Receiver {
         let cq = Arc::clone(&self.cq);
         // SAFETY: the caller's contract.
         let mut qp = unsafe { QueuePair::from_raw(self.pd(), qp, config, cq, srq)? };
+        self.enter(&qp.object());
         match config.shared() {
             Some(id) => self.route(qp.qp_num(), id.0.index),
             None => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mlx5_ring::sge::Sge;
 
 use super::parked::Parked;
+use super::qps::Qps;
 use crate::memory::{Pool, RecvBuffer};
 use crate::pd::ProtectionDomain;
 
@@ -90,8 +91,12 @@ impl Piece {
 // SAFETY: an address within a pool that the same books keep alive.
 unsafe impl Send for Piece {}
 
-/// The pools that buffers in the queues came from, and the lists of receives of several buffers.
+/// The pools that buffers in the queues came from, the lists of receives of several buffers, and the queue
+/// pairs.
 pub(crate) struct Books {
+    pub(crate) qps: Qps,
+    /// Whether completions have the time.
+    pub(crate) timestamps: bool,
     pd: ProtectionDomain,
     pools: Vec<Arc<Pool>>,
     lists: Vec<Vec<Piece>>,
@@ -99,8 +104,15 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    pub(crate) const fn new(pd: ProtectionDomain) -> Self {
-        Self { pd, pools: Vec::new(), lists: Vec::new(), free_lists: Vec::new() }
+    pub(crate) fn new(pd: ProtectionDomain, timestamps: bool) -> Self {
+        Self {
+            qps: Qps::default(),
+            timestamps,
+            pd,
+            pools: Vec::new(),
+            lists: Vec::new(),
+            free_lists: Vec::new(),
+        }
     }
 
     /// The number of a pool of the receiver's domain.

@@ -1,5 +1,7 @@
 //! The verbs path: the same queues through libibverbs.
 
+mod extended;
+
 use std::collections::VecDeque;
 use std::ptr;
 use std::sync::Arc;
@@ -23,9 +25,17 @@ pub(crate) struct Verbs {
     pub(crate) polled: Polled,
 }
 
+/// A completion as verbs report it.
+#[derive(Clone, Copy)]
+pub(crate) struct Wc {
+    pub(crate) wc: sys::ibv_wc,
+    /// Time of completion in ticks of the device's clock, if it was asked for.
+    pub(crate) timestamp: Option<u64>,
+}
+
 /// Completions that `ibv_poll_cq` has returned and nobody has seen.
 pub(crate) struct Polled {
-    waiting: VecDeque<sys::ibv_wc>,
+    waiting: VecDeque<Wc>,
     fetched: Box<[sys::ibv_wc; POLLED]>,
 }
 
@@ -87,7 +97,7 @@ impl Verbs {
     }
 
     /// The next completion; asks the device when all that it gave have been seen.
-    pub(crate) fn next(&mut self) -> Option<sys::ibv_wc> {
+    pub(crate) fn next(&mut self) -> Option<Wc> {
         if self.polled.waiting.is_empty() {
             self.fetch();
         }
@@ -100,13 +110,17 @@ impl Verbs {
     }
 
     fn fetch(&mut self) -> usize {
+        if let Some(cq) = self.cq.with_timestamps() {
+            // SAFETY: a live CQ that nobody else polls, created with what is read.
+            return unsafe { extended::fetch(cq, &mut self.polled.waiting) };
+        }
         let Polled { waiting, fetched } = &mut self.polled;
         // SAFETY: a live CQ that nobody else polls, and room for as many completions.
         let got =
             unsafe { sys::ibv_poll_cq(self.cq.as_raw(), POLLED as i32, fetched.as_mut_ptr()) };
         // A negative number means that the CQ is broken; its asynchronous event says so.
         let got = usize::try_from(got).unwrap_or(0).min(POLLED);
-        waiting.extend(&fetched[..got]);
+        waiting.extend(fetched[..got].iter().map(|&wc| Wc { wc, timestamp: None }));
         got
     }
 
@@ -121,7 +135,7 @@ impl Verbs {
         // What completed before the reset took effect: not every driver drops it.
         self.fetch_all();
         let queues = &mut self.queues;
-        self.polled.waiting.retain(|wc| {
+        self.polled.waiting.retain(|Wc { wc, .. }| {
             if wc.qp_num != qp_num {
                 return true;
             }
@@ -139,7 +153,7 @@ impl Verbs {
 impl Polled {
     /// Forgets the completions of a queue.
     pub(crate) fn forget(&mut self, index: u32) {
-        self.waiting.retain(|wc| (wc.wr_id >> 32) as u32 != index);
+        self.waiting.retain(|Wc { wc, .. }| (wc.wr_id >> 32) as u32 != index);
     }
 }
 

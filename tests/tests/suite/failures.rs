@@ -46,6 +46,8 @@ fn a_message_longer_than_its_buffer_fails_on_both_sides() {
     assert_eq!(failures.iter().map(|failure| failure.buffers.len()).sum::<usize>(), posted);
     drop(failures);
     assert_eq!(w.pool.available(), w.pool.count() as usize);
+    let refused = w.near.send_inline(b"", None).unwrap_err();
+    assert!(matches!(refused, NotSent::State(QpState::Error)), "{refused:?}");
     assert_eq!(next_send(&mut long.qps[0]), sent);
 }
 
@@ -72,6 +74,11 @@ fn a_queue_pair_that_fails_takes_nothing_from_the_others_on_its_srq() {
     assert_eq!(failures[0].cause, Cause::Status(too_long(w.pd.context()).0));
     assert_eq!(failures[0].qp_num, w.near[0].qp_num());
     assert!(failures[0].buffers.is_empty(), "it is with the SRQ");
+
+    // The queue pair knows it, without having been asked.
+    let refused = w.near[0].send_inline(b"", None).unwrap_err();
+    assert!(matches!(refused, NotSent::State(QpState::Error)), "{refused:?}");
+    w.near[1].send_inline(b"", None).unwrap();
 
     assert_eq!(w.receiver.vacant(w.srq), 0);
     for number in 0..50 {

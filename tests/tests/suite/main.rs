@@ -1,6 +1,7 @@
 //! What a program sees of doorbell on a device, the same on both paths.
 
 mod basics;
+mod completions;
 mod direct;
 mod exhaustion;
 mod failures;

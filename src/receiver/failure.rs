@@ -1,0 +1,47 @@
+//! Receives that failed.
+
+use crate::memory::RecvBuffer;
+use crate::status::WcStatus;
+
+/// A receive that failed, or a completion that makes no sense.
+///
+/// The buffer of a failed receive goes back to an SRQ, which lives on when one of its QPs fails. From the
+/// receive queue of a QP it comes back here: the QP takes no more receives before it is reset.
+#[derive(Debug, thiserror::Error)]
+#[error("receive on QP {qp_num:#x}: {cause}")]
+pub struct Failure {
+    /// Number of the QP.
+    pub qp_num: u32,
+    /// What went wrong.
+    pub cause: Cause,
+    /// Cause in the device's own terms, 0 if it gave none.
+    pub vendor_err: u32,
+    /// The buffers of the receive, unless its queue keeps them.
+    pub buffers: Vec<RecvBuffer>,
+}
+
+/// What went wrong with a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The device reported this status.
+    #[error("{0}")]
+    Status(WcStatus),
+    /// The completion names a receive that is not posted, or has an impossible form. It was skipped; the
+    /// device, its driver or the memory is at fault.
+    #[error("completion of a receive that is not posted")]
+    Stray,
+    /// The device did not find the memory of the receive, which is registered on demand (ODP). The QP has not
+    /// failed, and its peer sends the message again. Memory of pools is pinned, so this can only be memory
+    /// that was posted through [`Receiver::as_direct`](crate::Receiver::as_direct): pin it.
+    #[error("the memory of the receive is registered on demand: receives need pinned memory")]
+    PageFault,
+    /// The completion is not that of a receive. It was skipped; something other than receives completes on
+    /// the CQ.
+    #[error("completion of something other than a receive")]
+    NotAReceive,
+    /// The receive was posted through [`Receiver::as_direct`](crate::Receiver::as_direct) with this `wr_id` and must be completed
+    /// there. It was successful; its slot is free.
+    #[error("completion of a receive posted through the ring itself (wr_id {0:#x})")]
+    Foreign(u64),
+}

@@ -1,0 +1,143 @@
+//! A received message, lent by its batch.
+
+use std::fmt;
+use std::ops::Deref;
+use std::slice;
+
+use super::batch::Batch;
+use super::facts::{Facts, Source};
+use super::resident::{Owner, Resident};
+use crate::memory::RecvBuffer;
+use crate::wc_flags::WcFlags;
+
+/// A received message, lent by its batch. Dropping it recycles its slot when the batch goes on;
+/// [`take`](Self::take) moves the buffer out.
+///
+/// Dereferences to exactly the bytes received; of a message that was scattered over several buffers, to
+/// those in the first, see [`segments`](Self::segments).
+pub struct Message<'b, 'a> {
+    pub(super) resident: Resident,
+    pub(super) len: u32,
+    pub(super) batch: &'b mut Batch<'a>,
+}
+
+impl Message<'_, '_> {
+    /// Bytes received, in all buffers together.
+    #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        self.batch.facts().expect("a message has a completion")
+    }
+
+    /// Number of the QP on which the message arrived.
+    pub fn qp_num(&self) -> u32 {
+        self.facts().qp_num()
+    }
+
+    /// Immediate data, if the sender sent any.
+    pub fn imm(&self) -> Option<u32> {
+        self.facts().imm()
+    }
+
+    /// The remote key that the sender invalidated with this message.
+    pub fn invalidated_rkey(&self) -> Option<u32> {
+        self.facts().invalidated_rkey()
+    }
+
+    /// For the notice of an RDMA WRITE with immediate: how many bytes the peer wrote, to where it wanted
+    /// them. The message itself is empty then.
+    pub fn written(&self) -> Option<u32> {
+        self.facts().written()
+    }
+
+    /// Where the message came from. `None` when the device put its bytes over this into the CQE, which it
+    /// may do with up to 32 bytes on queue pairs that were not made by this library.
+    pub fn source(&self) -> Option<Source> {
+        self.facts().source()
+    }
+
+    /// What the completion says in flags. Checksums are those of datagrams.
+    pub fn flags(&self) -> WcFlags {
+        self.facts().flags(self.batch.books.qps.is_datagram(self.qp_num()))
+    }
+
+    /// When the device completed the message, in ticks of its clock: see [`Context::clock`]. `None` unless
+    /// [`ReceiverConfig::timestamps`] asked for it and the device has a clock.
+    ///
+    /// [`Context::clock`]: crate::Context::clock
+    /// [`ReceiverConfig::timestamps`]: crate::ReceiverConfig::timestamps
+    pub fn timestamp(&self) -> Option<u64> {
+        self.facts().timestamp(self.batch.books.timestamps)
+    }
+
+    /// The pieces of the message, in order.
+    pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        let mut left = self.len;
+        self.batch.books.pieces(&self.resident).map_while(move |piece| {
+            if left == 0 {
+                return None;
+            }
+            let len = left.min(piece.capacity);
+            left -= len;
+            // SAFETY: a buffer of a pool that the books keep alive; completed and not recycled before
+            // this message is gone, so nobody writes it.
+            Some(unsafe { slice::from_raw_parts(piece.addr.as_ptr(), len as usize) })
+        })
+    }
+
+    /// Whether the receive had several buffers.
+    pub fn is_scattered(&self) -> bool {
+        matches!(self.resident.owner(), Owner::List(_))
+    }
+
+    /// Moves the buffer out of the queue, holding exactly the bytes received. Post it, or another one,
+    /// when the queue shall not run dry.
+    ///
+    /// # Panics
+    /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
+    #[inline]
+    pub fn take(self) -> RecvBuffer {
+        assert!(!self.is_scattered(), "take on a scattered message: use into_buffers");
+        let mut taken = None;
+        self.batch.kind.take();
+        self.batch.books.leave(self.resident, self.len, |buffer| taken = Some(buffer));
+        taken.expect("a receive of one buffer has one buffer")
+    }
+
+    /// Moves all buffers of the receive out of the queue, each holding its part of the message.
+    pub fn into_buffers(self) -> Vec<RecvBuffer> {
+        let mut buffers = Vec::new();
+        self.batch.kind.take();
+        self.batch.books.leave(self.resident, self.len, |buffer| buffers.push(buffer));
+        buffers
+    }
+}
+
+impl Deref for Message<'_, '_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        if self.resident.addr() == 0 {
+            return self.segments().next().unwrap_or_default();
+        }
+        let start = std::ptr::with_exposed_provenance(self.resident.addr() as usize);
+        // SAFETY: a buffer of a pool that the books keep alive, and `len` was clamped to it; completed and
+        // not recycled before this message is gone, so nobody writes it.
+        unsafe { slice::from_raw_parts(start, self.len as usize) }
+    }
+}
+
+impl fmt::Debug for Message<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("len", &self.len)
+            .field("qp_num", &self.qp_num())
+            .field("imm", &self.imm())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,76 @@
+//! What a completion tells beside the message.
+
+use std::thread;
+use std::time::Duration;
+
+use doorbell::{BufferPool, Compression, Error, Path, QpConfig, Receiver, ReceiverConfig, WcFlags};
+use doorbell_tests::world::Single;
+use doorbell_tests::{Peers, device, receiving};
+
+#[test]
+fn where_a_message_came_from() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    w.peers.qps[0].send_inline(b"with", Some(0xcafe_f00d)).unwrap();
+    w.peers.send(0, 20);
+    let (qp_num, sender) = (w.near.qp_num(), w.peers.qps[0].qp_num());
+    let lid = w.peers.qps[0].address().unwrap().lid;
+    let mut imm = vec![None, Some(0xcafe_f00d)];
+    receiving::messages(&mut w.receiver, 2, |message| {
+        let imm = imm.pop().unwrap();
+        assert_eq!((message.qp_num(), message.imm()), (qp_num, imm));
+        assert_eq!(message.flags().contains(WcFlags::WITH_IMM), imm.is_some());
+        assert!(!message.flags().contains(WcFlags::WITH_INV));
+        assert_eq!((message.invalidated_rkey(), message.written()), (None, None));
+        assert_eq!(message.timestamp(), None, "nobody asked for it");
+        let source = message.source().unwrap();
+        // Soft-RoCE reports no sender for connections.
+        if lid != 0 {
+            assert_eq!((source.qp_num, source.lid, source.sl), (sender, lid, 0));
+        }
+    });
+}
+
+#[test]
+fn timestamps_are_those_of_the_clock_and_in_order() {
+    let pd = device::pd();
+    let config = ReceiverConfig::new().cq_capacity(64).path(device::path()).timestamps(true);
+    let mut receiver = Receiver::new(&pd, &config).unwrap();
+    let qp = QpConfig::rc().receives(16, 1);
+    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &qp, 1, 64);
+    let pool = BufferPool::new(&pd, 16, 64).unwrap();
+    receiver.fill(near[0].receive_queue().unwrap(), &pool);
+
+    let clock = match pd.context().clock() {
+        Ok(clock) => Some(clock),
+        Err(Error::Unsupported { .. }) => None,
+        Err(error) => panic!("{error}"),
+    };
+    let mut last = 0;
+    for i in 0..100 {
+        let pause = Duration::from_millis(if i == 50 { 20 } else { 0 });
+        thread::sleep(pause);
+        peers.send(0, 20);
+        receiving::messages(&mut receiver, 1, |message| {
+            let Some(clock) = clock else {
+                return assert_eq!(message.timestamp(), None);
+            };
+            let now = clock.nanoseconds(message.timestamp().expect("it was asked for"));
+            let passed = Duration::from_nanos(now.checked_sub(last).expect("time goes on"));
+            assert!(passed > pause, "{passed:?} for {pause:?}");
+            last = now;
+        });
+    }
+}
+
+#[test]
+fn compression_is_refused_where_it_cannot_be_read() {
+    let pd = device::pd();
+    let config = ReceiverConfig::new().cq_capacity(64).compression(Compression::Hash);
+    let refused = |config: &ReceiverConfig| match Receiver::new(&pd, config) {
+        Err(Error::Unsupported { operation, when }) => assert!(!when.is_empty(), "{operation}"),
+        other => panic!("{other:?}"),
+    };
+    refused(&config.clone().path(Path::Verbs));
+    refused(&config.path(device::path()).timestamps(true));
+}
