@@ -1,7 +1,6 @@
 //! Completion channel: the descriptor that says that an armed CQ has something.
 
 use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use rdma_core_sys as sys;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::owner::warn_leak;
+use crate::poll;
 
 /// Becomes readable when a receiver that was armed has something, for `poll(2)`, `epoll(7)` and the like.
 ///
@@ -70,24 +70,8 @@ impl CompletionChannel {
     /// Waits until there is an event; `false` when the time is over.
     pub(crate) fn is_readable(&self, timeout: Option<Duration>) -> Result<bool> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            // Rounded up, so that the time is over when the call says so.
-            let millis = left.map_or(-1, |left| {
-                left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(i32::MAX)
-            });
-            let mut poll = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one structure.
-            match unsafe { libc::poll(&mut poll, 1, millis) } {
-                0 if left == Some(Duration::ZERO) => return Ok(false),
-                // The time was longer than the call can be told, or is over now.
-                0 => {}
-                // An error or hang-up is for the reader to find.
-                1.. => return Ok(true),
-                _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                _ => return Err(Error::last_os("poll", self.context.name())),
-            }
-        }
+        poll::is_readable(self.as_fd(), deadline)
+            .map_err(|source| Error::verbs("poll", self.context.name(), source))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rdma_core_sys::LoadError;
+
 use crate::path::NotDirect;
 
 /// Result of an operation on the control path.
@@ -108,6 +110,28 @@ pub enum Error {
     #[error("the peer sent no valid queue pair address: {0}")]
     Handshake(String),
 
+    /// A library that is loaded when it is needed could not be.
+    #[error(transparent)]
+    Library(#[from] LoadError),
+
+    /// The peer refused to connect, or nobody listens there.
+    #[error("{peer} refused the connection (reason {reason}{})", refusal(.reason))]
+    Rejected {
+        /// Whom the connection was to.
+        peer: String,
+        /// Reason, as in the REJ message of the InfiniBand specification, 12.6.7.2.
+        reason: i32,
+    },
+
+    /// What was waited for did not happen in time.
+    #[error("{operation}: {subject} did not answer in time")]
+    TimedOut {
+        /// The C function that waited.
+        operation: &'static str,
+        /// Whom it waited for.
+        subject: String,
+    },
+
     /// The connection to the peer failed outside the device.
     #[error("exchange of addresses: {0}")]
     Io(#[from] io::Error),
@@ -128,7 +152,7 @@ impl Error {
         Self::verbs(operation, device, io::Error::from_raw_os_error(errno))
     }
 
-    fn verbs(operation: &'static str, device: &str, source: io::Error) -> Self {
+    pub(crate) fn verbs(operation: &'static str, device: &str, source: io::Error) -> Self {
         Self::Verbs { operation, device: device.to_owned(), source }
     }
 
@@ -143,6 +167,15 @@ impl Error {
             return Ok(());
         }
         Err(Self::OutOfRange { what, value, min, max })
+    }
+}
+
+/// The refusals that programs meet, in words.
+fn refusal(reason: &i32) -> &'static str {
+    match reason {
+        8 => ": nobody listens on that port",
+        28 => ": by its program",
+        _ => "",
     }
 }
 
@@ -162,6 +195,12 @@ fn hint(operation: &str, source: &io::Error) -> &'static str {
         ) => ": smaller, or raise RLIMIT_MEMLOCK (`ulimit -l`): queues are locked memory too",
         ("ibv_modify_qp", Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ETIMEDOUT)) => {
             ": the address of the peer does not resolve, check that both ports are up and in one network"
+        }
+        ("rdma_create_event_channel", _) => {
+            ": there is no RDMA connection manager, load the kernel module rdma_ucm"
+        }
+        ("rdma_resolve_addr" | "rdma_bind_addr", Some(libc::ENODEV | libc::EADDRNOTAVAIL)) => {
+            ": no RDMA device has that address or reaches it (`rdma link` lists devices and interfaces)"
         }
         _ => "",
     }

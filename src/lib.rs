@@ -43,7 +43,10 @@ mod memory;
 mod owner;
 mod path;
 mod pd;
+mod poll;
 mod qp;
+#[cfg(feature = "rdmacm")]
+pub mod rdmacm;
 mod receiver;
 mod status;
 mod wc_flags;

@@ -1,4 +1,4 @@
-//! FFI to libibverbs, which is linked, and to libmlx5, which is loaded at run time.
+//! FFI to libibverbs, which is linked, and to libmlx5 and librdmacm, which are loaded at run time.
 //!
 //! The types, constants and functions carry the names of the C headers of rdma-core, and its man
 //! pages are their documentation. Three things differ from what bindgen alone would give:
@@ -6,7 +6,8 @@
 //! - What the headers define as `static inline` or as a macro ([`ibv_post_recv`], [`ibv_poll_cq`],
 //!   [`ibv_create_cq_ex`], [`ibv_query_port`], ...) exists as inline Rust that does what the header
 //!   does: it calls the entry of the provider, after the checks that the header makes.
-//! - libmlx5 is not linked, so that a program also starts where it is absent: see [`Mlx5dv`].
+//! - libmlx5 and librdmacm are not linked, so that a program also starts where they are absent: see
+//!   [`Mlx5dv`] and [`RdmaCm`].
 //! - Enumerations are integers with constants, as in C: their values come from drivers, and a
 //!   value that is not in the header must not be undefined behaviour.
 //!
@@ -20,25 +21,30 @@
 //! # What must be installed
 //!
 //! To build: libibverbs of rdma-core 44 or newer with its development files (Debian: package
-//! `libibverbs-dev`). To use an mlx5 device: libmlx5 (Debian: package `ibverbs-providers`).
+//! `libibverbs-dev`). To use an mlx5 device: libmlx5 (Debian: package `ibverbs-providers`). To connect
+//! through the RDMA connection manager: librdmacm (Debian: package `librdmacm1`).
 
 mod bindings;
 mod constants;
 mod context;
 mod default;
 mod device;
+mod library;
 mod memory;
 mod mlx5dv;
 mod poll;
 mod post;
+mod rdmacm;
 mod wr;
 
 pub use bindings::*;
 pub use constants::*;
 pub use context::{VERBS_ABI_IS_EXTENDED, verbs_get_ctx};
 pub use device::*;
+pub use library::LoadError;
 pub use memory::*;
-pub use mlx5dv::{LoadError, Mlx5dv, mlx5dv_ts_to_ns};
+pub use mlx5dv::{Mlx5dv, mlx5dv_ts_to_ns};
 pub use poll::*;
 pub use post::*;
+pub use rdmacm::*;
 pub use wr::*;

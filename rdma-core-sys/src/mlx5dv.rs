@@ -6,157 +6,65 @@ use crate::{
     mlx5dv_cq_init_attr, mlx5dv_devx_uar, mlx5dv_obj, mlx5dv_qp_init_attr,
     mlx5dv_set_ctx_attr_type,
 };
-use core::ffi::{CStr, c_int, c_void};
-use std::error::Error;
-use std::fmt;
-use std::sync::OnceLock;
+use core::ffi::{c_int, c_void};
 
-const SONAME: &CStr = c"libmlx5.so.1";
+use crate::library::{Library, functions};
 
-/// Why libmlx5 could not be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// The dynamic loader did not find the library, or could not load it.
-    Library {
-        /// What the loader said.
-        reason: String,
-    },
-    /// The library is there but is older than rdma-core 44.
-    Symbol {
-        /// The function that is missing.
-        name: &'static str,
-    },
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Library { reason } => write!(
-                f,
-                "libmlx5 cannot be loaded ({reason}): install it (Debian and Ubuntu: package \
-                 ibverbs-providers; Fedora and RHEL: package libibverbs)"
-            ),
-            Self::Symbol { name } => {
-                write!(f, "libmlx5 has no {name}: it is too old, rdma-core 44 or newer is needed")
-            }
-        }
-    }
-}
-
-impl Error for LoadError {}
-
-/// Declares the table of functions and how it is filled.
-macro_rules! functions {
-    ($($(#[$doc:meta])* $field:ident = $symbol:literal: fn($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)?;)*) => {
-        /// The functions of libmlx5 (`mlx5dv_*`, without the prefix).
-        ///
-        /// libmlx5 is at once a library and the driver that libibverbs loads when it sees an mlx5
-        /// device. Whoever comes second gets the copy that is already there, so after
-        /// [`ibv_get_device_list`](crate::ibv_get_device_list) has found such a device, these
-        /// functions are those of its driver.
-        #[derive(Clone, Copy, Debug)]
-        pub struct Mlx5dv {
-            $($(#[$doc])* pub $field: unsafe extern "C" fn($($arg: $type),*) $(-> $ret)?,)*
-        }
-
-        impl Mlx5dv {
-            fn find(library: *mut c_void) -> Result<Self, LoadError> {
-                Ok(Self {
-                    $($field: {
-                        let name = concat!($symbol, "\0");
-                        // SAFETY: `library` is an open handle and `name` ends with a zero.
-                        let address = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
-                        if address.is_null() {
-                            return Err(LoadError::Symbol { name: $symbol });
-                        }
-                        // SAFETY: libmlx5 exports a function of this type under this name.
-                        unsafe {
-                            core::mem::transmute::<
-                                *mut c_void,
-                                unsafe extern "C" fn($($type),*) $(-> $ret)?,
-                            >(address)
-                        }
-                    },)*
-                })
-            }
-        }
-    };
-}
+const LIBMLX5: Library = Library {
+    soname: c"libmlx5.so.1",
+    name: "libmlx5",
+    packages: "Debian and Ubuntu: package ibverbs-providers; Fedora and RHEL: package libibverbs",
+};
 
 functions! {
+    /// The functions of libmlx5 (`mlx5dv_*`, without the prefix).
+    ///
+    /// libmlx5 is at once a library and the driver that libibverbs loads when it sees an mlx5
+    /// device. Whoever comes second gets the copy that is already there, so after
+    /// [`ibv_get_device_list`](crate::ibv_get_device_list) has found such a device, these
+    /// functions are those of its driver.
+    Mlx5dv of LIBMLX5;
+
     /// Whether the device is driven by libmlx5.
-    is_supported = "mlx5dv_is_supported": fn(device: *mut ibv_device) -> bool;
+    is_supported = c"mlx5dv_is_supported": fn(device: *mut ibv_device) -> bool;
     /// Opens a device with attributes of libmlx5, such as DEVX. Null and errno on failure.
-    open_device = "mlx5dv_open_device":
+    open_device = c"mlx5dv_open_device":
         fn(device: *mut ibv_device, attr: *mut mlx5dv_context_attr) -> *mut ibv_context;
     /// Reads what the driver can do; `comp_mask` tells what to read and then what was read.
-    query_device = "mlx5dv_query_device":
+    query_device = c"mlx5dv_query_device":
         fn(context: *mut ibv_context, attrs: *mut mlx5dv_context) -> c_int;
     /// Reads attributes of a port. The last argument is the size of the structure.
-    query_port = "_mlx5dv_query_port": fn(
+    query_port = c"_mlx5dv_query_port": fn(
         context: *mut ibv_context, port_num: u32, info: *mut mlx5_ib_uapi_query_port, len: usize,
     ) -> c_int;
     /// Reads where the queues of verbs objects lie in memory; `obj_type` is a set of
     /// `MLX5DV_OBJ_*`.
-    init_obj = "mlx5dv_init_obj": fn(obj: *mut mlx5dv_obj, obj_type: u64) -> c_int;
+    init_obj = c"mlx5dv_init_obj": fn(obj: *mut mlx5dv_obj, obj_type: u64) -> c_int;
     /// Makes a completion queue with attributes of libmlx5, such as compression.
-    create_cq = "mlx5dv_create_cq": fn(
+    create_cq = c"mlx5dv_create_cq": fn(
         context: *mut ibv_context,
         attr: *mut ibv_cq_init_attr_ex,
         mlx5_attr: *mut mlx5dv_cq_init_attr,
     ) -> *mut ibv_cq_ex;
     /// Makes a queue pair with attributes of libmlx5, such as no scatter to CQE.
-    create_qp = "mlx5dv_create_qp": fn(
+    create_qp = c"mlx5dv_create_qp": fn(
         context: *mut ibv_context,
         attr: *mut ibv_qp_init_attr_ex,
         mlx5_attr: *mut mlx5dv_qp_init_attr,
     ) -> *mut ibv_qp;
     /// Sets an attribute of an open context, such as the allocators of its queues.
-    set_context_attr = "mlx5dv_set_context_attr": fn(
+    set_context_attr = c"mlx5dv_set_context_attr": fn(
         context: *mut ibv_context, attr_type: mlx5dv_set_ctx_attr_type, attr: *mut c_void,
     ) -> c_int;
     /// Reads what is needed to turn timestamps into nanoseconds; see
     /// [`mlx5dv_ts_to_ns`](crate::mlx5dv_ts_to_ns).
-    get_clock_info = "mlx5dv_get_clock_info":
+    get_clock_info = c"mlx5dv_get_clock_info":
         fn(context: *mut ibv_context, info: *mut mlx5dv_clock_info) -> c_int;
     /// Allocates a UAR of one's own (`MLX5DV_UAR_ALLOC_TYPE_*`). Null and errno on failure.
-    devx_alloc_uar = "mlx5dv_devx_alloc_uar":
+    devx_alloc_uar = c"mlx5dv_devx_alloc_uar":
         fn(context: *mut ibv_context, flags: u32) -> *mut mlx5dv_devx_uar;
     /// Frees such a UAR.
-    devx_free_uar = "mlx5dv_devx_free_uar": fn(uar: *mut mlx5dv_devx_uar);
-}
-
-impl Mlx5dv {
-    /// The functions of libmlx5, which is loaded by the first call that succeeds and then stays.
-    pub fn get() -> Result<&'static Self, LoadError> {
-        static LOADED: OnceLock<Mlx5dv> = OnceLock::new();
-        if let Some(loaded) = LOADED.get() {
-            return Ok(loaded);
-        }
-        let functions = Self::find(open()?)?;
-        Ok(LOADED.get_or_init(|| functions))
-    }
-}
-
-/// Loads the library, or finds it if it is loaded. The handle is never closed: function pointers
-/// and verbs objects outlive any bookkeeping that could tell when.
-fn open() -> Result<*mut c_void, LoadError> {
-    // SAFETY: the name ends with a zero; libmlx5 runs nothing at load time but the registration
-    // of its driver with libibverbs.
-    let library = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if !library.is_null() {
-        return Ok(library);
-    }
-    // SAFETY: dlerror returns null or a string that lives until this thread's next dl call.
-    let reason = unsafe {
-        let reason = libc::dlerror();
-        match reason.is_null() {
-            true => SONAME.to_string_lossy().into_owned(),
-            false => CStr::from_ptr(reason).to_string_lossy().into_owned(),
-        }
-    };
-    Err(LoadError::Library { reason })
+    devx_free_uar = c"mlx5dv_devx_free_uar": fn(uar: *mut mlx5dv_devx_uar);
 }
 
 /// The time in nanoseconds of a hardware timestamp, relative to a recent reading of the clock.

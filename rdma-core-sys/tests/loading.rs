@@ -81,7 +81,7 @@ fn a_program_starts_and_works_where_libmlx5_is_not_installed() {
 fn without_libmlx5() {
     let error = Mlx5dv::get().unwrap_err();
     println!("{error}");
-    let LoadError::Library { reason } = &error else { panic!("{error:?}") };
+    let LoadError::Library { reason, .. } = &error else { panic!("{error:?}") };
     assert!(reason.contains("libmlx5.so.1"), "{reason}");
     assert!(error.to_string().contains("ibverbs-providers"), "{error}");
     // A second attempt is made, and fails the same way.

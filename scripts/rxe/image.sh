@@ -54,6 +54,11 @@ provider=$(find_file "/usr/lib/*/libibverbs/librxe-rdmav*.so")
 add "$provider"
 add_libraries "$provider"
 add "$(find_file /etc/libibverbs.d/rxe.driver)"
+# Loaded at run time.
+for library in $(find_file "/usr/lib/*/librdmacm.so.1"); do
+    add "$library"
+    add_libraries "$library"
+done
 
 while read -r module; do
     add "$tree$module" "modules/$(basename "$module")"

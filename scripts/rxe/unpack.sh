@@ -8,7 +8,7 @@
 set -euo pipefail
 
 cache=$1
-packages=(qemu-system-x86 busybox-static kmod iproute2 ibverbs-utils ibverbs-providers)
+packages=(qemu-system-x86 busybox-static kmod iproute2 ibverbs-utils ibverbs-providers librdmacm1)
 
 say() {
     echo "rxe: $*" >&2

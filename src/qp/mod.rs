@@ -154,18 +154,62 @@ impl QueuePair {
     /// [`Error::Handshake`] when the address cannot be one; [`Error::Verbs`] when the device refuses, and
     /// the queue pair has to be reset.
     pub fn connect(&mut self, peer: &QpAddress) -> Result<()> {
-        if self.qp.known_state() != QpState::Init {
-            return Err(Error::Unsupported {
-                operation: "connect",
-                when: "unless the queue pair is new or was reset",
-            });
-        }
+        self.check_connectable()?;
         let local = self.local()?;
         let (route, mtu) = (local.route(peer)?, local.mtu.min(peer.mtu));
         let (mut attr, mask) = transition::rtr(&self.config, route, mtu, peer);
         self.qp.modify(&mut attr, mask)?;
         let (mut attr, mask) = transition::rts(&self.config, self.psn);
         self.qp.modify(&mut attr, mask)
+    }
+
+    /// Refuses a queue pair that was connected before.
+    pub(crate) fn check_connectable(&self) -> Result<()> {
+        if self.qp.known_state() == QpState::Init {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            operation: "connect",
+            when: "unless the queue pair is new or was reset",
+        })
+    }
+
+    /// Connects with the attributes that a connection manager has for each state. What the configuration
+    /// says of retries and time-outs holds.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn connect_with(
+        &mut self,
+        attributes: impl Fn(QpState) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_attr_mask)>,
+    ) -> Result<()> {
+        self.check_connectable()?;
+        let (mut attr, _) = attributes(QpState::Init)?;
+        self.qp.modify(&mut attr, sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT)?;
+        self.config.port = attr.port_num;
+
+        let (mut attr, mask) = attributes(QpState::Rtr)?;
+        attr.min_rnr_timer = self.config.min_rnr_timer;
+        if let Some(most) = self.config.mtu {
+            attr.path_mtu = attr.path_mtu.min(most.as_raw());
+        }
+        self.qp.modify(&mut attr, mask)?;
+
+        let (mut attr, mask) = attributes(QpState::Rts)?;
+        attr.timeout = self.config.timeout;
+        attr.retry_cnt = self.config.retry_cnt;
+        attr.rnr_retry = self.config.rnr_retry;
+        self.qp.modify(&mut attr, mask)
+    }
+
+    /// Retries of a packet, and of a message that met no receive.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) const fn retries(&self) -> (u8, u8) {
+        (self.config.retry_cnt, self.config.rnr_retry)
+    }
+
+    /// Name of the device.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn device_name(&self) -> &str {
+        self.qp.pd().context().name()
     }
 
     /// Disconnects: what is posted comes back flushed, here and in the receiver.

@@ -14,13 +14,16 @@ use std::{env, fs};
 use structure::{Field, Structure, c_name};
 
 const HEADERS: &str = include_str!("../../build/headers.h");
+/// Bound by hand, in part.
+const BY_HAND: &str = "#include <rdma/rdma_cma.h>\n";
 const CARRIED: &str = include_str!("../../src/generated/verbs.rs");
 
 /// Compiles a C program that prints the expressions, and returns what it prints.
 fn evaluate(name: &str, expressions: &[String]) -> Vec<i128> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, program) = (directory.join(format!("{name}.c")), directory.join(name));
-    let mut text = format!("{HEADERS}#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n");
+    let mut text =
+        format!("{HEADERS}{BY_HAND}#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n");
     for expression in expressions {
         text += &format!("\tprintf(\"%lld\\n\", (long long)({expression}));\n");
     }
@@ -154,6 +157,16 @@ fn constants_have_the_values_of_the_headers() {
             rdma_core_sys::IBV_ALLOCATOR_USE_DEFAULT as usize as i64 as i128,
         ),
         ("__VERBS_ABI_IS_EXTENDED", rdma_core_sys::VERBS_ABI_IS_EXTENDED as i64 as i128),
+        ("RDMA_PS_TCP", rdma_core_sys::RDMA_PS_TCP as i128),
+        ("RDMA_CM_EVENT_ADDR_RESOLVED", rdma_core_sys::RDMA_CM_EVENT_ADDR_RESOLVED as i128),
+        ("RDMA_CM_EVENT_ROUTE_RESOLVED", rdma_core_sys::RDMA_CM_EVENT_ROUTE_RESOLVED as i128),
+        ("RDMA_CM_EVENT_CONNECT_REQUEST", rdma_core_sys::RDMA_CM_EVENT_CONNECT_REQUEST as i128),
+        ("RDMA_CM_EVENT_CONNECT_RESPONSE", rdma_core_sys::RDMA_CM_EVENT_CONNECT_RESPONSE as i128),
+        ("RDMA_CM_EVENT_REJECTED", rdma_core_sys::RDMA_CM_EVENT_REJECTED as i128),
+        ("RDMA_CM_EVENT_ESTABLISHED", rdma_core_sys::RDMA_CM_EVENT_ESTABLISHED as i128),
+        ("RDMA_CM_EVENT_DISCONNECTED", rdma_core_sys::RDMA_CM_EVENT_DISCONNECTED as i128),
+        ("RDMA_CM_EVENT_DEVICE_REMOVAL", rdma_core_sys::RDMA_CM_EVENT_DEVICE_REMOVAL as i128),
+        ("RDMA_CM_EVENT_TIMEWAIT_EXIT", rdma_core_sys::RDMA_CM_EVENT_TIMEWAIT_EXIT as i128),
         ("MLX5DV_UAR_ALLOC_TYPE_BF", rdma_core_sys::MLX5DV_UAR_ALLOC_TYPE_BF as i128),
         ("MLX5DV_UAR_ALLOC_TYPE_NC", rdma_core_sys::MLX5DV_UAR_ALLOC_TYPE_NC as i128),
     ];

@@ -228,4 +228,11 @@ pub static ALL: &[Structure] = structures! {
     struct mlx5dv_clock_info { nsec, last_cycles, frac, mult, shift, mask }
     struct mlx5dv_context_attr { flags, comp_mask }
     struct mlx5dv_devx_uar { reg_addr, base_addr, page_id, mmap_off, comp_mask }
+    struct rdma_event_channel { fd }
+    struct rdma_cm_id { verbs, channel, context, qp }
+    struct rdma_conn_param {
+        private_data, private_data_len, responder_resources, initiator_depth, flow_control,
+        retry_count, rnr_retry_count, srq, qp_num
+    }
+    struct rdma_cm_event { id, listen_id, event, status, param.conn }
 };

@@ -6,6 +6,8 @@ code=0 left_out=0
 # A name in skips.txt can be `*`.
 set -f
 export DOORBELL_DEVICE=rxe0 DOORBELL_PATH=verbs DOORBELL_NETWORKED=1 DOORBELL_SHARE=100
+# Where RDMA connections can be made to: see init.
+export DOORBELL_ADDRESSES=192.0.2.1,2001:db8::1
 FILTER=$(cat /suite/filter)
 
 # Prints the lines of skips.txt for a binary without its name.

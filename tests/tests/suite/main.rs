@@ -2,6 +2,7 @@
 
 mod basics;
 mod completions;
+mod connection_manager;
 mod direct;
 mod exhaustion;
 mod failures;

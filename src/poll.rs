@@ -1,0 +1,31 @@
+//! Waiting for descriptors.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// Waits until there is something to read, at most until `deadline`; whether there is. A signal handler
+/// that runs does not end it.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // Rounded up, so that the time is over when the call says so.
+        let millis = left
+            .map_or(-1, |left| left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(i32::MAX));
+        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure.
+        match unsafe { libc::poll(&mut poll, 1, millis) } {
+            0 if left == Some(Duration::ZERO) => return Ok(false),
+            // The time was longer than the call can be told, or is over now.
+            0 => {}
+            // An error or hang-up is for the reader to find.
+            1.. => return Ok(true),
+            _ => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}

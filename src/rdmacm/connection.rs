@@ -1,0 +1,92 @@
+//! An established connection.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rdma_core_sys as sys;
+
+use super::id::Id;
+use crate::error::{Error, Result};
+use crate::qp::QueuePair;
+
+/// A connection that the connection manager knows of. Dropping it disconnects.
+///
+/// The queue pair does not depend on it: it sends and receives until it is told, or finds out, that the
+/// peer is gone. Its descriptor is readable when the peer has disconnected.
+pub struct Connection {
+    id: Id,
+    private_data: Vec<u8>,
+    disconnected: bool,
+}
+
+impl Connection {
+    pub(super) const fn new(id: Id, private_data: Vec<u8>) -> Self {
+        Self { id, private_data, disconnected: false }
+    }
+
+    /// What the peer said when it asked or accepted. The connection manager fills it up with zeroes, to 56
+    /// bytes in a request and 196 in an answer.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Waits until the peer has disconnected; `false` when it has not in time. Without a time-out it waits
+    /// for ever.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], also when the device is removed.
+    pub fn wait_disconnected(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
+        let timeout = timeout.into();
+        while !self.disconnected {
+            let Some(event) = self.id.event(timeout)? else { return Ok(false) };
+            match event.kind {
+                sys::RDMA_CM_EVENT_DISCONNECTED | sys::RDMA_CM_EVENT_TIMEWAIT_EXIT => {
+                    self.disconnected = true;
+                }
+                sys::RDMA_CM_EVENT_ESTABLISHED => {}
+                _ => return Err(event.error(self.id.cm, "rdma_get_cm_event", &self.id.subject)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tells the peer, and takes the queue pair to ERROR: what is posted comes back flushed. To use the
+    /// queue pair again, [reset](crate::Receiver::reset_qp) it.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]; the queue pair is in ERROR even if the peer could not be told.
+    pub fn disconnect(self, qp: &QueuePair) -> Result<()> {
+        self.id.check_device(qp)?;
+        let told = self.tell();
+        qp.to_error()?;
+        told
+    }
+
+    fn tell(&self) -> Result<()> {
+        // SAFETY: a live identifier.
+        let result = unsafe { (self.id.cm.disconnect)(self.id.as_raw()) };
+        match self.id.check("rdma_disconnect", result) {
+            // It is disconnected already.
+            Err(Error::Verbs { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("peer", &self.id.subject)
+            .field("disconnected", &self.disconnected)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,53 @@
+//! Connecting by IP address, through the RDMA connection manager of the system (`rdma_cm(7)`).
+//!
+//! One side listens, the other resolves the address of the first; the system finds the device, the port
+//! and the route. The queue pair is doorbell's own, made by a [`Receiver`](crate::Receiver) on the device
+//! that was found; only the addresses go through the connection manager.
+//!
+//! librdmacm is loaded at the first use. Without it, or without the kernel module `rdma_ucm`, everything
+//! here fails with an error that says so; [`QueuePair::connect_over`](crate::QueuePair::connect_over) works
+//! without either.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use doorbell::rdmacm::{Listener, Route};
+//! use doorbell::{QpConfig, Receiver, ReceiverConfig};
+//!
+//! const PATIENCE: Duration = Duration::from_secs(5);
+//!
+//! fn server() -> Result<(), Box<dyn std::error::Error>> {
+//!     let mut listener = Listener::bind("0.0.0.0:18515".parse()?)?;
+//!     let request = listener.accept(None)?.ok_or("no time-out was given")?;
+//!     let pd = doorbell::open(request.device_name())?.alloc_pd()?;
+//!     let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+//!     let mut qp = receiver.create_qp(&QpConfig::rc())?;
+//!     let connection = request.accept(&mut qp, b"welcome", PATIENCE)?;
+//!     // Receive and send here.
+//!     connection.disconnect(&qp)?;
+//!     Ok(())
+//! }
+//!
+//! fn client() -> Result<(), Box<dyn std::error::Error>> {
+//!     let route = Route::resolve("192.0.2.1:18515".parse()?, PATIENCE)?;
+//!     let pd = doorbell::open(route.device_name())?.alloc_pd()?;
+//!     let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+//!     let mut qp = receiver.create_qp(&QpConfig::rc())?;
+//!     let connection = route.connect(&mut qp, b"hello", PATIENCE)?;
+//!     assert!(connection.private_data().starts_with(b"welcome"));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Waiting for the peer, and nothing else, takes time: what is asked of a `timeout` is the most that a
+//! call sleeps.
+
+mod connection;
+mod event;
+mod id;
+mod listener;
+mod route;
+
+pub use connection::Connection;
+pub use listener::{Listener, Request};
+pub use route::Route;

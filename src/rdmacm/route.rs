@@ -1,0 +1,98 @@
+//! The side that connects.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::ptr;
+use std::time::Duration;
+
+use rdma_core_sys as sys;
+
+use super::connection::Connection;
+use super::id::{Id, sockaddr};
+use crate::error::Result;
+use crate::qp::QueuePair;
+
+/// Bytes that the connection manager leaves to the program in a request.
+const MAX_PRIVATE_DATA: usize = 56;
+
+/// How an address is reached: the device, the port and the path, as the system found them.
+pub struct Route {
+    id: Id,
+    device_name: String,
+}
+
+impl Route {
+    /// Finds the device and the path to `peer`, IPv4 or IPv6. Each of the two steps takes at most
+    /// `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) when there is no connection manager, or no device reaches the
+    /// address; [`Error::Library`](crate::Error::Library) without librdmacm.
+    pub fn resolve(peer: SocketAddr, timeout: Duration) -> Result<Self> {
+        let mut id = Id::new(peer)?;
+        let millis = timeout.as_millis().try_into().unwrap_or(i32::MAX);
+        // The system answers in time; what is added is for its answer to arrive.
+        let patience = timeout.saturating_add(Duration::from_secs(1));
+        let mut address = sockaddr(peer);
+
+        // SAFETY: a live identifier and an address of the family that it names.
+        let result = unsafe {
+            (id.cm.resolve_addr)(id.as_raw(), ptr::null_mut(), (&raw mut address).cast(), millis)
+        };
+        id.check("rdma_resolve_addr", result)?;
+        id.wait_for(sys::RDMA_CM_EVENT_ADDR_RESOLVED, "rdma_resolve_addr", patience)?;
+        // SAFETY: a live identifier.
+        let result = unsafe { (id.cm.resolve_route)(id.as_raw(), millis) };
+        id.check("rdma_resolve_route", result)?;
+        id.wait_for(sys::RDMA_CM_EVENT_ROUTE_RESOLVED, "rdma_resolve_route", patience)?;
+        let device_name = id.device_name()?;
+        Ok(Self { id, device_name })
+    }
+
+    /// The device, for [`open`](crate::open).
+    pub fn device_name(&self) -> &str {
+        &self.device_name
+    }
+
+    /// Asks the peer to connect to `qp`, which is new or was reset, and waits until it has.
+    /// `private_data`, at most 56 bytes, is for the peer to judge by.
+    ///
+    /// Retries and the time-out of an acknowledgement are those of the
+    /// [`QpConfig`](crate::QpConfig); the port is the one that was found.
+    ///
+    /// # Errors
+    /// [`Error::Rejected`](crate::Error::Rejected) when the peer refuses or nobody listens: the queue pair
+    /// is as before. [`Error::TimedOut`](crate::Error::TimedOut);
+    /// [`Error::Foreign`](crate::Error::Foreign) for a queue pair on another device;
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange); [`Error::Unsupported`](crate::Error::Unsupported)
+    /// unless the queue pair is in INIT; [`Error::Verbs`](crate::Error::Verbs).
+    pub fn connect(
+        mut self,
+        qp: &mut QueuePair,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<Connection> {
+        self.id.check_device(qp)?;
+        qp.check_connectable()?;
+        let mut param = Id::conn_param(qp, private_data, MAX_PRIVATE_DATA)?;
+        // SAFETY: a live identifier; the parameters refer to bytes that outlive the call.
+        let result = unsafe { (self.id.cm.connect)(self.id.as_raw(), &mut param) };
+        self.id.check("rdma_connect", result)?;
+        let response =
+            self.id.wait_for(sys::RDMA_CM_EVENT_CONNECT_RESPONSE, "rdma_connect", timeout)?;
+        self.id.connect_qp(qp)?;
+        // SAFETY: a live identifier.
+        let result = unsafe { (self.id.cm.establish)(self.id.as_raw()) };
+        self.id.check("rdma_establish", result)?;
+        Ok(Connection::new(self.id, response.private_data))
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route")
+            .field("peer", &self.id.subject)
+            .field("device_name", &self.device_name)
+            .finish_non_exhaustive()
+    }
+}

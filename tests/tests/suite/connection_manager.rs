@@ -1,0 +1,259 @@
+//! Connections by IP address, where the system has a connection manager.
+//!
+//! `DOORBELL_ADDRESSES` has the addresses of the device under test, separated by commas.
+
+use std::net::{IpAddr, SocketAddr};
+use std::thread;
+use std::time::Duration;
+
+use doorbell::rdmacm::{Connection, Listener, Request, Route};
+use doorbell::{
+    BufferPool, Cause, Error, QpConfig, QueuePair, Receiver, Result, SrqConfig, SrqId, WcStatus,
+};
+use doorbell_tests::{device, receiving, skip};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn addresses() -> Vec<IpAddr> {
+    let addresses = std::env::var("DOORBELL_ADDRESSES").unwrap_or_default();
+    addresses.split(',').filter(|a| !a.is_empty()).map(|a| a.parse().unwrap()).collect()
+}
+
+macro_rules! first_address {
+    () => {
+        match addresses().first() {
+            Some(&address) => address,
+            None => skip!("there is no connection manager here"),
+        }
+    };
+}
+
+/// A receiver with an SRQ, and what fills it.
+struct Side {
+    receiver: Receiver,
+    srq: SrqId,
+    pool: BufferPool,
+}
+
+impl Side {
+    fn new() -> Self {
+        let pd = device::pd();
+        let mut receiver = device::receiver(&pd, 64);
+        let srq = receiver.create_srq(&SrqConfig::new(31)).unwrap();
+        let pool = BufferPool::new(&pd, 64, 64).unwrap();
+        receiver.fill(srq, &pool);
+        Self { receiver, srq, pool }
+    }
+
+    fn qp(&mut self) -> QueuePair {
+        self.receiver.create_qp(&QpConfig::rc().srq(self.srq)).unwrap()
+    }
+
+    fn expect(&mut self, bytes: &[u8]) {
+        receiving::messages(&mut self.receiver, 1, |message| assert_eq!(&*message, bytes));
+    }
+}
+
+fn request(listener: &mut Listener) -> Request {
+    listener.accept(PATIENCE).unwrap().expect("a peer connects")
+}
+
+/// Both ends at work, the listening one in a thread of its own, as programs on two hosts would be.
+fn meet(
+    address: IpAddr,
+    qp: &mut QueuePair,
+    answer: impl FnOnce(Request) -> Result<Connection> + Send,
+) -> (Result<Connection>, Result<Connection>) {
+    let mut listener = Listener::bind((address, 0).into()).unwrap();
+    let to = SocketAddr::new(address, listener.port());
+    thread::scope(|scope| {
+        let answering = scope.spawn(move || answer(request(&mut listener)));
+        let route = Route::resolve(to, PATIENCE).unwrap();
+        assert_eq!(route.device_name(), device::open().name());
+        let connected = route.connect(qp, b"from the client", PATIENCE);
+        (connected, answering.join().unwrap())
+    })
+}
+
+/// Connects the two, and sends in both directions.
+fn connect(address: IpAddr, near: &mut Side, far: &mut Side) -> [(QueuePair, Connection); 2] {
+    let (mut near_qp, mut far_qp) = (near.qp(), far.qp());
+    let (client, server) = meet(address, &mut near_qp, |request| {
+        assert!(request.private_data().starts_with(b"from the client\0"));
+        request.accept(&mut far_qp, b"from the server", PATIENCE)
+    });
+    let (client, server) = (client.unwrap(), server.unwrap());
+    assert!(client.private_data().starts_with(b"from the server\0"));
+    assert!(server.private_data().starts_with(b"from the client\0"));
+
+    near_qp.send_inline(b"to the server", None).unwrap();
+    far.expect(b"to the server");
+    far_qp.send_inline(b"to the client", None).unwrap();
+    near.expect(b"to the client");
+    [(near_qp, client), (far_qp, server)]
+}
+
+#[test]
+fn two_sides_meet_over_ipv4_and_ipv6_and_part() {
+    if addresses().is_empty() {
+        skip!("there is no connection manager here");
+    }
+    for address in addresses() {
+        let (mut near, mut far) = (Side::new(), Side::new());
+        let [(near_qp, client), (_far_qp, mut server)] = connect(address, &mut near, &mut far);
+        assert!(!server.wait_disconnected(Duration::from_millis(20)).unwrap());
+        client.disconnect(&near_qp).unwrap();
+        assert!(server.wait_disconnected(PATIENCE).unwrap());
+    }
+}
+
+#[test]
+fn a_connection_that_is_dropped_is_seen_by_the_peer() {
+    let address = first_address!();
+    let (mut near, mut far) = (Side::new(), Side::new());
+    let [(_near_qp, mut client), (_far_qp, server)] = connect(address, &mut near, &mut far);
+    drop(server);
+    assert!(client.wait_disconnected(PATIENCE).unwrap());
+}
+
+#[test]
+fn a_queue_pair_connects_again_after_a_reset() {
+    let address = first_address!();
+    let (mut near, mut far) = (Side::new(), Side::new());
+    let [(mut near_qp, client), far_end] = connect(address, &mut near, &mut far);
+    let again = |qp: &mut QueuePair| {
+        let route = Route::resolve((address, 1).into(), PATIENCE).unwrap();
+        route.connect(qp, b"", PATIENCE).unwrap_err()
+    };
+    assert!(matches!(again(&mut near_qp), Error::Unsupported { .. }), "while it is connected");
+    client.disconnect(&near_qp).unwrap();
+    drop(far_end);
+    near.receiver.reset_qp(&mut near_qp).unwrap();
+
+    let mut far_qp = far.qp();
+    let (client, server) =
+        meet(address, &mut near_qp, |request| request.accept(&mut far_qp, b"", PATIENCE));
+    let _both = (client.unwrap(), server.unwrap());
+    near_qp.send_inline(b"once more", None).unwrap();
+    far.expect(b"once more");
+}
+
+#[test]
+fn a_refusal_leaves_the_queue_pair_as_it_was() {
+    let address = first_address!();
+    let (mut near, mut far) = (Side::new(), Side::new());
+    let mut qp = near.qp();
+    for dropped in [false, true] {
+        let (refused, _) = meet(address, &mut qp, |request| {
+            if !dropped {
+                request.reject()?;
+            }
+            Err(Error::NoDevice)
+        });
+        assert!(matches!(refused, Err(Error::Rejected { .. })), "{refused:?}");
+    }
+    // A port that nobody listens on: one that was, a moment ago.
+    let port = Listener::bind((address, 0).into()).unwrap().port();
+    let route = Route::resolve((address, port).into(), PATIENCE).unwrap();
+    let nobody = route.connect(&mut qp, b"", PATIENCE).unwrap_err();
+    assert!(nobody.to_string().contains("nobody listens"), "{nobody}");
+
+    let mut far_qp = far.qp();
+    let (client, server) =
+        meet(address, &mut qp, |request| request.accept(&mut far_qp, b"", PATIENCE));
+    let _both = (client.unwrap(), server.unwrap());
+    qp.send_inline(b"in the end", None).unwrap();
+    far.expect(b"in the end");
+}
+
+#[test]
+fn one_listener_takes_many_connections_onto_one_srq() {
+    const PEERS: usize = 8;
+    let address = first_address!();
+    let mut listener = Listener::bind((address, 0).into()).unwrap();
+    let to = SocketAddr::new(address, listener.port());
+    thread::scope(|scope| {
+        for i in 0..PEERS {
+            scope.spawn(move || {
+                let mut side = Side::new();
+                let mut qp = side.qp();
+                let route = Route::resolve(to, PATIENCE).unwrap();
+                let mut connection = route.connect(&mut qp, &[i as u8], PATIENCE).unwrap();
+                qp.send_inline(&[i as u8], None).unwrap();
+                assert!(connection.wait_disconnected(PATIENCE).unwrap());
+            });
+        }
+        let mut server = Side::new();
+        let ends: Vec<_> = (0..PEERS)
+            .map(|_| {
+                let mut qp = server.qp();
+                let connection = request(&mut listener).accept(&mut qp, b"", PATIENCE).unwrap();
+                (qp, connection)
+            })
+            .collect();
+        let mut seen = [false; PEERS];
+        receiving::messages(&mut server.receiver, PEERS, |message| {
+            let end = ends.iter().find(|(qp, _)| qp.qp_num() == message.qp_num()).unwrap();
+            assert_eq!(message[0], end.1.private_data()[0]);
+            assert!(!std::mem::replace(&mut seen[usize::from(message[0])], true));
+        });
+        for (qp, connection) in ends {
+            connection.disconnect(&qp).unwrap();
+        }
+    });
+}
+
+#[test]
+fn receives_come_back_when_a_connection_ends() {
+    let address = first_address!();
+    let (mut near, mut far) = (Side::new(), Side::new());
+    let mut qp = near.receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
+    let posted = near.receiver.fill(qp.receive_queue().unwrap(), &near.pool);
+    let mut far_qp = far.qp();
+    let (client, server) =
+        meet(address, &mut qp, |request| request.accept(&mut far_qp, b"", PATIENCE));
+    let _server = server.unwrap();
+    client.unwrap().disconnect(&qp).unwrap();
+    for failure in receiving::failures(&mut near.receiver, posted) {
+        assert!(matches!(failure.cause, Cause::Status(WcStatus::WR_FLUSH_ERR)), "{failure}");
+        assert_eq!(failure.buffers.len(), 1);
+    }
+}
+
+#[test]
+fn what_cannot_be_reached_listened_on_or_waited_for_is_an_error_in_time() {
+    let address = first_address!();
+    let far_away = "198.51.100.1:1".parse().unwrap();
+    let error = Route::resolve(far_away, Duration::from_secs(1)).unwrap_err();
+    assert!(error.to_string().contains("198.51.100.1"), "{error}");
+    let error = Listener::bind("198.51.100.1:0".parse().unwrap()).unwrap_err();
+    assert!(matches!(error, Error::Verbs { operation: "rdma_bind_addr", .. }), "{error}");
+
+    let mut listener = Listener::bind((address, 0).into()).unwrap();
+    let taken = Listener::bind((address, listener.port()).into()).unwrap_err();
+    assert!(matches!(taken, Error::Verbs { .. }), "{taken}");
+    assert!(listener.accept(Duration::from_millis(20)).unwrap().is_none());
+
+    // A request that nobody answers.
+    let mut side = Side::new();
+    let mut qp = side.qp();
+    let route = Route::resolve((address, listener.port()).into(), PATIENCE).unwrap();
+    let long = [0; 57];
+    let error = Route::resolve((address, listener.port()).into(), PATIENCE)
+        .and_then(|route| route.connect(&mut qp, &long, PATIENCE))
+        .unwrap_err();
+    assert!(matches!(error, Error::OutOfRange { max: 56, .. }), "{error}");
+    let error = route.connect(&mut qp, b"", Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(error, Error::TimedOut { operation: "rdma_connect", .. }), "{error}");
+}
+
+#[test]
+fn where_there_is_no_connection_manager_it_is_said() {
+    if !addresses().is_empty() || std::path::Path::new("/dev/infiniband/rdma_cm").exists() {
+        skip!("there is a connection manager");
+    }
+    let any = "127.0.0.1:0".parse().unwrap();
+    for error in [Listener::bind(any).unwrap_err(), Route::resolve(any, PATIENCE).unwrap_err()] {
+        assert!(error.to_string().contains("rdma_ucm"), "{error}");
+    }
+}
