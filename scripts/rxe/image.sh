@@ -49,8 +49,13 @@ for program in rdma ibv_devinfo ibv_rc_pingpong ibv_srq_pingpong; do
     add_libraries "$file"
 done
 
-# No other provider: what is proven here owes nothing to libmlx5.
+# No other provider where libibverbs looks: what is proven here owes nothing to libmlx5. It lies apart, for
+# the case that needs both.
+mlx5=$(find_file "/usr/lib/*/libmlx5.so.1")
+add "$mlx5" mlx5/libmlx5.so.1
+add_libraries "$mlx5"
 provider=$(find_file "/usr/lib/*/libibverbs/librxe-rdmav*.so")
+ln -s libmlx5.so.1 "$out/mlx5/libmlx5-${provider##*-}"
 add "$provider"
 add_libraries "$provider"
 add "$(find_file /etc/libibverbs.d/rxe.driver)"

@@ -61,6 +61,8 @@ tests=$(executables true test -p doorbell-tests --tests --no-run)
 programs=$(
     executables false build -p doorbell-tests --bins
     executables false build -p doorbell --examples
+    executables false build -p soft-mlx5
+    echo "$target/debug/libsoft_mlx5.so"
 )
 $here/image.sh "$tree" "$cache/image" <<<"$(sed 's/^/test /' <<<"$tests"; sed 's/^/program /' <<<"$programs")"
 say "ready after $((SECONDS - began)) s, starting the machine"

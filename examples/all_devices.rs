@@ -1,0 +1,107 @@
+//! Serves all RDMA devices of the host with the same code, each on the path that suits it: mlx5 devices
+//! directly, all others through libibverbs.
+//!
+//! On each device a queue pair sends to another one of the same device, whose messages come through an SRQ.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell::{BufferPool, Device, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqConfig};
+
+const MESSAGES: u64 = 1000;
+const SENDS: u32 = 16;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One device at work.
+struct Station {
+    name: String,
+    receiver: Receiver,
+    sender: QueuePair,
+    /// The other end of `sender`'s connection, and what that one would receive on.
+    _ends: (QueuePair, Receiver),
+    sent: u64,
+    received: u64,
+}
+
+impl Station {
+    fn open(device: &Device) -> doorbell::Result<Self> {
+        let pd = device.open()?.alloc_pd()?;
+        let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(64))?;
+        let srq = receiver.create_srq(&SrqConfig::new(63))?;
+        receiver.fill(srq, &BufferPool::new(&pd, 64, 64)?);
+
+        let mut end = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+        let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
+        let config = QpConfig::rc().receives(1, 1).sends(SENDS).max_inline(8);
+        let mut sender = other.create_qp(&config)?;
+        let (here, there) = (end.address()?, sender.address()?);
+        end.connect(&there)?;
+        sender.connect(&here)?;
+        Ok(Self {
+            name: device.name().to_owned(),
+            receiver,
+            sender,
+            _ends: (end, other),
+            sent: 0,
+            received: 0,
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        self.received == MESSAGES
+    }
+
+    /// Sends what there is room for, and takes what has arrived.
+    fn step(&mut self) -> Result<(), Box<dyn Error>> {
+        while let Some(completion) = self.sender.poll_send() {
+            if !completion.status.is_success() {
+                return Err(format!("{}: send failed: {}", self.name, completion.status).into());
+            }
+        }
+        while self.sent < MESSAGES && self.sender.sends_outstanding() < SENDS as usize {
+            self.sender.send_inline(&self.sent.to_be_bytes(), None)?;
+            self.sent += 1;
+        }
+        let mut batch = self.receiver.poll();
+        while let Some(message) = batch.next() {
+            let message = message?;
+            if message[..] != self.received.to_be_bytes() {
+                let number = self.received;
+                return Err(format!("{}: message {number} is {message:?}", self.name).into());
+            }
+            self.received += 1;
+        }
+        Ok(())
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("all_devices: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let mut stations =
+        doorbell::devices()?.iter().map(Station::open).collect::<doorbell::Result<Vec<_>>>()?;
+    let began = Instant::now();
+    while !stations.iter().all(Station::is_done) {
+        for station in &mut stations {
+            station.step()?;
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(format!("not done after {PATIENCE:?}").into());
+        }
+        thread::yield_now();
+    }
+    for Station { name, receiver, received, .. } in &stations {
+        println!("{name}: {received} messages, path {}", receiver.path());
+    }
+    Ok(())
+}

@@ -1,0 +1,10 @@
+# One process serves an mlx5 device, directly, and the Soft-RoCE device through libibverbs.
+set -e
+config=/etc/libibverbs.d/mlx5.driver
+trap 'rm -f $config' EXIT
+echo 'driver /mlx5/libmlx5' >$config
+export LD_LIBRARY_PATH=/mlx5
+soft-mlx5 run --strict -- all_devices >/tmp/all_devices || { cat /tmp/all_devices; exit 1; }
+cat /tmp/all_devices
+grep -x 'rxe0: 1000 messages, path verbs' /tmp/all_devices
+grep -x 'mlx5_0: 1000 messages, path direct' /tmp/all_devices
