@@ -3,13 +3,14 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo setup test bench rxe fmt lint doc package
+.PHONY: help demo setup test bench rxe conformance fmt lint doc package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
 	@echo 'make test     installs what is missing and runs the whole test-suite'
 	@echo 'make bench    counts instructions and takes times beside stock libmlx5'
 	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
+	@echo 'make conformance N=100000    compares doorbell with libmlx5 under random operations; SEED=number'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
 	@echo 'make lint     format, clippy and documentation, warnings being errors'
@@ -33,6 +34,10 @@ bench:
 rxe:
 	@scripts/setup.sh build
 	@scripts/rxe/run.sh
+
+conformance:
+	@scripts/setup.sh build
+	@scripts/conformance.sh $(or $(N),100000) $(SEED)
 
 fmt:
 	cargo fmt --all

@@ -49,7 +49,7 @@ case ${1-} in
         printf '%s\n' \
             format clippy doc package oldest unit doctest aarch64 \
             device programs python \
-            direct verbs counts demo rxe
+            direct verbs conformance counts demo rxe
         ;;
     format)
         cargo fmt --all --check
@@ -75,6 +75,7 @@ case ${1-} in
         code=0
         cargo test --workspace --exclude soft-mlx5 --exclude doorbell-tests \
             --exclude doorbell-stepped-tests \
+            --exclude doorbell-conformance \
             --lib --bins --tests --examples --no-fail-fast -- "${filter[@]}" || code=$?
         cargo test -p doorbell-tests --lib --test isolate --test compile_fail \
             --no-fail-fast -- "${filter[@]}" || code=$?
@@ -108,6 +109,10 @@ case ${1-} in
     python)
         cargo build --quiet -p soft-mlx5
         soft-mlx5/tests/programs/pyverbs.py "$(target)/debug/soft-mlx5" "${filter[@]}"
+        ;;
+    conformance)
+        cargo test -p doorbell-conformance --no-fail-fast -- "${filter[@]}"
+        scripts/conformance.sh 100000
         ;;
     demo)
         cargo build --quiet -p soft-mlx5 -p doorbell -p doorbell-tests --lib --bins --examples

@@ -11,6 +11,7 @@ use crate::fabric::{Fabric, LinkLayer, Switch, pcap};
 use crate::faults::Faults;
 use crate::interpose;
 use crate::kernel::Core;
+use crate::nic::inspect::Queues;
 use crate::nic::objects::Qpn;
 use crate::nic::strict::Rule;
 use crate::nic::{Nic, NicConfig, trace};
@@ -193,6 +194,11 @@ impl Device {
     /// How often a rule was broken that an adapter would not report.
     pub fn violations(&self, rule: Rule) -> u64 {
         self.shared.command().nic().violations(rule)
+    }
+
+    /// Where the queues of programs are, and how far the device has come in them.
+    pub fn queues(&self) -> Queues {
+        self.shared.command().nic().queues()
     }
 
     /// When the next timer of the device expires, if one runs.

@@ -10,6 +10,7 @@ mod core;
 mod cq;
 mod execute;
 mod faults;
+pub mod inspect;
 mod memory;
 mod mkey;
 pub mod objects;

@@ -39,6 +39,11 @@ impl ReceiveQueue {
         self.next = 0;
     }
 
+    /// Running index of the next WQE to take.
+    pub fn next(&self) -> u16 {
+        self.next
+    }
+
     /// Posted WQEs that were not taken.
     pub fn available(&self) -> u16 {
         if self.count == 0 {

@@ -73,6 +73,16 @@ impl Srq {
         &self.attr
     }
 
+    /// Slot of the next WQE to take.
+    pub fn next(&self) -> u16 {
+        self.next
+    }
+
+    /// WQEs taken.
+    pub fn taken(&self) -> u16 {
+        self.taken
+    }
+
     fn available(&self) -> u16 {
         (self.record.record(RECEIVE) as u16).wrapping_sub(self.taken)
     }

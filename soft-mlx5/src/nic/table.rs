@@ -58,6 +58,12 @@ impl<T> Table<T> {
     }
 
     /// All objects, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let numbered = self.slots.iter().enumerate();
+        numbered.filter_map(|(index, slot)| Some((self.base + index as u32, slot.as_ref()?)))
+    }
+
+    /// All objects, in the order of their numbers.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         let base = self.base;
         self.slots

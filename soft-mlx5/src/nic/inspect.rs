@@ -1,0 +1,77 @@
+//! Where the queues of a program are and how far the device has come in them, for a test that looks at
+//! the same memory.
+
+use super::Nic;
+use super::objects::{CqAttr, QpAttr, SrqAttr};
+
+/// A queue pair.
+#[derive(Debug, Clone, Copy)]
+pub struct QueuePair {
+    /// Its number.
+    pub number: u32,
+    /// What it was created with.
+    pub attr: QpAttr,
+    /// Running index of the next receive WQE to take.
+    pub receive_index: u16,
+    /// Running index of the next basic block of the send queue to execute.
+    pub send_index: u16,
+}
+
+/// A shared receive queue.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedReceiveQueue {
+    /// Its number.
+    pub number: u32,
+    /// What it was created with.
+    pub attr: SrqAttr,
+    /// Slot of the next WQE to take, to which the link of the WQE before it leads.
+    pub next: u16,
+    /// WQEs taken.
+    pub taken: u16,
+}
+
+/// A completion queue.
+#[derive(Debug, Clone, Copy)]
+pub struct CompletionQueue {
+    /// Its number.
+    pub number: u32,
+    /// What it was created with.
+    pub attr: CqAttr,
+    /// CQEs written.
+    pub produced: u32,
+}
+
+/// All queues of a device, in the order of their numbers.
+#[derive(Debug, Clone, Default)]
+pub struct Queues {
+    /// Queue pairs, also those that a driver makes for itself.
+    pub qps: Vec<QueuePair>,
+    /// Shared receive queues.
+    pub srqs: Vec<SharedReceiveQueue>,
+    /// Completion queues.
+    pub cqs: Vec<CompletionQueue>,
+}
+
+impl Nic {
+    /// All queues.
+    pub fn queues(&self) -> Queues {
+        let qps = self.qps.iter().map(|(number, qp)| QueuePair {
+            number,
+            attr: qp.attr,
+            receive_index: qp.rq.next(),
+            send_index: qp.sq.next(),
+        });
+        let srqs = self.core.srqs.iter().map(|(number, srq)| SharedReceiveQueue {
+            number,
+            attr: *srq.attr(),
+            next: srq.next(),
+            taken: srq.taken(),
+        });
+        let cqs = self.core.cqs.iter().map(|(number, cq)| CompletionQueue {
+            number,
+            attr: *cq.attr(),
+            produced: cq.producer(),
+        });
+        Queues { qps: qps.collect(), srqs: srqs.collect(), cqs: cqs.collect() }
+    }
+}

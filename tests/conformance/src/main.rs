@@ -1,0 +1,130 @@
+//! The same operations on libmlx5 and on doorbell leave the same bytes and the same completions.
+//!
+//! Two soft-mlx5 devices in stepped mode have equal objects. One twin is driven through libibverbs and
+//! the stock libmlx5, the other through doorbell. After each operation everything that a device may read
+//! is compared, and everything that was received.
+//!
+//! The work is done by processes of this program: a breach of a rule of the device stops one, and the
+//! number of the operation is known all the same.
+
+mod case;
+mod difference;
+mod memory;
+mod plan;
+mod queue;
+mod reference;
+mod shrink;
+mod subject;
+mod supervise;
+mod tally;
+mod twin;
+mod verbs;
+
+use std::fs::File;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use case::Memory;
+use shrink::Failure;
+use tally::Tally;
+
+/// Compares doorbell with libmlx5 under random sequences of operations.
+#[derive(Parser)]
+struct Options {
+    /// Operations in all.
+    #[arg(short = 'n', long, default_value_t = 100_000)]
+    operations: u64,
+    /// Number of the first session. A session is made from its number alone.
+    #[arg(long, default_value_t = 0, value_parser = number)]
+    seed: u64,
+    /// Runs the session of this number and nothing else, printing its operations.
+    #[arg(long, value_parser = number)]
+    replay: Option<u64>,
+    /// Makes doorbell write a wrong length into scatter lists of two entries and more, to see what is
+    /// reported.
+    #[arg(long)]
+    inject: bool,
+    /// Sessions that this process runs for another one.
+    #[arg(long, hide = true)]
+    worker: Option<u64>,
+}
+
+fn number(text: &str) -> Result<u64, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if let Some(session) = options.replay {
+        return replay(session, options.inject);
+    }
+    match options.worker {
+        Some(sessions) => work(&options, sessions),
+        None => supervise::run(options.seed, options.operations, options.inject),
+    }
+}
+
+/// Runs sessions, and notes in the file at standard input how far it has come.
+fn work(options: &Options, sessions: u64) -> ExitCode {
+    // SAFETY: standard input belongs to this process, which reads nothing from it otherwise.
+    let progress = unsafe { File::from_raw_fd(libc::STDIN_FILENO) };
+    let memory = Memory::new();
+    let mut tally = Tally::default();
+    let mut left = options.operations;
+    for session in options.seed..options.seed + sessions {
+        let limit = left.min(plan::OPERATIONS as u64);
+        left -= limit;
+        let mut note = |operation: u64| {
+            let bytes = [session.to_le_bytes(), operation.to_le_bytes()].concat();
+            // Whoever started this process can do without it.
+            let _ = progress.write_all_at(&bytes, 0);
+        };
+        let limit = limit as usize;
+        let outcome =
+            shrink::session(session, limit, memory, &mut tally, &mut note, options.inject);
+        if let Err(failure) = outcome {
+            report(session, &failure, options.inject);
+            return ExitCode::FAILURE;
+        }
+    }
+    print!("{}", tally.lines());
+    ExitCode::SUCCESS
+}
+
+fn report(session: u64, failure: &Failure, inject: bool) {
+    let Failure { operation, difference, shrunk, shrunk_difference } = failure;
+    println!("conformance: DIFFERENCE: seed {session:#x}, operation {operation}");
+    println!("{difference}");
+    println!("  replay:   {}", supervise::replay_command(session, inject));
+    println!("cut down to {} operations on {:?}:", shrunk.operations.len(), shrunk.shape);
+    for (number, operation) in (1..).zip(&shrunk.operations) {
+        println!("  {number}: {operation:?}");
+    }
+    println!("{shrunk_difference}");
+}
+
+fn replay(session: u64, inject: bool) -> ExitCode {
+    use proptest::strategy::ValueTree;
+    let plan = shrink::tree(session).current();
+    println!("{:?}", plan.shape);
+    let operations = plan.operations.clone();
+    let mut show = |number: u64| match number.checked_sub(1) {
+        Some(index) => println!("{number}: {:?}", operations[index as usize]),
+        None => println!("0: the lead"),
+    };
+    let mut tally = Tally::default();
+    let outcome =
+        shrink::session(session, plan::OPERATIONS, Memory::new(), &mut tally, &mut show, inject);
+    if let Err(failure) = outcome {
+        report(session, &failure, inject);
+        return ExitCode::FAILURE;
+    }
+    println!("conformance: session {session:#x}: 0 differences");
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,273 @@
+//! What a session does: the queues that both twins get, and the operations on them.
+//!
+//! Every number in an operation is taken modulo what there is, so each part of a sequence is a sequence
+//! too, and a failing one can be cut down.
+
+use std::ops::RangeInclusive;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// Which doors of doorbell are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// The ring itself, through `as_direct`: any SGEs, messages held over batches.
+    Ring,
+    /// `Receiver` with buffers of a pool.
+    Safe,
+}
+
+/// The queues of a session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    pub layer: Layer,
+    /// One SRQ for all QPs, or a receive queue for each.
+    pub shared: bool,
+    pub qps: u32,
+    pub max_wr: u32,
+    pub max_sge: u32,
+    /// CQEs of 128 bytes.
+    pub large_cqe: bool,
+    /// Short payloads come inside CQEs.
+    pub scatter_to_cqe: bool,
+    /// A buffer in every slot of the SRQ, also in the one that stays unposted.
+    pub spare: bool,
+    /// Packets of 256 bytes instead of 1024.
+    pub small_mtu: bool,
+    /// Packets are lost and overtake each other.
+    pub lossy: bool,
+    /// Messages received before the sequence starts, which bring the counters near their wrap.
+    pub lead: u32,
+}
+
+/// Whose key an entry of a scatter list has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    Good,
+    /// Of no memory region.
+    Unknown,
+    /// Of a region that the device must not write.
+    ReadOnly,
+}
+
+/// An entry of a scatter list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub offset: u32,
+    pub length: u32,
+    pub key: Key,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Give {
+    /// Its slot is posted again with its buffer.
+    Recycle,
+    /// Its slot is given back empty.
+    Take,
+    /// It is given back later.
+    Hold,
+}
+
+/// A message of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Send {
+    pub kind: SendKind,
+    pub length: u32,
+    pub solicited: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendKind {
+    Plain,
+    Immediate(u32),
+    WriteImmediate(u32),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operation {
+    /// Receives posted in one call, each with its scatter list.
+    Post {
+        queue: u32,
+        lists: Vec<Vec<Entry>>,
+    },
+    /// Receives of one entry until the queue is full, and one more that must fail.
+    Fill {
+        queue: u32,
+        length: u32,
+    },
+    /// Messages of a peer; the device works on them now or later. A connection that has failed is made
+    /// anew before, or not.
+    Send {
+        qp: u32,
+        sends: Vec<Send>,
+        anew: bool,
+        run: bool,
+    },
+    /// The device works until there is nothing left to do.
+    Run,
+    /// Time passes: retries happen.
+    Wait {
+        milliseconds: u32,
+    },
+    Poll {
+        budget: u32,
+        give: Vec<Give>,
+    },
+    /// One of the held messages is given back.
+    GiveBack {
+        index: u32,
+        recycle: bool,
+    },
+    /// A QP goes to error: the device flushes its receives.
+    Fail {
+        qp: u32,
+    },
+    /// A QP and its peer start anew.
+    Reset {
+        qp: u32,
+    },
+}
+
+/// A session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub shape: Shape,
+    pub operations: Vec<Operation>,
+}
+
+/// Bytes of memory that scatter lists of the ring layer name.
+pub const ARENA: u32 = 16 * 1024;
+/// Bytes of a buffer of the safe layer.
+pub const BUFFER: u32 = 1024;
+/// Longest message.
+pub const LONGEST: u32 = 4000;
+
+/// Sizes of receive queues and of SRQs: every power of two that the device has.
+const SIZES: u64 = 16;
+
+/// Counters of 16 bits wrap.
+const WRAP: u32 = 1 << 16;
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let length = prop_oneof![1 => Just(0u32), 3 => 1..=64u32, 30 => 900..=4096u32];
+    let key = prop_oneof![
+        240 => Just(Key::Good),
+        1 => Just(Key::Unknown),
+        1 => Just(Key::ReadOnly),
+    ];
+    (0..ARENA - 4096, length, key).prop_map(|(offset, length, key)| Entry { offset, length, key })
+}
+
+fn lists(max_sge: u32) -> impl Strategy<Value = Vec<Vec<Entry>>> {
+    let fits = prop_oneof![1 => 0..=max_sge, 20 => 1..=max_sge]
+        .prop_flat_map(|count| vec(entry(), count as usize));
+    // The stride has room for up to twice as many as were asked for.
+    let may_not = vec(entry(), max_sge as usize + 1..=2 * max_sge as usize + 2);
+    vec(prop_oneof![20 => fits, 1 => may_not], 1..=8)
+}
+
+fn send() -> impl Strategy<Value = Send> {
+    let kind = prop_oneof![
+        6 => Just(SendKind::Plain),
+        2 => any::<u32>().prop_map(SendKind::Immediate),
+        1 => any::<u32>().prop_map(SendKind::WriteImmediate),
+    ];
+    let length = prop_oneof![
+        2 => Just(0u32),
+        4 => 1..=32u32,
+        3 => 33..=64u32,
+        4 => 65..=250u32,
+        2 => 251..=900u32,
+        1 => 901..=LONGEST,
+    ];
+    (kind, length, any::<bool>()).prop_map(|(kind, length, solicited)| Send {
+        kind,
+        length,
+        solicited,
+    })
+}
+
+fn give(shape: &Shape) -> BoxedStrategy<Vec<Give>> {
+    let in_order = prop_oneof![
+        Just(vec![Give::Recycle]),
+        Just(vec![Give::Take]),
+        vec(prop_oneof![Just(Give::Recycle), Just(Give::Take)], 1..6),
+    ];
+    // A safe message is lent: it cannot be held.
+    if shape.layer == Layer::Safe {
+        return in_order.boxed();
+    }
+    let any = vec(prop_oneof![Just(Give::Recycle), Just(Give::Take), Just(Give::Hold)], 1..6);
+    prop_oneof![9 => in_order, 1 => any].boxed()
+}
+
+fn operation(shape: &Shape) -> impl Strategy<Value = Operation> + use<> {
+    let budget = prop_oneof![3 => 1..=4u32, 3 => 5..=64u32, 1 => Just(1 << 16)];
+    let often = || prop::bool::weighted(0.7);
+    let send = (any::<u32>(), vec(send(), 1..=6), often(), often())
+        .prop_map(|(qp, sends, anew, run)| Operation::Send { qp, sends, anew, run });
+    prop_oneof![
+        24 => (any::<u32>(), lists(shape.max_sge))
+            .prop_map(|(queue, lists)| Operation::Post { queue, lists }),
+        2 => (any::<u32>(), 0..=BUFFER)
+            .prop_map(|(queue, length)| Operation::Fill { queue, length }),
+        30 => send,
+        4 => Just(Operation::Run),
+        6 => (1..=40u32).prop_map(|milliseconds| Operation::Wait { milliseconds }),
+        30 => (budget, give(shape)).prop_map(|(budget, give)| Operation::Poll { budget, give }),
+        3 => (any::<u32>(), any::<bool>())
+            .prop_map(|(index, recycle)| Operation::GiveBack { index, recycle }),
+        1 => any::<u32>().prop_map(|qp| Operation::Fail { qp }),
+        3 => any::<u32>().prop_map(|qp| Operation::Reset { qp }),
+    ]
+}
+
+/// Shapes go round by the number of the session, so that each kind comes up often enough.
+fn shape(session: u64) -> impl Strategy<Value = Shape> {
+    let layer = if session % 2 == 0 { Layer::Ring } else { Layer::Safe };
+    // Small queues are full and wrap most often; every size has its turn.
+    let (turn, each_size) = (session / 2, session / 6);
+    // Each buffer of a pool is compared after each step.
+    let sizes = if layer == Layer::Ring { SIZES } else { 7 };
+    let (log, shared) = if turn % 3 == 2 {
+        ((each_size % sizes) as u32, (each_size + each_size / sizes) % 2 == 1)
+    } else {
+        ((turn % 5) as u32, turn / 5 % 3 != 0)
+    };
+    let lead = log >= 4 && (if shared { turn % 8 == 0 } else { turn % 6 < 2 });
+    let qps: RangeInclusive<u32> = match (layer, shared) {
+        // The ring layer drives one queue.
+        (Layer::Ring, false) => 1..=1,
+        _ => 1..=4,
+    };
+    // libmlx5 makes no receive queue of less than 64 bytes.
+    let max_sge = if log == 0 { 4..=6 } else { 1..=6u32 };
+    (qps, max_sge, any::<[bool; 5]>(), 0..=12u32).prop_map(
+        move |(qps, max_sge, [large_cqe, scatter_to_cqe, spare, small_mtu, lossy], back)| Shape {
+            layer,
+            shared,
+            qps,
+            // An SRQ has one slot that stays unposted.
+            max_wr: if shared { (1 << log) - u32::from(log > 0) } else { 1 << log },
+            max_sge,
+            large_cqe,
+            scatter_to_cqe,
+            spare: spare && shared,
+            small_mtu,
+            lossy,
+            lead: if lead { WRAP - back } else { 0 },
+        },
+    )
+}
+
+/// Operations of a session.
+pub const OPERATIONS: usize = 250;
+
+/// The session of this number.
+pub fn plan(session: u64) -> impl Strategy<Value = Plan> {
+    shape(session).prop_flat_map(|shape| {
+        vec(operation(&shape), OPERATIONS)
+            .prop_map(move |operations| Plan { shape: shape.clone(), operations })
+    })
+}

@@ -1,0 +1,67 @@
+//! The twin that libibverbs and the stock libmlx5 drive.
+
+use std::ptr;
+
+use rdma_core_sys as sys;
+
+use crate::twin::Twin;
+use crate::verbs;
+
+/// Why a receive was not posted, as both twins say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Full,
+    TooManyEntries,
+    Other(i32),
+}
+
+/// Posts receives to queue `queue`, with one call. Returns how many were taken.
+pub fn post(
+    twin: &Twin,
+    queue: usize,
+    receives: &[(u64, Vec<sys::ibv_sge>)],
+) -> (usize, Option<Refusal>) {
+    let mut sges: Vec<Vec<sys::ibv_sge>> =
+        receives.iter().map(|(_, entries)| entries.clone()).collect();
+    let mut wrs: Vec<_> = receives
+        .iter()
+        .zip(&mut sges)
+        .map(|((id, _), entries)| sys::ibv_recv_wr {
+            wr_id: *id,
+            next: ptr::null_mut(),
+            sg_list: entries.as_mut_ptr(),
+            num_sge: entries.len() as i32,
+        })
+        .collect();
+    for index in 1..wrs.len() {
+        wrs[index - 1].next = &raw mut wrs[index];
+    }
+    if wrs.is_empty() {
+        return (0, None);
+    }
+    let mut bad = ptr::null_mut();
+    let first = wrs.as_mut_ptr();
+    // SAFETY: the queue is alive, the list can be read, and the memory that it names is looked at only
+    // while the device rests.
+    let errno = unsafe {
+        if twin.srq.is_null() {
+            sys::ibv_post_recv(twin.qps[queue], first, &mut bad)
+        } else {
+            sys::ibv_post_srq_recv(twin.srq, first, &mut bad)
+        }
+    };
+    let refusal = match errno {
+        0 => return (wrs.len(), None),
+        libc::ENOMEM => Refusal::Full,
+        libc::EINVAL => Refusal::TooManyEntries,
+        errno => Refusal::Other(errno),
+    };
+    // SAFETY: `bad` is an element of the list.
+    (unsafe { bad.offset_from(first) as usize }, Some(refusal))
+}
+
+/// Takes a QP to RESET, in which libmlx5 forgets what the CQ holds of it.
+pub fn reset(twin: &Twin, qp: usize) {
+    verbs::to_state(twin.qps[qp], sys::IBV_QPS_RESET);
+    verbs::to_init(twin.qps[qp]);
+}

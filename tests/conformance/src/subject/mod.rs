@@ -1,0 +1,113 @@
+//! The twin that doorbell drives.
+//!
+//! The entries of its context for posting and polling abort: nothing here can secretly be libmlx5.
+
+mod ring;
+mod safe;
+
+use doorbell::{Context, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, SrqId};
+use doorbell_tests::poison;
+use mlx5_wire::syndrome::Syndrome;
+use rdma_core_sys as sys;
+
+use crate::plan::{Entry, Give, Shape};
+use crate::queue::Wqe;
+use crate::reference::Refusal;
+use crate::twin::Twin;
+
+pub use ring::{Keys, Ring};
+pub use safe::{Pools, Safe};
+
+/// A receive: what identifies it, and its scatter list.
+pub type Receive = (u64, Vec<sys::ibv_sge>);
+
+/// What came out of the CQ, as doorbell shows it.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// Names and values of what this layer tells.
+    pub fields: Vec<(&'static str, u64)>,
+    /// What became of the message.
+    pub given: Give,
+    /// The message, from a layer that hands it out.
+    pub data: Option<Vec<u8>>,
+}
+
+/// A layer of doorbell.
+pub trait Subject {
+    /// Makes receives of scatter lists; fewer when there are not enough buffers.
+    fn prepare(&mut self, lists: &[Vec<Entry>]) -> Vec<Receive>;
+    /// Posts what was prepared. Returns how many were taken.
+    fn post(&mut self, queue: usize, receives: &[Receive]) -> (usize, Option<Refusal>);
+    /// Puts a buffer into the slot of a full SRQ that stays unposted; returns what identifies it.
+    fn load_spare(&mut self, queue: usize) -> Option<Receive>;
+    fn poll(&mut self, budget: u32, give: &[Give]) -> Vec<Completion>;
+    /// Messages held.
+    fn held(&self) -> usize;
+    /// Gives a held message back; returns its queue and what identifies it.
+    fn give_back(&mut self, index: usize, recycle: bool) -> (usize, u64);
+    /// Takes a QP through RESET to INIT.
+    fn reset(&mut self, qp: usize);
+    /// What doorbell has noted for a WQE.
+    fn id(&mut self, queue: usize, wqe: &Wqe) -> u64;
+}
+
+/// A receiver on the objects of a twin.
+struct Wrapped {
+    qps: Vec<QueuePair>,
+    receiver: Receiver,
+    srq: Option<SrqId>,
+}
+
+fn domain(twin: &Twin) -> ProtectionDomain {
+    // SAFETY: the twin is destroyed after the subject.
+    unsafe {
+        let context = Context::from_raw(twin.context).expect("an open context");
+        ProtectionDomain::from_raw(&context, twin.pd)
+    }
+}
+
+impl Wrapped {
+    fn new(twin: &Twin, pd: &ProtectionDomain, shape: &Shape) -> Self {
+        // SAFETY: the objects are fresh, nobody else uses them, they are destroyed after the receiver, and
+        // the sizes are those they were made with.
+        unsafe {
+            let mut receiver =
+                Receiver::from_raw_cq(pd, twin.cq, Path::Direct).expect("a fresh CQ");
+            let srq = shape.shared.then(|| {
+                receiver
+                    .attach_raw_srq(twin.srq, shape.max_wr, shape.max_sge)
+                    .unwrap_or_else(|error| panic!("{error}"))
+            });
+            let config = match srq {
+                Some(srq) => QpConfig::rc().srq(srq),
+                None => QpConfig::rc().receives(shape.max_wr, shape.max_sge),
+            };
+            let qps = twin.qps.iter().map(|qp| {
+                receiver.attach_raw_qp(*qp, &config).unwrap_or_else(|error| panic!("{error}"))
+            });
+            let qps = qps.collect();
+            poison::post_and_poll(twin.context);
+            Self { qps, receiver, srq }
+        }
+    }
+
+    fn reset(&mut self, qp: usize) {
+        self.receiver.reset_qp(&mut self.qps[qp]).expect("a QP can be reset");
+    }
+}
+
+/// Status of a syndrome, by the names of the man page of `ibv_poll_cq` (doorbell's own table is what the
+/// safe layer is compared by).
+fn status(syndrome: Syndrome) -> sys::ibv_wc_status {
+    match syndrome {
+        Syndrome::LOCAL_LENGTH => sys::IBV_WC_LOC_LEN_ERR,
+        Syndrome::LOCAL_QP_OP => sys::IBV_WC_LOC_QP_OP_ERR,
+        Syndrome::LOCAL_PROT => sys::IBV_WC_LOC_PROT_ERR,
+        Syndrome::WR_FLUSH => sys::IBV_WC_WR_FLUSH_ERR,
+        Syndrome::LOCAL_ACCESS => sys::IBV_WC_LOC_ACCESS_ERR,
+        Syndrome::REMOTE_INVAL_REQ => sys::IBV_WC_REM_INV_REQ_ERR,
+        Syndrome::REMOTE_ACCESS => sys::IBV_WC_REM_ACCESS_ERR,
+        Syndrome::REMOTE_OP => sys::IBV_WC_REM_OP_ERR,
+        _ => sys::IBV_WC_GENERAL_ERR,
+    }
+}

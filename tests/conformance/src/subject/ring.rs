@@ -1,0 +1,238 @@
+//! The rings of doorbell, through `as_direct`.
+
+use doorbell::Resident;
+use mlx5_ring::completion::Cqe;
+use mlx5_ring::cq::CompletionQueue;
+use mlx5_ring::receive::{self, Queue, Receiving};
+use mlx5_ring::rq::PostError;
+use mlx5_ring::sge::Sge;
+use mlx5_wire::opcode::CqeOpcode;
+use rdma_core_sys as sys;
+
+use super::{Completion, Receive, Subject, Wrapped, domain, status};
+use crate::plan::{Entry, Give, Key, Shape};
+use crate::queue::Wqe;
+use crate::reference::Refusal;
+use crate::twin::Twin;
+
+/// Keys of the memory that scatter lists name.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    pub arena: u64,
+    pub good: u32,
+    pub read_only: u32,
+}
+
+/// Key of no memory region.
+const UNKNOWN_KEY: u32 = 0x00de_ad00;
+
+pub struct Ring {
+    wrapped: Wrapped,
+    keys: Keys,
+    /// Identifies receives: no two have the same.
+    next_id: u64,
+    /// Slot and data of each.
+    held: Vec<(u32, u64)>,
+    /// For a test of what is reported: writes a wrong length into lists of two entries and more.
+    wrong_length: bool,
+}
+
+/// Runs `$body` with the completion queue and the only queue.
+macro_rules! with_queue {
+    ($self:ident, |$cq:ident, $queue:ident| $body:expr) => {{
+        let (srq, rq) = ($self.wrapped.srq, $self.wrapped.qps[0].receive_queue());
+        // SAFETY: the ring stays where it is, and all receives are posted through it.
+        let mut direct = unsafe { $self.wrapped.receiver.as_direct() }.expect("the direct path");
+        match srq {
+            Some(srq) => {
+                let ($cq, $queue) = direct.srq(srq).expect("the SRQ exists");
+                $body
+            }
+            None => {
+                let ($cq, $queue) = direct.rq(rq.expect("a queue")).expect("the queue exists");
+                $body
+            }
+        }
+    }};
+}
+
+impl Ring {
+    pub fn new(twin: &Twin, shape: &Shape, keys: Keys, wrong_length: bool) -> Self {
+        let pd = domain(twin);
+        let wrapped = Wrapped::new(twin, &pd, shape);
+        Self { wrapped, keys, next_id: 1, held: Vec::new(), wrong_length }
+    }
+
+    fn sges(&self, receive: &Receive) -> Vec<Sge> {
+        let mut sges: Vec<_> = receive
+            .1
+            .iter()
+            .map(|sge| Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey })
+            .collect();
+        if let (true, [_, second, ..]) = (self.wrong_length, &mut sges[..]) {
+            second.length ^= 1;
+        }
+        sges
+    }
+}
+
+impl Subject for Ring {
+    fn prepare(&mut self, lists: &[Vec<Entry>]) -> Vec<Receive> {
+        let Keys { arena, good, read_only } = self.keys;
+        let sge = |entry: &Entry| sys::ibv_sge {
+            addr: arena + u64::from(entry.offset),
+            length: entry.length,
+            lkey: match entry.key {
+                Key::Good => good,
+                Key::Unknown => UNKNOWN_KEY,
+                Key::ReadOnly => read_only,
+            },
+        };
+        let receives = lists.iter().zip(self.next_id..);
+        let receives = receives.map(|(list, id)| (id, list.iter().map(sge).collect())).collect();
+        self.next_id += lists.len() as u64;
+        receives
+    }
+
+    fn post(&mut self, _: usize, receives: &[Receive]) -> (usize, Option<Refusal>) {
+        let all: Vec<_> = receives.iter().map(|receive| self.sges(receive)).collect();
+        with_queue!(self, |_cq, queue| {
+            let mut posting = queue.posting();
+            for (posted, ((id, _), sges)) in receives.iter().zip(&all).enumerate() {
+                // SAFETY: the memory is looked at only while the device rests.
+                match unsafe { posting.post(Resident::from_wr_id(*id), sges) } {
+                    Ok(_) => {}
+                    Err(PostError::Full) => return (posted, Some(Refusal::Full)),
+                    Err(PostError::TooManySges) => return (posted, Some(Refusal::TooManyEntries)),
+                }
+            }
+            (receives.len(), None)
+        })
+    }
+
+    fn load_spare(&mut self, _: usize) -> Option<Receive> {
+        let srq = self.wrapped.srq?;
+        let entry = Entry { offset: 0, length: 512, key: Key::Good };
+        let receive = self.prepare(&[vec![entry]]).pop()?;
+        let sges = self.sges(&receive);
+        // SAFETY: as above.
+        let loaded = unsafe {
+            let mut direct = self.wrapped.receiver.as_direct().expect("the direct path");
+            let (_, queue) = direct.srq(srq).expect("the SRQ exists");
+            queue.load(Resident::from_wr_id(receive.0), &sges)
+        };
+        loaded.is_ok().then_some(receive)
+    }
+
+    fn poll(&mut self, budget: u32, give: &[Give]) -> Vec<Completion> {
+        with_queue!(self, |cq, queue| poll(cq, queue, budget, give, &mut self.held))
+    }
+
+    fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    fn give_back(&mut self, index: usize, recycle: bool) -> (usize, u64) {
+        let (slot, id) = self.held.remove(index);
+        with_queue!(self, |_cq, queue| {
+            // SAFETY: the slot has completed, is given back once, and its QP was not reset since.
+            unsafe {
+                if recycle {
+                    queue.recycle(slot);
+                } else {
+                    queue.release(slot);
+                }
+            }
+            queue.ring();
+        });
+        (0, id)
+    }
+
+    fn reset(&mut self, qp: usize) {
+        self.wrapped.reset(qp);
+    }
+
+    fn id(&mut self, _: usize, wqe: &Wqe) -> u64 {
+        with_queue!(self, |_cq, queue| {
+            // SAFETY: the slot was posted.
+            unsafe { queue.book().data(wqe.slot) }.wr_id()
+        })
+    }
+}
+
+fn poll<Q: Queue<Data = Resident>>(
+    cq: &mut CompletionQueue,
+    queue: &mut Q,
+    budget: u32,
+    give: &[Give],
+    held: &mut Vec<(u32, u64)>,
+) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    // SAFETY: every receive on the CQ belongs to the queue.
+    let mut receiving = unsafe { Receiving::new(cq, queue, budget) };
+    while let Some(completion) = receiving.next() {
+        match completion {
+            receive::Completion::Message(message) => {
+                // SAFETY: the position is of this batch.
+                let fields = unsafe { of_message(receiving.cqe(message.position()), message.data) };
+                let given = give[completions.len() % give.len()];
+                match given {
+                    // SAFETY: the message is of this batch, and nobody uses its memory.
+                    Give::Recycle => unsafe { receiving.recycle(message) },
+                    // SAFETY: as above.
+                    Give::Take => drop(unsafe { receiving.take(message) }),
+                    Give::Hold => held.push((message.slot(), message.data.wr_id())),
+                }
+                completions.push(Completion { fields, given, data: None });
+            }
+            receive::Completion::Failed(message) => {
+                // SAFETY: the position is of this batch.
+                let cqe = unsafe { receiving.cqe(message.position()) };
+                let fields = vec![
+                    ("wr_id", message.data.wr_id()),
+                    ("status", status(cqe.syndrome()).into()),
+                    ("vendor_err", cqe.vendor_err_synd().into()),
+                    ("qp_num", cqe.qpn().into()),
+                ];
+                // SAFETY: the message is of this batch.
+                unsafe { receiving.take(message) };
+                completions.push(Completion { fields, given: Give::Take, data: None });
+            }
+            receive::Completion::Other(_) | receive::Completion::Stray(_) => {
+                let fields = vec![("stray", 1)];
+                completions.push(Completion { fields, given: Give::Take, data: None });
+            }
+        }
+    }
+    completions
+}
+
+/// What a CQE says, in the terms of `struct ibv_wc`.
+fn of_message(cqe: Cqe<'_>, data: Resident) -> Vec<(&'static str, u64)> {
+    let all = cqe.to_cqe64();
+    let flags_rqpn = all.flags_rqpn.get();
+    let (opcode, flags) = match cqe.opcode() {
+        CqeOpcode::ResponderWriteImm => (sys::IBV_WC_RECV_RDMA_WITH_IMM, sys::IBV_WC_WITH_IMM),
+        CqeOpcode::ResponderSendImm => (sys::IBV_WC_RECV, sys::IBV_WC_WITH_IMM),
+        CqeOpcode::ResponderSendInv => (sys::IBV_WC_RECV, sys::IBV_WC_WITH_INV),
+        _ => (sys::IBV_WC_RECV, 0),
+    };
+    let grh = if flags_rqpn >> 28 & 3 != 0 { sys::IBV_WC_GRH } else { 0 };
+    let mut fields = vec![
+        ("wr_id", data.wr_id()),
+        ("status", sys::IBV_WC_SUCCESS.into()),
+        ("opcode", opcode.into()),
+        ("byte_len", cqe.byte_count().into()),
+        ("qp_num", cqe.qpn().into()),
+        ("src_qp", (flags_rqpn & 0xff_ffff).into()),
+        ("wc_flags", (flags | grh).into()),
+        ("pkey_index", (cqe.imm_inval_pkey() & 0xffff).into()),
+        ("slid", all.slid.get().into()),
+        ("sl", (flags_rqpn >> 24 & 0xf).into()),
+        ("dlid_path_bits", (all.ml_path & 0x7f).into()),
+    ];
+    if flags != 0 {
+        fields.push(("imm_data", cqe.imm_inval_pkey().into()));
+    }
+    fields
+}

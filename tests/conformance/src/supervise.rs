@@ -1,0 +1,168 @@
+//! Shares the sessions out among processes, and adds up what they did.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::plan;
+use crate::tally::{self, Tally};
+
+/// Sessions of one process.
+const SHARE: u64 = 32;
+/// A process needs a few seconds for its share.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Where files are made in no time.
+const IN_MEMORY: &str = "/dev/shm";
+
+/// A process at work.
+struct Worker {
+    child: Child,
+    progress: File,
+    output: File,
+    started: Instant,
+}
+
+fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
+    // SAFETY: a C string; the descriptor that is returned belongs to nobody else.
+    unsafe {
+        match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(File::from_raw_fd(fd)),
+        }
+    }
+}
+
+impl Worker {
+    fn start(seed: u64, sessions: u64, operations: u64, inject: bool) -> io::Result<Self> {
+        let (progress, output) = (memory_file(c"progress")?, memory_file(c"output")?);
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args(["--worker", &sessions.to_string(), "--seed", &seed.to_string()])
+            .args(["--operations", &operations.to_string()])
+            .args(inject.then_some("--inject"))
+            .stdin(Stdio::from(progress.try_clone()?))
+            .stdout(Stdio::from(output.try_clone()?));
+        // Each session makes two devices, and each device a tree of small files.
+        if Path::new(IN_MEMORY).is_dir() {
+            command.env("TMPDIR", IN_MEMORY);
+        }
+        Ok(Self { child: command.spawn()?, progress, output, started: Instant::now() })
+    }
+
+    /// Session and operation that it was at last.
+    fn place(&self) -> (u64, u64) {
+        let mut bytes = [0; 16];
+        let _ = self.progress.read_exact_at(&mut bytes, 0);
+        let [session, operation] =
+            [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
+        (session, operation)
+    }
+
+    fn output(&self) -> String {
+        let len = self.output.metadata().map_or(0, |meta| meta.len());
+        let mut bytes = vec![0; len as usize];
+        let _ = self.output.read_exact_at(&mut bytes, 0);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// The command that shows one session again.
+pub fn replay_command(session: u64, inject: bool) -> String {
+    let inject = if inject { " --inject" } else { "" };
+    format!("cargo run -p doorbell-conformance --bin conformance -- --replay {session:#x}{inject}")
+}
+
+/// Runs `operations` operations, from session `seed` on.
+pub fn run(seed: u64, operations: u64, inject: bool) -> ExitCode {
+    match supervise(seed, operations, inject) {
+        Ok(tally) => verdict(&tally),
+        Err(report) => {
+            println!("{report}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn verdict(tally: &Tally) -> ExitCode {
+    print!("{}", tally.table());
+    let missing = tally.missing();
+    if !missing.is_empty() {
+        println!("conformance: FAILED: too little was tried: {}", missing.join("; "));
+        return ExitCode::FAILURE;
+    }
+    let (operations, bytes) = (tally.get(tally::OPERATIONS), tally.bytes());
+    println!("conformance: ok: {operations} operations, {bytes} bytes compared, 0 differences");
+    ExitCode::SUCCESS
+}
+
+fn supervise(seed: u64, operations: u64, inject: bool) -> Result<Tally, String> {
+    let per_session = plan::OPERATIONS as u64;
+    let processes = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut tally = Tally::default();
+    let (mut next, mut left) = (seed, operations);
+    let mut workers: Vec<Worker> = Vec::new();
+    let mut told = Instant::now();
+    while left > 0 || !workers.is_empty() {
+        while left > 0 && workers.len() < processes {
+            let share = left.min(SHARE * per_session);
+            let sessions = share.div_ceil(per_session);
+            let worker = Worker::start(next, sessions, share, inject);
+            workers.push(worker.map_err(|error| format!("conformance: FAILED: {error}"))?);
+            (next, left) = (next + sessions, left - share);
+        }
+        let ended = workers.iter_mut().position(|worker| {
+            if worker.started.elapsed() > PATIENCE {
+                let _ = worker.child.kill();
+            }
+            !matches!(worker.child.try_wait(), Ok(None))
+        });
+        let Some(ended) = ended else {
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        let worker = workers.swap_remove(ended);
+        if let Err(report) = take(worker, &mut tally, inject) {
+            for worker in &mut workers {
+                let _ = worker.child.kill();
+                let _ = worker.child.wait();
+            }
+            return Err(report);
+        }
+        if told.elapsed() > Duration::from_secs(5) {
+            told = Instant::now();
+            println!("conformance: {} of {operations} operations", tally.get(tally::OPERATIONS));
+        }
+    }
+    Ok(tally)
+}
+
+/// What a process that has ended leaves.
+fn take(mut worker: Worker, tally: &mut Tally, inject: bool) -> Result<(), String> {
+    let status = worker.child.wait().map_err(|error| error.to_string())?;
+    let output = worker.output();
+    if status.success() {
+        for line in output.lines() {
+            tally.take(line);
+        }
+        return Ok(());
+    }
+    if output.contains("conformance: DIFFERENCE") {
+        return Err(output);
+    }
+    let (session, operation) = worker.place();
+    let how = match status.signal() {
+        Some(signal) => format!("signal {signal}"),
+        None => status.to_string(),
+    };
+    Err(format!(
+        "{output}conformance: STOPPED by {how} (the reason is above): seed {session:#x}, \
+         operation {operation}\n  replay:   {}",
+        replay_command(session, inject)
+    ))
+}

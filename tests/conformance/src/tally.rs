@@ -1,0 +1,100 @@
+//! What was really done: counts that a run prints, and the least that a long one must reach.
+
+use std::collections::BTreeMap;
+
+/// Counts by name.
+#[derive(Clone, Debug, Default)]
+pub struct Tally(BTreeMap<&'static str, u64>);
+
+macro_rules! counts {
+    ($($name:ident = $text:literal, $least:expr;)*) => {
+        $(pub const $name: &str = $text;)*
+        /// Each count, and the least per 100,000 operations.
+        const COUNTS: &[(&str, u64)] = &[$(($name, $least)),*];
+    };
+}
+
+counts! {
+    OPERATIONS = "operations", 0;
+    SESSIONS = "sessions", 100;
+    RECEIVES = "receives posted", 100_000;
+    MESSAGES = "messages received", 50_000;
+    SIZES = "queue sizes, of 16", 16;
+    FULL = "posts to a full queue refused", 1_000;
+    TOO_LONG = "scatter lists too long refused", 1_000;
+    ERRORS = "receives completed in error", 1_000;
+    OUT_OF_ORDER = "completions out of order", 100;
+    RECYCLED = "slots recycled", 10_000;
+    TAKEN = "slots given back empty", 10_000;
+    HELD = "messages held", 200;
+    WAITED = "buffers that waited for a slot", 100;
+    RESETS = "queue pairs reset", 1_000;
+    PURGED = "completions purged by a reset", 100;
+    RING_LAPS = "laps of a receive queue", 1_000;
+    SRQ_LAPS = "laps of an SRQ", 1_000;
+    CQ_LAPS = "laps of a CQ", 1_000;
+    RING_WRAPS = "wraps of a receive queue's 16-bit counter", 3;
+    SRQ_WRAPS = "wraps of an SRQ's 16-bit counter", 3;
+    EXACT = "bytes of queues, records and CQEs compared one by one", 10_000_000;
+    VIEWED = "bytes of WQEs compared in the device's order", 1_000_000;
+    PAYLOAD = "bytes of message memory compared", 100_000_000;
+    BEHIND_END = "masked: bytes behind the end of a scatter list", 0;
+    FREE_SLOT = "masked: bytes of slots that the device may not read", 0;
+    EITHER_ERROR = "masked: which of two errors a refused receive has", 0;
+}
+
+impl Tally {
+    pub fn add(&mut self, name: &'static str, count: u64) {
+        let entry = self.0.entry(name).or_default();
+        // A set of powers of two.
+        *entry = if name == SIZES { *entry | count } else { *entry + count };
+    }
+
+    pub fn get(&self, name: &str) -> u64 {
+        let count = self.0.get(name).copied().unwrap_or(0);
+        if name == SIZES { count.count_ones().into() } else { count }
+    }
+
+    /// Bytes compared, in all ways.
+    pub fn bytes(&self) -> u64 {
+        [EXACT, VIEWED, PAYLOAD].iter().map(|name| self.get(name)).sum()
+    }
+
+    /// One line per count, for another process.
+    pub fn lines(&self) -> String {
+        self.0.iter().map(|(name, count)| format!("{name}={count}\n")).collect()
+    }
+
+    /// Takes a line of [`lines`](Self::lines); `false` when it is something else.
+    pub fn take(&mut self, line: &str) -> bool {
+        let Some((name, count)) = line.split_once('=') else { return false };
+        let known = COUNTS.iter().find(|(known, _)| *known == name);
+        match (known, count.parse()) {
+            (Some((name, _)), Ok(count)) => {
+                self.add(name, count);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The table that is printed at the end.
+    pub fn table(&self) -> String {
+        COUNTS.iter().map(|(name, _)| format!("{:>14}  {name}\n", self.get(name))).collect()
+    }
+
+    /// Counts that a run of this many operations should have exceeded.
+    pub fn missing(&self) -> Vec<String> {
+        let operations = self.get(OPERATIONS);
+        let shares = operations / 100_000;
+        if shares == 0 {
+            return Vec::new();
+        }
+        let too_few = |(name, least): &(&'static str, u64)| {
+            let least = if *name == SIZES { *least } else { least * shares };
+            let count = self.get(name);
+            (count < least).then(|| format!("{name}: {count}, at least {least} expected"))
+        };
+        COUNTS.iter().filter_map(too_few).collect()
+    }
+}

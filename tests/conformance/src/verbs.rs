@@ -1,0 +1,120 @@
+//! The calls of libibverbs that both twins need, with their errors as panics: a device that refuses them
+//! is not what is tested here.
+
+use std::ffi::CStr;
+use std::ptr;
+
+use rdma_core_sys as sys;
+
+/// Opens the device of this name.
+pub fn open(name: &str) -> *mut sys::ibv_context {
+    // SAFETY: the list is used before it is freed.
+    unsafe {
+        let list = sys::ibv_get_device_list(ptr::null_mut());
+        assert!(!list.is_null(), "{}", std::io::Error::last_os_error());
+        let device = (0..)
+            .map(|index| *list.add(index))
+            .take_while(|device| !device.is_null())
+            .find(|device| CStr::from_ptr(sys::ibv_get_device_name(*device)).to_str() == Ok(name))
+            .unwrap_or_else(|| panic!("libibverbs does not list {name}"));
+        let context = sys::ibv_open_device(device);
+        sys::ibv_free_device_list(list);
+        made(context, "ibv_open_device")
+    }
+}
+
+/// Panics when a call returned no object.
+pub fn made<T>(object: *mut T, call: &str) -> *mut T {
+    assert!(!object.is_null(), "{call}: {}", std::io::Error::last_os_error());
+    object
+}
+
+/// Panics when a call returned an errno.
+pub fn done(errno: i32, call: &str) {
+    assert_eq!(errno, 0, "{call}: {}", std::io::Error::from_raw_os_error(errno));
+}
+
+fn modify(qp: *mut sys::ibv_qp, mut attr: sys::ibv_qp_attr, mask: u32) {
+    // SAFETY: the callers' QPs are alive.
+    done(unsafe { sys::ibv_modify_qp(qp, &mut attr, mask as i32) }, "ibv_modify_qp");
+}
+
+/// To RESET or to error.
+pub fn to_state(qp: *mut sys::ibv_qp, state: sys::ibv_qp_state) {
+    modify(qp, sys::ibv_qp_attr { qp_state: state, ..Default::default() }, sys::IBV_QP_STATE);
+}
+
+pub fn to_init(qp: *mut sys::ibv_qp) {
+    let attr = sys::ibv_qp_attr {
+        qp_state: sys::IBV_QPS_INIT,
+        port_num: 1,
+        qp_access_flags: sys::IBV_ACCESS_REMOTE_WRITE,
+        ..Default::default()
+    };
+    let mask =
+        sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS;
+    modify(qp, attr, mask);
+}
+
+pub fn to_rtr(qp: *mut sys::ibv_qp, peer: u32, lid: u16, mtu: sys::ibv_mtu) {
+    let mut attr = sys::ibv_qp_attr {
+        qp_state: sys::IBV_QPS_RTR,
+        path_mtu: mtu,
+        dest_qp_num: peer,
+        rq_psn: 0x10,
+        max_dest_rd_atomic: 1,
+        // 0.01 ms.
+        min_rnr_timer: 1,
+        qp_access_flags: sys::IBV_ACCESS_REMOTE_WRITE,
+        ..Default::default()
+    };
+    (attr.ah_attr.dlid, attr.ah_attr.port_num) = (lid, 1);
+    let mask = sys::IBV_QP_STATE
+        | sys::IBV_QP_AV
+        | sys::IBV_QP_PATH_MTU
+        | sys::IBV_QP_DEST_QPN
+        | sys::IBV_QP_RQ_PSN
+        | sys::IBV_QP_MAX_DEST_RD_ATOMIC
+        | sys::IBV_QP_MIN_RNR_TIMER
+        | sys::IBV_QP_ACCESS_FLAGS;
+    modify(qp, attr, mask);
+}
+
+pub fn to_rts(qp: *mut sys::ibv_qp) {
+    let attr = sys::ibv_qp_attr {
+        qp_state: sys::IBV_QPS_RTS,
+        timeout: 8,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        sq_psn: 0x10,
+        max_rd_atomic: 1,
+        ..Default::default()
+    };
+    let mask = sys::IBV_QP_STATE
+        | sys::IBV_QP_TIMEOUT
+        | sys::IBV_QP_RETRY_CNT
+        | sys::IBV_QP_RNR_RETRY
+        | sys::IBV_QP_SQ_PSN
+        | sys::IBV_QP_MAX_QP_RD_ATOMIC;
+    modify(qp, attr, mask);
+}
+
+/// The LID of port 1.
+pub fn lid(context: *mut sys::ibv_context) -> u16 {
+    let mut port = sys::ibv_port_attr::default();
+    // SAFETY: the callers' contexts are open.
+    done(unsafe { sys::ibv_query_port(context, 1, &mut port) }, "ibv_query_port");
+    port.lid
+}
+
+/// Takes at most `budget` completions with one call, as a program would.
+pub fn poll(cq: *mut sys::ibv_cq, budget: u32) -> Vec<sys::ibv_wc> {
+    // SAFETY: the callers' CQs are alive.
+    let entries = unsafe { (*cq).cqe } as u32 + 1;
+    let mut room = vec![sys::ibv_wc::default(); budget.min(entries) as usize];
+    // SAFETY: as above; the array has room for as many.
+    let polled = unsafe { sys::ibv_poll_cq(cq, room.len() as i32, room.as_mut_ptr()) };
+    assert!(polled >= 0, "ibv_poll_cq: {polled}");
+    room.truncate(polled as usize);
+    room
+}
