@@ -74,7 +74,7 @@ case ${1-} in
         # Everything that needs no device.
         code=0
         cargo test --workspace --exclude soft-mlx5 --exclude doorbell-tests \
-            --exclude doorbell-stepped-tests \
+            --exclude doorbell-stepped-tests --exclude doorbell-conformance \
             --exclude doorbell-conformance \
             --lib --bins --tests --examples --no-fail-fast -- "${filter[@]}" || code=$?
         cargo test -p doorbell-tests --lib --test isolate --test compile_fail \
