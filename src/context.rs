@@ -1,12 +1,15 @@
 //! An open device.
 
+use std::ffi::c_char;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
+use crate::capabilities::query_mlx5;
 use crate::error::{Error, Result};
 use crate::owner::{Owner, warn_leak};
 use crate::path::{NotDirect, Path};
@@ -118,9 +121,29 @@ impl Context {
         Ok(unsafe { gid.raw })
     }
 
-    /// The path that [`Path::Auto`] takes on this device, and why not the direct one.
-    pub fn auto_path(&self) -> (Path, Option<&NotDirect>) {
-        match &self.0.direct {
+    /// Version of the firmware, as the device words it; empty when it has none.
+    pub fn firmware(&self) -> String {
+        text(&self.0.attr.fw_ver)
+    }
+
+    /// Directory of the device in sysfs, for example `/sys/class/infiniband/mlx5_0`.
+    pub fn sysfs_path(&self) -> PathBuf {
+        // SAFETY: an open context has a device, whose path is written before anybody sees it.
+        let path = unsafe { &(*(*self.0.context).device).ibdev_path };
+        PathBuf::from(text(path))
+    }
+
+    /// The path that [`Path::Auto`] would take now, and why not the direct one.
+    ///
+    /// ```no_run
+    /// let context = doorbell::open("mlx5_0")?;
+    /// if let (path, Some(reason)) = context.auto_path() {
+    ///     println!("path {path}: {reason}");
+    /// }
+    /// # Ok::<(), doorbell::Error>(())
+    /// ```
+    pub fn auto_path(&self) -> (Path, Option<NotDirect>) {
+        match self.direct() {
             Ok(_) => (Path::Direct, None),
             Err(reason) => (Path::Verbs, Some(reason)),
         }
@@ -130,13 +153,7 @@ impl Context {
     pub(crate) fn choose(&self, path: Path) -> Result<Option<&'static Mlx5dv>> {
         let direct = match path {
             Path::Verbs => return Ok(None),
-            Path::Auto | Path::Direct => self.0.direct.clone().and_then(|mlx5dv| {
-                // libmlx5 reads its environment when a queue is created, so this is not decided earlier.
-                match SIGNATURE_VARIABLES.into_iter().find(|name| is_set(name)) {
-                    Some(name) => Err(NotDirect::Signature(name)),
-                    None => Ok(mlx5dv),
-                }
-            }),
+            Path::Auto | Path::Direct => self.direct(),
         };
         match (direct, path) {
             (Ok(mlx5dv), _) => Ok(Some(mlx5dv)),
@@ -147,19 +164,21 @@ impl Context {
 
     /// Whether the device compresses CQEs in this format.
     pub(crate) fn compresses(&self, mlx5dv: &Mlx5dv, format: MiniCqeFormat) -> Result<bool> {
-        // SAFETY: a structure of integers and a pointer.
-        let mut caps: sys::mlx5dv_context = unsafe { std::mem::zeroed() };
-        caps.comp_mask = sys::MLX5DV_CONTEXT_MASK_CQE_COMPRESION.into();
-        // SAFETY: an open context of an mlx5 device and a writable structure.
-        let errno = unsafe { (mlx5dv.query_device)(self.0.context, &mut caps) };
-        if errno != 0 {
-            return Err(Error::returned("mlx5dv_query_device", self.name(), errno));
-        }
-        let sys::mlx5dv_cqe_comp_caps { max_num, supported_format } = caps.cqe_comp_caps;
+        let sys::mlx5dv_cqe_comp_caps { max_num, supported_format } =
+            query_mlx5(self, mlx5dv)?.cqe_comp_caps;
         Ok(max_num > 0 && supported_format & format as u32 != 0)
     }
 
-    /// libmlx5's functions, if it is an mlx5 device.
+    fn direct(&self) -> Result<&'static Mlx5dv, NotDirect> {
+        let mlx5dv = self.0.direct.clone()?;
+        // libmlx5 reads its environment when a queue is created, so this is not decided earlier.
+        match SIGNATURE_VARIABLES.into_iter().find(|name| is_set(name)) {
+            Some(name) => Err(NotDirect::Signature(name)),
+            None => Ok(mlx5dv),
+        }
+    }
+
+    /// libmlx5's functions, if it drives the device.
     pub(crate) fn mlx5dv(&self) -> Option<&'static Mlx5dv> {
         self.0.direct.as_ref().ok().copied()
     }
@@ -188,6 +207,12 @@ impl Context {
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0.context == other.0.context
     }
+}
+
+/// A string of C in an array, which ends at the first zero.
+fn text(chars: &[c_char]) -> String {
+    let bytes: Vec<u8> = chars.iter().map(|&c| c as u8).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// libmlx5 asks whether such a variable exists; its value does not matter.

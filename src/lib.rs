@@ -32,6 +32,7 @@
 //! # }
 //! ```
 
+mod capabilities;
 mod channel;
 mod clock;
 mod connect;
@@ -39,6 +40,7 @@ mod context;
 mod cq;
 mod device;
 mod error;
+mod gid;
 mod memory;
 mod owner;
 mod path;
@@ -51,11 +53,13 @@ mod receiver;
 mod status;
 mod wc_flags;
 
+pub use capabilities::{Capabilities, CqeCompressionCaps, TagMatchingCaps, TimestampCaps};
 pub use channel::CompletionChannel;
 pub use clock::Clock;
 pub use context::Context;
 pub use device::{Device, devices, open};
 pub use error::{Error, Result};
+pub use gid::{Gid, GidKind};
 pub use memory::{BufferPool, RecvBuffer};
 pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;

@@ -6,6 +6,7 @@ use super::config::QpConfig;
 use super::mtu::Mtu;
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::gid;
 
 /// `IBV_LINK_LAYER_ETHERNET`, which the header keeps in an enumeration without a name.
 const LINK_LAYER_ETHERNET: u8 = 2;
@@ -63,7 +64,7 @@ impl Local {
         }
         let sgid_index = match gid_index {
             Some(index) => index,
-            None if ethernet => choose_gid(&gid_table(context), port),
+            None if ethernet => choose_gid(&gid::table(context), port),
             None => 0,
         };
         let gid = if needs_grh || gid_index.is_some() {
@@ -94,17 +95,6 @@ impl Local {
         }
         Ok(Route::Lid)
     }
-}
-
-/// All GIDs of a device; none when the system cannot tell their types.
-fn gid_table(context: &Context) -> Vec<sys::ibv_gid_entry> {
-    let mut entries = vec![sys::ibv_gid_entry::default(); 256];
-    // SAFETY: an open context and an array of that many entries.
-    let count = unsafe {
-        sys::ibv_query_gid_table(context.as_raw(), entries.as_mut_ptr(), entries.len(), 0)
-    };
-    entries.truncate(count.max(0) as usize);
-    entries
 }
 
 /// The entry that an Ethernet port uses unless told otherwise: RoCE v2 can be routed, and switches

@@ -9,6 +9,7 @@ pub mod device;
 pub mod message;
 pub mod peers;
 pub mod poison;
+pub mod programs;
 pub mod receiving;
 pub mod world;
 

@@ -2,31 +2,18 @@
 //! entries for posting and polling replaced by functions that abort.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-const MESSAGES: u32 = 20_000;
+use doorbell_tests::programs::{built, on_soft_mlx5};
 
-/// A file of this build, by its path in the directory of the profile.
-fn built(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let path = test.ancestors().nth(2).unwrap().join(name);
-    assert!(path.is_file(), "{} is not built: use scripts/test.sh", path.display());
-    path
-}
+const MESSAGES: u32 = 20_000;
 
 /// A program in a process that has a software device, on the fabric of this test.
 fn on_device(program: &Path, poisoned: bool) -> Command {
-    let mut command = Command::new(built("soft-mlx5"));
-    command.args([
-        "run",
-        "--strict",
-        "--fabric",
-        &format!("demo-test-{}", std::process::id()),
-        "--",
-    ]);
-    command.arg(program).stdin(Stdio::null());
+    let fabric = format!("demo-test-{}", std::process::id());
+    let mut command = on_soft_mlx5(&["--fabric", &fabric], program);
     if poisoned {
         command.env("LD_PRELOAD", built("examples/libpoison.so"));
     }

@@ -44,7 +44,7 @@ fn the_direct_path_is_refused_and_the_verbs_path_works() {
     let context = device::open_unpoisoned();
     assert_eq!(context.attr().vendor_id, BROADCOM);
     let (path, reason) = context.auto_path();
-    assert_eq!((path, reason), (Path::Verbs, Some(&NotDirect::NotMlx5)));
+    assert_eq!((path, reason), (Path::Verbs, Some(NotDirect::NotMlx5)));
 
     let pd = context.alloc_pd().unwrap();
     let make = |path| Receiver::new(&pd, &ReceiverConfig::new().path(path));

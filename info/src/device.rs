@@ -1,0 +1,224 @@
+//! One device: everything that is asked of it.
+
+use doorbell::{Context, Path};
+use serde::Serialize;
+
+use crate::process::Process;
+use crate::{names, sysfs};
+
+/// A device. Without `error` all the rest is true.
+#[derive(Default, Serialize)]
+pub struct Device {
+    pub name: String,
+    /// Why it could not be asked.
+    pub error: Option<String>,
+    /// The kernel driver; `None` for a device without one, such as soft-mlx5.
+    pub driver: Option<String>,
+    /// Address of the PCI function, for example `0000:3b:00.0`.
+    pub pci: Option<String>,
+    /// What the owner or the driver calls it.
+    pub description: Option<String>,
+    pub firmware: Option<String>,
+    pub board: Option<String>,
+    pub vendor_id: u32,
+    pub part_id: u32,
+    /// NUMA node, `None` where the system has one only or does not tell.
+    pub numa_node: Option<u32>,
+    /// The path that `Path::Auto` takes: `direct` or `verbs`.
+    pub path: String,
+    /// Why not the direct one.
+    pub not_direct: Option<String>,
+    pub ports: Vec<Port>,
+    pub tag_matching: Option<TagMatching>,
+    pub cqe_compression: Option<CqeCompression>,
+    pub timestamps: Option<Timestamps>,
+    pub limits: Limits,
+    /// What should be looked after.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+pub struct Port {
+    pub number: u8,
+    pub state: String,
+    pub link_layer: &'static str,
+    /// Rate in Gb/s and its name, for example `4x EDR`; `None` for a code that is not known.
+    pub gigabits: Option<f64>,
+    pub speed: Option<String>,
+    /// Bytes of payload of a packet.
+    pub active_mtu: Option<u32>,
+    pub max_mtu: Option<u32>,
+    /// Bytes of the longest message.
+    pub max_message: u32,
+    pub lid: u16,
+    pub gids: Vec<Gid>,
+}
+
+#[derive(Serialize)]
+pub struct Gid {
+    pub index: u32,
+    pub gid: String,
+    pub kind: String,
+}
+
+#[derive(Serialize)]
+pub struct TagMatching {
+    pub max_tags: u32,
+    pub max_operations: u32,
+    pub max_sge: u32,
+    /// Bytes.
+    pub max_rendezvous_header: u32,
+    pub rc: bool,
+}
+
+#[derive(Serialize)]
+pub struct CqeCompression {
+    /// Completions of one block.
+    pub max_completions: u32,
+    pub formats: Vec<&'static str>,
+    pub cqe_128: bool,
+}
+
+#[derive(Serialize)]
+pub struct Timestamps {
+    pub bits: u32,
+    pub clock_khz: u64,
+    pub real_time: bool,
+}
+
+#[derive(Default, Serialize)]
+pub struct Limits {
+    pub qps: i32,
+    /// Receives or sends of a queue pair, and buffers of each.
+    pub qp_wr: i32,
+    pub qp_sge: i32,
+    pub srqs: i32,
+    pub srq_wr: i32,
+    pub srq_sge: i32,
+    pub cqs: i32,
+    pub cqe: i32,
+    /// Bytes.
+    pub mr_size: u64,
+}
+
+impl Device {
+    pub fn query(device: &doorbell::Device, process: &Process) -> Self {
+        let mut this = Self { name: device.name().to_owned(), ..Self::default() };
+        let asked = device.open().and_then(|context| this.ask(&context, process));
+        this.error = asked.err().map(|error| error.to_string());
+        this
+    }
+
+    fn ask(&mut self, context: &Context, process: &Process) -> doorbell::Result<()> {
+        let attr = context.attr();
+        self.identify(context);
+        let (path, reason) = context.auto_path();
+        self.path = path.to_string();
+        self.not_direct = reason.map(|reason| reason.to_string());
+
+        let gids = context.gids();
+        for number in 1..=attr.phys_port_cnt {
+            let of_port = |gid: &&doorbell::Gid| gid.port == u32::from(number);
+            self.ports.push(port(context, number, gids.iter().filter(of_port))?);
+        }
+
+        let caps = context.capabilities()?;
+        self.tag_matching = caps.tag_matching.map(|caps| TagMatching {
+            max_tags: caps.max_num_tags,
+            max_operations: caps.max_ops,
+            max_sge: caps.max_sge,
+            max_rendezvous_header: caps.max_rndv_hdr_size,
+            rc: caps.rc,
+        });
+        self.cqe_compression = caps.cqe_compression.map(|caps| CqeCompression {
+            max_completions: caps.max_num,
+            formats: [
+                (caps.hash, "hash"),
+                (caps.checksum, "checksum"),
+                (caps.checksum_stride_index, "checksum and stride index"),
+            ]
+            .into_iter()
+            .filter_map(|(has, name)| has.then_some(name))
+            .collect(),
+            cqe_128: caps.cqe_128,
+        });
+        self.timestamps = caps.timestamps.map(|caps| Timestamps {
+            bits: caps.mask.count_ones(),
+            clock_khz: caps.clock_khz,
+            real_time: caps.real_time,
+        });
+        self.limits = Limits {
+            qps: attr.max_qp,
+            qp_wr: attr.max_qp_wr,
+            qp_sge: attr.max_sge,
+            srqs: attr.max_srq,
+            srq_wr: attr.max_srq_wr,
+            srq_sge: attr.max_srq_sge,
+            cqs: attr.max_cq,
+            cqe: attr.max_cqe,
+            mr_size: attr.max_mr_size,
+        };
+        self.warnings = self.warnings(path, process);
+        Ok(())
+    }
+
+    fn identify(&mut self, context: &Context) {
+        let dir = context.sysfs_path();
+        self.driver = sysfs::link(&dir.join("device/driver"));
+        self.pci = sysfs::link(&dir.join("device"));
+        self.description = sysfs::read(&dir.join("node_desc"));
+        self.board = sysfs::read(&dir.join("board_id"));
+        // -1 where there is one node only.
+        self.numa_node = sysfs::read(&dir.join("device/numa_node")).and_then(|n| n.parse().ok());
+        self.firmware = Some(context.firmware()).filter(|version| !version.is_empty());
+        self.vendor_id = context.attr().vendor_id;
+        self.part_id = context.attr().vendor_part_id;
+    }
+
+    fn warnings(&self, path: Path, process: &Process) -> Vec<String> {
+        let mut warnings = Vec::new();
+        // On a device that is not mlx5 there is nothing to be done about the path.
+        if let (Path::Verbs, Some(reason), true) = (path, &self.not_direct, self.is_mlx5()) {
+            warnings.push(format!("an mlx5 device that is not driven directly: {reason}"));
+        }
+        for port in self.ports.iter().filter(|port| port.state != "active") {
+            warnings.push(format!(
+                "port {} is {}: nothing is sent or received on it",
+                port.number, port.state
+            ));
+        }
+        warnings.extend(self.numa_node.and_then(|node| process.numa_warning(node)));
+        warnings
+    }
+
+    fn is_mlx5(&self) -> bool {
+        self.name.starts_with("mlx5") || self.driver.as_deref() == Some("mlx5_core")
+    }
+}
+
+fn port<'a>(
+    context: &Context,
+    number: u8,
+    gids: impl Iterator<Item = &'a doorbell::Gid>,
+) -> doorbell::Result<Port> {
+    let attr = context.query_port(number)?;
+    let link = names::lanes(attr.active_width).zip(names::lane_speed(attr.active_speed));
+    Ok(Port {
+        number,
+        state: names::port_state(attr.state),
+        link_layer: names::link_layer(attr.link_layer),
+        gigabits: link.map(|(lanes, (_, rate))| f64::from(lanes) * rate),
+        speed: link.map(|(lanes, (name, _))| format!("{lanes}x {name}")),
+        active_mtu: names::mtu(attr.active_mtu),
+        max_mtu: names::mtu(attr.max_mtu),
+        max_message: attr.max_msg_sz,
+        lid: attr.lid,
+        gids: gids
+            .map(|gid| Gid {
+                index: gid.index,
+                gid: gid.to_string(),
+                kind: names::gid_kind(gid.kind),
+            })
+            .collect(),
+    })
+}

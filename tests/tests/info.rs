@@ -1,0 +1,139 @@
+//! `doorbell-info` on the software device, and without a device.
+
+use std::process::{Command, Output};
+
+use doorbell_tests::programs::{built, on_soft_mlx5};
+use serde_json::{Value, json};
+
+fn info() -> std::path::PathBuf {
+    built("doorbell-info")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The lines of the first device, without what differs from machine to machine.
+fn first_device(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).split("\n\n").next().unwrap().to_owned()
+}
+
+fn on(link: &str) -> Command {
+    on_soft_mlx5(&["--link", link], info())
+}
+
+#[test]
+fn an_infiniband_port() {
+    let output = on("ib").output().unwrap();
+    assert_eq!(
+        first_device(&output),
+        "\
+mlx5_0
+  driver           none in the kernel
+  PCI function     none
+  description      soft-mlx5 mlx5_0
+  firmware         16.35.2000
+  board            MT_0000000008, vendor 0x2c9, part 4121
+  NUMA node        unknown
+  path             direct
+  port 1           active, InfiniBand, 100 Gb/s (4x EDR), MTU 4096 of 4096, LID 0x1
+                   GID 0: fe80::db:ff:fe00:1 (InfiniBand)
+  tag matching     127 tags, 8192 operations outstanding, rendezvous header of 64 bytes, on RC
+  CQE compression  up to 64 completions, by hash, checksum; 128-byte CQEs too
+  timestamps       63 bits, ticks of the free-running clock, clock of 1000000 kHz
+  limits           262144 QPs of 32768 receives of 30 buffers
+                   8388608 SRQs of 32767 receives of 31 buffers
+                   16777216 CQs of 4194303 entries
+                   memory regions of any size"
+    );
+    let all = text(&output.stdout);
+    assert!(all.lines().last().unwrap().starts_with("this process: CPU "), "{all}");
+}
+
+#[test]
+fn an_ethernet_port() {
+    let device = first_device(&on("roce").output().unwrap());
+    let port = "active, Ethernet, 100 Gb/s (4x EDR), MTU 1024 of 4096\n";
+    assert!(device.contains(port), "{device}");
+    assert!(device.contains("(RoCE v2)"), "{device}");
+    assert!(!device.contains("LID"), "{device}");
+}
+
+fn parsed(command: &mut Command) -> Value {
+    let output = command.arg("--json").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn json_says_the_same() {
+    let report = parsed(&mut on("roce"));
+    let devices = report["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 1);
+    let device = &devices[0];
+    assert_eq!(device["name"], "mlx5_0");
+    assert_eq!(device["error"], Value::Null);
+    assert_eq!(device["path"], "direct");
+    assert_eq!(device["not_direct"], Value::Null);
+    assert_eq!(device["warnings"], json!([]));
+    let port = &device["ports"][0];
+    assert_eq!(port["link_layer"], "Ethernet");
+    assert_eq!(port["gigabits"], 100.0);
+    assert_eq!(port["gids"][0]["kind"], "RoCE v2");
+    assert_eq!(device["tag_matching"]["max_tags"], 127);
+    assert_eq!(device["cqe_compression"]["formats"], json!(["hash", "checksum"]));
+    assert_eq!(device["timestamps"]["bits"], 63);
+    assert_eq!(device["limits"]["srq_wr"], 32767);
+    assert!(report["process"]["cpu"].is_u64(), "{report}");
+}
+
+#[test]
+fn what_keeps_from_the_direct_path_is_told() {
+    let report = parsed(on("ib").env("MLX5_SRQ_SIGNATURE", "1"));
+    let device = &report["devices"][0];
+    assert_eq!(device["path"], "verbs");
+    let reason = device["not_direct"].as_str().unwrap();
+    assert!(reason.contains("MLX5_SRQ_SIGNATURE"), "{reason}");
+    let warning = device["warnings"][0].as_str().unwrap();
+    assert!(warning.contains(reason), "{warning}");
+}
+
+/// Its complaint when it fails.
+fn refused(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    assert_eq!(text(&output.stdout), "");
+    text(&output.stderr)
+}
+
+#[test]
+fn an_unknown_device_is_refused_with_the_names_that_exist() {
+    let complaint = refused(on("ib").args(["mlx5_0", "mlx5_9"]));
+    assert_eq!(complaint, "doorbell-info: no RDMA device named mlx5_9: there is mlx5_0\n");
+}
+
+/// A tree of sysfs in which libibverbs sees what is made there.
+fn empty_tree(name: &str) -> std::path::PathBuf {
+    let root = std::env::temp_dir().join(format!("doorbell-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(root.join("class/infiniband_verbs")).unwrap();
+    std::fs::write(root.join("class/infiniband_verbs/abi_version"), "6\n").unwrap();
+    root
+}
+
+#[test]
+fn without_a_device_it_says_what_to_look_for() {
+    if std::path::Path::new("/sys/class/infiniband_verbs").exists() {
+        doorbell_tests::skip!("this machine has a device, which netlink shows");
+    }
+    let root = empty_tree("nothing");
+    let complaint = refused(Command::new(info()).env("SYSFS_PATH", &root));
+    assert!(complaint.contains("no RDMA device found: load the driver"), "{complaint}");
+
+    // The kernel has one that libibverbs cannot use.
+    std::fs::create_dir_all(root.join("class/infiniband/mlx5_3")).unwrap();
+    let complaint = refused(Command::new(info()).env("SYSFS_PATH", &root));
+    assert!(complaint.contains("the kernel has mlx5_3"), "{complaint}");
+    assert!(complaint.contains("ibverbs-providers"), "{complaint}");
+    std::fs::remove_dir_all(root).unwrap();
+}
