@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 here=scripts/rxe
 
 # Seconds from the start of the machine to its end.
-limit=120
+limit=240
 
 target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 cache=$target/rxe

@@ -8,6 +8,8 @@ set -f
 export DOORBELL_DEVICE=rxe0 DOORBELL_PATH=verbs DOORBELL_NETWORKED=1 DOORBELL_SHARE=100
 # Where RDMA connections can be made to: see init.
 export DOORBELL_ADDRESSES=192.0.2.1,2001:db8::1
+# What may be taken down.
+export DOORBELL_LINK=dummy0
 FILTER=$(cat /suite/filter)
 
 # Prints the lines of skips.txt for a binary without its name.

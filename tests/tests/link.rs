@@ -1,0 +1,77 @@
+//! The link goes down while receives are posted: everything ends, nothing hangs, every buffer comes back.
+//!
+//! `DOORBELL_LINK` names the network interface under the device. It is the only test of its binary, because
+//! no other one could run meanwhile.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use doorbell::{Cause, WcStatus};
+use doorbell_tests::peers::join;
+use doorbell_tests::world::Shared;
+use doorbell_tests::{receiving, skip};
+
+/// What 6 retries after 67 ms each may take on a slow machine, where the timers of a device are not exact either.
+const BOUND: Duration = Duration::from_secs(15);
+
+/// The interface, which is up again when the value is dropped.
+struct Link(String);
+
+impl Link {
+    fn set(&self, state: &str) {
+        let status = Command::new("ip").args(["link", "set", &self.0, state]).status();
+        assert!(status.expect("there is a program `ip`").success(), "{} {state}", self.0);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.set("up");
+    }
+}
+
+#[test]
+fn sends_fail_in_time_and_buffers_come_back_when_the_link_goes_down() {
+    let Ok(link) = std::env::var("DOORBELL_LINK").map(Link) else {
+        skip!("DOORBELL_LINK does not name an interface that may be taken down");
+    };
+    let mut w = Shared::new(31, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    w.peers.send(0, 64);
+    receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message.len(), 64));
+    w.peers.settle();
+
+    link.set("down");
+    let began = Instant::now();
+    w.peers.send(0, 64);
+    let mut statuses = Vec::new();
+    receiving::wait("the send to fail", || {
+        statuses.extend(w.peers.qps[0].poll_send().map(|done| done.status));
+        !statuses.is_empty()
+    });
+    assert!(!statuses[0].is_success(), "{}", statuses[0]);
+    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+    // An SRQ outlives its queue pairs: what is posted stays posted, and comes back when it is destroyed.
+    let mut batch = w.receiver.poll();
+    while let Some(message) = batch.next() {
+        let failure = message.expect_err("nothing can arrive");
+        assert!(matches!(failure.cause, Cause::Status(WcStatus::WR_FLUSH_ERR)), "{failure}");
+    }
+    drop(batch);
+
+    drop(link);
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
+    w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+    while w.peers.qps[0].poll_send().is_some() {}
+    join(&mut w.near[0], &mut w.peers.qps[0]);
+    w.peers.send(0, 64);
+    receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message.len(), 64));
+
+    let Shared { mut receiver, srq, pool, near, peers, .. } = w;
+    drop(peers);
+    for qp in near {
+        receiver.destroy_qp(qp).unwrap();
+    }
+    receiver.destroy_srq(srq).unwrap();
+    assert_eq!(pool.available(), pool.count() as usize);
+}
