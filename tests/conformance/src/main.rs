@@ -11,6 +11,8 @@ mod case;
 mod difference;
 mod memory;
 mod plan;
+#[allow(dead_code, reason = "it is shared with the integration tests")]
+mod poison;
 mod queue;
 mod reference;
 mod shrink;

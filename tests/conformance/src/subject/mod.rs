@@ -5,8 +5,8 @@
 mod ring;
 mod safe;
 
+use crate::poison;
 use doorbell::{Context, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, SrqId};
-use doorbell_tests::poison;
 use mlx5_wire::syndrome::Syndrome;
 use rdma_core_sys as sys;
 
