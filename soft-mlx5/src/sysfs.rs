@@ -1,6 +1,8 @@
 //! The sysfs tree in which libibverbs finds devices.
 //!
-//! It looks below one root only (`SYSFS_PATH`), so the tree links whatever the real one holds.
+//! It looks below one root only (`SYSFS_PATH`), so the tree links whatever the real one holds. As there,
+//! the entries of a class are links into the directory of the PCI device, where programs that want to
+//! know the kind of adapter find it by the real path.
 
 use std::fs;
 use std::io;
@@ -96,7 +98,8 @@ impl Tree {
         port: &PortAddress,
         link: LinkLayer,
     ) -> io::Result<()> {
-        let device = self.ibdev(names);
+        let pci = self.pci(names);
+        let device = pci.join("infiniband").join(&names.ibdev);
         let guid = grouped(&port.guid.to_be_bytes());
         let [major, minor, sub] = limits::FW_VERSION;
         let mut files: Vec<(String, String)> = [
@@ -108,16 +111,15 @@ impl Tree {
             ("hca_type", "MT4121".into()),
             ("hw_rev", "0".into()),
             ("board_id", "MT_0000000008".into()),
-            ("device/modalias", "pci:v000015B3d00001019sv000015B3sd00000008bc02sc07i00".into()),
-            ("device/vendor", "0x15b3".into()),
-            ("device/device", "0x1019".into()),
-            ("device/numa_node", "-1".into()),
         ]
         .map(|(name, value): (&str, String)| (name.into(), value))
         .into();
         files.extend(port_files(port, link));
         for (name, value) in files {
             write(&device.join(name), &value)?;
+        }
+        for (name, value) in PCI_FILES {
+            write(&pci.join(name), value)?;
         }
         for (table, entries) in [("gids", limits::GIDS_INFINIBAND), ("pkeys", limits::PKEYS.into())]
         {
@@ -127,27 +129,48 @@ impl Tree {
                 fs::hard_link(table.join("1"), table.join(index.to_string()))?;
             }
         }
-        let verbs = self.uverbs(names);
+        let verbs = pci.join("infiniband_verbs").join(uverbs_name(names));
         write(&verbs.join("ibdev"), &names.ibdev)?;
         write(&verbs.join("dev"), dev)?;
         write(&verbs.join("abi_version"), "1")?;
-        let link = Path::new("../..").join("infiniband").join(&names.ibdev).join("device");
-        symlink(link, verbs.join("device"))
+        for (class, entry) in CLASSES.into_iter().zip([&device, &verbs]) {
+            symlink("../..", entry.join("device"))?;
+            let name = entry.file_name().unwrap_or_default();
+            let inside = entry.strip_prefix(&self.root).unwrap_or(entry);
+            symlink(Path::new("../..").join(inside), self.root.join(class).join(name))?;
+        }
+        Ok(())
     }
 
     /// Takes a device out again.
     pub fn remove(&self, names: &Names) {
-        let _ = fs::remove_dir_all(self.uverbs(names));
-        let _ = fs::remove_dir_all(self.ibdev(names));
+        for (class, name) in CLASSES.into_iter().zip([&names.ibdev, &uverbs_name(names)]) {
+            let _ = fs::remove_file(self.root.join(class).join(name));
+        }
+        let _ = fs::remove_dir_all(self.pci(names));
     }
 
-    fn ibdev(&self, names: &Names) -> PathBuf {
-        self.root.join(CLASSES[0]).join(&names.ibdev)
+    fn pci(&self, names: &Names) -> PathBuf {
+        // Names of devices are unique in the tree, and so are the numbers of uverbs devices.
+        let (bus, function) = (0x80 + names.uverbs / 8, names.uverbs % 8);
+        self.root.join(format!("devices/pci0000:80/0000:{bus:02x}:00.{function}"))
     }
+}
 
-    fn uverbs(&self, names: &Names) -> PathBuf {
-        self.root.join(CLASSES[1]).join(format!("uverbs{}", names.uverbs))
-    }
+/// A ConnectX-5 Ex in a slot of the fourth generation.
+const PCI_FILES: [(&str, &str); 8] = [
+    ("modalias", "pci:v000015B3d00001019sv000015B3sd00000008bc02sc07i00"),
+    ("vendor", "0x15b3"),
+    ("device", "0x1019"),
+    ("subsystem_vendor", "0x15b3"),
+    ("subsystem_device", "0x0008"),
+    ("numa_node", "-1"),
+    ("current_link_width", "16"),
+    ("current_link_speed", "16.0 GT/s PCIe"),
+];
+
+fn uverbs_name(names: &Names) -> String {
+    format!("uverbs{}", names.uverbs)
 }
 
 fn port_files(port: &PortAddress, link: LinkLayer) -> Vec<(String, String)> {
@@ -239,8 +262,14 @@ mod tests {
         let gid = "fe00:0000:0000:0000:0000:0000:0000:0007\n";
         assert_eq!(read(&format!("{device}/ports/1/gids/0")), gid);
         assert_eq!(read(&format!("{device}/ports/1/pkeys/127")), "0x0000\n");
+        let real = fs::canonicalize(tree.root().join("class").join(device)).unwrap();
+        let pci = real.ancestors().nth(2).unwrap();
+        assert_eq!(pci.file_name().unwrap(), "0000:80:00.0");
+        assert_eq!(fs::read_to_string(pci.join("vendor")).unwrap(), "0x15b3\n");
+        assert_eq!(read(&format!("{device}/device/device")), "0x1019\n");
+        assert_eq!(read("infiniband_verbs/uverbs0/device/device"), "0x1019\n");
         tree.remove(&names);
-        assert!(!tree.root().join("class").join(device).exists());
+        assert!(!tree.root().join("class").join(device).exists() && !pci.exists());
         assert_eq!(tree.free_names(None).unwrap().uverbs, 0);
     }
 }

@@ -143,6 +143,14 @@ impl Link {
         }
     }
 
+    /// Whether a device of another process has this address.
+    pub fn is_process(&self, dlid: u16) -> bool {
+        match &self.port {
+            Port::Socket(port) => port.is_connected(dlid),
+            Port::Private | Port::Switch(_) => false,
+        }
+    }
+
     /// Sends a finished packet.
     pub fn send(&mut self, frame: Frame, now: u64) {
         if self.injector.is_idle() {

@@ -144,6 +144,11 @@ impl SocketPort {
         self.peers.get(usize::from(dlid)).is_none_or(|peer| peer.queue.len() < PAUSE_LIMIT)
     }
 
+    /// Whether somebody was at this address when it was last sent to.
+    pub(super) fn is_connected(&self, dlid: u16) -> bool {
+        self.peers.get(usize::from(dlid)).is_some_and(|peer| peer.socket.is_some())
+    }
+
     /// Queues a frame; gives it back when the peer's queue is full.
     pub(super) fn send(&mut self, dlid: u16, frame: Frame) -> Result<(), Frame> {
         let index = usize::from(dlid);

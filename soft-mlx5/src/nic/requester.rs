@@ -22,6 +22,9 @@ const MIN_WINDOW: u32 = 8;
 // An acknowledgement may be late because a thread was not scheduled, which no adapter knows: shorter
 // timeouts than this are stretched.
 const MIN_TIMEOUT_NS: u64 = 1_000_000;
+// A peer in another process that gets no core for so long is slow and not gone: it is asked again until
+// then, even when the retries are used up.
+const SLOW_PEER_NS: u64 = 2_000_000_000;
 const TIMEOUT_UNIT_NS: u64 = 4096;
 const INFINITE_RNR: u8 = 7;
 
@@ -73,6 +76,8 @@ pub struct Requester {
     implied_loss: Option<u32>,
     // Waiting for the responder to get ready.
     backing_off: bool,
+    // Since when the oldest packet that is not acknowledged is the oldest.
+    waiting_since: u64,
     retries_left: u8,
     rnr_left: u8,
     retry_cnt: u8,
@@ -94,6 +99,7 @@ impl Default for Requester {
             reads: 0,
             implied_loss: None,
             backing_off: false,
+            waiting_since: 0,
             retries_left: 0,
             rnr_left: 0,
             retry_cnt: 0,
@@ -386,9 +392,13 @@ pub fn missing(qp: &mut Qp, core: &mut Core) {
 fn retry(qp: &mut Qp, core: &mut Core) {
     let requester = &mut qp.requester;
     if requester.retries_left == 0 {
-        return fail(qp, core, Failure::RETRIES);
+        let gives_up_at = requester.waiting_since + SLOW_PEER_NS;
+        let slow = qp.route.as_ref().is_some_and(|route| core.link.is_process(route.dlid));
+        if !slow || core.now >= gives_up_at {
+            return fail(qp, core, Failure::RETRIES);
+        }
     }
-    requester.retries_left -= 1;
+    requester.retries_left = requester.retries_left.saturating_sub(1);
     requester.go_back();
     restart_timer(qp, core);
     core.activate(qp);
@@ -420,8 +430,14 @@ pub fn expire(qp: &mut Qp, core: &mut Core) {
     }
 }
 
-/// Runs the timer anew: something was acknowledged, or is sent again.
-pub fn restart_timer(qp: &mut Qp, core: &mut Core) {
+/// Something was acknowledged.
+pub fn note_progress(qp: &mut Qp, core: &mut Core) {
+    qp.requester.waiting_since = core.now;
+    restart_timer(qp, core);
+}
+
+// Runs the timer anew: something was acknowledged, or is sent again.
+fn restart_timer(qp: &mut Qp, core: &mut Core) {
     let timeout = qp.requester.timeout_ns().filter(|_| qp.attr.service == Service::Rc);
     let running = qp.requester.has_unacked() && !qp.requester.backing_off;
     let at = timeout.filter(|_| running).map(|timeout| core.now + timeout);
@@ -433,6 +449,6 @@ pub fn restart_timer(qp: &mut Qp, core: &mut Core) {
 /// Runs the timer if something is under way and it does not run yet.
 pub fn ensure_timer(qp: &mut Qp, core: &mut Core) {
     if qp.deadline.get().is_none() {
-        restart_timer(qp, core);
+        note_progress(qp, core);
     }
 }

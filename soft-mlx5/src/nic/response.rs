@@ -33,7 +33,7 @@ pub fn receive(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         requester::complete_front(qp, core);
     }
     if qp.requester.unacked_psn() != before {
-        requester::restart_timer(qp, core);
+        requester::note_progress(qp, core);
     }
     core.activate(qp);
 }

@@ -105,7 +105,7 @@ fn a_peer_that_dies_is_noticed_and_its_successor_is_not_mistaken_for_it() {
     a.device.post(&mut a.qp, &Work::send().inline(b"are you there?"));
     for _ in 0..100 {
         settle(&mut a, &mut successor);
-        a.device.now += 5_000_000;
+        a.device.now += 25_000_000;
     }
     a.send.expect_error(CqeOpcode::RequesterError, &a.qp, 1, 0x15);
     successor.recv.expect_nothing();

@@ -1,0 +1,61 @@
+//! UCX, which has a data path for mlx5 of its own beside that over libibverbs: `rc_x` and `ud_x` write WQEs,
+//! ring doorbells and read CQEs themselves.
+
+use crate::common::free_port;
+use crate::{LINKS, pair};
+
+const TRANSPORTS: [&str; 4] = ["rc_v", "ud_v", "rc_x", "ud_x"];
+
+fn perftest(link: &str, settings: &[&str], test: &str, size: &str) -> [String; 2] {
+    let port = free_port();
+    let number = port.to_string();
+    let program = ["ucx_perftest", "-t", test, "-s", size, "-n", "300", "-w", "10", "-p", &number];
+    let server = [&["env"], settings, &program].concat();
+    let client = [&server[..], &["127.0.0.1"]].concat();
+    pair(&["--strict", "--link", link], port, &server, &client)
+}
+
+fn over_all_transports(test: &str, size: &str) {
+    for link in LINKS {
+        for transport in TRANSPORTS {
+            let setting = format!("UCX_TLS={transport},self");
+            let [_, client] = perftest(link, &[&setting], test, size);
+            assert!(client.contains("Final:"), "{link} {transport} {test}: {client}");
+        }
+    }
+}
+
+#[test]
+fn small_tagged_messages() {
+    over_all_transports("tag_lat", "8");
+}
+
+#[test]
+fn tagged_messages_by_rendezvous() {
+    over_all_transports("tag_bw", "100000");
+}
+
+#[test]
+fn remote_memory() {
+    for (test, size) in
+        [("ucp_put_bw", "20000"), ("ucp_get", "20000"), ("ucp_fadd", "8"), ("ucp_cswap", "8")]
+    {
+        for transport in ["rc_v", "rc_x"] {
+            let setting = format!("UCX_TLS={transport},self");
+            let [_, client] = perftest("ib", &[&setting], test, size);
+            assert!(client.contains("Final:"), "{transport} {test}: {client}");
+        }
+    }
+}
+
+#[test]
+fn tags_matched_by_the_adapter() {
+    let settings = ["UCX_TLS=rc_x,self", "UCX_RC_MLX5_TM_ENABLE=y", "UCX_LOG_LEVEL=debug"];
+    for size in ["64", "4000", "100000"] {
+        let outputs = perftest("ib", &settings, "tag_lat", size);
+        for output in &outputs {
+            assert!(output.contains("Tag Matching enabled"), "{size}: {output}");
+        }
+        assert!(outputs[1].contains("Final:"), "{size}: {}", outputs[1]);
+    }
+}
