@@ -42,20 +42,39 @@ impl QueuePair {
     /// [`Error::Handshake`] when the peer sends something else, leaves, or cannot connect;
     /// [`Error::Io`] when the stream fails; those of [`connect`](Self::connect).
     pub fn connect_over<S: Read + Write>(&mut self, stream: &mut S) -> Result<()> {
-        stream.write_all(&encode(&self.address()?))?;
-        stream.flush()?;
-        let connected = read(stream).and_then(|frame| self.connect(&decode(&frame)?));
-        // The peer waits for it in either case. That it cannot be told is the lesser of two errors.
-        let told = stream.write_all(&[if connected.is_ok() { CONNECTED } else { FAILED }]);
-        let told = told.and_then(|()| stream.flush());
-        connected?;
-        told?;
-        match read(stream)? {
-            [CONNECTED] => Ok(()),
-            [FAILED] => Err(handshake("it could not connect its side, and knows why")),
-            [byte] => Err(handshake(&format!("it ended the exchange with byte {byte:#04x}"))),
-        }
+        exchange(stream, &[self.address()?], |[peer]| self.connect(&peer))
     }
+}
+
+/// Tells the peer the addresses of `N` queue pairs, and connects to those that it tells.
+pub(crate) fn exchange<const N: usize, S: Read + Write>(
+    stream: &mut S,
+    addresses: &[QpAddress; N],
+    connect: impl FnOnce([QpAddress; N]) -> Result<()>,
+) -> Result<()> {
+    for address in addresses {
+        stream.write_all(&encode(address))?;
+    }
+    stream.flush()?;
+    let connected = read_addresses(stream).and_then(connect);
+    // The peer waits for it in either case. That it cannot be told is the lesser of two errors.
+    let told = stream.write_all(&[if connected.is_ok() { CONNECTED } else { FAILED }]);
+    let told = told.and_then(|()| stream.flush());
+    connected?;
+    told?;
+    match read(stream)? {
+        [CONNECTED] => Ok(()),
+        [FAILED] => Err(handshake("it could not connect its side, and knows why")),
+        [byte] => Err(handshake(&format!("it ended the exchange with byte {byte:#04x}"))),
+    }
+}
+
+fn read_addresses<const N: usize>(stream: &mut impl Read) -> Result<[QpAddress; N]> {
+    let mut addresses = [QpAddress { lid: 0, gid: [0; 16], qpn: 0, psn: 0, mtu: Mtu::Mtu256 }; N];
+    for address in &mut addresses {
+        *address = decode(&read(stream)?)?;
+    }
+    Ok(addresses)
 }
 
 fn handshake(what: &str) -> Error {

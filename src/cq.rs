@@ -125,6 +125,20 @@ impl Cq {
         Ok(Self { cq, context: context.clone(), channel, form, destroys: true })
     }
 
+    /// A CQ of the extended form (`ibv_create_cq_ex(3)`) for tag matching, which can tell `wc_flags`.
+    pub(crate) fn create_for_tags(context: &Context, entries: u32, wc_flags: u32) -> Result<Self> {
+        check(context, entries)?;
+        let wc_flags = wc_flags.into();
+        let mut init = sys::ibv_cq_init_attr_ex { cqe: entries, wc_flags, ..Default::default() };
+        // SAFETY: an open context and an initialised structure.
+        let cq = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut init) };
+        if cq.is_null() {
+            return Err(Error::last_os("ibv_create_cq_ex", context.name()));
+        }
+        let cq = sys::ibv_cq_ex_to_cq(cq);
+        Ok(Self { cq, context: context.clone(), channel: None, form: Form::Plain, destroys: true })
+    }
+
     /// A CQ that the caller made and will destroy.
     ///
     /// # Safety

@@ -51,6 +51,7 @@ mod qp;
 pub mod rdmacm;
 mod receiver;
 mod status;
+pub mod tags;
 mod wc_flags;
 
 pub use capabilities::{Capabilities, CqeCompressionCaps, TagMatchingCaps, TimestampCaps};

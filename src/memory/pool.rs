@@ -20,8 +20,8 @@ const ALIGNMENT: usize = 64;
 
 /// Registered memory for messages, in buffers of one size. Clones are the same pool.
 ///
-/// The memory is zeroed when the pool is made, registered with `IBV_ACCESS_LOCAL_WRITE` only, and given
-/// back to the system when neither a buffer nor a queue that may hold one is left.
+/// The memory is zeroed when the pool is made, registered with `IBV_ACCESS_LOCAL_WRITE` only (peers may
+/// read that of a [`readable`](Self::readable) pool, and write none), and given back to the system when neither a buffer nor a queue that may hold one is left.
 ///
 /// ```no_run
 /// # fn main() -> doorbell::Result<()> {
@@ -40,6 +40,8 @@ pub(crate) struct Pool {
     memory: ManuallyDrop<Mapping>,
     mr: *mut sys::ibv_mr,
     lkey: u32,
+    /// Key for peers, of a pool that they may read.
+    rkey: Option<u32>,
     pd: ProtectionDomain,
     buffer_size: u32,
     stride: usize,
@@ -60,6 +62,25 @@ impl BufferPool {
     /// [`Error::OutOfRange`] when either is 0 or the whole is larger than the device registers at once;
     /// [`Error::Verbs`] when memory is short or may not be locked (`RLIMIT_MEMLOCK`).
     pub fn new(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
+        Self::register(pd, count, buffer_size, sys::IBV_ACCESS_LOCAL_WRITE)
+    }
+
+    /// Makes a pool that peers may read: its buffers can be sent by rendezvous. A peer that has been told of
+    /// one buffer can read all of them, at any time until the pool is gone.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn readable(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
+        let access = sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_READ;
+        Self::register(pd, count, buffer_size, access)
+    }
+
+    fn register(
+        pd: &ProtectionDomain,
+        count: u32,
+        buffer_size: u32,
+        access: sys::ibv_access_flags,
+    ) -> Result<Self> {
         Error::check_range("count of buffers", count.into(), 1, u32::MAX.into())?;
         // The length of an SGE has 31 bits: in the field of a send WQE 0 stands for 2^31.
         Error::check_range("buffer_size", buffer_size.into(), 1, (1 << 31) - 1)?;
@@ -71,12 +92,7 @@ impl BufferPool {
         let memory = Mapping::new(len as usize)?;
         // SAFETY: the mapping is readable and writable and outlives the region, see `Drop`.
         let mr = unsafe {
-            sys::ibv_reg_mr(
-                pd.as_raw(),
-                memory.start().as_ptr().cast(),
-                memory.len(),
-                sys::IBV_ACCESS_LOCAL_WRITE,
-            )
+            sys::ibv_reg_mr(pd.as_raw(), memory.start().as_ptr().cast(), memory.len(), access)
         };
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
@@ -90,6 +106,9 @@ impl BufferPool {
             mr,
             // SAFETY: a region that was just made.
             lkey: unsafe { (*mr).lkey },
+            rkey: (access & sys::IBV_ACCESS_REMOTE_READ != 0)
+                // SAFETY: as above.
+                .then(|| unsafe { (*mr).rkey }),
             pd: pd.clone(),
             buffer_size,
             stride,
@@ -128,6 +147,10 @@ impl BufferPool {
 impl Pool {
     pub(crate) const fn lkey(&self) -> u32 {
         self.lkey
+    }
+
+    pub(crate) const fn rkey(&self) -> Option<u32> {
+        self.rkey
     }
 
     pub(crate) const fn pd(&self) -> &ProtectionDomain {
@@ -223,6 +246,14 @@ impl RecvBuffer {
 
     pub(crate) fn addr(&self) -> NonNull<u8> {
         self.pool.addr(self.index)
+    }
+
+    /// The first bytes of the memory that is this buffer's alone, which is more than its capacity: buffers start
+    /// on cache lines.
+    pub(crate) fn head<const N: usize>(&self) -> [u8; N] {
+        const { assert!(N <= ALIGNMENT) }
+        // SAFETY: inside the stride of the buffer, initialised since the pool was made, and ours alone.
+        unsafe { self.addr().cast().read() }
     }
 
     /// Gives up ownership: the caller sees to it that the buffer gets back to the pool.

@@ -26,6 +26,10 @@ pub struct QpConfig {
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) min_rnr_timer: u8,
+    /// Peers may read memory that is registered for that.
+    pub(crate) remote_read: bool,
+    /// The device has the send queue, for the rendezvous of tag matching: nothing is posted to it.
+    pub(crate) device_sends: bool,
 }
 
 /// Where a queue pair takes its receives from.
@@ -53,6 +57,8 @@ impl QpConfig {
             retry_cnt: 6,
             rnr_retry: 7,
             min_rnr_timer: 12,
+            remote_read: false,
+            device_sends: false,
         }
     }
 
@@ -130,6 +136,24 @@ impl QpConfig {
         self
     }
 
+    /// Takes receives from an SRQ that is no receiver's.
+    pub(crate) const fn foreign_srq(mut self) -> Self {
+        self.receives = Receives::Shared(SrqId::FOREIGN);
+        self
+    }
+
+    /// Lets the peer read memory of pools that are made for it.
+    pub(crate) const fn remote_read(mut self) -> Self {
+        self.remote_read = true;
+        self
+    }
+
+    /// Gives the send queue to the device.
+    pub(crate) const fn device_sends(mut self) -> Self {
+        (self.device_sends, self.max_send_wr, self.max_inline) = (true, 0, 0);
+        self
+    }
+
     /// The shared receive queue, if it is to use one.
     pub(crate) const fn shared(&self) -> Option<SrqId> {
         match self.receives {
@@ -162,7 +186,9 @@ impl QpConfig {
             Error::check_range("max_wr of receives", wr.into(), 1, max_wr)?;
             Error::check_range("max_sge of receives", sge.into(), 1, max_sge)?;
         }
-        Error::check_range("max_wr of sends", self.max_send_wr.into(), 1, max_wr)?;
+        if !self.device_sends {
+            Error::check_range("max_wr of sends", self.max_send_wr.into(), 1, max_wr)?;
+        }
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
         Error::check_range("timeout", self.timeout.into(), 0, 31)?;
         Error::check_range("retry_cnt", self.retry_cnt.into(), 0, 7)?;

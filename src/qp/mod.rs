@@ -5,6 +5,7 @@ mod config;
 mod mtu;
 mod object;
 mod outstanding;
+mod read;
 mod send;
 mod state;
 mod transition;
@@ -63,6 +64,23 @@ impl QueuePair {
         let limit = config.max_send_wr;
         let mut this = Self::new(qp, config, limit, random_psn()?)?;
         this.modify_to_init()?;
+        Ok(this)
+    }
+
+    /// Makes a queue pair for list operations on a tag-matching SRQ, which complete on `cq`, and connects it to
+    /// itself.
+    pub(crate) fn create_for_list(
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        cq: Arc<Cq>,
+        srq: Arc<Srq>,
+    ) -> Result<Self> {
+        let qp = Qp::create_on(pd, config, cq, srq)?;
+        // Nothing is posted through it.
+        let mut this = Self::new(qp, config, 0, random_psn()?)?;
+        this.modify_to_init()?;
+        let itself = this.address()?;
+        this.connect(&itself)?;
         Ok(this)
     }
 

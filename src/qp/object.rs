@@ -67,8 +67,32 @@ impl Qp {
         if !recv_cq.context().is_same(context) {
             return Err(Error::Foreign { what: "the completion queue", domain: "device" });
         }
-        let send_cq = Cq::create(context, config.max_send_wr, None)?;
+        let send_cq = Cq::create(context, config.max_send_wr.max(1), None)?;
+        Self::create_with(pd, config, send_cq, recv_cq, srq, mlx5dv)
+    }
 
+    /// A queue pair in the RESET state whose sends complete where its receives do.
+    pub(super) fn create_on(
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        cq: Arc<Cq>,
+        srq: Arc<Srq>,
+    ) -> Result<Self> {
+        config.check(pd.context().attr())?;
+        // SAFETY: the CQ is alive as long as the queue pair, which holds it as that of its receives.
+        let send_cq = unsafe { Cq::from_raw(pd.context(), cq.as_raw()) };
+        Self::create_with(pd, config, send_cq, cq, Some(srq), None)
+    }
+
+    fn create_with(
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        send_cq: Cq,
+        recv_cq: Arc<Cq>,
+        srq: Option<Arc<Srq>>,
+        mlx5dv: Option<&'static Mlx5dv>,
+    ) -> Result<Self> {
+        let context = pd.context();
         let mut init = sys::ibv_qp_init_attr_ex {
             send_cq: send_cq.as_raw(),
             recv_cq: recv_cq.as_raw(),

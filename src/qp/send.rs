@@ -128,16 +128,7 @@ impl QueuePair {
         flags: sys::ibv_send_flags,
         imm: Option<u32>,
     ) -> Result<(), NotSent> {
-        let state = self.qp.known_state();
-        if state != QpState::Rts {
-            return Err(NotSent::State(state));
-        }
-        if len > max {
-            return Err(NotSent::TooLong { len, max });
-        }
-        if self.sends.is_full() {
-            return Err(NotSent::Full);
-        }
+        self.check_room(len, max)?;
         let mut sge = sys::ibv_sge { addr, length: len as u32, lkey };
         let mut wr = sys::ibv_send_wr {
             wr_id: self.sends.next(),
@@ -151,10 +142,35 @@ impl QueuePair {
             wr.opcode = sys::IBV_WR_SEND_WITH_IMM;
             wr.__bindgen_anon_1.imm_data = imm.to_be();
         }
+        // SAFETY: the memory is by the contract.
+        unsafe { self.submit(&mut wr) }
+    }
+
+    /// Whether a request of `len` bytes, of at most `max`, can be posted now.
+    pub(super) fn check_room(&self, len: usize, max: usize) -> Result<(), NotSent> {
+        let state = self.qp.known_state();
+        if state != QpState::Rts {
+            return Err(NotSent::State(state));
+        }
+        if len > max {
+            return Err(NotSent::TooLong { len, max });
+        }
+        if self.sends.is_full() {
+            return Err(NotSent::Full);
+        }
+        Ok(())
+    }
+
+    /// Posts one request, of which `sends` does not know yet.
+    ///
+    /// # Safety
+    /// The request's list names memory that the device may use as the opcode says, until the completion
+    /// unless it is inline.
+    pub(super) unsafe fn submit(&mut self, wr: &mut sys::ibv_send_wr) -> Result<(), NotSent> {
         let mut bad_wr = ptr::null_mut();
         // SAFETY: a live queue pair in RTS and a list of one initialised request; the memory is by the
         // contract.
-        let errno = unsafe { sys::ibv_post_send(self.qp.as_raw(), &mut wr, &mut bad_wr) };
+        let errno = unsafe { sys::ibv_post_send(self.qp.as_raw(), wr, &mut bad_wr) };
         match errno {
             0 => Ok(()),
             // Some providers return -1 and set errno where the man page promises the number.

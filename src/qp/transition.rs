@@ -6,8 +6,8 @@ use super::address::{QpAddress, Route};
 use super::config::QpConfig;
 use super::mtu::Mtu;
 
-/// Outstanding RDMA READs and atomics in each direction. The transition demands a number; none is
-/// allowed by the access flags, and none is sent.
+/// Outstanding RDMA READs and atomics in each direction. The transition demands a number; only the
+/// rendezvous of tag matching reads.
 const RD_ATOMIC: u8 = 1;
 
 /// Packets may cross any number of routers.
@@ -20,7 +20,7 @@ pub(super) fn init(config: &QpConfig) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mas
         pkey_index: 0,
         port_num: config.port,
         // Pools hold memory that only receives may write.
-        qp_access_flags: 0,
+        qp_access_flags: if config.remote_read { sys::IBV_ACCESS_REMOTE_READ } else { 0 },
         ..Default::default()
     };
     let mask =

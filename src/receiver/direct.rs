@@ -65,7 +65,7 @@ pub(crate) struct DirectRq {
 }
 
 /// Memory that a ring keeps its books in: reached through the pointer only, freed when dropped.
-struct Array<T>(NonNull<[T]>);
+pub(crate) struct Array<T>(NonNull<[T]>);
 
 // SAFETY: owned memory.
 unsafe impl<T: Send> Send for Array<T> {}
@@ -74,9 +74,17 @@ impl<T: Clone> Array<T> {
     fn new(value: T, len: usize) -> Self {
         Self(NonNull::from(Box::leak(vec![value; len].into_boxed_slice())))
     }
+}
 
-    const fn start(&self) -> NonNull<T> {
+impl<T> Array<T> {
+    pub(crate) const fn start(&self) -> NonNull<T> {
         self.0.cast()
+    }
+}
+
+impl<T> Array<MaybeUninit<T>> {
+    pub(crate) fn uninit(len: usize) -> Self {
+        Self(NonNull::from(Box::leak(Box::new_uninit_slice(len))))
     }
 }
 
@@ -184,15 +192,15 @@ impl Direct {
     }
 }
 
-fn init_obj(errno: i32) -> Result<(), NotDirect> {
+pub(crate) fn init_obj(errno: i32) -> Result<(), NotDirect> {
     if errno == 0 { Ok(()) } else { Err(NotDirect::InitObj(errno)) }
 }
 
-fn non_null<T>(pointer: *mut T, what: &str) -> Result<NonNull<T>, NotDirect> {
+pub(crate) fn non_null<T>(pointer: *mut T, what: &str) -> Result<NonNull<T>, NotDirect> {
     debug_assert_ne!(ptr::null_mut(), pointer, "{what}");
     NonNull::new(pointer).ok_or_else(|| NotDirect::Layout(format!("no {what}")))
 }
 
-fn layout_error(error: impl std::fmt::Debug) -> NotDirect {
+pub(crate) fn layout_error(error: impl std::fmt::Debug) -> NotDirect {
     NotDirect::Layout(format!("{error:?}"))
 }

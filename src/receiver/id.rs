@@ -4,6 +4,11 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqId(pub(crate) QueueId);
 
+impl SrqId {
+    /// An SRQ that is no receiver's.
+    pub(crate) const FOREIGN: Self = Self(QueueId { receiver: u32::MAX, index: 0 });
+}
+
 /// The receive queue of one QP of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RqId(pub(crate) QueueId);

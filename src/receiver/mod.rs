@@ -43,12 +43,15 @@ pub use post::{PostError, PostFailure, ScatterError};
 pub use raw::Direct as DirectQueues;
 pub use resident::Resident;
 
+pub(crate) use direct::{Array, Direct, DirectSrq, init_obj, layout_error, non_null};
 pub(crate) use parked::Parked;
+pub(crate) use resident::Books;
+pub(crate) use routes::Routes;
 pub(crate) use srq::Srq;
+pub(crate) use status::wc_status;
+pub(crate) use verbs::{Object, Verbs};
 
-use direct::{Direct, Ring};
-use resident::Books;
-use verbs::{Object, Verbs};
+use direct::Ring;
 
 /// One completion queue and every receive queue that completes on it.
 ///

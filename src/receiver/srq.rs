@@ -6,6 +6,7 @@ use rdma_core_sys as sys;
 
 use super::config::SrqConfig;
 use super::parked::Parked;
+use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::owner::warn_leak;
 use crate::pd::ProtectionDomain;
@@ -36,6 +37,38 @@ impl Srq {
         let srq = unsafe { sys::ibv_create_srq(pd.as_raw(), &mut init) };
         if srq.is_null() {
             return Err(Error::last_os("ibv_create_srq", pd.context().name()));
+        }
+        Ok(Self { srq, pd: pd.clone(), parked: Parked::default(), destroys: true })
+    }
+
+    /// An SRQ for tag matching (`ibv_create_srq_ex(3)`): `max_wr` receives for messages that match nothing, and
+    /// a list of `max_tags`, for which `max_ops` operations may be outstanding. All complete on `cq`, which is
+    /// of the extended form.
+    pub(crate) fn create_tagged(
+        pd: &ProtectionDomain,
+        cq: &Cq,
+        max_wr: u32,
+        max_tags: u32,
+        max_ops: u32,
+    ) -> Result<Self> {
+        let attr = pd.context().attr();
+        Error::check_range("slots", max_wr.into(), 1, attr.max_srq_wr.max(0) as u64)?;
+        let mut init = sys::ibv_srq_init_attr_ex {
+            comp_mask: sys::IBV_SRQ_INIT_ATTR_TYPE
+                | sys::IBV_SRQ_INIT_ATTR_PD
+                | sys::IBV_SRQ_INIT_ATTR_CQ
+                | sys::IBV_SRQ_INIT_ATTR_TM,
+            srq_type: sys::IBV_SRQT_TM,
+            pd: pd.as_raw(),
+            cq: cq.as_raw(),
+            tm_cap: sys::ibv_tm_cap { max_num_tags: max_tags, max_ops },
+            ..Default::default()
+        };
+        (init.attr.max_wr, init.attr.max_sge) = (max_wr, 1);
+        // SAFETY: a live domain and CQ, and an initialised structure.
+        let srq = unsafe { sys::ibv_create_srq_ex(pd.context().as_raw(), &mut init) };
+        if srq.is_null() {
+            return Err(Error::last_os("ibv_create_srq_ex", pd.context().name()));
         }
         Ok(Self { srq, pd: pd.clone(), parked: Parked::default(), destroys: true })
     }

@@ -87,6 +87,8 @@ pub enum Completion<T> {
         data: T,
         /// Unexpected messages that the device had counted.
         hw_phase: u16,
+        /// Those that the remove said were handled.
+        phase: u16,
     },
     /// A remove came too late (`IBV_WC_TM_ERR`): a message has matched.
     TooLate {
@@ -94,6 +96,8 @@ pub enum Completion<T> {
         handle: Handle,
         /// Unexpected messages that the device had counted.
         hw_phase: u16,
+        /// Those that the remove said were handled.
+        phase: u16,
     },
     /// A synchronisation was executed.
     Synchronized {
@@ -289,12 +293,12 @@ impl<T: Copy> TagList<T> {
             entry.state &= !LIVE;
             // SAFETY: a live entry has data.
             let data = unsafe { entry.data.assume_init() };
-            Completion::Removed { handle, data, hw_phase }
+            Completion::Removed { handle, data, hw_phase, phase: operation.count }
         } else if found {
             // There was nothing to be found.
             Completion::Stray
         } else {
-            Completion::TooLate { handle, hw_phase }
+            Completion::TooLate { handle, hw_phase, phase: operation.count }
         };
         self.settle(index);
         completion

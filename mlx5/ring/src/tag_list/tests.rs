@@ -142,7 +142,7 @@ fn a_receive_is_over_once() {
     assert_eq!(rig.list.data(handle), Some(5));
     rig.list.posting().remove(handle, None).unwrap();
     assert_eq!(rig.list.posting().remove(handle, None), Err(PostError::Removing));
-    let removed = Completion::Removed { handle, data: 5, hw_phase: 3 };
+    let removed = Completion::Removed { handle, data: 5, hw_phase: 3, phase: 2 };
     assert_eq!(rig.answer(AppOp::REMOVE, 3, true), removed);
     assert_eq!(rig.list.data(handle), None);
     assert_eq!(rig.list.posting().remove(handle, None), Err(PostError::Gone));
@@ -166,7 +166,7 @@ fn a_remove_that_comes_too_late_keeps_the_entry_until_all_cqes_have_come() {
     rig.list.posting().remove(handle, None).unwrap();
     let matched = Completion::Matched { handle, header: header(5, 1) };
     assert_eq!(rig.message(AppOp::CONSUMED, 0, header(5, 1), 0), matched);
-    let late = Completion::TooLate { handle, hw_phase: 0 };
+    let late = Completion::TooLate { handle, hw_phase: 0, phase: 0 };
     assert_eq!(rig.answer(AppOp::REMOVE, 0, false), late);
     assert_eq!(rig.list.vacant(), 1);
     assert_eq!(rig.list.posting().remove(handle, None), Err(PostError::Matched));
@@ -183,7 +183,7 @@ fn a_remove_that_comes_too_late_keeps_the_entry_until_all_cqes_have_come() {
     let received = Completion::Received { handle, data: 6, header: header(6, 2), byte_count: 9 };
     assert_eq!(told, received);
     assert_eq!(rig.list.vacant(), 1);
-    let late = Completion::TooLate { handle, hw_phase: 0 };
+    let late = Completion::TooLate { handle, hw_phase: 0, phase: 0 };
     assert_eq!(rig.answer(AppOp::REMOVE, 0, false), late);
     assert_eq!(rig.list.vacant(), 2);
 }

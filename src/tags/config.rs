@@ -1,0 +1,62 @@
+//! What a tag-matching SRQ should be like.
+
+use crate::path::Path;
+
+/// Receives that an adapter wants to see posted before it takes messages.
+pub(super) const MIN_SLOTS: u32 = 33;
+
+/// Who matches tags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Offload {
+    /// The device where it can, else the library.
+    #[default]
+    Auto,
+    /// The device, or it is an error.
+    Required,
+    /// The library.
+    Never,
+}
+
+/// What a [`TagMatchingSrq`](super::TagMatchingSrq) should be like.
+#[derive(Clone, Debug)]
+pub struct TagMatchingConfig {
+    pub(super) max_tags: u16,
+    pub(super) slots: u32,
+    pub(super) path: Path,
+    pub(super) offload: Offload,
+    pub(super) manual: bool,
+}
+
+impl TagMatchingConfig {
+    /// A list of up to `max_tags` receives, and room for 64 messages that match none.
+    pub const fn new(max_tags: u16) -> Self {
+        Self { max_tags, slots: 64, path: Path::Auto, offload: Offload::Auto, manual: false }
+    }
+
+    /// Room for messages that match no receive when they arrive, at least 33: fewer are nothing to an
+    /// adapter.
+    pub const fn slots(mut self, slots: u32) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// How the queues are driven.
+    pub const fn path(mut self, path: Path) -> Self {
+        self.path = path;
+        self
+    }
+
+    /// Who matches.
+    pub const fn offload(mut self, offload: Offload) -> Self {
+        self.offload = offload;
+        self
+    }
+
+    /// Leaves it to the program to call [`synchronize`](super::TagMatchingSrq::synchronize) where
+    /// [`needs_synchronization`](super::TagMatchingSrq::needs_synchronization) says so. Until then the device
+    /// matches nothing to receives that were posted while messages arrived that match none.
+    pub const fn manual_synchronization(mut self) -> Self {
+        self.manual = true;
+        self
+    }
+}

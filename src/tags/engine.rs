@@ -1,0 +1,195 @@
+//! What the three ways of matching have in common: operations on the list, and what arrives.
+
+use mlx5_ring::sge::Sge;
+use mlx5_ring::tag_list::Handle;
+
+use super::direct::DirectTags;
+use super::receives::Key;
+use super::software::SoftwareTags;
+use super::verbs::VerbsTags;
+use crate::error::Result;
+use crate::memory::{BufferPool, RecvBuffer};
+use crate::pd::ProtectionDomain;
+use crate::qp::{QpConfig, QueuePair};
+use crate::status::WcStatus;
+
+/// Arrivals taken at once.
+pub(super) const BATCH: usize = 64;
+
+/// A receive in the list of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListHandle {
+    /// It is in none.
+    None,
+    Direct(Handle),
+    Verbs(u32),
+}
+
+/// An operation on the list. All ask for a completion, and carry a count of unexpected messages.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operation {
+    Append { receive: Key, tag: u64, mask: u64, sge: Sge },
+    Remove { receive: Key, handle: ListHandle },
+    Synchronize,
+}
+
+impl Operation {
+    pub(super) const fn is_remove(&self) -> bool {
+        matches!(self, Self::Remove { .. })
+    }
+}
+
+/// The counts of unexpected messages that a batch of operations carries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
+    /// For removes: what the device has been told before. Told the new count with the first of several
+    /// removes, it could match messages to the receives of the others.
+    pub(super) before: u16,
+    /// For appends and synchronisations, which stand behind all removes: what has been handled.
+    pub(super) now: u16,
+}
+
+/// What the device reported.
+#[derive(Debug)]
+pub(super) enum Arrived {
+    /// An append was executed.
+    Appended {
+        phase: Executed,
+    },
+    /// A remove was executed.
+    Removed {
+        receive: Key,
+        found: bool,
+        phase: Executed,
+    },
+    Synchronized {
+        phase: Executed,
+    },
+    /// A message has matched, and its data will follow.
+    Matched {
+        receive: Key,
+        header: (u64, u32),
+        incomplete: bool,
+    },
+    /// The data has come; with the header when the match was not told before.
+    Received {
+        receive: Key,
+        header: Option<(u64, u32)>,
+        len: u32,
+        qp_num: u32,
+    },
+    /// As `Received`, for a rendezvous of which only the headers came.
+    Incomplete {
+        receive: Key,
+        header: Option<(u64, u32)>,
+        len: u32,
+        qp_num: u32,
+    },
+    /// The data will not come.
+    Canceled {
+        receive: Key,
+    },
+    /// A message that no receive in the list matched; `counted` by the device.
+    Message {
+        buffer: RecvBuffer,
+        counted: bool,
+        qp_num: u32,
+    },
+    /// A queue pair failed with a receive that it had taken.
+    Failed {
+        status: WcStatus,
+        qp_num: u32,
+    },
+    /// No list operation is executed any more.
+    Broken {
+        status: WcStatus,
+    },
+}
+
+/// An operation that was executed: the count it carried, and the device's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Executed {
+    pub(super) count: u16,
+    pub(super) hw_phase: Option<u16>,
+}
+
+pub(super) enum Engine {
+    Direct(Box<DirectTags>),
+    Verbs(Box<VerbsTags>),
+    Software(Box<SoftwareTags>),
+}
+
+impl Engine {
+    pub(super) const fn offloads(&self) -> bool {
+        !matches!(self, Self::Software(_))
+    }
+
+    /// Takes up to [`BATCH`] arrivals.
+    pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
+        match self {
+            Self::Direct(direct) => direct.poll(arrived),
+            Self::Verbs(verbs) => verbs.poll(arrived),
+            Self::Software(software) => software.poll(arrived),
+        }
+    }
+
+    /// Posts operations with one doorbell. `each` gets the handle of each append. Returns
+    /// how many were posted.
+    ///
+    /// # Errors
+    /// The `errno` of the first one that was not.
+    pub(super) fn post(
+        &mut self,
+        operations: &[Operation],
+        counts: Counts,
+        each: impl FnMut(Key, ListHandle),
+    ) -> (usize, Result<(), i32>) {
+        match self {
+            Self::Direct(direct) => direct.post(operations, counts, each),
+            Self::Verbs(verbs) => verbs.post(operations, counts, each),
+            Self::Software(_) => (operations.len(), Ok(())),
+        }
+    }
+
+    /// Gives the device buffers for messages that match nothing, as long as it takes them and there are any.
+    pub(super) fn refill(&mut self, pool: &BufferPool) -> u32 {
+        match self {
+            Self::Direct(direct) => direct.refill(pool),
+            Self::Verbs(verbs) => verbs.refill(pool),
+            Self::Software(software) => software.refill(pool),
+        }
+    }
+
+    /// Such buffers that the device has.
+    pub(super) fn posted(&self) -> u32 {
+        match self {
+            Self::Direct(direct) => direct.posted(),
+            Self::Verbs(verbs) => verbs.posted(),
+            Self::Software(software) => software.posted(),
+        }
+    }
+
+    /// A queue pair whose messages come here.
+    pub(super) fn create_qp(
+        &mut self,
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+    ) -> Result<QueuePair> {
+        match self {
+            Self::Direct(direct) => direct.create_qp(pd, config),
+            Self::Verbs(verbs) => verbs.create_qp(pd, config),
+            Self::Software(software) => software.create_qp(config),
+        }
+    }
+
+    /// Keeps a tagged buffer that the device may still write until it cannot.
+    pub(super) fn park(&self, buffer: RecvBuffer) {
+        let srq = match self {
+            Self::Direct(direct) => direct.object(),
+            Self::Verbs(verbs) => verbs.object(),
+            Self::Software(_) => return,
+        };
+        let (pool, index) = buffer.into_parts();
+        srq.parked().park(pool, index);
+    }
+}

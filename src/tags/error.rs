@@ -1,0 +1,112 @@
+//! What can go wrong with receives and sends.
+
+use std::fmt;
+
+use super::message::TaggedBuffer;
+use crate::memory::RecvBuffer;
+use crate::qp::NotSent;
+use crate::status::WcStatus;
+
+/// Why a tagged receive was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TagFailure {
+    /// The list holds as many receives as it can.
+    #[error("the tag list is full: take events with poll, or ask for more tags")]
+    ListFull,
+    /// The tag has bits that the mask leaves out, so no message could match.
+    #[error("the tag {tag:#x} has bits outside of the mask {mask:#x}: no message would match")]
+    Mask {
+        /// The tag.
+        tag: u64,
+        /// The mask.
+        mask: u64,
+    },
+    /// The buffer is registered in another protection domain.
+    #[error("the buffer belongs to another protection domain")]
+    Foreign,
+    /// The queue pair of the list failed.
+    #[error("the tag list is broken ({0}): make another queue")]
+    Broken(WcStatus),
+    /// `ibv_post_srq_ops` failed with this `errno`.
+    #[error("posting failed: {}", std::io::Error::from_raw_os_error(*.0))]
+    Verbs(i32),
+}
+
+/// A tagged receive was not posted; the buffer is back.
+#[derive(thiserror::Error)]
+#[error("{reason}")]
+pub struct PostTagError {
+    /// The buffer, as it was given.
+    pub buffer: RecvBuffer,
+    /// Why.
+    pub reason: TagFailure,
+}
+
+impl fmt::Debug for PostTagError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.reason, f)
+    }
+}
+
+/// Why a receive is not being cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CancelError {
+    /// It is over: its event was taken or waits to be.
+    #[error("the receive is over")]
+    Over,
+    /// It is being cancelled already.
+    #[error("the receive is being cancelled already")]
+    Cancelling,
+    /// A message has matched it, and will complete it.
+    #[error("a message has matched the receive")]
+    Matched,
+    /// It belongs to another queue.
+    #[error("the receive belongs to another queue")]
+    Foreign,
+    /// The queue pair of the list failed.
+    #[error("the tag list is broken ({0})")]
+    Broken(WcStatus),
+    /// `ibv_post_srq_ops` failed with this `errno`.
+    #[error("cancelling failed: {}", std::io::Error::from_raw_os_error(*.0))]
+    Verbs(i32),
+}
+
+/// Why a message was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotSentTagged {
+    /// There is no such peer.
+    #[error("there is no such peer: it belongs to another queue, or was removed")]
+    NoPeer,
+    /// Peers cannot read the buffer.
+    #[error("peers cannot read the buffer: take it from a pool made with BufferPool::readable")]
+    NotReadable,
+    /// The queue pair did not take it.
+    #[error("{0}")]
+    Queue(#[source] NotSent),
+}
+
+/// A message was not sent; the buffer is back.
+#[derive(thiserror::Error)]
+#[error("not sent: {reason}")]
+pub struct SendTagError<B> {
+    /// The buffer.
+    pub buffer: B,
+    /// Why.
+    pub reason: NotSentTagged,
+}
+
+impl<B> fmt::Debug for SendTagError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.reason, f)
+    }
+}
+
+impl SendTagError<RecvBuffer> {
+    /// The same for the buffer with its header.
+    pub(super) fn tagged(self) -> SendTagError<TaggedBuffer> {
+        SendTagError { buffer: TaggedBuffer::arrived(self.buffer), reason: self.reason }
+    }
+}

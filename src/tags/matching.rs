@@ -1,0 +1,361 @@
+//! What becomes of arrivals: matching by the library, and the bookkeeping of matching by the device.
+//!
+//! When a message is unexpected, every receive in the device's list that matches it was appended with an
+//! older count than the device's, so the device matches nothing to it before an operation carries that
+//! count (see [`Phase`](super::phase::Phase)). The library posts no such operation before it has handled the
+//! message. So it may give the message to the oldest of those receives, provided that it takes the receive
+//! out of the list first: the remove always finds it.
+
+use super::TagMatchingSrq;
+use super::engine::{Arrived, Executed, Operation};
+use super::event::{ReceiveFailure, Received, Sent, TagEvent};
+use super::header::{EAGER, RENDEZVOUS, RemoteMemory, TagHeader, rendezvous};
+use super::message::TaggedBuffer;
+use super::peer::{PeerId, SendId, Work};
+use super::receives::{Key, State};
+use super::unexpected::{Content, Message};
+use crate::memory::RecvBuffer;
+use crate::status::WcStatus;
+
+impl TagMatchingSrq {
+    /// Takes what has arrived, and posts what follows from it with one doorbell.
+    pub(super) fn progress(&mut self) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        self.engine.poll(&mut arrived);
+        for each in arrived.drain(..) {
+            self.handle(each);
+        }
+        self.arrived = arrived;
+        for index in 0..self.peers.len() as u32 {
+            self.poll_sends(PeerId { owner: self.id, index });
+        }
+        if self.phase.is_due() && !self.manual && self.engine.offloads() {
+            self.operations.push(Operation::Synchronize);
+        }
+        if let Err(errno) = self.flush() {
+            self.break_list(WcStatus::from_raw(errno as u32));
+        }
+        self.refill();
+    }
+
+    /// Posts the operations that have come up.
+    pub(super) fn flush(&mut self) -> Result<(), i32> {
+        if self.operations.is_empty() {
+            return Ok(());
+        }
+        if self.operations.iter().any(|operation| matches!(operation, Operation::Synchronize)) {
+            self.phase.synchronize();
+        }
+        let counts = self.phase.tell(!self.operations.iter().all(Operation::is_remove));
+        let receives = &mut self.receives;
+        let (_, result) = self.engine.post(&self.operations, counts, |index, handle| {
+            if let Some(receive) = receives.get_mut(index) {
+                receive.handle = handle;
+            }
+        });
+        self.operations.clear();
+        result
+    }
+
+    fn handle(&mut self, arrived: Arrived) {
+        match arrived {
+            Arrived::Appended { phase } => self.executed(phase),
+            Arrived::Synchronized { phase } => {
+                self.phase.synchronized();
+                self.executed(phase);
+            }
+            Arrived::Removed { receive, found, phase } => {
+                self.executed(phase);
+                self.removed(receive, found);
+            }
+            Arrived::Matched { receive, header, incomplete } => {
+                let state = if incomplete { State::Incomplete } else { State::Matched };
+                self.set(receive, state);
+                if let Some(receive) = self.receives.get_mut(receive) {
+                    receive.header = header;
+                }
+            }
+            Arrived::Received { receive, header, len, qp_num } => {
+                self.arrive_whole(receive, header, len, qp_num, false);
+            }
+            Arrived::Incomplete { receive, header, len, qp_num } => {
+                self.arrive_whole(receive, header, len, qp_num, true);
+            }
+            Arrived::Canceled { receive } => {
+                self.set(receive, State::Matched);
+                self.fail(receive, ReceiveFailure::Canceled);
+            }
+            Arrived::Message { buffer, counted, qp_num } => {
+                if counted {
+                    self.phase.handle();
+                }
+                self.message(buffer, qp_num);
+            }
+            Arrived::Failed { status, qp_num } => {
+                if let Some(peer) = self.peer_of(qp_num) {
+                    self.peer_failed(peer, status);
+                }
+            }
+            Arrived::Broken { status } => self.break_list(status),
+        }
+    }
+
+    fn executed(&mut self, phase: Executed) {
+        self.phase.executed(phase.count, phase.hw_phase);
+    }
+
+    fn peer_of(&self, qp_num: u32) -> Option<PeerId> {
+        self.routes.find(qp_num).map(|at| PeerId { owner: self.id, index: at })
+    }
+
+    /// Changes the state of a receive that the device has matched. A message that waited for its removal
+    /// was not for it.
+    fn set(&mut self, key: Key, state: State) {
+        let Some(receive) = self.receives.get_mut(key) else { return };
+        let before = std::mem::replace(&mut receive.state, State::Matched);
+        self.receives.settle(key, state);
+        if let State::Claimed(message) = before {
+            self.arrive(message);
+        }
+    }
+
+    /// The device has executed a remove.
+    fn removed(&mut self, key: Key, found: bool) {
+        let Some(receive) = self.receives.get_mut(key) else { return };
+        match (&receive.state, found) {
+            (State::Cancelling, true) => {
+                if let Some((receive, buffer)) = self.end(key) {
+                    self.events.push_back(TagEvent::Cancelled { receive, buffer });
+                }
+            }
+            (State::Claimed(_), true) => {
+                let claimed = std::mem::replace(&mut receive.state, State::Matched);
+                if let State::Claimed(message) = claimed {
+                    self.deliver(key, message);
+                }
+            }
+            // A message was faster; its completion has come or will.
+            (State::Cancelling | State::Claimed(_), false) => self.set(key, State::Matched),
+            _ => {}
+        }
+    }
+
+    /// A message that the device did not match.
+    fn message(&mut self, buffer: RecvBuffer, qp_num: u32) {
+        let Some(peer) = self.peer_of(qp_num) else { return };
+        let header = TagHeader::parse(&buffer);
+        let arrival = |tag, context, content| Message { peer, tag, context, content, number: 0 };
+        match header {
+            Some(TagHeader::Eager { tag, context }) => {
+                self.arrive(arrival(tag, context, Content::Eager(buffer)));
+            }
+            Some(TagHeader::Rendezvous { tag, context, memory }) => {
+                self.arrive(arrival(tag, context, Content::Rendezvous(memory)));
+            }
+            Some(header @ TagHeader::Fin { .. }) => match self.offers.finish(&header) {
+                Some((buffer, (send, to))) => {
+                    self.sent(send, to, true, WcStatus::SUCCESS, buffer);
+                }
+                None => self.events.push_back(TagEvent::Malformed { peer, buffer }),
+            },
+            Some(TagHeader::NoTag) => {
+                let message = TaggedBuffer::arrived(buffer);
+                self.events.push_back(TagEvent::NoTag { peer, message });
+            }
+            None => self.events.push_back(TagEvent::Malformed { peer, buffer }),
+        }
+    }
+
+    /// A tagged message has arrived that the device did not match.
+    fn arrive(&mut self, mut message: Message) {
+        if message.number == 0 {
+            self.arrivals += 1;
+            message.number = self.arrivals;
+        }
+        let Some(key) = self.receives.oldest(message.tag) else {
+            return self.unexpected.push(message);
+        };
+        if !self.engine.offloads() {
+            self.receives.settle(key, State::Matched);
+            return self.deliver(key, message);
+        }
+        let Some(receive) = self.receives.get_mut(key) else { return };
+        let handle = receive.handle;
+        self.operations.push(Operation::Remove { receive: key, handle });
+        self.receives.settle(key, State::Claimed(message));
+    }
+
+    /// Brings a message to a receive whose buffer is ours.
+    pub(super) fn deliver(&mut self, key: Key, message: Message) {
+        let Message { peer, tag, context, content, .. } = message;
+        let Some(receive) = self.receives.get_mut(key) else { return };
+        receive.header = (tag, context);
+        match content {
+            Content::Eager(source) => {
+                let payload = &source[EAGER..];
+                let len = payload.len();
+                match &mut receive.buffer {
+                    Some(buffer) if len <= buffer.capacity() => {
+                        buffer.set_len(len);
+                        buffer.copy_from_slice(payload);
+                        self.complete(key, peer, true);
+                    }
+                    _ => self.fail(key, ReceiveFailure::TooLong { len }),
+                }
+            }
+            Content::Rendezvous(memory) => self.rendezvous(key, peer, memory),
+        }
+    }
+
+    /// Reads what a receive has matched.
+    fn rendezvous(&mut self, key: Key, peer: PeerId, memory: RemoteMemory) {
+        let Some(receive) = self.receives.get_mut(key) else { return };
+        let (tag, context) = receive.header;
+        let offer = TagHeader::Rendezvous { tag, context, memory };
+        let len = memory.len as usize;
+        let fits = receive.buffer.as_mut().is_some_and(|buffer| {
+            let fits = len <= buffer.capacity();
+            buffer.set_len(if fits { len } else { 0 });
+            fits
+        });
+        receive.state = State::Reading;
+        let Some(sender) = self.peer_mut(peer) else {
+            return self.fail(key, ReceiveFailure::PeerGone);
+        };
+        if fits && len > 0 {
+            sender.backlog.push_back(Work::Read { receive: key, offer, memory });
+        } else {
+            // Nothing to read, or nowhere to; the sender gets its buffer back in either case.
+            sender.backlog.push_back(Work::Fin(fin(&offer)));
+            match fits {
+                true => self.complete(key, peer, true),
+                false => self.fail(key, ReceiveFailure::TooLong { len }),
+            }
+        }
+        self.pump(peer);
+    }
+
+    /// The data of a rendezvous was read, or could not be.
+    pub(super) fn has_read(
+        &mut self,
+        peer: PeerId,
+        key: Key,
+        offer: &TagHeader,
+        status: WcStatus,
+        buffer: RecvBuffer,
+    ) {
+        if let Some(receive) = self.receives.get_mut(key) {
+            receive.buffer = Some(buffer);
+        }
+        if !status.is_success() {
+            return self.fail(key, ReceiveFailure::Read(status));
+        }
+        if let Some(peer) = self.peer_mut(peer) {
+            peer.backlog.push_back(Work::Fin(fin(offer)));
+        }
+        self.complete(key, peer, true);
+    }
+
+    /// The device has delivered a message, or the headers of a rendezvous.
+    fn arrive_whole(
+        &mut self,
+        key: Key,
+        header: Option<(u64, u32)>,
+        len: u32,
+        qp_num: u32,
+        incomplete: bool,
+    ) {
+        let Some(receive) = self.receives.get_mut(key) else { return };
+        let incomplete = incomplete || matches!(receive.state, State::Incomplete);
+        if let Some(header) = header {
+            receive.header = header;
+        }
+        self.set(key, State::Matched);
+        let Some(receive) = self.receives.get_mut(key) else { return };
+        let Some(buffer) = &mut receive.buffer else { return };
+        let Some(peer) = self.routes.find(qp_num).map(|at| PeerId { owner: self.id, index: at })
+        else {
+            return self.fail(key, ReceiveFailure::PeerGone);
+        };
+        let len = len as usize;
+        if incomplete {
+            let headers: [u8; RENDEZVOUS] = buffer.head();
+            return match TagHeader::parse(&headers) {
+                Some(TagHeader::Rendezvous { memory, .. }) if len >= RENDEZVOUS => {
+                    self.rendezvous(key, peer, memory);
+                }
+                _ => self.fail(key, ReceiveFailure::Malformed),
+            };
+        }
+        if len > buffer.capacity() {
+            return self.fail(key, ReceiveFailure::TooLong { len });
+        }
+        buffer.set_len(len);
+        self.complete(key, peer, false);
+    }
+
+    fn end(&mut self, key: Key) -> Option<(super::ReceiveId, RecvBuffer)> {
+        let (id, receive) = self.receives.take(key)?;
+        Some((id, receive.buffer?))
+    }
+
+    fn complete(&mut self, key: Key, peer: PeerId, by_library: bool) {
+        let Some((tag, context)) = self.receives.get_mut(key).map(|receive| receive.header) else {
+            return;
+        };
+        if let Some((receive, buffer)) = self.end(key) {
+            let received = Received { receive, peer, tag, context, by_library, buffer };
+            self.events.push_back(TagEvent::Received(received));
+        }
+    }
+
+    pub(super) fn fail(&mut self, key: Key, cause: ReceiveFailure) {
+        if let Some((receive, mut buffer)) = self.end(key) {
+            buffer.set_len(0);
+            self.events.push_back(TagEvent::Failed { receive, cause, buffer });
+        }
+    }
+
+    pub(super) fn sent(
+        &mut self,
+        send: SendId,
+        peer: PeerId,
+        rendezvous: bool,
+        status: WcStatus,
+        buffer: RecvBuffer,
+    ) {
+        self.events.push_back(TagEvent::Sent(Sent { send, peer, rendezvous, status, buffer }));
+    }
+
+    pub(super) fn peer_failed(&mut self, id: PeerId, status: WcStatus) {
+        if let Some(peer) = self.peer_mut(id) {
+            if !std::mem::replace(&mut peer.failed, true) {
+                self.events.push_back(TagEvent::PeerFailed { peer: id, status });
+            }
+        }
+    }
+
+    pub(super) fn break_list(&mut self, status: WcStatus) {
+        if self.broken.is_none() {
+            self.broken = Some(status);
+            self.events.push_back(TagEvent::Broken { status });
+        }
+    }
+
+    /// Gives the device buffers in the place of those that messages came in.
+    pub(super) fn refill(&mut self) {
+        if let Some(pool) = &self.pool {
+            self.engine.refill(pool);
+        }
+    }
+}
+
+/// The message that ends a rendezvous.
+fn fin(offer: &TagHeader) -> [u8; RENDEZVOUS] {
+    match *offer {
+        TagHeader::Rendezvous { tag, context, memory } => {
+            rendezvous(&TagHeader::Fin { tag, context, memory }, memory)
+        }
+        _ => [0; RENDEZVOUS],
+    }
+}

@@ -1,0 +1,82 @@
+//! Messages with their header in one buffer.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::header::{EAGER, TagHeader};
+use crate::memory::RecvBuffer;
+
+/// A buffer of which the first 16 bytes are kept for the header of the message. Dereferences to the payload.
+pub struct TaggedBuffer(RecvBuffer);
+
+impl TaggedBuffer {
+    /// Takes a buffer, with an empty payload.
+    ///
+    /// # Errors
+    /// The buffer, when it has no room for a header.
+    pub fn new(mut buffer: RecvBuffer) -> Result<Self, RecvBuffer> {
+        if buffer.capacity() < EAGER {
+            return Err(buffer);
+        }
+        buffer.set_len(EAGER);
+        Ok(Self(buffer))
+    }
+
+    /// A message that has arrived whole, header included.
+    pub(super) fn arrived(buffer: RecvBuffer) -> Self {
+        debug_assert!(buffer.len() >= EAGER);
+        Self(buffer)
+    }
+
+    /// Bytes of payload there is room for.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity() - EAGER
+    }
+
+    /// Sets how many bytes of payload there are.
+    ///
+    /// # Panics
+    /// When they are more than the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "payload of {len} bytes in {}", self.capacity());
+        self.0.set_len(EAGER + len);
+    }
+
+    /// Writes the header: what [`QueuePair::send`](crate::QueuePair::send) then sends is a message for a
+    /// tag-matching SRQ. A header of a rendezvous cannot be meant: it becomes that of an eager message.
+    pub fn into_message(mut self, header: &TagHeader) -> RecvBuffer {
+        let header = match *header {
+            TagHeader::Rendezvous { tag, context, .. } | TagHeader::Fin { tag, context, .. } => {
+                TagHeader::Eager { tag, context }
+            }
+            header => header,
+        };
+        self.0[..EAGER].copy_from_slice(&header.to_bytes());
+        self.0
+    }
+
+    /// The buffer, which holds the payload behind 16 bytes.
+    pub fn into_buffer(self) -> RecvBuffer {
+        self.0
+    }
+}
+
+impl Deref for TaggedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0[EAGER..]
+    }
+}
+
+impl DerefMut for TaggedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0[EAGER..]
+    }
+}
+
+impl fmt::Debug for TaggedBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaggedBuffer").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

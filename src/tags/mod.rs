@@ -1,0 +1,373 @@
+//! Tag matching: receives that name their messages by a tag, as MPI does.
+//!
+//! A sender puts a tag in front of each message; a receive takes the oldest message whose tag agrees with
+//! its own in the bits of a mask. On a device with the offload (`ibv_query_device_ex(3)`, `tm_caps`) the
+//! device matches: the data goes straight to the buffer of the receive, and large messages are read from the
+//! sender by the device itself. Elsewhere the library does the same with the same messages on the wire. A
+//! program sees no difference but [`TagMatchingSrq::offload`].
+//!
+//! See `docs/tag-matching.md` for the protocol, and why the order holds.
+
+mod config;
+mod direct;
+mod engine;
+mod error;
+mod event;
+mod hardware;
+mod header;
+mod matching;
+mod message;
+mod offers;
+mod peer;
+mod phase;
+mod receives;
+mod software;
+mod unexpected;
+mod verbs;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::error::{Error, Result};
+use crate::memory::{BufferPool, RecvBuffer};
+use crate::path::Path;
+use crate::pd::ProtectionDomain;
+use crate::receiver::Routes;
+use crate::status::WcStatus;
+
+use config::MIN_SLOTS;
+use direct::DirectTags;
+use engine::{Arrived, Engine, ListHandle, Operation};
+use peer::Peer;
+use phase::Phase;
+use receives::{Receive, Receives, State};
+use software::SoftwareTags;
+use unexpected::Unexpected;
+use verbs::VerbsTags;
+
+pub use config::{Offload, TagMatchingConfig};
+pub use error::{CancelError, NotSentTagged, PostTagError, SendTagError, TagFailure};
+pub use event::{ReceiveFailure, Received, Sent, TagEvent};
+pub use header::{RemoteMemory, TagHeader};
+pub use message::TaggedBuffer;
+pub use offers::Offers;
+pub use peer::{PeerAddress, PeerId, SendId};
+pub use receives::ReceiveId;
+pub use unexpected::Probe;
+
+/// A shared receive queue whose receives are matched by tag, its completion queue, and the connections to
+/// all peers.
+///
+/// A message takes the oldest receive that matches it, and a receive the oldest message: whether the
+/// message comes before the receive or after it makes no difference to which of them meet.
+///
+/// ```no_run
+/// use doorbell::BufferPool;
+/// use doorbell::QpConfig;
+/// use doorbell::tags::{TagEvent, TagMatchingConfig, TagMatchingSrq};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let mut tags = TagMatchingSrq::new(&pd, &TagMatchingConfig::new(64))?;
+/// // For messages that come before their receive.
+/// tags.fill(&BufferPool::new(&pd, 256, 8192)?)?;
+/// let peer = tags.add_peer(&QpConfig::rc())?;
+/// tags.connect_over(peer, &mut std::net::TcpStream::connect("server:18515")?)?;
+///
+/// let pool = BufferPool::new(&pd, 64, 1 << 20)?;
+/// let buffer = pool.take().expect("a new pool is full");
+/// // Any message whose tag has 7 in its upper half.
+/// tags.post(7 << 32, u64::MAX << 32, buffer)?;
+/// loop {
+///     match tags.poll() {
+///         Some(TagEvent::Received(got)) => println!("{:#x}: {} bytes", got.tag, got.buffer.len()),
+///         Some(other) => println!("{other:?}"),
+///         None => {}
+///     }
+/// }
+/// # }
+/// ```
+pub struct TagMatchingSrq {
+    // Before the engine: queue pairs refer to its SRQ.
+    peers: Vec<Option<Peer>>,
+    engine: Engine,
+    pool: Option<BufferPool>,
+    receives: Receives,
+    unexpected: Unexpected,
+    offers: Offers<(SendId, PeerId)>,
+    phase: Phase,
+    operations: Vec<Operation>,
+    arrived: Vec<Arrived>,
+    events: VecDeque<TagEvent>,
+    routes: Routes,
+    pd: ProtectionDomain,
+    id: u32,
+    max_tags: u16,
+    manual: bool,
+    broken: Option<WcStatus>,
+    /// Messages that the library has handled.
+    arrivals: u64,
+    next_send: u64,
+}
+
+impl TagMatchingSrq {
+    /// Makes the queue.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when [`Offload::Required`] is asked for on a device that does not match tags;
+    /// [`Error::NotDirect`], [`Error::OutOfRange`], [`Error::Verbs`].
+    pub fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Error::check_range("slots", config.slots.into(), MIN_SLOTS.into(), u32::MAX.into())?;
+        Error::check_range("max_tags", config.max_tags.into(), 1, u16::MAX.into())?;
+        let engine = match config.offload {
+            Offload::Never => Self::software(pd, config)?,
+            Offload::Required => Self::hardware(pd, config)?,
+            // A device may say that it can and yet refuse, for example on RoCE.
+            Offload::Auto => match Self::hardware(pd, config) {
+                Ok(engine) => engine,
+                Err(error @ (Error::OutOfRange { .. } | Error::NotDirect { .. })) => {
+                    return Err(error);
+                }
+                Err(_) => Self::software(pd, config)?,
+            },
+        };
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            peers: Vec::new(),
+            engine,
+            pool: None,
+            receives: Receives::new(id),
+            unexpected: Unexpected::default(),
+            offers: Offers::new(),
+            phase: Phase::default(),
+            operations: Vec::new(),
+            arrived: Vec::new(),
+            events: VecDeque::new(),
+            routes: Routes::default(),
+            pd: pd.clone(),
+            id,
+            max_tags: config.max_tags,
+            manual: config.manual,
+            broken: None,
+            arrivals: 0,
+            next_send: 0,
+        })
+    }
+
+    fn hardware(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Engine> {
+        Ok(match pd.context().choose(config.path)? {
+            Some(mlx5dv) => Engine::Direct(Box::new(DirectTags::new(pd, config, mlx5dv)?)),
+            None => Engine::Verbs(Box::new(VerbsTags::new(pd, config)?)),
+        })
+    }
+
+    fn software(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Engine> {
+        Ok(Engine::Software(Box::new(SoftwareTags::new(pd, config)?)))
+    }
+
+    /// Whether the device matches.
+    pub fn offload(&self) -> bool {
+        self.engine.offloads()
+    }
+
+    /// How the queues are driven: [`Path::Direct`] or [`Path::Verbs`].
+    pub fn path(&self) -> Path {
+        match &self.engine {
+            Engine::Direct(_) => Path::Direct,
+            Engine::Verbs(_) => Path::Verbs,
+            Engine::Software(software) => software.path(),
+        }
+    }
+
+    /// Receives that can be posted and not over.
+    pub const fn max_tags(&self) -> u16 {
+        self.max_tags
+    }
+
+    /// Receives that are not over.
+    pub fn outstanding(&self) -> u32 {
+        self.receives.len()
+    }
+
+    /// Tagged messages that wait for a receive.
+    pub fn unexpected(&self) -> usize {
+        self.unexpected.len()
+    }
+
+    /// Rendezvous that were offered and that peers have not read.
+    pub fn offered(&self) -> usize {
+        self.offers.len()
+    }
+
+    /// The protection domain.
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Gives the device buffers of `pool` for messages that match no receive when they arrive, header
+    /// included, and takes more from there as messages use them up. When the pool is empty senders have to
+    /// wait: make it larger than the number of slots by the messages that may wait for their receives.
+    /// Returns how many the device has.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a pool of another domain.
+    pub fn fill(&mut self, pool: &BufferPool) -> Result<u32> {
+        if !pool.pd().is_same(&self.pd) {
+            return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
+        }
+        self.pool = Some(pool.clone());
+        self.refill();
+        Ok(self.engine.posted())
+    }
+
+    /// Posts a receive for the oldest message with `message.tag & mask == tag`, behind all receives posted
+    /// before. A message that has arrived already is taken; else the receive waits. In either case the event
+    /// [`Received`](TagEvent::Received) tells.
+    ///
+    /// # Errors
+    /// [`PostTagError`] has the buffer and the reason.
+    pub fn post(
+        &mut self,
+        tag: u64,
+        mask: u64,
+        buffer: RecvBuffer,
+    ) -> Result<ReceiveId, PostTagError> {
+        let refused = if tag & !mask != 0 {
+            Some(TagFailure::Mask { tag, mask })
+        } else if !buffer.pool().pd().is_same(&self.pd) {
+            Some(TagFailure::Foreign)
+        } else if let Some(status) = self.broken {
+            Some(TagFailure::Broken(status))
+        } else if self.receives.len() >= self.max_tags.into() {
+            Some(TagFailure::ListFull)
+        } else {
+            None
+        };
+        if let Some(reason) = refused {
+            return Err(PostTagError { buffer, reason });
+        }
+        let sge = direct::sge(&buffer);
+        let message = self.unexpected.take(tag, mask);
+        let id = self.receives.add(Receive {
+            tag,
+            mask,
+            state: if message.is_some() { State::Matched } else { State::Posted },
+            handle: ListHandle::None,
+            header: (0, 0),
+            buffer: Some(buffer),
+        });
+        if let Some(message) = message {
+            self.deliver(id.key, message);
+            return Ok(id);
+        }
+        if self.engine.offloads() {
+            self.operations.push(Operation::Append { receive: id.key, tag, mask, sge });
+            if let Err(errno) = self.flush() {
+                let reason = match errno {
+                    libc::ENOMEM => TagFailure::ListFull,
+                    errno => TagFailure::Verbs(errno),
+                };
+                let receive = self.receives.take(id.key);
+                if let Some(buffer) = receive.and_then(|(_, receive)| receive.buffer) {
+                    return Err(PostTagError { buffer, reason });
+                }
+            }
+        }
+        Ok(id)
+    }
+
+    /// Cancels a receive. Exactly one event tells the outcome: [`Cancelled`](TagEvent::Cancelled), or that
+    /// of a message which was faster.
+    ///
+    /// # Errors
+    /// [`CancelError`]; nothing has changed then.
+    pub fn cancel(&mut self, id: ReceiveId) -> Result<(), CancelError> {
+        if id.owner != self.id {
+            return Err(CancelError::Foreign);
+        }
+        let receive = self.receives.get_mut(id.key).ok_or(CancelError::Over)?;
+        let handle = receive.handle;
+        match receive.state {
+            State::Posted => {}
+            State::Cancelling => return Err(CancelError::Cancelling),
+            _ => return Err(CancelError::Matched),
+        }
+        if !self.engine.offloads() {
+            if let Some((receive, Receive { buffer: Some(buffer), .. })) =
+                self.receives.take(id.key)
+            {
+                self.events.push_back(TagEvent::Cancelled { receive, buffer });
+            }
+            return Ok(());
+        }
+        if let Some(status) = self.broken {
+            return Err(CancelError::Broken(status));
+        }
+        self.operations.push(Operation::Remove { receive: id.key, handle });
+        self.flush().map_err(CancelError::Verbs)?;
+        self.receives.settle(id.key, State::Cancelling);
+        Ok(())
+    }
+
+    /// The oldest message that waits for a receive with this tag and mask; what has arrived since the last
+    /// [`poll`](Self::poll) is looked at.
+    pub fn probe(&mut self, tag: u64, mask: u64) -> Option<Probe> {
+        self.progress();
+        self.unexpected.probe(tag, mask)
+    }
+
+    /// Takes the next event, if there is one.
+    pub fn poll(&mut self) -> Option<TagEvent> {
+        if self.events.is_empty() {
+            self.progress();
+        }
+        self.events.pop_front()
+    }
+
+    /// Whether the device does not match receives that were posted, until it is told how many unexpected
+    /// messages were handled. By default the library tells it.
+    pub fn needs_synchronization(&self) -> bool {
+        self.engine.offloads() && self.phase.is_due()
+    }
+
+    /// Tells the device how many unexpected messages were handled (`IBV_WR_TAG_SYNC`). Does nothing while
+    /// the last such operation is not executed.
+    ///
+    /// # Errors
+    /// [`TagFailure`].
+    pub fn synchronize(&mut self) -> Result<(), TagFailure> {
+        if let Some(status) = self.broken {
+            return Err(TagFailure::Broken(status));
+        }
+        if !self.engine.offloads() || self.phase.is_pending() {
+            return Ok(());
+        }
+        self.operations.push(Operation::Synchronize);
+        self.flush().map_err(TagFailure::Verbs)
+    }
+}
+
+impl Drop for TagMatchingSrq {
+    /// Buffers that the device may still write go back to their pools when the SRQ has been destroyed.
+    fn drop(&mut self) {
+        for receive in self.receives.drain() {
+            if let Some(buffer) = receive.buffer {
+                self.engine.park(buffer);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TagMatchingSrq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TagMatchingSrq")
+            .field("device", &self.pd.context().name())
+            .field("offload", &self.offload())
+            .field("path", &self.path())
+            .field("outstanding", &self.outstanding())
+            .field("unexpected", &self.unexpected())
+            .finish_non_exhaustive()
+    }
+}

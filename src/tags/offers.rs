@@ -1,0 +1,98 @@
+//! Buffers that peers were told to read.
+
+use std::collections::BTreeMap;
+
+use mlx5_wire::tmh::Rvh;
+
+use super::error::{NotSentTagged, SendTagError};
+use super::header::{RENDEZVOUS, RemoteMemory, TagHeader, rendezvous};
+use crate::memory::RecvBuffer;
+
+const _: () = assert!(RENDEZVOUS == 16 + Rvh::SIZE);
+
+/// Rendezvous that were offered and have not ended: each owns its buffer until the peer has read it, and
+/// says so with a FIN.
+///
+/// [`TagMatchingSrq`](super::TagMatchingSrq) has one of its own. A program that sends through a plain
+/// [`QueuePair`](crate::QueuePair) uses it like this: [`offer`](Self::offer) gives the message to send; what
+/// the receiver of the same connection then gets is handed to [`finish`](Self::finish).
+///
+/// Dropping it gives the buffers up. A peer that has not read them reads what then stands there.
+#[derive(Debug, Default)]
+pub struct Offers<T = ()>(BTreeMap<u64, Offer<T>>);
+
+#[derive(Debug)]
+struct Offer<T> {
+    header: (u64, u32),
+    memory: RemoteMemory,
+    buffer: RecvBuffer,
+    data: T,
+}
+
+impl<T> Offers<T> {
+    /// None.
+    pub const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    /// Rendezvous that have not ended.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether all have ended.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Keeps `buffer`, whose bytes are the payload, and gives the message that offers it. `data` comes back
+    /// with the buffer.
+    ///
+    /// # Errors
+    /// [`NotSentTagged::NotReadable`]: the buffer is not of a [`readable`](crate::BufferPool::readable) pool.
+    pub fn offer(
+        &mut self,
+        buffer: RecvBuffer,
+        tag: u64,
+        context: u32,
+        data: T,
+    ) -> Result<[u8; 32], SendTagError<RecvBuffer>> {
+        let Some(rkey) = buffer.pool().rkey() else {
+            return Err(SendTagError { buffer, reason: NotSentTagged::NotReadable });
+        };
+        let addr = buffer.addr().as_ptr().expose_provenance() as u64;
+        let memory = RemoteMemory { addr, rkey, len: buffer.len() as u32 };
+        let header = TagHeader::Rendezvous { tag, context, memory };
+        self.0.insert(addr, Offer { header: (tag, context), memory, buffer, data });
+        Ok(rendezvous(&header, memory))
+    }
+
+    /// The buffer and the data of the rendezvous that a FIN ends; `None` when it is no FIN, or not that of a
+    /// rendezvous that was offered.
+    pub fn finish(&mut self, header: &TagHeader) -> Option<(RecvBuffer, T)> {
+        let TagHeader::Fin { tag, context, memory } = *header else { return None };
+        let offer = self.0.get(&memory.addr)?;
+        if offer.memory != memory || offer.header != (tag, context) {
+            return None;
+        }
+        self.0.remove(&memory.addr).map(|offer| (offer.buffer, offer.data))
+    }
+
+    /// Takes back an offer that was not sent.
+    pub(super) fn withdraw(&mut self, message: &[u8; RENDEZVOUS]) -> Option<(RecvBuffer, T)> {
+        match TagHeader::parse(message)? {
+            TagHeader::Rendezvous { tag, context, memory } => {
+                self.finish(&TagHeader::Fin { tag, context, memory })
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes all those back of which `which` says so.
+    pub(super) fn withdraw_all(&mut self, which: impl Fn(&T) -> bool) -> Vec<(RecvBuffer, T)> {
+        let addrs: Vec<u64> =
+            self.0.iter().filter(|(_, offer)| which(&offer.data)).map(|(addr, _)| *addr).collect();
+        let offers = addrs.iter().filter_map(|addr| self.0.remove(addr));
+        offers.map(|offer| (offer.buffer, offer.data)).collect()
+    }
+}

@@ -1,0 +1,328 @@
+//! Connections: to each peer one queue pair that receives and one that sends.
+//!
+//! The device reads the data of a rendezvous with the send queue of the queue pair that received the
+//! offer; so that one is the device's, and nothing can be posted to it.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+
+use super::TagMatchingSrq;
+use super::config::MIN_SLOTS;
+use super::error::{NotSentTagged, SendTagError};
+use super::header::{RENDEZVOUS, RemoteMemory, TagHeader};
+use super::message::TaggedBuffer;
+use super::receives::Key;
+use crate::connect;
+use crate::error::{Error, Result};
+use crate::memory::RecvBuffer;
+use crate::qp::{NotSent, QpAddress, QpConfig, QueuePair};
+use crate::status::WcStatus;
+
+/// A peer of one [`TagMatchingSrq`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId {
+    pub(super) owner: u32,
+    pub(super) index: u32,
+}
+
+/// A send; the numbers of a queue ascend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SendId(pub(super) u64);
+
+/// What a peer needs to know in order to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddress {
+    /// The queue pair that receives messages: the other side's `outgoing` connects to it.
+    pub incoming: QpAddress,
+    /// The queue pair that sends them: the other side's `incoming` connects to it.
+    pub outgoing: QpAddress,
+}
+
+pub(super) struct Peer {
+    pub(super) incoming: QueuePair,
+    pub(super) outgoing: QueuePair,
+    /// What was posted to `outgoing`, in order.
+    pub(super) posted: VecDeque<Posted>,
+    /// What is to be posted as soon as there is room.
+    pub(super) backlog: VecDeque<Work>,
+    pub(super) failed: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Posted {
+    Message(SendId),
+    /// The offer of a rendezvous, which ends with a FIN.
+    Offer,
+    Read {
+        receive: Key,
+        offer: TagHeader,
+    },
+    Fin,
+}
+
+#[derive(Debug)]
+pub(super) enum Work {
+    Read { receive: Key, offer: TagHeader, memory: RemoteMemory },
+    Fin([u8; RENDEZVOUS]),
+}
+
+impl TagMatchingSrq {
+    /// Makes the queue pairs for a peer. `config` says how they connect, and how many sends can be
+    /// outstanding.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Verbs`].
+    pub fn add_peer(&mut self, config: &QpConfig) -> Result<PeerId> {
+        let config = config.clone().remote_read();
+        let inline = config.max_inline.max(RENDEZVOUS as u32);
+        let receiving = if self.offload() {
+            config.clone().device_sends()
+        } else {
+            config.clone().sends(1).max_inline(0)
+        };
+        let incoming = self.engine.create_qp(&self.pd, &receiving)?;
+        let outgoing = self.engine.create_qp(&self.pd, &config.max_inline(inline))?;
+        let index = self.peers.len() as u32;
+        self.routes.insert(incoming.qp_num(), index);
+        self.routes.insert(outgoing.qp_num(), index);
+        self.peers.push(Some(Peer {
+            incoming,
+            outgoing,
+            posted: VecDeque::new(),
+            backlog: VecDeque::new(),
+            failed: false,
+        }));
+        Ok(PeerId { owner: self.id, index })
+    }
+
+    pub(super) fn peer_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
+        if peer.owner != self.id {
+            return None;
+        }
+        self.peers.get_mut(peer.index as usize)?.as_mut()
+    }
+
+    fn known_peer(&mut self, peer: PeerId) -> Result<&mut Peer> {
+        if peer.owner != self.id {
+            return Err(Error::Foreign { what: "the peer", domain: "queue" });
+        }
+        self.peer_mut(peer).ok_or(Error::Gone { what: "peer" })
+    }
+
+    /// What the peer needs to know in order to [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// [`Error::Foreign`], [`Error::Gone`], [`Error::Verbs`].
+    pub fn address(&mut self, peer: PeerId) -> Result<PeerAddress> {
+        let peer = self.known_peer(peer)?;
+        Ok(PeerAddress { incoming: peer.incoming.address()?, outgoing: peer.outgoing.address()? })
+    }
+
+    /// Connects to a peer, which has to connect too.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] before [`fill`](Self::fill) has given the device 33 buffers; those of
+    /// [`QueuePair::connect`].
+    pub fn connect(&mut self, peer: PeerId, address: &PeerAddress) -> Result<()> {
+        let posted = self.engine.posted();
+        let (min, max) = (MIN_SLOTS.into(), u32::MAX.into());
+        Error::check_range("count of buffers for unexpected messages", posted.into(), min, max)?;
+        let peer = self.known_peer(peer)?;
+        peer.incoming.connect(&address.outgoing)?;
+        peer.outgoing.connect(&address.incoming)
+    }
+
+    /// Connects to the peer whose owner calls this at the other end of `stream`, and waits until it is
+    /// connected too, as [`QueuePair::connect_over`] does.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect) and of [`QueuePair::connect_over`].
+    pub fn connect_over<S: Read + Write>(&mut self, peer: PeerId, stream: &mut S) -> Result<()> {
+        let PeerAddress { incoming, outgoing } = self.address(peer)?;
+        connect::exchange(stream, &[incoming, outgoing], |[incoming, outgoing]| {
+            self.connect(peer, &PeerAddress { incoming, outgoing })
+        })
+    }
+
+    /// Ends a connection. Sends that are outstanding, and rendezvous that the peer has not read, end with
+    /// status `WR_FLUSH_ERR`; receives whose data was to be read from it fail.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`], [`Error::Gone`]; [`Error::Verbs`] when the device refuses, and then the peer stays.
+    pub fn remove_peer(&mut self, id: PeerId) -> Result<()> {
+        let peer = self.known_peer(id)?;
+        peer.incoming.to_error()?;
+        peer.outgoing.to_error()?;
+        peer.outgoing.modify_to_reset()?;
+        self.poll_sends(id);
+        let Some(mut peer) = self.peers.get_mut(id.index as usize).and_then(Option::take) else {
+            return Ok(());
+        };
+        for work in peer.backlog.drain(..) {
+            if let Work::Read { receive, .. } = work {
+                self.fail(receive, super::event::ReceiveFailure::PeerGone);
+            }
+        }
+        // The device reads for nobody any more.
+        drop(peer);
+        self.unexpected.forget_offers(id);
+        for (buffer, (send, peer)) in self.offers.withdraw_all(|(_, peer)| *peer == id) {
+            self.sent(send, peer, true, WcStatus::WR_FLUSH_ERR, buffer);
+        }
+        Ok(())
+    }
+
+    /// Sends a message that is matched by its tag, with its payload. The event
+    /// [`Sent`](super::TagEvent::Sent) gives the buffer back.
+    ///
+    /// # Errors
+    /// [`SendTagError`] has the buffer and the reason.
+    pub fn send(
+        &mut self,
+        peer: PeerId,
+        tag: u64,
+        context: u32,
+        message: TaggedBuffer,
+    ) -> Result<SendId, SendTagError<TaggedBuffer>> {
+        self.send_message(peer, message.into_message(&TagHeader::Eager { tag, context }))
+    }
+
+    /// Sends a message that is not matched: the peer gets it as [`NoTag`](super::TagEvent::NoTag).
+    ///
+    /// # Errors
+    /// [`SendTagError`] has the buffer and the reason.
+    pub fn send_no_tag(
+        &mut self,
+        peer: PeerId,
+        message: TaggedBuffer,
+    ) -> Result<SendId, SendTagError<TaggedBuffer>> {
+        self.send_message(peer, message.into_message(&TagHeader::NoTag))
+    }
+
+    fn send_message(
+        &mut self,
+        id: PeerId,
+        buffer: RecvBuffer,
+    ) -> Result<SendId, SendTagError<TaggedBuffer>> {
+        let send = SendId(self.next_send);
+        let Some(peer) = self.peer_mut(id) else {
+            return Err(SendTagError { buffer, reason: NotSentTagged::NoPeer }.tagged());
+        };
+        match peer.outgoing.send(buffer, None) {
+            Ok(()) => {
+                peer.posted.push_back(Posted::Message(send));
+                self.next_send += 1;
+                Ok(send)
+            }
+            Err(error) => {
+                let reason = NotSentTagged::Queue(error.reason);
+                Err(SendTagError { buffer: error.buffer, reason }.tagged())
+            }
+        }
+    }
+
+    /// Offers a message by its tag: the peer reads the bytes of `buffer` when a receive has matched. The
+    /// event [`Sent`](super::TagEvent::Sent) gives the buffer back when it has.
+    ///
+    /// # Errors
+    /// [`SendTagError`] has the buffer and the reason.
+    pub fn send_rendezvous(
+        &mut self,
+        id: PeerId,
+        tag: u64,
+        context: u32,
+        buffer: RecvBuffer,
+    ) -> Result<SendId, SendTagError<RecvBuffer>> {
+        let send = SendId(self.next_send);
+        if self.peer_mut(id).is_none() {
+            return Err(SendTagError { buffer, reason: NotSentTagged::NoPeer });
+        }
+        let message = self.offers.offer(buffer, tag, context, (send, id))?;
+        let Some(peer) = self.peer_mut(id) else { return Ok(send) };
+        match peer.outgoing.send_inline(&message, None) {
+            Ok(()) => {
+                peer.posted.push_back(Posted::Offer);
+                self.next_send += 1;
+                Ok(send)
+            }
+            Err(reason) => match self.offers.withdraw(&message) {
+                Some((buffer, _)) => {
+                    Err(SendTagError { buffer, reason: NotSentTagged::Queue(reason) })
+                }
+                None => Ok(send),
+            },
+        }
+    }
+
+    /// Takes what has become of sends, reads and FINs to a peer, and posts what waits for room.
+    pub(super) fn poll_sends(&mut self, id: PeerId) {
+        while let Some(peer) = self.peer_mut(id) {
+            let Some(completion) = peer.outgoing.poll_send() else { break };
+            let posted = peer.posted.pop_front();
+            let status = completion.status;
+            if !status.is_success() {
+                self.peer_failed(id, status);
+            }
+            match (posted, completion.buffer) {
+                (Some(Posted::Message(send)), Some(buffer)) => {
+                    self.sent(send, id, false, status, buffer);
+                }
+                (Some(Posted::Read { receive, offer }), Some(buffer)) => {
+                    self.has_read(id, receive, &offer, status, buffer);
+                }
+                _ => {}
+            }
+        }
+        self.pump(id);
+    }
+
+    /// Posts what waits for room in the queue of a peer.
+    pub(super) fn pump(&mut self, id: PeerId) {
+        while let Some(peer) = self.peer_mut(id) {
+            let Some(work) = peer.backlog.pop_front() else { return };
+            let again = match work {
+                Work::Fin(message) => match peer.outgoing.send_inline(&message, None) {
+                    Ok(()) => {
+                        peer.posted.push_back(Posted::Fin);
+                        None
+                    }
+                    Err(NotSent::Full) => Some(Work::Fin(message)),
+                    // The peer will learn of the failure, or knows.
+                    Err(_) => None,
+                },
+                Work::Read { receive, offer, memory } => self.post_read(id, receive, offer, memory),
+            };
+            if let (Some(work), Some(peer)) = (again, self.peer_mut(id)) {
+                peer.backlog.push_front(work);
+                return;
+            }
+        }
+    }
+
+    fn post_read(
+        &mut self,
+        id: PeerId,
+        receive: Key,
+        offer: TagHeader,
+        memory: RemoteMemory,
+    ) -> Option<Work> {
+        let buffer = self.receives.get_mut(receive)?.buffer.take()?;
+        let peer = self.peers.get_mut(id.index as usize)?.as_mut()?;
+        match peer.outgoing.read(buffer, memory.len, memory.addr, memory.rkey) {
+            Ok(()) => {
+                peer.posted.push_back(Posted::Read { receive, offer });
+                None
+            }
+            Err(error) => {
+                if let Some(receive) = self.receives.get_mut(receive) {
+                    receive.buffer = Some(error.buffer);
+                }
+                if matches!(error.reason, NotSent::Full) {
+                    return Some(Work::Read { receive, offer, memory });
+                }
+                self.fail(receive, super::event::ReceiveFailure::PeerGone);
+                None
+            }
+        }
+    }
+}

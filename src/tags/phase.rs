@@ -1,0 +1,114 @@
+//! Unexpected messages: how many the library has handled, and whether the device knows.
+//!
+//! The device counts the messages that match no receive. A receive that is appended carries the number that
+//! software had handled by then; while that differs from the device's count, a message is on its way to
+//! software that may belong to the receive, so the device does not match the receive until an operation
+//! tells it the number it has counted itself.
+
+use super::engine::Counts;
+
+/// More than this many that the device does not know of are reported in any case: the counts have 16 bits.
+const MOST: u16 = 0x2000;
+
+#[derive(Debug, Default)]
+pub(super) struct Phase {
+    handled: u16,
+    /// What the last operation carried.
+    told: u16,
+    /// A receive was appended, or may have been, while the counts differed.
+    behind: bool,
+    /// A synchronisation was posted and is not executed.
+    pending: bool,
+}
+
+impl Phase {
+    /// An unexpected message was handled.
+    pub(super) fn handle(&mut self) {
+        self.handled = self.handled.wrapping_add(1);
+    }
+
+    /// The numbers for operations that are posted now.
+    /// `news`: one of them tells what was handled.
+    pub(super) fn tell(&mut self, news: bool) -> Counts {
+        let before = self.told;
+        if news {
+            self.told = self.handled;
+        }
+        Counts { before, now: self.handled }
+    }
+
+    /// An operation was executed that carried `count`, when the device had counted `hw_phase`. Completions
+    /// come in order: without the device's word it is the number handled so far.
+    pub(super) fn executed(&mut self, count: u16, hw_phase: Option<u16>) {
+        self.behind = count != hw_phase.unwrap_or(self.handled);
+    }
+
+    /// A synchronisation was executed.
+    pub(super) fn synchronized(&mut self) {
+        self.pending = false;
+    }
+
+    /// Whether a synchronisation is to be posted.
+    pub(super) fn is_due(&self) -> bool {
+        let untold = self.handled.wrapping_sub(self.told);
+        !self.pending && (self.behind && untold != 0 || untold >= MOST)
+    }
+
+    /// A synchronisation is about to be posted.
+    pub(super) fn synchronize(&mut self) {
+        self.pending = true;
+    }
+
+    /// Whether a synchronisation is posted and not executed.
+    pub(super) const fn is_pending(&self) -> bool {
+        self.pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_due_while_receives_are_appended_in_phase() {
+        let mut phase = Phase::default();
+        let count = phase.tell(true).now;
+        phase.handle();
+        assert!(!phase.is_due(), "no receive waits");
+        phase.executed(count, Some(0));
+        assert!(!phase.is_due(), "it was appended in phase");
+    }
+
+    #[test]
+    fn a_receive_appended_out_of_phase_is_synchronized_until_it_is_in_phase() {
+        let mut phase = Phase::default();
+        let count = phase.tell(true).now;
+        phase.handle();
+        phase.executed(count, Some(1));
+        assert!(phase.is_due());
+        phase.synchronize();
+        let Counts { before, now } = phase.tell(true);
+        assert_eq!((before, now), (0, 1));
+        assert!(!phase.is_due(), "one at a time");
+        // Another message was faster than the synchronisation.
+        phase.handle();
+        phase.synchronized();
+        phase.executed(1, None);
+        assert!(phase.is_due());
+        phase.synchronize();
+        assert_eq!(phase.tell(true).now, 2);
+        phase.synchronized();
+        phase.executed(2, None);
+        assert!(!phase.is_due());
+    }
+
+    #[test]
+    fn the_counts_never_drift_so_far_apart_that_they_could_seem_equal() {
+        let mut phase = Phase::default();
+        for _ in 0..MOST {
+            assert!(!phase.is_due());
+            phase.handle();
+        }
+        assert!(phase.is_due());
+    }
+}

@@ -1,0 +1,202 @@
+//! Receives that are not over, in the order of posting.
+
+use super::engine::ListHandle;
+use super::unexpected::Message;
+use crate::memory::RecvBuffer;
+
+/// A receive: no two have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReceiveId {
+    pub(super) owner: u32,
+    pub(super) key: Key,
+}
+
+/// A receive of one queue, as its completions name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    index: u32,
+    /// 30 bits.
+    generation: u32,
+}
+
+impl Key {
+    /// No receive.
+    pub(super) const NONE: Self = Self { index: NONE, generation: 0 };
+
+    /// 62 bits that name it.
+    pub(super) const fn to_bits(self) -> u64 {
+        (self.generation as u64) << 32 | self.index as u64
+    }
+
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self { index: bits as u32, generation: (bits >> 32) as u32 & GENERATIONS }
+    }
+}
+
+const GENERATIONS: u32 = (1 << 30) - 1;
+
+/// How far a receive is.
+#[derive(Debug)]
+pub(super) enum State {
+    /// It waits for a message.
+    Posted,
+    /// It waits for the device to say whether the cancellation was in time.
+    Cancelling,
+    /// A message that the device found unexpected belongs to it, and is delivered when the device has
+    /// given up the buffer.
+    Claimed(Message),
+    /// The device has matched it, and brings the data.
+    Matched,
+    /// As `Matched`, by a rendezvous that the library has to finish.
+    Incomplete,
+    /// The library reads the data of a rendezvous into it.
+    Reading,
+}
+
+#[derive(Debug)]
+pub(super) struct Receive {
+    pub(super) tag: u64,
+    pub(super) mask: u64,
+    pub(super) state: State,
+    pub(super) handle: ListHandle,
+    /// Tag and context of the message that matched.
+    pub(super) header: (u64, u32),
+    /// `None` while a read has it.
+    pub(super) buffer: Option<RecvBuffer>,
+}
+
+impl Receive {
+    pub(super) fn matches(&self, tag: u64) -> bool {
+        tag & self.mask == self.tag
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    receive: Option<Receive>,
+    /// In the order of posting, among those that wait; or the next free one.
+    before: u32,
+    after: u32,
+    waits: bool,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// All receives of a queue that are not over.
+#[derive(Debug)]
+pub(super) struct Receives {
+    owner: u32,
+    slots: Vec<Slot>,
+    free: u32,
+    len: u32,
+    first: u32,
+    last: u32,
+}
+
+impl Receives {
+    pub(super) const fn new(owner: u32) -> Self {
+        Self { owner, slots: Vec::new(), free: NONE, len: 0, first: NONE, last: NONE }
+    }
+
+    pub(super) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Adds a receive; one that is `Posted` waits behind all others.
+    pub(super) fn add(&mut self, receive: Receive) -> ReceiveId {
+        let waits = matches!(receive.state, State::Posted);
+        if self.free == NONE {
+            self.slots.push(Slot {
+                generation: 0,
+                receive: None,
+                before: NONE,
+                after: NONE,
+                waits: false,
+            });
+            self.free = self.slots.len() as u32 - 1;
+        }
+        let index = self.free;
+        let last = self.last;
+        let slot = &mut self.slots[index as usize];
+        self.free = slot.after;
+        slot.receive = Some(receive);
+        slot.waits = waits;
+        (slot.before, slot.after) = (NONE, NONE);
+        let key = Key { index, generation: slot.generation };
+        if waits {
+            slot.before = last;
+            match self.slots.get_mut(last as usize) {
+                Some(before) => before.after = index,
+                None => self.first = index,
+            }
+            self.last = index;
+        }
+        self.len += 1;
+        ReceiveId { owner: self.owner, key }
+    }
+
+    /// The receive, if it is not over.
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Receive> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        if slot.generation != key.generation {
+            return None;
+        }
+        slot.receive.as_mut()
+    }
+
+    /// The oldest one that waits for a message with this tag.
+    pub(super) fn oldest(&self, tag: u64) -> Option<Key> {
+        let mut at = self.first;
+        while let Some(slot) = self.slots.get(at as usize) {
+            if slot.receive.as_ref().is_some_and(|receive| receive.matches(tag)) {
+                return Some(Key { index: at, generation: slot.generation });
+            }
+            at = slot.after;
+        }
+        None
+    }
+
+    /// It waits no longer.
+    pub(super) fn settle(&mut self, key: Key, state: State) {
+        if let Some(receive) = self.get_mut(key) {
+            receive.state = state;
+            self.unlink(key.index);
+        }
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        if !std::mem::take(&mut slot.waits) {
+            return;
+        }
+        let (before, after) = (slot.before, slot.after);
+        match self.slots.get_mut(before as usize) {
+            Some(slot) => slot.after = after,
+            None => self.first = after,
+        }
+        match self.slots.get_mut(after as usize) {
+            Some(slot) => slot.before = before,
+            None => self.last = before,
+        }
+    }
+
+    /// It is over.
+    pub(super) fn take(&mut self, key: Key) -> Option<(ReceiveId, Receive)> {
+        self.get_mut(key)?;
+        self.unlink(key.index);
+        let slot = self.slots.get_mut(key.index as usize)?;
+        let receive = slot.receive.take()?;
+        slot.generation = (slot.generation + 1) & GENERATIONS;
+        slot.after = self.free;
+        self.free = key.index;
+        self.len -= 1;
+        Some((ReceiveId { owner: self.owner, key }, receive))
+    }
+
+    /// Takes all of them.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Receive> {
+        (self.first, self.last, self.len) = (NONE, NONE, 0);
+        self.slots.iter_mut().filter_map(|slot| slot.receive.take())
+    }
+}

@@ -1,0 +1,65 @@
+//! Matching by the library: the device only receives.
+
+use super::config::TagMatchingConfig;
+use super::engine::{Arrived, BATCH};
+use crate::error::Result;
+use crate::memory::BufferPool;
+use crate::path::Path;
+use crate::pd::ProtectionDomain;
+use crate::qp::{QpConfig, QueuePair};
+use crate::receiver::{Cause, Receiver, ReceiverConfig, SrqConfig, SrqId};
+
+pub(super) struct SoftwareTags {
+    receiver: Receiver,
+    srq: SrqId,
+}
+
+impl SoftwareTags {
+    pub(super) fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
+        // The driver may round the SRQ up.
+        let cqes = (config.slots + 1).next_power_of_two();
+        let receiving = ReceiverConfig::new().cq_capacity(cqes).path(config.path);
+        let mut receiver = Receiver::new(pd, &receiving)?;
+        let srq = receiver.create_srq(&SrqConfig::new(config.slots))?;
+        Ok(Self { receiver, srq })
+    }
+
+    pub(super) const fn path(&self) -> Path {
+        self.receiver.path()
+    }
+
+    pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
+        let room = BATCH.saturating_sub(arrived.len()) as u32;
+        let mut batch = self.receiver.poll_up_to(room);
+        while let Some(next) = batch.next() {
+            arrived.push(match next {
+                Ok(message) => {
+                    let qp_num = message.qp_num();
+                    Arrived::Message { buffer: message.take(), counted: false, qp_num }
+                }
+                Err(failure) => {
+                    let Cause::Status(status) = failure.cause else { continue };
+                    Arrived::Failed { status, qp_num: failure.qp_num }
+                }
+            });
+        }
+    }
+
+    pub(super) fn refill(&mut self, pool: &BufferPool) -> u32 {
+        let vacant = self.receiver.vacant(self.srq) as usize;
+        let buffers = std::iter::from_fn(|| pool.take()).take(vacant);
+        // What is not posted goes back to the pool.
+        match self.receiver.post(self.srq, buffers) {
+            Ok(posted) => posted as u32,
+            Err(error) => error.posted as u32,
+        }
+    }
+
+    pub(super) fn posted(&self) -> u32 {
+        self.receiver.capacity(self.srq) - self.receiver.vacant(self.srq)
+    }
+
+    pub(super) fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
+        self.receiver.create_qp(&config.clone().srq(self.srq))
+    }
+}

@@ -1,0 +1,79 @@
+//! Messages that no receive waited for.
+
+use std::collections::VecDeque;
+
+use super::header::RemoteMemory;
+use super::peer::PeerId;
+use crate::memory::RecvBuffer;
+
+/// A tagged message that the device did not deliver by itself.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) peer: PeerId,
+    pub(super) tag: u64,
+    pub(super) context: u32,
+    pub(super) content: Content,
+    /// In the order of arrival, from 1 on; 0 when it has none yet.
+    pub(super) number: u64,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    /// The message with its header.
+    Eager(RecvBuffer),
+    /// Where to read it.
+    Rendezvous(RemoteMemory),
+}
+
+/// What a message that waits for a receive is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Who sent it.
+    pub peer: PeerId,
+    /// Its tag.
+    pub tag: u64,
+    /// Its context.
+    pub context: u32,
+    /// Bytes of its payload.
+    pub len: usize,
+}
+
+/// Messages in the order of arrival.
+#[derive(Debug, Default)]
+pub(super) struct Unexpected(VecDeque<Message>);
+
+impl Unexpected {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds a message at its place, which is nearly always the last.
+    pub(super) fn push(&mut self, message: Message) {
+        let at = self.0.iter().rposition(|other| other.number < message.number);
+        self.0.insert(at.map_or(0, |at| at + 1), message);
+    }
+
+    fn position(&self, tag: u64, mask: u64) -> Option<usize> {
+        self.0.iter().position(|message| message.tag & mask == tag)
+    }
+
+    /// The oldest one that a receive for `tag` under `mask` matches.
+    pub(super) fn take(&mut self, tag: u64, mask: u64) -> Option<Message> {
+        self.0.remove(self.position(tag, mask)?)
+    }
+
+    pub(super) fn probe(&self, tag: u64, mask: u64) -> Option<Probe> {
+        let message = &self.0[self.position(tag, mask)?];
+        let len = match &message.content {
+            Content::Eager(buffer) => buffer.len() - super::header::EAGER,
+            Content::Rendezvous(memory) => memory.len as usize,
+        };
+        Some(Probe { peer: message.peer, tag: message.tag, context: message.context, len })
+    }
+
+    /// Forgets offers of a peer that is gone: nobody can read them any more.
+    pub(super) fn forget_offers(&mut self, peer: PeerId) {
+        self.0
+            .retain(|message| message.peer != peer || matches!(message.content, Content::Eager(_)));
+    }
+}

@@ -1,0 +1,272 @@
+//! Matching by the device, through `ibv_post_srq_ops` and `ibv_start_poll`.
+
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+
+use super::config::TagMatchingConfig;
+use super::engine::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
+use super::hardware::Objects;
+use super::receives::Key;
+use crate::error::Result;
+use crate::memory::BufferPool;
+use crate::pd::ProtectionDomain;
+use crate::qp::{QpConfig, QueuePair};
+use crate::receiver::{Books, Object, Srq, Verbs};
+use crate::status::WcStatus;
+
+/// Bits of a `wr_id` that say what it names; a receive of the SRQ has none of them. The rest
+/// is the key of the tagged receive.
+const OPERATION: u64 = 1 << 63;
+const TAGGED: u64 = 1 << 62;
+
+pub(super) struct VerbsTags {
+    /// The queue of the SRQ is its only one.
+    verbs: Verbs,
+    books: Books,
+    objects: Objects,
+    /// Counts that outstanding operations carry, in the order of posting.
+    counts: VecDeque<u16>,
+    wrs: Vec<sys::ibv_ops_wr>,
+    sges: Vec<sys::ibv_sge>,
+}
+
+// SAFETY: the work requests point into the vectors beside them, only during a call.
+unsafe impl Send for VerbsTags {}
+
+/// What the device reported, before its buffer is looked up.
+enum Told {
+    Arrived(Arrived),
+    Slot { wr_id: u64, len: u32, counted: bool, qp_num: u32 },
+    Failed { wr_id: u64, status: WcStatus, qp_num: u32 },
+}
+
+impl VerbsTags {
+    pub(super) fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
+        let objects = Objects::create(pd, config)?;
+        let mut verbs = Verbs::new(Arc::clone(&objects.cq));
+        verbs.add(Object::Srq(Arc::clone(&objects.srq)), config.slots, 1);
+        Ok(Self {
+            verbs,
+            books: Books::new(pd.clone(), false),
+            objects,
+            counts: VecDeque::new(),
+            wrs: Vec::new(),
+            sges: Vec::new(),
+        })
+    }
+
+    fn cq(&self) -> *mut sys::ibv_cq_ex {
+        // An extended CQ begins with the plain one.
+        self.objects.cq.as_raw().cast()
+    }
+
+    pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
+        let cq = self.cq();
+        let mut attr = sys::ibv_poll_cq_attr::default();
+        // SAFETY: a live CQ that nobody else polls, not in a batch.
+        if unsafe { sys::ibv_start_poll(cq, &mut attr) } != 0 {
+            return;
+        }
+        loop {
+            // SAFETY: in a batch, of a CQ that was made to tell all that is read.
+            let told = unsafe { self.current(cq) };
+            arrived.extend(told.and_then(|told| self.look_up(told)));
+            // SAFETY: in a batch.
+            if arrived.len() >= BATCH || unsafe { sys::ibv_next_poll(cq) } != 0 {
+                break;
+            }
+        }
+        // SAFETY: in a batch, which ends here.
+        unsafe { sys::ibv_end_poll(cq) }
+    }
+
+    /// # Safety
+    /// The CQ is in a batch.
+    unsafe fn current(&mut self, cq: *mut sys::ibv_cq_ex) -> Option<Told> {
+        // SAFETY: the caller's contract; the CQ was made with the flags of what is read.
+        unsafe {
+            let (wr_id, status) = ((*cq).wr_id, (*cq).status);
+            let qp_num = sys::ibv_wc_read_qp_num(cq);
+            let receive = Key::from_bits(wr_id);
+            if wr_id & OPERATION != 0 {
+                return self.executed(sys::ibv_wc_read_opcode(cq), receive, status);
+            }
+            if wr_id & TAGGED == 0 {
+                if status != sys::IBV_WC_SUCCESS {
+                    let status = WcStatus::from_raw(status);
+                    return Some(Told::Failed { wr_id, status, qp_num });
+                }
+                let counted = sys::ibv_wc_read_opcode(cq) != sys::IBV_WC_TM_NO_TAG;
+                let len = sys::ibv_wc_read_byte_len(cq);
+                return Some(Told::Slot { wr_id, len, counted, qp_num });
+            }
+            let flags = sys::ibv_wc_read_wc_flags(cq);
+            let (matched, whole) =
+                (flags & sys::IBV_WC_TM_MATCH != 0, flags & sys::IBV_WC_TM_DATA_VALID != 0);
+            let header = matched.then(|| {
+                let mut info = sys::ibv_wc_tm_info::default();
+                sys::ibv_wc_read_tm_info(cq, &mut info);
+                (info.tag, info.priv_)
+            });
+            let len = sys::ibv_wc_read_byte_len(cq);
+            let incomplete = status == sys::IBV_WC_TM_RNDV_INCOMPLETE;
+            Some(Told::Arrived(match header {
+                Some(header) if !whole => Arrived::Matched { receive, header, incomplete },
+                // Without headers it is the end of a match whose data does not come.
+                _ if incomplete && (len as usize) < super::header::RENDEZVOUS => {
+                    Arrived::Canceled { receive }
+                }
+                header if incomplete => Arrived::Incomplete { receive, header, len, qp_num },
+                _ if status != sys::IBV_WC_SUCCESS => Arrived::Canceled { receive },
+                header => Arrived::Received { receive, header, len, qp_num },
+            }))
+        }
+    }
+
+    /// A list operation was executed.
+    fn executed(
+        &mut self,
+        opcode: sys::ibv_wc_opcode,
+        receive: Key,
+        status: sys::ibv_wc_status,
+    ) -> Option<Told> {
+        let count = self.counts.pop_front()?;
+        let phase = Executed { count, hw_phase: None };
+        Some(Told::Arrived(match (opcode, status) {
+            (sys::IBV_WC_TM_ADD, sys::IBV_WC_SUCCESS) => Arrived::Appended { phase },
+            (sys::IBV_WC_TM_DEL, sys::IBV_WC_SUCCESS | sys::IBV_WC_TM_ERR) => {
+                Arrived::Removed { receive, found: status == sys::IBV_WC_SUCCESS, phase }
+            }
+            (sys::IBV_WC_TM_SYNC, sys::IBV_WC_SUCCESS) => Arrived::Synchronized { phase },
+            _ => Arrived::Broken { status: WcStatus::from_raw(status) },
+        }))
+    }
+
+    fn look_up(&mut self, told: Told) -> Option<Arrived> {
+        let (wr_id, len) = match told {
+            Told::Arrived(arrived) => return Some(arrived),
+            Told::Slot { wr_id, len, .. } => (wr_id, len),
+            Told::Failed { wr_id, .. } => (wr_id, 0),
+        };
+        let queue = &mut self.verbs.queues[0];
+        let (slot, resident) = queue.complete(wr_id)?;
+        queue.release(slot);
+        let mut taken = None;
+        self.books.leave(resident, len, |buffer| taken = Some(buffer));
+        let buffer = taken?;
+        Some(match told {
+            Told::Slot { counted, qp_num, .. } => Arrived::Message { buffer, counted, qp_num },
+            Told::Failed { status, qp_num, .. } => Arrived::Failed { status, qp_num },
+            Told::Arrived(arrived) => arrived,
+        })
+    }
+
+    pub(super) fn post(
+        &mut self,
+        operations: &[Operation],
+        counts: Counts,
+        mut each: impl FnMut(Key, ListHandle),
+    ) -> (usize, Result<(), i32>) {
+        self.wrs.clear();
+        self.sges.clear();
+        for operation in operations {
+            let flags = sys::IBV_OPS_SIGNALED | sys::IBV_OPS_TM_SYNC;
+            let mut wr = sys::ibv_ops_wr { flags: flags as i32, ..Default::default() };
+            wr.tm.unexpected_cnt =
+                if operation.is_remove() { counts.before } else { counts.now }.into();
+            let mut sge = sys::ibv_sge::default();
+            match *operation {
+                Operation::Append { receive, tag, mask, sge: to } => {
+                    (wr.opcode, wr.wr_id) = (sys::IBV_WR_TAG_ADD, OPERATION | receive.to_bits());
+                    wr.tm.add.recv_wr_id = TAGGED | receive.to_bits();
+                    (wr.tm.add.tag, wr.tm.add.mask, wr.tm.add.num_sge) = (tag, mask, 1);
+                    sge = sys::ibv_sge { addr: to.addr, length: to.length, lkey: to.lkey };
+                }
+                Operation::Remove { receive, handle } => {
+                    (wr.opcode, wr.wr_id) = (sys::IBV_WR_TAG_DEL, OPERATION | receive.to_bits());
+                    let ListHandle::Verbs(handle) = handle else { continue };
+                    wr.tm.handle = handle;
+                }
+                Operation::Synchronize => {
+                    (wr.opcode, wr.wr_id) = (sys::IBV_WR_TAG_SYNC, OPERATION | Key::NONE.to_bits());
+                }
+            }
+            self.wrs.push(wr);
+            self.sges.push(sge);
+        }
+        if self.wrs.is_empty() {
+            return (operations.len(), Ok(()));
+        }
+        let (start, sges) = (self.wrs.as_mut_ptr(), self.sges.as_mut_ptr());
+        for (i, wr) in self.wrs.iter_mut().enumerate() {
+            wr.tm.add.sg_list = sges.wrapping_add(i);
+            wr.next =
+                if i + 1 < self.sges.len() { start.wrapping_add(i + 1) } else { ptr::null_mut() };
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: a live SRQ; list and SGEs are in vectors that do not change during the call; the buffers are
+        // ours, owned by their receives until these are over.
+        let errno = unsafe { sys::ibv_post_srq_ops(self.objects.srq.as_raw(), start, &mut bad) };
+        let posted = if errno == 0 {
+            self.wrs.len()
+        } else {
+            let offset = (bad as usize).wrapping_sub(start as usize) / size_of::<sys::ibv_ops_wr>();
+            if bad.is_null() { 0 } else { offset.min(self.wrs.len()) }
+        };
+        for wr in &self.wrs[..posted] {
+            self.counts.push_back(wr.tm.unexpected_cnt as u16);
+            if wr.opcode == sys::IBV_WR_TAG_ADD {
+                each(Key::from_bits(wr.wr_id), ListHandle::Verbs(wr.tm.handle));
+            }
+        }
+        (posted, if errno == 0 { Ok(()) } else { Err(errno) })
+    }
+
+    pub(super) fn refill(&mut self, pool: &BufferPool) -> u32 {
+        let queue = &mut self.verbs.queues[0];
+        let mut posted = 0;
+        loop {
+            while queue.vacant() > 0 && !queue.chain_is_full() {
+                let Some(buffer) = pool.take() else { break };
+                let Ok((resident, _)) = self.books.enter(buffer) else { break };
+                queue.add(resident);
+            }
+            if queue.chained() == 0 {
+                return posted;
+            }
+            let mut rejected = Vec::new();
+            let flushed = queue.flush(&self.books, &mut rejected);
+            for resident in rejected {
+                self.books.leave(resident, 0, drop);
+            }
+            match flushed {
+                Ok(count) => posted += count as u32,
+                Err(_) => return posted,
+            }
+        }
+    }
+
+    pub(super) fn posted(&self) -> u32 {
+        let queue = &self.verbs.queues[0];
+        queue.capacity() - queue.vacant()
+    }
+
+    pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig) -> Result<QueuePair> {
+        self.objects.create_qp(pd, config, None)
+    }
+
+    pub(super) const fn object(&self) -> &Arc<Srq> {
+        &self.objects.srq
+    }
+}
+
+impl Drop for VerbsTags {
+    /// Queue pairs may live on: what is posted stays with the SRQ until it is destroyed.
+    fn drop(&mut self) {
+        let Self { verbs, books, objects, .. } = self;
+        verbs.queues[0].drain(|resident| books.park(&resident, objects.srq.parked()));
+    }
+}

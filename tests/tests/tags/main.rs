@@ -1,0 +1,5 @@
+//! Tag matching: by the device and by the library, directly and through verbs.
+
+mod basics;
+mod model;
+mod world;
