@@ -242,7 +242,7 @@ impl Call<'_> {
             return Err(EINVAL);
         }
         let compression = match (wanted.cqe_comp_en, wanted.cqe_comp_res_format) {
-            (1, format @ (1 | 2)) => Some(format),
+            (1, format @ (1 | 2)) if wanted.cqe_size == 64 => Some(format),
             (1, _) => return Err(EOPNOTSUPP),
             _ => None,
         };

@@ -52,6 +52,8 @@ pub struct Core {
     pub strict: Strict,
     /// Queue pairs with something to do.
     pub active: VecDeque<u32>,
+    /// CQs that hold CQEs back.
+    pub held_back: Vec<Cqn>,
     /// CQs that overran and whose queue pairs do not know it yet.
     pub failed_cqs: Vec<Cqn>,
     /// Something was done in this step.
@@ -79,6 +81,7 @@ impl Core {
             shuffler: Shuffler::new(config.faults.shuffle_completions, config.seed),
             strict: Strict::new(config.strict),
             active: VecDeque::new(),
+            held_back: Vec::new(),
             failed_cqs: Vec::new(),
             progress: false,
         })
@@ -119,6 +122,7 @@ impl Core {
         while let Some((cqn, completion)) = self.shuffler.release_of_qp(qpn) {
             self.write_cqe(cqn, &completion);
         }
+        self.write_blocks();
     }
 
     /// Writes a CQE now.
@@ -132,6 +136,16 @@ impl Core {
                 self.failed_cqs.push(cqn);
             }
             self.events.push_back(event);
+        }
+        if cq.holds_back() && !self.held_back.contains(&cqn) {
+            self.held_back.push(cqn);
+        }
+    }
+
+    /// Writes the CQEs that could have been joined by others in a compressed block.
+    pub fn write_blocks(&mut self) {
+        while let Some(cqn) = self.held_back.pop() {
+            self.events.extend(self.cqs.get_mut(cqn.0).and_then(Cq::write_block));
         }
     }
 

@@ -4,6 +4,7 @@ use mlx5_wire::cqe::{CqeFormat, SOLICITED_EVENT, op_own};
 use mlx5_wire::dbrec::{ARM, Arm, CONSUMER_INDEX, CONSUMER_INDEX_MASK};
 use mlx5_wire::opcode::CqeOpcode;
 
+use super::compress::Block;
 use super::memory::Span;
 use super::objects::{CqAttr, Cqn, Errno, Event, Result};
 use super::strict::{Object, Rule, Strict};
@@ -56,6 +57,8 @@ pub struct Cq {
     // Sequence number of the arm that raised the last event: it is spent.
     spent: Option<u32>,
     failed: bool,
+    // What waits to be compressed, where that was asked for.
+    block: Option<Block>,
 }
 
 /// Whether 24-bit index `a` is ahead of `b`.
@@ -93,6 +96,7 @@ impl Cq {
             armed: None,
             spent: None,
             failed: false,
+            block: attr.compression.map(Block::new),
         })
     }
 
@@ -103,7 +107,16 @@ impl Cq {
 
     /// Index of the next CQE, which runs on without wrapping at the size of the queue.
     pub fn producer(&self) -> u32 {
-        self.produced
+        self.produced.wrapping_add(self.held())
+    }
+
+    fn held(&self) -> u32 {
+        self.block.as_ref().map_or(0, Block::len)
+    }
+
+    /// Whether CQEs wait to be compressed.
+    pub fn holds_back(&self) -> bool {
+        self.held() > 0
     }
 
     /// Bytes of payload that a CQE of this queue can carry.
@@ -125,27 +138,54 @@ impl Cq {
             self.failed = true;
             return Some(Event::CqError(self.number));
         }
-        self.write(completion);
-        if completion.is_solicited() {
-            self.solicited = Some(self.produced);
+        if let Some(block) = &mut self.block {
+            if !block.takes(completion) {
+                self.end_block();
+            }
         }
+        match &mut self.block {
+            Some(block) if block.takes(completion) => block.hold(completion),
+            _ => self.write(completion),
+        }
+        if completion.is_solicited() {
+            self.solicited = Some(self.producer());
+        }
+        // What is held back is not there yet.
+        if self.holds_back() { None } else { self.fire() }
+    }
+
+    /// Writes what was held back.
+    pub fn write_block(&mut self) -> Option<Event> {
+        self.end_block();
         self.fire()
+    }
+
+    fn end_block(&mut self) {
+        let len = self.held();
+        let cqes = self.block.as_mut().map(Block::take).unwrap_or_default();
+        let Some(((_, title), arrays)) = cqes.split_last() else { return };
+        for (place, array) in arrays {
+            let slot = self.produced.wrapping_add(*place) & (self.attr.cqe_count - 1);
+            self.ring.write(slot as usize * CQE_SIZE, array);
+        }
+        self.write(&Completion { cqe: *title, front: None });
+        self.produced = self.produced.wrapping_add(len - 1);
     }
 
     fn is_full(&mut self, strict: &mut Strict) -> bool {
         let count = self.attr.cqe_count;
-        if self.attr.ignore_overrun || self.produced.wrapping_sub(self.consumed) < count {
+        if self.attr.ignore_overrun || self.producer().wrapping_sub(self.consumed) < count {
             return false;
         }
         // Only now is the record read: until then the index read last was good enough.
-        let unread = self.unread();
+        let unread = self.unread() + self.held();
         if unread > count {
             let mut bytes = [0; 4];
             self.record.read(4 * CONSUMER_INDEX, &mut bytes);
             strict.violation(Rule::ConsumerIndex, Object::Cq(self.number.0), self.produced, &bytes);
             return true;
         }
-        self.consumed = self.produced.wrapping_sub(unread);
+        self.consumed = self.producer().wrapping_sub(unread);
         unread == count
     }
 
@@ -221,187 +261,4 @@ impl Cq {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use mlx5_wire::cqe::Cqe64;
-
-    // A CQ in plain memory, polled the way a driver does.
-    struct Program {
-        ring: Vec<u64>,
-        record: Box<[u64; 1]>,
-        size: usize,
-        count: u32,
-    }
-
-    impl Program {
-        fn new(count: u32, size: u32) -> (Self, Cq) {
-            let ring = vec![u64::from_ne_bytes([0xf0; 8]); (count * size / 8) as usize];
-            let record = Box::new([0]);
-            let attr = CqAttr {
-                buf: ring.as_ptr() as u64,
-                dbrec: record.as_ptr() as u64,
-                cqe_count: count,
-                cqe_size: size,
-                compression: None,
-                uar: 0,
-                ignore_overrun: false,
-            };
-            (Self { ring, record, size: size as usize, count }, Cq::new(Cqn(0x400), attr).unwrap())
-        }
-
-        fn cqe(&self, index: u32) -> Option<Cqe64> {
-            let slot = (index & (self.count - 1)) as usize;
-            let span = Span::new(self.ring.as_ptr() as u64, self.ring.len() * 8);
-            let mut bytes = [0; 64];
-            span.read(slot * self.size + self.size - 64, &mut bytes);
-            let cqe = Cqe64::from_bytes(&bytes);
-            let owned = u32::from(cqe.owner()) == (index / self.count) & 1;
-            (owned && cqe.opcode() != CqeOpcode::Invalid).then_some(cqe)
-        }
-
-        fn record(&self) -> Span {
-            Span::new(self.record.as_ptr() as u64, 8)
-        }
-
-        fn consume(&self, index: u32) {
-            self.record().set_record(CONSUMER_INDEX, index & CONSUMER_INDEX_MASK);
-        }
-
-        fn arm(&self, arm: Arm) {
-            self.record().set_record(ARM, arm.word().get());
-        }
-    }
-
-    fn completion(counter: u16, opcode: CqeOpcode, solicited: bool) -> Completion {
-        let mut cqe = Cqe64::zeroed();
-        cqe.wqe_counter = counter.into();
-        cqe.op_own = op_own(opcode, CqeFormat::Plain, solicited, 0);
-        Completion { cqe: cqe.to_bytes(), front: None }
-    }
-
-    fn send(counter: u16) -> Completion {
-        completion(counter, CqeOpcode::ResponderSend, false)
-    }
-
-    const ANY: Arm = Arm { sequence: 0, solicited_only: false, consumer_index: 0 };
-
-    #[test]
-    fn every_cqe_is_seen_once_and_no_other() {
-        for size in [64, 128] {
-            let (program, mut cq) = Program::new(4, size);
-            let mut strict = Strict::new(false);
-            for index in 0..1000 {
-                assert!(program.cqe(index).is_none(), "{index} before it was written");
-                assert_eq!(cq.push(&send(index as u16), &mut strict), None);
-                assert_eq!(program.cqe(index).unwrap().wqe_counter.get(), index as u16);
-                program.consume(index + 1);
-            }
-        }
-    }
-
-    #[test]
-    fn indices_wrap_at_24_bits() {
-        let (program, mut cq) = Program::new(4, 64);
-        let mut strict = Strict::new(false);
-        (cq.produced, cq.consumed) = (CONSUMER_INDEX_MASK - 1, CONSUMER_INDEX_MASK - 1);
-        program.consume(CONSUMER_INDEX_MASK - 1);
-        for index in CONSUMER_INDEX_MASK - 1..CONSUMER_INDEX_MASK + 9 {
-            assert_eq!(cq.push(&send(0), &mut strict), None);
-            program.consume(index + 1);
-        }
-        for _ in 0..4 {
-            assert_eq!(cq.push(&send(0), &mut strict), None);
-        }
-        assert_eq!(cq.push(&send(0), &mut strict), Some(Event::CqError(Cqn(0x400))));
-    }
-
-    #[test]
-    fn an_overrun_is_reported_once_and_writes_nothing() {
-        let (program, mut cq) = Program::new(2, 64);
-        let mut strict = Strict::new(false);
-        cq.push(&send(1), &mut strict);
-        cq.push(&send(2), &mut strict);
-        assert_eq!(cq.push(&send(3), &mut strict), Some(Event::CqError(Cqn(0x400))));
-        assert_eq!(cq.push(&send(3), &mut strict), None);
-        assert_eq!(program.cqe(0).unwrap().wqe_counter.get(), 1);
-        assert_eq!(program.cqe(1).unwrap().wqe_counter.get(), 2);
-        program.consume(2);
-        assert_eq!(cq.push(&send(3), &mut strict), None);
-        assert!(program.cqe(2).is_none());
-    }
-
-    #[test]
-    fn a_consumer_index_ahead_is_a_violation() {
-        let (program, mut cq) = Program::new(2, 64);
-        let mut strict = Strict::new(false);
-        cq.push(&send(1), &mut strict);
-        cq.push(&send(2), &mut strict);
-        program.consume(3);
-        cq.push(&send(3), &mut strict);
-        assert_eq!(strict.count(Rule::ConsumerIndex), 1);
-    }
-
-    #[test]
-    fn an_event_for_each_arm() {
-        let (program, mut cq) = Program::new(8, 64);
-        let mut strict = Strict::new(false);
-        let event = Some(Event::Completion(Cqn(0x400)));
-        // A doorbell for another CQ of the page.
-        assert_eq!(cq.push(&send(9), &mut strict), None);
-        assert_eq!(cq.arm(&mut Trace::default()), None);
-        program.consume(1);
-        // The first arm writes zeros, as they stood there before the CQ was created.
-        program.arm(Arm { consumer_index: 1, ..ANY });
-        assert_eq!(cq.arm(&mut Trace::default()), None);
-        assert_eq!(cq.push(&send(0), &mut strict), event);
-        assert_eq!(cq.push(&send(1), &mut strict), None);
-        // The same sequence number again: its event was raised already.
-        program.arm(Arm { consumer_index: 2, ..ANY });
-        assert_eq!(cq.arm(&mut Trace::default()), None);
-        // A CQE is there that the program has not taken: at once.
-        program.arm(Arm { sequence: 1, consumer_index: 2, ..ANY });
-        assert_eq!(cq.arm(&mut Trace::default()), event);
-        program.arm(Arm { sequence: 2, consumer_index: 3, ..ANY });
-        assert_eq!(cq.arm(&mut Trace::default()), None);
-        assert_eq!(cq.push(&send(2), &mut strict), event);
-    }
-
-    #[test]
-    fn solicited_arms_wait_for_solicited_cqes_and_errors() {
-        let (program, mut cq) = Program::new(8, 64);
-        let mut strict = Strict::new(false);
-        let event = Some(Event::Completion(Cqn(0x400)));
-        program.arm(Arm { solicited_only: true, ..ANY });
-        assert_eq!(cq.arm(&mut Trace::default()), None);
-        assert_eq!(cq.push(&send(0), &mut strict), None);
-        let solicited = completion(1, CqeOpcode::ResponderSend, true);
-        assert_eq!(cq.push(&solicited, &mut strict), event);
-        // The solicited CQE was taken: it does not count again.
-        program.arm(Arm { sequence: 1, solicited_only: true, consumer_index: 2 });
-        assert_eq!(cq.arm(&mut Trace::default()), None);
-        let error = completion(2, CqeOpcode::ResponderError, false);
-        assert_eq!(cq.push(&error, &mut strict), event);
-    }
-
-    #[test]
-    fn resize_ends_the_old_buffer_and_continues_in_the_new_one() {
-        let (old, mut cq) = Program::new(4, 64);
-        let mut strict = Strict::new(false);
-        for counter in 0..3 {
-            cq.push(&send(counter), &mut strict);
-        }
-        let mut new = vec![u64::from_ne_bytes([0xf0; 8]); 8 * 8];
-        cq.resize(new.as_mut_ptr() as u64, 8, &mut strict).unwrap();
-        assert_eq!(old.cqe(3).unwrap().opcode(), CqeOpcode::ResizeCq);
-        assert_eq!(cq.push(&send(9), &mut strict), None);
-        let new = Program { ring: new, record: old.record, size: 64, count: 8 };
-        assert_eq!(new.cqe(4).unwrap().wqe_counter.get(), 9);
-        // Four were not read, for the resize CQE does not count; four more fit into eight.
-        for _ in 0..4 {
-            assert_eq!(cq.push(&send(0), &mut strict), None);
-        }
-        assert_eq!(cq.resize(new.ring.as_ptr() as u64, 4, &mut strict), Err(Errno(libc::EINVAL)));
-        assert!(matches!(cq.push(&send(0), &mut strict), Some(Event::CqError(_))));
-        assert_eq!(strict.count(Rule::ConsumerIndex), 0);
-    }
-}
+mod tests;

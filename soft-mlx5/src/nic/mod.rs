@@ -6,6 +6,7 @@
 
 mod commands;
 mod completion;
+mod compress;
 mod core;
 mod cq;
 mod execute;
@@ -225,6 +226,7 @@ impl Nic {
         self.expire_timers();
         self.run_active();
         self.core.release_completions();
+        self.core.write_blocks();
         self.core.progress |= self.core.link.flush(self.core.now);
         self.fail_users_of_failed_cqs();
         if !self.core.progress || self.steps % ERROR_SCAN_INTERVAL == 0 {

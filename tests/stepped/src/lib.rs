@@ -27,13 +27,18 @@ pub struct Stepped {
 impl Stepped {
     /// A connection with a full queue of `receives` receives, polled as `path` says.
     pub fn new(path: Path, receives: u32) -> Self {
+        Self::with(ReceiverConfig::new().cq_capacity(2 * receives).path(path), receives)
+    }
+
+    /// The same, with receivers like `config`.
+    pub fn with(config: ReceiverConfig, receives: u32) -> Self {
         let device = Device::builder().stepped().build().expect("a stepped device");
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-        let config = ReceiverConfig::new().cq_capacity(2 * receives).path(path);
         let mut receiver = Receiver::new(&pd, &config).unwrap();
         let mut far_receiver = Receiver::new(&pd, &config).unwrap();
         let mut near = receiver.create_qp(&QpConfig::rc().receives(receives, 1)).unwrap();
-        let mut far = far_receiver.create_qp(&QpConfig::rc().receives(1, 1)).unwrap();
+        let far = QpConfig::rc().receives(1, 1).max_inline(64);
+        let mut far = far_receiver.create_qp(&far).unwrap();
         near.connect(&far.address().unwrap()).unwrap();
         far.connect(&near.address().unwrap()).unwrap();
         let rq = near.receive_queue().unwrap();
@@ -44,10 +49,15 @@ impl Stepped {
 
     /// Posts a send of nothing; the device has not seen it yet.
     pub fn send(&mut self) {
+        self.send_bytes(&[]);
+    }
+
+    /// Posts a send of up to 64 bytes; the device has not seen it yet.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
         while let Some(done) = self.far.poll_send() {
             assert_eq!(done.status, WcStatus::SUCCESS);
         }
-        self.far.send_inline(&[], None).unwrap();
+        self.far.send_inline(bytes, None).unwrap();
     }
 
     /// Takes all messages that have arrived; returns how many.
