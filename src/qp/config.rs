@@ -22,6 +22,7 @@ pub struct QpConfig {
     pub(crate) port: u8,
     pub(crate) gid_index: Option<u8>,
     pub(crate) mtu: Option<Mtu>,
+    pub(crate) service_level: u8,
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
@@ -53,6 +54,7 @@ impl QpConfig {
             port: 1,
             gid_index: None,
             mtu: None,
+            service_level: 0,
             timeout: 14,
             retry_cnt: 6,
             rnr_retry: 7,
@@ -105,6 +107,12 @@ impl QpConfig {
     /// Largest path MTU. The least of this, the MTU of the port and that of the peer is used.
     pub const fn mtu(mut self, mtu: Mtu) -> Self {
         self.mtu = Some(mtu);
+        self
+    }
+
+    /// Service level of the packets, at most 15; on Ethernet the priority of the VLAN tag. 0 by default.
+    pub const fn service_level(mut self, level: u8) -> Self {
+        self.service_level = level;
         self
     }
 
@@ -190,6 +198,7 @@ impl QpConfig {
             Error::check_range("max_wr of sends", self.max_send_wr.into(), 1, max_wr)?;
         }
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
+        Error::check_range("service_level", self.service_level.into(), 0, 15)?;
         Error::check_range("timeout", self.timeout.into(), 0, 31)?;
         Error::check_range("retry_cnt", self.retry_cnt.into(), 0, 7)?;
         Error::check_range("rnr_retry", self.rnr_retry.into(), 0, 7)?;
@@ -233,6 +242,7 @@ mod tests {
 
     #[test]
     fn values_that_the_wire_cannot_carry_are_refused() {
+        assert_eq!(refused(QpConfig::rc().service_level(16)), "service_level");
         assert_eq!(refused(QpConfig::rc().timeout(32)), "timeout");
         assert_eq!(refused(QpConfig::rc().retry_cnt(8)), "retry_cnt");
         assert_eq!(refused(QpConfig::rc().rnr_retry(8)), "rnr_retry");

@@ -46,6 +46,7 @@ pub(super) fn rtr(
     };
     attr.ah_attr.port_num = config.port;
     attr.ah_attr.dlid = peer.lid;
+    attr.ah_attr.sl = config.service_level;
     if let Route::Global { sgid_index } = route {
         attr.ah_attr.is_global = 1;
         attr.ah_attr.grh.dgid.raw = peer.gid;

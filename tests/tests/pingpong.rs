@@ -1,0 +1,144 @@
+//! The example `srq_pingpong` and the program of rdma-core that it is a port of, as peers of each other.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_tests::programs::{built, on_soft_mlx5};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    RdmaCore,
+    Direct,
+    Verbs,
+}
+
+use Kind::{Direct, RdmaCore, Verbs};
+
+impl Kind {
+    /// On a fabric that the two sides share.
+    fn command(self, link: &str, fabric: &str, arguments: &[&str]) -> Command {
+        let program = match self {
+            RdmaCore => PathBuf::from("ibv_srq_pingpong"),
+            Direct | Verbs => built("examples/srq_pingpong"),
+        };
+        let mut command = on_soft_mlx5(&["--link", link, "--fabric", fabric], program);
+        match self {
+            RdmaCore => {}
+            // The driver's entries for posting and polling receives abort.
+            Direct => {
+                let poison = built("examples/libpoison.so");
+                command.args(["--path", "direct"]).env("LD_PRELOAD", poison);
+            }
+            Verbs => {
+                command.args(["--path", "verbs"]);
+            }
+        }
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+/// Runs both sides with the same arguments; returns what the server and the client said.
+fn play(server: Kind, client: Kind, link: &str, arguments: &[&str]) -> [Output; 2] {
+    // A port that was free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let fabric = format!("pingpong-{}", std::process::id());
+    let arguments = [arguments, &["-p", &port]].concat();
+    let mut server = server.command(link, &fabric, &arguments).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let client = loop {
+        // One that comes before the server listens ends at once.
+        let there = [&arguments[..], &["127.0.0.1"]].concat();
+        let output = client.command(link, &fabric, &there).output().unwrap();
+        let early = String::from_utf8_lossy(&output.stderr).to_lowercase().contains("connect");
+        if output.status.success() || !early || Instant::now() > deadline {
+            break output;
+        }
+        assert!(server.try_wait().unwrap().is_none(), "{:?}", server.wait_with_output());
+        thread::sleep(Duration::from_millis(20));
+    };
+    if !client.status.success() {
+        let _ = server.kill();
+    }
+    [ended(server), client]
+}
+
+fn ended(child: Child) -> Output {
+    child.wait_with_output().unwrap()
+}
+
+fn succeed(server: Kind, client: Kind, link: &str, arguments: &[&str], iters: u32) {
+    let outputs = play(server, client, link, arguments);
+    for output in &outputs {
+        let said = String::from_utf8_lossy(&output.stdout);
+        let ok = output.status.success() && said.contains(&format!("{iters} iters in "));
+        assert!(ok && !said.contains("invalid data"), "{server:?} {client:?}: {outputs:#?}");
+    }
+}
+
+/// Messages of three packets, the last one not full. With events, as a program that spins takes the
+/// processor from a device that is software.
+const COMMON: &[&str] = &["-n", "300", "-s", "2500", "-r", "64", "-e", "-c"];
+
+fn with(more: &[&'static str]) -> Vec<&'static str> {
+    [COMMON, more].concat()
+}
+
+#[test]
+fn a_server_of_rdma_core_clients() {
+    succeed(Direct, RdmaCore, "ib", &with(&["-q", "16"]), 300);
+    succeed(Verbs, RdmaCore, "ib", &with(&["-q", "3"]), 300);
+    succeed(Direct, RdmaCore, "roce", &with(&["-q", "3", "-g", "0"]), 300);
+}
+
+#[test]
+fn a_client_of_rdma_core_servers() {
+    succeed(RdmaCore, Direct, "ib", &with(&["-q", "16"]), 300);
+    succeed(RdmaCore, Verbs, "ib", &with(&["-q", "3"]), 300);
+    succeed(RdmaCore, Direct, "roce", &with(&["-q", "3", "-g", "0"]), 300);
+}
+
+#[test]
+fn a_peer_of_its_own_kind() {
+    succeed(Direct, Verbs, "ib", &with(&["-q", "4", "-g", "0", "-l", "3", "-m", "4096"]), 300);
+    // Without events, and without a GID on Ethernet.
+    succeed(Verbs, Direct, "roce", &["-n", "20", "-q", "1", "-s", "1", "-r", "1"], 20);
+}
+
+#[test]
+fn a_message_that_does_not_fit_ends_both() {
+    let [server, client] = {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (port, fabric) = (port.to_string(), format!("pingpong-{}", std::process::id()));
+        let small = ["-s", "64", "-q", "1", "-p", &port];
+        let mut server = Direct.command("ib", &fabric, &small).spawn().unwrap();
+        thread::sleep(Duration::from_millis(500));
+        let large = ["-s", "65", "-q", "1", "-p", &port, "127.0.0.1"];
+        let client = RdmaCore.command("ib", &fabric, &large).output().unwrap();
+        if !String::from_utf8_lossy(&client.stderr).contains("Failed status") {
+            let _ = server.kill();
+        }
+        [ended(server), client]
+    };
+    let complained = String::from_utf8_lossy(&server.stderr);
+    assert!(!server.status.success() && complained.contains("local length error"), "{complained}");
+    let complained = String::from_utf8_lossy(&client.stderr);
+    assert!(complained.contains("remote invalid request error"), "{complained}");
+}
+
+#[test]
+fn what_it_cannot_do_is_refused() {
+    let refused = |arguments: &[&str], reason: &str| {
+        let output = Verbs.command("ib", "refused", arguments).output().unwrap();
+        let complained = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && complained.contains(reason), "{complained}");
+    };
+    refused(&["--odp"], "on-demand paging is not offered");
+    refused(&["-q", "17", "-r", "16"], "at least one receive per queue pair");
+    refused(&["-m", "1500"], "an MTU is 256, 512");
+    refused(&["-l", "16"], "service_level is 16: it must be from 0 to 15");
+    refused(&["-d", "mlx5_9"], "no RDMA device named mlx5_9");
+}
