@@ -157,10 +157,14 @@ impl Core {
         }
         receive.placed = 0;
         receive.counter = match qp.attr.srq {
-            None => qp.rq.take(&mut receive.list, Object::Qp(qp.number), &mut self.strict),
+            None => {
+                let (strict, trace) = (&mut self.strict, &mut self.trace);
+                qp.rq.take(&mut receive.list, Object::Qp(qp.number), strict, trace)
+            }
             Some(srqn) => {
                 let srq = self.srqs.get_mut(srqn.0);
-                let taken = srq.and_then(|srq| srq.take(&mut receive.list, &mut self.strict));
+                let (strict, trace) = (&mut self.strict, &mut self.trace);
+                let taken = srq.and_then(|srq| srq.take(&mut receive.list, strict, trace));
                 self.events.extend(taken.and_then(|taken| taken.event));
                 taken.map(|taken| taken.slot)
             }

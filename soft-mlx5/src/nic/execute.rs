@@ -93,8 +93,7 @@ fn reload(
     let ctrl = qp.sq.ctrl(request.index);
     qp.sq.load(request.index, ctrl, &mut loaded.wqe);
     loaded.index = Some(request.index);
-    let at = SendWqe::data_offset(request.kind, qp.attr.service);
-    if ctrl.opcode() == request.opcode && loaded.wqe.length(at) == Ok(request.length) {
+    if loaded.wqe.digest() == request.digest {
         return Ok(());
     }
     let bytes = ctrl.to_bytes();
@@ -183,6 +182,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         first_psn: qp.requester.next_psn(),
         packets,
         length,
+        digest: loaded.wqe.digest(),
         failure: measured.err(),
     });
     Ok(())

@@ -11,6 +11,7 @@ mod core;
 mod cq;
 mod execute;
 mod faults;
+mod handover;
 pub mod inspect;
 mod memory;
 mod mkey;
@@ -68,6 +69,8 @@ const PACKETS_PER_STEP: usize = 256;
 const TURNS_PER_STEP: usize = 64;
 // Queue pairs in error are looked at when nothing else is to do, and once in so many steps.
 const ERROR_SCAN_INTERVAL: u32 = 16;
+// Doorbell records looked at in a step, of SRQs and of queue pairs.
+const RECORD_SCAN: usize = 8;
 
 /// What a device is told at power-up.
 #[derive(Debug, Clone, Default)]
@@ -129,6 +132,9 @@ pub struct Nic {
     failed: Vec<u32>,
     rings: Vec<Ring>,
     steps: u32,
+    // The SRQ and the queue pair whose records were looked at last.
+    srq_cursor: u32,
+    qp_cursor: u32,
 }
 
 impl Nic {
@@ -151,6 +157,8 @@ impl Nic {
             failed: Vec::new(),
             rings: Vec::new(),
             steps: 0,
+            srq_cursor: 0,
+            qp_cursor: 0,
         })
     }
 
@@ -220,6 +228,7 @@ impl Nic {
         }
         self.steps = self.steps.wrapping_add(1);
         self.take_doorbells(false);
+        self.look_at_records();
         self.run_active();
         self.core.progress |= self.core.link.poll();
         self.receive_packets();
@@ -252,6 +261,19 @@ impl Nic {
     /// wants to sleep; `None` without a named fabric.
     pub fn wait_fd(&self) -> Option<RawFd> {
         self.core.link.wait_fd()
+    }
+
+    /// Looks at doorbell records, a few at a time, so that what they cover is known early.
+    fn look_at_records(&mut self) {
+        let Core { srqs, strict, trace, now, .. } = &mut self.core;
+        for _ in 0..RECORD_SCAN {
+            if let Some((_, srq)) = srqs.next_mut(&mut self.srq_cursor) {
+                srq.observe(strict, trace);
+            }
+            if let Some((_, qp)) = self.qps.next_mut(&mut self.qp_cursor) {
+                qp.observe(*now, strict, trace);
+            }
+        }
     }
 
     fn take_doorbells(&mut self, all: bool) {

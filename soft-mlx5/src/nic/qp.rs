@@ -11,10 +11,11 @@ use super::requester::{self, Requester};
 use super::responder::{self, Responder};
 use super::rq::ReceiveQueue;
 use super::sq::{SendQueue, blocks};
-use super::strict::{Object, Rule};
+use super::strict::{Object, Rule, Strict};
 use super::timer::Deadline;
 use super::tm::message;
 use super::tm::rendezvous::{self, Rendezvous};
+use super::trace::Trace;
 use crate::fabric::LinkLayer;
 use crate::fabric::address;
 use crate::fabric::packet::{MAX_MTU, Route};
@@ -134,6 +135,17 @@ impl Qp {
         receives || self.sq.ready(self.object(), &mut core.strict) > 0
     }
 
+    /// Looks at the doorbell record at time `now`.
+    pub fn observe(&mut self, now: u64, strict: &mut Strict, trace: &mut Trace) {
+        let object = self.object();
+        if self.state != QpState::Reset && self.attr.srq.is_none() {
+            self.rq.observe(object, strict, trace);
+        }
+        if self.state == QpState::Rts && self.rendezvous.is_none() {
+            self.sq.observe(object, now, strict);
+        }
+    }
+
     /// Applies what MODIFY_QP says.
     pub fn modify(&mut self, change: &QpModify, core: &mut Core) {
         if change.state == Some(QpState::Reset) {
@@ -188,6 +200,11 @@ impl Qp {
     fn enter(&mut self, state: QpState, core: &mut Core) {
         if state == QpState::Sqd {
             self.drained = false;
+        }
+        let posted = self.rq.available();
+        if self.state == QpState::Reset && state == QpState::Init && posted > 0 {
+            let index = posted.into();
+            core.strict.violation(Rule::ReceiveState, self.object(), index, &posted.to_be_bytes());
         }
         self.state = state;
         if state == QpState::Err {

@@ -210,10 +210,9 @@ pub fn datagram(qp: &mut Qp, core: &mut Core, packet: &Packet) {
 
 fn release(qp: &mut Qp, core: &mut Core) -> Option<u16> {
     let counter = qp.responder.receive.counter.take()?;
-    if let Some(srqn) = qp.attr.srq {
-        if let Some(srq) = core.srqs.get_mut(srqn.0) {
-            srq.complete(counter);
-        }
+    match qp.attr.srq {
+        Some(srqn) => core.srqs.get_mut(srqn.0).into_iter().for_each(|srq| srq.complete(counter)),
+        None => qp.rq.complete(counter),
     }
     Some(counter)
 }

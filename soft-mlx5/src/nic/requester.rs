@@ -47,6 +47,8 @@ pub struct Request {
     pub packets: u32,
     /// Bytes of the message.
     pub length: u32,
+    /// Digest of the WQE when it was started.
+    pub digest: u64,
     /// Why it cannot go on; reported when everything before it is complete.
     pub failure: Option<Failure>,
 }

@@ -2,10 +2,12 @@
 
 use mlx5_wire::dbrec::RECEIVE;
 
+use super::handover::Handover;
 use super::memory::Span;
 use super::objects::{Errno, Result, WqAttr};
 use super::scatter::ScatterList;
 use super::strict::{Object, Rule, Strict};
+use super::trace::Trace;
 
 /// Largest stride of a receive or shared receive queue, in bytes (`max_rq_desc_sz`).
 pub const MAX_STRIDE: usize = 512;
@@ -19,6 +21,9 @@ pub struct ReceiveQueue {
     shift: u32,
     // Running index of the next WQE to take.
     next: u16,
+    // What was handed over so far: the counter that was seen.
+    handover: Handover,
+    seen: u16,
 }
 
 impl ReceiveQueue {
@@ -31,12 +36,15 @@ impl ReceiveQueue {
             return Err(Errno(libc::EINVAL));
         }
         let ring = Span::new(attr.buf, (attr.count as usize) << attr.shift);
-        Ok(Self { ring, record, count: attr.count, shift: attr.shift, next: 0 })
+        let handover = Handover::new(attr.count as usize, 1 << attr.shift);
+        let (count, shift) = (attr.count, attr.shift);
+        Ok(Self { ring, record, count, shift, next: 0, handover, seen: 0 })
     }
 
     /// Starts again, as after a reset of the QP.
     pub fn reset(&mut self) {
-        self.next = 0;
+        (self.next, self.seen) = (0, 0);
+        self.handover.clear();
     }
 
     /// Running index of the next WQE to take.
@@ -52,24 +60,70 @@ impl ReceiveQueue {
         (self.record.record(RECEIVE) as u16).wrapping_sub(self.next)
     }
 
+    /// Looks at the doorbell record; `trace` tells of what is new. Each WQE is copied as it is now.
+    pub fn observe(&mut self, qp: Object, strict: &mut Strict, trace: &mut Trace) {
+        if self.count == 0 {
+            return;
+        }
+        let counter = self.record.record(RECEIVE) as u16;
+        let new = counter.wrapping_sub(self.seen);
+        if new == 0 {
+            return;
+        }
+        trace.handed_over(qp, counter, new);
+        let mut overflow = u32::from(new) > self.count;
+        let mut wqe = [0; MAX_STRIDE];
+        for index in 0..u32::from(new).min(self.count) as u16 {
+            let slot = self.slot(self.seen.wrapping_add(index));
+            let wqe = self.read(slot, &mut wqe);
+            overflow |= !self.handover.take_over(slot, wqe);
+        }
+        self.seen = counter;
+        if overflow {
+            strict.violation(Rule::ReceiveOverflow, qp, self.next.into(), &counter.to_be_bytes());
+        }
+    }
+
+    fn slot(&self, index: u16) -> usize {
+        (u32::from(index) & (self.count - 1)) as usize
+    }
+
+    fn read<'a>(&self, slot: usize, wqe: &'a mut [u8; MAX_STRIDE]) -> &'a [u8] {
+        let wqe = &mut wqe[..1 << self.shift];
+        self.ring.read(slot << self.shift, wqe);
+        wqe
+    }
+
     /// Takes the next WQE: its running index, and its segments in `list`.
-    pub fn take(&mut self, list: &mut ScatterList, qp: Object, strict: &mut Strict) -> Option<u16> {
-        let available = self.available();
-        if available == 0 {
+    pub fn take(
+        &mut self,
+        list: &mut ScatterList,
+        qp: Object,
+        strict: &mut Strict,
+        trace: &mut Trace,
+    ) -> Option<u16> {
+        self.observe(qp, strict, trace);
+        // What the record covers since then is not known yet.
+        let index = self.next;
+        if index == self.seen {
             return None;
         }
-        let index = self.next;
-        if u32::from(available) > self.count {
-            let producer = index.wrapping_add(available).to_be_bytes();
-            strict.violation(Rule::ReceiveOverflow, qp, index.into(), &producer);
-        }
-        let stride = 1 << self.shift;
-        let slot = (u32::from(index) & (self.count - 1)) as usize;
+        let slot = self.slot(index);
         let mut wqe = [0; MAX_STRIDE];
-        self.ring.read(slot * stride, &mut wqe[..stride]);
-        list.parse(&wqe[..stride], qp, index.into(), strict);
+        let wqe = self.read(slot, &mut wqe);
+        if !self.handover.is_unchanged(slot, wqe, 0) {
+            strict.violation(Rule::ReceiveChanged, qp, index.into(), wqe);
+        }
+        list.parse(wqe, qp, index.into(), strict);
         self.next = index.wrapping_add(1);
         Some(index)
+    }
+
+    /// The CQE of a WQE was written: the program may post to its slot again.
+    pub fn complete(&mut self, index: u16) {
+        if self.count > 0 {
+            self.handover.give_back(self.slot(index));
+        }
     }
 }
 
@@ -88,16 +142,18 @@ mod tests {
         let slots = Span::new(ring.as_ptr() as u64, 64);
         let (mut list, mut strict) = (ScatterList::default(), Strict::new(false));
         for index in 0..70_000u32 {
-            assert_eq!(rq.take(&mut list, Object::Qp(1), &mut strict), None);
+            let mut take = || rq.take(&mut list, Object::Qp(1), &mut strict, &mut Trace::default());
+            assert_eq!(take(), None);
             let segment = DataSegment::new(0, index + 1, 7);
             slots.write((index % 4) as usize * 16, &segment.to_bytes());
             span.set_record(RECEIVE, (index + 1) & 0xffff);
-            assert_eq!(rq.take(&mut list, Object::Qp(1), &mut strict), Some(index as u16));
+            assert_eq!(take(), Some(index as u16));
+            rq.complete(index as u16);
             assert_eq!(list.capacity(), u64::from(index + 1));
         }
         assert_eq!(strict.count(Rule::ReceiveOverflow), 0);
         span.set_record(RECEIVE, (70_000 + 5) & 0xffff);
-        rq.take(&mut list, Object::Qp(1), &mut strict);
+        rq.take(&mut list, Object::Qp(1), &mut strict, &mut Trace::default());
         assert_eq!(strict.count(Rule::ReceiveOverflow), 1);
     }
 
@@ -106,7 +162,8 @@ mod tests {
         let record = [u64::MAX; 1];
         let span = Span::new(record.as_ptr() as u64, 8);
         let mut rq = ReceiveQueue::new(WqAttr::default(), span).unwrap();
-        let taken = rq.take(&mut ScatterList::default(), Object::Qp(1), &mut Strict::new(false));
+        let (mut list, mut strict) = (ScatterList::default(), Strict::new(false));
+        let taken = rq.take(&mut list, Object::Qp(1), &mut strict, &mut Trace::default());
         assert_eq!(taken, None);
         assert!(ReceiveQueue::new(WqAttr { buf: 0, count: 3, shift: 4 }, span).is_err());
         assert!(ReceiveQueue::new(WqAttr { buf: 0, count: 4, shift: 3 }, span).is_err());

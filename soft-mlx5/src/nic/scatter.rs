@@ -39,8 +39,12 @@ impl ScatterList {
             if segment.is_terminator() {
                 break;
             }
-            if segment.byte_count.get() == 0 {
+            if segment.lkey.get() == 0 && !self.segments.is_empty() {
+                strict.violation(Rule::Terminator, owner, index, bytes);
+            } else if segment.byte_count.get() == 0 {
                 strict.violation(Rule::ZeroLength, owner, index, bytes);
+            }
+            if segment.byte_count.get() == 0 {
                 segment.byte_count = ZERO_MEANS.into();
             }
             self.capacity += u64::from(segment.byte_count.get());
@@ -130,6 +134,13 @@ mod tests {
         let (list, strict) = parse(&[DataSegment::new(0, 0, 1)]);
         assert_eq!(list.capacity(), 1 << 31);
         assert_eq!(strict.count(Rule::ZeroLength), 1);
+    }
+
+    #[test]
+    fn what_was_never_written_is_no_terminator() {
+        let segment = DataSegment::new(0, 10, 1);
+        let (_, strict) = parse(&[segment, DataSegment::new(0, 0, 0)]);
+        assert_eq!((strict.count(Rule::Terminator), strict.count(Rule::ZeroLength)), (1, 0));
     }
 
     #[test]

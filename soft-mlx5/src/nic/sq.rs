@@ -20,7 +20,21 @@ pub struct SendQueue {
     // Producer index up to which doorbells were rung, and index of the next WQE to start.
     rung: u16,
     next: u16,
+    unrung: Option<Unrung>,
 }
+
+/// WQEs that the record covers and no register write did.
+#[derive(Debug, Clone, Copy)]
+struct Unrung {
+    producer: u16,
+    // Both must be many: time alone passes as well while the program is stopped.
+    since: u64,
+    looks: u32,
+}
+
+// Between the store to the record and that to the register a program may lose its core for a while.
+const PATIENCE_NS: u64 = 2_000_000_000;
+const PATIENCE_LOOKS: u32 = 100;
 
 /// Basic blocks of a WQE of `ds` units.
 pub fn blocks(ds: u8) -> u16 {
@@ -35,12 +49,12 @@ impl SendQueue {
             return Err(Errno(libc::EINVAL));
         }
         let ring = Span::new(attr.buf, attr.count as usize * SEND_WQE_BB);
-        Ok(Self { ring, record, count: attr.count, rung: 0, next: 0 })
+        Ok(Self { ring, record, count: attr.count, rung: 0, next: 0, unrung: None })
     }
 
     /// Starts again, as after a reset of the QP.
     pub fn reset(&mut self) {
-        (self.rung, self.next) = (0, 0);
+        (self.rung, self.next, self.unrung) = (0, 0, None);
     }
 
     /// A register was written with the control segment of the WQE at `index`.
@@ -56,6 +70,32 @@ impl SendQueue {
     /// A register that several queue pairs share was written, perhaps by this one.
     pub fn ring_by_record(&mut self) {
         self.rung = self.record.record(SEND) as u16;
+    }
+
+    /// Looks at time `now` whether a doorbell is missing.
+    pub fn observe(&mut self, qp: Object, now: u64, strict: &mut Strict) {
+        if self.count == 0 {
+            return;
+        }
+        let producer = self.record.record(SEND) as u16;
+        let ahead = producer.wrapping_sub(self.rung);
+        // A record behind what was rung is ahead by nearly all of 16 bits.
+        if ahead == 0 || u32::from(ahead) > self.count {
+            self.unrung = None;
+            return;
+        }
+        let mut unrung = self
+            .unrung
+            .filter(|unrung| unrung.producer == producer)
+            .unwrap_or(Unrung { producer, since: now, looks: 0 });
+        unrung.looks += 1;
+        let late = now - unrung.since >= PATIENCE_NS;
+        if late && unrung.looks == PATIENCE_LOOKS {
+            let index = self.rung.into();
+            strict.violation(Rule::DoorbellMissing, qp, index, &producer.to_be_bytes());
+        }
+        unrung.looks = unrung.looks.min(PATIENCE_LOOKS - u32::from(!late));
+        self.unrung = Some(unrung);
     }
 
     /// Basic blocks that record and register both cover and that were not started.

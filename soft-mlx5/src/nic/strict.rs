@@ -12,6 +12,12 @@ pub enum Rule {
     SrqSlotTwice,
     /// No more WQEs are outstanding than the queue has usable slots.
     ReceiveOverflow,
+    /// A receive WQE, link included, does not change after the doorbell record covered it.
+    ReceiveChanged,
+    /// Nothing is posted to a receive queue whose queue pair is in state Reset.
+    ReceiveState,
+    /// A list of data segments that is shorter than its WQE ends with a terminator.
+    Terminator,
     /// The consumer index in the record is not ahead of the CQEs written.
     ConsumerIndex,
     /// `ds` is at least 1 and the WQE stays inside what was posted.
@@ -28,6 +34,8 @@ pub enum Rule {
     DoorbellQpn,
     /// A doorbell is rung in a state that processes the send queue.
     DoorbellState,
+    /// The doorbell record of a send queue is followed by a write to the register.
+    DoorbellMissing,
     /// A data segment of length 0 means 2 GiB.
     ZeroLength,
     /// A list operation has an opcode that exists, and the segments that belong to it.
@@ -39,7 +47,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    const ALL: usize = Self::TagPhase as usize + 1;
+    const COUNT: usize = Self::TagPhase as usize + 1;
 
     fn text(self) -> &'static str {
         match self {
@@ -48,6 +56,11 @@ impl Rule {
             }
             Self::SrqSlotTwice => "an SRQ slot was handed over again before its CQE was written",
             Self::ReceiveOverflow => "more receive WQEs are outstanding than the queue has slots",
+            Self::ReceiveChanged => "a receive WQE changed after the doorbell record covered it",
+            Self::ReceiveState => "receive WQEs were posted to a queue pair in state Reset",
+            Self::Terminator => {
+                "behind the data segments of a WQE stands one that was never written: lkey 0, no terminator"
+            }
             Self::ConsumerIndex => "the consumer index is ahead of the CQEs that were written",
             Self::SendSize => "ds of a send WQE is 0 or reaches past the producer index",
             Self::SendOverflow => "the producer index runs ahead of the send queue's size",
@@ -58,6 +71,9 @@ impl Rule {
             Self::SendChanged => "a send WQE changed between its start and its completion",
             Self::DoorbellQpn => "a doorbell names a queue pair that does not use this UAR page",
             Self::DoorbellState => "a doorbell was rung in a state that drops it",
+            Self::DoorbellMissing => {
+                "WQEs that the doorbell record covers wait for a write to the register"
+            }
             Self::ZeroLength => "a data segment of length 0 stands for 2 GiB",
             Self::TagOperation => "a list operation has another opcode or ds than there are",
             Self::TagIndex => "a list operation names no entry, or announces one that is in use",
@@ -79,17 +95,22 @@ pub enum Object {
     Uar(u32),
 }
 
+// Environment variable that makes every judge of a test stop the program.
+const STOP_IN_TESTS: &str = "SOFT_MLX5_STOP_IN_TESTS";
+
 /// Judge of the rules.
 #[derive(Debug)]
 pub struct Strict {
     abort: bool,
-    counts: [u64; Rule::ALL],
+    counts: [u64; Rule::COUNT],
 }
 
 impl Strict {
     /// A judge that stops the program (`abort`) or counts.
     pub fn new(abort: bool) -> Self {
-        Self { abort, counts: [0; Rule::ALL] }
+        // So that a test which breaks a rule can see in a process of its own how the program stops.
+        let abort = abort || cfg!(test) && std::env::var_os(STOP_IN_TESTS).is_some();
+        Self { abort, counts: [0; Rule::COUNT] }
     }
 
     /// Reports a breach: the rule, the object, the index in it and the bytes found there.
@@ -131,6 +152,76 @@ fn paragraph(rule: Rule, object: Object, index: u32, bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    /// The test that breaks a rule. It also sees that without `strict` the breach is counted.
+    fn breaker(rule: Rule) -> &'static str {
+        match rule {
+            Rule::SrqLink => "srq::tests::a_wild_link_is_a_violation_and_stays_inside",
+            Rule::SrqSlotTwice => "srq::tests::a_slot_comes_back_only_after_its_cqe",
+            Rule::ReceiveOverflow => "rq::tests::the_running_index_wraps_at_16_bits",
+            Rule::ReceiveChanged => "srq::tests::what_was_handed_over_does_not_change",
+            Rule::ReceiveState => "tests::errors::receives_are_not_posted_in_reset",
+            Rule::Terminator => "scatter::tests::what_was_never_written_is_no_terminator",
+            Rule::ConsumerIndex => "cq::tests::a_consumer_index_ahead_is_a_violation",
+            Rule::SendSize => "tests::errors::malformed_wqes_are_violations_and_errors",
+            Rule::SendOverflow => "sq::tests::indices_wrap_at_16_bits",
+            Rule::SendQpn => "tests::errors::a_wqe_names_its_queue_pair",
+            Rule::SendIndex => "tests::errors::a_wqe_carries_its_index",
+            Rule::SendChanged => {
+                "tests::errors::a_wqe_that_changes_under_the_device_is_a_violation"
+            }
+            Rule::DoorbellQpn => "tests::errors::doorbells_of_others_are_violations",
+            Rule::DoorbellState => "tests::errors::doorbells_that_nobody_hears_are_violations",
+            Rule::DoorbellMissing => "tests::errors::a_record_without_a_doorbell_is_a_violation",
+            Rule::ZeroLength => "tests::errors::zero_length_segments_are_violations",
+            Rule::TagOperation => "tests::tags::misuse::each_operation_has_its_segments",
+            Rule::TagIndex => "tests::tags::misuse::a_remove_names_an_entry",
+            Rule::TagPhase => "tests::tags::misuse::no_more_messages_are_handled_than_there_were",
+        }
+    }
+
+    const EVERY: [Rule; Rule::COUNT] = {
+        use Rule::*;
+        [
+            SrqLink,
+            SrqSlotTwice,
+            ReceiveOverflow,
+            ReceiveChanged,
+            ReceiveState,
+            Terminator,
+            ConsumerIndex,
+            SendSize,
+            SendOverflow,
+            SendQpn,
+            SendIndex,
+            SendChanged,
+            DoorbellQpn,
+            DoorbellState,
+            DoorbellMissing,
+            ZeroLength,
+            TagOperation,
+            TagIndex,
+            TagPhase,
+        ]
+    };
+
+    #[test]
+    fn each_rule_stops_the_program_that_breaks_it_and_is_named() {
+        for (number, rule) in EVERY.into_iter().enumerate() {
+            assert_eq!(rule as usize, number);
+            let mut test = Command::new(std::env::current_exe().unwrap());
+            test.args(["--exact", "--nocapture", &format!("nic::{}", breaker(rule))]);
+            test.env(STOP_IN_TESTS, "1").stdin(Stdio::null());
+            let output = test.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{rule:?}: {output:?}");
+            let paragraph = said.lines().find(|line| line.starts_with("soft-mlx5: strict: "));
+            let paragraph = paragraph.unwrap_or_else(|| panic!("{rule:?}: {said}"));
+            assert!(paragraph.contains(&format!(" {rule:?}: ")), "{rule:?}: {paragraph}");
+        }
+    }
 
     #[test]
     fn the_paragraph_names_rule_object_index_and_bytes() {

@@ -57,6 +57,17 @@ impl<T> Table<T> {
         self.slots.get_mut(number.wrapping_sub(self.base) as usize)?.as_mut()
     }
 
+    /// The next object after number `cursor`, which moves there, and after the last one the first.
+    pub fn next_mut(&mut self, cursor: &mut u32) -> Option<(u32, &mut T)> {
+        let from =
+            (cursor.wrapping_sub(self.base) as usize).saturating_add(1).min(self.slots.len());
+        let (before, after) = self.slots.split_at(from);
+        let found = after.iter().position(Option::is_some).map(|index| from + index);
+        let index = found.or_else(|| before.iter().position(Option::is_some))?;
+        *cursor = self.base + index as u32;
+        Some((*cursor, self.slots[index].as_mut()?))
+    }
+
     /// All objects, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let numbered = self.slots.iter().enumerate();
@@ -88,6 +99,19 @@ mod tests {
         assert!(table.get(first).is_none());
         assert!(table.get(0).is_none());
         assert!(table.get(0x3f).is_none());
+    }
+
+    #[test]
+    fn the_cursor_goes_round() {
+        let mut table = Table::new(0x40, 10);
+        let mut cursor = 0;
+        assert!(table.next_mut(&mut cursor).is_none());
+        for _ in 0..5 {
+            table.insert_with(|number| number);
+        }
+        table.remove(0x42);
+        let round: Vec<_> = (0..6).map(|_| table.next_mut(&mut cursor).unwrap().0).collect();
+        assert_eq!(round, [0x40, 0x41, 0x43, 0x44, 0x40, 0x41]);
     }
 
     #[test]

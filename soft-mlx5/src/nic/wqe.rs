@@ -141,6 +141,15 @@ impl SendWqe {
         &self.ctrl
     }
 
+    /// A number that two WQEs share only when they are the same, but for odd chances.
+    pub fn digest(&self) -> u64 {
+        // FNV-1a, a word at a time.
+        self.bytes[..self.len].chunks_exact(8).fold(0xcbf2_9ce4_8422_2325, |digest, word| {
+            let word = word.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+            (digest ^ word).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    }
+
     fn segment<const N: usize>(&self, at: usize) -> Result<&[u8; N], WqeError> {
         let bytes = self.bytes[..self.len].get(at..at + N);
         bytes.and_then(|bytes| bytes.first_chunk()).ok_or(WqeError::Malformed)

@@ -67,9 +67,11 @@ fn the_same_seed_gives_the_same_bytes() {
     assert_eq!(first.cqes.len(), 50 * 4 * 2);
     assert!(first == run(42, &memory));
     assert!(first != run(43, &memory), "the seed decides something");
-    // A line for each send WQE and its doorbell, each receive WQE, each CQE.
+    // A line for each send WQE and receive WQE and the doorbell of each, and for each CQE.
     let trace = String::from_utf8(first.trace).unwrap();
-    for (kind, count) in [("doorbell", 200), (" sq ", 200), (" rq ", 200), ("cqe", 400)] {
+    for (kind, count) in
+        [("doorbell uar", 200), ("rcv_counter", 200), (" sq ", 200), (" rq ", 200), ("cqe", 400)]
+    {
         assert_eq!(trace.lines().filter(|line| line.contains(kind)).count(), count, "{kind}");
     }
     assert!(first.packets.len() > 200 * 100);

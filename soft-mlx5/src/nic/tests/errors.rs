@@ -1,6 +1,6 @@
 //! What goes wrong is reported the way an adapter reports it.
 
-use mlx5_wire::ctrl::CQ_UPDATE;
+use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::dbrec::SEND;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
@@ -274,6 +274,10 @@ fn malformed_wqes_are_violations_and_errors() {
         assert_eq!(s.device.nic.violations(rule), 1);
         s.send.expect_error(RequesterError, &s.a, 0, LOCAL_QP_OP);
     }
+}
+
+#[test]
+fn a_wqe_names_its_queue_pair() {
     let mut s = setup();
     let (_, mut ctrl) = s.a.write(&Work::send());
     let rung = ctrl;
@@ -286,20 +290,34 @@ fn malformed_wqes_are_violations_and_errors() {
 }
 
 #[test]
-fn a_wqe_changed_while_it_is_sent() {
+fn a_wqe_carries_its_index() {
     let mut s = setup();
-    // The receive comes later: until then the WQE is read again for each try.
-    s.device.post(&mut s.a, &Work::send().inline(b"first"));
+    let (_, rung) = s.a.write(&Work::send());
+    let ctrl = ControlSegment::new(rung.opcode().get(), 7, s.a.number.0, 1, rung.fm_ce_se);
+    s.a.sq.set(0, &ctrl.to_bytes());
+    s.device.ring(&mut s.a, rung);
     s.device.settle();
-    s.a.sent = 0;
-    s.a.write(&Work::send().inline(b"another length"));
-    s.device.finish_within(10_000_000);
-    assert_eq!(s.device.nic.violations(Rule::SendChanged), 1);
-    s.send.expect_error(RequesterError, &s.a, 0, LOCAL_QP_OP);
+    assert_eq!(s.device.nic.violations(Rule::SendIndex), 1);
 }
 
 #[test]
-fn doorbells_that_nobody_should_ring() {
+fn a_wqe_that_changes_under_the_device_is_a_violation() {
+    // Another length, and other bytes of the same.
+    for later in [&b"another length"[..], b"other"] {
+        let mut s = setup();
+        // The receive comes later: until then the WQE is read again for each try.
+        s.device.post(&mut s.a, &Work::send().inline(b"first"));
+        s.device.settle();
+        s.a.sent = 0;
+        s.a.write(&Work::send().inline(later));
+        s.device.finish_within(10_000_000);
+        assert_eq!(s.device.nic.violations(Rule::SendChanged), 1);
+        s.send.expect_error(RequesterError, &s.a, 0, LOCAL_QP_OP);
+    }
+}
+
+#[test]
+fn doorbells_that_nobody_hears_are_violations() {
     let mut s = setup();
     let idle = s.device.qp_attr(Service::Rc, &s.send, &s.recv);
     let mut idle = s.device.qp(idle);
@@ -307,10 +325,58 @@ fn doorbells_that_nobody_should_ring() {
     s.device.settle();
     assert_eq!(s.device.nic.violations(Rule::DoorbellState), 1);
     s.send.expect_nothing();
+}
+
+#[test]
+fn doorbells_of_others_are_violations() {
+    let mut s = setup();
     let register = s.a.attr.register;
     s.device.write_register(register.page, register.offset, 0x0a_0012_3402);
     s.device.settle();
     assert_eq!(s.device.nic.violations(Rule::DoorbellQpn), 1);
+}
+
+#[test]
+fn a_record_without_a_doorbell_is_a_violation() {
+    let mut s = setup();
+    let (_, ctrl) = s.a.write(&Work::send());
+    s.a.record.span().set_record(SEND, s.a.sent.into());
+    let mut look = |times, now: u64| {
+        for _ in 0..times {
+            s.device.nic.step(now);
+        }
+        s.device.nic.violations(Rule::DoorbellMissing)
+    };
+    assert_eq!(look(1000, 1), 0, "it may be on its way");
+    assert_eq!(look(1000, 3_000_000_000), 1);
+    assert_eq!(look(1000, 9_000_000_000), 1, "once");
+    s.device.ring(&mut s.a, ctrl);
+    s.device.settle();
+    assert_eq!(s.device.nic.violations(Rule::DoorbellMissing), 1);
+}
+
+#[test]
+fn a_program_that_was_stopped_gets_the_time_to_ring() {
+    let mut s = setup();
+    let (_, ctrl) = s.a.write(&Work::send());
+    s.a.record.span().set_record(SEND, s.a.sent.into());
+    s.device.nic.step(1);
+    s.device.nic.step(9_000_000_000);
+    s.device.ring(&mut s.a, ctrl);
+    for _ in 0..1000 {
+        s.device.nic.step(18_000_000_000);
+    }
+    assert_eq!(s.device.nic.violations(Rule::DoorbellMissing), 0);
+}
+
+#[test]
+fn receives_are_not_posted_in_reset() {
+    let mut s = setup();
+    let early = s.device.qp_attr(Service::Rc, &s.send, &s.recv);
+    let mut early = s.device.qp(early);
+    early.post_receive(&[DataSegment::new(s.memory.addr(), 8, s.key)]);
+    s.device.set_state(&early, QpState::Init);
+    assert_eq!(s.device.nic.violations(Rule::ReceiveState), 1);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod decode;
 
-use std::fmt::{self, Display};
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
@@ -15,6 +15,7 @@ use mlx5_wire::dbrec::Arm;
 use super::cq::Completion;
 use super::objects::{Cqn, Service, Srqn};
 use super::scatter::ScatterList;
+use super::strict::Object;
 use super::uar::Ring;
 use super::wqe::SendWqe;
 
@@ -79,9 +80,15 @@ impl Trace {
     }
 
     /// A doorbell record of a receive queue has a new value.
-    pub fn handed_over(&mut self, owner: impl Display, counter: u16, more: u16) {
+    pub fn handed_over(&mut self, owner: Object, counter: u16, more: u16) {
         if self.is_on() {
-            self.line(format_args!("doorbell {owner} rcv_counter={counter} new={more}"));
+            let (kind, number) = match owner {
+                Object::Qp(number) => ("qp", number),
+                Object::Srq(number) => ("srq", number),
+                Object::Cq(number) => ("cq", number),
+                Object::Uar(number) => ("uar", number),
+            };
+            self.line(format_args!("doorbell {kind}={number:#x} rcv_counter={counter} new={more}"));
         }
     }
 
