@@ -8,6 +8,10 @@
 //! Every address comes from the driver, which had it from the program when the memory was registered or
 //! the queue created ([`super::Nic::new`] states the contract). [`Span`] keeps accesses to queue
 //! memory inside the bounds given then; [`super::mkey`] does so for registered memory.
+//!
+//! A kernel pins registered memory, so that an adapter reaches it even when the program has unmapped it. The
+//! model cannot: it finds nothing there, or what was mapped in its place, and reports a protection error
+//! in the first case.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -67,6 +71,43 @@ pub unsafe fn write(addr: u64, src: &[u8]) {
         unsafe { AtomicU8::from_ptr(to as *mut u8) }.store(*byte, Ordering::Relaxed);
         to += 1;
     }
+}
+
+/// The memory is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unmapped;
+
+fn iovec(base: *mut u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: base.cast(), iov_len: len }
+}
+
+/// Copies from registered memory, which the program may have unmapped meanwhile: the kernel does the
+/// copying, and it survives that.
+pub fn read_registered(addr: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
+    let local = iovec(dst.as_mut_ptr(), dst.len());
+    let remote = iovec(addr as usize as *mut u8, dst.len());
+    // SAFETY: the local range is the exclusive borrow `dst`; the kernel checks the other one.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    if copied == dst.len() as isize { Ok(()) } else { Err(Unmapped) }
+}
+
+/// Copies to registered memory, which the program may have unmapped meanwhile.
+///
+/// # Safety
+/// The program expects that whatever is at `addr..addr + src.len()` is written.
+pub unsafe fn write_registered(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
+    // The last word after all others: programs wait for the end of an RDMA WRITE by looking at it.
+    let cut = src.len().saturating_sub(WORD);
+    let (first, last) = src.split_at(cut);
+    let pieces = [(addr, first), (addr.wrapping_add(cut as u64), last)];
+    let local = pieces.map(|(_, piece)| iovec(piece.as_ptr().cast_mut(), piece.len()));
+    let remote = pieces.map(|(addr, piece)| iovec(addr as usize as *mut u8, piece.len()));
+    // SAFETY: the local ranges are only read and are the borrow `src`; the kernel checks the others, and
+    // the caller vouches that they may be written.
+    let copied = unsafe {
+        libc::process_vm_writev(libc::getpid(), local.as_ptr(), 2, remote.as_ptr(), 2, 0)
+    };
+    if copied == src.len() as isize { Ok(()) } else { Err(Unmapped) }
 }
 
 /// Replaces eight bytes, as they stand in the program's byte order, by what `change` makes of them;

@@ -43,21 +43,22 @@ pub enum Region {
 
 impl Region {
     /// Copies from the region.
-    pub fn read(self, dst: &mut [u8]) {
+    pub fn read(self, dst: &mut [u8]) -> Result<(), Denied> {
         match self {
-            // SAFETY: the check that made the region found it inside a registration for this length, and
-            // registered memory stays mapped.
-            Self::Memory(va) => unsafe { memory::read(va, dst) },
-            Self::Fill => dst.fill(0),
+            Self::Memory(va) => memory::read_registered(va, dst).map_err(|_| Denied),
+            Self::Fill => {
+                dst.fill(0);
+                Ok(())
+            }
         }
     }
 
     /// Copies to the region.
-    pub fn write(self, src: &[u8]) {
+    pub fn write(self, src: &[u8]) -> Result<(), Denied> {
         match self {
-            // SAFETY: as in `read`, and the check was for writing.
-            Self::Memory(va) => unsafe { memory::write(va, src) },
-            Self::Fill => {}
+            // SAFETY: the check that made the region found it inside a registration for writing this length.
+            Self::Memory(va) => unsafe { memory::write_registered(va, src) }.map_err(|_| Denied),
+            Self::Fill => Ok(()),
         }
     }
 
@@ -70,12 +71,18 @@ impl Region {
     }
 
     /// Changes eight aligned bytes; returns what was there.
-    pub fn fetch_update(self, change: impl FnMut(u64) -> u64) -> u64 {
+    pub fn fetch_update(self, change: impl FnMut(u64) -> u64) -> Result<u64, Denied> {
         match self {
-            // SAFETY: as in `read`, and the check was for writing eight bytes; the responder refuses
-            // unaligned addresses.
-            Self::Memory(va) => unsafe { memory::fetch_update(va, change) },
-            Self::Fill => 0,
+            Self::Memory(va) => {
+                // The kernel has no atomic to lend: it says whether the word is there, which is taken at
+                // its word for the instruction that follows.
+                let mut word = [0; 8];
+                self.read(&mut word)?;
+                // SAFETY: the check was for writing eight bytes, which are mapped; the responder refuses
+                // unaligned addresses.
+                Ok(unsafe { memory::fetch_update(va, change) })
+            }
+            Self::Fill => Ok(0),
         }
     }
 }
@@ -222,8 +229,8 @@ mod tests {
         let keys = MkeyTable::new();
         let fill = keys.check(DUMP_FILL_MKEY.0, PD, 0, 100, LOCAL_WRITE).unwrap();
         let mut bytes = [7; 3];
-        fill.write(&bytes);
-        fill.read(&mut bytes);
+        fill.write(&bytes).unwrap();
+        fill.read(&mut bytes).unwrap();
         assert_eq!(bytes, [0; 3]);
         assert!(keys.check(DUMP_FILL_MKEY.0, PD, 0, 1, REMOTE_READ).is_err());
         assert!(keys.check(0x100, PD, 0, 1, LOCAL_READ).is_err());

@@ -139,7 +139,7 @@ pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
         return Err(Refusal::NotReady);
     }
     if let Some(region) = region {
-        region.write(packet.payload);
+        region.write(packet.payload).map_err(|_| Refusal::ACCESS)?;
     }
     if packet.operation.has_immediate() {
         complete(qp, core, packet, CqeOpcode::ResponderWriteImm, length, false);
@@ -166,7 +166,7 @@ pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refu
     if !region.is_aligned() {
         return Err(Refusal::INVALID);
     }
-    Ok(region.fetch_update(|old| {
+    let done = region.fetch_update(|old| {
         if packet.operation == Operation::FetchAdd {
             old.wrapping_add(request.swap_add)
         } else if old == request.compare {
@@ -174,7 +174,8 @@ pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refu
         } else {
             old
         }
-    }))
+    });
+    done.map_err(|_| Refusal::ACCESS)
 }
 
 /// A datagram: whatever is wrong with it, it is dropped and nobody is told.

@@ -457,15 +457,13 @@ fn read_packet(qp: &Qp, core: &mut Core, read: &ReadAnswer) -> bool {
     };
     let aeth = Aeth { syndrome: Syndrome::Ack, msn: qp.responder.msn };
     let bth = bth(qp, operation, psn::add(read.psn, read.next));
-    transmit::send(qp, core, &bth, |frame| {
+    let sent = transmit::try_send(qp, core, &bth, |frame| {
         if operation.has_aeth() {
             frame.push(&aeth);
         }
-        if let Some(region) = region {
-            region.read(frame.payload_mut(len));
-        }
+        region.map_or(Ok(()), |region| region.read(frame.payload_mut(len)))
     });
-    true
+    sent.is_ok()
 }
 
 /// Flushes the receive queue, and the receive WQE that was being filled.

@@ -1,5 +1,7 @@
 //! Packets of requests.
 
+use std::convert::Infallible;
+
 use mlx5_wire::opcode::WqeOpcode;
 
 use super::core::Core;
@@ -53,12 +55,33 @@ fn bth(qp: &Qp, operation: Operation, psn: u32) -> Bth {
 
 /// Sends a frame on the way of a connected queue pair; nothing is sent to an address that no port has.
 pub fn send(qp: &Qp, core: &mut Core, bth: &Bth, fill: impl FnOnce(&mut Frame)) {
-    let Some(route) = &qp.route else { return };
+    let filled = |frame: &mut Frame| {
+        fill(frame);
+        Ok::<_, Infallible>(())
+    };
+    match try_send(qp, core, bth, filled) {
+        Ok(()) => {}
+        Err(never) => match never {},
+    }
+}
+
+/// As [`send`], unless the frame could not be filled.
+pub fn try_send<E>(
+    qp: &Qp,
+    core: &mut Core,
+    bth: &Bth,
+    fill: impl FnOnce(&mut Frame) -> Result<(), E>,
+) -> Result<(), E> {
+    let Some(route) = &qp.route else { return Ok(()) };
     let mut frame = core.link.frame();
     frame.begin(route, bth);
-    fill(&mut frame);
+    if let Err(error) = fill(&mut frame) {
+        core.link.recycle(frame);
+        return Err(error);
+    }
     frame.finish();
     core.link.send(frame, core.now);
+    Ok(())
 }
 
 fn operation_of(kind: Kind, trailer: Trailer, first: bool, last: bool) -> Operation {

@@ -265,8 +265,8 @@ impl SendWqe {
                 Piece::Memory(segment) => {
                     let addr = segment.addr.get().wrapping_add(skip);
                     keys.check(segment.lkey.get(), pd, addr, now.len(), LOCAL_READ)
-                        .map_err(|_| WqeError::Protection)?
-                        .read(now);
+                        .and_then(|region| region.read(now))
+                        .map_err(|_| WqeError::Protection)?;
                 }
             }
             rest = later;
