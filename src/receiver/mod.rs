@@ -174,6 +174,33 @@ impl Receiver {
         self.cq.capacity()
     }
 
+    /// Changes the size of the CQ to at least `entries` (`ibv_resize_cq(3)`), on the verbs path.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on the direct path, where libmlx5 would free the memory that is polled: make
+    /// the CQ large enough, or another receiver. [`Error::CqTooSmall`] when the queues need more,
+    /// [`Error::OutOfRange`], [`Error::Verbs`].
+    pub fn resize_cq(&mut self, entries: u32) -> Result<()> {
+        if let Engine::Direct(_) = self.engine {
+            return Err(Error::Unsupported {
+                operation: "resize_cq",
+                when: "on the direct path: choose the size with ReceiverConfig::cq_capacity",
+            });
+        }
+        let context = self.pd.context();
+        let max = context.attr().max_cqe.max(0) as u64;
+        Error::check_range("entries", entries.into(), 1, max)?;
+        if u64::from(entries) < self.committed {
+            return Err(Error::CqTooSmall { capacity: entries.into(), needed: self.committed });
+        }
+        // SAFETY: a live CQ, which this thread alone polls.
+        let errno = unsafe { rdma_core_sys::ibv_resize_cq(self.cq.as_raw(), entries as i32) };
+        match errno {
+            0 => Ok(()),
+            _ => Err(Error::returned("ibv_resize_cq", context.name(), errno)),
+        }
+    }
+
     /// Makes a shared receive queue.
     ///
     /// # Errors

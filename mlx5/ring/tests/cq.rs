@@ -270,6 +270,64 @@ fn garbage_gives_no_slot_two_owners() {
     garbage::<Srq>();
 }
 
+/// Whatever stands in the whole queue, with owner bits that make much of it software's.
+fn noise<Q: Subject>() {
+    let mut random = Random::new(seed());
+    for round in 0..steps(600) {
+        let (count, size) = (1 << random.below(6), 64 << (round & 1));
+        let mut world = World::<Q>::new(8, 32, count, size);
+        world.post(8, &mut random);
+        let mut held: Vec<u32> = Vec::new();
+        for _ in 0..6 {
+            let index = world.cq.consumer_index();
+            for slot in 0..count {
+                let lap = (index & !(count - 1)) + if slot < index % count { count } else { 0 };
+                let bytes: Vec<u8> = (0..size).map(|_| random.next() as u8).collect();
+                let at = slot as usize * size;
+                world.model.producer.cqes.write(at, &bytes);
+                // A counter of a posted WQE, an opcode that means something, and the owner of this lap.
+                if !random.once_in(3) {
+                    let op_own = (random.below(5) as u8) << 4 | random.next() as u8 & 0xe;
+                    let cqe = &[0, random.below(9) as u8, 0, op_own | (lap / count % 2) as u8];
+                    world.model.producer.cqes.write(at + size - 4, cqe);
+                    let length =
+                        if random.once_in(2) { random.below(count + 2) } else { random.next() };
+                    world.model.producer.cqes.write(at + size - 20, &length.to_be_bytes());
+                }
+            }
+            let World { queue, cq, .. } = &mut world;
+            // SAFETY: the only queue; messages are given back once.
+            let mut batch = unsafe { Receiving::new(cq, queue, random.below(2 * count + 2)) };
+            while let Some(completion) = batch.next() {
+                if let Completion::Message(message) | Completion::Failed(message) = completion {
+                    assert!(!held.contains(&message.slot()), "slot {} twice", message.slot());
+                    if random.once_in(2) {
+                        held.push(message.slot());
+                    } else {
+                        // SAFETY: as above.
+                        unsafe { batch.recycle(message) };
+                    }
+                }
+            }
+            drop(batch);
+            let mut completions = cq.completions();
+            for _ in 0..random.below(count + 1) {
+                if completions.next().is_some_and(|cqe| cqe.format() == CqeFormat::Compressed) {
+                    completions.expand();
+                }
+            }
+            drop(completions);
+            cq.purge(|cqe| cqe.wqe_counter() % 2 == 0);
+        }
+    }
+}
+
+#[test]
+fn noise_gives_no_slot_two_owners() {
+    noise::<Rq>();
+    noise::<Srq>();
+}
+
 fn panics<Q: Subject>() {
     let mut random = Random::new(1);
     for written in 0..5 {

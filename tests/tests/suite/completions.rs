@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use doorbell::{BufferPool, Compression, Error, Path, QpConfig, Receiver, ReceiverConfig, WcFlags};
 use doorbell_tests::world::Single;
-use doorbell_tests::{Peers, device, receiving};
+use doorbell_tests::{Peers, device, message, receiving};
 
 #[test]
 fn where_a_message_came_from() {
@@ -73,4 +73,32 @@ fn compression_is_refused_where_it_cannot_be_read() {
     };
     refused(&config.clone().path(Path::Verbs));
     refused(&config.path(device::path()).timestamps(true));
+}
+
+#[test]
+fn a_cq_is_resized_where_verbs_poll_it() {
+    let mut w = Single::new(8, 64);
+    let posted = w.receiver.fill(w.rq, &w.pool);
+    if device::drives_directly(w.pd.context()) {
+        let refused = w.receiver.resize_cq(512);
+        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+        return;
+    }
+    // With completions in it, larger and smaller again.
+    let before = w.receiver.cq_capacity();
+    let mut number = 0;
+    for entries in [4 * before, before] {
+        for _ in 0..posted {
+            w.peers.send(0, 20);
+        }
+        w.peers.settle();
+        w.receiver.resize_cq(entries).unwrap();
+        assert!(w.receiver.cq_capacity() >= entries);
+        receiving::messages(&mut w.receiver, posted, |message| {
+            assert_eq!(message::read(&message), (0, number));
+            number += 1;
+        });
+    }
+    let refused = w.receiver.resize_cq(1);
+    assert!(matches!(refused, Err(Error::CqTooSmall { .. })), "{refused:?}");
 }

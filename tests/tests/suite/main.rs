@@ -15,4 +15,5 @@ mod refusals;
 mod reset;
 mod teardown;
 mod waiting;
+mod witness;
 mod wraparound;
