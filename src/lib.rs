@@ -72,7 +72,21 @@ pub use receiver::{
 pub use status::WcStatus;
 pub use wc_flags::WcFlags;
 
-/// The example in the README compiles.
+/// What the README and the book show compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod shown {
+    macro_rules! pages {
+        ($($name:ident = $file:literal,)*) => {
+            $(#[doc = include_str!($file)] struct $name;)*
+        };
+    }
+
+    pages! {
+        Readme = "../README.md",
+        FirstProgram = "../docs/first-program.md",
+        Porting = "../docs/porting.md",
+        ReceiveModels = "../docs/receive-models.md",
+        Safety = "../docs/safety.md",
+        TagMatching = "../docs/tag-matching.md",
+    }
+}

@@ -1,0 +1,122 @@
+//! What the documentation refers to exists: files, headings, and the pages of the book.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The README, the changelog and all pages of the book.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![root().join("README.md"), root().join("CHANGELOG.md")];
+    for entry in fs::read_dir(root().join("docs")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            pages.push(path);
+        }
+    }
+    pages
+}
+
+fn read(page: &Path) -> String {
+    fs::read_to_string(page).unwrap_or_else(|error| panic!("{}: {error}", page.display()))
+}
+
+/// The lines that are not code.
+fn prose(text: &str) -> Vec<&str> {
+    let mut code = false;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            code = !code;
+        } else if !code {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// What links of the form `[text](target)` lead to.
+fn links(text: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    for line in prose(text) {
+        for rest in line.split("](").skip(1) {
+            links.push(rest.split([')', ' ']).next().unwrap().to_owned());
+        }
+    }
+    links
+}
+
+/// The headings as anchors: lower case, words joined by hyphens.
+fn anchors(text: &str) -> HashSet<String> {
+    let headings = prose(text).into_iter().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| {
+        let line = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = line.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.collect::<String>().replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+/// What is wrong with a link of `page`.
+fn complaint(page: &Path, link: &str) -> Option<String> {
+    if link.contains("://") {
+        return None;
+    }
+    let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = if file.is_empty() { page.to_owned() } else { page.parent()?.join(file) };
+    if !target.exists() {
+        return Some(format!("{}: {link}: there is no such file", page.display()));
+    }
+    if !anchor.is_empty() && !anchors(&read(&target)).contains(anchor) {
+        return Some(format!("{}: {link}: there is no such heading", page.display()));
+    }
+    None
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut complaints = Vec::new();
+    let mut count = 0;
+    for page in pages() {
+        for link in links(&read(&page)) {
+            count += 1;
+            complaints.extend(complaint(&page, &link));
+        }
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    assert!(count > 20, "only {count} links were found");
+}
+
+#[test]
+fn a_wrong_link_is_found() {
+    let page = root().join("docs/architecture.md");
+    assert_eq!(complaint(&page, "safety.md"), None);
+    assert_eq!(complaint(&page, "#safety-model"), None);
+    assert!(complaint(&page, "sizes.md#nowhere").is_some());
+    assert!(complaint(&page, "nothing.md").is_some());
+    assert_eq!(links("a [b](c.md), [d](e.md#f)\n```\n[g](h)\n```"), ["c.md", "e.md#f"]);
+}
+
+/// Files that the documentation names in backquotes, such as `examples/srq_server.rs`.
+#[test]
+fn files_that_are_named_exist() {
+    let folders =
+        ["examples/", "tests/tests/", "mlx5/", "src/", "soft-mlx5/src/", "scripts/", "docs/"];
+    let mut missing = Vec::new();
+    for page in pages().iter().filter(|page| !page.ends_with("CHANGELOG.md")) {
+        let text = prose(&read(page)).join("\n");
+        for name in text.split('`').skip(1).step_by(2) {
+            let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "/_-.".contains(c));
+            if plain && folders.iter().any(|folder| name.starts_with(folder)) {
+                let example = root().join(format!("{name}.rs"));
+                if !root().join(name).exists() && !example.exists() {
+                    missing.push(format!("{}: `{name}`", page.display()));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "there is no\n{}", missing.join("\n"));
+}
