@@ -3,10 +3,11 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo setup test bench rxe conformance fmt lint doc package
+.PHONY: help demo demo-tags setup test bench rxe conformance fmt lint doc package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
+	@echo 'make demo-tags  receives by tag, from several senders; DEMO_SOFTWARE=1 matches in the library'
 	@echo 'make test     installs what is missing and runs the whole test-suite'
 	@echo 'make bench    counts instructions and takes times beside stock libmlx5'
 	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
@@ -23,6 +24,10 @@ setup:
 demo:
 	@scripts/setup.sh build
 	@scripts/demo.sh
+
+demo-tags:
+	@scripts/setup.sh build
+	@scripts/demo-tags.sh
 
 test: setup
 	@scripts/test.sh

@@ -73,6 +73,8 @@ pub struct Received {
     pub context: u32,
     /// The library matched it: it arrived before the device had the receive, or the device does not match.
     pub by_library: bool,
+    /// The message came first, and waited for the receive.
+    pub waited: bool,
     /// The payload.
     pub buffer: RecvBuffer,
 }

@@ -12,7 +12,7 @@ use super::event::{ReceiveFailure, Received, Sent, TagEvent};
 use super::header::{EAGER, RENDEZVOUS, RemoteMemory, TagHeader, rendezvous};
 use super::message::TaggedBuffer;
 use super::peer::{PeerId, SendId, Work};
-use super::receives::{Key, State};
+use super::receives::{Key, Receive, State};
 use super::unexpected::{Content, Message};
 use crate::memory::RecvBuffer;
 use crate::status::WcStatus;
@@ -300,11 +300,13 @@ impl TagMatchingSrq {
     }
 
     fn complete(&mut self, key: Key, peer: PeerId, by_library: bool) {
-        let Some((tag, context)) = self.receives.get_mut(key).map(|receive| receive.header) else {
+        let Some(&mut Receive { header: (tag, context), late: waited, .. }) =
+            self.receives.get_mut(key)
+        else {
             return;
         };
         if let Some((receive, buffer)) = self.end(key) {
-            let received = Received { receive, peer, tag, context, by_library, buffer };
+            let received = Received { receive, peer, tag, context, by_library, waited, buffer };
             self.events.push_back(TagEvent::Received(received));
         }
     }

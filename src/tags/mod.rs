@@ -256,6 +256,7 @@ impl TagMatchingSrq {
             state: if message.is_some() { State::Matched } else { State::Posted },
             handle: ListHandle::None,
             header: (0, 0),
+            late: message.is_some(),
             buffer: Some(buffer),
         });
         if let Some(message) = message {

@@ -61,6 +61,8 @@ pub(super) struct Receive {
     pub(super) handle: ListHandle,
     /// Tag and context of the message that matched.
     pub(super) header: (u64, u32),
+    /// The message came before it.
+    pub(super) late: bool,
     /// `None` while a read has it.
     pub(super) buffer: Option<RecvBuffer>,
 }

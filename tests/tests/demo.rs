@@ -93,3 +93,34 @@ fn the_poison_works() {
         "{complained}"
     );
 }
+
+/// `make demo-tags` with fewer messages; on the direct path with the driver's entries replaced.
+fn tags(options: &[&str], poisoned: bool) -> String {
+    let output = on_device(&built("examples/tag_matching"), poisoned)
+        .args(["--messages", "1600"])
+        .args(options)
+        .output()
+        .unwrap();
+    let (said, complained) = (output.stdout, output.stderr);
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&complained));
+    said.lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn tags_are_matched_by_the_device_and_by_the_library() {
+    for (options, poisoned, offload) in [
+        (&["--path", "direct"][..], true, "yes"),
+        (&["--path", "verbs"], false, "yes"),
+        (&["--path", "direct", "--software"], true, "no"),
+        (&["--path", "verbs", "--software"], false, "no"),
+    ] {
+        let said = tags(options, poisoned);
+        let (start, rest) = said.split_at("demo-tags: ok: 4800 matched, ".len());
+        assert_eq!(start, "demo-tags: ok: 4800 matched, ", "{said}");
+        let (unexpected, rest) = rest.split_once(' ').unwrap();
+        assert!(unexpected.parse::<u32>().is_ok(), "{said}");
+        let end = format!("unexpected, 600 rendezvous, offload {offload}, 0 out of order");
+        assert_eq!(rest, end);
+    }
+}

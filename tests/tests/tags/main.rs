@@ -2,4 +2,6 @@
 
 mod basics;
 mod model;
+mod races;
+mod refusals;
 mod world;

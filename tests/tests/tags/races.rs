@@ -1,0 +1,164 @@
+//! Things that happen at the same time.
+
+use doorbell::tags::{Offload, ReceiveId, TagEvent};
+
+use crate::world::{ALL, SHAPE, Shape, Side, pair, wait, ways};
+
+/// Every receive is cancelled while its message arrives: each gets one event, and no message is lost.
+#[test]
+fn each_receive_is_cancelled_while_its_message_arrives() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &SHAPE);
+        let (free, rounds) = (near.pool.available(), 1500u64);
+        let (mut cancelled, mut received, mut left) = (0, 0, 0);
+        for round in 0..rounds {
+            let receive = near.post(round, ALL);
+            // Long and short ones; in one part and in two.
+            far.send(0, round, 0, &vec![1; [8, 5000][round as usize % 2]]);
+            for _ in 0..round % 50 {
+                std::hint::spin_loop();
+            }
+            let late = near.tags.cancel(receive).is_err();
+            match near.event() {
+                TagEvent::Cancelled { receive: id, .. } => {
+                    assert!(id == receive && !late);
+                    cancelled += 1;
+                }
+                TagEvent::Received(got) => {
+                    assert_eq!((got.receive, got.tag), (receive, round));
+                    received += 1;
+                    left += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(!far.sent());
+            // The message is there either way.
+            if cancelled + received > left {
+                left += 1;
+                near.wait_unexpected(1);
+                near.post(round, ALL);
+                assert_eq!(near.received().tag, round);
+            }
+        }
+        println!("{way:?}: {cancelled} cancelled, {received} received");
+        assert_eq!((cancelled + received, near.tags.outstanding()), (rounds, 0));
+        assert_eq!((near.tags.unexpected(), near.pool.available()), (0, free));
+    }
+}
+
+/// Unexpected messages while receives are appended: the first message goes to the first receive.
+#[test]
+fn receives_are_posted_while_messages_for_them_arrive() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &SHAPE);
+        let mut number = 0u32;
+        for round in 0..400u64 {
+            let burst = 1 + round as u32 % 7;
+            let mut receives: Vec<ReceiveId> = Vec::new();
+            for i in 0..burst {
+                far.send(0, 3, number + i, &[]);
+                for _ in 0..round % 13 {
+                    std::hint::spin_loop();
+                }
+                receives.push(near.post(3, ALL));
+            }
+            let mut got: Vec<(ReceiveId, u32)> = (0..burst)
+                .map(|_| {
+                    let got = near.received();
+                    (got.receive, got.context)
+                })
+                .collect();
+            got.sort_by_key(|(_, context)| *context);
+            let expected: Vec<_> = receives.into_iter().zip(number..).collect();
+            assert_eq!(got, expected, "round {round}");
+            number += burst;
+            (0..burst).for_each(|_| assert!(!far.sent()));
+        }
+    }
+}
+
+/// Messages wait without buffers for them, and none is lost.
+#[test]
+fn senders_wait_for_room() {
+    for way in ways() {
+        let shape = Shape { slots: 33, spare: 1, ..SHAPE };
+        let (mut near, mut far) = pair(way, &shape);
+        let total = 120;
+        let (mut sent, mut got) = (0, 0);
+        wait("all messages", || {
+            while sent < total && sent < got + 20 + 32 {
+                let Some(buffer) = far.pool.take() else { break };
+                let message = doorbell::tags::TaggedBuffer::new(buffer).unwrap();
+                if far.tags.send(far.peers[0], 1, sent, message).is_err() {
+                    break;
+                }
+                sent += 1;
+            }
+            let _ = far.tags.poll();
+            // Nothing is taken before no more comes.
+            near.tags.probe(0, 0);
+            if near.tags.unexpected() >= 30 || sent == total {
+                near.post(1, ALL);
+                assert_eq!(near.received().context, got);
+                got += 1;
+            }
+            got == total
+        });
+    }
+}
+
+fn in_flight(way: Offload) -> (Side, Side, usize) {
+    let (mut near, mut far) = pair(way, &SHAPE);
+    let free = near.pool.available();
+    let receives: Vec<_> = (0..10).map(|tag| near.post(tag, ALL)).collect();
+    (0..6).for_each(|tag| far.send(0, tag, 0, &[1; 6000]));
+    (6..9).for_each(|tag| far.offer(0, tag, 0, &[1; 6000]));
+    (20..24).for_each(|tag| far.offer(0, tag, 0, &[1; 6000]));
+    near.tags.cancel(receives[9]).unwrap();
+    let _ = near.tags.poll();
+    (near, far, free)
+}
+
+#[test]
+fn queues_are_dropped_with_everything_in_flight() {
+    for way in ways() {
+        for far_first in [false, true] {
+            let (near, far, free) = in_flight(way);
+            let (pool, readable) = (near.pool.clone(), far.readable.clone());
+            if far_first {
+                drop(far);
+                drop(near);
+            } else {
+                drop(near);
+                drop(far);
+            }
+            assert_eq!(pool.available(), free, "{way:?}");
+            assert_eq!(readable.available(), readable.count() as usize, "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn a_removed_peer_gives_everything_back() {
+    for way in ways() {
+        let (mut near, mut far, free) = in_flight(way);
+        far.tags.remove_peer(far.peers[0]).unwrap();
+        assert!(far.tags.remove_peer(far.peers[0]).is_err());
+        while far.tags.poll().is_some() {}
+        assert_eq!(
+            (far.tags.offered(), far.readable.available()),
+            (0, far.readable.count() as usize)
+        );
+        near.tags.remove_peer(near.peers[0]).unwrap();
+        wait("all receives that had matched", || {
+            let _ = near.tags.poll();
+            // Those that nothing has matched go on waiting.
+            near.pool.available() + near.tags.outstanding() as usize == free
+        });
+        // Another peer finds the queue as it was.
+        drop(near);
+        let pool = far.pool.clone();
+        drop(far);
+        assert_eq!(pool.available(), pool.count() as usize);
+    }
+}

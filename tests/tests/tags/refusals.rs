@@ -1,0 +1,247 @@
+//! Bad input: typed errors, and nothing lost.
+
+use doorbell::tags::{
+    CancelError, NotSentTagged, Offload, PeerAddress, ReceiveFailure, TagEvent, TagFailure,
+    TagHeader, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
+};
+use doorbell::{BufferPool, Error, QpConfig, QueuePair, Receiver};
+use doorbell_tests::device;
+
+use crate::world::{ALL, SHAPE, Shape, Side, pair, wait, ways};
+
+#[test]
+fn receives_that_cannot_be_give_the_buffer_back() {
+    for way in ways() {
+        let (mut near, _far) = pair(way, &Shape { tags: 2, ..SHAPE });
+        let free = near.pool.available();
+        let mut refused = |tag, mask, buffer| match near.tags.post(tag, mask, buffer) {
+            Err(error) => error.reason,
+            Ok(_) => panic!("{tag:#x} {mask:#x} was posted"),
+        };
+        let wide = refused(0x11, 0x0f, near.pool.take().unwrap());
+        assert_eq!(wide, TagFailure::Mask { tag: 0x11, mask: 0x0f });
+        let other = BufferPool::new(&device::pd(), 1, 64).unwrap();
+        assert_eq!(refused(1, ALL, other.take().unwrap()), TagFailure::Foreign);
+        assert_eq!((other.available(), near.tags.outstanding()), (1, 0));
+
+        let held = [near.post(1, ALL), near.post(2, ALL)];
+        let buffer = near.pool.take().unwrap();
+        let full = near.tags.post(3, ALL, buffer).unwrap_err();
+        assert_eq!(full.reason, TagFailure::ListFull);
+        drop(full);
+        for receive in held {
+            near.tags.cancel(receive).unwrap();
+            near.cancelled(receive);
+        }
+        assert_eq!(near.pool.available(), free);
+    }
+}
+
+#[test]
+fn a_receive_is_cancelled_once_and_by_its_own_queue() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &SHAPE);
+        let receive = near.post(1, ALL);
+        assert_eq!(far.tags.cancel(receive), Err(CancelError::Foreign));
+        near.tags.cancel(receive).unwrap();
+        let again = near.tags.cancel(receive);
+        assert!(matches!(again, Err(CancelError::Cancelling | CancelError::Over)), "{again:?}");
+        near.cancelled(receive);
+        assert_eq!(near.tags.cancel(receive), Err(CancelError::Over));
+        // Its place is taken by another one, which the old name does not mean.
+        let next = near.post(1, ALL);
+        assert_eq!(near.tags.cancel(receive), Err(CancelError::Over));
+        far.send(0, 1, 0, &[]);
+        assert_eq!(near.received().receive, next);
+    }
+}
+
+#[test]
+fn sends_that_cannot_be_give_the_buffer_back() {
+    for way in ways() {
+        let (near, mut far) = pair(way, &SHAPE);
+        let (peer, foreign) = (far.peers[0], near.peers[0]);
+        let buffer = far.pool.take().unwrap();
+        let error = far.tags.send_rendezvous(peer, 1, 0, buffer).unwrap_err();
+        assert!(matches!(error.reason, NotSentTagged::NotReadable));
+        let error = far.tags.send_rendezvous(foreign, 1, 0, error.buffer).unwrap_err();
+        assert!(matches!(error.reason, NotSentTagged::NoPeer));
+        let message = TaggedBuffer::new(error.buffer).unwrap();
+        assert!(far.tags.send(foreign, 1, 0, message).is_err());
+        assert_eq!(far.tags.offered(), 0);
+        let small = BufferPool::new(far.tags.pd(), 1, 15).unwrap();
+        assert!(TaggedBuffer::new(small.take().unwrap()).is_err());
+    }
+}
+
+#[test]
+fn a_message_longer_than_its_receive_fails_it() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &SHAPE);
+        let small = BufferPool::new(near.tags.pd(), 4, 10).unwrap();
+        // By rendezvous: the connection lives on, and the sender gets its buffer.
+        for early in [true, false] {
+            if early {
+                near.tags.post(7, ALL, small.take().unwrap()).unwrap();
+            }
+            far.offer(0, 7, 0, &[1; 500]);
+            if !early {
+                near.wait_unexpected(1);
+                near.tags.post(7, ALL, small.take().unwrap()).unwrap();
+            }
+            match near.event() {
+                TagEvent::Failed { cause, .. } => {
+                    assert_eq!(cause, ReceiveFailure::TooLong { len: 500 });
+                }
+                other => panic!("{other:?}"),
+            }
+            wait("the FIN", || {
+                assert!(near.tags.poll().is_none());
+                far.tags.probe(0, 0);
+                far.tags.offered() == 0
+            });
+            assert!(far.sent());
+        }
+        assert_eq!(small.available(), 4);
+        // Eagerly, and the message came first: the library finds out.
+        far.send(0, 8, 0, &[2; 500]);
+        near.wait_unexpected(1);
+        near.tags.post(8, ALL, small.take().unwrap()).unwrap();
+        assert!(matches!(near.event(), TagEvent::Failed { .. }));
+        assert!(!far.sent());
+        // Eagerly to a receive that waits: a device ends the connection.
+        near.tags.post(9, ALL, small.take().unwrap()).unwrap();
+        far.send(0, 9, 0, &[3; 500]);
+        match near.event() {
+            TagEvent::Failed { cause, .. } => assert_eq!(
+                cause,
+                match way {
+                    Offload::Never => ReceiveFailure::TooLong { len: 500 },
+                    _ => ReceiveFailure::Canceled,
+                }
+            ),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(small.available(), 4);
+    }
+}
+
+/// A message that says what it likes, from a queue pair that is no tag-matching one's.
+struct Raw {
+    _receiver: Receiver,
+    _back: QueuePair,
+    qp: QueuePair,
+    pool: BufferPool,
+}
+
+impl Raw {
+    /// Takes the place of the sender.
+    fn connect(near: &mut Side) -> Self {
+        let pd = near.tags.pd().clone();
+        let mut receiver = device::receiver(&pd, 64);
+        let config = QpConfig::rc().receives(16, 1);
+        let (mut qp, mut back) =
+            (receiver.create_qp(&config).unwrap(), receiver.create_qp(&config).unwrap());
+        let peer = near.tags.add_peer(&QpConfig::rc().min_rnr_timer(1)).unwrap();
+        near.peers = vec![peer];
+        let there = near.tags.address(peer).unwrap();
+        let (outgoing, incoming) = (qp.address().unwrap(), back.address().unwrap());
+        near.tags.connect(peer, &PeerAddress { incoming, outgoing }).unwrap();
+        qp.connect(&there.incoming).unwrap();
+        back.connect(&there.outgoing).unwrap();
+        let pool = BufferPool::new(&pd, 8, 64).unwrap();
+        Self { _receiver: receiver, _back: back, qp, pool }
+    }
+
+    fn send(&mut self, header: &TagHeader, behind: &[u8]) {
+        let mut buffer = self.pool.take().unwrap();
+        buffer.set_len(16 + behind.len());
+        buffer[..16].copy_from_slice(&header.to_bytes());
+        buffer[16..].copy_from_slice(behind);
+        self.qp.send(buffer, None).unwrap();
+    }
+}
+
+#[test]
+fn malformed_messages_are_told_and_harm_nothing() {
+    for way in ways() {
+        let (mut near, _far) = pair(way, &SHAPE);
+        let mut raw = Raw::connect(&mut near);
+        near.post(0, 0);
+        let memory = doorbell::tags::RemoteMemory { addr: 0x1000, rkey: 1, len: 64 };
+        // A FIN that ends nothing, and an offer without its second header.
+        let fin = TagHeader::Fin { tag: 1, context: 2, memory };
+        let offer = TagHeader::Rendezvous { tag: 1, context: 2, memory };
+        let rvh = [0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 1, 0, 0, 0, 64];
+        for (header, behind) in [(&fin, &rvh[..]), (&fin, &[]), (&offer, &rvh[..15])] {
+            raw.send(header, behind);
+            match near.event() {
+                TagEvent::Malformed { peer, buffer } => {
+                    assert_eq!((peer, buffer.len()), (near.peers[0], 16 + behind.len()));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((near.tags.outstanding(), near.tags.unexpected()), (1, 0));
+        raw.send(&TagHeader::Eager { tag: 5, context: 0 }, &[1]);
+        assert_eq!(near.received().tag, 5);
+    }
+}
+
+#[test]
+fn an_offer_of_memory_that_is_not_the_senders_fails_the_receive() {
+    for way in ways() {
+        for early in [true, false] {
+            let (mut near, _far) = pair(way, &SHAPE);
+            let mut raw = Raw::connect(&mut near);
+            let free = near.pool.available();
+            let memory = doorbell::tags::RemoteMemory { addr: 0x1000, rkey: 0x77, len: 64 };
+            let offer = TagHeader::Rendezvous { tag: 1, context: 2, memory };
+            let rvh = [0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0x77, 0, 0, 0, 64];
+            if early {
+                near.post(1, ALL);
+            }
+            raw.send(&offer, &rvh);
+            if !early {
+                near.wait_unexpected(1);
+                near.post(1, ALL);
+            }
+            let mut failed = false;
+            wait("the failure", || {
+                match near.tags.poll() {
+                    Some(TagEvent::Failed { cause, .. }) => {
+                        assert!(
+                            matches!(cause, ReceiveFailure::Canceled | ReceiveFailure::Read(_)),
+                            "{cause}"
+                        );
+                        failed = true;
+                    }
+                    Some(TagEvent::PeerFailed { .. }) | None => {}
+                    other => panic!("{other:?}"),
+                }
+                failed
+            });
+            assert_eq!(near.pool.available(), free);
+        }
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_is_refused_in_words() {
+    let pd = device::pd();
+    let make = |config: TagMatchingConfig| TagMatchingSrq::new(&pd, &config.path(device::path()));
+    let few = make(TagMatchingConfig::new(4).slots(32)).unwrap_err();
+    assert!(matches!(few, Error::OutOfRange { what: "slots", min: 33, .. }), "{few}");
+    assert!(matches!(make(TagMatchingConfig::new(0)), Err(Error::OutOfRange { .. })));
+    if ways().contains(&Offload::Required) {
+        let many = make(TagMatchingConfig::new(60_000).offload(Offload::Required)).unwrap_err();
+        assert!(matches!(many, Error::OutOfRange { what: "max_tags", .. }), "{many}");
+    }
+    // Without buffers nothing could arrive.
+    let mut tags = make(TagMatchingConfig::new(4)).unwrap();
+    let peer = tags.add_peer(&QpConfig::rc()).unwrap();
+    let itself = tags.address(peer).unwrap();
+    assert!(matches!(tags.connect(peer, &itself), Err(Error::OutOfRange { .. })));
+    let other = BufferPool::new(&device::pd(), 64, 64).unwrap();
+    assert!(matches!(tags.fill(&other), Err(Error::Foreign { .. })));
+}
