@@ -77,7 +77,7 @@ case ${1-} in
             --exclude doorbell-stepped-tests --exclude doorbell-conformance \
             --exclude doorbell-conformance \
             --lib --bins --tests --examples --no-fail-fast -- "${filter[@]}" || code=$?
-        cargo test -p doorbell-tests --lib --test isolate --test docs --test compile_fail \
+        cargo test -p doorbell-tests --lib --test isolate --test docs --test compile_fail --test sleeper \
             --no-fail-fast -- "${filter[@]}" || code=$?
         exit "$code"
         ;;

@@ -4,6 +4,7 @@ use std::ffi::c_char;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
@@ -32,6 +33,8 @@ struct Inner {
     direct: Result<&'static Mlx5dv, NotDirect>,
     owner: Owner,
     closes: bool,
+    /// Whether somebody reads the asynchronous events.
+    events_taken: AtomicBool,
 }
 
 // SAFETY: verbs calls on a context are thread-safe (ibverbs(7)).
@@ -71,6 +74,7 @@ impl Context {
             direct: Err(NotDirect::NotMlx5),
             owner: Owner::this_process(),
             closes,
+            events_taken: AtomicBool::new(false),
         };
         // SAFETY: an open context and a writable structure.
         let errno = unsafe { sys::ibv_query_device(context, &mut inner.attr) };
@@ -198,6 +202,10 @@ impl Context {
     /// The handle of libibverbs.
     pub fn as_raw(&self) -> *mut sys::ibv_context {
         self.0.context
+    }
+
+    pub(crate) fn events_taken(&self) -> &AtomicBool {
+        &self.0.events_taken
     }
 
     pub(crate) fn owner(&self) -> Owner {

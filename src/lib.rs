@@ -40,6 +40,7 @@ mod context;
 mod cq;
 mod device;
 mod error;
+mod events;
 mod gid;
 mod memory;
 mod owner;
@@ -60,6 +61,7 @@ pub use clock::Clock;
 pub use context::Context;
 pub use device::{Device, devices, open};
 pub use error::{Error, Result};
+pub use events::{AsyncEvent, AsyncEvents, ObjectName};
 pub use gid::{Gid, GidKind};
 pub use memory::{BufferPool, RecvBuffer};
 pub use path::{NotDirect, Path, UnknownPath};
@@ -67,7 +69,8 @@ pub use pd::ProtectionDomain;
 pub use qp::*;
 pub use receiver::{
     Batch, Cause, Compression, DirectQueues, Failure, Message, PostError, PostFailure, QueueId,
-    Receiver, ReceiverConfig, Resident, RqId, ScatterError, Source, SrqConfig, SrqId,
+    Receiver, ReceiverConfig, Refused, Resident, RqId, ScatterError, SharedPoster, Source,
+    SrqConfig, SrqId, Statistics,
 };
 pub use status::WcStatus;
 pub use wc_flags::WcFlags;

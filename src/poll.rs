@@ -7,14 +7,26 @@ use std::time::{Duration, Instant};
 /// Waits until there is something to read, at most until `deadline`; whether there is. A signal handler
 /// that runs does not end it.
 pub(crate) fn is_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
+    either_is_readable(fd, None, deadline)
+}
+
+/// The same, for two descriptors.
+pub(crate) fn either_is_readable(
+    fd: BorrowedFd<'_>,
+    other: Option<BorrowedFd<'_>>,
+    deadline: Option<Instant>,
+) -> io::Result<bool> {
+    // A negative descriptor is passed over.
+    let other = other.map_or(-1, |other| other.as_raw_fd());
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // Rounded up, so that the time is over when the call says so.
         let millis = left
             .map_or(-1, |left| left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(i32::MAX));
-        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure.
-        match unsafe { libc::poll(&mut poll, 1, millis) } {
+        let mut polls =
+            [fd.as_raw_fd(), other].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // SAFETY: that many structures.
+        match unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, millis) } {
             0 if left == Some(Duration::ZERO) => return Ok(false),
             // The time was longer than the call can be told, or is over now.
             0 => {}

@@ -36,6 +36,9 @@ impl Receiver {
     #[inline]
     pub fn poll_up_to(&mut self, budget: u32) -> Batch<'_> {
         self.recover();
+        if self.upkeep.is_some() {
+            self.keep_up();
+        }
         let kind = match &mut self.engine {
             Engine::Direct(direct) => match &mut direct.queues[..] {
                 [Ring::Srq(srq)] => {

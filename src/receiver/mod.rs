@@ -3,6 +3,7 @@
 mod batch;
 mod config;
 mod direct;
+mod drain;
 mod facts;
 mod failure;
 mod id;
@@ -15,6 +16,7 @@ mod resident;
 mod routes;
 mod srq;
 mod status;
+mod upkeep;
 mod verbs;
 mod wait;
 
@@ -42,6 +44,7 @@ pub use message::Message;
 pub use post::{PostError, PostFailure, ScatterError};
 pub use raw::Direct as DirectQueues;
 pub use resident::Resident;
+pub use upkeep::{Refused, SharedPoster, Statistics};
 
 pub(crate) use direct::{Array, Direct, DirectSrq, init_obj, layout_error, non_null};
 pub(crate) use parked::Parked;
@@ -52,6 +55,7 @@ pub(crate) use status::wc_status;
 pub(crate) use verbs::{Object, Verbs};
 
 use direct::Ring;
+use upkeep::Upkeep;
 
 /// One completion queue and every receive queue that completes on it.
 ///
@@ -85,6 +89,7 @@ pub struct Receiver {
     id: u32,
     /// Receives that can be outstanding on all queues together.
     committed: u64,
+    upkeep: Option<Box<Upkeep>>,
 }
 
 enum Engine {
@@ -153,6 +158,7 @@ impl Receiver {
             pd: pd.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             committed: 0,
+            upkeep: None,
         })
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct Wc {
 pub(crate) struct Polled {
     waiting: VecDeque<Wc>,
     fetched: Box<[sys::ibv_wc; POLLED]>,
+    /// Completions that were seen, modulo 2^32.
+    pub(crate) taken: u32,
 }
 
 /// What receives are posted to.
@@ -77,6 +79,7 @@ impl Verbs {
         let polled = Polled {
             waiting: VecDeque::with_capacity(POLLED),
             fetched: Box::new([sys::ibv_wc::default(); POLLED]),
+            taken: 0,
         };
         Self { cq, queues: Vec::new(), polled }
     }
@@ -101,7 +104,9 @@ impl Verbs {
         if self.polled.waiting.is_empty() {
             self.fetch();
         }
-        self.polled.waiting.pop_front()
+        let next = self.polled.waiting.pop_front();
+        self.polled.taken = self.polled.taken.wrapping_add(next.is_some().into());
+        next
     }
 
     /// Whether there is a completion that nobody has seen.
@@ -114,7 +119,7 @@ impl Verbs {
             // SAFETY: a live CQ that nobody else polls, created with what is read.
             return unsafe { extended::fetch(cq, &mut self.polled.waiting) };
         }
-        let Polled { waiting, fetched } = &mut self.polled;
+        let Polled { waiting, fetched, .. } = &mut self.polled;
         // SAFETY: a live CQ that nobody else polls, and room for as many completions.
         let got =
             unsafe { sys::ibv_poll_cq(self.cq.as_raw(), POLLED as i32, fetched.as_mut_ptr()) };

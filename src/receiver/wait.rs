@@ -59,6 +59,10 @@ impl Receiver {
     fn arm_for(&mut self, solicited_only: bool) -> Result<bool> {
         self.recover();
         let events = self.waking_channel()?.take_events()?;
+        // A queue that runs dry while other threads have its buffers would never wake anybody.
+        while self.doze() {
+            self.post_all_returned();
+        }
         match &mut self.engine {
             Engine::Direct(direct) => {
                 (0..events).for_each(|_| direct.doorbell.event());
@@ -90,7 +94,9 @@ impl Receiver {
                 return Ok(true);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if !self.waking_channel()?.is_readable(left)? {
+            let awake = self.waking_channel()?.or_is_readable(self.returns_fd(), left);
+            self.rise();
+            if !awake? {
                 return Ok(self.has_arrived());
             }
         }

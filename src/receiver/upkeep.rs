@@ -1,0 +1,367 @@
+//! What a receiver does beside receiving, once per batch: it posts what other threads give back, refills
+//! queues that run low, and counts. A receiver that was asked for none of it pays one compare per batch.
+
+mod shared;
+mod sleeper;
+
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+
+use super::direct::Ring;
+use super::id::{QueueId, SrqId};
+use super::verbs::Object;
+use super::{Engine, Receiver};
+use crate::error::{Error, Result};
+use crate::events::{AsyncEvent, ObjectName};
+use crate::memory::BufferPool;
+
+pub use shared::{Refused, SharedPoster};
+
+pub(super) use shared::{Returned, Wake};
+
+/// What `sleeper` is built on: its test has other atomics.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, Ordering, fence};
+}
+
+/// What a [`Receiver`] has counted, see [`Receiver::statistics`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Receives handed to the device: those that have completed and those that are outstanding. What a reset
+    /// or the end of a queue took back is not among them.
+    pub posted: u64,
+    /// Completions taken, failed ones included.
+    pub received: u64,
+    /// Batches.
+    pub polls: u64,
+    /// Batches in which nothing was taken.
+    pub empty_polls: u64,
+    /// Times that a queue was below its watermark and buffers were posted.
+    pub refills: u64,
+    /// Least number of receives that a queue with a watermark or a [`SharedPoster`] had outstanding at the
+    /// start of a batch, before anything was done about it; `None` when there is no such queue.
+    pub low_water: Option<u32>,
+}
+
+/// The state of it all.
+#[derive(Default)]
+pub(super) struct Upkeep {
+    queues: Vec<Kept>,
+    wake: Option<Arc<Wake>>,
+    counted: Statistics,
+    /// Completions taken, modulo 2^32, when they were counted last.
+    seen: u32,
+}
+
+/// One queue that is kept.
+struct Kept {
+    queue: QueueId,
+    returned: Option<Arc<Returned>>,
+    refill: Option<(BufferPool, u32)>,
+    srq_limit: Option<u32>,
+}
+
+impl Receiver {
+    /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` receives outstanding
+    /// first posts as many buffers as there are and fit. A second call replaces the first.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when there is no such queue; [`Error::OutOfRange`] when it cannot hold `watermark`
+    /// receives.
+    pub fn keep_filled(
+        &mut self,
+        queue: impl Into<QueueId>,
+        pool: &BufferPool,
+        watermark: u32,
+    ) -> Result<()> {
+        let queue = queue.into();
+        self.check(queue).ok_or(Error::Gone { what: "queue" })?;
+        Error::check_range("watermark", watermark.into(), 1, self.capacity(queue).into())?;
+        self.kept(queue).refill = Some((pool.clone(), watermark));
+        Ok(())
+    }
+
+    /// A handle with which any thread gives buffers to a queue; the next batch posts them. A thread that
+    /// sleeps in [`wait`](Self::wait) is woken. Whoever sleeps on the channel with a loop of its own also
+    /// watches [`returns_fd`](Self::returns_fd).
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when there is no such queue; [`Error::Io`] when the process has no descriptors left.
+    pub fn shared_poster(&mut self, queue: impl Into<QueueId>) -> Result<SharedPoster> {
+        let queue = queue.into();
+        self.check(queue).ok_or(Error::Gone { what: "queue" })?;
+        // One more than can be posted: `fill` keeps a spare.
+        let capacity = self.capacity(queue) as usize + 1;
+        let known = self.upkeep.as_ref().and_then(|upkeep| upkeep.wake.clone());
+        let wake = match known {
+            Some(wake) => wake,
+            None => Arc::new(Wake::new()?),
+        };
+        self.upkeep_mut().wake = Some(Arc::clone(&wake));
+        let pd = self.pd.clone();
+        let kept = self.kept(queue);
+        let returned =
+            kept.returned.get_or_insert_with(|| Arc::new(Returned::new(capacity, pd, wake)));
+        Ok(SharedPoster::new(Arc::clone(returned)))
+    }
+
+    /// Posts what other threads gave back, and fills every queue of [`keep_filled`](Self::keep_filled) that is
+    /// not full, whatever its watermark. Batches do so by themselves.
+    pub fn refill(&mut self) {
+        self.keep_queues(true);
+    }
+
+    /// Makes the device report [`AsyncEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives;
+    /// 0 for never. With [`handle_event`](Self::handle_event) a program that sleeps refills in time.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when the queue cannot hold `limit` receives; [`Error::Gone`],
+    /// [`Error::Foreign`] and [`Error::Verbs`].
+    pub fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<()> {
+        let object = self.srq_object(srq)?;
+        Error::check_range("limit", limit.into(), 0, self.capacity(srq).into())?;
+        let mut attr = sys::ibv_srq_attr { srq_limit: limit, ..Default::default() };
+        // SAFETY: a live SRQ and an initialised structure.
+        let errno =
+            unsafe { sys::ibv_modify_srq(object.as_raw(), &mut attr, sys::IBV_SRQ_LIMIT as i32) };
+        if errno != 0 {
+            return Err(Error::returned("ibv_modify_srq", self.pd.context().name(), errno));
+        }
+        self.kept(srq.0).srq_limit = (limit > 0).then_some(limit);
+        Ok(())
+    }
+
+    /// Does what an event of the device asks of this receiver; whether it was about one of its queues.
+    ///
+    /// - The limit of an SRQ: refills it, and arms the limit again when there are enough receives.
+    /// - A queue pair that failed without a completion: takes note, so that what is posted to it afterwards
+    ///   comes back flushed too. What is posted comes back from [`poll`](Self::poll).
+    ///
+    /// # Errors
+    /// Those of [`arm_srq_limit`](Self::arm_srq_limit).
+    pub fn handle_event(&mut self, event: &AsyncEvent) -> Result<bool> {
+        match *event {
+            AsyncEvent::SrqLimitReached { srq } => {
+                let Some(id) = self.find_srq(srq) else {
+                    return Ok(false);
+                };
+                self.keep_queues(true);
+                let limit = self.kept(id.0).srq_limit;
+                match limit {
+                    Some(limit) if self.outstanding(id.0) >= limit => {
+                        self.arm_srq_limit(id, limit)?
+                    }
+                    _ => {}
+                }
+                Ok(true)
+            }
+            AsyncEvent::QpFatal { qp_num }
+            | AsyncEvent::QpRequestError { qp_num }
+            | AsyncEvent::QpAccessError { qp_num } => Ok(self.qp_failed(qp_num)),
+            AsyncEvent::CqError { cq } => Ok(cq == ObjectName::of(self.cq.as_raw())),
+            AsyncEvent::SrqError { srq } => Ok(self.find_srq(srq).is_some()),
+            _ => Ok(false),
+        }
+    }
+
+    /// Starts counting; see [`statistics`](Self::statistics).
+    pub fn count(&mut self) {
+        let seen = self.completions_taken();
+        if self.upkeep.is_none() {
+            self.upkeep_mut().seen = seen;
+        }
+    }
+
+    /// What was counted since [`count`](Self::count), or since the first watermark, limit or
+    /// [`SharedPoster`]; `None` before.
+    ///
+    /// The counts follow from the indices of the rings, once per batch: a message costs nothing.
+    pub fn statistics(&self) -> Option<Statistics> {
+        let upkeep = self.upkeep.as_ref()?;
+        let mut counted = upkeep.counted;
+        counted.end_poll(self.completions_taken().wrapping_sub(upkeep.seen));
+        counted.posted = counted.received + self.all_outstanding();
+        Some(counted)
+    }
+
+    /// The work of a batch.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn keep_up(&mut self) {
+        let taken = self.completions_taken();
+        if let Some(upkeep) = &mut self.upkeep {
+            let count = taken.wrapping_sub(upkeep.seen);
+            upkeep.seen = taken;
+            upkeep.counted.end_poll(count);
+            upkeep.counted.polls += 1;
+        }
+        self.keep_queues(false);
+    }
+
+    fn keep_queues(&mut self, all: bool) {
+        let Some(mut upkeep) = self.upkeep.take() else {
+            return;
+        };
+        let Upkeep { queues, counted, .. } = &mut *upkeep;
+        for kept in queues.iter() {
+            let queue = kept.queue;
+            let outstanding = self.outstanding(queue);
+            if kept.returned.is_some() || kept.refill.is_some() {
+                counted.low_water =
+                    Some(counted.low_water.map_or(outstanding, |least| least.min(outstanding)));
+            }
+            if let Some(returned) = &kept.returned {
+                self.post_returned(queue, returned);
+            }
+            if let Some((pool, watermark)) = &kept.refill {
+                let low = self.outstanding(queue) < *watermark;
+                if (all || low) && self.vacant(queue) > 0 && self.fill(queue, pool) > 0 {
+                    counted.refills += 1;
+                }
+            }
+        }
+        self.upkeep = Some(upkeep);
+    }
+
+    /// Posts what other threads gave back, as far as there is room.
+    pub(super) fn post_all_returned(&mut self) {
+        self.keep_queues(false);
+    }
+
+    fn post_returned(&mut self, queue: QueueId, returned: &Returned) {
+        let room = self.vacant(queue) as usize;
+        if room > 0 && !returned.is_empty() {
+            // Buffers of this domain, and no more than there is room for: what a failing QP refuses goes back
+            // to its pool.
+            let _ = self.post(queue, std::iter::from_fn(|| returned.pop()).take(room));
+        }
+    }
+
+    /// About to sleep: from now on a buffer that is given back wakes. `true` when one was already.
+    pub(super) fn doze(&self) -> bool {
+        let Some(Upkeep { wake: Some(wake), queues, .. }) = self.upkeep.as_deref() else {
+            return false;
+        };
+        wake.doze();
+        queues.iter().any(|kept| {
+            let waiting = kept.returned.as_ref().is_some_and(|returned| !returned.is_empty());
+            waiting && self.vacant(kept.queue) > 0
+        })
+    }
+
+    /// Awake again.
+    pub(super) fn rise(&self) {
+        if let Some(wake) = self.wake() {
+            wake.rise();
+        }
+    }
+
+    pub(super) fn wake(&self) -> Option<&Wake> {
+        self.upkeep.as_ref()?.wake.as_deref()
+    }
+
+    /// What becomes readable when a [`SharedPoster`] is given a buffer after [`arm`](Self::arm); `None` when
+    /// there is no such handle. [`arm`](Self::arm) makes it unreadable again, and a batch posts the buffer.
+    pub fn returns_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.wake().map(Wake::as_fd)
+    }
+
+    fn upkeep_mut(&mut self) -> &mut Upkeep {
+        let seen = self.completions_taken();
+        self.upkeep.get_or_insert_with(|| Box::new(Upkeep { seen, ..Upkeep::default() }))
+    }
+
+    fn kept(&mut self, queue: QueueId) -> &mut Kept {
+        let queues = &mut self.upkeep_mut().queues;
+        let at = queues.iter().position(|kept| kept.queue == queue).unwrap_or_else(|| {
+            queues.push(Kept { queue, returned: None, refill: None, srq_limit: None });
+            queues.len() - 1
+        });
+        &mut queues[at]
+    }
+
+    /// Receives that are with the device, or have completed and were not taken. A spare is not among them.
+    fn outstanding(&self, queue: QueueId) -> u32 {
+        let Some(index) = self.check(queue) else {
+            return 0;
+        };
+        match &self.engine {
+            Engine::Direct(direct) => match &direct.queues[index] {
+                Ring::Srq(srq) => srq.ring.slots() - 1 - srq.ring.vacant(),
+                Ring::Rq(rq) => rq.ring.slots() - rq.ring.vacant(),
+                Ring::Gone => 0,
+            },
+            Engine::Verbs(verbs) => verbs.queues[index].capacity() - verbs.queues[index].vacant(),
+        }
+    }
+
+    fn queues(&self) -> impl Iterator<Item = QueueId> + '_ {
+        let count = match &self.engine {
+            Engine::Direct(direct) => direct.queues.len(),
+            Engine::Verbs(verbs) => verbs.queues.len(),
+        };
+        let receiver = self.id;
+        (0..count as u32).map(move |index| QueueId { receiver, index })
+    }
+
+    fn all_outstanding(&self) -> u64 {
+        self.queues().map(|queue| u64::from(self.outstanding(queue))).sum()
+    }
+
+    /// Completions taken, modulo 2^32.
+    fn completions_taken(&self) -> u32 {
+        match &self.engine {
+            Engine::Direct(direct) => direct.cq.consumer_index(),
+            Engine::Verbs(verbs) => verbs.polled.taken,
+        }
+    }
+
+    fn find_srq(&self, name: ObjectName) -> Option<SrqId> {
+        self.queues().map(SrqId).find(|&id| {
+            self.srq_object(id).is_ok_and(|object| ObjectName::of(object.as_raw()) == name)
+        })
+    }
+
+    /// Takes note that a QP with a receive queue here failed; whether there is one.
+    fn qp_failed(&mut self, qp_num: u32) -> bool {
+        let mut found = false;
+        let mut fail = |qp: &crate::qp::Qp| {
+            if qp.qp_num() == qp_num {
+                found = true;
+                if qp.known_state() != crate::qp::QpState::Error {
+                    qp.mark_failed();
+                    qp.flush_late_receives();
+                }
+            }
+        };
+        match &self.engine {
+            Engine::Direct(direct) => {
+                for ring in &direct.queues {
+                    if let Ring::Rq(rq) = ring {
+                        fail(&rq.object);
+                    }
+                }
+            }
+            Engine::Verbs(verbs) => {
+                for queue in &verbs.queues {
+                    if let Object::Rq(qp) = &queue.object {
+                        fail(qp);
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+impl Statistics {
+    /// The batch before, if there was one, took `count` completions.
+    fn end_poll(&mut self, count: u32) {
+        self.received += u64::from(count);
+        if self.polls > 0 && count == 0 {
+            self.empty_polls += 1;
+        }
+    }
+}

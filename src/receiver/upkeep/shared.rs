@@ -1,0 +1,135 @@
+//! Buffers that other threads give back.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use crossbeam::queue::ArrayQueue;
+
+use super::sleeper::Sleeper;
+use crate::memory::RecvBuffer;
+use crate::pd::ProtectionDomain;
+
+/// Gives buffers to a queue from any thread. Clones are the same one.
+///
+/// The [`Receiver`](crate::Receiver) posts them at its next batch. When it is gone, or the queue has no room,
+/// they go back to their pools.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use doorbell::{BufferPool, Receiver, ReceiverConfig, SrqConfig};
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+/// let poster = receiver.shared_poster(srq)?;
+/// let (sender, messages) = std::sync::mpsc::channel::<doorbell::RecvBuffer>();
+/// std::thread::spawn(move || {
+///     for message in messages {
+///         println!("{} bytes", message.len());
+///         poster.post(message).expect("a buffer of the receiver's domain");
+///     }
+/// });
+/// let mut batch = receiver.poll();
+/// while let Some(message) = batch.next() {
+///     sender.send(message?.take())?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct SharedPoster(Arc<Returned>);
+
+/// A buffer of another protection domain, which is here.
+#[derive(Debug, thiserror::Error)]
+#[error("the buffer's pool belongs to another protection domain: make one with the receiver's")]
+pub struct Refused(pub RecvBuffer);
+
+impl SharedPoster {
+    pub(super) fn new(returned: Arc<Returned>) -> Self {
+        Self(returned)
+    }
+
+    /// Gives a buffer to the queue. Takes no lock, and makes a system call only when the receiver sleeps.
+    ///
+    /// # Errors
+    /// [`Refused`] for a buffer that the device could not write.
+    pub fn post(&self, buffer: RecvBuffer) -> Result<(), Refused> {
+        if !buffer.pool().pd().is_same(&self.0.pd) {
+            return Err(Refused(buffer));
+        }
+        // More than the queue can hold: that one goes back to its pool.
+        drop(self.0.buffers.push(buffer));
+        if self.0.wake.sleeper.must_be_woken() {
+            self.0.wake.signal();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SharedPoster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedPoster").field("waiting", &self.0.buffers.len()).finish()
+    }
+}
+
+/// Buffers that wait to be posted.
+pub(in super::super) struct Returned {
+    buffers: ArrayQueue<RecvBuffer>,
+    pd: ProtectionDomain,
+    wake: Arc<Wake>,
+}
+
+impl Returned {
+    pub(super) fn new(capacity: usize, pd: ProtectionDomain, wake: Arc<Wake>) -> Self {
+        Self { buffers: ArrayQueue::new(capacity), pd, wake }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.buffers.is_empty()
+    }
+
+    pub(super) fn pop(&self) -> Option<RecvBuffer> {
+        self.buffers.pop()
+    }
+}
+
+/// How the owner of a receiver is woken.
+pub(in super::super) struct Wake {
+    sleeper: Sleeper,
+    event: OwnedFd,
+}
+
+impl Wake {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: plain call.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just opened, and nobody else's.
+        Ok(Self { sleeper: Sleeper::new(), event: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Takes what was signalled before; from now on a buffer given back signals.
+    pub(super) fn doze(&self) {
+        let mut count = [0u8; 8];
+        // SAFETY: eight bytes of ours. Nothing to read is no error here.
+        unsafe { libc::read(self.event.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        self.sleeper.doze();
+    }
+
+    pub(super) fn rise(&self) {
+        self.sleeper.rise();
+    }
+
+    fn signal(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight bytes. It fails only when the counter is full, and then it is readable.
+        unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    pub(in super::super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}

@@ -1,0 +1,143 @@
+//! Asynchronous events, and what a receiver does about them.
+
+use std::collections::BTreeSet;
+
+use doorbell::{
+    AsyncEvent, AsyncEvents, BufferPool, Cause, Error, Path, QpConfig, Receiver, ReceiverConfig,
+    SrqConfig, WcStatus,
+};
+use doorbell_stepped_tests::Stepped;
+use soft_mlx5::Device;
+
+const PATHS: [Path; 2] = [Path::Direct, Path::Verbs];
+
+/// All events that there are now.
+fn all(events: &mut AsyncEvents) -> Vec<AsyncEvent> {
+    std::iter::from_fn(|| events.try_next().unwrap()).collect()
+}
+
+#[test]
+fn a_port_that_goes_down_and_up_again() {
+    let world = Stepped::new(Path::Auto, 16);
+    let mut events = world.pd.context().events().unwrap();
+    assert_eq!(all(&mut events), []);
+    world.device.set_link(false);
+    assert_eq!(all(&mut events), [AsyncEvent::PortError { port: 1 }]);
+    world.device.set_link(true);
+    assert_eq!(all(&mut events), [AsyncEvent::PortActive { port: 1 }]);
+}
+
+#[test]
+fn there_is_one_reader_at_a_time() {
+    let world = Stepped::new(Path::Auto, 16);
+    let context = world.pd.context();
+    let events = context.events().unwrap();
+    assert!(matches!(context.events(), Err(Error::InUse { .. })));
+    drop(events);
+    context.events().unwrap();
+}
+
+#[test]
+fn a_queue_pair_that_fails_gives_every_posted_buffer_back_flagged() {
+    for path in PATHS {
+        let mut world = Stepped::new(path, 16);
+        let mut events = world.pd.context().events().unwrap();
+        let qp_num = world.near.qp_num();
+        let posted = world.receiver.capacity(world.rq) as usize;
+        assert_eq!(world.pool.available(), world.pool.count() as usize - posted);
+        assert!(world.device.fail_qp(qp_num));
+        world.device.settle();
+        let found = all(&mut events);
+        assert_eq!(found, [AsyncEvent::QpFatal { qp_num }]);
+        assert!(world.receiver.handle_event(&found[0]).unwrap());
+
+        let mut back = BTreeSet::new();
+        for _ in 0..4 {
+            let mut batch = world.receiver.poll();
+            while let Some(next) = batch.next() {
+                let failure = next.unwrap_err();
+                assert_eq!(failure.cause, Cause::Status(WcStatus::WR_FLUSH_ERR));
+                assert_eq!(failure.qp_num, qp_num);
+                for mut buffer in failure.buffers {
+                    buffer.set_len(1);
+                    back.insert(buffer.as_ptr() as usize);
+                }
+            }
+            drop(batch);
+            world.device.settle();
+        }
+        assert_eq!(back.len(), posted, "{path}: a buffer is missing or came twice");
+        assert_eq!(world.pool.available(), world.pool.count() as usize);
+        let other = AsyncEvent::QpFatal { qp_num: world.far.qp_num() };
+        assert!(!world.receiver.handle_event(&other).unwrap());
+    }
+}
+
+#[test]
+fn a_removed_device_says_so_and_ends_the_events() {
+    for path in PATHS {
+        let mut world = Stepped::new(path, 16);
+        let mut events = world.pd.context().events().unwrap();
+        world.device.remove();
+        let seen: Vec<_> = events.by_ref().map(|event| event.unwrap()).collect();
+        assert_eq!(seen.last(), Some(&AsyncEvent::DeviceFatal));
+        assert!(events.next().is_none());
+        // Nothing waits for what cannot come, and everything can be dropped.
+        assert!(world.receiver.poll().next().is_none());
+        let refused = world.receiver.create_srq(&SrqConfig::new(8)).unwrap_err();
+        assert!(matches!(refused, Error::Verbs { .. }), "{refused:?}");
+    }
+}
+
+#[test]
+fn an_srq_below_its_limit_is_refilled_and_armed_again() {
+    for path in PATHS {
+        let device = Device::builder().stepped().build().expect("a stepped device");
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let config = ReceiverConfig::new().cq_capacity(64).path(path);
+        let mut receiver = Receiver::new(&pd, &config).unwrap();
+        let mut far_receiver = Receiver::new(&pd, &config).unwrap();
+        let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
+        let mut near = receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap();
+        let mut far = far_receiver.create_qp(&QpConfig::rc().receives(1, 1)).unwrap();
+        near.connect(&far.address().unwrap()).unwrap();
+        far.connect(&near.address().unwrap()).unwrap();
+        let pool = BufferPool::new(&pd, 64, 64).unwrap();
+        receiver.keep_filled(srq, &pool, 1).unwrap();
+        receiver.refill();
+        receiver.arm_srq_limit(srq, 8).unwrap();
+        let mut events = pd.context().events().unwrap();
+
+        for round in 0..5 {
+            let mut held = Vec::new();
+            for sent in 1..=10u32 {
+                far.send_inline(&[], None).unwrap();
+                device.settle();
+                while far.poll_send().is_some() {}
+                let mut batch = receiver.poll();
+                held.push(batch.next().expect("the message").unwrap().take());
+                drop(batch);
+                let found = all(&mut events);
+                // 15 receives: the eighth message leaves seven. On the direct path there is one in a spare
+                // slot, so it is the ninth.
+                let last = if path == Path::Direct { 9 } else { 8 };
+                if sent < last {
+                    assert_eq!(found, [], "{path}: round {round}, message {sent}");
+                } else if sent == last {
+                    assert!(
+                        matches!(found[..], [AsyncEvent::SrqLimitReached { .. }]),
+                        "{path}: round {round}: {found:?}"
+                    );
+                    assert_eq!(receiver.vacant(srq), last);
+                    assert!(receiver.handle_event(&found[0]).unwrap());
+                    assert!(!far_receiver.handle_event(&found[0]).unwrap());
+                    assert_eq!(receiver.vacant(srq), 0);
+                }
+            }
+            receiver.refill();
+        }
+        let refused = receiver.arm_srq_limit(srq, 16).unwrap_err();
+        assert!(matches!(refused, Error::OutOfRange { .. }), "{refused:?}");
+        receiver.arm_srq_limit(srq, 0).unwrap();
+    }
+}

@@ -1,0 +1,94 @@
+//! Connections that end on purpose, with everything that has arrived, and are made again.
+
+use std::time::Duration;
+
+use doorbell::{AsyncEvent, Error, QpState};
+use doorbell_tests::peers::join;
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{device, message, receiving};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
+    let mut w = Shared::new(31, 2, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    let mut events = w.pd.context().events().unwrap();
+    let mut expected = [0; 2];
+    for round in 0..10 {
+        for _ in 0..7 {
+            w.peers.send(0, 40);
+            w.peers.send(1, 40);
+        }
+        w.peers.settle();
+        w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
+        receiving::messages(&mut w.receiver, 14, |message| {
+            let (from, number) = message::read(&message);
+            assert_eq!(number, expected[from as usize]);
+            expected[from as usize] += 1;
+        });
+        receiving::nothing(&mut w.receiver);
+        assert_eq!(w.near[0].state().unwrap(), QpState::Error, "round {round}");
+        w.receiver.reset_qp(&mut w.near[0]).unwrap();
+        w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+        join(&mut w.near[0], &mut w.peers.qps[0]);
+        assert_eq!(w.receiver.vacant(w.srq), 0);
+    }
+    for qp in w.near {
+        w.receiver.drain_qp(&qp, &mut events, PATIENCE).unwrap();
+        w.receiver.destroy_qp(qp).unwrap();
+    }
+    w.receiver.destroy_srq(w.srq).unwrap();
+    assert_eq!(w.pool.available(), w.pool.count() as usize);
+}
+
+#[test]
+fn an_event_that_never_comes_is_waited_for_no_longer_than_was_said() {
+    let mut w = Shared::new(7, 1, 64);
+    let mut events = w.pd.context().events().unwrap();
+    w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
+    // It comes once.
+    let short = Duration::from_millis(20);
+    let late = w.receiver.drain_qp(&w.near[0], &mut events, short).unwrap_err();
+    assert!(matches!(late, Error::TimedOut { .. }), "{late:?}");
+    assert!(late.to_string().contains("LAST_WQE"), "{late}");
+    w.receiver.destroy_qp(w.near.remove(0)).unwrap();
+}
+
+#[test]
+fn events_that_are_not_waited_for_can_be_read_afterwards() {
+    let mut w = Shared::new(7, 2, 64);
+    let mut events = w.pd.context().events().unwrap();
+    w.near[1].to_error().unwrap();
+    w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
+    let other = w.near[1].qp_num();
+    let next = events.next_within(PATIENCE).unwrap();
+    assert_eq!(next, Some(AsyncEvent::LastWqeReached { qp_num: other }));
+}
+
+#[test]
+fn a_queue_pair_with_a_receive_queue_owes_no_event() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    let mut events = w.pd.context().events().unwrap();
+    w.peers.send(0, 64);
+    w.peers.settle();
+    w.receiver.drain_qp(&w.near, &mut events, PATIENCE).unwrap();
+    receiving::messages(&mut w.receiver, 1, |message| drop(message.take()));
+    let flushed = w.receiver.capacity(w.rq) as usize - 1;
+    assert_eq!(receiving::failures(&mut w.receiver, flushed).len(), flushed);
+    w.receiver.destroy_qp(w.near).unwrap();
+}
+
+#[test]
+fn strangers_are_refused() {
+    let mut w = Single::new(8, 64);
+    let mut events = w.pd.context().events().unwrap();
+    let mut other = device::receiver(&w.pd, 64);
+    let refused = other.drain_qp(&w.near, &mut events, PATIENCE).unwrap_err();
+    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    let mut elsewhere = device::open().events().unwrap();
+    let refused = w.receiver.drain_qp(&w.near, &mut elsewhere, PATIENCE).unwrap_err();
+    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    assert_eq!(w.near.state().unwrap(), QpState::Rts);
+}

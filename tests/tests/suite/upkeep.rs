@@ -1,0 +1,198 @@
+//! What a receiver does beside receiving: refilling, taking buffers from other threads, counting.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use doorbell::{BufferPool, Error, RecvBuffer, Statistics};
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{device, message, receiving, share};
+
+#[test]
+fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
+    let mut w = Shared::new(15, 1, 64);
+    // On the direct path one more buffer waits in a spare slot.
+    let direct = device::drives_directly(w.pd.context());
+    let capacity = w.receiver.capacity(w.srq) + u32::from(direct);
+    w.receiver.keep_filled(w.srq, &w.pool, 8).unwrap();
+    // The first batch finds it empty.
+    assert!(w.receiver.poll().next().is_none());
+    assert_eq!(w.receiver.vacant(w.srq), 0);
+
+    let mut held = Vec::new();
+    for number in 0..200 {
+        w.peers.send(0, 40);
+        let vacant = w.receiver.vacant(w.srq);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, number));
+            held.push(message.take());
+        });
+        let refilled = w.receiver.vacant(w.srq) <= vacant;
+        assert_eq!(refilled, capacity - vacant < 8, "{vacant} vacant before message {number}");
+        held.truncate(4);
+    }
+}
+
+#[test]
+fn a_receive_queue_is_refilled_as_far_as_the_pool_goes() {
+    let mut w = Single::new(16, 64);
+    let pool = BufferPool::new(&w.pd, 5, 64).unwrap();
+    w.receiver.keep_filled(w.rq, &pool, 16).unwrap();
+    w.receiver.refill();
+    assert_eq!(w.receiver.capacity(w.rq) - w.receiver.vacant(w.rq), 5);
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        w.peers.send(0, 40);
+    }
+    receiving::messages(&mut w.receiver, 5, |message| held.push(message.take()));
+    receiving::nothing(&mut w.receiver);
+    held.truncate(2);
+    receiving::messages(&mut w.receiver, 3, |message| held.push(message.take()));
+}
+
+#[test]
+fn watermarks_that_cannot_be() {
+    let mut w = Shared::new(15, 1, 64);
+    for watermark in [0, w.receiver.capacity(w.srq) + 1] {
+        let refused = w.receiver.keep_filled(w.srq, &w.pool, watermark).unwrap_err();
+        assert!(matches!(refused, Error::OutOfRange { what: "watermark", .. }), "{refused:?}");
+    }
+    let mut other = device::receiver(&w.pd, 64);
+    assert!(matches!(other.keep_filled(w.srq, &w.pool, 1), Err(Error::Gone { .. })));
+    assert!(matches!(other.shared_poster(w.srq), Err(Error::Gone { .. })));
+}
+
+#[test]
+fn every_buffer_that_many_threads_give_back_is_posted_again() {
+    const WORKERS: usize = 4;
+    let messages = share(40_000);
+    let mut w = Shared::new(31, 2, 64);
+    // No buffer is anywhere but in this queue and with the threads.
+    let capacity = w.receiver.capacity(w.srq) as usize;
+    let buffers: Vec<_> = (0..capacity).map(|_| w.pool.take().unwrap()).collect();
+    let outside = w.pool.available();
+    w.receiver.post(w.srq, buffers).unwrap();
+    let poster = w.receiver.shared_poster(w.srq).unwrap();
+
+    let (workers, threads): (Vec<_>, Vec<_>) = (0..WORKERS)
+        .map(|_| {
+            let (sender, given) = mpsc::channel::<RecvBuffer>();
+            let poster = poster.clone();
+            let thread = thread::spawn(move || {
+                let mut read = 0u64;
+                for buffer in given {
+                    message::read(&buffer);
+                    poster.post(buffer).unwrap();
+                    read += 1;
+                }
+                read
+            });
+            (sender, thread)
+        })
+        .unzip();
+    let mut peers = w.peers;
+    let sender = thread::spawn(move || {
+        for number in 0..messages {
+            peers.send(number as usize % 2, 40);
+        }
+        peers.settle();
+        peers
+    });
+
+    let mut expected = [0u64; 2];
+    for number in 0..messages {
+        // All buffers may be away: then only one that is given back can wake this thread.
+        let arrived = w.receiver.wait(Duration::from_secs(20)).unwrap();
+        assert!(arrived, "message {number} never came");
+        receiving::messages(&mut w.receiver, 1, |message| {
+            let (from, seen) = message::read(&message);
+            assert_eq!(seen, expected[from as usize]);
+            expected[from as usize] += 1;
+            workers[number as usize % WORKERS].send(message.take()).unwrap();
+        });
+    }
+    drop(workers);
+    let read: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!(read, messages);
+    let _peers = sender.join().unwrap();
+    w.receiver.refill();
+    assert_eq!(w.receiver.vacant(w.srq), 0, "a buffer was lost");
+    assert_eq!(w.pool.available(), outside, "a buffer went astray");
+}
+
+#[test]
+fn buffers_given_to_a_queue_that_is_full_or_gone_go_back_to_their_pool() {
+    let mut w = Shared::new(7, 1, 64);
+    let poster = w.receiver.shared_poster(w.srq).unwrap();
+    let all = w.pool.count() as usize;
+    for _ in 0..3 * w.receiver.capacity(w.srq) {
+        poster.post(w.pool.take().unwrap()).unwrap();
+    }
+    w.receiver.refill();
+    assert_eq!(w.receiver.vacant(w.srq), 0);
+    w.receiver.destroy_qp(w.near.remove(0)).unwrap();
+    drop(w.receiver);
+    poster.post(w.pool.take().unwrap()).unwrap();
+    drop(poster);
+    assert_eq!(w.pool.available(), all);
+}
+
+#[test]
+fn a_buffer_of_another_domain_is_refused_to_the_thread_that_gives_it() {
+    let mut w = Shared::new(7, 1, 64);
+    let poster = w.receiver.shared_poster(w.srq).unwrap();
+    let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
+    let refused = poster.post(foreign.take().unwrap()).unwrap_err();
+    assert_eq!(refused.0.capacity(), 64);
+}
+
+#[test]
+fn counts_are_those_of_the_messages() {
+    let mut w = Shared::new(15, 1, 64);
+    assert_eq!(w.receiver.statistics(), None);
+    w.receiver.count();
+    let posted = w.receiver.fill(w.srq, &w.pool) as u64;
+    receiving::messages(&mut w.receiver, 0, |_| ());
+    for _ in 0..10 {
+        w.peers.send(0, 40);
+    }
+    w.peers.settle();
+    let mut seen = 0;
+    let mut polls = 0;
+    while seen < 10 {
+        let mut batch = w.receiver.poll_up_to(4);
+        polls += 1;
+        while let Some(message) = batch.next() {
+            message.unwrap();
+            seen += 1;
+        }
+    }
+    let before = w.receiver.statistics().unwrap();
+    drop(w.receiver.poll());
+    drop(w.receiver.poll());
+    let after = w.receiver.statistics().unwrap();
+    let Statistics { posted: handed, received, .. } = after;
+    assert_eq!((handed, received), (posted + 10, 10));
+    assert_eq!((before.polls, after.polls), (polls, polls + 2));
+    assert_eq!(after.empty_polls, before.empty_polls + 2);
+    assert_eq!((after.refills, after.low_water), (0, None));
+}
+
+#[test]
+fn refills_and_the_low_water_mark_are_counted() {
+    let mut w = Shared::new(15, 1, 64);
+    w.receiver.keep_filled(w.srq, &w.pool, 12).unwrap();
+    w.receiver.refill();
+    let capacity = w.receiver.capacity(w.srq);
+    let mut held = Vec::new();
+    for _ in 0..capacity {
+        w.peers.send(0, 40);
+    }
+    w.peers.settle();
+    receiving::messages(&mut w.receiver, 5, |message| held.push(message.take()));
+    drop(w.receiver.poll_up_to(0));
+    let counted = w.receiver.statistics().unwrap();
+    // One refill filled it, one made up for the five; the queue was empty at first.
+    assert_eq!((counted.refills, counted.low_water), (2, Some(0)));
+    assert_eq!(counted.received, 5);
+}
