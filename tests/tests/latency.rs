@@ -1,0 +1,71 @@
+//! The example `latency` on the software device.
+
+use std::net::TcpListener;
+use std::process::{Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_tests::programs::{built, on_soft_mlx5};
+
+/// Runs a server and a client; returns what the client said.
+fn measure(path: &str, more: &[&str]) -> String {
+    // A port that was free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let fabric = format!("latency-{}", std::process::id());
+    let command = |more: &[&str]| {
+        let mut command = on_soft_mlx5(&["--fabric", &fabric], built("examples/latency"));
+        command.args(["--path", path, "--events", "--port", &port]).args(more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let server = command(&[]).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let client: Output = loop {
+        let client = command(&[&["127.0.0.1"], more].concat()).output().unwrap();
+        if client.status.success() || Instant::now() > deadline {
+            break client;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
+    let server = server.wait_with_output().unwrap();
+    assert!(server.status.success(), "{}", String::from_utf8_lossy(&server.stderr));
+    String::from_utf8(client.stdout).unwrap()
+}
+
+/// The number behind `name`.
+fn value(said: &str, name: &str) -> f64 {
+    let line = said.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("no {name} in {said}")).parse().unwrap()
+}
+
+#[test]
+fn quantiles_are_in_order_and_drawn() {
+    let svg = std::env::temp_dir().join(format!("doorbell-latency-{}.svg", std::process::id()));
+    let arguments = ["-n", "500", "-w", "10", "-s", "2000", "--svg", svg.to_str().unwrap()];
+    let said = measure("direct", &arguments);
+    assert!(said.starts_with("500 messages of 2000 bytes on mlx5_0, path direct: "), "{said}");
+    let names = ["min", "p50", "p90", "p99", "p99.9", "p99.99", "max"];
+    let values = names.map(|name| value(&said, name));
+    assert!(values[0] > 0.0 && values.is_sorted(), "{said}");
+
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    std::fs::remove_file(&svg).unwrap();
+    let points = drawn.split_once("points=\"").unwrap().1.split('"').next().unwrap();
+    let points: Vec<(f64, f64)> = points
+        .split_whitespace()
+        .map(|point| point.split_once(',').unwrap())
+        .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
+        .collect();
+    assert_eq!(points.len(), 201);
+    // Upwards is slower.
+    assert!(points.is_sorted_by(|a, b| a.0 <= b.0 && a.1 >= b.1), "{drawn}");
+    assert!(points.iter().all(|(_, y)| (40.0..=360.0).contains(y)), "{drawn}");
+    assert!(drawn.ends_with("</svg>\n"), "{drawn}");
+}
+
+#[test]
+fn the_verbs_path_is_measured_too() {
+    let said = measure("verbs", &["-n", "100", "-w", "0"]);
+    assert!(said.contains("path verbs"), "{said}");
+}
