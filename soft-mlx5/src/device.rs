@@ -96,6 +96,13 @@ impl Builder {
         self
     }
 
+    /// Offers UAR objects, as current kernels do: libmlx5 then lets most QPs share a few registers. Without
+    /// this each QP of a context has a register of its own, up to 512.
+    pub fn shared_registers(mut self, shared: bool) -> Self {
+        self.config.shared_registers = shared;
+        self
+    }
+
     /// Stops the program where an adapter would silently mangle something.
     pub fn strict(mut self, strict: bool) -> Self {
         self.config.strict = strict;

@@ -36,6 +36,12 @@ fn cli() -> Command {
                 .help("Link layer of the port"),
         )
         .arg(
+            Arg::new("shared-registers")
+                .long("shared-registers")
+                .action(ArgAction::SetTrue)
+                .help("Let QPs share UAR registers, as on an adapter under many of them"),
+        )
+        .arg(
             Arg::new("strict")
                 .long("strict")
                 .action(ArgAction::SetTrue)
@@ -121,6 +127,7 @@ fn run(matches: &ArgMatches) -> ExitCode {
         .faults(faults)
         .seed(matches.get_one("seed").copied().unwrap_or(0))
         .link_layer(link)
+        .shared_registers(matches.get_flag("shared-registers"))
         .strict(matches.get_flag("strict"));
     if let Some(name) = matches.get_one::<String>("fabric") {
         runner = runner.fabric(name);

@@ -28,6 +28,8 @@ pub struct Options {
     pub trace: Option<PathBuf>,
     /// File for the packets between devices.
     pub pcap: Option<PathBuf>,
+    /// Let queue pairs share registers.
+    pub shared_registers: bool,
     /// Stop the program where an adapter would mangle something.
     pub strict: bool,
 }
@@ -45,6 +47,9 @@ impl Options {
         words.push(format!("seed={}", self.seed));
         words
             .push(format!("link={}", if self.link == LinkLayer::Ethernet { "roce" } else { "ib" }));
+        if self.shared_registers {
+            words.push("shared-registers".into());
+        }
         if self.strict {
             words.push("strict".into());
         }
@@ -70,6 +75,7 @@ impl Options {
             link: LinkLayer::InfiniBand,
             trace: None,
             pcap: None,
+            shared_registers: false,
             strict: false,
         };
         for word in words.split(',').filter(|word| !word.is_empty()) {
@@ -83,6 +89,7 @@ impl Options {
                 Some((name, value)) => {
                     options.faults.set(name.strip_prefix("fault-")?, value).ok()?
                 }
+                None if word == "shared-registers" => options.shared_registers = true,
                 None if word == "strict" => options.strict = true,
                 None => return None,
             }
@@ -100,6 +107,7 @@ impl Options {
             trace: self.trace.clone(),
             pcap: self.pcap.clone(),
             epoch: 0,
+            shared_registers: self.shared_registers,
             strict: self.strict,
         }
     }
@@ -136,6 +144,7 @@ mod tests {
             link: LinkLayer::Ethernet,
             trace: Some("/tmp/a,b".into()),
             pcap: Some("/tmp/c=d".into()),
+            shared_registers: true,
             strict: true,
         };
         assert_eq!(Options::decode(&all.encode()), Some(all.clone()));

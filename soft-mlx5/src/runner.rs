@@ -26,6 +26,7 @@ pub struct Runner {
     link: LinkLayer,
     trace: Option<PathBuf>,
     pcap: Option<PathBuf>,
+    shared_registers: bool,
     strict: bool,
 }
 
@@ -40,6 +41,7 @@ impl Runner {
             link: LinkLayer::InfiniBand,
             trace: None,
             pcap: None,
+            shared_registers: false,
             strict: false,
         }
     }
@@ -81,6 +83,12 @@ impl Runner {
         self
     }
 
+    /// Lets QPs share registers, as on an adapter under many of them.
+    pub fn shared_registers(mut self, shared: bool) -> Self {
+        self.shared_registers = shared;
+        self
+    }
+
     /// Stops the program where an adapter would silently mangle something.
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
@@ -107,6 +115,7 @@ impl Runner {
             link: self.link,
             trace: fresh(&self.trace, trace::create)?,
             pcap: fresh(&self.pcap, pcap::create)?,
+            shared_registers: self.shared_registers,
             strict: self.strict,
         };
         let mut command = Command::new(program);

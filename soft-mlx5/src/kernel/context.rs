@@ -21,6 +21,7 @@ const CORE_SUPPORT: u16 = 1;
 const OPTIONAL_MR_ACCESS: u64 = 1;
 
 const FLAG_DEVX: u32 = 1;
+const LIB_CAP_DYN_UAR: u64 = 1 << 1;
 const RESP_MASK_CORE_CLOCK_OFFSET: u32 = 1 << 0;
 const RESP_MASK_DUMP_FILL_MKEY: u32 = 1 << 1;
 const CLOCK_INFO_V1: u8 = 1;
@@ -42,6 +43,24 @@ pub fn get(call: &mut Call, attrs: &Attrs) -> Result<()> {
     attrs.put(NUM_COMP_VECTORS, &call.core.vectors)?;
     attrs.put(CORE_SUPPORT, &OPTIONAL_MR_ACCESS)?;
     allocate(call, &attrs.driver())
+}
+
+const RESP_UCTX: u16 = 0x1000;
+
+/// Attributes of QUERY_CONTEXT.
+pub const QUERY: &[Spec] = &[
+    Spec::takes(NUM_COMP_VECTORS, Carries::Out(4, 4)),
+    Spec::takes(CORE_SUPPORT, Carries::Out(8, 8)),
+    Spec::needs(RESP_UCTX, Carries::Out(8, u16::MAX)),
+];
+
+/// QUERY_CONTEXT, for a program that imports the device.
+pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
+    let answer = answer(call.context()?);
+    attrs.put(NUM_COMP_VECTORS, &call.core.vectors)?;
+    attrs.put(CORE_SUPPORT, &OPTIONAL_MR_ACCESS)?;
+    let response_length = attrs.output(RESP_UCTX).len.min(AllocContextResp::SIZE) as u32;
+    attrs.respond(RESP_UCTX, &AllocContextResp { response_length, ..answer })
 }
 
 /// GET_CONTEXT, write form: also opens the asynchronous event file.
@@ -101,7 +120,12 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
         return Err(EINVAL);
     }
     let cqe_version = request.max_cqe_version.min(1);
-    let context = Context::new(&mut call.core.uars, cqe_version);
+    let objects = call.core.shared_registers && request.lib_caps & LIB_CAP_DYN_UAR != 0;
+    let context = if objects {
+        Context::of_objects(cqe_version)
+    } else {
+        Context::new(&mut call.core.uars, cqe_version)
+    };
     let answer = answer(&context);
     call.file().context = Some(context);
     let told = driver.output.put(&AllocContextResp {
@@ -120,7 +144,8 @@ fn answer(context: &Context) -> AllocContextResp {
     AllocContextResp {
         qp_tab_size: limits::MAX_QP,
         bf_reg_size: uar::BFREG_SIZE as u32,
-        tot_bfregs: uar::STATIC_BFREGS as u32,
+        // None to a library that manages UAR objects.
+        tot_bfregs: if context.has_objects() { 0 } else { uar::STATIC_BFREGS as u32 },
         cache_line_size: 64,
         max_sq_desc_sz: limits::MAX_SQ_DESC as u16,
         max_rq_desc_sz: limits::MAX_RQ_DESC as u16,
@@ -136,7 +161,7 @@ fn answer(context: &Context) -> AllocContextResp {
         clock_info_versions: CLOCK_INFO_V1,
         log_uar_size: 12,
         num_uars_per_page: 1,
-        num_dyn_bfregs: uar::DYNAMIC_BFREGS as u32,
+        num_dyn_bfregs: if context.has_objects() { 0 } else { uar::DYNAMIC_BFREGS as u32 },
         dump_fill_mkey: DUMP_FILL_MKEY.0,
         ..AllocContextResp::default()
     }

@@ -237,10 +237,11 @@ impl Call<'_> {
         if wanted.flags & (DRIVER_128B_PAD | DRIVER_REAL_TIME) != 0 {
             return Err(EOPNOTSUPP);
         }
-        // UAR objects, which alone have a page index, do not exist here.
-        if wanted.flags & DRIVER_UAR_PAGE_INDEX != 0 {
-            return Err(EINVAL);
-        }
+        let uar = if wanted.flags & DRIVER_UAR_PAGE_INDEX != 0 {
+            self.check_uar_page(wanted.uar_page_index.into())?
+        } else {
+            self.context()?.cq_page()?
+        };
         let compression = match (wanted.cqe_comp_en, wanted.cqe_comp_res_format) {
             (1, format @ (1 | 2)) if wanted.cqe_size == 64 => Some(format),
             (1, _) => return Err(EOPNOTSUPP),
@@ -252,7 +253,7 @@ impl Call<'_> {
             cqe_count: slots,
             cqe_size: wanted.cqe_size,
             compression,
-            uar: self.context()?.cq_page(),
+            uar,
             ignore_overrun: flags & FLAG_IGNORE_OVERRUN != 0,
         })
     }

@@ -10,6 +10,7 @@ use super::mr::Mr;
 use super::pd::Pd;
 use super::qp::Qp;
 use super::srq::Srq;
+use super::uar_object::UarObject;
 use crate::nic::objects::Result;
 
 macro_rules! objects {
@@ -60,7 +61,7 @@ pub trait Kind: Into<Object> {
     fn of_mut(object: &mut Object) -> Option<&mut Self>;
 }
 
-objects!(Pd = 1, Cq = 3, Qp = 4, Srq = 5, Ah = 6, Mr = 7);
+objects!(Pd = 1, Cq = 3, Qp = 4, Srq = 5, Ah = 6, Mr = 7, UarObject = 0x1008);
 
 /// Handle table: a new object gets the lowest free handle.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 //! libraries fall back to the write form or report that the device lacks the function.
 
 use super::attrs::{Attrs, Carries, DRIVER, Spec};
-use super::{Call, context, cq, info, ioctl, mr, pd, port, qp, qp_create, srq};
+use super::{Call, context, cq, info, ioctl, mr, pd, port, qp, qp_create, srq, uar_object};
 use crate::nic::objects::Result;
 
 /// One method of one object type.
@@ -41,12 +41,12 @@ macro_rules! methods {
     };
 }
 
-// Not QUERY_CONTEXT: who imports a device needs UAR objects, and without either the library says so.
 const CORE: &[Method] = methods! {
     DEVICE 0 (ioctl::INVOKE_WRITE, &DRIVER) => ioctl::invoke_write;
     DEVICE 1 (info::SPECS) => info::run;
     DEVICE 2 (port::QUERY) => port::query;
     DEVICE 3 (context::GET, &DRIVER) => context::get;
+    DEVICE 4 (context::QUERY) => context::query;
     DEVICE 5 (port::GID_TABLE) => port::gid_table;
     DEVICE 6 (port::GID_ENTRY) => port::gid_entry;
     PD 0 (ONE_HANDLE) => destroy::<PD>;
@@ -68,6 +68,18 @@ const MLX5: &[Method] = &[
         method: DRIVER_FIRST,
         attrs: &[port::QUERY_MLX5],
         run: port::query_mlx5,
+    },
+    Method {
+        object: uar_object::TYPE,
+        method: DRIVER_FIRST,
+        attrs: &[uar_object::ALLOC],
+        run: uar_object::alloc,
+    },
+    Method {
+        object: uar_object::TYPE,
+        method: DRIVER_FIRST + 1,
+        attrs: &[uar_object::DESTROY],
+        run: uar_object::destroy,
     },
     Method { object: PD, method: DRIVER_FIRST, attrs: &[pd::query::SPECS], run: pd::query::run },
 ];

@@ -32,6 +32,7 @@ mod report;
 mod srq;
 mod teardown;
 mod uar;
+mod uar_object;
 mod udata;
 mod user;
 mod write;
@@ -62,6 +63,7 @@ use crate::nic::{Nic, NicConfig};
 pub struct Core {
     nic: Nic,
     link: LinkLayer,
+    shared_registers: bool,
     faults: Faults,
     // Commands to destroy an object so far, by type.
     destroys: [u64; 8],
@@ -97,6 +99,7 @@ impl Core {
         Ok(Self {
             nic,
             link: config.link_layer,
+            shared_registers: config.shared_registers,
             faults: config.faults,
             destroys: [0; 8],
             removal: Removal::default(),
@@ -279,9 +282,11 @@ impl Call<'_> {
         if self.handles().type_id(handle)? != type_id {
             return Err(EINVAL);
         }
-        let count = &mut self.core.destroys[usize::from(type_id)];
-        *count += 1;
-        let number = *count;
+        let count = self.core.destroys.get_mut(usize::from(type_id));
+        let number = count.map_or(0, |count| {
+            *count += 1;
+            *count
+        });
         let fail = &self.core.faults.fail_destroy;
         let which = match type_id {
             3 => fail.cq,
@@ -303,16 +308,17 @@ impl Call<'_> {
             4 => self.destroy_qp(handle)?,
             5 => self.destroy_srq(handle)?,
             6 => self.destroy_ah(handle)?,
+            uar_object::TYPE => self.destroy_uar(handle)?,
             _ => self.destroy_mr(handle)?,
         };
         self.handles().remove(handle);
         Ok(reported)
     }
 
-    // Users before what they use: QPs, AHs, MRs, SRQs, CQs, PDs.
+    // Users before what they use: QPs, AHs, MRs, SRQs, CQs, PDs, UAR pages.
     fn destroy_all(&mut self) {
         self.detach_all_multicast();
-        for type_id in [4, 6, 7, 5, 3, 1] {
+        for type_id in [4, 6, 7, 5, 3, 1, uar_object::TYPE] {
             for handle in self.handles().of_type(type_id) {
                 if self.destroy_object(handle, type_id).is_err() {
                     self.handles().remove(handle);

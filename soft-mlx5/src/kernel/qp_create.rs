@@ -78,6 +78,7 @@ mod driver_flag {
     pub const SCATTER_CQE: u32 = 1 << 1;
     pub const BFREG_INDEX: u32 = 1 << 3;
     pub const ALLOW_SCATTER_CQE: u32 = 1 << 8;
+    pub const UAR_PAGE_INDEX: u32 = 1 << 10;
 }
 
 /// The response of a QP whose register the library chose itself.
@@ -302,8 +303,10 @@ impl Call<'_> {
             return Err(EINVAL);
         }
         let given: mlx5::CreateQp = driver.input.get()?;
-        let known =
-            driver_flag::SCATTER_CQE | driver_flag::BFREG_INDEX | driver_flag::ALLOW_SCATTER_CQE;
+        let known = driver_flag::SCATTER_CQE
+            | driver_flag::BFREG_INDEX
+            | driver_flag::ALLOW_SCATTER_CQE
+            | driver_flag::UAR_PAGE_INDEX;
         if given.flags & !known != 0 {
             return Err(EINVAL);
         }
@@ -320,12 +323,17 @@ impl Call<'_> {
     }
 
     fn take_register(&mut self, driver: &mlx5::CreateQp) -> Result<(Option<usize>, Register)> {
+        if driver.flags & driver_flag::UAR_PAGE_INDEX != 0 {
+            // Which of its registers the library uses, it does not tell.
+            let page = self.check_uar_page(driver.bfreg_index)?;
+            return Ok((None, Register { page, offset: Register::ANY }));
+        }
         let context = self.context()?;
         if driver.flags & driver_flag::BFREG_INDEX != 0 {
             let register = context.dynamic_register(driver.bfreg_index as usize).ok_or(EINVAL)?;
             return Ok((None, register));
         }
-        let bfreg = context.allocate_bfreg();
+        let bfreg = context.allocate_bfreg()?;
         Ok((Some(bfreg), context.register(bfreg)))
     }
 

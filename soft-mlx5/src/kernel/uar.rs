@@ -32,7 +32,8 @@ pub struct UarPages {
 impl UarPages {
     const RESTING: usize = 1024;
 
-    fn allocate(&mut self) -> u32 {
+    /// A page that nobody uses.
+    pub fn allocate(&mut self) -> u32 {
         if self.free.len() > Self::RESTING {
             if let Some(page) = self.free.pop_front() {
                 return page;
@@ -42,7 +43,8 @@ impl UarPages {
         self.used - 1
     }
 
-    fn release(&mut self, page: u32) {
+    /// Nobody uses a page any more.
+    pub fn release(&mut self, page: u32) {
         self.free.push_back(page);
     }
 }
@@ -54,6 +56,8 @@ pub struct Context {
     pub cqe_version: u8,
     static_pages: Vec<u32>,
     dynamic_pages: Vec<Option<u32>>,
+    // Pages of UAR objects, which give them back themselves.
+    object_pages: Vec<Option<u32>>,
     // QPs on each register.
     users: Vec<u32>,
 }
@@ -65,7 +69,42 @@ impl Context {
             cqe_version,
             static_pages: (0..STATIC_BFREGS / BFREGS_PER_PAGE).map(|_| pages.allocate()).collect(),
             dynamic_pages: vec![None; DYNAMIC_BFREGS / BFREGS_PER_PAGE],
+            object_pages: Vec::new(),
             users: vec![0; STATIC_BFREGS],
+        }
+    }
+
+    /// A context whose library manages UAR objects.
+    pub fn of_objects(cqe_version: u8) -> Self {
+        Self {
+            cqe_version,
+            static_pages: Vec::new(),
+            dynamic_pages: Vec::new(),
+            object_pages: Vec::new(),
+            users: Vec::new(),
+        }
+    }
+
+    /// Whether the library manages UAR objects.
+    pub fn has_objects(&self) -> bool {
+        self.static_pages.is_empty()
+    }
+
+    /// Adds the page of an object; returns its number.
+    pub fn add_object_page(&mut self, page: u32) -> u32 {
+        let free = self.object_pages.iter().position(Option::is_none);
+        let number = free.unwrap_or_else(|| {
+            self.object_pages.push(None);
+            self.object_pages.len() - 1
+        });
+        self.object_pages[number] = Some(page);
+        number as u32
+    }
+
+    /// Takes the page of an object out.
+    pub fn remove_object_page(&mut self, number: u32) {
+        if let Some(page) = self.object_pages.get_mut(number as usize) {
+            *page = None;
         }
     }
 
@@ -78,16 +117,19 @@ impl Context {
     }
 
     /// Page whose doorbell arms the CQs of this context.
-    pub fn cq_page(&self) -> u32 {
-        self.static_pages[0]
+    pub fn cq_page(&self) -> Result<u32> {
+        self.static_pages.first().copied().ok_or(EINVAL)
     }
 
     /// Takes the register that the fewest QPs use. Register 0 has no BlueFlame and comes last.
-    pub fn allocate_bfreg(&mut self) -> usize {
+    pub fn allocate_bfreg(&mut self) -> Result<usize> {
+        if self.has_objects() {
+            return Err(EINVAL);
+        }
         let order = (1..STATIC_BFREGS).chain([0]);
         let bfreg = order.min_by_key(|&bfreg| self.users[bfreg]).unwrap_or(0);
         self.users[bfreg] += 1;
-        bfreg
+        Ok(bfreg)
     }
 
     /// A QP left its register.
@@ -137,6 +179,13 @@ const NC_PAGE: u64 = 3;
 const CORE_CLOCK: u64 = 5;
 const ALLOC_WC: u64 = 6;
 const CLOCK_INFO: u64 = 7;
+const OBJECT: u64 = 9;
+
+/// Offset at which the page of the object with this number is mapped.
+pub fn object_offset(number: u32) -> u64 {
+    let number = u64::from(number);
+    (number >> 8 << 16 | OBJECT << 8 | number & 0xff) * PAGE
+}
 
 /// Finds the memory behind a mapping.
 pub fn map(call: &mut Call, request: MapRequest) -> Result<(RawFd, u64)> {
@@ -158,6 +207,11 @@ pub fn map(call: &mut Call, request: MapRequest) -> Result<(RawFd, u64)> {
             let page = call.core.uars.allocate();
             call.context()?.dynamic_pages[index] = Some(page);
             page
+        }
+        OBJECT => {
+            check_uar(&request)?;
+            let number = (page & 0xff | page >> 16 << 8) as usize;
+            context.object_pages.get(number).copied().flatten().ok_or(EINVAL)?
         }
         CONTIGUOUS_PAGES => return Err(ENOSYS),
         CORE_CLOCK | CLOCK_INFO if request.length != PAGE => return Err(EINVAL),
@@ -183,13 +237,14 @@ mod tests {
     #[test]
     fn each_qp_has_its_own_register_until_there_are_none_left() {
         let mut context = Context::new(&mut UarPages::default(), 1);
-        let bfregs: Vec<_> = (0..STATIC_BFREGS).map(|_| context.allocate_bfreg()).collect();
+        let bfregs: Vec<_> =
+            (0..STATIC_BFREGS).map(|_| context.allocate_bfreg().unwrap()).collect();
         let places: HashSet<_> = bfregs.iter().map(|&bfreg| context.register(bfreg)).collect();
         assert_eq!(places.len(), STATIC_BFREGS);
         assert_eq!(*bfregs.last().unwrap(), 0);
-        assert_eq!(context.allocate_bfreg(), 1);
+        assert_eq!(context.allocate_bfreg(), Ok(1));
         context.release_bfreg(7);
-        assert_eq!(context.allocate_bfreg(), 7);
+        assert_eq!(context.allocate_bfreg(), Ok(7));
     }
 
     #[test]
@@ -208,6 +263,6 @@ mod tests {
         let mut pages = UarPages::default();
         let first = Context::new(&mut pages, 1);
         first.release(&mut pages);
-        assert_eq!(Context::new(&mut pages, 1).cq_page(), 256);
+        assert_eq!(Context::new(&mut pages, 1).cq_page(), Ok(256));
     }
 }

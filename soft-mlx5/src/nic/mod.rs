@@ -89,6 +89,9 @@ pub struct NicConfig {
     pub pcap: Option<PathBuf>,
     /// Time 0 of the device in trace and capture, in nanoseconds since 1970.
     pub epoch: u64,
+    /// Give programs UAR objects, whose few registers many queue pairs share, instead of a register for
+    /// each queue pair.
+    pub shared_registers: bool,
     /// Stop the program where an adapter would silently mangle something.
     pub strict: bool,
 }

@@ -168,8 +168,13 @@ pub struct QpAttr {
 pub struct Register {
     /// UAR page index.
     pub page: u32,
-    /// Byte offset in the page of the even half.
+    /// Byte offset in the page of the even half, or [`Register::ANY`].
     pub offset: u32,
+}
+
+impl Register {
+    /// Any register of the page.
+    pub const ANY: u32 = u32::MAX;
 }
 
 /// State of a QP (`enum ibv_qp_state`, same numbers).

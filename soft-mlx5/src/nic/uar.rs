@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mlx5_wire::uar::CQ_DOORBELL;
+use mlx5_wire::uar::{BLUE_FLAME, CQ_DOORBELL};
 
 use super::UarPage;
 use super::objects::Register;
@@ -20,6 +20,9 @@ use super::objects::Register;
 pub const PAGE_SIZE: usize = 4096;
 /// Distance between the two halves of a BlueFlame register.
 pub const BF_HALF: u32 = 256;
+
+// The registers of a page that are not those of the fast path.
+const REGISTERS: [u32; 2] = [BLUE_FLAME as u32, BLUE_FLAME as u32 + 2 * BF_HALF];
 
 const MAX_PAGES: u32 = 1 << 14;
 // Registers looked at in a step that has other work; all are, when there is none.
@@ -148,6 +151,11 @@ impl Uar {
 
     /// Lets a queue pair ring at a register.
     pub fn attach_qp(&mut self, register: Register, qpn: u32) -> io::Result<()> {
+        if register.offset == Register::ANY {
+            return REGISTERS
+                .into_iter()
+                .try_for_each(|offset| self.attach_qp(Register { offset, ..register }, qpn));
+        }
         let fits = register.offset % 8 == 0
             && register.offset as usize + BF_HALF as usize + 8 <= PAGE_SIZE;
         if !fits {
@@ -165,6 +173,12 @@ impl Uar {
 
     /// Undoes [`Self::attach_qp`].
     pub fn detach_qp(&mut self, register: Register, qpn: u32) {
+        if register.offset == Register::ANY {
+            for offset in REGISTERS {
+                self.detach_qp(Register { offset, ..register }, qpn);
+            }
+            return;
+        }
         if let Some(&index) = self.by_place.get(&(register.page, register.offset)) {
             self.registers[index].qps.retain(|user| *user != qpn);
         }
@@ -291,6 +305,24 @@ mod tests {
         assert!(uar.take_arms(|cqs| armed.extend_from_slice(cqs)));
         assert_eq!(armed, [0x400]);
         assert!(!uar.take_arms(|_| ()));
+    }
+
+    #[test]
+    fn a_queue_pair_of_a_whole_page_is_heard_at_each_register() {
+        let mut uar = Uar::new().unwrap();
+        let page = Register { page: 1, offset: Register::ANY };
+        uar.attach_qp(page, 7).unwrap();
+        let mut rings = Vec::new();
+        for offset in [0x800, 0x900, 0xa00, 0xb00] {
+            write(&uar, 1, offset, 0x0102);
+            uar.take_rings(true, &mut rings);
+            assert_eq!(rings.len(), 1, "{offset:#x}");
+            assert_eq!(uar.users(rings.pop().unwrap().register), (1, &[7][..]));
+        }
+        uar.detach_qp(page, 7);
+        write(&uar, 1, 0xa00, 0x0102);
+        uar.take_rings(true, &mut rings);
+        assert!(rings.is_empty());
     }
 
     #[test]

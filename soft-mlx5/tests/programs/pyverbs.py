@@ -35,6 +35,9 @@ MODULES = """addr atomic cq cq_events cqex device fork mr parent_domain pd qp qp
 # kernel's driver refuses: ibv_create_srq_ex fails there on an adapter as well.
 ONLY_INFINIBAND = {"tag_matching"}
 
+# Who imports a device or wants an uncached UAR page needs UAR objects, which the device offers in this mode.
+SHARED_REGISTERS = {"mlx5_uar", "shared_pd"}
+
 Test = collections.namedtuple("Test", "link module name")
 Result = collections.namedtuple("Result", "test outcome reason log")
 
@@ -71,8 +74,8 @@ def unpack(into):
             shutil.copy(path, into)
 
 
-def run_tests(soft_mlx5, tests, link, *arguments):
-    command = [soft_mlx5, "run", "--strict", "--link", link, "--"]
+def run_tests(soft_mlx5, tests, options, *arguments):
+    command = [soft_mlx5, "run", "--strict", *options, "--"]
     command += ["/usr/bin/python3", "run_tests.py", *arguments]
     return subprocess.run(
         command,
@@ -86,7 +89,7 @@ def run_tests(soft_mlx5, tests, link, *arguments):
 
 
 def list_tests(soft_mlx5, tests, wanted):
-    names = run_tests(soft_mlx5, tests, "ib", "--list-tests").stdout.split()
+    names = run_tests(soft_mlx5, tests, [], "--list-tests").stdout.split()
     found = []
     for module in MODULES:
         prefix = f"tests.test_{module}."
@@ -101,8 +104,11 @@ def list_tests(soft_mlx5, tests, wanted):
 def run_one(soft_mlx5, tests, test):
     # With an asterisk the pattern has to match the whole name, so this selects one test only.
     pattern = "*" + test.name.removeprefix("tests")
+    options = ["--link", test.link]
+    if test.module in SHARED_REGISTERS:
+        options.append("--shared-registers")
     try:
-        run = run_tests(soft_mlx5, tests, test.link, "-v", "--dev", "mlx5_0", "-k", pattern)
+        run = run_tests(soft_mlx5, tests, options, "-v", "--dev", "mlx5_0", "-k", pattern)
     except subprocess.TimeoutExpired as late:
         return Result(test, "failed", f"no end after {TIMEOUT} s", str(late.stdout or ""))
     skipped = re.search(r"\.\.\. skipped ['\"](.*)['\"]$", run.stdout, re.MULTILINE)
