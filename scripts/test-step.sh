@@ -40,7 +40,7 @@ integration() {
         --test suite --test steady --test not_mlx5 --test tags --no-fail-fast || code=$?
     # Here the device reaches those of other processes.
     DOORBELL_NETWORKED=1 apart 60 "$run --fabric test-$$ --" test -p doorbell-tests \
-        --test interop --no-fail-fast || code=$?
+        --test interop --test tags_interop --no-fail-fast || code=$?
     return "$code"
 }
 
