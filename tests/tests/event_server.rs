@@ -1,0 +1,63 @@
+//! The example `event_server`: clients that behave, and one that is killed while it sends.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use doorbell_tests::programs::{built, on_soft_mlx5};
+
+fn command(name: &str) -> Command {
+    let fabric = format!("event-server-{}", std::process::id());
+    let mut command = on_soft_mlx5(&["--fabric", &fabric], built(&format!("examples/{name}")));
+    command.stdout(Stdio::null());
+    command
+}
+
+fn client(server: &str, connections: u32, messages: u32) -> Child {
+    let numbers = [connections, messages].map(|number| number.to_string());
+    let mut command = command("srq_client");
+    command.args(["--connections", &numbers[0], "--messages", &numbers[1], server]);
+    command.spawn().unwrap()
+}
+
+fn serve(path: &str, poisoned: bool) {
+    let mut server = command("event_server");
+    server.args(["--path", path, "--connections", "3", "127.0.0.1:0"]).stdout(Stdio::piped());
+    if poisoned {
+        // The driver's entries for posting, polling and arming abort.
+        server.env("LD_PRELOAD", built("examples/libpoison.so"));
+    }
+    let mut server = server.spawn().unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    let rest = line.strip_prefix("listening on ").unwrap();
+    let (address, chosen) = rest.trim().split_once(", path ").unwrap();
+    assert_eq!(chosen, path);
+
+    let mut killed = client(address, 1, 10_000_000);
+    thread::sleep(Duration::from_millis(500));
+    // The runner of the device ends with its command, and the command with it.
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let ok = client(address, 2, 2000).wait().unwrap().success();
+
+    let mut said = String::new();
+    lines.read_to_string(&mut said).unwrap();
+    assert!(ok && server.wait().unwrap().success(), "{said}");
+    assert_eq!(said.matches(": no report: ").count(), 1, "{said}");
+    assert_eq!(said.matches(": 1000 messages, as they were sent").count(), 2, "{said}");
+    let slept = said.trim().rsplit_once("3 connections served, slept ").unwrap().1;
+    assert!(slept.strip_suffix(" times").unwrap().parse::<u32>().unwrap() > 0, "{said}");
+}
+
+#[test]
+fn the_direct_path_sleeps_and_survives_a_client() {
+    serve("direct", true);
+}
+
+#[test]
+fn the_verbs_path_sleeps_and_survives_a_client() {
+    serve("verbs", false);
+}
