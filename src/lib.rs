@@ -68,9 +68,9 @@ pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;
 pub use qp::*;
 pub use receiver::{
-    Batch, Cause, Compression, DirectQueues, Failure, Message, PostError, PostFailure, QueueId,
-    Receiver, ReceiverConfig, Refused, Resident, RqId, ScatterError, SharedPoster, Source,
-    SrqConfig, SrqId, Statistics,
+    Batch, Cause, Compression, Datagram, DirectQueues, Failure, GRH_SIZE, Message, PostError,
+    PostFailure, QueueId, Receiver, ReceiverConfig, Refused, Resident, RqId, ScatterError, Sender,
+    SharedPoster, Source, SrqConfig, SrqId, Statistics,
 };
 pub use status::WcStatus;
 pub use wc_flags::WcFlags;

@@ -31,6 +31,7 @@ pub struct QpConfig {
     pub(crate) remote_read: bool,
     /// The device has the send queue, for the rendezvous of tag matching: nothing is posted to it.
     pub(crate) device_sends: bool,
+    pub(crate) qkey: u32,
 }
 
 /// Where a queue pair takes its receives from.
@@ -61,7 +62,21 @@ impl QpConfig {
             min_rnr_timer: 12,
             remote_read: false,
             device_sends: false,
+            qkey: 0,
         }
+    }
+
+    /// Unreliable datagrams on port 1, with 128 receives of one buffer and 128 sends. `qkey` is what senders
+    /// have to know; its upper bit is reserved for the system.
+    ///
+    /// Each receive needs room for [`GRH_SIZE`](crate::GRH_SIZE) bytes in front of the payload, which are in
+    /// front of it in [`Message`](crate::Message) too: [`Message::datagram`](crate::Message::datagram) takes
+    /// them apart.
+    pub const fn ud(qkey: u32) -> Self {
+        let mut config = Self::rc();
+        config.qp_type = sys::IBV_QPT_UD;
+        config.qkey = qkey;
+        config
     }
 
     /// Takes receives from a shared receive queue instead of one of its own.

@@ -2,6 +2,7 @@
 
 mod address;
 mod config;
+mod datagram;
 mod mtu;
 mod object;
 mod outstanding;
@@ -25,6 +26,7 @@ use crate::receiver::{RqId, Srq, SrqId};
 
 pub use address::QpAddress;
 pub use config::QpConfig;
+pub use datagram::AddressHandle;
 pub use mtu::Mtu;
 pub use send::{NotSent, SendCompletion, SendError};
 pub use state::QpState;
@@ -118,12 +120,18 @@ impl QueuePair {
 
     fn new(qp: Qp, config: &QpConfig, limit: u32, psn: u32) -> Result<Self> {
         let port = qp.pd().context().query_port(config.port)?;
+        let mut config = config.clone();
+        config.qp_type = qp.qp_type();
+        let max_msg_size = match (config.qp_type, Mtu::from_raw(port.active_mtu)) {
+            (sys::IBV_QPT_UD, Some(mtu)) => mtu.bytes(),
+            _ => port.max_msg_sz,
+        };
         Ok(Self {
             qp: Arc::new(qp),
-            config: config.clone(),
+            config,
             psn,
             sends: Sends::new(limit),
-            max_msg_size: port.max_msg_sz,
+            max_msg_size,
             receive_queue: None,
         })
     }
@@ -172,6 +180,12 @@ impl QueuePair {
     /// [`Error::Handshake`] when the address cannot be one; [`Error::Verbs`] when the device refuses, and
     /// the queue pair has to be reset.
     pub fn connect(&mut self, peer: &QpAddress) -> Result<()> {
+        if self.is_datagram() {
+            return Err(Error::Unsupported {
+                operation: "connect",
+                when: "for datagrams: use activate and address_handle",
+            });
+        }
         self.check_connectable()?;
         let local = self.local()?;
         let (route, mtu) = (local.route(peer)?, local.mtu.min(peer.mtu));

@@ -1,5 +1,6 @@
 //! Sends that were posted and have not completed.
 
+use super::datagram::AddressHandle;
 use super::send::SendCompletion;
 use crate::memory::RecvBuffer;
 use crate::status::WcStatus;
@@ -8,6 +9,8 @@ use crate::status::WcStatus;
 /// running number, which is also its `wr_id`.
 pub(super) struct Sends {
     slots: Box<[Option<RecvBuffer>]>,
+    /// Where each datagram goes: the device may look until it is sent.
+    handles: Box<[Option<AddressHandle>]>,
     limit: u64,
     /// Number of the next send.
     head: u64,
@@ -22,6 +25,7 @@ impl Sends {
         let slots = (limit as usize).next_power_of_two();
         Self {
             slots: (0..slots).map(|_| None).collect(),
+            handles: (0..slots).map(|_| None).collect(),
             limit: limit.into(),
             head: 0,
             tail: 0,
@@ -49,7 +53,14 @@ impl Sends {
 
     /// The send numbered [`next`](Self::next) was posted; it is not full.
     pub(super) fn posted(&mut self, buffer: Option<RecvBuffer>) {
+        self.posted_to(buffer, None);
+    }
+
+    /// The same, for a datagram.
+    pub(super) fn posted_to(&mut self, buffer: Option<RecvBuffer>, to: Option<AddressHandle>) {
         debug_assert!(!self.is_full());
+        let index = self.head as usize & (self.slots.len() - 1);
+        self.handles[index] = to;
         *self.slot(self.head) = buffer;
         self.head += 1;
     }
@@ -66,6 +77,8 @@ impl Sends {
             return None;
         }
         let buffer = self.slot(wr_id).take();
+        let index = wr_id as usize & (self.slots.len() - 1);
+        self.handles[index] = None;
         self.tail += 1;
         Some(SendCompletion { buffer, status, vendor_err })
     }

@@ -7,6 +7,7 @@ use std::ptr;
 use rdma_core_sys as sys;
 
 use super::QueuePair;
+use super::datagram::AddressHandle;
 use super::state::QpState;
 use crate::memory::RecvBuffer;
 use crate::status::WcStatus;
@@ -31,9 +32,12 @@ pub enum NotSent {
         /// Bytes there is room for: in a WQE for an inline send, else in a message of the port.
         max: usize,
     },
-    /// The buffer was registered in another protection domain.
-    #[error("the buffer belongs to another protection domain")]
+    /// The buffer or the address handle is of another protection domain.
+    #[error("the buffer or the address handle belongs to another protection domain")]
     Foreign,
+    /// A datagram without a destination, or a destination where the connection has one.
+    #[error("datagrams, and only they, are sent with send_to and send_inline_to")]
+    Transport,
     /// `ibv_post_send` failed.
     #[error("ibv_post_send: {0}")]
     Verbs(#[source] io::Error),
@@ -89,7 +93,7 @@ impl QueuePair {
             let addr = buffer.addr().as_ptr().expose_provenance() as u64;
             // SAFETY: the buffer is registered in the domain of the queue pair, and `sends` owns it
             // until its completion or the end of the queue pair.
-            unsafe { self.post(addr, buffer.len(), buffer.pool().lkey(), max, 0, imm) }
+            unsafe { self.post(addr, buffer.len(), buffer.pool().lkey(), max, 0, imm, None) }
         };
         match posted {
             Ok(()) => {
@@ -110,7 +114,7 @@ impl QueuePair {
         let addr = bytes.as_ptr().expose_provenance() as u64;
         let max = self.max_inline();
         // SAFETY: an inline send copies the bytes before it returns.
-        unsafe { self.post(addr, bytes.len(), 0, max, sys::IBV_SEND_INLINE, imm)? }
+        unsafe { self.post(addr, bytes.len(), 0, max, sys::IBV_SEND_INLINE, imm, None)? }
         self.sends.posted(None);
         Ok(())
     }
@@ -119,7 +123,8 @@ impl QueuePair {
     ///
     /// # Safety
     /// The memory can be read, by the device until the completion unless the send is inline.
-    unsafe fn post(
+    #[expect(clippy::too_many_arguments, reason = "they are what a send is made of")]
+    pub(super) unsafe fn post(
         &mut self,
         addr: u64,
         len: usize,
@@ -127,6 +132,7 @@ impl QueuePair {
         max: usize,
         flags: sys::ibv_send_flags,
         imm: Option<u32>,
+        to: Option<&AddressHandle>,
     ) -> Result<(), NotSent> {
         self.check_room(len, max)?;
         let mut sge = sys::ibv_sge { addr, length: len as u32, lkey };
@@ -138,6 +144,7 @@ impl QueuePair {
             send_flags: sys::IBV_SEND_SIGNALED | flags,
             ..Default::default()
         };
+        self.direct(&mut wr, to)?;
         if let Some(imm) = imm {
             wr.opcode = sys::IBV_WR_SEND_WITH_IMM;
             wr.__bindgen_anon_1.imm_data = imm.to_be();

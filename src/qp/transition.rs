@@ -21,10 +21,14 @@ pub(super) fn init(config: &QpConfig) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mas
         port_num: config.port,
         // Pools hold memory that only receives may write.
         qp_access_flags: if config.remote_read { sys::IBV_ACCESS_REMOTE_READ } else { 0 },
+        qkey: config.qkey,
         ..Default::default()
     };
-    let mask =
-        sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS;
+    let of_transport = match config.qp_type {
+        sys::IBV_QPT_UD => sys::IBV_QP_QKEY,
+        _ => sys::IBV_QP_ACCESS_FLAGS,
+    };
+    let mask = sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | of_transport;
     (attr, mask)
 }
 
@@ -35,8 +39,9 @@ pub(super) fn rtr(
     mtu: Mtu,
     peer: &QpAddress,
 ) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
-    let mut attr = sys::ibv_qp_attr {
+    let attr = sys::ibv_qp_attr {
         qp_state: sys::IBV_QPS_RTR,
+        ah_attr: path(config, route, peer),
         path_mtu: mtu.as_raw(),
         dest_qp_num: peer.qpn,
         rq_psn: peer.psn,
@@ -44,15 +49,6 @@ pub(super) fn rtr(
         min_rnr_timer: config.min_rnr_timer,
         ..Default::default()
     };
-    attr.ah_attr.port_num = config.port;
-    attr.ah_attr.dlid = peer.lid;
-    attr.ah_attr.sl = config.service_level;
-    if let Route::Global { sgid_index } = route {
-        attr.ah_attr.is_global = 1;
-        attr.ah_attr.grh.dgid.raw = peer.gid;
-        attr.ah_attr.grh.sgid_index = sgid_index;
-        attr.ah_attr.grh.hop_limit = HOP_LIMIT;
-    }
     let mask = sys::IBV_QP_STATE
         | sys::IBV_QP_AV
         | sys::IBV_QP_PATH_MTU
@@ -61,6 +57,29 @@ pub(super) fn rtr(
         | sys::IBV_QP_MAX_DEST_RD_ATOMIC
         | sys::IBV_QP_MIN_RNR_TIMER;
     (attr, mask)
+}
+
+/// How packets find `peer`.
+pub(super) fn path(config: &QpConfig, route: Route, peer: &QpAddress) -> sys::ibv_ah_attr {
+    let mut attr = sys::ibv_ah_attr {
+        port_num: config.port,
+        dlid: peer.lid,
+        sl: config.service_level,
+        ..Default::default()
+    };
+    if let Route::Global { sgid_index } = route {
+        attr.is_global = 1;
+        attr.grh.dgid.raw = peer.gid;
+        attr.grh.sgid_index = sgid_index;
+        attr.grh.hop_limit = HOP_LIMIT;
+    }
+    attr
+}
+
+/// RTR to RTS, for datagrams.
+pub(super) fn datagram_rts(psn: u32) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
+    let attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_RTS, sq_psn: psn, ..Default::default() };
+    (attr, sys::IBV_QP_STATE | sys::IBV_QP_SQ_PSN)
 }
 
 /// RTR to RTS.

@@ -2,6 +2,7 @@
 
 mod batch;
 mod config;
+mod datagram;
 mod direct;
 mod drain;
 mod facts;
@@ -37,6 +38,7 @@ use crate::qp::{Qp, QpConfig, QueuePair};
 
 pub use batch::Batch;
 pub use config::{Compression, ReceiverConfig, SrqConfig};
+pub use datagram::{Datagram, GRH_SIZE, Sender};
 pub use facts::Source;
 pub use failure::{Cause, Failure};
 pub use id::{QueueId, RqId, SrqId};

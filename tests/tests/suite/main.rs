@@ -3,6 +3,7 @@
 mod basics;
 mod completions;
 mod connection_manager;
+mod datagrams;
 mod direct;
 mod disconnect;
 mod exhaustion;

@@ -1,0 +1,187 @@
+//! Datagrams: queue pairs without a connection, and where they send to.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+
+use super::address::QpAddress;
+use super::mtu::Mtu;
+use super::send::{NotSent, SendError};
+use super::state::QpState;
+use super::{QueuePair, transition};
+use crate::error::{Error, Result};
+use crate::memory::RecvBuffer;
+use crate::owner::warn_leak;
+use crate::pd::ProtectionDomain;
+use crate::receiver::Sender;
+
+/// A queue pair that datagrams are sent to. Clones are the same one.
+#[derive(Clone)]
+pub struct AddressHandle {
+    ah: Arc<Ah>,
+    qp_num: u32,
+    qkey: u32,
+}
+
+struct Ah {
+    ah: *mut sys::ibv_ah,
+    pd: ProtectionDomain,
+}
+
+// SAFETY: verbs calls on an address handle are thread-safe (ibverbs(7)).
+unsafe impl Send for Ah {}
+// SAFETY: as above.
+unsafe impl Sync for Ah {}
+
+impl AddressHandle {
+    /// Number of the queue pair.
+    pub const fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+}
+
+impl Drop for Ah {
+    fn drop(&mut self) {
+        if !self.pd.context().owner().is_this_process() {
+            return;
+        }
+        // SAFETY: created by us, destroyed once, and each send to it that is outstanding holds it.
+        let errno = unsafe { sys::ibv_destroy_ah(self.ah) };
+        if errno != 0 {
+            warn_leak("ibv_destroy_ah", errno);
+        }
+    }
+}
+
+impl fmt::Debug for AddressHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressHandle").field("qp_num", &self.qp_num).finish_non_exhaustive()
+    }
+}
+
+impl QueuePair {
+    /// Takes a queue pair for datagrams from INIT to RTS, in which it receives and sends.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a connected transport, and when the queue pair is not in INIT;
+    /// [`Error::Verbs`].
+    pub fn activate(&mut self) -> Result<()> {
+        if !self.is_datagram() {
+            return Err(Error::Unsupported {
+                operation: "activate",
+                when: "on a connected transport: use connect",
+            });
+        }
+        self.check_connectable()?;
+        self.qp.modify_state(QpState::Rtr)?;
+        let (mut attr, mask) = transition::datagram_rts(self.psn);
+        self.qp.modify(&mut attr, mask)
+    }
+
+    /// The queue pair at `peer`, which takes datagrams with this queue key.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] and [`Error::Handshake`] when the address cannot be one; [`Error::Verbs`].
+    pub fn address_handle(&self, peer: &QpAddress, qkey: u32) -> Result<AddressHandle> {
+        let mut attr = transition::path(&self.config, self.local()?.route(peer)?, peer);
+        // SAFETY: a live domain and an initialised structure.
+        let ah = unsafe { sys::ibv_create_ah(self.qp.pd().as_raw(), &mut attr) };
+        if ah.is_null() {
+            return Err(Error::last_os("ibv_create_ah", self.qp.pd().context().name()));
+        }
+        let ah = Arc::new(Ah { ah, pd: self.qp.pd().clone() });
+        Ok(AddressHandle { ah, qp_num: peer.qpn, qkey })
+    }
+
+    /// The sender of a datagram that this queue pair received, to answer it. It must take datagrams with the
+    /// queue key of this one.
+    ///
+    /// # Errors
+    /// Those of [`address_handle`](Self::address_handle).
+    pub fn reply_to(&self, sender: &Sender) -> Result<AddressHandle> {
+        let peer = QpAddress {
+            lid: sender.lid(),
+            gid: sender.gid().unwrap_or_default(),
+            qpn: sender.qp_num(),
+            psn: 0,
+            // Of a connection; datagrams fit the MTU of the port.
+            mtu: Mtu::Mtu256,
+        };
+        self.address_handle(&peer, self.config.qkey)
+    }
+
+    pub(super) fn is_datagram(&self) -> bool {
+        self.qp.qp_type() == sys::IBV_QPT_UD
+    }
+
+    /// As [`send`](Self::send), to a queue pair for datagrams; at most as many bytes as the MTU of the port.
+    ///
+    /// # Errors
+    /// [`SendError`] has the buffer and the reason.
+    pub fn send_to(
+        &mut self,
+        buffer: RecvBuffer,
+        to: &AddressHandle,
+        imm: Option<u32>,
+    ) -> Result<(), SendError> {
+        let max = self.max_msg_size as usize;
+        let posted = if !buffer.pool().pd().is_same(self.qp.pd()) {
+            Err(NotSent::Foreign)
+        } else {
+            let addr = buffer.addr().as_ptr().expose_provenance() as u64;
+            // SAFETY: the buffer is registered in the domain of the queue pair, and `sends` owns it
+            // until its completion or the end of the queue pair.
+            unsafe { self.post(addr, buffer.len(), buffer.pool().lkey(), max, 0, imm, Some(to)) }
+        };
+        match posted {
+            Ok(()) => {
+                self.sends.posted_to(Some(buffer), Some(to.clone()));
+                Ok(())
+            }
+            Err(reason) => Err(SendError { buffer, reason }),
+        }
+    }
+
+    /// As [`send_inline`](Self::send_inline), to a queue pair for datagrams.
+    ///
+    /// # Errors
+    /// [`NotSent`].
+    pub fn send_inline_to(
+        &mut self,
+        bytes: &[u8],
+        to: &AddressHandle,
+        imm: Option<u32>,
+    ) -> Result<(), NotSent> {
+        let addr = bytes.as_ptr().expose_provenance() as u64;
+        let max = self.max_inline().min(self.max_msg_size as usize);
+        let inline = sys::IBV_SEND_INLINE;
+        // SAFETY: an inline send copies the bytes before it returns.
+        unsafe { self.post(addr, bytes.len(), 0, max, inline, imm, Some(to))? }
+        self.sends.posted_to(None, Some(to.clone()));
+        Ok(())
+    }
+
+    /// Puts the destination into a request.
+    pub(super) fn direct(
+        &self,
+        wr: &mut sys::ibv_send_wr,
+        to: Option<&AddressHandle>,
+    ) -> Result<(), NotSent> {
+        match to {
+            None if !self.is_datagram() => Ok(()),
+            Some(to) if self.is_datagram() => {
+                if !to.ah.pd.is_same(self.qp.pd()) {
+                    return Err(NotSent::Foreign);
+                }
+                wr.wr.ud = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+                    ah: to.ah.ah,
+                    remote_qpn: to.qp_num,
+                    remote_qkey: to.qkey,
+                };
+                Ok(())
+            }
+            _ => Err(NotSent::Transport),
+        }
+    }
+}

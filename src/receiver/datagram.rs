@@ -1,0 +1,116 @@
+//! Received datagrams: 40 bytes of header, then the payload.
+
+use super::facts::Source;
+use super::message::Message;
+use crate::wc_flags::WcFlags;
+
+/// Bytes in front of the payload of a datagram: the GRH, if one came with it.
+pub const GRH_SIZE: usize = 40;
+
+/// A datagram, header and payload apart: see [`Message::datagram`].
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'m> {
+    bytes: &'m [u8],
+    source: Source,
+    has_grh: bool,
+}
+
+/// Who sent a datagram: what [`QueuePair::reply_to`](crate::QueuePair::reply_to) needs to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    source: Source,
+    grh: Option<[u8; GRH_SIZE]>,
+}
+
+impl Message<'_, '_> {
+    /// Header and payload of a message that arrived on a queue pair for datagrams; `None` on others.
+    ///
+    /// The first buffer of a receive for datagrams has to hold at least the [header](GRH_SIZE). Of a message
+    /// that was scattered, the payload is what is in the first buffer.
+    pub fn datagram(&self) -> Option<Datagram<'_>> {
+        if !self.batch.books.qps.is_datagram(self.qp_num()) {
+            return None;
+        }
+        let has_grh = self.flags().contains(WcFlags::GRH);
+        // A datagram is never inside a CQE.
+        Some(Datagram { bytes: self, source: self.source()?, has_grh })
+    }
+}
+
+impl<'m> Datagram<'m> {
+    /// The bytes that were sent.
+    pub fn payload(&self) -> &'m [u8] {
+        self.bytes.get(GRH_SIZE..).unwrap_or_default()
+    }
+
+    /// The global routing header, as it came (InfiniBand specification, 8.3; on RoCE v2 over IPv4 the IP
+    /// header is in its last 20 bytes). `None` when the datagram had none: then nobody wrote those bytes.
+    pub fn grh(&self) -> Option<&'m [u8; GRH_SIZE]> {
+        if self.has_grh { self.bytes.first_chunk() } else { None }
+    }
+
+    /// Where it came from.
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Who sent it, to answer later.
+    pub fn sender(&self) -> Sender {
+        Sender { source: self.source, grh: self.grh().copied() }
+    }
+}
+
+impl Sender {
+    /// Number of its queue pair.
+    pub const fn qp_num(&self) -> u32 {
+        self.source.qp_num
+    }
+
+    /// LID of its port; 0 on Ethernet.
+    pub const fn lid(&self) -> u16 {
+        self.source.lid
+    }
+
+    /// GID of its port, from the header. Over IPv4 it is the address in its IPv6 form.
+    pub fn gid(&self) -> Option<[u8; 16]> {
+        let grh = self.grh?;
+        let mut gid = [0; 16];
+        // In front of an IPv4 header the bytes are undefined, so its checksum is asked first.
+        if grh[0] >> 4 == 6 && !is_ipv4_header(&grh[20..]) {
+            gid.copy_from_slice(&grh[8..24]);
+        } else {
+            gid[10..12].fill(0xff);
+            gid[12..].copy_from_slice(&grh[32..36]);
+        }
+        Some(gid)
+    }
+}
+
+/// Whether these 20 bytes are an IPv4 header without options and with the right checksum.
+fn is_ipv4_header(bytes: &[u8]) -> bool {
+    let words = bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    bytes[0] == 0x45 && words.sum::<u32>() % 0xffff == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sender_is_in_either_header() {
+        let source = Source { qp_num: 7, lid: 3, sl: 0, dlid_path_bits: 0 };
+        let mut grh = [0xee; GRH_SIZE];
+        (grh[0], grh[20]) = (0x60, 0x45);
+        grh[8..24].copy_from_slice(&[1; 16]);
+        assert_eq!(Sender { source, grh: Some(grh) }.gid(), Some([1; 16]));
+        // RFC 791, with whatever was in the buffer in front of it.
+        let header =
+            [0x45, 0, 0, 0x54, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 192, 0, 2, 9, 192, 0, 2, 1];
+        grh[20..].copy_from_slice(&header);
+        grh[30..32].copy_from_slice(&[0xb6, 0x8e]);
+        grh[32..36].copy_from_slice(&[192, 0, 2, 9]);
+        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 9];
+        assert_eq!(Sender { source, grh: Some(grh) }.gid(), Some(mapped));
+        assert_eq!(Sender { source, grh: None }.gid(), None);
+    }
+}

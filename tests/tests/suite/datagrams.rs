@@ -1,0 +1,143 @@
+//! Datagrams: header and payload apart, and an answer to the sender.
+
+use doorbell::{
+    BufferPool, Error, GRH_SIZE, NotSent, ProtectionDomain, QpConfig, QueuePair, Receiver, Sender,
+    SrqConfig, WcFlags,
+};
+use doorbell_tests::world::Single;
+use doorbell_tests::{device, receiving};
+
+const QKEY: u32 = 0x1234_5678;
+
+/// A queue pair for datagrams, which receives.
+struct End {
+    qp: QueuePair,
+    receiver: Receiver,
+    pool: BufferPool,
+}
+
+impl End {
+    fn new(pd: &ProtectionDomain, config: QpConfig, shared: bool) -> Self {
+        let mut receiver = device::receiver(pd, 64);
+        let pool = BufferPool::new(pd, 64, 512).unwrap();
+        let config = config.max_inline(64);
+        let qp = if shared {
+            let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
+            receiver.fill(srq, &pool);
+            receiver.create_qp(&config.srq(srq)).unwrap()
+        } else {
+            let qp = receiver.create_qp(&config.receives(16, 1)).unwrap();
+            receiver.fill(qp.receive_queue().unwrap(), &pool);
+            qp
+        };
+        let mut this = Self { qp, receiver, pool };
+        this.qp.activate().unwrap();
+        this
+    }
+
+    /// Takes a datagram; returns who sent it.
+    fn take(&mut self, payload: &[u8], from: &QueuePair, global: bool) -> Sender {
+        let mut sender = None;
+        let qp_num = self.qp.qp_num();
+        receiving::messages(&mut self.receiver, 1, |message| {
+            assert_eq!((message.qp_num(), message.len()), (qp_num, GRH_SIZE + payload.len()));
+            assert_eq!(message.flags().contains(WcFlags::GRH), global);
+            let datagram = message.datagram().expect("a datagram");
+            assert_eq!(datagram.payload(), payload);
+            assert_eq!(datagram.source().qp_num, from.qp_num());
+            assert_eq!(datagram.grh().is_some(), global);
+            sender = Some(datagram.sender());
+        });
+        sender.unwrap()
+    }
+
+    fn sent(&mut self) {
+        receiving::wait("the end of a send", || {
+            self.qp.poll_send().is_some_and(|s| s.status.is_success())
+        });
+    }
+}
+
+/// Whether packets to `qp` have a GRH.
+fn is_global(qp: &QueuePair) -> bool {
+    qp.address().unwrap().gid != [0; 16]
+}
+
+fn question_and_answer(config: &QpConfig, shared: bool) {
+    let pd = device::pd();
+    let mut one = End::new(&pd, config.clone(), shared);
+    let mut other = End::new(&pd, config.clone(), shared);
+    let global = is_global(&one.qp);
+    let to = other.qp.address_handle(&one.qp.address().unwrap(), QKEY).unwrap();
+    assert_eq!(to.qp_num(), one.qp.qp_num());
+    for round in 0..100u8 {
+        let question = vec![round; usize::from(round) % 64];
+        other.qp.send_inline_to(&question, &to, Some(7)).unwrap();
+        other.sent();
+        let sender = one.take(&question, &other.qp, global);
+
+        // The handle may go before the answer is sent.
+        let back = one.qp.reply_to(&sender).unwrap();
+        assert_eq!(back.qp_num(), other.qp.qp_num());
+        let mut answer = one.pool.take().unwrap();
+        answer.set_len(300);
+        answer.fill(!round);
+        one.qp.send_to(answer, &back, None).unwrap();
+        drop(back);
+        one.sent();
+        other.take(&[!round; 300], &one.qp, global);
+    }
+}
+
+#[test]
+fn a_question_is_answered() {
+    question_and_answer(&QpConfig::ud(QKEY), false);
+}
+
+#[test]
+fn on_a_shared_receive_queue() {
+    question_and_answer(&QpConfig::ud(QKEY), true);
+}
+
+#[test]
+fn with_a_global_routing_header() {
+    question_and_answer(&QpConfig::ud(QKEY).gid_index(0), false);
+}
+
+#[test]
+fn a_wrong_queue_key_is_heard_by_nobody() {
+    let pd = device::pd();
+    let mut one = End::new(&pd, QpConfig::ud(QKEY), false);
+    let mut other = End::new(&pd, QpConfig::ud(QKEY), false);
+    let to = |qkey| other.qp.address_handle(&one.qp.address().unwrap(), qkey).unwrap();
+    let (wrong, right) = (to(QKEY + 1), to(QKEY));
+    other.qp.send_inline_to(b"wrong", &wrong, None).unwrap();
+    other.qp.send_inline_to(b"right", &right, None).unwrap();
+    let global = is_global(&one.qp);
+    one.take(b"right", &other.qp, global);
+    receiving::nothing(&mut one.receiver);
+}
+
+#[test]
+fn what_datagrams_cannot_do_is_refused() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    let pd = w.pd.clone();
+    let mut end = End::new(&pd, QpConfig::ud(QKEY), false);
+    let address = end.qp.address().unwrap();
+    let to = end.qp.address_handle(&address, QKEY).unwrap();
+    for result in [end.qp.connect(&address), end.qp.activate(), w.near.activate()] {
+        assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
+    }
+    assert!(matches!(end.qp.send_inline(b"", None), Err(NotSent::Transport)));
+    assert!(matches!(w.near.send_inline_to(b"", &to, None), Err(NotSent::Transport)));
+
+    let long = BufferPool::new(&pd, 1, 8192).unwrap();
+    let mut buffer = long.take().unwrap();
+    buffer.set_len(8192);
+    let refused = end.qp.send_to(buffer, &to, None).unwrap_err();
+    assert!(matches!(refused.reason, NotSent::TooLong { len: 8192, .. }), "{refused:?}");
+
+    w.peers.send(0, 60);
+    receiving::messages(&mut w.receiver, 1, |message| assert!(message.datagram().is_none()));
+}
