@@ -54,7 +54,7 @@ impl Layout {
 pub struct CompletionQueue {
     /// The first CQE proper (for 128-byte CQEs: the second half of the first entry).
     cqes: NonNull<u8>,
-    stride: usize,
+    pub(crate) stride: usize,
     count: u32,
     mask: u32,
     dbrec: DoorbellRecord,

@@ -11,21 +11,21 @@
 
 mod batch;
 mod cold;
+mod cursor;
 mod inline;
 
 use core::marker::PhantomData;
-use core::mem::{MaybeUninit, offset_of};
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
-use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
+use mlx5_wire::cqe::{self, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
 
 use crate::barrier;
 use crate::completion::Cqe;
 use crate::cq::CompletionQueue;
-use crate::ring::{NEXT, Ring, last_word};
+use crate::ring::{Ring, last_word};
 use crate::rq::ReceiveQueue;
-use crate::slots;
 use crate::srq::SharedReceiveQueue;
 
 use cold::Class;
@@ -34,6 +34,7 @@ pub(crate) use batch::Batch;
 use batch::{Noted, Stretch};
 
 pub use cold::{Outcome, complete, recover};
+pub use cursor::Cursor;
 
 /// A queue that [`Receiving`] can give slots back to: [`ReceiveQueue`] or [`SharedReceiveQueue`].
 pub trait Queue: Ring {}
@@ -55,24 +56,8 @@ const COMMON: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false
 /// [`recycle`](Self::recycle) runs in registers. What is out of line finds it in the completion queue.
 pub struct Receiving<'a, Q: Queue> {
     queue: &'a mut Q,
-    cq: &'a mut CompletionQueue,
-    /// The next CQE; while a message is lent, its CQE.
-    cqe: NonNull<u8>,
-    /// Its last word, in the common case.
-    expected: u32,
-    /// CQEs of the stretch, as a negative number that counts up to 0.
-    to_go: isize,
-    /// The running slot after the stretch, with its state and data; `to_go` leads back to the slot whose turn
-    /// it is.
-    limit: u32,
-    states: NonNull<u8>,
-    data: NonNull<MaybeUninit<Q::Data>>,
-    /// The CQE has been taken, and its message was not given back yet.
-    lent: bool,
-    /// The `to_go` since which all messages were recycled, and since which all were taken. Each way of giving
-    /// back moves only the other one's, to where `to_go` is: a loop that knows one way moves nothing.
-    recycled_from: isize,
-    taken_from: isize,
+    at: Cursor<Q::Data>,
+    cq: PhantomData<&'a mut CompletionQueue>,
 }
 
 /// What came out of the CQ.
@@ -145,22 +130,37 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         }
         let start = cq.consumer_index;
         cq.batch.until = start.wrapping_add(budget);
-        let Stretch { cqe, expected, to_go } = cold::aim(queue, cq, start);
+        let stretch = cold::aim(queue, cq, start);
         let limit = cq.batch.limit;
-        let (states, data) = queue.book().entry(limit);
-        Self {
-            queue,
-            cq,
-            cqe,
-            expected,
-            to_go,
-            limit,
-            states,
-            data,
-            lent: false,
-            recycled_from: to_go,
-            taken_from: to_go,
-        }
+        let at = Cursor::new(NonNull::from(&mut *cq), stretch, limit, queue.book().entry(limit));
+        Self { queue, at, cq: PhantomData }
+    }
+
+    /// Leaves the batch as it stands: it neither ends nor publishes anything.
+    #[inline(always)]
+    pub fn into_cursor(self) -> Cursor<Q::Data> {
+        ManuallyDrop::new(self).at
+    }
+
+    /// Goes on with the batch of `cursor`.
+    ///
+    /// # Safety
+    /// `cursor` came from [`into_cursor`](Self::into_cursor) of a batch with the same queues, which nobody has
+    /// used since, except through this cursor.
+    #[inline(always)]
+    pub unsafe fn from_cursor(
+        cq: &'a mut CompletionQueue,
+        queue: &'a mut Q,
+        cursor: Cursor<Q::Data>,
+    ) -> Self {
+        let at = Cursor { cq: NonNull::from(&mut *cq), ..cursor };
+        Self { queue, at, cq: PhantomData }
+    }
+
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Q, &mut CompletionQueue) {
+        // SAFETY: the batch borrows the CQ, and its cursor has the only other way to it.
+        (self.queue, unsafe { self.at.cq.as_mut() })
     }
 
     /// The next completion that has arrived, or `None` when there is none or the budget is used up.
@@ -170,24 +170,22 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     )]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Completion<Q::Data>> {
-        if self.lent {
+        if self.at.lent {
             self.hold();
         }
-        if self.to_go == 0 && !self.go_on() {
+        if self.at.to_go == 0 && !self.go_on() {
             return None;
         }
-        // One aligned load: the device cannot write half of it.
-        // SAFETY: inside the CQ; volatile because the device writes it.
-        let word =
-            unsafe { self.cqe.add(offset_of!(Cqe64, wqe_counter)).cast::<u32>().read_volatile() };
-        if word & COMPARED != self.expected || self.state() != slots::POSTED {
+        // SAFETY: the batch goes on.
+        if !unsafe { self.at.is_common() } {
             self.save();
-            match cold::uncommon(self.queue, self.cq) {
+            let (queue, cq) = self.parts();
+            match cold::uncommon(queue, cq) {
                 Class::None => return None,
                 Class::InOrder => {}
                 Class::Message => self.load(),
                 class => {
-                    let position = Position(self.cqe);
+                    let position = Position(self.at.cqe);
                     self.load();
                     return Some(match class {
                         Class::Failed => Completion::Failed(self.failed(position)),
@@ -198,23 +196,20 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
             }
         }
         barrier::owner_before_cqe();
-        self.lent = true;
+        self.at.lent = true;
         // SAFETY: the CQE is software's, and the slot of the stretch was posted.
-        let (byte_count, data) = unsafe {
-            let data = self.data.offset(self.to_go).read().assume_init();
-            (Cqe::new(self.cqe, PhantomData).byte_count(), data)
-        };
+        let (data, byte_count) = unsafe { (self.at.posted(), self.at.cqe().byte_count()) };
         Some(Completion::Message(Message {
             data,
             byte_count,
-            slot: self.slot(),
-            position: Position(self.cqe),
+            slot: self.at.slot(),
+            position: Position(self.at.cqe),
         }))
     }
 
     #[cold]
-    fn failed(&self, position: Position) -> Message<Q::Data> {
-        let slot = self.cq.batch.failed;
+    fn failed(&mut self, position: Position) -> Message<Q::Data> {
+        let slot = self.parts().1.batch.failed;
         // SAFETY: the slot was posted.
         let data = unsafe { self.queue.book().data(slot) };
         Message { data, byte_count: 0, slot, position }
@@ -238,13 +233,14 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     #[inline(always)]
     pub unsafe fn recycle(&mut self, message: Message<Q::Data>) {
         if self.is_lent(message.slot) {
-            self.step();
-            self.taken_from = self.to_go;
+            // SAFETY: the message is lent; the rest is the caller's contract.
+            unsafe { self.at.recycle() };
             return;
         }
         self.settle();
+        let (queue, cq) = self.parts();
         // SAFETY: the slot has completed and is given back once.
-        unsafe { cold::recycle(self.queue, self.cq, message.slot) };
+        unsafe { cold::recycle(queue, cq, message.slot) };
     }
 
     /// Gives a slot back without its buffer, which is the caller's from now on.
@@ -255,13 +251,13 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     #[inline(always)]
     pub unsafe fn take(&mut self, message: Message<Q::Data>) -> Q::Data {
         if self.is_lent(message.slot) {
-            self.set_state(slots::EMPTY);
-            self.step();
-            self.recycled_from = self.to_go;
+            // SAFETY: the message is lent.
+            unsafe { self.at.release() };
         } else {
             self.settle();
+            let (queue, cq) = self.parts();
             // SAFETY: the slot has completed and is given back once.
-            unsafe { cold::release(self.queue, self.cq, message.slot) };
+            unsafe { cold::release(queue, cq, message.slot) };
         }
         message.data
     }
@@ -271,70 +267,44 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// again, and the messages that were not taken.
     #[inline(always)]
     pub fn note(&mut self) {
-        self.cq.batch.stretch.to_go = self.to_go;
-        self.cq.batch.noted = if self.lent { Noted::Lent } else { Noted::GivenBack };
+        let noted = if self.at.lent { Noted::Lent } else { Noted::GivenBack };
+        // SAFETY: the batch goes on.
+        unsafe { self.at.note(noted) }
     }
 
     /// The next message was asked for before this one was given back.
     #[inline(always)]
     fn hold(&mut self) {
-        self.set_state(slots::HELD);
-        self.step();
-        (self.recycled_from, self.taken_from) = (self.to_go, self.to_go);
-    }
-
-    /// The message that was lent is accounted for: the next slot has its turn.
-    #[inline(always)]
-    fn step(&mut self) {
-        self.lent = false;
-        self.expected = self.expected.wrapping_add(NEXT);
-        // SAFETY: `to_go` counts the CQEs up to the end of the buffer, so this is at most its end.
-        self.cqe = unsafe { self.cqe.add(self.cq.stride()) };
-        self.to_go += 1;
+        // SAFETY: called when a message is lent.
+        unsafe { self.at.hold() }
     }
 
     /// Whether it is the message of `slot` that is lent.
     #[inline(always)]
     const fn is_lent(&self, slot: u32) -> bool {
-        self.lent && slot == self.slot()
-    }
-
-    /// The slot whose turn it is.
-    #[inline(always)]
-    const fn slot(&self) -> u32 {
-        self.limit.wrapping_add(self.to_go as u32)
-    }
-
-    #[inline(always)]
-    fn state(&self) -> u8 {
-        // SAFETY: a slot of the stretch, or the first one of none: below the number of slots.
-        unsafe { self.states.offset(self.to_go).read() }
-    }
-
-    #[inline(always)]
-    fn set_state(&mut self, state: u8) {
-        // SAFETY: as above.
-        unsafe { self.states.offset(self.to_go).write(state) }
+        self.at.lent && slot == self.at.slot()
     }
 
     /// Prepares to tell the queue what has become of the slots so far, and of another one.
     #[inline(always)]
     fn settle(&mut self) {
-        if self.lent {
+        if self.at.lent {
             self.hold();
         }
         self.save();
-        (self.recycled_from, self.taken_from) = (self.to_go, self.to_go);
+        self.at.told();
     }
 
     /// Goes on with the next stretch. `false` when the budget is used up.
     #[inline(always)]
     fn go_on(&mut self) -> bool {
-        if self.cq.batch.stop == self.cq.batch.until {
+        let batch = &self.parts().1.batch;
+        if batch.stop == batch.until {
             return false;
         }
         self.save();
-        cold::go_on(self.queue, self.cq);
+        let (queue, cq) = self.parts();
+        cold::go_on(queue, cq);
         self.load();
         true
     }
@@ -342,8 +312,8 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// Puts the registers where out-of-line code finds them.
     #[inline(always)]
     fn save(&mut self) {
-        let Self { cqe, expected, to_go, recycled_from, taken_from, .. } = *self;
-        let batch = &mut self.cq.batch;
+        let Cursor { cqe, expected, to_go, recycled_from, taken_from, .. } = self.at;
+        let batch = &mut self.parts().1.batch;
         batch.stretch = Stretch { cqe, expected, to_go };
         (batch.recycled_from, batch.taken_from) = (recycled_from, taken_from);
     }
@@ -351,19 +321,18 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// Takes the registers of a new stretch.
     #[inline(always)]
     fn load(&mut self) {
-        let Stretch { cqe, expected, to_go } = self.cq.batch.stretch;
-        (self.cqe, self.expected, self.to_go) = (cqe, expected, to_go);
-        (self.recycled_from, self.taken_from) = (to_go, to_go);
-        self.limit = self.cq.batch.limit;
-        (self.states, self.data) = self.queue.book().entry(self.limit);
+        let (queue, cq) = self.parts();
+        let (stretch, limit) = (cq.batch.stretch, cq.batch.limit);
+        self.at = Cursor::new(NonNull::from(cq), stretch, limit, queue.book().entry(limit));
     }
 }
 
 impl<Q: Queue> Drop for Receiving<'_, Q> {
     #[inline(always)]
     fn drop(&mut self) {
-        let Self { to_go, recycled_from, taken_from, lent, .. } = *self;
-        cold::finish(self.queue, self.cq, to_go, recycled_from, taken_from, lent);
+        let Cursor { to_go, recycled_from, taken_from, lent, .. } = self.at;
+        let (queue, cq) = self.parts();
+        cold::finish(queue, cq, to_go, recycled_from, taken_from, lent);
     }
 }
 
