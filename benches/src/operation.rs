@@ -47,8 +47,8 @@ impl Rig {
         world.greet(&objects);
         let adapter = Adapter::new(&objects);
         let greetings = objects.qps.len() as u32;
-        // In batches of another size, so that laps do not begin where batches do.
-        subject.cycle(greetings, 3);
+        // One by one, so that laps do not begin where batches do.
+        subject.cycle(greetings, 1);
         let shared = Shared::of(&objects);
         Self { operation, adapter, subject, shared, _objects: objects }
     }

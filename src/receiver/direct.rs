@@ -13,6 +13,7 @@ use mlx5_ring::srq::{self, SharedReceiveQueue};
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
+use super::many;
 use super::resident::Resident;
 use super::routes::Routes;
 use super::srq::Srq;
@@ -27,6 +28,8 @@ pub(crate) struct Direct {
     pub(crate) doorbell: CqDoorbell,
     pub(crate) queues: Vec<Ring>,
     pub(crate) routes: Routes,
+    /// What a batch leaves here between calls when there is not exactly one queue.
+    pub(super) many: many::Standing,
 }
 
 /// A queue of the receiver. Boxed, so that the vector stays small and a queue does not move.
@@ -127,7 +130,14 @@ impl Direct {
         }
         // SAFETY: as above; the page stays mapped as long as the context is open.
         let doorbell = unsafe { CqDoorbell::new(place) };
-        Ok(Self { mlx5dv, cq: ring, doorbell, queues: Vec::new(), routes: Routes::default() })
+        Ok(Self {
+            mlx5dv,
+            cq: ring,
+            doorbell,
+            queues: Vec::new(),
+            routes: Routes::default(),
+            many: many::Standing::default(),
+        })
     }
 
     /// Takes over an SRQ to which nothing was posted.

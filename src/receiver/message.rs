@@ -6,7 +6,7 @@ use std::slice;
 
 use super::batch::Batch;
 use super::facts::{Facts, Source};
-use super::resident::{Owner, Resident};
+use super::resident::{Lent, Owner};
 use crate::memory::RecvBuffer;
 use crate::wc_flags::WcFlags;
 
@@ -16,8 +16,7 @@ use crate::wc_flags::WcFlags;
 /// Dereferences to exactly the bytes received; of a message that was scattered over several buffers, to
 /// those in the first, see [`segments`](Self::segments).
 pub struct Message<'b, 'a> {
-    pub(super) resident: Resident,
-    pub(super) len: u32,
+    pub(super) lent: Lent,
     pub(super) batch: &'b mut Batch<'a>,
 }
 
@@ -26,7 +25,7 @@ impl Message<'_, '_> {
     #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
     #[inline]
     pub const fn len(&self) -> usize {
-        self.len as usize
+        self.lent.len as usize
     }
 
     fn facts(&self) -> Facts<'_> {
@@ -62,7 +61,7 @@ impl Message<'_, '_> {
 
     /// What the completion says in flags. Checksums are those of datagrams.
     pub fn flags(&self) -> WcFlags {
-        self.facts().flags(self.batch.books.qps.is_datagram(self.qp_num()))
+        self.facts().flags(self.batch.books().qps.is_datagram(self.qp_num()))
     }
 
     /// When the device completed the message, in ticks of its clock: see [`Context::clock`]. `None` unless
@@ -71,13 +70,13 @@ impl Message<'_, '_> {
     /// [`Context::clock`]: crate::Context::clock
     /// [`ReceiverConfig::timestamps`]: crate::ReceiverConfig::timestamps
     pub fn timestamp(&self) -> Option<u64> {
-        self.facts().timestamp(self.batch.books.timestamps)
+        self.facts().timestamp(self.batch.books().timestamps)
     }
 
     /// The pieces of the message, in order.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
-        let mut left = self.len;
-        self.batch.books.pieces(&self.resident).map_while(move |piece| {
+        let mut left = self.lent.len;
+        self.batch.books().pieces(&self.lent.resident).map_while(move |piece| {
             if left == 0 {
                 return None;
             }
@@ -91,7 +90,7 @@ impl Message<'_, '_> {
 
     /// Whether the receive had several buffers.
     pub fn is_scattered(&self) -> bool {
-        matches!(self.resident.owner(), Owner::List(_))
+        matches!(self.lent.resident.owner(), Owner::List(_))
     }
 
     /// Moves the buffer out of the queue, holding exactly the bytes received. Post it, or another one,
@@ -103,16 +102,20 @@ impl Message<'_, '_> {
     pub fn take(self) -> RecvBuffer {
         assert!(!self.is_scattered(), "take on a scattered message: use into_buffers");
         let mut taken = None;
-        self.batch.kind.take();
-        self.batch.books.leave(self.resident, self.len, |buffer| taken = Some(buffer));
+        self.batch.take();
+        self.batch
+            .books_mut()
+            .leave(self.lent.resident, self.lent.len, |buffer| taken = Some(buffer));
         taken.expect("a receive of one buffer has one buffer")
     }
 
     /// Moves all buffers of the receive out of the queue, each holding its part of the message.
     pub fn into_buffers(self) -> Vec<RecvBuffer> {
         let mut buffers = Vec::new();
-        self.batch.kind.take();
-        self.batch.books.leave(self.resident, self.len, |buffer| buffers.push(buffer));
+        self.batch.take();
+        self.batch
+            .books_mut()
+            .leave(self.lent.resident, self.lent.len, |buffer| buffers.push(buffer));
         buffers
     }
 }
@@ -122,20 +125,16 @@ impl Deref for Message<'_, '_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        if self.resident.addr() == 0 {
-            return self.segments().next().unwrap_or_default();
-        }
-        let start = std::ptr::with_exposed_provenance(self.resident.addr() as usize);
-        // SAFETY: a buffer of a pool that the books keep alive, and `len` was clamped to it; completed and
-        // not recycled before this message is gone, so nobody writes it.
-        unsafe { slice::from_raw_parts(start, self.len as usize) }
+        // SAFETY: a buffer of a pool that the books keep alive, and the length was clamped to it; completed
+        // and not recycled before this message is gone, so nobody writes it.
+        unsafe { slice::from_raw_parts(self.lent.start.as_ptr(), self.lent.first as usize) }
     }
 }
 
 impl fmt::Debug for Message<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
-            .field("len", &self.len)
+            .field("len", &self.lent.len)
             .field("qp_num", &self.qp_num())
             .field("imm", &self.imm())
             .finish_non_exhaustive()

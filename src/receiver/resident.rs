@@ -16,9 +16,20 @@ use crate::pd::ProtectionDomain;
 pub struct Resident {
     /// First byte of the buffer, or the caller's `wr_id`.
     addr: u64,
-    /// Bytes that the device may write.
-    capacity: u32,
+    /// One more than the bytes that the device may write to a receive of one buffer; 0 for all others.
+    bound: u32,
     owner: u32,
+}
+
+/// A message as its batch lends it.
+#[derive(Clone, Copy)]
+pub(super) struct Lent {
+    pub(super) resident: Resident,
+    /// The first buffer, and how many bytes of the message are in it.
+    pub(super) start: NonNull<u8>,
+    pub(super) first: u32,
+    /// Bytes of the message.
+    pub(super) len: u32,
 }
 
 /// `owner` of a receive whose memory is the caller's business.
@@ -41,7 +52,7 @@ impl Resident {
     /// For a receive that is posted through the ring itself, with memory of the caller's. Such a receive
     /// must also be completed through the ring.
     pub const fn from_wr_id(wr_id: u64) -> Self {
-        Self { addr: wr_id, capacity: 0, owner: FOREIGN }
+        Self { addr: wr_id, bound: 0, owner: FOREIGN }
     }
 
     /// What [`from_wr_id`](Self::from_wr_id) was given.
@@ -57,14 +68,27 @@ impl Resident {
         }
     }
 
+    /// A message of `len` bytes that needs no further look: it fits, and is in one buffer of a pool.
     #[inline(always)]
-    pub(crate) const fn addr(&self) -> u64 {
-        self.addr
+    pub(super) fn lend(self, len: u32) -> Option<Lent> {
+        if len >= self.bound {
+            return None;
+        }
+        Some(Lent { resident: self, start: self.start(), first: len, len })
     }
 
+    /// The first byte of the only buffer.
     #[inline(always)]
-    pub(crate) const fn capacity(&self) -> u32 {
-        self.capacity
+    fn start(&self) -> NonNull<u8> {
+        let addr = std::ptr::with_exposed_provenance_mut(self.addr as usize);
+        debug_assert_ne!(self.owner & LIST, LIST);
+        // SAFETY: a receive of one buffer has its address, which is not null.
+        unsafe { NonNull::new_unchecked(addr) }
+    }
+
+    /// Bytes of the only buffer.
+    const fn capacity(&self) -> u32 {
+        self.bound.saturating_sub(1)
     }
 }
 
@@ -79,12 +103,7 @@ pub(crate) struct Piece {
 impl Piece {
     /// The buffer of a receive that has one.
     fn of(resident: &Resident) -> Self {
-        let addr = std::ptr::with_exposed_provenance_mut(resident.addr as usize);
-        Self {
-            addr: NonNull::new(addr).unwrap_or(NonNull::dangling()),
-            capacity: resident.capacity,
-            pool: resident.owner,
-        }
+        Self { addr: resident.start(), capacity: resident.capacity(), pool: resident.owner }
     }
 }
 
@@ -137,7 +156,10 @@ impl Books {
         let (known, _) = buffer.into_parts();
         let lkey = known.lkey();
         let addr = addr.as_ptr().expose_provenance() as u64;
-        Ok((Resident { addr, capacity, owner: pool }, Sge { addr, length: capacity, lkey }))
+        Ok((
+            Resident { addr, bound: capacity + 1, owner: pool },
+            Sge { addr, length: capacity, lkey },
+        ))
     }
 
     /// Enters the buffers of one receive, or gives them back when one is of another domain.
@@ -150,13 +172,11 @@ impl Books {
             return Err(buffers);
         }
         sges.clear();
-        let mut capacity = 0u32;
         let pieces = buffers
             .into_iter()
             .filter_map(|buffer| self.enter(buffer).ok())
             .map(|(resident, sge)| {
                 sges.push(sge);
-                capacity = capacity.saturating_add(resident.capacity);
                 Piece::of(&resident)
             })
             .collect();
@@ -170,7 +190,7 @@ impl Books {
                 self.lists.len() as u32 - 1
             }
         };
-        Ok(Resident { addr: 0, capacity, owner: LIST | list })
+        Ok(Resident { addr: 0, bound: 0, owner: LIST | list })
     }
 
     /// The buffers of a receive, in order; one that is not a list has one.
@@ -181,6 +201,15 @@ impl Books {
             Owner::Foreign => (None, &[][..]),
         };
         single.into_iter().chain(list.iter().copied())
+    }
+
+    /// A message of `len` bytes; `None` of a receive that has no buffer of ours.
+    pub(super) fn lend(&self, resident: Resident, len: u32) -> Option<Lent> {
+        let first = self.pieces(&resident).next()?;
+        let capacity = self.pieces(&resident).map(|piece| u64::from(piece.capacity)).sum();
+        // What the device reports is not trusted.
+        let len = u64::from(len).min(capacity) as u32;
+        Some(Lent { resident, start: first.addr, first: len.min(first.capacity), len })
     }
 
     pub(crate) fn lkey(&self, piece: &Piece) -> u32 {

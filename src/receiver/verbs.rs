@@ -10,6 +10,7 @@ use rdma_core_sys as sys;
 
 use super::resident::{Books, Resident};
 use super::srq::Srq;
+use super::through::Standing;
 use crate::cq::Cq;
 use crate::qp::{Qp, QpState};
 
@@ -23,6 +24,8 @@ pub(crate) struct Verbs {
     cq: Arc<Cq>,
     pub(crate) queues: Vec<VerbsQueue>,
     pub(crate) polled: Polled,
+    /// What a batch leaves here between calls.
+    pub(super) standing: Standing,
 }
 
 /// A completion as verbs report it.
@@ -81,7 +84,7 @@ impl Verbs {
             fetched: Box::new([sys::ibv_wc::default(); POLLED]),
             taken: 0,
         };
-        Self { cq, queues: Vec::new(), polled }
+        Self { cq, queues: Vec::new(), polled, standing: Standing::default() }
     }
 
     pub(crate) fn add(&mut self, object: Object, capacity: u32, max_sge: u32) -> u32 {

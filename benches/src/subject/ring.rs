@@ -108,8 +108,7 @@ fn make_of<const N: usize>(objects: &Objects, spare: bool) -> Box<dyn Subject> {
 impl<Q: Post, const N: usize> Subject for Ring<Q, N> {
     fn poll(&mut self, count: u32, batch: u32) -> Sum {
         let mut sum = Sum::default();
-        let end = self.cq.consumer_index().wrapping_add(count);
-        while self.cq.consumer_index() != end {
+        for _ in 0..count.div_ceil(batch) {
             // SAFETY: all completions of the CQ are the queue's.
             let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, batch) };
             while let Some(completion) = receiving.next() {
@@ -131,8 +130,7 @@ impl<Q: Post, const N: usize> Subject for Ring<Q, N> {
 
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
         let mut sum = Sum::default();
-        let end = self.cq.consumer_index().wrapping_add(count);
-        while self.cq.consumer_index() != end {
+        for _ in 0..count.div_ceil(batch) {
             // SAFETY: all completions of the CQ are the queue's.
             let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, batch) };
             while let Some(completion) = receiving.next() {

@@ -1,6 +1,6 @@
 //! The safe layer of doorbell.
 
-use doorbell::{BufferPool, Path, QpConfig, QueueId, QueuePair, Receiver, RecvBuffer};
+use doorbell::{BufferPool, Failure, Path, QpConfig, QueueId, QueuePair, Receiver, RecvBuffer};
 use rdma_core_sys::ibv_cq_ex_to_cq;
 
 use super::{Subject, unexpected};
@@ -67,43 +67,38 @@ impl Subject for Safe {
     }
 
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
-        if self.owned {
-            return self.move_and_post(count, batch);
-        }
-        let mut sum = Sum::default();
-        let mut left = count;
-        while left > 0 {
-            let mut received = 0;
-            let mut lent = self.receiver.poll_up_to(batch);
-            while let Some(message) = lent.next() {
-                let Ok(message) = message else { unexpected() };
-                sum.add(message.as_ptr() as u64, message.len() as u32);
-                received += 1;
-            }
-            left -= received;
-        }
-        sum
+        let cycle = if self.owned { Self::move_and_post } else { Self::lend };
+        cycle(self, count, batch).unwrap_or_else(|_| unexpected())
     }
 }
 
 impl Safe {
-    fn move_and_post(&mut self, count: u32, batch: u32) -> Sum {
+    fn lend(&mut self, count: u32, batch: u32) -> Result<Sum, Failure> {
         let mut sum = Sum::default();
-        let mut left = count;
-        while left > 0 {
+        for _ in 0..count / batch {
             let mut lent = self.receiver.poll_up_to(batch);
             while let Some(message) = lent.next() {
-                let Ok(message) = message else { unexpected() };
-                let buffer = message.take();
+                let message = message?;
+                sum.add(message.as_ptr() as u64, message.len() as u32);
+            }
+        }
+        Ok(sum)
+    }
+
+    fn move_and_post(&mut self, count: u32, batch: u32) -> Result<Sum, Failure> {
+        let mut sum = Sum::default();
+        for _ in 0..count / batch {
+            let mut lent = self.receiver.poll_up_to(batch);
+            while let Some(message) = lent.next() {
+                let buffer = message?.take();
                 sum.add(buffer.as_ptr() as u64, buffer.len() as u32);
                 self.buffers.push(buffer);
             }
             drop(lent);
-            left -= self.buffers.len() as u32;
             if self.receiver.post(self.queue, self.buffers.drain(..)).is_err() {
                 unexpected();
             }
         }
-        sum
+        Ok(sum)
     }
 }

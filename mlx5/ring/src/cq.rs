@@ -146,6 +146,17 @@ impl CompletionQueue {
         unsafe { self.cqes.add(offset) }
     }
 
+    /// The CQE at `position`.
+    ///
+    /// # Safety
+    /// `position` came from [`Cqe::position`] of a CQE of a batch on this queue that has not published the
+    /// consumer index.
+    #[inline(always)]
+    pub const unsafe fn at(&self, position: Position) -> Cqe<'_> {
+        // SAFETY: the CQE is software's until the consumer index is published.
+        unsafe { Cqe::new(position.0, PhantomData) }
+    }
+
     /// Starts a batch; the consumer index is published when it is dropped.
     #[inline(always)]
     pub fn completions(&mut self) -> Completions<'_> {

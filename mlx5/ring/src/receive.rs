@@ -26,6 +26,7 @@ use crate::completion::Cqe;
 use crate::cq::CompletionQueue;
 use crate::ring::{Ring, last_word};
 use crate::rq::ReceiveQueue;
+use crate::slots;
 use crate::srq::SharedReceiveQueue;
 
 use cold::Class;
@@ -34,7 +35,7 @@ pub(crate) use batch::Batch;
 use batch::{Noted, Stretch};
 
 pub use cold::{Outcome, complete, recover};
-pub use cursor::Cursor;
+pub use cursor::{Cursor, End};
 
 /// A queue that [`Receiving`] can give slots back to: [`ReceiveQueue`] or [`SharedReceiveQueue`].
 pub trait Queue: Ring {}
@@ -57,6 +58,12 @@ const COMMON: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false
 pub struct Receiving<'a, Q: Queue> {
     queue: &'a mut Q,
     at: Cursor<Q::Data>,
+    /// The CQE has been taken, and its message was not given back yet.
+    lent: bool,
+    /// The `to_go` since which all messages were recycled, and since which all were taken. Each way of giving
+    /// back moves only the other one's, to where `to_go` is: a loop that knows one way moves nothing.
+    recycled_from: isize,
+    taken_from: isize,
     cq: PhantomData<&'a mut CompletionQueue>,
 }
 
@@ -132,14 +139,24 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         cq.batch.until = start.wrapping_add(budget);
         let stretch = cold::aim(queue, cq, start);
         let limit = cq.batch.limit;
-        let at = Cursor::new(NonNull::from(&mut *cq), stretch, limit, queue.book().entry(limit));
-        Self { queue, at, cq: PhantomData }
+        let book = queue.book().entry(limit);
+        let at = Cursor::new(NonNull::from(&mut *cq), stretch, limit, book);
+        let from = at.to_go;
+        Self { queue, at, lent: false, recycled_from: from, taken_from: from, cq: PhantomData }
     }
 
-    /// Leaves the batch as it stands: it neither ends nor publishes anything.
+    /// Leaves the batch as it stands: it neither ends nor publishes anything. A message that is lent and was not
+    /// given back is kept. How far it has come is [written down](Self::note), from now on by the cursor.
     #[inline(always)]
     pub fn into_cursor(self) -> Cursor<Q::Data> {
-        ManuallyDrop::new(self).at
+        let mut this = ManuallyDrop::new(self);
+        if this.lent {
+            this.hold();
+        }
+        let (to_go, recycled_from, taken_from) =
+            (this.at.to_go, this.recycled_from, this.taken_from);
+        this.parts().1.batch.leave(to_go, recycled_from, taken_from);
+        this.at
     }
 
     /// Goes on with the batch of `cursor`.
@@ -153,8 +170,9 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         queue: &'a mut Q,
         cursor: Cursor<Q::Data>,
     ) -> Self {
-        let at = Cursor { cq: NonNull::from(&mut *cq), ..cursor };
-        Self { queue, at, cq: PhantomData }
+        let (recycled_from, taken_from) = cq.batch.come_back(cursor.to_go);
+        let at = Cursor { cq: NonNull::from(cq), ..cursor };
+        Self { queue, at, lent: false, recycled_from, taken_from, cq: PhantomData }
     }
 
     #[inline(always)]
@@ -170,7 +188,7 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     )]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Completion<Q::Data>> {
-        if self.at.lent {
+        if self.lent {
             self.hold();
         }
         if self.at.to_go == 0 && !self.go_on() {
@@ -196,7 +214,7 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
             }
         }
         barrier::owner_before_cqe();
-        self.at.lent = true;
+        self.lent = true;
         // SAFETY: the CQE is software's, and the slot of the stretch was posted.
         let (data, byte_count) = unsafe { (self.at.posted(), self.at.cqe().byte_count()) };
         Some(Completion::Message(Message {
@@ -233,8 +251,8 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     #[inline(always)]
     pub unsafe fn recycle(&mut self, message: Message<Q::Data>) {
         if self.is_lent(message.slot) {
-            // SAFETY: the message is lent; the rest is the caller's contract.
-            unsafe { self.at.recycle() };
+            self.step();
+            self.taken_from = self.at.to_go;
             return;
         }
         self.settle();
@@ -251,8 +269,9 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     #[inline(always)]
     pub unsafe fn take(&mut self, message: Message<Q::Data>) -> Q::Data {
         if self.is_lent(message.slot) {
-            // SAFETY: the message is lent.
-            unsafe { self.at.release() };
+            self.at.set_state(slots::EMPTY);
+            self.step();
+            self.recycled_from = self.at.to_go;
         } else {
             self.settle();
             let (queue, cq) = self.parts();
@@ -267,39 +286,54 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// again, and the messages that were not taken.
     #[inline(always)]
     pub fn note(&mut self) {
-        let noted = if self.at.lent { Noted::Lent } else { Noted::GivenBack };
-        // SAFETY: the batch goes on.
-        unsafe { self.at.note(noted) }
+        let (lent, to_go) = (self.lent, self.at.to_go);
+        let batch = &mut self.parts().1.batch;
+        batch.noted = if lent { Noted::Lent } else { Noted::GivenBack };
+        batch.stretch.to_go = to_go + isize::from(lent);
     }
 
     /// The next message was asked for before this one was given back.
     #[inline(always)]
     fn hold(&mut self) {
-        // SAFETY: called when a message is lent.
-        unsafe { self.at.hold() }
+        self.at.set_state(slots::HELD);
+        self.step();
+        self.told();
+    }
+
+    /// The message that was lent is accounted for: the next slot has its turn.
+    #[inline(always)]
+    fn step(&mut self) {
+        self.lent = false;
+        // SAFETY: the batch goes on.
+        unsafe { self.at.step() }
+    }
+
+    /// All that is known of the slots so far is, or will be, in their states.
+    #[inline(always)]
+    const fn told(&mut self) {
+        (self.recycled_from, self.taken_from) = (self.at.to_go, self.at.to_go);
     }
 
     /// Whether it is the message of `slot` that is lent.
     #[inline(always)]
     const fn is_lent(&self, slot: u32) -> bool {
-        self.at.lent && slot == self.at.slot()
+        self.lent && slot == self.at.slot()
     }
 
     /// Prepares to tell the queue what has become of the slots so far, and of another one.
     #[inline(always)]
     fn settle(&mut self) {
-        if self.at.lent {
+        if self.lent {
             self.hold();
         }
         self.save();
-        self.at.told();
+        self.told();
     }
 
     /// Goes on with the next stretch. `false` when the budget is used up.
     #[inline(always)]
     fn go_on(&mut self) -> bool {
-        let batch = &self.parts().1.batch;
-        if batch.stop == batch.until {
+        if self.parts().1.batch.is_last() {
             return false;
         }
         self.save();
@@ -312,7 +346,8 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// Puts the registers where out-of-line code finds them.
     #[inline(always)]
     fn save(&mut self) {
-        let Cursor { cqe, expected, to_go, recycled_from, taken_from, .. } = self.at;
+        let (recycled_from, taken_from) = (self.recycled_from, self.taken_from);
+        let Cursor { cqe, expected, to_go, .. } = self.at;
         let batch = &mut self.parts().1.batch;
         batch.stretch = Stretch { cqe, expected, to_go };
         (batch.recycled_from, batch.taken_from) = (recycled_from, taken_from);
@@ -323,14 +358,29 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     fn load(&mut self) {
         let (queue, cq) = self.parts();
         let (stretch, limit) = (cq.batch.stretch, cq.batch.limit);
-        self.at = Cursor::new(NonNull::from(cq), stretch, limit, queue.book().entry(limit));
+        let book = queue.book().entry(limit);
+        self.at = Cursor::new(NonNull::from(cq), stretch, limit, book);
+        self.lent = false;
+        self.told();
     }
+}
+
+/// Ends the batch of a cursor, as dropping it would have.
+///
+/// # Safety
+/// `end` is of a cursor that came from [`Receiving::into_cursor`] of a batch with the same queues, which nobody
+/// has used since, except through this cursor.
+#[inline(always)]
+pub unsafe fn finish<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q, end: End) {
+    let End(to_go) = end;
+    let (recycled_from, taken_from) = cq.batch.come_back(to_go);
+    cold::finish_in_place(queue, cq, to_go, recycled_from, taken_from, false);
 }
 
 impl<Q: Queue> Drop for Receiving<'_, Q> {
     #[inline(always)]
     fn drop(&mut self) {
-        let Cursor { to_go, recycled_from, taken_from, lent, .. } = self.at;
+        let Self { recycled_from, taken_from, lent, at: Cursor { to_go, .. }, .. } = *self;
         let (queue, cq) = self.parts();
         cold::finish(queue, cq, to_go, recycled_from, taken_from, lent);
     }

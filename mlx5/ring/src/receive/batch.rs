@@ -19,11 +19,13 @@ pub(crate) struct Batch {
     pub(super) stretch: Stretch,
     pub(super) recycled_from: isize,
     pub(super) taken_from: isize,
+    /// How many a cursor took of those that the queue was not told of, or [`NEVER`](Self::NEVER).
+    pub(super) taken: isize,
     /// How far the batch has come, for the case that it is forgotten.
     pub(super) noted: Noted,
 }
 
-/// What [`Receiving::note`](super::Receiving::note) says beside `to_go`.
+/// What [`Receiving::note`](super::Receiving::note) and cursors say beside `to_go`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Noted {
@@ -31,7 +33,7 @@ pub(super) enum Noted {
     Nothing,
     /// The messages before `to_go` are accounted for.
     GivenBack,
-    /// And the one at `to_go` is lent.
+    /// But the last one of them may be lent, if it was not taken.
     Lent,
 }
 
@@ -47,6 +49,9 @@ pub(super) struct Stretch {
 }
 
 impl Batch {
+    /// [`taken`](Self::taken) when not all messages before the cursor were.
+    const NEVER: isize = isize::MIN / 2;
+
     pub(crate) const fn new() -> Self {
         Self {
             until: 0,
@@ -57,8 +62,32 @@ impl Batch {
             stretch: Stretch { cqe: NonNull::dangling(), expected: 0, to_go: 0 },
             recycled_from: 0,
             taken_from: 0,
+            taken: 0,
             noted: Noted::Nothing,
         }
+    }
+
+    /// Whether the budget is used up at the end of the stretch.
+    #[inline(always)]
+    pub(super) const fn is_last(&self) -> bool {
+        self.stop == self.until
+    }
+
+    /// A cursor goes on from `to_go`.
+    #[inline(always)]
+    pub(super) const fn leave(&mut self, to_go: isize, recycled_from: isize, taken_from: isize) {
+        self.noted = Noted::Lent;
+        self.stretch.to_go = to_go;
+        self.recycled_from = recycled_from;
+        self.taken = if taken_from == self.settled { to_go - self.settled } else { Self::NEVER };
+    }
+
+    /// A cursor has come to `to_go`: the `to_go` since which all messages were recycled, and since which all
+    /// were taken.
+    #[inline(always)]
+    pub(super) const fn come_back(&self, to_go: isize) -> (isize, isize) {
+        let all = self.settled + self.taken == to_go;
+        (self.recycled_from, if all { self.settled } else { to_go })
     }
 
     /// The running slot at `to_go`.

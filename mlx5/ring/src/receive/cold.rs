@@ -115,6 +115,19 @@ pub(super) extern "C" fn finish<Q: Queue>(
     taken_from: isize,
     lent: bool,
 ) {
+    finish_in_place(queue, cq, to_go, recycled_from, taken_from, lent);
+}
+
+/// [`finish`], where the caller is out of line already.
+#[inline(always)]
+pub(super) fn finish_in_place<Q: Queue>(
+    queue: &mut Q,
+    cq: &mut CompletionQueue,
+    to_go: isize,
+    recycled_from: isize,
+    taken_from: isize,
+    lent: bool,
+) {
     let settled = cq.batch.settled;
     let count = (to_go - settled) as u32;
     if lent || !queue.settle(count, recycled_from == settled, taken_from == settled) {
@@ -164,7 +177,11 @@ pub unsafe fn recover<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) {
 #[cold]
 #[inline(never)]
 pub(super) extern "C" fn recover_batch<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) {
-    finish_each(queue, cq, cq.batch.stretch.to_go, cq.batch.noted == Noted::Lent);
+    let Batch { settled, noted, stretch: Stretch { to_go, .. }, .. } = cq.batch;
+    let last = cq.batch.slot(to_go - 1);
+    let lent =
+        noted == Noted::Lent && to_go != settled && queue.book().state(last) == slots::POSTED;
+    finish_each(queue, cq, to_go - isize::from(lent), lent);
 }
 
 /// Looks at a CQE that is not the common case. Nothing is lent.

@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 use mlx5_wire::cqe::Cqe64;
 
 use super::COMPARED;
-use super::batch::{Noted, Stretch};
+use super::batch::Stretch;
 use crate::barrier;
 use crate::completion::Cqe;
 use crate::cq::CompletionQueue;
@@ -35,14 +35,12 @@ pub struct Cursor<T> {
     pub(super) limit: u32,
     pub(super) states: NonNull<u8>,
     pub(super) data: NonNull<MaybeUninit<T>>,
-    /// The CQE has been taken, and its message was not given back yet.
-    pub(super) lent: bool,
-    /// The `to_go` since which all messages were recycled, and since which all were taken. Each way of giving
-    /// back moves only the other one's, to where `to_go` is: a loop that knows one way moves nothing.
-    pub(super) recycled_from: isize,
-    pub(super) taken_from: isize,
     pub(super) cq: NonNull<CompletionQueue>,
 }
+
+/// How far a cursor has come.
+#[derive(Clone, Copy, Debug)]
+pub struct End(pub(super) isize);
 
 impl<T: Copy> Clone for Cursor<T> {
     #[inline(always)]
@@ -63,9 +61,6 @@ impl<T: Copy> Cursor<T> {
             limit: 0,
             states: NonNull::dangling(),
             data: NonNull::dangling(),
-            lent: false,
-            recycled_from: 0,
-            taken_from: 0,
             cq: NonNull::dangling(),
         }
     }
@@ -77,18 +72,7 @@ impl<T: Copy> Cursor<T> {
         limit: u32,
         (states, data): (NonNull<u8>, NonNull<MaybeUninit<T>>),
     ) -> Self {
-        Self {
-            cqe,
-            expected,
-            to_go,
-            limit,
-            states,
-            data,
-            lent: false,
-            recycled_from: to_go,
-            taken_from: to_go,
-            cq,
-        }
+        Self { cqe, expected, to_go, limit, states, data, cq }
     }
 
     /// Whether the message that is next is the common case: it has arrived, is a SEND whose payload is in the
@@ -121,90 +105,81 @@ impl<T: Copy> Cursor<T> {
         Some(unsafe { (self.posted(), self.cqe().byte_count()) })
     }
 
-    /// Takes the message that was peeked at, and writes down how far the batch has come, see
+    /// Takes the message that was peeked at, and gives its slot back with its buffer already: nothing comes
+    /// of that before the batch goes on out of line or ends. Writes down how far the batch has come, see
     /// [`Receiving::note`](super::Receiving::note).
     ///
     /// # Safety
-    /// [`peek`](Self::peek) has just returned it.
+    /// [`peek`](Self::peek) has just returned it. Nobody uses the buffer when the batch goes on out of line
+    /// or ends: then the contract of posting holds again, unless it was [taken](Self::take) before.
     #[inline(always)]
     pub unsafe fn lend(&mut self) {
-        self.lent = true;
         // SAFETY: of a batch that goes on.
-        unsafe { self.note(Noted::Lent) }
+        unsafe {
+            self.step();
+            self.note();
+        }
     }
 
-    /// Whether a message is lent.
-    #[inline(always)]
-    pub const fn is_lent(&self) -> bool {
-        self.lent
-    }
-
-    /// The CQE of the message that is lent.
+    /// Keeps the buffer of the message that was lent last: its slot is given back without.
     ///
     /// # Safety
-    /// One is, and the batch goes on.
-    #[inline(always)]
-    pub unsafe fn cqe(&self) -> Cqe<'_> {
-        // SAFETY: the CQE is software's until the batch publishes the consumer index.
-        unsafe { Cqe::new(self.cqe, PhantomData) }
-    }
-
-    /// Gives the slot of the message that is lent back with its buffer.
+    /// A message was lent, by [`lend`](Self::lend) or before [`Receiving::into_cursor`], and not taken; the
+    /// batch goes on, and has not gone on out of line since.
     ///
-    /// # Safety
-    /// One is, the batch goes on, and nobody uses the buffer any more: the contract of posting holds again.
-    #[inline(always)]
-    pub unsafe fn recycle(&mut self) {
-        // SAFETY: of a batch that goes on.
-        unsafe { self.step() };
-        self.taken_from = self.to_go;
-    }
-
-    /// Gives the slot of the message that is lent back without its buffer, and writes that down.
-    ///
-    /// # Safety
-    /// One is, and the batch goes on.
+    /// [`Receiving::into_cursor`]: super::Receiving::into_cursor
     #[inline(always)]
     pub unsafe fn take(&mut self) {
-        // SAFETY: of a batch that goes on.
+        // SAFETY: the slot before the one whose turn it is, in the stretch; the batch borrows the CQ.
         unsafe {
-            self.release();
-            self.note(Noted::GivenBack);
+            self.states.offset(self.to_go - 1).write(slots::EMPTY);
+            let batch = &raw mut (*self.cq.as_ptr()).batch;
+            (*batch).recycled_from = self.to_go;
+            (*batch).taken += 1;
         }
     }
 
-    /// [`take`](Self::take) without a note.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    pub(super) unsafe fn release(&mut self) {
-        // SAFETY: of a batch that goes on.
-        unsafe {
-            self.set_state(slots::EMPTY);
-            self.step();
-        }
-        self.recycled_from = self.to_go;
-    }
-
-    /// The message that was lent is kept.
+    /// The CQE of the message that was lent last.
     ///
     /// # Safety
     /// As [`take`](Self::take).
     #[inline(always)]
-    pub(super) unsafe fn hold(&mut self) {
-        // SAFETY: of a batch that goes on.
-        unsafe {
-            self.set_state(slots::HELD);
-            self.step();
-        }
-        self.told();
+    pub unsafe fn lent(&self) -> Cqe<'_> {
+        // SAFETY: the CQE before the next one of the stretch; software's until the batch publishes the
+        // consumer index.
+        unsafe { Cqe::new(self.cqe.sub(self.stride()), PhantomData) }
     }
 
-    /// All that is known of the slots so far is, or will be, in their states.
+    /// Whether there is nothing left that the batch may take.
+    ///
+    /// # Safety
+    /// Idle, or of a batch that goes on.
     #[inline(always)]
-    pub(super) const fn told(&mut self) {
-        (self.recycled_from, self.taken_from) = (self.to_go, self.to_go);
+    pub unsafe fn is_done(&self) -> bool {
+        // SAFETY: the batch borrows the CQ.
+        self.to_go == 0 && !self.is_idle() && unsafe { (*self.cq.as_ptr()).batch.is_last() }
+    }
+
+    /// Whether it is [of no batch](Self::idle).
+    #[inline(always)]
+    pub fn is_idle(&self) -> bool {
+        self.cq == NonNull::dangling()
+    }
+
+    /// How far it has come, for [`finish`](super::finish).
+    #[inline(always)]
+    pub const fn end(self) -> End {
+        End(self.to_go)
+    }
+
+    /// The CQE whose turn it is.
+    ///
+    /// # Safety
+    /// It has arrived, and the batch goes on.
+    #[inline(always)]
+    pub(super) unsafe fn cqe(&self) -> Cqe<'_> {
+        // SAFETY: the CQE is software's until the batch publishes the consumer index.
+        unsafe { Cqe::new(self.cqe, PhantomData) }
     }
 
     /// The message that was lent is accounted for: the next slot has its turn.
@@ -212,27 +187,29 @@ impl<T: Copy> Cursor<T> {
     /// # Safety
     /// Of a batch that goes on.
     #[inline(always)]
-    unsafe fn step(&mut self) {
-        self.lent = false;
+    pub(super) unsafe fn step(&mut self) {
         self.expected = self.expected.wrapping_add(NEXT);
         // SAFETY: `to_go` counts the CQEs up to the end of the buffer, so this is at most its end.
-        self.cqe = unsafe {
-            let stride = (&raw const (*self.cq.as_ptr()).stride).read();
-            self.cqe.add(stride)
-        };
+        self.cqe = unsafe { self.cqe.add(self.stride()) };
         self.to_go += 1;
     }
 
     /// # Safety
     /// Of a batch that goes on.
     #[inline(always)]
-    pub(super) unsafe fn note(&mut self, noted: Noted) {
+    unsafe fn stride(&self) -> usize {
         // SAFETY: the batch borrows the CQ.
-        unsafe {
-            let batch = &raw mut (*self.cq.as_ptr()).batch;
-            (*batch).stretch.to_go = self.to_go;
-            (*batch).noted = noted;
-        }
+        unsafe { (&raw const (*self.cq.as_ptr()).stride).read() }
+    }
+
+    /// Writes down how far the batch has come.
+    ///
+    /// # Safety
+    /// Of a batch that goes on.
+    #[inline(always)]
+    pub(super) unsafe fn note(&mut self) {
+        // SAFETY: the batch borrows the CQ.
+        unsafe { (&raw mut (*self.cq.as_ptr()).batch.stretch.to_go).write(self.to_go) }
     }
 
     /// The slot whose turn it is.
@@ -258,7 +235,7 @@ impl<T: Copy> Cursor<T> {
     }
 
     #[inline(always)]
-    fn set_state(&mut self, state: u8) {
+    pub(super) fn set_state(&mut self, state: u8) {
         // SAFETY: as above.
         unsafe { self.states.offset(self.to_go).write(state) }
     }
