@@ -127,10 +127,28 @@ fn single<Q: Queue<Data = Resident>>(
     shared: bool,
     books: &mut Books,
 ) -> (Cursor<Resident>, Next) {
-    let Some(completion) = receiving.next() else {
-        return (receiving.into_cursor(), None);
-    };
-    let next = match completion {
+    let whole = Whole;
+    let next = next_of(&mut receiving, shared, books);
+    std::mem::forget(whole);
+    (receiving.into_cursor(), next)
+}
+
+/// While the cursor is handed over, the one that the batch has is stale, and a panic would end the batch with
+/// it. Nothing of the user's runs meanwhile, so a panic is a fault of this library.
+struct Whole;
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+fn next_of<Q: Queue<Data = Resident>>(
+    receiving: &mut Receiving<'_, Q>,
+    shared: bool,
+    books: &mut Books,
+) -> Next {
+    Some(match receiving.next()? {
         Completion::Message(message) => {
             // SAFETY: the position is of this batch.
             let cqe = unsafe { receiving.cqe(message.position()) };
@@ -143,7 +161,7 @@ fn single<Q: Queue<Data = Resident>>(
                     // SAFETY: the message is of this batch. It is lent as through the cursor: nobody uses its
                     // buffer when the batch goes on or ends.
                     unsafe { receiving.recycle(message) };
-                    return (receiving.into_cursor(), Some(Ok(lent)));
+                    Ok(lent)
                 }
                 None => {
                     // SAFETY: the message is of this batch.
@@ -176,8 +194,7 @@ fn single<Q: Queue<Data = Resident>>(
             // SAFETY: the position is of this batch.
             Err(Failure::of(unsafe { receiving.cqe(position) }.qpn(), Cause::NotAReceive))
         }
-    };
-    (receiving.into_cursor(), Some(next))
+    })
 }
 
 /// What the completion says of the message that is lent, other than through the cursor.
