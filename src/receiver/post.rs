@@ -93,6 +93,23 @@ impl Receiver {
     ///
     /// The buffers are the device's until their completions have been taken from [`poll`](Self::poll).
     ///
+    /// ```no_run
+    /// # fn run(
+    /// #     receiver: &mut doorbell::Receiver,
+    /// #     srq: doorbell::SrqId,
+    /// #     kept: Vec<doorbell::RecvBuffer>,
+    /// # ) {
+    /// match receiver.post(srq, kept) {
+    ///     Ok(posted) => println!("{posted} receives posted"),
+    ///     Err(error) => {
+    ///         println!("{error}");
+    ///         let kept: Vec<_> = error.into_buffers().collect();
+    ///         println!("{} buffers are still here", kept.len());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`PostError`] at the first receive that cannot be posted: `posted` are with the device, all others
     /// come back.
