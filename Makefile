@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-tags setup test bench rxe conformance fmt lint doc package
+.PHONY: help demo demo-tags setup test bench rxe conformance mutants fmt lint doc package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
@@ -12,6 +12,7 @@ help:
 	@echo 'make bench    counts instructions and takes times beside stock libmlx5'
 	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
 	@echo 'make conformance N=100000    compares doorbell with libmlx5 under random operations; SEED=number'
+	@echo 'make mutants  puts in errors of the kind that drivers have, and sees that tests catch them'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
 	@echo 'make lint     format, clippy and documentation, warnings being errors'
@@ -43,6 +44,10 @@ rxe:
 conformance:
 	@scripts/setup.sh build
 	@scripts/conformance.sh $(or $(N),100000) $(SEED)
+
+mutants:
+	@scripts/setup.sh build
+	@scripts/mutants.sh
 
 fmt:
 	cargo fmt --all

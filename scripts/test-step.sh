@@ -49,7 +49,7 @@ case ${1-} in
         printf '%s\n' \
             format clippy doc package oldest unit doctest aarch64 \
             device programs python \
-            direct verbs conformance counts demo rxe
+            direct verbs conformance mutants counts demo rxe
         ;;
     format)
         cargo fmt --all --check
@@ -113,6 +113,10 @@ case ${1-} in
     conformance)
         cargo test -p doorbell-conformance --no-fail-fast -- "${filter[@]}"
         scripts/conformance.sh 100000
+        ;;
+    mutants)
+        # All of them: make mutants.
+        scripts/mutants.sh short
         ;;
     demo)
         cargo build --quiet -p soft-mlx5 -p doorbell -p doorbell-info -p doorbell-tests --lib --bins --examples

@@ -56,3 +56,30 @@ unsafe fn write(segment: NonNull<DataSegment>, value: DataSegment) {
         to.add(1).write_volatile(words[1]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(16))]
+    struct Wqe([DataSegment; 3]);
+
+    fn written(sges: &[Sge]) -> [DataSegment; 3] {
+        let stale = DataSegment::new(!0, !0, !0);
+        let mut wqe = Wqe([stale; 3]);
+        // SAFETY: a WQE of three segments, aligned to 16 bytes.
+        unsafe { scatter(NonNull::from(&mut wqe.0).cast(), 3, sges) }
+        wqe.0
+    }
+
+    #[test]
+    fn empty_entries_are_left_out_and_a_shorter_list_is_ended() {
+        let sge = |length| Sge { addr: 0x1000, length, lkey: 7 };
+        let (one, two) = (DataSegment::new(0x1000, 1, 7), DataSegment::new(0x1000, 2, 7));
+        let (end, stale) = (DataSegment::TERMINATOR, DataSegment::new(!0, !0, !0));
+        assert_eq!(written(&[]), [end, stale, stale]);
+        assert_eq!(written(&[sge(0), sge(0), sge(0)]), [end, stale, stale]);
+        assert_eq!(written(&[sge(1), sge(0), sge(2)]), [one, two, end]);
+        assert_eq!(written(&[sge(1), sge(2), sge(1)]), [one, two, one]);
+    }
+}

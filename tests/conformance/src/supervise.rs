@@ -1,5 +1,6 @@
 //! Shares the sessions out among processes, and adds up what they did.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
@@ -41,8 +42,13 @@ fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
 impl Worker {
     fn start(seed: u64, sessions: u64, operations: u64, inject: bool) -> io::Result<Self> {
         let (progress, output) = (memory_file(c"progress")?, memory_file(c"output")?);
-        let mut command = Command::new(std::env::current_exe()?);
+        // Under a loader, for example, that finds other libraries.
+        let under = std::env::var("CONFORMANCE_UNDER").unwrap_or_default();
+        let mut words = under.split_whitespace().map(OsString::from).collect::<Vec<_>>();
+        words.push(std::env::current_exe()?.into_os_string());
+        let mut command = Command::new(&words[0]);
         command
+            .args(&words[1..])
             .args(["--worker", &sessions.to_string(), "--seed", &seed.to_string()])
             .args(["--operations", &operations.to_string()])
             .args(inject.then_some("--inject"))
@@ -91,6 +97,7 @@ pub fn run(seed: u64, operations: u64, inject: bool) -> ExitCode {
 
 fn verdict(tally: &Tally) -> ExitCode {
     print!("{}", tally.table());
+    println!("conformance: with {}", tally.library.as_deref().unwrap_or("no libmlx5"));
     let missing = tally.missing();
     if !missing.is_empty() {
         println!("conformance: FAILED: too little was tried: {}", missing.join("; "));
@@ -148,7 +155,10 @@ fn take(mut worker: Worker, tally: &mut Tally, inject: bool) -> Result<(), Strin
     let output = worker.output();
     if status.success() {
         for line in output.lines() {
-            tally.take(line);
+            match line.strip_prefix("library: ") {
+                Some(name) => tally.library = Some(name.to_owned()),
+                None => drop(tally.take(line)),
+            }
         }
         return Ok(());
     }

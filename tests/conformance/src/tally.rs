@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 /// Counts by name.
 #[derive(Clone, Debug, Default)]
-pub struct Tally(BTreeMap<&'static str, u64>);
+pub struct Tally {
+    counts: BTreeMap<&'static str, u64>,
+    /// File name of the libmlx5 that was compared with.
+    pub library: Option<String>,
+}
 
 macro_rules! counts {
     ($($name:ident = $text:literal, $least:expr;)*) => {
@@ -45,13 +49,13 @@ counts! {
 
 impl Tally {
     pub fn add(&mut self, name: &'static str, count: u64) {
-        let entry = self.0.entry(name).or_default();
+        let entry = self.counts.entry(name).or_default();
         // A set of powers of two.
         *entry = if name == SIZES { *entry | count } else { *entry + count };
     }
 
     pub fn get(&self, name: &str) -> u64 {
-        let count = self.0.get(name).copied().unwrap_or(0);
+        let count = self.counts.get(name).copied().unwrap_or(0);
         if name == SIZES { count.count_ones().into() } else { count }
     }
 
@@ -62,7 +66,7 @@ impl Tally {
 
     /// One line per count, for another process.
     pub fn lines(&self) -> String {
-        self.0.iter().map(|(name, count)| format!("{name}={count}\n")).collect()
+        self.counts.iter().map(|(name, count)| format!("{name}={count}\n")).collect()
     }
 
     /// Takes a line of [`lines`](Self::lines); `false` when it is something else.

@@ -46,3 +46,30 @@ unsafe fn scatter(
         len -= chunk;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_segment_gets_as_much_as_it_holds() {
+        let payload = *b"abcdefghij";
+        let mut memory = [[0u8; 4]; 3];
+        let start = memory.as_mut_ptr().expose_provenance() as u64;
+        let segment = |index: u64, len| DataSegment::new(start + 4 * index, len, 7);
+        let ended = [segment(0, 3), segment(1, 2), DataSegment::TERMINATOR];
+        let whole = [segment(2, 1), segment(0, 1), segment(1, 4)];
+        let mut deliver = |segments: &[DataSegment; 3], len| {
+            // SAFETY: the payload is as long, and the segments name the test's memory.
+            unsafe {
+                let payload = NonNull::from(&payload).cast();
+                scatter(payload, len, NonNull::from(segments).cast(), 3);
+                (&raw mut memory).read_volatile()
+            }
+        };
+        assert_eq!(deliver(&ended, 0), [[0; 4]; 3]);
+        assert_eq!(deliver(&ended, 4), [*b"abc\0", *b"d\0\0\0", [0; 4]]);
+        assert_eq!(deliver(&ended, 10), [*b"abc\0", *b"de\0\0", [0; 4]]);
+        assert_eq!(deliver(&whole, 10), [*b"bbc\0", *b"cdef", *b"a\0\0\0"]);
+    }
+}

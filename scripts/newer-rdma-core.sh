@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Unpacks, without installing, the rdma-core of a newer Debian and what it needs, and prints a command
+# that runs a program on it: newer-rdma-core.sh [SUITE]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+suite=${1:-trixie}
+target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+root=$target/rdma-core/$suite
+libraries=$root/files/usr/lib/x86_64-linux-gnu
+
+if [ ! -e "$root/done" ]; then
+    rm -rf "$root"
+    mkdir -p "$root"/{lists/partial,archives/partial,files}
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main" \
+        >"$root/sources.list"
+    # A world of its own for apt: nothing of the system is read or changed.
+    apt=(-o "Dir::Etc::SourceList=$root/sources.list" -o Dir::Etc::SourceParts=/dev/null
+        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null
+        -o "Dir::State::Lists=$root/lists" -o "Dir::Cache=$root" -o Dir::State::Status=/dev/null
+        -o Debug::NoLocking=true -o APT::Sandbox::User= -o Acquire::Languages=none -qq)
+    (
+        cd "$root"
+        timeout 300 apt-get "${apt[@]}" update
+        timeout 300 apt-get "${apt[@]}" download \
+            libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200 libc6 libgcc-s1
+        for package in *.deb; do
+            dpkg-deb -x "$package" files
+        done
+        ls -1 ./*.deb >done
+    ) >&2
+fi
+# The provider's suffix has a number that changes; libibverbs adds it.
+provider=$libraries/libibverbs/libmlx5
+loader=$(find "$root/files" -name 'ld-linux-x86-64.so.2' -type f -o -name 'ld-linux-x86-64.so.2' -type l | head -1)
+echo "env IBV_DRIVERS=$provider $loader --library-path $libraries"
