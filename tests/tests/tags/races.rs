@@ -2,6 +2,8 @@
 
 use doorbell::tags::{Offload, ReceiveId, TagEvent};
 
+use doorbell_tests::device;
+
 use crate::world::{ALL, SHAPE, Shape, Side, pair, wait, ways};
 
 /// Every receive is cancelled while its message arrives: each gets one event, and no message is lost.
@@ -9,7 +11,7 @@ use crate::world::{ALL, SHAPE, Shape, Side, pair, wait, ways};
 fn each_receive_is_cancelled_while_its_message_arrives() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
-        let (free, rounds) = (near.pool.available(), 1500u64);
+        let (free, rounds) = (near.pool.available(), device::share(1500));
         let (mut cancelled, mut received, mut left) = (0, 0, 0);
         for round in 0..rounds {
             let receive = near.post(round, ALL);
@@ -52,7 +54,7 @@ fn receives_are_posted_while_messages_for_them_arrive() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         let mut number = 0u32;
-        for round in 0..400u64 {
+        for round in 0..device::share(400) {
             let burst = 1 + round as u32 % 7;
             let mut receives: Vec<ReceiveId> = Vec::new();
             for i in 0..burst {
