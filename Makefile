@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-tags setup test bench rxe conformance mutants fmt lint doc package
+.PHONY: help demo demo-tags setup test bench rxe conformance mutants soak fmt lint doc package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
@@ -13,6 +13,7 @@ help:
 	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
 	@echo 'make conformance N=100000    compares doorbell with libmlx5 under random operations; SEED=number'
 	@echo 'make mutants  puts in errors of the kind that drivers have, and sees that tests catch them'
+	@echo 'make soak N=100000000    messages through one SRQ of soft-mlx5 over a link that fails in every way'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
 	@echo 'make lint     format, clippy and documentation, warnings being errors'
@@ -48,6 +49,10 @@ conformance:
 mutants:
 	@scripts/setup.sh build
 	@scripts/mutants.sh
+
+soak:
+	@scripts/setup.sh build
+	@scripts/soak.sh $(or $(N),100000000)
 
 fmt:
 	cargo fmt --all

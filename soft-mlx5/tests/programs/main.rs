@@ -8,6 +8,7 @@ mod perftest;
 mod pingpong;
 mod qperf;
 mod rdma_cm;
+mod scale;
 mod tshark;
 mod ucx;
 

@@ -13,6 +13,7 @@ mod queues;
 mod rdma;
 mod send;
 mod shared;
+mod soak;
 mod sockets;
 mod tags;
 mod unreliable;
