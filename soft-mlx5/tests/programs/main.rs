@@ -4,11 +4,11 @@
 mod common;
 
 mod devinfo;
+mod killed;
 mod perftest;
 mod pingpong;
 mod qperf;
 mod rdma_cm;
-mod scale;
 mod tshark;
 mod ucx;
 

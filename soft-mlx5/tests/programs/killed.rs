@@ -1,40 +1,9 @@
-//! Many processes, and processes that are killed.
+//! Processes that are killed.
 
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 use crate::common::{finish, free_port, fresh_fabric, run, start, wait_for_listener};
-
-const WAVES: usize = 4;
-const PROCESSES: usize = 50;
-
-// Each watcher holds its device until it is killed, every other one by a signal that it cannot catch.
-#[test]
-fn two_hundred_processes_come_and_go_on_one_fabric() {
-    let fabric = fresh_fabric("waves");
-    let options = ["--strict", "--fabric", &fabric];
-    let dir = std::env::temp_dir().join(&fabric);
-    fs::create_dir_all(&dir).unwrap();
-    for _ in 0..WAVES {
-        let script = format!(
-            "cd {dir}; rm -f *
-            for i in $(seq {PROCESSES}); do ibv_asyncwatch >$i 2>&1 & pids=\"$pids $!\"; done
-            until [ $(cat * | grep -c 'async event FD') = {PROCESSES} ]; do sleep 0.1; done
-            n=0; for pid in $pids; do
-                n=$((n + 1)); if [ $((n % 2)) = 0 ]; then kill -KILL $pid; else kill $pid; fi
-            done
-            wait; ls | wc -l",
-            dir = dir.display()
-        );
-        let output = finish(&mut run(&options, &["sh", "-c", &script])).succeeded();
-        assert_eq!(output.trim(), PROCESSES.to_string());
-    }
-    fs::remove_dir_all(&dir).unwrap();
-    // Nothing of them is left: the first address is free.
-    let info = finish(&mut run(&options, &["ibv_devinfo"])).succeeded();
-    let lid = info.lines().find(|line| line.contains("port_lid:")).unwrap();
-    assert_eq!(lid.split_whitespace().last(), Some("1"));
-}
 
 #[test]
 fn a_killed_pair_does_not_keep_the_next_one_from_working() {
