@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 /// The RDMA devices of the system, in the order of libibverbs.
 ///
 /// # Errors
-/// [`Error::NoDevice`] when there is none; [`Error::Verbs`] when libibverbs cannot look.
+/// [`Error::NoDevice`] when there is none, [`Error::NoProvider`] when libibverbs cannot drive what there is;
+/// [`Error::Verbs`] when libibverbs cannot look.
 pub fn devices() -> Result<Vec<Device>> {
     let mut count = 0;
     // SAFETY: `count` is writable.
@@ -20,7 +21,7 @@ pub fn devices() -> Result<Vec<Device>> {
     if list.is_null() {
         let error = std::io::Error::last_os_error();
         if error.raw_os_error() == Some(libc::ENOSYS) {
-            return Err(Error::NoDevice);
+            return Err(none());
         }
         return Err(Error::last_os("ibv_get_device_list", "the system"));
     }
@@ -30,9 +31,27 @@ pub fn devices() -> Result<Vec<Device>> {
         .map(|i| Device { device: unsafe { *list.0.add(i) }, list: Arc::clone(&list) })
         .collect();
     if devices.is_empty() {
-        return Err(Error::NoDevice);
+        return Err(none());
     }
     Ok(devices)
+}
+
+/// Why libibverbs shows no device.
+fn none() -> Error {
+    let root = std::env::var_os("SYSFS_PATH").unwrap_or("/sys".into());
+    let class = std::path::Path::new(&root).join("class/infiniband_verbs");
+    let mut devices: Vec<_> = std::fs::read_dir(class)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| std::fs::read_to_string(entry.path().join("ibdev")).ok())
+        .map(|name| name.trim().to_owned())
+        .collect();
+    devices.sort();
+    if devices.is_empty() {
+        return Error::NoDevice;
+    }
+    Error::NoProvider { devices: devices.join(", ") }
 }
 
 /// Opens the device with this name, for example `mlx5_0`.

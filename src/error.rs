@@ -19,6 +19,28 @@ pub enum Error {
     )]
     NoDevice,
 
+    /// The kernel has devices that libibverbs has no provider for.
+    #[error(
+        "the kernel shows {devices}, but libibverbs has no provider for it: install ibverbs-providers (rdma-core), and see that /etc/libibverbs.d names the driver"
+    )]
+    NoProvider {
+        /// What the kernel shows, separated by commas.
+        devices: String,
+    },
+
+    /// The port is not up, so that nothing could be reached.
+    #[error(
+        "port {port} of {device} is {state}: check the cable, the peer and, on InfiniBand, the subnet manager"
+    )]
+    PortDown {
+        /// Name of the device.
+        device: String,
+        /// Number of the port, from 1.
+        port: u8,
+        /// Its state, in a word.
+        state: &'static str,
+    },
+
     /// No device has the name that was asked for.
     #[error("no RDMA device named {name}: there is {present}")]
     UnknownDevice {
@@ -180,19 +202,50 @@ fn refusal(reason: &i32) -> &'static str {
 }
 
 /// What usually helps.
-fn hint(operation: &str, source: &io::Error) -> &'static str {
+fn hint(operation: &str, source: &io::Error) -> String {
+    match (operation, source.raw_os_error()) {
+        (
+            "ibv_reg_mr" | "ibv_create_cq" | "ibv_create_cq_ex" | "mlx5dv_create_cq"
+            | "ibv_create_srq" | "ibv_create_srq_ex" | "ibv_create_qp" | "mlx5dv_create_qp",
+            Some(libc::ENOMEM),
+        ) => memlock_hint(),
+        _ => usual_hint(operation, source).to_owned(),
+    }
+}
+
+/// Registered memory and queues are locked memory.
+fn memlock_hint() -> String {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a writable structure.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
+    match limit.rlim_cur {
+        _ if !known => ": make it smaller, or raise RLIMIT_MEMLOCK (`ulimit -l`)".to_owned(),
+        libc::RLIM_INFINITY => {
+            ": memory is short, for RLIMIT_MEMLOCK is unlimited; make it smaller".to_owned()
+        }
+        bytes => format!(
+            ": registered memory and queues are locked memory, of which RLIMIT_MEMLOCK allows {} KiB: raise it \
+             (`ulimit -l`, or memlock in /etc/security/limits.conf), or make it smaller",
+            bytes >> 10
+        ),
+    }
+}
+
+fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
     match (operation, source.raw_os_error()) {
         ("ibv_open_device", Some(libc::EACCES | libc::EPERM)) => {
             ": open needs read and write permission on /dev/infiniband/uverbs*"
         }
-        ("ibv_reg_mr", Some(libc::ENOMEM)) => {
-            ": registered memory counts against RLIMIT_MEMLOCK, see `ulimit -l`"
+        ("ibv_open_device", Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => {
+            ": its node in /dev/infiniband is missing: load the kernel module ib_uverbs, or pass the node into the container"
         }
-        (
-            "ibv_create_cq" | "ibv_create_cq_ex" | "mlx5dv_create_cq" | "ibv_create_srq"
-            | "ibv_create_qp" | "mlx5dv_create_qp",
-            Some(libc::ENOMEM),
-        ) => ": smaller, or raise RLIMIT_MEMLOCK (`ulimit -l`): queues are locked memory too",
+        ("ibv_create_qp" | "mlx5dv_create_qp", Some(libc::EINVAL)) => {
+            ": the sizes exceed what a queue pair of this device holds: fewer sends, receives, buffers per receive, or less inline data"
+        }
+        ("mmap(MAP_HUGETLB)", _) => {
+            ": too few huge pages are reserved: raise vm.nr_hugepages with sysctl, or use HugePages::Transparent"
+        }
+        (_, Some(libc::EIO)) => ": the device failed or was removed",
         ("ibv_modify_qp", Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ETIMEDOUT)) => {
             ": the address of the peer does not resolve, check that both ports are up and in one network"
         }
@@ -203,5 +256,29 @@ fn hint(operation: &str, source: &io::Error) -> &'static str {
             ": no RDMA device has that address or reaches it (`rdma link` lists devices and interfaces)"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(operation: &'static str, errno: i32) -> String {
+        Error::returned(operation, "mlx5_0", errno).to_string()
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        assert!(words("ibv_open_device", libc::EACCES).contains("/dev/infiniband/uverbs"));
+        assert!(words("ibv_open_device", libc::ENOENT).contains("ib_uverbs"));
+        assert!(words("ibv_create_qp", libc::EINVAL).contains("inline"));
+        assert!(words("ibv_reg_mr", libc::ENOMEM).contains("RLIMIT_MEMLOCK"));
+        assert!(words("ibv_create_srq", libc::ENOMEM).contains("RLIMIT_MEMLOCK"));
+        assert!(words("mmap(MAP_HUGETLB)", libc::ENOMEM).contains("nr_hugepages"));
+        assert!(words("ibv_modify_qp", libc::EIO).contains("removed"));
+        let plain = words("ibv_query_port", libc::EINVAL);
+        assert!(
+            plain.starts_with("ibv_query_port on mlx5_0: ") && plain.ends_with("(os error 22)")
+        );
     }
 }

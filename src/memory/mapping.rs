@@ -3,6 +3,19 @@
 use std::io;
 use std::ptr::{self, NonNull};
 
+/// Which pages memory is made of. With huge ones the adapter needs fewer translations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePages {
+    /// Those of the system's normal size.
+    #[default]
+    No,
+    /// Huge ones where the kernel finds some (`madvise(2)` with `MADV_HUGEPAGE`); never fails for want of
+    /// them.
+    Transparent,
+    /// Huge ones that the administrator has reserved (`vm.nr_hugepages`), of the system's default size.
+    Reserved,
+}
+
 /// Zeroed pages, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -15,16 +28,51 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
+/// Size of a huge page on x86-64, and the alignment from which the kernel can use one.
+const HUGE: usize = 2 << 20;
+
 impl Mapping {
     /// Maps at least `len` bytes, `len > 0`.
-    pub(crate) fn new(len: usize) -> io::Result<Self> {
+    pub(crate) fn new(len: usize, pages: HugePages) -> io::Result<Self> {
+        match pages {
+            HugePages::No => Self::map(len, 0),
+            HugePages::Transparent => Self::transparent(len),
+            HugePages::Reserved => {
+                let huge = reserved_page_size().unwrap_or(HUGE);
+                let len = len.checked_next_multiple_of(huge).ok_or(io::ErrorKind::OutOfMemory)?;
+                Self::map(len, libc::MAP_HUGETLB)
+            }
+        }
+    }
+
+    fn transparent(len: usize) -> io::Result<Self> {
+        let len = len.checked_next_multiple_of(HUGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        // The kernel uses huge pages where they are aligned: map more, and give back what is around.
+        let larger = Self::map(len.checked_add(HUGE).ok_or(io::ErrorKind::OutOfMemory)?, 0)?;
+        let before = larger.start.as_ptr().addr().wrapping_neg() % HUGE;
+        let after = HUGE - before;
+        let all = std::mem::ManuallyDrop::new(larger);
+        // SAFETY: parts of the mapping at its ends, multiples of pages, which nobody uses; the middle stays.
+        unsafe {
+            let start = all.start.add(before);
+            if before > 0 {
+                libc::munmap(all.start.as_ptr().cast(), before);
+            }
+            libc::munmap(start.add(len).as_ptr().cast(), after);
+            // A kernel without huge pages refuses; then they are small.
+            libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+            Ok(Self { start, len })
+        }
+    }
+
+    fn map(len: usize, flags: libc::c_int) -> io::Result<Self> {
         // SAFETY: asks for new pages; touches nothing that exists.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
                 len,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
                 -1,
                 0,
             )
@@ -43,6 +91,14 @@ impl Mapping {
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
+}
+
+/// The size of reserved huge pages in bytes, as the kernel tells it.
+fn reserved_page_size() -> Option<usize> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    let kib: usize = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
 }
 
 impl Drop for Mapping {

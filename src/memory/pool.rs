@@ -10,7 +10,8 @@ use std::sync::Arc;
 use crossbeam::queue::ArrayQueue;
 use rdma_core_sys as sys;
 
-use super::mapping::Mapping;
+use super::backing::{Backing, MemoryError, StableMemory};
+use super::mapping::{HugePages, Mapping};
 use crate::error::{Error, Result};
 use crate::owner::warn_leak;
 use crate::pd::ProtectionDomain;
@@ -37,7 +38,9 @@ const ALIGNMENT: usize = 64;
 pub struct BufferPool(pub(crate) Arc<Pool>);
 
 pub(crate) struct Pool {
-    memory: ManuallyDrop<Mapping>,
+    backing: ManuallyDrop<Backing>,
+    /// The first buffer.
+    start: NonNull<u8>,
     mr: *mut sys::ibv_mr,
     lkey: u32,
     /// Key for peers, of a pool that they may read.
@@ -55,6 +58,46 @@ unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
+/// Where the buffers of a pool are.
+struct Slots {
+    start: NonNull<u8>,
+    count: u32,
+    buffer_size: u32,
+    stride: usize,
+}
+
+/// A pool without what keeps its memory.
+struct Registered {
+    mr: *mut sys::ibv_mr,
+    slots: Slots,
+    pd: ProtectionDomain,
+    access: sys::ibv_access_flags,
+}
+
+impl Registered {
+    fn into_pool(self, backing: Backing) -> BufferPool {
+        let Self { mr, slots: Slots { start, count, buffer_size, stride }, pd, access } = self;
+        let free = ArrayQueue::new(count as usize);
+        for index in 0..count {
+            let _ = free.push(index);
+        }
+        // SAFETY: a region that was just made.
+        let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
+        BufferPool(Arc::new(Pool {
+            backing: ManuallyDrop::new(backing),
+            start,
+            mr,
+            lkey,
+            rkey: (access & sys::IBV_ACCESS_REMOTE_READ != 0).then_some(rkey),
+            pd,
+            buffer_size,
+            stride,
+            count,
+            free,
+        }))
+    }
+}
+
 impl BufferPool {
     /// Makes a pool of `count` buffers of `buffer_size` bytes.
     ///
@@ -62,7 +105,7 @@ impl BufferPool {
     /// [`Error::OutOfRange`] when either is 0 or the whole is larger than the device registers at once;
     /// [`Error::Verbs`] when memory is short or may not be locked (`RLIMIT_MEMLOCK`).
     pub fn new(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
-        Self::register(pd, count, buffer_size, sys::IBV_ACCESS_LOCAL_WRITE)
+        Self::with_pages(pd, count, buffer_size, HugePages::No)
     }
 
     /// Makes a pool that peers may read: its buffers can be sent by rendezvous. A peer that has been told of
@@ -72,49 +115,109 @@ impl BufferPool {
     /// Those of [`new`](Self::new).
     pub fn readable(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
         let access = sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_READ;
-        Self::register(pd, count, buffer_size, access)
+        Self::of_pages(pd, count, buffer_size, HugePages::No, access)
     }
 
-    fn register(
+    /// Makes a pool as [`new`](Self::new) does, of pages of this kind.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new); [`Error::Verbs`] with `mmap` when too few huge pages are reserved.
+    pub fn with_pages(
         pd: &ProtectionDomain,
         count: u32,
         buffer_size: u32,
+        pages: HugePages,
+    ) -> Result<Self> {
+        Self::of_pages(pd, count, buffer_size, pages, sys::IBV_ACCESS_LOCAL_WRITE)
+    }
+
+    /// Makes a pool of memory of the program's: of as many buffers as fit, each on cache lines of its own.
+    /// The memory is dropped when the device has no access to it any more, and kept for ever when it cannot
+    /// be taken from the device.
+    ///
+    /// # Errors
+    /// [`MemoryError`] with the memory: [`Error::OutOfRange`] when not one buffer fits, and those of
+    /// [`new`](Self::new).
+    pub fn from_memory<M: StableMemory>(
+        pd: &ProtectionDomain,
+        memory: M,
+        buffer_size: u32,
+    ) -> Result<Self, MemoryError<M>> {
+        let value = NonNull::from(Box::leak(Box::new(memory)));
+        // SAFETY: leaked just now, and nobody else's.
+        let (first, len) = unsafe { (*value.as_ptr()).memory() };
+        let unaligned = first.as_ptr().addr().wrapping_neg() % ALIGNMENT;
+        let room = len.saturating_sub(unaligned);
+        let made = Self::cut(buffer_size).and_then(|stride| {
+            // Behind the last buffer nothing is needed.
+            let count = (room + stride - buffer_size as usize) / stride;
+            let count = count.min(u32::MAX as usize) as u32;
+            let least = unaligned as u64 + u64::from(buffer_size);
+            Error::check_range("size of the memory in bytes", len as u64, least, u64::MAX)?;
+            // SAFETY: `unaligned` is within the memory, in which one buffer fits behind it.
+            let start = unsafe { first.add(unaligned) };
+            let slots = Slots { start, count, buffer_size, stride };
+            // SAFETY: the value's memory, by the contract of the trait.
+            unsafe { Self::register(pd, slots, room, sys::IBV_ACCESS_LOCAL_WRITE) }
+        });
+        match made {
+            Ok(registered) => Ok(registered.into_pool(Backing::Program(value))),
+            Err(error) => {
+                // SAFETY: leaked above, and not registered.
+                let memory = unsafe { Box::from_raw(value.as_ptr()) };
+                Err(MemoryError { error, memory: *memory })
+            }
+        }
+    }
+
+    fn of_pages(
+        pd: &ProtectionDomain,
+        count: u32,
+        buffer_size: u32,
+        pages: HugePages,
         access: sys::ibv_access_flags,
     ) -> Result<Self> {
         Error::check_range("count of buffers", count.into(), 1, u32::MAX.into())?;
+        let stride = Self::cut(buffer_size)?;
+        let len = stride as u64 * u64::from(count);
+        Self::check_size(pd, len)?;
+        let memory = Mapping::new(len as usize, pages).map_err(|source| {
+            let operation = if pages == HugePages::Reserved { "mmap(MAP_HUGETLB)" } else { "mmap" };
+            Error::verbs(operation, "the system", source)
+        })?;
+        let slots = Slots { start: memory.start(), count, buffer_size, stride };
+        // SAFETY: the mapping is ours.
+        let registered = unsafe { Self::register(pd, slots, memory.len(), access)? };
+        Ok(registered.into_pool(Backing::Pages(memory)))
+    }
+
+    /// Distance of buffers of this size.
+    fn cut(buffer_size: u32) -> Result<usize> {
         // The length of an SGE has 31 bits: in the field of a send WQE 0 stands for 2^31.
         Error::check_range("buffer_size", buffer_size.into(), 1, (1 << 31) - 1)?;
-        let stride = (buffer_size as usize).next_multiple_of(ALIGNMENT);
-        let len = stride as u64 * u64::from(count);
-        let max = pd.context().attr().max_mr_size;
-        Error::check_range("size of the pool in bytes", len, 1, max.min(isize::MAX as u64))?;
+        Ok((buffer_size as usize).next_multiple_of(ALIGNMENT))
+    }
 
-        let memory = Mapping::new(len as usize)?;
-        // SAFETY: the mapping is readable and writable and outlives the region, see `Drop`.
-        let mr = unsafe {
-            sys::ibv_reg_mr(pd.as_raw(), memory.start().as_ptr().cast(), memory.len(), access)
-        };
+    fn check_size(pd: &ProtectionDomain, len: u64) -> Result<()> {
+        let max = pd.context().attr().max_mr_size;
+        Error::check_range("size of the pool in bytes", len, 1, max.min(isize::MAX as u64))
+    }
+
+    /// # Safety
+    /// The slots are in `len` initialised bytes that nobody else uses and that stay for as long as the pool.
+    unsafe fn register(
+        pd: &ProtectionDomain,
+        slots: Slots,
+        len: usize,
+        access: sys::ibv_access_flags,
+    ) -> Result<Registered> {
+        Self::check_size(pd, len as u64)?;
+        // SAFETY: the caller's contract; the memory outlives the region, see `Drop`.
+        let mr = unsafe { sys::ibv_reg_mr(pd.as_raw(), slots.start.as_ptr().cast(), len, access) };
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
         }
-        let free = ArrayQueue::new(count as usize);
-        for index in 0..count {
-            let _ = free.push(index);
-        }
-        Ok(Self(Arc::new(Pool {
-            memory: ManuallyDrop::new(memory),
-            mr,
-            // SAFETY: a region that was just made.
-            lkey: unsafe { (*mr).lkey },
-            rkey: (access & sys::IBV_ACCESS_REMOTE_READ != 0)
-                // SAFETY: as above.
-                .then(|| unsafe { (*mr).rkey }),
-            pd: pd.clone(),
-            buffer_size,
-            stride,
-            count,
-            free,
-        })))
+        Ok(Registered { mr, slots, pd: pd.clone(), access })
     }
 
     /// Takes a free buffer, empty (`len` 0), or `None` when all are in use.
@@ -162,13 +265,13 @@ impl Pool {
     pub(crate) fn addr(&self, index: u32) -> NonNull<u8> {
         debug_assert!(index < self.count);
         // SAFETY: the mapping holds `count` strides, and every index in circulation is below `count`.
-        unsafe { self.memory.start().add(index as usize * self.stride) }
+        unsafe { self.start.add(index as usize * self.stride) }
     }
 
     /// The buffer that starts at `addr`.
     #[inline]
     pub(crate) fn index(&self, addr: NonNull<u8>) -> u32 {
-        ((addr.as_ptr() as usize - self.memory.start().as_ptr() as usize) / self.stride) as u32
+        ((addr.as_ptr() as usize - self.start.as_ptr() as usize) / self.stride) as u32
     }
 
     /// Puts a buffer that nobody uses any more on the free list.
@@ -191,7 +294,7 @@ impl Drop for Pool {
             return;
         }
         // SAFETY: the device has no access any more; dropped once.
-        unsafe { ManuallyDrop::drop(&mut self.memory) }
+        unsafe { ManuallyDrop::drop(&mut self.backing) }
     }
 }
 

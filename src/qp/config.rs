@@ -27,6 +27,7 @@ pub struct QpConfig {
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) min_rnr_timer: u8,
+    pub(crate) remote_write: bool,
     /// Peers may read memory that is registered for that.
     pub(crate) remote_read: bool,
     /// The device has the send queue, for the rendezvous of tag matching: nothing is posted to it.
@@ -60,6 +61,7 @@ impl QpConfig {
             retry_cnt: 6,
             rnr_retry: 7,
             min_rnr_timer: 12,
+            remote_write: false,
             remote_read: false,
             device_sends: false,
             qkey: 0,
@@ -174,6 +176,13 @@ impl QpConfig {
     /// Gives the send queue to the device.
     pub(crate) const fn device_sends(mut self) -> Self {
         (self.device_sends, self.max_send_wr, self.max_inline) = (true, 0, 0);
+        self
+    }
+
+    /// Lets the peer write to memory that is registered for it, see
+    /// [`RemoteMemory`](crate::RemoteMemory).
+    pub const fn remote_write(mut self, allowed: bool) -> Self {
+        self.remote_write = allowed;
         self
     }
 

@@ -177,7 +177,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`Error::Unsupported`] when the queue pair is not in INIT; [`Error::OutOfRange`] and
-    /// [`Error::Handshake`] when the address cannot be one; [`Error::Verbs`] when the device refuses, and
+    /// [`Error::Handshake`] when the address cannot be one; [`Error::PortDown`]; [`Error::Verbs`] when the device refuses, and
     /// the queue pair has to be reset.
     pub fn connect(&mut self, peer: &QpAddress) -> Result<()> {
         if self.is_datagram() {
@@ -187,12 +187,24 @@ impl QueuePair {
             });
         }
         self.check_connectable()?;
+        self.check_port()?;
         let local = self.local()?;
         let (route, mtu) = (local.route(peer)?, local.mtu.min(peer.mtu));
         let (mut attr, mask) = transition::rtr(&self.config, route, mtu, peer);
         self.qp.modify(&mut attr, mask)?;
         let (mut attr, mask) = transition::rts(&self.config, self.psn);
         self.qp.modify(&mut attr, mask)
+    }
+
+    /// Refuses a port through which nothing goes.
+    fn check_port(&self) -> Result<()> {
+        let (context, port) = (self.qp.pd().context(), self.config.port);
+        let state = match context.query_port(port)?.state {
+            sys::IBV_PORT_DOWN => "down",
+            sys::IBV_PORT_INIT => "initialising",
+            _ => return Ok(()),
+        };
+        Err(Error::PortDown { device: context.name().to_owned(), port, state })
     }
 
     /// Refuses a queue pair that was connected before.

@@ -19,8 +19,9 @@ pub(super) fn init(config: &QpConfig) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mas
         qp_state: sys::IBV_QPS_INIT,
         pkey_index: 0,
         port_num: config.port,
-        // Pools hold memory that only receives may write.
-        qp_access_flags: if config.remote_read { sys::IBV_ACCESS_REMOTE_READ } else { 0 },
+        // What may be touched is decided by the keys of memory regions too.
+        qp_access_flags: if config.remote_read { sys::IBV_ACCESS_REMOTE_READ } else { 0 }
+            | if config.remote_write { sys::IBV_ACCESS_REMOTE_WRITE } else { 0 },
         qkey: config.qkey,
         ..Default::default()
     };

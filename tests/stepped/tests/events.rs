@@ -141,3 +141,16 @@ fn an_srq_below_its_limit_is_refilled_and_armed_again() {
         receiver.arm_srq_limit(srq, 0).unwrap();
     }
 }
+
+#[test]
+fn a_port_that_is_down_is_told_in_words_to_who_connects() {
+    let mut world = Stepped::new(Path::Auto, 16);
+    world.device.set_link(false);
+    world.receiver.reset_qp(&mut world.near).unwrap();
+    let peer = world.far.address().unwrap();
+    let refused = world.near.connect(&peer).unwrap_err();
+    assert!(matches!(refused, Error::PortDown { port: 1, .. }), "{refused:?}");
+    assert!(refused.to_string().contains("down: check the cable"), "{refused}");
+    world.device.set_link(true);
+    world.near.connect(&peer).unwrap();
+}

@@ -9,6 +9,7 @@ mod disconnect;
 mod exhaustion;
 mod failures;
 mod forget;
+mod memory;
 mod order;
 mod panics;
 mod processes;

@@ -39,6 +39,33 @@ fn where_no_device_is() {
 }
 
 #[test]
+fn a_device_without_provider() {
+    // What a kernel shows of a device that no provider matches.
+    let root = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-provider");
+    let device = root.join("class/infiniband/odd_0/device");
+    let verbs = root.join("class/infiniband_verbs");
+    std::fs::create_dir_all(&device).unwrap();
+    std::fs::create_dir_all(verbs.join("uverbs0")).unwrap();
+    std::fs::write(device.join("modalias"), "pci:v0000FFFEd00000001sv0sd0bc02sc07i00\n").unwrap();
+    std::fs::write(verbs.join("abi_version"), "6\n").unwrap();
+    for (name, value) in [("ibdev", "odd_0\n"), ("dev", "1:3\n"), ("abi_version", "1\n")] {
+        std::fs::write(verbs.join("uverbs0").join(name), value).unwrap();
+    }
+    in_another_process("where_a_device_has_no_provider", |command| {
+        command.env("SYSFS_PATH", &root).env_remove("LD_PRELOAD");
+    });
+}
+
+#[test]
+#[ignore = "run by the test above where a device has no provider"]
+fn where_a_device_has_no_provider() {
+    let error = doorbell::devices().map(|devices| devices.len()).unwrap_err();
+    assert!(matches!(error, Error::NoProvider { .. }), "{error:?}");
+    let words = error.to_string();
+    assert!(words.contains("odd_0") && words.contains("ibverbs-providers"), "{words}");
+}
+
+#[test]
 fn an_unknown_device_is_answered_with_those_that_exist() {
     let present = device::open().name().to_owned();
     let error = doorbell::open("mlx5_77").unwrap_err();

@@ -1,0 +1,89 @@
+//! What a pool is made of: pages of its own, or memory of the program's.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use super::mapping::Mapping;
+use crate::error::Error;
+
+/// Memory of the program's that a [`BufferPool`](crate::BufferPool) can be made of.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let pool = doorbell::BufferPool::from_memory(&pd, vec![0u8; 1 << 20], 4096)?;
+/// assert!(pool.count() >= 255);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Safety
+/// [`memory`](Self::memory) tells of initialised bytes that belong to the value. As long as the value is
+/// neither moved nor dropped they stay at that address, mapped, readable and writable, and nothing but the
+/// caller touches them, the value included.
+pub unsafe trait StableMemory: Send + 'static {
+    /// The first byte, and how many there are.
+    fn memory(&mut self) -> (NonNull<u8>, usize);
+}
+
+// SAFETY: the elements of a vector stay where they are while nobody uses the vector.
+unsafe impl StableMemory for Vec<u8> {
+    fn memory(&mut self) -> (NonNull<u8>, usize) {
+        (NonNull::from(&mut self[..]).cast(), self.len())
+    }
+}
+
+// SAFETY: a box owns its bytes, and stays where it is.
+unsafe impl StableMemory for Box<[u8]> {
+    fn memory(&mut self) -> (NonNull<u8>, usize) {
+        (NonNull::from(&mut self[..]).cast(), self.len())
+    }
+}
+
+/// A pool was not made; its memory is here.
+pub struct MemoryError<M> {
+    /// Why not.
+    pub error: Error,
+    /// The memory.
+    pub memory: M,
+}
+
+impl<M> fmt::Debug for MemoryError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryError").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<M> fmt::Display for MemoryError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<M> std::error::Error for MemoryError<M> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// What a pool keeps until the device has no access any more.
+pub(super) enum Backing {
+    Pages(#[expect(dead_code, reason = "kept for its drop")] Mapping),
+    /// On the heap, and reached through the pointer only: moving the value would end what was told of its
+    /// memory.
+    Program(NonNull<dyn StableMemory>),
+}
+
+// SAFETY: the value is `Send`, and used only when it is dropped.
+unsafe impl Send for Backing {}
+// SAFETY: nothing can be done through a reference.
+unsafe impl Sync for Backing {}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        if let Self::Program(value) = self {
+            // SAFETY: from a box, dropped once.
+            drop(unsafe { Box::from_raw(value.as_ptr()) });
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Memory that a peer may write at any time.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use rdma_core_sys as sys;
+
+use super::mapping::{HugePages, Mapping};
+use crate::error::{Error, Result};
+use crate::owner::warn_leak;
+use crate::pd::ProtectionDomain;
+
+/// Registered memory that peers may write (`IBV_ACCESS_REMOTE_WRITE`), over QPs made with
+/// [`QpConfig::remote_write`](crate::QpConfig::remote_write).
+///
+/// There is never a reference to it, for no one can tell when a peer writes: bytes are copied in and out.
+/// That a completion was polled, of a message that the peer sent after its write, is the only promise that
+/// the write is there.
+///
+/// ```no_run
+/// # fn main() -> doorbell::Result<()> {
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let memory = doorbell::RemoteMemory::new(&pd, 4096)?;
+/// println!("tell the peer: write to {:#x} with rkey {:#x}", memory.addr(), memory.rkey());
+/// let mut header = [0; 16];
+/// memory.read(0, &mut header);
+/// # Ok(())
+/// # }
+/// ```
+pub struct RemoteMemory {
+    memory: ManuallyDrop<Mapping>,
+    len: usize,
+    mr: *mut sys::ibv_mr,
+    pd: ProtectionDomain,
+}
+
+// SAFETY: the region's handle is read, and used to free it; the memory is accessed by volatile copies.
+unsafe impl Send for RemoteMemory {}
+
+impl RemoteMemory {
+    /// `len` bytes, zeroed.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when `len` is 0 or more than the device registers at once; [`Error::Verbs`].
+    pub fn new(pd: &ProtectionDomain, len: usize) -> Result<Self> {
+        let max = pd.context().attr().max_mr_size.min(isize::MAX as u64);
+        Error::check_range("size of remote memory in bytes", len as u64, 1, max)?;
+        let memory = Mapping::new(len, HugePages::No)
+            .map_err(|source| Error::verbs("mmap", "the system", source))?;
+        let access = sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_WRITE;
+        // SAFETY: the mapping is readable and writable and outlives the region, see `Drop`.
+        let mr =
+            unsafe { sys::ibv_reg_mr(pd.as_raw(), memory.start().as_ptr().cast(), len, access) };
+        if mr.is_null() {
+            return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
+        }
+        Ok(Self { memory: ManuallyDrop::new(memory), len, mr, pd: pd.clone() })
+    }
+
+    /// Address for peers.
+    pub fn addr(&self) -> u64 {
+        self.as_ptr().addr() as u64
+    }
+
+    /// Key for peers.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: the region exists.
+        unsafe { (*self.mr).rkey }
+    }
+
+    /// Bytes.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first byte. What peers write through it races with everything but volatile and atomic accesses.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.memory.start().as_ptr()
+    }
+
+    /// Copies bytes from `offset` on out. Bytes that a peer writes meanwhile may be old or new, each.
+    ///
+    /// # Panics
+    /// When they are not inside.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        let from = self.range(offset, out.len());
+        for (at, byte) in out.iter_mut().enumerate() {
+            // SAFETY: inside the memory.
+            *byte = unsafe { from.add(at).read_volatile() };
+        }
+    }
+
+    /// Copies bytes in from `offset` on.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let to = self.range(offset, bytes.len());
+        for (at, &byte) in bytes.iter().enumerate() {
+            // SAFETY: inside the memory.
+            unsafe { to.add(at).write_volatile(byte) }
+        }
+    }
+
+    fn range(&self, offset: usize, len: usize) -> NonNull<u8> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes from {offset} on in a memory of {}", self.len);
+        // SAFETY: inside the mapping, or at its end.
+        unsafe { self.memory.start().add(offset) }
+    }
+}
+
+impl Drop for RemoteMemory {
+    fn drop(&mut self) {
+        if !self.pd.context().owner().is_this_process() {
+            return;
+        }
+        // SAFETY: registered by us and deregistered once.
+        let errno = unsafe { sys::ibv_dereg_mr(self.mr) };
+        if errno != 0 {
+            warn_leak("ibv_dereg_mr", errno);
+            return;
+        }
+        // SAFETY: no device has access any more; dropped once.
+        unsafe { ManuallyDrop::drop(&mut self.memory) }
+    }
+}
+
+impl fmt::Debug for RemoteMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteMemory").field("len", &self.len).finish_non_exhaustive()
+    }
+}

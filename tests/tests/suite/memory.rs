@@ -1,0 +1,198 @@
+//! What buffers are made of, and memory that peers write.
+
+use std::fs;
+use std::mem::size_of;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use doorbell::{BufferPool, Error, HugePages, QpConfig, RemoteMemory, SrqConfig, StableMemory};
+use doorbell_tests::world::Shared;
+use doorbell_tests::{Peers, device, message, receiving};
+use rdma_core_sys as sys;
+
+/// Sends through a queue pair whose receives are all from `pool`.
+fn receive_into(pd: &doorbell::ProtectionDomain, pool: &BufferPool) {
+    let mut receiver = device::receiver(pd, 64);
+    let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
+    let config = QpConfig::rc().srq(srq);
+    let (_near, mut peers) = Peers::connect(pd, &mut receiver, &config, 1, pool.buffer_size());
+    assert!(receiver.fill(srq, pool) > 0);
+    for number in 0..30 {
+        peers.send(0, pool.buffer_size() as usize);
+        receiving::messages(&mut receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, number));
+            assert_eq!(message.as_ptr().addr() % 64, 0, "a cache line has two owners");
+        });
+    }
+}
+
+/// A vector that says when it is dropped.
+struct Watched(Vec<u8>, Arc<AtomicBool>);
+
+// SAFETY: as for the vector.
+unsafe impl StableMemory for Watched {
+    fn memory(&mut self) -> (NonNull<u8>, usize) {
+        self.0.memory()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn memory_of_the_program_is_used_and_dropped_after_everything() {
+    let pd = device::pd();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let memory = Watched(vec![0; 100 * 128 + 63], dropped.clone());
+    let inside = memory.0.as_ptr_range();
+    let pool = BufferPool::from_memory(&pd, memory, 100).unwrap();
+    assert!((100..=101).contains(&pool.count()), "{}", pool.count());
+    receive_into(&pd, &pool);
+    let all: Vec<_> = std::iter::from_fn(|| pool.take())
+        .map(|mut buffer| {
+            buffer.set_len(100);
+            assert!(inside.contains(&buffer.as_ptr()) && inside.contains(&&raw const buffer[99]));
+            buffer
+        })
+        .collect();
+    assert_eq!(all.len(), pool.count() as usize);
+    drop(pool);
+    assert!(!dropped.load(Ordering::Relaxed), "buffers are left");
+    drop(all);
+    assert!(dropped.load(Ordering::Relaxed));
+    receive_into(&pd, &BufferPool::from_memory(&pd, vec![0; 4096].into_boxed_slice(), 64).unwrap());
+}
+
+#[test]
+fn memory_in_which_no_buffer_fits_comes_back() {
+    let pd = device::pd();
+    let refused = BufferPool::from_memory(&pd, vec![7u8; 1000], 4096).unwrap_err();
+    assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
+    assert_eq!(refused.memory, [7; 1000]);
+    let refused = BufferPool::from_memory(&pd, Vec::new(), 1).unwrap_err();
+    assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
+}
+
+/// What the kernel says of the mapping at an address.
+fn mapping(addr: usize) -> String {
+    let all = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut here = false;
+    let mut lines = String::new();
+    for line in all.lines() {
+        let range = line.split(' ').next().unwrap().split_once('-');
+        let number = |hex| usize::from_str_radix(hex, 16).ok();
+        if let Some((Some(start), Some(end))) = range.map(|(a, b)| (number(a), number(b))) {
+            here = (start..end).contains(&addr);
+        }
+        if here {
+            lines.push_str(line);
+            lines.push('\n');
+        }
+    }
+    lines
+}
+
+#[test]
+fn transparent_huge_pages_are_asked_for_where_the_kernel_can_give_them() {
+    let pd = device::pd();
+    let pool = BufferPool::with_pages(&pd, 600, 4096, HugePages::Transparent).unwrap();
+    let addr = pool.take().unwrap().as_ptr().addr();
+    assert_eq!(addr % (2 << 20), 0);
+    if !fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
+        doorbell_tests::skip!("the kernel has no transparent huge pages");
+    }
+    let flags = mapping(addr);
+    assert!(
+        flags.lines().any(|line| line.starts_with("VmFlags:") && line.contains(" hg")),
+        "{flags}"
+    );
+    receive_into(&pd, &pool);
+}
+
+#[test]
+fn reserved_huge_pages_are_used_or_the_error_says_how_to_reserve_them() {
+    let pd = device::pd();
+    let free: u64 = fs::read_to_string("/proc/meminfo")
+        .unwrap()
+        .lines()
+        .find_map(|line| line.strip_prefix("HugePages_Free:")?.trim().parse().ok())
+        .unwrap_or(0);
+    match BufferPool::with_pages(&pd, 16, 4096, HugePages::Reserved) {
+        Ok(pool) => {
+            let of_pool = mapping(pool.take().unwrap().as_ptr().addr());
+            let small = of_pool.lines().any(|line| line.starts_with("KernelPageSize:        4 kB"));
+            assert!(free > 0 && !small, "{of_pool}");
+            receive_into(&pd, &pool);
+        }
+        Err(error) => {
+            assert_eq!(free, 0, "{error}");
+            assert!(error.to_string().contains("vm.nr_hugepages"), "{error}");
+        }
+    }
+}
+
+/// Writes `bytes` of a far end to the memory of the near one.
+fn write(qp: *mut sys::ibv_qp, bytes: &[u8], lkey: u32, addr: u64, rkey: u32) {
+    let mut sge = sys::ibv_sge {
+        addr: bytes.as_ptr().expose_provenance() as u64,
+        length: bytes.len() as u32,
+        lkey,
+    };
+    let mut wr = sys::ibv_send_wr {
+        sg_list: &mut sge,
+        num_sge: 1,
+        opcode: sys::IBV_WR_RDMA_WRITE,
+        send_flags: sys::IBV_SEND_SIGNALED | sys::IBV_SEND_INLINE,
+        ..Default::default()
+    };
+    wr.wr.rdma.remote_addr = addr;
+    wr.wr.rdma.rkey = rkey;
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: a queue pair in RTS, and an inline request.
+    assert_eq!(unsafe { sys::ibv_post_send(qp, &mut wr, &mut bad) }, 0);
+}
+
+#[test]
+fn a_peer_writes_to_memory_that_is_open_to_it() {
+    let mut w = Shared::with(7, 1, 1, 64, QpConfig::rc().remote_write(true));
+    let mut memory = RemoteMemory::new(&w.pd, 8192).unwrap();
+    memory.write(4096, b"before, after");
+    write(w.peers.qps[0].as_raw(), b"middle", 0, memory.addr() + 4096, memory.rkey());
+    receiving::wait("the write", || {
+        let mut found = [0; 13];
+        memory.read(4096, &mut found);
+        found == *b"middle, after"
+    });
+    let mut rest = vec![1; 4096];
+    memory.read(0, &mut rest);
+    assert!(
+        rest.iter().all(|&byte| byte == 0),
+        "the memory was zeroed, and is written nowhere else"
+    );
+    assert_eq!(memory.len(), 2 * rest.len());
+    drop(memory);
+    assert!(w.receiver.poll().next().is_none());
+    w.receiver.destroy_qp(w.near.remove(0)).unwrap();
+}
+
+#[test]
+fn a_peer_does_not_write_through_a_queue_pair_that_does_not_allow_it() {
+    let w = Shared::new(7, 1, 64);
+    let memory = RemoteMemory::new(&w.pd, 64).unwrap();
+    write(w.peers.qps[0].as_raw(), b"intruder", 0, memory.addr(), memory.rkey());
+    receiving::wait("the refusal", || w.peers.qps[0].state().unwrap() == doorbell::QpState::Error);
+    let mut found = [1; 64];
+    memory.read(0, &mut found);
+    assert_eq!(found, [0; 64]);
+}
+
+#[test]
+#[should_panic(expected = "bytes from")]
+fn nothing_is_read_beyond_remote_memory() {
+    let memory = RemoteMemory::new(&device::pd(), 64).unwrap();
+    memory.read(usize::MAX - 7, &mut [0; size_of::<u64>()]);
+}
