@@ -27,6 +27,9 @@ if [ ! -e "$root/done" ]; then
         for package in *.deb; do
             dpkg-deb -x "$package" files
         done
+        # The unpacked libibverbs shall not load the provider of the system: it looks for a directory of
+        # configuration that does not exist, and the environment names the provider.
+        sed -i 's#/etc/libibverbs\.d#/non/libibverbs.d#g' files/usr/lib/x86_64-linux-gnu/libibverbs.so.1.*
         ls -1 ./*.deb >done
     ) >&2
 fi
