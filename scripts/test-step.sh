@@ -75,7 +75,6 @@ case ${1-} in
         code=0
         cargo test --workspace --exclude soft-mlx5 --exclude doorbell-tests \
             --exclude doorbell-stepped-tests --exclude doorbell-conformance \
-            --exclude doorbell-conformance \
             --lib --bins --tests --examples --no-fail-fast -- "${filter[@]}" || code=$?
         cargo test -p doorbell-tests --lib --test isolate --test docs --test compile_fail --test sleeper \
             --no-fail-fast -- "${filter[@]}" || code=$?
@@ -88,7 +87,8 @@ case ${1-} in
         # A breach of a rule stops the process, and a process has one device.
         code=0
         # All test binaries but that of the step `programs`.
-        mapfile -t others < <(basename -s .rs soft-mlx5/tests/* | grep -vxE 'common|programs')
+        mapfile -t others < <(ls soft-mlx5/tests/*.rs soft-mlx5/tests/*/main.rs |
+            sed -E 's,.*/tests/,,; s,(/main)?\.rs$,,' | grep -vx programs)
         apart 120 "" test -p soft-mlx5 --lib --bins "${others[@]/#/--test=}" --no-fail-fast ||
             code=$?
         apart 120 "" test -p doorbell-stepped-tests --lib --bins --tests --no-fail-fast || code=$?

@@ -219,6 +219,12 @@ impl AsyncEvents {
         &self.context
     }
 
+    /// Whether the device is gone, with its file.
+    #[cfg(feature = "tokio")]
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     fn next_until(&mut self, deadline: Option<Instant>) -> Result<Option<AsyncEvent>> {
         match self.skipped.pop_front() {
             Some(event) => Ok(Some(event)),

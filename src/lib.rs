@@ -53,6 +53,8 @@ pub mod rdmacm;
 mod receiver;
 mod status;
 pub mod tags;
+#[cfg(feature = "tokio")]
+mod task;
 mod wc_flags;
 
 pub use capabilities::{Capabilities, CqeCompressionCaps, TagMatchingCaps, TimestampCaps};
@@ -73,6 +75,8 @@ pub use receiver::{
     SharedPoster, Source, SrqConfig, SrqId, Statistics,
 };
 pub use status::WcStatus;
+#[cfg(feature = "tokio")]
+pub use task::{AsyncReceiver, EventStream};
 pub use wc_flags::WcFlags;
 
 /// What the README and the book show compiles.

@@ -252,7 +252,7 @@ impl Receiver {
     }
 
     /// Awake again.
-    pub(super) fn rise(&self) {
+    pub(crate) fn rise(&self) {
         if let Some(wake) = self.wake() {
             wake.rise();
         }

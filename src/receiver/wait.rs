@@ -102,7 +102,7 @@ impl Receiver {
         }
     }
 
-    fn waking_channel(&self) -> Result<&CompletionChannel> {
+    pub(crate) fn waking_channel(&self) -> Result<&CompletionChannel> {
         self.channel().ok_or(Error::Unsupported {
             operation: "waiting",
             when: "on a CQ without a completion channel: create the CQ with one",
@@ -110,7 +110,7 @@ impl Receiver {
     }
 
     /// Whether there is a completion that no batch has taken.
-    fn has_arrived(&mut self) -> bool {
+    pub(crate) fn has_arrived(&mut self) -> bool {
         match &mut self.engine {
             Engine::Direct(direct) => !direct.cq.is_empty(),
             Engine::Verbs(verbs) => verbs.has_arrived(),

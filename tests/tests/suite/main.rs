@@ -16,6 +16,7 @@ mod processes;
 mod raw;
 mod refusals;
 mod reset;
+mod tasks;
 mod teardown;
 mod upkeep;
 mod waiting;

@@ -1,0 +1,164 @@
+//! Waiting in tasks of tokio.
+
+use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::error::{Error, Result};
+use crate::events::{AsyncEvent, AsyncEvents};
+use crate::receiver::Receiver;
+
+/// A [`Receiver`] whose messages a task of tokio waits for. It is used like the receiver that it holds.
+///
+/// ```no_run
+/// use doorbell::AsyncReceiver;
+///
+/// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// # let receiver = doorbell::Receiver::new(&pd, &doorbell::ReceiverConfig::new())?;
+/// let mut receiver = AsyncReceiver::new(receiver)?;
+/// loop {
+///     receiver.ready().await?;
+///     let mut batch = receiver.poll();
+///     while let Some(message) = batch.next() {
+///         println!("{} bytes", message?.len());
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct AsyncReceiver {
+    /// Copies of the receiver's descriptors, which are registered once.
+    channel: AsyncFd<OwnedFd>,
+    returns: Option<AsyncFd<OwnedFd>>,
+    receiver: Receiver,
+}
+
+impl AsyncReceiver {
+    /// Registers the receiver with the runtime of the task that calls.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when its CQ has no completion channel; [`Error::Io`] when the process has no
+    /// descriptors left.
+    ///
+    /// # Panics
+    /// Outside of a runtime of tokio, or in one without I/O.
+    pub fn new(receiver: Receiver) -> Result<Self> {
+        let channel = registered(receiver.waking_channel()?)?;
+        Ok(Self { channel, returns: None, receiver })
+    }
+
+    /// Waits until something has arrived. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]; [`Error::Io`].
+    pub async fn ready(&mut self) -> Result<()> {
+        if let (None, Some(returns)) = (&self.returns, self.receiver.returns_fd()) {
+            self.returns = Some(registered(returns)?);
+        }
+        while !self.receiver.has_arrived() && !self.receiver.arm()? {
+            let woken = poll_fn(|cx| self.poll_readable(cx)).await;
+            self.receiver.rise();
+            woken?;
+        }
+        Ok(())
+    }
+
+    /// Whether arming has something to take; from then on the next thing counts.
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let mut readable = Poll::Pending;
+        for fd in [Some(&self.channel), self.returns.as_ref()].into_iter().flatten() {
+            if let Poll::Ready(guard) = fd.poll_read_ready(cx)? {
+                { guard }.clear_ready();
+                readable = Poll::Ready(Ok(()));
+            }
+        }
+        readable
+    }
+
+    /// Takes the receiver out of the runtime.
+    pub fn into_inner(self) -> Receiver {
+        self.receiver
+    }
+}
+
+impl Deref for AsyncReceiver {
+    type Target = Receiver;
+
+    fn deref(&self) -> &Receiver {
+        &self.receiver
+    }
+}
+
+impl DerefMut for AsyncReceiver {
+    fn deref_mut(&mut self) -> &mut Receiver {
+        &mut self.receiver
+    }
+}
+
+/// The asynchronous events of a device as a stream, which ends when the device is gone.
+///
+/// ```no_run
+/// use std::future::poll_fn;
+/// use std::pin::Pin;
+///
+/// use doorbell::EventStream;
+/// use futures_core::Stream;
+///
+/// # async fn watch() -> doorbell::Result<()> {
+/// let mut events = EventStream::new(doorbell::open("mlx5_0")?.events()?)?;
+/// // `StreamExt::next` of a crate like tokio-stream is the same.
+/// while let Some(event) = poll_fn(|cx| Pin::new(&mut events).poll_next(cx)).await {
+///     println!("{:?}", event?);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct EventStream {
+    fd: AsyncFd<OwnedFd>,
+    events: AsyncEvents,
+}
+
+impl EventStream {
+    /// Registers the events with the runtime of the task that calls.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the process has no descriptors left.
+    ///
+    /// # Panics
+    /// Outside of a runtime of tokio, or in one without I/O.
+    pub fn new(events: AsyncEvents) -> Result<Self> {
+        Ok(Self { fd: registered(&events)?, events })
+    }
+}
+
+impl Stream for EventStream {
+    type Item = Result<AsyncEvent>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            // First, because only what becomes readable after the last look is told.
+            match self.events.try_next() {
+                Ok(None) if self.events.has_ended() => return Poll::Ready(None),
+                Ok(None) => {}
+                found => return Poll::Ready(found.transpose()),
+            }
+            ready!(self.fd.poll_read_ready(cx)).map_err(Error::Io)?.clear_ready();
+        }
+    }
+}
+
+/// A copy of a descriptor that tells the current task when it becomes readable.
+fn registered(fd: impl AsFd) -> Result<AsyncFd<OwnedFd>> {
+    let copy = fd.as_fd().try_clone_to_owned()?;
+    // SAFETY: the descriptor is owned, and open until the value is dropped.
+    let registered = unsafe { AsyncFd::register_with_interest(copy, Interest::READABLE) };
+    registered.map_err(|error| Error::Io(error.into()))
+}

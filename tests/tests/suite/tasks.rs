@@ -1,0 +1,118 @@
+//! Waiting in tasks of tokio.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use doorbell::{AsyncEvent, AsyncReceiver, EventStream};
+use doorbell_tests::world::Shared;
+use doorbell_tests::{Peers, message, receiving, share};
+use futures_core::Stream;
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { timeout(PATIENCE, test).await.expect("nothing happens") });
+}
+
+/// Waits for one message of the only peer and returns its number.
+async fn receive(receiver: &mut AsyncReceiver) -> u64 {
+    loop {
+        receiver.ready().await.unwrap();
+        let mut batch = receiver.poll_up_to(1);
+        if let Some(message) = batch.next() {
+            return message::read(&message.unwrap()).1;
+        }
+    }
+}
+
+/// Sends a message for each time it is told to, from a thread of its own.
+fn sending(mut peers: Peers) -> (mpsc::Sender<()>, JoinHandle<Peers>) {
+    let (sender, told) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        while told.recv().is_ok() {
+            peers.send(0, 64);
+        }
+        peers
+    });
+    (sender, thread)
+}
+
+#[test]
+fn a_task_is_woken_by_each_message() {
+    run(async {
+        let mut w = Shared::new(31, 1, 64);
+        w.receiver.fill(w.srq, &w.pool);
+        let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
+        let (send, thread) = sending(w.peers);
+        for number in 0..share(2000) {
+            send.send(()).unwrap();
+            assert_eq!(receive(&mut receiver).await, number);
+        }
+        drop(send);
+        drop(thread.join());
+    });
+}
+
+#[test]
+fn a_wait_that_is_given_up_loses_nothing() {
+    run(async {
+        let mut w = Shared::new(31, 1, 64);
+        w.receiver.fill(w.srq, &w.pool);
+        let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
+        for number in 0..5 {
+            let given_up = timeout(Duration::from_millis(5), receiver.ready()).await;
+            assert!(given_up.is_err(), "nothing was sent");
+            w.peers.send(0, 64);
+            assert_eq!(receive(&mut receiver).await, number);
+        }
+        // What has arrived already is no reason to sleep.
+        w.peers.send(0, 64);
+        receiver.ready().await.unwrap();
+        receiver.ready().await.unwrap();
+        assert_eq!(receive(&mut receiver).await, 5);
+        let mut receiver = receiver.into_inner();
+        w.peers.send(0, 64);
+        receiving::messages(&mut receiver, 1, |message| assert_eq!(message.len(), 64));
+    });
+}
+
+#[test]
+fn a_buffer_from_another_thread_wakes_a_task_whose_queue_is_dry() {
+    run(async {
+        let mut w = Shared::new(3, 1, 64);
+        let poster = w.receiver.shared_poster(w.srq).unwrap();
+        let buffer = w.pool.take().unwrap();
+        let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
+        w.peers.send(0, 64);
+        let thread = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            poster.post(buffer).unwrap();
+        });
+        assert_eq!(receive(&mut receiver).await, 0);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn the_limit_of_an_srq_arrives_in_a_stream_of_events() {
+    run(async {
+        let mut w = Shared::new(15, 1, 64);
+        w.receiver.fill(w.srq, &w.pool);
+        let mut events = EventStream::new(w.pd.context().events().unwrap()).unwrap();
+        let mut next = async || poll_fn(|cx| Pin::new(&mut events).poll_next(cx)).await;
+        let nothing = timeout(Duration::from_millis(5), next()).await;
+        assert!(nothing.is_err(), "{nothing:?}");
+
+        w.receiver.arm_srq_limit(w.srq, 15).unwrap();
+        w.peers.send(0, 64);
+        receiving::messages(&mut w.receiver, 1, |message| drop(message.take()));
+        let event = next().await.unwrap().unwrap();
+        assert!(matches!(event, AsyncEvent::SrqLimitReached { .. }), "{event:?}");
+        assert!(w.receiver.handle_event(&event).unwrap());
+    });
+}
