@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 here=scripts/rxe
 
 # Seconds from the start of the machine to its end.
-limit=240
+limit=120
 
 target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 cache=$target/rxe
@@ -62,7 +62,7 @@ binaries=(interop link not_mlx5 steady suite tags tags_interop)
 tests=$(executables true test -p doorbell-tests "${binaries[@]/#/--test=}" --no-run)
 programs=$(
     executables false build -p doorbell-tests --bins
-    executables false build -p doorbell --examples
+    executables false build -p doorbell -p doorbell-info --bins --examples
     executables false build -p soft-mlx5
     echo "$target/debug/libsoft_mlx5.so"
 )

@@ -6,7 +6,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use doorbell::{Cause, WcStatus};
+use doorbell::{AsyncEvent, AsyncEvents, Cause, WcStatus};
 use doorbell_tests::peers::join;
 use doorbell_tests::world::Shared;
 use doorbell_tests::{receiving, skip};
@@ -22,6 +22,17 @@ impl Link {
         let status = Command::new("ip").args(["link", "set", &self.0, state]).status();
         assert!(status.expect("there is a program `ip`").success(), "{} {state}", self.0);
     }
+}
+
+/// Reads events until the one that is waited for.
+fn expect(events: &mut AsyncEvents, wanted: AsyncEvent) {
+    let began = Instant::now();
+    while let Some(event) = events.next_within(BOUND.saturating_sub(began.elapsed())).unwrap() {
+        if event == wanted {
+            return;
+        }
+    }
+    panic!("no {wanted:?} in {BOUND:?}");
 }
 
 impl Drop for Link {
@@ -41,7 +52,9 @@ fn sends_fail_in_time_and_buffers_come_back_when_the_link_goes_down() {
     receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message.len(), 64));
     w.peers.settle();
 
+    let mut events = w.pd.context().events().unwrap();
     link.set("down");
+    expect(&mut events, AsyncEvent::PortError { port: 1 });
     let began = Instant::now();
     w.peers.send(0, 64);
     let mut statuses = Vec::new();
@@ -60,6 +73,7 @@ fn sends_fail_in_time_and_buffers_come_back_when_the_link_goes_down() {
     drop(batch);
 
     drop(link);
+    expect(&mut events, AsyncEvent::PortActive { port: 1 });
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
     while w.peers.qps[0].poll_send().is_some() {}
