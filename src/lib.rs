@@ -65,7 +65,9 @@ pub use device::{Device, devices, open};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, AsyncEvents, ObjectName};
 pub use gid::{Gid, GidKind};
-pub use memory::{BufferPool, HugePages, MemoryError, RecvBuffer, RemoteMemory, StableMemory};
+pub use memory::{
+    BufferPool, HugePages, MemoryError, PoolConfig, RecvBuffer, RemoteMemory, StableMemory,
+};
 pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;
 pub use qp::*;

@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 use super::mapping::Mapping;
 use crate::error::Error;
 
-/// Memory of the program's that a [`BufferPool`](crate::BufferPool) can be made of.
+/// Memory of the program's that a [`BufferPool`](crate::BufferPool) can be made of: a `Vec<u8>`, a
+/// `Box<[u8]>`, with the feature `memmap2` a `memmap2::MmapMut`, and whatever else makes the promise below.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,6 +36,15 @@ unsafe impl StableMemory for Vec<u8> {
 
 // SAFETY: a box owns its bytes, and stays where it is.
 unsafe impl StableMemory for Box<[u8]> {
+    fn memory(&mut self) -> (NonNull<u8>, usize) {
+        (NonNull::from(&mut self[..]).cast(), self.len())
+    }
+}
+
+#[cfg(feature = "memmap2")]
+// SAFETY: a mapping stays where it is until it is dropped. That nobody else changes or truncates its file is
+// what `MmapMut::map_mut` asks of its caller.
+unsafe impl StableMemory for memmap2::MmapMut {
     fn memory(&mut self) -> (NonNull<u8>, usize) {
         (NonNull::from(&mut self[..]).cast(), self.len())
     }

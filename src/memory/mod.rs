@@ -1,11 +1,14 @@
 //! Registered memory: pools of receive buffers.
 
 mod backing;
+mod config;
 mod mapping;
 mod pool;
 mod remote;
+mod slots;
 
 pub use backing::{MemoryError, StableMemory};
+pub use config::PoolConfig;
 pub use mapping::HugePages;
 pub use pool::{BufferPool, RecvBuffer};
 pub use remote::RemoteMemory;

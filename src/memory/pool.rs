@@ -11,18 +11,18 @@ use crossbeam::queue::ArrayQueue;
 use rdma_core_sys as sys;
 
 use super::backing::{Backing, MemoryError, StableMemory};
+use super::config::PoolConfig;
 use super::mapping::{HugePages, Mapping};
+use super::slots::{ALIGNMENT, Slots};
 use crate::error::{Error, Result};
 use crate::owner::warn_leak;
 use crate::pd::ProtectionDomain;
 
-/// Buffers start on cache lines, so that the device never shares one with a neighbour's bytes.
-const ALIGNMENT: usize = 64;
-
 /// Registered memory for messages, in buffers of one size. Clones are the same pool.
 ///
 /// The memory is zeroed when the pool is made, registered with `IBV_ACCESS_LOCAL_WRITE` only (peers may
-/// read that of a [`readable`](Self::readable) pool, and write none), and given back to the system when neither a buffer nor a queue that may hold one is left.
+/// read that of a [`readable`](Self::readable) pool, and write none), and given back to the system when
+/// neither a buffer nor a queue that may hold one is left.
 ///
 /// ```no_run
 /// # fn main() -> doorbell::Result<()> {
@@ -39,7 +39,7 @@ pub struct BufferPool(pub(crate) Arc<Pool>);
 
 pub(crate) struct Pool {
     backing: ManuallyDrop<Backing>,
-    /// The first buffer.
+    /// The first buffer, behind its headroom.
     start: NonNull<u8>,
     mr: *mut sys::ibv_mr,
     lkey: u32,
@@ -47,6 +47,7 @@ pub(crate) struct Pool {
     rkey: Option<u32>,
     pd: ProtectionDomain,
     buffer_size: u32,
+    headroom: u32,
     stride: usize,
     count: u32,
     free: ArrayQueue<u32>,
@@ -58,14 +59,6 @@ unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
-/// Where the buffers of a pool are.
-struct Slots {
-    start: NonNull<u8>,
-    count: u32,
-    buffer_size: u32,
-    stride: usize,
-}
-
 /// A pool without what keeps its memory.
 struct Registered {
     mr: *mut sys::ibv_mr,
@@ -76,23 +69,24 @@ struct Registered {
 
 impl Registered {
     fn into_pool(self, backing: Backing) -> BufferPool {
-        let Self { mr, slots: Slots { start, count, buffer_size, stride }, pd, access } = self;
-        let free = ArrayQueue::new(count as usize);
-        for index in 0..count {
+        let Self { mr, slots, pd, access } = self;
+        let free = ArrayQueue::new(slots.count as usize);
+        for index in 0..slots.count {
             let _ = free.push(index);
         }
         // SAFETY: a region that was just made.
         let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
         BufferPool(Arc::new(Pool {
             backing: ManuallyDrop::new(backing),
-            start,
+            start: slots.start,
             mr,
             lkey,
             rkey: (access & sys::IBV_ACCESS_REMOTE_READ != 0).then_some(rkey),
             pd,
-            buffer_size,
-            stride,
-            count,
+            buffer_size: slots.buffer_size,
+            headroom: slots.headroom,
+            stride: slots.stride,
+            count: slots.count,
             free,
         }))
     }
@@ -102,33 +96,53 @@ impl BufferPool {
     /// Makes a pool of `count` buffers of `buffer_size` bytes.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when either is 0 or the whole is larger than the device registers at once;
-    /// [`Error::Verbs`] when memory is short or may not be locked (`RLIMIT_MEMLOCK`).
+    /// Those of [`with`](Self::with).
     pub fn new(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
-        Self::with_pages(pd, count, buffer_size, HugePages::No)
+        Self::with(pd, &PoolConfig::new(count, buffer_size))
     }
 
-    /// Makes a pool that peers may read: its buffers can be sent by rendezvous. A peer that has been told of
-    /// one buffer can read all of them, at any time until the pool is gone.
+    /// Makes a pool that peers may read, see [`PoolConfig::readable`].
     ///
     /// # Errors
-    /// Those of [`new`](Self::new).
+    /// Those of [`with`](Self::with).
     pub fn readable(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
-        let access = sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_READ;
-        Self::of_pages(pd, count, buffer_size, HugePages::No, access)
+        Self::with(pd, &PoolConfig::new(count, buffer_size).readable(true))
     }
 
     /// Makes a pool as [`new`](Self::new) does, of pages of this kind.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new); [`Error::Verbs`] with `mmap` when too few huge pages are reserved.
+    /// Those of [`with`](Self::with).
     pub fn with_pages(
         pd: &ProtectionDomain,
         count: u32,
         buffer_size: u32,
         pages: HugePages,
     ) -> Result<Self> {
-        Self::of_pages(pd, count, buffer_size, pages, sys::IBV_ACCESS_LOCAL_WRITE)
+        Self::with(pd, &PoolConfig::new(count, buffer_size).pages(pages))
+    }
+
+    /// Makes a pool like `config`, of pages of its own.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when count or size are 0, or the whole is larger than the device registers at
+    /// once; [`Error::Verbs`] when memory is short or may not be locked (`RLIMIT_MEMLOCK`), and with `mmap`
+    /// when too few huge pages are reserved.
+    pub fn with(pd: &ProtectionDomain, config: &PoolConfig) -> Result<Self> {
+        Error::check_range("count of buffers", config.count.into(), 1, u32::MAX.into())?;
+        let len = Slots::len(config)?;
+        Self::check_size(pd, len)?;
+        let memory = Mapping::new(len as usize, config.pages).map_err(|source| {
+            let reserved = config.pages == HugePages::Reserved;
+            let operation = if reserved { "mmap(MAP_HUGETLB)" } else { "mmap" };
+            Error::verbs(operation, "the system", source)
+        })?;
+        // SAFETY: mapped with that length, and the mapping is ours.
+        let registered = unsafe {
+            let slots = Slots::cut(memory.start(), memory.len(), config)?;
+            Self::register(pd, slots, memory.start(), memory.len(), config.access())?
+        };
+        Ok(registered.into_pool(Backing::Pages(memory)))
     }
 
     /// Makes a pool of memory of the program's: of as many buffers as fit, each on cache lines of its own.
@@ -137,29 +151,33 @@ impl BufferPool {
     ///
     /// # Errors
     /// [`MemoryError`] with the memory: [`Error::OutOfRange`] when not one buffer fits, and those of
-    /// [`new`](Self::new).
+    /// [`with`](Self::with).
     pub fn from_memory<M: StableMemory>(
         pd: &ProtectionDomain,
         memory: M,
         buffer_size: u32,
     ) -> Result<Self, MemoryError<M>> {
+        Self::from_memory_with(pd, memory, &PoolConfig::new(u32::MAX, buffer_size))
+    }
+
+    /// As [`from_memory`](Self::from_memory), of at most as many buffers as `config` says. What it says of
+    /// pages does not matter.
+    ///
+    /// # Errors
+    /// Those of [`from_memory`](Self::from_memory).
+    pub fn from_memory_with<M: StableMemory>(
+        pd: &ProtectionDomain,
+        memory: M,
+        config: &PoolConfig,
+    ) -> Result<Self, MemoryError<M>> {
         let value = NonNull::from(Box::leak(Box::new(memory)));
         // SAFETY: leaked just now, and nobody else's.
         let (first, len) = unsafe { (*value.as_ptr()).memory() };
-        let unaligned = first.as_ptr().addr().wrapping_neg() % ALIGNMENT;
-        let room = len.saturating_sub(unaligned);
-        let made = Self::cut(buffer_size).and_then(|stride| {
-            // Behind the last buffer nothing is needed.
-            let count = (room + stride - buffer_size as usize) / stride;
-            let count = count.min(u32::MAX as usize) as u32;
-            let least = unaligned as u64 + u64::from(buffer_size);
-            Error::check_range("size of the memory in bytes", len as u64, least, u64::MAX)?;
-            // SAFETY: `unaligned` is within the memory, in which one buffer fits behind it.
-            let start = unsafe { first.add(unaligned) };
-            let slots = Slots { start, count, buffer_size, stride };
-            // SAFETY: the value's memory, by the contract of the trait.
-            unsafe { Self::register(pd, slots, room, sys::IBV_ACCESS_LOCAL_WRITE) }
-        });
+        // SAFETY: the value's memory, by the contract of the trait.
+        let made = unsafe {
+            Slots::cut(first, len, config)
+                .and_then(|slots| Self::register(pd, slots, first, len, config.access()))
+        };
         match made {
             Ok(registered) => Ok(registered.into_pool(Backing::Program(value))),
             Err(error) => {
@@ -170,50 +188,24 @@ impl BufferPool {
         }
     }
 
-    fn of_pages(
-        pd: &ProtectionDomain,
-        count: u32,
-        buffer_size: u32,
-        pages: HugePages,
-        access: sys::ibv_access_flags,
-    ) -> Result<Self> {
-        Error::check_range("count of buffers", count.into(), 1, u32::MAX.into())?;
-        let stride = Self::cut(buffer_size)?;
-        let len = stride as u64 * u64::from(count);
-        Self::check_size(pd, len)?;
-        let memory = Mapping::new(len as usize, pages).map_err(|source| {
-            let operation = if pages == HugePages::Reserved { "mmap(MAP_HUGETLB)" } else { "mmap" };
-            Error::verbs(operation, "the system", source)
-        })?;
-        let slots = Slots { start: memory.start(), count, buffer_size, stride };
-        // SAFETY: the mapping is ours.
-        let registered = unsafe { Self::register(pd, slots, memory.len(), access)? };
-        Ok(registered.into_pool(Backing::Pages(memory)))
-    }
-
-    /// Distance of buffers of this size.
-    fn cut(buffer_size: u32) -> Result<usize> {
-        // The length of an SGE has 31 bits: in the field of a send WQE 0 stands for 2^31.
-        Error::check_range("buffer_size", buffer_size.into(), 1, (1 << 31) - 1)?;
-        Ok((buffer_size as usize).next_multiple_of(ALIGNMENT))
-    }
-
     fn check_size(pd: &ProtectionDomain, len: u64) -> Result<()> {
         let max = pd.context().attr().max_mr_size;
         Error::check_range("size of the pool in bytes", len, 1, max.min(isize::MAX as u64))
     }
 
     /// # Safety
-    /// The slots are in `len` initialised bytes that nobody else uses and that stay for as long as the pool.
+    /// The slots are in the `len` bytes from `first` on, which are initialised, used by nobody else, and stay
+    /// for as long as the pool.
     unsafe fn register(
         pd: &ProtectionDomain,
         slots: Slots,
+        first: NonNull<u8>,
         len: usize,
         access: sys::ibv_access_flags,
     ) -> Result<Registered> {
         Self::check_size(pd, len as u64)?;
         // SAFETY: the caller's contract; the memory outlives the region, see `Drop`.
-        let mr = unsafe { sys::ibv_reg_mr(pd.as_raw(), slots.start.as_ptr().cast(), len, access) };
+        let mr = unsafe { sys::ibv_reg_mr(pd.as_raw(), first.as_ptr().cast(), len, access) };
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
         }
@@ -229,6 +221,11 @@ impl BufferPool {
     /// Bytes that a buffer holds.
     pub fn buffer_size(&self) -> u32 {
         self.0.buffer_size
+    }
+
+    /// Bytes in front of each buffer that the device leaves alone, see [`PoolConfig::headroom`].
+    pub fn headroom(&self) -> u32 {
+        self.0.headroom
     }
 
     /// Buffers of the pool.
@@ -332,6 +329,51 @@ impl RecvBuffer {
     /// Bytes there is room for.
     pub fn capacity(&self) -> usize {
         self.pool.buffer_size as usize
+    }
+
+    /// The bytes in front of the buffer that the device leaves alone, see [`PoolConfig::headroom`].
+    pub fn headroom(&self) -> &[u8] {
+        let bytes = self.pool.headroom as usize;
+        // SAFETY: in front of the buffer, inside its stride, initialised since the pool was made, and ours alone.
+        unsafe { slice::from_raw_parts(self.front(bytes).as_ptr(), bytes) }
+    }
+
+    /// The same, to write a header into: its last bytes are those right in front of the message.
+    ///
+    /// ```no_run
+    /// # fn forward(
+    /// #     message: doorbell::Message<'_, '_>,
+    /// #     next: &mut doorbell::QueuePair,
+    /// # ) -> Result<(), doorbell::SendError> {
+    /// // Received into a pool with `PoolConfig::headroom(16)`; sent on with a header, and not copied.
+    /// let mut buffer = message.take();
+    /// let len = buffer.len() as u64;
+    /// buffer.headroom_mut()[8..].copy_from_slice(&len.to_be_bytes());
+    /// next.send_with_headroom(buffer, 8, None)
+    /// # }
+    /// ```
+    pub fn headroom_mut(&mut self) -> &mut [u8] {
+        let bytes = self.pool.headroom as usize;
+        // SAFETY: as for `headroom`, and borrowed mutably.
+        unsafe { slice::from_raw_parts_mut(self.front(bytes).as_ptr(), bytes) }
+    }
+
+    /// The last `bytes` of the headroom and, right behind them, the bytes in use.
+    ///
+    /// # Panics
+    /// When there is less headroom.
+    pub fn with_headroom(&self, bytes: usize) -> &[u8] {
+        let headroom = self.headroom().len();
+        assert!(bytes <= headroom, "{bytes} bytes of a headroom of {headroom}");
+        // SAFETY: as for `headroom` and `deref`, of which this is one range.
+        unsafe { slice::from_raw_parts(self.front(bytes).as_ptr(), bytes + self.len()) }
+    }
+
+    /// The address that is so many bytes of headroom in front of the buffer.
+    fn front(&self, bytes: usize) -> NonNull<u8> {
+        debug_assert!(bytes <= self.pool.headroom as usize);
+        // SAFETY: inside the stride of the buffer.
+        unsafe { self.addr().sub(bytes) }
     }
 
     /// Sets how many bytes are in use; those that were not keep what an earlier user left there.

@@ -86,14 +86,32 @@ impl QueuePair {
     /// # Errors
     /// [`SendError`] has the buffer and the reason.
     pub fn send(&mut self, buffer: RecvBuffer, imm: Option<u32>) -> Result<(), SendError> {
+        self.send_with_headroom(buffer, 0, imm)
+    }
+
+    /// As [`send`](Self::send), with the last `headroom` bytes in front of the buffer as the start of the
+    /// message, see [`RecvBuffer::headroom_mut`].
+    ///
+    /// # Errors
+    /// [`SendError`] has the buffer and the reason.
+    ///
+    /// # Panics
+    /// When the pool of the buffer has less headroom.
+    pub fn send_with_headroom(
+        &mut self,
+        buffer: RecvBuffer,
+        headroom: usize,
+        imm: Option<u32>,
+    ) -> Result<(), SendError> {
         let max = self.max_msg_size as usize;
         let posted = if !buffer.pool().pd().is_same(self.qp.pd()) {
             Err(NotSent::Foreign)
         } else {
-            let addr = buffer.addr().as_ptr().expose_provenance() as u64;
-            // SAFETY: the buffer is registered in the domain of the queue pair, and `sends` owns it
-            // until its completion or the end of the queue pair.
-            unsafe { self.post(addr, buffer.len(), buffer.pool().lkey(), max, 0, imm, None) }
+            let bytes = buffer.with_headroom(headroom);
+            let addr = bytes.as_ptr().expose_provenance() as u64;
+            // SAFETY: the buffer is registered in the domain of the queue pair with its headroom, and `sends`
+            // owns it until its completion or the end of the queue pair.
+            unsafe { self.post(addr, bytes.len(), buffer.pool().lkey(), max, 0, imm, None) }
         };
         match posted {
             Ok(()) => {

@@ -1,12 +1,16 @@
 //! What buffers are made of, and memory that peers write.
 
-use std::fs;
+use std::fs::{self, File};
 use std::mem::size_of;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use doorbell::{BufferPool, Error, HugePages, QpConfig, RemoteMemory, SrqConfig, StableMemory};
+use doorbell::{
+    BufferPool, Error, HugePages, PoolConfig, QpConfig, RemoteMemory, SrqConfig, StableMemory,
+};
 use doorbell_tests::world::Shared;
 use doorbell_tests::{Peers, device, message, receiving};
 use rdma_core_sys as sys;
@@ -75,6 +79,104 @@ fn memory_in_which_no_buffer_fits_comes_back() {
     assert_eq!(refused.memory, [7; 1000]);
     let refused = BufferPool::from_memory(&pd, Vec::new(), 1).unwrap_err();
     assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
+}
+
+#[test]
+fn messages_are_received_into_a_file() {
+    let pd = device::pd();
+    // SAFETY: a name, and a descriptor that is nobody else's.
+    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"messages".as_ptr(), 0)) };
+    file.set_len(3 * 4096).unwrap();
+    // SAFETY: the file is read through `file` only when nothing is posted.
+    let mapping = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
+    let pool = BufferPool::from_memory(&pd, mapping, 4096).unwrap();
+    assert_eq!(pool.count(), 3);
+    let mut receiver = device::receiver(&pd, 64);
+    let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
+    let config = QpConfig::rc().srq(srq);
+    let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 4096);
+    // The last page comes first: it is not chance that the first message is in the first page.
+    let mut pages: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+    pages.reverse();
+    receiver.post(srq, pages).unwrap();
+    for number in [0, 1, 2] {
+        assert_eq!(peers.send(0, 100 + number as usize), number);
+        receiving::messages(&mut receiver, 1, |message| drop(message.take()));
+        let mut bytes = vec![0; 100 + number as usize];
+        file.read_exact_at(&mut bytes, 4096 * (2 - number)).unwrap();
+        assert_eq!(message::read(&bytes), (0, number));
+    }
+}
+
+#[test]
+fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 64);
+    let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
+    let config = QpConfig::rc().srq(srq);
+    let (mut near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 100);
+    let pool = BufferPool::with(&pd, &PoolConfig::new(9, 100).headroom(20)).unwrap();
+    assert_eq!((pool.count(), pool.headroom(), pool.buffer_size()), (9, 20, 100));
+    let marked: Vec<_> = std::iter::from_fn(|| pool.take())
+        .map(|mut buffer| {
+            assert_eq!(buffer.headroom(), [0; 20]);
+            buffer.headroom_mut().fill(0xa5);
+            buffer
+        })
+        .collect();
+    assert_eq!(marked.len(), 9);
+    drop(marked);
+    let posted = receiver.fill(srq, &pool);
+
+    let answers = BufferPool::new(&pd, 1, 120).unwrap();
+    let back = peers.qps[0].receive_queue().unwrap();
+    for number in 0..30 {
+        peers.receiver.fill(back, &answers);
+        let len = [12, 99, 100][number as usize % 3];
+        peers.send(0, len);
+        let mut taken = None;
+        receiving::messages(&mut receiver, 1, |message| {
+            assert_eq!(message.as_ptr().addr() % 64, 0);
+            taken = Some(message.take());
+        });
+        let mut buffer = taken.unwrap();
+        assert_eq!(message::read(&buffer), (0, number));
+        assert!(buffer.headroom()[..12].iter().all(|&byte| byte == 0xa5));
+        buffer.headroom_mut()[12..].copy_from_slice(&number.to_be_bytes());
+        assert_eq!(buffer.with_headroom(8)[..8], number.to_be_bytes());
+        near[0].send_with_headroom(buffer, 8, None).unwrap();
+        receiving::messages(&mut peers.receiver, 1, |message| {
+            let (header, payload) = message.split_at(8);
+            assert_eq!(header, number.to_be_bytes());
+            assert_eq!(message::read(payload), (0, number));
+            assert_eq!(payload.len(), len);
+        });
+        receiving::wait("the send", || near[0].poll_send().is_some());
+        receiver.fill(srq, &pool);
+    }
+    receiver.destroy_qp(near.remove(0)).unwrap();
+    receiver.destroy_srq(srq).unwrap();
+    assert!(posted > 0 && pool.available() == 9, "{} of 9 came back", pool.available());
+}
+
+#[test]
+fn memory_of_the_program_has_headroom_too() {
+    let pd = device::pd();
+    let config = PoolConfig::new(4, 64).headroom(64);
+    let pool = BufferPool::from_memory_with(&pd, vec![3u8; 4096], &config).unwrap();
+    assert_eq!((pool.count(), pool.headroom()), (4, 64), "no more than were asked for");
+    assert_eq!(pool.take().unwrap().headroom(), [3; 64]);
+    receive_into(&pd, &pool);
+    let refused = BufferPool::from_memory_with(&pd, vec![7u8; 100], &config).unwrap_err();
+    assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
+    assert_eq!(refused.memory, [7; 100]);
+}
+
+#[test]
+#[should_panic(expected = "21 bytes of a headroom of 20")]
+fn nothing_is_read_before_the_headroom() {
+    let pool = BufferPool::with(&device::pd(), &PoolConfig::new(1, 64).headroom(20)).unwrap();
+    pool.take().unwrap().with_headroom(21);
 }
 
 /// What the kernel says of the mapping at an address.
