@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::guard::signals;
 use crate::shared::{Pass, Shared};
 
 /// Looks in vain before it sleeps. Few, and it never yields: a yielding thread waits for the whole
@@ -34,7 +35,8 @@ pub fn spawn(device: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     with_signals_blocked(|| builder.spawn(move || run(&device)))
 }
 
-// The program's signal handlers must not run on a thread that it does not know of.
+// The program's signal handlers must not run on a thread that it does not know of; faults of the device
+// itself are let through by the thread.
 fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: an all-zero set is a valid value to be filled.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
@@ -51,6 +53,7 @@ fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
 }
 
 fn run(device: &Shared) {
+    signals::unblock();
     // SAFETY: changes only how exactly this thread's sleeps are kept.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
     prefer_latency();

@@ -88,6 +88,7 @@ mod engine;
 mod fabric;
 pub mod faults;
 mod fd_table;
+mod guard;
 mod interpose;
 mod kernel;
 pub mod nic;
@@ -97,6 +98,8 @@ mod run_dir;
 pub mod runner;
 mod shared;
 mod sysfs;
+#[cfg(test)]
+mod test_memory;
 
 pub use device::{Builder, Device};
 pub use fabric::{Fabric, LinkLayer, Switch};

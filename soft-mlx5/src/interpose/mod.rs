@@ -9,6 +9,7 @@ mod files;
 mod init;
 mod ours;
 mod raw;
+mod signals;
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,6 @@ fn is_active() -> bool {
 /// nothing else refers to them.
 pub fn ensure_linked() {
     let [start, end] = init::ANCHORS;
-    let anchors: [*const c_void; 4] = [calls::ANCHOR, files::ANCHOR, start, end];
+    let anchors: [*const c_void; 5] = [calls::ANCHOR, files::ANCHOR, signals::ANCHOR, start, end];
     std::hint::black_box(anchors);
 }

@@ -158,8 +158,7 @@ impl Nic {
     /// Takes a queue pair to error by itself; `false` when it has no state to leave.
     pub fn fail_qp(&mut self, qp: Qpn) -> bool {
         let Some(found) = self.qps.get_mut(qp.0).filter(|qp| qp.receives()) else { return false };
-        self.core.events.push_back(Event::QpFatal(qp));
-        found.fail(&mut self.core);
+        found.fail_fatally(&mut self.core);
         true
     }
 

@@ -6,12 +6,13 @@ use std::io;
 use super::NicConfig;
 use super::cq::{Completion, Cq};
 use super::faults::OperationFaults;
+use super::memory::Unmapped;
 use super::mkey::MkeyTable;
-use super::objects::{Cqn, Event, Pdn};
+use super::objects::{Cqn, Event, Pdn, Srqn};
 use super::qp::Qp;
 use super::shuffle::Shuffler;
 use super::srq::Srq;
-use super::strict::{Object, Strict};
+use super::strict::{Object, Rule, Strict};
 use super::table::Table;
 use super::timer::Timers;
 use super::trace::Trace;
@@ -131,21 +132,36 @@ impl Core {
         // A queue pair may outlive its CQ only through a driver's mistake; then nobody is listening.
         let Some(cq) = self.cqs.get_mut(cqn.0) else { return };
         self.trace.completed(cqn, cq.producer(), completion);
-        if let Some(event) = cq.push(completion, &mut self.strict) {
-            if matches!(event, Event::CqError(_)) {
-                self.failed_cqs.push(cqn);
-            }
-            self.events.push_back(event);
-        }
+        let event = cq.push(completion, &mut self.strict);
         if cq.holds_back() && !self.held_back.contains(&cqn) {
             self.held_back.push(cqn);
+        }
+        self.raise(event);
+    }
+
+    /// Tells the driver what became of a CQ.
+    pub fn raise(&mut self, event: Option<Event>) {
+        if let Some(Event::CqError(cqn)) = event {
+            self.failed_cqs.push(cqn);
+        }
+        self.events.extend(event);
+    }
+
+    /// The program took the memory of an SRQ away. Queue pairs learn of it when they want a WQE.
+    #[cold]
+    pub fn lose_srq(&mut self, number: u32) {
+        if self.srqs.get_mut(number).is_some_and(Srq::abandon) {
+            self.strict.violation(Rule::QueueMemory, Object::Srq(number), 0, &[]);
+            self.events.push_back(Event::SrqError(Srqn(number)));
         }
     }
 
     /// Writes the CQEs that could have been joined by others in a compressed block.
     pub fn write_blocks(&mut self) {
         while let Some(cqn) = self.held_back.pop() {
-            self.events.extend(self.cqs.get_mut(cqn.0).and_then(Cq::write_block));
+            let cq = self.cqs.get_mut(cqn.0);
+            let event = cq.and_then(|cq| cq.write_block(&mut self.strict));
+            self.raise(event);
         }
     }
 
@@ -159,12 +175,24 @@ impl Core {
         receive.counter = match qp.attr.srq {
             None => {
                 let (strict, trace) = (&mut self.strict, &mut self.trace);
-                qp.rq.take(&mut receive.list, Object::Qp(qp.number), strict, trace)
+                match qp.rq.take(&mut receive.list, Object::Qp(qp.number), strict, trace) {
+                    Ok(taken) => taken,
+                    Err(Unmapped) => {
+                        qp.lose_memory(self);
+                        return false;
+                    }
+                }
             }
             Some(srqn) => {
-                let srq = self.srqs.get_mut(srqn.0);
-                let (strict, trace) = (&mut self.strict, &mut self.trace);
-                let taken = srq.and_then(|srq| srq.take(&mut receive.list, strict, trace));
+                let Some(srq) = self.srqs.get_mut(srqn.0) else { return false };
+                let taken = srq.take(&mut receive.list, &mut self.strict, &mut self.trace);
+                let lost = taken.is_err();
+                if lost || srq.is_abandoned() {
+                    self.lose_srq(srqn.0);
+                    qp.fail_fatally(self);
+                    return false;
+                }
+                let taken = taken.ok().flatten();
                 self.events.extend(taken.and_then(|taken| taken.event));
                 taken.map(|taken| taken.slot)
             }

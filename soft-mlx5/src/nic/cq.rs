@@ -5,14 +5,16 @@ use mlx5_wire::dbrec::{ARM, Arm, CONSUMER_INDEX, CONSUMER_INDEX_MASK};
 use mlx5_wire::opcode::CqeOpcode;
 
 use super::compress::Block;
-use super::memory::Span;
-use super::objects::{CqAttr, Cqn, Errno, Event, Result};
+use super::memory::{Span, Unmapped};
+use super::objects::{self, CqAttr, Cqn, Errno, Event};
 use super::strict::{Object, Rule, Strict};
 use super::trace::Trace;
 
 /// What stands in the arm record before the first arm: no arm has the upper bits set. A first arm may
 /// write the zeros that the program's memory begins with.
 const NEVER_ARMED: u32 = u32::MAX;
+
+const EFAULT: Errno = Errno(libc::EFAULT);
 
 const CQE_SIZE: usize = 64;
 // Owner, opcode and the fields that must not be seen before the rest: one store.
@@ -67,7 +69,7 @@ fn is_ahead(a: u32, b: u32) -> bool {
     distance != 0 && distance <= CONSUMER_INDEX_MASK / 2
 }
 
-fn ring(buf: u64, count: u32, cqe_size: u32) -> Result<Span> {
+fn ring(buf: u64, count: u32, cqe_size: u32) -> objects::Result<Span> {
     let sizes = count.is_power_of_two() && count <= 1 << 22 && matches!(cqe_size, 64 | 128);
     if !sizes || buf % 8 != 0 {
         return Err(Errno(libc::EINVAL));
@@ -77,13 +79,13 @@ fn ring(buf: u64, count: u32, cqe_size: u32) -> Result<Span> {
 
 impl Cq {
     /// A queue in the memory that `attr` names.
-    pub fn new(number: Cqn, attr: CqAttr) -> Result<Self> {
+    pub fn new(number: Cqn, attr: CqAttr) -> objects::Result<Self> {
         if attr.dbrec % 8 != 0 {
             return Err(Errno(libc::EINVAL));
         }
         let ring = ring(attr.buf, attr.cqe_count, attr.cqe_size)?;
         let record = Span::new(attr.dbrec, 8);
-        record.set_record(ARM, NEVER_ARMED);
+        record.set_record(ARM, NEVER_ARMED).map_err(|Unmapped| EFAULT)?;
         Ok(Self {
             number,
             ring,
@@ -134,88 +136,117 @@ impl Cq {
         if self.failed {
             return None;
         }
-        if self.is_full(strict) {
+        let pushed = self.try_push(completion, strict);
+        self.unless_lost(pushed, strict)
+    }
+
+    fn try_push(
+        &mut self,
+        completion: &Completion,
+        strict: &mut Strict,
+    ) -> Result<Option<Event>, Unmapped> {
+        if self.is_full(strict)? {
             self.failed = true;
-            return Some(Event::CqError(self.number));
+            return Ok(Some(Event::CqError(self.number)));
         }
         if let Some(block) = &mut self.block {
             if !block.takes(completion) {
-                self.end_block();
+                self.end_block()?;
             }
         }
         match &mut self.block {
             Some(block) if block.takes(completion) => block.hold(completion),
-            _ => self.write(completion),
+            _ => self.write(completion)?,
         }
         if completion.is_solicited() {
             self.solicited = Some(self.producer());
         }
         // What is held back is not there yet.
-        if self.holds_back() { None } else { self.fire() }
+        Ok(if self.holds_back() { None } else { self.fire() })
+    }
+
+    // The program took the memory away, where an adapter would still write to what was there.
+    fn unless_lost(
+        &mut self,
+        found: Result<Option<Event>, Unmapped>,
+        strict: &mut Strict,
+    ) -> Option<Event> {
+        found.unwrap_or_else(|Unmapped| {
+            strict.violation(Rule::QueueMemory, Object::Cq(self.number.0), self.produced, &[]);
+            self.failed = true;
+            Some(Event::CqError(self.number))
+        })
     }
 
     /// Writes what was held back.
-    pub fn write_block(&mut self) -> Option<Event> {
-        self.end_block();
-        self.fire()
+    pub fn write_block(&mut self, strict: &mut Strict) -> Option<Event> {
+        let written = self.end_block().map(|()| self.fire());
+        self.unless_lost(written, strict)
     }
 
-    fn end_block(&mut self) {
+    fn end_block(&mut self) -> Result<(), Unmapped> {
         let len = self.held();
         let cqes = self.block.as_mut().map(Block::take).unwrap_or_default();
-        let Some(((_, title), arrays)) = cqes.split_last() else { return };
+        let Some(((_, title), arrays)) = cqes.split_last() else { return Ok(()) };
         for (place, array) in arrays {
             let slot = self.produced.wrapping_add(*place) & (self.attr.cqe_count - 1);
-            self.ring.write(slot as usize * CQE_SIZE, array);
+            self.ring.write(slot as usize * CQE_SIZE, array)?;
         }
-        self.write(&Completion { cqe: *title, front: None });
+        self.write(&Completion { cqe: *title, front: None })?;
         self.produced = self.produced.wrapping_add(len - 1);
+        Ok(())
     }
 
-    fn is_full(&mut self, strict: &mut Strict) -> bool {
+    fn is_full(&mut self, strict: &mut Strict) -> Result<bool, Unmapped> {
         let count = self.attr.cqe_count;
         if self.attr.ignore_overrun || self.producer().wrapping_sub(self.consumed) < count {
-            return false;
+            return Ok(false);
         }
         // Only now is the record read: until then the index read last was good enough.
-        let unread = self.unread() + self.held();
+        let unread = self.unread()? + self.held();
         if unread > count {
             let mut bytes = [0; 4];
-            self.record.read(4 * CONSUMER_INDEX, &mut bytes);
+            self.record.read(4 * CONSUMER_INDEX, &mut bytes)?;
             strict.violation(Rule::ConsumerIndex, Object::Cq(self.number.0), self.produced, &bytes);
-            return true;
+            return Ok(true);
         }
         self.consumed = self.producer().wrapping_sub(unread);
-        unread == count
+        Ok(unread == count)
     }
 
     /// CQEs that the program has not taken, as far as it has said.
-    fn unread(&self) -> u32 {
-        let record = self.record.record(CONSUMER_INDEX) & CONSUMER_INDEX_MASK;
+    fn unread(&self) -> Result<u32, Unmapped> {
+        let record = self.record.record(CONSUMER_INDEX)? & CONSUMER_INDEX_MASK;
         let index = self.implied.filter(|implied| is_ahead(*implied, record)).unwrap_or(record);
-        self.produced.wrapping_sub(index) & CONSUMER_INDEX_MASK
+        Ok(self.produced.wrapping_sub(index) & CONSUMER_INDEX_MASK)
     }
 
-    fn write(&mut self, completion: &Completion) {
+    fn write(&mut self, completion: &Completion) -> Result<(), Unmapped> {
         let log = self.attr.cqe_count.trailing_zeros();
         let slot = (self.produced & (self.attr.cqe_count - 1)) as usize;
         let owner = (self.produced >> log & 1) as u8;
         let size = self.attr.cqe_size as usize;
         let at = slot * size + size - CQE_SIZE;
         if let Some(front) = completion.front.as_ref().filter(|_| size > CQE_SIZE) {
-            self.ring.write(slot * size, front);
+            self.ring.write(slot * size, front)?;
         }
-        self.ring.write(at, &completion.cqe[..LAST_WORD]);
+        self.ring.write(at, &completion.cqe[..LAST_WORD])?;
         let mut last = [0; 8];
         last.copy_from_slice(&completion.cqe[LAST_WORD..]);
         last[7] = last[7] & !1 | owner;
-        self.ring.publish(at + LAST_WORD, last);
+        self.ring.publish(at + LAST_WORD, last)?;
         self.produced = self.produced.wrapping_add(1);
+        Ok(())
     }
 
     /// Looks at the arm record after a CQ doorbell.
-    pub fn arm(&mut self, trace: &mut Trace) -> Option<Event> {
-        let word = self.record.record(ARM);
+    pub fn arm(&mut self, strict: &mut Strict, trace: &mut Trace) -> Option<Event> {
+        if self.failed {
+            return None;
+        }
+        let Ok(word) = self.record.record(ARM) else {
+            return self.unless_lost(Err(Unmapped), strict);
+        };
         if word == NEVER_ARMED {
             return None;
         }
@@ -240,23 +271,35 @@ impl Cq {
     }
 
     /// Ends the old buffer with a resize CQE and goes on in a new one.
-    pub fn resize(&mut self, buf: u64, count: u32, strict: &mut Strict) -> Result<()> {
-        let new = ring(buf, count, self.attr.cqe_size)?;
-        let unread = self.unread();
+    pub fn resize(&mut self, buf: u64, count: u32, strict: &mut Strict) -> objects::Result<()> {
+        self.try_resize(buf, count, strict).unwrap_or(Err(EFAULT))
+    }
+
+    fn try_resize(
+        &mut self,
+        buf: u64,
+        count: u32,
+        strict: &mut Strict,
+    ) -> Result<objects::Result<()>, Unmapped> {
+        let new = match ring(buf, count, self.attr.cqe_size) {
+            Ok(new) => new,
+            Err(error) => return Ok(Err(error)),
+        };
+        let unread = self.unread()?;
         if unread > count {
-            return Err(Errno(libc::EINVAL));
+            return Ok(Err(Errno(libc::EINVAL)));
         }
-        if self.is_full(strict) {
-            return Err(Errno(libc::EBUSY));
+        if self.is_full(strict)? {
+            return Ok(Err(Errno(libc::EBUSY)));
         }
         let mut cqe = [0; CQE_SIZE];
         cqe[CQE_SIZE - 1] = op_own(CqeOpcode::ResizeCq, CqeFormat::Plain, false, 0);
-        self.write(&Completion { cqe, front: None });
+        self.write(&Completion { cqe, front: None })?;
         self.ring = new;
         (self.attr.buf, self.attr.cqe_count) = (buf, count);
         self.consumed = self.produced.wrapping_sub(unread);
         self.implied = Some(self.consumed);
-        Ok(())
+        Ok(Ok(()))
     }
 }
 

@@ -4,7 +4,8 @@ use mlx5_wire::opcode::WqeOpcode;
 
 use super::completion::Failure;
 use super::core::Core;
-use super::objects::{Event, QpState, Qpn, Service};
+use super::memory::Unmapped;
+use super::objects::{QpState, Service};
 use super::psn;
 use super::qp::{Qp, Turn};
 use super::requester::{self, Request};
@@ -27,6 +28,14 @@ enum Pause {
     Waiting,
     /// Until the link has room.
     Blocked,
+    /// For good: the program took the memory of the queue away.
+    Lost,
+}
+
+impl From<Unmapped> for Pause {
+    fn from(_: Unmapped) -> Self {
+        Self::Lost
+    }
 }
 
 /// Sends what may be sent, at most `budget` packets.
@@ -38,6 +47,10 @@ pub fn run(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
             turn = match pause {
                 Pause::Waiting => Turn::Idle,
                 Pause::Blocked => Turn::Blocked,
+                Pause::Lost => {
+                    qp.lose_memory(core);
+                    Turn::Idle
+                }
             };
             break;
         }
@@ -90,8 +103,8 @@ fn reload(
     loaded: &mut Loaded,
     request: &Request,
 ) -> Result<(), Pause> {
-    let ctrl = qp.sq.ctrl(request.index);
-    qp.sq.load(request.index, ctrl, &mut loaded.wqe);
+    let ctrl = qp.sq.ctrl(request.index)?;
+    qp.sq.load(request.index, ctrl, &mut loaded.wqe)?;
     loaded.index = Some(request.index);
     if loaded.wqe.digest() == request.digest {
         return Ok(());
@@ -115,12 +128,12 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     if qp.state != QpState::Rts {
         return Err(Pause::Waiting);
     }
-    let ready = qp.sq.ready(qp.object(), &mut core.strict);
+    let ready = qp.sq.ready(qp.object(), &mut core.strict)?;
     if ready == 0 {
         return Err(Pause::Waiting);
     }
     let index = qp.sq.next();
-    let ctrl = qp.sq.ctrl(index);
+    let ctrl = qp.sq.ctrl(index)?;
     let flags = Flags(ctrl.fm_ce_se);
     let list_operation = ctrl.opcode() == WqeOpcode::TAG_MATCHING;
     if list_operation && !qp.requester.is_idle() {
@@ -133,12 +146,11 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     }
     core.progress = true;
     if core.faults.is_fatal() {
-        core.events.push_back(Event::QpFatal(Qpn(qp.number)));
-        qp.fail(core);
+        qp.fail_fatally(core);
         return Err(Pause::Waiting);
     }
     if core.trace.is_on() {
-        qp.sq.load(index, ctrl, &mut loaded.wqe);
+        qp.sq.load(index, ctrl, &mut loaded.wqe)?;
         loaded.index = None;
         core.trace.send(qp.number, qp.attr.service, &loaded.wqe);
     }
@@ -153,7 +165,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         core.strict.violation(rule, qp.object(), index.into(), &ctrl.to_bytes());
     }
     if list_operation && fits && ctrl.qpn() == qp.number {
-        qp.sq.load(index, ctrl, &mut loaded.wqe);
+        qp.sq.load(index, ctrl, &mut loaded.wqe)?;
         loaded.index = None;
         if tm::operation::execute(qp, core, &loaded.wqe).is_ok() {
             qp.sq.advance(len);
@@ -162,7 +174,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     }
     let (kind, trailer) = operation.unwrap_or((Kind::Nop, Trailer::None));
     let measured = if fits && ctrl.qpn() == qp.number && operation.is_some() {
-        qp.sq.load(index, ctrl, &mut loaded.wqe);
+        qp.sq.load(index, ctrl, &mut loaded.wqe)?;
         loaded.index = Some(index);
         measure(qp, core, &loaded.wqe, kind)
     } else {

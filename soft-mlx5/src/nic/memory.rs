@@ -1,126 +1,93 @@
 //! Access to the program's memory.
 //!
 //! The program reads and writes the same memory meanwhile, in good order or not: that is what DMA is.
-//! So there are no references and no slices to it, only copies made of relaxed atomic accesses, one
-//! aligned word at a time, and nothing read twice is expected to be the same.
+//! So there are no references and no slices to it, only copies one aligned word at a time
+//! ([`crate::guard`]), and nothing read twice is expected to be the same.
 //!
 //! # Safety of this module
 //! Every address comes from the driver, which had it from the program when the memory was registered or
 //! the queue created ([`super::Nic::new`] states the contract). [`Span`] keeps accesses to queue
 //! memory inside the bounds given then; [`super::mkey`] does so for registered memory.
 //!
-//! A kernel pins registered memory, so that an adapter reaches it even when the program has unmapped it. The
-//! model cannot: it finds nothing there, or what was mapped in its place, and reports a protection error
-//! in the first case.
+//! A kernel pins what an adapter is told of, so that the adapter reaches it even when the program has unmapped
+//! it. The model cannot: it finds nothing there, or what was mapped in its place, and reports the first.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{Ordering, fence};
 
-const WORD: usize = size_of::<u64>();
+use crate::guard::{self, Unit};
+
+pub use crate::guard::Unmapped;
+
+const WORD: usize = Unit::Word.size();
+
+// Copies between `len` bytes of the program at `addr` and our own: what lies before the first word and behind
+// the last, byte by byte. `piece` gets the place in the range, the count and the unit.
+fn in_words(
+    addr: u64,
+    len: usize,
+    mut piece: impl FnMut(usize, usize, Unit) -> Result<(), Unmapped>,
+) -> Result<(), Unmapped> {
+    let head = ((addr as usize).wrapping_neg() & (WORD - 1)).min(len);
+    let words = (len - head) / WORD;
+    let tail = head + words * WORD;
+    piece(0, head, Unit::Byte)?;
+    piece(head, words, Unit::Word)?;
+    piece(tail, len - tail, Unit::Byte)
+}
 
 /// Copies from program memory.
-///
-/// # Safety
-/// `addr..addr + dst.len()` is mapped and readable.
-pub unsafe fn read(addr: u64, dst: &mut [u8]) {
-    let mut from = addr as usize;
-    let head = (from.wrapping_neg() & (WORD - 1)).min(dst.len());
-    let (first, rest) = dst.split_at_mut(head);
-    let mut words = rest.chunks_exact_mut(WORD);
-    for byte in first {
-        // SAFETY: within the range that the caller vouches for.
-        *byte = unsafe { AtomicU8::from_ptr(from as *mut u8) }.load(Ordering::Relaxed);
-        from += 1;
-    }
-    for word in &mut words {
-        // SAFETY: within the range that the caller vouches for, and aligned: the head ended at a word.
-        let value = unsafe { AtomicU64::from_ptr(from as *mut u64) }.load(Ordering::Relaxed);
-        word.copy_from_slice(&value.to_ne_bytes());
-        from += WORD;
-    }
-    for byte in words.into_remainder() {
-        // SAFETY: within the range that the caller vouches for.
-        *byte = unsafe { AtomicU8::from_ptr(from as *mut u8) }.load(Ordering::Relaxed);
-        from += 1;
-    }
+pub fn read(addr: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
+    let to = dst.as_mut_ptr() as u64;
+    in_words(addr, dst.len(), |at, count, unit| {
+        let at = at as u64;
+        // SAFETY: the pieces are parts of `dst`, which is borrowed exclusively, and words are aligned.
+        unsafe { guard::copy(to + at, addr.wrapping_add(at), count, unit) }
+    })
 }
 
 /// Copies to program memory.
 ///
 /// # Safety
-/// `addr..addr + src.len()` is mapped and writable, and the program expects it to be written.
-pub unsafe fn write(addr: u64, src: &[u8]) {
-    let mut to = addr as usize;
-    let head = (to.wrapping_neg() & (WORD - 1)).min(src.len());
-    let (first, rest) = src.split_at(head);
-    let mut words = rest.chunks_exact(WORD);
-    for byte in first {
-        // SAFETY: within the range that the caller vouches for.
-        unsafe { AtomicU8::from_ptr(to as *mut u8) }.store(*byte, Ordering::Relaxed);
-        to += 1;
-    }
-    for word in &mut words {
-        let mut bytes = [0; WORD];
-        bytes.copy_from_slice(word);
-        let value = u64::from_ne_bytes(bytes);
-        // SAFETY: within the range that the caller vouches for, and aligned: the head ended at a word.
-        unsafe { AtomicU64::from_ptr(to as *mut u64) }.store(value, Ordering::Relaxed);
-        to += WORD;
-    }
-    for byte in words.remainder() {
-        // SAFETY: within the range that the caller vouches for.
-        unsafe { AtomicU8::from_ptr(to as *mut u8) }.store(*byte, Ordering::Relaxed);
-        to += 1;
-    }
-}
-
-/// The memory is not there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unmapped;
-
-fn iovec(base: *mut u8, len: usize) -> libc::iovec {
-    libc::iovec { iov_base: base.cast(), iov_len: len }
-}
-
-/// Copies from registered memory, which the program may have unmapped meanwhile: the kernel does the
-/// copying, and it survives that.
-pub fn read_registered(addr: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
-    let local = iovec(dst.as_mut_ptr(), dst.len());
-    let remote = iovec(addr as usize as *mut u8, dst.len());
-    // SAFETY: the local range is the exclusive borrow `dst`; the kernel checks the other one.
-    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    if copied == dst.len() as isize { Ok(()) } else { Err(Unmapped) }
-}
-
-/// Copies to registered memory, which the program may have unmapped meanwhile.
-///
-/// # Safety
 /// The program expects that whatever is at `addr..addr + src.len()` is written.
-pub unsafe fn write_registered(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
-    // The last word after all others: programs wait for the end of an RDMA WRITE by looking at it.
-    let cut = src.len().saturating_sub(WORD);
-    let (first, last) = src.split_at(cut);
-    let pieces = [(addr, first), (addr.wrapping_add(cut as u64), last)];
-    let local = pieces.map(|(_, piece)| iovec(piece.as_ptr().cast_mut(), piece.len()));
-    let remote = pieces.map(|(addr, piece)| iovec(addr as usize as *mut u8, piece.len()));
-    // SAFETY: the local ranges are only read and are the borrow `src`; the kernel checks the others, and
-    // the caller vouches that they may be written.
-    let copied = unsafe {
-        libc::process_vm_writev(libc::getpid(), local.as_ptr(), 2, remote.as_ptr(), 2, 0)
-    };
-    if copied == src.len() as isize { Ok(()) } else { Err(Unmapped) }
+pub unsafe fn write(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
+    let from = src.as_ptr() as u64;
+    in_words(addr, src.len(), |at, count, unit| {
+        let at = at as u64;
+        // SAFETY: the caller vouches for the range, of which this is a part, and words are aligned.
+        unsafe { guard::copy(addr.wrapping_add(at), from + at, count, unit) }
+    })
 }
 
-/// Replaces eight bytes, as they stand in the program's byte order, by what `change` makes of them;
-/// returns what was there.
+/// Copies to program memory, the last word after all others: programs wait for the end of an RDMA WRITE by
+/// looking at it.
 ///
 /// # Safety
-/// `addr..addr + 8` is mapped, writable and aligned, and the program expects it to be written.
-pub unsafe fn fetch_update(addr: u64, mut change: impl FnMut(u64) -> u64) -> u64 {
-    // SAFETY: the caller vouches for mapping and alignment.
-    let word = unsafe { AtomicU64::from_ptr(addr as usize as *mut u64) };
-    let changed = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old)));
-    match changed {
-        Ok(old) | Err(old) => old,
+/// That of [`write`].
+pub unsafe fn write_in_order(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
+    let (first, last) = src.split_at(src.len().saturating_sub(WORD));
+    // SAFETY: parts of what the caller vouches for.
+    unsafe {
+        write(addr, first)?;
+        fence(Ordering::Release);
+        write(addr.wrapping_add(first.len() as u64), last)
+    }
+}
+
+/// Replaces eight bytes at a multiple of eight, as they stand in the program's byte order, by what `change`
+/// makes of them; returns what was there.
+///
+/// # Safety
+/// That of [`write`].
+pub unsafe fn fetch_update(addr: u64, mut change: impl FnMut(u64) -> u64) -> Result<u64, Unmapped> {
+    let mut bytes = [0; WORD];
+    read(addr, &mut bytes)?;
+    let mut old = u64::from_ne_bytes(bytes);
+    loop {
+        // SAFETY: the caller vouches for the word.
+        match unsafe { guard::exchange(addr, old, change(old)) }? {
+            Ok(()) => return Ok(old),
+            Err(other) => old = other,
+        }
     }
 }
 
@@ -149,41 +116,43 @@ impl Span {
     }
 
     /// Copies out.
-    pub fn read(&self, offset: usize, dst: &mut [u8]) {
-        // SAFETY: inside the span, which the driver vouched for.
-        unsafe { read(self.at(offset, dst.len()), dst) }
+    pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), Unmapped> {
+        read(self.at(offset, dst.len()), dst)
     }
 
     /// Copies in.
-    pub fn write(&self, offset: usize, src: &[u8]) {
+    pub fn write(&self, offset: usize, src: &[u8]) -> Result<(), Unmapped> {
         // SAFETY: inside the span, which the driver vouched for.
         unsafe { write(self.at(offset, src.len()), src) }
     }
 
     /// Word `index` of a doorbell record. What the program wrote before it is visible afterwards.
     #[inline]
-    pub fn record(&self, index: usize) -> u32 {
+    pub fn record(&self, index: usize) -> Result<u32, Unmapped> {
         let addr = self.at(4 * index, 4);
-        // SAFETY: inside the span, which the driver vouched for; records are aligned to eight bytes.
-        let word = unsafe { AtomicU32::from_ptr(addr as usize as *mut u32) };
-        u32::from_be(word.load(Ordering::Acquire))
+        let mut word = 0u32;
+        // SAFETY: the target is our own; records are aligned to eight bytes.
+        unsafe { guard::copy(&raw mut word as u64, addr, 1, Unit::Half) }?;
+        fence(Ordering::Acquire);
+        Ok(u32::from_be(word))
     }
 
     /// Sets word `index` of a doorbell record.
-    pub fn set_record(&self, index: usize, value: u32) {
+    pub fn set_record(&self, index: usize, value: u32) -> Result<(), Unmapped> {
         let addr = self.at(4 * index, 4);
+        let word = value.to_be();
+        fence(Ordering::Release);
         // SAFETY: inside the span, which the driver vouched for; records are aligned to eight bytes.
-        let word = unsafe { AtomicU32::from_ptr(addr as usize as *mut u32) };
-        word.store(value.to_be(), Ordering::Release);
+        unsafe { guard::copy(addr, &raw const word as u64, 1, Unit::Half) }
     }
 
     /// Stores eight bytes at an aligned offset; everything written before is visible to who reads them.
-    pub fn publish(&self, offset: usize, bytes: [u8; 8]) {
+    pub fn publish(&self, offset: usize, bytes: [u8; 8]) -> Result<(), Unmapped> {
         let addr = self.at(offset, 8);
+        fence(Ordering::Release);
         // SAFETY: inside the span, which the driver vouched for; rings are page-aligned and the offset
         // is a multiple of eight.
-        let word = unsafe { AtomicU64::from_ptr(addr as usize as *mut u64) };
-        word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        unsafe { guard::copy(addr, bytes.as_ptr() as u64, 1, Unit::Word) }
     }
 }
 
@@ -199,10 +168,9 @@ mod tests {
                 let mut memory = vec![0xee_u8; 64];
                 let addr = memory.as_mut_ptr() as u64 + start;
                 // SAFETY: start + len is at most 48, inside the vector, which nothing else uses here.
-                unsafe { write(addr, &source[..len]) };
+                assert_eq!(unsafe { write(addr, &source[..len]) }, Ok(()));
                 let mut back = vec![0; len];
-                // SAFETY: as above.
-                unsafe { read(addr, &mut back) };
+                assert_eq!(read(addr, &mut back), Ok(()));
                 assert_eq!(back, source[..len]);
                 let start = start as usize;
                 assert!(memory[..start].iter().chain(&memory[start + len..]).all(|b| *b == 0xee));
@@ -214,17 +182,17 @@ mod tests {
     fn records_are_big_endian() {
         let mut memory = [0u64; 2];
         let span = Span::new(memory.as_mut_ptr() as u64, 16);
-        span.set_record(1, 0x0102_0304);
+        span.set_record(1, 0x0102_0304).unwrap();
         let mut bytes = [0; 8];
-        span.read(0, &mut bytes);
+        span.read(0, &mut bytes).unwrap();
         assert_eq!(bytes, [0, 0, 0, 0, 1, 2, 3, 4]);
-        assert_eq!(span.record(1), 0x0102_0304);
+        assert_eq!(span.record(1), Ok(0x0102_0304));
     }
 
     #[test]
     #[should_panic(expected = "offset")]
     fn no_access_outside_the_span() {
         let mut memory = [0u64; 1];
-        Span::new(memory.as_mut_ptr() as u64, 8).read(1, &mut [0; 8]);
+        let _ = Span::new(memory.as_mut_ptr() as u64, 8).read(1, &mut [0; 8]);
     }
 }

@@ -45,7 +45,7 @@ impl Region {
     /// Copies from the region.
     pub fn read(self, dst: &mut [u8]) -> Result<(), Denied> {
         match self {
-            Self::Memory(va) => memory::read_registered(va, dst).map_err(|_| Denied),
+            Self::Memory(va) => memory::read(va, dst).map_err(|_| Denied),
             Self::Fill => {
                 dst.fill(0);
                 Ok(())
@@ -57,7 +57,7 @@ impl Region {
     pub fn write(self, src: &[u8]) -> Result<(), Denied> {
         match self {
             // SAFETY: the check that made the region found it inside a registration for writing this length.
-            Self::Memory(va) => unsafe { memory::write_registered(va, src) }.map_err(|_| Denied),
+            Self::Memory(va) => unsafe { memory::write_in_order(va, src) }.map_err(|_| Denied),
             Self::Fill => Ok(()),
         }
     }
@@ -73,15 +73,8 @@ impl Region {
     /// Changes eight aligned bytes; returns what was there.
     pub fn fetch_update(self, change: impl FnMut(u64) -> u64) -> Result<u64, Denied> {
         match self {
-            Self::Memory(va) => {
-                // The kernel has no atomic to lend: it says whether the word is there, which is taken at
-                // its word for the instruction that follows.
-                let mut word = [0; 8];
-                self.read(&mut word)?;
-                // SAFETY: the check was for writing eight bytes, which are mapped; the responder refuses
-                // unaligned addresses.
-                Ok(unsafe { memory::fetch_update(va, change) })
-            }
+            // SAFETY: the check was for writing eight bytes; the responder refuses unaligned addresses.
+            Self::Memory(va) => unsafe { memory::fetch_update(va, change) }.map_err(|_| Denied),
             Self::Fill => Ok(0),
         }
     }

@@ -54,6 +54,7 @@ use crate::fabric::link::Drops;
 use crate::fabric::packet::Packet;
 use crate::fabric::{Fabric, LinkLayer, address};
 use crate::faults::Faults;
+use crate::guard;
 
 pub use self::mkey::DUMP_FILL_MKEY;
 
@@ -145,10 +146,11 @@ impl Nic {
     ///
     /// # Safety
     /// A device accesses the memory it is told about, without asking the program again. Whoever creates
-    /// an object on it vouches for the memory that the attributes name: mapped, readable and, where the
-    /// device writes (CQEs, CQ records, registered memory with a write access), writable, until the
-    /// object is destroyed.
+    /// an object on it vouches for the memory that the attributes name: where the device writes (CQEs, CQ
+    /// records, registered memory with a write access), nobody else's memory is found until the object is
+    /// destroyed.
     pub unsafe fn new(config: NicConfig) -> io::Result<Self> {
+        guard::signals::install();
         Ok(Self {
             core: Core::new(&config)?,
             pds: Table::new(1, MAX_PDS),
@@ -268,13 +270,15 @@ impl Nic {
 
     /// Looks at doorbell records, a few at a time, so that what they cover is known early.
     fn look_at_records(&mut self) {
-        let Core { srqs, strict, trace, now, .. } = &mut self.core;
         for _ in 0..RECORD_SCAN {
-            if let Some((_, srq)) = srqs.next_mut(&mut self.srq_cursor) {
-                srq.observe(strict, trace);
+            let Core { srqs, strict, trace, .. } = &mut self.core;
+            if let Some((number, srq)) = srqs.next_mut(&mut self.srq_cursor) {
+                if srq.observe(strict, trace).is_err() {
+                    self.core.lose_srq(number);
+                }
             }
             if let Some((_, qp)) = self.qps.next_mut(&mut self.qp_cursor) {
-                qp.observe(*now, strict, trace);
+                qp.observe(&mut self.core);
             }
         }
     }
@@ -284,7 +288,8 @@ impl Nic {
         core.progress |= self.uar.take_arms(|cqs| {
             for cq in cqs {
                 let Some(cq) = core.cqs.get_mut(*cq) else { continue };
-                core.events.extend(cq.arm(&mut core.trace));
+                let event = cq.arm(&mut core.strict, &mut core.trace);
+                core.raise(event);
             }
         });
         let mut rings = std::mem::take(&mut self.rings);
@@ -319,8 +324,7 @@ impl Nic {
             // Another's ring may have been overwritten by this one.
             for user in users {
                 if let Some(qp) = self.qps.get_mut(*user).filter(|qp| qp.takes_doorbells()) {
-                    qp.sq.ring_by_record();
-                    self.core.activate(qp);
+                    qp.ring_by_record(&mut self.core);
                 }
             }
         }
@@ -390,12 +394,11 @@ impl Nic {
     /// A CQ that overran takes its queue pairs with it.
     fn fail_users_of_failed_cqs(&mut self) {
         while let Some(cq) = self.core.failed_cqs.pop() {
-            for (number, qp) in self.qps.iter_mut() {
+            for (_, qp) in self.qps.iter_mut() {
                 let uses = qp.attr.send_cq == cq || qp.attr.recv_cq == cq;
                 let shares = tm::target(qp, &self.core).is_some_and(|(own, _)| own == cq);
                 if (uses || shares) && qp.receives() {
-                    self.core.events.push_back(Event::QpFatal(Qpn(number)));
-                    qp.fail(&mut self.core);
+                    qp.fail_fatally(&mut self.core);
                 }
             }
         }

@@ -3,19 +3,18 @@
 use super::completion::{self, Failure};
 use super::core::Core;
 use super::execute;
-use super::memory::Span;
+use super::memory::{Span, Unmapped};
 use super::objects::{
-    Access, AddressVector, Errno, Event, QpAttr, QpModify, QpState, QpStatus, Qpn, Result, Service,
+    self, Access, AddressVector, Errno, Event, QpAttr, QpModify, QpState, QpStatus, Qpn, Service,
 };
 use super::requester::{self, Requester};
 use super::responder::{self, Responder};
 use super::rq::ReceiveQueue;
 use super::sq::{SendQueue, blocks};
-use super::strict::{Object, Rule, Strict};
+use super::strict::{Object, Rule};
 use super::timer::Deadline;
 use super::tm::message;
 use super::tm::rendezvous::{self, Rendezvous};
-use super::trace::Trace;
 use crate::fabric::LinkLayer;
 use crate::fabric::address;
 use crate::fabric::packet::{MAX_MTU, Route};
@@ -77,7 +76,7 @@ pub enum Turn {
 
 impl Qp {
     /// A queue pair in state Reset.
-    pub fn new(number: u32, attr: QpAttr) -> Result<Self> {
+    pub fn new(number: u32, attr: QpAttr) -> objects::Result<Self> {
         if attr.dbrec % 8 != 0 || attr.sq.buf % 8 != 0 {
             return Err(Errno(libc::EINVAL));
         }
@@ -106,7 +105,7 @@ impl Qp {
     }
 
     /// Gives the send queue, which the program does not want, to the device for rendezvous.
-    pub fn offload_rendezvous(&mut self) -> Result<()> {
+    pub fn offload_rendezvous(&mut self) -> objects::Result<()> {
         let mut queue = Rendezvous::new();
         self.sq = queue.send_queue()?;
         self.rendezvous = Some(queue);
@@ -130,19 +129,64 @@ impl Qp {
     }
 
     /// Whether WQEs were posted since the last flush.
-    pub fn has_unflushed(&self, core: &mut Core) -> bool {
-        let receives = self.attr.srq.is_none() && self.rq.available() > 0;
-        receives || self.sq.ready(self.object(), &mut core.strict) > 0
+    pub fn has_unflushed(&mut self, core: &mut Core) -> bool {
+        let receives = self.attr.srq.is_none() && self.available(core) > 0;
+        receives || self.ready(core) > 0
     }
 
-    /// Looks at the doorbell record at time `now`.
-    pub fn observe(&mut self, now: u64, strict: &mut Strict, trace: &mut Trace) {
+    /// Looks at the doorbell record.
+    pub fn observe(&mut self, core: &mut Core) {
         let object = self.object();
+        let Core { strict, trace, now, .. } = core;
+        let mut seen = Ok(());
         if self.state != QpState::Reset && self.attr.srq.is_none() {
-            self.rq.observe(object, strict, trace);
+            seen = self.rq.observe(object, strict, trace);
         }
         if self.state == QpState::Rts && self.rendezvous.is_none() {
-            self.sq.observe(object, now, strict);
+            seen = seen.and_then(|()| self.sq.observe(object, *now, strict));
+        }
+        self.unless_lost(core, seen);
+    }
+
+    /// A register that several queue pairs share was written, perhaps by this one.
+    pub fn ring_by_record(&mut self, core: &mut Core) {
+        let rung = self.sq.ring_by_record();
+        self.unless_lost(core, rung);
+        core.activate(self);
+    }
+
+    fn available(&mut self, core: &mut Core) -> u16 {
+        let posted = self.rq.available();
+        self.unless_lost(core, posted)
+    }
+
+    fn ready(&mut self, core: &mut Core) -> u16 {
+        let ready = self.sq.ready(self.object(), &mut core.strict);
+        self.unless_lost(core, ready)
+    }
+
+    fn unless_lost<T: Default>(&mut self, core: &mut Core, found: Result<T, Unmapped>) -> T {
+        found.unwrap_or_else(|Unmapped| {
+            self.lose_memory(core);
+            T::default()
+        })
+    }
+
+    /// The program took the memory of a queue away, where an adapter would still read what was there: the
+    /// queues are empty from now on, and the queue pair stops.
+    #[cold]
+    pub fn lose_memory(&mut self, core: &mut Core) {
+        core.strict.violation(Rule::QueueMemory, self.object(), self.sq.next().into(), &[]);
+        self.rq.abandon();
+        self.sq.abandon();
+        self.fail_fatally(core);
+    }
+
+    /// Stops for a reason that no completion tells.
+    pub fn fail_fatally(&mut self, core: &mut Core) {
+        if self.state != QpState::Err && self.state != QpState::Reset {
+            core.events.push_back(Event::QpFatal(Qpn(self.number)));
+            self.fail(core);
         }
     }
 
@@ -201,7 +245,7 @@ impl Qp {
         if state == QpState::Sqd {
             self.drained = false;
         }
-        let posted = self.rq.available();
+        let posted = self.available(core);
         if self.state == QpState::Reset && state == QpState::Init && posted > 0 {
             let index = posted.into();
             core.strict.violation(Rule::ReceiveState, self.object(), index, &posted.to_be_bytes());
@@ -283,12 +327,12 @@ impl Qp {
 
     fn flush_posted_sends(&mut self, core: &mut Core) {
         loop {
-            let ready = self.sq.ready(self.object(), &mut core.strict);
+            let ready = self.ready(core);
             if ready == 0 {
                 return;
             }
             let index = self.sq.next();
-            let ctrl = self.sq.ctrl(index);
+            let Ok(ctrl) = self.sq.ctrl(index) else { return self.lose_memory(core) };
             let len = blocks(ctrl.ds());
             if len == 0 || len > ready {
                 let bytes = ctrl.to_bytes();

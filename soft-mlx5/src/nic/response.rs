@@ -4,6 +4,7 @@ use mlx5_wire::data::DataSegment;
 
 use super::completion::Failure;
 use super::core::Core;
+use super::memory::Unmapped;
 use super::objects::Service;
 use super::psn;
 use super::qp::Qp;
@@ -155,7 +156,9 @@ fn place(
         return Ok(());
     }
     let mut wqe = SendWqe::default();
-    qp.sq.load(request.index, qp.sq.ctrl(request.index), &mut wqe);
+    let ctrl = qp.sq.ctrl(request.index);
+    let loaded = ctrl.and_then(|ctrl| qp.sq.load(request.index, ctrl, &mut wqe));
+    loaded.map_err(|Unmapped| Failure::LOCAL_QP_OP)?;
     let at = SendWqe::data_offset(request.kind, qp.attr.service);
     let segments: Vec<DataSegment> = wqe.segments(at).collect();
     let pd = if qp.rendezvous.is_some() { core.receive_pd(qp) } else { qp.attr.pd };

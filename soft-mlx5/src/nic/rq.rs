@@ -3,8 +3,8 @@
 use mlx5_wire::dbrec::RECEIVE;
 
 use super::handover::Handover;
-use super::memory::Span;
-use super::objects::{Errno, Result, WqAttr};
+use super::memory::{Span, Unmapped};
+use super::objects::{self, Errno, WqAttr};
 use super::scatter::ScatterList;
 use super::strict::{Object, Rule, Strict};
 use super::trace::Trace;
@@ -28,7 +28,7 @@ pub struct ReceiveQueue {
 
 impl ReceiveQueue {
     /// The queue that `attr` describes, with the QP's doorbell record.
-    pub fn new(attr: WqAttr, record: Span) -> Result<Self> {
+    pub fn new(attr: WqAttr, record: Span) -> objects::Result<Self> {
         let valid = (attr.count == 0 || attr.count.is_power_of_two())
             && attr.count <= 1 << 15
             && (attr.count == 0 || (4..=9).contains(&attr.shift));
@@ -47,51 +47,63 @@ impl ReceiveQueue {
         self.handover.clear();
     }
 
+    /// The program took the memory away: there is no queue any more.
+    pub fn abandon(&mut self) {
+        self.reset();
+        self.count = 0;
+    }
+
     /// Running index of the next WQE to take.
     pub fn next(&self) -> u16 {
         self.next
     }
 
     /// Posted WQEs that were not taken.
-    pub fn available(&self) -> u16 {
+    pub fn available(&self) -> Result<u16, Unmapped> {
         if self.count == 0 {
-            return 0;
+            return Ok(0);
         }
-        (self.record.record(RECEIVE) as u16).wrapping_sub(self.next)
+        Ok((self.record.record(RECEIVE)? as u16).wrapping_sub(self.next))
     }
 
     /// Looks at the doorbell record; `trace` tells of what is new. Each WQE is copied as it is now.
-    pub fn observe(&mut self, qp: Object, strict: &mut Strict, trace: &mut Trace) {
+    pub fn observe(
+        &mut self,
+        qp: Object,
+        strict: &mut Strict,
+        trace: &mut Trace,
+    ) -> Result<(), Unmapped> {
         if self.count == 0 {
-            return;
+            return Ok(());
         }
-        let counter = self.record.record(RECEIVE) as u16;
+        let counter = self.record.record(RECEIVE)? as u16;
         let new = counter.wrapping_sub(self.seen);
         if new == 0 {
-            return;
+            return Ok(());
         }
         trace.handed_over(qp, counter, new);
         let mut overflow = u32::from(new) > self.count;
         let mut wqe = [0; MAX_STRIDE];
         for index in 0..u32::from(new).min(self.count) as u16 {
             let slot = self.slot(self.seen.wrapping_add(index));
-            let wqe = self.read(slot, &mut wqe);
+            let wqe = self.read(slot, &mut wqe)?;
             overflow |= !self.handover.take_over(slot, wqe);
         }
         self.seen = counter;
         if overflow {
             strict.violation(Rule::ReceiveOverflow, qp, self.next.into(), &counter.to_be_bytes());
         }
+        Ok(())
     }
 
     fn slot(&self, index: u16) -> usize {
         (u32::from(index) & (self.count - 1)) as usize
     }
 
-    fn read<'a>(&self, slot: usize, wqe: &'a mut [u8; MAX_STRIDE]) -> &'a [u8] {
+    fn read<'a>(&self, slot: usize, wqe: &'a mut [u8; MAX_STRIDE]) -> Result<&'a [u8], Unmapped> {
         let wqe = &mut wqe[..1 << self.shift];
-        self.ring.read(slot << self.shift, wqe);
-        wqe
+        self.ring.read(slot << self.shift, wqe)?;
+        Ok(wqe)
     }
 
     /// Takes the next WQE: its running index, and its segments in `list`.
@@ -101,22 +113,22 @@ impl ReceiveQueue {
         qp: Object,
         strict: &mut Strict,
         trace: &mut Trace,
-    ) -> Option<u16> {
-        self.observe(qp, strict, trace);
+    ) -> Result<Option<u16>, Unmapped> {
+        self.observe(qp, strict, trace)?;
         // What the record covers since then is not known yet.
         let index = self.next;
         if index == self.seen {
-            return None;
+            return Ok(None);
         }
         let slot = self.slot(index);
         let mut wqe = [0; MAX_STRIDE];
-        let wqe = self.read(slot, &mut wqe);
+        let wqe = self.read(slot, &mut wqe)?;
         if !self.handover.is_unchanged(slot, wqe, 0) {
             strict.violation(Rule::ReceiveChanged, qp, index.into(), wqe);
         }
         list.parse(wqe, qp, index.into(), strict);
         self.next = index.wrapping_add(1);
-        Some(index)
+        Ok(Some(index))
     }
 
     /// The CQE of a WQE was written: the program may post to its slot again.
@@ -143,17 +155,17 @@ mod tests {
         let (mut list, mut strict) = (ScatterList::default(), Strict::new(false));
         for index in 0..70_000u32 {
             let mut take = || rq.take(&mut list, Object::Qp(1), &mut strict, &mut Trace::default());
-            assert_eq!(take(), None);
+            assert_eq!(take(), Ok(None));
             let segment = DataSegment::new(0, index + 1, 7);
-            slots.write((index % 4) as usize * 16, &segment.to_bytes());
-            span.set_record(RECEIVE, (index + 1) & 0xffff);
-            assert_eq!(take(), Some(index as u16));
+            slots.write((index % 4) as usize * 16, &segment.to_bytes()).unwrap();
+            span.set_record(RECEIVE, (index + 1) & 0xffff).unwrap();
+            assert_eq!(take(), Ok(Some(index as u16)));
             rq.complete(index as u16);
             assert_eq!(list.capacity(), u64::from(index + 1));
         }
         assert_eq!(strict.count(Rule::ReceiveOverflow), 0);
-        span.set_record(RECEIVE, (70_000 + 5) & 0xffff);
-        rq.take(&mut list, Object::Qp(1), &mut strict, &mut Trace::default());
+        span.set_record(RECEIVE, (70_000 + 5) & 0xffff).unwrap();
+        let _ = rq.take(&mut list, Object::Qp(1), &mut strict, &mut Trace::default());
         assert_eq!(strict.count(Rule::ReceiveOverflow), 1);
     }
 
@@ -164,7 +176,7 @@ mod tests {
         let mut rq = ReceiveQueue::new(WqAttr::default(), span).unwrap();
         let (mut list, mut strict) = (ScatterList::default(), Strict::new(false));
         let taken = rq.take(&mut list, Object::Qp(1), &mut strict, &mut Trace::default());
-        assert_eq!(taken, None);
+        assert_eq!(taken, Ok(None));
         assert!(ReceiveQueue::new(WqAttr { buf: 0, count: 3, shift: 4 }, span).is_err());
         assert!(ReceiveQueue::new(WqAttr { buf: 0, count: 4, shift: 3 }, span).is_err());
     }

@@ -3,8 +3,8 @@
 use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB};
 use mlx5_wire::dbrec::SEND;
 
-use super::memory::Span;
-use super::objects::{Errno, Result, WqAttr};
+use super::memory::{Span, Unmapped};
+use super::objects::{self, Errno, WqAttr};
 use super::strict::{Object, Rule, Strict};
 use super::wqe::SendWqe;
 
@@ -43,7 +43,7 @@ pub fn blocks(ds: u8) -> u16 {
 
 impl SendQueue {
     /// The queue that `attr` describes, with the QP's doorbell record.
-    pub fn new(attr: WqAttr, record: Span) -> Result<Self> {
+    pub fn new(attr: WqAttr, record: Span) -> objects::Result<Self> {
         let valid = (attr.count == 0 || attr.count.is_power_of_two()) && attr.count <= 1 << 15;
         if !valid {
             return Err(Errno(libc::EINVAL));
@@ -68,21 +68,28 @@ impl SendQueue {
     }
 
     /// A register that several queue pairs share was written, perhaps by this one.
-    pub fn ring_by_record(&mut self) {
-        self.rung = self.record.record(SEND) as u16;
+    pub fn ring_by_record(&mut self) -> Result<(), Unmapped> {
+        self.rung = self.record.record(SEND)? as u16;
+        Ok(())
+    }
+
+    /// The program took the memory away: there is no queue any more.
+    pub fn abandon(&mut self) {
+        self.reset();
+        self.count = 0;
     }
 
     /// Looks at time `now` whether a doorbell is missing.
-    pub fn observe(&mut self, qp: Object, now: u64, strict: &mut Strict) {
+    pub fn observe(&mut self, qp: Object, now: u64, strict: &mut Strict) -> Result<(), Unmapped> {
         if self.count == 0 {
-            return;
+            return Ok(());
         }
-        let producer = self.record.record(SEND) as u16;
+        let producer = self.record.record(SEND)? as u16;
         let ahead = producer.wrapping_sub(self.rung);
         // A record behind what was rung is ahead by nearly all of 16 bits.
         if ahead == 0 || u32::from(ahead) > self.count {
             self.unrung = None;
-            return;
+            return Ok(());
         }
         let mut unrung = self
             .unrung
@@ -96,23 +103,21 @@ impl SendQueue {
         }
         unrung.looks = unrung.looks.min(PATIENCE_LOOKS - u32::from(!late));
         self.unrung = Some(unrung);
+        Ok(())
     }
 
     /// Basic blocks that record and register both cover and that were not started.
-    pub fn ready(&self, qp: Object, strict: &mut Strict) -> u16 {
-        if self.count == 0 {
-            return 0;
-        }
+    pub fn ready(&self, qp: Object, strict: &mut Strict) -> Result<u16, Unmapped> {
         let rung = self.rung.wrapping_sub(self.next);
-        if rung == 0 {
-            return 0;
+        if self.count == 0 || rung == 0 {
+            return Ok(0);
         }
-        let posted = (self.record.record(SEND) as u16).wrapping_sub(self.next);
+        let posted = (self.record.record(SEND)? as u16).wrapping_sub(self.next);
         if u32::from(posted) > self.count {
             let producer = self.next.wrapping_add(posted).to_be_bytes();
             strict.violation(Rule::SendOverflow, qp, self.next.into(), &producer);
         }
-        posted.min(rung)
+        Ok(posted.min(rung))
     }
 
     /// Index of the next WQE.
@@ -126,23 +131,28 @@ impl SendQueue {
     }
 
     /// Control segment of the WQE at `index`.
-    pub fn ctrl(&self, index: u16) -> ControlSegment {
+    pub fn ctrl(&self, index: u16) -> Result<ControlSegment, Unmapped> {
         let mut bytes = [0; ControlSegment::SIZE];
-        self.ring.read(self.offset(index), &mut bytes);
-        ControlSegment::from_bytes(&bytes)
+        self.ring.read(self.offset(index), &mut bytes)?;
+        Ok(ControlSegment::from_bytes(&bytes))
     }
 
     /// Copies the WQE at `index`; its size is what `ctrl` says.
-    pub fn load(&self, index: u16, ctrl: ControlSegment, wqe: &mut SendWqe) {
+    pub fn load(
+        &self,
+        index: u16,
+        ctrl: ControlSegment,
+        wqe: &mut SendWqe,
+    ) -> Result<(), Unmapped> {
         wqe.load(ctrl, |bytes| {
             let at = self.offset(index);
             let before_end = bytes.len().min(self.ring.len() - at);
             let (straight, wrapped) = bytes.split_at_mut(before_end);
-            self.ring.read(at, straight);
+            self.ring.read(at, straight)?;
             // Larger than the ring: caught before, as a WQE that reaches past the producer index.
             let len = wrapped.len().min(self.ring.len());
-            self.ring.read(0, &mut wrapped[..len]);
-        });
+            self.ring.read(0, &mut wrapped[..len])
+        })
     }
 
     fn offset(&self, index: u16) -> usize {
@@ -171,7 +181,7 @@ mod tests {
         }
 
         fn post(&self, producer: u16) {
-            Span::new(self.record.as_ptr() as u64, 8).set_record(SEND, producer.into());
+            Span::new(self.record.as_ptr() as u64, 8).set_record(SEND, producer.into()).unwrap();
         }
     }
 
@@ -180,15 +190,15 @@ mod tests {
         let (program, mut sq) = Program::new(8);
         let mut strict = Strict::new(false);
         program.post(2);
-        assert_eq!(sq.ready(QP, &mut strict), 0, "no register write");
+        assert_eq!(sq.ready(QP, &mut strict), Ok(0), "no register write");
         sq.ring(0, 3);
-        assert_eq!(sq.ready(QP, &mut strict), 1, "the register named the first WQE only");
+        assert_eq!(sq.ready(QP, &mut strict), Ok(1), "the register named the first WQE only");
         sq.ring(1, 2);
-        assert_eq!(sq.ready(QP, &mut strict), 2);
+        assert_eq!(sq.ready(QP, &mut strict), Ok(2));
         sq.ring(2, 5);
-        assert_eq!(sq.ready(QP, &mut strict), 2, "not in the record");
+        assert_eq!(sq.ready(QP, &mut strict), Ok(2), "not in the record");
         program.post(4);
-        assert_eq!(sq.ready(QP, &mut strict), 4);
+        assert_eq!(sq.ready(QP, &mut strict), Ok(4));
         assert_eq!(strict.count(Rule::SendOverflow), 0);
     }
 
@@ -199,10 +209,10 @@ mod tests {
         program.post(3);
         sq.ring(2, 4);
         sq.ring(1, 4);
-        assert_eq!(sq.ready(QP, &mut strict), 3);
+        assert_eq!(sq.ready(QP, &mut strict), Ok(3));
         sq.advance(3);
         sq.ring(0, 4);
-        assert_eq!(sq.ready(QP, &mut strict), 0);
+        assert_eq!(sq.ready(QP, &mut strict), Ok(0));
     }
 
     #[test]
@@ -213,13 +223,13 @@ mod tests {
             let index = index as u16;
             program.post(index.wrapping_add(1));
             sq.ring(index, 1);
-            assert_eq!(sq.ready(QP, &mut strict), 1, "{index}");
+            assert_eq!(sq.ready(QP, &mut strict), Ok(1), "{index}");
             assert_eq!(sq.next(), index);
             sq.advance(1);
         }
         program.post(sq.next().wrapping_add(5));
         sq.ring(sq.next().wrapping_add(3), 4);
-        assert_eq!(sq.ready(QP, &mut strict), 4);
+        assert_eq!(sq.ready(QP, &mut strict), Ok(4));
         assert_eq!(strict.count(Rule::SendOverflow), 1);
     }
 
@@ -227,9 +237,9 @@ mod tests {
     fn a_wqe_that_wraps_is_read_straight() {
         let (_program, sq) = Program::new(4);
         let bytes: Vec<u8> = (0..=255).collect();
-        sq.ring.write(0, &bytes);
+        sq.ring.write(0, &bytes).unwrap();
         let mut wqe = SendWqe::default();
-        sq.load(3, ControlSegment::new(0x0a, 3, 1, 6, 0), &mut wqe);
+        sq.load(3, ControlSegment::new(0x0a, 3, 1, 6, 0), &mut wqe).unwrap();
         assert_eq!(wqe.remote().unwrap().to_bytes(), bytes[208..224]);
         let last = wqe.segments(80).next().unwrap();
         assert_eq!(last.to_bytes(), bytes[16..32]);

@@ -4,8 +4,8 @@ use mlx5_wire::dbrec::RECEIVE;
 use mlx5_wire::next::NextSegment;
 
 use super::handover::Handover;
-use super::memory::Span;
-use super::objects::{Cqn, Errno, Event, Result, SrqAttr, SrqKind, Srqn};
+use super::memory::{Span, Unmapped};
+use super::objects::{self, Cqn, Errno, Event, SrqAttr, SrqKind, Srqn};
 use super::rq::MAX_STRIDE;
 use super::scatter::ScatterList;
 use super::strict::{Object, Rule, Strict};
@@ -31,6 +31,8 @@ pub struct Srq {
     attr: SrqAttr,
     ring: Span,
     record: Span,
+    // The program took the memory away.
+    abandoned: bool,
     // As many WQEs were posted as tag matching wants to see before it begins.
     flows: bool,
     // Slot of the next WQE to take, and how many were taken.
@@ -44,7 +46,7 @@ pub struct Srq {
 
 impl Srq {
     /// The queue that `attr` describes.
-    pub fn new(number: Srqn, attr: SrqAttr) -> Result<Self> {
+    pub fn new(number: Srqn, attr: SrqAttr) -> objects::Result<Self> {
         let valid = attr.wqe_count.is_power_of_two()
             && attr.wqe_count <= 1 << 16
             && (5..=9).contains(&attr.wqe_shift)
@@ -65,6 +67,7 @@ impl Srq {
             number,
             ring: Span::new(attr.buf, (attr.wqe_count as usize) << attr.wqe_shift),
             record: Span::new(attr.dbrec, 8),
+            abandoned: false,
             next: 0,
             taken: 0,
             handover: Handover::new(attr.wqe_count as usize, 1 << attr.wqe_shift),
@@ -89,8 +92,19 @@ impl Srq {
         self.taken
     }
 
-    fn available(&self) -> u16 {
-        (self.record.record(RECEIVE) as u16).wrapping_sub(self.taken)
+    fn available(&self) -> Result<u16, Unmapped> {
+        Ok((self.record.record(RECEIVE)? as u16).wrapping_sub(self.taken))
+    }
+
+    /// The program took the memory away: WQEs are neither there nor will be. `false` when that is
+    /// known already.
+    pub fn abandon(&mut self) -> bool {
+        !std::mem::replace(&mut self.abandoned, true)
+    }
+
+    /// Whether the memory was taken away.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned
     }
 
     /// The queue of its own completions, where they do not go to that of the queue pair.
@@ -103,14 +117,15 @@ impl Srq {
 
     /// Whether messages are taken.
     pub fn flows(&mut self) -> bool {
-        self.flows |= self.available() >= MIN_POSTED;
+        // Memory that is not there shows when a WQE is taken.
+        self.flows |= self.available().is_ok_and(|posted| posted >= MIN_POSTED);
         self.flows
     }
 
     /// Sets the limit; the event comes at once when fewer WQEs are left.
     pub fn set_limit(&mut self, limit: u32) -> Option<Event> {
         self.attr.limit = limit;
-        self.check_limit(self.available())
+        self.check_limit(self.available().unwrap_or_default())
     }
 
     fn check_limit(&mut self, left: u16) -> Option<Event> {
@@ -122,11 +137,14 @@ impl Srq {
     }
 
     /// Looks at the doorbell record; `trace` tells of what is new. Each WQE is copied as it is now.
-    pub fn observe(&mut self, strict: &mut Strict, trace: &mut Trace) {
-        let counter = self.record.record(RECEIVE) as u16;
+    pub fn observe(&mut self, strict: &mut Strict, trace: &mut Trace) -> Result<(), Unmapped> {
+        if self.abandoned {
+            return Ok(());
+        }
+        let counter = self.record.record(RECEIVE)? as u16;
         let new = counter.wrapping_sub(self.seen);
         if new == 0 {
-            return;
+            return Ok(());
         }
         self.seen = counter;
         let owner = Object::Srq(self.number.0);
@@ -136,7 +154,7 @@ impl Srq {
         // Further, the list would only be walked in circles.
         for _ in 0..u32::from(new).min(self.attr.wqe_count) {
             let slot = self.tail;
-            self.read(slot, wqe);
+            self.read(slot, wqe)?;
             let link = &wqe[..NextSegment::SIZE];
             let next = next_of(link);
             if u32::from(next) >= self.attr.wqe_count {
@@ -153,10 +171,11 @@ impl Srq {
             let slot = self.tail.into();
             strict.violation(Rule::ReceiveOverflow, owner, slot, &counter.to_be_bytes());
         }
+        Ok(())
     }
 
-    fn read(&self, slot: u16, wqe: &mut [u8]) {
-        self.ring.read(usize::from(slot) << self.attr.wqe_shift, wqe);
+    fn read(&self, slot: u16, wqe: &mut [u8]) -> Result<(), Unmapped> {
+        self.ring.read(usize::from(slot) << self.attr.wqe_shift, wqe)
     }
 
     // An adapter would read outside the queue behind a wild link; the model stays inside.
@@ -170,18 +189,18 @@ impl Srq {
         list: &mut ScatterList,
         strict: &mut Strict,
         trace: &mut Trace,
-    ) -> Option<TakenSlot> {
-        self.observe(strict, trace);
+    ) -> Result<Option<TakenSlot>, Unmapped> {
+        self.observe(strict, trace)?;
         // What the record covers since then is not known yet.
         let available = self.seen.wrapping_sub(self.taken);
-        if available == 0 {
-            return None;
+        if available == 0 || self.abandoned {
+            return Ok(None);
         }
         let owner = Object::Srq(self.number.0);
         let slot = self.next;
         let mut wqe = [0; MAX_STRIDE];
         let wqe = &mut wqe[..1 << self.attr.wqe_shift];
-        self.read(slot, wqe);
+        self.read(slot, wqe)?;
         if !self.handover.is_unchanged(slot.into(), wqe, NextSegment::SIZE) {
             strict.violation(Rule::ReceiveChanged, owner, slot.into(), wqe);
         }
@@ -189,7 +208,7 @@ impl Srq {
         list.parse(segments, owner, slot.into(), strict);
         self.next = self.inside(next_of(link));
         self.taken = self.taken.wrapping_add(1);
-        Some(TakenSlot { slot, event: self.check_limit(available - 1) })
+        Ok(Some(TakenSlot { slot, event: self.check_limit(available - 1) }))
     }
 
     /// The CQE of a slot was written: the program may post it again.
@@ -233,22 +252,22 @@ mod tests {
 
         fn write(&self, slot: u16, next: u16, len: u32) {
             let span = Span::new(self.ring.as_ptr() as u64, self.ring.len() * 8);
-            span.write(usize::from(slot) * 32, &NextSegment::new(next).to_bytes());
+            span.write(usize::from(slot) * 32, &NextSegment::new(next).to_bytes()).unwrap();
             let segment = DataSegment::new(0, len, 7);
-            span.write(usize::from(slot) * 32 + 16, &segment.to_bytes());
+            span.write(usize::from(slot) * 32 + 16, &segment.to_bytes()).unwrap();
         }
 
         fn ring(&mut self, count: u16) {
             self.posted = self.posted.wrapping_add(count);
             let span = Span::new(self.record.as_ptr() as u64, 8);
-            span.set_record(RECEIVE, self.posted.into());
+            span.set_record(RECEIVE, self.posted.into()).unwrap();
         }
     }
 
     fn take(srq: &mut Srq, strict: &mut Strict) -> Option<(u16, u64)> {
         let mut list = ScatterList::default();
-        srq.take(&mut list, strict, &mut Trace::default())
-            .map(|taken| (taken.slot, list.capacity()))
+        let taken = srq.take(&mut list, strict, &mut Trace::default()).unwrap();
+        taken.map(|taken| (taken.slot, list.capacity()))
     }
 
     #[test]
@@ -295,10 +314,10 @@ mod tests {
         }
         program.ring(2);
         // Not covered yet: it may change.
-        srq.observe(&mut strict, &mut trace);
+        srq.observe(&mut strict, &mut trace).unwrap();
         program.write(2, 4, 1);
         program.ring(1);
-        srq.observe(&mut strict, &mut trace);
+        srq.observe(&mut strict, &mut trace).unwrap();
         take(&mut srq, &mut strict);
         assert_eq!(strict.count(Rule::ReceiveChanged), 0);
         program.write(1, 2, 99);
@@ -363,7 +382,9 @@ mod tests {
         assert_eq!(srq.set_limit(3), None);
         let mut list = ScatterList::default();
         let events: Vec<_> = (0..3)
-            .map(|_| srq.take(&mut list, &mut strict, &mut Trace::default()).unwrap().event)
+            .map(|_| {
+                srq.take(&mut list, &mut strict, &mut Trace::default()).unwrap().unwrap().event
+            })
             .collect();
         assert_eq!(events, [None, Some(Event::SrqLimit(Srqn(0x1000))), None]);
         assert_eq!(srq.attr().limit, 0);

@@ -38,6 +38,8 @@ pub enum Rule {
     DoorbellMissing,
     /// A data segment of length 0 means 2 GiB.
     ZeroLength,
+    /// Rings and doorbell records stay mapped as long as their queues live.
+    QueueMemory,
     /// A list operation has an opcode that exists, and the segments that belong to it.
     TagOperation,
     /// An append announces a free entry, and a list operation names one of the list.
@@ -75,6 +77,7 @@ impl Rule {
                 "WQEs that the doorbell record covers wait for a write to the register"
             }
             Self::ZeroLength => "a data segment of length 0 stands for 2 GiB",
+            Self::QueueMemory => "a ring or doorbell record was unmapped while its queue lives",
             Self::TagOperation => "a list operation has another opcode or ds than there are",
             Self::TagIndex => "a list operation names no entry, or announces one that is in use",
             Self::TagPhase => "sw_cnt is ahead of the unexpected messages that were counted",
@@ -176,6 +179,7 @@ mod tests {
             Rule::DoorbellState => "tests::errors::doorbells_that_nobody_hears_are_violations",
             Rule::DoorbellMissing => "tests::errors::a_record_without_a_doorbell_is_a_violation",
             Rule::ZeroLength => "tests::errors::zero_length_segments_are_violations",
+            Rule::QueueMemory => "tests::unmapped::a_lost_ring_or_record_stops_its_queue_pair",
             Rule::TagOperation => "tests::tags::misuse::each_operation_has_its_segments",
             Rule::TagIndex => "tests::tags::misuse::a_remove_names_an_entry",
             Rule::TagPhase => "tests::tags::misuse::no_more_messages_are_handled_than_there_were",
@@ -201,6 +205,7 @@ mod tests {
             DoorbellState,
             DoorbellMissing,
             ZeroLength,
+            QueueMemory,
             TagOperation,
             TagIndex,
             TagPhase,

@@ -130,10 +130,14 @@ impl Default for SendWqe {
 
 impl SendWqe {
     /// Fills the WQE: `read` copies `ds` units of it, control segment included.
-    pub fn load(&mut self, ctrl: ControlSegment, read: impl FnOnce(&mut [u8])) {
+    pub fn load<E>(
+        &mut self,
+        ctrl: ControlSegment,
+        read: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.ctrl = ctrl;
         self.len = usize::from(ctrl.ds()) * UNIT;
-        read(&mut self.bytes[..self.len]);
+        read(&mut self.bytes[..self.len])
     }
 
     /// Control segment.
@@ -301,6 +305,7 @@ impl SendWqe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nic::memory::Unmapped;
     use crate::nic::objects::MkeyAttr;
 
     const PD: Pdn = Pdn(1);
@@ -312,7 +317,9 @@ mod tests {
             for (to, from) in bytes[UNIT..].chunks_exact_mut(UNIT).zip(units) {
                 to.copy_from_slice(from);
             }
-        });
+            Ok::<_, Unmapped>(())
+        })
+        .unwrap();
         wqe
     }
 

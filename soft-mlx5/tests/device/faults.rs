@@ -7,7 +7,9 @@ use std::time::Duration;
 use soft_mlx5::faults::{FailDestroy, PortFlap, Which};
 use soft_mlx5::{Device, Faults};
 
-use crate::world::{World, errno, modify, names, poll, post_recv, post_send, query, to_init};
+use crate::world::{
+    World, errno, modify, names, next_async, poll, post_recv, post_send, query, to_init,
+};
 use rdma_core_sys::*;
 
 fn stepped(faults: Faults) -> World {
@@ -33,19 +35,6 @@ fn byte(mr: *mut ibv_mr, at: usize) -> u8 {
 fn set_byte(mr: *mut ibv_mr, at: usize, byte: u8) {
     // SAFETY: the memory behind the MR is leaked.
     unsafe { (*mr).addr.cast::<u8>().add(at).write_volatile(byte) }
-}
-
-fn next_async(ctx: *mut ibv_context) -> Option<ibv_event_type> {
-    let mut event = std::mem::MaybeUninit::<ibv_async_event>::uninit();
-    // SAFETY: the context is open; the event is filled when 0 is returned, and then acknowledged.
-    unsafe {
-        let mut poll = libc::pollfd { fd: (*ctx).async_fd, events: libc::POLLIN, revents: 0 };
-        if libc::poll(&mut poll, 1, 0) != 1 || ibv_get_async_event(ctx, event.as_mut_ptr()) != 0 {
-            return None;
-        }
-        ibv_ack_async_event(event.as_mut_ptr());
-        Some(event.assume_init().event_type)
-    }
 }
 
 #[test]

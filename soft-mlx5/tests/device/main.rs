@@ -12,4 +12,5 @@ mod registers;
 mod states;
 mod tags;
 mod traffic;
+mod unmapped;
 mod world;

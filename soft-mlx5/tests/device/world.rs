@@ -85,12 +85,17 @@ impl World {
     /// An RC QP connected to itself.
     pub fn connected(&self, cq: *mut ibv_cq, srq: *mut ibv_srq) -> *mut ibv_qp {
         let qp = self.qp(IBV_QPT_RC, cq, srq);
+        self.connect(qp, qp);
+        qp
+    }
+
+    /// Takes an RC QP to RTS, connected to `peer` of this device.
+    pub fn connect(&self, qp: *mut ibv_qp, peer: *mut ibv_qp) {
         // SAFETY: the QP is alive.
-        let qpn = unsafe { (*qp).qp_num };
+        let qpn = unsafe { (*peer).qp_num };
         assert_eq!(modify(qp, &to_init(), INIT_RC), 0);
         assert_eq!(modify(qp, &self.to_rtr(qpn), RTR_RC), 0);
         assert_eq!(modify(qp, &to_rts(), RTS_RC), 0);
-        qp
     }
 
     /// Attributes that connect to a QP of this device.
@@ -243,5 +248,19 @@ pub fn poll(cq: *mut ibv_cq) -> Option<ibv_wc> {
         0 => None,
         1 => Some(wc),
         error => panic!("poll: {error}"),
+    }
+}
+
+/// Takes one asynchronous event.
+pub fn next_async(ctx: *mut ibv_context) -> Option<ibv_event_type> {
+    let mut event = std::mem::MaybeUninit::<ibv_async_event>::uninit();
+    // SAFETY: the context is open; the event is filled when 0 is returned, and then acknowledged.
+    unsafe {
+        let mut poll = libc::pollfd { fd: (*ctx).async_fd, events: libc::POLLIN, revents: 0 };
+        if libc::poll(&mut poll, 1, 0) != 1 || ibv_get_async_event(ctx, event.as_mut_ptr()) != 0 {
+            return None;
+        }
+        ibv_ack_async_event(event.as_mut_ptr());
+        Some(event.assume_init().event_type)
     }
 }

@@ -37,7 +37,7 @@ impl Program {
         let slot = (index & (self.count - 1)) as usize;
         let span = Span::new(self.ring.as_ptr() as u64, self.ring.len() * 8);
         let mut bytes = [0; 64];
-        span.read(slot * self.size + self.size - 64, &mut bytes);
+        span.read(slot * self.size + self.size - 64, &mut bytes).unwrap();
         let cqe = Cqe64::from_bytes(&bytes);
         let owned = u32::from(cqe.owner()) == (index / self.count) & 1;
         (owned && cqe.opcode() != CqeOpcode::Invalid).then_some(cqe)
@@ -47,14 +47,16 @@ impl Program {
         let slot = (index & (self.count - 1)) as usize;
         let mut bytes = [0; 8];
         Span::new(self.ring.as_ptr() as u64, self.ring.len() * 8)
-            .read(slot * self.size + offset, &mut bytes);
+            .read(slot * self.size + offset, &mut bytes)
+            .unwrap();
         bytes
     }
 
     fn invalidate(&self, index: u32) {
         let slot = (index & (self.count - 1)) as usize;
         Span::new(self.ring.as_ptr() as u64, self.ring.len() * 8)
-            .write(slot * self.size + 63, &[FRESH_OP_OWN]);
+            .write(slot * self.size + 63, &[FRESH_OP_OWN])
+            .unwrap();
     }
 
     fn record(&self) -> Span {
@@ -62,11 +64,11 @@ impl Program {
     }
 
     fn consume(&self, index: u32) {
-        self.record().set_record(CONSUMER_INDEX, index & CONSUMER_INDEX_MASK);
+        self.record().set_record(CONSUMER_INDEX, index & CONSUMER_INDEX_MASK).unwrap();
     }
 
     fn arm(&self, arm: Arm) {
-        self.record().set_record(ARM, arm.word().get());
+        self.record().set_record(ARM, arm.word().get()).unwrap();
     }
 }
 
@@ -82,6 +84,10 @@ fn send(counter: u16) -> Completion {
 }
 
 const ANY: Arm = Arm { sequence: 0, solicited_only: false, consumer_index: 0 };
+
+fn arm(cq: &mut Cq) -> Option<Event> {
+    cq.arm(&mut Strict::new(false), &mut Trace::default())
+}
 
 #[test]
 fn every_cqe_is_seen_once_and_no_other() {
@@ -146,21 +152,21 @@ fn an_event_for_each_arm() {
     let event = Some(Event::Completion(Cqn(0x400)));
     // A doorbell for another CQ of the page.
     assert_eq!(cq.push(&send(9), &mut strict), None);
-    assert_eq!(cq.arm(&mut Trace::default()), None);
+    assert_eq!(arm(&mut cq), None);
     program.consume(1);
     // The first arm writes zeros, as they stood there before the CQ was created.
     program.arm(Arm { consumer_index: 1, ..ANY });
-    assert_eq!(cq.arm(&mut Trace::default()), None);
+    assert_eq!(arm(&mut cq), None);
     assert_eq!(cq.push(&send(0), &mut strict), event);
     assert_eq!(cq.push(&send(1), &mut strict), None);
     // The same sequence number again: its event was raised already.
     program.arm(Arm { consumer_index: 2, ..ANY });
-    assert_eq!(cq.arm(&mut Trace::default()), None);
+    assert_eq!(arm(&mut cq), None);
     // A CQE is there that the program has not taken: at once.
     program.arm(Arm { sequence: 1, consumer_index: 2, ..ANY });
-    assert_eq!(cq.arm(&mut Trace::default()), event);
+    assert_eq!(arm(&mut cq), event);
     program.arm(Arm { sequence: 2, consumer_index: 3, ..ANY });
-    assert_eq!(cq.arm(&mut Trace::default()), None);
+    assert_eq!(arm(&mut cq), None);
     assert_eq!(cq.push(&send(2), &mut strict), event);
 }
 
@@ -170,13 +176,13 @@ fn solicited_arms_wait_for_solicited_cqes_and_errors() {
     let mut strict = Strict::new(false);
     let event = Some(Event::Completion(Cqn(0x400)));
     program.arm(Arm { solicited_only: true, ..ANY });
-    assert_eq!(cq.arm(&mut Trace::default()), None);
+    assert_eq!(arm(&mut cq), None);
     assert_eq!(cq.push(&send(0), &mut strict), None);
     let solicited = completion(1, CqeOpcode::ResponderSend, true);
     assert_eq!(cq.push(&solicited, &mut strict), event);
     // The solicited CQE was taken: it does not count again.
     program.arm(Arm { sequence: 1, solicited_only: true, consumer_index: 2 });
-    assert_eq!(cq.arm(&mut Trace::default()), None);
+    assert_eq!(arm(&mut cq), None);
     let error = completion(2, CqeOpcode::ResponderError, false);
     assert_eq!(cq.push(&error, &mut strict), event);
 }
@@ -253,7 +259,7 @@ fn blocks_of_any_length_at_any_place() {
                 counter = counter.wrapping_add(1);
             }
             assert!(program.cqe(index).is_none(), "it is held back");
-            assert_eq!(cq.write_block(), None);
+            assert_eq!(cq.write_block(&mut Strict::new(false)), None);
             assert_eq!(read(&program, index, format), expected);
             index += len;
             program.consume(index);
@@ -275,7 +281,7 @@ fn a_block_ends_where_a_mini_cqe_cannot_tell_the_difference() {
     push(&mut cq, &completion(11, CqeOpcode::ResponderSendImm, false));
     push(&mut cq, &completion(12, CqeOpcode::ResponderError, false));
     push(&mut cq, &send(13));
-    assert_eq!(cq.write_block(), None);
+    assert_eq!(cq.write_block(&mut Strict::new(false)), None);
     let counts = |index, n: u32| assert_eq!(read(&program, index, 1).len() as u32, n, "{index}");
     [(0, 3), (3, 2), (5, 1), (6, 1), (7, 1)].into_iter().for_each(|(index, n)| counts(index, n));
     assert_eq!(cq.producer(), 8);
@@ -286,12 +292,12 @@ fn an_event_of_a_block_comes_with_it_and_an_overrun_counts_it() {
     let (program, mut cq) = Program::compressed(4, 1);
     let mut strict = Strict::new(false);
     program.arm(Arm { solicited_only: true, ..ANY });
-    assert_eq!(cq.arm(&mut Trace::default()), None);
+    assert_eq!(arm(&mut cq), None);
     for counter in 0..4 {
         let solicited = completion(counter, CqeOpcode::ResponderSend, true);
         assert_eq!(cq.push(&solicited, &mut strict), None);
     }
-    assert_eq!(cq.write_block(), Some(Event::Completion(Cqn(0x400))));
+    assert_eq!(cq.write_block(&mut Strict::new(false)), Some(Event::Completion(Cqn(0x400))));
     assert_eq!(cq.push(&send(4), &mut strict), Some(Event::CqError(Cqn(0x400))));
     assert_eq!(read(&program, 0, 1).len(), 4);
 }

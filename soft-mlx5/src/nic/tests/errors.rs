@@ -243,7 +243,7 @@ fn retries_run_out_when_nobody_answers() {
     let mut qp = s.device.qp(qp);
     for (dlid, peer) in [(lid, silent.number), (lid, Qpn(0x3fff)), (99, silent.number)] {
         s.device.set_state(&qp, QpState::Reset);
-        qp.record.span().set_record(SEND, 0);
+        qp.record.span().set_record(SEND, 0).unwrap();
         qp.sent = 0;
         s.device.connect_with(
             &qp,
@@ -340,7 +340,7 @@ fn doorbells_of_others_are_violations() {
 fn a_record_without_a_doorbell_is_a_violation() {
     let mut s = setup();
     let (_, ctrl) = s.a.write(&Work::send());
-    s.a.record.span().set_record(SEND, s.a.sent.into());
+    s.a.record.span().set_record(SEND, s.a.sent.into()).unwrap();
     let mut look = |times, now: u64| {
         for _ in 0..times {
             s.device.nic.step(now);
@@ -359,7 +359,7 @@ fn a_record_without_a_doorbell_is_a_violation() {
 fn a_program_that_was_stopped_gets_the_time_to_ring() {
     let mut s = setup();
     let (_, ctrl) = s.a.write(&Work::send());
-    s.a.record.span().set_record(SEND, s.a.sent.into());
+    s.a.record.span().set_record(SEND, s.a.sent.into()).unwrap();
     s.device.nic.step(1);
     s.device.nic.step(9_000_000_000);
     s.device.ring(&mut s.a, ctrl);
@@ -410,58 +410,4 @@ fn zero_length_segments_are_violations() {
     assert_eq!(s.device.nic.violations(Rule::ZeroLength), 2);
     s.send.drain();
     assert_eq!((index, s.device.state(&s.a)), (1, QpState::Err));
-}
-
-// A page of its own, for the device only.
-fn page() -> u64 {
-    // SAFETY: a fresh anonymous mapping.
-    let page = unsafe {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        libc::mmap(std::ptr::null_mut(), 4096, rights, flags, -1, 0)
-    };
-    assert_ne!(page, libc::MAP_FAILED);
-    page as u64
-}
-
-#[test]
-fn memory_that_is_unmapped_while_registered_is_a_protection_error() {
-    use WqeOpcode as Op;
-    let operands = [0; 16];
-    // What the program does, and the side that has its memory no more.
-    let cases: [(Op, bool, u8, Option<u8>); 6] = [
-        (Op::SEND, true, LOCAL_PROT, None),
-        (Op::SEND, false, REMOTE_OP, Some(LOCAL_PROT)),
-        (Op::RDMA_WRITE, false, REMOTE_ACCESS, None),
-        (Op::RDMA_READ, false, REMOTE_ACCESS, None),
-        (Op::RDMA_READ, true, LOCAL_PROT, None),
-        (Op::ATOMIC_FA, false, REMOTE_ACCESS, None),
-    ];
-    for (opcode, ours, syndrome, at_peer) in cases {
-        let mut s = setup();
-        let gone = page();
-        let length = 4096;
-        let access = ALL_ACCESS;
-        let attr = MkeyAttr { pd: s.device.pd, va: gone, iova: gone, length, access };
-        let key = s.device.nic.create_mkey(attr).unwrap().0;
-        // SAFETY: the page was made above, and nobody but the device knows of it.
-        assert_eq!(unsafe { libc::munmap(gone as usize as *mut _, 4096) }, 0);
-        let (missing, present) = ((gone, key), (s.memory.addr(), s.key));
-        let (local, remote) = if ours { (missing, present) } else { (present, missing) };
-        s.b.post_receive(&[DataSegment::new(remote.0, 64, remote.1)]);
-        let mut work = Work::new(opcode);
-        if opcode != Op::SEND {
-            work = work.remote(remote.0, remote.1);
-        }
-        if opcode == Op::ATOMIC_FA {
-            work = work.bytes(&operands);
-        }
-        let len = if opcode == Op::ATOMIC_FA { 8 } else { 48 };
-        s.device.post(&mut s.a, &work.data(local.0, len, local.1));
-        s.device.settle();
-        s.send.expect_error(RequesterError, &s.a, 0, syndrome);
-        if let Some(syndrome) = at_peer {
-            s.recv.expect_error(ResponderError, &s.b, 0, syndrome);
-        }
-    }
 }

@@ -89,8 +89,8 @@ fn a_reset_queue_pair_starts_from_zero() {
     for round in 0..3 {
         for qp in [&mut a, &mut b] {
             device.set_state(qp, QpState::Reset);
-            qp.record.span().set_record(RECEIVE, 0);
-            qp.record.span().set_record(SEND, 0);
+            qp.record.span().set_record(RECEIVE, 0).unwrap();
+            qp.record.span().set_record(SEND, 0).unwrap();
             (qp.received, qp.sent) = (0, 0);
         }
         let path = Path { sq_psn: 100 * round, rq_psn: 100 * round, ..Path::default() };
@@ -194,7 +194,7 @@ fn objects_in_use_are_not_destroyed_and_destroyed_ones_are_not_touched() {
     device.nic.destroy_qp(a.number).unwrap();
     assert_eq!(device.nic.destroy_qp(a.number), Err(Errno(libc::EINVAL)));
     a.sq.set(0, &vec![0xff; a.sq.len()]);
-    a.record.span().set_record(SEND, 0xffff);
+    a.record.span().set_record(SEND, 0xffff).unwrap();
     device.nic.destroy_qp(b.number).unwrap();
     device.finish();
     device.nic.destroy_cq(send.number).unwrap();

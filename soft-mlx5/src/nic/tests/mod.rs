@@ -16,4 +16,5 @@ mod shared;
 mod soak;
 mod sockets;
 mod tags;
+mod unmapped;
 mod unreliable;

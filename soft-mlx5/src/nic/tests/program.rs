@@ -16,24 +16,33 @@ use crate::nic::memory::Span;
 use crate::nic::objects::*;
 use crate::nic::uar::{BF_HALF, PAGE_SIZE};
 use crate::nic::{Nic, NicConfig};
+use crate::test_memory::Pages;
 
 /// All rights that a memory region or a queue pair can give.
 pub const ALL_ACCESS: Access = 0xf;
 
 /// Zeroed memory that the device may touch.
-pub struct Memory(Box<[u64]>);
+pub struct Memory {
+    pages: Pages,
+    len: usize,
+}
 
 impl Memory {
     pub fn new(len: usize) -> Self {
-        Self(vec![0; len.div_ceil(8)].into_boxed_slice())
+        Self { pages: Pages::new(len.div_ceil(4096)), len: len.next_multiple_of(8) }
     }
 
     pub fn addr(&self) -> u64 {
-        self.0.as_ptr() as u64
+        self.pages.addr(0)
     }
 
     pub fn len(&self) -> usize {
-        self.0.len() * 8
+        self.len
+    }
+
+    /// Takes the memory away from everybody.
+    pub fn take_away(&self) {
+        self.pages.protect(libc::PROT_NONE);
     }
 
     pub fn span(&self) -> Span {
@@ -42,12 +51,12 @@ impl Memory {
 
     pub fn get(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        self.span().read(at, &mut bytes);
+        self.span().read(at, &mut bytes).unwrap();
         bytes
     }
 
     pub fn set(&self, at: usize, bytes: &[u8]) {
-        self.span().write(at, bytes);
+        self.span().write(at, bytes).unwrap();
     }
 }
 
@@ -147,7 +156,7 @@ impl Device {
 
     pub fn arm(&mut self, cq: &Cq, sequence: u32, solicited_only: bool) {
         let arm = Arm { sequence, solicited_only, consumer_index: cq.index };
-        cq.record.span().set_record(ARM, arm.word().get());
+        cq.record.span().set_record(ARM, arm.word().get()).unwrap();
         self.write_register(CQ_PAGE, CQ_DOORBELL as u32, arm.doorbell(cq.number.0).get());
     }
 
@@ -297,7 +306,7 @@ impl Device {
 
     /// Tells the device of everything posted: record, then register.
     pub fn ring(&mut self, qp: &mut Qp, last: ControlSegment) {
-        qp.record.span().set_record(SEND, u32::from(qp.sent));
+        qp.record.span().set_record(SEND, u32::from(qp.sent)).unwrap();
         let mut value = [0; 8];
         value.copy_from_slice(&last.to_bytes()[..8]);
         let register = qp.attr.register;
@@ -353,8 +362,8 @@ impl Default for Path {
 /// A completion queue, polled as a driver does.
 pub struct Cq {
     pub number: Cqn,
-    ring: Memory,
-    record: Memory,
+    pub ring: Memory,
+    pub record: Memory,
     count: u32,
     size: usize,
     index: u32,
@@ -364,7 +373,7 @@ impl Cq {
     /// Writes the arm record; the register is left alone.
     pub fn write_arm(&self, sequence: u32) {
         let arm = Arm { sequence, solicited_only: false, consumer_index: self.index };
-        self.record.span().set_record(ARM, arm.word().get());
+        self.record.span().set_record(ARM, arm.word().get()).unwrap();
     }
 
     fn at(&self) -> usize {
@@ -385,7 +394,7 @@ impl Cq {
         let found = self.peek()?;
         self.index = self.index.wrapping_add(1);
         let index = self.index & CONSUMER_INDEX_MASK;
-        self.record.span().set_record(CONSUMER_INDEX, index);
+        self.record.span().set_record(CONSUMER_INDEX, index).unwrap();
         Some(found)
     }
 
@@ -548,7 +557,7 @@ impl Qp {
             self.rq.set(at + 16 * i, &segment.to_bytes());
         }
         self.received = index.wrapping_add(1);
-        self.record.span().set_record(RECEIVE, u32::from(self.received));
+        self.record.span().set_record(RECEIVE, u32::from(self.received)).unwrap();
         index
     }
 }
@@ -556,8 +565,8 @@ impl Qp {
 /// A shared receive queue; slots are reused in whatever order they come back.
 pub struct Srq {
     pub number: Srqn,
-    ring: Memory,
-    record: Memory,
+    pub ring: Memory,
+    pub record: Memory,
     shift: u32,
     // The slot that the device takes after the last one posted: it stays unposted.
     next: u16,
@@ -578,7 +587,7 @@ impl Srq {
             self.ring.set(at + 16 * (i + 1), &segment.to_bytes());
         }
         self.posted = self.posted.wrapping_add(1);
-        self.record.span().set_record(RECEIVE, u32::from(self.posted));
+        self.record.span().set_record(RECEIVE, u32::from(self.posted)).unwrap();
         Some(slot)
     }
 

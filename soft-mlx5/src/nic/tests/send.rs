@@ -129,7 +129,7 @@ fn nothing_moves_before_the_register_is_written() {
     let mut p = pair(256);
     p.b.post_receive(&[]);
     let (_, ctrl) = p.a.write(&Work::send());
-    p.a.record.span().set_record(mlx5_wire::dbrec::SEND, 1);
+    p.a.record.span().set_record(mlx5_wire::dbrec::SEND, 1).unwrap();
     p.device.settle();
     p.cq_recv.expect_nothing();
     p.device.ring(&mut p.a, ctrl);

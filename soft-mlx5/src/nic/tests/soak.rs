@@ -1,7 +1,7 @@
 //! A long run: many connections, one SRQ, one CQ, shuffled completions and a link on which everything goes
 //! wrong. Each message must arrive once, in the order of its connection, with all its bytes.
 //!
-//! `make soak` runs it with 10^8 messages; soft-mlx5/tests/soak.log is what a run with 10^7 printed.
+//! `make soak` runs it with 10^8 messages; soft-mlx5/tests/soak.log is what that printed.
 
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
@@ -169,7 +169,7 @@ impl Soak {
             let slot = index * OUTSTANDING as usize + (number % OUTSTANDING) as usize;
             for i in 0..len / 8 {
                 let bytes = word(index, number, i).to_le_bytes();
-                self.source.span().write(slot * LONGEST + i * 8, &bytes);
+                self.source.span().write(slot * LONGEST + i * 8, &bytes).unwrap();
             }
             let at = self.source.addr() + (slot * LONGEST) as u64;
             let work = Work::send().data(at, len as u32, self.source_keys[connection.sender]);
@@ -205,7 +205,7 @@ impl Soak {
             let len = length(index, number);
             assert_eq!(cqe.byte_cnt.get() as usize, len, "message {number} of {index}");
             let mut bytes = [0; LONGEST];
-            self.sink.span().read(usize::from(slot) * LONGEST, &mut bytes[..len]);
+            self.sink.span().read(usize::from(slot) * LONGEST, &mut bytes[..len]).unwrap();
             for (i, got) in bytes[..len].chunks_exact(8).enumerate() {
                 let got = u64::from_le_bytes(got.try_into().unwrap());
                 assert_eq!(got, word(index, number, i), "message {number} of {index}, word {i}");

@@ -43,6 +43,8 @@ pub struct Rendezvous {
     transfers: VecDeque<Transfer>,
 }
 
+const OURS: &str = "the memory is the device's own";
+
 impl Rendezvous {
     /// An empty queue.
     pub fn new() -> Self {
@@ -64,6 +66,11 @@ impl Rendezvous {
         Span::new(self.record.as_mut_ptr() as u64, 8)
     }
 
+    fn set_producer(&mut self, producer: u16) {
+        self.producer = producer;
+        self.record().set_record(SEND, producer.into()).expect(OURS);
+    }
+
     /// Whether another rendezvous can start.
     pub fn has_room(&self, qp: &Qp) -> bool {
         let oldest = qp.requester.front().map_or(qp.sq.next(), |request| request.index);
@@ -72,8 +79,7 @@ impl Rendezvous {
 
     /// Starts again, as after a reset of the queue pair.
     pub fn reset(&mut self) {
-        self.producer = 0;
-        self.record().set_record(SEND, 0);
+        self.set_producer(0);
     }
 
     fn post(&mut self, qpn: u32, opcode: WqeOpcode, flags: u8, segments: &[u8]) -> (u16, u8) {
@@ -82,11 +88,9 @@ impl Rendezvous {
         let ctrl = ControlSegment::new(opcode.get(), index, qpn, ds, flags);
         let ring = Span::new(self.ring.as_mut_ptr() as u64, self.ring.len() * 8);
         let at = usize::from(index % BLOCKS) * SEND_WQE_BB;
-        ring.write(at, &ctrl.to_bytes());
-        ring.write(at + ControlSegment::SIZE, segments);
-        self.producer = index.wrapping_add(1);
-        let producer = self.producer.into();
-        self.record().set_record(SEND, producer);
+        ring.write(at, &ctrl.to_bytes()).expect(OURS);
+        ring.write(at + ControlSegment::SIZE, segments).expect(OURS);
+        self.set_producer(index.wrapping_add(1));
         (index, ds)
     }
 }

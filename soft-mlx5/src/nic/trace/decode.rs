@@ -186,6 +186,7 @@ impl Cqe<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nic::memory::Unmapped;
     use mlx5_wire::be::Be32;
     use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
     use mlx5_wire::remote::RemoteAddressSegment;
@@ -199,7 +200,9 @@ mod tests {
             for (to, from) in bytes[16..].chunks_exact_mut(16).zip(units) {
                 to.copy_from_slice(from);
             }
-        });
+            Ok::<_, Unmapped>(())
+        })
+        .unwrap();
         Send(&wqe, service).to_string()
     }
 

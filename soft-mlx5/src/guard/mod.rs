@@ -1,0 +1,248 @@
+//! Access to memory that the program may have unmapped, at the speed of plain access.
+//!
+//! A few routines in assembly touch the program's memory, and nothing else does. When one of them faults,
+//! the handler of SIGSEGV and SIGBUS lets it return that it failed: what debuggers and kernels do. Faults
+//! anywhere else are the program's, and it sees them as if the device was not there ([`signals`]).
+//!
+//! The compiler does not know these accesses, as it does not know those of an adapter: neither may
+//! the program's memory be reached by a Rust reference meanwhile, nor is anything read twice expected
+//! to be the same. What [`Unit`] says is copied at once; the copies as such have no order, callers
+//! put fences where there must be one.
+
+pub mod signals;
+
+use std::arch::global_asm;
+
+/// The memory is not there, or not with the rights that the access needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unmapped;
+
+// Results of the routines.
+const DONE: usize = 0;
+const CHANGED: usize = 1;
+
+// No routine uses the stack or a register that belongs to its caller, so that after a fault it can be left
+// from wherever it is: the fixup returns to the caller in its place.
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".pushsection .text.soft_mlx5_guarded, \"ax\", @progbits",
+    ".hidden soft_mlx5_guarded, soft_mlx5_guarded_end, soft_mlx5_fixup",
+    ".hidden soft_mlx5_copy_1, soft_mlx5_copy_4, soft_mlx5_copy_8, soft_mlx5_exchange",
+    ".globl soft_mlx5_guarded, soft_mlx5_guarded_end, soft_mlx5_fixup",
+    ".globl soft_mlx5_copy_1, soft_mlx5_copy_4, soft_mlx5_copy_8, soft_mlx5_exchange",
+    ".macro soft_mlx5_copy size, register",
+    "soft_mlx5_copy_\\size:",
+    "    test rdx, rdx",
+    "    je 2f",
+    "1:  mov \\register, [rsi]",
+    "    mov [rdi], \\register",
+    "    add rsi, \\size",
+    "    add rdi, \\size",
+    "    dec rdx",
+    "    jne 1b",
+    "2:  xor eax, eax",
+    "    ret",
+    ".endm",
+    "soft_mlx5_guarded:",
+    "soft_mlx5_copy 1, al",
+    "soft_mlx5_copy 4, eax",
+    "soft_mlx5_copy 8, rax",
+    ".purgem soft_mlx5_copy",
+    "soft_mlx5_exchange:",
+    "    mov rax, [rsi]",
+    "    lock cmpxchg [rdi], rdx",
+    "    mov [rsi], rax",
+    "    setne al",
+    "    movzx eax, al",
+    "    ret",
+    "soft_mlx5_guarded_end:",
+    "soft_mlx5_fixup:",
+    "    mov eax, 2",
+    "    ret",
+    ".popsection",
+);
+
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".pushsection .text.soft_mlx5_guarded, \"ax\", @progbits",
+    ".hidden soft_mlx5_guarded, soft_mlx5_guarded_end, soft_mlx5_fixup",
+    ".hidden soft_mlx5_copy_1, soft_mlx5_copy_4, soft_mlx5_copy_8, soft_mlx5_exchange",
+    ".globl soft_mlx5_guarded, soft_mlx5_guarded_end, soft_mlx5_fixup",
+    ".globl soft_mlx5_copy_1, soft_mlx5_copy_4, soft_mlx5_copy_8, soft_mlx5_exchange",
+    ".macro soft_mlx5_copy size, load, store, register",
+    "soft_mlx5_copy_\\size:",
+    "    cbz x2, 2f",
+    "1:  \\load \\register, [x1], #\\size",
+    "    \\store \\register, [x0], #\\size",
+    "    subs x2, x2, #1",
+    "    b.ne 1b",
+    "2:  mov x0, #0",
+    "    ret",
+    ".endm",
+    "soft_mlx5_guarded:",
+    "soft_mlx5_copy 1, ldrb, strb, w3",
+    "soft_mlx5_copy 4, ldr, str, w3",
+    "soft_mlx5_copy 8, ldr, str, x3",
+    ".purgem soft_mlx5_copy",
+    "soft_mlx5_exchange:",
+    "    ldr x3, [x1]",
+    "1:  ldaxr x4, [x0]",
+    "    cmp x4, x3",
+    "    b.ne 2f",
+    "    stlxr w5, x2, [x0]",
+    "    cbnz w5, 1b",
+    "    mov x0, #0",
+    "    ret",
+    "2:  clrex",
+    "    str x4, [x1]",
+    "    mov x0, #1",
+    "    ret",
+    "soft_mlx5_guarded_end:",
+    "soft_mlx5_fixup:",
+    "    mov x0, #2",
+    "    ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn soft_mlx5_guarded();
+    fn soft_mlx5_guarded_end();
+    fn soft_mlx5_fixup();
+    fn soft_mlx5_copy_1(to: u64, from: u64, count: usize) -> usize;
+    fn soft_mlx5_copy_4(to: u64, from: u64, count: usize) -> usize;
+    fn soft_mlx5_copy_8(to: u64, from: u64, count: usize) -> usize;
+    fn soft_mlx5_exchange(at: u64, expected: *mut u64, new: u64) -> usize;
+}
+
+/// Where to go on after a fault at `pc`, if it was one of the routines.
+fn fixup(pc: usize) -> Option<usize> {
+    let address = |code: unsafe extern "C" fn()| code as *const () as usize;
+    let routines = address(soft_mlx5_guarded)..address(soft_mlx5_guarded_end);
+    routines.contains(&pc).then_some(address(soft_mlx5_fixup))
+}
+
+/// What is copied at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A byte.
+    Byte,
+    /// Four bytes.
+    Half,
+    /// Eight bytes.
+    Word,
+}
+
+impl Unit {
+    /// Bytes.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Byte => 1,
+            Self::Half => 4,
+            Self::Word => 8,
+        }
+    }
+}
+
+/// Copies so many units; either side may be missing, and then some of them may have been copied.
+///
+/// # Safety
+/// Whatever is at the target may be overwritten, and no Rust reference is used for it meanwhile. On the
+/// program's side addresses are multiples of the unit.
+pub unsafe fn copy(to: u64, from: u64, count: usize, unit: Unit) -> Result<(), Unmapped> {
+    let routine = match unit {
+        Unit::Byte => soft_mlx5_copy_1,
+        Unit::Half => soft_mlx5_copy_4,
+        Unit::Word => soft_mlx5_copy_8,
+    };
+    // SAFETY: the routines touch these ranges alone and survive that they are not there; the caller
+    // vouches for the rest.
+    if unsafe { routine(to, from, count) } == DONE { Ok(()) } else { Err(Unmapped) }
+}
+
+/// Replaces the word at `at`, a multiple of eight, by `new` if it is `expected`; what is there otherwise
+/// is the error.
+///
+/// # Safety
+/// Whatever is there may be overwritten, and no Rust reference is used for it meanwhile.
+pub unsafe fn exchange(at: u64, expected: u64, new: u64) -> Result<Result<(), u64>, Unmapped> {
+    let mut found = expected;
+    // SAFETY: as for `copy`; `found` outlives the call.
+    match unsafe { soft_mlx5_exchange(at, &mut found, new) } {
+        DONE => Ok(Ok(())),
+        CHANGED => Ok(Err(found)),
+        _ => Err(Unmapped),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_memory::Pages;
+
+    const UNITS: [Unit; 3] = [Unit::Byte, Unit::Half, Unit::Word];
+
+    fn address<T>(of: &mut T) -> u64 {
+        std::ptr::from_mut(of) as u64
+    }
+
+    #[test]
+    fn copies_go_up_to_the_page_that_is_missing() {
+        signals::install();
+        let (pages, page) = (Pages::new(2), 4096);
+        // SAFETY: the second page, which nobody uses. Without rights it is no less missing, and nobody
+        // else's.
+        assert_eq!(unsafe { libc::mprotect(pages.addr(1) as *mut _, page, libc::PROT_NONE) }, 0);
+        for unit in UNITS {
+            let mut bytes = [7u8; 16];
+            let (local, end) = (address(&mut bytes), pages.addr(1));
+            let (near, count) = (end - 16, 16 / unit.size());
+            // SAFETY: both ranges belong to this test.
+            unsafe {
+                assert_eq!(copy(near, local, count, unit), Ok(()));
+                assert_eq!(copy(near, local, count + 1, unit), Err(Unmapped));
+                assert_eq!(copy(local, end, 1, unit), Err(Unmapped));
+                bytes = [0; 16];
+                assert_eq!(copy(local, near, count, unit), Ok(()));
+            }
+            assert_eq!(bytes, [7; 16]);
+        }
+    }
+
+    #[test]
+    fn memory_without_the_rights_counts_as_missing() {
+        signals::install();
+        let pages = Pages::new(1);
+        pages.protect(libc::PROT_READ);
+        let mut word = 5;
+        let local = address(&mut word);
+        // SAFETY: both ranges belong to this test.
+        unsafe {
+            assert_eq!(copy(pages.addr(0), local, 1, Unit::Word), Err(Unmapped));
+            assert_eq!(exchange(pages.addr(0), 0, 1), Err(Unmapped));
+            assert_eq!(copy(local, pages.addr(0), 1, Unit::Word), Ok(()));
+        }
+        assert_eq!(word, 0);
+    }
+
+    #[test]
+    fn a_file_that_became_shorter_counts_as_missing() {
+        signals::install();
+        let pages = Pages::of_empty_file();
+        let mut word = 5u64;
+        // SAFETY: both ranges belong to this test.
+        let read = unsafe { copy(address(&mut word), pages.addr(0), 1, Unit::Word) };
+        assert_eq!((read, word), (Err(Unmapped), 5), "SIGBUS, not SIGSEGV");
+    }
+
+    #[test]
+    fn an_exchange_tells_what_was_there() {
+        let mut word = 5u64;
+        let at = address(&mut word);
+        // SAFETY: the word belongs to this test.
+        unsafe {
+            assert_eq!(exchange(at, 4, 9), Ok(Err(5)));
+            assert_eq!(exchange(at, 5, 9), Ok(Ok(())));
+        }
+        assert_eq!(word, 9);
+    }
+}
