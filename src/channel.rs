@@ -9,7 +9,6 @@ use rdma_core_sys as sys;
 
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::owner::warn_leak;
 use crate::poll;
 
 /// Becomes readable when a receiver that was armed has something, for `poll(2)`, `epoll(7)` and the like.
@@ -104,9 +103,7 @@ impl Drop for CompletionChannel {
         }
         // SAFETY: created by us, destroyed once, and the CQ that uses it owned it.
         let errno = unsafe { sys::ibv_destroy_comp_channel(self.channel) };
-        if errno != 0 {
-            warn_leak("ibv_destroy_comp_channel", errno);
-        }
+        self.context.destroyed("ibv_destroy_comp_channel", errno);
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::owner::{Owner, warn_leak};
 use crate::path::{NotDirect, Path};
 use crate::pd::ProtectionDomain;
+use crate::trace::told;
 
 /// Vendor identifier (OUI) that NVIDIA's adapters report.
 const VENDOR_MELLANOX: u32 = 0x02c9;
@@ -35,6 +36,8 @@ struct Inner {
     closes: bool,
     /// Whether somebody reads the asynchronous events.
     events_taken: AtomicBool,
+    /// The device was removed: see [`Context::mark_removed`].
+    removed: AtomicBool,
 }
 
 // SAFETY: verbs calls on a context are thread-safe (ibverbs(7)).
@@ -75,6 +78,7 @@ impl Context {
             owner: Owner::this_process(),
             closes,
             events_taken: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
         };
         // SAFETY: an open context and a writable structure.
         let errno = unsafe { sys::ibv_query_device(context, &mut inner.attr) };
@@ -83,6 +87,7 @@ impl Context {
         }
         // SAFETY: an open context.
         inner.direct = unsafe { find_mlx5dv((*context).device, &inner.attr) };
+        told!(device = name, firmware = text(&inner.attr.fw_ver), "device opened");
         Ok(Self(Arc::new(inner)))
     }
 
@@ -156,13 +161,22 @@ impl Context {
     /// Decides for a new object: libmlx5's functions for the direct path, `None` for verbs.
     pub(crate) fn choose(&self, path: Path) -> Result<Option<&'static Mlx5dv>> {
         let direct = match path {
-            Path::Verbs => return Ok(None),
+            Path::Verbs => {
+                told!(device = self.name(), path = %Path::Verbs, asked = %path, "path chosen");
+                return Ok(None);
+            }
             Path::Auto | Path::Direct => self.direct(),
         };
         match (direct, path) {
-            (Ok(mlx5dv), _) => Ok(Some(mlx5dv)),
+            (Ok(mlx5dv), _) => {
+                told!(device = self.name(), path = %Path::Direct, asked = %path, "path chosen");
+                Ok(Some(mlx5dv))
+            }
             (Err(reason), Path::Direct) => Err(self.not_direct(reason)),
-            (Err(_), _) => Ok(None),
+            (Err(_reason), _) => {
+                told!(device = self.name(), path = %Path::Verbs, asked = %path, reason = %_reason, "path chosen");
+                Ok(None)
+            }
         }
     }
 
@@ -208,6 +222,23 @@ impl Context {
         &self.0.events_taken
     }
 
+    /// The kernel has ended everything that was made on the device, and with it all its access to memory: the
+    /// file of events, which is the first thing made on a context and the last to end, has ended after a
+    /// fatal event.
+    pub(crate) fn mark_removed(&self) {
+        self.0.removed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.0.is_removed()
+    }
+
+    /// Whether an object is gone after `operation`, a function that destroys it, returned `errno`; when not, says
+    /// so.
+    pub(crate) fn destroyed(&self, operation: &str, errno: i32) -> bool {
+        self.0.destroyed(operation, errno)
+    }
+
     pub(crate) fn owner(&self) -> Owner {
         self.0.owner
     }
@@ -243,6 +274,22 @@ unsafe fn find_mlx5dv(
     if unsafe { (mlx5dv.is_supported)(device) } { Ok(mlx5dv) } else { Err(NotDirect::NotMlx5) }
 }
 
+impl Inner {
+    fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    fn destroyed(&self, operation: &str, errno: i32) -> bool {
+        // For a device that it has removed the kernel refuses every command, after it has done this itself.
+        if errno == 0 || self.is_removed() {
+            told!(device = self.name, operation, "destroyed");
+            return true;
+        }
+        warn_leak(operation, errno);
+        false
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.closes || !self.owner.is_this_process() {
@@ -250,9 +297,7 @@ impl Drop for Inner {
         }
         // SAFETY: opened by us, closed once, and everything made from it held this value.
         let errno = unsafe { sys::ibv_close_device(self.context) };
-        if errno != 0 {
-            warn_leak("ibv_close_device", errno);
-        }
+        self.destroyed("ibv_close_device", errno);
     }
 }
 

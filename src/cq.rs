@@ -10,7 +10,6 @@ use sys::Mlx5dv;
 use crate::channel::CompletionChannel;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::owner::warn_leak;
 
 /// A completion queue of libibverbs. What polls it is elsewhere: the ring on the direct path,
 /// `ibv_poll_cq` and its extended form on the verbs path.
@@ -192,8 +191,6 @@ impl Drop for Cq {
         }
         // SAFETY: created by us, destroyed once, and every queue that completes on it held this value.
         let errno = unsafe { sys::ibv_destroy_cq(self.cq) };
-        if errno != 0 {
-            warn_leak("ibv_destroy_cq", errno);
-        }
+        self.context.destroyed("ibv_destroy_cq", errno);
     }
 }

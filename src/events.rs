@@ -11,6 +11,7 @@ use rdma_core_sys as sys;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::poll;
+use crate::trace::told;
 
 /// What happened to a device or to something made on it (`ibv_get_async_event(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +82,9 @@ pub enum AsyncEvent {
         /// Which of these, as `enum ibv_event_type` numbers it.
         event_type: u32,
     },
-    /// The device failed or was removed: nothing completes any more, and commands fail. Drop everything
-    /// that was made on it.
+    /// The device failed or is being removed: nothing completes any more, and commands fail. When the events
+    /// have come to their end it is gone: [`Receiver::reclaim`](crate::Receiver::reclaim) then gives back what
+    /// is posted.
     DeviceFatal,
     /// Anything else, as `enum ibv_event_type` numbers it.
     Other {
@@ -264,13 +266,18 @@ impl AsyncEvents {
             element: sys::ibv_async_event__bindgen_ty_1 { port_num: 0 },
             event_type: 0,
         };
+        // A file that has ended sets no `errno`.
+        // SAFETY: the variable of this thread.
+        unsafe { *libc::__errno_location() = 0 };
         // SAFETY: an open context and a writable structure; it does not block, for the descriptor is readable
         // and this is its only reader.
         if unsafe { sys::ibv_get_async_event(self.context.as_raw(), &mut event) } != 0 {
             let error = io::Error::last_os_error();
-            // The file of a device that is gone comes to its end.
-            if self.fatal {
+            // The file of a device that is gone comes to its end; the kernel also says why.
+            if self.fatal && matches!(error.raw_os_error(), Some(0 | libc::EIO)) {
                 self.ended = true;
+                self.context.mark_removed();
+                told!(device, "device removed");
                 return Ok(None);
             }
             return Err(Error::verbs("ibv_get_async_event", device, error));
@@ -280,6 +287,7 @@ impl AsyncEvents {
         // SAFETY: acknowledged once; the object may be destroyed from now on.
         unsafe { sys::ibv_ack_async_event(&mut event) };
         self.fatal |= found == AsyncEvent::DeviceFatal;
+        told!(device, event = ?found, "event");
         Ok(Some(found))
     }
 }

@@ -31,6 +31,13 @@
 //! }
 //! # }
 //! ```
+//!
+//! # Features
+//! All are off by default.
+//! - `memmap2`: pools in mappings of the crate of that name, see [`StableMemory`].
+//! - `rdmacm`: connecting by IP address, module `rdmacm`.
+//! - `tokio`: `AsyncReceiver` and `EventStream`.
+//! - `tracing`: events of the control path, which the page on diagnostics of the book lists.
 
 mod capabilities;
 mod channel;
@@ -55,6 +62,7 @@ mod status;
 pub mod tags;
 #[cfg(feature = "tokio")]
 mod task;
+mod trace;
 mod wc_flags;
 
 pub use capabilities::{Capabilities, CqeCompressionCaps, TagMatchingCaps, TimestampCaps};

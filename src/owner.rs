@@ -19,8 +19,10 @@ impl Owner {
 
 /// Says that a destroy function failed, and that what depends on the object is kept for ever.
 pub(crate) fn warn_leak(operation: &str, errno: i32) {
+    let error = std::io::Error::from_raw_os_error(errno);
+    #[cfg(feature = "tracing")]
+    tracing::warn!(operation, %error, "leaked");
     eprintln!(
-        "doorbell: {operation} failed ({}): the object and the memory that it may still use are leaked",
-        std::io::Error::from_raw_os_error(errno)
+        "doorbell: {operation} failed ({error}): the object and the memory that it may still use are leaked"
     );
 }

@@ -7,7 +7,6 @@ use rdma_core_sys as sys;
 
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::owner::warn_leak;
 
 /// A protection domain: queues may use the memory of their own domain only. Clones are the same one; it
 /// is freed when nothing made from it is left.
@@ -66,9 +65,7 @@ impl Drop for Inner {
         }
         // SAFETY: allocated by us, freed once, and everything made from it held this value.
         let errno = unsafe { sys::ibv_dealloc_pd(self.pd) };
-        if errno != 0 {
-            warn_leak("ibv_dealloc_pd", errno);
-        }
+        self.context.destroyed("ibv_dealloc_pd", errno);
     }
 }
 

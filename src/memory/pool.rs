@@ -15,8 +15,8 @@ use super::config::PoolConfig;
 use super::mapping::{HugePages, Mapping};
 use super::slots::{ALIGNMENT, Slots};
 use crate::error::{Error, Result};
-use crate::owner::warn_leak;
 use crate::pd::ProtectionDomain;
+use crate::trace::told;
 
 /// Registered memory for messages, in buffers of one size. Clones are the same pool.
 ///
@@ -209,6 +209,14 @@ impl BufferPool {
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
         }
+        told!(
+            device = pd.context().name(),
+            count = slots.count,
+            buffer_size = slots.buffer_size,
+            headroom = slots.headroom,
+            bytes = len,
+            "pool registered"
+        );
         Ok(Registered { mr, slots, pd: pd.clone(), access })
     }
 
@@ -286,8 +294,7 @@ impl Drop for Pool {
         // SAFETY: registered by us and deregistered once; no buffer is left, and a queue that may hold
         // one keeps the pool alive.
         let errno = unsafe { sys::ibv_dereg_mr(self.mr) };
-        if errno != 0 {
-            warn_leak("ibv_dereg_mr", errno);
+        if !self.pd.context().destroyed("ibv_dereg_mr", errno) {
             return;
         }
         // SAFETY: the device has no access any more; dropped once.

@@ -8,8 +8,8 @@ use rdma_core_sys as sys;
 
 use super::mapping::{HugePages, Mapping};
 use crate::error::{Error, Result};
-use crate::owner::warn_leak;
 use crate::pd::ProtectionDomain;
+use crate::trace::told;
 
 /// Registered memory that peers may write (`IBV_ACCESS_REMOTE_WRITE`), over QPs made with
 /// [`QpConfig::remote_write`](crate::QpConfig::remote_write).
@@ -55,6 +55,7 @@ impl RemoteMemory {
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
         }
+        told!(device = pd.context().name(), bytes = len, "remote memory registered");
         Ok(Self { memory: ManuallyDrop::new(memory), len, mr, pd: pd.clone() })
     }
 
@@ -119,8 +120,7 @@ impl Drop for RemoteMemory {
         }
         // SAFETY: registered by us and deregistered once.
         let errno = unsafe { sys::ibv_dereg_mr(self.mr) };
-        if errno != 0 {
-            warn_leak("ibv_dereg_mr", errno);
+        if !self.pd.context().destroyed("ibv_dereg_mr", errno) {
             return;
         }
         // SAFETY: no device has access any more; dropped once.

@@ -88,7 +88,8 @@ impl QpConfig {
     }
 
     /// A receive queue of its own, for `max_wr` outstanding receives of up to `max_sge` buffers. The
-    /// driver may round up.
+    /// driver may round up, mlx5 to a power of two of at least 64 bytes: `receives(1, 1)` makes four slots on
+    /// the direct path. [`Receiver::capacity`](crate::Receiver::capacity) says how many can be posted.
     pub const fn receives(mut self, max_wr: u32, max_sge: u32) -> Self {
         self.receives = Receives::Own { max_wr, max_sge };
         self

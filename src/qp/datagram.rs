@@ -12,7 +12,6 @@ use super::state::QpState;
 use super::{QueuePair, transition};
 use crate::error::{Error, Result};
 use crate::memory::RecvBuffer;
-use crate::owner::warn_leak;
 use crate::pd::ProtectionDomain;
 use crate::receiver::Sender;
 
@@ -48,9 +47,7 @@ impl Drop for Ah {
         }
         // SAFETY: created by us, destroyed once, and each send to it that is outstanding holds it.
         let errno = unsafe { sys::ibv_destroy_ah(self.ah) };
-        if errno != 0 {
-            warn_leak("ibv_destroy_ah", errno);
-        }
+        self.pd.context().destroyed("ibv_destroy_ah", errno);
     }
 }
 

@@ -23,6 +23,7 @@ use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
 use crate::receiver::{RqId, Srq, SrqId};
+use crate::trace::told;
 
 pub use address::QpAddress;
 pub use config::QpConfig;
@@ -42,7 +43,8 @@ pub(crate) use object::Qp;
 /// copy from there.
 ///
 /// Dropping it disconnects. A buffer whose send has not completed goes back to its pool when the queue
-/// pair has been destroyed.
+/// pair has been destroyed. With a receive queue of its own that is not at once: see
+/// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).
 pub struct QueuePair {
     qp: Arc<Qp>,
     config: QpConfig,
@@ -193,7 +195,9 @@ impl QueuePair {
         let (mut attr, mask) = transition::rtr(&self.config, route, mtu, peer);
         self.qp.modify(&mut attr, mask)?;
         let (mut attr, mask) = transition::rts(&self.config, self.psn);
-        self.qp.modify(&mut attr, mask)
+        self.qp.modify(&mut attr, mask)?;
+        told!(qp_num = self.qp_num(), peer_qp_num = peer.qpn, mtu = ?mtu, "connected");
+        Ok(())
     }
 
     /// Refuses a port through which nothing goes.
@@ -241,7 +245,9 @@ impl QueuePair {
         attr.timeout = self.config.timeout;
         attr.retry_cnt = self.config.retry_cnt;
         attr.rnr_retry = self.config.rnr_retry;
-        self.qp.modify(&mut attr, mask)
+        self.qp.modify(&mut attr, mask)?;
+        told!(qp_num = self.qp_num(), "connected through the connection manager");
+        Ok(())
     }
 
     /// Retries of a packet, and of a message that met no receive.

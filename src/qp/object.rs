@@ -12,9 +12,9 @@ use super::config::QpConfig;
 use super::state::QpState;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
-use crate::owner::warn_leak;
 use crate::pd::ProtectionDomain;
 use crate::receiver::{Parked, Srq};
+use crate::trace::told;
 
 /// A queue pair of libibverbs and all that has to outlive it.
 pub(crate) struct Qp {
@@ -236,6 +236,7 @@ impl Qp {
         }
         if mask & sys::IBV_QP_STATE != 0 {
             self.state.store(attr.qp_state, Ordering::Relaxed);
+            told!(qp_num = self.qp_num(), state = %self.known_state(), "state of a queue pair changed");
         }
         Ok(())
     }
@@ -273,8 +274,7 @@ impl Drop for Qp {
         if self.destroys {
             // SAFETY: created by us, destroyed once; nobody posts any more.
             let errno = unsafe { sys::ibv_destroy_qp(self.qp) };
-            if errno != 0 {
-                warn_leak("ibv_destroy_qp", errno);
+            if !self.parts.pd.context().destroyed("ibv_destroy_qp", errno) {
                 return;
             }
             self.parts.parked.release();

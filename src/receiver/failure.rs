@@ -40,6 +40,10 @@ pub enum Cause {
     /// the CQ.
     #[error("completion of something other than a receive")]
     NotAReceive,
+    /// The device was removed, and the receive never completed: see
+    /// [`Receiver::reclaim`](crate::Receiver::reclaim).
+    #[error("the device was removed")]
+    DeviceRemoved,
     /// The receive was posted through [`Receiver::as_direct`](crate::Receiver::as_direct) with this `wr_id` and must be completed
     /// there. It was successful; its slot is free.
     #[error("completion of a receive posted through the ring itself (wr_id {0:#x})")]

@@ -29,7 +29,7 @@ type Next = Option<Result<Lent, Failure>>;
 pub(super) fn start(receiver: &mut Receiver, budget: u32) -> Cursor<Resident> {
     if receiver.upkeep.is_some() {
         receiver.recover();
-        receiver.keep_up();
+        receiver.keep_up(budget);
     }
     match &mut receiver.engine {
         // SAFETY: it is the only queue, so every receive on the CQ is its; buffers are posted by
@@ -236,7 +236,7 @@ pub(super) unsafe fn finish(receiver: &mut Receiver, end: End) {
 }
 
 impl Failure {
-    const fn of(qp_num: u32, cause: Cause) -> Self {
+    pub(super) const fn of(qp_num: u32, cause: Cause) -> Self {
         Self { qp_num, cause, vendor_err: 0, buffers: Vec::new() }
     }
 

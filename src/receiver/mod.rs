@@ -13,8 +13,10 @@ mod many;
 mod message;
 mod parked;
 mod post;
+mod prefetch;
 mod qps;
 mod raw;
+mod reclaim;
 mod resident;
 mod routes;
 mod srq;
@@ -38,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
 use crate::qp::{Qp, QpConfig, QueuePair};
+use crate::trace::told;
 
 pub use batch::Batch;
 pub use config::{Compression, ReceiverConfig, SrqConfig};
@@ -112,8 +115,11 @@ impl Receiver {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
         let cq = Arc::new(Self::create_cq(context, config, mlx5dv)?);
+        told!(device = context.name(), entries = cq.capacity(), "completion queue created");
         // SAFETY: a fresh CQ that nobody else knows.
-        unsafe { Self::with_cq(pd, cq, mlx5dv) }
+        let mut receiver = unsafe { Self::with_cq(pd, cq, mlx5dv) }?;
+        receiver.prefetch_lines(config.prefetch);
+        Ok(receiver)
     }
 
     fn create_cq(
@@ -239,6 +245,13 @@ impl Receiver {
         };
         let id = QueueId { receiver: self.id, index };
         self.commit(id, capacity)?;
+        told!(
+            device = self.pd.context().name(),
+            max_wr,
+            capacity,
+            max_sge,
+            "shared receive queue created"
+        );
         Ok(SrqId(id))
     }
 
@@ -252,6 +265,7 @@ impl Receiver {
         let srq = match config.shared() {
             Some(id) => Some(self.srq_object(id)?),
             None => {
+                self.end_dropped();
                 self.check_room(config.max_recv_wr().into())?;
                 None
             }
@@ -261,6 +275,13 @@ impl Receiver {
             Engine::Verbs(_) => None,
         };
         let mut qp = QueuePair::create(&self.pd, config, Arc::clone(&self.cq), srq, mlx5dv)?;
+        told!(
+            device = self.pd.context().name(),
+            qp_num = qp.qp_num(),
+            shared = config.shared().is_some(),
+            sends = config.max_send_wr,
+            "queue pair created"
+        );
         self.enter(&qp.object());
         match config.shared() {
             Some(id) => self.route(qp.qp_num(), id.0.index),
@@ -305,6 +326,7 @@ impl Receiver {
         let id = QueueId { receiver: self.id, index };
         self.commit(id, capacity)?;
         self.route(qp_num, index);
+        told!(qp_num, max_wr, capacity, max_sge, "receive queue created");
         Ok(RqId(id))
     }
 
@@ -326,6 +348,37 @@ impl Receiver {
         Ok(())
     }
 
+    /// Ends the QPs whose handles were dropped and whose receives have all come back.
+    fn end_dropped(&mut self) {
+        let over: Vec<_> = self
+            .queues()
+            .filter(|&id| self.outstanding(id) == 0)
+            .filter_map(|id| {
+                let qp = match &self.engine {
+                    Engine::Direct(direct) => match &direct.queues[id.index as usize] {
+                        Ring::Rq(rq) => &rq.object,
+                        Ring::Srq(_) | Ring::Gone => return None,
+                    },
+                    Engine::Verbs(verbs) => match &verbs.queues[id.index as usize].object {
+                        Object::Rq(qp) => qp,
+                        Object::Srq(_) | Object::Gone => return None,
+                    },
+                };
+                (Arc::strong_count(qp) == 1).then(|| (id, qp.qp_num()))
+            })
+            .collect();
+        for (id, qp_num) in over {
+            self.end_rq(id, qp_num);
+        }
+    }
+
+    /// Gives up the receive queue of a QP.
+    fn end_rq(&mut self, id: QueueId, qp_num: u32) {
+        self.committed -= u64::from(self.capacity(id));
+        self.discard(id.index as usize);
+        self.unroute(qp_num);
+    }
+
     fn discard(&mut self, index: usize) {
         match &mut self.engine {
             Engine::Direct(direct) => direct.queues[index] = Ring::Gone,
@@ -336,6 +389,12 @@ impl Receiver {
     fn route(&mut self, qp_num: u32, index: u32) {
         if let Engine::Direct(direct) = &mut self.engine {
             direct.routes.insert(qp_num, index);
+        }
+    }
+
+    fn unroute(&mut self, qp_num: u32) {
+        if let Engine::Direct(direct) = &mut self.engine {
+            direct.routes.remove(qp_num);
         }
     }
 
@@ -432,19 +491,18 @@ impl Receiver {
     /// queue of its own come back to their pools; those of an SRQ stay posted there.
     ///
     /// A QP on an SRQ may also just be dropped; on the verbs path the driver then forgets completions that
-    /// have not been polled, and with them their slots of the SRQ.
+    /// have not been polled, and with them their slots of the SRQ. One with a receive queue of its own may be
+    /// dropped too: what is posted to it comes back flushed from [`poll`](Self::poll), and when all has,
+    /// the next [`create_qp`](Self::create_qp) ends it and has its room on the CQ.
     ///
     /// # Errors
     /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`], and then everything that the
     /// device may still use stays allocated.
     pub fn destroy_qp(&mut self, mut qp: QueuePair) -> Result<()> {
         self.let_go(&mut qp)?;
-        if let Some(id) = qp.receive_queue() {
-            self.committed -= u64::from(self.capacity(id));
-            self.discard(id.0.index as usize);
-        }
-        if let Engine::Direct(direct) = &mut self.engine {
-            direct.routes.remove(qp.qp_num());
+        match qp.receive_queue() {
+            Some(id) => self.end_rq(id.0, qp.qp_num()),
+            None => self.unroute(qp.qp_num()),
         }
         Ok(())
     }

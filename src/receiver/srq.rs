@@ -8,7 +8,6 @@ use super::config::SrqConfig;
 use super::parked::Parked;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
-use crate::owner::warn_leak;
 use crate::pd::ProtectionDomain;
 
 /// An SRQ of libibverbs. What posts to it is elsewhere: the ring on the direct path,
@@ -101,8 +100,7 @@ impl Drop for Srq {
         }
         // SAFETY: created by us, destroyed once, and every QP that uses it held this value.
         let errno = unsafe { sys::ibv_destroy_srq(self.srq) };
-        if errno != 0 {
-            warn_leak("ibv_destroy_srq", errno);
+        if !self.pd.context().destroyed("ibv_destroy_srq", errno) {
             return;
         }
         self.srq = ptr::null_mut();

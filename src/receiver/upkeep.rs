@@ -43,6 +43,10 @@ pub struct Statistics {
     /// Least number of receives that a queue with a watermark or a [`SharedPoster`] had outstanding at the
     /// start of a batch, before anything was done about it; `None` when there is no such queue.
     pub low_water: Option<u32>,
+    /// Messages of which cache lines were prefetched, see
+    /// [`ReceiverConfig::prefetch`](crate::ReceiverConfig::prefetch). One that waits for several batches is
+    /// counted in each.
+    pub prefetched: u64,
 }
 
 /// The state of it all.
@@ -53,6 +57,8 @@ pub(super) struct Upkeep {
     counted: Statistics,
     /// Completions taken, modulo 2^32, when they were counted last.
     seen: u32,
+    /// Cache lines of each message to prefetch.
+    pub(super) prefetch: u32,
 }
 
 /// One queue that is kept.
@@ -66,6 +72,11 @@ struct Kept {
 impl Receiver {
     /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` receives outstanding
     /// first posts as many buffers as there are and fit. A second call replaces the first.
+    ///
+    /// A buffer that another thread drops into the pool tells nobody. While a queue is below its watermark and
+    /// the pool empty, [`wait`](Self::wait) therefore looks every 5 ms. Who sleeps otherwise, on
+    /// [`channel`](Self::channel) or in a task, is woken by buffers that come back through a
+    /// [`shared_poster`](Self::shared_poster).
     ///
     /// # Errors
     /// [`Error::Gone`] when there is no such queue; [`Error::OutOfRange`] when it cannot hold `watermark`
@@ -136,6 +147,7 @@ impl Receiver {
     /// Does what an event of the device asks of this receiver; whether it was about one of its queues.
     ///
     /// - The limit of an SRQ: refills it, and arms the limit again when there are enough receives.
+    /// - The end of the device: nothing yet, see [`reclaim`](Self::reclaim).
     /// - A queue pair that failed without a completion: takes note, so that what is posted to it afterwards
     ///   comes back flushed too. What is posted comes back from [`poll`](Self::poll).
     ///
@@ -160,6 +172,7 @@ impl Receiver {
             AsyncEvent::QpFatal { qp_num }
             | AsyncEvent::QpRequestError { qp_num }
             | AsyncEvent::QpAccessError { qp_num } => Ok(self.qp_failed(qp_num)),
+            AsyncEvent::DeviceFatal => Ok(true),
             AsyncEvent::CqError { cq } => Ok(cq == ObjectName::of(self.cq.as_raw())),
             AsyncEvent::SrqError { srq } => Ok(self.find_srq(srq).is_some()),
             _ => Ok(false),
@@ -189,7 +202,7 @@ impl Receiver {
     /// The work of a batch.
     #[cold]
     #[inline(never)]
-    pub(super) fn keep_up(&mut self) {
+    pub(super) fn keep_up(&mut self, budget: u32) {
         let taken = self.completions_taken();
         if let Some(upkeep) = &mut self.upkeep {
             let count = taken.wrapping_sub(upkeep.seen);
@@ -198,6 +211,27 @@ impl Receiver {
             upkeep.counted.polls += 1;
         }
         self.keep_queues(false);
+        let prefetched = self.prefetch(budget);
+        if let Some(upkeep) = &mut self.upkeep {
+            upkeep.counted.prefetched += prefetched;
+        }
+    }
+
+    /// Makes batches prefetch.
+    pub(super) fn prefetch_lines(&mut self, lines: u32) {
+        if lines > 0 {
+            self.upkeep_mut().prefetch = lines;
+        }
+    }
+
+    /// Whether a queue that is kept filled is below its watermark, because its pool is empty.
+    pub(super) fn is_starving(&self) -> bool {
+        self.upkeep.as_ref().is_some_and(|upkeep| {
+            upkeep.queues.iter().any(|kept| {
+                let low = |&(_, watermark): &(_, u32)| self.outstanding(kept.queue) < watermark;
+                kept.refill.as_ref().is_some_and(low)
+            })
+        })
     }
 
     fn keep_queues(&mut self, all: bool) {
@@ -283,7 +317,7 @@ impl Receiver {
     }
 
     /// Receives that are with the device, or have completed and were not taken. A spare is not among them.
-    fn outstanding(&self, queue: QueueId) -> u32 {
+    pub(super) fn outstanding(&self, queue: QueueId) -> u32 {
         let Some(index) = self.check(queue) else {
             return 0;
         };
@@ -297,7 +331,7 @@ impl Receiver {
         }
     }
 
-    fn queues(&self) -> impl Iterator<Item = QueueId> + '_ {
+    pub(super) fn queues(&self) -> impl Iterator<Item = QueueId> + '_ {
         let count = match &self.engine {
             Engine::Direct(direct) => direct.queues.len(),
             Engine::Verbs(verbs) => verbs.queues.len(),

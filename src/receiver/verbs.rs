@@ -132,6 +132,17 @@ impl Verbs {
         got
     }
 
+    /// What the completions that are waiting say was received into, of at most `count`.
+    pub(crate) fn look_ahead(&self, count: u32, each: impl FnMut(Resident)) {
+        let waiting = self.polled.waiting.iter().take(count as usize);
+        let slots = waiting.filter_map(|Wc { wc, .. }| {
+            let queue = self.queues.get((wc.wr_id >> 32) as usize)?;
+            let slot = queue.slots.get(wc.wr_id as u32 as usize)?;
+            slot.resident.filter(|_| slot.posted)
+        });
+        slots.for_each(each);
+    }
+
     /// Takes out everything that has arrived.
     pub(crate) fn fetch_all(&mut self) {
         while self.fetch() > 0 {}
@@ -159,6 +170,11 @@ impl Verbs {
 }
 
 impl Polled {
+    /// Forgets all completions.
+    pub(crate) fn forget_all(&mut self) {
+        self.waiting.clear();
+    }
+
     /// Forgets the completions of a queue.
     pub(crate) fn forget(&mut self, index: u32) {
         self.waiting.retain(|Wc { wc, .. }| (wc.wr_id >> 32) as u32 != index);

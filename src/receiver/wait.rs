@@ -8,6 +8,9 @@ use super::{Engine, Receiver};
 use crate::channel::CompletionChannel;
 use crate::error::{Error, Result};
 
+/// How often a sleeper looks whether a pool has got a buffer back that a queue needs.
+const LOOK: Duration = Duration::from_millis(5);
+
 impl Receiver {
     /// What becomes readable when the receiver was armed and something arrives; `None` when it was made from
     /// a CQ that has no completion channel.
@@ -93,10 +96,15 @@ impl Receiver {
             if self.has_arrived() || self.arm()? {
                 return Ok(true);
             }
+            // A buffer that is dropped into a pool wakes nobody, and a queue that runs dry neither.
+            self.post_all_returned();
+            let starving = self.is_starving();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let awake = self.waking_channel()?.or_is_readable(self.returns_fd(), left);
+            let sleep =
+                if starving { Some(left.map_or(LOOK, |left| left.min(LOOK))) } else { left };
+            let awake = self.waking_channel()?.or_is_readable(self.returns_fd(), sleep);
             self.rise();
-            if !awake? {
+            if !awake? && sleep == left {
                 return Ok(self.has_arrived());
             }
         }

@@ -172,6 +172,20 @@ impl CompletionQueue {
         self.dbrec.write(dbrec::completion_queue(consumer_index));
     }
 
+    /// Shows the next CQEs that have arrived, at most `count`, and takes none. It ends before a compressed block,
+    /// of which only the first CQE is one.
+    pub fn look_ahead(&self, count: u32, mut each: impl FnMut(Cqe<'_>)) {
+        for ahead in 0..count.min(self.count) {
+            let Some(cqe) = self.arrived(self.consumer_index.wrapping_add(ahead)) else { return };
+            // SAFETY: it has arrived and was not given back.
+            let cqe = unsafe { Cqe::new(cqe, PhantomData) };
+            if cqe.format() == CqeFormat::Compressed {
+                return;
+            }
+            each(cqe);
+        }
+    }
+
     /// Drops every CQE that has arrived and for which `remove` says so, keeping the order of the others:
     /// what a driver does when a QP is reset or destroyed, because its number may come back.
     pub fn purge(&mut self, mut remove: impl FnMut(Cqe<'_>) -> bool) -> u32 {

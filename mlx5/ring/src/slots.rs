@@ -73,6 +73,13 @@ impl<T: Copy> Slots<T> {
         unsafe { self.data_at((slot & self.mask) as usize) }
     }
 
+    /// The caller's value of `slot`, taken modulo the number of slots, if that is posted.
+    pub fn posted(&self, slot: u32) -> Option<T> {
+        let posted = matches!(self.state(slot), POSTED | POSTED_TURNED);
+        // SAFETY: it is posted, with a value.
+        posted.then(|| unsafe { self.data(slot) })
+    }
+
     /// The same arrays once more, for a batch that keeps their addresses in registers. The batch borrows
     /// the queue, so only one of the two is used at a time.
     #[inline(always)]

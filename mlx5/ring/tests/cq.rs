@@ -55,6 +55,31 @@ fn ownership_over_many_laps() {
 }
 
 #[test]
+fn looking_ahead_takes_nothing() {
+    for (count, size) in [(1, 64), (4, 128), (8, 64)] {
+        let mut device = Producer::new(count, size);
+        let mut cq = device.queue();
+        for lap in 0..3 * count {
+            let arrived = lap % count + 1;
+            let first = device.state.producer;
+            for counter in first..first + arrived {
+                device.push(&Entry::new(op::SEND, counter as u16, 0), Told::Other);
+            }
+            for budget in 0..count + 2 {
+                let mut seen = Vec::new();
+                cq.look_ahead(budget, |cqe| seen.push(u32::from(cqe.wqe_counter())));
+                let expected: Vec<_> = (first..first + arrived.min(budget)).collect();
+                assert_eq!(seen, expected, "{arrived} of {count} arrived, budget {budget}");
+            }
+            assert_eq!((cq.consumer_index(), device.record.be32(0)), (first, first));
+            let mut completions = cq.completions();
+            (0..arrived).for_each(|_| assert!(completions.next().is_some()));
+            assert!(completions.next().is_none());
+        }
+    }
+}
+
+#[test]
 fn purging_any_subset() {
     for (count, size) in [(1, 64), (2, 128), (4, 64), (8, 128)] {
         for (start, arrived) in (0..2 * count).flat_map(|s| (0..=count).map(move |a| (s, a))) {

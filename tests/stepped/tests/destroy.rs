@@ -191,6 +191,32 @@ fn a_memory_region() {
 }
 
 #[test]
+fn memory_goes_when_the_device_was_removed_and_the_program_knows_it() {
+    for path in PATHS {
+        for knows in [false, true] {
+            let w = World::new(path, true);
+            let pool = BufferPool::new(&w.pd, 1024, 4096).unwrap();
+            let addr = pool.take().unwrap().as_ptr() as usize;
+            w.device.remove();
+            if knows {
+                assert_eq!(w.pd.context().events().unwrap().count(), 1);
+            }
+            let said = said(|| drop((w.near, w.receiver, w.far, w.far_receiver, pool)));
+            assert_eq!(is_mapped(addr), !knows);
+            if knows {
+                assert_eq!(said, "");
+                assert_eq!(w.pool.available(), w.pool.count() as usize);
+            } else {
+                ["ibv_dereg_mr", "ibv_destroy_qp"]
+                    .into_iter()
+                    .for_each(|what| assert_leak(&said, what));
+                assert!(w.pool.available() < w.pool.count() as usize);
+            }
+        }
+    }
+}
+
+#[test]
 fn memory_goes_when_nothing_fails() {
     for path in PATHS {
         let w = World::new(path, true);

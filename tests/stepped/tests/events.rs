@@ -89,6 +89,80 @@ fn a_removed_device_says_so_and_ends_the_events() {
     }
 }
 
+/// Every kind of queue, with messages that were not polled and receives that never completed.
+#[test]
+fn a_removed_device_gives_every_posted_buffer_back_flagged() {
+    for path in PATHS {
+        let device = Device::builder().stepped().build().expect("a stepped device");
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let config = ReceiverConfig::new().cq_capacity(64).path(path);
+        let mut receiver = Receiver::new(&pd, &config).unwrap();
+        let mut far_receiver = Receiver::new(&pd, &config).unwrap();
+        let srq = receiver.create_srq(&SrqConfig::new(7).max_sge(2)).unwrap();
+        let mut connect = |config: &QpConfig| {
+            let mut near = receiver.create_qp(config).unwrap();
+            let mut far = far_receiver.create_qp(&QpConfig::rc().receives(1, 1)).unwrap();
+            near.connect(&far.address().unwrap()).unwrap();
+            far.connect(&near.address().unwrap()).unwrap();
+            (near, far)
+        };
+        let (_on_srq, mut to_srq) = connect(&QpConfig::rc().srq(srq));
+        let (own, mut to_own) = connect(&QpConfig::rc().receives(8, 1));
+        let rq = own.receive_queue().unwrap();
+        // None is left in the pool.
+        let pool = BufferPool::new(&pd, 8 + 7 + 1, 64).unwrap();
+        receiver.fill(rq, &pool);
+        let two = vec![pool.take().unwrap(), pool.take().unwrap()];
+        receiver.post_scatter(srq, two).unwrap();
+        receiver.fill(srq, &pool);
+        assert_eq!(pool.available(), 0);
+        let posted = 8 + 7;
+
+        let mut events = pd.context().events().unwrap();
+        for _ in 0..3 {
+            to_srq.send_inline(b"", None).unwrap();
+            to_own.send_inline(b"", None).unwrap();
+        }
+        device.settle();
+        let early = receiver.reclaim().unwrap_err();
+        assert!(matches!(early, Error::Unsupported { .. }), "{early:?}");
+        device.remove();
+        let fatal = events.next().unwrap().unwrap();
+        assert_eq!(fatal, AsyncEvent::DeviceFatal);
+        assert!(receiver.handle_event(&fatal).unwrap());
+        // The device may be at work still, as far as the program knows.
+        assert!(receiver.reclaim().is_err());
+        assert!(events.next().is_none());
+
+        // What has arrived can still be read, and one of it is kept from the queue.
+        let mut batch = receiver.poll_up_to(4);
+        let kept = batch.next().unwrap().unwrap().into_buffers();
+        while let Some(message) = batch.next() {
+            message.unwrap();
+        }
+        drop(batch);
+
+        let failures = receiver.reclaim().unwrap();
+        assert_eq!(failures.len(), posted - 1, "{path}");
+        assert!(failures.iter().all(|failure| failure.cause == Cause::DeviceRemoved));
+        let of_qp = failures.iter().filter(|failure| failure.qp_num == own.qp_num()).count();
+        let of_srq = failures.iter().filter(|failure| failure.qp_num == 0).count();
+        assert_eq!(of_qp + of_srq, posted - 1);
+        assert!((7..=8).contains(&of_qp), "{of_qp}");
+        let mut back = BTreeSet::new();
+        for mut buffer in failures.into_iter().flat_map(|failure| failure.buffers) {
+            buffer.set_len(1);
+            assert!(back.insert(buffer.as_ptr() as usize), "a buffer came twice");
+        }
+        assert_eq!(back.len() + kept.len(), pool.count() as usize, "{path}: a buffer is missing");
+        drop(kept);
+        assert_eq!(pool.available(), pool.count() as usize);
+        assert!(receiver.reclaim().unwrap().is_empty());
+        // Completions that were not polled name receives that are not posted any more.
+        assert!(receiver.poll().next().is_none());
+    }
+}
+
 #[test]
 fn an_srq_below_its_limit_is_refilled_and_armed_again() {
     for path in PATHS {

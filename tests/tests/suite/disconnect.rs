@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use doorbell::{AsyncEvent, Error, QpState};
+use doorbell::{AsyncEvent, BufferPool, Error, QpConfig, QpState};
 use doorbell_tests::peers::join;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{device, message, receiving};
+use doorbell_tests::{Peers, device, message, receiving};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -91,4 +91,30 @@ fn strangers_are_refused() {
     let refused = w.receiver.drain_qp(&w.near, &mut elsewhere, PATIENCE).unwrap_err();
     assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
     assert_eq!(w.near.state().unwrap(), QpState::Rts);
+}
+
+#[test]
+fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 16);
+    let config = QpConfig::rc().receives(16, 1);
+    let pool = BufferPool::new(&pd, 16, 64).unwrap();
+    for round in 0..20 {
+        let (mut near, _peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
+        let qp = near.remove(0);
+        let rq = qp.receive_queue().unwrap();
+        assert_eq!(receiver.fill(rq, &pool), 16, "round {round}");
+        drop(qp);
+        let refused = receiver.create_qp(&config).unwrap_err();
+        assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+        let flushed = receiving::failures(&mut receiver, 16);
+        assert!(flushed.iter().all(|failure| failure.buffers.len() == 1));
+        drop(flushed);
+        assert_eq!(pool.available(), 16);
+    }
+    // Handles that exist keep their queues, empty or not.
+    let kept = receiver.create_qp(&config).unwrap();
+    let refused = receiver.create_qp(&config).unwrap_err();
+    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+    assert_eq!(receiver.capacity(kept.receive_queue().unwrap()), 16);
 }

@@ -18,6 +18,7 @@ mod refusals;
 mod reset;
 mod tasks;
 mod teardown;
+mod traces;
 mod upkeep;
 mod waiting;
 mod witness;

@@ -196,3 +196,25 @@ fn refills_and_the_low_water_mark_are_counted() {
     assert_eq!((counted.refills, counted.low_water), (2, Some(0)));
     assert_eq!(counted.received, 5);
 }
+
+#[test]
+fn a_sleeper_is_woken_by_buffers_that_another_thread_drops_into_the_pool() {
+    let mut w = Shared::new(7, 1, 64);
+    let pool = BufferPool::new(&w.pd, 2, 64).unwrap();
+    let away: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+    w.receiver.keep_filled(w.srq, &pool, 1).unwrap();
+    let began = std::time::Instant::now();
+    // Nobody gives one back: then it is the time that ends it.
+    assert!(!w.receiver.wait(Duration::from_millis(30)).unwrap());
+    assert!(began.elapsed() >= Duration::from_millis(30));
+    w.peers.send(0, 40);
+    let other = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        drop(away);
+    });
+    assert!(w.receiver.wait(Duration::from_secs(20)).unwrap(), "it slept on");
+    receiving::messages(&mut w.receiver, 1, |message| {
+        assert_eq!(message::read(&message), (0, 0));
+    });
+    other.join().unwrap();
+}

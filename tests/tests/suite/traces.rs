@@ -1,0 +1,142 @@
+//! What a subscriber of `tracing` is told: each step of the control path, and nothing of the data path.
+
+use std::fmt::{Debug, Write};
+use std::sync::{Arc, Mutex};
+
+use doorbell::{BufferPool, Path, QpConfig, Receiver, ReceiverConfig, SrqConfig};
+use doorbell_tests::{Peers, device, receiving};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// One line for each event: words, then fields.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+struct Line {
+    words: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        match field.name() {
+            "message" => write!(self.words, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        }
+        .unwrap();
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("doorbell")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line { words: String::new(), fields: String::new() };
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.words + &line.fields);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        unreachable!("there are no spans")
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// Asserts that a line starts with these words and has these fields, and gives all that are like it.
+#[track_caller]
+fn told<'a>(lines: &'a [String], words: &str, fields: &[String]) -> Vec<&'a String> {
+    let found: Vec<_> = lines
+        .iter()
+        .filter(|line| line.starts_with(words))
+        .filter(|line| {
+            fields.iter().all(|field| format!("{line} ").contains(&format!(" {field} ")))
+        })
+        .collect();
+    assert!(!found.is_empty(), "no `{words}` with {fields:?} in\n{}", lines.join("\n"));
+    found
+}
+
+#[test]
+fn each_step_of_the_control_path_is_told_and_no_message() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+
+    let pd = device::pd();
+    let name = format!("device={:?}", pd.context().name());
+    told(&lines.take(), "device opened", std::slice::from_ref(&name));
+
+    let mut receiver = device::receiver(&pd, 200);
+    let opened = lines.take();
+    let path = format!("path={}", receiver.path());
+    let chosen = told(&opened, "path chosen", &[name.clone(), path]);
+    if device::path() == Path::Auto && receiver.path() == Path::Verbs {
+        assert!(chosen[0].contains("reason="), "{chosen:?}");
+    }
+    told(&opened, "completion queue created", &[format!("entries={}", receiver.cq_capacity())]);
+
+    let srq = receiver.create_srq(&SrqConfig::new(100)).unwrap();
+    let capacity = format!("capacity={}", receiver.capacity(srq));
+    told(&lines.take(), "shared receive queue created", &["max_wr=100".to_owned(), capacity]);
+
+    let config = QpConfig::rc().srq(srq);
+    let (mut near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
+    let connected = lines.take();
+    let (here, there) = (near[0].qp_num(), peers.qps[0].qp_num());
+    let qp_num = format!("qp_num={here}");
+    told(&connected, "queue pair created", &[qp_num.clone(), "shared=true".to_owned()]);
+    told(&connected, "receive queue created", &[format!("qp_num={there}")]);
+    told(&connected, "connected", &[qp_num.clone(), format!("peer_qp_num={there}")]);
+
+    let pool = BufferPool::new(&pd, 128, 64).unwrap();
+    let registered = ["count=128", "buffer_size=64"].map(str::to_owned);
+    told(&lines.take(), "pool registered", &registered);
+
+    receiver.fill(srq, &pool);
+    for _ in 0..100 {
+        peers.send(0, 40);
+        receiving::messages(&mut receiver, 1, |message| drop(message.take()));
+        receiver.fill(srq, &pool);
+    }
+    assert_eq!(lines.take(), <[String; 0]>::default(), "the data path has told something");
+
+    receiver.destroy_qp(near.remove(0)).unwrap();
+    let state = ["state=RESET".to_owned(), qp_num];
+    let ended = lines.take();
+    told(&ended, "state of a queue pair changed", &state);
+    told(&ended, "destroyed", &["operation=\"ibv_destroy_qp\"".to_owned()]);
+    drop((receiver, peers, pool));
+    let ended = lines.take();
+    for operation in ["ibv_destroy_srq", "ibv_destroy_cq", "ibv_dereg_mr"] {
+        told(&ended, "destroyed", &[format!("operation={operation:?}")]);
+    }
+}
+
+#[test]
+fn why_the_direct_path_was_not_taken_is_told() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    let pd = device::pd();
+    // SAFETY: a test has a process of its own, and this one no other thread yet that reads the environment.
+    unsafe { std::env::set_var("MLX5_SRQ_SIGNATURE", "1") };
+    lines.take();
+    let receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
+    assert_eq!(receiver.path(), Path::Verbs);
+    let chosen = lines.take();
+    let chosen = told(&chosen, "path chosen", &["path=verbs".to_owned(), "asked=auto".to_owned()]);
+    let mlx5 = pd.context().name().starts_with("mlx5");
+    assert_eq!(chosen[0].contains("MLX5_SRQ_SIGNATURE"), mlx5, "{chosen:?}");
+    assert!(chosen[0].contains("reason="), "{chosen:?}");
+}
