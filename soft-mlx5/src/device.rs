@@ -208,6 +208,17 @@ impl Device {
         self.shared.command().nic().queues()
     }
 
+    /// The two halves of the register of a queue pair, as a program has written them; the device clears the
+    /// first eight bytes of a half when it takes a doorbell from there.
+    pub fn register(&self, qp_num: u32) -> Option<[[u8; 64]; 2]> {
+        self.shared.command().nic().register(qp_num)
+    }
+
+    /// The doorbell that arms CQ `number`, as a program has written it; zero when the device has taken it.
+    pub fn cq_doorbell(&self, number: u32) -> Option<[u8; 8]> {
+        self.shared.command().nic().cq_doorbell(number)
+    }
+
     /// When the next timer of the device expires, if one runs.
     pub fn next_timer(&self) -> Option<Duration> {
         let mut core = self.shared.command();

@@ -171,7 +171,7 @@ impl DirectTags {
                     posting.remove(handle, Some(counts.before))
                 }
                 Operation::Remove { .. } => Ok(()),
-                Operation::Synchronize => posting.synchronize(counts.now),
+                Operation::Synchronize => posting.synchronize(Some(counts.now), true),
             };
             match result {
                 // It is over or matched, as its completion will tell.

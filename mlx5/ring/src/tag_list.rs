@@ -101,7 +101,7 @@ pub enum Completion<T> {
     },
     /// A synchronisation was executed.
     Synchronized {
-        /// What it carried.
+        /// What it carried, or the last operation before it that carried a number.
         count: u16,
     },
     /// A message has matched, and its data will follow.
@@ -200,6 +200,12 @@ impl<T: Copy> TagList<T> {
     /// Operations whose CQE was asked for and has not come.
     pub const fn outstanding(&self) -> u32 {
         self.asked.wrapping_sub(self.answered)
+    }
+
+    /// Whether the next operation has to ask for a CQE, so that the send queue gets room again.
+    #[inline(always)]
+    const fn must_ask(&self) -> bool {
+        self.silent >= self.queue.blocks() / 4
     }
 
     /// Starts a batch of operations; the doorbell rings when it is dropped.

@@ -3,6 +3,7 @@
 
 use super::Nic;
 use super::objects::{CqAttr, QpAttr, SrqAttr};
+use super::uar::BLUE_FLAME_WRITE;
 
 /// A queue pair.
 #[derive(Debug, Clone, Copy)]
@@ -73,5 +74,16 @@ impl Nic {
             produced: cq.producer(),
         });
         Queues { qps: qps.collect(), srqs: srqs.collect(), cqs: cqs.collect() }
+    }
+
+    /// What a program has written to the register of a queue pair: its two halves, each as far as a
+    /// BlueFlame write goes. The device clears the first eight bytes when it takes a doorbell.
+    pub fn register(&self, number: u32) -> Option<[[u8; BLUE_FLAME_WRITE]; 2]> {
+        self.uar.peek_register(self.qps.get(number)?.attr.register)
+    }
+
+    /// What a program has written to the doorbell that arms a CQ; zero when the device has taken it.
+    pub fn cq_doorbell(&self, number: u32) -> Option<[u8; 8]> {
+        self.uar.peek_arm(self.core.cqs.get(number)?.attr().uar)
     }
 }

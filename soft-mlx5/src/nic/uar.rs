@@ -21,6 +21,9 @@ pub const PAGE_SIZE: usize = 4096;
 /// Distance between the two halves of a BlueFlame register.
 pub const BF_HALF: u32 = 256;
 
+/// Most that a BlueFlame write of one basic block writes.
+pub const BLUE_FLAME_WRITE: usize = 64;
+
 // The registers of a page that are not those of the fast path.
 const REGISTERS: [u32; 2] = [BLUE_FLAME as u32, BLUE_FLAME as u32 + 2 * BF_HALF];
 
@@ -39,6 +42,15 @@ impl Page {
         assert!(offset % 8 == 0 && offset < PAGE_SIZE);
         // SAFETY: inside the page, which stays mapped as long as this value lives.
         unsafe { self.0.add(offset / 8).as_ref() }
+    }
+
+    fn peek<const BYTES: usize>(&self, offset: usize) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        for (word, chunk) in (0..).zip(bytes.chunks_exact_mut(8)) {
+            let value = self.word(offset + 8 * word).load(Ordering::Relaxed);
+            chunk.copy_from_slice(&value.to_ne_bytes());
+        }
+        bytes
     }
 
     fn take(&self, offset: usize) -> Option<u64> {
@@ -205,6 +217,17 @@ impl Uar {
     pub fn users(&self, register: usize) -> (u32, &[u32]) {
         let used = &self.registers[register];
         (used.register.page, &used.qps)
+    }
+
+    /// Both halves of a register as they are in memory, as far as a BlueFlame write goes.
+    pub fn peek_register(&self, register: Register) -> Option<[[u8; BLUE_FLAME_WRITE]; 2]> {
+        let page = self.pages.get(register.page as usize)?.as_ref()?;
+        Some([0, BF_HALF].map(|half| page.peek((register.offset + half) as usize)))
+    }
+
+    /// The CQ doorbell of a page as it is in memory.
+    pub fn peek_arm(&self, page: u32) -> Option<[u8; 8]> {
+        Some(self.pages.get(page as usize)?.as_ref()?.peek(CQ_DOORBELL))
     }
 
     /// Takes doorbells of send queues: from all registers, or from the next few.

@@ -5,38 +5,22 @@ mod post;
 
 use std::collections::HashMap;
 
+use proptest::strategy::Strategy;
 use rdma_core_sys as sys;
 
 use soft_mlx5::Faults;
 
-use crate::difference::{Difference, Result, hex, same, same_bytes};
+use crate::difference::{Difference, Result, same, same_bytes};
 use crate::memory::{Arena, Region};
-use crate::plan::{ARENA, Entry, Give, Key, Layer, Operation, Plan, Send, SendKind, Shape};
+use crate::pair::Pair;
+use crate::plan::{self, Entry, Give, Key, Layer, Operation, Send, SendKind, Shape};
 use crate::queue::{CompletionQueue, WorkQueue};
 use crate::reference;
+use crate::session::{self, Kind, Memory, Outcome, Plan, Run};
 use crate::subject::{self, Completion, Receive, Subject};
-use crate::tally::{self, Tally};
-use crate::twin::{self, Twin};
+use crate::tally;
+use crate::twin::Twin;
 use crate::verbs;
-
-/// What a case is run with beside its plan.
-pub struct Run<'a> {
-    pub tally: &'a mut Tally,
-    /// Told the number of each operation before it starts; the lead is number 0.
-    pub progress: &'a mut dyn FnMut(u64),
-    /// The subject misbehaves, to see that it is noticed.
-    pub wrong_length: bool,
-}
-
-/// The queues of both twins with one number.
-struct Pair {
-    libmlx5: WorkQueue,
-    doorbell: WorkQueue,
-    /// Buffers that doorbell was given and has not handed over: until a slot is free.
-    waiting: Vec<u64>,
-    /// The lists of free slots have become different, both being legal: see docs/conformance.md.
-    diverged: bool,
-}
 
 struct Case<'a> {
     // Before its twin.
@@ -56,49 +40,50 @@ struct Case<'a> {
     run: Run<'a>,
 }
 
-/// Memory of all cases of a process.
-#[derive(Clone, Copy)]
-pub struct Memory {
-    arena: Region,
-    source: Region,
-    target: Region,
-}
+/// Sessions of receive queues and SRQs.
+pub struct Queues;
 
-impl Memory {
-    pub fn new() -> Self {
-        let source = Region::leaked(twin::SOURCE);
-        twin::fill_source(source);
-        let target = Region::leaked(crate::plan::LONGEST as usize);
-        Self { arena: Region::leaked(ARENA as usize), source, target }
+impl Kind for Queues {
+    type Shape = Shape;
+    type Operation = Operation;
+
+    fn plan(number: u64) -> impl Strategy<Value = Plan<Shape, Operation>> {
+        plan::plan(number)
+    }
+
+    fn run(plan: &Plan<Shape, Operation>, memory: Memory, run: Run<'_>) -> Outcome {
+        session::drive(Case::new(&plan.shape, memory, run), &plan.operations)
     }
 }
 
-/// Runs a plan. The error has the number of the operation, counted from 1.
-pub fn run(
-    plan: &Plan,
-    memory: Memory,
-    run: Run<'_>,
-) -> std::result::Result<(), (u64, Difference)> {
-    run.tally.add(tally::SESSIONS, 1);
-    let mut case = Case::new(&plan.shape, memory, run);
-    let lead = case.lead();
-    lead.map_err(|difference| (0, difference))?;
-    for (number, operation) in (1..).zip(&plan.operations) {
-        case.operation = number;
-        (case.run.progress)(number);
-        let outcome = case.apply(operation).and_then(|()| case.compare(false));
-        outcome.map_err(|difference| (number, difference))?;
-        case.run.tally.add(tally::OPERATIONS, 1);
+impl<'a> session::Case<'a> for Case<'a> {
+    type Operation = Operation;
+
+    fn run(&mut self) -> &mut Run<'a> {
+        &mut self.run
     }
-    let last = case.compare(true);
-    last.map_err(|difference| (case.operation, difference))?;
-    case.count();
-    Ok(())
+
+    fn lead(&mut self) -> Result<()> {
+        self.receive_lead()
+    }
+
+    fn apply(&mut self, number: u64, operation: &Operation) -> Result<()> {
+        self.operation = number;
+        self.perform(operation)
+    }
+
+    fn compare(&mut self, thorough: bool) -> Result<()> {
+        self.compare_queues(thorough)
+    }
+
+    fn count(&mut self) {
+        self.count_laps();
+    }
 }
 
 impl<'a> Case<'a> {
     fn new(shape: &Shape, memory: Memory, run: Run<'a>) -> Self {
-        let Memory { arena, source, target } = memory;
+        let Memory { arena, source, target, .. } = memory;
         let mut doorbell = Twin::new("twin_doorbell", shape, source, target);
         let mut libmlx5;
         let mut regions;
@@ -113,7 +98,7 @@ impl<'a> Case<'a> {
                 });
                 let arena = arena.address();
                 let keys = subject::Keys { arena, good: keys[0], read_only: keys[1] };
-                Box::new(subject::Ring::new(&doorbell, shape, keys, run.wrong_length))
+                Box::new(subject::Ring::new(&doorbell, shape, keys, run.inject))
             }
             Layer::Safe => {
                 let pools = subject::Pools::new(&doorbell, shape);
@@ -132,12 +117,7 @@ impl<'a> Case<'a> {
         let queues = WorkQueue::of(&theirs, slots, &numbers)
             .into_iter()
             .zip(WorkQueue::of(&ours, slots, &numbers))
-            .map(|(libmlx5, doorbell)| Pair {
-                libmlx5,
-                doorbell,
-                waiting: Vec::new(),
-                diverged: false,
-            });
+            .map(|(libmlx5, doorbell)| Pair::new(libmlx5, doorbell));
         Self {
             queues: queues.collect(),
             cqs: [CompletionQueue::of(&theirs), CompletionQueue::of(&ours)],
@@ -155,8 +135,7 @@ impl<'a> Case<'a> {
     }
 
     /// Receives empty messages until the counters are near their wrap.
-    fn lead(&mut self) -> Result<()> {
-        (self.run.progress)(0);
+    fn receive_lead(&mut self) -> Result<()> {
         let mut left = self.shape.lead;
         let entry = Entry { offset: 0, length: 64, key: Key::Good };
         let send = Send { kind: SendKind::WriteImmediate(0), length: 0, solicited: false };
@@ -176,10 +155,10 @@ impl<'a> Case<'a> {
                 twin.device.set_faults(faults);
             }
         }
-        self.compare(true)
+        self.compare_queues(true)
     }
 
-    fn apply(&mut self, operation: &Operation) -> Result<()> {
+    fn perform(&mut self, operation: &Operation) -> Result<()> {
         let queues = self.queues.len();
         let qps = self.shape.qps as usize;
         let qp = |number: &u32| *number as usize % qps;
@@ -209,6 +188,7 @@ impl<'a> Case<'a> {
                 0 => Ok(()),
                 held => self.give_back(*index as usize % held, *recycle),
             },
+            Operation::Arm { solicited_only } => self.arm(*solicited_only),
             Operation::Fail { qp: number } => {
                 self.failed[qp(number)] = true;
                 for twin in [&self.libmlx5, &self.doorbell] {
@@ -292,20 +272,22 @@ impl<'a> Case<'a> {
     }
 
     fn complete(&mut self, queue: usize, id: u64) -> Result<()> {
-        let pair = &mut self.queues[queue];
-        let orders = [pair.libmlx5.complete(id), pair.doorbell.complete(id)];
-        let [Some(theirs), Some(_)] = orders else {
-            let name = format!("WQE that completes (wr_id {id:#x})");
-            let was = |found: Option<bool>| {
-                if found.is_some() { "with the device" } else { "not posted" }
-            };
-            return Err(Difference::new(name, was(orders[0]), was(orders[1])));
-        };
-        if !theirs {
-            pair.diverged |= self.shape.shared;
-            self.run.tally.add(tally::OUT_OF_ORDER, 1);
-        }
-        Ok(())
+        self.queues[queue].complete(id, self.shape.shared, self.run.tally)
+    }
+
+    /// Asks for an event, and compares what is written to the register for it. The arm word of the record is
+    /// compared with the queues.
+    fn arm(&mut self, solicited_only: bool) -> Result<()> {
+        self.subject.arm(solicited_only);
+        reference::arm(&self.libmlx5, solicited_only);
+        let rung = [(&self.libmlx5, 0), (&self.doorbell, 1)].map(|(twin, number)| {
+            let doorbell = twin.device.cq_doorbell(self.cqs[number].number());
+            doorbell.expect("the CQ exists")
+        });
+        self.run.tally.add(tally::ARMED, 1);
+        self.run.tally.add(tally::REGISTERS, 1);
+        self.run.tally.add(tally::EXACT, 8);
+        same_bytes(|| "UAR: doorbell of the CQ".into(), &rung[0], &rung[1])
     }
 
     fn compare_completion(
@@ -425,8 +407,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Adds up what the counters went through.
-    fn count(&mut self) {
+    fn count_laps(&mut self) {
         let tally = &mut *self.run.tally;
         for pair in &self.queues {
             let (total, slots) = (pair.doorbell.total, u64::from(pair.doorbell.slots));
@@ -446,7 +427,7 @@ impl<'a> Case<'a> {
 }
 
 /// What a completion of libibverbs says: the fields that its status and flags make valid.
-fn fields(wc: &sys::ibv_wc) -> Vec<(&'static str, u64)> {
+pub fn fields(wc: &sys::ibv_wc) -> Vec<(&'static str, u64)> {
     let mut fields = vec![
         ("wr_id", wc.wr_id),
         ("status", wc.status.into()),
@@ -472,9 +453,4 @@ fn fields(wc: &sys::ibv_wc) -> Vec<(&'static str, u64)> {
         }
     }
     fields
-}
-
-/// For a report: what a list of entries says.
-fn describe(segments: &[u8]) -> String {
-    segments.chunks(16).map(hex).collect::<Vec<_>>().join(" | ")
 }

@@ -54,3 +54,8 @@ pub fn same_bytes(field: impl FnOnce() -> String, libmlx5: &[u8], doorbell: &[u8
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }
+
+/// A list of data segments.
+pub fn describe(segments: &[u8]) -> String {
+    segments.chunks(16).map(hex).collect::<Vec<_>>().join(" | ")
+}

@@ -10,14 +10,17 @@
 mod case;
 mod difference;
 mod memory;
+mod pair;
 mod plan;
 #[allow(dead_code, reason = "it is shared with the integration tests")]
 mod poison;
 mod queue;
 mod reference;
+mod session;
 mod shrink;
 mod subject;
 mod supervise;
+mod tags;
 mod tally;
 mod twin;
 mod verbs;
@@ -29,7 +32,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use case::Memory;
+use session::{Memory, OPERATIONS};
 use shrink::Failure;
 use tally::Tally;
 
@@ -45,8 +48,8 @@ struct Options {
     /// Runs the session of this number and nothing else, printing its operations.
     #[arg(long, value_parser = number)]
     replay: Option<u64>,
-    /// Makes doorbell write a wrong length into scatter lists of two entries and more, to see what is
-    /// reported.
+    /// Makes doorbell write a wrong length into scatter lists of two entries and more, and a wrong mask into
+    /// the tag list, to see what is reported.
     #[arg(long)]
     inject: bool,
     /// Sessions that this process runs for another one.
@@ -80,7 +83,7 @@ fn work(options: &Options, sessions: u64) -> ExitCode {
     let mut tally = Tally::default();
     let mut left = options.operations;
     for session in options.seed..options.seed + sessions {
-        let limit = left.min(plan::OPERATIONS as u64);
+        let limit = left.min(OPERATIONS as u64);
         left -= limit;
         let mut note = |operation: u64| {
             let bytes = [session.to_le_bytes(), operation.to_le_bytes()].concat();
@@ -116,25 +119,23 @@ fn report(session: u64, failure: &Failure, inject: bool) {
     println!("conformance: DIFFERENCE: seed {session:#x}, operation {operation}");
     println!("{difference}");
     println!("  replay:   {}", supervise::replay_command(session, inject));
-    println!("cut down to {} operations on {:?}:", shrunk.operations.len(), shrunk.shape);
+    println!("cut down to {} operations on {}:", shrunk.operations.len(), shrunk.shape);
     for (number, operation) in (1..).zip(&shrunk.operations) {
-        println!("  {number}: {operation:?}");
+        println!("  {number}: {operation}");
     }
     println!("{shrunk_difference}");
 }
 
 fn replay(session: u64, inject: bool) -> ExitCode {
-    use proptest::strategy::ValueTree;
-    let plan = shrink::tree(session).current();
-    println!("{:?}", plan.shape);
-    let operations = plan.operations.clone();
+    let shrink::Text { shape, operations } = shrink::text(session);
+    println!("{shape}");
     let mut show = |number: u64| match number.checked_sub(1) {
-        Some(index) => println!("{number}: {:?}", operations[index as usize]),
+        Some(index) => println!("{number}: {}", operations[index as usize]),
         None => println!("0: the lead"),
     };
     let mut tally = Tally::default();
     let outcome =
-        shrink::session(session, plan::OPERATIONS, Memory::new(), &mut tally, &mut show, inject);
+        shrink::session(session, OPERATIONS, Memory::new(), &mut tally, &mut show, inject);
     if let Err(failure) = outcome {
         report(session, &failure, inject);
         return ExitCode::FAILURE;

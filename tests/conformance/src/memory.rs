@@ -70,8 +70,15 @@ impl Region {
 
     pub fn write(&self, from: &[u8]) {
         assert_eq!(from.len(), self.len);
+        self.write_at(0, from);
+    }
+
+    pub fn write_at(&self, offset: usize, from: &[u8]) {
+        assert!(offset + from.len() <= self.len);
         // SAFETY: inside the memory.
-        unsafe { self.start.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) }
+        unsafe {
+            self.start.add(offset).as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len());
+        }
     }
 
     /// A big-endian word.

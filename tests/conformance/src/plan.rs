@@ -8,6 +8,8 @@ use std::ops::RangeInclusive;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::session::{OPERATIONS, Plan};
+
 /// Which doors of doorbell are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
@@ -119,6 +121,10 @@ pub enum Operation {
         index: u32,
         recycle: bool,
     },
+    /// An event is asked for when the next message arrives, or the next solicited one.
+    Arm {
+        solicited_only: bool,
+    },
     /// A QP goes to error: the device flushes its receives.
     Fail {
         qp: u32,
@@ -127,13 +133,6 @@ pub enum Operation {
     Reset {
         qp: u32,
     },
-}
-
-/// A session.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    pub shape: Shape,
-    pub operations: Vec<Operation>,
 }
 
 /// Bytes of memory that scatter lists of the ring layer name.
@@ -218,6 +217,7 @@ fn operation(shape: &Shape) -> impl Strategy<Value = Operation> + use<> {
         30 => (budget, give(shape)).prop_map(|(budget, give)| Operation::Poll { budget, give }),
         3 => (any::<u32>(), any::<bool>())
             .prop_map(|(index, recycle)| Operation::GiveBack { index, recycle }),
+        4 => any::<bool>().prop_map(|solicited_only| Operation::Arm { solicited_only }),
         1 => any::<u32>().prop_map(|qp| Operation::Fail { qp }),
         3 => any::<u32>().prop_map(|qp| Operation::Reset { qp }),
     ]
@@ -261,11 +261,8 @@ fn shape(session: u64) -> impl Strategy<Value = Shape> {
     )
 }
 
-/// Operations of a session.
-pub const OPERATIONS: usize = 250;
-
 /// The session of this number.
-pub fn plan(session: u64) -> impl Strategy<Value = Plan> {
+pub fn plan(session: u64) -> impl Strategy<Value = Plan<Shape, Operation>> {
     shape(session).prop_flat_map(|shape| {
         vec(operation(&shape), OPERATIONS)
             .prop_map(move |operations| Plan { shape: shape.clone(), operations })

@@ -179,6 +179,10 @@ impl CompletionQueue {
         Self { memory, record, number: cq.number, count, size }
     }
 
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Number of entries.
     pub fn count(&self) -> u32 {
         self.count

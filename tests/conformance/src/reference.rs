@@ -60,6 +60,14 @@ pub fn post(
     (unsafe { bad.offset_from(first) as usize }, Some(refusal))
 }
 
+/// Takes the events that have come, and asks for the next one.
+pub fn arm(twin: &Twin, solicited_only: bool) {
+    verbs::take_events(twin.channel);
+    // SAFETY: the CQ is alive.
+    let errno = unsafe { sys::ibv_req_notify_cq(twin.cq, i32::from(solicited_only)) };
+    verbs::done(errno, "ibv_req_notify_cq");
+}
+
 /// Takes a QP to RESET, in which libmlx5 forgets what the CQ holds of it.
 pub fn reset(twin: &Twin, qp: usize) {
     verbs::to_state(twin.qps[qp], sys::IBV_QPS_RESET);

@@ -6,13 +6,27 @@ use std::time::{Duration, Instant};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::case::{self, Memory, Run};
+use crate::case::Queues;
 use crate::difference::Difference;
-use crate::plan::{self, Plan};
+use crate::session::{Kind, Memory, Outcome, Plan, PlanOf, Run};
+use crate::tags::Tags;
 use crate::tally::Tally;
 
 /// How long a failing session is cut down.
 const PATIENCE: Duration = Duration::from_secs(6);
+
+/// What a session is made of, as text.
+pub struct Text {
+    pub shape: String,
+    pub operations: Vec<String>,
+}
+
+impl Text {
+    fn of<K: Kind>(plan: &PlanOf<K>) -> Self {
+        let operations = plan.operations.iter().map(|operation| format!("{operation:?}"));
+        Self { shape: format!("{:?}", plan.shape), operations: operations.collect() }
+    }
+}
 
 /// A session that fails.
 pub struct Failure {
@@ -20,22 +34,44 @@ pub struct Failure {
     pub operation: u64,
     pub difference: Difference,
     /// What is left of the session.
-    pub shrunk: Plan,
+    pub shrunk: Text,
     pub shrunk_difference: Difference,
 }
 
+/// One session in so many is of tag matching.
+const TAGS: u64 = 5;
+
+/// Calls a function for the kind of session `$session`, with its number among those of its kind.
+macro_rules! of_kind {
+    ($session:ident, $function:ident($($argument:expr),*)) => {
+        match ($session / TAGS, $session % TAGS) {
+            (number, 4) => $function::<Tags>(number, $session $(, $argument)*),
+            _ => $function::<Queues>($session - $session / TAGS, $session $(, $argument)*),
+        }
+    };
+}
+
+/// The session of this number, as text.
+pub fn text(session: u64) -> Text {
+    of_kind!(session, text_of())
+}
+
+fn text_of<K: Kind>(number: u64, session: u64) -> Text {
+    Text::of::<K>(&tree::<K>(number, session).current())
+}
+
 /// The session of this number, and how to make it smaller.
-pub fn tree(session: u64) -> impl ValueTree<Value = Plan> {
+fn tree<K: Kind>(number: u64, session: u64) -> impl ValueTree<Value = PlanOf<K>> {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&session.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    plan::plan(session).new_tree(&mut runner).expect("no plan is rejected")
+    K::plan(number).new_tree(&mut runner).expect("no plan is rejected")
 }
 
 /// Runs a plan. A panic counts as a difference.
-fn attempt(plan: &Plan, memory: Memory, run: Run<'_>) -> Result<(), (u64, Difference)> {
-    catch_unwind(AssertUnwindSafe(|| case::run(plan, memory, run))).unwrap_or_else(|panic| {
+fn attempt<K: Kind>(plan: &PlanOf<K>, memory: Memory, run: Run<'_>) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| K::run(plan, memory, run))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         let text = text.unwrap_or_default();
@@ -50,9 +86,21 @@ pub fn session(
     memory: Memory,
     tally: &mut Tally,
     progress: &mut dyn FnMut(u64),
-    wrong_length: bool,
+    inject: bool,
 ) -> Result<(), Box<Failure>> {
-    let mut tree = tree(session);
+    of_kind!(session, session_of(limit, memory, tally, progress, inject))
+}
+
+fn session_of<K: Kind>(
+    number: u64,
+    session: u64,
+    limit: usize,
+    memory: Memory,
+    tally: &mut Tally,
+    progress: &mut dyn FnMut(u64),
+    inject: bool,
+) -> Result<(), Box<Failure>> {
+    let mut tree = tree::<K>(number, session);
     let mut plan = tree.current();
     plan.operations.truncate(limit);
     let mut last = 0;
@@ -60,29 +108,29 @@ pub fn session(
         last = operation;
         progress(operation);
     };
-    let Err((operation, difference)) =
-        attempt(&plan, memory, Run { tally, progress: &mut noting, wrong_length })
-    else {
+    let run = Run { tally, progress: &mut noting, inject };
+    let Err((operation, difference)) = attempt::<K>(&plan, memory, run) else {
         return Ok(());
     };
     let operation = if operation == u64::MAX { last } else { operation };
-    let fails = |plan: &Plan| {
-        let run = Run { tally: &mut Tally::default(), progress: &mut |_| {}, wrong_length };
-        attempt(plan, memory, run).err().map(|(_, difference)| difference)
+    let fails = |plan: &PlanOf<K>| {
+        let run = Run { tally: &mut Tally::default(), progress: &mut |_| {}, inject };
+        attempt::<K>(plan, memory, run).err().map(|(_, difference)| difference)
     };
     let deadline = Instant::now() + PATIENCE;
     let plan = Plan { operations: plan.operations[..operation as usize].to_vec(), ..plan };
     let mut shrunk = (plan, difference.clone());
-    let kept = cut(&mut shrunk, &fails, deadline);
-    simplify(&mut tree, &kept, &mut shrunk, &fails, deadline);
+    let kept = cut::<K>(&mut shrunk, &fails, deadline);
+    simplify::<K>(&mut tree, &kept, &mut shrunk, &fails, deadline);
     let (shrunk, shrunk_difference) = shrunk;
+    let shrunk = Text::of::<K>(&shrunk);
     Err(Box::new(Failure { operation, difference, shrunk, shrunk_difference }))
 }
 
 /// Leaves operations out, many at once and then fewer. Returns the indices of those that are left.
-fn cut(
-    shrunk: &mut (Plan, Difference),
-    fails: &impl Fn(&Plan) -> Option<Difference>,
+fn cut<K: Kind>(
+    shrunk: &mut (PlanOf<K>, Difference),
+    fails: &impl Fn(&PlanOf<K>) -> Option<Difference>,
     deadline: Instant,
 ) -> Vec<usize> {
     let all = shrunk.0.clone();
@@ -107,11 +155,11 @@ fn cut(
 }
 
 /// Makes what is left simpler: smaller numbers, shorter lists.
-fn simplify(
-    tree: &mut impl ValueTree<Value = Plan>,
+fn simplify<K: Kind>(
+    tree: &mut impl ValueTree<Value = PlanOf<K>>,
     kept: &[usize],
-    shrunk: &mut (Plan, Difference),
-    fails: &impl Fn(&Plan) -> Option<Difference>,
+    shrunk: &mut (PlanOf<K>, Difference),
+    fails: &impl Fn(&PlanOf<K>) -> Option<Difference>,
     deadline: Instant,
 ) {
     let mut going = tree.simplify();

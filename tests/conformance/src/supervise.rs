@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::plan;
+use crate::session::OPERATIONS;
 use crate::tally::{self, Tally};
 
 /// Sessions of one process.
@@ -109,7 +109,7 @@ fn verdict(tally: &Tally) -> ExitCode {
 }
 
 fn supervise(seed: u64, operations: u64, inject: bool) -> Result<Tally, String> {
-    let per_session = plan::OPERATIONS as u64;
+    let per_session = OPERATIONS as u64;
     let processes = std::thread::available_parallelism().map_or(1, usize::from);
     let mut tally = Tally::default();
     let (mut next, mut left) = (seed, operations);

@@ -39,11 +39,35 @@ counts! {
     CQ_LAPS = "laps of a CQ", 1_000;
     RING_WRAPS = "wraps of a receive queue's 16-bit counter", 3;
     SRQ_WRAPS = "wraps of an SRQ's 16-bit counter", 3;
+    ARMED = "CQs armed", 1_000;
+    TAG_ADDS = "tags added", 3_000;
+    TAG_ADDS_SILENT = "tags added without a CQE", 1_000;
+    TAG_ADDS_EMPTY = "tags added without a buffer", 300;
+    TAG_DELS = "tags removed", 1_000;
+    TAG_DELS_LATE = "removes that a message was faster than", 80;
+    TAG_SYNCS = "synchronisations", 1_000;
+    TAG_SYNCS_SILENT = "synchronisations without a CQE", 400;
+    TAG_COUNTED = "list operations with a count of unexpected messages", 3_000;
+    TAG_UNCOUNTED = "list operations without one", 1_500;
+    TAG_MATCHED = "messages matched", 1_000;
+    TAG_UNEXPECTED = "messages unexpected", 1_500;
+    TAG_NO_TAG = "messages without tag", 500;
+    TAG_RENDEZVOUS = "rendezvous matched", 300;
+    TAG_FULL = "adds to a full tag list refused", 1_000;
+    TAG_OPERATIONS_FULL = "list operations that libmlx5's command queue had no room for", 200;
+    TAG_REFUSED = "removes of what is over refused", 150;
+    TAG_SYNC_REQUIRED = "completions that ask for a synchronisation", 300;
+    TAG_WRAPS = "wraps of the command queue's 16-bit index", 4;
+    PHASE_WRAPS = "wraps of the count of unexpected messages", 2;
+    REGISTERS = "writes to UAR registers compared", 10_000;
     EXACT = "bytes of queues, records and CQEs compared one by one", 10_000_000;
     VIEWED = "bytes of WQEs compared in the device's order", 1_000_000;
     PAYLOAD = "bytes of message memory compared", 100_000_000;
     BEHIND_END = "masked: bytes behind the end of a scatter list", 0;
     FREE_SLOT = "masked: bytes of slots that the device may not read", 0;
+    STALE = "masked: bytes that libmlx5 leaves as they were in a list operation", 0;
+    BLUE_FLAME = "masked: bytes behind the doorbell that libmlx5 writes to a register", 0;
+    COMMAND_QPN = "masked: bytes that name the command queue pair", 0;
     EITHER_ERROR = "masked: which of two errors a refused receive has", 0;
 }
 

@@ -24,6 +24,7 @@ pub struct Twin {
     pub device: Device,
     pub context: *mut sys::ibv_context,
     pub pd: *mut sys::ibv_pd,
+    pub channel: *mut sys::ibv_comp_channel,
     pub cq: *mut sys::ibv_cq,
     send_cqs: Vec<*mut sys::ibv_cq>,
     /// Null when each QP has a receive queue.
@@ -42,19 +43,19 @@ pub struct Twin {
 }
 
 /// Sets what libmlx5 reads from the environment when it creates CQs and QPs.
-fn set_environment(shape: &Shape) {
+pub fn set_environment(large_cqe: bool, scatter_to_cqe: bool) {
     let set = |name, value| {
         // SAFETY: the program has one thread.
         unsafe { std::env::set_var(name, value) }
     };
-    set("MLX5_CQE_SIZE", if shape.large_cqe { "128" } else { "64" });
-    set("MLX5_SCATTER_TO_CQE", if shape.scatter_to_cqe { "1" } else { "0" });
+    set("MLX5_CQE_SIZE", if large_cqe { "128" } else { "64" });
+    set("MLX5_SCATTER_TO_CQE", if scatter_to_cqe { "1" } else { "0" });
 }
 
 impl Twin {
     /// `source` is what peers send from, `target` where they may write.
     pub fn new(name: &str, shape: &Shape, source: Region, target: Region) -> Self {
-        set_environment(shape);
+        set_environment(shape.large_cqe, shape.scatter_to_cqe);
         let device = Device::builder().name(name).stepped().strict(true).seed(1).build();
         let device = device.unwrap_or_else(|error| panic!("no device: {error}"));
         let (context, peer_context) = (verbs::open(name), verbs::open(name));
@@ -63,16 +64,19 @@ impl Twin {
         unsafe {
             let pd = made(sys::ibv_alloc_pd(context), "ibv_alloc_pd");
             let peer_pd = made(sys::ibv_alloc_pd(peer_context), "ibv_alloc_pd");
-            let cq = |context, entries| {
-                let cq = sys::ibv_create_cq(context, entries, ptr::null_mut(), ptr::null_mut(), 0);
+            let channel = verbs::channel(context);
+            let cq = |context, entries, channel| {
+                let cq = sys::ibv_create_cq(context, entries, ptr::null_mut(), channel, 0);
                 made(cq, "ibv_create_cq")
             };
+            let none = ptr::null_mut();
             let mut twin = Self {
-                cq: cq(context, shape.cq_entries() as i32),
-                send_cqs: (0..shape.qps).map(|_| cq(context, 1)).collect(),
+                channel,
+                cq: cq(context, shape.cq_entries() as i32, channel),
+                send_cqs: (0..shape.qps).map(|_| cq(context, 1, none)).collect(),
                 srq: ptr::null_mut(),
                 qps: Vec::new(),
-                peer_cq: cq(peer_context, (SENDS * shape.qps) as i32),
+                peer_cq: cq(peer_context, (SENDS * shape.qps) as i32, none),
                 peers: Vec::new(),
                 mrs: Vec::new(),
                 source: sys::ibv_sge::default(),
@@ -276,6 +280,7 @@ impl Drop for Twin {
             for cq in self.send_cqs.drain(..).chain([self.cq, self.peer_cq]) {
                 done(sys::ibv_destroy_cq(cq), "ibv_destroy_cq");
             }
+            done(sys::ibv_destroy_comp_channel(self.channel), "ibv_destroy_comp_channel");
             // Buffers that were posted to an SRQ stay registered: doorbell does not know when the program
             // destroys an SRQ that it did not make. Then the domain goes with its context.
             for mr in self.mrs.drain(..) {

@@ -34,10 +34,34 @@ pub fn done(errno: i32, call: &str) {
     assert_eq!(errno, 0, "{call}: {}", std::io::Error::from_raw_os_error(errno));
 }
 
+/// A channel for events, from which reading does not wait.
+pub fn channel(context: *mut sys::ibv_context) -> *mut sys::ibv_comp_channel {
+    // SAFETY: the callers' contexts are open; the descriptor is the channel's.
+    unsafe {
+        let channel = made(sys::ibv_create_comp_channel(context), "ibv_create_comp_channel");
+        assert_eq!(libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK), 0);
+        channel
+    }
+}
+
+/// Takes all events of the only CQ of a channel.
+pub fn take_events(channel: *mut sys::ibv_comp_channel) {
+    let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the callers' channels and their CQs are alive.
+    unsafe {
+        while sys::ibv_get_cq_event(channel, &mut cq, &mut context) == 0 {
+            sys::ibv_ack_cq_events(cq, 1);
+        }
+    }
+}
+
 fn modify(qp: *mut sys::ibv_qp, mut attr: sys::ibv_qp_attr, mask: u32) {
     // SAFETY: the callers' QPs are alive.
     done(unsafe { sys::ibv_modify_qp(qp, &mut attr, mask as i32) }, "ibv_modify_qp");
 }
+
+/// What peers may do.
+const ACCESS: u32 = sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ;
 
 /// To RESET or to error.
 pub fn to_state(qp: *mut sys::ibv_qp, state: sys::ibv_qp_state) {
@@ -48,7 +72,7 @@ pub fn to_init(qp: *mut sys::ibv_qp) {
     let attr = sys::ibv_qp_attr {
         qp_state: sys::IBV_QPS_INIT,
         port_num: 1,
-        qp_access_flags: sys::IBV_ACCESS_REMOTE_WRITE,
+        qp_access_flags: ACCESS,
         ..Default::default()
     };
     let mask =
@@ -65,7 +89,7 @@ pub fn to_rtr(qp: *mut sys::ibv_qp, peer: u32, lid: u16, mtu: sys::ibv_mtu) {
         max_dest_rd_atomic: 1,
         // 0.01 ms.
         min_rnr_timer: 1,
-        qp_access_flags: sys::IBV_ACCESS_REMOTE_WRITE,
+        qp_access_flags: ACCESS,
         ..Default::default()
     };
     (attr.ah_attr.dlid, attr.ah_attr.port_num) = (lid, 1);

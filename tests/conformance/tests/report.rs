@@ -38,6 +38,17 @@ fn a_wrong_length_is_reported_and_replayed() {
 }
 
 #[test]
+fn a_wrong_mask_in_the_tag_list_is_reported() {
+    // The first session of tag matching.
+    let (ok, report) = run(&["--replay", "4", "--inject"]);
+    assert!(!ok, "{report}");
+    assert!(report.contains("conformance: DIFFERENCE: seed 0x4, operation "), "{report}");
+    assert!(value(&report, "field:").contains(": WQE, byte 0x2f"), "{report}");
+    let (_, cut) = report.split_once("cut down to ").unwrap();
+    assert!(cut.starts_with("1 operations") && cut.contains("1: List([Add {"), "{report}");
+}
+
+#[test]
 fn a_run_says_how_much_it_compared() {
     let (ok, report) = run(&["--operations", "500", "--seed", "7"]);
     assert!(ok, "{report}");

@@ -79,7 +79,7 @@ impl<'a, T: Copy> Posting<'a, T> {
             return Err(PostError::QueueFull);
         }
         let Append { data, tag, mask, buffer, signaled } = append;
-        let signaled = signaled || list.silent >= list.queue.blocks() / 4;
+        let signaled = signaled || list.must_ask();
         let index = list.head;
         // SAFETY: the entry at the head is one of the list.
         let entry = unsafe { list.entries.add(index.into()).as_mut() };
@@ -133,20 +133,27 @@ impl<'a, T: Copy> Posting<'a, T> {
         Ok(())
     }
 
-    /// Says that software has handled `unexpected` messages (`IBV_WR_TAG_SYNC`).
+    /// Changes no receive (`IBV_WR_TAG_SYNC`): says that software has handled `unexpected` messages, or only
+    /// that the device has come as far, when it is `signaled`. Now and then a completion is asked for all
+    /// the same, as with [`append`](Self::append).
     ///
     /// # Errors
     /// [`PostError::QueueFull`]; nothing was written then.
     #[inline(always)]
-    pub fn synchronize(&mut self, unexpected: u16) -> Result<(), PostError> {
+    pub fn synchronize(
+        &mut self,
+        unexpected: Option<u16>,
+        signaled: bool,
+    ) -> Result<(), PostError> {
         let list = &mut *self.list;
         if list.queue.vacant() == 0 {
             return Err(PostError::QueueFull);
         }
-        let words = operation(TmOpcode::Nop, true, Some(unexpected), 0, 0, 0).to_words();
+        let signaled = signaled || list.must_ask();
+        let words = operation(TmOpcode::Nop, signaled, unexpected, 0, 0, 0).to_words();
         // SAFETY: changes no entry.
         unsafe { list.queue.write(WqeOpcode::TAG_MATCHING, words) }
-        self.note(true, AppOp::NOOP, Operation::NONE, Some(unexpected));
+        self.note(signaled, AppOp::NOOP, Operation::NONE, unexpected);
         Ok(())
     }
 

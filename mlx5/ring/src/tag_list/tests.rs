@@ -65,7 +65,7 @@ fn removes_and_synchronizations_byte_by_byte() {
     let handle = append(&mut rig, tagged(2), None).unwrap();
     let mut posting = rig.list.posting();
     posting.remove(handle, Some(7)).unwrap();
-    posting.synchronize(0xfffe).unwrap();
+    posting.synchronize(Some(0xfffe), true).unwrap();
     drop(posting);
     let (remove, synchronize) = (rig.block(2), rig.block(3));
     assert_eq!(remove[..16], [0, 0, 2, 0x28, 0, 0x12, 0x34, 3, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -73,6 +73,19 @@ fn removes_and_synchronizations_byte_by_byte() {
     assert_eq!(remove[24..], [0; 40]);
     assert_eq!(synchronize[..8], [0, 0, 3, 0x28, 0, 0x12, 0x34, 3]);
     assert_eq!(synchronize[16..24], [0x00, 0xc0, 0, 0, 0, 0, 0xff, 0xfe]);
+    // Without a count, and without a CQE.
+    rig.list.posting().synchronize(None, true).unwrap();
+    rig.list.posting().synchronize(Some(8), false).unwrap();
+    assert_eq!(rig.block(4)[16..24], [0x00, 0x80, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(rig.block(5)[16..24], [0x00, 0x40, 0, 0, 0, 0, 0, 8]);
+    for (op, success) in [(AppOp::APPEND, true), (AppOp::APPEND, true), (AppOp::REMOVE, true)] {
+        rig.answer(op, 0, success);
+    }
+    for _ in 0..2 {
+        let told = rig.answer(AppOp::NOOP, 0, true);
+        assert_eq!(told, Completion::Synchronized { count: 0xfffe });
+    }
+    assert_eq!(rig.answer(AppOp::NOOP, 0, true), Completion::Stray);
 }
 
 #[test]
@@ -90,9 +103,9 @@ fn one_doorbell_for_a_batch_and_none_for_an_empty_one() {
     drop(posting);
     let ctrl = |index: u64, ds: u64| 0x28_0012_3400 | index << 40 | ds;
     assert_eq!((seen.record(), seen.registers()), (3, [ctrl(2, 4), 0]));
-    rig.list.posting().synchronize(0).unwrap();
+    rig.list.posting().synchronize(Some(0), true).unwrap();
     assert_eq!((seen.record(), seen.registers()), (4, [ctrl(2, 4), ctrl(3, 3)]));
-    rig.list.posting().synchronize(0).unwrap();
+    rig.list.posting().synchronize(Some(0), true).unwrap();
     assert_eq!((seen.record(), seen.registers()), (5, [ctrl(4, 3), ctrl(3, 3)]));
 }
 
@@ -100,7 +113,7 @@ fn one_doorbell_for_a_batch_and_none_for_an_empty_one() {
 fn a_register_of_one_half_is_rung_again() {
     let mut rig = Rig::with_register(4, 8, 0);
     for index in 0..3u64 {
-        rig.list.posting().synchronize(0).unwrap();
+        rig.list.posting().synchronize(Some(0), true).unwrap();
         assert_eq!(rig.doorbells.registers(), [0x28_0012_3403 | index << 40, 0]);
     }
 }
@@ -121,11 +134,11 @@ fn a_full_queue_is_reported_before_anything_is_written() {
     let mut rig = Rig::new(8, 4);
     let handle = append(&mut rig, tagged(0), None).unwrap();
     for _ in 0..3 {
-        rig.list.posting().synchronize(0).unwrap();
+        rig.list.posting().synchronize(Some(0), true).unwrap();
     }
     assert_eq!(append(&mut rig, tagged(1), None), Err(PostError::QueueFull));
     assert_eq!(rig.list.posting().remove(handle, None), Err(PostError::QueueFull));
-    assert_eq!(rig.list.posting().synchronize(0), Err(PostError::QueueFull));
+    assert_eq!(rig.list.posting().synchronize(Some(0), true), Err(PostError::QueueFull));
     assert_eq!(rig.doorbells.record(), 4);
     rig.answer(AppOp::APPEND, 0, true);
     assert_eq!(rig.list.vacant_operations(), 1);

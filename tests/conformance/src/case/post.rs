@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use rdma_core_sys as sys;
 
-use super::{Case, Pair, describe};
+use super::Case;
 use crate::difference::{Difference, Result, same};
+use crate::pair::Pair;
 use crate::plan::{Entry, Key};
 use crate::queue::Wqe;
 use crate::reference::{self, Refusal};
@@ -165,30 +166,7 @@ impl Case<'_> {
         Ok(new)
     }
 
-    /// Compares what both twins have handed over now.
     fn compare_new(&mut self, queue: usize, ours: Vec<Wqe>) -> Result<()> {
-        let pair = &mut self.queues[queue];
-        let mut theirs = pair.libmlx5.handed_over();
-        same(
-            || format!("queue {queue}: WQEs handed over"),
-            theirs.len() as u64,
-            ours.len() as u64,
-        )?;
-        for (theirs, ours) in theirs.iter_mut().zip(&ours) {
-            theirs.id = ours.id;
-            let name = |what: &str| format!("queue {queue}: {what} of wr_id {:#x}", ours.id);
-            if theirs.segments != ours.segments {
-                let texts = (describe(&theirs.segments), describe(&ours.segments));
-                return Err(Difference::new(name("segments"), texts.0, texts.1));
-            }
-            if !pair.diverged {
-                same(|| name("slot"), theirs.slot.into(), ours.slot.into())?;
-                same(|| name("link"), theirs.link.into(), ours.link.into())?;
-            }
-            self.run.tally.add(tally::VIEWED, ours.segments.len() as u64);
-        }
-        pair.libmlx5.outstanding.extend(theirs);
-        pair.doorbell.outstanding.extend(ours);
-        Ok(())
+        self.queues[queue].compare_new(queue, ours, self.run.tally)
     }
 }

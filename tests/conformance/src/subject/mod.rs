@@ -15,7 +15,7 @@ use crate::queue::Wqe;
 use crate::reference::Refusal;
 use crate::twin::Twin;
 
-pub use ring::{Keys, Ring};
+pub use ring::{Keys, Ring, UNKNOWN_KEY};
 pub use safe::{Pools, Safe};
 
 /// A receive: what identifies it, and its scatter list.
@@ -45,6 +45,8 @@ pub trait Subject {
     fn held(&self) -> usize;
     /// Gives a held message back; returns its queue and what identifies it.
     fn give_back(&mut self, index: usize, recycle: bool) -> (usize, u64);
+    /// Takes the events that have come, and asks for the next one.
+    fn arm(&mut self, solicited_only: bool);
     /// Takes a QP through RESET to INIT.
     fn reset(&mut self, qp: usize);
     /// What doorbell has noted for a WQE.
@@ -91,6 +93,12 @@ impl Wrapped {
         }
     }
 
+    fn arm(&mut self, solicited_only: bool) {
+        let receiver = &mut self.receiver;
+        let armed = if solicited_only { receiver.arm_solicited() } else { receiver.arm() };
+        armed.expect("the CQ has a channel");
+    }
+
     fn reset(&mut self, qp: usize) {
         self.receiver.reset_qp(&mut self.qps[qp]).expect("a QP can be reset");
     }
@@ -98,7 +106,7 @@ impl Wrapped {
 
 /// Status of a syndrome, by the names of the man page of `ibv_poll_cq` (doorbell's own table is what the
 /// safe layer is compared by).
-fn status(syndrome: Syndrome) -> sys::ibv_wc_status {
+pub fn status(syndrome: Syndrome) -> sys::ibv_wc_status {
     match syndrome {
         Syndrome::LOCAL_LENGTH => sys::IBV_WC_LOC_LEN_ERR,
         Syndrome::LOCAL_QP_OP => sys::IBV_WC_LOC_QP_OP_ERR,

@@ -24,7 +24,7 @@ pub struct Keys {
 }
 
 /// Key of no memory region.
-const UNKNOWN_KEY: u32 = 0x00de_ad00;
+pub const UNKNOWN_KEY: u32 = 0x00de_ad00;
 
 pub struct Ring {
     wrapped: Wrapped,
@@ -146,6 +146,10 @@ impl Subject for Ring {
             queue.ring();
         });
         (0, id)
+    }
+
+    fn arm(&mut self, solicited_only: bool) {
+        self.wrapped.arm(solicited_only);
     }
 
     fn reset(&mut self, qp: usize) {

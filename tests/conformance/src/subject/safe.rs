@@ -200,6 +200,10 @@ impl Subject for Safe {
         unreachable!("a message of this layer is lent")
     }
 
+    fn arm(&mut self, solicited_only: bool) {
+        self.wrapped.arm(solicited_only);
+    }
+
     fn reset(&mut self, qp: usize) {
         self.wrapped.reset(qp);
     }

@@ -99,7 +99,7 @@ fn run(tags: u16, blocks: u32, steps: u32, seed: u64) {
                 }
             }
             3 => {
-                let _ = rig.list.posting().synchronize(0);
+                let _ = rig.list.posting().synchronize(Some(0), true);
             }
             4 => {
                 device.take(&rig, blocks);

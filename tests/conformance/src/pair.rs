@@ -1,0 +1,210 @@
+//! Two queues that should be equal: one of each twin.
+
+use std::collections::HashSet;
+
+use mlx5_wire::cqe::Cqe64;
+use soft_mlx5::nic::inspect::Queues;
+
+use crate::difference::{Difference, Result, describe, same, same_bytes};
+use crate::queue::{CompletionQueue, WorkQueue, Wqe};
+use crate::tally::{self, Tally};
+
+/// Queues larger than this are looked at as a whole only when it is asked for.
+const LARGE: usize = 64 * 1024;
+
+/// The queues of both twins with one number.
+pub struct Pair {
+    pub libmlx5: WorkQueue,
+    pub doorbell: WorkQueue,
+    /// Buffers that doorbell was given and has not handed over: until a slot is free.
+    pub waiting: Vec<u64>,
+    /// The lists of free slots have become different, both being legal: see docs/conformance.md.
+    pub diverged: bool,
+}
+
+impl Pair {
+    pub fn new(libmlx5: WorkQueue, doorbell: WorkQueue) -> Self {
+        Self { libmlx5, doorbell, waiting: Vec::new(), diverged: false }
+    }
+
+    /// Compares what the devices may read of queue `number`; `whole` also of a large one.
+    pub fn compare(
+        &self,
+        number: usize,
+        [theirs, ours]: [&Queues; 2],
+        whole: bool,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let words = self.libmlx5.record().into_iter().zip(self.doorbell.record());
+        for (word, (theirs, ours)) in words.enumerate() {
+            let name = || format!("queue {number}: doorbell record, word {word}");
+            same(name, theirs.into(), ours.into())?;
+            tally.add(tally::EXACT, 4);
+        }
+        if self.doorbell.memory.len() > LARGE && !whole {
+            return Ok(());
+        }
+        if !self.diverged {
+            self.same_memory(number, tally)?;
+        }
+        unchanged(number, &self.libmlx5, "libmlx5")?;
+        unchanged(number, &self.doorbell, "doorbell")?;
+        if let ([theirs], [ours]) = (&theirs.srqs[..], &ours.srqs[..]) {
+            let theirs = device_view(&self.libmlx5, theirs.next, theirs.taken);
+            let ours = device_view(&self.doorbell, ours.next, ours.taken);
+            same_view(number, &theirs, &ours, tally)?;
+        }
+        Ok(())
+    }
+
+    /// Compares every byte that the device may read, in the same places.
+    fn same_memory(&self, number: usize, tally: &mut Tally) -> Result<()> {
+        let Self { libmlx5, doorbell, .. } = self;
+        let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+        libmlx5.memory.read(&mut theirs);
+        doorbell.memory.read(&mut ours);
+        if theirs == ours {
+            tally.add(tally::EXACT, ours.len() as u64);
+            return Ok(());
+        }
+        let posted: HashSet<u32> = doorbell.outstanding.iter().map(|wqe| wqe.slot).collect();
+        let stride = doorbell.stride;
+        let slots = theirs.chunks_exact(stride).zip(ours.chunks_exact(stride));
+        for (slot, (theirs, ours)) in (0..).zip(slots) {
+            if theirs == ours {
+                tally.add(tally::EXACT, stride as u64);
+                continue;
+            }
+            if !posted.contains(&slot) {
+                if slot >= doorbell.slots {
+                    let name =
+                        || format!("queue {number}: slot {slot}, beyond the end of the free list");
+                    same_bytes(name, theirs, ours)?;
+                }
+                tally.add(tally::FREE_SLOT, stride as u64);
+                continue;
+            }
+            let len = doorbell.wqe(slot).segments.len() + (stride - doorbell.max_sge() * 16);
+            let name = || format!("queue {number}: WQE in slot {slot}");
+            same_bytes(name, &theirs[..len], &ours[..len])?;
+            tally.add(tally::EXACT, len as u64);
+            tally.add(tally::BEHIND_END, (stride - len) as u64);
+        }
+        Ok(())
+    }
+
+    /// Compares what both twins have handed over now; `ours` is what doorbell has.
+    pub fn compare_new(&mut self, number: usize, ours: Vec<Wqe>, tally: &mut Tally) -> Result<()> {
+        let mut theirs = self.libmlx5.handed_over();
+        same(
+            || format!("queue {number}: WQEs handed over"),
+            theirs.len() as u64,
+            ours.len() as u64,
+        )?;
+        for (theirs, ours) in theirs.iter_mut().zip(&ours) {
+            theirs.id = ours.id;
+            let name = |what: &str| format!("queue {number}: {what} of wr_id {:#x}", ours.id);
+            if theirs.segments != ours.segments {
+                let texts = (describe(&theirs.segments), describe(&ours.segments));
+                return Err(Difference::new(name("segments"), texts.0, texts.1));
+            }
+            if !self.diverged {
+                same(|| name("slot"), theirs.slot.into(), ours.slot.into())?;
+                same(|| name("link"), theirs.link.into(), ours.link.into())?;
+            }
+            tally.add(tally::VIEWED, ours.segments.len() as u64);
+        }
+        self.libmlx5.outstanding.extend(theirs);
+        self.doorbell.outstanding.extend(ours);
+        Ok(())
+    }
+
+    /// A receive has completed. From one that was not libmlx5's oldest on the lists of free slots of an
+    /// SRQ differ.
+    pub fn complete(&mut self, id: u64, shared: bool, tally: &mut Tally) -> Result<()> {
+        let orders = [self.libmlx5.complete(id), self.doorbell.complete(id)];
+        let [Some(in_order), Some(_)] = orders else {
+            let name = format!("WQE that completes (wr_id {id:#x})");
+            let was = |found: Option<bool>| {
+                if found.is_some() { "with the device" } else { "not posted" }
+            };
+            return Err(Difference::new(name, was(orders[0]), was(orders[1])));
+        };
+        if !in_order {
+            self.diverged |= shared;
+            tally.add(tally::OUT_OF_ORDER, 1);
+        }
+        Ok(())
+    }
+}
+
+/// Sees that no WQE was touched while the device has it, nor its link.
+fn unchanged(number: usize, queue: &WorkQueue, who: &str) -> Result<()> {
+    for wqe in &queue.outstanding {
+        let now = queue.wqe(wqe.slot);
+        if now.segments == wqe.segments && now.link == wqe.link {
+            continue;
+        }
+        let text = |wqe: &Wqe| format!("link {}, segments {}", wqe.link, describe(&wqe.segments));
+        let slot = wqe.slot;
+        let field = format!("queue {number}: WQE in slot {slot} of {who} while the device has it");
+        return Err(Difference::new(field, text(wqe), text(&now)));
+    }
+    Ok(())
+}
+
+/// What a device that follows the links sees: the segments of each WQE that it has not taken, in order.
+fn device_view(queue: &WorkQueue, next: u16, taken: u16) -> Vec<Vec<u8>> {
+    let count = (queue.record()[0] as u16).wrapping_sub(taken);
+    let mut slot = u32::from(next);
+    (0..count)
+        .map(|_| {
+            let wqe = queue.wqe(slot % queue.slots);
+            slot = wqe.link;
+            wqe.segments
+        })
+        .collect()
+}
+
+fn same_view(number: usize, theirs: &[Vec<u8>], ours: &[Vec<u8>], tally: &mut Tally) -> Result<()> {
+    same(
+        || format!("queue {number}: WQEs in the list of the device"),
+        theirs.len() as u64,
+        ours.len() as u64,
+    )?;
+    for (place, (theirs, ours)) in theirs.iter().zip(ours).enumerate() {
+        if theirs != ours {
+            let field = format!("queue {number}: WQE {place} in the list of the device");
+            return Err(Difference::new(field, describe(theirs), describe(ours)));
+        }
+        tally.add(tally::VIEWED, ours.len() as u64);
+    }
+    Ok(())
+}
+
+/// Compares the records of two CQs, and the CQEs in them that wait. `mask` clears in a CQE what may differ.
+pub fn same_completions(
+    [theirs, ours]: [&CompletionQueue; 2],
+    queues: [&Queues; 2],
+    tally: &mut Tally,
+    mask: impl Fn(&mut Cqe64),
+) -> Result<()> {
+    for (word, (theirs, ours)) in theirs.record().into_iter().zip(ours.record()).enumerate() {
+        same(|| format!("CQ: doorbell record, word {word}"), theirs.into(), ours.into())?;
+    }
+    tally.add(tally::EXACT, 8);
+    let live = (theirs.live(queues[0]), ours.live(queues[1]));
+    same(|| "CQEs that wait".into(), live.0.len() as u64, live.1.len() as u64)?;
+    for (number, (mut theirs, mut ours)) in live.0.into_iter().zip(live.1).enumerate() {
+        for entry in [&mut theirs, &mut ours] {
+            let at = entry.len() - Cqe64::SIZE;
+            let bytes = entry[at..].try_into().expect("a CQE");
+            let mut cqe = Cqe64::from_bytes(bytes);
+            mask(&mut cqe);
+            entry[at..].copy_from_slice(&cqe.to_bytes());
+        }
+        same_bytes(|| format!("CQE {number} of those that wait"), &theirs, &ours)?;
+        tally.add(tally::EXACT, theirs.len() as u64);
+    }
+    Ok(())
+}

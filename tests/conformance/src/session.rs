@@ -1,0 +1,100 @@
+//! Kinds of sessions, and what all of them have: a number from which they are made, a shape, operations.
+
+use std::fmt::Debug;
+
+use proptest::strategy::Strategy;
+
+use crate::difference::{self, Difference};
+use crate::memory::Region;
+use crate::plan::{ARENA, LONGEST};
+use crate::tally::{self, Tally};
+use crate::twin;
+
+/// Operations of a session.
+pub const OPERATIONS: usize = 250;
+
+/// A session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan<S, O> {
+    pub shape: S,
+    pub operations: Vec<O>,
+}
+
+/// The plan of a kind of session.
+pub type PlanOf<K> = Plan<<K as Kind>::Shape, <K as Kind>::Operation>;
+
+/// How a session ends: the error has the number of the operation, counted from 1; 0 is the lead.
+pub type Outcome = Result<(), (u64, Difference)>;
+
+/// What sessions of a kind do.
+pub trait Kind {
+    type Shape: Clone + Debug + PartialEq;
+    type Operation: Clone + Debug + PartialEq;
+
+    /// The session that is number `number` among those of this kind.
+    fn plan(number: u64) -> impl Strategy<Value = PlanOf<Self>>
+    where
+        Self: Sized;
+
+    /// Runs a session on twins of its own.
+    fn run(plan: &PlanOf<Self>, memory: Memory, run: Run<'_>) -> Outcome
+    where
+        Self: Sized;
+}
+
+/// What a session is run with beside its plan.
+pub struct Run<'a> {
+    pub tally: &'a mut Tally,
+    /// Told the number of each operation before it starts; the lead is number 0.
+    pub progress: &'a mut dyn FnMut(u64),
+    /// The subject misbehaves, to see that it is noticed.
+    pub inject: bool,
+}
+
+/// Memory of all sessions of a process.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    pub arena: Region,
+    pub source: Region,
+    pub target: Region,
+    pub headers: Region,
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        let source = Region::leaked(twin::SOURCE);
+        twin::fill_source(source);
+        let target = Region::leaked(LONGEST as usize);
+        let headers = Region::leaked(crate::tags::HEADERS);
+        Self { arena: Region::leaked(ARENA as usize), source, target, headers }
+    }
+}
+
+/// Two twins in the middle of a session.
+pub trait Case<'a> {
+    type Operation;
+    fn run(&mut self) -> &mut Run<'a>;
+    /// What comes before the first operation.
+    fn lead(&mut self) -> difference::Result<()>;
+    fn apply(&mut self, number: u64, operation: &Self::Operation) -> difference::Result<()>;
+    /// Compares what the devices may read; `thorough` also what is large.
+    fn compare(&mut self, thorough: bool) -> difference::Result<()>;
+    /// Adds up what the counters went through.
+    fn count(&mut self);
+}
+
+/// Runs the operations of a session, comparing after each.
+pub fn drive<'a, C: Case<'a>>(mut case: C, operations: &[C::Operation]) -> Outcome {
+    case.run().tally.add(tally::SESSIONS, 1);
+    (case.run().progress)(0);
+    case.lead().map_err(|difference| (0, difference))?;
+    for (number, operation) in (1..).zip(operations) {
+        (case.run().progress)(number);
+        let outcome = case.apply(number, operation).and_then(|()| case.compare(false));
+        outcome.map_err(|difference| (number, difference))?;
+        case.run().tally.add(tally::OPERATIONS, 1);
+    }
+    case.compare(true).map_err(|difference| (operations.len() as u64, difference))?;
+    case.count();
+    Ok(())
+}

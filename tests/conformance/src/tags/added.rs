@@ -1,0 +1,36 @@
+//! A receive in the list, as the session knows it.
+
+use mlx5_ring::tag_list::Handle;
+
+#[derive(Clone, Debug)]
+pub struct Added {
+    /// `wr_id` of the append and of the receive.
+    pub id: u64,
+    /// What doorbell and libmlx5 call it.
+    pub handle: Handle,
+    pub entry: u32,
+    /// The count that libmlx5 notes for it, of which it keeps more bits than the device has, and the one
+    /// that doorbell does.
+    pub their_count: u32,
+    pub our_count: u16,
+    /// The completion of the append is to come.
+    pub adding: bool,
+    /// The one of a remove is: its `wr_id`, and the count that it carries.
+    pub removing: Option<(u64, u16)>,
+    /// A message has matched, and its data is to come.
+    pub matched: bool,
+    /// Its buffer is not the device's any more.
+    pub over: bool,
+}
+
+impl Added {
+    /// Whether no completion will name it again.
+    pub fn is_done(&self) -> bool {
+        self.over && !self.adding && self.removing.is_none()
+    }
+
+    /// Whether it can be removed, as far as completions have told.
+    pub fn can_be_removed(&self) -> bool {
+        !self.over && !self.matched && self.removing.is_none()
+    }
+}

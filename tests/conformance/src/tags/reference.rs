@@ -1,0 +1,133 @@
+//! The tag list as libibverbs and the stock libmlx5 drive it.
+
+use std::ptr;
+
+use rdma_core_sys as sys;
+
+use super::request::{Request, What};
+use super::twin::Twin;
+
+/// Posts list operations with one call. Returns how many were taken, and the handle of each append.
+pub fn post(twin: &Twin, requests: &[Request]) -> (usize, Result<(), i32>, Vec<u32>) {
+    let mut sges: Vec<_> = requests.iter().map(Request::sge).collect();
+    let mut wrs: Vec<_> = requests.iter().zip(&mut sges).map(|(r, sge)| wr(r, sge)).collect();
+    for index in 1..wrs.len() {
+        wrs[index - 1].next = &raw mut wrs[index];
+    }
+    if wrs.is_empty() {
+        return (0, Ok(()), Vec::new());
+    }
+    let mut bad = ptr::null_mut();
+    let first = wrs.as_mut_ptr();
+    // SAFETY: the SRQ is alive, the list can be read, and the memory that it names is looked at only while
+    // the device rests.
+    let errno = unsafe { sys::ibv_post_srq_ops(twin.srq, first, &mut bad) };
+    // SAFETY: `bad` is an element of the list then.
+    let taken = if errno == 0 { wrs.len() } else { unsafe { bad.offset_from(first) as usize } };
+    let handles = wrs[..taken].iter().map(|wr| wr.tm.handle).collect();
+    (taken, if errno == 0 { Ok(()) } else { Err(errno) }, handles)
+}
+
+fn wr(request: &Request, sge: &mut sys::ibv_sge) -> sys::ibv_ops_wr {
+    let signaled = if request.signaled { sys::IBV_OPS_SIGNALED } else { 0 };
+    let counted = if request.count.is_some() { sys::IBV_OPS_TM_SYNC } else { 0 };
+    let mut wr = sys::ibv_ops_wr {
+        wr_id: request.id,
+        flags: (signaled | counted) as i32,
+        ..Default::default()
+    };
+    wr.tm.unexpected_cnt = request.count.unwrap_or(0);
+    match request.what {
+        What::Add { tag, mask, .. } => {
+            wr.opcode = sys::IBV_WR_TAG_ADD;
+            let add = &mut wr.tm.add;
+            (add.recv_wr_id, add.tag, add.mask) = (request.id, tag, mask);
+            (add.sg_list, add.num_sge) = (sge, 1);
+        }
+        What::Del { entry, .. } => {
+            wr.opcode = sys::IBV_WR_TAG_DEL;
+            wr.tm.handle = entry;
+        }
+        What::Sync => wr.opcode = sys::IBV_WR_TAG_SYNC,
+    }
+    wr
+}
+
+/// Posts receives for messages that match nothing; returns how many were taken.
+pub fn receive(twin: &Twin, receives: &[(u64, sys::ibv_sge)]) -> usize {
+    let mut sges: Vec<_> = receives.iter().map(|(_, sge)| *sge).collect();
+    let mut wrs: Vec<_> = receives
+        .iter()
+        .zip(&mut sges)
+        .map(|((id, _), sge)| sys::ibv_recv_wr {
+            wr_id: *id,
+            sg_list: sge,
+            num_sge: 1,
+            ..Default::default()
+        })
+        .collect();
+    for index in 1..wrs.len() {
+        wrs[index - 1].next = &raw mut wrs[index];
+    }
+    if wrs.is_empty() {
+        return 0;
+    }
+    let mut bad = ptr::null_mut();
+    let first = wrs.as_mut_ptr();
+    // SAFETY: as above.
+    match unsafe { sys::ibv_post_srq_recv(twin.srq, first, &mut bad) } {
+        0 => wrs.len(),
+        // SAFETY: `bad` is an element of the list.
+        _ => unsafe { bad.offset_from(first) as usize },
+    }
+}
+
+/// Takes at most `budget` completions: what each says, as far as it is valid.
+pub fn poll(twin: &Twin, budget: u32) -> Vec<Vec<(&'static str, u64)>> {
+    let cq = twin.cq;
+    let mut completions = Vec::new();
+    let mut attr = sys::ibv_poll_cq_attr::default();
+    // SAFETY: the CQ is alive, and nobody else polls it.
+    if unsafe { sys::ibv_start_poll(cq, &mut attr) } != 0 {
+        return completions;
+    }
+    loop {
+        // SAFETY: in a batch, of a CQ that was made to tell all that is read.
+        completions.push(unsafe { fields(cq) });
+        // SAFETY: in a batch.
+        if completions.len() as u32 >= budget || unsafe { sys::ibv_next_poll(cq) } != 0 {
+            break;
+        }
+    }
+    // SAFETY: in a batch.
+    unsafe { sys::ibv_end_poll(cq) }
+    completions
+}
+
+/// # Safety
+/// The CQ is in a batch.
+unsafe fn fields(cq: *mut sys::ibv_cq_ex) -> Vec<(&'static str, u64)> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let status = (*cq).status;
+        let mut fields = vec![("wr_id", (*cq).wr_id), ("status", status.into())];
+        let executed = [sys::IBV_WC_SUCCESS, sys::IBV_WC_TM_ERR, sys::IBV_WC_TM_RNDV_INCOMPLETE];
+        if !executed.contains(&status) {
+            fields.push(("vendor_err", sys::ibv_wc_read_vendor_err(cq).into()));
+            fields.push(("qp_num", sys::ibv_wc_read_qp_num(cq).into()));
+            return fields;
+        }
+        let (opcode, flags) = (sys::ibv_wc_read_opcode(cq), sys::ibv_wc_read_wc_flags(cq));
+        fields.extend([("opcode", opcode.into()), ("wc_flags", flags.into())]);
+        if [sys::IBV_WC_TM_RECV, sys::IBV_WC_TM_NO_TAG, sys::IBV_WC_RECV].contains(&opcode) {
+            fields.push(("byte_len", sys::ibv_wc_read_byte_len(cq).into()));
+            fields.push(("qp_num", sys::ibv_wc_read_qp_num(cq).into()));
+        }
+        if flags & sys::IBV_WC_TM_MATCH != 0 {
+            let mut info = sys::ibv_wc_tm_info::default();
+            sys::ibv_wc_read_tm_info(cq, &mut info);
+            fields.extend([("tag", info.tag), ("priv", info.priv_.into())]);
+        }
+        fields
+    }
+}

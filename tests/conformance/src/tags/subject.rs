@@ -1,0 +1,195 @@
+//! The tag list as doorbell drives it.
+//!
+//! CQ and SRQ are those of a [`Receiver`], reached through `as_direct`; the list is the ring itself, on the
+//! command queue pair of the twin.
+
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use doorbell::{Context, Path, ProtectionDomain, Receiver, Resident, SrqId};
+use mlx5_ring::receive::{self, Outcome};
+use mlx5_ring::sge::Sge;
+use mlx5_ring::sq::{self, SendQueue};
+use mlx5_ring::tag_list::{self, Append, Completion, Handle, PostError, TagList};
+use mlx5_wire::syndrome::Syndrome;
+use mlx5_wire::tm::AppOp;
+use rdma_core_sys as sys;
+
+use super::plan::Shape;
+use super::request::{Request, What};
+use super::twin::Twin;
+use crate::poison;
+
+/// A completion as the list tells it, and what else the CQE says.
+#[derive(Debug)]
+pub struct Told {
+    pub completion: Completion<u64>,
+    pub app_op: AppOp,
+    pub byte_count: u32,
+    pub qp_num: u32,
+    pub has_grh: bool,
+    /// The receive of the SRQ that it completes.
+    pub slot: Option<u64>,
+    /// Of one in error.
+    pub failure: Option<(Syndrome, u8)>,
+}
+
+pub struct Subject {
+    list: TagList<u64>,
+    receiver: Receiver,
+    srq: SrqId,
+    /// For a test of what is reported: asks for another mask.
+    inject: bool,
+    _storage: (Box<[MaybeUninit<tag_list::Entry<u64>>]>, Box<[MaybeUninit<tag_list::Operation>]>),
+}
+
+impl Subject {
+    pub fn new(twin: &Twin, shape: &Shape, inject: bool) -> Self {
+        // SAFETY: the objects are fresh, nobody else uses them, they are destroyed after the subject, and
+        // the sizes are those they were made with.
+        let (receiver, srq) = unsafe {
+            let context = Context::from_raw(twin.context).expect("an open context");
+            let pd = ProtectionDomain::from_raw(&context, twin.pd);
+            let mut receiver =
+                Receiver::from_raw_cq(&pd, twin.cq.cast(), Path::Direct).expect("a fresh CQ");
+            let srq = receiver.attach_raw_srq(twin.srq, shape.slots, 1).expect("a fresh SRQ");
+            poison::post_and_poll(twin.context);
+            poison::extended_cq(twin.cq);
+            (receiver, srq)
+        };
+        let layout = layout(twin);
+        let mut entries: Box<[_]> = Box::new_uninit_slice(usize::from(shape.tags) + 1);
+        let mut operations: Box<[_]> = Box::new_uninit_slice(layout.wqe_cnt as usize);
+        let storage = tag_list::Storage {
+            entries: NonNull::from(&mut *entries).cast(),
+            operations: NonNull::from(&mut *operations).cast(),
+        };
+        // SAFETY: the queue is fresh and its memory outlives the list, as the boxes do.
+        let list = unsafe {
+            let queue = SendQueue::new(layout).expect("a send queue of libmlx5");
+            TagList::new(queue, storage, shape.tags)
+        };
+        Self { list, receiver, srq, inject, _storage: (entries, operations) }
+    }
+
+    /// Tags that can be added.
+    pub fn vacant(&self) -> usize {
+        self.list.vacant().into()
+    }
+
+    /// Posts list operations with one doorbell; each result has the handle of an append.
+    pub fn post(&mut self, requests: &[Request]) -> Vec<Result<Option<Handle>, PostError>> {
+        let mut posting = self.list.posting();
+        let inject = u64::from(self.inject);
+        let post = |request: &Request| {
+            let count = request.count.map(|count| count as u16);
+            match request.what {
+                What::Add { tag, mask, buffer: sge } => {
+                    let buffer = Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey };
+                    let append = Append {
+                        data: request.id,
+                        tag,
+                        mask: mask ^ inject,
+                        buffer: Some(buffer),
+                        signaled: request.signaled,
+                    };
+                    // SAFETY: the memory is looked at only while the device rests.
+                    unsafe { posting.append(append, count) }.map(Some)
+                }
+                What::Del { handle, .. } => posting.remove(handle, count).map(|()| None),
+                What::Sync => posting.synchronize(count, request.signaled).map(|()| None),
+            }
+        };
+        requests.iter().map(post).collect()
+    }
+
+    /// Posts receives for messages that match nothing; returns how many were taken.
+    pub fn receive(&mut self, receives: &[(u64, sys::ibv_sge)]) -> usize {
+        // SAFETY: the ring stays where it is, and all receives are posted through it.
+        let mut direct = unsafe { self.receiver.as_direct() }.expect("the direct path");
+        let (_, srq) = direct.srq(self.srq).expect("the SRQ exists");
+        let mut posting = srq.posting();
+        let post = |(id, sge): &&(u64, sys::ibv_sge)| {
+            let sge = Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey };
+            // SAFETY: the memory is looked at only while the device rests.
+            unsafe { posting.post(Resident::from_wr_id(*id), &[sge]) }.is_ok()
+        };
+        receives.iter().take_while(post).count()
+    }
+
+    /// What doorbell has noted for a slot of the SRQ.
+    pub fn id(&mut self, slot: u32) -> u64 {
+        // SAFETY: the ring stays where it is; the slot was posted.
+        unsafe {
+            let mut direct = self.receiver.as_direct().expect("the direct path");
+            let (_, srq) = direct.srq(self.srq).expect("the SRQ exists");
+            srq.book().data(slot).wr_id()
+        }
+    }
+
+    /// Takes at most `budget` completions.
+    pub fn poll(&mut self, budget: u32) -> Vec<Told> {
+        let mut told = Vec::new();
+        // SAFETY: the rings stay where they are, and all receives are completed here.
+        let mut direct = unsafe { self.receiver.as_direct() }.expect("the direct path");
+        let (cq, srq) = direct.srq(self.srq).expect("the SRQ exists");
+        let size = cq.stride();
+        let mut completions = cq.completions();
+        while (told.len() as u32) < budget {
+            let Some(cqe) = completions.next() else { break };
+            // SAFETY: from the CQ of the list, once and in order; the memory of receives is looked at only
+            // while the device rests.
+            let completion = unsafe { self.list.complete(cqe, size) };
+            let ours = matches!(
+                completion,
+                Completion::Unexpected | Completion::NoTag | Completion::Other
+            );
+            // SAFETY: as above; each slot is given back once.
+            let (slot, failed) = match unsafe { ours.then(|| receive::complete(srq, cqe, size)) } {
+                Some(Outcome::Message(slot)) => (Some(slot), false),
+                Some(Outcome::Failed(slot)) => (Some(slot), true),
+                Some(Outcome::Other | Outcome::Stray) | None => (None, false),
+            };
+            let slot = slot.map(|slot| {
+                // SAFETY: it was posted and has completed just now.
+                let id = unsafe { srq.book().data(slot) }.wr_id();
+                // SAFETY: as above.
+                unsafe { srq.release(slot) };
+                id
+            });
+            told.push(Told {
+                completion,
+                app_op: cqe.app_op(),
+                byte_count: cqe.byte_count(),
+                qp_num: cqe.qpn(),
+                has_grh: cqe.has_grh(),
+                slot,
+                failure: failed.then(|| (cqe.syndrome(), cqe.vendor_err_synd())),
+            });
+        }
+        told
+    }
+}
+
+/// Where the command queue of a twin is.
+fn layout(twin: &Twin) -> sq::Layout {
+    // SAFETY: structures of integers and pointers.
+    let (mut out, mut obj): (sys::mlx5dv_qp, sys::mlx5dv_obj) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    obj.qp.in_ = twin.command;
+    obj.qp.out = &mut out;
+    let mlx5dv = sys::Mlx5dv::get().expect("libmlx5 is loaded");
+    // SAFETY: a live QP of an mlx5 device, and a writable structure.
+    let errno = unsafe { (mlx5dv.init_obj)(&mut obj, sys::MLX5DV_OBJ_QP.into()) };
+    crate::verbs::done(errno, "mlx5dv_init_obj");
+    let some = |pointer: *mut std::ffi::c_void| NonNull::new(pointer).expect("a queue has memory");
+    sq::Layout {
+        buf: some(out.sq.buf).cast(),
+        dbrec: some(out.dbrec.cast()).cast(),
+        wqe_cnt: out.sq.wqe_cnt,
+        stride: out.sq.stride,
+        register: some(out.bf.reg).cast(),
+        register_size: out.bf.size,
+        qpn: twin.number(twin.command),
+    }
+}
