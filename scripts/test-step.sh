@@ -37,7 +37,7 @@ integration() {
     run="$(target)/debug/soft-mlx5 run --strict"
     export DOORBELL_PATH=$1
     apart 180 "$run --" test -p doorbell-tests \
-        --test suite --test steady --test not_mlx5 --test tags --no-fail-fast || code=$?
+        --test suite --test steady --test not_mlx5 --test registration --test tags --no-fail-fast || code=$?
     # Here the device reaches those of other processes.
     DOORBELL_NETWORKED=1 apart 60 "$run --fabric test-$$ --" test -p doorbell-tests \
         --test interop --test tags_interop --no-fail-fast || code=$?

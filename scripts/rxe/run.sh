@@ -58,7 +58,7 @@ tree=$($here/unpack.sh "$cache" 9>&-) || skip "$(cat "$cache/reason" 2>/dev/null
 
 say "building the tests"
 # The tests that start devices of their own, or need none, run elsewhere.
-binaries=(interop link not_mlx5 steady suite tags tags_interop)
+binaries=(interop link not_mlx5 registration steady suite tags tags_interop)
 tests=$(executables true test -p doorbell-tests "${binaries[@]/#/--test=}" --no-run)
 programs=$(
     executables false build -p doorbell-tests --bins

@@ -2,11 +2,33 @@
 
 use std::thread;
 
-use doorbell::{QueuePair, Receiver};
+use doorbell::{Batch, BufferPool, Context, QueuePair, Receiver, RemoteMemory, SharedPoster};
 
 pub fn right(mut receiver: Receiver, mut qp: QueuePair) {
     thread::spawn(move || drop(receiver.poll()));
     thread::spawn(move || qp.send_inline(b"", None));
+}
+
+pub fn what_may_be_shared(context: &Context, pool: &BufferPool, poster: &SharedPoster) {
+    fn shared<T: Sync>(_: &T) {}
+    shared(context);
+    shared(pool);
+    shared(poster);
+}
+
+pub fn peers_write_what_two_threads_look_at(memory: &RemoteMemory) {
+    fn shared<T: Sync>(_: &T) {}
+    shared(memory); //~ E0277
+}
+
+pub fn a_batch_that_leaves_its_thread(batch: Batch<'_>) {
+    fn sent<T: Send>(_: T) {}
+    sent(batch); //~ E0277
+}
+
+pub fn a_batch_that_two_threads_look_at(batch: &Batch<'_>) {
+    fn shared<T: Sync>(_: &T) {}
+    shared(batch); //~ E0277
 }
 
 pub fn polled_by_two(receiver: &Receiver) {

@@ -298,3 +298,18 @@ fn nothing_is_read_beyond_remote_memory() {
     let memory = RemoteMemory::new(&device::pd(), 64).unwrap();
     memory.read(usize::MAX - 7, &mut [0; size_of::<u64>()]);
 }
+
+#[test]
+fn the_memory_of_a_new_pool_is_zero() {
+    let pd = device::pd();
+    for pages in [HugePages::No, HugePages::Transparent] {
+        let pool = BufferPool::with_pages(&pd, 64, 1000, pages).unwrap();
+        let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        for mut buffer in all {
+            assert!(buffer.is_empty());
+            buffer.set_len(1000);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(0xff);
+        }
+    }
+}

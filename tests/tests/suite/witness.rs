@@ -61,7 +61,7 @@ impl Witness {
                 qp_type: sys::IBV_QPT_RC,
                 ..Default::default()
             };
-            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (RECEIVES, 1);
+            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (RECEIVES, 2);
             (init.cap.max_send_wr, init.cap.max_send_sge) = (1, 1);
             let qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
             assert!(!send_cq.is_null() && !qp.is_null());
@@ -487,5 +487,64 @@ fn cqes_of_no_message_are_told_as_what_they_are() {
     let refused = near.send_inline(b"", None);
     assert!(matches!(refused, Err(NotSent::State(QpState::Error))), "{refused:?}");
     assert_eq!(receiver.vacant(rq), 2, "of {posted}");
+    drop((near, receiver));
+}
+
+/// Whatever length a completion names, a message has no byte outside of its buffers.
+#[test]
+fn lengths_that_cannot_be_true_end_with_the_buffers() {
+    let context = device::open_unpoisoned();
+    direct_only!(&context);
+    let pd = context.alloc_pd().unwrap();
+    let made = Witness::new(&pd, 64);
+    // SAFETY: nobody else uses the objects, and they are destroyed last.
+    let (mut receiver, near) = unsafe {
+        let cq = sys::ibv_cq_ex_to_cq(made.cq);
+        let mut receiver = Receiver::from_raw_cq(&pd, cq, Path::Direct).unwrap();
+        let near = receiver.attach_raw_qp(made.qp, &QpConfig::rc()).unwrap();
+        (receiver, near)
+    };
+    let rq = near.receive_queue().unwrap();
+    let (large, small) =
+        (BufferPool::new(&pd, 8, BUFFER as u32).unwrap(), BufferPool::new(&pd, 8, 10).unwrap());
+    let lengths = [0, 5, 10, 11, 256, 257, 266, 267, 1 << 31, u32::MAX];
+    for (index, &length) in (0u16..).zip(&lengths) {
+        let scattered = index % 2 == 1;
+        let mut buffers = vec![large.take().unwrap()];
+        if scattered {
+            buffers.insert(0, small.take().unwrap());
+        }
+        receiver.post_scatter(rq, buffers).unwrap();
+        let room = BUFFER + usize::from(scattered) * 10;
+        let mut cqe = Cqe64::zeroed();
+        cqe.byte_cnt = length.into();
+        cqe.sop_drop_qpn = made.qp_num().into();
+        cqe.wqe_counter = index.into();
+        cqe.op_own = op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
+        made.write(index.into(), &cqe.to_bytes(), &[0; 64]);
+        let mut batch = receiver.poll();
+        let message = batch.next().unwrap().unwrap();
+        let len = room.min(length as usize);
+        assert_eq!(message.len(), len);
+        assert_eq!((*message).len(), if scattered { len.min(10) } else { len });
+        assert_eq!(message.segments().map(<[u8]>::len).sum::<usize>(), len);
+        let buffers = message.into_buffers();
+        assert_eq!(buffers.iter().map(|buffer| buffer.len()).sum::<usize>(), len);
+    }
+    // The same through the common case: a receive of one buffer that was posted as such.
+    let buffer = large.take().unwrap();
+    let inside = buffer.as_ptr();
+    receiver.post(rq, [buffer]).unwrap();
+    let mut cqe = Cqe64::zeroed();
+    cqe.byte_cnt = u32::MAX.into();
+    cqe.sop_drop_qpn = made.qp_num().into();
+    cqe.wqe_counter = (lengths.len() as u16).into();
+    cqe.op_own = op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
+    made.write(lengths.len() as u32, &cqe.to_bytes(), &[0; 64]);
+    let mut batch = receiver.poll();
+    let message = batch.next().unwrap().unwrap();
+    assert_eq!((message.as_ptr(), message.len()), (inside, BUFFER));
+    assert_eq!(message.take().len(), BUFFER);
+    drop(batch);
     drop((near, receiver));
 }
