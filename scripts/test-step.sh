@@ -121,7 +121,7 @@ case ${1-} in
     demo)
         cargo build --quiet -p soft-mlx5 -p doorbell -p doorbell-info -p doorbell-tests --lib --bins --examples
         apart 120 "" test -p doorbell-tests --test demo --test event_server --test info \
-            --test latency --test pingpong --no-fail-fast
+            --test latency --test multicast --test pingpong --no-fail-fast
         ;;
     aarch64)
         command -v qemu-aarch64-static >/dev/null || skip "qemu-aarch64-static is not installed"

@@ -62,7 +62,7 @@ binaries=(interop link not_mlx5 registration steady suite tags tags_interop)
 tests=$(executables true test -p doorbell-tests "${binaries[@]/#/--test=}" --no-run)
 programs=$(
     executables false build -p doorbell-tests --bins
-    executables false build -p doorbell -p doorbell-info --bins --examples
+    executables false build -p doorbell -p doorbell-info --bins --examples --features doorbell/rdmacm
     executables false build -p soft-mlx5
     echo "$target/debug/libsoft_mlx5.so"
 )

@@ -4,6 +4,7 @@ mod address;
 mod config;
 mod datagram;
 mod mtu;
+mod multicast;
 mod object;
 mod outstanding;
 mod read;
@@ -29,6 +30,7 @@ pub use address::QpAddress;
 pub use config::QpConfig;
 pub use datagram::AddressHandle;
 pub use mtu::Mtu;
+pub use multicast::MulticastGroup;
 pub use send::{NotSent, SendCompletion, SendError};
 pub use state::QpState;
 

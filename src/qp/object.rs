@@ -2,13 +2,14 @@
 
 use std::mem::ManuallyDrop;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
 use super::config::QpConfig;
+use super::multicast::MulticastGroup;
 use super::state::QpState;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
@@ -23,6 +24,8 @@ pub(crate) struct Qp {
     state: AtomicU32,
     cap: sys::ibv_qp_cap,
     parts: ManuallyDrop<Parts>,
+    /// Multicast groups that it has joined.
+    groups: Mutex<Vec<MulticastGroup>>,
     destroys: bool,
 }
 
@@ -136,6 +139,7 @@ impl Qp {
             state: AtomicU32::new(sys::IBV_QPS_RESET),
             cap: init.cap,
             parts,
+            groups: Mutex::default(),
             destroys: true,
         })
     }
@@ -159,6 +163,7 @@ impl Qp {
             state: AtomicU32::new(sys::IBV_QPS_UNKNOWN),
             cap: Default::default(),
             parts,
+            groups: Mutex::default(),
             destroys: false,
         };
         let mask = sys::IBV_QP_STATE | sys::IBV_QP_CAP | sys::IBV_QP_PORT | sys::IBV_QP_SQ_PSN;
@@ -189,6 +194,10 @@ impl Qp {
 
     pub(crate) fn pd(&self) -> &ProtectionDomain {
         &self.parts.pd
+    }
+
+    pub(super) fn groups(&self) -> MutexGuard<'_, Vec<MulticastGroup>> {
+        self.groups.lock().expect("nothing panics while holding it")
     }
 
     pub(super) fn send_cq(&self) -> &Cq {
@@ -271,6 +280,7 @@ impl Drop for Qp {
         if !self.parts.pd.context().owner().is_this_process() {
             return;
         }
+        self.leave_all();
         if self.destroys {
             // SAFETY: created by us, destroyed once; nobody posts any more.
             let errno = unsafe { sys::ibv_destroy_qp(self.qp) };

@@ -5,8 +5,8 @@ use std::io::{Read, Seek};
 use std::os::fd::{AsRawFd, FromRawFd};
 
 use doorbell::{
-    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, RecvBuffer,
-    SrqConfig, SrqId,
+    BufferPool, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    ReceiverConfig, RecvBuffer, SrqConfig, SrqId,
 };
 use soft_mlx5::faults::{FailDestroy, Which};
 use soft_mlx5::{Device, Faults};
@@ -187,6 +187,25 @@ fn a_memory_region() {
         // The next pool does not get it.
         let next = BufferPool::new(&w.pd, 64, SIZE).unwrap();
         assert!(take_all(&next).iter().all(|buffer| buffer.as_ptr() as usize != addr));
+    }
+}
+
+/// One that has not left could not be destroyed.
+#[test]
+fn a_queue_pair_that_has_joined_multicast_groups() {
+    for path in PATHS {
+        let device = Device::builder().stepped().build().expect("a stepped device");
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let config = ReceiverConfig::new().cq_capacity(64).path(path);
+        let mut receiver = Receiver::new(&pd, &config).unwrap();
+        let mut qp = receiver.create_qp(&QpConfig::ud(7).receives(16, 1)).unwrap();
+        qp.activate().unwrap();
+        for last in [1, 2, 3] {
+            let mut gid = [0xff; 16];
+            gid[15] = last;
+            qp.join(&MulticastGroup { gid, lid: 0xc000 + u16::from(last) }).unwrap();
+        }
+        assert_eq!(said(|| drop((qp, receiver, pd))), "");
     }
 }
 

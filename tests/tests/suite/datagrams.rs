@@ -1,8 +1,8 @@
 //! Datagrams: header and payload apart, and an answer to the sender.
 
 use doorbell::{
-    BufferPool, Error, GRH_SIZE, NotSent, ProtectionDomain, QpConfig, QueuePair, Receiver, Sender,
-    SrqConfig, WcFlags,
+    BufferPool, Error, GRH_SIZE, MulticastGroup, NotSent, ProtectionDomain, QpConfig, QueuePair,
+    Receiver, Sender, SrqConfig, WcFlags,
 };
 use doorbell_tests::world::Single;
 use doorbell_tests::{device, receiving};
@@ -140,4 +140,53 @@ fn what_datagrams_cannot_do_is_refused() {
 
     w.peers.send(0, 60);
     receiving::messages(&mut w.receiver, 1, |message| assert!(message.datagram().is_none()));
+}
+
+/// A group that the device under test takes.
+fn group(qp: &QueuePair) -> MulticastGroup {
+    let gid = "ff12:401b::1:2:3".parse::<std::net::Ipv6Addr>().unwrap().octets();
+    let ethernet = qp.address().unwrap().lid == 0;
+    MulticastGroup { gid, lid: if ethernet { 0 } else { 0xc123 } }
+}
+
+#[test]
+fn every_member_of_a_group_gets_a_copy_until_it_leaves() {
+    let pd = device::pd();
+    let ends = || End::new(&pd, QpConfig::ud(QKEY), false);
+    let (mut one, mut other, mut sender) = (ends(), ends(), ends());
+    let group = group(&one.qp);
+    let to = sender.qp.multicast_handle(&group, QKEY).unwrap();
+    for end in [&mut one, &mut other] {
+        end.qp.join(&group).unwrap();
+        assert!(matches!(end.qp.join(&group), Err(Error::InUse { .. })));
+    }
+    for round in 0..50u8 {
+        let bytes = [round; 40];
+        sender.qp.send_inline_to(&bytes, &to, None).unwrap();
+        sender.sent();
+        for end in [&mut one, &mut other] {
+            let from = end.take(&bytes, &sender.qp, true);
+            assert_eq!(from.qp_num(), sender.qp.qp_num());
+        }
+    }
+    other.qp.leave(&group).unwrap();
+    assert!(matches!(other.qp.leave(&group), Err(Error::Gone { .. })));
+    sender.qp.send_inline_to(b"to one", &to, None).unwrap();
+    sender.sent();
+    one.take(b"to one", &sender.qp, true);
+    receiving::nothing(&mut other.receiver);
+    receiving::nothing(&mut sender.receiver);
+}
+
+#[test]
+fn what_is_no_group_or_cannot_join_is_refused() {
+    let mut w = Single::new(8, 64);
+    let mut end = End::new(&w.pd, QpConfig::ud(QKEY), false);
+    let group = group(&end.qp);
+    let refused = w.near.join(&group).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported { .. }), "{refused:?}");
+    assert!(matches!(w.near.multicast_handle(&group, QKEY), Err(Error::Unsupported { .. })));
+    let unicast = MulticastGroup { gid: [0xfe; 16], ..group };
+    assert!(matches!(end.qp.join(&unicast), Err(Error::Handshake(_))));
+    assert!(matches!(end.qp.multicast_handle(&unicast, QKEY), Err(Error::Handshake(_))));
 }

@@ -1,0 +1,183 @@
+//! Receives datagrams of a multicast group, with the times at which the adapter took them from the wire, and sends
+//! them.
+//!
+//! ```text
+//! multicast --messages 1000 &
+//! multicast --send 1000 --gap 100
+//! ```
+//!
+//! Each datagram has a number, so that the receiver knows how many it has missed: nobody sends one again.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clap::Parser;
+use doorbell::{
+    BufferPool, GRH_SIZE, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    ReceiverConfig,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Receives that are posted.
+const RECEIVES: u32 = 1024;
+
+/// Bytes of a datagram: its number, and nothing else that matters.
+const PAYLOAD: usize = 64;
+
+/// Receive from a multicast group, or send to it
+#[derive(Parser)]
+struct Args {
+    /// Name of the RDMA device [default: the first]
+    #[arg(long)]
+    device: Option<String>,
+    /// How the queues are driven: auto, direct or verbs
+    #[arg(long, default_value_t = Path::Auto)]
+    path: Path,
+    /// The group. An ordinary socket should join it too, for the switches to know
+    #[arg(long, default_value = "ff0e::db")]
+    group: IpAddr,
+    /// LID of the group, on InfiniBand: the subnet manager knows it
+    #[arg(long, default_value_t = 0xc001)]
+    mlid: u16,
+    /// Queue key of the members
+    #[arg(long, default_value_t = 0x00db)]
+    qkey: u32,
+    /// End after so many datagrams [default: receive for ever]
+    #[arg(long)]
+    messages: Option<u64>,
+    /// Send so many datagrams instead
+    #[arg(long)]
+    send: Option<u64>,
+    /// Microseconds between two datagrams that are sent
+    #[arg(long, default_value_t = 10)]
+    gap: u64,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = open(&args).and_then(|pd| match args.send {
+        Some(count) => send(&pd, &args, count),
+        None => receive(&pd, &args),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("multicast: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn open(args: &Args) -> Result<ProtectionDomain> {
+    let context = match &args.device {
+        Some(name) => doorbell::open(name)?,
+        None => doorbell::devices()?[0].open()?,
+    };
+    Ok(context.alloc_pd()?)
+}
+
+/// The group as the port of this queue pair names it.
+fn group(args: &Args, qp: &QueuePair) -> Result<MulticastGroup> {
+    let group = MulticastGroup::ip(args.group);
+    // Ethernet has no LIDs.
+    let lid = if qp.address()?.lid == 0 { 0 } else { args.mlid };
+    Ok(MulticastGroup { lid, ..group })
+}
+
+fn receive(pd: &ProtectionDomain, args: &Args) -> Result<()> {
+    let config = ReceiverConfig::new().cq_capacity(RECEIVES).path(args.path).timestamps(true);
+    let mut receiver = Receiver::new(pd, &config)?;
+    let mut qp = receiver.create_qp(&QpConfig::ud(args.qkey).receives(RECEIVES, 1))?;
+    let queue = qp.receive_queue().ok_or("a queue pair without SRQ has a queue of its own")?;
+    let pool = BufferPool::new(pd, receiver.capacity(queue), (GRH_SIZE + PAYLOAD) as u32)?;
+    receiver.fill(queue, &pool);
+    qp.activate()?;
+    qp.join(&group(args, &qp)?)?;
+    println!("joined {}, path {}", args.group, receiver.path());
+
+    let mut seen = Seen::default();
+    while args.messages != Some(seen.count) {
+        // Until the next datagram there is nothing to do.
+        receiver.wait(None)?;
+        // The reading turns ticks into nanoseconds; on an mlx5 device it costs no system call.
+        let clock = pd.context().clock().ok();
+        let mut batch = receiver.poll();
+        while let Some(message) = batch.next() {
+            let message = message?;
+            let time =
+                message.timestamp().zip(clock).map(|(ticks, clock)| clock.nanoseconds(ticks));
+            let datagram = message.datagram().ok_or("not a datagram")?;
+            let Some(&number) = datagram.payload().first_chunk() else { continue };
+            seen.datagram(u64::from_be_bytes(number), time);
+            if args.messages == Some(seen.count) {
+                break;
+            }
+        }
+    }
+    print!("{}", seen.summary());
+    Ok(())
+}
+
+/// What has come from the group.
+#[derive(Default)]
+struct Seen {
+    count: u64,
+    first: Option<u64>,
+    last: u64,
+    last_time: Option<u64>,
+    /// Nanoseconds from one datagram to the next.
+    gaps: Vec<u64>,
+}
+
+impl Seen {
+    fn datagram(&mut self, number: u64, time: Option<u64>) {
+        self.count += 1;
+        self.first.get_or_insert(number);
+        self.last = self.last.max(number);
+        if let (Some(now), Some(before)) = (time, self.last_time) {
+            self.gaps.push(now.saturating_sub(before));
+        }
+        self.last_time = time;
+    }
+
+    fn summary(&mut self) -> String {
+        let first = self.first.unwrap_or_default();
+        let sent = if self.count == 0 { 0 } else { self.last - first + 1 };
+        let missed = sent.saturating_sub(self.count);
+        let mut summary = format!("{} datagrams, {missed} missed\n", self.count);
+        self.gaps.sort_unstable();
+        match self.gaps[..] {
+            [] | [_] => summary += "no timestamps: the device has no clock\n",
+            [least, .., most] => {
+                let median = self.gaps[self.gaps.len() / 2];
+                summary += &format!("gaps in ns: least {least}, median {median}, most {most}\n");
+            }
+        }
+        summary
+    }
+}
+
+fn send(pd: &ProtectionDomain, args: &Args, count: u64) -> Result<()> {
+    let mut receiver = Receiver::new(pd, &ReceiverConfig::new().path(args.path))?;
+    let config = QpConfig::ud(args.qkey).max_inline(PAYLOAD as u32);
+    let mut qp = receiver.create_qp(&config)?;
+    qp.activate()?;
+    let to = qp.multicast_handle(&group(args, &qp)?, args.qkey)?;
+    let mut payload = [0; PAYLOAD];
+    for number in 0..count {
+        payload[..8].copy_from_slice(&number.to_be_bytes());
+        qp.send_inline_to(&payload, &to, None)?;
+        while qp.sends_outstanding() > 0 {
+            if let Some(done) = qp.poll_send().filter(|done| !done.status.is_success()) {
+                return Err(done.status.to_string().into());
+            }
+        }
+        thread::sleep(Duration::from_micros(args.gap));
+    }
+    println!("{count} datagrams sent to {}", args.group);
+    Ok(())
+}

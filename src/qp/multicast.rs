@@ -1,0 +1,177 @@
+//! Multicast groups: datagrams for all queue pairs that have joined.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use rdma_core_sys as sys;
+
+use super::QueuePair;
+use super::address::{MAX_24_BITS, QpAddress};
+use super::datagram::AddressHandle;
+use super::mtu::Mtu;
+use super::object::Qp;
+use crate::error::{Error, Result};
+
+/// A multicast group, for [`QueuePair::join`] and [`QueuePair::multicast_handle`].
+///
+/// ```
+/// use doorbell::MulticastGroup;
+///
+/// // RoCE v2: an IP address.
+/// let group = MulticastGroup::ip("ff0e::1:2".parse()?);
+/// assert_eq!((group.gid[0], group.lid), (0xff, 0));
+/// // InfiniBand: the group as the subnet manager knows it, with its LID.
+/// let group = MulticastGroup { gid: group.gid, lid: 0xc001 };
+/// # let _ = group;
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MulticastGroup {
+    /// GID of the group, in network byte order.
+    pub gid: [u8; 16],
+    /// Multicast LID, from 0xc000 to 0xfffe on InfiniBand; 0 on Ethernet.
+    pub lid: u16,
+}
+
+impl MulticastGroup {
+    /// The group of an IP multicast address, on Ethernet (RoCE v2).
+    pub const fn ip(address: IpAddr) -> Self {
+        let address = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        Self { gid: address.octets(), lid: 0 }
+    }
+
+    /// Refuses what no adapter takes for a group.
+    fn check(&self) -> Result<()> {
+        let v4 = Ipv6Addr::from(self.gid).to_ipv4_mapped();
+        if self.gid[0] == 0xff || v4.is_some_and(|address: Ipv4Addr| address.is_multicast()) {
+            return Ok(());
+        }
+        Err(Error::Handshake(format!("{} is no multicast group", Ipv6Addr::from(self.gid))))
+    }
+
+    const fn raw(&self) -> sys::ibv_gid {
+        sys::ibv_gid { raw: self.gid }
+    }
+}
+
+impl QueuePair {
+    /// Receives what is sent to a group, too (`ibv_attach_mcast(3)`): the adapter gives each member a copy. The
+    /// queue key of the senders must be this queue pair's. It ends with [`leave`](Self::leave) or the queue
+    /// pair.
+    ///
+    /// It is for the adapter alone. The network has to be told by other means: the subnet manager on InfiniBand,
+    /// IGMP or MLD on Ethernet, for which it is enough that an ordinary UDP socket of the same interface joins.
+    ///
+    /// ```no_run
+    /// # fn main() -> doorbell::Result<()> {
+    /// # use doorbell::{MulticastGroup, QpConfig, Receiver, ReceiverConfig};
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// let group = MulticastGroup::ip("239.1.2.3".parse().expect("an address"));
+    /// let mut qp = receiver.create_qp(&QpConfig::ud(0x1234).receives(512, 1))?;
+    /// qp.activate()?;
+    /// qp.join(&group)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a connected transport; [`Error::Handshake`] when the address is not one of a
+    /// group; [`Error::InUse`] when it has joined already; [`Error::Verbs`], with `ENOMEM` when the adapter
+    /// has room for no more (`max_mcast_qp_attach` of [`Context::attr`](crate::Context::attr)).
+    pub fn join(&mut self, group: &MulticastGroup) -> Result<()> {
+        self.check_multicast("join")?;
+        group.check()?;
+        self.qp.join(group)
+    }
+
+    /// Leaves a group (`ibv_detach_mcast(3)`). What has arrived can still be polled.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when it has not joined; [`Error::Verbs`].
+    pub fn leave(&mut self, group: &MulticastGroup) -> Result<()> {
+        self.qp.leave(group)
+    }
+
+    /// For sending to a group, with the queue key of its members. Who sends need not have joined.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a connected transport; [`Error::Handshake`] when the address is not one of a
+    /// group; [`Error::Verbs`].
+    pub fn multicast_handle(&self, group: &MulticastGroup, qkey: u32) -> Result<AddressHandle> {
+        self.check_multicast("multicast_handle")?;
+        group.check()?;
+        // The number that stands for all members.
+        let (MulticastGroup { gid, lid }, qpn) = (*group, MAX_24_BITS);
+        self.address_handle(&QpAddress { lid, gid, qpn, psn: 0, mtu: Mtu::Mtu256 }, qkey)
+    }
+
+    fn check_multicast(&self, operation: &'static str) -> Result<()> {
+        if self.is_datagram() {
+            return Ok(());
+        }
+        Err(Error::Unsupported { operation, when: "on a connected transport: use QpConfig::ud" })
+    }
+}
+
+impl Qp {
+    fn join(&self, group: &MulticastGroup) -> Result<()> {
+        let mut groups = self.groups();
+        if groups.contains(group) {
+            return Err(Error::InUse {
+                what: "group",
+                users: "this queue pair, which has joined it",
+            });
+        }
+        // SAFETY: a live queue pair and a GID.
+        let errno = unsafe { sys::ibv_attach_mcast(self.as_raw(), &group.raw(), group.lid) };
+        if errno != 0 {
+            return Err(Error::returned("ibv_attach_mcast", self.pd().context().name(), errno));
+        }
+        groups.push(*group);
+        Ok(())
+    }
+
+    fn leave(&self, group: &MulticastGroup) -> Result<()> {
+        let mut groups = self.groups();
+        let at = groups.iter().position(|joined| joined == group);
+        let at = at.ok_or(Error::Gone { what: "membership of the group" })?;
+        let errno = self.detach(group);
+        if errno != 0 {
+            return Err(Error::returned("ibv_detach_mcast", self.pd().context().name(), errno));
+        }
+        groups.remove(at);
+        Ok(())
+    }
+
+    /// Ends one membership; returns `errno`.
+    fn detach(&self, group: &MulticastGroup) -> i32 {
+        // SAFETY: a live queue pair and a GID.
+        unsafe { sys::ibv_detach_mcast(self.as_raw(), &group.raw(), group.lid) }
+    }
+
+    /// Ends all memberships: a member cannot be destroyed. One that does not end lets the destroy function
+    /// fail, which says so.
+    pub(super) fn leave_all(&self) {
+        self.groups().retain(|group| self.detach(group) != 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_told_from_other_addresses() {
+        let group = |address: &str| MulticastGroup::ip(address.parse().unwrap());
+        assert_eq!(group("239.1.2.3").gid[10..], [0xff, 0xff, 239, 1, 2, 3]);
+        for address in ["239.1.2.3", "224.0.0.1", "ff02::1", "ff0e::1:2"] {
+            assert!(group(address).check().is_ok(), "{address}");
+        }
+        for address in ["192.0.2.1", "255.255.255.255", "2001:db8::1", "::efef:0102"] {
+            assert!(matches!(group(address).check(), Err(Error::Handshake(_))), "{address}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The example `multicast`: two members and a sender, in processes of their own.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use doorbell_tests::programs::{built, on_soft_mlx5};
+
+const MESSAGES: u32 = 500;
+
+fn multicast(path: &str, arguments: &[&str]) -> Command {
+    let fabric = format!("multicast-{path}-{}", std::process::id());
+    let mut command = on_soft_mlx5(&["--fabric", &fabric], built("examples/multicast"));
+    command.args(["--path", path]).args(arguments).stdout(Stdio::piped());
+    command
+}
+
+/// A member that has joined, and what it will say.
+fn member(path: &str) -> (Child, BufReader<impl Read>) {
+    let mut member = multicast(path, &["--messages", &MESSAGES.to_string()]).spawn().unwrap();
+    let mut lines = BufReader::new(member.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), format!("joined ff0e::db, path {path}"));
+    (member, lines)
+}
+
+/// The number behind a word.
+fn number(text: &str, word: &str) -> u64 {
+    let (_, rest) = text.split_once(word).unwrap_or_else(|| panic!("no `{word}` in {text}"));
+    rest.trim().split([',', '\n']).next().unwrap().parse().unwrap()
+}
+
+fn everybody_gets_everything(path: &str) {
+    let members = [member(path), member(path)];
+    let gap = 200;
+    let sent = multicast(path, &["--send", &MESSAGES.to_string(), "--gap", &gap.to_string()]);
+    let sent = { sent }.output().unwrap();
+    assert!(sent.status.success());
+    assert_eq!(sent.stdout, format!("{MESSAGES} datagrams sent to ff0e::db\n").into_bytes());
+    for (mut member, mut lines) in members {
+        let mut said = String::new();
+        lines.read_to_string(&mut said).unwrap();
+        assert!(member.wait().unwrap().success(), "{said}");
+        assert!(said.starts_with(&format!("{MESSAGES} datagrams, 0 missed\n")), "{said}");
+        let [least, median, most] = ["least", "median", "most"].map(|word| number(&said, word));
+        // The device takes the time when the datagram comes, and the sender pauses at least so long.
+        assert!(least <= median && median <= most, "{said}");
+        assert!(median >= gap * 1000 / 2, "{said}");
+    }
+}
+
+#[test]
+fn on_the_direct_path() {
+    everybody_gets_everything("direct");
+}
+
+#[test]
+fn on_the_verbs_path() {
+    everybody_gets_everything("verbs");
+}
