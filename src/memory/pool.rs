@@ -50,8 +50,14 @@ pub(crate) struct Pool {
     headroom: u32,
     stride: usize,
     count: u32,
-    free: ArrayQueue<u32>,
+    free: ArrayQueue<Free>,
 }
+
+/// The first byte of a buffer that nobody uses.
+struct Free(NonNull<u8>);
+
+// SAFETY: an address.
+unsafe impl Send for Free {}
 
 // SAFETY: the region's handle is used to free it only; each buffer has one owner at a time, tracked by
 // `RecvBuffer` and the queues, and the free list is a concurrent queue.
@@ -71,8 +77,9 @@ impl Registered {
     fn into_pool(self, backing: Backing) -> BufferPool {
         let Self { mr, slots, pd, access } = self;
         let free = ArrayQueue::new(slots.count as usize);
-        for index in 0..slots.count {
-            let _ = free.push(index);
+        for index in 0..slots.count as usize {
+            // SAFETY: the memory holds `count` strides.
+            let _ = free.push(Free(unsafe { slots.start.add(index * slots.stride) }));
         }
         // SAFETY: a region that was just made.
         let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
@@ -222,8 +229,8 @@ impl BufferPool {
 
     /// Takes a free buffer, empty (`len` 0), or `None` when all are in use.
     pub fn take(&self) -> Option<RecvBuffer> {
-        let index = self.0.free.pop()?;
-        Some(RecvBuffer { pool: Arc::clone(&self.0), index, len: 0 })
+        let Free(start) = self.0.free.pop()?;
+        Some(RecvBuffer { pool: Arc::clone(&self.0), start, len: 0 })
     }
 
     /// Bytes that a buffer holds.
@@ -265,24 +272,22 @@ impl Pool {
         &self.pd
     }
 
-    /// First byte of a buffer.
-    #[inline]
-    pub(crate) fn addr(&self, index: u32) -> NonNull<u8> {
-        debug_assert!(index < self.count);
-        // SAFETY: the mapping holds `count` strides, and every index in circulation is below `count`.
-        unsafe { self.start.add(index as usize * self.stride) }
+    /// Whether a buffer starts at `addr`.
+    fn has(&self, addr: NonNull<u8>) -> bool {
+        let offset = addr.addr().get().wrapping_sub(self.start.addr().get());
+        offset % self.stride == 0 && offset / self.stride < self.count as usize
     }
 
-    /// The buffer that starts at `addr`.
-    #[inline]
-    pub(crate) fn index(&self, addr: NonNull<u8>) -> u32 {
-        ((addr.as_ptr() as usize - self.start.as_ptr() as usize) / self.stride) as u32
+    /// Bytes that a buffer holds.
+    pub(crate) const fn buffer_size(&self) -> u32 {
+        self.buffer_size
     }
 
-    /// Puts a buffer that nobody uses any more on the free list.
-    pub(crate) fn put(&self, index: u32) {
+    /// Puts the buffer that starts at `start`, and that nobody uses any more, on the free list.
+    pub(crate) fn put(&self, start: NonNull<u8>) {
+        debug_assert!(self.has(start));
         // The list has room for every buffer of the pool.
-        let _ = self.free.push(index);
+        let _ = self.free.push(Free(start));
     }
 }
 
@@ -317,14 +322,23 @@ impl fmt::Debug for BufferPool {
 /// Dereferences to its first [`len`](Self::len) bytes: after a receive, exactly the bytes received.
 pub struct RecvBuffer {
     pool: Arc<Pool>,
-    index: u32,
+    start: NonNull<u8>,
     len: u32,
 }
 
+// SAFETY: the memory is the buffer's alone.
+unsafe impl Send for RecvBuffer {}
+// SAFETY: a shared reference only reads it.
+unsafe impl Sync for RecvBuffer {}
+
 impl RecvBuffer {
-    pub(crate) fn new(pool: Arc<Pool>, index: u32, len: u32) -> Self {
-        debug_assert!(len <= pool.buffer_size);
-        Self { pool, index, len }
+    /// # Safety
+    /// A buffer of `pool` starts at `start`; from now on it is the value's alone, and at most that buffer's
+    /// size is `len`.
+    #[inline(always)]
+    pub(crate) unsafe fn new(pool: Arc<Pool>, start: NonNull<u8>, len: u32) -> Self {
+        debug_assert!(pool.has(start) && len <= pool.buffer_size);
+        Self { pool, start, len }
     }
 
     /// Bytes in use.
@@ -392,12 +406,15 @@ impl RecvBuffer {
         self.len = len as u32;
     }
 
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
+    #[inline(always)]
+    pub(crate) const fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    pub(crate) fn addr(&self) -> NonNull<u8> {
-        self.pool.addr(self.index)
+    /// The first byte.
+    #[inline(always)]
+    pub(crate) const fn addr(&self) -> NonNull<u8> {
+        self.start
     }
 
     /// The first bytes of the memory that is this buffer's alone, which is more than its capacity: buffers start
@@ -409,10 +426,11 @@ impl RecvBuffer {
     }
 
     /// Gives up ownership: the caller sees to it that the buffer gets back to the pool.
-    pub(crate) fn into_parts(self) -> (Arc<Pool>, u32) {
+    #[inline(always)]
+    pub(crate) fn into_parts(self) -> (Arc<Pool>, NonNull<u8>) {
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is not dropped, so the reference is moved out once.
-        (unsafe { std::ptr::read(&this.pool) }, this.index)
+        (unsafe { std::ptr::read(&this.pool) }, this.start)
     }
 }
 
@@ -436,7 +454,7 @@ impl DerefMut for RecvBuffer {
 
 impl Drop for RecvBuffer {
     fn drop(&mut self) {
-        self.pool.put(self.index);
+        self.pool.put(self.start);
     }
 }
 

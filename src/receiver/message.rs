@@ -98,15 +98,14 @@ impl Message<'_, '_> {
     ///
     /// # Panics
     /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
-    #[inline]
+    #[inline(always)]
     pub fn take(self) -> RecvBuffer {
-        assert!(!self.is_scattered(), "take on a scattered message: use into_buffers");
-        let mut taken = None;
+        // SAFETY: its slot is given back without it, below.
+        let Some(buffer) = (unsafe { self.batch.books_mut().take(&self.lent) }) else {
+            scattered()
+        };
         self.batch.take();
-        self.batch
-            .books_mut()
-            .leave(self.lent.resident, self.lent.len, |buffer| taken = Some(buffer));
-        taken.expect("a receive of one buffer has one buffer")
+        buffer
     }
 
     /// Moves all buffers of the receive out of the queue, each holding its part of the message.
@@ -118,6 +117,12 @@ impl Message<'_, '_> {
             .leave(self.lent.resident, self.lent.len, |buffer| buffers.push(buffer));
         buffers
     }
+}
+
+#[cold]
+#[inline(never)]
+fn scattered() -> ! {
+    panic!("take on a scattered message: use into_buffers");
 }
 
 impl Deref for Message<'_, '_> {

@@ -1,6 +1,7 @@
 //! Buffers that the device may still write, kept until it cannot.
 
 use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use crate::memory::Pool;
@@ -8,22 +9,27 @@ use crate::memory::Pool;
 /// Buffers left in a queue whose receiver is gone. They go back to their pools when the queue has been
 /// destroyed, and never otherwise: then the pools themselves stay for ever.
 #[derive(Default)]
-pub(crate) struct Parked(Mutex<Vec<(ManuallyDrop<Arc<Pool>>, u32)>>);
+pub(crate) struct Parked(Mutex<Vec<(ManuallyDrop<Arc<Pool>>, NonNull<u8>)>>);
+
+// SAFETY: the memory of the buffers is not touched here; their addresses go back to pools.
+unsafe impl Send for Parked {}
+// SAFETY: as above; the list is locked.
+unsafe impl Sync for Parked {}
 
 impl Parked {
-    /// Keeps a buffer.
-    pub(crate) fn park(&self, pool: Arc<Pool>, index: u32) {
+    /// Keeps the buffer that starts at `start`.
+    pub(crate) fn park(&self, pool: Arc<Pool>, start: NonNull<u8>) {
         self.0
             .lock()
             .expect("nothing panics while holding it")
-            .push((ManuallyDrop::new(pool), index));
+            .push((ManuallyDrop::new(pool), start));
     }
 
     /// The queue was destroyed: the device writes none of the buffers any more.
     pub(crate) fn release(&mut self) {
         let parked = self.0.get_mut().expect("nothing panics while holding it");
-        for (pool, index) in parked.drain(..) {
-            pool.put(index);
+        for (pool, start) in parked.drain(..) {
+            pool.put(start);
             drop(ManuallyDrop::into_inner(pool));
         }
     }

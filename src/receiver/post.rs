@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-use mlx5_ring::rq::PostError as RingError;
+use mlx5_ring::post::{PostError as RingError, Posting};
+use mlx5_ring::receive::Queue;
 use mlx5_ring::sge::Sge;
 
 use super::direct::{DirectSrq, Ring};
 use super::id::QueueId;
-use super::resident::{Books, Resident};
+use super::resident::{Books, KnownPool, Resident};
 use super::verbs::VerbsQueue;
 use super::{Engine, Receiver};
 use crate::memory::{BufferPool, RecvBuffer};
@@ -227,13 +228,7 @@ impl Receiver {
         let (posted, result) = match &mut self.engine {
             Engine::Direct(direct) => match &mut direct.queues[index] {
                 Ring::Srq(srq) => post_srq(srq, books, buffers),
-                Ring::Rq(rq) => {
-                    let mut posting = rq.ring.posting();
-                    post_all(books, buffers, |resident, sge| {
-                        // SAFETY: `post_all` passes buffers of ours, owned by the queue from then on.
-                        unsafe { posting.post(resident, &[sge]) }.map(drop)
-                    })
-                }
+                Ring::Rq(rq) => post_all(rq.ring.posting(), books, buffers),
                 Ring::Gone => return (0, Err(PostFailure::NoQueue)),
             },
             Engine::Verbs(verbs) => {
@@ -266,12 +261,7 @@ fn post_srq(
     books: &mut Books,
     buffers: &mut impl Iterator<Item = RecvBuffer>,
 ) -> (usize, Result<(), Unposted>) {
-    let mut posting = srq.ring.posting();
-    let (posted, result) = post_all(books, buffers, |resident, sge| {
-        // SAFETY: `post_all` passes buffers of ours, owned by the queue from then on.
-        unsafe { posting.post(resident, &[sge]) }.map(drop)
-    });
-    drop(posting);
+    let (posted, result) = post_all(srq.ring.posting(), books, buffers);
     match result {
         Err((PostFailure::Full, buffer)) if srq.keeps_spare && !srq.has_spare() => {
             if let Err(buffer) = load_spare(srq, books, buffer) {
@@ -303,27 +293,31 @@ fn load_spare(
 /// Why a buffer was not posted, and the buffer.
 type Unposted = (PostFailure, RecvBuffer);
 
-fn post_all(
+/// Posts each buffer. From one to the next of the same pool only the address changes.
+#[inline(always)]
+fn post_all<Q: Queue<Data = Resident>>(
+    mut posting: Posting<'_, Q>,
     books: &mut Books,
     buffers: &mut impl Iterator<Item = RecvBuffer>,
-    mut post: impl FnMut(Resident, Sge) -> Result<(), RingError>,
 ) -> (usize, Result<(), Unposted>) {
-    let mut posted = 0;
+    let mut last: Option<&mut KnownPool> = None;
     for buffer in buffers {
-        let len = buffer.len() as u32;
-        let (resident, sge) = match books.enter(buffer) {
-            Ok(entered) => entered,
-            Err(buffer) => return (posted, Err((PostFailure::Foreign, buffer))),
+        let pool = match last {
+            Some(pool) if pool.has(&buffer) => pool,
+            _ => match books.pool_of(&buffer) {
+                Some(pool) => pool,
+                None => return (posting.posted() as usize, Err((PostFailure::Foreign, buffer))),
+            },
         };
-        if let Err(error) = post(resident, sge) {
-            let mut back = None;
-            books.leave(resident, len, |buffer| back = Some(buffer));
-            let failed = back.map(|buffer| (ring_failure(error, 1), buffer));
-            return (posted, failed.map_or(Ok(()), Err));
+        let (resident, segment) = pool.receive(&buffer);
+        // SAFETY: a buffer of ours, which is not empty, and owned by the queue from now on.
+        if let Err(error) = unsafe { posting.post_segment(resident, segment) } {
+            return (posting.posted() as usize, Err((ring_failure(error, 1), buffer)));
         }
-        posted += 1;
+        pool.keep(buffer);
+        last = Some(pool);
     }
-    (posted, Ok(()))
+    (posting.posted() as usize, Ok(()))
 }
 
 fn post_verbs(

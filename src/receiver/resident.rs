@@ -4,6 +4,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use mlx5_ring::sge::Sge;
+use mlx5_wire::be::Be64;
+use mlx5_wire::data::DataSegment;
 
 use super::parked::Parked;
 use super::qps::Qps;
@@ -102,6 +104,7 @@ pub(crate) struct Piece {
 
 impl Piece {
     /// The buffer of a receive that has one.
+    #[inline(always)]
     fn of(resident: &Resident) -> Self {
         Self { addr: resident.start(), capacity: resident.capacity(), pool: resident.owner }
     }
@@ -110,6 +113,73 @@ impl Piece {
 // SAFETY: an address within a pool that the same books keep alive.
 unsafe impl Send for Piece {}
 
+/// A pool that buffers in the queues came from.
+pub(super) struct KnownPool {
+    pool: Arc<Pool>,
+    /// References to the pool beside that one, which buffers brought along. Each buffer that leaves takes one of
+    /// them, so that no message touches the count, which other threads have in their caches, too.
+    references: usize,
+    /// What a slot remembers of a buffer, but for the address; and its data segment.
+    resident: Resident,
+    segment: DataSegment,
+}
+
+impl KnownPool {
+    fn new(pool: &Arc<Pool>, number: u32) -> Self {
+        let size = pool.buffer_size();
+        Self {
+            pool: Arc::clone(pool),
+            references: 0,
+            resident: Resident { addr: 0, bound: size + 1, owner: number },
+            segment: DataSegment::new(0, size, pool.lkey()),
+        }
+    }
+
+    /// Whether a buffer is of this pool.
+    #[inline(always)]
+    pub(super) fn has(&self, buffer: &RecvBuffer) -> bool {
+        Arc::ptr_eq(&self.pool, buffer.pool())
+    }
+
+    /// How a buffer of this pool is posted.
+    #[inline(always)]
+    pub(super) fn receive(&self, buffer: &RecvBuffer) -> (Resident, DataSegment) {
+        let addr = buffer.addr().as_ptr().expose_provenance() as u64;
+        let segment = DataSegment { addr: Be64::new(addr), ..self.segment };
+        (Resident { addr, ..self.resident }, segment)
+    }
+
+    /// Keeps a buffer of this pool, which is in a queue from now on.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, buffer: RecvBuffer) -> Resident {
+        let (resident, _) = self.receive(&buffer);
+        let (pool, _) = buffer.into_parts();
+        debug_assert!(Arc::ptr_eq(&self.pool, &pool));
+        std::mem::forget(pool);
+        self.references += 1;
+        resident
+    }
+
+    /// A reference for a buffer that leaves.
+    #[inline(always)]
+    fn reference(&mut self) -> Arc<Pool> {
+        let Some(left) = self.references.checked_sub(1) else {
+            return Arc::clone(&self.pool);
+        };
+        self.references = left;
+        // SAFETY: one that was forgotten, and is counted as such no more.
+        unsafe { Arc::from_raw(Arc::as_ptr(&self.pool)) }
+    }
+}
+
+impl Drop for KnownPool {
+    fn drop(&mut self) {
+        while self.references > 0 {
+            drop(self.reference());
+        }
+    }
+}
+
 /// The pools that buffers in the queues came from, the lists of receives of several buffers, and the queue
 /// pairs.
 pub(crate) struct Books {
@@ -117,7 +187,7 @@ pub(crate) struct Books {
     /// Whether completions have the time.
     pub(crate) timestamps: bool,
     pd: ProtectionDomain,
-    pools: Vec<Arc<Pool>>,
+    pools: Vec<KnownPool>,
     lists: Vec<Vec<Piece>>,
     free_lists: Vec<u32>,
 }
@@ -134,32 +204,30 @@ impl Books {
         }
     }
 
-    /// The number of a pool of the receiver's domain.
-    fn number(&mut self, pool: &Arc<Pool>) -> Option<u32> {
+    /// The pool of a buffer, if it is of the receiver's domain.
+    #[inline(never)]
+    pub(super) fn pool_of(&mut self, buffer: &RecvBuffer) -> Option<&mut KnownPool> {
         // Few pools, and in nearly every program one.
-        if let Some(i) = self.pools.iter().position(|known| Arc::ptr_eq(known, pool)) {
-            return Some(i as u32);
-        }
-        if !pool.pd().is_same(&self.pd) {
-            return None;
-        }
-        self.pools.push(Arc::clone(pool));
-        Some(self.pools.len() as u32 - 1)
+        let found = self.pools.iter().position(|known| known.has(buffer));
+        let number = match found {
+            Some(number) => number,
+            None if buffer.pool().pd().is_same(&self.pd) => {
+                self.pools.push(KnownPool::new(buffer.pool(), self.pools.len() as u32));
+                self.pools.len() - 1
+            }
+            None => return None,
+        };
+        Some(&mut self.pools[number])
     }
 
     /// Enters a buffer that is about to be posted, or gives back one of another domain.
     pub(crate) fn enter(&mut self, buffer: RecvBuffer) -> Result<(Resident, Sge), RecvBuffer> {
-        let Some(pool) = self.number(buffer.pool()) else {
+        let Some(pool) = self.pool_of(&buffer) else {
             return Err(buffer);
         };
-        let (addr, capacity) = (buffer.addr(), buffer.capacity() as u32);
-        let (known, _) = buffer.into_parts();
-        let lkey = known.lkey();
-        let addr = addr.as_ptr().expose_provenance() as u64;
-        Ok((
-            Resident { addr, bound: capacity + 1, owner: pool },
-            Sge { addr, length: capacity, lkey },
-        ))
+        let resident = pool.keep(buffer);
+        let sge = Sge { addr: resident.addr, length: resident.capacity(), lkey: pool.pool.lkey() };
+        Ok((resident, sge))
     }
 
     /// Enters the buffers of one receive, or gives them back when one is of another domain.
@@ -168,7 +236,7 @@ impl Books {
         buffers: Vec<RecvBuffer>,
         sges: &mut Vec<Sge>,
     ) -> Result<Resident, Vec<RecvBuffer>> {
-        if !buffers.iter().all(|buffer| self.number(buffer.pool()).is_some()) {
+        if !buffers.iter().all(|buffer| self.pool_of(buffer).is_some()) {
             return Err(buffers);
         }
         sges.clear();
@@ -213,19 +281,35 @@ impl Books {
     }
 
     pub(crate) fn lkey(&self, piece: &Piece) -> u32 {
-        self.pools[piece.pool as usize].lkey()
+        self.pools[piece.pool as usize].pool.lkey()
     }
 
-    fn buffer(&self, piece: &Piece, len: u32) -> RecvBuffer {
-        let pool = &self.pools[piece.pool as usize];
-        RecvBuffer::new(Arc::clone(pool), pool.index(piece.addr), len)
+    /// # Safety
+    /// The buffer is in no queue any more and nobody else's, and has room for `len` bytes.
+    #[inline(always)]
+    unsafe fn buffer(&mut self, piece: &Piece, len: u32) -> RecvBuffer {
+        let pool = self.pools[piece.pool as usize].reference();
+        // SAFETY: the caller's contract; a piece is a buffer of the pool that it names.
+        unsafe { RecvBuffer::new(pool, piece.addr, len) }
+    }
+
+    /// Takes the buffer of a message out, or `None` when it has several.
+    ///
+    /// # Safety
+    /// Its slot is given back without the buffer.
+    #[inline(always)]
+    pub(super) unsafe fn take(&mut self, lent: &Lent) -> Option<RecvBuffer> {
+        if lent.resident.owner & LIST != 0 {
+            return None;
+        }
+        // SAFETY: the caller's contract; the length was clamped to the capacity.
+        Some(unsafe { self.buffer(&Piece::of(&lent.resident), lent.len) })
     }
 
     /// Keeps the buffers of a receive that the device may still write, until `parked` is told.
     pub(crate) fn park(&self, resident: &Resident, parked: &Parked) {
         for piece in self.pieces(resident) {
-            let pool = &self.pools[piece.pool as usize];
-            parked.park(Arc::clone(pool), pool.index(piece.addr));
+            parked.park(Arc::clone(&self.pools[piece.pool as usize].pool), piece.addr);
         }
     }
 
@@ -236,10 +320,11 @@ impl Books {
         mut len: u32,
         mut each: impl FnMut(RecvBuffer),
     ) {
-        let mut give = |books: &Self, piece: &Piece| {
+        let mut give = |books: &mut Self, piece: &Piece| {
             let part = len.min(piece.capacity);
             len -= part;
-            each(books.buffer(piece, part));
+            // SAFETY: whoever takes a receive out has it from a slot that was given back without it.
+            each(unsafe { books.buffer(piece, part) });
         };
         match resident.owner() {
             Owner::Pool(_) => {

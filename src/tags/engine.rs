@@ -189,7 +189,7 @@ impl Engine {
             Self::Verbs(verbs) => verbs.object(),
             Self::Software(_) => return,
         };
-        let (pool, index) = buffer.into_parts();
-        srq.parked().park(pool, index);
+        let (pool, start) = buffer.into_parts();
+        srq.parked().park(pool, start);
     }
 }

@@ -29,7 +29,7 @@ pub mod completion;
 mod compressed;
 pub mod cq;
 pub mod dbrec;
-mod post;
+pub mod post;
 pub mod receive;
 mod ring;
 pub mod rq;

@@ -3,6 +3,8 @@
 use core::num::NonZero;
 use core::ptr::NonNull;
 
+use mlx5_wire::data::DataSegment;
+
 use crate::ring::{Ring, Step};
 use crate::sge::{self, Sge};
 use crate::slots::Slots;
@@ -72,10 +74,48 @@ impl<'a, Q: Ring> Posting<'a, Q> {
         let slot = self.slot;
         // SAFETY: the slot is free, and the doorbell has not been rung.
         unsafe { self.write(slot, self.wqe, data, sges) };
-        self.slot = slot + 1;
+        self.advance();
+        Ok(self.queue.index(slot as u32))
+    }
+
+    /// Posts one receive of one piece of memory, described as the device reads it.
+    ///
+    /// # Errors
+    /// [`PostError::Full`], as with [`post`](Self::post).
+    ///
+    /// # Safety
+    /// As [`post`](Self::post); and the piece is not empty.
+    #[inline(always)]
+    pub unsafe fn post_segment(
+        &mut self,
+        data: Q::Data,
+        segment: DataSegment,
+    ) -> Result<(), PostError> {
+        debug_assert_ne!(segment.byte_count.get(), 0);
+        if self.slot == self.limit {
+            let sge = Sge {
+                addr: segment.addr.get(),
+                length: segment.byte_count.get(),
+                lkey: segment.lkey.get(),
+            };
+            // SAFETY: the caller's contract.
+            return unsafe { self.post_at_limit(data, &[sge]) }.map(drop);
+        }
+        // SAFETY: the slot is free, and the doorbell has not been rung; a WQE has room for one segment.
+        unsafe {
+            sge::scatter_one(self.wqe.add(Q::LEAD).cast(), self.max_sge.get(), segment);
+            self.slots.set_data_at(self.slot, data);
+        }
+        self.advance();
+        Ok(())
+    }
+
+    /// The next slot of the run was written.
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.slot += 1;
         // SAFETY: at most the end of the last WQE.
         self.wqe = unsafe { self.wqe.add(self.queue.stride()) };
-        Ok(self.queue.index(slot as u32))
     }
 
     /// # Safety

@@ -44,8 +44,9 @@ impl<T: Copy> Queue for ReceiveQueue<T> {}
 impl<T: Copy> Queue for SharedReceiveQueue<T> {}
 
 /// Bits of the last word that the common case compares. The checksum and the solicited-event bit may be
-/// anything.
-const COMPARED: u32 = last_word(0xffff, !cqe::SOLICITED_EVENT);
+/// anything. The upper half is that of [`Expected::NEVER`](crate::ring::Expected::NEVER); with all of its bits
+/// the mask is an immediate operand.
+const COMPARED: u64 = last_word(0xffff, !cqe::SOLICITED_EVENT) as u64 | (u32::MAX as u64) << 32;
 
 /// Opcode and format of the common case: a SEND whose payload is in the posted buffer.
 const COMMON: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);

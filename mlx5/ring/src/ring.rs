@@ -32,7 +32,7 @@ pub const fn last_word(wqe_counter: u16, op_own: u8) -> u32 {
 }
 
 /// What is added to a last word for the next `wqe_counter`, as long as the lower byte does not overflow.
-pub const NEXT: u32 = last_word(1, 0);
+pub const NEXT: u64 = last_word(1, 0) as u64;
 
 /// The next completion, if all goes in order.
 #[derive(Clone, Copy, Debug)]
@@ -40,15 +40,15 @@ pub struct Expected {
     /// Its slot.
     pub slot: u32,
     /// The last word of its CQE, with 0 for `op_own`; or [`Expected::NEVER`].
-    pub word: u32,
+    pub word: u64,
     /// How many can be told by adding [`NEXT`]: they follow each other, and name the WQEs that were posted last
     /// into their slots. At least one.
     pub count: u32,
 }
 
 impl Expected {
-    /// No CQE ends like this: it has bits where the checksum is, which is left out.
-    pub const NEVER: u32 = u32::from_ne_bytes([0, 0, 0xff, 0]);
+    /// No CQE ends like this: a word has 32 bits.
+    pub const NEVER: u64 = 1 << 32;
 
     /// No completion can be expected. Out of line, because a batch that starts with it is empty.
     #[cold]

@@ -377,7 +377,7 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
             return Expected::none(slot);
         }
         let count = outstanding.min(self.slots.until_block_end(slot));
-        Expected { slot, word: last_word(self.tail as u16, 0), count }
+        Expected { slot, word: last_word(self.tail as u16, 0).into(), count }
     }
 
     fn expect(&mut self, wqe_counter: u16) -> bool {

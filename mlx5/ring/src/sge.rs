@@ -42,6 +42,25 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
     }
 }
 
+/// Writes `segment` to the first of `capacity` data segments, and ends the list.
+///
+/// # Safety
+/// As [`scatter`].
+#[inline(always)]
+pub(crate) unsafe fn scatter_one(
+    segments: NonNull<DataSegment>,
+    capacity: u32,
+    segment: DataSegment,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        write(segments, segment);
+        if capacity > 1 {
+            write(segments.add(1), DataSegment::TERMINATOR);
+        }
+    }
+}
+
 /// Writes a segment with two stores.
 ///
 /// # Safety

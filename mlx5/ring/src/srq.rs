@@ -249,6 +249,15 @@ impl<T: Copy> SharedReceiveQueue<T> {
     pub unsafe fn release(&mut self, slot: u32) {
         debug_assert_eq!(self.slots.state(slot), slots::HELD);
         self.slots.set_state(slot, slots::EMPTY);
+        // SAFETY: the caller's contract.
+        unsafe { self.vacate(slot) }
+    }
+
+    /// [`release`](Self::release) of a slot whose state is told already.
+    ///
+    /// # Safety
+    /// As [`release`](Self::release).
+    unsafe fn vacate(&mut self, slot: u32) {
         let spare = self.has_spare();
         // SAFETY: the caller's contract.
         unsafe { self.free(slot) }
@@ -265,11 +274,29 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// `Posting::post`.
     pub unsafe fn recycle(&mut self, slot: u32) {
         debug_assert_eq!(self.slots.state(slot), slots::HELD);
-        if self.has_spare() {
-            self.slots.set_state(slot, slots::LOADED);
+        // SAFETY: the caller's contract.
+        unsafe { self.put_back(slot) }
+    }
+
+    /// [`recycle`](Self::recycle), whatever the state of the slot is.
+    ///
+    /// # Safety
+    /// As [`recycle`](Self::recycle).
+    #[inline(always)]
+    unsafe fn put_back(&mut self, slot: u32) {
+        let cursor = self.next;
+        let state = if self.has_spare() {
+            slots::LOADED
         } else {
             self.copy_to_cursor(slot);
-            self.slots.set_state(slot, slots::EMPTY);
+            slots::EMPTY
+        };
+        self.slots.set_state(slot, state);
+        if slot != self.end && self.end == self.after(cursor) && self.scattered.is_empty() {
+            // No other slot is free, so the next WQE goes here: nothing is to be searched.
+            self.turn_to(cursor, slot, 1);
+            self.posted = self.posted.wrapping_add(1);
+            return;
         }
         // SAFETY: the caller's contract.
         unsafe { self.free(slot) }
@@ -303,11 +330,17 @@ impl<T: Copy> SharedReceiveQueue<T> {
         let slot = self.next;
         let after = self.after(slot);
         if after != self.end {
-            self.slots.set_state(slot, slots::POSTED);
-            self.next = after;
-        } else {
-            self.turn(slot);
+            return self.post_cursor_into(after);
         }
+        self.turn(slot);
+        self.posted = self.posted.wrapping_add(1);
+    }
+
+    /// Posts the WQE at the cursor; the slot after it is `after`, which is free.
+    #[inline(always)]
+    fn post_cursor_into(&mut self, after: u32) {
+        self.slots.set_state(self.next, slots::POSTED);
+        self.next = after;
         self.posted = self.posted.wrapping_add(1);
     }
 
@@ -325,12 +358,19 @@ impl<T: Copy> SharedReceiveQueue<T> {
             } else {
                 let start = self.scattered.next(natural);
                 let run = self.scattered.take_run(start);
-                self.set_link(slot, start);
-                self.slots.set_state(slot, slots::POSTED_TURNED);
-                self.next = start;
-                self.end = (start + run) & self.slots.mask();
+                self.turn_to(slot, start, run);
             }
         }
+    }
+
+    /// Links `slot`, which is posted now, to the run of `count` slots that starts at another one than its
+    /// successor.
+    #[inline(always)]
+    fn turn_to(&mut self, slot: u32, start: u32, count: u32) {
+        self.set_link(slot, start);
+        self.slots.set_state(slot, slots::POSTED_TURNED);
+        self.next = start;
+        self.end = (start + count) & self.slots.mask();
     }
 
     /// Posts a receive, and rings for it; or, when all slots but the last one are taken, leaves it there to
@@ -458,7 +498,7 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
     #[inline(always)]
     fn expected(&self) -> Expected {
         let slot = self.expected;
-        let word = last_word(slot as u16, 0);
+        let word = last_word(slot as u16, 0).into();
         Expected { slot, word, count: self.slots.until_block_end(slot) }
     }
 
@@ -489,14 +529,18 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
         }
         let upto = self.end + count;
         if self.has_spare() {
-            if !recycled {
+            // There is another free slot, so the spare is posted.
+            if recycled {
+                // Then each slot after the one before it; the last one is the new spare.
+                self.slots.set_state(self.next, slots::POSTED);
+                self.slots.set_state(upto - 1, slots::LOADED);
+                self.next = upto - 1;
+                self.posted = self.posted.wrapping_add(count);
+            } else if taken {
+                self.post_cursor_into(self.end);
+            } else {
                 return false;
             }
-            // The spare was posted, then each slot after the one before it; the last one is the new spare.
-            self.slots.set_state(self.next, slots::POSTED);
-            self.slots.set_state(upto - 1, slots::LOADED);
-            self.next = upto - 1;
-            self.posted = self.posted.wrapping_add(count);
         } else if !taken {
             return false;
         }
@@ -510,13 +554,11 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
         let from = self.expected;
         self.expected = (from + count) & self.slots.mask();
         for slot in from..from + count {
-            let state = self.slots.state(slot);
-            self.slots.set_state(slot, slots::HELD);
             // SAFETY: the slot has completed, and is given back here.
             unsafe {
-                match state {
-                    slots::POSTED => self.recycle(slot),
-                    slots::EMPTY => self.release(slot),
+                match self.slots.state(slot) {
+                    slots::POSTED => self.put_back(slot),
+                    slots::EMPTY => self.vacate(slot),
                     _ => {}
                 }
             }

@@ -38,10 +38,15 @@ fn counted(round: &mut dyn FnMut()) {
     black_box(round)();
 }
 
+/// The operations whose names contain `filter`.
+fn cases(filter: &str) -> impl Iterator<Item = Case> {
+    case::counted().into_iter().filter(move |case| case.label().contains(filter))
+}
+
 /// What is run, each once.
-fn runs() -> Vec<(Operation, Name)> {
+fn runs(filter: &str) -> Vec<(Operation, Name)> {
     let mut runs = Vec::new();
-    for Case { operation, doorbell, reference } in case::counted() {
+    for Case { operation, doorbell, reference } in cases(filter) {
         for run in [(operation, doorbell), (operation, reference)] {
             if !runs.contains(&run) {
                 runs.push(run);
@@ -53,9 +58,9 @@ fn runs() -> Vec<(Operation, Name)> {
 
 /// Under callgrind: one counted round of each run, after two that bring it to a steady state. Prints how many
 /// messages that are.
-pub(crate) fn run_counted() {
+pub(crate) fn run_counted(filter: &str) {
     let world = World::new();
-    for (operation, name) in runs() {
+    for (operation, name) in runs(filter) {
         let mut rig = Rig::new(&world, operation, name);
         for _ in 0..2 {
             rig.round(Lines::Warm, |round| round());
@@ -66,15 +71,20 @@ pub(crate) fn run_counted() {
 }
 
 /// Counts, prints the table and compares with the baseline.
-pub(crate) fn run(out: &Path, baseline: Option<&Path>, save: bool) -> Result<Vec<Row>> {
-    let costs = count(out)?;
+pub(crate) fn run(
+    out: &Path,
+    baseline: Option<&Path>,
+    filter: &str,
+    save: bool,
+) -> Result<Vec<Row>> {
+    let costs = count(out, filter)?;
     let cost = |operation: Operation, name| {
         let found = costs.iter().find(|(run, _)| *run == (operation, name));
         found.map(|(_, cost)| *cost).ok_or("a run is missing")
     };
     let mut rows = Vec::new();
     let mut current = BTreeMap::new();
-    for case in case::counted() {
+    for case in cases(filter) {
         let doorbell = cost(case.operation, case.doorbell)?;
         let reference = cost(case.operation, case.reference)?;
         let row = |unit, doorbell, reference| Row {
@@ -100,7 +110,7 @@ pub(crate) fn run(out: &Path, baseline: Option<&Path>, save: bool) -> Result<Vec
 }
 
 /// Runs this program under callgrind.
-fn count(out: &Path) -> Result<Vec<((Operation, Name), Cost)>> {
+fn count(out: &Path, filter: &str) -> Result<Vec<((Operation, Name), Cost)>> {
     fs::create_dir_all(out)?;
     let profile = out.join("callgrind.out");
     let of = |n: usize| profile.with_extension(format!("out.{n}"));
@@ -110,7 +120,7 @@ fn count(out: &Path) -> Result<Vec<((Operation, Name), Cost)>> {
         .arg(format!("--dump-after={COUNTED}"))
         .arg(format!("--callgrind-out-file={}", profile.display()))
         .arg(env::current_exe()?)
-        .arg("counted")
+        .args(["counted", "--filter", filter])
         .output()
         .map_err(|error| format!("valgrind cannot be run ({error}): install it"))?;
     if !output.status.success() {
@@ -119,7 +129,7 @@ fn count(out: &Path) -> Result<Vec<((Operation, Name), Cost)>> {
     }
     let stdout = String::from_utf8(output.stdout)?;
     let mut costs = Vec::new();
-    for (i, (run, messages)) in runs().into_iter().zip(stdout.lines()).enumerate() {
+    for (i, (run, messages)) in runs(filter).into_iter().zip(stdout.lines()).enumerate() {
         let (before, after) = (of(2 * i + 1), of(2 * i + 2));
         let [instructions, loads, stores] = totals(&fs::read_to_string(&after)?)?;
         fs::remove_file(before)?;

@@ -31,9 +31,18 @@ enum Command {
         /// Fails when a count has grown beyond that in this file, or is above its bound.
         #[arg(long)]
         baseline: Option<PathBuf>,
+        /// Only operations whose names contain this.
+        #[arg(long, default_value = "", conflicts_with = "baseline")]
+        filter: String,
         /// Writes the counts to the baseline instead.
         #[arg(long, requires = "baseline")]
         save: bool,
+    },
+    /// Takes times.
+    Times {
+        /// Only operations whose names contain this.
+        #[arg(long, default_value = "")]
+        filter: String,
     },
     /// Counts, takes times, and writes `bench.json` and charts.
     All {
@@ -43,7 +52,11 @@ enum Command {
     },
     /// What `counts` runs under callgrind.
     #[command(hide = true)]
-    Counted,
+    Counted {
+        /// As of `counts`.
+        #[arg(long, default_value = "")]
+        filter: String,
+    },
 }
 
 fn main() -> ExitCode {
@@ -58,12 +71,16 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Counts { out, baseline, save } => {
-            counts::run(&out, baseline.as_deref(), save).map(drop)
+        Command::Counts { out, baseline, filter, save } => {
+            counts::run(&out, baseline.as_deref(), &filter, save).map(drop)
+        }
+        Command::Times { filter } => {
+            times::run(&filter);
+            Ok(())
         }
         Command::All { out } => all(&out),
-        Command::Counted => {
-            counts::run_counted();
+        Command::Counted { filter } => {
+            counts::run_counted(&filter);
             Ok(())
         }
     }
@@ -72,9 +89,9 @@ fn run(command: Command) -> Result<()> {
 fn all(out: &Path) -> Result<()> {
     let directory = out.join("bench");
     println!("machine: {}", machine());
-    let mut rows = counts::run(&directory, None, false)?;
+    let mut rows = counts::run(&directory, None, "", false)?;
     println!();
-    rows.extend(times::run());
+    rows.extend(times::run(""));
     let json = out.join("bench.json");
     report::write_json(&rows, &json)?;
     for (name, title, wanted) in CHARTS {

@@ -16,8 +16,8 @@ const SAMPLES: usize = 101;
 /// Messages of a sample, at least.
 const MESSAGES: u32 = 1000;
 
-/// Times all cases and prints them as they are done.
-pub(crate) fn run() -> Vec<Row> {
+/// Times the cases whose names contain `filter`, and prints them.
+pub(crate) fn run(filter: &str) -> Vec<Row> {
     let world = World::new();
     let other_core = lines::pin(1);
     lines::pin(0);
@@ -26,7 +26,8 @@ pub(crate) fn run() -> Vec<Row> {
     }
     let mut rows = Vec::new();
     for (case, lines) in case::timed() {
-        if lines == Lines::OtherCore && !other_core {
+        let skipped = lines == Lines::OtherCore && !other_core;
+        if skipped || !case.label().contains(filter) {
             continue;
         }
         rows.push(compare(&world, &case, lines));

@@ -43,7 +43,7 @@ pub(super) struct Stretch {
     /// The first CQE.
     pub(super) cqe: NonNull<u8>,
     /// Its last word, in the common case.
-    pub(super) expected: u32,
+    pub(super) expected: u64,
     /// How many they are, as a negative number.
     pub(super) to_go: isize,
 }

@@ -4,7 +4,7 @@
 
 use core::marker::PhantomData;
 
-use mlx5_wire::cqe::{Cqe64, CqeFormat};
+use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
 
 use super::batch::Noted;
@@ -41,7 +41,11 @@ pub(super) fn aim<Q: Queue>(queue: &Q, cq: &mut CompletionQueue, index: u32) -> 
     cq.batch.limit = slot + length;
     let to_go = -(length as isize);
     cq.batch.settled = to_go;
-    Stretch { cqe: cq.cqe(index), expected: word | last_word(0, COMMON | cq.owner(index)), to_go }
+    Stretch {
+        cqe: cq.cqe(index),
+        expected: word | u64::from(last_word(0, COMMON | cq.owner(index))),
+        to_go,
+    }
 }
 
 /// Starts the stretch at consumer index `index`; the queue knows all before it.
@@ -185,9 +189,33 @@ pub(super) extern "C" fn recover_batch<Q: Queue>(cq: &mut CompletionQueue, queue
 }
 
 /// Looks at a CQE that is not the common case. Nothing is lent.
+///
+/// When completions come in no order this is what each takes, so the first question is whether only the slot is
+/// another one.
 #[cold]
 #[inline(never)]
 pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
+    let Batch { stretch: Stretch { cqe, to_go, .. }, .. } = cq.batch;
+    let index = cq.batch.index(to_go);
+    // SAFETY: inside the CQ; of a CQE that the device owns only the owner is read.
+    let cqe = unsafe { Cqe::new(cqe, PhantomData) };
+    if cqe.op_own() & !cqe::SOLICITED_EVENT != COMMON | cq.owner(index) {
+        return rare(queue, cq);
+    }
+    barrier::owner_before_cqe();
+    settle(queue, &mut cq.batch);
+    if !queue.expect(cqe.wqe_counter()) {
+        go_to(queue, cq, index.wrapping_add(1));
+        return Class::Stray;
+    }
+    go_to(queue, cq, index);
+    Class::Message
+}
+
+/// [`uncommon`], of a CQE that is no plain SEND.
+#[cold]
+#[inline(never)]
+extern "C" fn rare<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
     let to_go = cq.batch.stretch.to_go;
     let index = cq.batch.index(to_go);
     // SAFETY: inside the CQ; of a CQE that the device owns only the owner is read.
@@ -207,7 +235,7 @@ pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQu
     let slot = cq.batch.slot(to_go);
     let ahead = (to_go - cq.batch.settled) as u32;
     if class == Class::Message
-        && queue.expected().word.wrapping_add(ahead * NEXT) == last_word(wqe_counter, 0)
+        && queue.expected().word + u64::from(ahead) * NEXT == last_word(wqe_counter, 0).into()
         && queue.book().state(slot) == slots::POSTED
     {
         // SAFETY: the WQE was posted under the contract that its addresses are this process's, and has

@@ -27,7 +27,7 @@ pub struct Cursor<T> {
     /// The next CQE; while a message is lent, its CQE.
     pub(super) cqe: NonNull<u8>,
     /// Its last word, in the common case.
-    pub(super) expected: u32,
+    pub(super) expected: u64,
     /// CQEs of the stretch, as a negative number that counts up to 0.
     pub(super) to_go: isize,
     /// The running slot after the stretch, with its state and data; `to_go` leads back to the slot whose turn
@@ -84,9 +84,10 @@ impl<T: Copy> Cursor<T> {
     pub(super) unsafe fn is_common(&self) -> bool {
         // One aligned load: the device cannot write half of it.
         // SAFETY: inside the CQ; volatile because the device writes it.
-        let word =
-            unsafe { self.cqe.add(offset_of!(Cqe64, wqe_counter)).cast::<u32>().read_volatile() };
-        word & COMPARED == self.expected && self.state() == slots::POSTED
+        let word: u64 = unsafe {
+            self.cqe.add(offset_of!(Cqe64, wqe_counter)).cast::<u32>().read_volatile().into()
+        };
+        (word ^ self.expected) & COMPARED == 0 && self.state() == slots::POSTED
     }
 
     /// What was posted for the message that is next, and its length, in the common case; of all else, `None`.
