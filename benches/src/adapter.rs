@@ -150,7 +150,7 @@ impl Adapter {
         for i in 0..self.wqes.len() {
             let Taken { wqe_counter, addr } = self.wqes[i];
             let len = 64 + (self.written % 128) as u32;
-            sum.add(addr, len);
+            sum.add(addr, len.into());
             self.write(wqe_counter, len);
         }
         sum

@@ -13,8 +13,8 @@ pub struct Sum {
 impl Sum {
     /// Adds a message.
     #[inline(always)]
-    pub fn add(&mut self, wr_id: u64, len: u32) {
+    pub fn add(&mut self, wr_id: u64, len: u64) {
         self.ids = self.ids.wrapping_add(wr_id);
-        self.bytes = self.bytes.wrapping_add(len.into());
+        self.bytes = self.bytes.wrapping_add(len);
     }
 }

@@ -59,6 +59,7 @@ fn start_other(receiver: &mut Receiver, budget: u32) -> Cursor<Resident> {
 ///
 /// # Safety
 /// The cursor is that of the receiver's batch.
+#[cold]
 #[inline(never)]
 pub(super) unsafe fn next(
     receiver: &mut Receiver,

@@ -25,7 +25,7 @@ impl Message<'_, '_> {
     #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
     #[inline]
     pub const fn len(&self) -> usize {
-        self.lent.len as usize
+        self.lent.len
     }
 
     fn facts(&self) -> Facts<'_> {
@@ -75,7 +75,7 @@ impl Message<'_, '_> {
 
     /// The pieces of the message, in order.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
-        let mut left = self.lent.len;
+        let mut left = self.lent.len as u32;
         self.batch.books().pieces(&self.lent.resident).map_while(move |piece| {
             if left == 0 {
                 return None;
@@ -114,7 +114,7 @@ impl Message<'_, '_> {
         self.batch.take();
         self.batch
             .books_mut()
-            .leave(self.lent.resident, self.lent.len, |buffer| buffers.push(buffer));
+            .leave(self.lent.resident, self.lent.len as u32, |buffer| buffers.push(buffer));
         buffers
     }
 }
@@ -132,7 +132,7 @@ impl Deref for Message<'_, '_> {
     fn deref(&self) -> &[u8] {
         // SAFETY: a buffer of a pool that the books keep alive, and the length was clamped to it; completed
         // and not recycled before this message is gone, so nobody writes it.
-        unsafe { slice::from_raw_parts(self.lent.start.as_ptr(), self.lent.first as usize) }
+        unsafe { slice::from_raw_parts(self.lent.start.as_ptr(), self.lent.first) }
     }
 }
 

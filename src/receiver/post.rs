@@ -311,7 +311,7 @@ fn post_all<Q: Queue<Data = Resident>>(
         };
         let (resident, segment) = pool.receive(&buffer);
         // SAFETY: a buffer of ours, which is not empty, and owned by the queue from now on.
-        if let Err(error) = unsafe { posting.post_segment(resident, segment) } {
+        if let Err(error) = unsafe { posting.post_segments(resident, [segment]) } {
             return (posting.posted() as usize, Err((ring_failure(error, 1), buffer)));
         }
         pool.keep(buffer);

@@ -29,9 +29,9 @@ pub(super) struct Lent {
     pub(super) resident: Resident,
     /// The first buffer, and how many bytes of the message are in it.
     pub(super) start: NonNull<u8>,
-    pub(super) first: u32,
-    /// Bytes of the message.
-    pub(super) len: u32,
+    pub(super) first: usize,
+    /// Bytes of the message, fewer than 2^32.
+    pub(super) len: usize,
 }
 
 /// `owner` of a receive whose memory is the caller's business.
@@ -76,6 +76,7 @@ impl Resident {
         if len >= self.bound {
             return None;
         }
+        let len = len as usize;
         Some(Lent { resident: self, start: self.start(), first: len, len })
     }
 
@@ -276,8 +277,9 @@ impl Books {
         let first = self.pieces(&resident).next()?;
         let capacity = self.pieces(&resident).map(|piece| u64::from(piece.capacity)).sum();
         // What the device reports is not trusted.
-        let len = u64::from(len).min(capacity) as u32;
-        Some(Lent { resident, start: first.addr, first: len.min(first.capacity), len })
+        let len = u64::from(len).min(capacity) as usize;
+        let in_first = len.min(first.capacity as usize);
+        Some(Lent { resident, start: first.addr, first: in_first, len })
     }
 
     pub(crate) fn lkey(&self, piece: &Piece) -> u32 {
@@ -303,7 +305,7 @@ impl Books {
             return None;
         }
         // SAFETY: the caller's contract; the length was clamped to the capacity.
-        Some(unsafe { self.buffer(&Piece::of(&lent.resident), lent.len) })
+        Some(unsafe { self.buffer(&Piece::of(&lent.resident), lent.len as u32) })
     }
 
     /// Keeps the buffers of a receive that the device may still write, until `parked` is told.

@@ -65,7 +65,7 @@ impl Subject for Floor {
                     let len = self.cq.buf.add(cqe + offset_of!(Cqe64, byte_cnt)).cast::<Be32>();
                     len.read_volatile().get()
                 };
-                sum.add(self.ids[index as usize & mask], len);
+                sum.add(self.ids[index as usize & mask], len.into());
             }
             self.consumer_index += batch;
             self.posted += batch;

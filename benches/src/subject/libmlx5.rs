@@ -119,7 +119,7 @@ impl Subject for Libmlx5 {
         let mut sum = Sum::default();
         let mut left = count;
         while left > 0 {
-            left -= self.poll_batch(batch, |wr_id, len| sum.add(wr_id, len));
+            left -= self.poll_batch(batch, |wr_id, len| sum.add(wr_id, len.into()));
         }
         sum
     }
@@ -139,7 +139,7 @@ impl Subject for Libmlx5 {
             let mut first = ptr::null_mut();
             let mut last: *mut *mut ibv_recv_wr = &mut first;
             left -= self.poll_batch(batch, |wr_id, len| {
-                sum.add(wr_id, len);
+                sum.add(wr_id, len.into());
                 let wr: *mut ibv_recv_wr = ptr::with_exposed_provenance_mut(wr_id as usize);
                 // SAFETY: `last` is `first` or a member of a work request, all of which stay; `wr` is one.
                 unsafe {

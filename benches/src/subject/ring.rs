@@ -9,6 +9,7 @@ use mlx5_ring::receive::{self, Completion, Receiving};
 use mlx5_ring::rq::{self, ReceiveQueue};
 use mlx5_ring::sge::Sge;
 use mlx5_ring::srq::{self, SharedReceiveQueue};
+use mlx5_wire::data::DataSegment;
 
 use super::{Subject, unexpected};
 use crate::sum::Sum;
@@ -18,7 +19,9 @@ use crate::world::{BUFFER, Objects, Queue};
 struct Ring<Q, const N: usize> {
     cq: CompletionQueue,
     queue: Q,
-    receives: Box<[[Sge; N]]>,
+    /// The addresses of the buffers of each receive, which are of one size and one region.
+    receives: Box<[[u64; N]]>,
+    lkey: u32,
 }
 
 /// A queue that can be posted to.
@@ -27,20 +30,20 @@ trait Post: receive::Queue<Data = u64> {
     ///
     /// # Safety
     /// The memory stays, and there is room for all.
-    unsafe fn post<const N: usize>(&mut self, receives: &[[Sge; N]]);
+    unsafe fn post<const N: usize>(&mut self, receives: &[[u64; N]], lkey: u32);
 }
 
 macro_rules! post {
     ($queue:ty) => {
         impl Post for $queue {
             #[inline(always)]
-            unsafe fn post<const N: usize>(&mut self, receives: &[[Sge; N]]) {
-                let mut posting = self.posting();
-                for sges in receives {
-                    // SAFETY: the caller's contract.
-                    if unsafe { posting.post(sges[0].addr, sges) }.is_err() {
-                        unexpected();
-                    }
+            unsafe fn post<const N: usize>(&mut self, receives: &[[u64; N]], lkey: u32) {
+                let describe = |addrs: &[u64; N]| {
+                    (addrs[0], addrs.map(|addr| DataSegment::new(addr, BUFFER, lkey)))
+                };
+                // SAFETY: the caller's contract.
+                if unsafe { self.posting().post_each(receives, describe) }.is_err() {
+                    unexpected();
                 }
             }
         }
@@ -69,13 +72,12 @@ fn make_of<const N: usize>(objects: &Objects, spare: bool) -> Box<dyn Subject> {
     let count = shape.receives();
     let slots = shape.slots as usize;
     let receive = |i: u32| {
-        std::array::from_fn(|j| Sge {
-            addr: memory.start + u64::from(BUFFER) * (u64::from(i) * N as u64 + j as u64),
-            length: BUFFER,
-            lkey: memory.lkey,
+        std::array::from_fn(|j| {
+            memory.start + u64::from(BUFFER) * (u64::from(i) * N as u64 + j as u64)
         })
     };
-    let receives: Box<[[Sge; N]]> = (0..count).map(receive).collect();
+    let receives: Box<[[u64; N]]> = (0..count).map(receive).collect();
+    let lkey = memory.lkey;
     // SAFETY: fresh objects that nobody else drives, and storage that stays.
     unsafe {
         let cq = CompletionQueue::new(objects.cq_layout).expect("a CQ");
@@ -87,19 +89,20 @@ fn make_of<const N: usize>(objects: &Objects, spare: bool) -> Box<dyn Subject> {
                     bitmap: storage::<u64>(bitmap::words(shape.slots)).cast(),
                 };
                 let mut queue = SharedReceiveQueue::new(layout, storage).expect("an SRQ");
-                Post::post(&mut queue, &receives);
+                Post::post(&mut queue, &receives, lkey);
                 if spare {
-                    let sges: [Sge; N] = receive(count);
+                    let sges: [Sge; N] =
+                        receive(count).map(|addr| Sge { addr, length: BUFFER, lkey });
                     queue.load(sges[0].addr, &sges).expect("room for the spare");
                 }
-                Box::new(Ring { cq, queue, receives })
+                Box::new(Ring { cq, queue, receives, lkey })
             }
             Queue::Rq(layout) => {
                 let storage =
                     rq::Storage { states: storage::<u8>(slots).cast(), data: storage(slots) };
                 let mut queue = ReceiveQueue::new(layout, storage).expect("a receive queue");
-                Post::post(&mut queue, &receives);
-                Box::new(Ring { cq, queue, receives })
+                Post::post(&mut queue, &receives, lkey);
+                Box::new(Ring { cq, queue, receives, lkey })
             }
         }
     }
@@ -115,7 +118,7 @@ impl<Q: Post, const N: usize> Subject for Ring<Q, N> {
                 let Completion::Message(message) = completion else { unexpected() };
                 let len = message.byte_count;
                 // SAFETY: a message of this batch.
-                sum.add(unsafe { receiving.take(message) }, len);
+                sum.add(unsafe { receiving.take(message) }, len.into());
             }
         }
         sum
@@ -124,7 +127,7 @@ impl<Q: Post, const N: usize> Subject for Ring<Q, N> {
     fn post(&mut self, batch: u32) {
         for receives in self.receives.chunks(batch as usize) {
             // SAFETY: memory that stays, which is not posted.
-            unsafe { self.queue.post(receives) }
+            unsafe { self.queue.post(receives, self.lkey) }
         }
     }
 
@@ -135,7 +138,7 @@ impl<Q: Post, const N: usize> Subject for Ring<Q, N> {
             let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, batch) };
             while let Some(completion) = receiving.next() {
                 let Completion::Message(message) = completion else { unexpected() };
-                sum.add(message.data, message.byte_count);
+                sum.add(message.data, message.byte_count.into());
                 // SAFETY: a message of this batch, whose buffer nobody uses.
                 unsafe { receiving.recycle(message) }
             }

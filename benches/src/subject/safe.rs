@@ -54,7 +54,7 @@ impl Subject for Safe {
             let mut lent = self.receiver.poll_up_to(batch);
             while let Some(message) = lent.next() {
                 let Ok(message) = message else { unexpected() };
-                sum.add(message.as_ptr() as u64, message.len() as u32);
+                sum.add(message.as_ptr() as u64, message.len() as u64);
                 drop(message.take());
                 left -= 1;
             }
@@ -79,7 +79,7 @@ impl Safe {
             let mut lent = self.receiver.poll_up_to(batch);
             while let Some(message) = lent.next() {
                 let message = message?;
-                sum.add(message.as_ptr() as u64, message.len() as u32);
+                sum.add(message.as_ptr() as u64, message.len() as u64);
             }
         }
         Ok(sum)
@@ -91,7 +91,7 @@ impl Safe {
             let mut lent = self.receiver.poll_up_to(batch);
             while let Some(message) = lent.next() {
                 let buffer = message?.take();
-                sum.add(buffer.as_ptr() as u64, buffer.len() as u32);
+                sum.add(buffer.as_ptr() as u64, buffer.len() as u64);
                 self.buffers.push(buffer);
             }
             drop(lent);

@@ -78,36 +78,93 @@ impl<'a, Q: Ring> Posting<'a, Q> {
         Ok(self.queue.index(slot as u32))
     }
 
-    /// Posts one receive of one piece of memory, described as the device reads it.
+    /// Posts one receive of memory that is described as the device reads it.
     ///
     /// # Errors
-    /// [`PostError::Full`], as with [`post`](Self::post).
+    /// As with [`post`](Self::post).
     ///
     /// # Safety
-    /// As [`post`](Self::post); and the piece is not empty.
+    /// As [`post`](Self::post); and each segment names at least one byte.
     #[inline(always)]
-    pub unsafe fn post_segment(
+    pub unsafe fn post_segments<const N: usize>(
         &mut self,
         data: Q::Data,
-        segment: DataSegment,
+        segments: [DataSegment; N],
     ) -> Result<(), PostError> {
-        debug_assert_ne!(segment.byte_count.get(), 0);
-        if self.slot == self.limit {
-            let sge = Sge {
-                addr: segment.addr.get(),
-                length: segment.byte_count.get(),
-                lkey: segment.lkey.get(),
+        // SAFETY: the caller's contract.
+        unsafe { self.post_each(&[()], |()| (data, segments)) }.map_err(|(_, error)| error)
+    }
+
+    /// Posts a receive for each member of `receives`, of memory that is described as the device reads it, as
+    /// many as fit: at fewer instructions than one by one.
+    ///
+    /// # Errors
+    /// As with [`post`](Self::post), and how many were posted before.
+    ///
+    /// # Safety
+    /// As [`post`](Self::post), for each; and each segment names at least one byte.
+    #[inline(always)]
+    pub unsafe fn post_each<R, const N: usize>(
+        &mut self,
+        receives: &[R],
+        describe: impl Fn(&R) -> (Q::Data, [DataSegment; N]),
+    ) -> Result<(), (usize, PostError)> {
+        if N > self.max_sge.get() as usize {
+            return Err((0, PostError::TooManySges));
+        }
+        let mut left = receives;
+        loop {
+            let (run, later) = left.split_at(left.len().min(self.limit - self.slot));
+            // SAFETY: the caller's contract; the slots are free, and there are not too many segments.
+            unsafe { self.write_run(run, &describe) }
+            left = later;
+            if left.is_empty() {
+                return Ok(());
+            }
+            let Some(slot) = self.step() else {
+                return Err((receives.len() - left.len(), PostError::Full));
             };
+            let (data, segments) = describe(&left[0]);
+            // SAFETY: as above.
+            unsafe { self.write_segments(slot, self.queue.wqe(slot as u32), data, segments) }
+            left = &left[1..];
+        }
+    }
+
+    /// Writes receives into the slots that come next.
+    ///
+    /// # Safety
+    /// There are as many in the run; else as [`write_segments`](Self::write_segments).
+    #[inline(always)]
+    unsafe fn write_run<R, const N: usize>(
+        &mut self,
+        run: &[R],
+        describe: &impl Fn(&R) -> (Q::Data, [DataSegment; N]),
+    ) {
+        for receive in run {
+            let (data, segments) = describe(receive);
             // SAFETY: the caller's contract.
-            return unsafe { self.post_at_limit(data, &[sge]) }.map(drop);
+            unsafe { self.write_segments(self.slot, self.wqe, data, segments) }
+            self.advance();
         }
-        // SAFETY: the slot is free, and the doorbell has not been rung; a WQE has room for one segment.
+    }
+
+    /// # Safety
+    /// `wqe` is the WQE of `slot`, which the device does not read now, and `N <= max_sge`.
+    #[inline(always)]
+    unsafe fn write_segments<const N: usize>(
+        &mut self,
+        slot: usize,
+        wqe: NonNull<u8>,
+        data: Q::Data,
+        segments: [DataSegment; N],
+    ) {
+        debug_assert!(segments.iter().all(|segment| segment.byte_count.get() != 0));
+        // SAFETY: the caller's contract.
         unsafe {
-            sge::scatter_one(self.wqe.add(Q::LEAD).cast(), self.max_sge.get(), segment);
-            self.slots.set_data_at(self.slot, data);
+            sge::scatter_exactly(wqe.add(Q::LEAD).cast(), self.max_sge.get(), segments);
+            self.slots.set_data_at(slot, data);
         }
-        self.advance();
-        Ok(())
     }
 
     /// The next slot of the run was written.
@@ -122,16 +179,19 @@ impl<'a, Q: Ring> Posting<'a, Q> {
     /// As [`post`](Self::post); there are not too many SGEs.
     #[inline(always)]
     unsafe fn post_at_limit(&mut self, data: Q::Data, sges: &[Sge]) -> Result<u32, PostError> {
-        let step = step(self.queue, self.slot as u32);
-        if step.slot == Step::FULL {
-            (self.slot, self.limit) = (step.next as usize, step.limit as usize);
-            return Err(PostError::Full);
-        }
+        let slot = self.step().ok_or(PostError::Full)?;
         // SAFETY: the slot is free, and the doorbell has not been rung.
-        unsafe { self.write(step.slot as usize, self.queue.wqe(step.slot), data, sges) };
+        unsafe { self.write(slot, self.queue.wqe(slot as u32), data, sges) };
+        Ok(self.queue.index(slot as u32))
+    }
+
+    /// The slot to write when the run is used up, and goes on behind it. `None` when no slot is free.
+    #[inline(always)]
+    fn step(&mut self) -> Option<usize> {
+        let step = step(self.queue, self.slot as u32);
         (self.slot, self.limit) = (step.next as usize, step.limit as usize);
         self.wqe = self.queue.wqe(step.next);
-        Ok(self.queue.index(step.slot))
+        (step.slot != Step::FULL).then_some(step.slot as usize)
     }
 
     /// # Safety

@@ -42,21 +42,23 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
     }
 }
 
-/// Writes `segment` to the first of `capacity` data segments, and ends the list.
+/// Writes `list` to the first of `capacity` data segments, and ends it if it is shorter.
 ///
 /// # Safety
 /// As [`scatter`].
 #[inline(always)]
-pub(crate) unsafe fn scatter_one(
+pub(crate) unsafe fn scatter_exactly<const N: usize>(
     segments: NonNull<DataSegment>,
     capacity: u32,
-    segment: DataSegment,
+    list: [DataSegment; N],
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        write(segments, segment);
-        if capacity > 1 {
-            write(segments.add(1), DataSegment::TERMINATOR);
+        for (i, segment) in list.into_iter().enumerate() {
+            write(segments.add(i), segment);
+        }
+        if N < capacity as usize {
+            write(segments.add(N), DataSegment::TERMINATOR);
         }
     }
 }

@@ -30,10 +30,11 @@ pub struct Cursor<T> {
     pub(super) expected: u64,
     /// CQEs of the stretch, as a negative number that counts up to 0.
     pub(super) to_go: isize,
-    /// The running slot after the stretch, with its state and data; `to_go` leads back to the slot whose turn
-    /// it is.
+    /// The running slot after the stretch, with its state; `to_go` leads back to the slot whose turn it is.
     pub(super) limit: u32,
     pub(super) states: NonNull<u8>,
+    /// Data of the running slot after the stretch, or where that is not [`SCALED`](Self::SCALED), of the slot
+    /// whose turn it is.
     pub(super) data: NonNull<MaybeUninit<T>>,
     pub(super) cq: NonNull<CompletionQueue>,
 }
@@ -52,6 +53,10 @@ impl<T: Copy> Clone for Cursor<T> {
 impl<T: Copy> Copy for Cursor<T> {}
 
 impl<T: Copy> Cursor<T> {
+    /// Whether processors scale an index to the size of the data themselves. If not, adding to a pointer costs
+    /// less than scaling.
+    const SCALED: bool = size_of::<T>() <= 8;
+
     /// Of no batch: it has no message.
     pub const fn idle() -> Self {
         Self {
@@ -66,12 +71,14 @@ impl<T: Copy> Cursor<T> {
     }
 
     #[inline(always)]
-    pub(super) const fn new(
+    pub(super) fn new(
         cq: NonNull<CompletionQueue>,
         Stretch { cqe, expected, to_go }: Stretch,
         limit: u32,
         (states, data): (NonNull<u8>, NonNull<MaybeUninit<T>>),
     ) -> Self {
+        // SAFETY: the first slot of the stretch, which ends at `data`.
+        let data = if Self::SCALED { data } else { unsafe { data.offset(to_go) } };
         Self { cqe, expected, to_go, limit, states, data, cq }
     }
 
@@ -193,6 +200,10 @@ impl<T: Copy> Cursor<T> {
         // SAFETY: `to_go` counts the CQEs up to the end of the buffer, so this is at most its end.
         self.cqe = unsafe { self.cqe.add(self.stride()) };
         self.to_go += 1;
+        if !Self::SCALED {
+            // SAFETY: a slot of the stretch, or the running slot after it.
+            self.data = unsafe { self.data.add(1) };
+        }
     }
 
     /// # Safety
@@ -226,7 +237,10 @@ impl<T: Copy> Cursor<T> {
     #[inline(always)]
     pub(super) unsafe fn posted(&self) -> T {
         // SAFETY: a slot of the stretch, and initialised by the contract.
-        unsafe { self.data.offset(self.to_go).read().assume_init() }
+        unsafe {
+            let data = if Self::SCALED { self.data.offset(self.to_go) } else { self.data };
+            data.read().assume_init()
+        }
     }
 
     #[inline(always)]
