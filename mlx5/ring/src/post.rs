@@ -91,8 +91,19 @@ impl<'a, Q: Ring> Posting<'a, Q> {
         data: Q::Data,
         segments: [DataSegment; N],
     ) -> Result<(), PostError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.post_each(&[()], |()| (data, segments)) }.map_err(|(_, error)| error)
+        if N > self.max_sge.get() as usize {
+            return Err(PostError::TooManySges);
+        }
+        if self.slot == self.limit {
+            let slot = self.step().ok_or(PostError::Full)?;
+            // SAFETY: the slot is free, and the doorbell has not been rung; there are not too many segments.
+            unsafe { self.write_segments(slot, self.queue.wqe(slot as u32), data, segments) }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.write_segments(self.slot, self.wqe, data, segments) }
+            self.advance();
+        }
+        Ok(())
     }
 
     /// Posts a receive for each member of `receives`, of memory that is described as the device reads it, as
@@ -121,12 +132,11 @@ impl<'a, Q: Ring> Posting<'a, Q> {
             if left.is_empty() {
                 return Ok(());
             }
-            let Some(slot) = self.step() else {
-                return Err((receives.len() - left.len(), PostError::Full));
-            };
             let (data, segments) = describe(&left[0]);
             // SAFETY: as above.
-            unsafe { self.write_segments(slot, self.queue.wqe(slot as u32), data, segments) }
+            if let Err(error) = unsafe { self.post_segments(data, segments) } {
+                return Err((receives.len() - left.len(), error));
+            }
             left = &left[1..];
         }
     }

@@ -262,7 +262,30 @@ impl<Q: TestQueue> Rig<Q> {
         let vacant = self.queue.vacant() as usize;
         let mut posting = Posting::new(&mut self.queue);
         let mut taken = 0;
-        for (&buffer, sges) in buffers.iter().zip(&lists) {
+        // Several at once where they can be.
+        if self.max_sge == 1 && buffers.len() > 1 {
+            let receives: Vec<_> = buffers.iter().zip(&lists).collect();
+            let describe = |&(&buffer, sges): &(&u32, &Vec<Sge>)| {
+                let Sge { addr, length, lkey } = sges[0];
+                (buffer, [DataSegment::new(addr, length, lkey)])
+            };
+            // SAFETY: the memory is not a Rust object, and nobody touches it.
+            let posted = unsafe { posting.post_each(&receives, describe) };
+            taken = match posted {
+                Ok(()) => buffers.len(),
+                Err((posted, error)) => {
+                    assert_eq!(error, PostError::Full);
+                    posted
+                }
+            };
+            for &buffer in &buffers[..taken] {
+                assert_eq!(self.buffers[buffer as usize], Place::Pool);
+                self.buffers[buffer as usize] = Place::Queue;
+            }
+            assert_eq!(posting.posted() as usize, taken);
+        }
+        let one_by_one = if taken == 0 { buffers } else { &[] };
+        for (&buffer, sges) in one_by_one.iter().zip(&lists) {
             assert_eq!(self.buffers[buffer as usize], Place::Pool);
             // SAFETY: the memory is not a Rust object, and nobody touches it.
             match unsafe { posting.post(buffer, sges) } {
