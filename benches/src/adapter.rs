@@ -4,10 +4,12 @@ use std::ptr::NonNull;
 
 use mlx5_ring::{cq, rq, srq};
 use mlx5_wire::be::{Be16, Be32};
-use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
+use mlx5_wire::cqe::{self, Cqe64, CqeFormat, ErrorCqe};
 use mlx5_wire::data::DataSegment;
+use mlx5_wire::mini_cqe::{ChecksumMiniCqe, MINI_CQES_PER_ARRAY, array_of};
 use mlx5_wire::next::NextSegment;
 use mlx5_wire::opcode::CqeOpcode;
+use mlx5_wire::syndrome::Syndrome;
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::{Ordering, fence};
@@ -23,6 +25,20 @@ pub enum Order {
     /// Any, as with many QPs on an SRQ.
     Random,
 }
+
+/// What the CQEs are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// One for each message.
+    Plain,
+    /// As [`Plain`](Self::Plain), but each hundredth receive was flushed.
+    Failures,
+    /// In compressed blocks, of the checksum format.
+    Compressed,
+}
+
+/// Messages of a compressed block, at most.
+const BLOCK: usize = 16;
 
 /// A WQE that was taken.
 #[derive(Clone, Copy)]
@@ -133,7 +149,7 @@ impl Adapter {
     ///
     /// # Panics
     /// When not that many are posted: then what is measured does not do its work.
-    pub fn complete(&mut self, count: u32, order: Order) -> Sum {
+    pub fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum {
         assert!(u32::from(self.outstanding()) >= count, "receives are not posted");
         self.wqes.clear();
         for _ in 0..count {
@@ -146,23 +162,74 @@ impl Adapter {
                 self.wqes.swap(i, (self.random >> 33) as usize % (i + 1));
             }
         }
+        let wqes = std::mem::take(&mut self.wqes);
         let mut sum = Sum::default();
-        for i in 0..self.wqes.len() {
-            let Taken { wqe_counter, addr } = self.wqes[i];
-            let len = 64 + (self.written % 128) as u32;
-            sum.add(addr, len.into());
-            self.write(wqe_counter, len);
+        let follow = |a: &Taken, b: &Taken| a.wqe_counter.wrapping_add(1) == b.wqe_counter;
+        for run in wqes.chunk_by(follow) {
+            let block = if form == Form::Compressed { BLOCK } else { 1 };
+            for block in run.chunks(block) {
+                let first = self.written;
+                let lens: Vec<_> =
+                    (0..block.len()).map(|i| 64 + (first + i) as u32 % 128).collect();
+                let failed = form == Form::Failures && first % 100 == 99;
+                for (taken, &len) in block.iter().zip(&lens) {
+                    sum.add(taken.addr, if failed { 0 } else { len.into() });
+                }
+                match (lens.len(), failed) {
+                    (1, false) => self.write_send(block[0].wqe_counter, lens[0]),
+                    (1, true) => self.write_flushed(block[0].wqe_counter),
+                    _ => self.write_block(block[0].wqe_counter, &lens),
+                }
+                self.written += lens.len();
+            }
         }
+        self.wqes = wqes;
         sum
     }
 
-    fn write(&mut self, wqe_counter: u16, len: u32) {
-        let index = self.producer_index;
-        let owner = (index & self.cq.cqe_cnt != 0) as u8;
+    fn write_send(&mut self, wqe_counter: u16, len: u32) {
         let mut cqe = self.titles[self.written % self.titles.len()];
         cqe.byte_cnt = Be32::new(len);
         cqe.wqe_counter = Be16::new(wqe_counter);
-        let op_own = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, owner);
+        self.write(cqe, CqeOpcode::ResponderSend, CqeFormat::Plain);
+        self.producer_index = self.producer_index.wrapping_add(1);
+    }
+
+    fn write_flushed(&mut self, wqe_counter: u16) {
+        let mut bytes = self.titles[self.written % self.titles.len()].to_bytes();
+        bytes[offset_of!(ErrorCqe, syndrome)] = Syndrome::WR_FLUSH.get();
+        let mut cqe = Cqe64::from_bytes(&bytes);
+        cqe.wqe_counter = Be16::new(wqe_counter);
+        self.write(cqe, CqeOpcode::ResponderError, CqeFormat::Plain);
+        self.producer_index = self.producer_index.wrapping_add(1);
+    }
+
+    /// The mini CQEs, and the title after them.
+    fn write_block(&mut self, wqe_counter: u16, lens: &[u32]) {
+        let mut title = self.titles[self.written % self.titles.len()];
+        for (array, lens) in lens.chunks(MINI_CQES_PER_ARRAY).enumerate() {
+            let mut bytes = [0; Cqe64::SIZE];
+            for (mini, &len) in bytes.chunks_exact_mut(ChecksumMiniCqe::SIZE).zip(lens) {
+                let checksum =
+                    ChecksumMiniCqe { byte_cnt: Be32::new(len), ..ChecksumMiniCqe::zeroed() };
+                mini.copy_from_slice(&checksum.to_bytes());
+            }
+            let place = array_of((array * MINI_CQES_PER_ARRAY) as u32);
+            let to = self.cqe(self.producer_index.wrapping_add(place));
+            // SAFETY: inside the CQ; software reads it after the title only.
+            unsafe { to.cast::<[u8; Cqe64::SIZE]>().write(bytes) }
+        }
+        title.byte_cnt = Be32::new(lens.len() as u32);
+        title.wqe_counter = Be16::new(wqe_counter);
+        self.write(title, CqeOpcode::ResponderSend, CqeFormat::Compressed);
+        self.producer_index = self.producer_index.wrapping_add(lens.len() as u32);
+    }
+
+    /// Writes the CQE that comes next, its owner last.
+    fn write(&self, mut cqe: Cqe64, opcode: CqeOpcode, format: CqeFormat) {
+        let index = self.producer_index;
+        let owner = (index & self.cq.cqe_cnt != 0) as u8;
+        let op_own = cqe::op_own(opcode, format, false, owner);
         // Until it is whole, the device's.
         cqe.op_own = op_own ^ cqe::OWNER;
         let to = self.cqe(index);
@@ -172,7 +239,5 @@ impl Adapter {
             fence(Ordering::Release);
             to.add(offset_of!(Cqe64, op_own)).write_volatile(op_own);
         }
-        self.written += 1;
-        self.producer_index = index.wrapping_add(1);
     }
 }

@@ -1,6 +1,6 @@
 //! What is compared with what.
 
-use crate::adapter::Order;
+use crate::adapter::{Form, Order};
 use crate::lines::Lines;
 use crate::operation::{Operation, What};
 use crate::subject::Name;
@@ -28,7 +28,14 @@ impl Case {
     pub const fn new(kind: Kind, what: What, doorbell: Name) -> Self {
         let shape = Shape::new(kind, SLOTS);
         Self {
-            operation: Operation { what, shape, order: Order::Posted, batch: BATCH },
+            operation: Operation {
+                what,
+                shape,
+                order: Order::Posted,
+                form: Form::Plain,
+                held: false,
+                batch: BATCH,
+            },
             doorbell,
             reference: Name::Libmlx5(Locks::Off),
         }
@@ -64,6 +71,18 @@ impl Case {
         self
     }
 
+    /// With other CQEs.
+    pub const fn form(mut self, form: Form) -> Self {
+        self.operation.form = form;
+        self
+    }
+
+    /// With one message held all the time.
+    pub const fn held(mut self) -> Self {
+        self.operation.held = true;
+        self
+    }
+
     /// Against another reference.
     pub const fn against(mut self, reference: Name) -> Self {
         self.reference = reference;
@@ -72,7 +91,7 @@ impl Case {
 
     /// What is done, with what is not as in [`new`](Self::new).
     pub fn label(&self) -> String {
-        let Operation { what, shape, order, batch } = self.operation;
+        let Operation { what, shape, order, form, held, batch } = self.operation;
         let subject = match self.doorbell {
             Name::Lending => ", lending batch",
             Name::Owned => ", owned buffers",
@@ -94,6 +113,14 @@ impl Case {
         if order == Order::Random {
             label += ", random order";
         }
+        label += match form {
+            Form::Plain => "",
+            Form::Failures => ", 1 % failures",
+            Form::Compressed => ", compressed",
+        };
+        if held {
+            label += ", one held";
+        }
         label
     }
 }
@@ -113,6 +140,7 @@ impl What {
             Self::Poll => "poll",
             Self::Post => "post",
             Self::Cycle => "cycle",
+            Self::Arm => "arm",
         }
     }
 }
@@ -172,6 +200,26 @@ pub fn timed() -> Vec<(Case, Lines)> {
         cases.push((srq(What::Post).slots(slots), Lines::Warm));
     }
     cases.push((srq(What::Cycle).qps(1000), Lines::Warm));
+    cases.extend(beside().into_iter().map(|case| (case, Lines::Warm)));
+    cases
+}
+
+/// What is both timed and counted, of all that is not the plain case.
+fn beside() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kind in [Kind::Srq, Kind::Rq] {
+        let ring = |what| Case::new(kind, what, Name::Ring);
+        for form in [Form::Failures, Form::Compressed] {
+            cases.push(ring(What::Poll).form(form));
+            cases.push(ring(What::Cycle).form(form));
+        }
+    }
+    let srq = |what, name| Case::new(Kind::Srq, what, name);
+    cases.push(srq(What::Cycle, Name::Ring).held());
+    for name in [Name::Lending, Name::Owned] {
+        cases.push(srq(What::Cycle, name).random());
+    }
+    cases.push(srq(What::Arm, Name::Ring));
     cases
 }
 
@@ -194,5 +242,10 @@ pub fn counted() -> Vec<Case> {
     }
     cases.push(Case::new(Kind::Srq, What::Cycle, Name::Ring).random());
     cases.push(Case::new(Kind::Srq, What::Post, Name::Ring).random());
+    for slots in [64, 4096] {
+        cases.push(Case::new(Kind::Srq, What::Cycle, Name::Ring).slots(slots));
+    }
+    cases.push(Case::new(Kind::Srq, What::Cycle, Name::Ring).qps(1000));
+    cases.extend(beside());
     cases
 }

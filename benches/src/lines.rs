@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::thread;
 
-use crate::adapter::{Adapter, Order};
+use crate::adapter::{Adapter, Form, Order};
 use crate::sum::Sum;
 use crate::world::{Objects, Queue};
 
@@ -30,14 +30,14 @@ impl Lines {
     }
 
     /// Completes `count` receives, so that the lines are there.
-    pub fn complete(self, adapter: &mut Adapter, count: u32, order: Order) -> Sum {
+    pub fn complete(self, adapter: &mut Adapter, count: u32, order: Order, form: Form) -> Sum {
         if self != Self::OtherCore {
-            return adapter.complete(count, order);
+            return adapter.complete(count, order, form);
         }
         thread::scope(|scope| {
             let other = scope.spawn(|| {
                 pin(1);
-                adapter.complete(count, order)
+                adapter.complete(count, order, form)
             });
             other.join().expect("the adapter")
         })

@@ -1,10 +1,10 @@
 //! Operations, and how they are repeated.
 
-use crate::adapter::{Adapter, Order};
+use crate::adapter::{Adapter, Form, Order};
 use crate::lines::{Lines, Shared};
 use crate::subject::{self, Name, Subject};
 use crate::sum::Sum;
-use crate::world::{Objects, Shape, World};
+use crate::world::{Kind, Objects, Shape, World};
 
 /// What is done in what is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum What {
     Post,
     /// Take messages and post the buffer of each again.
     Cycle,
+    /// Ask for an event.
+    Arm,
 }
 
 /// An operation.
@@ -26,6 +28,10 @@ pub struct Operation {
     pub shape: Shape,
     /// In which order receives complete.
     pub order: Order,
+    /// What the CQEs of doorbell are like. Those of libmlx5, which does not read compressed ones, are plain then.
+    pub form: Form,
+    /// Whether one message was taken and its buffer is not given back.
+    pub held: bool,
     /// Completions, or receives, per call.
     pub batch: u32,
 }
@@ -36,30 +42,42 @@ pub struct Rig {
     adapter: Adapter,
     subject: Box<dyn Subject>,
     shared: Shared,
+    form: Form,
     _objects: Objects,
 }
 
 impl Rig {
     /// Makes objects, and posts all buffers to them.
     pub fn new(world: &World, operation: Operation, name: Name) -> Self {
-        let Operation { what, shape, .. } = operation;
-        let (objects, mut subject) = subject::make(world, shape, name, what == What::Cycle);
+        let Operation { what, shape, form, held, .. } = operation;
+        let form = if form == Form::Compressed && !name.is_doorbell() { Form::Plain } else { form };
+        let (objects, mut subject) = subject::make(world, &operation, name);
         world.greet(&objects);
-        let adapter = Adapter::new(&objects);
+        let mut adapter = Adapter::new(&objects);
         let greetings = objects.qps.len() as u32;
         // One by one, so that laps do not begin where batches do.
         subject.cycle(greetings, 1);
+        if held {
+            assert_eq!(
+                (shape.kind, what),
+                (Kind::Srq, What::Cycle),
+                "a receive queue stands still"
+            );
+            adapter.complete(1, Order::Posted, Form::Plain);
+            subject.hold();
+        }
         let shared = Shared::of(&objects);
-        Self { operation, adapter, subject, shared, _objects: objects }
+        Self { operation, adapter, subject, shared, form, _objects: objects }
     }
 
     /// Messages, or receives, of one round.
     pub fn count(&self) -> u32 {
-        let receives = self.operation.shape.receives();
+        let receives = self.operation.shape.receives() - u32::from(self.operation.held);
         match self.operation.what {
             // What is given back is posted at the end of a batch only.
             What::Cycle => receives / self.operation.batch * self.operation.batch,
             What::Poll | What::Post => receives,
+            What::Arm => 1000,
         }
     }
 
@@ -71,7 +89,11 @@ impl Rig {
     pub fn round(&mut self, lines: Lines, measured: impl FnOnce(&mut dyn FnMut())) {
         let Operation { what, order, batch, .. } = self.operation;
         let count = self.count();
-        let written = lines.complete(&mut self.adapter, count, order);
+        if what == What::Arm {
+            let subject = &mut self.subject;
+            return measured(&mut || subject.arm(count));
+        }
+        let written = lines.complete(&mut self.adapter, count, order, self.form);
         let flush = || {
             if lines == Lines::Flushed {
                 self.shared.flush();
@@ -90,6 +112,7 @@ impl Rig {
                 subject.prepare(batch);
                 subject.post(batch);
             }
+            What::Arm => {}
             What::Post => {
                 told = subject.poll(count, batch);
                 subject.prepare(batch);

@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use std::time::Duration;
 
 use doorbell::ProtectionDomain;
-use mlx5_ring::{cq, rq, srq};
+use mlx5_ring::{arm, cq, rq, srq};
 use mlx5_wire::cqe::FRESH_OP_OWN;
 use rdma_core_sys::*;
 use soft_mlx5::Device;
@@ -84,6 +84,8 @@ pub struct Objects {
     pub qps: Vec<*mut ibv_qp>,
     /// Where the CQ is.
     pub cq_layout: cq::Layout,
+    /// Where the CQ is armed.
+    pub arm: arm::Place,
     /// Where the queue is.
     pub queue: Queue,
     /// Memory for the buffers.
@@ -181,9 +183,9 @@ impl World {
                 Kind::Srq => Queue::Srq(self.srq_layout(srq)),
                 Kind::Rq => Queue::Rq(self.rq_layout(qps[0])),
             };
-            let cq_layout = self.cq_layout(cq);
+            let (cq_layout, arm) = self.cq_layout(cq);
             let memory = self.memory(shape.slots * shape.sges);
-            Objects { cq, srq, qps, cq_layout, queue, memory, shape }
+            Objects { cq, srq, qps, cq_layout, arm, queue, memory, shape }
         }
     }
 
@@ -264,17 +266,19 @@ impl World {
         }
     }
 
-    fn cq_layout(&self, cq: *mut ibv_cq_ex) -> cq::Layout {
+    fn cq_layout(&self, cq: *mut ibv_cq_ex) -> (cq::Layout, arm::Place) {
         let mut out = mlx5dv_cq::default();
         let mut obj = mlx5dv_obj::default();
         (obj.cq.in_, obj.cq.out) = (ibv_cq_ex_to_cq(cq), &mut out);
         self.init_obj(&mut obj, MLX5DV_OBJ_CQ);
-        cq::Layout {
+        let layout = cq::Layout {
             buf: NonNull::new(out.buf.cast()).expect("a buffer"),
             dbrec: NonNull::new(out.dbrec.cast()).expect("a record"),
             cqe_cnt: out.cqe_cnt,
             cqe_size: out.cqe_size,
-        }
+        };
+        let uar = NonNull::new(out.cq_uar.cast()).expect("a register");
+        (layout, arm::Place { dbrec: layout.dbrec, uar, cqn: out.cqn })
     }
 
     fn init_obj(&self, obj: &mut mlx5dv_obj, what: u32) {

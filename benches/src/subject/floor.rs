@@ -9,6 +9,7 @@ use mlx5_wire::cqe::Cqe64;
 use mlx5_wire::dbrec;
 
 use super::Subject;
+use crate::adapter::Form;
 use crate::sum::Sum;
 use crate::world::{BUFFER, Objects, Queue};
 
@@ -39,7 +40,7 @@ pub(super) fn make(objects: &Objects) -> Box<dyn Subject> {
         consumer_index: 0,
         posted: shape.receives(),
         ids: ids.collect(),
-        _ring: super::ring::make(objects, true),
+        _ring: super::ring::make(objects, true, Form::Plain),
     })
 }
 

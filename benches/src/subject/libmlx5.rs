@@ -82,10 +82,11 @@ impl Libmlx5 {
         let polled =
             unsafe { ibv_poll_cq(ibv_cq_ex_to_cq(self.cq), batch as i32, self.wcs.as_mut_ptr()) };
         for wc in &self.wcs[..polled as usize] {
-            if wc.status != IBV_WC_SUCCESS {
-                unexpected();
+            match wc.status {
+                IBV_WC_SUCCESS => each(wc.wr_id, wc.byte_len),
+                IBV_WC_WR_FLUSH_ERR => each(wc.wr_id, 0),
+                _ => unexpected(),
             }
-            each(wc.wr_id, wc.byte_len);
         }
         polled as u32
     }
@@ -99,10 +100,11 @@ impl Libmlx5 {
                 return 0;
             }
             loop {
-                if (*self.cq).status != IBV_WC_SUCCESS {
-                    unexpected();
+                match (*self.cq).status {
+                    IBV_WC_SUCCESS => each((*self.cq).wr_id, ibv_wc_read_byte_len(self.cq)),
+                    IBV_WC_WR_FLUSH_ERR => each((*self.cq).wr_id, 0),
+                    _ => unexpected(),
                 }
-                each((*self.cq).wr_id, ibv_wc_read_byte_len(self.cq));
                 polled += 1;
                 if polled == batch || ibv_next_poll(self.cq) != 0 {
                     break;
@@ -154,6 +156,19 @@ impl Subject for Libmlx5 {
             }
         }
         sum
+    }
+
+    fn hold(&mut self) {
+        self.poll(1, 1);
+    }
+
+    fn arm(&mut self, count: u32) {
+        for _ in 0..count {
+            // SAFETY: a live CQ.
+            if unsafe { ibv_req_notify_cq(ibv_cq_ex_to_cq(self.cq), 0) } != 0 {
+                unexpected();
+            }
+        }
     }
 
     fn prepare(&mut self, batch: u32) {

@@ -8,8 +8,9 @@ mod libmlx5;
 mod ring;
 mod safe;
 
+use crate::operation::{Operation, What};
 use crate::sum::Sum;
-use crate::world::{Locks, Objects, Shape, World};
+use crate::world::{Locks, Objects, World};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,14 @@ pub trait Subject {
     fn post(&mut self, batch: u32);
     /// Takes `count` messages and posts the buffer of each again, batch by batch.
     fn cycle(&mut self, count: u32, batch: u32) -> Sum;
+    /// Takes a message, and gives its buffer back at no time.
+    fn hold(&mut self) {
+        unreachable!("measured on the rings and on libmlx5 only")
+    }
+    /// Asks for an event `count` times.
+    fn arm(&mut self, count: u32) {
+        unreachable!("measured on the rings and on libmlx5 only: {count}")
+    }
     /// Prepares what lies ready for [`post`](Self::post).
     fn prepare(&mut self, batch: u32) {
         let _ = batch;
@@ -47,16 +56,24 @@ pub trait Subject {
     }
 }
 
-/// Makes a subject on fresh objects. `spare`: it may hold a buffer more than can be posted, which is for
-/// [`Subject::cycle`] only.
-pub fn make(world: &World, shape: Shape, name: Name, spare: bool) -> (Objects, Box<dyn Subject>) {
+impl Name {
+    /// Whether it is a subject of doorbell.
+    pub const fn is_doorbell(self) -> bool {
+        matches!(self, Self::Ring | Self::Lending | Self::Owned)
+    }
+}
+
+/// Makes a subject on fresh objects.
+pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<dyn Subject>) {
+    // It may hold a buffer more than can be posted where that one does not have to be posted by itself.
+    let spare = operation.what == What::Cycle;
     let locks = match name {
         Name::Libmlx5(locks) | Name::Libmlx5NextPoll(locks) => locks,
         Name::Ring | Name::Lending | Name::Owned | Name::Floor => Locks::Default,
     };
-    let objects = world.objects(shape, locks);
+    let objects = world.objects(operation.shape, locks);
     let subject = match name {
-        Name::Ring => ring::make(&objects, spare),
+        Name::Ring => ring::make(&objects, spare, operation.form),
         Name::Lending => safe::make(world, &objects, false),
         Name::Owned => safe::make(world, &objects, true),
         Name::Floor => floor::make(&objects),
