@@ -116,6 +116,13 @@ impl Builder {
         self
     }
 
+    /// As [`stepped`](Self::stepped), in small steps: each takes one packet, and lets one queue pair execute one
+    /// WQE or send one packet. So a message can arrive between two WQEs of one doorbell.
+    pub fn small_steps(mut self) -> Self {
+        self.config.small_steps = true;
+        self.stepped()
+    }
+
     /// Powers the device up. Do so before the first verbs call of the process: libibverbs looks
     /// where to find devices only once.
     pub fn build(self) -> io::Result<Device> {

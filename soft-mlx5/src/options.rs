@@ -108,6 +108,7 @@ impl Options {
             pcap: self.pcap.clone(),
             epoch: 0,
             shared_registers: self.shared_registers,
+            small_steps: false,
             strict: self.strict,
         }
     }

@@ -23,6 +23,7 @@ use crate::fabric::pcap::Capture;
 const FIRST_CQN: u32 = 0x400;
 const FIRST_SRQN: u32 = 0x1000;
 const MAX_QUEUES: u32 = 1 << 20;
+const TURN: u32 = 32;
 
 /// The shared part of a device.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ pub struct Core {
     pub held_back: Vec<Cqn>,
     /// CQs that overran and whose queue pairs do not know it yet.
     pub failed_cqs: Vec<Cqn>,
+    /// WQEs and packets of a queue pair before the next one has its turn.
+    pub turn: u32,
     /// Something was done in this step.
     pub progress: bool,
 }
@@ -84,6 +87,7 @@ impl Core {
             active: VecDeque::new(),
             held_back: Vec::new(),
             failed_cqs: Vec::new(),
+            turn: if config.small_steps { 1 } else { TURN },
             progress: false,
         })
     }

@@ -93,6 +93,8 @@ pub struct NicConfig {
     /// Give programs UAR objects, whose few registers many queue pairs share, instead of a register for
     /// each queue pair.
     pub shared_registers: bool,
+    /// A step takes one packet, and lets one queue pair execute one WQE or send one packet.
+    pub small_steps: bool,
     /// Stop the program where an adapter would silently mangle something.
     pub strict: bool,
 }
@@ -131,6 +133,7 @@ pub struct Nic {
     uar: Uar,
     groups: Vec<([u8; 16], Qpn)>,
     schedule: Schedule,
+    small_steps: bool,
     // Queue pairs that wait for the link, and such that are in error.
     blocked: Vec<u32>,
     failed: Vec<u32>,
@@ -158,6 +161,7 @@ impl Nic {
             uar: Uar::new()?,
             groups: Vec::new(),
             schedule: Schedule::new(&config.faults),
+            small_steps: config.small_steps,
             blocked: Vec::new(),
             failed: Vec::new(),
             rings: Vec::new(),
@@ -238,11 +242,15 @@ impl Nic {
         self.core.progress |= self.core.link.poll();
         self.receive_packets();
         self.expire_timers();
-        self.run_active();
+        if !self.small_steps {
+            self.run_active();
+        }
         self.core.release_completions();
         self.core.write_blocks();
         self.core.progress |= self.core.link.flush(self.core.now);
         self.fail_users_of_failed_cqs();
+        // Whose turn did not come in a small step may have something to do.
+        self.core.progress |= self.small_steps && !self.core.active.is_empty();
         if !self.core.progress || self.steps % ERROR_SCAN_INTERVAL == 0 {
             self.take_doorbells(true);
             self.look_at_failed();
@@ -330,9 +338,13 @@ impl Nic {
         }
     }
 
+    /// How many things of a kind a step does at most, which is `many` otherwise.
+    fn at_most(&self, many: usize) -> usize {
+        if self.small_steps || self.schedule.is_slow() { 1 } else { many }
+    }
+
     fn run_active(&mut self) {
-        let most = if self.schedule.is_slow() { 1 } else { TURNS_PER_STEP };
-        let turns = self.core.active.len().min(most);
+        let turns = self.core.active.len().min(self.at_most(TURNS_PER_STEP));
         for _ in 0..turns {
             let Some(number) = self.core.active.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(number) else { continue };
@@ -354,8 +366,7 @@ impl Nic {
     }
 
     fn receive_packets(&mut self) {
-        let most = if self.schedule.is_slow() { 1 } else { PACKETS_PER_STEP };
-        for _ in 0..most {
+        for _ in 0..self.at_most(PACKETS_PER_STEP) {
             let Some(frame) = self.core.link.receive() else { break };
             self.core.progress = true;
             match Packet::parse(frame.bytes()) {

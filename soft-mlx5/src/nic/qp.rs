@@ -19,8 +19,6 @@ use crate::fabric::LinkLayer;
 use crate::fabric::address;
 use crate::fabric::packet::{MAX_MTU, Route};
 
-// Packets that a queue pair sends before the next one has its turn.
-const TURN: u32 = 32;
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// A queue pair.
@@ -288,7 +286,7 @@ impl Qp {
 
     /// Does what is to be done, within bounds.
     pub fn turn(&mut self, core: &mut Core) -> Turn {
-        let mut budget = TURN;
+        let mut budget = core.turn;
         // Refusals are on their way even when this queue pair has failed.
         let answers = responder::transmit(self, core, &mut budget);
         match self.state {

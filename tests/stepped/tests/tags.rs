@@ -7,8 +7,39 @@ use doorbell::{BufferPool, Path, QpConfig};
 use soft_mlx5::Device;
 
 const ALL: u64 = u64::MAX;
-/// More than a message needs to arrive.
+/// Small steps, more than a message needs to arrive, or a few list operations to be executed.
 const STEPS: u32 = 12;
+
+/// Which of two things is done first, and how many small steps of the device are between them.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    message_first: bool,
+    steps: u32,
+}
+
+impl Gap {
+    fn all() -> impl Iterator<Item = Self> {
+        let both = [true, false].into_iter();
+        both.flat_map(|message_first| (0..STEPS).map(move |steps| Self { message_first, steps }))
+    }
+
+    /// Sends a message for `tag` and does something else.
+    fn apply<T>(
+        self,
+        world: &mut World,
+        tag: u64,
+        other: impl FnOnce(&mut World) -> T,
+    ) -> (u32, T) {
+        if self.message_first {
+            let message = world.send(tag);
+            world.step(self.steps);
+            return (message, other(world));
+        }
+        let other = other(world);
+        world.step(self.steps);
+        (world.send(tag), other)
+    }
+}
 
 struct World {
     near: TagMatchingSrq,
@@ -21,7 +52,8 @@ struct World {
 
 impl World {
     fn new(path: Path) -> Self {
-        let device = Device::builder().stepped().build().expect("a stepped device");
+        let device =
+            Device::builder().small_steps().strict(true).build().expect("a stepped device");
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
         let config = TagMatchingConfig::new(8).path(path).offload(Offload::Required);
         let slots = BufferPool::new(&pd, 256, 256).unwrap();
@@ -77,27 +109,26 @@ impl World {
 }
 
 /// Two receives are appended while messages for both are on their way to software; a third message must not
-/// take what belongs to the second, whenever it comes.
+/// take what belongs to the second, whenever it comes: also between the two removes of one doorbell, which
+/// must not tell the device yet that both messages were handled.
 fn claimed(path: Path) {
-    for steps in 0..STEPS {
+    for gap in Gap::all() {
         let mut world = World::new(path);
         let (first, second) = (world.send(1), world.send(2));
         world.device.settle();
         let receives = [world.post(1, ALL), world.post(2, ALL)];
         world.device.settle();
-        let third = world.send(2);
-        world.step(steps);
-        // Both messages are claimed here; the third one may have arrived, or not.
-        assert!(world.near.poll().is_none());
+        let (third, ()) = gap.apply(&mut world, 2, |world| {
+            // The device is busy with these before it comes to the removes.
+            (0..3).for_each(|_| drop(world.post(9, ALL)));
+            // Both messages are claimed here; the third one may have arrived, or not.
+            assert!(world.near.poll().is_none());
+        });
         let mut ends = world.ends();
         ends.sort_by_key(|(_, message)| *message);
-        assert_eq!(
-            ends,
-            [(receives[0], Some(first)), (receives[1], Some(second))],
-            "{steps} steps"
-        );
+        assert_eq!(ends, [(receives[0], Some(first)), (receives[1], Some(second))], "{gap:?}");
         let last = world.post(0, 0);
-        assert_eq!(world.ends(), [(last, Some(third))], "{steps} steps");
+        assert_eq!(world.ends(), [(last, Some(third))], "{gap:?}");
     }
 }
 
@@ -114,22 +145,21 @@ fn a_message_does_not_take_a_claimed_receive_through_verbs() {
 /// A message arrives at any step of the removal of its receive.
 fn cancelled(path: Path) {
     let (mut in_time, mut late) = (0, 0);
-    for steps in 0..STEPS {
+    for gap in Gap::all() {
         let mut world = World::new(path);
         let receive = world.post(1, ALL);
         world.device.settle();
         while world.near.poll().is_some() {}
-        let message = world.send(1);
-        world.step(steps);
-        world.near.cancel(receive).unwrap();
+        let cancel = |world: &mut World| world.near.cancel(receive).unwrap();
+        let (message, ()) = gap.apply(&mut world, 1, cancel);
         let ends = world.ends();
         if ends == [(receive, None)] {
             in_time += 1;
             let next = world.post(1, ALL);
-            assert_eq!(world.ends(), [(next, Some(message))], "{steps} steps");
+            assert_eq!(world.ends(), [(next, Some(message))], "{gap:?}");
         } else {
             late += 1;
-            assert_eq!(ends, [(receive, Some(message))], "{steps} steps");
+            assert_eq!(ends, [(receive, Some(message))], "{gap:?}");
         }
         assert_eq!((world.near.outstanding(), world.near.unexpected()), (0, 0));
     }
@@ -146,20 +176,32 @@ fn a_message_and_a_cancellation_meet_through_verbs() {
     cancelled(Path::Verbs);
 }
 
-/// An unexpected message at any step of an append: the receive gets it, and the next one goes to the
-/// next receive.
+/// An unexpected message at any step of an append: the receive gets it, and the next message goes to the
+/// next receive. Then the device matches by itself again, as it does when it was told of all messages.
 fn appended(path: Path) {
-    for steps in 0..STEPS {
+    for gap in Gap::all() {
         let mut world = World::new(path);
-        let first = world.send(1);
-        world.step(steps);
-        let one = world.post(0, 0);
+        let (first, one) = gap.apply(&mut world, 1, |world| world.post(0, 0));
         world.step(3);
         let second = world.send(1);
         let two = world.post(1, ALL);
         let ends = world.ends();
-        assert_eq!(ends, [(one, Some(first)), (two, Some(second))], "{steps} steps");
+        assert_eq!(ends, [(one, Some(first)), (two, Some(second))], "{gap:?}");
         assert!(!world.near.needs_synchronization());
+
+        let three = world.post(1, ALL);
+        world.device.settle();
+        assert!(world.near.poll().is_none());
+        world.device.settle();
+        let third = world.send(1);
+        world.device.settle();
+        match world.near.poll() {
+            Some(TagEvent::Received(got)) => {
+                assert_eq!((got.receive, got.context), (three, third), "{gap:?}");
+                assert!(!got.by_library, "{gap:?}");
+            }
+            other => panic!("{gap:?}: {other:?}"),
+        }
     }
 }
 

@@ -40,7 +40,8 @@ pub struct Subject {
     srq: SrqId,
     /// For a test of what is reported: asks for another mask.
     inject: bool,
-    _storage: (Box<[MaybeUninit<tag_list::Entry<u64>>]>, Box<[MaybeUninit<tag_list::Operation>]>),
+    _entries: Box<[MaybeUninit<tag_list::Entry<u64>>]>,
+    _operations: Box<[MaybeUninit<tag_list::Operation>]>,
 }
 
 impl Subject {
@@ -69,7 +70,7 @@ impl Subject {
             let queue = SendQueue::new(layout).expect("a send queue of libmlx5");
             TagList::new(queue, storage, shape.tags)
         };
-        Self { list, receiver, srq, inject, _storage: (entries, operations) }
+        Self { list, receiver, srq, inject, _entries: entries, _operations: operations }
     }
 
     /// Tags that can be added.
