@@ -103,6 +103,13 @@ impl Builder {
         self
     }
 
+    /// Counts registered memory and queues against `RLIMIT_MEMLOCK`, as the kernel does for a process
+    /// without `CAP_IPC_LOCK`. Without this nothing is, for nothing is locked.
+    pub fn memlock(mut self, memlock: bool) -> Self {
+        self.config.memlock = memlock;
+        self
+    }
+
     /// Stops the program where an adapter would silently mangle something.
     pub fn strict(mut self, strict: bool) -> Self {
         self.config.strict = strict;

@@ -42,6 +42,12 @@ fn cli() -> Command {
                 .help("Let QPs share UAR registers, as on an adapter under many of them"),
         )
         .arg(
+            Arg::new("memlock")
+                .long("memlock")
+                .action(ArgAction::SetTrue)
+                .help("Count registered memory against RLIMIT_MEMLOCK, as the kernel does"),
+        )
+        .arg(
             Arg::new("strict")
                 .long("strict")
                 .action(ArgAction::SetTrue)
@@ -128,6 +134,7 @@ fn run(matches: &ArgMatches) -> ExitCode {
         .seed(matches.get_one("seed").copied().unwrap_or(0))
         .link_layer(link)
         .shared_registers(matches.get_flag("shared-registers"))
+        .memlock(matches.get_flag("memlock"))
         .strict(matches.get_flag("strict"));
     if let Some(name) = matches.get_one::<String>("fabric") {
         runner = runner.fabric(name);

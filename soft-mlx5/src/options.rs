@@ -30,6 +30,8 @@ pub struct Options {
     pub pcap: Option<PathBuf>,
     /// Let queue pairs share registers.
     pub shared_registers: bool,
+    /// Count what is registered against `RLIMIT_MEMLOCK`.
+    pub memlock: bool,
     /// Stop the program where an adapter would mangle something.
     pub strict: bool,
 }
@@ -49,6 +51,9 @@ impl Options {
             .push(format!("link={}", if self.link == LinkLayer::Ethernet { "roce" } else { "ib" }));
         if self.shared_registers {
             words.push("shared-registers".into());
+        }
+        if self.memlock {
+            words.push("memlock".into());
         }
         if self.strict {
             words.push("strict".into());
@@ -76,6 +81,7 @@ impl Options {
             trace: None,
             pcap: None,
             shared_registers: false,
+            memlock: false,
             strict: false,
         };
         for word in words.split(',').filter(|word| !word.is_empty()) {
@@ -90,6 +96,7 @@ impl Options {
                     options.faults.set(name.strip_prefix("fault-")?, value).ok()?
                 }
                 None if word == "shared-registers" => options.shared_registers = true,
+                None if word == "memlock" => options.memlock = true,
                 None if word == "strict" => options.strict = true,
                 None => return None,
             }
@@ -109,6 +116,7 @@ impl Options {
             epoch: 0,
             shared_registers: self.shared_registers,
             small_steps: false,
+            memlock: self.memlock,
             strict: self.strict,
         }
     }
@@ -146,6 +154,7 @@ mod tests {
             trace: Some("/tmp/a,b".into()),
             pcap: Some("/tmp/c=d".into()),
             shared_registers: true,
+            memlock: true,
             strict: true,
         };
         assert_eq!(Options::decode(&all.encode()), Some(all.clone()));

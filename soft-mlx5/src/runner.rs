@@ -27,6 +27,7 @@ pub struct Runner {
     trace: Option<PathBuf>,
     pcap: Option<PathBuf>,
     shared_registers: bool,
+    memlock: bool,
     strict: bool,
 }
 
@@ -42,6 +43,7 @@ impl Runner {
             trace: None,
             pcap: None,
             shared_registers: false,
+            memlock: false,
             strict: false,
         }
     }
@@ -89,6 +91,12 @@ impl Runner {
         self
     }
 
+    /// Counts registered memory and queues against `RLIMIT_MEMLOCK`, as the kernel does.
+    pub fn memlock(mut self, memlock: bool) -> Self {
+        self.memlock = memlock;
+        self
+    }
+
     /// Stops the program where an adapter would silently mangle something.
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
@@ -116,6 +124,7 @@ impl Runner {
             trace: fresh(&self.trace, trace::create)?,
             pcap: fresh(&self.pcap, pcap::create)?,
             shared_registers: self.shared_registers,
+            memlock: self.memlock,
             strict: self.strict,
         };
         let mut command = Command::new(program);

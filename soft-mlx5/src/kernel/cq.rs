@@ -8,6 +8,7 @@ use super::abi::uverbs::{
 use super::attrs::{Attrs, Carries, FLAGS, Spec, exactly, room};
 use super::errno::{EBUSY, EINVAL, EOPNOTSUPP};
 use super::events::{Carries as EventKind, FileId};
+use super::memlock::Pinned;
 use super::report::{AsyncTarget, Reported, event_type};
 use super::udata::{Request, Udata};
 use super::{Call, Number, limits, user};
@@ -28,6 +29,7 @@ pub struct Cq {
     pub channel: Option<FileId>,
     /// Completion events delivered.
     pub completions: u32,
+    pinned: Pinned,
     /// Its asynchronous events; `element` is also what completion events carry.
     pub events: AsyncTarget,
 }
@@ -165,14 +167,15 @@ pub fn write_resize(call: &mut Call, request: &Request) -> Result<()> {
             return Err(EINVAL);
         }
         let bytes = u64::from(slots) * u64::from(driver.cqe_size);
-        user::pin(driver.buf_addr, bytes, true)?;
+        let pinned = call.core.memlock.pin(driver.buf_addr, bytes, true)?;
         if u32::from(driver.cqe_size) != call.get::<Cq>(core.cq_handle)?.cqe_size {
             return Err(EINVAL);
         }
         // What was rung before belongs into the old buffer.
         call.core.work_off();
         call.nic().resize_cq(cqn, driver.buf_addr, slots)?;
-        call.get_mut::<Cq>(core.cq_handle)?.entries = slots - 1;
+        let cq = call.get_mut::<Cq>(core.cq_handle)?;
+        (cq.entries, cq.pinned) = (slots - 1, pinned);
     }
     request.core.output.respond(&ResizeCqResp { cqe: slots - 1, reserved: 0 })
 }
@@ -199,7 +202,7 @@ impl Call<'_> {
         if wanted.flags & !(FLAG_TIMESTAMP | FLAG_IGNORE_OVERRUN) != 0 {
             return Err(EOPNOTSUPP);
         }
-        let attr = self.cq_attr(slots, wanted.flags, driver)?;
+        let (attr, pinned) = self.cq_attr(slots, wanted.flags, driver)?;
         let cqn = self.nic().create_cq(attr)?;
         let default_file = self.file().async_file;
         let element = wanted.user_handle;
@@ -210,6 +213,7 @@ impl Call<'_> {
             users: 0,
             channel,
             completions: 0,
+            pinned,
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
         });
         self.core.routes.add(Number::Cq(cqn), self.file, handle);
@@ -218,7 +222,7 @@ impl Call<'_> {
         Ok(handle)
     }
 
-    fn cq_attr(&mut self, slots: u32, flags: u32, driver: &Udata) -> Result<CqAttr> {
+    fn cq_attr(&mut self, slots: u32, flags: u32, driver: &Udata) -> Result<(CqAttr, Pinned)> {
         // Up to the flags the structure is as old as the interface.
         if driver.input.len() < 22 {
             return Err(EINVAL);
@@ -232,7 +236,8 @@ impl Call<'_> {
         {
             return Err(EINVAL);
         }
-        user::pin(wanted.buf_addr, u64::from(slots) * u64::from(wanted.cqe_size), true)?;
+        let bytes = u64::from(slots) * u64::from(wanted.cqe_size);
+        let pinned = self.core.memlock.pin(wanted.buf_addr, bytes, true)?;
         user::pin(wanted.db_addr, 8, true)?;
         if wanted.flags & (DRIVER_128B_PAD | DRIVER_REAL_TIME) != 0 {
             return Err(EOPNOTSUPP);
@@ -247,7 +252,7 @@ impl Call<'_> {
             (1, _) => return Err(EOPNOTSUPP),
             _ => None,
         };
-        Ok(CqAttr {
+        let attr = CqAttr {
             buf: wanted.buf_addr,
             dbrec: wanted.db_addr,
             cqe_count: slots,
@@ -255,7 +260,8 @@ impl Call<'_> {
             compression,
             uar,
             ignore_overrun: flags & FLAG_IGNORE_OVERRUN != 0,
-        })
+        };
+        Ok((attr, pinned))
     }
 
     /// A queue starts to complete here.

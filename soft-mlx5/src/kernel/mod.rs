@@ -16,6 +16,7 @@ mod handles;
 mod info;
 mod ioctl;
 pub mod limits;
+mod memlock;
 mod methods;
 mod mr;
 mod multicast;
@@ -47,6 +48,7 @@ use context::Context;
 use errno::{EBADF, EBUSY, EINVAL, EIO};
 use events::{Carries, EventFiles, FileId};
 use handles::{Handles, Kind, Object};
+use memlock::Memlock;
 use removal::Removal;
 use report::Routes;
 use uar::UarPages;
@@ -79,6 +81,7 @@ pub struct Core {
     events: EventFiles,
     routes: Routes,
     uars: UarPages,
+    memlock: Memlock,
 }
 
 /// An open uverbs device: what one descriptor and its copies share.
@@ -113,6 +116,7 @@ impl Core {
             events: EventFiles::new(slot),
             routes: Routes::default(),
             uars: UarPages::default(),
+            memlock: Memlock::new(config.memlock),
         })
     }
 

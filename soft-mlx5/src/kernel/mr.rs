@@ -4,10 +4,10 @@ use super::Call;
 use super::abi::uverbs::{RegMr, RegMrResp, ReregMr, ReregMrResp};
 use super::attrs::{Attrs, Carries, Spec, room};
 use super::errno::{EINVAL, EOPNOTSUPP};
+use super::memlock::{Memlock, Pinned};
 use super::pd::Pd;
 use super::report::Reported;
 use super::udata::Request;
-use super::user;
 use crate::nic::objects::{Mkey, MkeyAttr, Result};
 
 /// A memory region.
@@ -17,6 +17,7 @@ pub struct Mr {
     pub mkey: Mkey,
     attr: MkeyAttr,
     pd: u32,
+    _pinned: Pinned,
 }
 
 const PAGE_MASK: u64 = 4095;
@@ -52,14 +53,14 @@ fn check_access(flags: u32) -> Result<()> {
 }
 
 /// Pins the memory as a registration does.
-fn pin(start: u64, length: u64, flags: u32) -> Result<()> {
+fn pin(memlock: &Memlock, start: u64, length: u64, flags: u32) -> Result<Pinned> {
     let end = start.checked_add(length).and_then(|end| end.checked_add(PAGE_MASK));
     end.ok_or(EINVAL)?;
     // Nothing at the start of a page is no page at all.
     if length == 0 && start & PAGE_MASK == 0 {
         return Err(EINVAL);
     }
-    user::pin(start, length, flags & access::WRITING != 0)
+    memlock.pin(start, length, flags & access::WRITING != 0)
 }
 
 /// REG_MR.
@@ -71,7 +72,7 @@ pub fn write_register(call: &mut Call, request: &Request) -> Result<()> {
     }
     check_access(core.access_flags)?;
     call.get::<Pd>(core.pd_handle)?;
-    pin(core.start, core.length, core.access_flags)?;
+    let _pinned = pin(&call.core.memlock, core.start, core.length, core.access_flags)?;
     let attr = MkeyAttr {
         pd: call.hold_pd(core.pd_handle)?,
         va: core.start,
@@ -86,7 +87,7 @@ pub fn write_register(call: &mut Call, request: &Request) -> Result<()> {
             return Err(error);
         }
     };
-    let mr_handle = call.insert(Mr { mkey, attr, pd: core.pd_handle });
+    let mr_handle = call.insert(Mr { mkey, attr, pd: core.pd_handle, _pinned });
     let answer = RegMrResp { mr_handle, lkey: mkey.0, rkey: mkey.0 };
     let told = request.core.output.respond(&answer);
     call.or_destroy(mr_handle, told)
@@ -125,11 +126,11 @@ pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
     if translate {
         (attr.va, attr.iova, attr.length) = (core.start, core.hca_va, core.length);
     }
-    pin(attr.va, attr.length, attr.access)?;
+    let _pinned = pin(&call.core.memlock, attr.va, attr.length, attr.access)?;
     call.nic().modify_mkey(mkey, attr)?;
     call.hold_pd(pd)?;
     call.release_pd(old_pd);
-    *call.get_mut::<Mr>(core.mr_handle)? = Mr { mkey, attr, pd };
+    *call.get_mut::<Mr>(core.mr_handle)? = Mr { mkey, attr, pd, _pinned };
     request.core.output.respond(&ReregMrResp { lkey: mkey.0, rkey: mkey.0 })
 }
 
@@ -185,8 +186,9 @@ mod tests {
 
     #[test]
     fn ranges_that_wrap_or_hold_no_page_are_invalid() {
-        assert_eq!(pin(u64::MAX - 1, 4, 0), Err(EINVAL));
-        assert_eq!(pin(0x1000, 0, 0), Err(EINVAL));
-        assert_eq!(pin(0x1000, 1, 0), Err(super::super::errno::EFAULT));
+        let pin = |start, length| pin(&Memlock::new(true), start, length, 0).err();
+        assert_eq!(pin(u64::MAX - 1, 4), Some(EINVAL));
+        assert_eq!(pin(0x1000, 0), Some(EINVAL));
+        assert_eq!(pin(0x1000, 1), Some(super::super::errno::EFAULT));
     }
 }

@@ -3,6 +3,7 @@
 use super::abi::uverbs::{Destroy, QpCap, QpDest};
 use super::attrs::{Attrs, Carries, Spec, room};
 use super::errno::EBUSY;
+use super::memlock::Pinned;
 use super::report::{AsyncTarget, Reported, event_type};
 use super::udata::Request;
 use super::{Call, Number};
@@ -29,6 +30,8 @@ pub struct Qp {
     pub groups: Vec<([u8; 16], u16)>,
     /// Its asynchronous events.
     pub events: AsyncTarget,
+    /// Its rings.
+    pub _pinned: Pinned,
 }
 
 /// Objects that a QP needs, by handle.

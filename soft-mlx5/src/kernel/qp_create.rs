@@ -7,6 +7,7 @@ use super::attrs::{Attrs, CONSTANT, Carries, FLAGS, Spec, exactly, room};
 use super::cq::Cq;
 use super::errno::{EINVAL, EOPNOTSUPP, EPERM};
 use super::events::Carries as EventKind;
+use super::memlock::Pinned;
 use super::pd::Pd;
 use super::qp::{Qp, QpContext, Uses};
 use super::report::AsyncTarget;
@@ -254,6 +255,7 @@ impl Call<'_> {
             signal_all,
             attr: QpContext::default(),
             groups: Vec::new(),
+            _pinned: queues.pinned,
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
         });
         self.core.routes.add(Number::Qp(qpn), self.file, handle);
@@ -317,9 +319,9 @@ impl Call<'_> {
         };
         let (rq, sq) = rings(has_rq, &given)?;
         let bytes = (u64::from(rq.count) << rq.shift) + (u64::from(sq.count) << sq.shift);
-        user::pin(given.buf_addr, bytes, false)?;
+        let pinned = self.core.memlock.pin(given.buf_addr, bytes, false)?;
         user::pin(given.db_addr, 8, false)?;
-        Ok(Queues { rq, sq, user_index, driver: given })
+        Ok(Queues { rq, sq, user_index, driver: given, pinned })
     }
 
     fn take_register(&mut self, driver: &mlx5::CreateQp) -> Result<(Option<usize>, Register)> {
@@ -349,6 +351,7 @@ struct Queues {
     sq: WqAttr,
     user_index: u32,
     driver: mlx5::CreateQp,
+    pinned: Pinned,
 }
 
 // The buffer holds the receive queue and behind it the send queue.

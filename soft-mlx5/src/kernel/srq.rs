@@ -6,6 +6,7 @@ use super::attrs::{Attrs, CONSTANT, Carries, Spec, exactly, room};
 use super::cq::Cq;
 use super::errno::{EBUSY, EINVAL, EOPNOTSUPP};
 use super::events::Carries as EventKind;
+use super::memlock::{Memlock, Pinned};
 use super::report::{AsyncTarget, Reported, event_type};
 use super::udata::{Request, Udata};
 use super::{Call, Number, limits, user};
@@ -27,6 +28,7 @@ pub struct Srq {
     pd: u32,
     // Of its own completions.
     cq: Option<u32>,
+    _pinned: Pinned,
 }
 
 const BASIC: u32 = 0;
@@ -206,7 +208,7 @@ impl Call<'_> {
         let fd = wanted.event_fd;
         let event_file = fd.map(|fd| self.event_file(fd, EventKind::Asynchronous)).transpose()?;
         let shape = Shape::new(wanted.max_wr, wanted.max_sge)?;
-        let buffers = buffers(&shape, driver)?;
+        let (buffers, pinned) = buffers(&shape, driver, &self.core.memlock)?;
         let pdn = self.hold_pd(wanted.pd)?;
         let kind = match cq {
             Some(cq) => SrqKind::TagMatching {
@@ -244,6 +246,7 @@ impl Call<'_> {
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
             pd: wanted.pd,
             cq,
+            _pinned: pinned,
         });
         self.core.routes.add(Number::Srq(srqn), self.file, handle);
         let told = driver.output.put(&mlx5::Number { number: srqn.0, reserved: 0 });
@@ -298,7 +301,7 @@ impl Shape {
     }
 }
 
-fn buffers(shape: &Shape, driver: &Udata) -> Result<mlx5::CreateSrq> {
+fn buffers(shape: &Shape, driver: &Udata, memlock: &Memlock) -> Result<(mlx5::CreateSrq, Pinned)> {
     let wanted: mlx5::CreateSrq = driver.input.get()?;
     if wanted.reserved0 != 0 || wanted.reserved1 != 0 || !driver.input.is_zero_from(32)? {
         return Err(EINVAL);
@@ -307,9 +310,10 @@ fn buffers(shape: &Shape, driver: &Udata) -> Result<mlx5::CreateSrq> {
     if wanted.flags != 0 {
         return Err(EOPNOTSUPP);
     }
-    user::pin(wanted.buf_addr, u64::from(shape.slots) << shape.shift, false)?;
+    let bytes = u64::from(shape.slots) << shape.shift;
+    let pinned = memlock.pin(wanted.buf_addr, bytes, false)?;
     user::pin(wanted.db_addr, 8, false)?;
-    Ok(wanted)
+    Ok((wanted, pinned))
 }
 
 #[cfg(test)]

@@ -95,6 +95,8 @@ pub struct NicConfig {
     pub shared_registers: bool,
     /// A step takes one packet, and lets one queue pair execute one WQE or send one packet.
     pub small_steps: bool,
+    /// Let the driver count what it pins against `RLIMIT_MEMLOCK`.
+    pub memlock: bool,
     /// Stop the program where an adapter would silently mangle something.
     pub strict: bool,
 }
