@@ -18,7 +18,7 @@ use crate::nic::{Nic, NicConfig, trace};
 use crate::options::Options;
 use crate::registry::{self, Registry, STAND_INS};
 use crate::run_dir::RunDir;
-use crate::shared::Shared;
+use crate::shared::{News, Shared};
 use crate::sysfs::{Names, Tree};
 
 /// A software mlx5 device of this process. libibverbs lists it until it is dropped; what a program
@@ -177,9 +177,13 @@ impl Device {
 
     /// Takes the link down or up: programs get an asynchronous event.
     pub fn set_link(&self, up: bool) {
-        let mut core = self.shared.command();
-        core.nic().set_link(up);
-        core.deliver_events();
+        let news = {
+            let mut core = self.shared.command();
+            core.nic().set_link(up);
+            core.deliver_events();
+            News::take(&mut core)
+        };
+        self.shared.tell(news);
     }
 
     /// Removes the device as if it was pulled out: programs get `IBV_EVENT_DEVICE_FATAL`, everything made
@@ -187,14 +191,12 @@ impl Device {
     /// and asynchronous event files come to their end. The device touches no memory any more when this
     /// returns.
     pub fn remove(&self) {
-        let removed = {
+        let news = {
             let mut core = self.shared.command();
             core.remove();
-            core.take_removal()
+            News::take(&mut core)
         };
-        if removed {
-            self.shared.unlist();
-        }
+        self.shared.tell(news);
     }
 
     /// Takes a QP to error for no reason that its WQEs show: programs get `IBV_EVENT_QP_FATAL`, and what

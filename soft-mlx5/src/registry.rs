@@ -70,6 +70,13 @@ impl Registry {
         }
     }
 
+    /// Shows that the port of a device came up or went down.
+    pub fn show_port(&self, device: &Shared, up: bool) {
+        if let Some(tree) = &self.tree {
+            tree.show_port(&device.names, up);
+        }
+    }
+
     /// The device in this slot.
     pub fn device(&self, slot: usize) -> Option<Arc<Shared>> {
         self.devices.get(slot)?.clone()

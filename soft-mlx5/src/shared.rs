@@ -22,6 +22,20 @@ pub struct Pass {
     pub wait_fd: Option<RawFd>,
 }
 
+/// What the device list does not show yet.
+#[derive(Debug, Clone, Copy)]
+pub struct News {
+    removed: bool,
+    port: Option<bool>,
+}
+
+impl News {
+    /// All of it, once.
+    pub fn take(core: &mut Core) -> Self {
+        Self { removed: core.take_removal(), port: core.take_port_news() }
+    }
+}
+
 /// One device of this process.
 #[derive(Debug)]
 pub struct Shared {
@@ -77,22 +91,24 @@ impl Shared {
 
     /// Lets the device work once, and takes it out of the list when that was its end.
     pub fn run(&self) -> Pass {
-        let (pass, removed) = {
+        let (pass, news) = {
             let mut core = self.work();
             let busy = core.work();
-            let removed = core.take_removal();
+            let news = News::take(&mut core);
             let nic = core.nic();
-            (Pass { busy, deadline: nic.next_deadline(), wait_fd: nic.wait_fd() }, removed)
+            (Pass { busy, deadline: nic.next_deadline(), wait_fd: nic.wait_fd() }, news)
         };
-        if removed {
-            self.unlist();
-        }
+        self.tell(news);
         pass
     }
 
-    /// Takes the device out of the list. The registry is locked before a device, never after it.
-    pub fn unlist(&self) {
-        registry::lock().unlist(self);
+    /// Lets sysfs show what has become of the device. The registry is locked before a device, never after it.
+    pub fn tell(&self, news: News) {
+        if news.removed {
+            registry::lock().unlist(self);
+        } else if let Some(up) = news.port {
+            registry::lock().show_port(self, up);
+        }
     }
 
     /// Whether a command waits for the lock.

@@ -142,6 +142,19 @@ impl Tree {
         Ok(())
     }
 
+    /// Shows that the port came up or went down.
+    pub fn show_port(&self, names: &Names, up: bool) {
+        let pci = self.pci(names);
+        let port = pci.join("infiniband").join(&names.ibdev).join("ports/1");
+        for (name, value) in port_state(up) {
+            // Whoever reads it meanwhile finds the old state or the new one. A device that was just taken out
+            // has nothing to show it in.
+            let draft = pci.join("draft");
+            let _ = fs::write(&draft, format!("{value}\n"))
+                .and_then(|()| fs::rename(&draft, port.join(name)));
+        }
+    }
+
     /// Takes a device out again.
     pub fn remove(&self, names: &Names) {
         for (class, name) in CLASSES.into_iter().zip([&names.ibdev, &uverbs_name(names)]) {
@@ -173,12 +186,18 @@ fn uverbs_name(names: &Names) -> String {
     format!("uverbs{}", names.uverbs)
 }
 
+fn port_state(up: bool) -> [(&'static str, &'static str); 2] {
+    if up {
+        [("state", "4: ACTIVE"), ("phys_state", "5: LinkUp")]
+    } else {
+        [("state", "1: DOWN"), ("phys_state", "3: Disabled")]
+    }
+}
+
 fn port_files(port: &PortAddress, link: LinkLayer) -> Vec<(String, String)> {
     let ethernet = link == LinkLayer::Ethernet;
     let lid = if ethernet { 0 } else { port.lid };
-    let mut files = vec![
-        ("state".to_owned(), if port.up { "4: ACTIVE" } else { "1: DOWN" }.to_owned()),
-        ("phys_state".into(), if port.up { "5: LinkUp" } else { "3: Disabled" }.into()),
+    let mut files: Vec<(String, String)> = vec![
         ("rate".into(), "100 Gb/sec (4X EDR)".into()),
         ("link_layer".into(), if ethernet { "Ethernet" } else { "InfiniBand" }.into()),
         ("lid".into(), format!("{lid:#x}")),
@@ -190,6 +209,7 @@ fn port_files(port: &PortAddress, link: LinkLayer) -> Vec<(String, String)> {
         ("pkeys/0".into(), format!("{:#06x}", limits::DEFAULT_PKEY)),
         ("pkeys/1".into(), "0x0000".into()),
     ];
+    files.extend(port_state(port.up).map(|(name, value)| (name.into(), value.into())));
     // On InfiniBand the real attribute cannot be read, which means the same as its absence.
     if ethernet {
         files.push(("gid_attrs/types/0".into(), "RoCE v2".into()));

@@ -70,6 +70,8 @@ pub struct Core {
     // Commands to destroy an object so far, by type.
     destroys: [u64; 8],
     removal: Removal,
+    // State of the port that sysfs does not show yet.
+    port_news: Option<bool>,
     clock: Arc<Clock>,
     clock_pages: ClockPages,
     // When the device last waited for its peers.
@@ -106,6 +108,7 @@ impl Core {
             faults: config.faults,
             destroys: [0; 8],
             removal: Removal::default(),
+            port_news: None,
             clock,
             clock_pages,
             lingered: None,
@@ -129,6 +132,11 @@ impl Core {
     pub fn set_faults(&mut self, faults: Faults) {
         (self.faults, self.destroys) = (faults, [0; 8]);
         self.nic.set_faults(faults);
+    }
+
+    /// State of the port, when it has changed since this was last asked.
+    pub fn take_port_news(&mut self) -> Option<bool> {
+        self.port_news.take()
     }
 
     fn next_id(&mut self) -> FileId {

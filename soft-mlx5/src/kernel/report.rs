@@ -108,7 +108,10 @@ impl Core {
             Event::LastWqe(qpn) => self.of_qp(Number::Qp(qpn), QP_LAST_WQE_REACHED)?,
             Event::SrqLimit(srqn) => self.of_srq(Number::Srq(srqn), SRQ_LIMIT_REACHED)?,
             Event::SrqError(srqn) => self.of_srq(Number::Srq(srqn), SRQ_ERR)?,
-            Event::Port { up } => self.broadcast(1, if up { PORT_ACTIVE } else { PORT_ERR }),
+            Event::Port { up } => {
+                self.port_news = Some(up);
+                self.broadcast(1, if up { PORT_ACTIVE } else { PORT_ERR });
+            }
             Event::DeviceFatal => self.broadcast(0, DEVICE_FATAL),
         }
         Ok(())

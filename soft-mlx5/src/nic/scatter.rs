@@ -39,8 +39,10 @@ impl ScatterList {
             if segment.is_terminator() {
                 break;
             }
-            if segment.lkey.get() == 0 && !self.segments.is_empty() {
-                strict.violation(Rule::Terminator, owner, index, bytes);
+            if segment.lkey.get() == 0 {
+                let first = self.segments.is_empty();
+                let rule = if first { Rule::Stride } else { Rule::Terminator };
+                strict.violation(rule, owner, index, bytes);
             } else if segment.byte_count.get() == 0 {
                 strict.violation(Rule::ZeroLength, owner, index, bytes);
             }

@@ -16,6 +16,8 @@ pub enum Rule {
     ReceiveChanged,
     /// Nothing is posted to a receive queue whose queue pair is in state Reset.
     ReceiveState,
+    /// WQEs stand at multiples of the queue's stride: what is handed over was written.
+    Stride,
     /// A list of data segments that is shorter than its WQE ends with a terminator.
     Terminator,
     /// The consumer index in the record is not ahead of the CQEs written.
@@ -60,6 +62,9 @@ impl Rule {
             Self::ReceiveOverflow => "more receive WQEs are outstanding than the queue has slots",
             Self::ReceiveChanged => "a receive WQE changed after the doorbell record covered it",
             Self::ReceiveState => "receive WQEs were posted to a queue pair in state Reset",
+            Self::Stride => {
+                "nothing was written where a receive WQE begins: its first lkey is 0; is the stride another?"
+            }
             Self::Terminator => {
                 "behind the data segments of a WQE stands one that was never written: lkey 0, no terminator"
             }
@@ -166,6 +171,7 @@ mod tests {
             Rule::ReceiveOverflow => "rq::tests::the_running_index_wraps_at_16_bits",
             Rule::ReceiveChanged => "srq::tests::what_was_handed_over_does_not_change",
             Rule::ReceiveState => "tests::errors::receives_are_not_posted_in_reset",
+            Rule::Stride => "tests::errors::wqes_stand_at_the_stride_of_the_queue",
             Rule::Terminator => "scatter::tests::what_was_never_written_is_no_terminator",
             Rule::ConsumerIndex => "cq::tests::a_consumer_index_ahead_is_a_violation",
             Rule::SendSize => "tests::errors::malformed_wqes_are_violations_and_errors",
@@ -194,6 +200,7 @@ mod tests {
             ReceiveOverflow,
             ReceiveChanged,
             ReceiveState,
+            Stride,
             Terminator,
             ConsumerIndex,
             SendSize,

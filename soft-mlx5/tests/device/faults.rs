@@ -120,6 +120,37 @@ fn a_removal_and_a_port_that_flaps_keep_their_times() {
     assert_eq!(events, [(30, down), (50, up), (80, down), (90, IBV_EVENT_DEVICE_FATAL)]);
 }
 
+// What sysfs says of the port, and what the command to query it says.
+fn port(world: &World) -> (Vec<String>, ibv_port_state) {
+    let root = std::env::var("SYSFS_PATH").unwrap();
+    let device = format!("{root}/class/infiniband/{}", world.device().name());
+    let read = |name| std::fs::read_to_string(format!("{device}/ports/1/{name}")).unwrap();
+    let mut attr = ibv_port_attr::default();
+    // SAFETY: the context is open.
+    assert_eq!(unsafe { ibv_query_port(world.ctx, 1, &mut attr) }, 0);
+    (["state", "phys_state"].map(read).into(), attr.state)
+}
+
+#[test]
+fn a_port_that_flaps_is_down_wherever_a_program_looks() {
+    let active = (vec!["4: ACTIVE\n".to_owned(), "5: LinkUp\n".to_owned()], IBV_PORT_ACTIVE);
+    let down = (vec!["1: DOWN\n".to_owned(), "3: Disabled\n".to_owned()], IBV_PORT_DOWN);
+    let times = PortFlap { up: Duration::from_millis(30), down: Duration::from_millis(20) };
+    let world = stepped(Faults { port_flap: Some(times), ..Faults::default() });
+    for _ in 0..3 {
+        assert_eq!(port(&world), active);
+        world.device().advance(times.up);
+        world.device().settle();
+        assert_eq!(port(&world), down);
+        world.device().advance(times.down);
+        world.device().settle();
+    }
+    world.device().set_link(false);
+    assert_eq!(port(&world), down);
+    world.device().set_link(true);
+    assert_eq!(port(&world), active);
+}
+
 #[test]
 fn completions_come_in_random_order_but_not_those_of_one_queue() {
     let world = stepped(Faults { shuffle_completions: true, ..Faults::default() });

@@ -1,8 +1,11 @@
 //! Limits, as reported and as enforced.
 
 use std::ptr;
+use std::time::{Duration, Instant};
 
-use crate::world::{World, errno};
+use soft_mlx5::Device;
+
+use crate::world::{World, errno, poll, post_send, post_srq_recv};
 use rdma_core_sys::*;
 
 #[test]
@@ -71,6 +74,59 @@ fn a_thousand_queue_pairs_on_one_srq_and_cq() {
     let numbers: std::collections::HashSet<_> =
         qps.iter().map(|&qp| unsafe { (*qp).qp_num }).collect();
     assert_eq!(numbers.len(), 1000);
+    for qp in qps {
+        // SAFETY: alive until here.
+        assert_eq!(unsafe { ibv_destroy_qp(qp) }, 0);
+    }
+}
+
+#[test]
+fn a_thousand_queue_pairs_receive_from_one_srq_into_one_cq() {
+    const QPS: usize = 1000;
+    const SIZE: usize = 64;
+    // Twice as many QPs as there are registers.
+    let world = World::new(Device::builder().strict(true));
+    let (cq, srq) = (world.cq(4 * QPS as i32), world.srq(QPS as u32));
+    let qps: Vec<_> = (0..QPS).map(|_| world.qp(IBV_QPT_RC, cq, srq)).collect();
+    for (index, &qp) in qps.iter().enumerate() {
+        world.connect(qp, qps[index ^ 1]);
+    }
+    // Buffers to send from, and behind them those to receive into.
+    let memory = Box::leak(vec![0u8; 2 * QPS * SIZE].into_boxed_slice());
+    let mr = world.reg(memory, IBV_ACCESS_LOCAL_WRITE);
+    let start = Instant::now();
+    for round in 0..3u8 {
+        for (index, &qp) in qps.iter().enumerate() {
+            let at = index * SIZE;
+            memory[at..at + 8]
+                .copy_from_slice(&(index as u64 | u64::from(round) << 32).to_ne_bytes());
+            post_srq_recv(srq, mr, index as u64, (QPS + index) * SIZE, SIZE as u32);
+            if index % 2 == 0 {
+                post_send(qp, mr, at, SIZE as u32);
+            }
+        }
+        for index in (1..QPS).step_by(2) {
+            post_send(qps[index], mr, index * SIZE, SIZE as u32);
+        }
+        let (mut sent, mut received) = (0, vec![false; QPS]);
+        while sent < QPS || received.contains(&false) {
+            assert!(start.elapsed() < Duration::from_secs(60), "round {round}: {sent} sent");
+            let Some(wc) = poll(cq) else { continue };
+            assert_eq!(wc.status, IBV_WC_SUCCESS);
+            if wc.opcode & IBV_WC_RECV == 0 {
+                sent += 1;
+                continue;
+            }
+            let at = (QPS + wc.wr_id as usize) * SIZE;
+            let (low, _) = memory[at..].split_first_chunk().unwrap();
+            let from = (u64::from_ne_bytes(*low) & 0xffff_ffff) as usize;
+            assert_eq!(u64::from_ne_bytes(*low) >> 32, u64::from(round));
+            // SAFETY: the QP is alive.
+            assert_eq!(unsafe { (*qps[from ^ 1]).qp_num }, wc.qp_num);
+            assert!(!std::mem::replace(&mut received[from], true), "message of {from} came twice");
+        }
+        assert!(poll(cq).is_none());
+    }
     for qp in qps {
         // SAFETY: alive until here.
         assert_eq!(unsafe { ibv_destroy_qp(qp) }, 0);

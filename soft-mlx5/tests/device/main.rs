@@ -8,6 +8,7 @@ mod fuzz;
 mod lifecycle;
 mod limits;
 mod objects;
+mod refusals;
 mod registers;
 mod states;
 mod tags;

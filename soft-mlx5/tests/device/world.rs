@@ -224,6 +224,16 @@ pub fn post_recv(qp: *mut ibv_qp, mr: *mut ibv_mr, offset: usize, length: u32) {
     }
 }
 
+pub fn post_srq_recv(srq: *mut ibv_srq, mr: *mut ibv_mr, wr_id: u64, offset: usize, length: u32) {
+    // SAFETY: SRQ and MR are alive.
+    unsafe {
+        let mut sge = ibv_sge { addr: (*mr).addr as u64 + offset as u64, length, lkey: (*mr).lkey };
+        let mut wr = ibv_recv_wr { wr_id, sg_list: &mut sge, num_sge: 1, ..Default::default() };
+        let mut bad = ptr::null_mut();
+        assert_eq!(ibv_post_srq_recv(srq, &mut wr, &mut bad), 0);
+    }
+}
+
 pub fn post_send(qp: *mut ibv_qp, mr: *mut ibv_mr, offset: usize, length: u32) {
     // SAFETY: QP and MR are alive.
     unsafe {

@@ -1,9 +1,10 @@
-//! Processes that are killed.
+//! Processes that come and go, many of them, and are killed.
 
+use std::fs;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::common::{finish, free_port, fresh_fabric, run, start, wait_for_listener};
+use crate::common::{Running, finish, free_port, fresh_fabric, run, start, wait_for_listener};
 
 #[test]
 fn a_killed_pair_does_not_keep_the_next_one_from_working() {
@@ -34,4 +35,56 @@ fn a_killed_pair_does_not_keep_the_next_one_from_working() {
         finish(&mut run(&options, &[&server[..], &["127.0.0.1"]].concat())).succeeded();
         running.finish().succeeded();
     }
+}
+
+// Devices on a fabric: each has an abstract socket there.
+fn members(fabric: &str) -> usize {
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    sockets.matches(&format!("@soft-mlx5/{fabric}/")).count()
+}
+
+fn wait_for_members(fabric: &str, count: usize, deadline: Instant) {
+    while members(fabric) != count {
+        assert!(Instant::now() < deadline, "{} of {count} are there", members(fabric));
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn two_hundred_processes_start_and_stop_on_one_fabric() {
+    const ROUNDS: usize = 4;
+    const EACH: usize = 50;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let fabric = fresh_fabric("many");
+    let dir = std::env::temp_dir().join(&fabric);
+    fs::create_dir(&dir).unwrap();
+    let command = |program: &[&str]| {
+        let mut command = run(&["--strict", "--fabric", &fabric], program);
+        command.env("TMPDIR", &dir);
+        command
+    };
+    for _ in 0..ROUNDS {
+        let mut all: Vec<Running> =
+            (0..EACH).map(|_| start(&mut command(&["ibv_asyncwatch"]))).collect();
+        wait_for_members(&fabric, EACH, deadline);
+        // Half of them end by a signal that they could handle, half have no say in it.
+        for (index, running) in all.iter_mut().enumerate() {
+            let signal = [libc::SIGTERM, libc::SIGKILL][index % 2];
+            // SAFETY: our own child, which was not waited for.
+            assert_eq!(unsafe { libc::kill(running.child.id() as i32, signal) }, 0);
+        }
+        for running in all {
+            assert!(!running.finish().status.success());
+        }
+        // A killed `soft-mlx5 run` takes its command along.
+        wait_for_members(&fabric, 0, deadline);
+    }
+    // The next one finds a fabric that is empty, and sweeps up after the dead.
+    let info = finish(&mut command(&["ibv_devinfo", "-v"])).succeeded();
+    assert!(info.contains("port_lid:\t\t1\n"), "{info}");
+    let left = fs::read_dir(&dir).unwrap().flatten().flat_map(|base| fs::read_dir(base.path()));
+    let left: Vec<_> = left.flatten().flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(Instant::now() < deadline, "took too long");
+    fs::remove_dir_all(&dir).unwrap();
 }

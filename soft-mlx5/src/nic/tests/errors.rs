@@ -2,7 +2,7 @@
 
 use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
 use mlx5_wire::data::DataSegment;
-use mlx5_wire::dbrec::SEND;
+use mlx5_wire::dbrec::{RECEIVE, SEND};
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 
 use super::program::*;
@@ -410,4 +410,26 @@ fn zero_length_segments_are_violations() {
     assert_eq!(s.device.nic.violations(Rule::ZeroLength), 2);
     s.send.drain();
     assert_eq!((index, s.device.state(&s.a)), (1, QpState::Err));
+}
+
+#[test]
+fn wqes_stand_at_the_stride_of_the_queue() {
+    // Written at twice the stride of the queue, and at half of it: the device finds a slot that nobody wrote.
+    for (written, slot) in [(128, 1), (32, 2)] {
+        let mut s = setup();
+        let stride = 1 << s.b.attr.rq.shift;
+        assert_eq!(stride, 64);
+        let segments = [DataSegment::new(s.memory.addr(), 64, s.key), DataSegment::TERMINATOR];
+        for (index, segment) in (0..4).flat_map(|wqe| segments.map(|segment| (wqe, segment))) {
+            let at = index * written + if segment.is_terminator() { 16 } else { 0 };
+            s.b.rq.set(at, &segment.to_bytes());
+        }
+        s.b.record.span().set_record(RECEIVE, slot + 1).unwrap();
+        for _ in 0..=slot {
+            assert_eq!(s.device.nic.violations(Rule::Stride), 0);
+            s.device.post(&mut s.a, &Work::send().inline(b"x"));
+            s.device.settle();
+        }
+        assert_eq!(s.device.nic.violations(Rule::Stride), 1, "{written}");
+    }
 }

@@ -11,6 +11,7 @@ mod intruder;
 mod program;
 mod queues;
 mod rdma;
+mod refusals;
 mod send;
 mod shared;
 mod soak;

@@ -1,0 +1,96 @@
+//! What the device has not: its capabilities say so, and who asks all the same is refused.
+
+use std::ptr;
+
+use crate::world::{World, errno, poll, post_recv, post_send};
+use rdma_core_sys::*;
+
+#[test]
+fn capabilities_promise_nothing_that_is_refused() {
+    let world = World::stepped();
+    let mut caps = ibv_device_attr::default();
+    // SAFETY: the context is open.
+    assert_eq!(unsafe { ibv_query_device(world.ctx, &mut caps) }, 0);
+    let missing = IBV_DEVICE_XRC
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2A
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+    assert_eq!((caps.device_cap_flags & missing, caps.max_mw), (0, 0));
+}
+
+#[test]
+fn there_are_no_xrc_domains_srqs_or_queue_pairs() {
+    let world = World::stepped();
+    let (cq, srq) = (world.cq(4), world.srq(4));
+    // SAFETY: context, domain, CQ and SRQ are alive; the handle of a domain that is not there is not used.
+    unsafe {
+        let mut init = ibv_xrcd_init_attr { fd: -1, oflags: libc::O_CREAT, comp_mask: 0 };
+        init.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+        assert!(ibv_open_xrcd(world.ctx, &mut init).is_null());
+        assert_eq!(errno(), libc::EOPNOTSUPP);
+        let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, srq, ..Default::default() };
+        (init.cap.max_send_wr, init.cap.max_send_sge) = (1, 1);
+        init.qp_type = IBV_QPT_XRC_SEND;
+        assert!(ibv_create_qp(world.pd, &mut init).is_null());
+        assert_eq!(errno(), libc::EOPNOTSUPP);
+    }
+}
+
+#[test]
+fn there_are_no_memory_windows() {
+    let world = World::stepped();
+    for kind in [IBV_MW_TYPE_1, IBV_MW_TYPE_2] {
+        // SAFETY: the domain is alive.
+        unsafe {
+            let alloc = (*world.ctx).ops.alloc_mw.unwrap();
+            assert!(alloc(world.pd, kind).is_null());
+        }
+        assert_eq!(errno(), libc::EOPNOTSUPP);
+    }
+}
+
+// A QP with a CQ of its own, connected to itself.
+fn connected(world: &World) -> (*mut ibv_qp, *mut ibv_cq) {
+    let cq = world.cq(8);
+    (world.connected(cq, ptr::null_mut()), cq)
+}
+
+// Posts a work request that invalidates `rkey`, here or at the peer.
+fn invalidate(world: &World, qp: *mut ibv_qp, opcode: ibv_wr_opcode, rkey: u32) {
+    let mut wr = ibv_send_wr { opcode, send_flags: IBV_SEND_SIGNALED, ..Default::default() };
+    wr.__bindgen_anon_1.invalidate_rkey = rkey;
+    // SAFETY: the QP is alive.
+    assert_eq!(unsafe { ibv_post_send(qp, &mut wr, &mut ptr::null_mut()) }, 0);
+    world.device().settle();
+}
+
+fn statuses(cq: *mut ibv_cq) -> Vec<ibv_wc_status> {
+    std::iter::from_fn(|| poll(cq)).map(|wc| wc.status).collect()
+}
+
+#[test]
+fn keys_of_regions_are_invalidated_neither_here_nor_by_a_peer() {
+    let world = World::stepped();
+    let mr = world.reg(Box::leak(vec![0; 4096].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
+    // SAFETY: the MR is alive.
+    let rkey = unsafe { (*mr).rkey };
+    let (qp, cq) = connected(&world);
+    invalidate(&world, qp, IBV_WR_LOCAL_INV, rkey);
+    assert_eq!(statuses(cq), [IBV_WC_LOC_QP_OP_ERR]);
+
+    let (qp, cq) = connected(&world);
+    post_recv(qp, mr, 0, 64);
+    invalidate(&world, qp, IBV_WR_SEND_WITH_INV, rkey);
+    // The QP is both ends: what it hears as the receiver stops it before it hears the answer.
+    let told = statuses(cq);
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told.contains(&IBV_WC_LOC_PROT_ERR), "{told:?}");
+
+    // The key still stands for its region.
+    let (qp, cq) = connected(&world);
+    post_recv(qp, mr, 0, 64);
+    post_send(qp, mr, 64, 64);
+    world.device().settle();
+    assert_eq!(statuses(cq), [IBV_WC_SUCCESS; 2]);
+}
