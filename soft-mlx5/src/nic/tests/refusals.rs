@@ -12,6 +12,11 @@ const REMOTE_ACCESS: u8 = 0x13;
 
 #[test]
 fn unknown_opcodes_are_local_errors_on_every_service() {
+    refused_with::<16>();
+    refused_with::<32>();
+}
+
+fn refused_with<const OPERANDS: usize>() {
     use WqeOpcode as Op;
     for opcode in
         [Op::ATOMIC_MASKED_CS, Op::ATOMIC_MASKED_FA, Op::LOCAL_INVAL, Op::UMR, Op::SET_PSV]
@@ -25,8 +30,8 @@ fn unknown_opcodes_are_local_errors_on_every_service() {
             device.connect(&qp, lid, qp.number);
             let memory = Memory::new(64);
             let key = device.register(&memory, ALL_ACCESS);
-            // As a masked compare and swap: where, compare and swap with their masks, and the answer.
-            let work = Work::new(opcode).remote(memory.addr(), key).bytes(&[0xff; 32]);
+            // As an atomic: where, the operands (with masks twice as many), and the place of the answer.
+            let work = Work::new(opcode).remote(memory.addr(), key).bytes(&[0xff; OPERANDS]);
             device.post(&mut qp, &work.data(memory.addr() + 32, 8, key));
             device.settle();
             send.expect_error(CqeOpcode::RequesterError, &qp, 0, LOCAL_QP_OP);
