@@ -10,6 +10,21 @@ use crate::error::{Error, Result};
 /// It is a reading of the device's clock. The driver corrects the clock now and then, and the counter of an
 /// mlx5 device turns over after some minutes: take a new reading for each batch, or every second. That costs
 /// no system call on an mlx5 device.
+///
+/// ```
+/// # let config = doorbell::ReceiverConfig::new().timestamps(true);
+/// # let mut world = doorbell_doc::World::with(&config);
+/// let clock = world.pd.context().clock()?;
+/// # world.send(b"hello");
+/// # let receiver = &mut world.receiver;
+/// let mut batch = receiver.poll();
+/// while let Some(message) = batch.next() {
+///     if let Some(ticks) = message?.timestamp() {
+///         println!("completed at {} ns", clock.nanoseconds(ticks));
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Clock(Scale);
 

@@ -38,6 +38,28 @@ impl QueuePair {
     /// never answers is waited for as long as the stream waits: set its time-outs. The stream can be
     /// used for anything else before and afterwards.
     ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use std::net::{TcpListener, TcpStream};
+    ///
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig};
+    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let mut qp = receiver.create_qp(&QpConfig::rc())?;
+    /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let mut peer = other.create_qp(&QpConfig::rc())?;
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?;
+    /// // The other side, here a thread.
+    /// let side = std::thread::spawn(move || {
+    ///     let mut stream = TcpStream::connect(address)?;
+    ///     peer.connect_over(&mut stream)
+    /// });
+    /// qp.connect_over(&mut listener.accept()?.0)?;
+    /// side.join().expect("no panic")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Handshake`] when the peer sends something else, leaves, or cannot connect;
     /// [`Error::Io`] when the stream fails; those of [`connect`](Self::connect).

@@ -24,6 +24,17 @@ const VENDOR_MELLANOX: u32 = 0x02c9;
 const SIGNATURE_VARIABLES: [&str; 2] = ["MLX5_SRQ_SIGNATURE", "MLX5_QP_SIGNATURE"];
 
 /// An open device. Clones are the same one; it is closed when nothing made from it is left.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// let context = doorbell::open("mlx5_0")?;
+/// println!("{}: at most {} entries in a CQ", context.name(), context.attr().max_cqe);
+/// let pd = context.alloc_pd()?;
+/// // The device stays open as long as anything that was made from it.
+/// drop(context);
+/// assert_eq!(pd.context().name(), "mlx5_0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
@@ -97,11 +108,26 @@ impl Context {
     }
 
     /// What the device can do (`ibv_query_device(3)`).
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// let context = doorbell::open("mlx5_0")?;
+    /// let receives = context.attr().max_srq_wr as u32;
+    /// println!("SRQs of up to {receives} receives");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn attr(&self) -> &sys::ibv_device_attr {
         &self.0.attr
     }
 
     /// State of a port (`ibv_query_port(3)`). Ports count from 1.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// let port = doorbell::open("mlx5_0")?.query_port(1)?;
+    /// println!("LID {}, {} GIDs, state {}", port.lid, port.gid_tbl_len, port.state);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Verbs`] when there is no such port.
@@ -116,6 +142,13 @@ impl Context {
     }
 
     /// A GID of a port (`ibv_query_gid(3)`).
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// let gid = doorbell::open("mlx5_0")?.query_gid(1, 0)?;
+    /// println!("{}", std::net::Ipv6Addr::from(gid));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Verbs`] when there is no such entry.
@@ -144,7 +177,8 @@ impl Context {
 
     /// The path that [`Path::Auto`] would take now, and why not the direct one.
     ///
-    /// ```no_run
+    /// ```
+    /// # let _device = doorbell_doc::device();
     /// let context = doorbell::open("mlx5_0")?;
     /// if let (path, Some(reason)) = context.auto_path() {
     ///     println!("path {path}: {reason}");
@@ -206,6 +240,14 @@ impl Context {
     }
 
     /// Allocates a protection domain (`ibv_alloc_pd(3)`).
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let pool = doorbell::BufferPool::new(&pd, 16, 256)?;
+    /// assert_eq!(pool.available(), 16);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Verbs`].

@@ -11,6 +11,14 @@ use crate::error::{Error, Result};
 
 /// The RDMA devices of the system, in the order of libibverbs.
 ///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// for device in doorbell::devices()? {
+///     println!("{}: firmware {}", device.name(), device.open()?.firmware());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// [`Error::NoDevice`] when there is none, [`Error::NoProvider`] when libibverbs cannot drive what there is;
 /// [`Error::Verbs`] when libibverbs cannot look.
@@ -56,6 +64,16 @@ fn none() -> Error {
 
 /// Opens the device with this name, for example `mlx5_0`.
 ///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// let context = doorbell::open("mlx5_0")?;
+/// assert_eq!(context.name(), "mlx5_0");
+/// // An error says which names there are.
+/// let error = doorbell::open("mlx5_9").unwrap_err();
+/// assert!(error.to_string().contains("mlx5_0"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// [`Error::UnknownDevice`] naming the devices that exist, and those of [`devices`] and
 /// [`Device::open`].
@@ -86,6 +104,14 @@ impl Drop for List {
 }
 
 /// A device that can be opened.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// let devices = doorbell::devices()?;
+/// let context = devices[0].open()?;
+/// println!("{} in {}", devices[0].name(), context.sysfs_path().display());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Device {
     device: *mut sys::ibv_device,

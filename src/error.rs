@@ -10,6 +10,19 @@ use crate::path::NotDirect;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An operation on the control path failed. Nothing was changed.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::{Error, Receiver, ReceiverConfig};
+///
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// match Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(1 << 30)) {
+///     Err(Error::OutOfRange { what, max, .. }) => println!("{what}: at most {max}"),
+///     Err(error) => println!("{error}"),
+///     Ok(_) => println!("a large device"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -155,18 +155,20 @@ impl AsyncEvent {
 /// As an iterator it waits for the next event, and ends when the device is gone. For `epoll(7)` and the
 /// like it has a descriptor, which is readable when [`try_next`](Self::try_next) has something.
 ///
-/// ```no_run
-/// # fn main() -> doorbell::Result<()> {
+/// ```
+/// # let device = doorbell_doc::device();
 /// use doorbell::AsyncEvent;
 ///
-/// for event in doorbell::open("mlx5_0")?.events()? {
+/// let events = doorbell::open("mlx5_0")?.events()?;
+/// # device.set_link(false);
+/// # device.remove();
+/// for event in events {
 ///     match event? {
 ///         AsyncEvent::PortError { port } => println!("port {port} is down"),
 ///         other => println!("{other:?}"),
 ///     }
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), doorbell::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct AsyncEvents {
@@ -207,6 +209,20 @@ impl AsyncEvents {
 
     /// The next event, for which it waits at most for `timeout`; for ever without one. `None` when the time
     /// is over or the device is gone.
+    ///
+    /// ```
+    /// # let device = doorbell_doc::device();
+    /// use std::time::Duration;
+    ///
+    /// use doorbell::AsyncEvent;
+    ///
+    /// let mut events = doorbell::open("mlx5_0")?.events()?;
+    /// assert_eq!(events.try_next()?, None);
+    /// # device.set_link(false);
+    /// let event = events.next_within(Duration::from_secs(5))?;
+    /// assert_eq!(event, Some(AsyncEvent::PortError { port: 1 }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Verbs`].

@@ -38,7 +38,8 @@ pub enum GidKind {
 impl Context {
     /// The GIDs of all ports; none when the system cannot tell their kinds.
     ///
-    /// ```no_run
+    /// ```
+    /// # let _device = doorbell_doc::device();
     /// for gid in doorbell::open("mlx5_0")?.gids() {
     ///     println!("port {} index {}: {gid} ({:?})", gid.port, gid.index, gid.kind);
     /// }

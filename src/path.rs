@@ -3,6 +3,18 @@
 use std::fmt;
 
 /// How a queue is driven; chosen once per object, when it is created.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::{Path, Receiver, ReceiverConfig};
+///
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let direct = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// assert_eq!(direct.path(), Path::Direct);
+/// let config = ReceiverConfig::new().path("verbs".parse()?);
+/// assert_eq!(Receiver::new(&pd, &config)?.path(), Path::Verbs);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Path {
     /// Directly where that is possible, else through verbs.

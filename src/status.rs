@@ -8,6 +8,15 @@ use rdma_core_sys as sys;
 /// How a work request ended (`enum ibv_wc_status`). Displays as `ibv_wc_status_str(3)` words it.
 ///
 /// Values that the headers do not name are kept: they come from drivers.
+///
+/// ```
+/// use doorbell::WcStatus;
+///
+/// let status = WcStatus::RETRY_EXC_ERR;
+/// assert!(!status.is_success());
+/// assert_eq!(status.name(), Some("RETRY_EXC_ERR"));
+/// println!("{status}");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WcStatus(sys::ibv_wc_status);
 

@@ -9,13 +9,26 @@ use crate::error::Error;
 /// Memory of the program's that a [`BufferPool`](crate::BufferPool) can be made of: a `Vec<u8>`, a
 /// `Box<[u8]>`, with the feature `memmap2` a `memmap2::MmapMut`, and whatever else makes the promise below.
 ///
-/// ```no_run
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use std::ptr::NonNull;
+///
+/// use doorbell::{BufferPool, StableMemory};
+///
+/// /// A part of a program's own, for example what another library has mapped.
+/// struct Part(Box<[u8]>);
+///
+/// // SAFETY: the bytes stay where they are while the box exists, and nobody else has them.
+/// unsafe impl StableMemory for Part {
+///     fn memory(&mut self) -> (NonNull<u8>, usize) {
+///         self.0.memory()
+///     }
+/// }
+///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let pool = doorbell::BufferPool::from_memory(&pd, vec![0u8; 1 << 20], 4096)?;
+/// let pool = BufferPool::from_memory(&pd, Part(vec![0; 1 << 20].into()), 4096)?;
 /// assert!(pool.count() >= 255);
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Safety

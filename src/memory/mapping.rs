@@ -4,6 +4,20 @@ use std::io;
 use std::ptr::{self, NonNull};
 
 /// Which pages memory is made of. With huge ones the adapter needs fewer translations.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::{BufferPool, HugePages};
+///
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let pool = BufferPool::with_pages(&pd, 256, 4096, HugePages::Transparent)?;
+/// // An error says how to reserve huge pages.
+/// if let Err(error) = BufferPool::with_pages(&pd, 256, 4096, HugePages::Reserved) {
+///     println!("{error}");
+/// }
+/// # drop(pool);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
     /// Those of the system's normal size.

@@ -24,15 +24,17 @@ use crate::trace::told;
 /// read that of a [`readable`](Self::readable) pool, and write none), and given back to the system when
 /// neither a buffer nor a queue that may hold one is left.
 ///
-/// ```no_run
-/// # fn main() -> doorbell::Result<()> {
+/// ```
+/// # let _device = doorbell_doc::device();
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let pool = doorbell::BufferPool::new(&pd, 1024, 4096)?;
 /// let mut buffer = pool.take().expect("a new pool is full");
 /// buffer.set_len(5);
 /// buffer.copy_from_slice(b"hello");
-/// # Ok(())
-/// # }
+/// assert_eq!((pool.available(), pool.count()), (1023, 1024));
+/// drop(buffer);
+/// assert_eq!(pool.available(), 1024);
+/// # Ok::<(), doorbell::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct BufferPool(pub(crate) Arc<Pool>);
@@ -131,6 +133,17 @@ impl BufferPool {
 
     /// Makes a pool like `config`, of pages of its own.
     ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// use doorbell::{BufferPool, HugePages, PoolConfig};
+    ///
+    /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let config = PoolConfig::new(512, 4000).headroom(64).pages(HugePages::Transparent);
+    /// let pool = BufferPool::with(&pd, &config)?;
+    /// assert_eq!((pool.buffer_size(), pool.headroom()), (4000, 64));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OutOfRange`] when count or size are 0, or the whole is larger than the device registers at
     /// once; [`Error::Verbs`] when memory is short or may not be locked (`RLIMIT_MEMLOCK`), and with `mmap`
@@ -155,6 +168,20 @@ impl BufferPool {
     /// Makes a pool of memory of the program's: of as many buffers as fit, each on cache lines of its own.
     /// The memory is dropped when the device has no access to it any more, and kept for ever when it cannot
     /// be taken from the device.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// use doorbell::BufferPool;
+    ///
+    /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let pool = BufferPool::from_memory(&pd, vec![0; 1 << 16], 1024)?;
+    /// assert!(pool.count() >= 63);
+    /// // When that is not possible, the memory comes back.
+    /// let refused = BufferPool::from_memory(&pd, vec![7; 100], 1024).unwrap_err();
+    /// println!("{refused}");
+    /// assert_eq!(refused.memory, [7; 100]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`MemoryError`] with the memory: [`Error::OutOfRange`] when not one buffer fits, and those of
@@ -320,6 +347,22 @@ impl fmt::Debug for BufferPool {
 /// A buffer of a pool, owned: no device writes it. Dropping it puts it back into the pool.
 ///
 /// Dereferences to its first [`len`](Self::len) bytes: after a receive, exactly the bytes received.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # world.send(b"hello");
+/// let mut kept = Vec::new();
+/// # let receiver = &mut world.receiver;
+/// let mut batch = receiver.poll();
+/// while let Some(message) = batch.next() {
+///     kept.push(message?.take());
+/// }
+/// drop(batch);
+/// // It can go to another thread, and back to its pool from there.
+/// let buffer = kept.remove(0);
+/// std::thread::spawn(move || assert_eq!(*buffer, *b"hello")).join().expect("no panic");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct RecvBuffer {
     pool: Arc<Pool>,
     start: NonNull<u8>,
@@ -361,17 +404,18 @@ impl RecvBuffer {
 
     /// The same, to write a header into: its last bytes are those right in front of the message.
     ///
-    /// ```no_run
-    /// # fn forward(
-    /// #     message: doorbell::Message<'_, '_>,
-    /// #     next: &mut doorbell::QueuePair,
-    /// # ) -> Result<(), doorbell::SendError> {
-    /// // Received into a pool with `PoolConfig::headroom(16)`; sent on with a header, and not copied.
-    /// let mut buffer = message.take();
-    /// let len = buffer.len() as u64;
-    /// buffer.headroom_mut()[8..].copy_from_slice(&len.to_be_bytes());
-    /// next.send_with_headroom(buffer, 8, None)
-    /// # }
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{BufferPool, PoolConfig};
+    ///
+    /// let pool = BufferPool::with(&pd, &PoolConfig::new(16, 256).headroom(16))?;
+    /// let mut buffer = pool.take().expect("a new pool is full");
+    /// buffer.set_len(5);
+    /// buffer.copy_from_slice(b"hello");
+    /// buffer.headroom_mut()[8..].copy_from_slice(&5u64.to_be_bytes());
+    /// assert_eq!(buffer.with_headroom(8), b"\0\0\0\0\0\0\0\x05hello");
+    /// # Ok::<(), doorbell::Error>(())
     /// ```
     pub fn headroom_mut(&mut self) -> &mut [u8] {
         let bytes = self.pool.headroom as usize;

@@ -18,15 +18,15 @@ use crate::trace::told;
 /// That a completion was polled, of a message that the peer sent after its write, is the only promise that
 /// the write is there.
 ///
-/// ```no_run
-/// # fn main() -> doorbell::Result<()> {
+/// ```
+/// # let _device = doorbell_doc::device();
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let memory = doorbell::RemoteMemory::new(&pd, 4096)?;
 /// println!("tell the peer: write to {:#x} with rkey {:#x}", memory.addr(), memory.rkey());
 /// let mut header = [0; 16];
 /// memory.read(0, &mut header);
-/// # Ok(())
-/// # }
+/// assert_eq!(header, [0; 16]);
+/// # Ok::<(), doorbell::Error>(())
 /// ```
 pub struct RemoteMemory {
     memory: ManuallyDrop<Mapping>,
@@ -94,6 +94,17 @@ impl RemoteMemory {
     }
 
     /// Copies bytes in from `offset` on.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let mut memory = doorbell::RemoteMemory::new(&pd, 64)?;
+    /// memory.write(8, b"ready");
+    /// let mut found = [0; 5];
+    /// memory.read(8, &mut found);
+    /// assert_eq!(found, *b"ready");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     /// When they do not fit.

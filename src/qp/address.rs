@@ -18,6 +18,13 @@ pub(crate) const MAX_24_BITS: u32 = 0xff_ffff;
 ///
 /// [`connect_over`](crate::QueuePair::connect_over) exchanges it; a program with a way of its own builds
 /// it from what it was told.
+///
+/// ```
+/// use doorbell::{Mtu, QpAddress};
+///
+/// let peer = QpAddress { lid: 3, gid: [0; 16], qpn: 0x118, psn: 0x4711, mtu: Mtu::Mtu4096 };
+/// # let _ = peer;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAddress {
     /// LID of the port; 0 on Ethernet.

@@ -47,6 +47,14 @@ enum Receives {
 impl QpConfig {
     /// A reliable connection on port 1, with 128 receives of one buffer and 128 sends, that waits for
     /// receives of the peer without end.
+    ///
+    /// ```
+    /// use doorbell::QpConfig;
+    ///
+    /// // Gives up after three retries of about 8 ms, and does not wait for a peer without receives.
+    /// let config = QpConfig::rc().sends(32).timeout(11).retry_cnt(3).rnr_retry(0);
+    /// # let _ = config;
+    /// ```
     pub const fn rc() -> Self {
         Self {
             qp_type: sys::IBV_QPT_RC,
@@ -74,6 +82,17 @@ impl QpConfig {
     /// Each receive needs room for [`GRH_SIZE`](crate::GRH_SIZE) bytes in front of the payload, which are in
     /// front of it in [`Message`](crate::Message) too: [`Message::datagram`](crate::Message::datagram) takes
     /// them apart.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{QpConfig, Receiver, ReceiverConfig};
+    ///
+    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// let mut qp = receiver.create_qp(&QpConfig::ud(0x1234).receives(512, 1))?;
+    /// qp.activate()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn ud(qkey: u32) -> Self {
         let mut config = Self::rc();
         config.qp_type = sys::IBV_QPT_UD;

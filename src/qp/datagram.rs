@@ -16,6 +16,18 @@ use crate::pd::ProtectionDomain;
 use crate::receiver::Sender;
 
 /// A queue pair that datagrams are sent to. Clones are the same one.
+///
+/// ```
+/// # let mut world = doorbell_doc::Datagrams::new();
+/// // Where the peer is, by whatever way it was learned.
+/// # let peer = world.peer.address()?;
+/// # let qp = &mut world.qp;
+/// let to = qp.address_handle(&peer, 0x1234)?;
+/// assert_eq!(to.qp_num(), peer.qpn);
+/// qp.send_inline_to(b"hello", &to, None)?;
+/// # doorbell_doc::finish(qp);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct AddressHandle {
     ah: Arc<Ah>,
@@ -113,6 +125,20 @@ impl QueuePair {
     }
 
     /// As [`send`](Self::send), to a queue pair for datagrams; at most as many bytes as the MTU of the port.
+    ///
+    /// ```
+    /// # use doorbell::BufferPool;
+    /// # let mut world = doorbell_doc::Datagrams::new();
+    /// # let peer = world.peer.address()?;
+    /// # let (qp, pd) = (&mut world.qp, world.pd.clone());
+    /// # let to = qp.address_handle(&peer, 0x1234)?;
+    /// let pool = BufferPool::new(&pd, 4, 1024)?;
+    /// let mut buffer = pool.take().expect("a new pool is full");
+    /// buffer.set_len(1000);
+    /// qp.send_to(buffer, &to, None)?;
+    /// # doorbell_doc::finish(qp);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`SendError`] has the buffer and the reason.

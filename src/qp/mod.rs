@@ -47,6 +47,24 @@ pub(crate) use object::Qp;
 /// Dropping it disconnects. A buffer whose send has not completed goes back to its pool when the queue
 /// pair has been destroyed. With a receive queue of its own that is not at once: see
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// use doorbell::{QpConfig, QpState, Receiver, ReceiverConfig};
+///
+/// let config = QpConfig::rc().receives(16, 1).max_inline(64);
+/// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// let mut qp = receiver.create_qp(&config)?;
+/// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// # let mut peer = other.create_qp(&config)?;
+/// # let theirs = peer.address()?;
+/// // `theirs` is what the peer says of itself, by whatever way. Receives should be posted by now.
+/// qp.connect(&theirs)?;
+/// assert_eq!(qp.state()?, QpState::Rts);
+/// println!("QP {:#x} can send", qp.qp_num());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct QueuePair {
     qp: Arc<Qp>,
     config: QpConfig,
@@ -179,6 +197,19 @@ impl QueuePair {
     /// What this side sends before the peer is connected too is sent again after a time-out; see
     /// [`connect_over`](Self::connect_over), which waits for the peer.
     ///
+    /// ```
+    /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
+    /// #     doorbell_doc::World::new();
+    /// # receiver.reset_qp(&mut qp)?;
+    /// let ours = qp.address()?;
+    /// println!("tell the peer: QP {:#x}, PSN {:#x}, GID {:?}", ours.qpn, ours.psn, ours.gid);
+    /// # peer_receiver.reset_qp(&mut peer)?;
+    /// # let theirs = peer.address()?;
+    /// qp.connect(&theirs)?;
+    /// # peer.connect(&ours)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Unsupported`] when the queue pair is not in INIT; [`Error::OutOfRange`] and
     /// [`Error::Handshake`] when the address cannot be one; [`Error::PortDown`]; [`Error::Verbs`] when the device refuses, and
@@ -265,6 +296,16 @@ impl QueuePair {
     }
 
     /// Disconnects: what is posted comes back flushed, here and in the receiver.
+    ///
+    /// ```
+    /// # let doorbell_doc::World { mut receiver, mut qp, device: _device, .. } = doorbell_doc::World::new();
+    /// qp.to_error()?;
+    /// assert_eq!(qp.state()?, doorbell::QpState::Error);
+    /// // As good as new.
+    /// receiver.reset_qp(&mut qp)?;
+    /// assert_eq!(qp.state()?, doorbell::QpState::Init);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Verbs`].

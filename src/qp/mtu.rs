@@ -3,6 +3,13 @@
 use rdma_core_sys as sys;
 
 /// Most payload bytes of a packet on a path (`enum ibv_mtu`).
+///
+/// ```
+/// use doorbell::Mtu;
+///
+/// assert_eq!(Mtu::Mtu1024.bytes(), 1024);
+/// assert!(Mtu::Mtu1024 < Mtu::Mtu4096);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Mtu {

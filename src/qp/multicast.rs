@@ -64,17 +64,19 @@ impl QueuePair {
     /// It is for the adapter alone. The network has to be told by other means: the subnet manager on InfiniBand,
     /// IGMP or MLD on Ethernet, for which it is enough that an ordinary UDP socket of the same interface joins.
     ///
-    /// ```no_run
-    /// # fn main() -> doorbell::Result<()> {
+    /// ```
+    /// # let _device = doorbell_doc::device();
     /// # use doorbell::{MulticastGroup, QpConfig, Receiver, ReceiverConfig};
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// let group = MulticastGroup::ip("239.1.2.3".parse().expect("an address"));
+    /// let group = MulticastGroup::ip("ff0e::1:2".parse().expect("an address"));
+    /// # let group = MulticastGroup { lid: 0xc001, ..group };
     /// let mut qp = receiver.create_qp(&QpConfig::ud(0x1234).receives(512, 1))?;
     /// qp.activate()?;
     /// qp.join(&group)?;
-    /// # Ok(())
-    /// # }
+    /// // Until here; or until the queue pair ends.
+    /// qp.leave(&group)?;
+    /// # Ok::<(), doorbell::Error>(())
     /// ```
     ///
     /// # Errors
@@ -96,6 +98,19 @@ impl QueuePair {
     }
 
     /// For sending to a group, with the queue key of its members. Who sends need not have joined.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Datagrams::new();
+    /// # let qp = &mut world.qp;
+    /// use doorbell::MulticastGroup;
+    ///
+    /// let group = MulticastGroup::ip("ff0e::1:2".parse()?);
+    /// # let group = MulticastGroup { lid: 0xc001, ..group };
+    /// let to = qp.multicast_handle(&group, 0x1234)?;
+    /// qp.send_inline_to(b"hello, everybody", &to, None)?;
+    /// # doorbell_doc::finish(qp);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a connected transport; [`Error::Handshake`] when the address is not one of a

@@ -44,6 +44,23 @@ pub enum NotSent {
 }
 
 /// A send was not posted; the buffer is back.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// # use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig};
+/// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// # let mut qp = receiver.create_qp(&QpConfig::rc())?;
+/// # let pool = BufferPool::new(&pd, 1, 64)?;
+/// // A queue pair that was not connected.
+/// let buffer = pool.take().expect("a new pool is full");
+/// let refused = qp.send(buffer, None).unwrap_err();
+/// println!("{refused}");
+/// // Nothing is lost.
+/// drop(refused.buffer);
+/// assert_eq!(pool.available(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(thiserror::Error)]
 #[error("not sent: {reason}")]
 pub struct SendError {
@@ -83,6 +100,22 @@ impl QueuePair {
     /// the same number: in network byte order on the wire. The buffer comes back from
     /// [`poll_send`](Self::poll_send).
     ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (qp, pool) = (&mut world.qp, &world.pool);
+    /// let mut buffer = pool.take().expect("half of the buffers are not posted");
+    /// buffer.set_len(5);
+    /// buffer.copy_from_slice(b"hello");
+    /// qp.send(buffer, Some(7))?;
+    /// while qp.sends_outstanding() > 0 {
+    ///     if let Some(done) = qp.poll_send() {
+    ///         // The buffer is back.
+    ///         println!("{}: {:?}", done.status, done.buffer);
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`SendError`] has the buffer and the reason.
     pub fn send(&mut self, buffer: RecvBuffer, imm: Option<u32>) -> Result<(), SendError> {
@@ -91,6 +124,22 @@ impl QueuePair {
 
     /// As [`send`](Self::send), with the last `headroom` bytes in front of the buffer as the start of the
     /// message, see [`RecvBuffer::headroom_mut`].
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (qp, pd) = (&mut world.qp, world.pd.clone());
+    /// use doorbell::{BufferPool, PoolConfig};
+    ///
+    /// let pool = BufferPool::with(&pd, &PoolConfig::new(16, 256).headroom(8))?;
+    /// let mut buffer = pool.take().expect("a new pool is full");
+    /// buffer.set_len(5);
+    /// buffer.copy_from_slice(b"hello");
+    /// buffer.headroom_mut().copy_from_slice(b"header: ");
+    /// // The peer gets `header: hello`.
+    /// qp.send_with_headroom(buffer, 8, None)?;
+    /// # doorbell_doc::finish(qp);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`SendError`] has the buffer and the reason.
@@ -125,6 +174,18 @@ impl QueuePair {
     /// Sends a copy of `bytes`, which need no registered memory and may be at most
     /// [`max_inline`](Self::max_inline); `imm` is as for [`send`](Self::send). It has a completion like
     /// any send.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let qp = &mut world.qp;
+    /// use doorbell::NotSent;
+    ///
+    /// qp.send_inline(b"hello", None)?;
+    /// let long = vec![0; qp.max_inline() + 1];
+    /// assert!(matches!(qp.send_inline(&long, None), Err(NotSent::TooLong { .. })));
+    /// # doorbell_doc::finish(qp);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`NotSent`].
@@ -206,6 +267,19 @@ impl QueuePair {
 
     /// Takes the next completion of a send, in the order of sending. After a failure the buffers of all
     /// sends that were outstanding come back this way, flushed.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let qp = &mut world.qp;
+    /// qp.send_inline(b"hello", None)?;
+    /// let done = loop {
+    ///     if let Some(done) = qp.poll_send() {
+    ///         break done;
+    ///     }
+    /// };
+    /// assert!(done.status.is_success() && done.buffer.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use = "it has the buffer"]
     pub fn poll_send(&mut self) -> Option<SendCompletion> {
         if self.sends.outstanding() == 0 {

@@ -17,6 +17,18 @@ const BUDGET: u32 = 64;
 
 impl Receiver {
     /// Takes what has arrived, at most 64 completions: see [`poll_up_to`](Self::poll_up_to).
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let receiver = &mut world.receiver;
+    /// let mut batch = receiver.poll();
+    /// while let Some(message) = batch.next() {
+    ///     let message = message?;
+    ///     println!("{} bytes: {:?}", message.len(), &message[..]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn poll(&mut self) -> Batch<'_> {
         self.poll_up_to(BUDGET)
@@ -27,6 +39,19 @@ impl Receiver {
     /// The batch lends each message in place. When it is dropped, the CQEs are given back, and all slots
     /// that were recycled meanwhile are posted with one doorbell; so keep batches short: on a CQ of `n`
     /// entries the device can write `n` completions before a batch has ended, and no more.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"one");
+    /// # world.send(b"two");
+    /// # let receiver = &mut world.receiver;
+    /// let mut batch = receiver.poll_up_to(1);
+    /// assert!(batch.next().is_some());
+    /// assert!(batch.next().is_none(), "the budget is used up");
+    /// drop(batch);
+    /// assert!(receiver.poll().next().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn poll_up_to(&mut self, budget: u32) -> Batch<'_> {
         let mut receiver = NonNull::from(self);
@@ -40,6 +65,26 @@ impl Receiver {
 ///
 /// A loop over plain messages of the only queue of a receiver runs on the cursor alone, in registers. All
 /// else happens out of line, in the receiver; then the cursor is idle, or is handed over and back.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # world.send(b"hello");
+/// # let receiver = &mut world.receiver;
+/// let mut kept = None;
+/// let mut batch = receiver.poll();
+/// while let Some(next) = batch.next() {
+///     match next {
+///         // Recycled when the batch goes on, unless it is taken.
+///         Ok(message) if message.starts_with(b"hello") => kept = Some(message.take()),
+///         Ok(_) => {}
+///         Err(failure) => println!("{failure}"),
+///     }
+/// }
+/// // Here the recycled slots are posted, with one doorbell.
+/// drop(batch);
+/// assert_eq!(kept.as_deref(), Some(&b"hello"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Batch<'a> {
     cursor: Cursor<Resident>,
     /// The queues of the cursor are in it, so it is borrowed anew where they are not used.

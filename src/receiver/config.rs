@@ -5,6 +5,17 @@ use mlx5_wire::mini_cqe::MiniCqeFormat;
 use crate::path::Path;
 
 /// What a [`Receiver`](crate::Receiver) should be like.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::{Receiver, ReceiverConfig};
+///
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let config = ReceiverConfig::new().cq_capacity(1000).timestamps(true).prefetch(1);
+/// let receiver = Receiver::new(&pd, &config)?;
+/// assert!(receiver.cq_capacity() >= 1000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReceiverConfig {
     pub(crate) cq_capacity: u32,
@@ -94,6 +105,17 @@ impl Default for ReceiverConfig {
 }
 
 /// What a shared receive queue should be like.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::{Receiver, ReceiverConfig, SrqConfig};
+///
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// let srq = receiver.create_srq(&SrqConfig::new(1023).max_sge(2))?;
+/// assert_eq!(receiver.capacity(srq), 1023);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SrqConfig {
     pub(crate) max_wr: u32,

@@ -5,9 +5,38 @@ use super::message::Message;
 use crate::wc_flags::WcFlags;
 
 /// Bytes in front of the payload of a datagram: the GRH, if one came with it.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// use doorbell::{BufferPool, GRH_SIZE};
+///
+/// // For datagrams of up to 1,024 bytes.
+/// let pool = BufferPool::new(&pd, 64, GRH_SIZE as u32 + 1024)?;
+/// # drop(pool);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const GRH_SIZE: usize = 40;
 
 /// A datagram, header and payload apart: see [`Message::datagram`].
+///
+/// ```
+/// # let mut world = doorbell_doc::Datagrams::new();
+/// # world.send(b"hello");
+/// # let (receiver, qp) = (&mut world.receiver, &mut world.qp);
+/// let mut batch = receiver.poll();
+/// let message = batch.next().expect("a datagram has arrived")?;
+/// let datagram = message.datagram().expect("the queue pair is one for datagrams");
+/// assert_eq!(datagram.payload(), b"hello");
+/// let sender = datagram.sender();
+/// println!("from QP {:#x}, GID {:?}", sender.qp_num(), sender.gid());
+/// drop(batch);
+/// // An answer.
+/// let to = qp.reply_to(&sender)?;
+/// qp.send_inline_to(b"good morning", &to, None)?;
+/// # doorbell_doc::finish(qp);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'m> {
     bytes: &'m [u8],

@@ -17,9 +17,10 @@ impl Receiver {
     /// 3. [`destroy_qp`](Self::destroy_qp) ends it, or [`reset_qp`](Self::reset_qp) makes it new, to be
     ///    connected again.
     ///
-    /// ```no_run
+    /// ```
     /// # use std::time::Duration;
-    /// # fn end(mut receiver: doorbell::Receiver, qp: doorbell::QueuePair) -> doorbell::Result<()> {
+    /// # let doorbell_doc::World { mut receiver, qp, device: _device, .. } =
+    /// #     doorbell_doc::World::new();
     /// let mut events = receiver.pd().context().events()?;
     /// receiver.drain_qp(&qp, &mut events, Duration::from_secs(1))?;
     /// let mut batch = receiver.poll();
@@ -27,8 +28,8 @@ impl Receiver {
     ///     println!("{next:?}");
     /// }
     /// drop(batch);
-    /// receiver.destroy_qp(qp)
-    /// # }
+    /// receiver.destroy_qp(qp)?;
+    /// # Ok::<(), doorbell::Error>(())
     /// ```
     ///
     /// # Errors

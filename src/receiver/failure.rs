@@ -7,6 +7,31 @@ use crate::status::WcStatus;
 ///
 /// The buffer of a failed receive goes back to an SRQ, which lives on when one of its QPs fails. From the
 /// receive queue of a QP it comes back here: the QP takes no more receives before it is reset.
+///
+/// ```
+/// # use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig};
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// # let pool = BufferPool::new(&pd, 4, 64)?;
+/// # let qp = receiver.create_qp(&QpConfig::rc().receives(4, 1))?;
+/// # receiver.fill(qp.receive_queue().expect("a queue of its own"), &pool);
+/// use doorbell::{Cause, WcStatus};
+///
+/// // A connection that ends: what is posted to its own queue comes back.
+/// qp.to_error()?;
+/// let mut back = 0;
+/// while back < 4 {
+///     let mut batch = receiver.poll();
+///     while let Some(next) = batch.next() {
+///         let failure = next.expect_err("nothing was sent");
+///         assert_eq!(failure.cause, Cause::Status(WcStatus::WR_FLUSH_ERR));
+///         back += failure.buffers.len();
+///     }
+/// }
+/// assert_eq!(pool.available(), 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("receive on QP {qp_num:#x}: {cause}")]
 pub struct Failure {

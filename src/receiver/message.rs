@@ -15,6 +15,20 @@ use crate::wc_flags::WcFlags;
 ///
 /// Dereferences to exactly the bytes received; of a message that was scattered over several buffers, to
 /// those in the first, see [`segments`](Self::segments).
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # world.send(b"hello");
+/// # let receiver = &mut world.receiver;
+/// let mut batch = receiver.poll();
+/// let message = batch.next().expect("a message has arrived")?;
+/// assert_eq!((message.len(), &message[..]), (5, &b"hello"[..]));
+/// assert_eq!((message.imm(), message.written()), (None, None));
+/// if let Some(source) = message.source() {
+///     println!("from QP {:#x} to QP {:#x}", source.qp_num, message.qp_num());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Message<'b, 'a> {
     pub(super) lent: Lent,
     pub(super) batch: &'b mut Batch<'a>,
@@ -38,6 +52,17 @@ impl Message<'_, '_> {
     }
 
     /// Immediate data, if the sender sent any.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send_with(b"hello", Some(7));
+    /// # let receiver = &mut world.receiver;
+    /// let mut batch = receiver.poll();
+    /// let message = batch.next().expect("a message has arrived")?;
+    /// assert_eq!(message.imm(), Some(7));
+    /// assert!(message.flags().contains(doorbell::WcFlags::WITH_IMM));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn imm(&self) -> Option<u32> {
         self.facts().imm()
     }
@@ -74,6 +99,33 @@ impl Message<'_, '_> {
     }
 
     /// The pieces of the message, in order.
+    ///
+    /// ```
+    /// # use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2))?;
+    /// # let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+    /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let mut peer = other.create_qp(&QpConfig::rc().max_inline(64))?;
+    /// # qp.connect(&peer.address()?)?;
+    /// # peer.connect(&qp.address()?)?;
+    /// // One message over a small buffer for the header and a larger one.
+    /// let (small, large) = (BufferPool::new(&pd, 1, 16)?, BufferPool::new(&pd, 1, 4096)?);
+    /// let buffers = [&small, &large].map(|pool| pool.take().expect("a new pool is full"));
+    /// receiver.post_scatter(srq, buffers.into())?;
+    /// # peer.send_inline(&[7; 40], None)?;
+    /// # doorbell_doc::finish(&mut peer);
+    /// let mut batch = receiver.poll();
+    /// let message = batch.next().expect("a message has arrived")?;
+    /// assert!(message.is_scattered());
+    /// let lengths: Vec<_> = message.segments().map(|piece| piece.len()).collect();
+    /// assert_eq!(lengths, [16, 24]);
+    /// let buffers = message.into_buffers();
+    /// assert_eq!(buffers.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         let mut left = self.lent.len as u32;
         self.batch.books().pieces(&self.lent.resident).map_while(move |piece| {
@@ -95,6 +147,19 @@ impl Message<'_, '_> {
 
     /// Moves the buffer out of the queue, holding exactly the bytes received. Post it, or another one,
     /// when the queue shall not run dry.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let receiver = &mut world.receiver;
+    /// let mut batch = receiver.poll();
+    /// let message = batch.next().expect("a message has arrived")?;
+    /// let buffer = message.take();
+    /// // The bytes stay, whatever arrives.
+    /// drop(batch);
+    /// assert_eq!(*buffer, *b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     /// When the message was scattered: use [`into_buffers`](Self::into_buffers).

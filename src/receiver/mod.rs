@@ -108,6 +108,16 @@ enum Engine {
 impl Receiver {
     /// Makes a CQ, and decides how it and its queues are driven.
     ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{Path, Receiver, ReceiverConfig};
+    ///
+    /// let receiver = Receiver::new(&pd, &ReceiverConfig::new().path(Path::Direct))?;
+    /// assert_eq!(receiver.path(), Path::Direct);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NotDirect`] when [`Path::Direct`] is asked for and impossible, [`Error::OutOfRange`],
     /// [`Error::Verbs`].
@@ -193,6 +203,21 @@ impl Receiver {
 
     /// Changes the size of the CQ to at least `entries` (`ibv_resize_cq(3)`), on the verbs path.
     ///
+    /// ```
+    /// # use doorbell::{Receiver, ReceiverConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{Error, Path};
+    ///
+    /// let config = ReceiverConfig::new().cq_capacity(100);
+    /// let mut receiver = Receiver::new(&pd, &config.clone().path(Path::Verbs))?;
+    /// receiver.resize_cq(1000)?;
+    /// assert!(receiver.cq_capacity() >= 1000);
+    /// let refused = Receiver::new(&pd, &config.path(Path::Direct))?.resize_cq(1000);
+    /// assert!(matches!(refused, Err(Error::Unsupported { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Unsupported`] on the direct path, where libmlx5 would free the memory that is polled: make
     /// the CQ large enough, or another receiver. [`Error::CqTooSmall`] when the queues need more,
@@ -219,6 +244,20 @@ impl Receiver {
     }
 
     /// Makes a shared receive queue.
+    ///
+    /// ```
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(1024))?;
+    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+    /// // One CQ holds what can complete on it, and no more is promised.
+    /// let refused = receiver.create_srq(&SrqConfig::new(2047)).unwrap_err();
+    /// println!("{refused}");
+    /// receiver.destroy_srq(srq)?;
+    /// receiver.create_srq(&SrqConfig::new(1023))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::CqTooSmall`], [`Error::OutOfRange`], [`Error::NotDirect`], [`Error::Verbs`].
@@ -257,6 +296,23 @@ impl Receiver {
 
     /// Makes a queue pair that completes its receives on this receiver, in state INIT: receives can be
     /// posted before it is connected.
+    ///
+    /// ```
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// // Two connections that share their receives, and one with receives of its own.
+    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+    /// let one = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+    /// let two = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+    /// let three = receiver.create_qp(&QpConfig::rc().receives(128, 1))?;
+    /// assert_eq!(one.receive_queue(), None);
+    /// let queue = three.receive_queue().expect("a queue of its own");
+    /// assert_eq!(receiver.capacity(queue), 128);
+    /// # drop((one, two));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Foreign`] for an SRQ of another receiver, and those of
@@ -435,6 +491,20 @@ impl Receiver {
     }
 
     /// Receives that can be outstanding on a queue, 0 for one that does not exist.
+    ///
+    /// ```
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let srq = receiver.create_srq(&SrqConfig::new(511))?;
+    /// # let pool = doorbell::BufferPool::new(&pd, 1, 64)?;
+    /// let all = receiver.capacity(srq);
+    /// assert_eq!(receiver.vacant(srq), all);
+    /// receiver.post(srq, pool.take())?;
+    /// assert_eq!(receiver.vacant(srq), all - 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn capacity(&self, queue: impl Into<QueueId>) -> u32 {
         let Some(index) = self.check(queue.into()) else {
             return 0;
@@ -480,6 +550,17 @@ impl Receiver {
     /// have not been polled are dropped. Receives posted to a receive queue of its own come back to
     /// their pools; those of an SRQ stay posted there.
     ///
+    /// ```
+    /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
+    /// #     doorbell_doc::World::new();
+    /// // The connection has ended; the next one takes the same queue pair.
+    /// receiver.reset_qp(&mut qp)?;
+    /// peer_receiver.reset_qp(&mut peer)?;
+    /// qp.connect(&peer.address()?)?;
+    /// peer.connect(&qp.address()?)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`].
     pub fn reset_qp(&mut self, qp: &mut QueuePair) -> Result<()> {
@@ -494,6 +575,16 @@ impl Receiver {
     /// have not been polled, and with them their slots of the SRQ. One with a receive queue of its own may be
     /// dropped too: what is posted to it comes back flushed from [`poll`](Self::poll), and when all has,
     /// the next [`create_qp`](Self::create_qp) ends it and has its room on the CQ.
+    ///
+    /// ```
+    /// # let doorbell_doc::World { mut receiver, qp, srq, pool, device: _device, .. } =
+    /// #     doorbell_doc::World::new();
+    /// receiver.destroy_qp(qp)?;
+    /// // No queue pair is left on the SRQ, whose receives come back now.
+    /// receiver.destroy_srq(srq)?;
+    /// assert_eq!(pool.available(), pool.count() as usize);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`], and then everything that the

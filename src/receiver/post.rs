@@ -94,12 +94,10 @@ impl Receiver {
     ///
     /// The buffers are the device's until their completions have been taken from [`poll`](Self::poll).
     ///
-    /// ```no_run
-    /// # fn run(
-    /// #     receiver: &mut doorbell::Receiver,
-    /// #     srq: doorbell::SrqId,
-    /// #     kept: Vec<doorbell::RecvBuffer>,
-    /// # ) {
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let kept: Vec<_> = std::iter::from_fn(|| world.pool.take()).collect();
+    /// # let (receiver, srq) = (&mut world.receiver, world.srq);
     /// match receiver.post(srq, kept) {
     ///     Ok(posted) => println!("{posted} receives posted"),
     ///     Err(error) => {
@@ -108,7 +106,6 @@ impl Receiver {
     ///         println!("{} buffers are still here", kept.len());
     ///     }
     /// }
-    /// # }
     /// ```
     ///
     /// # Errors
@@ -135,6 +132,19 @@ impl Receiver {
     /// On the direct path one slot of an SRQ always stays unposted. `fill` puts a buffer into that one too,
     /// beyond what it returns, and from then on the queue holds one buffer more than can be posted: with a
     /// buffer in every slot, it recycles without writing WQEs.
+    ///
+    /// ```
+    /// # use doorbell::{Receiver, ReceiverConfig, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+    /// // One more than can be posted: each slot of the SRQ has a buffer of its own then.
+    /// let pool = doorbell::BufferPool::new(&pd, 512, 4096)?;
+    /// assert_eq!(receiver.fill(srq, &pool), 511);
+    /// assert_eq!(pool.available(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fill(&mut self, queue: impl Into<QueueId>, pool: &BufferPool) -> usize {
         let queue = queue.into();
         let mut unposted = Vec::new();
@@ -147,6 +157,23 @@ impl Receiver {
     }
 
     /// Posts one receive whose message is scattered over `buffers` in order.
+    ///
+    /// ```
+    /// # use doorbell::{BufferPool, Receiver, ReceiverConfig, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2))?;
+    /// let (headers, payloads) = (BufferPool::new(&pd, 16, 64)?, BufferPool::new(&pd, 16, 4096)?);
+    /// while let (Some(header), Some(payload)) = (headers.take(), payloads.take()) {
+    ///     if let Err(error) = receiver.post_scatter(srq, vec![header, payload]) {
+    ///         println!("{error}: {} buffers are still here", error.buffers.len());
+    ///         break;
+    ///     }
+    /// }
+    /// assert_eq!(receiver.vacant(srq), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ScatterError`] with the buffers.

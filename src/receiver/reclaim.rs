@@ -15,8 +15,9 @@ impl Receiver {
     /// [events](crate::Context::events) have come to their end. Poll before: of messages that have arrived and
     /// were not polled, the buffers come back too, and the bytes are not told.
     ///
-    /// ```no_run
-    /// # fn run(mut receiver: doorbell::Receiver) -> doorbell::Result<()> {
+    /// ```
+    /// # let doorbell_doc::World { mut receiver, device, .. } = doorbell_doc::World::new();
+    /// # device.remove();
     /// // For example in a thread of its own: it ends when the device is gone.
     /// for event in receiver.pd().context().events()? {
     ///     println!("{:?}", event?);
@@ -27,8 +28,7 @@ impl Receiver {
     /// for failure in receiver.reclaim()? {
     ///     println!("{failure}: {} buffers", failure.buffers.len());
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), doorbell::Error>(())
     /// ```
     ///
     /// # Errors

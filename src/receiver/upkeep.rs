@@ -26,6 +26,22 @@ mod sync {
 }
 
 /// What a [`Receiver`] has counted, see [`Receiver::statistics`].
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let receiver = &mut world.receiver;
+/// receiver.count();
+/// # drop(receiver.poll());
+/// # world.send(b"hello");
+/// # let receiver = &mut world.receiver;
+/// let mut batch = receiver.poll();
+/// while batch.next().is_some() {}
+/// drop(batch);
+/// let counted = receiver.statistics().expect("counting was asked for");
+/// assert_eq!((counted.received, counted.empty_polls), (1, 1));
+/// println!("{counted:?}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -78,6 +94,21 @@ impl Receiver {
     /// [`channel`](Self::channel) or in a task, is woken by buffers that come back through a
     /// [`shared_poster`](Self::shared_poster).
     ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
+    /// receiver.keep_filled(srq, pool, 8)?;
+    /// for number in 0..100u8 {
+    /// #     world.send(&[number]);
+    /// #     let receiver = &mut world.receiver;
+    ///     let mut batch = receiver.poll();
+    ///     // Taken out of the queue; what it lacks, the next batch posts.
+    ///     let buffer = batch.next().expect("a message has arrived")?.take();
+    ///     assert_eq!(*buffer, [number]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Gone`] when there is no such queue; [`Error::OutOfRange`] when it cannot hold `watermark`
     /// receives.
@@ -120,12 +151,40 @@ impl Receiver {
 
     /// Posts what other threads gave back, and fills every queue of [`keep_filled`](Self::keep_filled) that is
     /// not full, whatever its watermark. Batches do so by themselves.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
+    /// receiver.keep_filled(srq, pool, 8)?;
+    /// let mut batch = receiver.poll();
+    /// let taken = batch.next().map(|message| message.map(|message| message.take()));
+    /// drop(batch);
+    /// // Now, and not when the next batch begins.
+    /// receiver.refill();
+    /// assert_eq!(receiver.vacant(srq), 0);
+    /// # drop(taken);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn refill(&mut self) {
         self.keep_queues(true);
     }
 
     /// Makes the device report [`AsyncEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives;
     /// 0 for never. With [`handle_event`](Self::handle_event) a program that sleeps refills in time.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
+    /// let mut events = receiver.pd().context().events()?;
+    /// receiver.keep_filled(srq, pool, 8)?;
+    /// receiver.arm_srq_limit(srq, 8)?;
+    /// // In a loop that also waits for messages:
+    /// while let Some(event) = events.try_next()? {
+    ///     receiver.handle_event(&event)?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::OutOfRange`] when the queue cannot hold `limit` receives; [`Error::Gone`],

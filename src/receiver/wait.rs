@@ -14,6 +14,17 @@ const LOOK: Duration = Duration::from_millis(5);
 impl Receiver {
     /// What becomes readable when the receiver was armed and something arrives; `None` when it was made from
     /// a CQ that has no completion channel.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let receiver = &mut world.receiver;
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// let channel = receiver.channel().expect("a receiver has one unless it was made from a CQ without");
+    /// println!("for poll(2) and the like: {}", channel.as_raw_fd());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.cq.channel()
     }
@@ -53,6 +64,15 @@ impl Receiver {
     /// As [`arm`](Self::arm), but only a message whose sender asked for an event, or a receive that fails,
     /// makes the channel readable. `true` when anything at all has arrived already.
     ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let receiver = &mut world.receiver;
+    /// // Something has arrived that was not polled: no need to wait.
+    /// assert!(receiver.arm_solicited()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`arm`](Self::arm).
     pub fn arm_solicited(&mut self) -> Result<bool> {
@@ -86,6 +106,22 @@ impl Receiver {
 
     /// Sleeps until something has arrived, at most for `timeout`; whether something has. For ever without
     /// a time. A signal handler that runs does not end it.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let receiver = &mut world.receiver;
+    /// use std::time::Duration;
+    ///
+    /// while receiver.wait(Duration::from_millis(10))? {
+    ///     let mut batch = receiver.poll();
+    ///     while let Some(message) = batch.next() {
+    ///         println!("{} bytes", message?.len());
+    ///     }
+    /// }
+    /// println!("nothing for 10 ms");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`arm`](Self::arm).

@@ -18,6 +18,13 @@ pub enum Offload {
 }
 
 /// What a [`TagMatchingSrq`](super::TagMatchingSrq) should be like.
+///
+/// ```
+/// use doorbell::tags::{Offload, TagMatchingConfig};
+///
+/// let config = TagMatchingConfig::new(512).slots(256).offload(Offload::Required);
+/// # let _ = config;
+/// ```
 #[derive(Clone, Debug)]
 pub struct TagMatchingConfig {
     pub(super) max_tags: u16,

@@ -7,6 +7,20 @@ use super::header::{EAGER, TagHeader};
 use crate::memory::RecvBuffer;
 
 /// A buffer of which the first 16 bytes are kept for the header of the message. Dereferences to the payload.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// use doorbell::tags::TaggedBuffer;
+///
+/// # let pool = doorbell::BufferPool::new(&pd, 1, 64)?;
+/// let mut message = TaggedBuffer::new(pool.take().expect("a new pool is full")).expect("16 bytes");
+/// assert_eq!(message.capacity(), 64 - 16);
+/// message.set_len(5);
+/// message.copy_from_slice(b"hello");
+/// assert_eq!(message.into_buffer().len(), 16 + 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TaggedBuffer(RecvBuffer);
 
 impl TaggedBuffer {

@@ -114,6 +114,16 @@ pub struct TagMatchingSrq {
 impl TagMatchingSrq {
     /// Makes the queue.
     ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::tags::{Offload, TagMatchingConfig, TagMatchingSrq};
+    ///
+    /// let tags = TagMatchingSrq::new(&pd, &TagMatchingConfig::new(64).offload(Offload::Auto))?;
+    /// println!("matched by the device: {}, path {}", tags.offload(), tags.path());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Unsupported`] when [`Offload::Required`] is asked for on a device that does not match tags;
     /// [`Error::NotDirect`], [`Error::OutOfRange`], [`Error::Verbs`].
@@ -226,6 +236,32 @@ impl TagMatchingSrq {
     /// before. A message that has arrived already is taken; else the receive waits. In either case the event
     /// [`Received`](TagEvent::Received) tells.
     ///
+    /// ```
+    /// # let mut world = doorbell_doc::Tags::new();
+    /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
+    /// # let (peer, other_peer) = (*peer, *other_peer);
+    /// use doorbell::tags::{TagEvent, TaggedBuffer};
+    ///
+    /// // Any message whose tag has 7 in its upper half.
+    /// let buffer = pool.take().expect("a free buffer");
+    /// let id = tags.post(7 << 32, u64::MAX << 32, buffer)?;
+    /// # let mut message = TaggedBuffer::new(pool.take().expect("a buffer")).expect("room for a header");
+    /// # message.set_len(5);
+    /// # message.copy_from_slice(b"hello");
+    /// # other.send(other_peer, 7 << 32 | 1, 0, message)?;
+    /// # let _ = peer;
+    /// # let event = doorbell_doc::event(tags, other);
+    /// // From `poll`:
+    /// match event {
+    ///     TagEvent::Received(got) => {
+    ///         assert_eq!((got.receive, got.tag), (id, 7 << 32 | 1));
+    ///         assert_eq!(*got.buffer, *b"hello");
+    ///     }
+    ///     event => panic!("{event:?}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`PostTagError`] has the buffer and the reason.
     pub fn post(
@@ -281,6 +317,21 @@ impl TagMatchingSrq {
 
     /// Cancels a receive. Exactly one event tells the outcome: [`Cancelled`](TagEvent::Cancelled), or that
     /// of a message which was faster.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Tags::new();
+    /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
+    /// # let (peer, other_peer) = (*peer, *other_peer);
+    /// use doorbell::tags::TagEvent;
+    ///
+    /// let id = tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
+    /// tags.cancel(id)?;
+    /// # let event = doorbell_doc::event(tags, other);
+    /// # let _ = (peer, other_peer);
+    /// // From `poll`, in its time:
+    /// assert!(matches!(event, TagEvent::Cancelled { .. }), "{event:?}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`CancelError`]; nothing has changed then.

@@ -18,6 +18,22 @@ const _: () = assert!(RENDEZVOUS == 16 + Rvh::SIZE);
 /// the receiver of the same connection then gets is handed to [`finish`](Self::finish).
 ///
 /// Dropping it gives the buffers up. A peer that has not read them reads what then stands there.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// use doorbell::tags::{Offers, TagHeader};
+///
+/// # let pool = doorbell::BufferPool::readable(&pd, 1, 1024)?;
+/// let mut offers = Offers::new();
+/// let mut buffer = pool.take().expect("a new pool is full");
+/// buffer.set_len(1000);
+/// let message = offers.offer(buffer, 7, 0, "of which this came")?;
+/// assert!(matches!(TagHeader::parse(&message), Some(TagHeader::Rendezvous { tag: 7, .. })));
+/// // `message` goes to the peer, which reads the buffer and answers.
+/// assert_eq!(offers.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Offers<T = ()>(BTreeMap<u64, Offer<T>>);
 

@@ -70,6 +70,16 @@ impl TagMatchingSrq {
     /// Makes the queue pairs for a peer. `config` says how they connect, and how many sends can be
     /// outstanding.
     ///
+    /// ```
+    /// # let mut world = doorbell_doc::Tags::new();
+    /// # let tags = &mut world.tags;
+    /// let peer = tags.add_peer(&doorbell::QpConfig::rc())?;
+    /// let address = tags.address(peer)?;
+    /// println!("{address:?}");
+    /// tags.remove_peer(peer)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Verbs`].
     pub fn add_peer(&mut self, config: &QpConfig) -> Result<PeerId> {
@@ -174,6 +184,22 @@ impl TagMatchingSrq {
 
     /// Sends a message that is matched by its tag, with its payload. The event
     /// [`Sent`](super::TagEvent::Sent) gives the buffer back.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Tags::new();
+    /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
+    /// # let (peer, other_peer) = (*peer, *other_peer);
+    /// use doorbell::tags::{TagEvent, TaggedBuffer};
+    ///
+    /// let mut message = TaggedBuffer::new(pool.take().expect("a free buffer")).expect("room for a header");
+    /// message.set_len(5);
+    /// message.copy_from_slice(b"hello");
+    /// tags.send(peer, 7, 0, message)?;
+    /// # let event = doorbell_doc::event(tags, other);
+    /// # let _ = other_peer;
+    /// assert!(matches!(event, TagEvent::Sent(sent) if sent.status.is_success()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`SendTagError`] has the buffer and the reason.

@@ -16,12 +16,10 @@ use crate::pd::ProtectionDomain;
 /// The [`Receiver`](crate::Receiver) posts them at its next batch. When it is gone, or the queue has no room,
 /// they go back to their pools.
 ///
-/// ```no_run
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use doorbell::{BufferPool, Receiver, ReceiverConfig, SrqConfig};
-/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-/// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # world.send(b"hello");
+/// # let (receiver, srq) = (&mut world.receiver, world.srq);
 /// let poster = receiver.shared_poster(srq)?;
 /// let (sender, messages) = std::sync::mpsc::channel::<doorbell::RecvBuffer>();
 /// std::thread::spawn(move || {
@@ -34,8 +32,7 @@ use crate::pd::ProtectionDomain;
 /// while let Some(message) = batch.next() {
 ///     sender.send(message?.take())?;
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct SharedPoster(Arc<Returned>);

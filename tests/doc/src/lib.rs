@@ -1,0 +1,203 @@
+//! What the examples in doorbell's documentation run on, in lines that readers do not see: a software device in
+//! their own process, named like an adapter, and who sends what they receive.
+
+use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq};
+use doorbell::{
+    AddressHandle, BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig,
+    SrqConfig, SrqId,
+};
+use soft_mlx5::Device;
+
+/// The device of the process, `mlx5_0`, until it is dropped.
+///
+/// # Panics
+/// When there is one already, or libibverbs and libmlx5 do not take it.
+pub fn device() -> Device {
+    Device::builder().name("mlx5_0").strict(true).build().expect("a software device")
+}
+
+/// A receiver with a filled SRQ and a connection, whose other end sends.
+pub struct World {
+    /// The receiver of the example.
+    pub receiver: Receiver,
+    /// Its SRQ.
+    pub srq: SrqId,
+    /// The pool that the SRQ was filled from; half of its buffers are left.
+    pub pool: BufferPool,
+    /// The queue pair of the example.
+    pub qp: QueuePair,
+    /// The other end.
+    pub peer: QueuePair,
+    /// What the other end receives on.
+    pub peer_receiver: Receiver,
+    /// The domain of all.
+    pub pd: ProtectionDomain,
+    /// The device. Dropped last.
+    pub device: Device,
+}
+
+impl World {
+    /// Receives of 256 bytes, of up to two buffers.
+    ///
+    /// # Panics
+    /// When anything fails.
+    #[expect(clippy::new_without_default, reason = "it is no value like another")]
+    pub fn new() -> Self {
+        Self::with(&ReceiverConfig::new().cq_capacity(64))
+    }
+
+    /// The same, with a receiver like `config`.
+    ///
+    /// # Panics
+    /// When anything fails.
+    pub fn with(config: &ReceiverConfig) -> Self {
+        let device = device();
+        let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
+        let mut receiver = Receiver::new(&pd, config).unwrap();
+        let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2)).unwrap();
+        let pool = BufferPool::new(&pd, 32, 256).unwrap();
+        receiver.fill(srq, &pool);
+        let mut peer_receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
+        let config = QpConfig::rc().max_inline(64);
+        let mut qp = receiver.create_qp(&config.clone().srq(srq)).unwrap();
+        let mut peer = peer_receiver.create_qp(&config).unwrap();
+        qp.connect(&peer.address().unwrap()).unwrap();
+        peer.connect(&qp.address().unwrap()).unwrap();
+        let for_peer = BufferPool::new(&pd, 16, 256).unwrap();
+        peer_receiver.fill(peer.receive_queue().unwrap(), &for_peer);
+        Self { receiver, srq, pool, qp, peer, peer_receiver, pd, device }
+    }
+
+    /// Sends a message to the example; it has arrived when this returns.
+    ///
+    /// # Panics
+    /// When it cannot be sent.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.send_with(bytes, None);
+    }
+
+    /// The same, with immediate data.
+    ///
+    /// # Panics
+    /// When it cannot be sent.
+    pub fn send_with(&mut self, bytes: &[u8], imm: Option<u32>) {
+        self.peer.send_inline(bytes, imm).unwrap();
+        finish(&mut self.peer);
+    }
+}
+
+/// Two queue pairs for datagrams, of which one receives.
+pub struct Datagrams {
+    /// The receiver of the example.
+    pub receiver: Receiver,
+    /// The queue pair of the example.
+    pub qp: QueuePair,
+    /// The other end.
+    pub peer: QueuePair,
+    /// What the other end receives on.
+    pub peer_receiver: Receiver,
+    /// Where the other end sends to.
+    pub to: AddressHandle,
+    /// The domain of all.
+    pub pd: ProtectionDomain,
+    /// The device. Dropped last.
+    pub device: Device,
+}
+
+impl Datagrams {
+    /// Both with queue key 0x1234 and receives of 256 bytes.
+    ///
+    /// # Panics
+    /// When anything fails.
+    #[expect(clippy::new_without_default, reason = "it is no value like another")]
+    pub fn new() -> Self {
+        let device = device();
+        let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
+        let end = || {
+            let mut receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
+            let config = QpConfig::ud(0x1234).receives(16, 1).max_inline(64);
+            let mut qp = receiver.create_qp(&config).unwrap();
+            let pool = BufferPool::new(&pd, 16, 256).unwrap();
+            receiver.fill(qp.receive_queue().unwrap(), &pool);
+            qp.activate().unwrap();
+            (receiver, qp)
+        };
+        let ((receiver, qp), (peer_receiver, peer)) = (end(), end());
+        let to = peer.address_handle(&qp.address().unwrap(), 0x1234).unwrap();
+        Self { receiver, qp, peer, peer_receiver, to, pd, device }
+    }
+
+    /// Sends a datagram to the example; it has arrived when this returns.
+    ///
+    /// # Panics
+    /// When it cannot be sent.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.peer.send_inline_to(bytes, &self.to, None).unwrap();
+        finish(&mut self.peer);
+        // The end of the send of a datagram does not say that it has arrived.
+        self.receiver.wait(None).unwrap();
+    }
+}
+
+/// Two tag-matching SRQs that are connected to each other.
+pub struct Tags {
+    /// That of the example.
+    pub tags: TagMatchingSrq,
+    /// Its peer.
+    pub peer: PeerId,
+    /// The other.
+    pub other: TagMatchingSrq,
+    /// Its peer, which is the example.
+    pub other_peer: PeerId,
+    /// Buffers of 1,024 bytes that peers may read.
+    pub pool: BufferPool,
+    /// The domain of all.
+    pub pd: ProtectionDomain,
+    /// The device. Dropped last.
+    pub device: Device,
+}
+
+impl Tags {
+    /// Lists of 16 receives.
+    ///
+    /// # Panics
+    /// When anything fails.
+    #[expect(clippy::new_without_default, reason = "it is no value like another")]
+    pub fn new() -> Self {
+        let device = device();
+        let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
+        let side = || {
+            let mut tags = TagMatchingSrq::new(&pd, &TagMatchingConfig::new(16)).unwrap();
+            tags.fill(&BufferPool::new(&pd, 128, 2048).unwrap()).unwrap();
+            let peer = tags.add_peer(&QpConfig::rc()).unwrap();
+            (tags, peer)
+        };
+        let ((mut tags, peer), (mut other, other_peer)) = (side(), side());
+        tags.connect(peer, &other.address(other_peer).unwrap()).unwrap();
+        other.connect(other_peer, &tags.address(peer).unwrap()).unwrap();
+        let pool = BufferPool::readable(&pd, 32, 1024).unwrap();
+        Self { tags, peer, other, other_peer, pool, pd, device }
+    }
+}
+
+/// The next event of the first, while both do their work.
+pub fn event(tags: &mut TagMatchingSrq, other: &mut TagMatchingSrq) -> TagEvent {
+    loop {
+        if let Some(event) = tags.poll() {
+            return event;
+        }
+        let _ = other.poll();
+    }
+}
+
+/// Waits for the end of all sends.
+///
+/// # Panics
+/// When one fails.
+pub fn finish(qp: &mut QueuePair) {
+    while qp.sends_outstanding() > 0 {
+        if let Some(done) = qp.poll_send() {
+            assert!(done.status.is_success(), "{}", done.status);
+        }
+    }
+}
