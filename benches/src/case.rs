@@ -125,6 +125,13 @@ impl Case {
     }
 }
 
+impl Case {
+    /// [`label`](Self::label), and where lines are.
+    pub fn timed_label(&self, lines: Lines) -> String {
+        format!("{}, {}", self.label(), lines.name())
+    }
+}
+
 impl Kind {
     const fn name(self) -> &'static str {
         match self {

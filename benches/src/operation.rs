@@ -1,5 +1,7 @@
 //! Operations, and how they are repeated.
 
+use std::time::{Duration, Instant};
+
 use crate::adapter::{Adapter, Form, Order};
 use crate::lines::{Lines, Shared};
 use crate::subject::{self, Name, Subject};
@@ -34,6 +36,19 @@ pub struct Operation {
     pub held: bool,
     /// Completions, or receives, per call.
     pub batch: u32,
+}
+
+impl Operation {
+    /// Messages, or receives, of one round.
+    pub const fn count(&self) -> u32 {
+        let receives = self.shape.receives() - self.held as u32;
+        match self.what {
+            // What is given back is posted at the end of a batch only.
+            What::Cycle => receives / self.batch * self.batch,
+            What::Poll | What::Post => receives,
+            What::Arm => 1000,
+        }
+    }
 }
 
 /// A subject that can do an operation again and again.
@@ -71,14 +86,19 @@ impl Rig {
     }
 
     /// Messages, or receives, of one round.
-    pub fn count(&self) -> u32 {
-        let receives = self.operation.shape.receives() - u32::from(self.operation.held);
-        match self.operation.what {
-            // What is given back is posted at the end of a batch only.
-            What::Cycle => receives / self.operation.batch * self.operation.batch,
-            What::Poll | What::Post => receives,
-            What::Arm => 1000,
-        }
+    pub const fn count(&self) -> u32 {
+        self.operation.count()
+    }
+
+    /// Time of one round.
+    pub fn time(&mut self, lines: Lines) -> Duration {
+        let mut time = Duration::ZERO;
+        self.round(lines, |round| {
+            let start = Instant::now();
+            round();
+            time = start.elapsed();
+        });
+        time
     }
 
     /// Does the operation [`count`](Self::count) times, in `measured`, with the lines of CQEs and WQEs where

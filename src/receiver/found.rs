@@ -71,7 +71,15 @@ pub(super) unsafe fn next(
         Engine::Direct(Direct { cq, queues, .. }) if queues.len() == 1 => unsafe {
             match &mut queues[0] {
                 Ring::Srq(srq) => {
-                    single(Receiving::from_cursor(cq, &mut srq.ring, cursor), true, books)
+                    // Those of several queue pairs come in no order.
+                    let receiving = Receiving::from_cursor(cq, &mut srq.ring, cursor);
+                    let (cursor, turned) = turned(receiving);
+                    match turned {
+                        Some(lent) => (cursor, Some(Ok(lent))),
+                        None => {
+                            single(Receiving::from_cursor(cq, &mut srq.ring, cursor), true, books)
+                        }
+                    }
                 }
                 Ring::Rq(rq) => {
                     single(Receiving::from_cursor(cq, &mut rq.ring, cursor), false, books)
@@ -119,6 +127,24 @@ pub(super) unsafe fn next(
             });
             (cursor, next)
         }
+    }
+}
+
+/// The next message of the only queue of a CQ, if only its slot is another one than expected.
+#[inline(always)]
+fn turned<Q: Queue<Data = Resident>>(
+    mut receiving: Receiving<'_, Q>,
+) -> (Cursor<Resident>, Option<Lent>) {
+    receiving.turn();
+    let mut cursor = receiving.into_cursor();
+    // SAFETY: the cursor is of this batch, which goes on, and nothing is lent. The message is lent as by the batch
+    // itself: nobody uses its buffer when the batch goes on or ends.
+    unsafe {
+        let lent = cursor.peek().and_then(|(resident, byte_count)| resident.lend(byte_count));
+        if lent.is_some() {
+            cursor.lend();
+        }
+        (cursor, lent)
     }
 }
 

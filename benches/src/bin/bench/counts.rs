@@ -17,7 +17,7 @@ use doorbell_benches::report::{self, Row};
 use doorbell_benches::subject::Name;
 use doorbell_benches::world::World;
 
-use crate::Result;
+use crate::{Result, bounds};
 
 /// The function that callgrind looks for.
 const COUNTED: &str = "bench::counts::counted";
@@ -27,10 +27,10 @@ const TOLERANCE: f64 = 1.03;
 
 /// What one message costs.
 #[derive(Clone, Copy, Debug)]
-struct Cost {
-    instructions: f64,
-    loads: f64,
-    stores: f64,
+pub(crate) struct Cost {
+    pub(crate) instructions: f64,
+    pub(crate) loads: f64,
+    pub(crate) stores: f64,
 }
 
 #[inline(never)]
@@ -103,7 +103,10 @@ pub(crate) fn run(
     report::print(&rows);
     match baseline {
         Some(path) if save => fs::write(path, format_baseline(&current)?)?,
-        Some(path) => compare(&current, path)?,
+        Some(path) => {
+            compare(&current, path)?;
+            bounds::check(&current)?;
+        }
         None => {}
     }
     Ok(rows)

@@ -1,5 +1,6 @@
 //! Measures doorbell beside stock libmlx5: see `docs/performance.md`.
 
+mod bounds;
 mod counts;
 mod times;
 

@@ -3,8 +3,6 @@
 //! Doorbell and its reference take turns, so that what disturbs the machine disturbs both. A sample is the
 //! time of a thousand messages or more, because clocks of virtual machines step by 10 ns.
 
-use std::time::Instant;
-
 use doorbell_benches::case::{self, Case};
 use doorbell_benches::lines::{self, Lines};
 use doorbell_benches::operation::Rig;
@@ -51,7 +49,7 @@ fn compare(world: &World, case: &Case, lines: Lines) -> Row {
     }
     let [(doorbell, doorbell_spread), (reference, reference_spread)] = samples.map(middle);
     Row {
-        op: format!("{}, {}", case.label(), lines.name()),
+        op: case.timed_label(lines),
         unit: "ns/message",
         doorbell,
         reference,
@@ -64,11 +62,7 @@ fn compare(world: &World, case: &Case, lines: Lines) -> Row {
 fn time(rig: &mut Rig, lines: Lines) -> f64 {
     let (mut nanoseconds, mut messages) = (0, 0);
     while messages < MESSAGES.max(rig.count()) {
-        rig.round(lines, |round| {
-            let start = Instant::now();
-            round();
-            nanoseconds += start.elapsed().as_nanos();
-        });
+        nanoseconds += rig.time(lines).as_nanos();
         messages += rig.count();
     }
     nanoseconds as f64 / f64::from(messages)

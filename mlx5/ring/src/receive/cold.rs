@@ -189,27 +189,38 @@ pub(super) extern "C" fn recover_batch<Q: Queue>(cq: &mut CompletionQueue, queue
 }
 
 /// Looks at a CQE that is not the common case. Nothing is lent.
-///
-/// When completions come in no order this is what each takes, so the first question is whether only the slot is
-/// another one.
 #[cold]
 #[inline(never)]
 pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
+    match turn(queue, cq) {
+        Class::None => rare(queue, cq),
+        Class::Message => Class::Message,
+        _ => {
+            let index = cq.batch.index(cq.batch.stretch.to_go);
+            go_to(queue, cq, index.wrapping_add(1));
+            Class::Stray
+        }
+    }
+}
+
+/// If the next CQE is the common case in all but the slot, gives that one its turn. When completions come in no
+/// order, this is what each takes.
+///
+/// [`Class::None`] when it is not, and then nothing has changed. Takes no CQE, not even a stray one.
+#[inline(always)]
+pub(super) fn turn<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
     let Batch { stretch: Stretch { cqe, to_go, .. }, .. } = cq.batch;
     let index = cq.batch.index(to_go);
     // SAFETY: inside the CQ; of a CQE that the device owns only the owner is read.
     let cqe = unsafe { Cqe::new(cqe, PhantomData) };
     if cqe.op_own() & !cqe::SOLICITED_EVENT != COMMON | cq.owner(index) {
-        return rare(queue, cq);
+        return Class::None;
     }
     barrier::owner_before_cqe();
     settle(queue, &mut cq.batch);
-    if !queue.expect(cqe.wqe_counter()) {
-        go_to(queue, cq, index.wrapping_add(1));
-        return Class::Stray;
-    }
+    let class = if queue.expect(cqe.wqe_counter()) { Class::Message } else { Class::Stray };
     go_to(queue, cq, index);
-    Class::Message
+    class
 }
 
 /// [`uncommon`], of a CQE that is no plain SEND.
