@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Measures doorbell beside stock libmlx5: prints the table, and writes target/bench.json and charts to
-# target/bench. Takes about a minute on a machine that does nothing else.
+# target/bench. Takes a few minutes on a machine that does nothing else.
+#
+#   DOCS=1 benches/run.sh    puts tables and charts into docs/performance.md and docs/performance, too
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 out=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 cargo build --release --quiet -p doorbell-benches
-exec timeout 280 "$out/release/bench" all --out "$out"
+exec timeout 540 "$out/release/bench" all --out "$out" ${DOCS:+--docs docs}

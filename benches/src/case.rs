@@ -126,6 +126,26 @@ impl Case {
 }
 
 impl Case {
+    /// What the ratio of times should be at most: 1, and less where more was aimed at.
+    pub fn aim(&self, lines: Lines) -> Option<f64> {
+        let Operation { what, shape, order, form, held, batch } = self.operation;
+        let middle = shape == Shape::new(shape.kind, SLOTS) && form == Form::Plain && !held;
+        if self.reference == Name::Floor {
+            return Some(if lines == Lines::Warm { 2.0 } else { 1.3 });
+        }
+        let (warm, cold) = match (what, order, batch, self.doorbell, self.reference) {
+            _ if !middle => (1.0, 1.0),
+            (What::Cycle, Order::Posted, BATCH, Name::Ring, _) => (0.15, 0.6),
+            (What::Cycle, Order::Posted, 1, Name::Ring, _) => (0.6, 0.8),
+            (What::Poll, Order::Posted, BATCH, Name::Ring, Name::Libmlx5(_)) => (0.18, 0.6),
+            (What::Poll, Order::Posted, BATCH, Name::Ring, _) => (0.3, 0.7),
+            (What::Post, Order::Posted, BATCH, Name::Ring, _) => (0.45, 0.6),
+            (What::Post, Order::Random, BATCH, Name::Ring, _) => (0.85, 0.9),
+            _ => (1.0, 1.0),
+        };
+        Some(if lines == Lines::Warm { warm } else { cold })
+    }
+
     /// [`label`](Self::label), and where lines are.
     pub fn timed_label(&self, lines: Lines) -> String {
         format!("{}, {}", self.label(), lines.name())

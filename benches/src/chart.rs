@@ -11,9 +11,9 @@ const BAR: f64 = 14.0;
 const GROUP: f64 = 42.0;
 const TOP: f64 = 64.0;
 
-/// Two bars for each row: doorbell, and what it is compared with.
-pub fn bars(title: &str, rows: &[&Row]) -> String {
-    let height = TOP + GROUP * rows.len() as f64 + 8.0;
+/// Two bars for each row: doorbell, and what it is compared with. `measured` says when and on what.
+pub fn bars(title: &str, measured: &str, rows: &[&Row]) -> String {
+    let height = TOP + GROUP * rows.len() as f64 + 24.0;
     let largest = rows.iter().map(|row| row.doorbell.max(row.reference)).fold(0.0, f64::max);
     let unit = rows.first().map_or("", |row| row.unit);
     let mut svg = format!(
@@ -41,6 +41,8 @@ pub fn bars(title: &str, rows: &[&Row]) -> String {
             );
         }
     }
+    let bottom = height - 10.0;
+    let _ = writeln!(svg, "<text x=\"12\" y=\"{bottom}\" fill=\"#555\">{measured}</text>");
     svg.push_str("</svg>\n");
     svg
 }

@@ -47,6 +47,9 @@ impl Lines {
 /// Memory that software shares with the device.
 pub struct Shared([(NonNull<u8>, usize); 2]);
 
+// SAFETY: addresses of memory that stays mapped.
+unsafe impl Sync for Shared {}
+
 impl Shared {
     /// The CQ and the queue.
     pub fn of(objects: &Objects) -> Self {
@@ -58,14 +61,32 @@ impl Shared {
         Self([(cq.buf, cq.cqe_cnt as usize * cq.cqe_size as usize), queue])
     }
 
-    /// Writes all lines back to memory and drops them from the caches of all cores.
-    pub fn flush(&self) {
+    /// Has the other core read all lines, as the device does before it completes anything.
+    pub fn read_elsewhere(&self) {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                pin(1);
+                self.each_line(|line| {
+                    // SAFETY: mapped for as long as the objects live.
+                    unsafe { line.read_volatile() };
+                });
+            });
+        });
+    }
+
+    fn each_line(&self, mut each: impl FnMut(NonNull<u8>)) {
         for (start, len) in self.0 {
             for offset in (0..len).step_by(64) {
-                // SAFETY: mapped for as long as the objects live; no value changes.
-                unsafe { flush_line(start.add(offset)) }
+                // SAFETY: inside the memory.
+                each(unsafe { start.add(offset) });
             }
         }
+    }
+
+    /// Writes all lines back to memory and drops them from the caches of all cores.
+    pub fn flush(&self) {
+        // SAFETY: mapped for as long as the objects live; no value changes.
+        self.each_line(|line| unsafe { flush_line(line) });
         // SAFETY: every x86-64 has SSE2.
         #[cfg(target_arch = "x86_64")]
         unsafe {

@@ -137,6 +137,10 @@ impl Rig {
                 told = subject.poll(count, batch);
                 subject.prepare(batch);
                 flush();
+                if lines == Lines::OtherCore {
+                    // Polling has had them here again: libmlx5 writes the link of each slot then.
+                    self.shared.read_elsewhere();
+                }
                 measured(&mut || subject.post(batch));
             }
         }

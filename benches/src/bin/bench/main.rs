@@ -7,11 +7,11 @@ mod times;
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::{Parser, Subcommand};
-use doorbell_benches::chart;
 use doorbell_benches::report::{self, Row};
+use doorbell_benches::{chart, markdown};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -50,6 +50,9 @@ enum Command {
         /// Where `bench.json` goes, and charts below it.
         #[arg(long, default_value = "target")]
         out: PathBuf,
+        /// Puts tables into `performance.md` of this directory, and charts beside it.
+        #[arg(long)]
+        docs: Option<PathBuf>,
     },
     /// What `counts` runs under callgrind.
     #[command(hide = true)]
@@ -79,7 +82,7 @@ fn run(command: Command) -> Result<()> {
             times::run(&filter);
             Ok(())
         }
-        Command::All { out } => all(&out),
+        Command::All { out, docs } => all(&out, docs.as_deref()),
         Command::Counted { filter } => {
             counts::run_counted(&filter);
             Ok(())
@@ -87,17 +90,37 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-fn all(out: &Path) -> Result<()> {
+fn all(out: &Path, docs: Option<&Path>) -> Result<()> {
     let directory = out.join("bench");
-    println!("machine: {}", machine());
-    let mut rows = counts::run(&directory, None, "", false)?;
+    let measured = format!("{}, {}", today()?, machine());
+    println!("measured: {measured}");
+    let counted = counts::run(&directory, None, "", false)?;
     println!();
-    rows.extend(times::run(""));
+    let timed = times::run("");
+    let tables = [
+        ("machine", measured.clone()),
+        ("counts", markdown::counts(&counted)),
+        ("times", markdown::times(&timed)),
+    ];
+    fs::write(
+        directory.join("tables.md"),
+        tables.each_ref().map(|(_, text)| &**text).join("\n\n"),
+    )?;
+    let rows = [counted, timed].concat();
     let json = out.join("bench.json");
     report::write_json(&rows, &json)?;
     for (name, title, wanted) in CHARTS {
         let rows: Vec<_> = rows.iter().filter(|row| wanted(row)).collect();
-        fs::write(directory.join(name).with_extension("svg"), chart::bars(title, &rows))?;
+        let chart = chart::bars(title, &measured, &rows);
+        fs::write(directory.join(name).with_extension("svg"), &chart)?;
+        if let Some(docs) = docs {
+            fs::write(docs.join("performance").join(name).with_extension("svg"), &chart)?;
+        }
+    }
+    if let Some(docs) = docs {
+        for (name, text) in tables {
+            markdown::insert(&docs.join("performance.md"), name, &text)?;
+        }
     }
     println!("\nbench: {} and charts in {}", json.display(), directory.display());
     println!("bench: not measured: an adapter, for this ran on memory that no adapter touched");
@@ -120,7 +143,12 @@ fn timed(row: &Row) -> bool {
     row.unit.starts_with("ns")
 }
 
-/// Processor, kernel and version of libmlx5.
+fn today() -> Result<String> {
+    let output = process::Command::new("date").args(["-u", "+%F"]).output()?;
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+/// Processor and kernel.
 fn machine() -> String {
     let line = |path: &str, key: &str| {
         let text = fs::read_to_string(path).unwrap_or_default();
