@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 
 /// What a device can do beyond [`Context::attr`]; from [`Context::capabilities`].
 ///
-/// ```no_run
+/// ```
+/// # let _device = doorbell_doc::device();
 /// let context = doorbell::open("mlx5_0")?;
 /// match context.capabilities()?.tag_matching {
 ///     Some(caps) => println!("a list of {} tags", caps.max_num_tags),

@@ -14,6 +14,21 @@ use crate::poll;
 /// Becomes readable when a receiver that was armed has something, for `poll(2)`, `epoll(7)` and the like.
 ///
 /// Nothing has to be read from it: [`Receiver::arm`](crate::Receiver::arm) takes the events.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// use std::os::fd::AsRawFd;
+///
+/// # let receiver = &mut world.receiver;
+/// if !receiver.arm()? {
+///     let channel = receiver.channel().expect("a receiver has one");
+///     let mut poll = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+///     // SAFETY: one structure.
+///     let readable = unsafe { libc::poll(&mut poll, 1, 10) };
+///     assert_eq!(readable, 0, "nobody has sent anything");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct CompletionChannel {
     channel: *mut sys::ibv_comp_channel,
     context: Context,

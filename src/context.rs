@@ -66,6 +66,26 @@ impl Context {
 
     /// A context that the caller opened and will close.
     ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// use doorbell::Context;
+    /// use rdma_core_sys as sys;
+    ///
+    /// // A program that has opened the device itself.
+    /// let mut count = 0;
+    /// // SAFETY: the list is freed when the context is open; the context is closed last.
+    /// unsafe {
+    ///     let list = sys::ibv_get_device_list(&mut count);
+    ///     let opened = sys::ibv_open_device(*list);
+    ///     sys::ibv_free_device_list(list);
+    ///     let context = Context::from_raw(opened)?;
+    ///     let pool = doorbell::BufferPool::new(&context.alloc_pd()?, 16, 256)?;
+    ///     drop((pool, context));
+    ///     sys::ibv_close_device(opened);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Verbs`] when the device cannot be queried.
     ///

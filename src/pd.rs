@@ -10,6 +10,18 @@ use crate::error::{Error, Result};
 
 /// A protection domain: queues may use the memory of their own domain only. Clones are the same one; it
 /// is freed when nothing made from it is left.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::{BufferPool, Receiver, ReceiverConfig};
+///
+/// // Buffers, receivers and queue pairs that are to meet are of one domain.
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let pool = BufferPool::new(&pd, 16, 256)?;
+/// let receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// assert_eq!(receiver.pd().as_raw(), pool.pd().as_raw());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct ProtectionDomain(Arc<Inner>);
 

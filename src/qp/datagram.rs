@@ -72,6 +72,19 @@ impl fmt::Debug for AddressHandle {
 impl QueuePair {
     /// Takes a queue pair for datagrams from INIT to RTS, in which it receives and sends.
     ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig};
+    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// let mut qp = receiver.create_qp(&QpConfig::ud(0x1234).receives(64, 1))?;
+    /// // Receives are posted before the first datagram can come.
+    /// let queue = qp.receive_queue().expect("a queue of its own");
+    /// receiver.fill(queue, &BufferPool::new(&pd, 64, 40 + 1024)?);
+    /// qp.activate()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Unsupported`] for a connected transport, and when the queue pair is not in INIT;
     /// [`Error::Verbs`].

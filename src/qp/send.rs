@@ -13,6 +13,20 @@ use crate::memory::RecvBuffer;
 use crate::status::WcStatus;
 
 /// Why a send was not posted. The queue is as it was.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let qp = &mut world.qp;
+/// use doorbell::NotSent;
+///
+/// match qp.send_inline(b"hello", None) {
+///     Ok(()) => println!("on its way"),
+///     Err(NotSent::Full) => println!("take completions, and send again"),
+///     Err(error) => println!("{error}"),
+/// }
+/// # doorbell_doc::finish(qp);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSent {

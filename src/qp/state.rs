@@ -5,6 +5,15 @@ use std::fmt;
 use rdma_core_sys as sys;
 
 /// State of a queue pair (`enum ibv_qp_state`).
+///
+/// ```
+/// # let world = doorbell_doc::World::new();
+/// use doorbell::QpState;
+///
+/// assert_eq!(world.qp.state()?, QpState::Rts);
+/// println!("{}", world.qp.state()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]

@@ -14,6 +14,22 @@ use crate::qp::QueuePair;
 ///
 /// The queue pair does not depend on it: it sends and receives until it is told, or finds out, that the
 /// peer is gone. Its descriptor is readable when the peer has disconnected.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use doorbell::rdmacm::{Connection, Route};
+/// use doorbell::{QueuePair, Receiver, Result};
+///
+/// /// Connects once more, with the same queue pair.
+/// fn again(receiver: &mut Receiver, qp: &mut QueuePair, over: Connection) -> Result<Connection> {
+///     const PATIENCE: Duration = Duration::from_secs(5);
+///     over.disconnect(qp)?;
+///     receiver.reset_qp(qp)?;
+///     let route = Route::resolve("192.0.2.1:18515".parse().expect("an address"), PATIENCE)?;
+///     route.connect(qp, b"hello again", PATIENCE)
+/// }
+/// ```
 pub struct Connection {
     id: Id,
     private_data: Vec<u8>,

@@ -20,6 +20,27 @@ const BACKLOG: i32 = 128;
 const MAX_PRIVATE_DATA: usize = 196;
 
 /// Waits for peers that want to connect. Its descriptor is readable when there is one.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use doorbell::rdmacm::Listener;
+///
+/// # fn serve(receiver: &mut doorbell::Receiver, srq: doorbell::SrqId) -> doorbell::Result<()> {
+/// let mut listener = Listener::bind("[::]:18515".parse().expect("an address"))?;
+/// let mut clients = Vec::new();
+/// while let Some(request) = listener.accept(None)? {
+///     if !request.private_data().starts_with(b"hello") {
+///         request.reject()?;
+///         continue;
+///     }
+///     let mut qp = receiver.create_qp(&doorbell::QpConfig::rc().srq(srq))?;
+///     let connection = request.accept(&mut qp, b"welcome", Duration::from_secs(5))?;
+///     clients.push((qp, connection));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Listener {
     id: Id,
 }

@@ -12,6 +12,17 @@ use crate::status::WcStatus;
 use crate::wc_flags::WcFlags;
 
 /// Where a message came from, as its completion says.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # world.send(b"hello");
+/// # let receiver = &mut world.receiver;
+/// let mut batch = receiver.poll();
+/// let message = batch.next().expect("a message has arrived")?;
+/// let source = message.source().expect("nothing was put over it");
+/// println!("QP {:#x}, LID {}, service level {}", source.qp_num, source.lid, source.sl);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Number of the queue pair that sent it.

@@ -14,6 +14,21 @@ impl SrqId {
 pub struct RqId(pub(crate) QueueId);
 
 /// Any queue of one receiver that receives can be posted to.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let own = world.receiver.create_qp(&doorbell::QpConfig::rc().receives(8, 1))?;
+/// # let (receiver, srq) = (&world.receiver, world.srq);
+/// # let rq = own.receive_queue().expect("a queue of its own");
+/// use doorbell::QueueId;
+///
+/// // What is posted to, a shared queue or that of one queue pair.
+/// let queues: [QueueId; 2] = [srq.into(), rq.into()];
+/// for queue in queues {
+///     println!("{} of {} receives are vacant", receiver.vacant(queue), receiver.capacity(queue));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueId {
     /// Tells receivers apart, so that an index of another one is an error and not a wrong queue.

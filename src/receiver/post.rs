@@ -43,6 +43,20 @@ pub enum PostFailure {
 }
 
 /// Not all receives were posted. `posted` of them are with the device; the rest is here.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
+/// use doorbell::PostFailure;
+///
+/// # receiver.post(srq, std::iter::from_fn(|| pool.take()).take(receiver.vacant(srq) as usize)).expect("room");
+/// let mut buffers = Vec::new();
+/// buffers.extend(std::iter::from_fn(|| pool.take()).take(3));
+/// let error = receiver.post(srq, buffers).unwrap_err();
+/// assert_eq!((error.posted, error.reason), (0, PostFailure::Full));
+/// assert_eq!(error.into_buffers().count(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PostError<I> {
     /// Receives that are with the device.
     pub posted: usize,

@@ -21,6 +21,39 @@ use crate::qp::{Qp, QpConfig, QueuePair};
 impl Receiver {
     /// A receiver on a CQ that was made with libibverbs. The caller destroys it, after the receiver.
     ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{Path, QpConfig, Receiver};
+    /// use rdma_core_sys as sys;
+    ///
+    /// // SAFETY: live objects of one device, destroyed after the receiver; nobody else uses them.
+    /// unsafe {
+    ///     let context = pd.context().as_raw();
+    ///     let cq = sys::ibv_create_cq(context, 63, std::ptr::null_mut(), std::ptr::null_mut(), 0);
+    ///     let send_cq = sys::ibv_create_cq(context, 8, std::ptr::null_mut(), std::ptr::null_mut(), 0);
+    ///     let mut init = sys::ibv_srq_init_attr::default();
+    ///     (init.attr.max_wr, init.attr.max_sge) = (15, 1);
+    ///     let srq = sys::ibv_create_srq(pd.as_raw(), &mut init);
+    ///     let mut init = sys::ibv_qp_init_attr { send_cq, recv_cq: cq, srq, ..Default::default() };
+    ///     init.qp_type = sys::IBV_QPT_RC;
+    ///     (init.cap.max_send_wr, init.cap.max_send_sge) = (4, 1);
+    ///     let qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
+    ///
+    ///     let mut receiver = Receiver::from_raw_cq(&pd, cq, Path::Auto)?;
+    ///     let shared = receiver.attach_raw_srq(srq, 15, 1)?;
+    ///     let handle = receiver.attach_raw_qp(qp, &QpConfig::rc().srq(shared))?;
+    ///     println!("QP {:#x} receives through doorbell", handle.qp_num());
+    ///
+    ///     drop((handle, receiver));
+    ///     sys::ibv_destroy_qp(qp);
+    ///     sys::ibv_destroy_srq(srq);
+    ///     sys::ibv_destroy_cq(send_cq);
+    ///     sys::ibv_destroy_cq(cq);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`new`](Self::new).
     ///
@@ -107,6 +140,48 @@ impl Receiver {
     /// The rings themselves, for who wants every nanosecond; `None` on the verbs path.
     ///
     /// Receives posted through a ring carry [`Resident::from_wr_id`] and must be completed there too.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let srq = receiver.create_srq(&SrqConfig::new(15))?;
+    /// # let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+    /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let mut peer = other.create_qp(&QpConfig::rc().max_inline(64))?;
+    /// # qp.connect(&peer.address()?)?;
+    /// # peer.connect(&qp.address()?)?;
+    /// use doorbell::{Cause, Resident};
+    /// use mlx5_ring::sge::Sge;
+    /// use rdma_core_sys as sys;
+    ///
+    /// let mut memory = vec![0u8; 4096];
+    /// // SAFETY: the memory outlives the region, and nobody touches it until the receive has completed.
+    /// let mr = unsafe {
+    ///     let mr = sys::ibv_reg_mr(
+    ///         receiver.pd().as_raw(),
+    ///         memory.as_mut_ptr().cast(),
+    ///         memory.len(),
+    ///         sys::IBV_ACCESS_LOCAL_WRITE,
+    ///     );
+    ///     let sge = Sge { addr: memory.as_ptr() as u64, length: 4096, lkey: (*mr).lkey };
+    ///     if let Some(mut rings) = receiver.as_direct() {
+    ///         let (_, ring) = rings.srq(srq)?;
+    ///         ring.posting().post(Resident::from_wr_id(7), &[sge]).expect("the queue is empty");
+    ///     }
+    ///     mr
+    /// };
+    /// # peer.send_inline(b"hello", None)?;
+    /// # doorbell_doc::finish(&mut peer);
+    /// let mut batch = receiver.poll();
+    /// let completed = batch.next().expect("a message has arrived").unwrap_err();
+    /// assert_eq!(completed.cause, Cause::Foreign(7));
+    /// // SAFETY: nothing is posted any more.
+    /// unsafe { sys::ibv_dereg_mr(mr) };
+    /// assert_eq!(memory[..5], *b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Safety
     /// - A ring stays where it is: it is neither swapped nor replaced.

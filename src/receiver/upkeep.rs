@@ -129,6 +129,21 @@ impl Receiver {
     /// sleeps in [`wait`](Self::wait) is woken. Whoever sleeps on the channel with a loop of its own also
     /// watches [`returns_fd`](Self::returns_fd).
     ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let (receiver, srq) = (&mut world.receiver, world.srq);
+    /// let poster = receiver.shared_poster(srq)?;
+    /// let mut batch = receiver.poll();
+    /// let message = batch.next().expect("a message has arrived")?.take();
+    /// drop(batch);
+    /// std::thread::spawn(move || poster.post(message)).join().expect("no panic")?;
+    /// // The next batch posts it; `wait` would be woken for that.
+    /// receiver.refill();
+    /// assert_eq!(receiver.vacant(srq), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Gone`] when there is no such queue; [`Error::Io`] when the process has no descriptors left.
     pub fn shared_poster(&mut self, queue: impl Into<QueueId>) -> Result<SharedPoster> {
@@ -209,6 +224,19 @@ impl Receiver {
     /// - The end of the device: nothing yet, see [`reclaim`](Self::reclaim).
     /// - A queue pair that failed without a completion: takes note, so that what is posted to it afterwards
     ///   comes back flushed too. What is posted comes back from [`poll`](Self::poll).
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let receiver = &mut world.receiver;
+    /// let mut events = receiver.pd().context().events()?;
+    /// # world.device.fail_qp(world.qp.qp_num());
+    /// # let receiver = &mut world.receiver;
+    /// while let Some(event) = events.next_within(std::time::Duration::from_millis(100))? {
+    ///     let ours = receiver.handle_event(&event)?;
+    ///     println!("{event:?}{}", if ours { ", of a queue of this receiver" } else { "" });
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`arm_srq_limit`](Self::arm_srq_limit).

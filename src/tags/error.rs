@@ -34,6 +34,19 @@ pub enum TagFailure {
 }
 
 /// A tagged receive was not posted; the buffer is back.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
+/// # let (peer, other_peer) = (*peer, *other_peer);
+/// # let _ = (peer, other_peer);
+/// // A tag with bits that the mask leaves out.
+/// let refused = tags.post(0xff, 0x0f, pool.take().expect("a free buffer")).unwrap_err();
+/// println!("{refused}");
+/// drop(refused.buffer);
+/// # let _ = other;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(thiserror::Error)]
 #[error("{reason}")]
 pub struct PostTagError {

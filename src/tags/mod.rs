@@ -365,12 +365,60 @@ impl TagMatchingSrq {
 
     /// The oldest message that waits for a receive with this tag and mask; what has arrived since the last
     /// [`poll`](Self::poll) is looked at.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Tags::new();
+    /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
+    /// # let (peer, other_peer) = (*peer, *other_peer);
+    /// # let _ = (peer, other_peer);
+    /// # let mut message = doorbell::tags::TaggedBuffer::new(pool.take().expect("a buffer")).expect("room");
+    /// # message.set_len(5);
+    /// # other.send(other_peer, 7, 0, message)?;
+    /// // Waits until a message with this tag has come, of which nobody wants to have heard before.
+    /// let found = loop {
+    ///     if let Some(found) = tags.probe(7, u64::MAX) {
+    ///         break found;
+    ///     }
+    ///     if let Some(event) = tags.poll() {
+    ///         println!("{event:?}");
+    ///     }
+    /// #   let _ = other.poll();
+    /// };
+    /// println!("{found:?}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn probe(&mut self, tag: u64, mask: u64) -> Option<Probe> {
         self.progress();
         self.unexpected.probe(tag, mask)
     }
 
     /// Takes the next event, if there is one.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Tags::new();
+    /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
+    /// # let (peer, other_peer) = (*peer, *other_peer);
+    /// # let _ = (peer, other_peer);
+    /// use doorbell::tags::TagEvent;
+    ///
+    /// tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
+    /// # let mut message = doorbell::tags::TaggedBuffer::new(pool.take().expect("a buffer")).expect("room");
+    /// # message.set_len(5);
+    /// # other.send(other_peer, 7, 0, message)?;
+    /// loop {
+    ///     match tags.poll() {
+    ///         Some(TagEvent::Received(got)) => {
+    ///             println!("{} bytes with tag {:#x}, context {}", got.buffer.len(), got.tag, got.context);
+    ///             break;
+    ///         }
+    ///         Some(TagEvent::PeerFailed { peer, status }) => println!("{peer:?}: {status}"),
+    ///         Some(other) => println!("{other:?}"),
+    ///         None => std::thread::yield_now(),
+    ///     }
+    /// #   let _ = other.poll();
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn poll(&mut self) -> Option<TagEvent> {
         if self.events.is_empty() {
             self.progress();

@@ -130,6 +130,25 @@ impl TagMatchingSrq {
 
     /// Connects to a peer, which has to connect too.
     ///
+    /// ```
+    /// # use doorbell::tags::{TagMatchingConfig, TagMatchingSrq};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # let side = || -> doorbell::Result<_> {
+    /// #     let mut tags = TagMatchingSrq::new(&pd, &TagMatchingConfig::new(16))?;
+    /// #     tags.fill(&doorbell::BufferPool::new(&pd, 128, 2048)?)?;
+    /// #     let peer = tags.add_peer(&doorbell::QpConfig::rc())?;
+    /// #     Ok((tags, peer))
+    /// # };
+    /// # let ((mut tags, peer), (mut other, other_peer)) = (side()?, side()?);
+    /// let address = tags.address(peer)?;
+    /// // By whatever way to the other side, and its address back.
+    /// # let theirs = other.address(other_peer)?;
+    /// tags.connect(peer, &theirs)?;
+    /// # other.connect(other_peer, &address)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OutOfRange`] before [`fill`](Self::fill) has given the device 33 buffers; those of
     /// [`QueuePair::connect`].
@@ -249,6 +268,24 @@ impl TagMatchingSrq {
 
     /// Offers a message by its tag: the peer reads the bytes of `buffer` when a receive has matched. The
     /// event [`Sent`](super::TagEvent::Sent) gives the buffer back when it has.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Tags::new();
+    /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
+    /// # let (peer, other_peer) = (*peer, *other_peer);
+    /// # let _ = (peer, other_peer);
+    /// use doorbell::tags::TagEvent;
+    ///
+    /// // The message offers the buffer, and the other side's adapter reads it when it has a receive for it.
+    /// let mut buffer = pool.take().expect("a free buffer of a pool that peers may read");
+    /// buffer.set_len(1000);
+    /// tags.send_rendezvous(peer, 7, 0, buffer)?;
+    /// # other.post(7, u64::MAX, pool.take().expect("a buffer"))?;
+    /// # let event = doorbell_doc::event(tags, other);
+    /// // From `poll`, when it has been read:
+    /// assert!(matches!(event, TagEvent::Sent(sent) if sent.rendezvous && sent.status.is_success()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`SendTagError`] has the buffer and the reason.
