@@ -103,6 +103,14 @@ impl Builder {
         self
     }
 
+    /// Lets QPs share registers as [`Self::shared_registers`] does, and executes WQEs as they stand in the
+    /// register: for programs that copy each WQE whole. Two of them that do so at one register without a lock
+    /// get a mixture executed, when it stands there for two seconds.
+    pub fn blue_flame(mut self, blue_flame: bool) -> Self {
+        self.config.blue_flame = blue_flame;
+        self
+    }
+
     /// Counts registered memory and queues against `RLIMIT_MEMLOCK`, as the kernel does for a process
     /// without `CAP_IPC_LOCK`. Without this nothing is, for nothing is locked.
     pub fn memlock(mut self, memlock: bool) -> Self {

@@ -42,6 +42,12 @@ fn cli() -> Command {
                 .help("Let QPs share UAR registers, as on an adapter under many of them"),
         )
         .arg(
+            Arg::new("blue-flame")
+                .long("blue-flame")
+                .action(ArgAction::SetTrue)
+                .help("Share registers, and execute WQEs as they stand there: for programs that copy them whole"),
+        )
+        .arg(
             Arg::new("memlock")
                 .long("memlock")
                 .action(ArgAction::SetTrue)
@@ -134,6 +140,7 @@ fn run(matches: &ArgMatches) -> ExitCode {
         .seed(matches.get_one("seed").copied().unwrap_or(0))
         .link_layer(link)
         .shared_registers(matches.get_flag("shared-registers"))
+        .blue_flame(matches.get_flag("blue-flame"))
         .memlock(matches.get_flag("memlock"))
         .strict(matches.get_flag("strict"));
     if let Some(name) = matches.get_one::<String>("fabric") {

@@ -30,6 +30,8 @@ pub struct Options {
     pub pcap: Option<PathBuf>,
     /// Let queue pairs share registers.
     pub shared_registers: bool,
+    /// Execute WQEs as they stand in shared registers.
+    pub blue_flame: bool,
     /// Count what is registered against `RLIMIT_MEMLOCK`.
     pub memlock: bool,
     /// Stop the program where an adapter would mangle something.
@@ -51,6 +53,9 @@ impl Options {
             .push(format!("link={}", if self.link == LinkLayer::Ethernet { "roce" } else { "ib" }));
         if self.shared_registers {
             words.push("shared-registers".into());
+        }
+        if self.blue_flame {
+            words.push("blue-flame".into());
         }
         if self.memlock {
             words.push("memlock".into());
@@ -81,6 +86,7 @@ impl Options {
             trace: None,
             pcap: None,
             shared_registers: false,
+            blue_flame: false,
             memlock: false,
             strict: false,
         };
@@ -96,6 +102,7 @@ impl Options {
                     options.faults.set(name.strip_prefix("fault-")?, value).ok()?
                 }
                 None if word == "shared-registers" => options.shared_registers = true,
+                None if word == "blue-flame" => options.blue_flame = true,
                 None if word == "memlock" => options.memlock = true,
                 None if word == "strict" => options.strict = true,
                 None => return None,
@@ -116,6 +123,7 @@ impl Options {
             epoch: 0,
             shared_registers: self.shared_registers,
             small_steps: false,
+            blue_flame: self.blue_flame,
             memlock: self.memlock,
             strict: self.strict,
         }
@@ -154,6 +162,7 @@ mod tests {
             trace: Some("/tmp/a,b".into()),
             pcap: Some("/tmp/c=d".into()),
             shared_registers: true,
+            blue_flame: true,
             memlock: true,
             strict: true,
         };

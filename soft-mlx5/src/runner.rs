@@ -27,6 +27,7 @@ pub struct Runner {
     trace: Option<PathBuf>,
     pcap: Option<PathBuf>,
     shared_registers: bool,
+    blue_flame: bool,
     memlock: bool,
     strict: bool,
 }
@@ -43,6 +44,7 @@ impl Runner {
             trace: None,
             pcap: None,
             shared_registers: false,
+            blue_flame: false,
             memlock: false,
             strict: false,
         }
@@ -91,6 +93,13 @@ impl Runner {
         self
     }
 
+    /// Lets QPs share registers, and executes WQEs as they stand there: see
+    /// [`Builder::blue_flame`](crate::Builder::blue_flame).
+    pub fn blue_flame(mut self, blue_flame: bool) -> Self {
+        self.blue_flame = blue_flame;
+        self
+    }
+
     /// Counts registered memory and queues against `RLIMIT_MEMLOCK`, as the kernel does.
     pub fn memlock(mut self, memlock: bool) -> Self {
         self.memlock = memlock;
@@ -124,6 +133,7 @@ impl Runner {
             trace: fresh(&self.trace, trace::create)?,
             pcap: fresh(&self.pcap, pcap::create)?,
             shared_registers: self.shared_registers,
+            blue_flame: self.blue_flame,
             memlock: self.memlock,
             strict: self.strict,
         };

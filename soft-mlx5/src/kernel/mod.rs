@@ -104,7 +104,7 @@ impl Core {
         Ok(Self {
             nic,
             link: config.link_layer,
-            shared_registers: config.shared_registers,
+            shared_registers: config.shared_registers || config.blue_flame,
             faults: config.faults,
             destroys: [0; 8],
             removal: Removal::default(),

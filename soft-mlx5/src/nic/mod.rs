@@ -4,6 +4,7 @@
 //! [`Nic::step`] with the time, real or virtual. It learns of work only as an adapter does: from
 //! doorbell records, UAR registers and packets.
 
+mod blue_flame;
 mod commands;
 mod completion;
 mod compress;
@@ -43,6 +44,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
+use self::blue_flame::Copies;
 use self::core::Core;
 use self::faults::Schedule;
 use self::objects::{Event, QpState, Qpn, Result};
@@ -95,6 +97,8 @@ pub struct NicConfig {
     pub shared_registers: bool,
     /// A step takes one packet, and lets one queue pair execute one WQE or send one packet.
     pub small_steps: bool,
+    /// Execute WQEs as they stand in a register that queue pairs share: each ring copies its WQE whole.
+    pub blue_flame: bool,
     /// Let the driver count what it pins against `RLIMIT_MEMLOCK`.
     pub memlock: bool,
     /// Stop the program where an adapter would silently mangle something.
@@ -140,6 +144,7 @@ pub struct Nic {
     blocked: Vec<u32>,
     failed: Vec<u32>,
     rings: Vec<Ring>,
+    copies: Copies,
     steps: u32,
     // The SRQ and the queue pair whose records were looked at last.
     srq_cursor: u32,
@@ -167,6 +172,7 @@ impl Nic {
             blocked: Vec::new(),
             failed: Vec::new(),
             rings: Vec::new(),
+            copies: Copies::new(config.blue_flame),
             steps: 0,
             srq_cursor: 0,
             qp_cursor: 0,
@@ -306,8 +312,9 @@ impl Nic {
         self.uar.take_rings(all, &mut rings);
         for ring in rings.drain(..) {
             self.core.progress = true;
-            self.ring(ring);
+            self.take_ring(ring);
         }
+        self.look_at_copies();
         // The vector goes back with its capacity.
         self.rings = rings;
     }

@@ -21,6 +21,8 @@ pub struct SendQueue {
     rung: u16,
     next: u16,
     unrung: Option<Unrung>,
+    // A WQE that stood in the register otherwise than here, and its index.
+    instead: Option<(u16, Vec<u8>)>,
 }
 
 /// WQEs that the record covers and no register write did.
@@ -32,9 +34,10 @@ struct Unrung {
     looks: u32,
 }
 
-// Between the store to the record and that to the register a program may lose its core for a while.
-const PATIENCE_NS: u64 = 2_000_000_000;
-const PATIENCE_LOOKS: u32 = 100;
+/// Between the store to the record and that to the register a program may lose its core for a while.
+pub const PATIENCE_NS: u64 = 2_000_000_000;
+/// The same, in looks of the device.
+pub const PATIENCE_LOOKS: u32 = 100;
 
 /// Basic blocks of a WQE of `ds` units.
 pub fn blocks(ds: u8) -> u16 {
@@ -49,12 +52,12 @@ impl SendQueue {
             return Err(Errno(libc::EINVAL));
         }
         let ring = Span::new(attr.buf, attr.count as usize * SEND_WQE_BB);
-        Ok(Self { ring, record, count: attr.count, rung: 0, next: 0, unrung: None })
+        Ok(Self { ring, record, count: attr.count, rung: 0, next: 0, unrung: None, instead: None })
     }
 
     /// Starts again, as after a reset of the QP.
     pub fn reset(&mut self) {
-        (self.rung, self.next, self.unrung) = (0, 0, None);
+        (self.rung, self.next, self.unrung, self.instead) = (0, 0, None, None);
     }
 
     /// A register was written with the control segment of the WQE at `index`.
@@ -128,10 +131,25 @@ impl SendQueue {
     /// The next WQE was started; it has this many basic blocks.
     pub fn advance(&mut self, blocks: u16) {
         self.next = self.next.wrapping_add(blocks);
+        // Not before the index comes round is its slot another's.
+        let behind = |index: u16| u32::from(self.next.wrapping_sub(index)) > self.count;
+        self.instead.take_if(|(index, _)| behind(*index));
+    }
+
+    /// The WQE at `index` is executed as these bytes say, and not those in the queue.
+    pub fn execute_instead(&mut self, index: u16, wqe: Vec<u8>) {
+        self.instead = Some((index, wqe));
+    }
+
+    fn instead_of(&self, index: u16) -> Option<&[u8]> {
+        self.instead.as_ref().filter(|(at, _)| *at == index).map(|(_, wqe)| &wqe[..])
     }
 
     /// Control segment of the WQE at `index`.
     pub fn ctrl(&self, index: u16) -> Result<ControlSegment, Unmapped> {
+        if let Some(bytes) = self.instead_of(index).and_then(|wqe| wqe.first_chunk()) {
+            return Ok(ControlSegment::from_bytes(bytes));
+        }
         let mut bytes = [0; ControlSegment::SIZE];
         self.ring.read(self.offset(index), &mut bytes)?;
         Ok(ControlSegment::from_bytes(&bytes))
@@ -151,7 +169,12 @@ impl SendQueue {
             self.ring.read(at, straight)?;
             // Larger than the ring: caught before, as a WQE that reaches past the producer index.
             let len = wrapped.len().min(self.ring.len());
-            self.ring.read(0, &mut wrapped[..len])
+            self.ring.read(0, &mut wrapped[..len])?;
+            if let Some(wqe) = self.instead_of(index) {
+                let len = wqe.len().min(bytes.len());
+                bytes[..len].copy_from_slice(&wqe[..len]);
+            }
+            Ok(())
         })
     }
 

@@ -36,6 +36,8 @@ pub enum Rule {
     DoorbellQpn,
     /// A doorbell is rung in a state that processes the send queue.
     DoorbellState,
+    /// What stands in a register that queue pairs share is the WQE it was rung for.
+    BlueFlame,
     /// The doorbell record of a send queue is followed by a write to the register.
     DoorbellMissing,
     /// A data segment of length 0 means 2 GiB.
@@ -78,6 +80,9 @@ impl Rule {
             Self::SendChanged => "a send WQE changed between its start and its completion",
             Self::DoorbellQpn => "a doorbell names a queue pair that does not use this UAR page",
             Self::DoorbellState => "a doorbell was rung in a state that drops it",
+            Self::BlueFlame => {
+                "a register that queue pairs share holds another WQE than the one it was rung for"
+            }
             Self::DoorbellMissing => {
                 "WQEs that the doorbell record covers wait for a write to the register"
             }
@@ -183,6 +188,7 @@ mod tests {
             }
             Rule::DoorbellQpn => "tests::errors::doorbells_of_others_are_violations",
             Rule::DoorbellState => "tests::errors::doorbells_that_nobody_hears_are_violations",
+            Rule::BlueFlame => "tests::registers::who_copies_without_a_lock_gets_what_he_deserves",
             Rule::DoorbellMissing => "tests::errors::a_record_without_a_doorbell_is_a_violation",
             Rule::ZeroLength => "tests::errors::zero_length_segments_are_violations",
             Rule::QueueMemory => "tests::unmapped::a_lost_ring_or_record_stops_its_queue_pair",
@@ -210,6 +216,7 @@ mod tests {
             SendChanged,
             DoorbellQpn,
             DoorbellState,
+            BlueFlame,
             DoorbellMissing,
             ZeroLength,
             QueueMemory,

@@ -84,6 +84,8 @@ struct Used {
 pub struct Ring {
     /// Index among the registers in use, for [`Uar::users`].
     pub register: usize,
+    /// Half of the register, as an offset.
+    pub half: u32,
     /// First eight bytes of a control segment.
     pub value: u64,
 }
@@ -241,10 +243,47 @@ impl Uar {
             for half in [0, BF_HALF] {
                 if let Some(value) = page.take((used.register.offset + half) as usize) {
                     if !used.qps.is_empty() {
-                        rings.push(Ring { register: self.cursor, value });
+                        rings.push(Ring { register: self.cursor, half, value });
                     }
                 }
             }
+        }
+    }
+
+    fn word_of(&self, ring: &Ring, offset: usize) -> Option<&AtomicU64> {
+        let register = self.registers.get(ring.register)?.register;
+        let page = self.pages.get(register.page as usize)?.as_ref()?;
+        Some(page.word((register.offset + ring.half) as usize + offset))
+    }
+
+    /// What stands in the half of the register, behind the first eight bytes that the ring was.
+    pub fn image(&self, ring: &Ring, len: usize) -> Vec<u8> {
+        let first = ring.value.to_be_bytes();
+        let words = (8..len).step_by(8).flat_map(|at| {
+            let word = self.word_of(ring, at).map_or(0, |word| word.load(Ordering::Acquire));
+            word.to_ne_bytes()
+        });
+        first.into_iter().chain(words).collect()
+    }
+
+    /// Whether there was another ring at this half of the register, which was not taken.
+    pub fn is_rung(&self, ring: &Ring) -> bool {
+        self.word_of(ring, 0).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Takes out what was behind the first eight bytes, so that it is nobody's later on.
+    pub fn clear(&self, ring: &Ring) {
+        for at in (8..BF_HALF as usize).step_by(8) {
+            if let Some(word) = self.word_of(ring, at) {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The same, unless another ring is on its way.
+    pub fn clear_unless_rung(&self, ring: &Ring) {
+        if !self.is_rung(ring) {
+            self.clear(ring);
         }
     }
 
@@ -284,7 +323,7 @@ mod tests {
         for half in [0, BF_HALF] {
             write(&uar, 3, 0x800 + half, 0x0102);
             uar.take_rings(true, &mut rings);
-            assert_eq!(rings, [Ring { register: 0, value: 0x0102 }]);
+            assert_eq!(rings, [Ring { register: 0, half, value: 0x0102 }]);
             rings.clear();
             uar.take_rings(true, &mut rings);
             assert!(rings.is_empty());

@@ -145,6 +145,11 @@ impl SendWqe {
         &self.ctrl
     }
 
+    /// The whole WQE.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
     /// A number that two WQEs share only when they are the same, but for odd chances.
     pub fn digest(&self) -> u64 {
         // FNV-1a, a word at a time.

@@ -2,9 +2,9 @@
 
 use std::ptr;
 
-use soft_mlx5::Device;
+use soft_mlx5::{Builder, Device};
 
-use crate::world::{World, poll, post_recv, post_send};
+use crate::world::{World, poll, post_recv, post_send_with};
 use rdma_core_sys::*;
 
 // What the bindings have no need of.
@@ -16,13 +16,22 @@ unsafe extern "C" {
     fn ibv_unimport_mr(mr: *mut ibv_mr);
 }
 
-fn shared() -> World {
-    World::new(Device::builder().stepped().strict(true).shared_registers(true))
+fn shared() -> Builder {
+    Device::builder().stepped().strict(true).shared_registers(true)
 }
 
 #[test]
 fn qps_that_share_registers_lose_no_doorbell() {
-    let world = shared();
+    exchange_over_shared_registers(shared());
+}
+
+#[test]
+fn wqes_that_libmlx5_copies_to_shared_registers_are_executed_whole() {
+    exchange_over_shared_registers(Device::builder().stepped().strict(true).blue_flame(true));
+}
+
+fn exchange_over_shared_registers(builder: Builder) {
+    let world = World::new(builder);
     let cq = world.cq(256);
     let mr = world.reg(Box::leak(vec![0; 4096].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
     // libmlx5 has 16 registers to give unless told otherwise.
@@ -30,7 +39,9 @@ fn qps_that_share_registers_lose_no_doorbell() {
     for round in 1..=3 {
         for &qp in &qps {
             post_recv(qp, mr, 2048, 64);
-            post_send(qp, mr, 0, 64);
+            // Inline, libmlx5 copies the WQE to the register; otherwise only its first eight bytes.
+            let (len, flags) = if round == 2 { (64, 0) } else { (32, IBV_SEND_INLINE) };
+            post_send_with(qp, mr, 0, len, flags);
         }
         // All rang before the device looked.
         world.device().settle();
@@ -49,7 +60,7 @@ fn qps_that_share_registers_lose_no_doorbell() {
 
 #[test]
 fn an_imported_device_shares_domains_and_regions() {
-    let world = shared();
+    let world = World::new(shared());
     let mr = world.reg(Box::leak(vec![0; 4096].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
     // SAFETY: the descriptor is a copy that the imported context owns; domain and region stay alive
     // until what was imported of them is gone.

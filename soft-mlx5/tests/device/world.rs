@@ -76,6 +76,7 @@ impl World {
             ibv_qp_init_attr { send_cq: cq, recv_cq: cq, srq, qp_type, ..Default::default() };
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (16, 16);
         (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+        init.cap.max_inline_data = 32;
         // SAFETY: the domain, the CQ and the SRQ are alive.
         let qp = unsafe { ibv_create_qp(self.pd, &mut init) };
         assert!(!qp.is_null());
@@ -235,6 +236,16 @@ pub fn post_srq_recv(srq: *mut ibv_srq, mr: *mut ibv_mr, wr_id: u64, offset: usi
 }
 
 pub fn post_send(qp: *mut ibv_qp, mr: *mut ibv_mr, offset: usize, length: u32) {
+    post_send_with(qp, mr, offset, length, 0);
+}
+
+pub fn post_send_with(
+    qp: *mut ibv_qp,
+    mr: *mut ibv_mr,
+    offset: usize,
+    length: u32,
+    flags: ibv_send_flags,
+) {
     // SAFETY: QP and MR are alive.
     unsafe {
         let mut sge = ibv_sge { addr: (*mr).addr as u64 + offset as u64, length, lkey: (*mr).lkey };
@@ -242,7 +253,7 @@ pub fn post_send(qp: *mut ibv_qp, mr: *mut ibv_mr, offset: usize, length: u32) {
             sg_list: &mut sge,
             num_sge: 1,
             opcode: IBV_WR_SEND,
-            send_flags: IBV_SEND_SIGNALED,
+            send_flags: IBV_SEND_SIGNALED | flags,
             ..Default::default()
         };
         let mut bad = ptr::null_mut();

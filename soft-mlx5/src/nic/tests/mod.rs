@@ -12,6 +12,7 @@ mod program;
 mod queues;
 mod rdma;
 mod refusals;
+mod registers;
 mod send;
 mod shared;
 mod soak;
