@@ -461,12 +461,19 @@ impl RecvBuffer {
         self.start
     }
 
-    /// The first bytes of the memory that is this buffer's alone, which is more than its capacity: buffers start
-    /// on cache lines.
+    /// The first bytes of the memory that is this buffer's alone: of a buffer with so much room, or a
+    /// [padded](Self::is_padded) one.
     pub(crate) fn head<const N: usize>(&self) -> [u8; N] {
         const { assert!(N <= ALIGNMENT) }
+        assert!(N <= self.capacity() || self.is_padded());
         // SAFETY: inside the stride of the buffer, initialised since the pool was made, and ours alone.
         unsafe { self.addr().cast().read() }
+    }
+
+    /// Whether the memory up to the next cache line is this buffer's. Of a pool in memory of the program's the
+    /// last buffer may end where the memory does.
+    pub(crate) fn is_padded(&self) -> bool {
+        matches!(*self.pool.backing, Backing::Pages(_))
     }
 
     /// Gives up ownership: the caller sees to it that the buffer gets back to the pool.

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use super::message::TaggedBuffer;
+use super::post::TaggedReceive;
+use super::receives::ReceiveId;
 use crate::memory::RecvBuffer;
 use crate::qp::NotSent;
 use crate::status::WcStatus;
@@ -25,6 +27,16 @@ pub enum TagFailure {
     /// The buffer is registered in another protection domain.
     #[error("the buffer belongs to another protection domain")]
     Foreign,
+    /// The buffer is smaller than the headers of a rendezvous, in memory of the program's, where they would
+    /// not fit behind it.
+    #[error("a buffer of a pool of the program's memory needs at least {min} bytes")]
+    TooSmall {
+        /// Bytes of the headers.
+        min: usize,
+    },
+    /// The program holds the buffers of as many earlier receives without one as there are.
+    #[error("the buffers of earlier receives without one are held: drop them")]
+    Held,
     /// The queue pair of the list failed.
     #[error("the tag list is broken ({0}): make another queue")]
     Broken(WcStatus),
@@ -59,6 +71,30 @@ pub struct PostTagError {
 impl fmt::Debug for PostTagError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.reason, f)
+    }
+}
+
+/// Not all receives of a batch were posted.
+#[derive(thiserror::Error)]
+#[error("{} receives were posted, then: {reason}", posted.len())]
+pub struct PostTagsError<I> {
+    /// Those that were posted, in order.
+    pub posted: Vec<ReceiveId>,
+    /// Those that were taken from the iterator and were not posted, in order.
+    pub refused: Vec<TaggedReceive>,
+    /// Those that were not looked at.
+    pub rest: I,
+    /// Why.
+    pub reason: TagFailure,
+}
+
+impl<I> fmt::Debug for PostTagsError<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostTagsError")
+            .field("posted", &self.posted.len())
+            .field("refused", &self.refused.len())
+            .field("reason", &self.reason)
+            .finish_non_exhaustive()
     }
 }
 

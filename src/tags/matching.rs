@@ -40,21 +40,26 @@ impl TagMatchingSrq {
 
     /// Posts the operations that have come up.
     pub(super) fn flush(&mut self) -> Result<(), i32> {
+        let (_, result) = self.flush_some();
+        self.operations.clear();
+        result
+    }
+
+    /// Posts the operations that have come up, with one doorbell; returns how many. They stay in the list.
+    pub(super) fn flush_some(&mut self) -> (usize, Result<(), i32>) {
         if self.operations.is_empty() {
-            return Ok(());
+            return (0, Ok(()));
         }
         if self.operations.iter().any(|operation| matches!(operation, Operation::Synchronize)) {
             self.phase.synchronize();
         }
         let counts = self.phase.tell(!self.operations.iter().all(Operation::is_remove));
         let receives = &mut self.receives;
-        let (_, result) = self.engine.post(&self.operations, counts, |index, handle| {
+        self.engine.post(&self.operations, counts, |index, handle| {
             if let Some(receive) = receives.get_mut(index) {
                 receive.handle = handle;
             }
-        });
-        self.operations.clear();
-        result
+        })
     }
 
     fn handle(&mut self, arrived: Arrived) {
@@ -193,9 +198,9 @@ impl TagMatchingSrq {
         match content {
             Content::Eager(source) => {
                 let payload = &source[EAGER..];
-                let len = payload.len();
+                let (len, room) = (payload.len(), receive.room());
                 match &mut receive.buffer {
-                    Some(buffer) if len <= buffer.capacity() => {
+                    Some(buffer) if len <= room => {
                         buffer.set_len(len);
                         buffer.copy_from_slice(payload);
                         self.complete(key, peer, true);
@@ -213,11 +218,10 @@ impl TagMatchingSrq {
         let (tag, context) = receive.header;
         let offer = TagHeader::Rendezvous { tag, context, memory };
         let len = memory.len as usize;
-        let fits = receive.buffer.as_mut().is_some_and(|buffer| {
-            let fits = len <= buffer.capacity();
+        let fits = len <= receive.room() && receive.buffer.is_some();
+        if let Some(buffer) = &mut receive.buffer {
             buffer.set_len(if fits { len } else { 0 });
-            fits
-        });
+        }
         receive.state = State::Reading;
         let Some(sender) = self.peer_mut(peer) else {
             return self.fail(key, ReceiveFailure::PeerGone);
@@ -272,6 +276,7 @@ impl TagMatchingSrq {
         }
         self.set(key, State::Matched);
         let Some(receive) = self.receives.get_mut(key) else { return };
+        let room = receive.room();
         let Some(buffer) = &mut receive.buffer else { return };
         let Some(peer) = self.routes.find(qp_num).map(|at| PeerId { owner: self.id, index: at })
         else {
@@ -287,7 +292,7 @@ impl TagMatchingSrq {
                 _ => self.fail(key, ReceiveFailure::Malformed),
             };
         }
-        if len > buffer.capacity() {
+        if len > room {
             return self.fail(key, ReceiveFailure::TooLong { len });
         }
         buffer.set_len(len);

@@ -20,6 +20,7 @@ mod message;
 mod offers;
 mod peer;
 mod phase;
+mod post;
 mod receives;
 mod software;
 mod unexpected;
@@ -30,7 +31,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{Error, Result};
-use crate::memory::{BufferPool, RecvBuffer};
+use crate::memory::BufferPool;
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
 use crate::receiver::Routes;
@@ -38,7 +39,7 @@ use crate::status::WcStatus;
 
 use config::MIN_SLOTS;
 use direct::DirectTags;
-use engine::{Arrived, Engine, ListHandle, Operation};
+use engine::{Arrived, Engine, Operation};
 use peer::Peer;
 use phase::Phase;
 use receives::{Receive, Receives, State};
@@ -47,12 +48,15 @@ use unexpected::Unexpected;
 use verbs::VerbsTags;
 
 pub use config::{Offload, TagMatchingConfig};
-pub use error::{CancelError, NotSentTagged, PostTagError, SendTagError, TagFailure};
+pub use error::{
+    CancelError, NotSentTagged, PostTagError, PostTagsError, SendTagError, TagFailure,
+};
 pub use event::{ReceiveFailure, Received, Sent, TagEvent};
 pub use header::{RemoteMemory, TagHeader};
 pub use message::TaggedBuffer;
 pub use offers::Offers;
 pub use peer::{PeerAddress, PeerId, SendId};
+pub use post::TaggedReceive;
 pub use receives::ReceiveId;
 pub use unexpected::Probe;
 
@@ -93,6 +97,8 @@ pub struct TagMatchingSrq {
     peers: Vec<Option<Peer>>,
     engine: Engine,
     pool: Option<BufferPool>,
+    /// For receives without a buffer: where the headers of what they match go. Made for the first one.
+    scratch: Option<BufferPool>,
     receives: Receives,
     unexpected: Unexpected,
     offers: Offers<(SendId, PeerId)>,
@@ -148,6 +154,7 @@ impl TagMatchingSrq {
             peers: Vec::new(),
             engine,
             pool: None,
+            scratch: None,
             receives: Receives::new(id),
             unexpected: Unexpected::default(),
             offers: Offers::new(),
@@ -230,89 +237,6 @@ impl TagMatchingSrq {
         self.pool = Some(pool.clone());
         self.refill();
         Ok(self.engine.posted())
-    }
-
-    /// Posts a receive for the oldest message with `message.tag & mask == tag`, behind all receives posted
-    /// before. A message that has arrived already is taken; else the receive waits. In either case the event
-    /// [`Received`](TagEvent::Received) tells.
-    ///
-    /// ```
-    /// # let mut world = doorbell_doc::Tags::new();
-    /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
-    /// # let (peer, other_peer) = (*peer, *other_peer);
-    /// use doorbell::tags::{TagEvent, TaggedBuffer};
-    ///
-    /// // Any message whose tag has 7 in its upper half.
-    /// let buffer = pool.take().expect("a free buffer");
-    /// let id = tags.post(7 << 32, u64::MAX << 32, buffer)?;
-    /// # let mut message = TaggedBuffer::new(pool.take().expect("a buffer")).expect("room for a header");
-    /// # message.set_len(5);
-    /// # message.copy_from_slice(b"hello");
-    /// # other.send(other_peer, 7 << 32 | 1, 0, message)?;
-    /// # let _ = peer;
-    /// # let event = doorbell_doc::event(tags, other);
-    /// // From `poll`:
-    /// match event {
-    ///     TagEvent::Received(got) => {
-    ///         assert_eq!((got.receive, got.tag), (id, 7 << 32 | 1));
-    ///         assert_eq!(*got.buffer, *b"hello");
-    ///     }
-    ///     event => panic!("{event:?}"),
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`PostTagError`] has the buffer and the reason.
-    pub fn post(
-        &mut self,
-        tag: u64,
-        mask: u64,
-        buffer: RecvBuffer,
-    ) -> Result<ReceiveId, PostTagError> {
-        let refused = if tag & !mask != 0 {
-            Some(TagFailure::Mask { tag, mask })
-        } else if !buffer.pool().pd().is_same(&self.pd) {
-            Some(TagFailure::Foreign)
-        } else if let Some(status) = self.broken {
-            Some(TagFailure::Broken(status))
-        } else if self.receives.len() >= self.max_tags.into() {
-            Some(TagFailure::ListFull)
-        } else {
-            None
-        };
-        if let Some(reason) = refused {
-            return Err(PostTagError { buffer, reason });
-        }
-        let sge = direct::sge(&buffer);
-        let message = self.unexpected.take(tag, mask);
-        let id = self.receives.add(Receive {
-            tag,
-            mask,
-            state: if message.is_some() { State::Matched } else { State::Posted },
-            handle: ListHandle::None,
-            header: (0, 0),
-            late: message.is_some(),
-            buffer: Some(buffer),
-        });
-        if let Some(message) = message {
-            self.deliver(id.key, message);
-            return Ok(id);
-        }
-        if self.engine.offloads() {
-            self.operations.push(Operation::Append { receive: id.key, tag, mask, sge });
-            if let Err(errno) = self.flush() {
-                let reason = match errno {
-                    libc::ENOMEM => TagFailure::ListFull,
-                    errno => TagFailure::Verbs(errno),
-                };
-                let receive = self.receives.take(id.key);
-                if let Some(buffer) = receive.and_then(|(_, receive)| receive.buffer) {
-                    return Err(PostTagError { buffer, reason });
-                }
-            }
-        }
-        Ok(id)
     }
 
     /// Cancels a receive. Exactly one event tells the outcome: [`Cancelled`](TagEvent::Cancelled), or that

@@ -11,6 +11,11 @@ pub struct ReceiveId {
     pub(super) key: Key,
 }
 
+impl ReceiveId {
+    /// No receive.
+    pub(super) const NONE: Self = Self { owner: u32::MAX, key: Key::NONE };
+}
+
 /// A receive of one queue, as its completions name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
@@ -65,9 +70,19 @@ pub(super) struct Receive {
     pub(super) late: bool,
     /// `None` while a read has it.
     pub(super) buffer: Option<RecvBuffer>,
+    /// It takes only messages without payload; its buffer is the library's, for headers.
+    pub(super) empty: bool,
 }
 
 impl Receive {
+    /// Bytes of payload that it takes.
+    pub(super) fn room(&self) -> usize {
+        match &self.buffer {
+            Some(buffer) if !self.empty => buffer.capacity(),
+            _ => 0,
+        }
+    }
+
     pub(super) fn matches(&self, tag: u64) -> bool {
         tag & self.mask == self.tag
     }

@@ -2,9 +2,10 @@
 
 use doorbell::tags::{
     Offload, PeerId, ReceiveId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
+    TaggedReceive,
 };
-use doorbell::{BufferPool, Path, QpConfig};
-use soft_mlx5::Device;
+use doorbell::{BufferPool, Error, Path, QpConfig};
+use soft_mlx5::{Builder, Device, LinkLayer};
 
 const ALL: u64 = u64::MAX;
 /// Small steps, more than a message needs to arrive, or a few list operations to be executed.
@@ -52,10 +53,13 @@ struct World {
 
 impl World {
     fn new(path: Path) -> Self {
-        let device =
-            Device::builder().small_steps().strict(true).build().expect("a stepped device");
+        Self::on(Device::builder(), path, Offload::Required)
+    }
+
+    fn on(device: Builder, path: Path, offload: Offload) -> Self {
+        let device = device.small_steps().strict(true).build().expect("a stepped device");
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-        let config = TagMatchingConfig::new(8).path(path).offload(Offload::Required);
+        let config = TagMatchingConfig::new(8).path(path).offload(offload);
         let slots = BufferPool::new(&pd, 256, 256).unwrap();
         let mut sides = [(); 2].map(|()| {
             let mut tags = TagMatchingSrq::new(&pd, &config).unwrap();
@@ -120,7 +124,9 @@ fn claimed(path: Path) {
         world.device.settle();
         let (third, ()) = gap.apply(&mut world, 2, |world| {
             // The device is busy with these before it comes to the removes.
-            (0..3).for_each(|_| drop(world.post(9, ALL)));
+            for _ in 0..3 {
+                world.post(9, ALL);
+            }
             // Both messages are claimed here; the third one may have arrived, or not.
             assert!(world.near.poll().is_none());
         });
@@ -213,4 +219,64 @@ fn a_message_and_an_append_meet() {
 #[test]
 fn a_message_and_an_append_meet_through_verbs() {
     appended(Path::Verbs);
+}
+
+/// The doorbells of list operations in a trace: the index of the last WQE of each.
+fn list_doorbells(trace: &str) -> Vec<&str> {
+    let rung = trace.lines().filter(|line| line.contains(" doorbell uar="));
+    let list = rung.filter(|line| line.contains("opcode=TAG_MATCHING"));
+    list.filter_map(|line| line.split_once("wqe_index=")?.1.split(' ').next()).collect()
+}
+
+/// Receives of one call are handed over with one doorbell.
+fn batched(path: Path) {
+    let file = std::env::temp_dir().join(format!("doorbell-batch-{}-{path}", std::process::id()));
+    let mut world = World::on(Device::builder().trace(&file), path, Offload::Required);
+    let pool = world.pool.clone();
+    let receives = |tags: std::ops::Range<u64>| {
+        let pool = pool.clone();
+        tags.map(move |tag| TaggedReceive::new(tag, ALL, pool.take().unwrap()))
+    };
+    world.near.post_all(receives(0..5)).unwrap();
+    world.device.settle();
+    assert_eq!(list_doorbells(&std::fs::read_to_string(&file).unwrap()), ["4"]);
+    // Of a batch that fails the part that was posted.
+    let error = world.near.post_all(receives(5..10)).unwrap_err();
+    assert_eq!(error.posted.len(), 3);
+    drop(error);
+    world.device.settle();
+    assert_eq!(list_doorbells(&std::fs::read_to_string(&file).unwrap()), ["4", "7"]);
+    while world.near.poll().is_some() {}
+    assert_eq!(world.near.outstanding(), 8);
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_batch_rings_once() {
+    batched(Path::Direct);
+}
+
+#[test]
+fn a_batch_rings_once_through_verbs() {
+    batched(Path::Verbs);
+}
+
+/// On RoCE libmlx5 cannot connect the queue pair for the list: the library matches, and says so.
+#[test]
+fn on_roce_the_library_matches() {
+    for path in [Path::Direct, Path::Verbs] {
+        let roce = || Device::builder().link_layer(LinkLayer::Ethernet);
+        let mut world = World::on(roce(), path, Offload::Auto);
+        assert!(!world.near.offload());
+        assert_eq!(world.near.path(), path);
+        let receive = world.post(1, ALL);
+        let message = world.send(1);
+        assert_eq!(world.ends(), [(receive, Some(message))]);
+
+        let pd = world.near.pd().clone();
+        let config = TagMatchingConfig::new(8).path(path);
+        assert!(!TagMatchingSrq::new(&pd, &config).unwrap().offload());
+        let error = TagMatchingSrq::new(&pd, &config.offload(Offload::Required)).unwrap_err();
+        assert!(matches!(error, Error::Verbs { operation: "ibv_create_srq_ex", .. }), "{error}");
+    }
 }

@@ -1,6 +1,8 @@
 //! Tag matching: by the device and by the library, directly and through verbs.
 
 mod basics;
+mod batches;
+mod manual;
 mod model;
 mod races;
 mod refusals;

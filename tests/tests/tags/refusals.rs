@@ -1,7 +1,7 @@
 //! Bad input: typed errors, and nothing lost.
 
 use doorbell::tags::{
-    CancelError, NotSentTagged, Offload, PeerAddress, ReceiveFailure, TagEvent, TagFailure,
+    CancelError, NotSentTagged, Offers, Offload, PeerAddress, ReceiveFailure, TagEvent, TagFailure,
     TagHeader, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, Error, QpConfig, QueuePair, Receiver};
@@ -14,6 +14,7 @@ fn receives_that_cannot_be_give_the_buffer_back() {
     for way in ways() {
         let (mut near, _far) = pair(way, &Shape { tags: 2, ..SHAPE });
         let free = near.pool.available();
+        let pd = near.tags.pd().clone();
         let mut refused = |tag, mask, buffer| match near.tags.post(tag, mask, buffer) {
             Err(error) => error.reason,
             Ok(_) => panic!("{tag:#x} {mask:#x} was posted"),
@@ -22,6 +23,10 @@ fn receives_that_cannot_be_give_the_buffer_back() {
         assert_eq!(wide, TagFailure::Mask { tag: 0x11, mask: 0x0f });
         let other = BufferPool::new(&device::pd(), 1, 64).unwrap();
         assert_eq!(refused(1, ALL, other.take().unwrap()), TagFailure::Foreign);
+        // The last buffer of such a pool ends where the memory does.
+        let tight = BufferPool::from_memory(&pd, vec![0; 256], 10).unwrap();
+        let small = refused(1, ALL, tight.take().unwrap());
+        assert_eq!(small, TagFailure::TooSmall { min: 32 });
         assert_eq!((other.available(), near.tags.outstanding()), (1, 0));
 
         let held = [near.post(1, ALL), near.post(2, ALL)];
@@ -154,10 +159,13 @@ impl Raw {
     }
 
     fn send(&mut self, header: &TagHeader, behind: &[u8]) {
+        self.send_bytes(&[&header.to_bytes()[..], behind].concat());
+    }
+
+    fn send_bytes(&mut self, bytes: &[u8]) {
         let mut buffer = self.pool.take().unwrap();
-        buffer.set_len(16 + behind.len());
-        buffer[..16].copy_from_slice(&header.to_bytes());
-        buffer[16..].copy_from_slice(behind);
+        buffer.set_len(bytes.len());
+        buffer.copy_from_slice(bytes);
         self.qp.send(buffer, None).unwrap();
     }
 }
@@ -182,26 +190,49 @@ fn malformed_messages_are_told_and_harm_nothing() {
                 other => panic!("{other:?}"),
             }
         }
+        // Half a header, none at all, an opcode that does not exist.
+        for bytes in [&[3; 8][..], &[], &[9; 16], &[0xff; 64]] {
+            raw.send_bytes(bytes);
+            match near.event() {
+                TagEvent::Malformed { buffer, .. } => assert_eq!(buffer[..], *bytes),
+                other => panic!("{other:?}"),
+            }
+        }
         assert_eq!((near.tags.outstanding(), near.tags.unexpected()), (1, 0));
         raw.send(&TagHeader::Eager { tag: 5, context: 0 }, &[1]);
         assert_eq!(near.received().tag, 5);
     }
 }
 
+/// Messages that offer memory which is not the sender's to offer: of no region, beyond the end of a region,
+/// before its start.
+fn wild_offers(readable: &BufferPool) -> [[u8; 32]; 3] {
+    let mut buffer = readable.take().unwrap();
+    buffer.set_len(64);
+    let good = Offers::new().offer(buffer, 1, 2, ()).unwrap();
+    let (va, rkey, len) = (16..24, 24..28, 28..32);
+    let mut offers = [good; 3];
+    offers[0][rkey].copy_from_slice(&[0, 0, 0, 0x77]);
+    offers[1][len].copy_from_slice(&4097u32.to_be_bytes());
+    let start = u64::from_be_bytes(good[va.clone()].try_into().unwrap());
+    offers[2][va].copy_from_slice(&(start - 1).to_be_bytes());
+    offers
+}
+
 #[test]
 fn an_offer_of_memory_that_is_not_the_senders_fails_the_receive() {
     for way in ways() {
-        for early in [true, false] {
+        for (at, early) in (0..3).flat_map(|at| [(at, true), (at, false)]) {
             let (mut near, _far) = pair(way, &SHAPE);
             let mut raw = Raw::connect(&mut near);
             let free = near.pool.available();
-            let memory = doorbell::tags::RemoteMemory { addr: 0x1000, rkey: 0x77, len: 64 };
-            let offer = TagHeader::Rendezvous { tag: 1, context: 2, memory };
-            let rvh = [0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0x77, 0, 0, 0, 64];
+            // One buffer, so that the region ends with it.
+            let readable = BufferPool::readable(near.tags.pd(), 1, 4096).unwrap();
+            let offer = wild_offers(&readable)[at];
             if early {
                 near.post(1, ALL);
             }
-            raw.send(&offer, &rvh);
+            raw.send_bytes(&offer);
             if !early {
                 near.wait_unexpected(1);
                 near.post(1, ALL);
@@ -221,7 +252,7 @@ fn an_offer_of_memory_that_is_not_the_senders_fails_the_receive() {
                 }
                 failed
             });
-            assert_eq!(near.pool.available(), free);
+            assert_eq!(near.pool.available(), free, "{way:?}, offer {at}");
         }
     }
 }

@@ -4,7 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::tags::{
-    Offload, PeerId, ReceiveId, Received, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
+    Offload, PeerId, ReceiveFailure, ReceiveId, Received, TagEvent, TagMatchingConfig,
+    TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, ProtectionDomain, QpConfig};
 use doorbell_tests::device;
@@ -33,17 +34,29 @@ pub struct Shape {
     pub buffer_size: u32,
     pub sends: u32,
     pub peers: usize,
+    /// The program synchronises the counts of unexpected messages.
+    pub manual: bool,
 }
 
-pub const SHAPE: Shape =
-    Shape { tags: 16, slots: 64, spare: 192, buffer_size: 8192, sends: 32, peers: 1 };
+pub const SHAPE: Shape = Shape {
+    tags: 16,
+    slots: 64,
+    spare: 192,
+    buffer_size: 8192,
+    sends: 32,
+    peers: 1,
+    manual: false,
+};
 
 impl Side {
     pub fn new(pd: &ProtectionDomain, offload: Offload, shape: &Shape) -> Self {
-        let config = TagMatchingConfig::new(shape.tags)
+        let mut config = TagMatchingConfig::new(shape.tags)
             .slots(shape.slots)
             .path(device::path())
             .offload(offload);
+        if shape.manual {
+            config = config.manual_synchronization();
+        }
         let mut tags = TagMatchingSrq::new(pd, &config).unwrap();
         let slots = BufferPool::new(pd, shape.slots + shape.spare, shape.buffer_size + 64).unwrap();
         assert!(tags.fill(&slots).unwrap() >= shape.slots);
@@ -96,6 +109,28 @@ impl Side {
             TagEvent::Received(received) => received,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// The next event is that a message was too long for this receive.
+    #[track_caller]
+    pub fn too_long(&mut self, id: ReceiveId, bytes: usize) {
+        match self.event() {
+            TagEvent::Failed { receive, cause, buffer } => {
+                assert_eq!((receive, cause), (id, ReceiveFailure::TooLong { len: bytes }));
+                assert!(buffer.is_empty());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until the peers have read all that was offered.
+    #[track_caller]
+    pub fn wait_read(&mut self, other: &mut Self) {
+        wait("the FIN", || {
+            assert!(other.tags.poll().is_none());
+            self.tags.probe(0, 0);
+            self.tags.offered() == 0
+        });
     }
 
     /// Waits for the end of a send.

@@ -1,0 +1,70 @@
+//! The program tells the device how many unexpected messages were handled.
+
+use doorbell::tags::Offload;
+
+use crate::world::{ALL, SHAPE, Shape, pair, wait, ways};
+
+const MANUAL: Shape = Shape { manual: true, ..SHAPE };
+
+/// A receive that is appended while a message for another one is on its way to software matches nothing on
+/// the device until the program synchronises. It gets its messages all the same: from the library.
+#[test]
+fn the_device_does_not_match_until_the_program_synchronizes() {
+    for way in ways().into_iter().filter(|way| *way == Offload::Required) {
+        let (mut near, mut far) = pair(way, &MANUAL);
+        far.send(0, 9, 0, &[]);
+        // It has arrived when the other side knows that it was received, and nobody has looked yet.
+        assert!(!far.sent());
+        near.post(1, ALL);
+        near.wait_unexpected(1);
+        wait("the append", || {
+            near.tags.probe(0, 0);
+            near.tags.needs_synchronization()
+        });
+        far.send(0, 1, 1, &[1]);
+        let got = near.received();
+        assert!(got.by_library, "matched by a device that was not told");
+        assert!(!far.sent());
+
+        // The next receive tells the device of both, so it is matched there.
+        near.post(2, ALL);
+        far.send(0, 2, 2, &[2]);
+        assert!(!near.received().by_library);
+        assert!(!far.sent());
+
+        // And a synchronisation does, for one that was appended too early.
+        far.send(0, 9, 3, &[]);
+        assert!(!far.sent());
+        near.post(3, ALL);
+        near.wait_unexpected(2);
+        wait("the append", || {
+            near.tags.probe(0, 0);
+            near.tags.needs_synchronization()
+        });
+        near.tags.synchronize().unwrap();
+        wait("the synchronisation", || {
+            near.tags.probe(0, 0);
+            !near.tags.needs_synchronization()
+        });
+        far.send(0, 3, 4, &[3]);
+        let got = near.received();
+        assert!(!got.by_library && got.context == 4);
+    }
+}
+
+#[test]
+fn order_holds_though_nobody_synchronizes() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &MANUAL);
+        for round in 0..200u32 {
+            far.send(0, 1, 2 * round, &[]);
+            let first = near.post(0, 0);
+            let second = near.post(1, ALL);
+            far.send(0, 1, 2 * round + 1, &[]);
+            let mut got = [near.received(), near.received()].map(|got| (got.context, got.receive));
+            got.sort_by_key(|(context, _)| *context);
+            assert_eq!(got, [(2 * round, first), (2 * round + 1, second)], "{way:?}");
+            (0..2).for_each(|_| assert!(!far.sent()));
+        }
+    }
+}
