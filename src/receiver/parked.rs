@@ -9,7 +9,10 @@ use crate::memory::Pool;
 /// Buffers left in a queue whose receiver is gone. They go back to their pools when the queue has been
 /// destroyed, and never otherwise: then the pools themselves stay for ever.
 #[derive(Default)]
-pub(crate) struct Parked(Mutex<Vec<(ManuallyDrop<Arc<Pool>>, NonNull<u8>)>>);
+pub(crate) struct Parked(Mutex<Vec<Kept>>);
+
+/// A buffer by its first byte, and the pool that it keeps.
+type Kept = (ManuallyDrop<Arc<Pool>>, NonNull<u8>);
 
 // SAFETY: the memory of the buffers is not touched here; their addresses go back to pools.
 unsafe impl Send for Parked {}
