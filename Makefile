@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-tags setup test bench rxe conformance mutants soak fmt lint doc package
+.PHONY: help demo demo-tags setup test bench rxe conformance explore memory mutants cargo-mutants soak fmt lint doc package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
@@ -13,6 +13,9 @@ help:
 	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
 	@echo 'make conformance N=100000    compares doorbell with libmlx5 under random operations; SEED=number'
 	@echo 'make mutants  puts in errors of the kind that drivers have, and sees that tests catch them'
+	@echo 'make cargo-mutants  changes mlx5-wire and mlx5-ring in every way cargo-mutants knows; SHARD=0/16 a part'
+	@echo 'make explore  goes through every state of queues of up to eight slots'
+	@echo 'make memory   runs the tests under AddressSanitizer, and conformance under valgrind'
 	@echo 'make soak N=100000000    messages through one SRQ of soft-mlx5 over a link that fails in every way'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
@@ -49,6 +52,19 @@ conformance:
 mutants:
 	@scripts/setup.sh build
 	@scripts/mutants.sh
+
+cargo-mutants:
+	@scripts/setup.sh build
+	@scripts/cargo-mutants.sh $(SHARD)
+
+explore:
+	@scripts/setup.sh build
+	@cargo test --release -p mlx5-ring --lib explorer -- --include-ignored --nocapture --test-threads 1
+
+memory:
+	@scripts/setup.sh bench
+	@scripts/memory.sh asan long
+	@scripts/memory.sh valgrind long
 
 soak:
 	@scripts/setup.sh build

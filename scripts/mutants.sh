@@ -21,7 +21,7 @@ export PROPTEST_CASES=24 PROPTEST_MAX_SHRINK_ITERS=0 RING_SEED=1
 # An error may well make a test run for ever.
 build_limit=600 limit=60
 
-rm -rf "$tree"
+rm -rf "$tree" "$target/mutants/log"
 mkdir -p "$tree"
 git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents --target-directory "$tree" 2>/dev/null || true
 patches=$PWD/scripts/mutants
@@ -55,21 +55,27 @@ done
 [ ${#chosen[@]} -gt 0 ] || { echo "mutants: there is no patch $1"; exit 2; }
 
 fail() {
-    cat "$target/mutants/log"
+    [ ! -e "$target/mutants/log" ] || cat "$target/mutants/log"
     echo "mutants: FAILED: $*"
     exit 1
 }
 
+# All of them, also when only some are tried: who changes a line sees that a patch must follow.
+for patch in "$patches"/*.patch; do
+    git apply --recount --check "$patch" || fail "$(basename "$patch" .patch) does not apply any more"
+done
+
 # The tests by themselves: a test that fails anyway catches nothing.
 while read -ra test; do
     try "${test[@]}" || fail "cargo test ${test[*]} fails without an error put in"
+    grep -q ' [1-9][0-9]* passed' "$target/mutants/log" || fail "cargo test ${test[*]} runs no test"
 done < <(for patch in "${chosen[@]}"; do field Test "$patch"; done | sort -u)
 
 caught=0 missed=()
 for patch in "${chosen[@]}"; do
     name=$(basename "$patch" .patch)
     read -ra test < <(field Test "$patch")
-    git apply --recount "$patch" || fail "$name does not apply any more"
+    git apply --recount "$patch"
     code=0
     try "${test[@]}" || code=$?
     case $code in

@@ -293,6 +293,38 @@ mod tests {
     }
 
     #[test]
+    fn flags_are_bits_of_their_own() {
+        assert_eq!((L3_OK, L4_OK), (0x02, 0x04));
+        assert_eq!(op_own(CqeOpcode::Requester, CqeFormat::Plain, false, 0xfe), 0);
+        let mut bytes = literal();
+        bytes[44..48].copy_from_slice(&[0; 4]);
+        // Neither the service level nor the source QP number says that there is a GRH.
+        bytes[24..28].copy_from_slice(&[0xcf, 0xff, 0xff, 0xff]);
+        bytes[56] = 0x0a;
+        bytes[63] = 0x32;
+        let cqe = Cqe64::from_bytes(&bytes);
+        assert!(!cqe.has_grh());
+        assert_eq!((cqe.sl(), cqe.source_qpn()), (0xf, 0xff_ffff));
+        assert_eq!((cqe.send_opcode(), cqe.qpn()), (0x0a, 0x120));
+        assert_eq!(cqe.owner(), 0);
+        for bits in 1..4 {
+            bytes[24] = bits << 4;
+            assert!(Cqe64::from_bytes(&bytes).has_grh());
+        }
+    }
+
+    #[test]
+    fn checksums_are_good_when_both_are_and_the_packet_is_ipv4() {
+        for hds_ip_ext in 0..=255 {
+            for l4_hdr_type_etc in 0..=255 {
+                let cqe = Cqe64 { hds_ip_ext, l4_hdr_type_etc, ..Cqe64::zeroed() };
+                let good = hds_ip_ext & 0x06 == 0x06 && l4_hdr_type_etc & 0x0c == 0x08;
+                assert_eq!(cqe.is_checksum_ok(), good, "{hds_ip_ext:#x} {l4_hdr_type_etc:#x}");
+            }
+        }
+    }
+
+    #[test]
     fn flushed_receive() {
         let mut bytes = [0; 64];
         bytes[54..56].copy_from_slice(&[0xf9, 0x05]);

@@ -114,4 +114,12 @@ mod tests {
         assert_eq!(built.to_bytes(), SEND_IMM);
         assert_eq!(built.to_words().map(Be64::get), [0x0000_020b_0012_3402, 0x8_dead_beef]);
     }
+
+    #[test]
+    fn flags_and_modifier() {
+        assert_eq!((SOLICITED, CQ_UPDATE), (0x02, 0x08));
+        assert_eq!((SMALL_FENCE, FENCE, FENCE_MASK), (0x20, 0x80, 0xe0));
+        let ctrl = ControlSegment::from_bytes(&[0x5a; 16]);
+        assert_eq!((ctrl.opmod(), ctrl.index()), (0x5a, 0x5a5a));
+    }
 }

@@ -48,6 +48,7 @@ mod tests {
             *byte = i as u8;
         }
         let segment = DatagramSegment::from_bytes(&bytes);
+        assert_eq!(GRH_PRESENT, 0x4000_0000);
         assert_eq!(segment.dqp_dct.get(), 0x0809_0a0b);
         assert_eq!(segment.rlid.get(), 0x0e0f);
         assert_eq!(segment.rmac, [20, 21, 22, 23, 24, 25]);

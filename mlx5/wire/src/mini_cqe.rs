@@ -55,6 +55,11 @@ mod tests {
     }
 
     #[test]
+    fn formats_are_the_bits_of_mlx5dv() {
+        assert_eq!([MiniCqeFormat::Hash as u8, MiniCqeFormat::Checksum as u8], [1, 2]);
+    }
+
+    #[test]
     fn fields_stand_where_they_should() {
         let bytes = [1, 2, 3, 4, 0, 0, 0x10, 0];
         let hash = HashMiniCqe::from_bytes(&bytes);

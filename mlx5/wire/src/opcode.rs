@@ -145,4 +145,17 @@ mod tests {
         assert_eq!(CqeOpcode::from_bits(0xf), CqeOpcode::Invalid);
         assert_eq!(CqeOpcode::from_bits(7), CqeOpcode::Unknown(7));
     }
+
+    #[test]
+    fn messages_have_opcodes_1_to_4() {
+        for bits in 0..16 {
+            assert_eq!(CqeOpcode::from_bits(bits).is_responder(), (1..=4).contains(&bits));
+        }
+    }
+
+    #[test]
+    fn any_byte_is_a_wqe_opcode() {
+        assert_eq!(WqeOpcode::new(0xc3).get(), 0xc3);
+        assert_eq!(WqeOpcode::TAG_MATCHING.get(), 0x28);
+    }
 }

@@ -157,6 +157,12 @@ mod tests {
     }
 
     #[test]
+    fn any_byte_is_an_operation() {
+        assert_eq!(AppOp::new(0xc3).get(), 0xc3);
+        assert_eq!(AppOp::CONSUMED_MSG.get(), 0x0a);
+    }
+
+    #[test]
     fn opcode_stands_in_the_upper_half() {
         assert_eq!(TmOpcode::Remove.byte(), 0x20);
         for byte in 0..16 {

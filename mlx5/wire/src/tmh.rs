@@ -75,6 +75,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_opcode_survives_the_round_trip() {
+        for byte in 0..=255 {
+            assert_eq!(TmhOpcode::from_byte(byte).byte(), byte);
+        }
+    }
+
+    #[test]
     fn eager_header() {
         let bytes = [3, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0x12, 0x34];
         let tmh = Tmh::from_bytes(&bytes);

@@ -1,56 +1,52 @@
 //! Memory that software and the device share.
 
 use core::ptr::NonNull;
-use std::vec;
+use std::alloc::{self, Layout};
 use std::vec::Vec;
 
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-/// One zeroed allocation from which aligned pieces are cut. Reached through pointers only.
-pub struct Arena {
-    lines: NonNull<Line>,
-    count: usize,
-    used: usize,
-}
+/// Zeroed pieces of memory, reached through pointers only. Each is an allocation of its own, so that a tool
+/// that watches allocations sees who leaves one.
+#[derive(Default)]
+pub struct Arena(Vec<(NonNull<u8>, Layout)>);
 
 impl Arena {
-    pub fn new(bytes: usize) -> Self {
-        let lines = vec![Line([0; 64]); bytes.div_ceil(64)].into_boxed_slice();
-        let count = lines.len();
-        let lines = NonNull::new(std::boxed::Box::into_raw(lines).cast::<Line>()).unwrap();
-        Self { lines, count, used: 0 }
-    }
-
     /// `bytes` bytes at an address that is a multiple of 64.
     pub fn cut<T>(&mut self, bytes: usize) -> NonNull<T> {
-        let at = self.used;
-        self.used += bytes.div_ceil(64);
-        assert!(self.used <= self.count, "arena too small");
-        // SAFETY: checked to be inside.
-        unsafe { self.lines.add(at).cast() }
+        let layout = Layout::from_size_align(bytes, 64).unwrap();
+        assert_ne!(bytes, 0);
+        // SAFETY: the size is not zero.
+        let piece = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).unwrap();
+        self.0.push((piece, layout));
+        piece.cast()
     }
 
     /// A copy of all bytes.
     pub fn save(&self) -> Vec<u8> {
-        let bytes = self.lines.cast::<u8>();
-        // SAFETY: inside; nobody writes during the copy.
-        (0..self.used * 64).map(|i| unsafe { bytes.add(i).read() }).collect()
+        let mut saved = Vec::with_capacity(self.0.iter().map(|(_, layout)| layout.size()).sum());
+        for (piece, layout) in &self.0 {
+            // SAFETY: inside; nobody writes during the copy.
+            saved.extend((0..layout.size()).map(|i| unsafe { piece.add(i).read() }));
+        }
+        saved
     }
 
     /// Puts back what [`save`](Self::save) returned.
-    pub fn restore(&self, saved: &[u8]) {
-        assert_eq!(saved.len(), self.used * 64);
-        // SAFETY: as long as the used part, which is not a Rust object.
-        unsafe { self.lines.cast::<u8>().copy_from(NonNull::from(saved).cast(), saved.len()) }
+    pub fn restore(&self, mut saved: &[u8]) {
+        for (piece, layout) in &self.0 {
+            let (bytes, rest) = saved.split_at(layout.size());
+            // SAFETY: as long as the piece, which is not a Rust object.
+            unsafe { piece.copy_from(NonNull::from(bytes).cast(), bytes.len()) }
+            saved = rest;
+        }
+        assert!(saved.is_empty(), "saved from another arena");
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        let lines = core::ptr::slice_from_raw_parts_mut(self.lines.as_ptr(), self.count);
-        // SAFETY: made by `new`, freed once.
-        drop(unsafe { std::boxed::Box::from_raw(lines) });
+        for (piece, layout) in &self.0 {
+            // SAFETY: allocated with this layout, freed once.
+            unsafe { alloc::dealloc(piece.as_ptr(), *layout) }
+        }
     }
 }

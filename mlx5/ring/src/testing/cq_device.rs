@@ -76,6 +76,15 @@ impl CqDevice {
         self.producer_index.wrapping_sub(consumer_index) & 0xff_ffff
     }
 
+    /// CQEs from `index` up to the end of the buffer, and whether its lap is an odd one.
+    pub fn place(&self, index: u32) -> (u32, bool) {
+        (self.count - (index & (self.count - 1)), index & self.count != 0)
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.outstanding() < self.count
+    }
+
     /// Writes the next CQE.
     pub fn write(&mut self, spec: &CqeSpec) {
         assert!(self.outstanding() < self.count, "CQ overrun");

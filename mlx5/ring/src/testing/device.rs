@@ -117,6 +117,20 @@ impl Device {
         }
     }
 
+    /// The position in the queue of the WQE in `slot`.
+    pub fn position(&self, slot: u32) -> usize {
+        self.queue.iter().position(|taken| taken.slot == slot).expect("it is with the device")
+    }
+
+    /// Values of `wqe_counter` that no CQE can have now.
+    pub fn not_posted(&self) -> Vec<u16> {
+        let slots = self.slots as u16;
+        let counters = if self.is_srq() { 0..slots + 2 } else { 0..3 * slots + 2 };
+        let first = if self.is_srq() { 0 } else { self.seen.wrapping_sub(2 * slots) };
+        let posted = |counter: &u16| self.queue.iter().any(|taken| taken.wqe_counter == *counter);
+        counters.map(|i| first.wrapping_add(i)).filter(|counter| !posted(counter)).collect()
+    }
+
     /// The WQE at `position` of the queue has completed.
     pub fn complete(&mut self, position: usize) -> Taken {
         let taken = self.queue.remove(position);

@@ -136,7 +136,7 @@ pub enum Give {
 struct Arrival {
     wqe_counter: u16,
     byte_count: u32,
-    failed: bool,
+    opcode: CqeOpcode,
 }
 
 /// A message that was not given back.
@@ -160,6 +160,99 @@ pub struct Rig<Q> {
     pub received: u64,
 }
 
+/// What of a rig a batch does not borrow.
+pub struct Beside<'a> {
+    pub device: &'a mut Device,
+    pub cq_device: &'a mut CqDevice,
+    pub buffers: &'a mut [Place],
+    pub held: &'a mut VecDeque<Held>,
+    arrivals: &'a mut VecDeque<Arrival>,
+}
+
+impl Beside<'_> {
+    /// The device completes the WQE at `position` of its queue.
+    pub fn complete_as(&mut self, position: usize, opcode: CqeOpcode, solicited: bool) {
+        let taken = self.device.complete(position);
+        let byte_count = u32::from(taken.wqe_counter) * 3 + 1;
+        let send = CqeSpec::send(taken.wqe_counter, byte_count);
+        self.cq_device.write(&CqeSpec { opcode, solicited, format: CqeFormat::Plain, ..send });
+        let wqe_counter = taken.wqe_counter;
+        self.arrivals.push_back(Arrival { wqe_counter, byte_count, opcode });
+    }
+
+    /// Completions that were not polled.
+    pub fn arrived(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    /// CQEs from the next one to be polled up to the end of the buffer, and whether its lap is an odd one.
+    pub fn next_cqe(&self) -> (u32, bool) {
+        self.cq_device.place(self.cq_device.producer_index.wrapping_sub(self.arrivals.len() as u32))
+    }
+
+    /// Whether the device has been told of every buffer that the queue has.
+    pub fn none_waits(&self) -> bool {
+        let in_queue = self.buffers.iter().filter(|&&place| place == Place::Queue).count();
+        in_queue == self.device.queue.len() + self.device.completed.len()
+    }
+
+    /// What the completions say that were not polled.
+    pub fn fingerprint(&self, key: &mut Vec<u8>) {
+        for (arrival, taken) in self.arrivals.iter().zip(&self.device.completed) {
+            key.extend([arrival.opcode.bits(), taken.slot as u8]);
+        }
+    }
+
+    /// Compares a completion with the one that the device wrote. Its message is held from now on.
+    pub fn received<Q: Queue<Data = u32>>(
+        &mut self,
+        receiving: &Receiving<'_, Q>,
+        completion: Completion<u32>,
+    ) -> Message<u32> {
+        let arrival = self.arrivals.pop_front().expect("a completion that never arrived");
+        let taken = self.device.polled(arrival.wqe_counter);
+        let buffer = taken.segments[0].lkey.get() - 0x200;
+        let failed = arrival.opcode == CqeOpcode::ResponderError;
+        let message = match completion {
+            Completion::Message(message) if !failed => {
+                assert_eq!(message.byte_count, arrival.byte_count);
+                message
+            }
+            Completion::Failed(message) if failed => message,
+            other => panic!("{other:?} for {arrival:?}"),
+        };
+        assert_eq!((message.data, message.slot()), (buffer, taken.slot));
+        // SAFETY: the position is of this batch.
+        let cqe = unsafe { receiving.cqe(message.position()) };
+        assert_eq!(cqe.wqe_counter(), arrival.wqe_counter);
+        assert_eq!(self.buffers[buffer as usize], Place::Queue, "a buffer with two owners");
+        self.buffers[buffer as usize] = Place::Held;
+        self.held.push_back(Held { slot: message.slot(), buffer });
+        message
+    }
+
+    /// Gives a held message back; `message` if it came just now.
+    pub fn give_back<Q: Queue<Data = u32>>(
+        &mut self,
+        receiving: &mut Receiving<'_, Q>,
+        index: usize,
+        message: Option<Message<u32>>,
+        recycle: bool,
+    ) {
+        let held = self.held.remove(index).unwrap();
+        let message = message.unwrap_or_else(|| Message::of(held.buffer, held.slot));
+        // SAFETY: the message has completed, is held, and is given back once.
+        unsafe {
+            if recycle {
+                receiving.recycle(message);
+            } else {
+                assert_eq!(receiving.take(message), held.buffer);
+            }
+        }
+        self.buffers[held.buffer as usize] = if recycle { Place::Queue } else { Place::Pool };
+    }
+}
+
 /// A rig as it was.
 pub struct Saved<Q> {
     arena: Vec<u8>,
@@ -178,8 +271,7 @@ impl<Q: TestQueue> Rig<Q> {
     }
 
     pub fn with(slots: u32, buffers: usize, cqes: u32, cqe_size: usize, max_sge: usize) -> Self {
-        let per_slot = 16 * (max_sge + 1).next_power_of_two() + 16;
-        let mut arena = Arena::new(slots as usize * per_slot + cqes as usize * cqe_size + 1024);
+        let mut arena = Arena::default();
         let (queue, device) = Q::make(&mut arena, slots, max_sge);
         let (buf, dbrec) = (arena.cut::<u8>(cqes as usize * cqe_size), arena.cut::<Be32>(8));
         let cq_device = CqDevice::new(buf, dbrec, cqes, cqe_size);
@@ -345,21 +437,26 @@ impl<Q: TestQueue> Rig<Q> {
 
     /// The device completes the WQE at `position` of its queue.
     pub fn complete_as(&mut self, position: usize, opcode: CqeOpcode, solicited: bool) {
-        let taken = self.device.complete(position);
-        let byte_count = u32::from(taken.wqe_counter) * 3 + 1;
-        let send = CqeSpec::send(taken.wqe_counter, byte_count);
-        self.cq_device.write(&CqeSpec { opcode, solicited, format: CqeFormat::Plain, ..send });
-        let failed = opcode == CqeOpcode::ResponderError;
-        let wqe_counter = taken.wqe_counter;
-        self.arrivals.push_back(Arrival { wqe_counter, byte_count, failed });
+        self.parts().2.complete_as(position, opcode, solicited);
+    }
+
+    pub fn parts(&mut self) -> (&mut Q, &mut CompletionQueue, Beside<'_>) {
+        let Self { queue, cq, device, cq_device, buffers, held, arrivals, .. } = self;
+        (queue, cq, Beside { device, cq_device, buffers, held, arrivals })
+    }
+
+    /// Starts a batch of at most `budget` completions.
+    pub fn batch(&mut self, budget: u32) -> (Receiving<'_, Q>, Beside<'_>) {
+        let (queue, cq, beside) = self.parts();
+        // SAFETY: all completions are of this queue; nobody touches the memory of the buffers.
+        (unsafe { Receiving::new(cq, queue, budget) }, beside)
     }
 
     /// Polls at most `budget` completions in one batch. `script` says what to do with each message and in
     /// between; when it is used up, messages are recycled. Returns how many were polled.
     pub fn poll(&mut self, budget: u32, script: &[Give]) -> usize {
         let polled = self.poll_until(budget, script, false);
-        self.step();
-        assert_eq!(self.cq_device.outstanding() as usize, self.arrivals.len(), "consumer index");
+        self.finish();
         polled
     }
 
@@ -367,6 +464,12 @@ impl<Q: TestQueue> Rig<Q> {
     /// next one.
     pub fn poll_and_forget(&mut self, budget: u32, script: &[Give], post: &[u32]) -> usize {
         let polled = self.poll_until(budget, script, true);
+        self.recover(post);
+        polled
+    }
+
+    /// Posts, and finds a batch that was forgotten.
+    pub fn recover(&mut self, post: &[u32]) {
         let lists: Vec<_> = post.iter().map(|&buffer| self.sges(buffer)).collect();
         let mut posting = Posting::new(&mut self.queue);
         for (&buffer, sges) in post.iter().zip(&lists) {
@@ -378,61 +481,39 @@ impl<Q: TestQueue> Rig<Q> {
         drop(posting);
         // SAFETY: the same two queues.
         unsafe { receive::recover(&mut self.cq, &mut self.queue) };
+        self.finish();
+    }
+
+    /// A batch is over.
+    pub fn finish(&mut self) {
         self.step();
         assert_eq!(self.cq_device.outstanding() as usize, self.arrivals.len(), "consumer index");
-        polled
     }
 
     fn poll_until(&mut self, budget: u32, script: &[Give], forget: bool) -> usize {
         let arrived = self.arrivals.len().min(budget as usize);
         let mut script = script.iter().copied();
         let mut polled = 0;
-        // SAFETY: all completions are of this queue; nobody touches the memory of the buffers.
-        let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, budget) };
+        let (mut receiving, mut beside) = self.batch(budget);
         loop {
             let give = script.next().unwrap_or(Give::Recycle);
             if matches!(give, Give::RecycleHeld | Give::TakeHeld) {
-                if let Some(held) = self.held.pop_front() {
-                    let message = Message::of(held.buffer, held.slot);
-                    // SAFETY: held, and given back once.
-                    let place = unsafe { finish(&mut receiving, message, give) };
-                    self.buffers[held.buffer as usize] = place;
+                if !beside.held.is_empty() {
+                    beside.give_back(&mut receiving, 0, None, give == Give::RecycleHeld);
                 }
-                if forget {
-                    receiving.note();
+            } else if let Some(completion) = receiving.next() {
+                polled += 1;
+                let message = beside.received(&receiving, completion);
+                if give != Give::Hold {
+                    let last = beside.held.len() - 1;
+                    beside.give_back(&mut receiving, last, Some(message), give == Give::Recycle);
                 }
-                continue;
-            }
-            let Some(completion) = receiving.next() else {
+            } else {
                 if forget {
                     receiving.note();
                 }
                 break;
-            };
-            polled += 1;
-            let arrival = self.arrivals.pop_front().expect("a completion that never arrived");
-            let taken = self.device.polled(arrival.wqe_counter);
-            let buffer = taken.segments[0].lkey.get() - 0x200;
-            let message = match completion {
-                Completion::Message(message) if !arrival.failed => {
-                    assert_eq!(message.byte_count, arrival.byte_count);
-                    message
-                }
-                Completion::Failed(message) if arrival.failed => message,
-                other => panic!("{other:?} for {arrival:?}"),
-            };
-            assert_eq!((message.data, message.slot()), (buffer, taken.slot));
-            // SAFETY: the position is of this batch.
-            let cqe = unsafe { receiving.cqe(message.position()) };
-            assert_eq!(cqe.wqe_counter(), arrival.wqe_counter);
-            assert_eq!(self.buffers[buffer as usize], Place::Queue, "a buffer with two owners");
-            self.buffers[buffer as usize] = if give == Give::Hold {
-                self.held.push_back(Held { slot: message.slot(), buffer });
-                Place::Held
-            } else {
-                // SAFETY: completed just now.
-                unsafe { finish(&mut receiving, message, give) }
-            };
+            }
             if forget {
                 receiving.note();
             }
@@ -567,26 +648,6 @@ impl<Q: TestQueue> Rig<Q> {
                 let blocked = matches!(state, slots::HELD | slots::POSTED);
                 assert!(blocked, "buffers wait, and the next slot has state {state}");
             }
-        }
-    }
-}
-
-/// # Safety
-/// The message has completed and is given back once.
-unsafe fn finish<Q: Queue<Data = u32>>(
-    receiving: &mut Receiving<'_, Q>,
-    message: Message<u32>,
-    give: Give,
-) -> Place {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if matches!(give, Give::Recycle | Give::RecycleHeld) {
-            receiving.recycle(message);
-            Place::Queue
-        } else {
-            let buffer = message.data;
-            assert_eq!(receiving.take(message), buffer);
-            Place::Pool
         }
     }
 }

@@ -185,7 +185,9 @@ fn a_sender_may_be_spared_its_own_multicast() {
     for block_multicast_loopback in [false, true] {
         let mut s = setup_with(NicConfig::default());
         let attr = s.device.qp_attr(Service::Ud, &s.send, &s.recv);
-        s.a = make_ready(&mut s.device, QpAttr { block_multicast_loopback, ..attr });
+        let sender = make_ready(&mut s.device, QpAttr { block_multicast_loopback, ..attr });
+        // The device knows the queues of the one before, too.
+        let _before = std::mem::replace(&mut s.a, sender);
         for qp in [&mut s.a, &mut s.b] {
             s.device.nic.attach_multicast(qp.number, group).unwrap();
             qp.post_receive(&[DataSegment::new(s.memory.addr(), 100, s.key)]);

@@ -57,7 +57,7 @@ impl Rig {
     }
 
     pub fn with_register(tags: u16, blocks: u32, register_size: u32) -> Self {
-        let mut arena = Arena::new(blocks as usize * 64 + 1024);
+        let mut arena = Arena::default();
         let ring = arena.cut(blocks as usize * 64);
         let (record, register, cqe) = (arena.cut(8), arena.cut::<Be64>(512), arena.cut(128));
         let layout = Layout {
