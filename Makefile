@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-tags setup test bench rxe conformance explore memory mutants cargo-mutants soak fmt lint doc package
+.PHONY: help demo demo-tags setup test bench rxe conformance explore memory mutants cargo-mutants fuzz soak fmt lint doc package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
@@ -16,6 +16,7 @@ help:
 	@echo 'make cargo-mutants  changes mlx5-wire and mlx5-ring in every way cargo-mutants knows; SHARD=0/16 a part'
 	@echo 'make explore  goes through every state of queues of up to eight slots'
 	@echo 'make memory   runs the tests under AddressSanitizer, and conformance under valgrind'
+	@echo 'make fuzz N=10000000    gives inputs that a fuzzer makes to the device and to the reader of CQs; TARGET=name, SEED=number'
 	@echo 'make soak N=100000000    messages through one SRQ of soft-mlx5 over a link that fails in every way'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
@@ -65,6 +66,9 @@ memory:
 	@scripts/setup.sh bench
 	@scripts/memory.sh asan long
 	@scripts/memory.sh valgrind long
+fuzz:
+	@scripts/setup.sh test
+	@scripts/fuzz.sh $(or $(N),10000000) $(TARGET)
 
 soak:
 	@scripts/setup.sh build

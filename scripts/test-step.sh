@@ -49,7 +49,7 @@ case ${1-} in
         printf '%s\n' \
             format clippy doc package oldest unit doctest aarch64 \
             device programs python \
-            direct verbs conformance mutants counts demo rxe
+            direct verbs conformance mutants fuzz counts demo rxe
         ;;
     format)
         cargo fmt --all --check
@@ -117,6 +117,10 @@ case ${1-} in
     mutants)
         # All of them: make mutants.
         scripts/mutants.sh short
+        ;;
+    fuzz)
+        # Many more: make fuzz.
+        scripts/fuzz.sh short
         ;;
     demo)
         cargo build --quiet -p soft-mlx5 -p doorbell -p doorbell-info -p doorbell-tests --lib --bins --examples

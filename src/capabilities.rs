@@ -69,8 +69,8 @@ pub struct TimestampCaps {
     pub mask: u64,
     /// Frequency of the device's free-running clock in kHz; 0 when the driver does not tell.
     pub clock_khz: u64,
-    /// Whether time stamps are in real time (`MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`) rather than ticks of the
-    /// free-running clock.
+    /// Whether time stamps can be in real time (`MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`) instead of ticks of the
+    /// free-running clock: see [`ReceiverConfig::real_time_timestamps`](crate::ReceiverConfig::real_time_timestamps).
     pub real_time: bool,
 }
 

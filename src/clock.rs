@@ -5,9 +5,9 @@ use rdma_core_sys as sys;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
-/// Turns timestamps of completions into nanoseconds.
+/// Turns timestamps of completions into nanoseconds; from [`Receiver::clock`](crate::Receiver::clock).
 ///
-/// It is a reading of the device's clock. The driver corrects the clock now and then, and the counter of an
+/// For timestamps in real time it is always the same. For ticks it is a reading of the device's clock. The driver corrects the clock now and then, and the counter of an
 /// mlx5 device turns over after some minutes: take a new reading for each batch, or every second. That costs
 /// no system call on an mlx5 device.
 ///
@@ -30,6 +30,8 @@ pub struct Clock(Scale);
 
 #[derive(Clone, Copy)]
 enum Scale {
+    /// Seconds in the upper half, nanoseconds in the lower.
+    RealTime,
     /// As libmlx5 tells: the driver's reading of the counter, and how it runs.
     Mlx5(sys::mlx5dv_clock_info),
     /// Ticks in a millisecond.
@@ -37,7 +39,8 @@ enum Scale {
 }
 
 impl Context {
-    /// Reads the device's clock.
+    /// Reads the device's clock, whose ticks timestamps are unless they are in real time:
+    /// [`Receiver::clock`](crate::Receiver::clock) knows.
     ///
     /// # Errors
     /// [`Error::Verbs`]; [`Error::Unsupported`] when the device has no clock.
@@ -67,13 +70,19 @@ impl Context {
 }
 
 impl Clock {
+    /// That of timestamps in real time.
+    pub(crate) const REAL_TIME: Self = Self(Scale::RealTime);
+
     /// The time in nanoseconds of a [timestamp](crate::Message::timestamp).
     ///
-    /// On an mlx5 device it is that of the adapter's PTP clock, as `mlx5dv_ts_to_ns(3)` computes it; right
-    /// for timestamps at most half a turn of the counter before or after the reading. On others it counts
-    /// from when the counter was zero.
+    /// In real time it counts from 1970, as the adapter's PTP clock is set. Ticks of an mlx5 device are converted to
+    /// the time of the driver's PTP clock, as `mlx5dv_ts_to_ns(3)` does it; right for timestamps at most half a turn
+    /// of the counter before or after the reading. On other devices it counts from when the counter was zero.
     pub fn nanoseconds(&self, timestamp: u64) -> u64 {
         match &self.0 {
+            Scale::RealTime => {
+                (timestamp >> 32) * 1_000_000_000 + (timestamp & u64::from(u32::MAX))
+            }
             Scale::Mlx5(info) => sys::mlx5dv_ts_to_ns(info, timestamp),
             Scale::Frequency(kilohertz) => {
                 (u128::from(timestamp) * 1_000_000 / u128::from(*kilohertz)) as u64
@@ -85,6 +94,7 @@ impl Clock {
 impl std::fmt::Debug for Clock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
+            Scale::RealTime => f.debug_struct("Clock").finish_non_exhaustive(),
             Scale::Mlx5(info) => {
                 f.debug_struct("Clock").field("nanoseconds", &info.nsec).finish_non_exhaustive()
             }
@@ -98,6 +108,17 @@ impl std::fmt::Debug for Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn real_time_has_seconds_above_and_nanoseconds_below() {
+        let clock = Clock::REAL_TIME;
+        assert_eq!(clock.nanoseconds(0), 0);
+        assert_eq!(clock.nanoseconds(999_999_999), 999_999_999);
+        assert_eq!(clock.nanoseconds(1 << 32), 1_000_000_000);
+        assert_eq!(clock.nanoseconds(0x6553_f100_3b9a_c9ff), 1_700_000_000_999_999_999);
+        // 32 bits of seconds last until 2106, and fit.
+        assert_eq!(clock.nanoseconds(u64::MAX), 4_294_967_295_000_000_000 + 4_294_967_295);
+    }
 
     #[test]
     fn ticks_of_a_frequency() {

@@ -241,6 +241,15 @@ impl Context {
         Ok(max_num > 0 && supported_format & format as u32 != 0)
     }
 
+    /// Whether the device has timestamps in real time.
+    pub(crate) fn has_real_time(&self) -> Result<bool> {
+        let real_time = u64::from(sys::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS);
+        match self.mlx5dv() {
+            Some(mlx5dv) => Ok(query_mlx5(self, mlx5dv)?.flags & real_time != 0),
+            None => Ok(false),
+        }
+    }
+
     fn direct(&self) -> Result<&'static Mlx5dv, NotDirect> {
         let mlx5dv = self.0.direct.clone()?;
         // libmlx5 reads its environment when a queue is created, so this is not decided earlier.

@@ -27,9 +27,28 @@ pub(crate) struct Cq {
 pub(crate) enum Form {
     Plain,
     /// With the time of each completion.
-    Timestamps,
+    Timestamps(Timestamps),
     /// With mini CQEs.
     Compressed(MiniCqeFormat),
+}
+
+/// What the time of a completion is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timestamps {
+    /// Ticks of the device's clock.
+    Ticks,
+    /// Seconds and nanoseconds.
+    RealTime,
+}
+
+impl Timestamps {
+    const fn wc_flag(self) -> u32 {
+        match self {
+            Self::Ticks => sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+            // With both flags libmlx5 asks the device for ticks.
+            Self::RealTime => sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+        }
+    }
 }
 
 /// Fields that `ibv_wc` has, too (`IBV_WC_STANDARD_FLAGS`).
@@ -65,17 +84,25 @@ impl Cq {
         Ok(Self { cq, context: context.clone(), channel, form: Form::Plain, destroys: true })
     }
 
-    /// The same, with the time of each completion; without where the device has no clock.
+    /// The same, with the time of each completion; without where the device has no clock. Real time is refused
+    /// where the device does not have it.
     pub(crate) fn create_with_timestamps(
         context: &Context,
         entries: u32,
         channel: Option<CompletionChannel>,
+        timestamps: Timestamps,
     ) -> Result<Self> {
+        if timestamps == Timestamps::RealTime && !context.has_real_time()? {
+            return Err(Error::Unsupported {
+                operation: "timestamps in real time",
+                when: "on this device: see Capabilities::timestamps, and the firmware's REAL_TIME_CLOCK_ENABLE",
+            });
+        }
         check(context, entries)?;
         let mut init = sys::ibv_cq_init_attr_ex {
             cqe: entries,
             channel: raw(&channel),
-            wc_flags: u64::from(STANDARD_FLAGS | sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP),
+            wc_flags: u64::from(STANDARD_FLAGS | timestamps.wc_flag()),
             ..Default::default()
         };
         // SAFETY: an open context, a channel of it or none, an initialised structure.
@@ -89,7 +116,18 @@ impl Cq {
             };
         }
         let cq = sys::ibv_cq_ex_to_cq(cq);
-        Ok(Self { cq, context: context.clone(), channel, form: Form::Timestamps, destroys: true })
+        let form = Form::Timestamps(timestamps);
+        Ok(Self { cq, context: context.clone(), channel, form, destroys: true })
+    }
+
+    /// A CQ for the sends of a queue pair that receives on `other`: the timestamps of both have one form.
+    pub(crate) fn create_beside(other: &Self, entries: u32) -> Result<Self> {
+        match other.form {
+            Form::Timestamps(Timestamps::RealTime) => {
+                Self::create_with_timestamps(&other.context, entries, None, Timestamps::RealTime)
+            }
+            _ => Self::create(&other.context, entries, None),
+        }
     }
 
     /// The same, of an mlx5 device, with mini CQEs (basic layout).
@@ -153,8 +191,11 @@ impl Cq {
     }
 
     /// The extended CQ, if it was created as one with timestamps.
-    pub(crate) fn with_timestamps(&self) -> Option<*mut sys::ibv_cq_ex> {
-        (self.form == Form::Timestamps).then_some(self.cq.cast())
+    pub(crate) fn with_timestamps(&self) -> Option<(*mut sys::ibv_cq_ex, Timestamps)> {
+        match self.form {
+            Form::Timestamps(timestamps) => Some((self.cq.cast(), timestamps)),
+            Form::Plain | Form::Compressed(_) => None,
+        }
     }
 
     pub(crate) const fn form(&self) -> Form {

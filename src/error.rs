@@ -107,6 +107,12 @@ pub enum Error {
         capacity: u64,
     },
 
+    /// The CQ of the receiver has failed (`IBV_EVENT_CQ_ERR`): it overran, or the device could not write to it.
+    #[error(
+        "the completion queue has failed and completes nothing more: take what has arrived, then drop the receiver, which gives its buffers back, and make another"
+    )]
+    CqFailed,
+
     /// Two objects of different protection domains or devices were used together.
     #[error("{what} belongs to another {domain}")]
     Foreign {

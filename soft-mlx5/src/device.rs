@@ -118,6 +118,13 @@ impl Builder {
         self
     }
 
+    /// Offers timestamps in real time, as an adapter does whose real-time clock is enabled in its firmware. Real
+    /// time of a stepped device is the time since power-up.
+    pub fn real_time(mut self, real_time: bool) -> Self {
+        self.config.real_time = real_time;
+        self
+    }
+
     /// Stops the program where an adapter would silently mangle something.
     pub fn strict(mut self, strict: bool) -> Self {
         self.config.strict = strict;

@@ -54,6 +54,12 @@ fn cli() -> Command {
                 .help("Count registered memory against RLIMIT_MEMLOCK, as the kernel does"),
         )
         .arg(
+            Arg::new("real-time")
+                .long("real-time")
+                .action(ArgAction::SetTrue)
+                .help("Offer timestamps in real time"),
+        )
+        .arg(
             Arg::new("strict")
                 .long("strict")
                 .action(ArgAction::SetTrue)
@@ -142,6 +148,7 @@ fn run(matches: &ArgMatches) -> ExitCode {
         .shared_registers(matches.get_flag("shared-registers"))
         .blue_flame(matches.get_flag("blue-flame"))
         .memlock(matches.get_flag("memlock"))
+        .real_time(matches.get_flag("real-time"))
         .strict(matches.get_flag("strict"));
     if let Some(name) = matches.get_one::<String>("fabric") {
         runner = runner.fabric(name);

@@ -34,6 +34,8 @@ pub struct Options {
     pub blue_flame: bool,
     /// Count what is registered against `RLIMIT_MEMLOCK`.
     pub memlock: bool,
+    /// Timestamps in real time, for programs that ask for them.
+    pub real_time: bool,
     /// Stop the program where an adapter would mangle something.
     pub strict: bool,
 }
@@ -59,6 +61,9 @@ impl Options {
         }
         if self.memlock {
             words.push("memlock".into());
+        }
+        if self.real_time {
+            words.push("real-time".into());
         }
         if self.strict {
             words.push("strict".into());
@@ -88,6 +93,7 @@ impl Options {
             shared_registers: false,
             blue_flame: false,
             memlock: false,
+            real_time: false,
             strict: false,
         };
         for word in words.split(',').filter(|word| !word.is_empty()) {
@@ -104,6 +110,7 @@ impl Options {
                 None if word == "shared-registers" => options.shared_registers = true,
                 None if word == "blue-flame" => options.blue_flame = true,
                 None if word == "memlock" => options.memlock = true,
+                None if word == "real-time" => options.real_time = true,
                 None if word == "strict" => options.strict = true,
                 None => return None,
             }
@@ -125,6 +132,7 @@ impl Options {
             small_steps: false,
             blue_flame: self.blue_flame,
             memlock: self.memlock,
+            real_time: self.real_time,
             strict: self.strict,
         }
     }
@@ -164,6 +172,7 @@ mod tests {
             shared_registers: true,
             blue_flame: true,
             memlock: true,
+            real_time: true,
             strict: true,
         };
         assert_eq!(Options::decode(&all.encode()), Some(all.clone()));

@@ -29,6 +29,7 @@ pub struct Runner {
     shared_registers: bool,
     blue_flame: bool,
     memlock: bool,
+    real_time: bool,
     strict: bool,
 }
 
@@ -46,6 +47,7 @@ impl Runner {
             shared_registers: false,
             blue_flame: false,
             memlock: false,
+            real_time: false,
             strict: false,
         }
     }
@@ -106,6 +108,12 @@ impl Runner {
         self
     }
 
+    /// Offers timestamps in real time.
+    pub fn real_time(mut self, real_time: bool) -> Self {
+        self.real_time = real_time;
+        self
+    }
+
     /// Stops the program where an adapter would silently mangle something.
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
@@ -135,6 +143,7 @@ impl Runner {
             shared_registers: self.shared_registers,
             blue_flame: self.blue_flame,
             memlock: self.memlock,
+            real_time: self.real_time,
             strict: self.strict,
         };
         let mut command = Command::new(program);

@@ -2,6 +2,7 @@
 
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 
+use crate::cq::Timestamps;
 use crate::path::Path;
 
 /// What a [`Receiver`](crate::Receiver) should be like.
@@ -20,7 +21,7 @@ use crate::path::Path;
 pub struct ReceiverConfig {
     pub(crate) cq_capacity: u32,
     pub(crate) path: Path,
-    pub(crate) timestamps: bool,
+    pub(crate) timestamps: Option<Timestamps>,
     pub(crate) compression: Option<Compression>,
     pub(crate) prefetch: u32,
 }
@@ -51,7 +52,7 @@ impl ReceiverConfig {
         Self {
             cq_capacity: 4096,
             path: Path::Auto,
-            timestamps: false,
+            timestamps: None,
             compression: None,
             prefetch: 0,
         }
@@ -67,7 +68,16 @@ impl ReceiverConfig {
     /// Asks for the time of each completion, see [`Message::timestamp`](crate::Message::timestamp). It is not
     /// an error when the device has no clock: the messages then have no timestamps.
     pub const fn timestamps(mut self, wanted: bool) -> Self {
-        self.timestamps = wanted;
+        self.timestamps = if wanted { Some(Timestamps::Ticks) } else { None };
+        self
+    }
+
+    /// Asks for the time of each completion in real time, which the adapter itself keeps: no reading of its clock
+    /// is needed to make nanoseconds of it, and it does not turn over. [`Receiver::new`](crate::Receiver::new)
+    /// gives [`Error::Unsupported`](crate::Error::Unsupported) where
+    /// [`TimestampCaps::real_time`](crate::TimestampCaps::real_time) is not set.
+    pub const fn real_time_timestamps(mut self) -> Self {
+        self.timestamps = Some(Timestamps::RealTime);
         self
     }
 

@@ -34,8 +34,9 @@ use mlx5_ring::receive;
 use rdma_core_sys::Mlx5dv;
 
 use crate::channel::CompletionChannel;
+use crate::clock::Clock;
 use crate::context::Context;
-use crate::cq::{Cq, Form};
+use crate::cq::{Cq, Timestamps};
 use crate::error::{Error, Result};
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
@@ -98,6 +99,8 @@ pub struct Receiver {
     /// Receives that can be outstanding on all queues together.
     committed: u64,
     upkeep: Option<Box<Upkeep>>,
+    /// The device has said that the CQ is broken.
+    cq_failed: bool,
 }
 
 enum Engine {
@@ -141,9 +144,11 @@ impl Receiver {
         let entries = config.cq_capacity;
         let channel = Some(CompletionChannel::create(context)?);
         match (config.compression, mlx5dv) {
-            (None, _) if config.timestamps => Cq::create_with_timestamps(context, entries, channel),
-            (None, _) => Cq::create(context, entries, channel),
-            (Some(_), _) if config.timestamps => {
+            (None, _) => match config.timestamps {
+                Some(form) => Cq::create_with_timestamps(context, entries, channel, form),
+                None => Cq::create(context, entries, channel),
+            },
+            (Some(_), _) if config.timestamps.is_some() => {
                 refused("together with timestamps: the CQEs of a block have one in common")
             }
             (Some(_), None) => refused("on the verbs path: libmlx5 does not read compressed CQEs"),
@@ -174,12 +179,13 @@ impl Receiver {
         };
         Ok(Self {
             engine,
-            books: Books::new(pd.clone(), cq.form() == Form::Timestamps),
+            books: Books::new(pd.clone(), cq.with_timestamps().is_some()),
             cq,
             pd: pd.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             committed: 0,
             upkeep: None,
+            cq_failed: false,
         })
     }
 
@@ -188,6 +194,18 @@ impl Receiver {
         match self.engine {
             Engine::Direct(_) => Path::Direct,
             Engine::Verbs(_) => Path::Verbs,
+        }
+    }
+
+    /// The clock of the [timestamps](crate::Message::timestamp) of this receiver: a reading of the device's clock,
+    /// or, when they are in [real time](ReceiverConfig::real_time_timestamps), what takes them apart.
+    ///
+    /// # Errors
+    /// Those of [`Context::clock`].
+    pub fn clock(&self) -> Result<Clock> {
+        match self.cq.with_timestamps() {
+            Some((_, Timestamps::RealTime)) => Ok(Clock::REAL_TIME),
+            _ => self.pd.context().clock(),
         }
     }
 
@@ -262,6 +280,7 @@ impl Receiver {
     /// # Errors
     /// [`Error::CqTooSmall`], [`Error::OutOfRange`], [`Error::NotDirect`], [`Error::Verbs`].
     pub fn create_srq(&mut self, config: &SrqConfig) -> Result<SrqId> {
+        self.check_cq()?;
         self.check_room(config.max_wr.into())?;
         let srq = Arc::new(Srq::create(&self.pd, config)?);
         // SAFETY: a fresh SRQ that nobody else knows.
@@ -318,6 +337,7 @@ impl Receiver {
     /// [`Error::Foreign`] for an SRQ of another receiver, and those of
     /// [`create_srq`](Self::create_srq).
     pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
+        self.check_cq()?;
         let srq = match config.shared() {
             Some(id) => Some(self.srq_object(id)?),
             None => {
@@ -384,6 +404,10 @@ impl Receiver {
         self.route(qp_num, index);
         told!(qp_num, max_wr, capacity, max_sge, "receive queue created");
         Ok(RqId(id))
+    }
+
+    fn check_cq(&self) -> Result<()> {
+        if self.cq_failed { Err(Error::CqFailed) } else { Ok(()) }
     }
 
     fn check_room(&self, receives: u64) -> Result<()> {

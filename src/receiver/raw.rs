@@ -94,6 +94,7 @@ impl Receiver {
         max_wr: u32,
         max_sge: u32,
     ) -> Result<SrqId> {
+        self.check_cq()?;
         self.check_room(max_wr.into())?;
         // SAFETY: the caller's contract.
         unsafe {
@@ -119,6 +120,7 @@ impl Receiver {
         qp: *mut sys::ibv_qp,
         config: &QpConfig,
     ) -> Result<QueuePair> {
+        self.check_cq()?;
         let srq = config.shared().map(|id| self.srq_object(id)).transpose()?;
         let cq = Arc::clone(&self.cq);
         // SAFETY: the caller's contract.

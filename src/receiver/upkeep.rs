@@ -222,6 +222,8 @@ impl Receiver {
     ///
     /// - The limit of an SRQ: refills it, and arms the limit again when there are enough receives.
     /// - The end of the device: nothing yet, see [`reclaim`](Self::reclaim).
+    /// - The CQ failed: [`arm`](Self::arm), [`wait`](Self::wait) and what makes or attaches queues give
+    ///   [`Error::CqFailed`](crate::Error::CqFailed) from then on. What had arrived is still there.
     /// - A queue pair that failed without a completion: takes note, so that what is posted to it afterwards
     ///   comes back flushed too. What is posted comes back from [`poll`](Self::poll).
     ///
@@ -260,7 +262,11 @@ impl Receiver {
             | AsyncEvent::QpRequestError { qp_num }
             | AsyncEvent::QpAccessError { qp_num } => Ok(self.qp_failed(qp_num)),
             AsyncEvent::DeviceFatal => Ok(true),
-            AsyncEvent::CqError { cq } => Ok(cq == ObjectName::of(self.cq.as_raw())),
+            AsyncEvent::CqError { cq } => {
+                let ours = cq == ObjectName::of(self.cq.as_raw());
+                self.cq_failed |= ours;
+                Ok(ours)
+            }
             AsyncEvent::SrqError { srq } => Ok(self.find_srq(srq).is_some()),
             _ => Ok(false),
         }

@@ -118,9 +118,9 @@ impl Verbs {
     }
 
     fn fetch(&mut self) -> usize {
-        if let Some(cq) = self.cq.with_timestamps() {
+        if let Some((cq, timestamps)) = self.cq.with_timestamps() {
             // SAFETY: a live CQ that nobody else polls, created with what is read.
-            return unsafe { extended::fetch(cq, &mut self.polled.waiting) };
+            return unsafe { extended::fetch(cq, timestamps, &mut self.polled.waiting) };
         }
         let Polled { waiting, fetched, .. } = &mut self.polled;
         // SAFETY: a live CQ that nobody else polls, and room for as many completions.

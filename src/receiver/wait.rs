@@ -56,7 +56,8 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] without a channel; [`Error::Verbs`].
+    /// [`Error::Unsupported`] without a channel; [`Error::CqFailed`] when
+    /// [`handle_event`](Self::handle_event) was told so; [`Error::Verbs`].
     pub fn arm(&mut self) -> Result<bool> {
         self.arm_for(false)
     }
@@ -81,6 +82,9 @@ impl Receiver {
 
     fn arm_for(&mut self, solicited_only: bool) -> Result<bool> {
         self.recover();
+        if self.cq_failed {
+            return if self.has_arrived() { Ok(true) } else { Err(Error::CqFailed) };
+        }
         let events = self.waking_channel()?.take_events()?;
         // A queue that runs dry while other threads have its buffers would never wake anybody.
         while self.doze() {

@@ -24,6 +24,7 @@ const FLAG_DEVX: u32 = 1;
 const LIB_CAP_DYN_UAR: u64 = 1 << 1;
 const RESP_MASK_CORE_CLOCK_OFFSET: u32 = 1 << 0;
 const RESP_MASK_DUMP_FILL_MKEY: u32 = 1 << 1;
+const RESP_MASK_REAL_TIME: u32 = 1 << 4;
 const CLOCK_INFO_V1: u8 = 1;
 const UHW_QUERY_DEVICE: u8 = 1;
 const UHW_CREATE_AH: u8 = 2;
@@ -56,7 +57,8 @@ pub const QUERY: &[Spec] = &[
 
 /// QUERY_CONTEXT, for a program that imports the device.
 pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
-    let answer = answer(call.context()?);
+    let real_time = call.core.real_time;
+    let answer = answer(call.context()?, real_time);
     attrs.put(NUM_COMP_VECTORS, &call.core.vectors)?;
     attrs.put(CORE_SUPPORT, &OPTIONAL_MR_ACCESS)?;
     let response_length = attrs.output(RESP_UCTX).len.min(AllocContextResp::SIZE) as u32;
@@ -114,7 +116,8 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
     {
         return Err(EOPNOTSUPP);
     }
-    let bfregs = request.total_num_bfregs.next_multiple_of(uar::BFREGS_PER_PAGE as u32);
+    let per_page = uar::BFREGS_PER_PAGE as u32;
+    let bfregs = request.total_num_bfregs.checked_next_multiple_of(per_page).ok_or(EINVAL)?;
     // A firmware without user contexts refuses DEVX so.
     if request.num_low_latency_bfregs >= bfregs || request.flags & FLAG_DEVX != 0 {
         return Err(EINVAL);
@@ -126,7 +129,7 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
     } else {
         Context::new(&mut call.core.uars, cqe_version)
     };
-    let answer = answer(&context);
+    let answer = answer(&context, call.core.real_time);
     call.file().context = Some(context);
     let told = driver.output.put(&AllocContextResp {
         response_length: driver.output.len.min(AllocContextResp::SIZE) as u32,
@@ -140,7 +143,8 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
     told
 }
 
-fn answer(context: &Context) -> AllocContextResp {
+fn answer(context: &Context, real_time: bool) -> AllocContextResp {
+    let real_time = if real_time { RESP_MASK_REAL_TIME } else { 0 };
     AllocContextResp {
         qp_tab_size: limits::MAX_QP,
         bf_reg_size: uar::BFREG_SIZE as u32,
@@ -153,7 +157,7 @@ fn answer(context: &Context) -> AllocContextResp {
         max_recv_wr: limits::MAX_QP_WR,
         max_srq_recv_wr: limits::MAX_SRQ_SLOTS,
         num_ports: 1,
-        comp_mask: RESP_MASK_CORE_CLOCK_OFFSET | RESP_MASK_DUMP_FILL_MKEY,
+        comp_mask: RESP_MASK_CORE_CLOCK_OFFSET | RESP_MASK_DUMP_FILL_MKEY | real_time,
         response_length: AllocContextResp::SIZE as u32,
         cqe_version: context.cqe_version,
         cmds_supp_uhw: UHW_QUERY_DEVICE | UHW_CREATE_AH,

@@ -23,6 +23,8 @@ pub struct Cq {
     pub cqe_size: u32,
     /// Usable entries, one less than slots.
     pub entries: u32,
+    /// Its timestamps are in real time.
+    pub real_time: bool,
     /// Queues that complete here, counted once for each direction.
     pub users: u32,
     /// Completion channel.
@@ -210,6 +212,7 @@ impl Call<'_> {
             cqn,
             cqe_size: attr.cqe_size,
             entries: slots - 1,
+            real_time: attr.real_time.is_some(),
             users: 0,
             channel,
             completions: 0,
@@ -239,7 +242,7 @@ impl Call<'_> {
         let bytes = u64::from(slots) * u64::from(wanted.cqe_size);
         let pinned = self.core.memlock.pin(wanted.buf_addr, bytes, true)?;
         user::pin(wanted.db_addr, 8, true)?;
-        if wanted.flags & (DRIVER_128B_PAD | DRIVER_REAL_TIME) != 0 {
+        if wanted.flags & DRIVER_128B_PAD != 0 {
             return Err(EOPNOTSUPP);
         }
         let uar = if wanted.flags & DRIVER_UAR_PAGE_INDEX != 0 {
@@ -258,6 +261,7 @@ impl Call<'_> {
             cqe_count: slots,
             cqe_size: wanted.cqe_size,
             compression,
+            real_time: (wanted.flags & DRIVER_REAL_TIME != 0).then_some(self.core.epoch),
             uar,
             ignore_overrun: flags & FLAG_IGNORE_OVERRUN != 0,
         };

@@ -66,6 +66,9 @@ pub struct Core {
     nic: Nic,
     link: LinkLayer,
     shared_registers: bool,
+    real_time: bool,
+    // Time 0 of the device, in nanoseconds since 1970.
+    epoch: u64,
     faults: Faults,
     // Commands to destroy an object so far, by type.
     destroys: [u64; 8],
@@ -100,11 +103,13 @@ impl Core {
     /// A kernel for this device, made from `config`; `slot` is the number of the device in its process.
     pub fn new(nic: Nic, config: &NicConfig, clock: Arc<Clock>, slot: u8) -> io::Result<Self> {
         let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        let clock_pages = ClockPages::new(clock.started_at())?;
+        let clock_pages = ClockPages::new(config.epoch)?;
         Ok(Self {
             nic,
             link: config.link_layer,
             shared_registers: config.shared_registers || config.blue_flame,
+            real_time: config.real_time,
+            epoch: config.epoch,
             faults: config.faults,
             destroys: [0; 8],
             removal: Removal::default(),

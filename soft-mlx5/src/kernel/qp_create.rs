@@ -209,6 +209,13 @@ impl Call<'_> {
         Ok((qp_handle, CreateQpResp { qp_handle, qpn, cap: wanted.cap, reserved: 0 }))
     }
 
+    /// The timestamps of both directions have one form, and it is one that the device has.
+    fn check_clocks(&mut self, uses: &Uses) -> Result<()> {
+        let send = self.get::<Cq>(uses.send_cq)?.real_time;
+        let recv = self.get::<Cq>(uses.recv_cq)?.real_time;
+        if send != recv || send && !self.core.real_time { Err(EOPNOTSUPP) } else { Ok(()) }
+    }
+
     fn create_qp(&mut self, wanted: &Wanted, driver: &Udata) -> Result<u32> {
         self.context()?;
         let service = check_type(wanted.qp_type)?;
@@ -219,8 +226,7 @@ impl Call<'_> {
             srq: wanted.srq,
         };
         self.get::<Pd>(uses.pd)?;
-        self.get::<Cq>(uses.send_cq)?;
-        self.get::<Cq>(uses.recv_cq)?;
+        self.check_clocks(&uses)?;
         uses.srq.map(|srq| self.get::<Srq>(srq).map(drop)).transpose()?;
         check_flags(service, wanted.flags)?;
         let fd = wanted.event_fd;

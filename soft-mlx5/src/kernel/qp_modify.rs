@@ -153,7 +153,8 @@ fn check_values(wanted: &ModifyQp) -> Result<()> {
 fn change(wanted: &ModifyQp) -> QpModify {
     macro_rules! given {
         ($bit:ident, $value:expr) => {
-            (wanted.attr_mask & mask::$bit != 0).then_some($value)
+            // What is not given may be anything.
+            (wanted.attr_mask & mask::$bit != 0).then(|| $value)
         };
     }
     QpModify {

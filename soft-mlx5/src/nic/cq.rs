@@ -1,6 +1,6 @@
 //! Completion queues: where CQEs go, and when they raise an event.
 
-use mlx5_wire::cqe::{CqeFormat, SOLICITED_EVENT, op_own};
+use mlx5_wire::cqe::{Cqe64, CqeFormat, SOLICITED_EVENT, op_own};
 use mlx5_wire::dbrec::{ARM, Arm, CONSUMER_INDEX, CONSUMER_INDEX_MASK};
 use mlx5_wire::opcode::CqeOpcode;
 
@@ -61,6 +61,19 @@ pub struct Cq {
     failed: bool,
     // What waits to be compressed, where that was asked for.
     block: Option<Block>,
+}
+
+/// The same completion with its timestamp in real time: seconds in the upper half, nanoseconds in the lower. The
+/// CQEs of errors have none.
+fn in_real_time(completion: &Completion, epoch: u64) -> Option<Completion> {
+    const SECOND: u64 = 1_000_000_000;
+    let mut cqe = Cqe64::from_bytes(&completion.cqe);
+    if matches!(cqe.opcode(), CqeOpcode::RequesterError | CqeOpcode::ResponderError) {
+        return None;
+    }
+    let time = epoch + cqe.timestamp.get();
+    cqe.timestamp = (time / SECOND << 32 | time % SECOND).into();
+    Some(Completion { cqe: cqe.to_bytes(), front: completion.front })
 }
 
 /// Whether 24-bit index `a` is ahead of `b`.
@@ -149,6 +162,8 @@ impl Cq {
             self.failed = true;
             return Ok(Some(Event::CqError(self.number)));
         }
+        let converted = self.attr.real_time.and_then(|epoch| in_real_time(completion, epoch));
+        let completion = converted.as_ref().unwrap_or(completion);
         if let Some(block) = &mut self.block {
             if !block.takes(completion) {
                 self.end_block()?;

@@ -101,6 +101,8 @@ pub struct NicConfig {
     pub blue_flame: bool,
     /// Let the driver count what it pins against `RLIMIT_MEMLOCK`.
     pub memlock: bool,
+    /// Offer timestamps in real time, which a CQ then has when its program asks for them.
+    pub real_time: bool,
     /// Stop the program where an adapter would silently mangle something.
     pub strict: bool,
 }

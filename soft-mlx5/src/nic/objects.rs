@@ -58,6 +58,9 @@ pub struct CqAttr {
     pub cqe_size: u32,
     /// `None`, or the mini-CQE format (`MLX5DV_CQE_RES_FORMAT_*`) when created with compression.
     pub compression: Option<u8>,
+    /// Timestamps are in real time: the nanoseconds since 1970 of the device's time 0. `None` for ticks of its
+    /// clock.
+    pub real_time: Option<u64>,
     /// UAR page whose CQ doorbell (offset 0x20) arms this CQ.
     pub uar: u32,
     /// Overrun is ignored instead of reported (`IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`).

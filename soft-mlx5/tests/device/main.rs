@@ -1,7 +1,9 @@
 //! A device in the hands of a test, with the stock libibverbs and libmlx5 in the same process.
 
 mod channels;
+mod clocks;
 mod commands;
+mod datagrams;
 mod descriptors;
 mod faults;
 mod fuzz;

@@ -6,12 +6,17 @@ use std::ptr;
 use rdma_core_sys as sys;
 
 use super::{POLLED, Wc};
+use crate::cq::Timestamps;
 
 /// Takes completions, as many as one call of `ibv_poll_cq` would; returns how many.
 ///
 /// # Safety
-/// `cq` is alive, nobody else polls it, and it was created with the standard fields and timestamps.
-pub(super) unsafe fn fetch(cq: *mut sys::ibv_cq_ex, waiting: &mut VecDeque<Wc>) -> usize {
+/// `cq` is alive, nobody else polls it, and it was created with the standard fields and these timestamps.
+pub(super) unsafe fn fetch(
+    cq: *mut sys::ibv_cq_ex,
+    timestamps: Timestamps,
+    waiting: &mut VecDeque<Wc>,
+) -> usize {
     let mut attr = sys::ibv_poll_cq_attr { comp_mask: 0 };
     // SAFETY: the caller's contract. An error says that the CQ is broken; its asynchronous event says so.
     if unsafe { sys::ibv_start_poll(cq, ptr::from_mut(&mut attr)) } != 0 {
@@ -20,7 +25,7 @@ pub(super) unsafe fn fetch(cq: *mut sys::ibv_cq_ex, waiting: &mut VecDeque<Wc>) 
     let mut taken = 0;
     loop {
         // SAFETY: a batch has started, and there is a completion.
-        waiting.push_back(unsafe { current(cq) });
+        waiting.push_back(unsafe { current(cq, timestamps) });
         taken += 1;
         // SAFETY: a batch has started.
         if taken == POLLED || unsafe { sys::ibv_next_poll(cq) } != 0 {
@@ -34,7 +39,7 @@ pub(super) unsafe fn fetch(cq: *mut sys::ibv_cq_ex, waiting: &mut VecDeque<Wc>) 
 
 /// # Safety
 /// `cq` is in a batch and has a completion; the rest as for [`fetch`].
-unsafe fn current(cq: *mut sys::ibv_cq_ex) -> Wc {
+unsafe fn current(cq: *mut sys::ibv_cq_ex, timestamps: Timestamps) -> Wc {
     // SAFETY: the caller's contract.
     unsafe {
         let mut wc = sys::ibv_wc {
@@ -59,6 +64,11 @@ unsafe fn current(cq: *mut sys::ibv_cq_ex) -> Wc {
         wc.slid = sys::ibv_wc_read_slid(cq) as u16;
         wc.sl = sys::ibv_wc_read_sl(cq);
         wc.dlid_path_bits = sys::ibv_wc_read_dlid_path_bits(cq);
-        Wc { wc, timestamp: Some(sys::ibv_wc_read_completion_ts(cq)) }
+        let timestamp = match timestamps {
+            Timestamps::Ticks => sys::ibv_wc_read_completion_ts(cq),
+            // libmlx5 gives it as the CQE has it, in spite of the name.
+            Timestamps::RealTime => sys::ibv_wc_read_completion_wallclock_ns(cq),
+        };
+        Wc { wc, timestamp: Some(timestamp) }
     }
 }

@@ -3,7 +3,7 @@
 
 use doorbell::{BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig};
 use doorbell::{RqId, WcStatus};
-use soft_mlx5::Device;
+use soft_mlx5::{Builder, Device};
 
 /// A stepped device, and a connection from a queue pair to a receiver of the same program.
 pub struct Stepped {
@@ -32,7 +32,12 @@ impl Stepped {
 
     /// The same, with receivers like `config`.
     pub fn with(config: ReceiverConfig, receives: u32) -> Self {
-        let device = Device::builder().stepped().build().expect("a stepped device");
+        Self::on(Device::builder(), config, receives)
+    }
+
+    /// The same, on a device of its own kind.
+    pub fn on(builder: Builder, config: ReceiverConfig, receives: u32) -> Self {
+        let device = builder.stepped().build().expect("a stepped device");
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
         let mut receiver = Receiver::new(&pd, &config).unwrap();
         let mut far_receiver = Receiver::new(&pd, &config).unwrap();

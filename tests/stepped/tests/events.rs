@@ -8,6 +8,7 @@ use doorbell::{
 };
 use doorbell_stepped_tests::Stepped;
 use soft_mlx5::Device;
+use soft_mlx5::nic::inspect::CompletionQueue;
 
 const PATHS: [Path; 2] = [Path::Direct, Path::Verbs];
 
@@ -227,4 +228,81 @@ fn a_port_that_is_down_is_told_in_words_to_who_connects() {
     assert!(refused.to_string().contains("down: check the cable"), "{refused}");
     world.device.set_link(true);
     world.near.connect(&peer).unwrap();
+}
+
+/// The CQ of the receiver of `world`, as the device knows it.
+fn cq_of(world: &Stepped) -> CompletionQueue {
+    let queues = world.device.queues();
+    let qp = queues.qps.iter().find(|qp| qp.number == world.near.qp_num()).unwrap();
+    *queues.cqs.iter().find(|cq| cq.number == qp.attr.recv_cq.0).unwrap()
+}
+
+/// Tells the device that the program has not taken what came in the last lap.
+fn overrun(world: &Stepped) {
+    let cq = cq_of(world);
+    let index = cq.produced.wrapping_sub(cq.attr.cqe_count) & 0xff_ffff;
+    // SAFETY: the doorbell record of a live CQ, which the device reads with atomics.
+    unsafe { (cq.attr.dbrec as *mut u32).write_volatile(index.to_be()) };
+}
+
+#[test]
+fn a_cq_that_overruns_says_so_and_loses_no_buffer() {
+    for path in PATHS {
+        let mut world = Stepped::new(path, 16);
+        let mut events = world.pd.context().events().unwrap();
+        let qp_num = world.near.qp_num();
+        // The device looks at the consumer index once in a lap: up to its end all is well.
+        for _ in 5..cq_of(&world).attr.cqe_count {
+            world.send();
+            world.device.settle();
+            assert_eq!(world.take(), 1);
+        }
+        for number in 0..5u8 {
+            world.send_bytes(&[number; 9]);
+        }
+        world.device.settle();
+        overrun(&world);
+        for number in 5..8u8 {
+            world.send_bytes(&[number; 9]);
+        }
+        world.device.settle();
+
+        let found = all(&mut events);
+        let failed =
+            found.iter().find(|event| matches!(event, AsyncEvent::CqError { .. })).unwrap();
+        assert!(found.contains(&AsyncEvent::QpFatal { qp_num }), "{path}: {found:?}");
+        let mut other = Receiver::new(&world.pd, &ReceiverConfig::new().path(path)).unwrap();
+        assert!(!other.handle_event(failed).unwrap());
+        assert!(!other.arm().unwrap());
+        for event in &found {
+            assert!(world.receiver.handle_event(event).unwrap(), "{path}: {event:?}");
+        }
+
+        // What arrived before is there, once and in order; nothing has come after it.
+        assert!(world.receiver.arm().unwrap() && world.receiver.wait(None).unwrap());
+        let mut kept = Vec::new();
+        let mut batch = world.receiver.poll();
+        for number in 0..5u8 {
+            let message = batch.next().unwrap().unwrap();
+            assert_eq!(message[..], [number; 9], "{path}");
+            kept.push(message.take());
+        }
+        assert!(batch.next().is_none());
+        drop(batch);
+        for refused in [
+            world.receiver.arm().map(drop),
+            world.receiver.wait(None).map(drop),
+            world.receiver.create_srq(&SrqConfig::new(4)).map(drop),
+            world.receiver.create_qp(&QpConfig::rc().receives(4, 1)).map(drop),
+        ] {
+            assert!(matches!(refused, Err(Error::CqFailed)), "{path}: {refused:?}");
+        }
+
+        // All buffers come back, each once.
+        let Stepped { receiver, pool, near, device: _device, .. } = world;
+        drop((near, receiver));
+        kept.extend(std::iter::from_fn(|| pool.take()));
+        let places: BTreeSet<_> = kept.iter().map(|buffer| buffer.as_ptr() as usize).collect();
+        assert_eq!((places.len(), kept.len()), (pool.count() as usize, pool.count() as usize));
+    }
 }

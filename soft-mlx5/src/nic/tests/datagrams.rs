@@ -98,7 +98,9 @@ fn the_grh_tells_who_sent() {
         assert!(cqe.has_grh());
         let grh = s.memory.get(0, 40);
         assert_eq!(grh[..4], [0x62, 0x01, 0x23, 0x45]);
-        assert_eq!(grh[7], 9);
+        // What follows: a base transport header on InfiniBand, UDP on Ethernet; one byte padded to four, and the ICRC.
+        let (next, udp) = if link_layer == LinkLayer::Ethernet { (17, 8) } else { (0x1b, 0) };
+        assert_eq!(grh[4..8], [0, udp + 12 + 8 + 4 + 4, next, 9]);
         assert_eq!((&grh[8..24], &grh[24..]), (&gid[..], &gid[..]));
     }
 }

@@ -1,0 +1,298 @@
+//! CQEs in the CQ of a receiver: whatever stands in them, safe code reads nothing outside the CQ and the
+//! buffers, does not panic, and no buffer has two owners.
+//!
+//! The queues stand in memory with an inaccessible page on either side.
+
+use std::collections::HashSet;
+use std::ptr;
+use std::sync::OnceLock;
+
+use doorbell::{
+    BufferPool, Compression, Context, Path, ProtectionDomain, QpConfig, QueueId, QueuePair,
+    Receiver, ReceiverConfig, RecvBuffer, SrqConfig,
+};
+use rdma_core_sys as sys;
+use soft_mlx5::Device;
+use soft_mlx5::nic::inspect::CompletionQueue;
+use sys::Mlx5dv;
+
+use crate::input::Input;
+use crate::memory::{guarded_alloc, guarded_free};
+
+/// Begins an operation, see [`run`].
+pub mod op {
+    /// `delta: i8`, then 64 bytes: a CQE at the producer index. Unless [`RAW`](super::RAW), its owner and queue
+    /// pair are put right, and `delta` is added to the index of the WQE that is next.
+    pub const CQE: u8 = 0;
+    /// The last CQE again.
+    pub const AGAIN: u8 = 1;
+    /// `budget: u8, taken: u8`: a batch; the bits of `taken` say which messages are taken out.
+    pub const POLL: u8 = 2;
+    /// What was taken is posted.
+    pub const POST: u8 = 3;
+    /// The bytes in front of a CQE in entries of 128 bytes, from now on.
+    pub const FRONT: u8 = 4;
+    /// A queue pair is reset, or, with [`RAW`](super::RAW), goes to error; the device works.
+    pub const STOP: u8 = 5;
+    /// A queue pair is destroyed.
+    pub const DESTROY: u8 = 6;
+    /// Number of operations.
+    pub const COUNT: u8 = 7;
+}
+
+/// In the byte of an operation: nothing is put right.
+pub const RAW: u8 = 0x80;
+/// In the byte of an operation: it is for the second queue pair.
+pub const SECOND: u8 = 0x40;
+
+const RECEIVES: u32 = 16;
+const BUFFERS: u32 = 64;
+const BUFFER: u32 = 128;
+
+struct Target {
+    device: Device,
+    context: Context,
+    pd: ProtectionDomain,
+}
+
+fn target() -> &'static Target {
+    static TARGET: OnceLock<Target> = OnceLock::new();
+    TARGET.get_or_init(|| {
+        let device = Device::builder().stepped().build().expect("a stepped device");
+        let context = doorbell::open(device.name()).expect("the device");
+        let mut allocators = sys::mlx5dv_ctx_allocators {
+            alloc: Some(guarded_alloc),
+            free: Some(guarded_free),
+            data: ptr::null_mut(),
+        };
+        let set = Mlx5dv::get().expect("libmlx5").set_context_attr;
+        // SAFETY: an open context; the structure is copied.
+        let errno = unsafe {
+            set(context.as_raw(), sys::MLX5DV_CTX_ATTR_BUF_ALLOCATORS, (&raw mut allocators).cast())
+        };
+        assert_eq!(errno, 0);
+        let pd = context.alloc_pd().expect("a domain");
+        Target { device, context, pd }
+    })
+}
+
+/// A receiver, its queues, and the side of the device of its CQ.
+struct Subject {
+    // In the order in which they go: queue pairs, receiver, then the CQ that was made for it.
+    qps: Vec<Option<QueuePair>>,
+    receiver: Receiver,
+    _made: Option<MadeCq>,
+    pool: BufferPool,
+    queues: Vec<QueueId>,
+    numbers: Vec<u32>,
+    cq: CompletionQueue,
+    produced: u32,
+    next: [u16; 2],
+    last: [u8; 64],
+    front: [u8; 64],
+    taken: Vec<RecvBuffer>,
+}
+
+/// A CQ of entries of 128 bytes.
+struct MadeCq(*mut sys::ibv_cq);
+
+impl Drop for MadeCq {
+    fn drop(&mut self) {
+        // SAFETY: made by `cq_128`, destroyed once, after the receiver.
+        unsafe { sys::ibv_destroy_cq(self.0) };
+    }
+}
+
+fn cq_128(context: &Context) -> MadeCq {
+    let mut init = sys::ibv_cq_init_attr_ex { cqe: 2 * RECEIVES - 1, ..Default::default() };
+    let mut mlx5 = sys::mlx5dv_cq_init_attr {
+        comp_mask: sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE.into(),
+        cqe_comp_res_format: 0,
+        flags: 0,
+        cqe_size: 128,
+    };
+    let mlx5dv = Mlx5dv::get().expect("libmlx5");
+    // SAFETY: an open context and initialised structures.
+    let cq = unsafe { (mlx5dv.create_cq)(context.as_raw(), &mut init, &mut mlx5) };
+    assert!(!cq.is_null());
+    MadeCq(sys::ibv_cq_ex_to_cq(cq))
+}
+
+impl Subject {
+    fn new(target: &Target, kind: u8) -> Self {
+        let config = ReceiverConfig::new().cq_capacity(4 * RECEIVES - 1).path(Path::Direct);
+        let made = (kind & 3 == 3).then(|| cq_128(&target.context));
+        let mut receiver = match kind & 3 {
+            0 => Receiver::new(&target.pd, &config),
+            1 => Receiver::new(&target.pd, &config.compression(Compression::Hash)),
+            2 => Receiver::new(&target.pd, &config.compression(Compression::Checksum)),
+            _ => {
+                let cq = made.as_ref().expect("made above").0;
+                // SAFETY: a new CQ that nobody else uses, destroyed after the receiver.
+                unsafe { Receiver::from_raw_cq(&target.pd, cq, Path::Direct) }
+            }
+        }
+        .expect("a receiver");
+        let cqs = target.device.queues().cqs;
+        let cq = *cqs.last().expect("the CQ of the receiver");
+        let receives = RECEIVES / 2;
+        let mut qps = Vec::new();
+        let mut queues = Vec::new();
+        // One receive queue; a shared one of two queue pairs; one of either kind.
+        let srq = (kind >> 2 & 3 != 0).then(|| {
+            let srq = receiver.create_srq(&SrqConfig::new(receives)).expect("an SRQ");
+            queues.push(srq.into());
+            srq
+        });
+        let plain = QpConfig::rc().receives(receives, 1);
+        let configs = match (kind >> 2 & 3, srq) {
+            (1, Some(srq)) => vec![QpConfig::rc().srq(srq), QpConfig::rc().srq(srq)],
+            (2, Some(srq)) => vec![QpConfig::rc().srq(srq), plain],
+            (3, Some(srq)) => vec![QpConfig::ud(7).srq(srq)],
+            _ => vec![plain],
+        };
+        for config in configs {
+            let qp = receiver.create_qp(&config).expect("a queue pair");
+            queues.extend(qp.receive_queue().map(QueueId::from));
+            qps.push(qp);
+        }
+        let pool = BufferPool::new(&target.pd, BUFFERS, BUFFER).expect("a pool");
+        for &queue in &queues {
+            receiver.fill(queue, &pool);
+        }
+        let numbers = qps.iter().map(QueuePair::qp_num).collect();
+        Self {
+            qps: qps.into_iter().map(Some).collect(),
+            receiver,
+            _made: made,
+            pool,
+            queues,
+            numbers,
+            cq,
+            produced: 0,
+            next: [0; 2],
+            last: [0; 64],
+            front: [0; 64],
+            taken: Vec::new(),
+        }
+    }
+
+    fn write(&mut self, cqe: [u8; 64], owned: bool) {
+        let count = self.cq.attr.cqe_count;
+        let size = self.cq.attr.cqe_size as usize;
+        let (slot, lap) = (self.produced % count, (self.produced / count) as u8 & 1);
+        let mut bytes = cqe;
+        if owned {
+            bytes[63] = bytes[63] & !1 | lap;
+        }
+        // SAFETY: inside the buffer of the CQ, to which no references exist.
+        unsafe {
+            let entry = (self.cq.attr.buf as *mut u8).add(slot as usize * size);
+            if size == 128 {
+                entry.copy_from_nonoverlapping(self.front.as_ptr(), 64);
+            }
+            entry.add(size - 64).copy_from_nonoverlapping(bytes.as_ptr(), 64);
+        }
+        self.produced = self.produced.wrapping_add(1);
+        self.last = cqe;
+    }
+
+    fn put(&mut self, byte: u8, input: &mut Input) -> Option<()> {
+        let delta = input.u8()? as i8;
+        let mut cqe: [u8; 64] = input.block()?;
+        if byte & RAW != 0 {
+            self.write(cqe, false);
+            return Some(());
+        }
+        let index = usize::from(byte & SECOND != 0) % self.numbers.len();
+        // Shared queues and queue pairs count each for themselves.
+        let next = &mut self.next[index % self.queues.len()];
+        let counter = next.wrapping_add_signed(delta.into());
+        *next = next.wrapping_add(1);
+        cqe[57..60].copy_from_slice(&self.numbers[index].to_be_bytes()[1..]);
+        cqe[60..62].copy_from_slice(&counter.to_be_bytes());
+        self.write(cqe, true);
+        Some(())
+    }
+
+    fn poll(&mut self, input: &mut Input) -> Option<()> {
+        let (budget, taken) = (u32::from(input.u8()?), input.u8()?);
+        let mut owners: HashSet<_> = self.taken.iter().map(|buffer| buffer.as_ptr()).collect();
+        let mut sum = 0u64;
+        let mut batch = self.receiver.poll_up_to(budget);
+        let mut seen = 0;
+        while let Some(found) = batch.next() {
+            let buffers = match found {
+                Ok(message) => {
+                    assert!(message.len() <= BUFFER as usize);
+                    sum += message.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+                    sum += u64::from(message.imm().unwrap_or(0)) + u64::from(message.qp_num());
+                    sum += message.source().map_or(0, |source| source.lid.into());
+                    sum += message.datagram().map_or(0, |datagram| {
+                        let grh = datagram.grh().map_or(0, |grh| grh[39]);
+                        datagram.payload().len() as u64 + u64::from(grh)
+                    });
+                    if taken >> (seen % 8) & 1 == 0 { Vec::new() } else { message.into_buffers() }
+                }
+                Err(failure) => failure.buffers,
+            };
+            for buffer in buffers {
+                assert!(owners.insert(buffer.as_ptr()), "a buffer with two owners");
+                self.taken.push(buffer);
+            }
+            seen += 1;
+        }
+        drop(batch);
+        std::hint::black_box(sum);
+        Some(())
+    }
+
+    fn stop(&mut self, target: &Target, byte: u8) {
+        let index = usize::from(byte & SECOND != 0) % self.qps.len();
+        if let Some(qp) = &mut self.qps[index] {
+            let _ = if byte & RAW == 0 { self.receiver.reset_qp(qp) } else { qp.to_error() };
+        }
+        target.device.step();
+    }
+
+    fn operation(&mut self, target: &Target, input: &mut Input) -> Option<()> {
+        let byte = input.u8()?;
+        match byte % SECOND % op::COUNT {
+            op::CQE => self.put(byte, input)?,
+            op::AGAIN => self.write(self.last, byte & RAW == 0),
+            op::POLL => self.poll(input)?,
+            op::POST => {
+                let queue = self.queues[usize::from(byte & SECOND != 0) % self.queues.len()];
+                let taken = std::mem::take(&mut self.taken);
+                if let Err(error) = self.receiver.post(queue, taken) {
+                    self.taken.extend(error.into_buffers());
+                }
+            }
+            op::FRONT => self.front = input.block()?,
+            op::STOP => self.stop(target, byte),
+            _ => {
+                let index = usize::from(byte & SECOND != 0) % self.qps.len();
+                if let Some(qp) = self.qps[index].take() {
+                    let _ = self.receiver.destroy_qp(qp);
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// Makes a receiver and its queues, of kinds that the first byte says, and does what the others say:
+/// operations as [`op`] lists them, until the end.
+pub fn run(bytes: &[u8]) {
+    let target = target();
+    let mut input = Input(bytes);
+    let Some(kind) = input.u8() else { return };
+    let mut subject = Subject::new(target, kind);
+    while subject.operation(target, &mut input).is_some() {}
+    let Subject { qps, receiver, _made, pool, mut taken, .. } = subject;
+    drop(qps);
+    drop(receiver);
+    taken.extend(std::iter::from_fn(|| pool.take()));
+    let owners: HashSet<_> = taken.iter().map(|buffer| buffer.as_ptr()).collect();
+    assert_eq!(owners.len(), taken.len(), "a buffer with two owners");
+}

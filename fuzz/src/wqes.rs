@@ -1,0 +1,100 @@
+//! WQEs, doorbell records and registers of a program: whatever stands in them, the device touches nothing
+//! that is not registered, and stays in one piece.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use soft_mlx5::Device;
+
+use crate::input::Input;
+use crate::world::{Queues, Scene, World};
+
+/// Begins an operation, see [`run`].
+pub mod op {
+    /// `blocks: u8`, then so many blocks of 64 bytes, which are posted. Index and queue pair number of the
+    /// control segment are put right, unless [`RAW`](super::RAW).
+    pub const SEND: u8 = 0;
+    /// 64 bytes of data segments, which are posted as a receive.
+    pub const RECEIVE: u8 = 1;
+    /// `word: u8, value: u32`, added to what belongs there.
+    pub const RECORD: u8 = 2;
+    /// `u64`.
+    pub const REGISTER: u8 = 3;
+    /// The device works, `u8` milliseconds later.
+    pub const STEP: u8 = 4;
+    /// `u8`.
+    pub const STATE: u8 = 5;
+    /// Number of operations.
+    pub const COUNT: u8 = 6;
+}
+
+/// In the byte of an operation: nothing is put right.
+pub const RAW: u8 = 0x80;
+/// In the byte of an operation: it is for the second queue pair, or the third.
+pub const SECOND: u8 = 0x20;
+const MAX_BLOCKS: u8 = 8;
+
+/// The world of this target.
+pub fn world() -> &'static World {
+    static WORLD: OnceLock<World> = OnceLock::new();
+    WORLD.get_or_init(|| World::new(Device::builder()))
+}
+
+fn operation(world: &World, queues: &mut Queues, input: &mut Input) -> Option<()> {
+    let byte = input.u8()?;
+    let raw = byte & RAW != 0;
+    let index = usize::from(byte / SECOND % 4) % queues.qps.len();
+    let qp = &mut queues.qps[index];
+    match byte % SECOND % op::COUNT {
+        op::SEND => {
+            let count = input.u8()? % MAX_BLOCKS + 1;
+            let mut blocks: Vec<[u8; 64]> = (0..count).map_while(|_| input.block()).collect();
+            let first = blocks.first_mut()?;
+            if !raw {
+                first[1..3].copy_from_slice(&qp.sent().to_be_bytes());
+                first[4..7].copy_from_slice(&qp.number().to_be_bytes()[1..]);
+            }
+            let control: [u8; 8] = first[..8].try_into().expect("eight bytes");
+            qp.put(&blocks);
+            qp.ring(u64::from_ne_bytes(control));
+        }
+        op::RECEIVE => {
+            let wqe: [u8; 64] = input.block()?;
+            match &mut queues.srq {
+                Some(srq) if index > 0 => {
+                    let link = raw.then_some(u16::from_be_bytes([wqe[62], wqe[63]]));
+                    srq.receive(&wqe, link);
+                }
+                _ => qp.receive(&wqe),
+            }
+        }
+        op::RECORD => {
+            let (word, value) = (usize::from(input.u8()?), input.u32()?);
+            match &mut queues.srq {
+                Some(srq) if word & 2 != 0 => srq.record(value),
+                _ => qp.record(word, u32::from(qp.sent()).wrapping_add(value)),
+            }
+        }
+        op::REGISTER => qp.write_register(input.u64()?),
+        op::STEP => {
+            world.device.advance(Duration::from_millis(input.u8()?.into()));
+            world.device.step();
+        }
+        _ => qp.set_state(u32::from(input.u8()?) % 8),
+    }
+    Some(())
+}
+
+/// Makes the queues of a [`Scene`], the first byte, and does what the others say: operations as [`op`] lists
+/// them, until the end.
+pub fn run(bytes: &[u8]) {
+    let world = world();
+    let mut input = Input(bytes);
+    let Some(scene) = input.u8() else { return };
+    world.arena.clear();
+    let mut queues = world.queues(Scene::from_byte(scene), None);
+    while operation(world, &mut queues, &mut input).is_some() {}
+    world.settle();
+    drop(queues);
+    world.check();
+}

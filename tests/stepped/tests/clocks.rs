@@ -1,0 +1,85 @@
+//! Timestamps, on a device whose clock the test moves.
+
+use std::time::Duration;
+
+use doorbell::{Error, Path, Receiver, ReceiverConfig};
+use doorbell_stepped_tests::Stepped;
+use soft_mlx5::{Builder, Device};
+
+/// More than the lower half of a timestamp in real time can say, at odd nanoseconds.
+const PAUSE: Duration = Duration::from_nanos(1_700_000_001);
+
+fn config(path: Path) -> ReceiverConfig {
+    ReceiverConfig::new().cq_capacity(64).path(path)
+}
+
+/// Sends a message after each pause, and takes them all: each timestamp in nanoseconds is the time at which the device
+/// completed the message. Returns the timestamps as they came.
+fn run(builder: Builder, config: ReceiverConfig) -> Vec<u64> {
+    let mut s = Stepped::on(builder, config, 16);
+    let mut sent = Vec::new();
+    for _ in 0..5 {
+        s.device.advance(PAUSE);
+        sent.push(s.device.now().as_nanos() as u64);
+        s.send();
+        s.device.settle();
+    }
+    let clock = s.receiver.clock().unwrap();
+    let mut batch = s.receiver.poll();
+    let mut raw = Vec::new();
+    for time in sent {
+        let timestamp = batch.next().unwrap().unwrap().timestamp().expect("it was asked for");
+        assert_eq!(clock.nanoseconds(timestamp), time, "{timestamp:#x}");
+        raw.push(timestamp);
+    }
+    raw
+}
+
+fn real_time(path: Path) {
+    let raw = run(Device::builder().real_time(true), config(path).real_time_timestamps());
+    // Seconds above, nanoseconds below.
+    assert_eq!(raw[..2], [1 << 32 | 700_000_001, 3 << 32 | 400_000_002]);
+}
+
+#[test]
+fn real_time_on_the_direct_path() {
+    real_time(Path::Direct);
+}
+
+#[test]
+fn real_time_through_libmlx5() {
+    real_time(Path::Verbs);
+}
+
+/// A device with real time gives ticks to whom asks for ticks.
+fn ticks(path: Path) {
+    let raw = run(Device::builder().real_time(true), config(path).timestamps(true));
+    assert_eq!(raw[..2], [PAUSE.as_nanos() as u64, 2 * PAUSE.as_nanos() as u64]);
+}
+
+#[test]
+fn ticks_on_the_direct_path() {
+    ticks(Path::Direct);
+}
+
+#[test]
+fn ticks_through_libmlx5() {
+    ticks(Path::Verbs);
+}
+
+#[test]
+fn real_time_is_refused_where_there_is_none() {
+    let device = Device::builder().stepped().build().unwrap();
+    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    assert!(!pd.context().capabilities().unwrap().timestamps.unwrap().real_time);
+    for path in [Path::Direct, Path::Verbs] {
+        match Receiver::new(&pd, &config(path).real_time_timestamps()) {
+            Err(Error::Unsupported { operation, .. }) => {
+                assert_eq!(operation, "timestamps in real time");
+            }
+            other => panic!("{other:?}"),
+        }
+        // Ticks are there.
+        Receiver::new(&pd, &config(path).timestamps(true)).unwrap();
+    }
+}
