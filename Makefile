@@ -22,7 +22,7 @@ help:
 	@echo 'make fmt      formats the sources'
 	@echo 'make lint     format, clippy and documentation, warnings being errors'
 	@echo 'make doc      builds the documentation of the crates'
-	@echo 'make package  makes the packages of the crates, and builds each from its package alone'
+	@echo 'make package  makes the packages of the crates, and builds what is in them and nothing else'
 
 setup:
 	@scripts/setup.sh test
@@ -84,4 +84,4 @@ doc: setup
 	cargo doc --workspace --no-deps
 
 package: setup
-	cargo package --workspace
+	@scripts/packages.sh

@@ -61,8 +61,7 @@ case ${1-} in
         RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
         ;;
     package)
-        # Makes the packages without building them; `make package` does that too.
-        cargo package --workspace --no-verify --allow-dirty --offline --quiet
+        scripts/packages.sh
         ;;
     oldest)
         oldest=$(scripts/oldest-rust.sh)
