@@ -215,7 +215,10 @@ fn client(args: &Args) -> Result<()> {
                 }
             }
         }
-        connection.disconnect(&qp)?;
+        // The server has to have heard of the end before this queue pair can come back.
+        if !connection.disconnect_within(&qp, PATIENCE)? {
+            return Err("the server does not disconnect".into());
+        }
         // As good as new: the next connection needs no other queue pair.
         receiver.reset_qp(&mut qp)?;
         println!("connection {time}: {} messages sent", args.messages);

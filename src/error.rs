@@ -215,6 +215,9 @@ impl Error {
 fn refusal(reason: &i32) -> &'static str {
     match reason {
         8 => ": nobody listens on that port",
+        10 => {
+            ": it knows of an earlier connection of this queue pair still, see Connection::disconnect_within"
+        }
         28 => ": by its program",
         _ => "",
     }

@@ -24,7 +24,8 @@ use crate::qp::QueuePair;
 /// /// Connects once more, with the same queue pair.
 /// fn again(receiver: &mut Receiver, qp: &mut QueuePair, over: Connection) -> Result<Connection> {
 ///     const PATIENCE: Duration = Duration::from_secs(5);
-///     over.disconnect(qp)?;
+///     // The peer must have heard of the end, else it refuses.
+///     over.disconnect_within(qp, PATIENCE)?;
 ///     receiver.reset_qp(qp)?;
 ///     let route = Route::resolve("192.0.2.1:18515".parse().expect("an address"), PATIENCE)?;
 ///     route.connect(qp, b"hello again", PATIENCE)
@@ -77,6 +78,21 @@ impl Connection {
         let told = self.tell();
         qp.to_error()?;
         told
+    }
+
+    /// As [`disconnect`](Self::disconnect), and waits until the peer has answered, which it does when its program
+    /// disconnects or drops the connection; `false` when it has not in time. Then the same queue pair can connect
+    /// to it again: as long as the connection manager of the peer knows of this connection it refuses the number
+    /// of the queue pair (reason 10).
+    ///
+    /// # Errors
+    /// Those of [`disconnect`](Self::disconnect).
+    pub fn disconnect_within(mut self, qp: &QueuePair, timeout: Duration) -> Result<bool> {
+        self.id.check_device(qp)?;
+        let told = self.tell();
+        qp.to_error()?;
+        told?;
+        self.wait_disconnected(timeout)
     }
 
     fn tell(&self) -> Result<()> {
