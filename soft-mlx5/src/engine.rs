@@ -22,10 +22,16 @@ const LONGEST: Duration = Duration::from_micros(50);
 /// Longest sleep of a device that nobody has used for [`DORMANT_AFTER`].
 const DORMANT: Duration = Duration::from_micros(500);
 const DORMANT_AFTER: Duration = Duration::from_millis(500);
+/// Longest sleep of a device that has no queue pair, whose doorbell could come without a command before it.
+const UNUSED: Duration = Duration::from_millis(10);
 
 /// How long to sleep when there has been nothing to do for this long: a fraction of it.
-fn nap(idle: Duration) -> Duration {
-    let longest = if idle > DORMANT_AFTER { DORMANT } else { LONGEST };
+fn nap(idle: Duration, used: bool) -> Duration {
+    let longest = match idle > DORMANT_AFTER {
+        true if used => DORMANT,
+        true => UNUSED,
+        false => LONGEST,
+    };
     (idle / 8).clamp(SHORTEST, longest)
 }
 
@@ -61,7 +67,7 @@ fn run(device: &Shared) {
     let mut last_work = Instant::now();
     while !device.is_stopped() {
         let now = device.clock().now();
-        let Pass { busy, deadline, wait_fd } = device.run();
+        let Pass { busy, used, deadline, wait_fd } = device.run();
         if busy {
             in_vain = 0;
             last_work = Instant::now();
@@ -74,7 +80,7 @@ fn run(device: &Shared) {
         } else if in_vain < SPINS {
             std::hint::spin_loop();
         } else {
-            let nap = nap(last_work.elapsed());
+            let nap = nap(last_work.elapsed(), used);
             let until = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
             pause(nap.min(until.unwrap_or(nap)), wait_fd);
         }

@@ -16,6 +16,8 @@ use crate::sysfs::Names;
 pub struct Pass {
     /// There was something to do.
     pub busy: bool,
+    /// There are queue pairs.
+    pub used: bool,
     /// Time at which there is something to do again.
     pub deadline: Option<u64>,
     /// Descriptor that becomes readable when there is.
@@ -96,7 +98,8 @@ impl Shared {
             let busy = core.work();
             let news = News::take(&mut core);
             let nic = core.nic();
-            (Pass { busy, deadline: nic.next_deadline(), wait_fd: nic.wait_fd() }, news)
+            let (used, deadline) = (nic.has_queue_pairs(), nic.next_deadline());
+            (Pass { busy, used, deadline, wait_fd: nic.wait_fd() }, news)
         };
         self.tell(news);
         pass

@@ -268,6 +268,11 @@ impl Nic {
         self.core.progress
     }
 
+    /// Whether there is a queue pair.
+    pub fn has_queue_pairs(&self) -> bool {
+        self.qps.iter().next().is_some()
+    }
+
     /// Time of the next timer; until then only doorbells and packets make work.
     pub fn next_deadline(&self) -> Option<u64> {
         let core = &self.core;
