@@ -8,10 +8,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Attempts to lock a file that others sweep up meanwhile.
-const TRIES: u32 = 1000;
+/// Attempts to lock a file that others sweep up meanwhile, and the time between them: who sweeps may lose its
+/// core while it holds the lock.
+const TRIES: u32 = 5000;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A directory of this process, removed when dropped.
 #[derive(Debug)]
@@ -31,8 +34,13 @@ impl RunDir {
         let lock_path = path.with_extension("lock");
         // Before it is locked another process may take the new file for that of a dead one, and remove it.
         let taken = || io::Error::new(io::ErrorKind::AlreadyExists, "directory of another process");
-        let lock =
-            (0..TRIES).find_map(|_| take_lock(&lock_path).transpose()).ok_or_else(taken)??;
+        let again = |attempt| {
+            if attempt > 0 {
+                thread::sleep(PAUSE);
+            }
+            take_lock(&lock_path).transpose()
+        };
+        let lock = (0..TRIES).find_map(again).ok_or_else(taken)??;
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self { path, lock_path, _lock: lock, owner: std::process::id() })
     }
@@ -122,6 +130,17 @@ fn sweep(base: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_that_another_holds_for_a_moment_is_waited_for() {
+        let path = fresh_path("test");
+        base().unwrap();
+        let sweeper = take_lock(&path.with_extension("lock")).unwrap().unwrap();
+        let waiting = thread::spawn(move || RunDir::create(path).unwrap());
+        thread::sleep(Duration::from_millis(100));
+        drop(sweeper);
+        assert!(waiting.join().unwrap().path().is_dir());
+    }
 
     #[test]
     fn directories_of_the_dead_are_swept_up_and_others_stay() {

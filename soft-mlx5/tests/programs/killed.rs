@@ -43,13 +43,6 @@ fn members(fabric: &str) -> usize {
     sockets.matches(&format!("@soft-mlx5/{fabric}/")).count()
 }
 
-fn wait_for_members(fabric: &str, count: usize, deadline: Instant) {
-    while members(fabric) != count {
-        assert!(Instant::now() < deadline, "{} of {count} are there", members(fabric));
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Processes that do not survive a test which fails: that many would keep the machine busy.
 struct Crowd(Vec<Running>);
 
@@ -79,7 +72,14 @@ fn two_hundred_processes_start_and_stop_on_one_fabric() {
     for _ in 0..ROUNDS {
         let all = (0..EACH).map(|_| start(&mut command(&["ibv_asyncwatch"])));
         let mut all = Crowd(all.collect());
-        wait_for_members(&fabric, EACH, deadline);
+        while members(&fabric) != EACH {
+            let ended = |running: &mut Running| running.child.try_wait().unwrap().is_some();
+            if let Some(index) = all.0.iter_mut().position(ended) {
+                panic!("ended early: {:?}", all.0.remove(index).finish());
+            }
+            assert!(Instant::now() < deadline, "{} of {EACH} are there", members(&fabric));
+            thread::sleep(Duration::from_millis(20));
+        }
         // Half of them end by a signal that they could handle, half have no say in it.
         for (index, running) in all.0.iter_mut().enumerate() {
             let signal = [libc::SIGTERM, libc::SIGKILL][index % 2];
@@ -90,7 +90,10 @@ fn two_hundred_processes_start_and_stop_on_one_fabric() {
             assert!(!running.finish().status.success());
         }
         // A killed `soft-mlx5 run` takes its command along.
-        wait_for_members(&fabric, 0, deadline);
+        while members(&fabric) != 0 {
+            assert!(Instant::now() < deadline, "{} are left", members(&fabric));
+            thread::sleep(Duration::from_millis(20));
+        }
     }
     // The next one finds a fabric that is empty, and sweeps up after the dead.
     let info = finish(&mut command(&["ibv_devinfo", "-v"])).succeeded();
