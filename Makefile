@@ -66,6 +66,7 @@ memory:
 	@scripts/setup.sh bench
 	@scripts/memory.sh asan long
 	@scripts/memory.sh valgrind long
+
 fuzz:
 	@scripts/setup.sh test
 	@scripts/fuzz.sh $(or $(N),10000000) $(TARGET)

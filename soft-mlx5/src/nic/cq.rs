@@ -72,7 +72,7 @@ fn in_real_time(completion: &Completion, epoch: u64) -> Option<Completion> {
         return None;
     }
     let time = epoch + cqe.timestamp.get();
-    cqe.timestamp = (time / SECOND << 32 | time % SECOND).into();
+    cqe.timestamp = (((time / SECOND) << 32) | (time % SECOND)).into();
     Some(Completion { cqe: cqe.to_bytes(), front: completion.front })
 }
 
