@@ -46,9 +46,9 @@ pub enum Rule {
     QueueMemory,
     /// A list operation has an opcode that exists, and the segments that belong to it.
     TagOperation,
-    /// An append announces a free entry, and a list operation names one of the list.
+    /// An append announces a free entry, and a remove names one that was appended and not removed since.
     TagIndex,
-    /// No more unexpected messages are handled than there were.
+    /// No more unexpected messages are handled than there were, and no fewer than were before.
     TagPhase,
 }
 
@@ -89,8 +89,12 @@ impl Rule {
             Self::ZeroLength => "a data segment of length 0 stands for 2 GiB",
             Self::QueueMemory => "a ring or doorbell record was unmapped while its queue lives",
             Self::TagOperation => "a list operation has another opcode or ds than there are",
-            Self::TagIndex => "a list operation names no entry, or announces one that is in use",
-            Self::TagPhase => "sw_cnt is ahead of the unexpected messages that were counted",
+            Self::TagIndex => {
+                "a list operation names no entry of the list, or announces one that is in use"
+            }
+            Self::TagPhase => {
+                "sw_cnt is ahead of the unexpected messages that were counted, or goes back"
+            }
         }
     }
 }

@@ -7,6 +7,8 @@ use crate::nic::scatter::ScatterList;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
+    // Its message has arrived; software may not know it yet.
+    Ended,
     Posted,
     // Its message is arriving, or being read.
     Matched,
@@ -20,6 +22,12 @@ struct Entry {
     tag: u64,
     mask: u64,
     buffer: ScatterList,
+}
+
+impl Entry {
+    fn is_unused(&self) -> bool {
+        matches!(self.state, State::Free | State::Ended)
+    }
 }
 
 /// Why an operation names no entry that it may name.
@@ -68,15 +76,20 @@ impl TagList {
         self.hw_phase = self.hw_phase.wrapping_add(1);
     }
 
-    /// Software has handled `count` unexpected messages; `false` when there were not so many.
+    /// Software has handled `count` unexpected messages; `false` when there were not so many, or it has said
+    /// a greater number before.
     pub fn synchronize(&mut self, count: u16) -> bool {
+        let forward = count.wrapping_sub(self.sw_phase) as i16 >= 0;
+        if !forward || count.wrapping_sub(self.hw_phase) as i16 > 0 {
+            return false;
+        }
         self.sw_phase = count;
         if self.in_phase() {
             for index in &self.order {
                 self.entries[usize::from(*index)].enabled = true;
             }
         }
-        count.wrapping_sub(self.hw_phase) as i16 <= 0
+        true
     }
 
     fn in_phase(&self) -> bool {
@@ -93,7 +106,7 @@ impl TagList {
     ) -> Result<u16, BadIndex> {
         let index = self.next;
         let announced = self.entries.get(usize::from(next)).ok_or(BadIndex)?;
-        if announced.state != State::Free || next == index {
+        if !announced.is_unused() || next == index {
             return Err(BadIndex);
         }
         let enabled = self.in_phase();
@@ -104,11 +117,14 @@ impl TagList {
         Ok(index)
     }
 
-    /// Takes a posted entry out; `false` when a message was faster.
+    /// Takes a posted entry out; `false` when a message was faster. An entry that was not appended since it
+    /// was removed is none that software may name.
     pub fn remove(&mut self, index: u16) -> Result<bool, BadIndex> {
         let entry = self.entries.get_mut(usize::from(index)).ok_or(BadIndex)?;
-        if entry.state != State::Posted {
-            return Ok(false);
+        match entry.state {
+            State::Posted => {}
+            State::Matched | State::Ended => return Ok(false),
+            State::Free => return Err(BadIndex),
         }
         entry.state = State::Free;
         self.order.retain(|posted| *posted != index);
@@ -142,7 +158,7 @@ impl TagList {
 
     /// The last CQE of a matched entry was written: software may use it again.
     pub fn release(&mut self, index: u16) {
-        self.entries[usize::from(index)].state = State::Free;
+        self.entries[usize::from(index)].state = State::Ended;
     }
 }
 

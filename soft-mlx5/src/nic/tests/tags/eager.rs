@@ -95,7 +95,6 @@ fn a_removed_entry_matches_nothing_and_a_matched_one_is_not_removed() {
     let first = world.appended(7, ALL, 0, 100);
     let second = world.appended(7, ALL, 200, 100);
     assert!(world.remove(first));
-    assert!(!world.remove(first));
     world.send_tagged(7, b"second");
     world.expect(AppOp::CONSUMED_MSG, second);
     assert!(!world.remove(second));

@@ -30,10 +30,59 @@ fn an_append_announces_a_free_entry() {
 }
 
 #[test]
+fn a_full_list_has_no_entry_to_announce() {
+    for next in 0..8 {
+        let mut world = World::new(&PLAIN);
+        for tag in 0..7 {
+            world.appended(tag, ALL, 0, 10);
+        }
+        let data = DataSegment::TERMINATOR;
+        world.operate(operation(TmOpcode::Append, 0, next, 0, (9, ALL)), Some(data));
+        refused(world, Some(Rule::TagIndex));
+    }
+}
+
+#[test]
 fn a_remove_names_an_entry() {
+    // None of the list, one that was never appended.
+    for entry in [8, 0] {
+        let mut world = World::new(&PLAIN);
+        world.operate(operation(TmOpcode::Remove, CQE_REQUEST, entry, 0, (0, 0)), None);
+        refused(world, Some(Rule::TagIndex));
+    }
+}
+
+#[test]
+fn an_entry_is_removed_once() {
     let mut world = World::new(&PLAIN);
-    world.operate(operation(TmOpcode::Remove, CQE_REQUEST, 8, 0, (0, 0)), None);
+    let entry = world.appended(1, ALL, 0, 10);
+    assert!(world.remove(entry));
+    world.operate(operation(TmOpcode::Remove, CQE_REQUEST, entry, 0, (0, 0)), None);
     refused(world, Some(Rule::TagIndex));
+}
+
+#[test]
+fn an_entry_whose_message_has_come_can_be_removed_too_late() {
+    let mut world = World::new(&PLAIN);
+    let entry = world.appended(1, ALL, 0, 10);
+    world.send_tagged(1, b"first");
+    world.expect(AppOp::CONSUMED_MSG, entry);
+    assert!(!world.remove(entry));
+    assert_eq!(world.device.nic.violations(Rule::TagIndex), 0);
+}
+
+#[test]
+fn handled_messages_are_not_taken_back() {
+    let mut world = World::new(&PLAIN);
+    for _ in 0..2 {
+        world.send_tagged(1, b"unexpected");
+        world.expect_slot(AppOp::UNEXPECTED);
+    }
+    for (count, breaches) in [(2, 0), (1, 1)] {
+        world.synchronize(count);
+        world.expect(AppOp::NOOP, 0);
+        assert_eq!(world.device.nic.violations(Rule::TagPhase), breaches);
+    }
 }
 
 #[test]

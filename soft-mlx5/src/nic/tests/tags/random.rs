@@ -1,5 +1,7 @@
 //! Random operations against a plain list walked in order.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::fabric::rng::Rng;
 use crate::nic::strict::Rule;
@@ -22,6 +24,8 @@ fn every_message_goes_where_a_plain_list_says() {
     let mut world = World::new(&Shape { tags: TAGS, ..PLAIN });
     // Entry, tag, mask, whether it may match.
     let mut posted: Vec<(u16, u64, u64, bool)> = Vec::new();
+    // Appended, and not removed since.
+    let mut known = BTreeSet::new();
     let (mut unexpected, mut handled) = (0u32, 0u32);
     let mut fates = [0u32; 5];
     let (mut removed, mut late) = (0, 0);
@@ -39,13 +43,18 @@ fn every_message_goes_where_a_plain_list_says() {
                 let cqe = world.expect(AppOp::APPEND, entry);
                 assert_eq!(result(&cqe).hw_phase_cnt.get(), unexpected as u16);
                 posted.push((entry, tag, mask, unexpected == handled));
+                known.insert(entry);
             }
             4 => {
                 let entry = rng.below(u64::from(TAGS) + 1) as u16;
+                if !known.contains(&entry) {
+                    continue;
+                }
                 let found = posted.iter().position(|entry_of| entry_of.0 == entry);
                 assert_eq!(world.remove(entry), found.is_some());
                 if let Some(at) = found {
                     posted.remove(at);
+                    known.remove(&entry);
                     world.free.push_back(entry);
                     removed += 1;
                 } else {

@@ -16,8 +16,8 @@ fn an_append_uses_the_entry_that_the_one_before_announced() {
     assert_eq!(append(&mut list, 0, 7, !0), Err(BadIndex), "an entry in use");
     assert_eq!(list.remove(0), Ok(true));
     assert_eq!(append(&mut list, 0, 7, !0), Ok(3));
-    assert_eq!(list.remove(0), Ok(false));
-    assert_eq!(list.remove(4), Err(BadIndex));
+    assert_eq!(list.remove(0), Err(BadIndex), "removed already");
+    assert_eq!(list.remove(4), Err(BadIndex), "no such entry");
     assert_eq!(
         [list.take(7), list.take(7), list.take(7), list.take(7)],
         [Some(2), Some(1), Some(3), None]
@@ -52,6 +52,25 @@ fn tags_posted_out_of_phase_wait_for_software() {
 }
 
 #[test]
+fn software_does_not_take_back_what_it_has_handled() {
+    let mut list = TagList::new(8);
+    (0..3).for_each(|_| list.count_unexpected());
+    assert!(list.synchronize(2) && list.synchronize(2));
+    assert!(!list.synchronize(1));
+}
+
+#[test]
+fn an_entry_that_was_never_appended_cannot_be_removed() {
+    let mut list = TagList::new(3);
+    assert_eq!(list.remove(0), Err(BadIndex));
+    assert_eq!(append(&mut list, 1, 7, !0), Ok(0));
+    assert_eq!(list.take(7), Some(0));
+    list.release(0);
+    assert_eq!(list.remove(0), Ok(false), "software may not know of the message yet");
+    assert_eq!(list.remove(2), Err(BadIndex));
+}
+
+#[test]
 fn phases_wrap_at_16_bits() {
     let mut list = TagList::new(8);
     for count in 1..=70_000u32 {
@@ -67,6 +86,8 @@ fn phases_wrap_at_16_bits() {
 struct Model {
     posted: Vec<(u16, u64, u64, bool)>,
     in_use: Vec<u16>,
+    /// Entries whose message has come, and which were not appended since.
+    ended: Vec<u16>,
     unexpected: u64,
     handled: u64,
     next: u16,
@@ -95,12 +116,15 @@ fn a_plain_list_walked_in_order_gives_the_same_matches() {
                 let enabled = model.unexpected == model.handled;
                 model.posted.push((model.next, tag, mask, enabled));
                 model.in_use.push(model.next);
+                model.ended.retain(|n| *n != model.next);
                 model.next = next;
             }
             3 => {
                 let index = rng.below(u64::from(TAGS) + 1) as u16;
                 let found = model.posted.iter().position(|entry| entry.0 == index);
-                assert_eq!(list.remove(index), Ok(found.is_some()));
+                let known = model.in_use.contains(&index) || model.ended.contains(&index);
+                let expected = if known { Ok(found.is_some()) } else { Err(BadIndex) };
+                assert_eq!(list.remove(index), expected);
                 if let Some(at) = found {
                     model.posted.remove(at);
                     model.in_use.retain(|n| *n != index);
@@ -132,6 +156,7 @@ fn a_plain_list_walked_in_order_gives_the_same_matches() {
                 if let Some(done) = done {
                     list.release(done);
                     model.in_use.retain(|n| *n != done);
+                    model.ended.push(done);
                 }
             }
             _ => {
