@@ -187,7 +187,7 @@ impl Drop for Program {
     }
 }
 
-/// Opens the device and does what `bytes` say: operations as [`op`](crate::encoding::op) lists them, until the end.
+/// Opens the device and does what `bytes` say: operations as [`op`] lists them, until the end.
 pub fn run(bytes: &[u8]) {
     let target = target();
     target.arena.clear();
