@@ -1,6 +1,6 @@
 //! Things that happen at the same time.
 
-use doorbell::tags::{Offload, ReceiveId, TagEvent};
+use doorbell::tags::{Offload, ReceiveId, TagEvent, TagFailure};
 
 use doorbell_tests::device;
 
@@ -45,6 +45,68 @@ fn each_receive_is_cancelled_while_its_message_arrives() {
         println!("{way:?}: {cancelled} cancelled, {received} received");
         assert_eq!((cancelled + received, near.tags.outstanding()), (rounds, 0));
         assert_eq!((near.tags.unexpected(), near.pool.available()), (0, free));
+    }
+}
+
+/// Posts a receive as soon as the list has room: an entry is free when the completion of its remove, too, has
+/// been taken.
+fn post_when_free(near: &mut Side, tag: u64) -> ReceiveId {
+    let mut buffer = near.pool.take();
+    let mut posted = None;
+    wait("room in the list", || {
+        match near.tags.post(tag, ALL, buffer.take().expect("a buffer")) {
+            Ok(id) => posted = Some(id),
+            Err(error) => {
+                assert_eq!(error.reason, TagFailure::ListFull);
+                buffer = Some(error.buffer);
+                near.tags.probe(0, 0);
+            }
+        }
+        posted.is_some()
+    });
+    posted.expect("posted")
+}
+
+/// The whole list is removed while a message for each of its receives arrives, and nobody polls meanwhile:
+/// the most that can complete at once. No completion is lost.
+#[test]
+fn a_whole_list_is_cancelled_while_its_messages_arrive() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &SHAPE);
+        let free = near.pool.available();
+        let tags = u64::from(SHAPE.tags);
+        for round in 0..device::share(60) {
+            let mut open: Vec<ReceiveId> =
+                (0..tags).map(|tag| post_when_free(&mut near, tag)).collect();
+            let ids = open.clone();
+            // In one part and in two.
+            (0..tags).for_each(|tag| far.send(0, tag, 0, &vec![1; [8, 5000][tag as usize % 2]]));
+            for _ in 0..round % 7 * 40 {
+                std::hint::spin_loop();
+            }
+            ids.iter().for_each(|id| near.tags.cancel(*id).unwrap());
+            let mut again = Vec::new();
+            while !open.is_empty() {
+                let (id, taken) = match near.event() {
+                    TagEvent::Cancelled { receive, .. } => (receive, false),
+                    TagEvent::Received(got) => (got.receive, true),
+                    other => panic!("{other:?}"),
+                };
+                let at = open.iter().position(|open| *open == id).expect("one event for each");
+                open.remove(at);
+                if !taken {
+                    again.extend(ids.iter().position(|known| *known == id));
+                }
+            }
+            // The messages of those that were in time are there.
+            near.wait_unexpected(again.len());
+            for tag in again {
+                post_when_free(&mut near, tag as u64);
+                assert_eq!(near.received().tag, tag as u64);
+            }
+            (0..tags).for_each(|_| assert!(!far.sent()));
+            assert_eq!((near.tags.outstanding(), near.pool.available()), (0, free));
+        }
     }
 }
 
