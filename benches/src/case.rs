@@ -95,6 +95,7 @@ impl Case {
         let subject = match self.doorbell {
             Name::Lending => ", lending batch",
             Name::Owned => ", owned buffers",
+            Name::Replaced => ", buffers replaced",
             _ => "",
         };
         let mut label = format!("{} {}{subject}", shape.kind.name(), what.name());
@@ -184,6 +185,7 @@ impl Name {
             Self::Ring => "ring",
             Self::Lending => "lending batch",
             Self::Owned => "owned buffers",
+            Self::Replaced => "buffers replaced",
         }
     }
 }
@@ -208,7 +210,9 @@ pub fn timed() -> Vec<(Case, Lines)> {
                 (Case::new(kind, What::Cycle, Name::Lending), lines),
             ]);
         }
-        cases.push((Case::new(kind, What::Cycle, Name::Owned), Lines::Warm));
+        for name in [Name::Owned, Name::Replaced] {
+            cases.push((Case::new(kind, What::Cycle, name), Lines::Warm));
+        }
         cases.push((ring(What::Cycle).against(Name::Libmlx5(Locks::Default)), Lines::Warm));
         for batch in [4, 16, 64] {
             cases.push((ring(What::Cycle).batch(batch), Lines::Warm));
@@ -243,7 +247,7 @@ fn beside() -> Vec<Case> {
     }
     let srq = |what, name| Case::new(Kind::Srq, what, name);
     cases.push(srq(What::Cycle, Name::Ring).held());
-    for name in [Name::Lending, Name::Owned] {
+    for name in [Name::Lending, Name::Owned, Name::Replaced] {
         cases.push(srq(What::Cycle, name).random());
     }
     cases.push(srq(What::Arm, Name::Ring));
@@ -254,7 +258,7 @@ fn beside() -> Vec<Case> {
 pub fn counted() -> Vec<Case> {
     let mut cases = Vec::new();
     for kind in [Kind::Srq, Kind::Rq] {
-        for name in [Name::Ring, Name::Lending, Name::Owned] {
+        for name in [Name::Ring, Name::Lending, Name::Owned, Name::Replaced] {
             cases.push(Case::new(kind, What::Cycle, name));
         }
         for batch in [1, 4, 16, 64] {

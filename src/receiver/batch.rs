@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use mlx5_ring::receive::Cursor;
+use mlx5_wire::data::DataSegment;
 
 use super::Receiver;
 use super::facts::Facts;
@@ -144,6 +145,38 @@ impl<'a> Batch<'a> {
                 found::take(self.receiver.as_mut());
             } else {
                 self.cursor.take();
+            }
+        }
+    }
+
+    /// Describes another buffer in the slot of the message that is lent.
+    #[inline(always)]
+    pub(super) fn replace(&mut self, resident: Resident, segment: DataSegment) {
+        // SAFETY: the cursor is of this batch, which borrows the receiver; a message asks, which is the one that was
+        // lent last.
+        unsafe {
+            if self.cursor.is_idle() {
+                found::replace(self.receiver.as_mut(), resident, segment);
+            } else {
+                let slot = self.cursor.lent_slot();
+                found::rewrite(self.receiver.as_mut(), slot, resident, segment);
+            }
+        }
+    }
+
+    /// Puts the buffer that starts at `start` into the slot of the message that is lent, of the same pool as the one
+    /// that is there.
+    #[inline(always)]
+    pub(super) fn readdress(&mut self, mut resident: Resident, start: NonNull<u8>) {
+        let addr = start.as_ptr().expose_provenance() as u64;
+        // SAFETY: as above.
+        unsafe {
+            if self.cursor.is_idle() {
+                resident.at(addr);
+                found::replace_alike(self.receiver.as_mut(), resident);
+            } else {
+                let slot = self.cursor.lent_slot();
+                found::readdress(self.receiver.as_mut(), slot, addr);
             }
         }
     }

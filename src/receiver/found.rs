@@ -4,6 +4,7 @@
 //! elsewhere would not be kept in registers.
 
 use mlx5_ring::receive::{self, Completion, Cursor, End, Queue, Receiving};
+use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
 use super::direct::{Direct, Ring};
@@ -238,6 +239,73 @@ pub(super) fn take(receiver: &mut Receiver) {
     match &mut receiver.engine {
         Engine::Direct(direct) => direct.many().take(),
         Engine::Verbs(verbs) => verbs.take(),
+    }
+}
+
+/// Describes another buffer in the slot of the message that is lent through the cursor.
+///
+/// # Safety
+/// The slot is that of the message, which was not taken; the buffer is the queue's from now on.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn rewrite(
+    receiver: &mut Receiver,
+    slot: u32,
+    resident: Resident,
+    segment: DataSegment,
+) {
+    if let Engine::Direct(Direct { queues, .. }) = &mut receiver.engine {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match &mut queues[0] {
+                Ring::Srq(srq) => receive::rewrite(&mut srq.ring, slot, resident, segment),
+                Ring::Rq(rq) => receive::rewrite(&mut rq.ring, slot, resident, segment),
+                Ring::Gone => {}
+            }
+        }
+    }
+}
+
+/// Moves the buffer of the slot of the message that is lent through the cursor to `addr`.
+///
+/// # Safety
+/// As [`rewrite`]; the buffer at `addr` is of the same pool.
+#[inline]
+pub(super) unsafe fn readdress(receiver: &mut Receiver, slot: u32, addr: u64) {
+    if let Engine::Direct(Direct { queues, .. }) = &mut receiver.engine {
+        let update = |resident: &mut Resident| resident.at(addr);
+        // SAFETY: the caller's contract.
+        unsafe {
+            match &mut queues[0] {
+                Ring::Srq(srq) => receive::readdress(&mut srq.ring, slot, addr, update),
+                Ring::Rq(rq) => receive::readdress(&mut rq.ring, slot, addr, update),
+                Ring::Gone => {}
+            }
+        }
+    }
+}
+
+/// [`replace`] by a buffer of the same pool.
+///
+/// # Safety
+/// The buffer is the queue's from now on.
+#[inline(never)]
+pub(super) unsafe fn replace_alike(receiver: &mut Receiver, resident: Resident) {
+    let segment = receiver.books.segment(&resident);
+    // SAFETY: the caller's contract.
+    unsafe { replace(receiver, resident, segment) }
+}
+
+/// Describes another buffer in the slot of the message that is lent other than through the cursor.
+///
+/// # Safety
+/// The buffer is the queue's from now on.
+#[inline(never)]
+pub(super) unsafe fn replace(receiver: &mut Receiver, resident: Resident, segment: DataSegment) {
+    match &mut receiver.engine {
+        // SAFETY: the caller's contract.
+        Engine::Direct(direct) => unsafe { direct.many().replace(resident, segment) },
+        Engine::Verbs(verbs) => verbs.replace(resident),
     }
 }
 

@@ -5,11 +5,13 @@ use std::mem::ManuallyDrop;
 use mlx5_ring::cq::Completions;
 use mlx5_ring::receive;
 use mlx5_wire::cqe::CqeFormat;
+use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
 use super::direct::{Direct, Ring};
 use super::facts::Facts;
 use super::found::Found;
+use super::resident::Resident;
 use super::routes::Routes;
 
 /// A batch, as it stands between two calls.
@@ -156,6 +158,24 @@ impl Many<'_> {
             match &mut self.queues[pending.queue as usize] {
                 Ring::Srq(srq) => srq.ring.release(pending.slot),
                 Ring::Rq(rq) => rq.ring.release(pending.slot),
+                Ring::Gone => {}
+            }
+        }
+    }
+
+    /// Describes another buffer in the slot of the message that is lent.
+    ///
+    /// # Safety
+    /// The buffer is the queue's from now on.
+    pub(super) unsafe fn replace(&mut self, resident: Resident, segment: DataSegment) {
+        let Some(pending) = &self.standing.pending else {
+            return;
+        };
+        // SAFETY: completed by this batch and not given back.
+        unsafe {
+            match &mut self.queues[pending.queue as usize] {
+                Ring::Srq(srq) => receive::rewrite(&mut srq.ring, pending.slot, resident, segment),
+                Ring::Rq(rq) => receive::rewrite(&mut rq.ring, pending.slot, resident, segment),
                 Ring::Gone => {}
             }
         }

@@ -7,6 +7,7 @@ use std::slice;
 use super::batch::Batch;
 use super::facts::{Facts, Source};
 use super::resident::{Lent, Owner};
+use super::upkeep::Refused;
 use crate::memory::RecvBuffer;
 use crate::wc_flags::WcFlags;
 
@@ -173,6 +174,51 @@ impl Message<'_, '_> {
         buffer
     }
 
+    /// Moves the buffer out of the queue, holding exactly the bytes received, and puts `buffer` in its place: the
+    /// queue stays as full as it was, and nothing has to be posted. This is how to keep messages at the least
+    /// cost.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let (receiver, pool) = (&mut world.receiver, &world.pool);
+    /// let mut spare = pool.take().expect("more buffers than the queue holds");
+    /// let mut batch = receiver.poll();
+    /// while let Some(message) = batch.next() {
+    ///     let buffer = message?.replace(spare)?;
+    ///     assert_eq!(*buffer, *b"hello");
+    ///     // Whoever is done with one gives it back here.
+    ///     spare = buffer;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Refused`] with a buffer that the device could not write, and then the message is recycled.
+    ///
+    /// # Panics
+    /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
+    #[inline(always)]
+    pub fn replace(self, buffer: RecvBuffer) -> Result<RecvBuffer, Refused> {
+        let Lent { resident, start, len, .. } = self.lent;
+        if !resident.is_single() {
+            scattered();
+        }
+        let books = self.batch.books_mut();
+        if !books.are_alike(resident, &buffer) {
+            // SAFETY: the slot is given back with the other buffer, as the batch is told; the length was clamped.
+            let exchanged = unsafe { books.exchange(resident, len as u32, buffer) };
+            let (taken, entered, segment) = exchanged.map_err(Refused)?;
+            self.batch.replace(entered, segment);
+            return Ok(taken);
+        }
+        // The buffer leaves its reference to the pool to the one that is taken.
+        let (pool, entered) = buffer.into_parts();
+        self.batch.readdress(resident, entered);
+        // SAFETY: as above; a message is in a buffer of the pool that its slot names.
+        Ok(unsafe { RecvBuffer::new(pool, start, len as u32) })
+    }
+
     /// Moves all buffers of the receive out of the queue, each holding its part of the message.
     pub fn into_buffers(self) -> Vec<RecvBuffer> {
         let mut buffers = Vec::new();
@@ -187,7 +233,7 @@ impl Message<'_, '_> {
 #[cold]
 #[inline(never)]
 fn scattered() -> ! {
-    panic!("take on a scattered message: use into_buffers");
+    panic!("take or replace on a scattered message: use into_buffers");
 }
 
 impl Deref for Message<'_, '_> {

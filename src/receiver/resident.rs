@@ -70,6 +70,18 @@ impl Resident {
         }
     }
 
+    /// The same with another buffer of the pool.
+    #[inline(always)]
+    pub(super) fn at(&mut self, addr: u64) {
+        self.addr = addr;
+    }
+
+    /// Whether it is of one buffer of a pool.
+    #[inline(always)]
+    pub(super) const fn is_single(&self) -> bool {
+        self.owner & LIST == 0
+    }
+
     /// A message of `len` bytes that needs no further look: it fits, and is in one buffer of a pool.
     #[inline(always)]
     pub(super) fn lend(self, len: u32) -> Option<Lent> {
@@ -280,6 +292,41 @@ impl Books {
         let len = u64::from(len).min(capacity) as usize;
         let in_first = len.min(first.capacity as usize);
         Some(Lent { resident, start: first.addr, first: in_first, len })
+    }
+
+    /// Whether `buffer` is of the pool of `resident`, which is one buffer of a pool.
+    #[inline(always)]
+    pub(super) fn are_alike(&self, resident: Resident, buffer: &RecvBuffer) -> bool {
+        self.pools[resident.owner as usize].has(buffer)
+    }
+
+    /// How the one buffer of `resident` is posted.
+    pub(super) fn segment(&self, resident: &Resident) -> DataSegment {
+        let pool = &self.pools[resident.owner as usize];
+        DataSegment { addr: Be64::new(resident.addr), ..pool.segment }
+    }
+
+    /// Takes the one buffer of `resident` out, and enters one of another pool in its place; or gives one of another
+    /// domain back.
+    ///
+    /// # Safety
+    /// The slot is given back with the other one; `len` bytes fit.
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn exchange(
+        &mut self,
+        resident: Resident,
+        len: u32,
+        buffer: RecvBuffer,
+    ) -> Result<(RecvBuffer, Resident, DataSegment), RecvBuffer> {
+        let Some(pool) = self.pool_of(&buffer) else {
+            return Err(buffer);
+        };
+        let (entered, segment) = pool.receive(&buffer);
+        pool.keep(buffer);
+        // SAFETY: the caller's contract.
+        let taken = unsafe { self.buffer(&Piece::of(&resident), len) };
+        Ok((taken, entered, segment))
     }
 
     pub(crate) fn lkey(&self, piece: &Piece) -> u32 {

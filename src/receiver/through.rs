@@ -4,7 +4,7 @@ use rdma_core_sys::{self as sys, ibv_wc};
 
 use super::facts::Facts;
 use super::found::Found;
-use super::resident::Books;
+use super::resident::{Books, Resident};
 use super::verbs::{Verbs, Wc};
 
 /// A batch, as it stands between two calls.
@@ -79,6 +79,13 @@ impl Verbs {
     pub(super) fn take(&mut self) {
         if let Some(pending) = self.standing.pending.take() {
             self.queues[pending.queue as usize].release(pending.slot);
+        }
+    }
+
+    /// Puts another buffer into the slot of the message that is lent.
+    pub(super) fn replace(&mut self, resident: Resident) {
+        if let Some(pending) = &self.standing.pending {
+            self.queues[pending.queue as usize].replace(pending.slot, resident);
         }
     }
 

@@ -243,6 +243,11 @@ impl VerbsQueue {
         self.free.push(slot);
     }
 
+    /// Puts another buffer into a completed slot.
+    pub(crate) fn replace(&mut self, slot: u32, resident: Resident) {
+        self.slots[slot as usize].resident = Some(resident);
+    }
+
     /// Gives a completed slot back with its buffer, to be posted with the chain.
     pub(crate) fn recycle(&mut self, slot: u32) {
         self.chain.push(slot);

@@ -21,6 +21,8 @@ pub enum Name {
     Lending,
     /// The same, with each buffer moved out and posted again.
     Owned,
+    /// The same, with each buffer moved out and another one put in its place.
+    Replaced,
     /// A loop that touches each line that must be touched, and checks nothing.
     Floor,
     /// Stock libmlx5 through `ibv_poll_cq` and `ibv_post_recv` or `ibv_post_srq_recv`.
@@ -59,7 +61,7 @@ pub trait Subject {
 impl Name {
     /// Whether it is a subject of doorbell.
     pub const fn is_doorbell(self) -> bool {
-        matches!(self, Self::Ring | Self::Lending | Self::Owned)
+        matches!(self, Self::Ring | Self::Lending | Self::Owned | Self::Replaced)
     }
 }
 
@@ -69,13 +71,14 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
     let spare = operation.what == What::Cycle;
     let locks = match name {
         Name::Libmlx5(locks) | Name::Libmlx5NextPoll(locks) => locks,
-        Name::Ring | Name::Lending | Name::Owned | Name::Floor => Locks::Default,
+        Name::Ring | Name::Lending | Name::Owned | Name::Replaced | Name::Floor => Locks::Default,
     };
     let objects = world.objects(operation.shape, locks);
     let subject = match name {
         Name::Ring => ring::make(&objects, spare, operation.form),
-        Name::Lending => safe::make(world, &objects, false),
-        Name::Owned => safe::make(world, &objects, true),
+        Name::Lending => safe::make(world, &objects, safe::Way::Lend),
+        Name::Owned => safe::make(world, &objects, safe::Way::Post),
+        Name::Replaced => safe::make(world, &objects, safe::Way::Replace),
         Name::Floor => floor::make(&objects),
         Name::Libmlx5(_) => libmlx5::make(&objects, false),
         Name::Libmlx5NextPoll(_) => libmlx5::make(&objects, true),

@@ -12,14 +12,24 @@ struct Safe {
     receiver: Receiver,
     queue: QueueId,
     pool: BufferPool,
-    /// Whether buffers are moved out and posted again.
-    owned: bool,
+    way: Way,
     /// Buffers that were moved out.
     buffers: Vec<RecvBuffer>,
     _qps: Vec<QueuePair>,
 }
 
-pub(super) fn make(world: &World, objects: &Objects, owned: bool) -> Box<dyn Subject> {
+/// What becomes of a message.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// It is lent, and recycled.
+    Lend,
+    /// Its buffer is moved out and posted again.
+    Post,
+    /// Its buffer is moved out and another one put in its place.
+    Replace,
+}
+
+pub(super) fn make(world: &World, objects: &Objects, way: Way) -> Box<dyn Subject> {
     let shape = objects.shape;
     assert_eq!(shape.sges, 1);
     // SAFETY: fresh objects that nobody else drives, which live until the process ends.
@@ -41,9 +51,9 @@ pub(super) fn make(world: &World, objects: &Objects, owned: bool) -> Box<dyn Sub
         let queue = shared.map(QueueId::from).or(own).expect("a queue");
         (receiver, queue, qps)
     };
-    let pool = BufferPool::new(&world.pd, shape.slots, BUFFER).expect("a pool");
+    let pool = BufferPool::new(&world.pd, shape.slots + 1, BUFFER).expect("a pool");
     assert_eq!(receiver.fill(queue, &pool), shape.receives() as usize);
-    Box::new(Safe { receiver, queue, pool, owned, buffers: Vec::new(), _qps: qps })
+    Box::new(Safe { receiver, queue, pool, way, buffers: Vec::new(), _qps: qps })
 }
 
 impl Subject for Safe {
@@ -67,7 +77,11 @@ impl Subject for Safe {
     }
 
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
-        let cycle = if self.owned { Self::move_and_post } else { Self::lend };
+        let cycle = match self.way {
+            Way::Lend => Self::lend,
+            Way::Post => Self::move_and_post,
+            Way::Replace => Self::replace,
+        };
         cycle(self, count, batch).unwrap_or_else(|_| unexpected())
     }
 }
@@ -80,6 +94,20 @@ impl Safe {
             while let Some(message) = lent.next() {
                 let message = message?;
                 sum.add(message.as_ptr() as u64, message.len() as u64);
+            }
+        }
+        Ok(sum)
+    }
+
+    fn replace(&mut self, count: u32, batch: u32) -> Result<Sum, Failure> {
+        let mut sum = Sum::default();
+        let Some(mut spare) = self.pool.take() else { unexpected() };
+        for _ in 0..count / batch {
+            let mut lent = self.receiver.poll_up_to(batch);
+            while let Some(message) = lent.next() {
+                let Ok(buffer) = message?.replace(spare) else { unexpected() };
+                sum.add(buffer.as_ptr() as u64, buffer.len() as u64);
+                spare = buffer;
             }
         }
         Ok(sum)

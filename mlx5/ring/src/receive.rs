@@ -19,6 +19,7 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
 use mlx5_wire::cqe::{self, CqeFormat};
+use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
 use crate::barrier;
@@ -26,6 +27,7 @@ use crate::completion::Cqe;
 use crate::cq::CompletionQueue;
 use crate::ring::{Ring, last_word};
 use crate::rq::ReceiveQueue;
+use crate::sge;
 use crate::slots;
 use crate::srq::SharedReceiveQueue;
 
@@ -378,6 +380,39 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         self.at = Cursor::new(NonNull::from(cq), stretch, limit, book);
         self.lent = false;
         self.told();
+    }
+}
+
+/// Describes other memory in a slot, in place of what was posted there.
+///
+/// # Safety
+/// The slot has completed and was not given back, or a [`Cursor`] has lent its message last, which was not taken.
+/// The contract of posting; and the segment names at least one byte.
+#[inline(always)]
+pub unsafe fn rewrite<Q: Queue>(queue: &mut Q, slot: u32, data: Q::Data, segment: DataSegment) {
+    // SAFETY: software's by the contract; a WQE has room for one segment.
+    unsafe {
+        sge::scatter_exactly(queue.segments(slot), queue.max_sge().get(), [segment]);
+        queue.book_mut().set_data_at(slot as usize, data);
+    }
+}
+
+/// Moves the one piece of memory that a slot describes to another address: all else stays what was posted.
+/// `update` tells what is given back with the completion.
+///
+/// # Safety
+/// As [`rewrite`]; and one piece was posted.
+#[inline(always)]
+pub unsafe fn readdress<Q: Queue>(
+    queue: &mut Q,
+    slot: u32,
+    addr: u64,
+    update: impl FnOnce(&mut Q::Data),
+) {
+    // SAFETY: software's by the contract; a WQE has room for one segment, and a slot that completed has data.
+    unsafe {
+        sge::readdress(queue.segments(slot), addr);
+        update(queue.book_mut().data_at_mut(slot as usize));
     }
 }
 

@@ -66,6 +66,7 @@ pub trait Ring {
     const LEAD: usize;
 
     fn book(&self) -> &Slots<Self::Data>;
+    fn book_mut(&mut self) -> &mut Slots<Self::Data>;
     fn max_sge(&self) -> NonZero<u32>;
     /// The WQE in a running slot.
     fn wqe(&self, slot: u32) -> NonNull<u8>;

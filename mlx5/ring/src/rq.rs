@@ -312,6 +312,11 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
     }
 
     #[inline(always)]
+    fn book_mut(&mut self) -> &mut Slots<T> {
+        &mut self.slots
+    }
+
+    #[inline(always)]
     fn max_sge(&self) -> NonZero<u32> {
         self.max_sge
     }

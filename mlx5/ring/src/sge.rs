@@ -63,6 +63,16 @@ pub(crate) unsafe fn scatter_exactly<const N: usize>(
     }
 }
 
+/// Moves the memory of a segment.
+///
+/// # Safety
+/// `segment` is aligned to 16 bytes, and writable.
+#[inline(always)]
+pub(crate) unsafe fn readdress(segment: NonNull<DataSegment>, addr: u64) {
+    // SAFETY: the second of two words of eight bytes, by the contract.
+    unsafe { segment.cast::<Be64>().add(1).write_volatile(Be64::new(addr)) }
+}
+
 /// Writes a segment with two stores.
 ///
 /// # Safety

@@ -127,6 +127,16 @@ impl<T: Copy> Slots<T> {
         unsafe { self.data.add(slot).read().assume_init() }
     }
 
+    /// [`data_at`](Self::data_at), to be changed.
+    ///
+    /// # Safety
+    /// As [`data_at`](Self::data_at).
+    #[inline(always)]
+    pub(crate) unsafe fn data_at_mut(&mut self, slot: usize) -> &mut T {
+        // SAFETY: within the array, which is this value's alone, and initialised by the contract.
+        unsafe { self.data.add(slot).as_mut().assume_init_mut() }
+    }
+
     /// # Safety
     /// `slot` is below the number of slots.
     #[inline(always)]

@@ -438,6 +438,11 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
+    fn book_mut(&mut self) -> &mut Slots<T> {
+        &mut self.slots
+    }
+
+    #[inline(always)]
     fn max_sge(&self) -> NonZero<u32> {
         self.max_sge
     }

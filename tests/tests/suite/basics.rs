@@ -1,6 +1,8 @@
 //! Messages arrive whole, where they should, with what was said about them.
 
-use doorbell::{BufferPool, QpConfig, SrqConfig};
+use std::collections::VecDeque;
+
+use doorbell::{BufferPool, ProtectionDomain, QpConfig, Receiver, Refused, SrqConfig};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
 
@@ -177,11 +179,16 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
             let to = near.iter().position(|qp| qp.qp_num() == message.qp_num()).unwrap();
             assert_eq!(message::read(&message), ((to % 2) as u32, expected[to]));
             expected[to] += 1;
-            // Some are recycled, some posted again.
+            // Some are posted again, some leave their slot to another buffer.
             if message.len() % 2 == 0 && to % 3 != 0 {
                 let buffer = message.take();
                 assert_eq!(buffer.capacity(), sizes[to / 2] as usize);
                 back.push((to, buffer));
+            } else {
+                let other = pools[to / 2].take().unwrap();
+                let buffer = message.replace(other).unwrap();
+                assert_eq!(buffer.capacity(), sizes[to / 2] as usize);
+                assert_eq!(message::read(&buffer).1, expected[to] - 1);
             }
         });
         for (to, buffer) in back {
@@ -192,6 +199,76 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
             };
         }
     }
+}
+
+/// Keeps the last eight messages, and puts the buffer of the oldest one into the slot of each new one.
+fn replace_each(
+    receiver: &mut Receiver,
+    pd: &ProtectionDomain,
+    pool: &BufferPool,
+    peers: &mut Peers,
+) {
+    // Of another size, so that a slot also gets one of another pool.
+    let other = BufferPool::new(pd, 3, 256).unwrap();
+    let mut kept: VecDeque<_> = (0..8)
+        .map(|i| (if i % 3 == 0 { other.take() } else { pool.take() }.unwrap(), None))
+        .collect();
+    let free = pool.available() + other.available();
+    let mut random = message::Random::new(1);
+    let mut next = 0;
+    for _ in 0..100 {
+        let count = 1 + random.below(6) as usize;
+        for _ in 0..count {
+            peers.send(0, 64);
+        }
+        receiving::messages(receiver, count, |message| {
+            let (buffer, number) = kept.pop_front().unwrap();
+            if let Some(number) = number {
+                assert_eq!(
+                    message::read(&buffer),
+                    (0, number),
+                    "somebody has written a kept buffer"
+                );
+            }
+            let buffer = message.replace(buffer).unwrap();
+            assert_eq!(message::read(&buffer), (0, next));
+            kept.push_back((buffer, Some(next)));
+            next += 1;
+        });
+    }
+    assert_eq!(pool.available() + other.available(), free);
+    // One of another domain comes back, and the message is recycled.
+    let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
+    peers.send(0, 64);
+    receiving::messages(receiver, 1, |message| {
+        let Refused(buffer) = message.replace(foreign.take().unwrap()).unwrap_err();
+        assert_eq!(foreign.available(), 0);
+        drop(buffer);
+    });
+    assert_eq!((pool.available() + other.available(), foreign.available()), (free, 1));
+    drop(kept);
+    assert_eq!(pool.available() + other.available(), free + 8);
+}
+
+#[test]
+fn a_message_of_an_srq_leaves_its_slot_to_another_buffer() {
+    let mut w = Shared::new(7, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
+}
+
+#[test]
+fn a_message_of_an_srq_with_room_leaves_its_slot_to_another_buffer() {
+    let mut w = Shared::new(15, 1, 64);
+    w.receiver.post(w.srq, std::iter::from_fn(|| w.pool.take()).take(9)).unwrap();
+    replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
+}
+
+#[test]
+fn a_message_of_a_receive_queue_leaves_its_slot_to_another_buffer() {
+    let mut w = Single::new(8, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
 }
 
 #[test]

@@ -147,6 +147,15 @@ impl<T: Copy> Cursor<T> {
         }
     }
 
+    /// The slot of the message that was lent last.
+    ///
+    /// # Safety
+    /// As [`take`](Self::take).
+    #[inline(always)]
+    pub const unsafe fn lent_slot(&self) -> u32 {
+        self.slot().wrapping_sub(1)
+    }
+
     /// The CQE of the message that was lent last.
     ///
     /// # Safety
