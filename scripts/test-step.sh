@@ -49,7 +49,7 @@ case ${1-} in
         printf '%s\n' \
             format clippy doc package oldest unit doctest aarch64 \
             device programs python \
-            direct verbs conformance mutants fuzz counts demo rxe
+            direct verbs conformance valgrind mutants fuzz counts demo rxe
         ;;
     format)
         cargo fmt --all --check
@@ -112,6 +112,10 @@ case ${1-} in
     conformance)
         cargo test -p doorbell-conformance --no-fail-fast -- "${filter[@]}"
         scripts/conformance.sh 100000
+        ;;
+    valgrind)
+        # AddressSanitizer, and more of both: make memory.
+        scripts/memory.sh valgrind
         ;;
     mutants)
         # All of them: make mutants.
