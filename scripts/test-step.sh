@@ -49,7 +49,7 @@ case ${1-} in
         printf '%s\n' \
             format clippy doc package oldest unit doctest aarch64 \
             device programs python \
-            direct verbs conformance valgrind mutants fuzz counts demo rxe
+            direct verbs conformance asan valgrind mutants fuzz counts demo rxe
         ;;
     format)
         cargo fmt --all --check
@@ -113,9 +113,9 @@ case ${1-} in
         cargo test -p doorbell-conformance --no-fail-fast -- "${filter[@]}"
         scripts/conformance.sh 100000
         ;;
-    valgrind)
-        # AddressSanitizer, and more of both: make memory.
-        scripts/memory.sh valgrind
+    asan | valgrind)
+        # More of both: make memory.
+        scripts/memory.sh "$1"
         ;;
     mutants)
         # All of them: make mutants.
