@@ -9,6 +9,7 @@
 //! Each datagram has a number, so that the receiver knows how many it has missed: nobody sends one again.
 
 use std::error::Error;
+use std::fs;
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::thread;
@@ -19,6 +20,7 @@ use doorbell::{
     BufferPool, GRH_SIZE, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
     ReceiverConfig,
 };
+use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -37,9 +39,12 @@ struct Args {
     /// How the queues are driven: auto, direct or verbs
     #[arg(long, default_value_t = Path::Auto)]
     path: Path,
-    /// The group. An ordinary socket should join it too, for the switches to know
+    /// The group
     #[arg(long, default_value = "ff0e::db")]
     group: IpAddr,
+    /// Join over this network interface as an ordinary socket does too, for switches and the host to know
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
     /// LID of the group, on InfiniBand: the subnet manager knows it
     #[arg(long, default_value_t = 0xc001)]
     mlid: u16,
@@ -80,6 +85,22 @@ fn open(args: &Args) -> Result<ProtectionDomain> {
     Ok(context.alloc_pd()?)
 }
 
+/// A socket that is a member of the group for as long as it exists, and receives nothing.
+fn ordinary_member(group: IpAddr, interface: &str) -> Result<Socket> {
+    let index = fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"))
+        .map_err(|error| format!("network interface {interface}: {error}"))?;
+    let index = index.trim().parse()?;
+    let domain = Domain::for_address((group, 0).into());
+    let socket = Socket::new(domain, Type::DGRAM, None)?;
+    match group {
+        IpAddr::V4(group) => {
+            socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(index))?;
+        }
+        IpAddr::V6(group) => socket.join_multicast_v6(&group, index)?,
+    }
+    Ok(socket)
+}
+
 /// The group as the port of this queue pair names it.
 fn group(args: &Args, qp: &QueuePair) -> Result<MulticastGroup> {
     let group = MulticastGroup::ip(args.group);
@@ -96,6 +117,11 @@ fn receive(pd: &ProtectionDomain, args: &Args) -> Result<()> {
     let pool = BufferPool::new(pd, receiver.capacity(queue), (GRH_SIZE + PAYLOAD) as u32)?;
     receiver.fill(queue, &pool);
     qp.activate()?;
+    let _member = args
+        .interface
+        .as_ref()
+        .map(|interface| ordinary_member(args.group, interface))
+        .transpose()?;
     qp.join(&group(args, &qp)?)?;
     println!("joined {}, path {}", args.group, receiver.path());
 
