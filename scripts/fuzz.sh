@@ -40,7 +40,7 @@ run() {
     shift 2
     mkdir -p "$found"
     log=$found.log
-    if ! "$bin/fuzz-$name" -runs="$inputs" -seed="${SEED:-1}" -max_len="${longest[$name]}" -timeout=30 \
+    if ! "$bin/fuzz-$name" -runs="$inputs" -seed="${SEED:-1}" -max_len="${longest[$name]}" -timeout=120 \
         -artifact_prefix="$found/" -print_final_stats=1 "$@" "fuzz/corpus/$name" >"$log" 2>&1; then
         tail -n 100 "$log"
         echo "fuzz: $name: FAILED; again: $bin/fuzz-$name $found/crash-*"
