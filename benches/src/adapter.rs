@@ -47,6 +47,15 @@ struct Taken {
     addr: u64,
 }
 
+/// Who completes what a subject has posted.
+pub trait Complete: Send {
+    /// Completes the next `count` receives, and returns the sums of their addresses and lengths.
+    ///
+    /// # Panics
+    /// When not that many are posted: then what is measured does not do its work.
+    fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum;
+}
+
 /// The device's side of a CQ and a queue.
 pub struct Adapter {
     cq: cq::Layout,
@@ -145,48 +154,6 @@ impl Adapter {
         Taken { wqe_counter, addr: segment.addr.get() }
     }
 
-    /// Completes the next `count` receives, and returns the sums of their addresses and lengths.
-    ///
-    /// # Panics
-    /// When not that many are posted: then what is measured does not do its work.
-    pub fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum {
-        assert!(u32::from(self.outstanding()) >= count, "receives are not posted");
-        self.wqes.clear();
-        for _ in 0..count {
-            let taken = self.take();
-            self.wqes.push(taken);
-        }
-        if order == Order::Random {
-            for i in (1..self.wqes.len()).rev() {
-                self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1);
-                self.wqes.swap(i, (self.random >> 33) as usize % (i + 1));
-            }
-        }
-        let wqes = std::mem::take(&mut self.wqes);
-        let mut sum = Sum::default();
-        let follow = |a: &Taken, b: &Taken| a.wqe_counter.wrapping_add(1) == b.wqe_counter;
-        for run in wqes.chunk_by(follow) {
-            let block = if form == Form::Compressed { BLOCK } else { 1 };
-            for block in run.chunks(block) {
-                let first = self.written;
-                let lens: Vec<_> =
-                    (0..block.len()).map(|i| 64 + (first + i) as u32 % 128).collect();
-                let failed = form == Form::Failures && first % 100 == 99;
-                for (taken, &len) in block.iter().zip(&lens) {
-                    sum.add(taken.addr, if failed { 0 } else { len.into() });
-                }
-                match (lens.len(), failed) {
-                    (1, false) => self.write_send(block[0].wqe_counter, lens[0]),
-                    (1, true) => self.write_flushed(block[0].wqe_counter),
-                    _ => self.write_block(block[0].wqe_counter, &lens),
-                }
-                self.written += lens.len();
-            }
-        }
-        self.wqes = wqes;
-        sum
-    }
-
     fn write_send(&mut self, wqe_counter: u16, len: u32) {
         let mut cqe = self.titles[self.written % self.titles.len()];
         cqe.byte_cnt = Be32::new(len);
@@ -239,5 +206,45 @@ impl Adapter {
             fence(Ordering::Release);
             to.add(offset_of!(Cqe64, op_own)).write_volatile(op_own);
         }
+    }
+}
+
+impl Complete for Adapter {
+    fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum {
+        assert!(u32::from(self.outstanding()) >= count, "receives are not posted");
+        self.wqes.clear();
+        for _ in 0..count {
+            let taken = self.take();
+            self.wqes.push(taken);
+        }
+        if order == Order::Random {
+            for i in (1..self.wqes.len()).rev() {
+                self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1);
+                self.wqes.swap(i, (self.random >> 33) as usize % (i + 1));
+            }
+        }
+        let wqes = std::mem::take(&mut self.wqes);
+        let mut sum = Sum::default();
+        let follow = |a: &Taken, b: &Taken| a.wqe_counter.wrapping_add(1) == b.wqe_counter;
+        for run in wqes.chunk_by(follow) {
+            let block = if form == Form::Compressed { BLOCK } else { 1 };
+            for block in run.chunks(block) {
+                let first = self.written;
+                let lens: Vec<_> =
+                    (0..block.len()).map(|i| 64 + (first + i) as u32 % 128).collect();
+                let failed = form == Form::Failures && first % 100 == 99;
+                for (taken, &len) in block.iter().zip(&lens) {
+                    sum.add(taken.addr, if failed { 0 } else { len.into() });
+                }
+                match (lens.len(), failed) {
+                    (1, false) => self.write_send(block[0].wqe_counter, lens[0]),
+                    (1, true) => self.write_flushed(block[0].wqe_counter),
+                    _ => self.write_block(block[0].wqe_counter, &lens),
+                }
+                self.written += lens.len();
+            }
+        }
+        self.wqes = wqes;
+        sum
     }
 }

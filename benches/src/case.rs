@@ -8,6 +8,8 @@ use crate::world::{Kind, Locks, Shape};
 
 /// Slots of a queue, where nothing else is said.
 pub const SLOTS: u32 = 1024;
+/// Tags of a list and one more.
+pub const ENTRIES: u32 = 128;
 /// Completions or receives per call, where nothing else is said.
 pub const BATCH: u32 = 32;
 
@@ -39,6 +41,14 @@ impl Case {
             doorbell,
             reference: Name::Libmlx5(Locks::Off),
         }
+    }
+
+    /// A tag list: batches of 16, against libmlx5 without locks.
+    pub const fn tags(what: What) -> Self {
+        Self::new(Kind::Tags, what, Name::Ring)
+            .slots(ENTRIES)
+            .batch(16)
+            .against(Name::Libmlx5SrqOps(Locks::Off))
     }
 
     /// With another batch.
@@ -98,11 +108,11 @@ impl Case {
             Name::Replaced => ", buffers replaced",
             _ => "",
         };
-        let mut label = format!("{} {}{subject}", shape.kind.name(), what.name());
+        let mut label = format!("{} {}{subject}", shape.kind.name(), what.name(shape.kind));
         if batch != BATCH {
             label += &format!(", batch {batch}");
         }
-        if shape.slots != SLOTS {
+        if shape.slots != shape.kind.slots() {
             label += &format!(", {} slots", shape.slots);
         }
         if shape.sges != 1 {
@@ -130,12 +140,14 @@ impl Case {
     /// What the ratio of times should be at most: 1, and less where more was aimed at.
     pub fn aim(&self, lines: Lines) -> Option<f64> {
         let Operation { what, shape, order, form, held, batch } = self.operation;
-        let middle = shape == Shape::new(shape.kind, SLOTS) && form == Form::Plain && !held;
+        let middle =
+            shape == Shape::new(shape.kind, shape.kind.slots()) && form == Form::Plain && !held;
         if self.reference == Name::Floor {
             return Some(if lines == Lines::Warm { 2.0 } else { 1.3 });
         }
         let (warm, cold) = match (what, order, batch, self.doorbell, self.reference) {
             _ if !middle => (1.0, 1.0),
+            (What::Post, _, 16, Name::Ring, Name::Libmlx5SrqOps(_)) => (0.6, 0.7),
             (What::Cycle, Order::Posted, BATCH, Name::Ring, _) => (0.15, 0.6),
             (What::Cycle, Order::Posted, 1, Name::Ring, _) => (0.6, 0.8),
             (What::Poll, Order::Posted, BATCH, Name::Ring, Name::Libmlx5(_)) => (0.18, 0.6),
@@ -158,13 +170,22 @@ impl Kind {
         match self {
             Self::Srq => "SRQ",
             Self::Rq => "RQ",
+            Self::Tags => "tag",
+        }
+    }
+
+    const fn slots(self) -> u32 {
+        match self {
+            Self::Srq | Self::Rq => SLOTS,
+            Self::Tags => ENTRIES,
         }
     }
 }
 
 impl What {
-    const fn name(self) -> &'static str {
+    const fn name(self, kind: Kind) -> &'static str {
         match self {
+            Self::Post if matches!(kind, Kind::Tags) => "add",
             Self::Poll => "poll",
             Self::Post => "post",
             Self::Cycle => "cycle",
@@ -181,6 +202,8 @@ impl Name {
             Self::Libmlx5(Locks::Default) => "ibv_poll_cq, default locks",
             Self::Libmlx5NextPoll(Locks::Off) => "ibv_next_poll, locks off",
             Self::Libmlx5NextPoll(Locks::Default) => "ibv_next_poll, default locks",
+            Self::Libmlx5SrqOps(Locks::Off) => "ibv_post_srq_ops, locks off",
+            Self::Libmlx5SrqOps(Locks::Default) => "ibv_post_srq_ops, default locks",
             Self::Floor => "the floor",
             Self::Ring => "ring",
             Self::Lending => "lending batch",
@@ -223,6 +246,8 @@ pub fn timed() -> Vec<(Case, Lines)> {
     }
     let srq = |what| Case::new(Kind::Srq, what, Name::Ring);
     for lines in EVERYWHERE {
+        cases.push((Case::tags(What::Post), lines));
+        cases.push((Case::tags(What::Cycle), lines));
         cases.push((srq(What::Post).random(), lines));
     }
     cases.push((srq(What::Cycle).random(), Lines::Warm));
@@ -271,6 +296,8 @@ pub fn counted() -> Vec<Case> {
             cases.push(Case::new(kind, What::Post, Name::Ring).sges(sges));
         }
     }
+    cases.push(Case::tags(What::Post));
+    cases.push(Case::tags(What::Cycle));
     cases.push(Case::new(Kind::Srq, What::Cycle, Name::Ring).random());
     cases.push(Case::new(Kind::Srq, What::Post, Name::Ring).random());
     for slots in [64, 4096] {

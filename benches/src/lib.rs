@@ -3,8 +3,9 @@
 //! Both drive queues that stock libibverbs and libmlx5 made, on a device of soft-mlx5 that is never stepped
 //! while anything is measured. What the device would do meanwhile, [`adapter`] does *outside* of what is
 //! measured: it follows the WQEs of the queue and writes CQEs into the memory of the CQ, in the same way for
-//! every subject. So the speed of a device model enters nowhere, and all subjects find memory of the same
-//! shape and in the same state.
+//! every subject. What was added to a tag list is matched by messages of [`tags`], and the device is stepped
+//! for that, outside of what is measured, too. So the speed of a device model enters nowhere, and all subjects
+//! find memory of the same shape and in the same state.
 //!
 //! - [`world`] makes the objects.
 //! - [`subject`] has what is measured: the rings of doorbell, its safe layer, and libmlx5, each doing the
@@ -20,4 +21,5 @@ pub mod operation;
 pub mod report;
 pub mod subject;
 pub mod sum;
+pub mod tags;
 pub mod world;

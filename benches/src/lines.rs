@@ -4,8 +4,11 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::thread;
 
-use crate::adapter::{Adapter, Form, Order};
+use mlx5_ring::cq;
+
+use crate::adapter::{Complete, Form, Order};
 use crate::sum::Sum;
+use crate::tags;
 use crate::world::{Objects, Queue};
 
 /// Where the lines are that the device has written or read, when software gets to them.
@@ -30,7 +33,7 @@ impl Lines {
     }
 
     /// Completes `count` receives, so that the lines are there.
-    pub fn complete(self, adapter: &mut Adapter, count: u32, order: Order, form: Form) -> Sum {
+    pub fn complete(self, adapter: &mut dyn Complete, count: u32, order: Order, form: Form) -> Sum {
         if self != Self::OtherCore {
             return adapter.complete(count, order, form);
         }
@@ -50,15 +53,23 @@ pub struct Shared([(NonNull<u8>, usize); 2]);
 // SAFETY: addresses of memory that stays mapped.
 unsafe impl Sync for Shared {}
 
+fn cqes(cq: &cq::Layout) -> (NonNull<u8>, usize) {
+    (cq.buf, cq.cqe_cnt as usize * cq.cqe_size as usize)
+}
+
 impl Shared {
     /// The CQ and the queue.
     pub fn of(objects: &Objects) -> Self {
-        let cq = &objects.cq_layout;
         let queue = match &objects.queue {
             Queue::Srq(srq) => (srq.buf, srq.slots() as usize * srq.stride as usize),
             Queue::Rq(rq) => (rq.buf, rq.wqe_cnt as usize * rq.stride as usize),
         };
-        Self([(cq.buf, cq.cqe_cnt as usize * cq.cqe_size as usize), queue])
+        Self([cqes(&objects.cq_layout), queue])
+    }
+
+    /// The CQ, and the send queue that list operations are posted to.
+    pub fn of_tags(objects: &tags::Objects) -> Self {
+        Self([cqes(&objects.cq_layout), objects.operations])
     }
 
     /// Has the other core read all lines, as the device does before it completes anything.

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::adapter::{Adapter, Form, Order};
+use crate::adapter::{Adapter, Complete, Form, Order};
 use crate::lines::{Lines, Shared};
 use crate::subject::{self, Name, Subject};
 use crate::sum::Sum;
-use crate::world::{Kind, Objects, Shape, World};
+use crate::tags;
+use crate::world::{Kind, Shape, World};
 
 /// What is done in what is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,17 +55,23 @@ impl Operation {
 /// A subject that can do an operation again and again.
 pub struct Rig {
     operation: Operation,
-    adapter: Adapter,
+    adapter: Box<dyn Complete>,
     subject: Box<dyn Subject>,
     shared: Shared,
     form: Form,
-    _objects: Objects,
 }
 
 impl Rig {
     /// Makes objects, and posts all buffers to them.
     pub fn new(world: &World, operation: Operation, name: Name) -> Self {
         let Operation { what, shape, form, held, .. } = operation;
+        if shape.kind == Kind::Tags {
+            let objects = tags::Objects::new(world, shape, name);
+            let subject = subject::make_of_tags(&objects, name, operation.batch);
+            let shared = Shared::of_tags(&objects);
+            let adapter = Box::new(tags::Sender::new(world, &objects));
+            return Self { operation, adapter, subject, shared, form };
+        }
         let form = if form == Form::Compressed && !name.is_doorbell() { Form::Plain } else { form };
         let (objects, mut subject) = subject::make(world, &operation, name);
         world.greet(&objects);
@@ -82,7 +89,7 @@ impl Rig {
             subject.hold();
         }
         let shared = Shared::of(&objects);
-        Self { operation, adapter, subject, shared, form, _objects: objects }
+        Self { operation, adapter: Box::new(adapter), subject, shared, form }
     }
 
     /// Messages, or receives, of one round.
@@ -113,7 +120,7 @@ impl Rig {
             let subject = &mut self.subject;
             return measured(&mut || subject.arm(count));
         }
-        let written = lines.complete(&mut self.adapter, count, order, self.form);
+        let written = lines.complete(&mut *self.adapter, count, order, self.form);
         let flush = || {
             if lines == Lines::Flushed {
                 self.shared.flush();

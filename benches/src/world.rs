@@ -2,10 +2,11 @@
 
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::time::Duration;
 
 use doorbell::ProtectionDomain;
-use mlx5_ring::{arm, cq, rq, srq};
+use mlx5_ring::{arm, cq, rq, sq, srq};
 use mlx5_wire::cqe::FRESH_OP_OWN;
 use rdma_core_sys::*;
 use soft_mlx5::Device;
@@ -18,7 +19,7 @@ const GREETING: u32 = 64;
 /// A device that works only when stepped, with a domain on it.
 pub struct World {
     /// The device.
-    pub device: Device,
+    pub device: Arc<Device>,
     /// The domain, for objects with locks. Never given back, because what is made on it stays until the
     /// process ends.
     pub pd: ManuallyDrop<ProtectionDomain>,
@@ -35,6 +36,8 @@ pub enum Kind {
     Srq,
     /// The receive queue of one QP.
     Rq,
+    /// The tag list of a shared receive queue: see [`tags`](crate::tags).
+    Tags,
 }
 
 /// What to make.
@@ -42,7 +45,7 @@ pub enum Kind {
 pub struct Shape {
     /// Kind of queue.
     pub kind: Kind,
-    /// Its slots, a power of two. On an SRQ one fewer can be posted.
+    /// Its slots, a power of two. On an SRQ, and in a tag list, one fewer can be posted.
     pub slots: u32,
     /// SGEs of each receive.
     pub sges: u32,
@@ -59,7 +62,7 @@ impl Shape {
     /// Receives that can be posted.
     pub const fn receives(&self) -> u32 {
         match self.kind {
-            Kind::Srq => self.slots - 1,
+            Kind::Srq | Kind::Tags => self.slots - 1,
             Kind::Rq => self.slots,
         }
     }
@@ -112,7 +115,7 @@ pub struct Memory {
     pub lkey: u32,
 }
 
-fn made<T>(object: *mut T) -> *mut T {
+pub(crate) fn made<T>(object: *mut T) -> *mut T {
     assert!(!object.is_null(), "{}", std::io::Error::last_os_error());
     object
 }
@@ -120,7 +123,7 @@ fn made<T>(object: *mut T) -> *mut T {
 impl World {
     /// Powers a device up and opens it.
     pub fn new() -> Self {
-        let device = Device::builder().stepped().build().expect("a device");
+        let device = Arc::new(Device::builder().stepped().build().expect("a device"));
         let pd = doorbell::open(device.name()).and_then(|context| context.alloc_pd());
         let pd = ManuallyDrop::new(pd.expect("a domain"));
         let context = pd.context().as_raw();
@@ -137,24 +140,11 @@ impl World {
 
     /// Makes objects and connects each QP to itself.
     pub fn objects(&self, shape: Shape, locks: Locks) -> Objects {
-        let context = self.pd.context().as_raw();
-        let pd = match locks {
-            Locks::Default => self.pd.as_raw(),
-            Locks::Off => self.parent_domain,
-        };
+        let pd = self.domain(locks);
+        let cq = self.cq(shape.receives(), locks);
+        let send_cq = self.send_cq();
         // SAFETY: an open context, live objects, initialised structures.
         unsafe {
-            let mut attr = ibv_cq_init_attr_ex {
-                cqe: shape.receives(),
-                wc_flags: IBV_WC_EX_WITH_BYTE_LEN.into(),
-                ..Default::default()
-            };
-            if locks == Locks::Off {
-                attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
-                attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
-            }
-            let cq = made(ibv_create_cq_ex(context, &mut attr));
-            let send_cq = made(ibv_create_cq(context, 16, ptr::null_mut(), ptr::null_mut(), 0));
             let mut srq = ptr::null_mut();
             if shape.kind == Kind::Srq {
                 let mut attr = ibv_srq_init_attr::default();
@@ -175,13 +165,14 @@ impl World {
             let qps = (0..shape.qps)
                 .map(|_| {
                     let qp = made(ibv_create_qp(pd, &mut init));
-                    self.connect(qp);
+                    self.connect(qp, (*qp).qp_num);
                     qp
                 })
                 .collect::<Vec<_>>();
             let queue = match shape.kind {
                 Kind::Srq => Queue::Srq(self.srq_layout(srq)),
                 Kind::Rq => Queue::Rq(self.rq_layout(qps[0])),
+                Kind::Tags => unreachable!("made by `tags`"),
             };
             let (cq_layout, arm) = self.cq_layout(cq);
             let memory = self.memory(shape.slots * shape.sges);
@@ -189,8 +180,38 @@ impl World {
         }
     }
 
+    /// The domain for objects with such locks.
+    pub(crate) fn domain(&self, locks: Locks) -> *mut ibv_pd {
+        match locks {
+            Locks::Default => self.pd.as_raw(),
+            Locks::Off => self.parent_domain,
+        }
+    }
+
+    /// A CQ for both ways to poll.
+    pub(crate) fn cq(&self, cqe: u32, locks: Locks) -> *mut ibv_cq_ex {
+        let mut attr = ibv_cq_init_attr_ex {
+            cqe,
+            wc_flags: IBV_WC_EX_WITH_BYTE_LEN.into(),
+            ..Default::default()
+        };
+        if locks == Locks::Off {
+            attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+            attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+        }
+        // SAFETY: an open context, an initialised structure.
+        made(unsafe { ibv_create_cq_ex(self.pd.context().as_raw(), &mut attr) })
+    }
+
+    /// A CQ for a few sends.
+    pub(crate) fn send_cq(&self) -> *mut ibv_cq {
+        let none = ptr::null_mut();
+        // SAFETY: an open context.
+        made(unsafe { ibv_create_cq(self.pd.context().as_raw(), 16, none, none.cast(), 0) })
+    }
+
     /// Memory for `buffers` buffers, which stays until the process ends.
-    fn memory(&self, buffers: u32) -> Memory {
+    pub(crate) fn memory(&self, buffers: u32) -> Memory {
         let len = buffers as usize * BUFFER as usize;
         let start = Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr();
         // SAFETY: memory that stays.
@@ -201,15 +222,16 @@ impl World {
         Memory { start: start.expose_provenance() as u64, lkey: unsafe { (*mr).lkey } }
     }
 
+    /// Connects a QP with the one of this number.
+    ///
     /// # Safety
     /// A fresh QP of the device.
-    unsafe fn connect(&self, qp: *mut ibv_qp) {
+    pub(crate) unsafe fn connect(&self, qp: *mut ibv_qp, peer: u32) {
         let init = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..Default::default() };
         let port = self.pd.context().query_port(1).expect("a port");
         let mut rtr =
             ibv_qp_attr { qp_state: IBV_QPS_RTR, path_mtu: IBV_MTU_1024, ..Default::default() };
-        // SAFETY: the caller's contract.
-        rtr.dest_qp_num = unsafe { (*qp).qp_num };
+        rtr.dest_qp_num = peer;
         (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (1, 1);
         (rtr.ah_attr.dlid, rtr.ah_attr.port_num) = (port.lid, 1);
         let rts = ibv_qp_attr {
@@ -253,11 +275,32 @@ impl World {
         }
     }
 
-    fn rq_layout(&self, qp: *mut ibv_qp) -> rq::Layout {
+    fn qp_layout(&self, qp: *mut ibv_qp) -> mlx5dv_qp {
         let mut out = mlx5dv_qp::default();
         let mut obj = mlx5dv_obj::default();
         (obj.qp.in_, obj.qp.out) = (qp, &mut out);
         self.init_obj(&mut obj, MLX5DV_OBJ_QP);
+        out
+    }
+
+    /// # Safety
+    /// A live QP.
+    pub(crate) unsafe fn sq_layout(&self, qp: *mut ibv_qp) -> sq::Layout {
+        let out = self.qp_layout(qp);
+        sq::Layout {
+            buf: NonNull::new(out.sq.buf.cast()).expect("a buffer"),
+            dbrec: NonNull::new(out.dbrec.cast()).expect("a record"),
+            wqe_cnt: out.sq.wqe_cnt,
+            stride: out.sq.stride,
+            register: NonNull::new(out.bf.reg.cast()).expect("a register"),
+            register_size: out.bf.size,
+            // SAFETY: the caller's contract.
+            qpn: unsafe { (*qp).qp_num },
+        }
+    }
+
+    fn rq_layout(&self, qp: *mut ibv_qp) -> rq::Layout {
+        let out = self.qp_layout(qp);
         rq::Layout {
             buf: NonNull::new(out.rq.buf.cast()).expect("a buffer"),
             dbrec: NonNull::new(out.dbrec.cast()).expect("a record"),
@@ -266,7 +309,7 @@ impl World {
         }
     }
 
-    fn cq_layout(&self, cq: *mut ibv_cq_ex) -> (cq::Layout, arm::Place) {
+    pub(crate) fn cq_layout(&self, cq: *mut ibv_cq_ex) -> (cq::Layout, arm::Place) {
         let mut out = mlx5dv_cq::default();
         let mut obj = mlx5dv_obj::default();
         (obj.cq.in_, obj.cq.out) = (ibv_cq_ex_to_cq(cq), &mut out);

@@ -181,10 +181,16 @@ impl Subject for Libmlx5 {
     }
 
     fn ids(&self, count: u32, addresses: u64) -> u64 {
-        let count = u64::from(count);
-        let offset = addresses.wrapping_sub(count.wrapping_mul(self.memory.start));
-        let index = offset / u64::from(BUFFER * self.shape.sges);
-        let first = self.wrs.as_ptr().expose_provenance() as u64;
-        count.wrapping_mul(first).wrapping_add(index * size_of::<ibv_recv_wr>() as u64)
+        ids(&self.wrs, self.memory.start, BUFFER * self.shape.sges, count, addresses)
     }
+}
+
+/// The sum of the addresses of `count` work requests, each of which has `bytes` bytes of the memory at `start`,
+/// where the addresses of the memory sum up to `addresses`.
+pub(super) fn ids<T>(wrs: &[T], start: u64, bytes: u32, count: u32, addresses: u64) -> u64 {
+    let count = u64::from(count);
+    let offset = addresses.wrapping_sub(count.wrapping_mul(start));
+    let index = offset / u64::from(bytes);
+    let first = wrs.as_ptr().expose_provenance() as u64;
+    count.wrapping_mul(first).wrapping_add(index * size_of::<T>() as u64)
 }

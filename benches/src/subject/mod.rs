@@ -7,9 +7,12 @@ mod floor;
 mod libmlx5;
 mod ring;
 mod safe;
+mod tag_list;
+mod tag_ops;
 
 use crate::operation::{Operation, What};
 use crate::sum::Sum;
+use crate::tags;
 use crate::world::{Locks, Objects, World};
 
 /// What is measured.
@@ -29,6 +32,8 @@ pub enum Name {
     Libmlx5(Locks),
     /// The same with `ibv_start_poll` and `ibv_next_poll`.
     Libmlx5NextPoll(Locks),
+    /// Stock libmlx5 through `ibv_post_srq_ops`, and `ibv_start_poll` and `ibv_next_poll`.
+    Libmlx5SrqOps(Locks),
 }
 
 /// A queue and a CQ, driven in one of the ways. All buffers are posted at first.
@@ -63,17 +68,25 @@ impl Name {
     pub const fn is_doorbell(self) -> bool {
         matches!(self, Self::Ring | Self::Lending | Self::Owned | Self::Replaced)
     }
+
+    /// What its objects are made with.
+    pub const fn locks(self) -> Locks {
+        match self {
+            Self::Libmlx5(locks) | Self::Libmlx5NextPoll(locks) | Self::Libmlx5SrqOps(locks) => {
+                locks
+            }
+            Self::Ring | Self::Lending | Self::Owned | Self::Replaced | Self::Floor => {
+                Locks::Default
+            }
+        }
+    }
 }
 
 /// Makes a subject on fresh objects.
 pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<dyn Subject>) {
     // It may hold a buffer more than can be posted where that one does not have to be posted by itself.
     let spare = operation.what == What::Cycle;
-    let locks = match name {
-        Name::Libmlx5(locks) | Name::Libmlx5NextPoll(locks) => locks,
-        Name::Ring | Name::Lending | Name::Owned | Name::Replaced | Name::Floor => Locks::Default,
-    };
-    let objects = world.objects(operation.shape, locks);
+    let objects = world.objects(operation.shape, name.locks());
     let subject = match name {
         Name::Ring => ring::make(&objects, spare, operation.form),
         Name::Lending => safe::make(world, &objects, safe::Way::Lend),
@@ -82,8 +95,18 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
         Name::Floor => floor::make(&objects),
         Name::Libmlx5(_) => libmlx5::make(&objects, false),
         Name::Libmlx5NextPoll(_) => libmlx5::make(&objects, true),
+        Name::Libmlx5SrqOps(_) => unreachable!("drives tag lists"),
     };
     (objects, subject)
+}
+
+/// Makes a subject on a fresh tag list.
+pub fn make_of_tags(objects: &tags::Objects, name: Name, batch: u32) -> Box<dyn Subject> {
+    match name {
+        Name::Ring => tag_list::make(objects, batch),
+        Name::Libmlx5SrqOps(_) => tag_ops::make(objects, batch),
+        _ => unreachable!("drives no tag list"),
+    }
 }
 
 /// A completion that no subject should see.

@@ -60,7 +60,7 @@ post!(SharedReceiveQueue<u64>);
 post!(ReceiveQueue<u64>);
 
 /// Memory that stays until the process ends.
-fn storage<T>(len: usize) -> NonNull<MaybeUninit<T>> {
+pub(super) fn storage<T>(len: usize) -> NonNull<MaybeUninit<T>> {
     NonNull::from(Box::leak(Box::<[T]>::new_uninit_slice(len))).cast()
 }
 
