@@ -35,6 +35,21 @@ pub enum Form {
     Failures,
     /// In compressed blocks, of the checksum format.
     Compressed,
+    /// With a payload of 32 bytes in the CQE itself.
+    Inline32,
+    /// With a payload of 64 bytes before the CQE, in entries of 128 bytes.
+    Inline64,
+}
+
+impl Form {
+    /// How the CQE of a message names it.
+    const fn format(self) -> CqeFormat {
+        match self {
+            Self::Plain | Self::Failures | Self::Compressed => CqeFormat::Plain,
+            Self::Inline32 => CqeFormat::Inline32,
+            Self::Inline64 => CqeFormat::Inline64,
+        }
+    }
 }
 
 /// Messages of a compressed block, at most.
@@ -154,11 +169,21 @@ impl Adapter {
         Taken { wqe_counter, addr: segment.addr.get() }
     }
 
-    fn write_send(&mut self, wqe_counter: u16, len: u32) {
-        let mut cqe = self.titles[self.written % self.titles.len()];
+    fn write_send(&mut self, wqe_counter: u16, len: u32, format: CqeFormat) {
+        let mut bytes = self.titles[self.written % self.titles.len()].to_bytes();
+        let payload = [self.written as u8; 64];
+        match format {
+            CqeFormat::Inline32 => bytes[..32].copy_from_slice(&payload[..32]),
+            CqeFormat::Inline64 => {
+                // SAFETY: entries are of 128 bytes then, and this one is still the device's.
+                unsafe { self.cqe(self.producer_index).sub(64).cast().write(payload) }
+            }
+            CqeFormat::Plain | CqeFormat::Compressed => {}
+        }
+        let mut cqe = Cqe64::from_bytes(&bytes);
         cqe.byte_cnt = Be32::new(len);
         cqe.wqe_counter = Be16::new(wqe_counter);
-        self.write(cqe, CqeOpcode::ResponderSend, CqeFormat::Plain);
+        self.write(cqe, CqeOpcode::ResponderSend, format);
         self.producer_index = self.producer_index.wrapping_add(1);
     }
 
@@ -230,14 +255,18 @@ impl Complete for Adapter {
             let block = if form == Form::Compressed { BLOCK } else { 1 };
             for block in run.chunks(block) {
                 let first = self.written;
-                let lens: Vec<_> =
-                    (0..block.len()).map(|i| 64 + (first + i) as u32 % 128).collect();
+                let len = |i: usize| match form.format() {
+                    CqeFormat::Inline32 => 32,
+                    CqeFormat::Inline64 => 64,
+                    _ => 64 + (first + i) as u32 % 128,
+                };
+                let lens: Vec<_> = (0..block.len()).map(len).collect();
                 let failed = form == Form::Failures && first % 100 == 99;
                 for (taken, &len) in block.iter().zip(&lens) {
                     sum.add(taken.addr, if failed { 0 } else { len.into() });
                 }
                 match (lens.len(), failed) {
-                    (1, false) => self.write_send(block[0].wqe_counter, lens[0]),
+                    (1, false) => self.write_send(block[0].wqe_counter, lens[0], form.format()),
                     (1, true) => self.write_flushed(block[0].wqe_counter),
                     _ => self.write_block(block[0].wqe_counter, &lens),
                 }

@@ -84,6 +84,9 @@ impl Case {
     /// With other CQEs.
     pub const fn form(mut self, form: Form) -> Self {
         self.operation.form = form;
+        if let Form::Inline64 = form {
+            self.operation.shape.cqe_size = 128;
+        }
         self
     }
 
@@ -128,6 +131,8 @@ impl Case {
             Form::Plain => "",
             Form::Failures => ", 1 % failures",
             Form::Compressed => ", compressed",
+            Form::Inline32 => ", 32 bytes inline",
+            Form::Inline64 => ", 64 bytes inline",
         };
         if held {
             label += ", one held";
@@ -267,6 +272,9 @@ fn beside() -> Vec<Case> {
         let ring = |what| Case::new(kind, what, Name::Ring);
         for form in [Form::Failures, Form::Compressed] {
             cases.push(ring(What::Poll).form(form));
+            cases.push(ring(What::Cycle).form(form));
+        }
+        for form in [Form::Inline32, Form::Inline64] {
             cases.push(ring(What::Cycle).form(form));
         }
     }

@@ -47,7 +47,7 @@ impl Objects {
     pub fn new(world: &World, shape: Shape, name: Name) -> Self {
         let pd = world.domain(name.locks());
         // For each tag a message, and some operations.
-        let cq = world.cq(4 * shape.slots, name.locks());
+        let cq = world.cq(4 * shape.slots, shape.cqe_size, name.locks());
         let send_cq = world.send_cq();
         let numbers = || world.device.queues().qps.iter().map(|qp| qp.number).collect::<Vec<_>>();
         let before = numbers();

@@ -13,8 +13,8 @@ use soft_mlx5::Device;
 
 /// Bytes of a receive buffer.
 pub const BUFFER: u32 = 256;
-/// Bytes of the message that is sent to each QP once.
-const GREETING: u32 = 64;
+/// Bytes of the message that is sent to each QP once: more than fit into a CQE.
+const GREETING: u32 = 65;
 
 /// A device that works only when stepped, with a domain on it.
 pub struct World {
@@ -51,12 +51,14 @@ pub struct Shape {
     pub sges: u32,
     /// QPs that complete on the CQ, 1 with [`Kind::Rq`].
     pub qps: u32,
+    /// Bytes of an entry of the CQ, 64 or 128.
+    pub cqe_size: u16,
 }
 
 impl Shape {
-    /// One QP, one SGE.
+    /// One QP, one SGE, CQEs of 64 bytes.
     pub const fn new(kind: Kind, slots: u32) -> Self {
-        Self { kind, slots, sges: 1, qps: 1 }
+        Self { kind, slots, sges: 1, qps: 1, cqe_size: 64 }
     }
 
     /// Receives that can be posted.
@@ -141,7 +143,7 @@ impl World {
     /// Makes objects and connects each QP to itself.
     pub fn objects(&self, shape: Shape, locks: Locks) -> Objects {
         let pd = self.domain(locks);
-        let cq = self.cq(shape.receives(), locks);
+        let cq = self.cq(shape.receives(), shape.cqe_size, locks);
         let send_cq = self.send_cq();
         // SAFETY: an open context, live objects, initialised structures.
         unsafe {
@@ -189,7 +191,7 @@ impl World {
     }
 
     /// A CQ for both ways to poll.
-    pub(crate) fn cq(&self, cqe: u32, locks: Locks) -> *mut ibv_cq_ex {
+    pub(crate) fn cq(&self, cqe: u32, cqe_size: u16, locks: Locks) -> *mut ibv_cq_ex {
         let mut attr = ibv_cq_init_attr_ex {
             cqe,
             wc_flags: IBV_WC_EX_WITH_BYTE_LEN.into(),
@@ -199,8 +201,14 @@ impl World {
             attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
             attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
         }
-        // SAFETY: an open context, an initialised structure.
-        made(unsafe { ibv_create_cq_ex(self.pd.context().as_raw(), &mut attr) })
+        let mut mlx5 = mlx5dv_cq_init_attr {
+            comp_mask: MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE.into(),
+            cqe_size,
+            ..Default::default()
+        };
+        let context = self.pd.context().as_raw();
+        // SAFETY: an open context of an mlx5 device, initialised structures.
+        made(unsafe { (self.mlx5dv.create_cq)(context, &mut attr, &mut mlx5) })
     }
 
     /// A CQ for a few sends.
