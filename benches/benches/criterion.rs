@@ -17,7 +17,7 @@ fn all(criterion: &mut Criterion) {
     let other_core = lines::pin(1);
     lines::pin(0);
     for (case, lines) in case::timed() {
-        if lines == Lines::OtherCore && !other_core {
+        if (lines == Lines::OtherCore || case.needs_two_cores()) && !other_core {
             continue;
         }
         let mut group = criterion.benchmark_group(case.timed_label(lines));

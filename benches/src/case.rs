@@ -3,7 +3,7 @@
 use crate::adapter::{Form, Order};
 use crate::lines::Lines;
 use crate::operation::{Operation, What};
-use crate::subject::Name;
+use crate::subject::{Givers, Name};
 use crate::world::{Kind, Locks, Shape};
 
 /// Slots of a queue, where nothing else is said.
@@ -49,6 +49,16 @@ impl Case {
             .slots(ENTRIES)
             .batch(16)
             .against(Name::Libmlx5SrqOps(Locks::Off))
+    }
+
+    /// Buffers that threads give back one by one, against a mutex.
+    pub const fn shared(kind: Kind, givers: Givers) -> Self {
+        Self::new(kind, What::Post, Name::Shared(givers)).against(Name::Mutex(givers))
+    }
+
+    /// Whether two threads run at once.
+    pub const fn needs_two_cores(&self) -> bool {
+        matches!(self.doorbell, Name::Shared(Givers::Other | Givers::Both))
     }
 
     /// With another batch.
@@ -109,6 +119,9 @@ impl Case {
             Name::Lending => ", lending batch",
             Name::Owned => ", owned buffers",
             Name::Replaced => ", buffers replaced",
+            Name::Shared(Givers::Own) => ", SharedPoster",
+            Name::Shared(Givers::Other) => ", SharedPoster, other thread",
+            Name::Shared(Givers::Both) => ", SharedPoster, 2 threads",
             _ => "",
         };
         let mut label = format!("{} {}{subject}", shape.kind.name(), what.name(shape.kind));
@@ -209,6 +222,8 @@ impl Name {
             Self::Libmlx5NextPoll(Locks::Default) => "ibv_next_poll, default locks",
             Self::Libmlx5SrqOps(Locks::Off) => "ibv_post_srq_ops, locks off",
             Self::Libmlx5SrqOps(Locks::Default) => "ibv_post_srq_ops, default locks",
+            Self::Shared(_) => "SharedPoster",
+            Self::Mutex(_) => "a mutex around the receiver",
             Self::Floor => "the floor",
             Self::Ring => "ring",
             Self::Lending => "lending batch",
@@ -256,6 +271,9 @@ pub fn timed() -> Vec<(Case, Lines)> {
         cases.push((srq(What::Post).random(), lines));
     }
     cases.push((srq(What::Cycle).random(), Lines::Warm));
+    for givers in [Givers::Own, Givers::Other, Givers::Both] {
+        cases.push((Case::shared(Kind::Srq, givers), Lines::Warm));
+    }
     for slots in [64, 4096, 32768] {
         cases.push((srq(What::Cycle).slots(slots), Lines::Warm));
         cases.push((srq(What::Post).slots(slots), Lines::Warm));

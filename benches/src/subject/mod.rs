@@ -7,8 +7,11 @@ mod floor;
 mod libmlx5;
 mod ring;
 mod safe;
+mod shared;
 mod tag_list;
 mod tag_ops;
+
+pub use shared::Givers;
 
 use crate::operation::{Operation, What};
 use crate::sum::Sum;
@@ -26,6 +29,10 @@ pub enum Name {
     Owned,
     /// The same, with each buffer moved out and another one put in its place.
     Replaced,
+    /// Threads that give buffers back through a `SharedPoster`.
+    Shared(Givers),
+    /// Threads that give buffers back with a mutex around the receiver.
+    Mutex(Givers),
     /// A loop that touches each line that must be touched, and checks nothing.
     Floor,
     /// Stock libmlx5 through `ibv_poll_cq` and `ibv_post_recv` or `ibv_post_srq_recv`.
@@ -66,7 +73,10 @@ pub trait Subject {
 impl Name {
     /// Whether it is a subject of doorbell.
     pub const fn is_doorbell(self) -> bool {
-        matches!(self, Self::Ring | Self::Lending | Self::Owned | Self::Replaced)
+        !matches!(
+            self,
+            Self::Libmlx5(_) | Self::Libmlx5NextPoll(_) | Self::Libmlx5SrqOps(_) | Self::Floor
+        )
     }
 
     /// What its objects are made with.
@@ -75,9 +85,13 @@ impl Name {
             Self::Libmlx5(locks) | Self::Libmlx5NextPoll(locks) | Self::Libmlx5SrqOps(locks) => {
                 locks
             }
-            Self::Ring | Self::Lending | Self::Owned | Self::Replaced | Self::Floor => {
-                Locks::Default
-            }
+            Self::Ring
+            | Self::Lending
+            | Self::Owned
+            | Self::Replaced
+            | Self::Shared(_)
+            | Self::Mutex(_)
+            | Self::Floor => Locks::Default,
         }
     }
 }
@@ -92,6 +106,8 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
         Name::Lending => safe::make(world, &objects, safe::Way::Lend),
         Name::Owned => safe::make(world, &objects, safe::Way::Post),
         Name::Replaced => safe::make(world, &objects, safe::Way::Replace),
+        Name::Shared(givers) => shared::make(world, &objects, givers, true),
+        Name::Mutex(givers) => shared::make(world, &objects, givers, false),
         Name::Floor => floor::make(&objects),
         Name::Libmlx5(_) => libmlx5::make(&objects, false),
         Name::Libmlx5NextPoll(_) => libmlx5::make(&objects, true),

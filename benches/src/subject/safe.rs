@@ -5,7 +5,7 @@ use rdma_core_sys::ibv_cq_ex_to_cq;
 
 use super::{Subject, unexpected};
 use crate::sum::Sum;
-use crate::world::{BUFFER, Kind, Objects, World};
+use crate::world::{BUFFER, Kind, Objects, Shape, World};
 
 /// `wr_id` of a buffer is its address.
 struct Safe {
@@ -29,11 +29,12 @@ pub(super) enum Way {
     Replace,
 }
 
-pub(super) fn make(world: &World, objects: &Objects, way: Way) -> Box<dyn Subject> {
+/// A receiver on fresh objects.
+pub(super) fn receiver(world: &World, objects: &Objects) -> (Receiver, QueueId, Vec<QueuePair>) {
     let shape = objects.shape;
     assert_eq!(shape.sges, 1);
     // SAFETY: fresh objects that nobody else drives, which live until the process ends.
-    let (mut receiver, queue, qps) = unsafe {
+    unsafe {
         let cq = ibv_cq_ex_to_cq(objects.cq);
         let mut receiver = Receiver::from_raw_cq(&world.pd, cq, Path::Direct).expect("a receiver");
         let mut shared = None;
@@ -50,8 +51,18 @@ pub(super) fn make(world: &World, objects: &Objects, way: Way) -> Box<dyn Subjec
         let own = qps[0].receive_queue().map(QueueId::from);
         let queue = shared.map(QueueId::from).or(own).expect("a queue");
         (receiver, queue, qps)
-    };
-    let pool = BufferPool::new(&world.pd, shape.slots + 1, BUFFER).expect("a pool");
+    }
+}
+
+/// Buffers for all slots and one more.
+pub(super) fn pool(world: &World, shape: Shape) -> BufferPool {
+    BufferPool::new(&world.pd, shape.slots + 1, BUFFER).expect("a pool")
+}
+
+pub(super) fn make(world: &World, objects: &Objects, way: Way) -> Box<dyn Subject> {
+    let shape = objects.shape;
+    let (mut receiver, queue, qps) = self::receiver(world, objects);
+    let pool = pool(world, shape);
     assert_eq!(receiver.fill(queue, &pool), shape.receives() as usize);
     Box::new(Safe { receiver, queue, pool, way, buffers: Vec::new(), _qps: qps })
 }

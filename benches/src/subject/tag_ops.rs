@@ -68,7 +68,9 @@ impl TagOps {
                         each((*cq).wr_id, ibv_wc_read_byte_len(cq));
                         polled += 1;
                     }
-                    IBV_WC_TM_RECV | IBV_WC_TM_ADD => {}
+                    // One that matched nothing would be neither.
+                    IBV_WC_TM_RECV if ibv_wc_read_wc_flags(cq) & IBV_WC_TM_MATCH != 0 => {}
+                    IBV_WC_TM_ADD => {}
                     _ => unexpected(),
                 }
                 if polled == batch || ibv_next_poll(cq) != 0 {

@@ -24,7 +24,7 @@ pub(crate) fn run(filter: &str) -> Vec<Row> {
     }
     let mut rows = Vec::new();
     for (case, lines) in case::timed() {
-        let skipped = lines == Lines::OtherCore && !other_core;
+        let skipped = (lines == Lines::OtherCore || case.needs_two_cores()) && !other_core;
         if skipped || !case.label().contains(filter) {
             continue;
         }
