@@ -85,7 +85,7 @@ impl Message<'_, '_> {
         self.facts().source()
     }
 
-    /// What the completion says in flags. Checksums are those of datagrams.
+    /// What the completion says in flags. Checksums are those of datagrams, which libmlx5 does not tell on the verbs path.
     pub fn flags(&self) -> WcFlags {
         self.facts().flags(self.batch.books().qps.is_datagram(self.qp_num()))
     }

@@ -120,3 +120,44 @@ fn files_that_are_named_exist() {
     }
     assert!(missing.is_empty(), "there is no\n{}", missing.join("\n"));
 }
+
+/// Where the tests are that a page names `module` or `module::function`, as far as there are any.
+fn has_test(name: &str) -> bool {
+    let has = |module: &str, what: &str| {
+        let path = module.replace("::", "/");
+        let places = [
+            format!("tests/tests/{path}.rs"),
+            format!("tests/stepped/tests/{path}.rs"),
+            format!("mlx5/ring/tests/{path}.rs"),
+            format!("soft-mlx5/tests/{path}.rs"),
+            format!("soft-mlx5/src/{path}/tests.rs"),
+        ];
+        let text = |place: &String| fs::read_to_string(root().join(place)).unwrap_or_default();
+        places.iter().any(|place| text(place).contains(what))
+    };
+    let function = |(module, name): (&str, &str)| has(module, &format!("fn {name}("));
+    has(name, "#[test]") || name.rsplit_once("::").is_some_and(function)
+}
+
+/// Each form of CQE is produced by a test, and on a path.
+#[test]
+fn the_tests_of_all_completions_exist() {
+    let text = read(&root().join("docs/completions.md"));
+    let table = text.lines().skip_while(|line| !line.starts_with("| form |")).skip(2);
+    let mut forms = 0;
+    for row in table.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [form, _, _, tests, path] = cells[..] else { panic!("{row}") };
+        let names: Vec<_> =
+            tests.split('`').skip(1).step_by(2).filter(|&name| name != "mlx5-ring").collect();
+        // What the device cannot be asked for is produced by nothing.
+        assert_eq!(names.is_empty(), path.is_empty(), "{form}");
+        for name in &names {
+            assert!(has_test(name), "{form}: there is no test `{name}`");
+        }
+        forms += usize::from(!names.is_empty());
+    }
+    assert!(forms > 15, "only {forms} forms were found");
+    assert!(has_test("suite::order::a_million_messages_over_64_queue_pairs_complete_in_any_order"));
+    assert!(!has_test("suite::order::nothing") && !has_test("suite::nothing"));
+}

@@ -15,7 +15,9 @@ pub mod op {
     pub const SEND: u8 = 0x20;
     pub const SEND_IMM: u8 = 0x30;
     pub const SEND_INV: u8 = 0x40;
+    pub const RESIZE: u8 = 0x50;
     pub const NO_PACKET: u8 = 0x60;
+    pub const SIGNATURE_ERROR: u8 = 0xc0;
     pub const REQUESTER_ERROR: u8 = 0xd0;
     pub const RESPONDER_ERROR: u8 = 0xe0;
     pub const INLINE32: u8 = 0x04;

@@ -266,12 +266,14 @@ impl<Q: Subject> World<Q> {
             // Nothing is polled so late that the ring has come there.
             Kind::Rq => Some((device.state.taken as u16).wrapping_add(30_000)),
         };
-        let (op, counter, told) = match (random.below(6), far) {
+        let (op, counter, told) = match (random.below(8), far) {
             (0, _) => (op::REQUESTER, counter, Told::Other),
             (1, _) => (op::REQUESTER_ERROR, counter, Told::Other),
             (2, _) => (op::NO_PACKET, counter, Told::Other),
             (3, _) => (0x70 + 0x10 * random.below(5) as u8, counter, Told::Stray),
-            (4, _) => (op::SEND | op::COMPRESSED, counter, Told::Stray),
+            (4, _) => (op::RESIZE, counter, Told::Stray),
+            (5, _) => (op::SIGNATURE_ERROR, counter, Told::Other),
+            (6, _) => (op::SEND | op::COMPRESSED, counter, Told::Stray),
             (_, Some(far)) => (op::SEND, far, Told::Stray),
             (_, None) if producer.size == 64 => (op::SEND | op::INLINE64, counter, Told::Stray),
             _ => return,
