@@ -33,7 +33,9 @@ pub struct MulticastGroup {
 }
 
 impl MulticastGroup {
-    /// The group of an IP multicast address, on Ethernet (RoCE v2).
+    /// The group of an IP multicast address, on Ethernet (RoCE v2). It must be of the family of the GID that the
+    /// queue pair uses ([`QpConfig::gid_index`](crate::QpConfig::gid_index)), which decides between an IPv4 and
+    /// an IPv6 header.
     pub const fn ip(address: IpAddr) -> Self {
         let address = match address {
             IpAddr::V4(address) => address.to_ipv6_mapped(),

@@ -1,5 +1,7 @@
 //! Datagrams: header and payload apart, and an answer to the sender.
 
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+
 use doorbell::{
     BufferPool, Error, GRH_SIZE, MulticastGroup, NotSent, ProtectionDomain, QpConfig, QueuePair,
     Receiver, Sender, SrqConfig, WcFlags,
@@ -142,11 +144,22 @@ fn what_datagrams_cannot_do_is_refused() {
     receiving::messages(&mut w.receiver, 1, |message| assert!(message.datagram().is_none()));
 }
 
-/// A group that the device under test takes.
-fn group(qp: &QueuePair) -> MulticastGroup {
-    let gid = "ff12:401b::1:2:3".parse::<std::net::Ipv6Addr>().unwrap().octets();
-    let ethernet = qp.address().unwrap().lid == 0;
-    MulticastGroup { gid, lid: if ethernet { 0 } else { 0xc123 } }
+/// A group that the device under test takes. On Ethernet, with a socket that is an ordinary member: a host gives
+/// itself no copy otherwise, where it is the host that does.
+fn group(qp: &QueuePair) -> (MulticastGroup, Option<UdpSocket>) {
+    let address = qp.address().unwrap();
+    let v6 = Ipv6Addr::new(0xff12, 0x401b, 0, 0, 0, 1, 2, 3);
+    match Ipv6Addr::from(address.gid).to_ipv4_mapped() {
+        _ if address.lid != 0 => (MulticastGroup { gid: v6.octets(), lid: 0xc123 }, None),
+        None => (MulticastGroup::ip(v6.into()), None),
+        Some(interface) => {
+            let v4 = Ipv4Addr::new(239, 1, 2, 3);
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            // The address of a software device need not be one of the host.
+            let member = socket.join_multicast_v4(&v4, &interface).is_ok().then_some(socket);
+            (MulticastGroup::ip(v4.into()), member)
+        }
+    }
 }
 
 #[test]
@@ -154,7 +167,7 @@ fn every_member_of_a_group_gets_a_copy_until_it_leaves() {
     let pd = device::pd();
     let ends = || End::new(&pd, QpConfig::ud(QKEY), false);
     let (mut one, mut other, mut sender) = (ends(), ends(), ends());
-    let group = group(&one.qp);
+    let (group, _member) = group(&one.qp);
     let to = sender.qp.multicast_handle(&group, QKEY).unwrap();
     for end in [&mut one, &mut other] {
         end.qp.join(&group).unwrap();
@@ -182,7 +195,7 @@ fn every_member_of_a_group_gets_a_copy_until_it_leaves() {
 fn what_is_no_group_or_cannot_join_is_refused() {
     let mut w = Single::new(8, 64);
     let mut end = End::new(&w.pd, QpConfig::ud(QKEY), false);
-    let group = group(&end.qp);
+    let (group, _member) = group(&end.qp);
     let refused = w.near.join(&group).unwrap_err();
     assert!(matches!(refused, Error::Unsupported { .. }), "{refused:?}");
     assert!(matches!(w.near.multicast_handle(&group, QKEY), Err(Error::Unsupported { .. })));

@@ -1,5 +1,5 @@
-# Two members of a multicast group and a sender, over IPv4 as the GID of the device. What the host sends comes back to it because ordinary sockets
-# are members too. Soft-RoCE has no clock for timestamps.
+# Two members of a multicast group and a sender, over IPv4 as the GID of the device. What the host sends comes
+# back to it because ordinary sockets are members too. Soft-RoCE has no clock for timestamps.
 set -e
 for member in 1 2; do
     multicast --device rxe0 --group 239.0.0.219 --interface dummy0 --messages 200 >/tmp/member$member &
