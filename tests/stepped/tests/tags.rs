@@ -112,6 +112,14 @@ impl World {
     }
 }
 
+/// What the next event is: a receive, and the number of its message.
+fn matched_by_the_device(world: &mut World) -> (ReceiveId, u32) {
+    match world.near.poll() {
+        Some(TagEvent::Received(got)) if !got.by_library => (got.receive, got.context),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Two receives are appended while messages for both are on their way to software; a third message must not
 /// take what belongs to the second, whenever it comes: also between the two removes of one doorbell, which
 /// must not tell the device yet that both messages were handled.
@@ -201,13 +209,7 @@ fn appended(path: Path) {
         world.device.settle();
         let third = world.send(1);
         world.device.settle();
-        match world.near.poll() {
-            Some(TagEvent::Received(got)) => {
-                assert_eq!((got.receive, got.context), (three, third), "{gap:?}");
-                assert!(!got.by_library, "{gap:?}");
-            }
-            other => panic!("{gap:?}: {other:?}"),
-        }
+        assert_eq!(matched_by_the_device(&mut world), (three, third), "{gap:?}");
     }
 }
 
@@ -219,6 +221,31 @@ fn a_message_and_an_append_meet() {
 #[test]
 fn a_message_and_an_append_meet_through_verbs() {
     appended(Path::Verbs);
+}
+
+/// A receive is appended while a message for no receive is on its way to software, and no operation follows:
+/// the library synchronises by itself, or the device would leave the receive to it for ever.
+fn waits_alone(path: Path) {
+    let mut world = World::new(path);
+    let other = world.send(9);
+    world.device.settle();
+    let receive = world.post(1, ALL);
+    assert_eq!(world.ends(), []);
+    let message = world.send(1);
+    world.device.settle();
+    assert_eq!(matched_by_the_device(&mut world), (receive, message));
+    let last = world.post(9, ALL);
+    assert_eq!(world.ends(), [(last, Some(other))]);
+}
+
+#[test]
+fn a_receive_that_waits_alone_is_left_to_the_device() {
+    waits_alone(Path::Direct);
+}
+
+#[test]
+fn a_receive_that_waits_alone_is_left_to_the_device_through_verbs() {
+    waits_alone(Path::Verbs);
 }
 
 /// The doorbells of list operations in a trace: the index of the last WQE of each.
