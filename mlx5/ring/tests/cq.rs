@@ -38,6 +38,7 @@ fn ownership_over_many_laps() {
                 device.push(&entry, Told::Other);
             }
             let arrived = device.state.producer - taken;
+            assert_eq!(cq.is_empty(), arrived == 0);
             let budget = random.below(count + 2);
             let mut completions = cq.completions();
             for _ in 0..budget.min(arrived) {
