@@ -37,10 +37,16 @@ tests() {
         >"$target/mutants/log" 2>&1 </dev/null
 }
 
-# Ends with 1 when the tests fail, with 2 when they cannot be built.
+# Ends with 1 when the tests fail, with 2 when they cannot be built, with 3 when they do not end.
 try() {
+    local code=0
     tests "$build_limit" --no-run "$@" || return 2
-    tests "$limit" "$@" || return 1
+    tests "$limit" "$@" || code=$?
+    case $code in
+        0) return 0 ;;
+        124) return 3 ;;
+        *) return 1 ;;
+    esac
 }
 
 chosen=()
@@ -81,6 +87,7 @@ for patch in "${chosen[@]}"; do
     case $code in
         0) missed+=("$name") verdict=MISSED ;;
         1) caught=$((caught + 1)) verdict=caught ;;
+        3) caught=$((caught + 1)) verdict="caught, for it ran for $limit s" ;;
         *) fail "$name does not compile" ;;
     esac
     echo "mutants: $verdict: $name: $(head -1 "$patch")"

@@ -140,6 +140,7 @@ fn blocks_of_every_length_at_every_place() {
                     (cqe.opcode(), cqe.format()),
                     (CqeOpcode::ResponderSend, CqeFormat::Plain)
                 );
+                assert_eq!(cqe.op_own() & op::SOLICITED, 0);
                 assert_eq!((cqe.wqe_counter(), cqe.byte_count()), (wqe_counter, 1000 + i));
                 assert_eq!((cqe.qpn(), extra(format, &cqe)), (0x120, 0x7f00 + i));
                 assert_eq!(cqe.imm_inval_pkey(), start);
