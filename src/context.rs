@@ -356,7 +356,7 @@ impl Inner {
             told!(device = self.name, operation, "destroyed");
             return true;
         }
-        warn_leak(operation, errno);
+        warn_leak(operation, &self.name, errno);
         false
     }
 }

@@ -18,11 +18,11 @@ impl Owner {
 }
 
 /// Says that a destroy function failed, and that what depends on the object is kept for ever.
-pub(crate) fn warn_leak(operation: &str, errno: i32) {
+pub(crate) fn warn_leak(operation: &str, device: &str, errno: i32) {
     let error = std::io::Error::from_raw_os_error(errno);
     #[cfg(feature = "tracing")]
-    tracing::warn!(operation, %error, "leaked");
+    tracing::warn!(device, operation, %error, "leaked");
     eprintln!(
-        "doorbell: {operation} failed ({error}): the object and the memory that it may still use are leaked"
+        "doorbell: {operation} on {device} failed ({error}): the object and the memory that it may still use are leaked"
     );
 }

@@ -50,6 +50,11 @@ pub struct FailDestroy {
     pub srq: Which,
     /// Completion queues.
     pub cq: Which,
+    /// Address handles that the kernel knows: libmlx5 has it make those of Ethernet, and keeps those of
+    /// InfiniBand to itself.
+    pub ah: Which,
+    /// Protection domains.
+    pub pd: Which,
 }
 
 /// Which of the commands of one kind.
@@ -112,7 +117,7 @@ pub const OPTIONS: &[FaultOption] = fault_options! {
     "fail-send" Some("N"), "Complete the N-th send WQE in error";
     "fail-receive" Some("N"), "Complete the N-th received message in error";
     "qp-fatal" Some("N"), "Take the QP of the N-th message, sent or received, to error";
-    "fail-destroy" Some("KIND[:N]"), "Let the destruction of each (or the N-th) mr, qp, srq or cq fail";
+    "fail-destroy" Some("KIND[:N]"), "Let the destruction of each (or the N-th) mr, qp, srq, cq, ah or pd fail";
     "port-flap" Some("UP:DOWN"), "Take the port down after UP ms and up after DOWN ms, over and over";
     "remove-after" Some("MS"), "Remove the device this many milliseconds after its first use";
     "slow" Some("US"), "Work once in so many microseconds, on one packet";
@@ -184,8 +189,9 @@ impl Faults {
 }
 
 impl FailDestroy {
-    fn each(&self) -> [(&'static str, Which); 4] {
-        [("mr", self.mr), ("qp", self.qp), ("srq", self.srq), ("cq", self.cq)]
+    fn each(&self) -> [(&'static str, Which); 6] {
+        let Self { mr, qp, srq, cq, ah, pd } = *self;
+        [("mr", mr), ("qp", qp), ("srq", srq), ("cq", cq), ("ah", ah), ("pd", pd)]
     }
 
     fn set(&mut self, value: &str) -> Result<(), &'static str> {
@@ -198,7 +204,9 @@ impl FailDestroy {
             "qp" => &mut self.qp,
             "srq" => &mut self.srq,
             "cq" => &mut self.cq,
-            _ => return Err("must be mr, qp, srq or cq, and `:N` for one of them"),
+            "ah" => &mut self.ah,
+            "pd" => &mut self.pd,
+            _ => return Err("must be mr, qp, srq, cq, ah or pd, and `:N` for one of them"),
         };
         *field = which;
         Ok(())
@@ -269,7 +277,7 @@ mod tests {
             ("loss", "1.5"),
             ("loss", "NaN"),
             ("fail-send", "0"),
-            ("fail-destroy", "pd"),
+            ("fail-destroy", "uar"),
             ("fail-destroy", "mr:0"),
             ("port-flap", "5"),
             ("port-flap", "0:5"),

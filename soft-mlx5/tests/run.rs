@@ -29,7 +29,7 @@ fn what_keeps_a_command_from_running_is_said_in_one_line() {
         (&["run", "--", "/"], "cannot start"),
         (&["run", "--loss", "1.5", "--", "true"], "from 0 to 1"),
         (&["run", "--loss", "much", "--", "true"], "--loss"),
-        (&["run", "--fail-destroy", "pd", "--", "true"], "mr, qp, srq or cq"),
+        (&["run", "--fail-destroy", "uar", "--", "true"], "mr, qp, srq, cq, ah or pd"),
         (&["run", "--port-flap", "5", "--", "true"], "UP:DOWN"),
         (&["run", "--fail-send", "0", "--", "true"], "from 1 on"),
         (&["run", "--seed", "-1", "--", "true"], "-1"),

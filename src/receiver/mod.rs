@@ -611,8 +611,9 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`], and then everything that the
-    /// device may still use stays allocated.
+    /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`] when it cannot be taken to RESET, and
+    /// then everything that the device may still use stays allocated. When the driver refuses to destroy it,
+    /// all that is leaked with a warning.
     pub fn destroy_qp(&mut self, mut qp: QueuePair) -> Result<()> {
         self.let_go(&mut qp)?;
         match qp.receive_queue() {

@@ -306,9 +306,11 @@ impl Call<'_> {
         });
         let fail = &self.core.faults.fail_destroy;
         let which = match type_id {
+            1 => fail.pd,
             3 => fail.cq,
             4 => fail.qp,
             5 => fail.srq,
+            6 => fail.ah,
             7 => fail.mr,
             _ => Which::None,
         };

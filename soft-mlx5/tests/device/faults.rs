@@ -39,8 +39,14 @@ fn set_byte(mr: *mut ibv_mr, at: usize, byte: u8) {
 
 #[test]
 fn an_object_whose_destruction_fails_is_still_there() {
-    let fail_destroy =
-        FailDestroy { mr: Which::Nth(1), qp: Which::Nth(1), cq: Which::Nth(2), srq: Which::All };
+    let fail_destroy = FailDestroy {
+        mr: Which::Nth(1),
+        qp: Which::Nth(1),
+        cq: Which::Nth(2),
+        srq: Which::All,
+        pd: Which::Nth(1),
+        ..FailDestroy::default()
+    };
     let world = stepped(Faults { fail_destroy, ..Faults::default() });
     let cq = world.cq(16);
     let srq = world.srq(16);
@@ -61,6 +67,9 @@ fn an_object_whose_destruction_fails_is_still_there() {
         assert_eq!(ibv_destroy_cq(cq), 0);
         assert_eq!(ibv_destroy_srq(srq), libc::EBUSY);
         assert_eq!(ibv_destroy_srq(srq), libc::EBUSY);
+        let pd = ibv_alloc_pd(world.ctx);
+        assert_eq!(ibv_dealloc_pd(pd), libc::EBUSY);
+        assert_eq!(ibv_dealloc_pd(pd), 0);
         world.device().set_faults(Faults::default());
         assert_eq!(ibv_destroy_srq(srq), 0);
     }

@@ -2,14 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use doorbell::{
-    BufferPool, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    ReceiverConfig, RecvBuffer, SrqConfig, SrqId,
+    AddressHandle, BufferPool, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair,
+    Receiver, ReceiverConfig, RecvBuffer, SrqConfig, SrqId,
 };
 use soft_mlx5::faults::{FailDestroy, Which};
-use soft_mlx5::{Device, Faults};
+use soft_mlx5::{Device, Faults, LinkLayer};
 
 const SIZE: u32 = 64;
 const PATHS: [Path; 2] = [Path::Direct, Path::Verbs];
@@ -28,7 +28,12 @@ struct World {
 
 impl World {
     fn new(path: Path, shared: bool) -> Self {
-        let device = Device::builder().stepped().build().expect("a stepped device");
+        Self::on(LinkLayer::InfiniBand, path, shared)
+    }
+
+    fn on(link: LinkLayer, path: Path, shared: bool) -> Self {
+        let device =
+            Device::builder().stepped().link_layer(link).build().expect("a stepped device");
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
         let config = ReceiverConfig::new().cq_capacity(64).path(path);
         let mut receiver = Receiver::new(&pd, &config).unwrap();
@@ -53,9 +58,16 @@ impl World {
     }
 }
 
-fn failing(device: &Device, which: fn(&mut FailDestroy) -> &mut Which) {
+/// Picks the commands of one kind.
+type Kind = fn(&mut FailDestroy) -> &mut Which;
+
+fn failing(device: &Device, kind: Kind) {
+    fail(device, kind, Which::All);
+}
+
+fn fail(device: &Device, kind: Kind, which: Which) {
     let mut fail_destroy = FailDestroy::default();
-    *which(&mut fail_destroy) = Which::All;
+    *kind(&mut fail_destroy) = which;
     device.set_faults(Faults { fail_destroy, ..Faults::default() });
 }
 
@@ -106,6 +118,11 @@ fn take_all(pool: &BufferPool) -> Vec<RecvBuffer> {
 
 fn assert_untouched(buffers: &[RecvBuffer]) {
     assert!(buffers.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0xaa)));
+}
+
+fn is_open(fd: RawFd) -> bool {
+    // SAFETY: this only asks.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }
 
 /// Whether a page of the process is mapped.
@@ -165,9 +182,13 @@ fn a_shared_receive_queue() {
 fn a_completion_queue() {
     for path in PATHS {
         let w = World::new(path, false);
+        let channel = w.receiver.channel().expect("a receiver has one").as_raw_fd();
         failing(&w.device, |fail| &mut fail.cq);
         let said = said(|| drop((w.receiver, w.near)));
         assert_leak(&said, "ibv_destroy_cq");
+        // No command destroys a channel: libibverbs keeps one that a CQ has.
+        assert_leak(&said, "ibv_destroy_comp_channel");
+        assert!(is_open(channel), "the CQ has its channel still");
         // No receive can be outstanding on a CQ alone: the queue was destroyed.
         assert_eq!(w.pool.available(), w.pool.count() as usize);
         drop((w.pool, w.pd));
@@ -187,6 +208,88 @@ fn a_memory_region() {
         // The next pool does not get it.
         let next = BufferPool::new(&w.pd, 64, SIZE).unwrap();
         assert!(take_all(&next).iter().all(|buffer| buffer.as_ptr() as usize != addr));
+    }
+}
+
+/// A queue pair for datagrams, and where to send them.
+fn datagrams(w: &mut World) -> (QueuePair, AddressHandle) {
+    let mut qp =
+        w.far_receiver.create_qp(&QpConfig::ud(7).receives(1, 1).max_inline(SIZE)).unwrap();
+    qp.activate().unwrap();
+    let to = qp.address_handle(&qp.address().unwrap(), 7).unwrap();
+    (qp, to)
+}
+
+/// The kernel knows the address handles of Ethernet only.
+#[test]
+fn an_address_handle() {
+    for (path, link) in [
+        (Path::Direct, LinkLayer::Ethernet),
+        (Path::Verbs, LinkLayer::Ethernet),
+        (Path::Direct, LinkLayer::InfiniBand),
+    ] {
+        let mut w = World::on(link, path, false);
+        let (mut qp, to) = datagrams(&mut w);
+        qp.send_inline_to(b"on its way", &to, None).unwrap();
+        failing(&w.device, |fail| &mut fail.ah);
+        // The send has it, too.
+        assert_eq!(said(|| drop(to)), "");
+        w.device.settle();
+        let said = said(|| assert!(qp.poll_send().is_some_and(|sent| sent.status.is_success())));
+        if link == LinkLayer::Ethernet {
+            assert_leak(&said, "ibv_destroy_ah");
+        } else {
+            assert_eq!(said, "");
+        }
+    }
+}
+
+/// Every destroy command of a teardown fails once, whatever is dropped first: the object and the device are named,
+/// and memory stays for as long as something is left that the device writes through.
+#[test]
+fn each_command_in_turn() {
+    let kinds: [(Kind, &str, u64); 6] = [
+        (|fail| &mut fail.mr, "ibv_dereg_mr", 1),
+        (|fail| &mut fail.qp, "ibv_destroy_qp", 3),
+        (|fail| &mut fail.srq, "ibv_destroy_srq", 1),
+        (|fail| &mut fail.cq, "ibv_destroy_cq", 5),
+        (|fail| &mut fail.ah, "ibv_destroy_ah", 1),
+        (|fail| &mut fail.pd, "ibv_dealloc_pd", 1),
+    ];
+    for path in PATHS {
+        for backwards in [false, true] {
+            for (kind, operation, commands) in kinds {
+                for nth in 1..=commands + 1 {
+                    let mut w = World::on(LinkLayer::Ethernet, path, true);
+                    let (qp, to) = datagrams(&mut w);
+                    let addr = w.pool.take().unwrap().as_ptr() as usize;
+                    let name = w.device.name().to_owned();
+                    fail(&w.device, kind, Which::Nth(nth));
+                    let said = said(|| match backwards {
+                        false => {
+                            drop((w.near, w.receiver, w.far, w.far_receiver, qp, to, w.pool, w.pd))
+                        }
+                        true => {
+                            drop((w.pd, w.pool, to, qp, w.far_receiver, w.far, w.receiver, w.near))
+                        }
+                    });
+                    let context = format!("{operation} {nth}, {path}, {backwards}: {said}");
+                    if nth > commands {
+                        assert_eq!(said, "", "{context}");
+                    } else {
+                        assert_leak(&said, &format!("{operation} on {name} failed"));
+                    }
+                    // The queue pair on the SRQ is destroyed first, or last.
+                    let near = if backwards { 3 } else { 1 };
+                    let written = match operation {
+                        "ibv_dereg_mr" | "ibv_destroy_srq" => nth == 1,
+                        "ibv_destroy_qp" => nth == near,
+                        _ => false,
+                    };
+                    assert_eq!(is_mapped(addr), written, "{context}");
+                }
+            }
+        }
     }
 }
 
