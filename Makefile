@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-tags setup test bench rxe conformance explore memory mutants cargo-mutants fuzz soak fmt lint doc package
+.PHONY: help demo demo-tags setup test bench rxe conformance explore memory mutants cargo-mutants fuzz soak fmt lint doc book package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
@@ -22,6 +22,7 @@ help:
 	@echo 'make fmt      formats the sources'
 	@echo 'make lint     format, clippy and documentation, warnings being errors'
 	@echo 'make doc      builds the documentation of the crates'
+	@echo 'make book     renders the book in docs to target/book'
 	@echo 'make package  makes the packages of the crates, and builds what is in them and nothing else'
 
 setup:
@@ -83,6 +84,9 @@ lint: setup
 
 doc: setup
 	cargo doc --workspace --no-deps
+
+book:
+	@scripts/book.sh
 
 package: setup
 	@scripts/packages.sh

@@ -124,3 +124,21 @@ fn tags_are_matched_by_the_device_and_by_the_library() {
         assert_eq!(rest, end);
     }
 }
+
+/// The two programs on the first page of the book.
+#[test]
+fn the_first_program_counts_what_the_second_sends() {
+    let first = built("examples/first_receiver");
+    let mut receiver =
+        on_device(&first, true).arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(receiver.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(said.next().as_deref(), Some("255 receives posted, path direct"));
+    let waiting = said.next().unwrap();
+    let address = waiting.strip_prefix("waiting for a sender on ").unwrap();
+    let sender = on_device(&built("examples/first_sender"), true).arg(address).status().unwrap();
+    if !sender.success() {
+        receiver.kill().unwrap();
+    }
+    assert_eq!(said.next().as_deref(), Some("1000 messages, 64000 bytes"));
+    assert!(receiver.wait().unwrap().success());
+}

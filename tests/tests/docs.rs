@@ -121,6 +121,33 @@ fn files_that_are_named_exist() {
     assert!(missing.is_empty(), "there is no\n{}", missing.join("\n"));
 }
 
+/// Every page is a chapter, and every block of code says in which language it is.
+#[test]
+fn the_book_is_complete() {
+    let chapters = links(&read(&root().join("docs/SUMMARY.md")));
+    for page in pages().iter().filter(|page| page.parent().is_some_and(|at| at.ends_with("docs"))) {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        assert!(name == "SUMMARY.md" || chapters.iter().any(|chapter| chapter == name), "{name}");
+        let text = read(page);
+        let fences = text.lines().filter(|line| line.starts_with("```"));
+        assert!(fences.step_by(2).all(|fence| fence != "```"), "{name}: code without a language");
+    }
+}
+
+/// The first programs of the book are examples, which another test runs.
+#[test]
+fn the_first_programs_are_the_examples() {
+    let page = read(&root().join("docs/first-program.md"));
+    for name in ["first_receiver", "first_sender"] {
+        let text = read(&root().join(format!("examples/{name}.rs")));
+        let code = text.split_once("\n\n").expect("a paragraph about it").1;
+        assert!(
+            page.contains(&format!("```rust,no_run\n{code}```\n")),
+            "{name} is not what the page shows"
+        );
+    }
+}
+
 /// Where the tests are that a page names `module` or `module::function`, as far as there are any.
 fn has_test(name: &str) -> bool {
     let has = |module: &str, what: &str| {

@@ -1,0 +1,37 @@
+//! The sender of the book's first page, which shows what follows, line by line. `first_receiver` is its peer.
+
+use std::net::TcpStream;
+
+use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).unwrap_or("127.0.0.1:18515".into());
+    let device = doorbell::devices()?.into_iter().next().ok_or("there is no RDMA device")?;
+    let pd = device.open()?.alloc_pd()?;
+    let pool = BufferPool::new(&pd, 16, 4096)?;
+    // It receives nothing, but a queue pair belongs to a receiver.
+    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    let mut qp = receiver.create_qp(&QpConfig::rc().sends(16))?;
+    let mut stream = TcpStream::connect(address)?;
+    qp.connect_over(&mut stream)?;
+
+    let (mut sent, mut done) = (0, 0);
+    while done < 1000 {
+        while let Some(completion) = qp.poll_send() {
+            if !completion.status.is_success() {
+                return Err(completion.status.to_string().into());
+            }
+            done += 1;
+        }
+        if sent < 1000 {
+            // `None` while all buffers are on their way.
+            if let Some(mut buffer) = pool.take() {
+                buffer.set_len(64);
+                buffer.fill(sent as u8);
+                qp.send(buffer, None)?;
+                sent += 1;
+            }
+        }
+    }
+    Ok(())
+}

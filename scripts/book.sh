@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Renders the book in docs as HTML, with an mdbook of its own in the target directory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+version=0.4.52
+mdbook=$target/tools/bin/mdbook
+if [ "$("$mdbook" --version 2>/dev/null)" != "mdbook v$version" ]; then
+    echo "book: building mdbook $version, which takes some minutes"
+    cargo install --quiet --locked --force --root "$target/tools" --version "$version" mdbook
+fi
+"$mdbook" build docs --dest-dir "$target/book"
+echo "book: $target/book/index.html"
