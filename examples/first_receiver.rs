@@ -36,6 +36,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("{messages} messages, {bytes} bytes");
     // The sender hangs up when every message was acknowledged. Until then the queue pair must stay.
-    stream.read(&mut [0])?;
+    stream.read_to_end(&mut Vec::new())?;
     Ok(())
 }
