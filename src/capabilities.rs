@@ -29,6 +29,22 @@ pub struct Capabilities {
 }
 
 /// Hardware tag matching (`struct ibv_tm_caps`).
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::tags::{Offload, TagMatchingConfig, TagMatchingSrq};
+///
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let config = match pd.context().capabilities()?.tag_matching {
+///     // As long a list as the device has, and matched by it or not at all.
+///     Some(caps) if caps.rc => TagMatchingConfig::new(caps.max_num_tags.min(1000) as u16)
+///         .offload(Offload::Required),
+///     _ => TagMatchingConfig::new(1000).offload(Offload::Never),
+/// };
+/// let tags = TagMatchingSrq::new(&pd, &config)?;
+/// println!("matched by the device: {}", tags.offload());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TagMatchingCaps {
@@ -45,6 +61,15 @@ pub struct TagMatchingCaps {
 }
 
 /// Compression of CQEs (`struct mlx5dv_cqe_comp_caps`).
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// let caps = doorbell::open("mlx5_0")?.capabilities()?;
+/// if let Some(compression) = caps.cqe_compression {
+///     println!("up to {} completions in one block", compression.max_num);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CqeCompressionCaps {
@@ -62,6 +87,19 @@ pub struct CqeCompressionCaps {
 }
 
 /// Time stamps in completions (`ibv_query_device_ex(3)`).
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::ReceiverConfig;
+///
+/// let config = match doorbell::open("mlx5_0")?.capabilities()?.timestamps {
+///     Some(caps) if caps.real_time => ReceiverConfig::new().real_time_timestamps(),
+///     Some(_) => ReceiverConfig::new().timestamps(true),
+///     None => ReceiverConfig::new(),
+/// };
+/// # let _ = config;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimestampCaps {

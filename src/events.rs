@@ -14,6 +14,21 @@ use crate::poll;
 use crate::trace::told;
 
 /// What happened to a device or to something made on it (`ibv_get_async_event(3)`).
+///
+/// ```
+/// # let world = doorbell_doc::World::new();
+/// use doorbell::AsyncEvent;
+///
+/// let mut events = world.pd.context().events()?;
+/// # world.device.set_link(false);
+/// match events.next_within(std::time::Duration::from_secs(5))? {
+///     Some(AsyncEvent::PortError { port }) => println!("port {port} is down: what is sent now fails"),
+///     Some(AsyncEvent::DeviceFatal) => println!("the device is being removed"),
+///     Some(other) => println!("{other:?}"),
+///     None => println!("nothing in five seconds"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -94,6 +109,22 @@ pub enum AsyncEvent {
 }
 
 /// Names a CQ or an SRQ while it exists.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// use doorbell::AsyncEvent;
+///
+/// // Which of several receivers an event is about, each of them knows.
+/// let mut events = world.pd.context().events()?;
+/// world.receiver.arm_srq_limit(world.srq, 15)?;
+/// # world.send(b"one receive less");
+/// if let Some(event) = events.next_within(std::time::Duration::from_secs(5))? {
+///     assert!(matches!(event, AsyncEvent::SrqLimitReached { .. }));
+///     assert!(!world.peer_receiver.handle_event(&event)?);
+///     assert!(world.receiver.handle_event(&event)?);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ObjectName(usize);
 

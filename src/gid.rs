@@ -8,6 +8,24 @@ use rdma_core_sys as sys;
 use crate::context::Context;
 
 /// An entry of a port's GID table (`ibv_query_gid_table(3)`). Displays as an IPv6 address.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::GidKind;
+///
+/// let context = doorbell::open("mlx5_0")?;
+/// for gid in context.gids() {
+///     let carries = match gid.kind {
+///         GidKind::InfiniBand => "InfiniBand",
+///         GidKind::RoceV1 => "Ethernet, not routed",
+///         GidKind::RoceV2 => "UDP",
+///         _ => "something newer",
+///     };
+///     println!("port {}, index {}: {gid}, {carries}", gid.port, gid.index);
+/// }
+/// # assert!(!context.gids().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gid {
@@ -22,6 +40,21 @@ pub struct Gid {
 }
 
 /// What packets a GID is for (`enum ibv_gid_type`).
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::{GidKind, QpConfig};
+///
+/// // The entry that a queue pair on Ethernet sends with; left alone, doorbell takes one of RoCE v2.
+/// let context = doorbell::open("mlx5_0")?;
+/// let gids = context.gids();
+/// let config = match gids.iter().find(|gid| gid.kind == GidKind::RoceV2) {
+///     Some(gid) => QpConfig::rc().gid_index(gid.index as u8),
+///     None => QpConfig::rc(),
+/// };
+/// # let _ = config;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GidKind {

@@ -50,11 +50,34 @@ impl std::str::FromStr for Path {
 }
 
 /// A path has a name that does not exist.
+///
+/// ```
+/// use doorbell::Path;
+///
+/// assert_eq!("direct".parse::<Path>()?, Path::Direct);
+/// let unknown = "fast".parse::<Path>().unwrap_err();
+/// assert_eq!(unknown.to_string(), "fast is not a path: it is auto, direct or verbs");
+/// # Ok::<(), doorbell::UnknownPath>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not a path: it is auto, direct or verbs")]
 pub struct UnknownPath(String);
 
 /// Why a device or a queue cannot be driven directly.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::{Error, Path, Receiver, ReceiverConfig};
+///
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// match Receiver::new(&pd, &ReceiverConfig::new().path(Path::Direct)) {
+///     Ok(receiver) => assert_eq!(receiver.path(), Path::Direct),
+///     // Only who insists is told; `Path::Auto` takes the verbs path.
+///     Err(Error::NotDirect { reason, .. }) => println!("{reason}"),
+///     Err(other) => return Err(other.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotDirect {

@@ -8,6 +8,19 @@ use rdma_core_sys as sys;
 /// What a completion says of a message (`enum ibv_wc_flags`).
 ///
 /// Bits that the headers do not name are kept: they come from drivers.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # world.send_with(b"hello", Some(7));
+/// # let receiver = &mut world.receiver;
+/// use doorbell::WcFlags;
+///
+/// let mut batch = receiver.poll();
+/// let message = batch.next().expect("a message has arrived")?;
+/// assert!(message.flags().contains(WcFlags::WITH_IMM));
+/// println!("{:?}", message.flags());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct WcFlags(sys::ibv_wc_flags);
 

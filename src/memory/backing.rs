@@ -64,6 +64,20 @@ unsafe impl StableMemory for memmap2::MmapMut {
 }
 
 /// A pool was not made; its memory is here.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::BufferPool;
+///
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let small = vec![1u8; 100];
+/// let error = BufferPool::from_memory(&pd, small, 1024).expect_err("not one buffer fits");
+/// println!("{error}");
+/// // Nothing is lost: the memory is in the error.
+/// let small = error.memory;
+/// assert_eq!(small.len(), 100);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct MemoryError<M> {
     /// Why not.
     pub error: Error,

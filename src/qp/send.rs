@@ -92,6 +92,26 @@ impl fmt::Debug for SendError {
 }
 
 /// A send is over.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let (qp, pool) = (&mut world.qp, &world.pool);
+/// let mut buffer = pool.take().expect("a free buffer");
+/// buffer.set_len(5);
+/// buffer.copy_from_slice(b"hello");
+/// qp.send(buffer, None)?;
+/// let completion = loop {
+///     if let Some(completion) = qp.poll_send() {
+///         break completion;
+///     }
+/// };
+/// if !completion.status.is_success() {
+///     println!("{}, vendor error {:#x}", completion.status, completion.vendor_err);
+/// }
+/// // The buffer is the program's again, whatever became of the send.
+/// assert_eq!(completion.buffer.expect("it was not sent inline").len(), 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 #[must_use = "a send may have failed"]

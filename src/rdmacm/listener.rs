@@ -103,6 +103,31 @@ impl fmt::Debug for Listener {
 }
 
 /// A peer that wants to connect. Dropping the request rejects it.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use doorbell::rdmacm::{Connection, Listener};
+/// use doorbell::{QueuePair, Receiver};
+///
+/// /// Takes the next client that knows the word.
+/// fn next(
+///     listener: &mut Listener,
+///     receiver: &mut Receiver,
+/// ) -> Result<(Connection, QueuePair), Box<dyn std::error::Error>> {
+///     loop {
+///         let request = listener.accept(None)?.ok_or("no time-out was given")?;
+///         // What follows the word is padding.
+///         if !request.private_data().starts_with(b"please") {
+///             request.reject()?;
+///             continue;
+///         }
+///         let mut qp = receiver.create_qp(&doorbell::QpConfig::rc())?;
+///         let connection = request.accept(&mut qp, b"welcome", Duration::from_secs(5))?;
+///         return Ok((connection, qp));
+///     }
+/// }
+/// ```
 pub struct Request {
     id: Id,
     device_name: String,

@@ -16,6 +16,28 @@ use crate::qp::QueuePair;
 const MAX_PRIVATE_DATA: usize = 56;
 
 /// How an address is reached: the device, the port and the path, as the system found them.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use doorbell::rdmacm::Route;
+/// use doorbell::{QpConfig, Receiver, ReceiverConfig};
+///
+/// const PATIENCE: Duration = Duration::from_secs(5);
+///
+/// # fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let route = Route::resolve("192.0.2.1:18515".parse()?, PATIENCE)?;
+/// // The system has found out which device leads there.
+/// let pd = doorbell::open(route.device_name())?.alloc_pd()?;
+/// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// let mut qp = receiver.create_qp(&QpConfig::rc())?;
+/// let connection = route.connect(&mut qp, b"hello", PATIENCE)?;
+/// println!("the server says {:?}", connection.private_data());
+/// # Ok(())
+/// # }
+/// # // Without the module of the kernel nothing can be resolved, and the error says so.
+/// # if let Err(error) = run() { println!("{error}"); }
+/// ```
 pub struct Route {
     id: Id,
     device_name: String,

@@ -28,6 +28,20 @@ pub struct ReceiverConfig {
 
 /// What the CQEs of a compressed block have of their own beside the length of the message (mini-CQE formats
 /// of the basic layout).
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// use doorbell::{Compression, Receiver, ReceiverConfig};
+///
+/// let mut config = ReceiverConfig::new();
+/// if pd.context().capabilities()?.cqe_compression.is_some_and(|caps| caps.checksum) {
+///     config = config.compression(Compression::Checksum);
+/// }
+/// let receiver = Receiver::new(&pd, &config)?;
+/// # let _ = receiver;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {

@@ -45,6 +45,22 @@ pub struct Datagram<'m> {
 }
 
 /// Who sent a datagram: what [`QueuePair::reply_to`](crate::QueuePair::reply_to) needs to answer.
+///
+/// ```
+/// # let mut world = doorbell_doc::Datagrams::new();
+/// # world.send(b"are you there?");
+/// # let doorbell_doc::Datagrams { receiver, qp, .. } = &mut world;
+/// // A value that outlives the message and can be kept, one per client.
+/// let mut batch = receiver.poll();
+/// let message = batch.next().expect("a datagram has arrived")?;
+/// let sender = message.datagram().expect("the queue pair takes datagrams").sender();
+/// drop(batch);
+/// println!("from queue pair {:#x} of the port with LID {}", sender.qp_num(), sender.lid());
+/// let back = qp.reply_to(&sender)?;
+/// qp.send_inline_to(b"I am", &back, None)?;
+/// # doorbell_doc::finish(qp);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     source: Source,

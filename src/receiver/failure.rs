@@ -46,6 +46,20 @@ pub struct Failure {
 }
 
 /// What went wrong with a receive.
+///
+/// ```
+/// use doorbell::{Cause, WcStatus};
+///
+/// fn is_the_end_of_a_connection(cause: Cause) -> bool {
+///     match cause {
+///         // A flushed receive says nothing but that the queue pair is in the error state.
+///         Cause::Status(WcStatus::WR_FLUSH_ERR) => true,
+///         Cause::Status(status) => panic!("the device reports {status}"),
+///         other => panic!("{other}"),
+///     }
+/// }
+/// # assert!(is_the_end_of_a_connection(Cause::Status(WcStatus::WR_FLUSH_ERR)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {

@@ -1,6 +1,21 @@
 //! Names of the queues of a receiver.
 
 /// A shared receive queue of one receiver.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// use doorbell::{Error, SrqConfig};
+///
+/// # let receiver = &mut world.receiver;
+/// // A receiver can have several, each with its own size of buffers.
+/// let second = receiver.create_srq(&SrqConfig::new(15))?;
+/// assert_ne!(second, world.srq);
+/// assert_eq!(receiver.capacity(second), 15);
+/// // The name is checked whenever it is used.
+/// receiver.destroy_srq(second)?;
+/// assert!(matches!(receiver.destroy_srq(second), Err(Error::Gone { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqId(pub(crate) QueueId);
 
@@ -10,6 +25,19 @@ impl SrqId {
 }
 
 /// The receive queue of one QP of a receiver.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// use doorbell::{BufferPool, QpConfig};
+///
+/// let own = world.peer_receiver.create_qp(&QpConfig::rc().receives(16, 1))?;
+/// let queue = own.receive_queue().expect("a queue of its own");
+/// let pool = BufferPool::new(&world.pd, 16, 256)?;
+/// assert_eq!(world.peer_receiver.fill(queue, &pool), 16);
+/// // A queue pair on an SRQ has none to post to.
+/// assert!(world.qp.receive_queue().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RqId(pub(crate) QueueId);
 

@@ -14,6 +14,17 @@ use super::{Engine, Receiver};
 use crate::memory::{BufferPool, RecvBuffer};
 
 /// Why a receive was not posted.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// use doorbell::PostFailure;
+///
+/// let spare = world.pool.take().expect("a free buffer");
+/// let error = world.receiver.post(world.srq, [spare]).expect_err("all receives are posted");
+/// assert_eq!(error.reason, PostFailure::Full);
+/// // The buffer is in the error, for another time.
+/// assert_eq!(error.into_buffers().count(), 1);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostFailure {
@@ -94,6 +105,18 @@ impl<I> fmt::Display for PostError<I> {
 impl<I> std::error::Error for PostError<I> {}
 
 /// A receive of several buffers was not posted; they are here.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// use doorbell::{PostFailure, SrqConfig};
+///
+/// let srq = world.receiver.create_srq(&SrqConfig::new(15).max_sge(2))?;
+/// let buffers: Vec<_> = std::iter::from_fn(|| world.pool.take()).take(8).collect();
+/// let error = world.receiver.post_scatter(srq, buffers).expect_err("eight are too many");
+/// assert!(matches!(error.reason, PostFailure::TooManyBuffers { given: 8, .. }));
+/// assert_eq!(error.buffers.len(), 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct ScatterError {

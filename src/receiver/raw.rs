@@ -199,12 +199,24 @@ impl Receiver {
 }
 
 /// The rings of a receiver on the direct path.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # world.send(b"hello");
+/// # let (receiver, srq) = (&mut world.receiver, world.srq);
+/// // SAFETY: nothing is posted or completed through the ring: it is only asked.
+/// if let Some(mut rings) = unsafe { receiver.as_direct() } {
+///     let (cq, ring) = rings.srq(srq)?;
+///     println!("{} entries, {} slots", cq.capacity(), ring.slots());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Direct<'a> {
     receiver: &'a mut Receiver,
 }
 
 /// The ring of one queue.
-pub enum DirectQueue<'a> {
+enum DirectQueue<'a> {
     /// A shared receive queue.
     Srq(&'a mut SharedReceiveQueue<Resident>),
     /// A receive queue.

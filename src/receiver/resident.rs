@@ -14,6 +14,13 @@ use crate::pd::ProtectionDomain;
 
 /// What a slot remembers of the receive that was posted into it: 16 bytes, so that a message needs one
 /// line of it.
+///
+/// ```
+/// use doorbell::Resident;
+///
+/// // A receive that is posted through the ring itself says what it is by its `wr_id`.
+/// assert_eq!(Resident::from_wr_id(7).wr_id(), 7);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Resident {
     /// First byte of the buffer, or the caller's `wr_id`.

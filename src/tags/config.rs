@@ -6,6 +6,16 @@ use crate::path::Path;
 pub(super) const MIN_SLOTS: u32 = 33;
 
 /// Who matches tags.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// use doorbell::tags::{Offload, TagMatchingConfig, TagMatchingSrq};
+///
+/// let config = TagMatchingConfig::new(64).offload(Offload::Never);
+/// assert!(!TagMatchingSrq::new(&pd, &config)?.offload());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Offload {
     /// The device where it can, else the library.

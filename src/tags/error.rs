@@ -10,6 +10,15 @@ use crate::qp::NotSent;
 use crate::status::WcStatus;
 
 /// Why a tagged receive was not posted.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::tags::TagFailure;
+///
+/// // No message has a bit of its tag outside of the mask.
+/// let refused = world.tags.post_empty(0x17, 0xf).expect_err("nothing could match");
+/// assert_eq!(refused, TagFailure::Mask { tag: 0x17, mask: 0xf });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TagFailure {
@@ -75,6 +84,19 @@ impl fmt::Debug for PostTagError {
 }
 
 /// Not all receives of a batch were posted.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::tags::{TagFailure, TaggedReceive};
+///
+/// // One more than the list holds, and another behind it.
+/// let room = world.tags.max_tags();
+/// let receives = (0..u64::from(room) + 2).map(|tag| TaggedReceive::empty(tag, u64::MAX));
+/// let error = world.tags.post_all(receives).expect_err("the list is full");
+/// assert_eq!(error.reason, TagFailure::ListFull);
+/// assert_eq!(error.posted.len(), usize::from(room));
+/// assert_eq!((error.refused.len(), error.rest.count()), (1, 1));
+/// ```
 #[derive(thiserror::Error)]
 #[error("{} receives were posted, then: {reason}", posted.len())]
 pub struct PostTagsError<I> {
@@ -99,6 +121,19 @@ impl<I> fmt::Debug for PostTagsError<I> {
 }
 
 /// Why a receive is not being cancelled.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::tags::CancelError;
+///
+/// let id = world.tags.post(7, u64::MAX, world.pool.take().expect("a free buffer"))?;
+/// # world.send(7, b"faster");
+/// let event = world.event();
+/// // The message was faster, and its event has been taken.
+/// assert_eq!(world.tags.cancel(id), Err(CancelError::Over));
+/// # drop(event);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CancelError {
@@ -123,6 +158,19 @@ pub enum CancelError {
 }
 
 /// Why a message was not sent.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::BufferPool;
+/// use doorbell::tags::NotSentTagged;
+///
+/// // A rendezvous is read by the peer, which this pool does not allow.
+/// let private = BufferPool::new(&world.pd, 1, 1024)?;
+/// let buffer = private.take().expect("a new pool is full");
+/// let error = world.tags.send_rendezvous(world.peer, 7, 0, buffer).expect_err("not readable");
+/// assert!(matches!(error.reason, NotSentTagged::NotReadable));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSentTagged {
@@ -138,6 +186,20 @@ pub enum NotSentTagged {
 }
 
 /// A message was not sent; the buffer is back.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::tags::TaggedBuffer;
+///
+/// world.tags.remove_peer(world.peer)?;
+/// let message = TaggedBuffer::new(world.pool.take().expect("a free buffer")).expect("room");
+/// let error = world.tags.send(world.peer, 7, 0, message).expect_err("nobody is there");
+/// println!("{error}");
+/// // The message can go to somebody else.
+/// let message: TaggedBuffer = error.buffer;
+/// # drop(message);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(thiserror::Error)]
 #[error("not sent: {reason}")]
 pub struct SendTagError<B> {

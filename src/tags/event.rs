@@ -7,6 +7,24 @@ use crate::memory::RecvBuffer;
 use crate::status::WcStatus;
 
 /// What [`poll`](super::TagMatchingSrq::poll) tells.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::tags::TagEvent;
+///
+/// world.tags.post(7, u64::MAX, world.pool.take().expect("a free buffer"))?;
+/// # world.send(7, b"hello");
+/// # let event = world.event();
+/// // Each event that has a buffer gives it back to the program.
+/// match event {
+///     TagEvent::Received(got) => assert_eq!(*got.buffer, *b"hello"),
+///     TagEvent::Failed { cause, buffer, .. } => println!("{cause}, {} bytes are free", buffer.capacity()),
+///     TagEvent::PeerFailed { peer, status } => println!("{peer:?}: {status}"),
+///     TagEvent::Broken { status } => println!("the list is broken: {status}"),
+///     other => println!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 #[must_use = "it has a buffer"]
@@ -60,6 +78,19 @@ pub enum TagEvent {
 }
 
 /// A receive has its message.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::tags::TagEvent;
+///
+/// // Receives any tag; who sent it and which tag it was, the event says.
+/// world.tags.post(0, 0, world.pool.take().expect("a free buffer"))?;
+/// # world.send(0x42, b"hello");
+/// # let event = world.event();
+/// let TagEvent::Received(got) = event else { panic!("{event:?}") };
+/// assert_eq!((got.tag, got.peer, got.buffer.len()), (0x42, world.peer, 5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Received {
@@ -80,6 +111,20 @@ pub struct Received {
 }
 
 /// Why a receive that matched has no message.
+///
+/// ```
+/// # use doorbell::tags::{Offload, TagMatchingConfig};
+/// # let mut world = doorbell_doc::Tags::with(&TagMatchingConfig::new(16).offload(Offload::Never));
+/// use doorbell::tags::{ReceiveFailure, TagEvent};
+///
+/// // A receive without a buffer takes only empty messages.
+/// world.tags.post_empty(7, u64::MAX)?;
+/// # world.send(7, b"hello");
+/// # let event = world.event();
+/// let TagEvent::Failed { cause, .. } = event else { panic!("{event:?}") };
+/// assert_eq!(cause, ReceiveFailure::TooLong { len: 5 });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveFailure {
@@ -105,6 +150,19 @@ pub enum ReceiveFailure {
 }
 
 /// A message was sent.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::tags::{TagEvent, TaggedBuffer};
+///
+/// let message = TaggedBuffer::new(world.pool.take().expect("a free buffer")).expect("room");
+/// let id = world.tags.send(world.peer, 7, 0, message)?;
+/// let event = world.event();
+/// let TagEvent::Sent(sent) = event else { panic!("{event:?}") };
+/// assert_eq!((sent.send, sent.peer), (id, world.peer));
+/// assert!(sent.status.is_success() && !sent.rendezvous);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Sent {

@@ -8,6 +8,26 @@ pub(super) const EAGER: usize = Tmh::SIZE;
 pub(super) const RENDEZVOUS: usize = Tmh::SIZE + Rvh::SIZE;
 
 /// Memory of a sender that a receiver reads in a rendezvous (`struct ibv_rvh`).
+///
+/// ```
+/// use doorbell::tags::{RemoteMemory, TagHeader};
+///
+/// // What the reader of a rendezvous finds in the offer, to read from.
+/// fn offered(message: &[u8]) -> Option<RemoteMemory> {
+///     match TagHeader::parse(message)? {
+///         TagHeader::Rendezvous { memory, .. } => Some(memory),
+///         _ => None,
+///     }
+/// }
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// # let pool = doorbell::BufferPool::readable(&pd, 1, 1024)?;
+/// # let mut buffer = pool.take().expect("a new pool is full");
+/// # buffer.set_len(1000);
+/// # let message = doorbell::tags::Offers::new().offer(buffer, 7, 0, ())?;
+/// # assert_eq!(offered(&message).map(|memory| memory.len), Some(1000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// First byte.
@@ -19,6 +39,15 @@ pub struct RemoteMemory {
 }
 
 /// What a message says it is.
+///
+/// use doorbell::tags::TagHeader;
+///
+/// let header = TagHeader::Eager { tag: 0x1234, context: 9 };
+/// // On the wire it is in front of the payload.
+/// let mut message = header.to_bytes().to_vec();
+/// message.extend(b"hello");
+/// assert_eq!(TagHeader::parse(&message), Some(header));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagHeader {
     /// A message that is not matched (`IBV_TMH_NO_TAG`).

@@ -19,6 +19,21 @@ use crate::qp::{NotSent, QpAddress, QpConfig, QueuePair};
 use crate::status::WcStatus;
 
 /// A peer of one [`TagMatchingSrq`].
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::QpConfig;
+/// use doorbell::tags::TagEvent;
+///
+/// // One for each connection; events and sends name it.
+/// let another = world.tags.add_peer(&QpConfig::rc())?;
+/// assert_ne!(another, world.peer);
+/// # world.send(7, b"hello");
+/// world.tags.post(7, u64::MAX, world.pool.take().expect("a free buffer"))?;
+/// # let event = world.event();
+/// assert!(matches!(event, TagEvent::Received(got) if got.peer == world.peer));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId {
     pub(super) owner: u32,
@@ -26,10 +41,39 @@ pub struct PeerId {
 }
 
 /// A send; the numbers of a queue ascend.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use std::collections::HashMap;
+///
+/// use doorbell::tags::{SendId, TagEvent, TaggedBuffer};
+///
+/// // What is on its way, and for what.
+/// let mut outstanding: HashMap<SendId, &str> = HashMap::new();
+/// let message = TaggedBuffer::new(world.pool.take().expect("a free buffer")).expect("room");
+/// outstanding.insert(world.tags.send(world.peer, 7, 0, message)?, "the first");
+/// # let event = world.event();
+/// if let TagEvent::Sent(sent) = event {
+///     assert_eq!(outstanding.remove(&sent.send), Some("the first"));
+/// }
+/// # assert!(outstanding.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SendId(pub(super) u64);
 
 /// What a peer needs to know in order to connect.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::QpConfig;
+///
+/// // Two queue pairs: one for messages that come, one for those that go.
+/// let peer = world.tags.add_peer(&QpConfig::rc())?;
+/// let address = world.tags.address(peer)?;
+/// assert_ne!(address.incoming.qpn, address.outgoing.qpn);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress {
     /// The queue pair that receives messages: the other side's `outgoing` connects to it.

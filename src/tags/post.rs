@@ -9,6 +9,17 @@ use crate::error::Error;
 use crate::memory::{BufferPool, RecvBuffer};
 
 /// A receive for the oldest message with `message.tag & mask == tag`.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::tags::TaggedReceive;
+///
+/// // From anybody with 7 in the upper half of the tag, and an empty message with just this tag.
+/// let buffer = world.pool.take().expect("a free buffer");
+/// let receives = [TaggedReceive::new(7 << 32, u64::MAX << 32, buffer), TaggedReceive::empty(3, u64::MAX)];
+/// assert_eq!(world.tags.post_all(receives)?.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TaggedReceive {
     /// Tag of the message, in the bits of the mask.

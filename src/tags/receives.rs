@@ -5,6 +5,20 @@ use super::unexpected::Message;
 use crate::memory::RecvBuffer;
 
 /// A receive: no two have the same one.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// use doorbell::tags::TagEvent;
+///
+/// let first = world.tags.post(7, u64::MAX, world.pool.take().expect("a free buffer"))?;
+/// let second = world.tags.post(7, u64::MAX, world.pool.take().expect("a free buffer"))?;
+/// assert_ne!(first, second);
+/// # world.send(7, b"hello");
+/// # let event = world.event();
+/// // The oldest one that matches has it.
+/// assert!(matches!(event, TagEvent::Received(got) if got.receive == first));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReceiveId {
     pub(super) owner: u32,

@@ -26,6 +26,19 @@ pub(super) enum Content {
 }
 
 /// What a message that waits for a receive is like.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// # world.send(7, b"hello");
+/// // How large a message is before there is a receive for it.
+/// let found = loop {
+///     match world.tags.probe(7, u64::MAX) {
+///         Some(found) => break found,
+///         None => std::thread::yield_now(),
+///     }
+/// };
+/// assert_eq!((found.peer, found.tag, found.len), (world.peer, 7, 5));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Who sent it.

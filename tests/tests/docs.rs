@@ -148,6 +148,55 @@ fn the_first_programs_are_the_examples() {
     }
 }
 
+/// All files of Rust below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut sources = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources.extend(self::sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push(path);
+        }
+    }
+    sources
+}
+
+/// The public types, traits and functions of `text` whose documentation has no example; and how many there are.
+fn without_example(text: &str) -> (Vec<String>, usize) {
+    let (mut names, mut count) = (Vec::new(), 0);
+    // Whether what was read since the last blank line has an example.
+    let mut example = false;
+    for line in text.lines() {
+        example |= line.starts_with("/// ```");
+        let mut words =
+            line.split([' ', '<', '(']).filter(|&word| !matches!(word, "unsafe" | "const"));
+        let kind = words.next().filter(|&word| word == "pub").and_then(|_| words.next());
+        if let (Some("struct" | "enum" | "trait" | "fn"), Some(name)) = (kind, words.next()) {
+            count += 1;
+            if !example {
+                names.push(name.trim_end_matches([';', ':']).to_owned());
+            }
+        }
+        example &= !line.is_empty();
+    }
+    (names, count)
+}
+
+#[test]
+fn every_type_of_the_library_is_documented_with_an_example() {
+    let (mut missing, mut all) = (Vec::new(), 0);
+    for source in sources(&root().join("src")) {
+        let (names, count) = without_example(&read(&source));
+        missing.extend(names.iter().map(|name| format!("{}: {name}", source.display())));
+        all += count;
+    }
+    assert!(missing.is_empty(), "without an example:\n{}", missing.join("\n"));
+    assert!(all > 80, "only {all} were found");
+    let text = "/// One.\n///\n/// ```\n/// ```\npub fn one() {\n\npub struct Two<T>(T);\n    pub fn method() {";
+    assert_eq!(without_example(text), (vec!["Two".to_owned()], 2));
+}
+
 /// Where the tests are that a page names `module` or `module::function`, as far as there are any.
 fn has_test(name: &str) -> bool {
     let has = |module: &str, what: &str| {

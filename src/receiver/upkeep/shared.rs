@@ -38,6 +38,20 @@ use crate::pd::ProtectionDomain;
 pub struct SharedPoster(Arc<Returned>);
 
 /// A buffer of another protection domain, which is here.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// use doorbell::{BufferPool, Refused};
+///
+/// let poster = world.receiver.shared_poster(world.srq)?;
+/// // A pool of another domain, which the device would refuse to write for this queue.
+/// let other = BufferPool::new(&world.pd.context().alloc_pd()?, 1, 256)?;
+/// let buffer = other.take().expect("a new pool is full");
+/// let Refused(buffer) = poster.post(buffer).expect_err("another domain");
+/// drop(buffer);
+/// assert_eq!(other.available(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("the buffer's pool belongs to another protection domain: make one with the receiver's")]
 pub struct Refused(pub RecvBuffer);

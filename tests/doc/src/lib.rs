@@ -1,7 +1,7 @@
 //! What the examples in doorbell's documentation run on, in lines that readers do not see: a software device in
 //! their own process, named like an adapter, and who sends what they receive.
 
-use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq};
+use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{
     AddressHandle, BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig,
     SrqConfig, SrqId,
@@ -164,10 +164,18 @@ impl Tags {
     /// When anything fails.
     #[expect(clippy::new_without_default, reason = "it is no value like another")]
     pub fn new() -> Self {
+        Self::with(&TagMatchingConfig::new(16))
+    }
+
+    /// The same, with queues like `config`.
+    ///
+    /// # Panics
+    /// When anything fails.
+    pub fn with(config: &TagMatchingConfig) -> Self {
         let device = device();
         let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
         let side = || {
-            let mut tags = TagMatchingSrq::new(&pd, &TagMatchingConfig::new(16)).unwrap();
+            let mut tags = TagMatchingSrq::new(&pd, config).unwrap();
             tags.fill(&BufferPool::new(&pd, 128, 2048).unwrap()).unwrap();
             let peer = tags.add_peer(&QpConfig::rc()).unwrap();
             (tags, peer)
@@ -177,6 +185,22 @@ impl Tags {
         other.connect(other_peer, &tags.address(peer).unwrap()).unwrap();
         let pool = BufferPool::readable(&pd, 32, 1024).unwrap();
         Self { tags, peer, other, other_peer, pool, pd, device }
+    }
+
+    /// Sends a message to the example.
+    ///
+    /// # Panics
+    /// When it cannot be sent.
+    pub fn send(&mut self, tag: u64, bytes: &[u8]) {
+        let mut message = TaggedBuffer::new(self.pool.take().unwrap()).unwrap();
+        message.set_len(bytes.len());
+        message.copy_from_slice(bytes);
+        self.other.send(self.other_peer, tag, 0, message).unwrap();
+    }
+
+    /// The next event of the example.
+    pub fn event(&mut self) -> TagEvent {
+        event(&mut self.tags, &mut self.other)
     }
 }
 
