@@ -40,6 +40,7 @@ pub struct RemoteMemory {
 
 /// What a message says it is.
 ///
+/// ```
 /// use doorbell::tags::TagHeader;
 ///
 /// let header = TagHeader::Eager { tag: 0x1234, context: 9 };
