@@ -1,5 +1,8 @@
 //! The tag list of doorbell.
 
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::SendQueue;
@@ -41,11 +44,13 @@ pub(super) fn make(objects: &Objects, batch: u32) -> Box<dyn Subject> {
     Box::new(tags)
 }
 
-/// Adds receives with one doorbell, and asks for one CQE.
+/// Adds receives with one doorbell, and asks for one CQE. The handle of each is kept, as libmlx5 leaves it in the
+/// work request: without it nothing can be removed.
 #[inline(always)]
 fn add(list: &mut TagList<u64>, addrs: &[u64], lkey: u32) {
+    let mut handles = [const { MaybeUninit::uninit() }; MOST];
     let mut posting = list.posting();
-    for (i, &addr) in addrs.iter().enumerate() {
+    for (i, (&addr, handle)) in addrs.iter().zip(&mut handles).enumerate() {
         let append = Append {
             data: addr,
             tag: addr,
@@ -54,10 +59,12 @@ fn add(list: &mut TagList<u64>, addrs: &[u64], lkey: u32) {
             signaled: i + 1 == addrs.len(),
         };
         // SAFETY: memory that stays, which is not posted.
-        if unsafe { posting.append(append, None) }.is_err() {
-            unexpected();
+        match unsafe { posting.append(append, None) } {
+            Ok(added) => _ = handle.write(added),
+            Err(_) => unexpected(),
         }
     }
+    black_box(&handles);
 }
 
 impl Tags {

@@ -30,6 +30,7 @@ mod compressed;
 pub mod cq;
 pub mod dbrec;
 pub mod post;
+mod prefetch;
 pub mod receive;
 mod ring;
 pub mod rq;

@@ -12,6 +12,7 @@ use mlx5_wire::opcode::WqeOpcode;
 
 use crate::barrier;
 use crate::dbrec::DoorbellRecord;
+use crate::prefetch;
 use crate::uar::Register;
 
 /// Where a send queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
@@ -58,8 +59,14 @@ impl Layout {
     }
 }
 
-/// Words of a basic block behind the control segment.
-const BODY: usize = SEND_WQE_BB / 8 - 2;
+/// Words of a basic block, and those of them behind the control segment.
+const WORDS: usize = SEND_WQE_BB / 8;
+const BODY: usize = WORDS - 2;
+
+/// Blocks by which lines are fetched before they are written. The device has read them since they were written
+/// last, so most are in no cache; the store buffer alone holds only a few WQEs while their lines come. Behind
+/// the end of the ring it is a hint in vain.
+const AHEAD: usize = 16;
 
 /// A send queue.
 #[derive(Debug)]
@@ -73,8 +80,6 @@ pub struct SendQueue {
     posted: u32,
     rung: u32,
     done: u32,
-    /// First word of the last WQE.
-    last: Be64,
 }
 
 // SAFETY: the queue owns its blocks by the contract of `new`.
@@ -102,7 +107,6 @@ impl SendQueue {
             posted: 0,
             rung: 0,
             done: 0,
-            last: Be64::new(0),
         })
     }
 
@@ -123,31 +127,35 @@ impl SendQueue {
         self.posted
     }
 
-    /// Writes a WQE of `2 + body.len()` words, which [`ring`](Self::ring) hands over. There is a vacant
-    /// block.
-    ///
-    /// # Safety
-    /// What the WQE tells the device to do is sound, until it has done it.
+    /// Vacant blocks that follow each other, `most` at most, for WQEs of one block and this opcode.
     #[inline(always)]
-    pub(crate) unsafe fn write<const N: usize>(&mut self, opcode: WqeOpcode, body: [Be64; N]) {
-        const { assert!(N % 2 == 0 && N <= BODY) }
-        debug_assert!(self.vacant() > 0);
-        let units = 1 + N as u8 / 2;
-        let ctrl = ControlSegment::new(opcode.get(), self.posted as u16, self.qpn, units, 0);
-        let [first, second] = ctrl.to_words();
-        let at = (self.posted & self.mask) as usize * (SEND_WQE_BB / 8);
-        // SAFETY: the index is masked to the ring; a block has room for eight words. The device does not read
-        // a vacant block.
-        unsafe {
-            let block = self.blocks.add(at);
-            block.write_volatile(first);
-            block.add(1).write_volatile(second);
-            for (i, word) in body.into_iter().enumerate() {
-                block.add(2 + i).write_volatile(word);
-            }
-        }
-        self.last = first;
+    pub(crate) fn span(&self, opcode: WqeOpcode, most: u32) -> Span {
+        let at = self.posted & self.mask;
+        let count = self.vacant().min(self.blocks() - at).min(most);
+        let first = ControlSegment::first_word(opcode.get(), self.posted as u16, self.qpn, 0);
+        let next = self.block(self.posted);
+        // SAFETY: no more blocks than there are up to the end of the ring.
+        let end = unsafe { next.add(count as usize * WORDS) };
+        Span { next, end, first }
+    }
+
+    /// Takes note of the WQEs written to a span, and returns how many are new.
+    #[inline(always)]
+    pub(crate) fn commit(&mut self, span: Span) -> u16 {
+        let written = ControlSegment::index_of(span.first).wrapping_sub(self.posted as u16);
+        self.posted = self.posted.wrapping_add(written.into());
+        written
+    }
+
+    /// Takes note of one WQE that was written to a span which is lost.
+    pub(crate) const fn skip(&mut self) {
         self.posted = self.posted.wrapping_add(1);
+    }
+
+    #[inline(always)]
+    fn block(&self, index: u32) -> NonNull<Be64> {
+        // SAFETY: the index is masked to the ring.
+        unsafe { self.blocks.add((index & self.mask) as usize * WORDS) }
     }
 
     /// Hands the WQEs written since the last doorbell to the device.
@@ -157,14 +165,58 @@ impl SendQueue {
             return;
         }
         self.rung = self.posted;
+        // SAFETY: the first word of the last WQE; volatile because the device may read it.
+        let first = unsafe { self.block(self.posted.wrapping_sub(1)).read_volatile() };
         barrier::wqe_before_doorbell_record();
         self.dbrec.write(dbrec::work_queue(self.posted));
-        self.register.ring(self.last);
+        self.register.ring(first);
     }
 
     /// The device has executed the WQEs before running index `upto`.
     #[inline(always)]
     pub(crate) const fn executed(&mut self, upto: u32) {
         self.done = upto;
+    }
+}
+
+/// Vacant blocks of a [`SendQueue`], and how far they have been written: what a batch keeps in registers.
+///
+/// It ends where the ring ends, so inside of it writing is counting. The queue learns of the WQEs from
+/// [`SendQueue::commit`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    next: NonNull<Be64>,
+    end: NonNull<Be64>,
+    /// First word of the next control segment, but for the size.
+    first: u64,
+}
+
+impl Span {
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// Writes a WQE of `2 + body.len()` words. The span is not full.
+    ///
+    /// # Safety
+    /// What the WQE tells the device to do is sound, until it has done it.
+    #[inline(always)]
+    pub(crate) unsafe fn write<const N: usize>(&mut self, body: [Be64; N]) {
+        const { assert!(N % 2 == 0 && N <= BODY) }
+        debug_assert!(!self.is_full());
+        let units = 1 + N as u64 / 2;
+        let first = self.first.wrapping_add(units * ControlSegment::UNIT);
+        prefetch::for_write::<{ AHEAD * SEND_WQE_BB }, _>(self.next.as_ptr());
+        // SAFETY: a block of the ring, which has room for eight words. The device does not read a vacant block.
+        unsafe {
+            self.next.write_volatile(Be64::new(first));
+            self.next.add(1).write_volatile(Be64::new(0));
+            for (i, word) in body.into_iter().enumerate() {
+                self.next.add(2 + i).write_volatile(word);
+            }
+            self.next = self.next.add(WORDS);
+        }
+        self.first = self.first.wrapping_add(ControlSegment::NEXT_INDEX);
     }
 }

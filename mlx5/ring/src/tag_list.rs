@@ -17,12 +17,12 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64, CqeFormat};
-use mlx5_wire::opcode::CqeOpcode;
+use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use mlx5_wire::tm::{AppOp, REMOVE_SUCCESS};
 use mlx5_wire::tmh::Tmh;
 
 use crate::completion::Cqe;
-use crate::sq::SendQueue;
+use crate::sq::{SendQueue, Span};
 
 use entry::{APPENDING, INCOMPLETE, LIVE, MATCHED, REMOVING};
 
@@ -57,10 +57,12 @@ pub struct TagList<T> {
     /// Running counts of operations that a CQE was asked for, and of those whose CQE has come.
     asked: u32,
     answered: u32,
-    /// Blocks written since the last operation that a CQE was asked for.
-    silent: u32,
+    /// Running count of blocks up to the last operation that a CQE was asked for.
+    asked_end: u32,
     /// Handled messages that the last operation which carried a number spoke of.
     carried: u16,
+    /// There is a batch, or one was forgotten.
+    open: bool,
 }
 
 // SAFETY: the list owns its memory by the contract of `new`.
@@ -175,7 +177,8 @@ impl<T: Copy> TagList<T> {
             operations: storage.operations,
             asked: 0,
             answered: 0,
-            silent: 0,
+            asked_end: 0,
+            open: false,
             carried: 0,
         }
     }
@@ -185,7 +188,8 @@ impl<T: Copy> TagList<T> {
         self.tags
     }
 
-    /// Tags that can be appended now, as far as the send queue has room.
+    /// Tags that can be appended now, as far as the send queue has room. Appends of a batch that was forgotten
+    /// count from the next batch or completion on.
     #[inline(always)]
     pub const fn vacant(&self) -> u16 {
         self.tags - self.used
@@ -202,16 +206,47 @@ impl<T: Copy> TagList<T> {
         self.asked.wrapping_sub(self.answered)
     }
 
-    /// Whether the next operation has to ask for a CQE, so that the send queue gets room again.
+    /// Operations that can be posted before one has to ask for a CQE, so that the send queue gets room again.
     #[inline(always)]
-    const fn must_ask(&self) -> bool {
-        self.silent >= self.queue.blocks() / 4
+    const fn silent(&self) -> u32 {
+        let since = self.queue.posted().wrapping_sub(self.asked_end);
+        (self.queue.blocks() / 4).saturating_sub(since)
+    }
+
+    /// Room for `most` appends, as far as list and send queue have it in one piece.
+    #[inline(always)]
+    fn span(&self, most: u32) -> Span {
+        self.queue.span(WqeOpcode::TAG_MATCHING, most.min(self.vacant().into()))
+    }
+
+    /// Takes note of appends that were written to a span; `head` is the entry of the next one.
+    #[inline(always)]
+    fn commit(&mut self, span: Span, head: u16) {
+        self.used += self.queue.commit(span);
+        self.head = head;
     }
 
     /// Starts a batch of operations; the doorbell rings when it is dropped.
     #[inline(always)]
     pub fn posting(&mut self) -> Posting<'_, T> {
+        if self.open {
+            self.recover();
+        }
         Posting::new(self)
+    }
+
+    /// Takes note of the appends of a batch that was forgotten, which the next doorbell hands over.
+    #[cold]
+    #[inline(never)]
+    fn recover(&mut self) {
+        self.open = false;
+        // Their WQEs follow each other from the last one that was noted on, and so do their entries. The one
+        // behind them is free: there is one entry more than tags.
+        while let Some(entry) = self.entry(self.head).filter(|entry| entry.has(LIVE)) {
+            self.head = entry.next as u16;
+            self.queue.skip();
+            self.used += 1;
+        }
     }
 
     /// What a receive was posted with, if it is not over.
@@ -253,6 +288,9 @@ impl<T: Copy> TagList<T> {
     /// `cqe` came from the CQ of the list's SRQ, of entries of `cqe_size` bytes, and is passed once and in
     /// order; buffers were appended under the contract of [`Posting::append`].
     pub unsafe fn complete(&mut self, cqe: Cqe<'_>, cqe_size: usize) -> Completion<T> {
+        if self.open {
+            self.recover();
+        }
         let opcode = cqe.opcode();
         if cqe.app() != APP_TAG_MATCHING
             || !(opcode.is_responder() || opcode == CqeOpcode::NoPacket)
@@ -372,7 +410,7 @@ impl<T: Copy> TagList<T> {
         entry.generation = entry.generation.wrapping_add(1);
         let tail = self.tail;
         if let Some(last) = self.entry_mut(tail) {
-            last.next = index;
+            last.next = index.into();
         }
         self.tail = index;
         self.used -= 1;

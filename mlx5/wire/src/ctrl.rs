@@ -52,6 +52,25 @@ impl ControlSegment {
         }
     }
 
+    /// What is added to the first of [`to_words`](Self::to_words) to add one to the index, as long as that does
+    /// not overflow; and to add one to the size.
+    pub const NEXT_INDEX: u64 = 1 << 40;
+    /// See [`NEXT_INDEX`](Self::NEXT_INDEX).
+    pub const UNIT: u64 = 1;
+
+    /// The first of [`to_words`](Self::to_words), as a number: opcode, index, QP number and size.
+    #[inline(always)]
+    pub const fn first_word(opcode: u8, index: u16, qpn: u32, ds: u8) -> u64 {
+        let upper = (index as u32) << 8 | opcode as u32;
+        (upper as u64) << 32 | (qpn << 8 | ds as u32) as u64
+    }
+
+    /// The index that a first word says.
+    #[inline(always)]
+    pub const fn index_of(first: u64) -> u16 {
+        (first / Self::NEXT_INDEX) as u16
+    }
+
     /// The segment as two words of memory, of which the first is also what is written to a UAR register.
     #[inline(always)]
     pub const fn to_words(&self) -> [Be64; 2] {
@@ -113,6 +132,18 @@ mod tests {
         built.imm = Be32::new(0xdead_beef);
         assert_eq!(built.to_bytes(), SEND_IMM);
         assert_eq!(built.to_words().map(Be64::get), [0x0000_020b_0012_3402, 0x8_dead_beef]);
+    }
+
+    #[test]
+    fn a_first_word_can_be_counted_on() {
+        let first =
+            |index, units| ControlSegment::new(0x0b, index, 0x1234, units, 0).to_words()[0].get();
+        assert_eq!(first(7, 2) + ControlSegment::NEXT_INDEX, first(8, 2));
+        assert_eq!(first(7, 2) + 2 * ControlSegment::UNIT, first(7, 4));
+        assert_eq!(ControlSegment::index_of(first(0xfffe, 2)), 0xfffe);
+        // One too far is the index that follows, whatever else the word says.
+        let over = first(u16::MAX, 2) + ControlSegment::NEXT_INDEX;
+        assert_eq!(ControlSegment::index_of(over), 0);
     }
 
     #[test]

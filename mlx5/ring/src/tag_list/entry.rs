@@ -2,13 +2,13 @@
 
 use core::mem::MaybeUninit;
 
-use mlx5_wire::tm::AppOp;
+use mlx5_wire::tm::{AppOp, CQE_REQUEST};
 use mlx5_wire::tmh::Tmh;
 
 /// The buffer is the device's.
 pub(super) const LIVE: u8 = 1;
-/// The CQE of the append is to come.
-pub(super) const APPENDING: u8 = 1 << 1;
+/// The CQE of the append is to come: the bit by which it was asked for.
+pub(super) const APPENDING: u8 = CQE_REQUEST;
 /// The CQE of a remove is to come.
 pub(super) const REMOVING: u8 = 1 << 2;
 /// A message has matched, and the CQE of its data is to come.
@@ -34,8 +34,8 @@ impl Handle {
 /// An entry of the list, in memory of the caller's.
 #[derive(Debug)]
 pub struct Entry<T> {
-    /// The free entry after this one.
-    pub(super) next: u16,
+    /// The free entry after this one: 16 bits, held in as many as an index has.
+    pub(super) next: u32,
     pub(super) state: u8,
     pub(super) generation: u32,
     /// Bytes of the buffer, and the first one.
@@ -49,7 +49,7 @@ pub struct Entry<T> {
 impl<T> Entry<T> {
     pub(super) fn free(index: u16) -> Self {
         Self {
-            next: index.wrapping_add(1),
+            next: index.wrapping_add(1).into(),
             state: 0,
             generation: 0,
             length: 0,

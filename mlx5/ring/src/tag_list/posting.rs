@@ -1,6 +1,7 @@
 //! Posting list operations, many with one doorbell.
 
 use core::mem::MaybeUninit;
+use core::ptr::NonNull;
 
 use mlx5_wire::be::{Be16, Be64};
 use mlx5_wire::data::DataSegment;
@@ -8,8 +9,9 @@ use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::tm::{AppOp, CQE_REQUEST, SW_CNT_VALID, TagMatchingSegment, TmOpcode};
 
 use super::TagList;
-use super::entry::{APPENDING, Handle, LIVE, MATCHED, Operation, REMOVING};
+use super::entry::{Entry, Handle, LIVE, MATCHED, Operation, REMOVING};
 use crate::sge::Sge;
+use crate::sq::Span;
 
 /// Why a list operation was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +48,23 @@ pub struct Append<T> {
 ///
 /// Each operation can carry the number of unexpected messages that software has handled (`unexpected`,
 /// modulo 2^16), which is what `IBV_OPS_TM_SYNC` does.
+///
+/// Into a span appends are written by counting; the list is told at its end, or when a CQE is asked for.
 #[derive(Debug)]
 pub struct Posting<'a, T: Copy> {
     list: &'a mut TagList<T>,
+    entries: NonNull<Entry<T>>,
+    span: Span,
+    /// The entry of the next append, of 16 bits.
+    head: usize,
 }
 
 impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
     pub(super) fn new(list: &'a mut TagList<T>) -> Self {
-        Self { list }
+        list.open = true;
+        let (entries, head) = (list.entries, list.head as usize);
+        Self { entries, span: list.span(list.silent()), head, list }
     }
 
     /// Appends a receive.
@@ -71,38 +81,46 @@ impl<'a, T: Copy> Posting<'a, T> {
         append: Append<T>,
         unexpected: Option<u16>,
     ) -> Result<Handle, PostError> {
-        let list = &mut *self.list;
-        if list.vacant() == 0 {
-            return Err(PostError::ListFull);
-        }
-        if list.queue.vacant() == 0 {
-            return Err(PostError::QueueFull);
-        }
         let Append { data, tag, mask, buffer, signaled } = append;
-        let signaled = signaled || list.must_ask();
-        let index = list.head;
+        let mut request = requested(signaled);
+        if self.span.is_full() {
+            let (span, must_ask) = self.list.extend(self.span, self.head())?;
+            self.span = span;
+            if must_ask {
+                request = REQUEST;
+            }
+        }
+        let index = self.head();
         // SAFETY: the entry at the head is one of the list.
-        let entry = unsafe { list.entries.add(index.into()).as_mut() };
+        let entry = unsafe { self.entries.add(self.head).as_mut() };
         let next = entry.next;
         let buffer = buffer.filter(|buffer| buffer.length != 0);
         let segment = match buffer {
             Some(sge) => DataSegment::new(sge.addr, sge.length, sge.lkey),
             None => DataSegment::TERMINATOR,
         };
-        entry.state = if signaled { LIVE | APPENDING } else { LIVE };
+        entry.state = LIVE | request as u8;
         entry.data = MaybeUninit::new(data);
         (entry.addr, entry.length) = buffer.map_or((0, 0), |sge| (sge.addr, sge.length));
         let handle = Handle { entry: index, generation: entry.generation };
-        list.head = next;
-        list.used += 1;
+        self.head = next as usize;
         let [a, b, c, d] =
-            operation(TmOpcode::Append, signaled, unexpected, next, tag, mask).to_words();
+            operation(TmOpcode::Append, request, unexpected, next as u16, tag, mask).to_words();
         let [e, f] = segment.to_words();
         // SAFETY: the buffer is the device's by the contract; the entry was announced by the append before,
         // and `next` is free.
-        unsafe { list.queue.write(WqeOpcode::TAG_MATCHING, [a, b, c, d, e, f]) }
-        self.note(signaled, AppOp::APPEND, index, unexpected);
+        unsafe { self.span.write([a, b, c, d, e, f]) }
+        self.list.carry(unexpected);
+        if request != 0 {
+            self.list.commit(self.span, next as u16);
+            self.list.ask(AppOp::APPEND, index);
+        }
         Ok(handle)
+    }
+
+    #[inline(always)]
+    const fn head(&self) -> u16 {
+        self.head as u16
     }
 
     /// Takes a receive out of the list. Its completion tells whether a message was faster.
@@ -112,24 +130,20 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// nothing was written then.
     #[inline(always)]
     pub fn remove(&mut self, handle: Handle, unexpected: Option<u16>) -> Result<(), PostError> {
-        let list = &mut *self.list;
-        let state = list.live(handle).ok_or(PostError::Gone)?.state;
+        let state = self.list.live(handle).ok_or(PostError::Gone)?.state;
         if state & REMOVING != 0 {
             return Err(PostError::Removing);
         }
         if state & MATCHED != 0 {
             return Err(PostError::Matched);
         }
-        if list.queue.vacant() == 0 {
-            return Err(PostError::QueueFull);
-        }
-        if let Some(entry) = list.entry_mut(handle.entry) {
+        let index = handle.entry;
+        // SAFETY: names an entry that was appended and whose last CQE has not come.
+        unsafe { self.write(TmOpcode::Remove, REQUEST, unexpected, index)? }
+        if let Some(entry) = self.list.entry_mut(index) {
             entry.state |= REMOVING;
         }
-        let words = operation(TmOpcode::Remove, true, unexpected, handle.entry, 0, 0).to_words();
-        // SAFETY: names an entry that was appended and whose last CQE has not come.
-        unsafe { list.queue.write(WqeOpcode::TAG_MATCHING, words) }
-        self.note(true, AppOp::REMOVE, handle.entry, unexpected);
+        self.list.ask(AppOp::REMOVE, index);
         Ok(())
     }
 
@@ -145,49 +159,102 @@ impl<'a, T: Copy> Posting<'a, T> {
         unexpected: Option<u16>,
         signaled: bool,
     ) -> Result<(), PostError> {
-        let list = &mut *self.list;
-        if list.queue.vacant() == 0 {
-            return Err(PostError::QueueFull);
-        }
-        let signaled = signaled || list.must_ask();
-        let words = operation(TmOpcode::Nop, signaled, unexpected, 0, 0, 0).to_words();
+        self.list.commit(self.span, self.head());
+        let request = requested(signaled || self.list.silent() == 0);
         // SAFETY: changes no entry.
-        unsafe { list.queue.write(WqeOpcode::TAG_MATCHING, words) }
-        self.note(signaled, AppOp::NOOP, Operation::NONE, unexpected);
+        unsafe { self.write(TmOpcode::Nop, request, unexpected, 0)? }
+        if request != 0 {
+            self.list.ask(AppOp::NOOP, Operation::NONE);
+        }
         Ok(())
     }
 
-    /// Takes note of the operation that was just written.
+    /// Writes an operation that is no append, behind those of the span.
+    ///
+    /// # Safety
+    /// As [`Span::write`].
     #[inline(always)]
-    fn note(&mut self, signaled: bool, op: AppOp, entry: u16, count: Option<u16>) {
+    unsafe fn write(
+        &mut self,
+        opcode: TmOpcode,
+        request: u32,
+        unexpected: Option<u16>,
+        index: u16,
+    ) -> Result<(), PostError> {
+        let head = self.head();
         let list = &mut *self.list;
-        if let Some(count) = count {
-            list.carried = count;
+        list.commit(self.span, head);
+        let mut one = list.queue.span(WqeOpcode::TAG_MATCHING, 1);
+        if one.is_full() {
+            return Err(PostError::QueueFull);
         }
-        if !signaled {
-            list.silent += 1;
-            return;
+        // SAFETY: the caller's contract.
+        unsafe { one.write(operation(opcode, request, unexpected, index, 0, 0).to_words()) }
+        list.queue.commit(one);
+        list.carry(unexpected);
+        self.span = list.span(0);
+        Ok(())
+    }
+}
+
+impl<T: Copy> TagList<T> {
+    /// The next span of a batch, of one append at least, and whether that must ask for a CQE.
+    #[cold]
+    #[inline(never)]
+    fn extend(&mut self, span: Span, head: u16) -> Result<(Span, bool), PostError> {
+        self.commit(span, head);
+        if self.vacant() == 0 {
+            return Err(PostError::ListFull);
         }
-        list.silent = 0;
-        let at = list.asked & (list.queue.blocks() - 1);
-        let operation = Operation { op, entry, count: list.carried, end: list.queue.posted() };
+        if self.queue.vacant() == 0 {
+            return Err(PostError::QueueFull);
+        }
+        let silent = self.silent();
+        Ok((self.span(silent.max(1)), silent == 0))
+    }
+
+    /// An operation carries the number of messages that were handled.
+    #[inline(always)]
+    fn carry(&mut self, unexpected: Option<u16>) {
+        if let Some(count) = unexpected {
+            self.carried = count;
+        }
+    }
+
+    /// Takes note that the last operation asks for a CQE.
+    #[inline(always)]
+    fn ask(&mut self, op: AppOp, entry: u16) {
+        let end = self.queue.posted();
+        let at = self.asked & (self.queue.blocks() - 1);
+        let operation = Operation { op, entry, count: self.carried, end };
         // SAFETY: masked to the array. No more operations are outstanding than the queue has blocks.
-        unsafe { list.operations.add(at as usize).write(MaybeUninit::new(operation)) }
-        list.asked = list.asked.wrapping_add(1);
+        unsafe { self.operations.add(at as usize).write(MaybeUninit::new(operation)) }
+        self.asked = self.asked.wrapping_add(1);
+        self.asked_end = end;
     }
 }
 
 impl<T: Copy> Drop for Posting<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
+        self.list.commit(self.span, self.head());
+        self.list.open = false;
         self.list.queue.ring();
     }
+}
+
+/// [`CQE_REQUEST`] in a whole register.
+const REQUEST: u32 = CQE_REQUEST as u32;
+
+#[inline(always)]
+const fn requested(signaled: bool) -> u32 {
+    if signaled { REQUEST } else { 0 }
 }
 
 #[inline(always)]
 const fn operation(
     opcode: TmOpcode,
-    signaled: bool,
+    request: u32,
     unexpected: Option<u16>,
     index: u16,
     tag: u64,
@@ -199,7 +266,7 @@ const fn operation(
     };
     TagMatchingSegment {
         opcode: opcode.byte(),
-        flags: if signaled { CQE_REQUEST | counted } else { counted },
+        flags: request as u8 | counted,
         index: Be16::new(index),
         reserved4: [0; 2],
         sw_cnt: Be16::new(sw_cnt),

@@ -3,6 +3,7 @@
 mod device;
 mod random;
 
+use core::mem::forget;
 use core::ptr::NonNull;
 use std::vec::Vec;
 
@@ -27,6 +28,19 @@ fn tagged(data: u32) -> Append<u32> {
 fn append(rig: &mut Rig, append: Append<u32>, count: Option<u16>) -> Result<Handle, PostError> {
     // SAFETY: no buffer, or memory of the test's that it leaves alone.
     unsafe { rig.list.posting().append(append, count) }
+}
+
+fn silent(data: u32) -> Append<u32> {
+    Append { signaled: false, ..tagged(data) }
+}
+
+/// Appends receives with one doorbell, and asks for no CQE.
+fn silently(rig: &mut Rig, data: &[u32]) {
+    let mut posting = rig.list.posting();
+    for &data in data {
+        // SAFETY: no buffer.
+        unsafe { posting.append(silent(data), None) }.unwrap();
+    }
 }
 
 fn header(tag: u64, context: u32) -> Tmh {
@@ -286,15 +300,62 @@ fn inline_data_comes_to_the_buffer_as_far_as_it_fits() {
 
 #[test]
 fn a_cqe_is_asked_for_before_the_queue_is_full() {
-    let mut rig = Rig::new(64, 16);
-    for data in 0..16 {
-        append(&mut rig, Append { signaled: false, ..tagged(data) }, None).unwrap();
+    for batch in [1, 3, 16] {
+        let mut rig = Rig::new(64, 16);
+        let appends: Vec<u32> = (0..16).collect();
+        for data in appends.chunks(batch) {
+            silently(&mut rig, data);
+        }
+        let asked: Vec<usize> = (0..16).filter(|i| rig.block(*i)[17] & 0x80 != 0).collect();
+        assert_eq!(asked, [4, 9, 14], "batches of {batch}");
+        assert_eq!(append(&mut rig, tagged(0), None), Err(PostError::QueueFull));
+        rig.answer(AppOp::APPEND, 0, true);
+        assert_eq!(rig.list.vacant_operations(), 5);
     }
-    let asked: Vec<usize> = (0..16).filter(|i| rig.block(*i)[17] & 0x80 != 0).collect();
-    assert_eq!(asked, [4, 9, 14]);
-    assert_eq!(append(&mut rig, tagged(0), None), Err(PostError::QueueFull));
-    rig.answer(AppOp::APPEND, 0, true);
-    assert_eq!(rig.list.vacant_operations(), 5);
+}
+
+#[test]
+fn a_batch_goes_on_at_the_start_of_the_ring() {
+    let mut rig = Rig::new(64, 8);
+    for lap in 0..3 {
+        let data = lap * 6..lap * 6 + 6;
+        silently(&mut rig, &data.clone().collect::<Vec<_>>());
+        assert_eq!(rig.doorbells.record(), data.end);
+        for index in data {
+            let block = rig.block(index as usize % 8);
+            assert_eq!(block[1..4], [0, index as u8, 0x28], "block {index}");
+            assert_eq!((block[19], block[39]), (index as u8 + 1, index as u8), "block {index}");
+        }
+        while rig.answer(AppOp::APPEND, 0, true) != Completion::Stray {}
+    }
+}
+
+/// What a batch that is forgotten has done, the next one or a completion finds.
+#[test]
+fn a_forgotten_batch_is_rung_by_the_next() {
+    for completes in [false, true] {
+        let mut rig = Rig::new(8, 32);
+        let mut posting = rig.list.posting();
+        let handles = [0, 1, 2].map(|data| {
+            // SAFETY: no buffer.
+            unsafe { posting.append(silent(data), None) }.unwrap()
+        });
+        forget(posting);
+        assert_eq!(rig.doorbells.record(), 0);
+        if completes {
+            // By a device that knows more than it was told.
+            rig.message(AppOp::CONSUMED_MSG, 1, header(1, 0), 0);
+            assert_eq!(rig.list.vacant(), 6);
+        }
+        let next = append(&mut rig, tagged(3), None).unwrap();
+        assert_eq!((next.entry(), rig.doorbells.record()), (3, 4));
+        assert_eq!(rig.list.data(handles[0]), Some(0));
+        assert_eq!(rig.list.data(handles[1]), (!completes).then_some(1));
+        for data in 4..8 + u32::from(completes) {
+            append(&mut rig, tagged(data), None).unwrap();
+        }
+        assert_eq!(append(&mut rig, tagged(9), None), Err(PostError::ListFull));
+    }
 }
 
 #[test]
