@@ -11,6 +11,7 @@ use rdma_core_sys as sys;
 use soft_mlx5::Faults;
 
 use crate::difference::{Difference, Result, same, same_bytes};
+use crate::fault::Faulty;
 use crate::memory::{Arena, Region};
 use crate::pair::Pair;
 use crate::plan::{self, Entry, Give, Key, Layer, Operation, Send, SendKind, Shape};
@@ -87,7 +88,7 @@ impl<'a> Case<'a> {
         let mut doorbell = Twin::new("twin_doorbell", shape, source, target);
         let mut libmlx5;
         let mut regions;
-        let subject: Box<dyn Subject> = match shape.layer {
+        let mut subject: Box<dyn Subject> = match shape.layer {
             Layer::Ring => {
                 libmlx5 = Twin::new("twin_libmlx5", shape, source, target);
                 regions = vec![arena];
@@ -98,7 +99,7 @@ impl<'a> Case<'a> {
                 });
                 let arena = arena.address();
                 let keys = subject::Keys { arena, good: keys[0], read_only: keys[1] };
-                Box::new(subject::Ring::new(&doorbell, shape, keys, run.inject))
+                Box::new(subject::Ring::new(&doorbell, shape, keys))
             }
             Layer::Safe => {
                 let pools = subject::Pools::new(&doorbell, shape);
@@ -114,13 +115,18 @@ impl<'a> Case<'a> {
         let (theirs, ours) = (libmlx5.queues(), doorbell.queues());
         let slots = shape.shared.then(|| (shape.max_wr + 1).next_power_of_two());
         let numbers: Vec<_> = (0..shape.qps as usize).map(|qp| libmlx5.qp_num(qp)).collect();
+        let ours_now = WorkQueue::of(&ours, slots, &numbers);
+        let cqs = [CompletionQueue::of(&theirs), CompletionQueue::of(&ours)];
+        if let Some(fault) = run.fault {
+            subject = Box::new(Faulty::new(subject, fault, &ours_now, &cqs[1]));
+        }
         let queues = WorkQueue::of(&theirs, slots, &numbers)
             .into_iter()
-            .zip(WorkQueue::of(&ours, slots, &numbers))
+            .zip(ours_now)
             .map(|(libmlx5, doorbell)| Pair::new(libmlx5, doorbell));
         Self {
             queues: queues.collect(),
-            cqs: [CompletionQueue::of(&theirs), CompletionQueue::of(&ours)],
+            cqs,
             subject,
             doorbell,
             libmlx5,

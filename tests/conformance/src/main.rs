@@ -9,6 +9,7 @@
 
 mod case;
 mod difference;
+mod fault;
 mod memory;
 mod pair;
 mod plan;
@@ -32,6 +33,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use fault::Fault;
 use session::{Memory, OPERATIONS};
 use shrink::Failure;
 use tally::Tally;
@@ -48,10 +50,9 @@ struct Options {
     /// Runs the session of this number and nothing else, printing its operations.
     #[arg(long, value_parser = number)]
     replay: Option<u64>,
-    /// Makes doorbell write a wrong length into scatter lists of two entries and more, and a wrong mask into
-    /// the tag list, to see what is reported.
+    /// Makes doorbell do something wrong, to see what is reported.
     #[arg(long)]
-    inject: bool,
+    inject: Option<Fault>,
     /// Sessions that this process runs for another one.
     #[arg(long, hide = true)]
     worker: Option<u64>,
@@ -114,11 +115,11 @@ fn library() -> Option<String> {
     name.map(str::to_owned)
 }
 
-fn report(session: u64, failure: &Failure, inject: bool) {
+fn report(session: u64, failure: &Failure, fault: Option<Fault>) {
     let Failure { operation, difference, shrunk, shrunk_difference } = failure;
     println!("conformance: DIFFERENCE: seed {session:#x}, operation {operation}");
     println!("{difference}");
-    println!("  replay:   {}", supervise::replay_command(session, inject));
+    println!("  replay:   {}", supervise::replay_command(session, fault));
     println!("cut down to {} operations on {}:", shrunk.operations.len(), shrunk.shape);
     for (number, operation) in (1..).zip(&shrunk.operations) {
         println!("  {number}: {operation}");
@@ -126,7 +127,7 @@ fn report(session: u64, failure: &Failure, inject: bool) {
     println!("{shrunk_difference}");
 }
 
-fn replay(session: u64, inject: bool) -> ExitCode {
+fn replay(session: u64, fault: Option<Fault>) -> ExitCode {
     let shrink::Text { shape, operations } = shrink::text(session);
     println!("{shape}");
     let mut show = |number: u64| match number.checked_sub(1) {
@@ -134,10 +135,9 @@ fn replay(session: u64, inject: bool) -> ExitCode {
         None => println!("0: the lead"),
     };
     let mut tally = Tally::default();
-    let outcome =
-        shrink::session(session, OPERATIONS, Memory::new(), &mut tally, &mut show, inject);
+    let outcome = shrink::session(session, OPERATIONS, Memory::new(), &mut tally, &mut show, fault);
     if let Err(failure) = outcome {
-        report(session, &failure, inject);
+        report(session, &failure, fault);
         return ExitCode::FAILURE;
     }
     println!("conformance: session {session:#x}: 0 differences");

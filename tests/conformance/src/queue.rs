@@ -101,6 +101,10 @@ impl WorkQueue {
         if self.shared { NextSegment::SIZE } else { 0 }
     }
 
+    pub fn record_memory(&self) -> Region {
+        self.record
+    }
+
     /// The words of the doorbell record. An SRQ has one: libmlx5 leaves the other as it finds it.
     pub fn record(&self) -> Vec<u32> {
         let words = if self.shared { 1 } else { 2 };
@@ -186,6 +190,10 @@ impl CompletionQueue {
     /// Number of entries.
     pub fn count(&self) -> u32 {
         self.count
+    }
+
+    pub fn record_memory(&self) -> Region {
+        self.record
     }
 
     /// Consumer index and arm word.

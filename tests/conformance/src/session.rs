@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use proptest::strategy::Strategy;
 
 use crate::difference::{self, Difference};
+use crate::fault::Fault;
 use crate::memory::Region;
 use crate::plan::{ARENA, LONGEST};
 use crate::tally::{self, Tally};
@@ -47,8 +48,8 @@ pub struct Run<'a> {
     pub tally: &'a mut Tally,
     /// Told the number of each operation before it starts; the lead is number 0.
     pub progress: &'a mut dyn FnMut(u64),
-    /// The subject misbehaves, to see that it is noticed.
-    pub inject: bool,
+    /// What the subject does wrong, to see that it is noticed.
+    pub fault: Option<Fault>,
 }
 
 /// Memory of all sessions of a process.

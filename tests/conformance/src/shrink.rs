@@ -8,6 +8,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::case::Queues;
 use crate::difference::Difference;
+use crate::fault::Fault;
 use crate::session::{Kind, Memory, Outcome, Plan, PlanOf, Run};
 use crate::tags::Tags;
 use crate::tally::Tally;
@@ -86,9 +87,9 @@ pub fn session(
     memory: Memory,
     tally: &mut Tally,
     progress: &mut dyn FnMut(u64),
-    inject: bool,
+    fault: Option<Fault>,
 ) -> Result<(), Box<Failure>> {
-    of_kind!(session, session_of(limit, memory, tally, progress, inject))
+    of_kind!(session, session_of(limit, memory, tally, progress, fault))
 }
 
 fn session_of<K: Kind>(
@@ -98,7 +99,7 @@ fn session_of<K: Kind>(
     memory: Memory,
     tally: &mut Tally,
     progress: &mut dyn FnMut(u64),
-    inject: bool,
+    fault: Option<Fault>,
 ) -> Result<(), Box<Failure>> {
     let mut tree = tree::<K>(number, session);
     let mut plan = tree.current();
@@ -108,13 +109,13 @@ fn session_of<K: Kind>(
         last = operation;
         progress(operation);
     };
-    let run = Run { tally, progress: &mut noting, inject };
+    let run = Run { tally, progress: &mut noting, fault };
     let Err((operation, difference)) = attempt::<K>(&plan, memory, run) else {
         return Ok(());
     };
     let operation = if operation == u64::MAX { last } else { operation };
     let fails = |plan: &PlanOf<K>| {
-        let run = Run { tally: &mut Tally::default(), progress: &mut |_| {}, inject };
+        let run = Run { tally: &mut Tally::default(), progress: &mut |_| {}, fault };
         attempt::<K>(plan, memory, run).err().map(|(_, difference)| difference)
     };
     let deadline = Instant::now() + PATIENCE;

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::fault::Fault;
 use crate::session::OPERATIONS;
 use crate::tally::{self, Tally};
 
@@ -40,7 +41,7 @@ fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
 }
 
 impl Worker {
-    fn start(seed: u64, sessions: u64, operations: u64, inject: bool) -> io::Result<Self> {
+    fn start(seed: u64, sessions: u64, operations: u64, fault: Option<Fault>) -> io::Result<Self> {
         let (progress, output) = (memory_file(c"progress")?, memory_file(c"output")?);
         // Under a loader, for example, that finds other libraries.
         let under = std::env::var("CONFORMANCE_UNDER").unwrap_or_default();
@@ -51,7 +52,7 @@ impl Worker {
             .args(&words[1..])
             .args(["--worker", &sessions.to_string(), "--seed", &seed.to_string()])
             .args(["--operations", &operations.to_string()])
-            .args(inject.then_some("--inject"))
+            .args(inject(fault))
             .stdin(Stdio::from(progress.try_clone()?))
             .stdout(Stdio::from(output.try_clone()?));
         // Each session makes two devices, and each device a tree of small files.
@@ -79,14 +80,21 @@ impl Worker {
 }
 
 /// The command that shows one session again.
-pub fn replay_command(session: u64, inject: bool) -> String {
-    let inject = if inject { " --inject" } else { "" };
-    format!("cargo run -p doorbell-conformance --bin conformance -- --replay {session:#x}{inject}")
+pub fn replay_command(session: u64, fault: Option<Fault>) -> String {
+    let mut arguments = vec!["--replay".to_owned(), format!("{session:#x}")];
+    arguments.extend(inject(fault));
+    let arguments = arguments.join(" ");
+    format!("cargo run -p doorbell-conformance --bin conformance -- {arguments}")
+}
+
+/// The arguments for an error that is put in.
+fn inject(fault: Option<Fault>) -> Vec<String> {
+    fault.map_or_else(Vec::new, |fault| vec!["--inject".to_owned(), fault.name()])
 }
 
 /// Runs `operations` operations, from session `seed` on.
-pub fn run(seed: u64, operations: u64, inject: bool) -> ExitCode {
-    match supervise(seed, operations, inject) {
+pub fn run(seed: u64, operations: u64, fault: Option<Fault>) -> ExitCode {
+    match supervise(seed, operations, fault) {
         Ok(tally) => verdict(&tally),
         Err(report) => {
             println!("{report}");
@@ -108,7 +116,7 @@ fn verdict(tally: &Tally) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn supervise(seed: u64, operations: u64, inject: bool) -> Result<Tally, String> {
+fn supervise(seed: u64, operations: u64, fault: Option<Fault>) -> Result<Tally, String> {
     let per_session = OPERATIONS as u64;
     let processes = std::thread::available_parallelism().map_or(1, usize::from);
     let mut tally = Tally::default();
@@ -119,7 +127,7 @@ fn supervise(seed: u64, operations: u64, inject: bool) -> Result<Tally, String> 
         while left > 0 && workers.len() < processes {
             let share = left.min(SHARE * per_session);
             let sessions = share.div_ceil(per_session);
-            let worker = Worker::start(next, sessions, share, inject);
+            let worker = Worker::start(next, sessions, share, fault);
             workers.push(worker.map_err(|error| format!("conformance: FAILED: {error}"))?);
             (next, left) = (next + sessions, left - share);
         }
@@ -134,7 +142,7 @@ fn supervise(seed: u64, operations: u64, inject: bool) -> Result<Tally, String> 
             continue;
         };
         let worker = workers.swap_remove(ended);
-        if let Err(report) = take(worker, &mut tally, inject) {
+        if let Err(report) = take(worker, &mut tally, fault) {
             for worker in &mut workers {
                 let _ = worker.child.kill();
                 let _ = worker.child.wait();
@@ -150,7 +158,7 @@ fn supervise(seed: u64, operations: u64, inject: bool) -> Result<Tally, String> 
 }
 
 /// What a process that has ended leaves.
-fn take(mut worker: Worker, tally: &mut Tally, inject: bool) -> Result<(), String> {
+fn take(mut worker: Worker, tally: &mut Tally, fault: Option<Fault>) -> Result<(), String> {
     let status = worker.child.wait().map_err(|error| error.to_string())?;
     let output = worker.output();
     if status.success() {
@@ -173,6 +181,6 @@ fn take(mut worker: Worker, tally: &mut Tally, inject: bool) -> Result<(), Strin
     Err(format!(
         "{output}conformance: STOPPED by {how} (the reason is above): seed {session:#x}, \
          operation {operation}\n  replay:   {}",
-        replay_command(session, inject)
+        replay_command(session, fault)
     ))
 }

@@ -33,8 +33,6 @@ pub struct Ring {
     next_id: u64,
     /// Slot and data of each.
     held: Vec<(u32, u64)>,
-    /// For a test of what is reported: writes a wrong length into lists of two entries and more.
-    wrong_length: bool,
 }
 
 /// Runs `$body` with the completion queue and the only queue.
@@ -57,23 +55,16 @@ macro_rules! with_queue {
 }
 
 impl Ring {
-    pub fn new(twin: &Twin, shape: &Shape, keys: Keys, wrong_length: bool) -> Self {
+    pub fn new(twin: &Twin, shape: &Shape, keys: Keys) -> Self {
         let pd = domain(twin);
         let wrapped = Wrapped::new(twin, &pd, shape);
-        Self { wrapped, keys, next_id: 1, held: Vec::new(), wrong_length }
+        Self { wrapped, keys, next_id: 1, held: Vec::new() }
     }
+}
 
-    fn sges(&self, receive: &Receive) -> Vec<Sge> {
-        let mut sges: Vec<_> = receive
-            .1
-            .iter()
-            .map(|sge| Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey })
-            .collect();
-        if let (true, [_, second, ..]) = (self.wrong_length, &mut sges[..]) {
-            second.length ^= 1;
-        }
-        sges
-    }
+fn sges((_, list): &Receive) -> Vec<Sge> {
+    let sge = |sge: &sys::ibv_sge| Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey };
+    list.iter().map(sge).collect()
 }
 
 impl Subject for Ring {
@@ -95,7 +86,7 @@ impl Subject for Ring {
     }
 
     fn post(&mut self, _: usize, receives: &[Receive]) -> (usize, Option<Refusal>) {
-        let all: Vec<_> = receives.iter().map(|receive| self.sges(receive)).collect();
+        let all: Vec<_> = receives.iter().map(sges).collect();
         with_queue!(self, |_cq, queue| {
             let mut posting = queue.posting();
             for (posted, ((id, _), sges)) in receives.iter().zip(&all).enumerate() {
@@ -114,7 +105,7 @@ impl Subject for Ring {
         let srq = self.wrapped.srq?;
         let entry = Entry { offset: 0, length: 512, key: Key::Good };
         let receive = self.prepare(&[vec![entry]]).pop()?;
-        let sges = self.sges(&receive);
+        let sges = sges(&receive);
         // SAFETY: as above.
         let loaded = unsafe {
             let mut direct = self.wrapped.receiver.as_direct().expect("the direct path");

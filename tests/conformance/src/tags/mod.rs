@@ -185,7 +185,7 @@ impl<'a> Case<'a> {
         let mut libmlx5 = Twin::new("twin_libmlx5", shape, peers);
         let key = libmlx5.register_arena(arena);
         assert_eq!(key, doorbell.register_arena(arena), "equal keys");
-        let subject = Subject::new(&doorbell, shape, run.inject);
+        let subject = Subject::new(&doorbell, shape, run.fault);
         let (theirs, ours) = (libmlx5.queues(), doorbell.queues());
         let slots = Some((shape.slots + 1).next_power_of_two());
         let srq = |queues| WorkQueue::of(queues, slots, &[]).pop().expect("the SRQ exists");

@@ -11,6 +11,7 @@ use mlx5_ring::receive::{self, Outcome};
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{self, SendQueue};
 use mlx5_ring::tag_list::{self, Append, Completion, Handle, PostError, TagList};
+use mlx5_wire::dbrec;
 use mlx5_wire::syndrome::Syndrome;
 use mlx5_wire::tm::AppOp;
 use rdma_core_sys as sys;
@@ -18,6 +19,8 @@ use rdma_core_sys as sys;
 use super::plan::Shape;
 use super::request::{Request, What};
 use super::twin::Twin;
+use crate::fault::{self, Fault};
+use crate::memory::Region;
 use crate::poison;
 
 /// A completion as the list tells it, and what else the CQE says.
@@ -38,14 +41,15 @@ pub struct Subject {
     list: TagList<u64>,
     receiver: Receiver,
     srq: SrqId,
-    /// For a test of what is reported: asks for another mask.
-    inject: bool,
+    fault: Option<Fault>,
+    /// Doorbell record of the command queue.
+    record: NonNull<u8>,
     _entries: Box<[MaybeUninit<tag_list::Entry<u64>>]>,
     _operations: Box<[MaybeUninit<tag_list::Operation>]>,
 }
 
 impl Subject {
-    pub fn new(twin: &Twin, shape: &Shape, inject: bool) -> Self {
+    pub fn new(twin: &Twin, shape: &Shape, fault: Option<Fault>) -> Self {
         // SAFETY: the objects are fresh, nobody else uses them, they are destroyed after the subject, and
         // the sizes are those they were made with.
         let (receiver, srq) = unsafe {
@@ -59,6 +63,7 @@ impl Subject {
             (receiver, srq)
         };
         let layout = layout(twin);
+        let record = layout.dbrec.cast();
         let mut entries: Box<[_]> = Box::new_uninit_slice(usize::from(shape.tags) + 1);
         let mut operations: Box<[_]> = Box::new_uninit_slice(layout.wqe_cnt as usize);
         let storage = tag_list::Storage {
@@ -70,7 +75,7 @@ impl Subject {
             let queue = SendQueue::new(layout).expect("a send queue of libmlx5");
             TagList::new(queue, storage, shape.tags)
         };
-        Self { list, receiver, srq, inject, _entries: entries, _operations: operations }
+        Self { list, receiver, srq, fault, record, _entries: entries, _operations: operations }
     }
 
     /// Tags that can be added.
@@ -81,7 +86,7 @@ impl Subject {
     /// Posts list operations with one doorbell; each result has the handle of an append.
     pub fn post(&mut self, requests: &[Request]) -> Vec<Result<Option<Handle>, PostError>> {
         let mut posting = self.list.posting();
-        let inject = u64::from(self.inject);
+        let wrong = u64::from(self.fault == Some(Fault::Mask));
         let post = |request: &Request| {
             let count = request.count.map(|count| count as u16);
             match request.what {
@@ -90,7 +95,7 @@ impl Subject {
                     let append = Append {
                         data: request.id,
                         tag,
-                        mask: mask ^ inject,
+                        mask: mask ^ wrong,
                         buffer: Some(buffer),
                         signaled: request.signaled,
                     };
@@ -101,7 +106,13 @@ impl Subject {
                 What::Sync => posting.synchronize(count, request.signaled).map(|()| None),
             }
         };
-        requests.iter().map(post).collect()
+        let posted = requests.iter().map(post).collect();
+        drop(posting);
+        if self.fault == Some(Fault::CommandRecord) {
+            // SAFETY: the record has two words; nobody else reads it now.
+            fault::flip(unsafe { Region::new(self.record, 8) }, dbrec::SEND, 1);
+        }
+        posted
     }
 
     /// Posts receives for messages that match nothing; returns how many were taken.
