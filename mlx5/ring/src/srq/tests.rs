@@ -1,11 +1,59 @@
-use std::vec::Vec;
-
 use super::SharedReceiveQueue;
+use crate::slots;
 
 impl SharedReceiveQueue<u32> {
     /// The fields that decide what happens next, and none that only counts.
-    pub(crate) fn fingerprint(&self, key: &mut Vec<u8>) {
-        key.extend([self.next, self.end, self.expected, self.scattered.len()].map(|x| x as u8));
+    pub(crate) fn fields(&self) -> [u8; 3] {
+        [self.next, self.end, self.expected].map(|x| x as u8)
+    }
+
+    /// WQEs that the device was not told of.
+    pub(crate) const fn unrung(&self) -> u32 {
+        self.posted.wrapping_sub(self.rung)
+    }
+
+    /// Takes over [`fields`](Self::fields) of a queue whose slots are in the same states. Of the empty ones those
+    /// in `unsettled` were not given back yet. The count of WQEs is about to wrap.
+    pub(crate) fn restore(
+        &mut self,
+        [next, end, expected]: [u8; 3],
+        unrung: u32,
+        unsettled: impl Fn(u32) -> bool,
+    ) {
+        (self.next, self.end, self.expected) = (next.into(), end.into(), expected.into());
+        self.posted = 0u32.wrapping_sub(1).wrapping_add(unrung);
+        self.rung = u32::MAX;
+        for slot in 0..self.slots() {
+            // SAFETY: in range, and each is inserted when it is not a member.
+            unsafe {
+                self.scattered.take_run(slot);
+                if self.is_scattered(slot) && !unsettled(slot) {
+                    self.scattered.insert(slot);
+                }
+            }
+        }
+    }
+
+    /// Whether the bitmap has the slots that [`restore`](Self::restore) puts there.
+    pub(crate) fn check(&mut self, unsettled: impl Fn(u32) -> bool) {
+        for slot in 0..self.slots() {
+            let expected = self.is_scattered(slot) && !unsettled(slot);
+            // SAFETY: in range.
+            let found = unsafe { self.scattered.contains(slot) };
+            assert_eq!(found, expected, "slot {slot} in the bitmap");
+        }
+    }
+
+    /// Whether a slot is free and outside of the run.
+    fn is_scattered(&self, slot: u32) -> bool {
+        let mask = self.slots.mask();
+        let run = (self.end.wrapping_sub(self.next).wrapping_sub(1) & mask) + 1;
+        self.slots.state(slot) == slots::EMPTY && slot.wrapping_sub(self.next) & mask >= run
+    }
+
+    /// `wqe_counter` of the completion that the queue expects.
+    pub(crate) const fn expected_counter(&self) -> u16 {
+        self.expected as u16
     }
 
     /// As if `index` WQEs had been posted before.

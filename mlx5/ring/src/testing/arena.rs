@@ -19,27 +19,6 @@ impl Arena {
         self.0.push((piece, layout));
         piece.cast()
     }
-
-    /// A copy of all bytes.
-    pub fn save(&self) -> Vec<u8> {
-        let mut saved = Vec::with_capacity(self.0.iter().map(|(_, layout)| layout.size()).sum());
-        for (piece, layout) in &self.0 {
-            // SAFETY: inside; nobody writes during the copy.
-            saved.extend((0..layout.size()).map(|i| unsafe { piece.add(i).read() }));
-        }
-        saved
-    }
-
-    /// Puts back what [`save`](Self::save) returned.
-    pub fn restore(&self, mut saved: &[u8]) {
-        for (piece, layout) in &self.0 {
-            let (bytes, rest) = saved.split_at(layout.size());
-            // SAFETY: as long as the piece, which is not a Rust object.
-            unsafe { piece.copy_from(NonNull::from(bytes).cast(), bytes.len()) }
-            saved = rest;
-        }
-        assert!(saved.is_empty(), "saved from another arena");
-    }
 }
 
 impl Drop for Arena {

@@ -43,6 +43,8 @@ pub struct CqDevice {
     count: u32,
     size: usize,
     pub producer_index: u32,
+    /// CQEs from the producer index to the end of the buffer were never written.
+    pub first_lap: bool,
 }
 
 impl CqDevice {
@@ -52,19 +54,22 @@ impl CqDevice {
             // SAFETY: inside the buffer.
             unsafe { buf.add((i + 1) * size - 1).write_volatile(FRESH_OP_OWN) }
         }
-        Self { buf, dbrec, count, size, producer_index: 0 }
+        Self { buf, dbrec, count, size, producer_index: 0, first_lap: true }
     }
 
     /// As if `index` CQEs had gone through the queue before.
     pub fn start_at(&mut self, index: u32) {
         self.producer_index = index;
+        self.first_lap = index < self.count;
         for i in 0..self.count {
             // The last lap's CQEs are of the other owner; their opcode is a valid one.
             let before = index.wrapping_sub(self.count).wrapping_add(i);
             let owner = u8::from(before & self.count != 0);
             let at = (before & (self.count - 1)) as usize;
+            let never = self.first_lap && at as u32 >= index;
+            let op_own = if never { FRESH_OP_OWN } else { 0x20 | owner };
             // SAFETY: inside the buffer.
-            unsafe { self.buf.add((at + 1) * self.size - 1).write_volatile(0x20 | owner) }
+            unsafe { self.buf.add((at + 1) * self.size - 1).write_volatile(op_own) }
         }
     }
 
@@ -79,6 +84,17 @@ impl CqDevice {
     /// CQEs from `index` up to the end of the buffer, and whether its lap is an odd one.
     pub fn place(&self, index: u32) -> (u32, bool) {
         (self.count - (index & (self.count - 1)), index & self.count != 0)
+    }
+
+    /// An index at such a [`place`](Self::place), before all counters wrap.
+    pub fn index_at(&self, to_end: u32, odd: bool) -> u32 {
+        let laps = if odd { 1 } else { 2 } * self.count;
+        0u32.wrapping_sub(laps).wrapping_add(self.count - to_end)
+    }
+
+    /// The same place on the first lap.
+    pub fn first_index_at(&self, to_end: u32) -> u32 {
+        (self.count - to_end) & (self.count - 1)
     }
 
     pub fn has_room(&self) -> bool {
@@ -123,5 +139,6 @@ impl CqDevice {
         // SAFETY: inside the CQE.
         unsafe { target.add(63).write_volatile(op_own) }
         self.producer_index = index.wrapping_add(1);
+        self.first_lap &= self.producer_index & (self.count - 1) != 0;
     }
 }

@@ -8,7 +8,7 @@ use mlx5_wire::be::{Be16, Be32};
 use mlx5_wire::data::DataSegment;
 
 /// A WQE from its doorbell until its completion is polled.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Taken {
     /// `wqe_counter` of its completion.
     pub wqe_counter: u16,
@@ -65,10 +65,10 @@ impl Device {
         self.slots as usize - usize::from(self.is_srq())
     }
 
-    fn bytes(&self, slot: u32) -> Vec<u8> {
-        let start = slot as usize * self.stride;
+    fn bytes(&self, slot: u32) -> impl Iterator<Item = u8> + use<> {
+        let (wqes, start) = (self.wqes, slot as usize * self.stride);
         // SAFETY: `slot` was checked to be inside the queue.
-        (start..start + self.stride).map(|i| unsafe { self.wqes.add(i).read_volatile() }).collect()
+        (start..start + self.stride).map(move |i| unsafe { wqes.add(i).read_volatile() })
     }
 
     fn link(bytes: &[u8]) -> u16 {
@@ -91,29 +91,62 @@ impl Device {
             assert!(slot < self.slots, "a link leads out of the queue, to {slot}");
             let posted = || self.queue.iter().chain(&self.completed);
             assert!(posted().all(|taken| taken.slot != slot), "slot {slot} posted twice");
-            let bytes = self.bytes(slot);
-            self.next = Self::link(&bytes);
-            let mut segments = Vec::new();
-            for segment in bytes[self.lead..].chunks_exact(16) {
-                let segment = DataSegment::from_bytes(segment.try_into().unwrap());
-                if segment.is_terminator() {
-                    assert_eq!(segment, DataSegment::TERMINATOR);
-                    break;
-                }
-                segments.push(segment);
-            }
-            self.queue.push(Taken { wqe_counter, slot, bytes, segments });
+            let taken = self.read(slot, wqe_counter);
+            self.next = Self::link(&taken.bytes);
+            self.queue.push(taken);
             self.seen = self.seen.wrapping_add(1);
         }
         assert!(self.queue.len() + self.completed.len() <= self.capacity(), "overcommitted");
         new.into()
     }
 
+    fn read(&self, slot: u32, wqe_counter: u16) -> Taken {
+        let mut taken = Taken::default();
+        self.read_into(&mut taken, slot, wqe_counter);
+        taken
+    }
+
+    fn read_into(&self, taken: &mut Taken, slot: u32, wqe_counter: u16) {
+        (taken.slot, taken.wqe_counter) = (slot, wqe_counter);
+        taken.bytes.clear();
+        taken.bytes.extend(self.bytes(slot));
+        taken.segments.clear();
+        for segment in taken.bytes[self.lead..].chunks_exact(16) {
+            let segment = DataSegment::from_bytes(segment.try_into().unwrap());
+            if segment.is_terminator() {
+                assert_eq!(segment, DataSegment::TERMINATOR);
+                break;
+            }
+            taken.segments.push(segment);
+        }
+    }
+
+    /// As if it had the WQEs in these slots, after `seen` that were handed over. On an SRQ, `next` is the slot of
+    /// the next one.
+    pub fn restore(&mut self, seen: u16, next: u16, slots: impl Iterator<Item = u32>) {
+        (self.seen, self.next) = (seen, next);
+        // SAFETY: a doorbell record of the test's.
+        unsafe { self.dbrec.write_volatile(Be32::new(seen.into())) }
+        let mut old = std::mem::take(&mut self.queue);
+        old.append(&mut self.completed);
+        for slot in slots {
+            // Of the indices that share a slot, the last one.
+            let last = seen.wrapping_sub(1);
+            let age = last.wrapping_sub(slot as u16) & (self.slots as u16 - 1);
+            let counter = if self.is_srq() { slot as u16 } else { last.wrapping_sub(age) };
+            // Memory of those that it had: this is done often.
+            let mut taken = old.pop().unwrap_or_default();
+            self.read_into(&mut taken, slot, counter);
+            self.queue.push(taken);
+        }
+    }
+
     /// Every WQE that the device has reads as it did at the doorbell, link included; on an SRQ the links of
     /// those that have completed must stay until the completion is polled, too.
     pub fn check(&self) {
         for taken in self.queue.iter().chain(&self.completed) {
-            assert_eq!(self.bytes(taken.slot), taken.bytes, "WQE in slot {} changed", taken.slot);
+            let unchanged = self.bytes(taken.slot).eq(taken.bytes.iter().copied());
+            assert!(unchanged, "WQE in slot {} changed", taken.slot);
         }
     }
 
@@ -147,6 +180,15 @@ impl Device {
     /// Slots that are with the device, or were when their CQEs were written.
     pub fn posted(&self) -> BTreeSet<u32> {
         self.queue.iter().chain(&self.completed).map(|taken| taken.slot).collect()
+    }
+
+    /// Puts a link into a slot.
+    pub fn set_link(&mut self, slot: u32, link: u16) {
+        // SAFETY: as in `link_of`.
+        unsafe {
+            let wqe = self.wqes.add(slot as usize * self.stride + 2);
+            wqe.cast::<Be16>().write_volatile(Be16::new(link));
+        }
     }
 
     /// The link in a slot.

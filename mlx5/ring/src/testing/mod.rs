@@ -13,4 +13,4 @@ mod rig;
 pub use arena::Arena;
 pub use cq_device::{CqDevice, CqeSpec};
 pub use device::{Device, Taken};
-pub use rig::{Beside, Give, Place, Rig, Saved, TestQueue};
+pub use rig::{Beside, Give, Held, Place, Rig, TestQueue, sge};

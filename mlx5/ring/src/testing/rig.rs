@@ -1,7 +1,5 @@
 //! A queue and its CQ, the device behind them, and a ledger of buffers.
 
-use core::mem::MaybeUninit;
-use core::ptr::NonNull;
 use std::collections::VecDeque;
 use std::vec::Vec;
 
@@ -11,7 +9,7 @@ use mlx5_wire::data::DataSegment;
 use mlx5_wire::next::NextSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
-use super::{Arena, CqDevice, CqeSpec, Device, Taken};
+use super::{Arena, CqDevice, CqeSpec, Device};
 use crate::cq::{self, CompletionQueue};
 use crate::post::{PostError, Posting};
 use crate::receive::{self, Completion, Message, Queue, Receiving};
@@ -31,7 +29,16 @@ pub trait TestQueue: Queue<Data = u32> + Sized {
     /// Slot of the next WQE.
     fn cursor(&self) -> u32;
     /// The fields that decide what happens next, and none that only counts.
-    fn fingerprint(&self, key: &mut Vec<u8>);
+    fn fields(&self) -> [u8; 3];
+    /// WQEs that the device was not told of.
+    fn unrung(&self) -> u32;
+    /// Takes over `fields` of a queue whose slots are in the same states; `unsettled` tells of slots that were
+    /// given back and of which the queue knows nothing yet. Its counters are about to wrap.
+    fn restore(&mut self, fields: [u8; 3], unrung: u32, unsettled: impl Fn(u32) -> bool);
+    /// What [`restore`](Self::restore) finds out from the states of the slots is what the queue has.
+    fn check(&mut self, unsettled: impl Fn(u32) -> bool);
+    /// `wqe_counter` of the completion that the queue expects.
+    fn expected_counter(&self) -> u16;
     /// As if `index` WQEs had been posted, completed and given back before. The queue is fresh.
     fn start_at(&mut self, index: u32);
 }
@@ -65,8 +72,24 @@ impl TestQueue for SharedReceiveQueue<u32> {
         self.cursor()
     }
 
-    fn fingerprint(&self, key: &mut Vec<u8>) {
-        self.fingerprint(key);
+    fn fields(&self) -> [u8; 3] {
+        self.fields()
+    }
+
+    fn unrung(&self) -> u32 {
+        self.unrung()
+    }
+
+    fn restore(&mut self, fields: [u8; 3], unrung: u32, unsettled: impl Fn(u32) -> bool) {
+        self.restore(fields, unrung, unsettled);
+    }
+
+    fn check(&mut self, unsettled: impl Fn(u32) -> bool) {
+        self.check(unsettled);
+    }
+
+    fn expected_counter(&self) -> u16 {
+        self.expected_counter()
     }
 
     fn start_at(&mut self, index: u32) {
@@ -99,12 +122,37 @@ impl TestQueue for ReceiveQueue<u32> {
         self.head() & (self.slots() - 1)
     }
 
-    fn fingerprint(&self, key: &mut Vec<u8>) {
-        self.fingerprint(key);
+    fn fields(&self) -> [u8; 3] {
+        self.fields()
+    }
+
+    fn unrung(&self) -> u32 {
+        self.unrung()
+    }
+
+    fn restore(&mut self, fields: [u8; 3], unrung: u32, _: impl Fn(u32) -> bool) {
+        self.restore(fields, unrung);
+    }
+
+    fn check(&mut self, _: impl Fn(u32) -> bool) {
+        ReceiveQueue::check(self);
+    }
+
+    fn expected_counter(&self) -> u16 {
+        self.expected_counter()
     }
 
     fn start_at(&mut self, index: u32) {
         self.start_at(index);
+    }
+}
+
+/// A piece of a buffer.
+pub const fn sge(buffer: u32, index: u32) -> Sge {
+    Sge {
+        addr: 0x10_0000 + buffer as u64 * 0x1000 + index as u64 * 0x100,
+        length: 0x40 + index,
+        lkey: 0x200 + buffer,
     }
 }
 
@@ -133,10 +181,12 @@ pub enum Give {
 
 /// A completion that the device wrote and the test has not seen.
 #[derive(Clone, Debug)]
-struct Arrival {
+pub struct Arrival {
     wqe_counter: u16,
     byte_count: u32,
-    opcode: CqeOpcode,
+    pub opcode: CqeOpcode,
+    /// Slot of the receive; `None` when it is of something else.
+    pub slot: Option<u32>,
 }
 
 /// A message that was not given back.
@@ -147,14 +197,15 @@ pub struct Held {
 }
 
 pub struct Rig<Q> {
-    arena: Arena,
+    /// What all the rest points into.
+    _arena: Arena,
     pub queue: Q,
     pub cq: CompletionQueue,
     pub device: Device,
     pub cq_device: CqDevice,
     pub buffers: Vec<Place>,
     pub held: VecDeque<Held>,
-    arrivals: VecDeque<Arrival>,
+    pub arrivals: VecDeque<Arrival>,
     max_sge: usize,
     /// Messages polled.
     pub received: u64,
@@ -166,7 +217,7 @@ pub struct Beside<'a> {
     pub cq_device: &'a mut CqDevice,
     pub buffers: &'a mut [Place],
     pub held: &'a mut VecDeque<Held>,
-    arrivals: &'a mut VecDeque<Arrival>,
+    pub arrivals: &'a mut VecDeque<Arrival>,
 }
 
 impl Beside<'_> {
@@ -177,7 +228,15 @@ impl Beside<'_> {
         let send = CqeSpec::send(taken.wqe_counter, byte_count);
         self.cq_device.write(&CqeSpec { opcode, solicited, format: CqeFormat::Plain, ..send });
         let wqe_counter = taken.wqe_counter;
-        self.arrivals.push_back(Arrival { wqe_counter, byte_count, opcode });
+        let slot = Some(taken.slot);
+        self.arrivals.push_back(Arrival { wqe_counter, byte_count, opcode, slot });
+    }
+
+    /// The device completes something that is no receive.
+    pub fn complete_other(&mut self) {
+        let opcode = CqeOpcode::NoPacket;
+        self.cq_device.write(&CqeSpec { opcode, ..CqeSpec::send(0, 0) });
+        self.arrivals.push_back(Arrival { wqe_counter: 0, byte_count: 0, opcode, slot: None });
     }
 
     /// Completions that were not polled.
@@ -196,20 +255,17 @@ impl Beside<'_> {
         in_queue == self.device.queue.len() + self.device.completed.len()
     }
 
-    /// What the completions say that were not polled.
-    pub fn fingerprint(&self, key: &mut Vec<u8>) {
-        for (arrival, taken) in self.arrivals.iter().zip(&self.device.completed) {
-            key.extend([arrival.opcode.bits(), taken.slot as u8]);
-        }
-    }
-
     /// Compares a completion with the one that the device wrote. Its message is held from now on.
     pub fn received<Q: Queue<Data = u32>>(
         &mut self,
         receiving: &Receiving<'_, Q>,
         completion: Completion<u32>,
-    ) -> Message<u32> {
+    ) -> Option<Message<u32>> {
         let arrival = self.arrivals.pop_front().expect("a completion that never arrived");
+        if arrival.slot.is_none() {
+            assert!(matches!(completion, Completion::Other(_)), "{completion:?} for {arrival:?}");
+            return None;
+        }
         let taken = self.device.polled(arrival.wqe_counter);
         let buffer = taken.segments[0].lkey.get() - 0x200;
         let failed = arrival.opcode == CqeOpcode::ResponderError;
@@ -228,7 +284,7 @@ impl Beside<'_> {
         assert_eq!(self.buffers[buffer as usize], Place::Queue, "a buffer with two owners");
         self.buffers[buffer as usize] = Place::Held;
         self.held.push_back(Held { slot: message.slot(), buffer });
-        message
+        Some(message)
     }
 
     /// Gives a held message back; `message` if it came just now.
@@ -253,18 +309,6 @@ impl Beside<'_> {
     }
 }
 
-/// A rig as it was.
-pub struct Saved<Q> {
-    arena: Vec<u8>,
-    queue: MaybeUninit<Q>,
-    cq: MaybeUninit<CompletionQueue>,
-    device: Device,
-    cq_device: CqDevice,
-    buffers: Vec<Place>,
-    held: VecDeque<Held>,
-    arrivals: VecDeque<Arrival>,
-}
-
 impl<Q: TestQueue> Rig<Q> {
     pub fn new(slots: u32, buffers: usize, cqes: u32) -> Self {
         Self::with(slots, buffers, cqes, 64, 1)
@@ -279,7 +323,7 @@ impl<Q: TestQueue> Rig<Q> {
         // SAFETY: fresh memory that lives as long as the rig.
         let cq = unsafe { CompletionQueue::new(layout) }.unwrap();
         Self {
-            arena,
+            _arena: arena,
             queue,
             cq,
             device,
@@ -295,7 +339,6 @@ impl<Q: TestQueue> Rig<Q> {
     /// As if `index` CQEs had been polled before.
     pub fn start_cq_at(&mut self, index: u32) {
         self.cq_device.start_at(index);
-        self.cq.consumer_index = index;
         self.cq.publish(index);
     }
 
@@ -305,47 +348,10 @@ impl<Q: TestQueue> Rig<Q> {
         self.device.start_at(index);
     }
 
-    pub fn save(&self) -> Saved<Q> {
-        // SAFETY: bitwise copies, which are only written back; neither type has drop glue that matters.
-        let (queue, cq) = unsafe {
-            (NonNull::from(&self.queue).cast().read(), NonNull::from(&self.cq).cast().read())
-        };
-        Saved {
-            arena: self.arena.save(),
-            queue,
-            cq,
-            device: self.device.clone(),
-            cq_device: self.cq_device.clone(),
-            buffers: self.buffers.clone(),
-            held: self.held.clone(),
-            arrivals: self.arrivals.clone(),
-        }
-    }
-
-    pub fn restore(&mut self, saved: &Saved<Q>) {
-        self.arena.restore(&saved.arena);
-        // SAFETY: what `save` copied from the same rig.
-        unsafe {
-            NonNull::from(&mut self.queue).cast().write(NonNull::from(&saved.queue).read());
-            NonNull::from(&mut self.cq).cast().write(NonNull::from(&saved.cq).read());
-        }
-        self.device.clone_from(&saved.device);
-        self.cq_device.clone_from(&saved.cq_device);
-        self.buffers.clone_from(&saved.buffers);
-        self.held.clone_from(&saved.held);
-        self.arrivals.clone_from(&saved.arrivals);
-    }
-
     /// The scatter list of a buffer: never the same for two.
     pub fn sges(&self, buffer: u32) -> Vec<Sge> {
-        let count = buffer as usize % self.max_sge + 1;
-        (0..count as u64)
-            .map(|i| Sge {
-                addr: 0x10_0000 + u64::from(buffer) * 0x1000 + i * 0x100,
-                length: 0x40 + i as u32,
-                lkey: 0x200 + buffer,
-            })
-            .collect()
+        let count = buffer % self.max_sge as u32 + 1;
+        (0..count).map(|i| sge(buffer, i)).collect()
     }
 
     /// Posts buffers in one batch. Returns how many the queue took.
@@ -405,18 +411,6 @@ impl<Q: TestQueue> Rig<Q> {
         }
         self.step();
         loaded
-    }
-
-    /// The state in one line, for a test that has failed.
-    pub fn describe(&self) -> std::string::String {
-        let slots = self.queue.book().count();
-        let states: Vec<_> = (0..slots).map(|slot| self.queue.book().state(slot)).collect();
-        let of = |list: &[Taken]| -> Vec<_> { list.iter().map(|taken| taken.slot).collect() };
-        let (queue, completed) = (of(&self.device.queue), of(&self.device.completed));
-        let (cursor, held) = (self.queue.cursor(), &self.held);
-        std::format!(
-            "states {states:?}, cursor {cursor}, with the device {queue:?}, completed {completed:?}, {held:?}"
-        )
     }
 
     /// A buffer that is the test's.
@@ -506,7 +500,7 @@ impl<Q: TestQueue> Rig<Q> {
                 let message = beside.received(&receiving, completion);
                 if give != Give::Hold {
                     let last = beside.held.len() - 1;
-                    beside.give_back(&mut receiving, last, Some(message), give == Give::Recycle);
+                    beside.give_back(&mut receiving, last, message, give == Give::Recycle);
                 }
             } else {
                 if forget {
