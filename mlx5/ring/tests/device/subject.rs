@@ -39,6 +39,10 @@ pub trait Subject: Queue<Data = u32> + Sized {
     fn drain(&mut self, f: impl FnMut(u32));
     fn state(&self, slot: u32) -> u8;
     fn data_of(&self, slot: u32) -> u32;
+    /// The buffer of a slot that is posted.
+    fn posted(&self, slot: u32) -> Option<u32>;
+    /// SGEs that a WQE has room for.
+    fn room(&self) -> u32;
 }
 
 macro_rules! common {
@@ -94,6 +98,14 @@ macro_rules! common {
         fn data_of(&self, slot: u32) -> u32 {
             // SAFETY: asked only for slots that were posted.
             unsafe { self.book().data(slot) }
+        }
+
+        fn posted(&self, slot: u32) -> Option<u32> {
+            self.book().posted(slot)
+        }
+
+        fn room(&self) -> u32 {
+            self.max_sge()
         }
     };
 }

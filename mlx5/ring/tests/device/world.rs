@@ -138,6 +138,7 @@ impl<Q: Subject> World<Q> {
         let producer = Producer::new(cqes, cqe_size);
         let books = books(slots);
         let queue = Q::over(&device, &books);
+        assert_eq!(queue.room() as usize, device.max_sge());
         let cq = producer.queue();
         let buffers = Buffers::new(slots + slots / 2 + 3);
         let model = Model { device, producer, buffers, immediate: None };
@@ -427,6 +428,13 @@ impl<Q: Subject> World<Q> {
         }
         for held in &self.held {
             assert_eq!(self.queue.state(held.slot()), slots::HELD);
+            assert_eq!(Subject::posted(&self.queue, held.slot()), None);
+        }
+        for &slot in &device.state.outstanding {
+            let id = Subject::posted(&self.queue, slot).expect("the device has this slot");
+            // One without bytes does not say in its WQE which it is.
+            let owner = buffers.owner(id);
+            assert!([Owner::Ring, Owner::Device(slot)].contains(&owner), "{id} is at {owner:?}");
         }
     }
 
