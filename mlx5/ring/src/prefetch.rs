@@ -15,14 +15,14 @@ pub(crate) fn for_write<const OFFSET: usize, T>(at: *const T) {
             "prefetchw [{} + {}]",
             in(reg) at,
             const OFFSET,
-            options(nomem, nostack, preserves_flags)
+            options(readonly, nostack, preserves_flags)
         );
         #[cfg(target_arch = "aarch64")]
         asm!(
             "prfm pstl1keep, [{}, #{}]",
             in(reg) at,
             const OFFSET,
-            options(nomem, nostack, preserves_flags)
+            options(readonly, nostack, preserves_flags)
         );
     }
 }
