@@ -165,12 +165,15 @@ impl<Q: Subject> World<Q> {
         let Model { device, buffers, .. } = &mut self.model;
         let room = self.queue.vacant();
         let before = device.record.be32(0);
-        let (mut posted, mut at) = (0, 0);
+        let (mut posted, mut at, mut counters) = (0, 0, Vec::new());
         self.queue.post(batch, |result, so_far| {
             let (id, sges) = &batch[at];
             at += 1;
             match result {
-                Ok(_) => posted += 1,
+                Ok(index) => {
+                    posted += 1;
+                    counters.push(index as u16);
+                }
                 Err(error) => {
                     let expected = if sges.len() > device.max_sge() {
                         PostError::TooManySges
@@ -187,6 +190,11 @@ impl<Q: Subject> World<Q> {
         });
         assert!(posted <= room, "more was posted than there was room for");
         assert_eq!(device.take(buffers), posted);
+        let new = device.state.outstanding.iter().rev().take(posted as usize).rev();
+        assert!(
+            new.map(|&slot| device.counter(slot)).eq(counters),
+            "told other slots than those posted"
+        );
         self.check();
     }
 
