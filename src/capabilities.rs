@@ -24,7 +24,7 @@ pub struct Capabilities {
     pub tag_matching: Option<TagMatchingCaps>,
     /// Compression of CQEs; `None` without it, and on devices that are not mlx5.
     pub cqe_compression: Option<CqeCompressionCaps>,
-    /// Time stamps in completions; `None` without them.
+    /// Timestamps in completions; `None` without them.
     pub timestamps: Option<TimestampCaps>,
 }
 
@@ -86,7 +86,7 @@ pub struct CqeCompressionCaps {
     pub cqe_128: bool,
 }
 
-/// Time stamps in completions (`ibv_query_device_ex(3)`).
+/// Timestamps in completions (`ibv_query_device_ex(3)`).
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -103,11 +103,11 @@ pub struct CqeCompressionCaps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimestampCaps {
-    /// Bits that a time stamp has.
+    /// Bits that a timestamp has.
     pub mask: u64,
     /// Frequency of the device's free-running clock in kHz; 0 when the driver does not tell.
     pub clock_khz: u64,
-    /// Whether time stamps can be in real time (`MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`) instead of ticks of the
+    /// Whether timestamps can be in real time (`MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`) instead of ticks of the
     /// free-running clock: see [`ReceiverConfig::real_time_timestamps`](crate::ReceiverConfig::real_time_timestamps).
     pub real_time: bool,
 }

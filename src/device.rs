@@ -2,6 +2,9 @@
 
 use std::ffi::CStr;
 use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
@@ -27,7 +30,7 @@ pub fn devices() -> Result<Vec<Device>> {
     // SAFETY: `count` is writable.
     let list = unsafe { sys::ibv_get_device_list(&mut count) };
     if list.is_null() {
-        let error = std::io::Error::last_os_error();
+        let error = io::Error::last_os_error();
         if error.raw_os_error() == Some(libc::ENOSYS) {
             return Err(none());
         }
@@ -139,10 +142,25 @@ impl Device {
         // SAFETY: the device is alive.
         let context = unsafe { sys::ibv_open_device(self.device) };
         if context.is_null() {
-            return Err(Error::last_os("ibv_open_device", self.name()));
+            let failed = io::Error::last_os_error();
+            return Err(Error::verbs(
+                "ibv_open_device",
+                self.name(),
+                self.denied().unwrap_or(failed),
+            ));
         }
         // SAFETY: a fresh context that nobody else closes.
         unsafe { Context::from_open(context, self.name()) }
+    }
+
+    /// That this user may not open the node of the device, if so. libibverbs then goes on to look for the node
+    /// below `/dev/char`, and reports what it finds there: where there is no udev that nothing is.
+    fn denied(&self) -> Option<io::Error> {
+        // SAFETY: the device is alive, and libibverbs has ended the name.
+        let name = unsafe { CStr::from_ptr((*self.device).dev_name.as_ptr()) };
+        let node = Path::new("/dev/infiniband").join(name.to_str().ok()?);
+        let denied = File::options().read(true).write(true).open(node).err()?;
+        (denied.kind() == io::ErrorKind::PermissionDenied).then_some(denied)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What can go wrong, with what to do about it.
 
+use std::fmt;
 use std::io;
 
 use rdma_core_sys::LoadError;
@@ -23,7 +24,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, thiserror::Error)]
+///
+/// `{:?}` prints the same words as `{}`: it is what a `main` shows that returns the error, and what `unwrap` does.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The system has no RDMA device.
@@ -178,6 +181,12 @@ pub enum Error {
     Io(#[from] io::Error),
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl Error {
     /// The error of a C function that sets `errno`.
     pub(crate) fn last_os(operation: &'static str, device: &str) -> Self {
@@ -256,7 +265,7 @@ fn memlock_hint() -> String {
 fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
     match (operation, source.raw_os_error()) {
         ("ibv_open_device", Some(libc::EACCES | libc::EPERM)) => {
-            ": open needs read and write permission on /dev/infiniband/uverbs*"
+            ": this user needs read and write permission on its node, /dev/infiniband/uverbs*"
         }
         ("ibv_open_device", Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => {
             ": its node in /dev/infiniband is missing: load the kernel module ib_uverbs, or pass the node into the container"
@@ -287,6 +296,14 @@ mod tests {
 
     fn words(operation: &'static str, errno: i32) -> String {
         Error::returned(operation, "mlx5_0", errno).to_string()
+    }
+
+    /// Whoever lets `main` return one reads words.
+    #[test]
+    fn debugging_output_is_the_message() {
+        let error = Error::CqTooSmall { needed: 4, capacity: 1 };
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(format!("{error:?}").contains("make it larger with ReceiverConfig::cq_capacity"));
     }
 
     #[test]

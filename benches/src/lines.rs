@@ -98,11 +98,28 @@ impl Shared {
     pub fn flush(&self) {
         // SAFETY: mapped for as long as the objects live; no value changes.
         self.each_line(|line| unsafe { flush_line(line) });
-        // SAFETY: every x86-64 has SSE2.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            std::arch::x86_64::_mm_mfence();
-        }
+        end_flush();
+    }
+}
+
+/// Writes the lines of `len` bytes from `start` on back to memory and drops them from the caches of all cores.
+///
+/// # Safety
+/// The memory is mapped.
+pub unsafe fn flush(start: NonNull<u8>, len: usize) {
+    for offset in (0..len).step_by(64) {
+        // SAFETY: inside the memory; no value changes.
+        unsafe { flush_line(start.add(offset)) };
+    }
+    end_flush();
+}
+
+/// Waits until what was flushed is in memory.
+fn end_flush() {
+    // SAFETY: every x86-64 has SSE2.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::x86_64::_mm_mfence();
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod counts;
+mod prefetch;
 mod times;
 
 use std::error::Error;
@@ -45,6 +46,8 @@ enum Command {
         #[arg(long, default_value = "")]
         filter: String,
     },
+    /// Takes the times of reading messages, with and without prefetching them.
+    Prefetch,
     /// Counts, takes times, and writes `bench.json` and charts.
     All {
         /// Where `bench.json` goes, and charts below it.
@@ -82,6 +85,7 @@ fn run(command: Command) -> Result<()> {
             times::run(&filter);
             Ok(())
         }
+        Command::Prefetch => prefetch::run(),
         Command::All { out, docs } => all(&out, docs.as_deref()),
         Command::Counted { filter } => {
             counts::run_counted(&filter);

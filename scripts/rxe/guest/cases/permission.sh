@@ -1,0 +1,11 @@
+# Who may not open the device is told so, and what it takes.
+set -e
+echo 'guest:x:1000:1000::/:/bin/sh' >/etc/passwd
+node=$(ls /dev/infiniband/uverbs*)
+chmod 600 "$node"
+code=0
+su guest -c 'PATH=$PATH:/suite/programs; doorbell-info; first_receiver 127.0.0.1:0' >/tmp/refused 2>&1 || code=$?
+chmod 666 "$node"
+cat /tmp/refused
+[ $code = 1 ]
+[ "$(grep -c 'ibv_open_device on rxe0: Permission denied.*/dev/infiniband/uverbs' /tmp/refused)" = 2 ]
