@@ -86,7 +86,9 @@ pub(crate) fn exchange<const N: usize, S: Read + Write>(
     told?;
     match read(stream)? {
         [CONNECTED] => Ok(()),
-        [FAILED] => Err(handshake("it could not connect its side, and knows why")),
+        [FAILED] => {
+            Err(handshake("it could not connect its side, which has an error that says why"))
+        }
         [byte] => Err(handshake(&format!("it ended the exchange with byte {byte:#04x}"))),
     }
 }

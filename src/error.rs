@@ -150,8 +150,8 @@ pub enum Error {
         when: &'static str,
     },
 
-    /// The peer sent something that is not the address of a queue pair.
-    #[error("the peer sent no valid queue pair address: {0}")]
+    /// The peer did not take part in the exchange of addresses, or its address is none to connect to.
+    #[error("no connection to the peer: {0}")]
     Handshake(String),
 
     /// A library that is loaded when it is needed could not be.
