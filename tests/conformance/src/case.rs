@@ -8,35 +8,28 @@ use std::collections::HashMap;
 use proptest::strategy::Strategy;
 use rdma_core_sys as sys;
 
-use soft_mlx5::Faults;
-
 use crate::difference::{Difference, Result, same, same_bytes};
 use crate::fault::Faulty;
-use crate::memory::{Arena, Region};
+use crate::memory::Region;
 use crate::pair::Pair;
 use crate::plan::{self, Entry, Give, Key, Layer, Operation, Send, SendKind, Shape};
 use crate::queue::{CompletionQueue, WorkQueue};
 use crate::reference;
-use crate::session::{self, Kind, Memory, Outcome, Plan, Run};
+use crate::session::{self, Case as _, Kind, Memory, Outcome, Plan, Run};
 use crate::subject::{self, Completion, Receive, Subject};
 use crate::tally;
 use crate::twin::Twin;
-use crate::verbs;
+use crate::twins::Twins;
+use crate::verbs::{self, fields};
 
 struct Case<'a> {
     // Before its twin.
     subject: Box<dyn Subject>,
-    doorbell: Twin,
-    libmlx5: Twin,
+    twins: Twins<Twin>,
     shape: Shape,
-    arena: Arena,
-    /// Messages carry bytes: the memory that they are written to is compared.
-    payload: bool,
     queues: Vec<Pair>,
     cqs: [CompletionQueue; 2],
     receives: HashMap<u64, Receive>,
-    /// QPs that are in error.
-    failed: Vec<bool>,
     operation: u64,
     run: Run<'a>,
 }
@@ -59,9 +52,10 @@ impl Kind for Queues {
 
 impl<'a> session::Case<'a> for Case<'a> {
     type Operation = Operation;
+    type Twin = Twin;
 
-    fn run(&mut self) -> &mut Run<'a> {
-        &mut self.run
+    fn parts(&mut self) -> (&mut Twins<Twin>, &mut Run<'a>) {
+        (&mut self.twins, &mut self.run)
     }
 
     fn lead(&mut self) -> Result<()> {
@@ -75,6 +69,10 @@ impl<'a> session::Case<'a> for Case<'a> {
 
     fn compare(&mut self, thorough: bool) -> Result<()> {
         self.compare_queues(thorough)
+    }
+
+    fn reset(&mut self, qp: usize) -> Result<()> {
+        self.reset_both(qp)
     }
 
     fn count(&mut self) {
@@ -93,8 +91,8 @@ impl<'a> Case<'a> {
                 libmlx5 = Twin::new("twin_libmlx5", shape, source, target);
                 regions = vec![arena];
                 let keys = [sys::IBV_ACCESS_LOCAL_WRITE, 0].map(|access| {
-                    let key = libmlx5.register_arena(arena, access);
-                    assert_eq!(key, doorbell.register_arena(arena, access), "equal keys");
+                    let key = libmlx5.base.register_arena(arena, access);
+                    assert_eq!(key, doorbell.base.register_arena(arena, access), "equal keys");
                     key
                 });
                 let arena = arena.address();
@@ -106,15 +104,17 @@ impl<'a> Case<'a> {
                 libmlx5 = Twin::new("twin_libmlx5", shape, source, target);
                 regions = pools.memory();
                 let access = sys::IBV_ACCESS_LOCAL_WRITE;
-                let keys: Vec<_> =
-                    regions.iter().map(|region| libmlx5.register_arena(*region, access)).collect();
+                let keys: Vec<_> = regions
+                    .iter()
+                    .map(|region| libmlx5.base.register_arena(*region, access))
+                    .collect();
                 Box::new(subject::Safe::new(&doorbell, shape, pools, &keys))
             }
         };
         regions.push(target);
-        let (theirs, ours) = (libmlx5.queues(), doorbell.queues());
+        let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
         let slots = shape.shared.then(|| (shape.max_wr + 1).next_power_of_two());
-        let numbers: Vec<_> = (0..shape.qps as usize).map(|qp| libmlx5.qp_num(qp)).collect();
+        let numbers: Vec<_> = (0..shape.qps as usize).map(|qp| libmlx5.base.qp_num(qp)).collect();
         let ours_now = WorkQueue::of(&ours, slots, &numbers);
         let cqs = [CompletionQueue::of(&theirs), CompletionQueue::of(&ours)];
         if let Some(fault) = run.fault {
@@ -128,13 +128,9 @@ impl<'a> Case<'a> {
             queues: queues.collect(),
             cqs,
             subject,
-            doorbell,
-            libmlx5,
+            twins: Twins::new(libmlx5, doorbell, regions),
             shape: shape.clone(),
-            arena: Arena::new(regions),
-            payload: false,
             receives: HashMap::new(),
-            failed: vec![false; shape.qps as usize],
             operation: 0,
             run,
         }
@@ -149,60 +145,30 @@ impl<'a> Case<'a> {
             let count = left.min(self.queues[0].doorbell.capacity()).min(256);
             let receives = self.subject.prepare(&vec![vec![entry]; count as usize]);
             self.post(0, &receives)?;
-            self.send(0, &vec![send; count as usize])?;
+            self.twins.send(0, &vec![send; count as usize])?;
             self.work()?;
             self.poll(count, &[Give::Take])?;
             left -= count;
         }
-        self.payload = true;
-        if self.shape.lossy {
-            let faults = Faults { loss: 0.02, reordering: 0.05, ..Faults::default() };
-            for twin in [&self.libmlx5, &self.doorbell] {
-                twin.device.set_faults(faults);
-            }
-        }
+        self.twins.begin(&self.shape.wire);
         self.compare_queues(true)
     }
 
     fn perform(&mut self, operation: &Operation) -> Result<()> {
         let queues = self.queues.len();
-        let qps = self.shape.qps as usize;
-        let qp = |number: &u32| *number as usize % qps;
         match operation {
             Operation::Post { queue, lists } => {
                 let receives = self.subject.prepare(lists);
                 self.post(*queue as usize % queues, &receives)
             }
             Operation::Fill { queue, length } => self.fill(*queue as usize % queues, *length),
-            Operation::Send { qp: number, sends, anew, run } => {
-                if *anew && self.failed[qp(number)] {
-                    self.reset(qp(number))?;
-                }
-                self.send(qp(number), sends)?;
-                if *run { self.work() } else { Ok(()) }
-            }
-            Operation::Run => self.work(),
-            Operation::Wait { milliseconds } => {
-                let time = std::time::Duration::from_millis((*milliseconds).into());
-                for twin in [&self.libmlx5, &self.doorbell] {
-                    twin.device.advance(time);
-                }
-                self.work()
-            }
+            Operation::Traffic(traffic) => self.traffic(traffic),
             Operation::Poll { budget, give } => self.poll(*budget, give),
             Operation::GiveBack { index, recycle } => match self.subject.held() {
                 0 => Ok(()),
                 held => self.give_back(*index as usize % held, *recycle),
             },
             Operation::Arm { solicited_only } => self.arm(*solicited_only),
-            Operation::Fail { qp: number } => {
-                self.failed[qp(number)] = true;
-                for twin in [&self.libmlx5, &self.doorbell] {
-                    twin.fail(qp(number));
-                }
-                self.work()
-            }
-            Operation::Reset { qp: number } => self.reset(qp(number)),
         }
     }
 
@@ -212,44 +178,15 @@ impl<'a> Case<'a> {
             return 0;
         }
         let numbers = 0..self.shape.qps as usize;
-        numbers.into_iter().find(|qp| self.libmlx5.qp_num(*qp) == qp_num).unwrap_or(0)
-    }
-
-    fn send(&mut self, qp: usize, sends: &[Send]) -> Result<()> {
-        let posted = [&self.libmlx5, &self.doorbell].map(|twin| twin.send(qp, sends) as u64);
-        same(|| "sends that a peer took".into(), posted[0], posted[1])
-    }
-
-    /// Lets both devices work until there is nothing left to do.
-    fn work(&mut self) -> Result<()> {
-        self.remember();
-        let ours = self.doorbell.work();
-        self.put_back();
-        let theirs = self.libmlx5.work();
-        same(|| "steps of the device".into(), theirs as u64, ours as u64)?;
-        self.compare_memory()?;
-        let theirs = self.libmlx5.poll_peers();
-        let ours = self.doorbell.poll_peers();
-        for wc in theirs.iter().filter(|wc| wc.status != sys::IBV_WC_SUCCESS) {
-            let failed = self.libmlx5.peer(wc.qp_num);
-            self.failed[failed] = true;
-        }
-        same(|| "completions of peers".into(), theirs.len() as u64, ours.len() as u64)?;
-        for (number, (theirs, ours)) in theirs.iter().zip(&ours).enumerate() {
-            let all = [fields(theirs), fields(ours)];
-            for ((name, theirs), (_, ours)) in all[0].iter().zip(&all[1]) {
-                same(|| format!("completion {number} of peers: {name}"), *theirs, *ours)?;
-            }
-        }
-        Ok(())
+        numbers.into_iter().find(|qp| self.twins.libmlx5.base.qp_num(*qp) == qp_num).unwrap_or(0)
     }
 
     fn poll(&mut self, budget: u32, give: &[Give]) -> Result<()> {
-        self.remember();
-        let ours = self.subject.poll(budget, give);
-        self.put_back();
-        let theirs = verbs::poll(self.libmlx5.cq, budget);
-        self.compare_memory()?;
+        let (ours, theirs) = self.twins.on_both(
+            self.run.tally,
+            |_| self.subject.poll(budget, give),
+            |libmlx5| verbs::poll(libmlx5.cq, budget),
+        )?;
         same(|| "completions".into(), theirs.len() as u64, ours.len() as u64)?;
 
         let mut candidates = vec![Vec::new(); self.queues.len()];
@@ -285,9 +222,10 @@ impl<'a> Case<'a> {
     /// compared with the queues.
     fn arm(&mut self, solicited_only: bool) -> Result<()> {
         self.subject.arm(solicited_only);
-        reference::arm(&self.libmlx5, solicited_only);
-        let rung = [(&self.libmlx5, 0), (&self.doorbell, 1)].map(|(twin, number)| {
-            let doorbell = twin.device.cq_doorbell(self.cqs[number].number());
+        let Twins { libmlx5, doorbell, .. } = &self.twins;
+        reference::arm(libmlx5, solicited_only);
+        let rung = [(libmlx5, 0), (doorbell, 1)].map(|(twin, number)| {
+            let doorbell = twin.base.device.cq_doorbell(self.cqs[number].number());
             doorbell.expect("the CQ exists")
         });
         self.run.tally.add(tally::ARMED, 1);
@@ -332,9 +270,9 @@ impl<'a> Case<'a> {
         self.post_again(queue, if recycle { vec![id] } else { Vec::new() }, false)
     }
 
-    fn reset(&mut self, qp: usize) -> Result<()> {
+    fn reset_both(&mut self, qp: usize) -> Result<()> {
         self.run.tally.add(tally::RESETS, 1);
-        self.failed[qp] = false;
+        self.twins.renew(qp);
         let queue = if self.shape.shared { 0 } else { qp };
         if !self.shape.shared {
             // A message of a receive queue cannot be given back after a reset.
@@ -344,7 +282,7 @@ impl<'a> Case<'a> {
         }
         let purged = self.completed_on(qp);
         self.subject.reset(qp);
-        reference::reset(&self.libmlx5, qp);
+        reference::reset(&self.twins.libmlx5, qp);
         self.run.tally.add(tally::PURGED, purged.len() as u64);
         if self.shape.shared {
             // libmlx5 frees the slots from the newest to the oldest.
@@ -359,7 +297,7 @@ impl<'a> Case<'a> {
             pair.doorbell.reset();
             pair.waiting.clear();
         }
-        for twin in [&self.libmlx5, &self.doorbell] {
+        for twin in [&self.twins.libmlx5, &self.twins.doorbell] {
             twin.reset_peer(qp);
             twin.go_on(qp);
         }
@@ -373,44 +311,16 @@ impl<'a> Case<'a> {
             return Vec::new();
         }
         let view = &self.queues[0].libmlx5;
-        let live = self.cqs[0].live(&self.libmlx5.queues());
+        let live = self.cqs[0].live(&self.twins.libmlx5.base.queues());
+        let number = self.twins.libmlx5.base.qp_num(qp);
         let cqes = live.iter().map(|entry| {
             let cqe = &entry[entry.len() - Cqe64::SIZE..];
             Cqe64::from_bytes(cqe.try_into().expect("a CQE"))
         });
-        cqes.filter(|cqe| cqe.sop_drop_qpn.get() & 0xff_ffff == self.libmlx5.qp_num(qp))
+        cqes.filter(|cqe| cqe.sop_drop_qpn.get() & 0xff_ffff == number)
             .filter_map(|cqe| view.outstanding_in(cqe.wqe_counter.get().into()))
             .map(|wqe| wqe.id)
             .collect()
-    }
-
-    /// Before the first twin's turn.
-    fn remember(&mut self) {
-        if self.payload {
-            self.arena.remember();
-        }
-    }
-
-    /// Between the twins' turns.
-    fn put_back(&mut self) {
-        if self.payload {
-            self.arena.put_back();
-        }
-    }
-
-    fn compare_memory(&mut self) -> Result<()> {
-        if !self.payload {
-            return Ok(());
-        }
-        match self.arena.compare() {
-            Ok(bytes) => {
-                self.run.tally.add(tally::PAYLOAD, bytes as u64);
-                Ok(())
-            }
-            Err((region, ours, theirs)) => {
-                same_bytes(|| format!("message memory, region {region}"), &theirs, &ours)
-            }
-        }
     }
 
     fn count_laps(&mut self) {
@@ -430,33 +340,4 @@ impl<'a> Case<'a> {
         let consumed: u32 = self.cqs[1].record()[0];
         tally.add(tally::CQ_LAPS, u64::from(consumed / self.cqs[1].count()));
     }
-}
-
-/// What a completion of libibverbs says: the fields that its status and flags make valid.
-pub fn fields(wc: &sys::ibv_wc) -> Vec<(&'static str, u64)> {
-    let mut fields = vec![
-        ("wr_id", wc.wr_id),
-        ("status", wc.status.into()),
-        ("vendor_err", wc.vendor_err.into()),
-        ("qp_num", wc.qp_num.into()),
-    ];
-    if wc.status == sys::IBV_WC_SUCCESS {
-        fields.extend([
-            ("opcode", u64::from(wc.opcode)),
-            ("byte_len", wc.byte_len.into()),
-            ("src_qp", wc.src_qp.into()),
-            ("wc_flags", wc.wc_flags.into()),
-            ("with_imm", (wc.wc_flags & sys::IBV_WC_WITH_IMM != 0).into()),
-            ("pkey_index", wc.pkey_index.into()),
-            ("slid", wc.slid.into()),
-            ("sl", wc.sl.into()),
-            ("dlid_path_bits", wc.dlid_path_bits.into()),
-        ]);
-        if wc.wc_flags & sys::IBV_WC_WITH_IMM != 0 {
-            // SAFETY: the flag says which member of the union was written.
-            let imm = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
-            fields.push(("imm_data", imm.into()));
-        }
-    }
-    fields
 }

@@ -7,6 +7,7 @@
 //! The work is done by processes of this program: a breach of a rule of the device stops one, and the
 //! number of the operation is known all the same.
 
+mod base;
 mod case;
 mod difference;
 mod fault;
@@ -24,6 +25,7 @@ mod supervise;
 mod tags;
 mod tally;
 mod twin;
+mod twins;
 mod verbs;
 
 use std::fs::File;

@@ -3,6 +3,7 @@
 //! Every number in an operation is taken modulo what there is, so each part of a sequence is a sequence
 //! too, and a failing one can be cut down.
 
+use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
 use proptest::collection::vec;
@@ -28,18 +29,24 @@ pub struct Shape {
     pub qps: u32,
     pub max_wr: u32,
     pub max_sge: u32,
+    /// A buffer in every slot of the SRQ, also in the one that stays unposted.
+    pub spare: bool,
+    pub wire: Wire,
+    /// Messages received before the sequence starts, which bring the counters near their wrap.
+    pub lead: u32,
+}
+
+/// What the adapter and the wire do that no queue asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wire {
     /// CQEs of 128 bytes.
     pub large_cqe: bool,
     /// Short payloads come inside CQEs.
     pub scatter_to_cqe: bool,
-    /// A buffer in every slot of the SRQ, also in the one that stays unposted.
-    pub spare: bool,
     /// Packets of 256 bytes instead of 1024.
     pub small_mtu: bool,
     /// Packets are lost and overtake each other.
     pub lossy: bool,
-    /// Messages received before the sequence starts, which bring the counters near their wrap.
-    pub lead: u32,
 }
 
 /// Whose key an entry of a scatter list has.
@@ -98,20 +105,7 @@ pub enum Operation {
         queue: u32,
         length: u32,
     },
-    /// Messages of a peer; the device works on them now or later. A connection that has failed is made
-    /// anew before, or not.
-    Send {
-        qp: u32,
-        sends: Vec<Send>,
-        anew: bool,
-        run: bool,
-    },
-    /// The device works until there is nothing left to do.
-    Run,
-    /// Time passes: retries happen.
-    Wait {
-        milliseconds: u32,
-    },
+    Traffic(Traffic<Send>),
     Poll {
         budget: u32,
         give: Vec<Give>,
@@ -125,14 +119,22 @@ pub enum Operation {
     Arm {
         solicited_only: bool,
     },
-    /// A QP goes to error: the device flushes its receives.
-    Fail {
-        qp: u32,
-    },
+}
+
+/// What peers and connections do, whatever they send.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Traffic<S> {
+    /// Messages of a peer; the device works on them now or later. A connection that has failed is made
+    /// anew before, or not.
+    Send { qp: u32, sends: Vec<S>, anew: bool, run: bool },
+    /// The device works until there is nothing left to do.
+    Run,
+    /// Time passes: retries happen.
+    Wait { milliseconds: u32 },
+    /// A QP goes to error: the device flushes its receives, and what it is receiving ends.
+    Fail { qp: u32 },
     /// A QP and its peer start anew.
-    Reset {
-        qp: u32,
-    },
+    Reset { qp: u32 },
 }
 
 /// Bytes of memory that scatter lists of the ring layer name.
@@ -187,6 +189,22 @@ fn send() -> impl Strategy<Value = Send> {
     })
 }
 
+/// How often there are sends, runs, waits, failures and resets, and what is sent.
+pub fn traffic<S: Debug + Clone>(
+    [send, run, wait, fail, reset]: [u32; 5],
+    sends: impl Strategy<Value = Vec<S>>,
+) -> impl Strategy<Value = Traffic<S>> {
+    let often = || prop::bool::weighted(0.7);
+    prop_oneof![
+        send => (any::<u32>(), sends, often(), often())
+            .prop_map(|(qp, sends, anew, run)| Traffic::Send { qp, sends, anew, run }),
+        run => Just(Traffic::Run),
+        wait => (1..=40u32).prop_map(|milliseconds| Traffic::Wait { milliseconds }),
+        fail => any::<u32>().prop_map(|qp| Traffic::Fail { qp }),
+        reset => any::<u32>().prop_map(|qp| Traffic::Reset { qp }),
+    ]
+}
+
 fn give(shape: &Shape) -> BoxedStrategy<Vec<Give>> {
     let in_order = prop_oneof![
         Just(vec![Give::Recycle]),
@@ -203,23 +221,16 @@ fn give(shape: &Shape) -> BoxedStrategy<Vec<Give>> {
 
 fn operation(shape: &Shape) -> impl Strategy<Value = Operation> + use<> {
     let budget = prop_oneof![3 => 1..=4u32, 3 => 5..=64u32, 1 => Just(1 << 16)];
-    let often = || prop::bool::weighted(0.7);
-    let send = (any::<u32>(), vec(send(), 1..=6), often(), often())
-        .prop_map(|(qp, sends, anew, run)| Operation::Send { qp, sends, anew, run });
     prop_oneof![
         24 => (any::<u32>(), lists(shape.max_sge))
             .prop_map(|(queue, lists)| Operation::Post { queue, lists }),
         2 => (any::<u32>(), 0..=BUFFER)
             .prop_map(|(queue, length)| Operation::Fill { queue, length }),
-        30 => send,
-        4 => Just(Operation::Run),
-        6 => (1..=40u32).prop_map(|milliseconds| Operation::Wait { milliseconds }),
+        44 => traffic([30, 4, 6, 1, 3], vec(send(), 1..=6)).prop_map(Operation::Traffic),
         30 => (budget, give(shape)).prop_map(|(budget, give)| Operation::Poll { budget, give }),
         3 => (any::<u32>(), any::<bool>())
             .prop_map(|(index, recycle)| Operation::GiveBack { index, recycle }),
         4 => any::<bool>().prop_map(|solicited_only| Operation::Arm { solicited_only }),
-        1 => any::<u32>().prop_map(|qp| Operation::Fail { qp }),
-        3 => any::<u32>().prop_map(|qp| Operation::Reset { qp }),
     ]
 }
 
@@ -251,11 +262,8 @@ fn shape(session: u64) -> impl Strategy<Value = Shape> {
             // An SRQ has one slot that stays unposted.
             max_wr: if shared { (1 << log) - u32::from(log > 0) } else { 1 << log },
             max_sge,
-            large_cqe,
-            scatter_to_cqe,
             spare: spare && shared,
-            small_mtu,
-            lossy,
+            wire: Wire { large_cqe, scatter_to_cqe, small_mtu, lossy },
             lead: if lead { WRAP - back } else { 0 },
         },
     )

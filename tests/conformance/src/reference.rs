@@ -45,7 +45,7 @@ pub fn post(
     // while the device rests.
     let errno = unsafe {
         if twin.srq.is_null() {
-            sys::ibv_post_recv(twin.qps[queue], first, &mut bad)
+            sys::ibv_post_recv(twin.base.qps[queue], first, &mut bad)
         } else {
             sys::ibv_post_srq_recv(twin.srq, first, &mut bad)
         }
@@ -70,6 +70,6 @@ pub fn arm(twin: &Twin, solicited_only: bool) {
 
 /// Takes a QP to RESET, in which libmlx5 forgets what the CQ holds of it.
 pub fn reset(twin: &Twin, qp: usize) {
-    verbs::to_state(twin.qps[qp], sys::IBV_QPS_RESET);
-    verbs::to_init(twin.qps[qp]);
+    verbs::to_state(twin.base.qps[qp], sys::IBV_QPS_RESET);
+    verbs::to_init(twin.base.qps[qp]);
 }

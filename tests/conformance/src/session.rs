@@ -7,9 +7,10 @@ use proptest::strategy::Strategy;
 use crate::difference::{self, Difference};
 use crate::fault::Fault;
 use crate::memory::Region;
-use crate::plan::{ARENA, LONGEST};
+use crate::plan::{ARENA, LONGEST, Traffic};
 use crate::tally::{self, Tally};
 use crate::twin;
+use crate::twins::{Twin, Twins};
 
 /// Operations of a session.
 pub const OPERATIONS: usize = 250;
@@ -74,26 +75,61 @@ impl Memory {
 /// Two twins in the middle of a session.
 pub trait Case<'a> {
     type Operation;
-    fn run(&mut self) -> &mut Run<'a>;
+    type Twin: Twin;
+    fn parts(&mut self) -> (&mut Twins<Self::Twin>, &mut Run<'a>);
     /// What comes before the first operation.
     fn lead(&mut self) -> difference::Result<()>;
     fn apply(&mut self, number: u64, operation: &Self::Operation) -> difference::Result<()>;
     /// Compares what the devices may read; `thorough` also what is large.
     fn compare(&mut self, thorough: bool) -> difference::Result<()>;
+    /// Takes a QP and its peer through RESET, on both twins.
+    fn reset(&mut self, qp: usize) -> difference::Result<()>;
     /// Adds up what the counters went through.
     fn count(&mut self);
+
+    /// Lets both devices work until there is nothing left to do.
+    fn work(&mut self) -> difference::Result<()> {
+        let (twins, run) = self.parts();
+        twins.work(run.tally)
+    }
+
+    fn traffic(&mut self, traffic: &Traffic<<Self::Twin as Twin>::Send>) -> difference::Result<()> {
+        let twins = self.parts().0;
+        let qps = twins.qps();
+        let qp = |number: &u32| *number as usize % qps;
+        match traffic {
+            Traffic::Send { qp: number, sends, anew, run } => {
+                let qp = qp(number);
+                if *anew && twins.has_failed(qp) {
+                    self.reset(qp)?;
+                }
+                self.parts().0.send(qp, sends)?;
+                if *run { self.work() } else { Ok(()) }
+            }
+            Traffic::Run => self.work(),
+            Traffic::Wait { milliseconds } => {
+                twins.wait(*milliseconds);
+                self.work()
+            }
+            Traffic::Fail { qp: number } => {
+                twins.fail(qp(number));
+                self.work()
+            }
+            Traffic::Reset { qp: number } => self.reset(qp(number)),
+        }
+    }
 }
 
 /// Runs the operations of a session, comparing after each.
 pub fn drive<'a, C: Case<'a>>(mut case: C, operations: &[C::Operation]) -> Outcome {
-    case.run().tally.add(tally::SESSIONS, 1);
-    (case.run().progress)(0);
+    case.parts().1.tally.add(tally::SESSIONS, 1);
+    (case.parts().1.progress)(0);
     case.lead().map_err(|difference| (0, difference))?;
     for (number, operation) in (1..).zip(operations) {
-        (case.run().progress)(number);
+        (case.parts().1.progress)(number);
         let outcome = case.apply(number, operation).and_then(|()| case.compare(false));
         outcome.map_err(|difference| (number, difference))?;
-        case.run().tally.add(tally::OPERATIONS, 1);
+        case.parts().1.tally.add(tally::OPERATIONS, 1);
     }
     case.compare(true).map_err(|difference| (operations.len() as u64, difference))?;
     case.count();

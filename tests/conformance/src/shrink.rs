@@ -13,8 +13,10 @@ use crate::session::{Kind, Memory, Outcome, Plan, PlanOf, Run};
 use crate::tags::Tags;
 use crate::tally::Tally;
 
-/// How long a failing session is cut down.
-const PATIENCE: Duration = Duration::from_secs(6);
+/// How long operations are left out of a failing session, which takes a second on a machine that is not busy.
+const CUT: Duration = Duration::from_secs(30);
+/// How long those that are left are made simpler.
+const SIMPLIFY: Duration = Duration::from_secs(6);
 
 /// What a session is made of, as text.
 pub struct Text {
@@ -118,11 +120,10 @@ fn session_of<K: Kind>(
         let run = Run { tally: &mut Tally::default(), progress: &mut |_| {}, fault };
         attempt::<K>(plan, memory, run).err().map(|(_, difference)| difference)
     };
-    let deadline = Instant::now() + PATIENCE;
     let plan = Plan { operations: plan.operations[..operation as usize].to_vec(), ..plan };
     let mut shrunk = (plan, difference.clone());
-    let kept = cut::<K>(&mut shrunk, &fails, deadline);
-    simplify::<K>(&mut tree, &kept, &mut shrunk, &fails, deadline);
+    let kept = cut::<K>(&mut shrunk, &fails, Instant::now() + CUT);
+    simplify::<K>(&mut tree, &kept, &mut shrunk, &fails, Instant::now() + SIMPLIFY);
     let (shrunk, shrunk_difference) = shrunk;
     let shrunk = Text::of::<K>(&shrunk);
     Err(Box::new(Failure { operation, difference, shrunk, shrunk_difference }))

@@ -142,3 +142,32 @@ pub fn poll(cq: *mut sys::ibv_cq, budget: u32) -> Vec<sys::ibv_wc> {
     room.truncate(polled as usize);
     room
 }
+
+/// What a completion of libibverbs says: the fields that its status and flags make valid.
+pub fn fields(wc: &sys::ibv_wc) -> Vec<(&'static str, u64)> {
+    let mut fields = vec![
+        ("wr_id", wc.wr_id),
+        ("status", wc.status.into()),
+        ("vendor_err", wc.vendor_err.into()),
+        ("qp_num", wc.qp_num.into()),
+    ];
+    if wc.status == sys::IBV_WC_SUCCESS {
+        fields.extend([
+            ("opcode", u64::from(wc.opcode)),
+            ("byte_len", wc.byte_len.into()),
+            ("src_qp", wc.src_qp.into()),
+            ("wc_flags", wc.wc_flags.into()),
+            ("with_imm", (wc.wc_flags & sys::IBV_WC_WITH_IMM != 0).into()),
+            ("pkey_index", wc.pkey_index.into()),
+            ("slid", wc.slid.into()),
+            ("sl", wc.sl.into()),
+            ("dlid_path_bits", wc.dlid_path_bits.into()),
+        ]);
+        if wc.wc_flags & sys::IBV_WC_WITH_IMM != 0 {
+            // SAFETY: the flag says which member of the union was written.
+            let imm = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
+            fields.push(("imm_data", imm.into()));
+        }
+    }
+    fields
+}

@@ -10,7 +10,7 @@ const SELDOM: u64 = 64;
 impl Case<'_> {
     /// Compares all queues; `thorough` also the large ones.
     pub(super) fn compare_queues(&mut self, thorough: bool) -> Result<()> {
-        let (theirs, ours) = (self.libmlx5.queues(), self.doorbell.queues());
+        let (theirs, ours) = self.twins.queues();
         let whole = thorough || self.operation % SELDOM == 0;
         for (number, pair) in self.queues.iter().enumerate() {
             pair.compare(number, [&theirs, &ours], whole, self.run.tally)?;

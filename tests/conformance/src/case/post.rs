@@ -31,7 +31,7 @@ impl Case<'_> {
             // may wait: the refusals cannot be the same.
             self.post_to_libmlx5(queue, &new)?;
         } else {
-            let (theirs, their_refusal) = reference::post(&self.libmlx5, queue, &libmlx5);
+            let (theirs, their_refusal) = reference::post(&self.twins.libmlx5, queue, &libmlx5);
             same(|| "receives posted".into(), theirs as u64, taken as u64)?;
             if their_refusal != refusal {
                 self.compare_refusals(
@@ -110,7 +110,7 @@ impl Case<'_> {
     fn post_to_libmlx5(&mut self, queue: usize, wqes: &[Wqe]) -> Result<()> {
         let receives: Vec<_> =
             wqes.iter().map(|wqe| self.for_libmlx5(queue, &self.receives[&wqe.id])).collect();
-        let (taken, refusal) = reference::post(&self.libmlx5, queue, &receives);
+        let (taken, refusal) = reference::post(&self.twins.libmlx5, queue, &receives);
         if taken == receives.len() {
             return Ok(());
         }

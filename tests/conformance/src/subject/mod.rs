@@ -63,8 +63,8 @@ struct Wrapped {
 fn domain(twin: &Twin) -> ProtectionDomain {
     // SAFETY: the twin is destroyed after the subject.
     unsafe {
-        let context = Context::from_raw(twin.context).expect("an open context");
-        ProtectionDomain::from_raw(&context, twin.pd)
+        let context = Context::from_raw(twin.base.context).expect("an open context");
+        ProtectionDomain::from_raw(&context, twin.base.pd)
     }
 }
 
@@ -84,11 +84,11 @@ impl Wrapped {
                 Some(srq) => QpConfig::rc().srq(srq),
                 None => QpConfig::rc().receives(shape.max_wr, shape.max_sge),
             };
-            let qps = twin.qps.iter().map(|qp| {
+            let qps = twin.base.qps.iter().map(|qp| {
                 receiver.attach_raw_qp(*qp, &config).unwrap_or_else(|error| panic!("{error}"))
             });
             let qps = qps.collect();
-            poison::post_and_poll(twin.context);
+            poison::post_and_poll(twin.base.context);
             Self { qps, receiver, srq }
         }
     }

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::plan::{ARENA, Entry, Key};
+use crate::plan::{ARENA, Entry, Key, Traffic, Wire, traffic};
 use crate::session::{OPERATIONS, Plan};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -15,14 +15,7 @@ pub struct Shape {
     /// Receives for messages that match nothing.
     pub slots: u32,
     pub qps: u32,
-    /// CQEs of 128 bytes.
-    pub large_cqe: bool,
-    /// Short payloads come inside CQEs.
-    pub scatter_to_cqe: bool,
-    /// Packets of 256 bytes instead of 1024.
-    pub small_mtu: bool,
-    /// Packets are lost and overtake each other.
-    pub lossy: bool,
+    pub wire: Wire,
     /// Few operations ask for a CQE.
     pub quiet: bool,
     /// Operations before the sequence starts, which bring the index of the command queue near its wrap.
@@ -82,30 +75,9 @@ pub enum Operation {
     Receives {
         offsets: Vec<u32>,
     },
-    /// Messages of a peer; the device works on them now or later. A connection that has failed is made
-    /// anew before, or not.
-    Send {
-        qp: u32,
-        sends: Vec<Send>,
-        anew: bool,
-        run: bool,
-    },
-    /// The device works until there is nothing left to do.
-    Run,
-    /// Time passes: retries happen.
-    Wait {
-        milliseconds: u32,
-    },
+    Traffic(Traffic<Send>),
     Poll {
         budget: u32,
-    },
-    /// A QP goes to error: what it is receiving ends.
-    Fail {
-        qp: u32,
-    },
-    /// A QP and its peer start anew.
-    Reset {
-        qp: u32,
     },
 }
 
@@ -167,17 +139,11 @@ fn send() -> impl Strategy<Value = Send> {
 
 fn operation(quiet: bool) -> impl Strategy<Value = Operation> {
     let budget = prop_oneof![3 => 1..=4u32, 3 => 5..=64u32, 2 => Just(1 << 16)];
-    let often = || prop::bool::weighted(0.7);
     prop_oneof![
         36 => vec(list_operation(quiet), 1..=6).prop_map(Operation::List),
         12 => vec(0..ARENA - SLOT, 1..=12).prop_map(|offsets| Operation::Receives { offsets }),
-        24 => (any::<u32>(), vec(send(), 1..=4), often(), often())
-            .prop_map(|(qp, sends, anew, run)| Operation::Send { qp, sends, anew, run }),
-        6 => Just(Operation::Run),
-        4 => (1..=40u32).prop_map(|milliseconds| Operation::Wait { milliseconds }),
+        37 => traffic([24, 6, 4, 1, 2], vec(send(), 1..=4)).prop_map(Operation::Traffic),
         30 => budget.prop_map(|budget| Operation::Poll { budget }),
-        1 => any::<u32>().prop_map(|qp| Operation::Fail { qp }),
-        2 => any::<u32>().prop_map(|qp| Operation::Reset { qp }),
     ]
 }
 
@@ -192,10 +158,7 @@ fn shape(number: u64) -> impl Strategy<Value = Shape> {
             max_ops,
             slots,
             qps,
-            large_cqe,
-            scatter_to_cqe,
-            small_mtu,
-            lossy,
+            wire: Wire { large_cqe, scatter_to_cqe, small_mtu, lossy },
             quiet,
             lead: if lead { WRAP - back } else { 0 },
             unexpected: if unexpected { WRAP - back } else { 0 },

@@ -24,7 +24,7 @@ impl Case<'_> {
     pub(super) fn list(&mut self, operations: &[ListOperation]) -> Result<()> {
         let before = (self.silent, self.carried);
         let Batch { mut requests, refused } = self.batch(operations)?;
-        let (taken, errno, entries) = reference::post(&self.libmlx5, &requests);
+        let (taken, errno, entries) = reference::post(&self.twins.libmlx5, &requests);
         if taken < requests.len() {
             let text = format!("{taken}, then {errno:?}");
             if errno != Err(libc::ENOMEM) {
@@ -47,7 +47,7 @@ impl Case<'_> {
             self.refuse(request)?;
         }
         let [theirs, ours] = &mut self.commands;
-        let devices = [&self.libmlx5.device, &self.doorbell.device];
+        let devices = [&self.twins.libmlx5.base.device, &self.twins.doorbell.base.device];
         list::compare(theirs, ours, devices, self.run.tally)
     }
 
@@ -107,7 +107,7 @@ impl Case<'_> {
     /// Whether a CQE is asked for: as the program says, and in time before the queue of libmlx5 is full, which
     /// nothing else would make room in. With more room doorbell does so by itself.
     fn must_ask(&mut self, asked: bool) -> bool {
-        let room = self.libmlx5.max_post.min(self.commands[1].blocks / 4);
+        let room = self.twins.libmlx5.max_post.min(self.commands[1].blocks / 4);
         let signaled = asked || self.silent + 1 >= room;
         self.silent = if signaled { 0 } else { self.silent + 1 };
         signaled
@@ -131,7 +131,7 @@ impl Case<'_> {
 
     /// Neither twin takes another tag, nor rings.
     fn refuse(&mut self, request: Request) -> Result<()> {
-        let (taken, errno, _) = reference::post(&self.libmlx5, &[request]);
+        let (taken, errno, _) = reference::post(&self.twins.libmlx5, &[request]);
         let ours = self.subject.post(&[request]).pop().expect("a result");
         if (taken, errno, ours) != (0, Err(libc::ENOMEM), Err(PostError::ListFull)) {
             let theirs = format!("{taken} taken, {errno:?}");

@@ -53,12 +53,12 @@ impl Subject {
         // SAFETY: the objects are fresh, nobody else uses them, they are destroyed after the subject, and
         // the sizes are those they were made with.
         let (receiver, srq) = unsafe {
-            let context = Context::from_raw(twin.context).expect("an open context");
-            let pd = ProtectionDomain::from_raw(&context, twin.pd);
+            let context = Context::from_raw(twin.base.context).expect("an open context");
+            let pd = ProtectionDomain::from_raw(&context, twin.base.pd);
             let mut receiver =
                 Receiver::from_raw_cq(&pd, twin.cq.cast(), Path::Direct).expect("a fresh CQ");
             let srq = receiver.attach_raw_srq(twin.srq, shape.slots, 1).expect("a fresh SRQ");
-            poison::post_and_poll(twin.context);
+            poison::post_and_poll(twin.base.context);
             poison::extended_cq(twin.cq);
             (receiver, srq)
         };
@@ -202,6 +202,6 @@ fn layout(twin: &Twin) -> sq::Layout {
         stride: out.sq.stride,
         register: some(out.bf.reg).cast(),
         register_size: out.bf.size,
-        qpn: twin.number(twin.command),
+        qpn: twin.base.number(twin.command),
     }
 }

@@ -17,9 +17,10 @@ type Fields = Vec<(&'static str, u64)>;
 
 impl Case<'_> {
     pub(super) fn poll(&mut self, budget: u32) -> Result<()> {
-        let (ours, theirs) = self.on_both(
-            |case| case.subject.poll(budget),
-            |case| reference::poll(&case.libmlx5, budget),
+        let (ours, theirs) = self.twins.on_both(
+            self.run.tally,
+            |_| self.subject.poll(budget),
+            |libmlx5| reference::poll(libmlx5, budget),
         )?;
         same(|| "completions".into(), theirs.len() as u64, ours.len() as u64)?;
         for (number, (theirs, told)) in theirs.iter().zip(&ours).enumerate() {

@@ -7,12 +7,11 @@ use std::ptr;
 
 use mlx5_wire::tmh::{Rvh, Tmh, TmhOpcode};
 use rdma_core_sys as sys;
-use soft_mlx5::Device;
-use soft_mlx5::nic::inspect::Queues;
 
 use super::plan::{Send, SendKind, Shape};
+use crate::base::{self, Base};
 use crate::memory::Region;
-use crate::twin::set_environment;
+use crate::twins;
 use crate::verbs::{self, done, made};
 
 /// Sends that a peer can have outstanding, and receives for messages that end a rendezvous.
@@ -24,13 +23,8 @@ const FIN: usize = Tmh::SIZE + Rvh::SIZE;
 const HEADER: usize = Tmh::SIZE + Rvh::SIZE;
 pub const HEADERS: usize = 4096 * HEADER;
 
-/// Longer than the RNR timer of the queues under test.
-const RETRY: std::time::Duration = std::time::Duration::from_micros(50);
-
 pub struct Twin {
-    pub device: Device,
-    pub context: *mut sys::ibv_context,
-    pub pd: *mut sys::ibv_pd,
+    pub base: Base,
     pub cq: *mut sys::ibv_cq_ex,
     pub srq: *mut sys::ibv_srq,
     /// The command queue pair that libmlx5 made, as the device numbers it.
@@ -39,18 +33,10 @@ pub struct Twin {
     /// List operations that libmlx5 lets be outstanding.
     pub max_post: u32,
     send_cq: *mut sys::ibv_cq,
-    qps: Vec<*mut sys::ibv_qp>,
-    peer_context: *mut sys::ibv_context,
-    peer_pd: *mut sys::ibv_pd,
-    peer_cq: *mut sys::ibv_cq,
-    peers: Vec<*mut sys::ibv_qp>,
-    mrs: Vec<*mut sys::ibv_mr>,
     source: (Region, u32),
     headers: (Region, u32),
     fins: (Region, u32),
     next_header: usize,
-    lid: u16,
-    mtu: sys::ibv_mtu,
 }
 
 /// What the CQ is asked to tell.
@@ -60,133 +46,84 @@ const WC_FLAGS: u32 =
 impl Twin {
     /// Peers send from `source` and `headers`, and are told in `fins`.
     pub fn new(name: &str, shape: &Shape, [source, headers, fins]: [Region; 3]) -> Self {
-        set_environment(shape.large_cqe, shape.scatter_to_cqe);
-        let device = Device::builder().name(name).stepped().strict(true).seed(1).build();
-        let device = device.unwrap_or_else(|error| panic!("no device: {error}"));
-        let (context, peer_context) = (verbs::open(name), verbs::open(name));
-        // SAFETY: the contexts are open, and everything made from them is destroyed before they are
-        // closed.
-        unsafe {
-            let pd = made(sys::ibv_alloc_pd(context), "ibv_alloc_pd");
-            let peer_pd = made(sys::ibv_alloc_pd(peer_context), "ibv_alloc_pd");
+        let mut base = Base::new(name, &shape.wire);
+        let register =
+            |base: &mut Base, memory, access| (memory, base.register(base.peer_pd, memory, access));
+        // SAFETY: the context is open, and everything made from it is destroyed before it is closed.
+        let (cq, srq, send_cq) = unsafe {
             let mut init = sys::ibv_cq_init_attr_ex {
                 cqe: shape.cq_entries(),
                 wc_flags: WC_FLAGS.into(),
                 ..Default::default()
             };
-            let cq = made(sys::ibv_create_cq_ex(context, &mut init), "ibv_create_cq_ex");
-            let plain = |context, entries| {
-                let none = ptr::null_mut();
-                made(sys::ibv_create_cq(context, entries, none, none.cast(), 0), "ibv_create_cq")
+            let cq = made(sys::ibv_create_cq_ex(base.context, &mut init), "ibv_create_cq_ex");
+            let srq = create_srq(base.context, base.pd, cq, shape);
+            (cq, srq, base::cq(base.context, 1, ptr::null_mut()))
+        };
+        // So far there is one queue pair, and nobody has asked for it.
+        let [hidden] = &base.queues().qps[..] else { panic!("one queue pair") };
+        let hidden = hidden.number;
+        // Lists of operations are posted to the first one. The others are without a send queue of their own: the
+        // device reads rendezvous with it.
+        let mut max_post = 0;
+        let mut on_list = |cq, max_send_wr| {
+            let mut init = sys::ibv_qp_init_attr {
+                send_cq: cq,
+                recv_cq: cq,
+                srq,
+                qp_type: sys::IBV_QPT_RC,
+                ..Default::default()
             };
-            let mut twin = Self {
-                cq,
-                srq: create_srq(context, pd, cq, shape),
-                hidden: 0,
-                command: ptr::null_mut(),
-                max_post: 0,
-                send_cq: plain(context, 1),
-                qps: Vec::new(),
-                peer_cq: plain(peer_context, ((SENDS + FINS) * shape.qps) as i32),
-                peers: Vec::new(),
-                mrs: Vec::new(),
-                source: (source, 0),
-                headers: (headers, 0),
-                fins: (fins, 0),
-                next_header: 0,
-                lid: verbs::lid(context),
-                mtu: if shape.small_mtu { sys::IBV_MTU_256 } else { sys::IBV_MTU_1024 },
-                device,
-                context,
-                pd,
-                peer_context,
-                peer_pd,
-            };
-            // So far there is one queue pair, and nobody has asked for it.
-            let [hidden] = &twin.queues().qps[..] else { panic!("one queue pair") };
-            twin.hidden = hidden.number;
-            twin.command = twin.qp_on_list(twin.cq.cast(), shape.max_ops);
-            for _ in 0..shape.qps {
-                // Without a send queue of its own: the device reads rendezvous with it.
-                let qp = twin.qp_on_list(twin.send_cq, 0);
-                twin.qps.push(qp);
-            }
-            for _ in 0..shape.qps {
-                let mut init = sys::ibv_qp_init_attr {
-                    send_cq: twin.peer_cq,
-                    recv_cq: twin.peer_cq,
-                    qp_type: sys::IBV_QPT_RC,
-                    sq_sig_all: 1,
-                    ..Default::default()
-                };
-                (init.cap.max_send_wr, init.cap.max_send_sge) = (SENDS, 2);
-                (init.cap.max_recv_wr, init.cap.max_recv_sge) = (FINS, 1);
-                twin.peers.push(made(sys::ibv_create_qp(peer_pd, &mut init), "ibv_create_qp"));
-            }
-            twin.source.1 = twin.register(peer_pd, source, sys::IBV_ACCESS_REMOTE_READ);
-            twin.headers.1 = twin.register(peer_pd, headers, 0);
-            twin.fins.1 = twin.register(peer_pd, fins, sys::IBV_ACCESS_LOCAL_WRITE);
-            let (number, lid, mtu) = (twin.number(twin.command), twin.lid, twin.mtu);
-            verbs::to_init(twin.command);
-            verbs::to_rtr(twin.command, number, lid, mtu);
-            verbs::to_rts(twin.command);
-            for index in 0..shape.qps as usize {
-                verbs::to_init(twin.qps[index]);
-                twin.connect(index);
-            }
-            twin
-        }
-    }
-
-    /// A QP that receives with the SRQ.
-    fn qp_on_list(&mut self, cq: *mut sys::ibv_cq, max_send_wr: u32) -> *mut sys::ibv_qp {
-        let mut init = sys::ibv_qp_init_attr {
-            send_cq: cq,
-            recv_cq: cq,
-            srq: self.srq,
-            qp_type: sys::IBV_QPT_RC,
+            (init.cap.max_send_wr, init.cap.max_send_sge) = (max_send_wr, 1);
+            let qp = base.create(&mut init);
+            max_post = max_post.max(init.cap.max_send_wr);
+            qp
+        };
+        let command = on_list(cq.cast(), shape.max_ops);
+        let qps: Vec<_> = (0..shape.qps).map(|_| on_list(send_cq, 0)).collect();
+        base.qps = qps;
+        let cap = sys::ibv_qp_cap {
+            max_send_wr: SENDS,
+            max_send_sge: 2,
+            max_recv_wr: FINS,
+            max_recv_sge: 1,
             ..Default::default()
         };
-        (init.cap.max_send_wr, init.cap.max_send_sge) = (max_send_wr, 1);
-        // SAFETY: all objects named are alive.
-        let qp = made(unsafe { sys::ibv_create_qp(self.pd, &mut init) }, "ibv_create_qp");
-        self.max_post = self.max_post.max(init.cap.max_send_wr);
-        qp
-    }
-
-    fn register(&mut self, pd: *mut sys::ibv_pd, memory: Region, access: u32) -> u32 {
-        let (start, len) = (memory.start().cast(), memory.len());
-        // SAFETY: the domain is alive, and the memory outlives the twin.
-        let mr = made(unsafe { sys::ibv_reg_mr(pd, start, len, access) }, "ibv_reg_mr");
-        self.mrs.push(mr);
-        // SAFETY: registered just now; lkey and rkey are equal.
-        unsafe { (*mr).lkey }
-    }
-
-    /// Registers memory for the queues under test; returns its local key.
-    pub fn register_arena(&mut self, memory: Region) -> u32 {
-        self.register(self.pd, memory, sys::IBV_ACCESS_LOCAL_WRITE)
-    }
-
-    pub fn number(&self, qp: *mut sys::ibv_qp) -> u32 {
-        // SAFETY: the callers' QPs are alive.
-        unsafe { (*qp).qp_num }
-    }
-
-    pub fn queues(&self) -> Queues {
-        self.device.queues()
+        base.add_peers(shape.qps, cap);
+        let source = register(&mut base, source, sys::IBV_ACCESS_REMOTE_READ);
+        let headers = register(&mut base, headers, 0);
+        let fins = register(&mut base, fins, sys::IBV_ACCESS_LOCAL_WRITE);
+        verbs::to_init(command);
+        base.to_rtr(command, command);
+        verbs::to_rts(command);
+        let twin = Self {
+            base,
+            cq,
+            srq,
+            hidden,
+            command,
+            max_post,
+            send_cq,
+            source,
+            headers,
+            fins,
+            next_header: 0,
+        };
+        for index in 0..shape.qps as usize {
+            verbs::to_init(twin.base.qps[index]);
+            twin.connect(index);
+        }
+        twin
     }
 
     /// Connects QP `index`, which is in INIT, with its peer, which is in RESET.
     fn connect(&self, index: usize) {
-        let (qp, peer) = (self.qps[index], self.peers[index]);
+        let peer = self.base.peers[index];
         verbs::to_init(peer);
         (0..FINS).for_each(|_| self.post_fin(peer));
-        verbs::to_rtr(peer, self.number(qp), self.lid, self.mtu);
-        verbs::to_rts(peer);
-        verbs::to_rtr(qp, self.number(peer), self.lid, self.mtu);
+        self.base.connect(index);
         // The device sends on it by itself.
-        verbs::to_rts(qp);
+        verbs::to_rts(self.base.qps[index]);
     }
 
     /// A receive for the end of a rendezvous.
@@ -198,26 +135,24 @@ impl Twin {
         done(unsafe { sys::ibv_post_recv(peer, &mut wr, &mut ptr::null_mut()) }, "ibv_post_recv");
     }
 
-    pub fn fail(&self, index: usize) {
-        verbs::to_state(self.qps[index], sys::IBV_QPS_ERR);
-    }
-
     /// A QP and its peer start anew.
     pub fn reset(&self, index: usize) {
-        verbs::to_state(self.qps[index], sys::IBV_QPS_RESET);
-        verbs::to_init(self.qps[index]);
-        verbs::to_state(self.peers[index], sys::IBV_QPS_RESET);
+        let qp = self.base.qps[index];
+        verbs::to_state(qp, sys::IBV_QPS_RESET);
+        verbs::to_init(qp);
+        verbs::to_state(self.base.peers[index], sys::IBV_QPS_RESET);
         self.connect(index);
     }
+}
 
-    /// The index of the peer with this number.
-    pub fn peer(&self, qp_num: u32) -> usize {
-        let found = self.peers.iter().position(|peer| self.number(*peer) == qp_num);
-        found.expect("a QP of ours")
+impl twins::Twin for Twin {
+    type Send = Send;
+
+    fn base(&self) -> &Base {
+        &self.base
     }
 
-    /// Posts messages on a peer; returns how many it took.
-    pub fn send(&mut self, index: usize, sends: &[Send]) -> usize {
+    fn send(&mut self, index: usize, sends: &[Send]) -> usize {
         for (number, send) in sends.iter().enumerate() {
             let at = self.next_header % HEADERS;
             let (headers, key) = self.headers;
@@ -240,8 +175,9 @@ impl Twin {
                 ..Default::default()
             };
             // SAFETY: the peer is alive, and the list and what it names can be read.
-            let errno =
-                unsafe { sys::ibv_post_send(self.peers[index], &mut wr, &mut ptr::null_mut()) };
+            let errno = unsafe {
+                sys::ibv_post_send(self.base.peers[index], &mut wr, &mut ptr::null_mut())
+            };
             if errno != 0 {
                 return number;
             }
@@ -250,20 +186,11 @@ impl Twin {
         sends.len()
     }
 
-    /// Lets the device work until there is nothing left to do, and once more when peers that found no
-    /// receive try again. Returns the number of steps.
-    pub fn work(&self) -> usize {
-        let steps = self.device.settle();
-        self.device.advance(RETRY);
-        steps + self.device.settle()
-    }
-
-    /// What the peers' sends led to, and what they were told.
-    pub fn poll_peers(&self) -> Vec<sys::ibv_wc> {
-        let completions = verbs::poll(self.peer_cq, u32::MAX);
+    fn poll_peers(&self) -> Vec<sys::ibv_wc> {
+        let completions = verbs::poll(self.base.peer_cq, u32::MAX);
         for wc in &completions {
             if wc.status == sys::IBV_WC_SUCCESS && wc.opcode == sys::IBV_WC_RECV {
-                self.post_fin(self.peers[self.peer(wc.qp_num)]);
+                self.post_fin(self.base.peers[self.base.peer(wc.qp_num)]);
             }
         }
         completions
@@ -329,24 +256,13 @@ impl Drop for Twin {
         if std::thread::panicking() {
             return;
         }
+        self.base.destroy_qps();
         // SAFETY: made by `new` and destroyed once, children before parents.
         unsafe {
-            let commands = [self.command].into_iter();
-            for qp in commands.chain(self.qps.drain(..)).chain(self.peers.drain(..)) {
-                done(sys::ibv_destroy_qp(qp), "ibv_destroy_qp");
-            }
+            done(sys::ibv_destroy_qp(self.command), "ibv_destroy_qp");
             done(sys::ibv_destroy_srq(self.srq), "ibv_destroy_srq");
-            for cq in [self.cq.cast(), self.send_cq, self.peer_cq] {
+            for cq in [self.cq.cast(), self.send_cq] {
                 done(sys::ibv_destroy_cq(cq), "ibv_destroy_cq");
-            }
-            for mr in self.mrs.drain(..) {
-                done(sys::ibv_dereg_mr(mr), "ibv_dereg_mr");
-            }
-            for pd in [self.pd, self.peer_pd] {
-                sys::ibv_dealloc_pd(pd);
-            }
-            for context in [self.context, self.peer_context] {
-                done(sys::ibv_close_device(context), "ibv_close_device");
             }
         }
     }
