@@ -75,7 +75,7 @@ case ${1-} in
         cargo test --workspace --exclude soft-mlx5 --exclude doorbell-tests \
             --exclude doorbell-stepped-tests --exclude doorbell-conformance \
             --lib --bins --tests --examples --no-fail-fast -- "${filter[@]}" || code=$?
-        cargo test -p doorbell-tests --lib --test isolate --test docs --test compile_fail --test sleeper \
+        cargo test -p doorbell-tests --lib --test isolate --test docs --test compile_fail --test handover \
             --no-fail-fast -- "${filter[@]}" || code=$?
         exit "$code"
         ;;

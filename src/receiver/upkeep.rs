@@ -1,6 +1,7 @@
 //! What a receiver does beside receiving, once per batch: it posts what other threads give back, refills
 //! queues that run low, and counts. A receiver that was asked for none of it pays one compare per batch.
 
+mod handover;
 mod shared;
 mod sleeper;
 
@@ -20,9 +21,11 @@ pub use shared::{Refused, SharedPoster};
 
 pub(super) use shared::{Returned, Wake};
 
-/// What `sleeper` is built on: its test has other atomics.
+/// What `sleeper` and `handover` are built on: their test has other atomics.
 mod sync {
-    pub(super) use std::sync::atomic::{AtomicBool, Ordering, fence};
+    pub(super) use std::sync::atomic::{AtomicU8, Ordering, fence};
+
+    pub(super) use crossbeam::queue::ArrayQueue;
 }
 
 /// What a [`Receiver`] has counted, see [`Receiver::statistics`].
@@ -75,6 +78,15 @@ pub(super) struct Upkeep {
     seen: u32,
     /// Cache lines of each message to prefetch.
     pub(super) prefetch: u32,
+}
+
+impl Drop for Upkeep {
+    /// Handles may live on: what they were given goes back to its pool.
+    fn drop(&mut self) {
+        let Some(wake) = &self.wake else { return };
+        wake.leave();
+        self.queues.iter().flat_map(|kept| &kept.returned).for_each(|returned| returned.clear());
+    }
 }
 
 /// One queue that is kept.
@@ -397,7 +409,11 @@ impl Receiver {
 
     fn upkeep_mut(&mut self) -> &mut Upkeep {
         let seen = self.completions_taken();
-        self.upkeep.get_or_insert_with(|| Box::new(Upkeep { seen, ..Upkeep::default() }))
+        self.upkeep.get_or_insert_with(|| {
+            let mut upkeep = Box::<Upkeep>::default();
+            upkeep.seen = seen;
+            upkeep
+        })
     }
 
     fn kept(&mut self, queue: QueueId) -> &mut Kept {

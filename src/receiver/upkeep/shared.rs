@@ -5,8 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use crossbeam::queue::ArrayQueue;
-
+use super::handover::Handover;
 use super::sleeper::Sleeper;
 use crate::memory::RecvBuffer;
 use crate::pd::ProtectionDomain;
@@ -69,10 +68,9 @@ impl SharedPoster {
         if !buffer.pool().pd().is_same(&self.0.pd) {
             return Err(Refused(buffer));
         }
-        // More than the queue can hold: that one goes back to its pool.
-        drop(self.0.buffers.push(buffer));
-        if self.0.wake.sleeper.must_be_woken() {
-            self.0.wake.signal();
+        let Returned { buffers, wake, .. } = &*self.0;
+        if buffers.give(&wake.sleeper, buffer) {
+            wake.signal();
         }
         Ok(())
     }
@@ -86,14 +84,14 @@ impl fmt::Debug for SharedPoster {
 
 /// Buffers that wait to be posted.
 pub(in super::super) struct Returned {
-    buffers: ArrayQueue<RecvBuffer>,
+    buffers: Handover<RecvBuffer>,
     pd: ProtectionDomain,
     wake: Arc<Wake>,
 }
 
 impl Returned {
     pub(super) fn new(capacity: usize, pd: ProtectionDomain, wake: Arc<Wake>) -> Self {
-        Self { buffers: ArrayQueue::new(capacity), pd, wake }
+        Self { buffers: Handover::new(capacity), pd, wake }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -101,7 +99,12 @@ impl Returned {
     }
 
     pub(super) fn pop(&self) -> Option<RecvBuffer> {
-        self.buffers.pop()
+        self.buffers.take()
+    }
+
+    /// Gives all to their pools: there is no queue that they could be posted to.
+    pub(super) fn clear(&self) {
+        self.buffers.clear();
     }
 }
 
@@ -132,6 +135,11 @@ impl Wake {
 
     pub(super) fn rise(&self) {
         self.sleeper.rise();
+    }
+
+    /// The receiver is about to be gone.
+    pub(super) fn leave(&self) {
+        self.sleeper.leave();
     }
 
     fn signal(&self) {

@@ -1,35 +1,61 @@
-//! Whether the owner of a queue sleeps, so that who gives it something wakes it, and only then.
+//! What the owner of a queue does: whether who gives it something has to wake it, or to take it back.
 
-use super::sync::{AtomicBool, Ordering, fence};
+use super::sync::{AtomicU8, Ordering, fence};
 
-/// Between one owner, who looks whether something is there and then sleeps, and many who put something
-/// there and then ask whether to wake.
+const AWAKE: u8 = 0;
+const ASLEEP: u8 = 1;
+const GONE: u8 = 2;
+
+/// Between one owner, who looks whether something is there and then sleeps, or takes all that is there and then is
+/// no more; and many who put something there and then ask what is left to do.
 ///
 /// Each side writes, passes a sequentially consistent fence, and reads what the other writes. One of the two
 /// fences comes first in their common order; who is behind it sees the other's write. So either the owner
-/// sees what was put and does not sleep, or who put it sees the owner asleep.
-pub(crate) struct Sleeper(AtomicBool);
+/// sees what was put, or who put it sees that the owner sleeps or is gone.
+pub(crate) struct Sleeper(AtomicU8);
+
+/// What is left to do for who has put something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    Nothing,
+    /// Wake the owner. Of several that come at once one has to.
+    Wake,
+    /// There is no owner: take it back.
+    TakeBack,
+}
 
 impl Sleeper {
     pub(crate) fn new() -> Self {
-        Self(AtomicBool::new(false))
+        Self(AtomicU8::new(AWAKE))
     }
 
     /// The owner is about to look, and to sleep if nothing is there.
     pub(crate) fn doze(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The owner does not sleep any more.
     pub(crate) fn rise(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Something was put: whether this thread has to wake the owner. Of several that come at once one has
-    /// to.
-    pub(crate) fn must_be_woken(&self) -> bool {
+    /// The owner is about to take what is there, and never to come back.
+    pub(crate) fn leave(&self) {
+        self.0.store(GONE, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
+    }
+
+    /// Something was put.
+    pub(crate) fn after_put(&self) -> Then {
+        fence(Ordering::SeqCst);
+        if self.0.load(Ordering::Relaxed) == AWAKE {
+            return Then::Nothing;
+        }
+        match self.0.compare_exchange(ASLEEP, AWAKE, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Then::Wake,
+            Err(GONE) => Then::TakeBack,
+            Err(_) => Then::Nothing,
+        }
     }
 }

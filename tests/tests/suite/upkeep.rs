@@ -131,10 +131,12 @@ fn buffers_given_to_a_queue_that_is_full_or_gone_go_back_to_their_pool() {
     w.receiver.refill();
     assert_eq!(w.receiver.vacant(w.srq), 0);
     w.receiver.destroy_qp(w.near.remove(0)).unwrap();
-    drop(w.receiver);
+    // Given while there is a receiver, and not yet posted.
     poster.post(w.pool.take().unwrap()).unwrap();
-    drop(poster);
+    drop(w.receiver);
     assert_eq!(w.pool.available(), all);
+    poster.post(w.pool.take().unwrap()).unwrap();
+    assert_eq!(w.pool.available(), all, "a buffer waits with the handle");
 }
 
 #[test]

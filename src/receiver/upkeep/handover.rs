@@ -1,0 +1,45 @@
+//! Things on their way to an owner, who may be gone when they come.
+
+use super::sleeper::{Sleeper, Then};
+use super::sync::ArrayQueue;
+
+/// A queue that many put things into and one owner takes them from. What there is no room for is dropped, and so is
+/// what comes when the owner has left: it does not wait for the last of those who could put something.
+pub(crate) struct Handover<T>(ArrayQueue<T>);
+
+impl<T> Handover<T> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self(ArrayQueue::new(capacity))
+    }
+
+    /// Puts `thing`; whether the owner has to be woken.
+    pub(crate) fn give(&self, owner: &Sleeper, thing: T) -> bool {
+        drop(self.0.push(thing));
+        match owner.after_put() {
+            Then::Nothing => false,
+            Then::Wake => true,
+            Then::TakeBack => {
+                self.clear();
+                false
+            }
+        }
+    }
+
+    /// Takes one; for the owner.
+    pub(crate) fn take(&self) -> Option<T> {
+        self.0.pop()
+    }
+
+    /// Drops all that is there. The owner does so when it has left.
+    pub(crate) fn clear(&self) {
+        while self.0.pop().is_some() {}
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}

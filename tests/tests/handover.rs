@@ -1,0 +1,205 @@
+//! Every order in which the owner of a receiver can fall asleep, or be gone, while other threads give buffers back.
+
+use std::sync::Arc as Shared;
+use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed as Counting};
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+/// What the files are built on here.
+mod sync {
+    use std::collections::VecDeque;
+
+    use loom::sync::Mutex;
+    use loom::sync::atomic::AtomicUsize;
+    pub use loom::sync::atomic::{AtomicU8, Ordering, fence};
+
+    /// Must not order anything by itself: its length is relaxed, and the lock protects the values only.
+    pub struct ArrayQueue<T> {
+        values: Mutex<VecDeque<T>>,
+        len: AtomicUsize,
+        capacity: usize,
+    }
+
+    impl<T> ArrayQueue<T> {
+        pub fn new(capacity: usize) -> Self {
+            Self { values: Mutex::new(VecDeque::new()), len: AtomicUsize::new(0), capacity }
+        }
+
+        pub fn push(&self, value: T) -> Result<(), T> {
+            let mut values = self.values.lock().unwrap();
+            if values.len() == self.capacity {
+                return Err(value);
+            }
+            values.push_back(value);
+            drop(values);
+            self.len.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        pub fn pop(&self) -> Option<T> {
+            if self.is_empty() {
+                return None;
+            }
+            let value = self.values.lock().unwrap().pop_front()?;
+            self.len.fetch_sub(1, Ordering::Relaxed);
+            Some(value)
+        }
+
+        pub fn is_empty(&self) -> bool {
+            self.len() == 0
+        }
+
+        pub fn len(&self) -> usize {
+            self.len.load(Ordering::Relaxed)
+        }
+    }
+}
+
+#[path = "../../src/receiver/upkeep/handover.rs"]
+mod handover;
+#[path = "../../src/receiver/upkeep/sleeper.rs"]
+mod sleeper;
+
+use handover::Handover;
+use sleeper::Sleeper;
+
+/// A buffer: dropped, it is in its pool.
+struct Buffer(Shared<Count>);
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Counting);
+    }
+}
+
+/// What a `SharedPoster` holds; `signals` stands for the event descriptor.
+struct World {
+    sleeper: Sleeper,
+    buffers: Handover<Buffer>,
+    signals: AtomicUsize,
+    pool: Shared<Count>,
+}
+
+impl World {
+    fn new(capacity: usize) -> Arc<Self> {
+        Arc::new(Self {
+            sleeper: Sleeper::new(),
+            buffers: Handover::new(capacity),
+            signals: AtomicUsize::new(0),
+            pool: Shared::default(),
+        })
+    }
+
+    fn give(&self) {
+        if self.buffers.give(&self.sleeper, Buffer(Shared::clone(&self.pool))) {
+            self.signals.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn in_pool(&self) -> usize {
+        self.pool.load(Counting)
+    }
+}
+
+/// A thread for each that gives a buffer.
+fn givers(world: &Arc<World>, count: usize) -> Vec<thread::JoinHandle<()>> {
+    let spawn = |_| {
+        let world = world.clone();
+        thread::spawn(move || world.give())
+    };
+    (0..count).map(spawn).collect()
+}
+
+fn join(threads: Vec<thread::JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// Runs a model in every order in which at most `preemptions` times a thread gives way that could go on, and sees that in some of them it was so and in some it was not, or it would prove
+/// nothing.
+fn explore(preemptions: Option<usize>, model: impl Fn() -> bool + Send + Sync + 'static) {
+    let seen: Shared<[Count; 2]> = Shared::default();
+    let inside = Shared::clone(&seen);
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.check(move || {
+        inside[usize::from(model())].fetch_add(1, Counting);
+    });
+    assert!(seen.iter().all(|count| count.load(Counting) > 0), "{seen:?}");
+}
+
+fn sleeps(count: usize) -> bool {
+    let world = World::new(count);
+    let threads = givers(&world, count);
+    world.sleeper.doze();
+    let asleep = world.buffers.is_empty();
+    join(threads);
+    let signals = world.signals.load(Ordering::Relaxed);
+    assert!(signals <= 1, "one wakes");
+    assert!(!asleep || signals == 1, "it sleeps on, with something in its queue");
+    world.sleeper.rise();
+    asleep
+}
+
+#[test]
+fn one_that_gives_to_who_falls_asleep() {
+    explore(None, || sleeps(1));
+}
+
+#[test]
+fn two_that_give_to_who_falls_asleep() {
+    explore(None, || sleeps(2));
+}
+
+/// The owner goes, awake or having slept; nobody else does anything after.
+fn leaves(count: usize, capacity: usize, slept: bool) -> bool {
+    let world = World::new(capacity);
+    let threads = givers(&world, count);
+    if slept {
+        world.sleeper.doze();
+        world.sleeper.rise();
+    }
+    world.sleeper.leave();
+    world.buffers.clear();
+    let before = world.in_pool();
+    join(threads);
+    assert_eq!((world.in_pool(), world.buffers.len()), (count, 0), "a buffer waits for nobody");
+    assert!(world.signals.load(Ordering::Relaxed) <= 1, "one wakes");
+    before == count
+}
+
+#[test]
+fn one_that_gives_to_who_goes() {
+    explore(None, || leaves(1, 1, false));
+}
+
+#[test]
+fn two_that_give_to_who_goes() {
+    explore(Some(2), || leaves(2, 2, false));
+}
+
+#[test]
+fn two_that_give_more_than_there_is_room_for_to_who_goes() {
+    explore(Some(2), || leaves(2, 1, false));
+}
+
+#[test]
+fn one_that_gives_to_who_wakes_and_goes() {
+    explore(None, || leaves(1, 1, true));
+}
+
+/// What the owner takes out, it has whole; what it leaves goes back.
+#[test]
+fn one_that_gives_to_who_takes_and_goes() {
+    explore(None, || {
+        let world = World::new(1);
+        let threads = givers(&world, 1);
+        let taken = world.buffers.take();
+        world.sleeper.leave();
+        world.buffers.clear();
+        join(threads);
+        assert_eq!(world.in_pool() + usize::from(taken.is_some()), 1, "it is in one place");
+        taken.is_some()
+    });
+}
