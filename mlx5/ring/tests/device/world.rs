@@ -94,6 +94,20 @@ impl Model {
         self.buffers.set_owner(id, &[Owner::Ring, Owner::Device(slot)], Owner::Held);
     }
 
+    /// As [`received`](Self::received), of a receive that failed.
+    fn failed<Q: Subject>(
+        &mut self,
+        batch: &Receiving<'_, Q>,
+        told: &Told,
+        message: &Message<u32>,
+    ) {
+        let slot = message.slot();
+        self.received(told, slot, message.data, None);
+        // SAFETY: of this batch.
+        let syndrome = unsafe { batch.cqe(message.position()) }.syndrome().get();
+        assert_eq!(*told, Told::Failed { slot, syndrome });
+    }
+
     fn next_told(&mut self) -> Told {
         self.immediate = self.producer.state.immediates.pop_front();
         self.producer.state.told.pop_front().expect("a completion that the device did not write")
@@ -329,11 +343,7 @@ impl<Q: Subject> World<Q> {
                     }
                 }
                 Completion::Failed(message) => {
-                    let (slot, id) = (message.slot(), message.data);
-                    model.received(&told, slot, id, None);
-                    // SAFETY: of this batch.
-                    let syndrome = unsafe { batch.cqe(message.position()) }.syndrome().get();
-                    assert_eq!(told, Told::Failed { slot, syndrome });
+                    model.failed(&batch, &told, &message);
                     match Fate::random(random, weights) {
                         Fate::Hold => held.push(Held::Message(message)),
                         fate => return_message(&mut batch, model, message, fate),
@@ -349,6 +359,73 @@ impl<Q: Subject> World<Q> {
         drop(batch);
         self.settle(start.wrapping_add(taken));
         taken
+    }
+
+    /// As [`poll`](Self::poll), the way a loop over lent messages does: on a cursor, and out of line where that has
+    /// no message. Nothing is held.
+    pub fn poll_cursor(&mut self, budget: u32, weights: [u32; 2], random: &mut Random) {
+        let Self { queue, cq, model, .. } = self;
+        let before = (model.producer.record.be32(0), model.device.record.be32(0));
+        let start = cq.consumer_index();
+        let arrived = model.producer.state.told.len() as u32;
+        let fate = |random: &mut Random| Fate::random(random, [weights[0], weights[1], 0]);
+        let mut taken = 0;
+        // SAFETY: one queue on this CQ.
+        let mut cursor = unsafe { Receiving::new(cq, queue, budget) }.into_cursor();
+        loop {
+            // SAFETY: the cursor is of this batch; nobody reads a buffer that was given back.
+            let lent = unsafe {
+                if let Some(found) = cursor.peek() {
+                    cursor.lend();
+                    Some(found)
+                } else if cursor.is_done() {
+                    break;
+                } else {
+                    let mut receiving = Receiving::from_cursor(cq, queue, cursor);
+                    let Some(next) = receiving.next() else {
+                        cursor = receiving.into_cursor();
+                        break;
+                    };
+                    let mut lent = None;
+                    match next {
+                        Completion::Message(message) => {
+                            lent = Some((message.data, message.byte_count));
+                            receiving.recycle(message);
+                        }
+                        Completion::Failed(message) => {
+                            let told = model.next_told();
+                            model.failed(&receiving, &told, &message);
+                            return_message(&mut receiving, model, message, fate(random));
+                        }
+                        Completion::Other(_) => assert_eq!(model.next_told(), Told::Other),
+                        Completion::Stray(_) => assert_eq!(model.next_told(), Told::Stray),
+                    }
+                    cursor = receiving.into_cursor();
+                    lent
+                }
+            };
+            taken += 1;
+            let Some((id, bytes)) = lent else { continue };
+            let told = model.next_told();
+            // SAFETY: a message of this batch was lent just now.
+            let slot = unsafe {
+                assert_eq!(Some(cursor.lent().imm_inval_pkey()), model.immediate);
+                cursor.lent_slot()
+            };
+            model.received(&told, slot, id, Some(bytes));
+            let fate = fate(random);
+            if fate == Fate::Take {
+                // SAFETY: as above, and the buffer is not the queue's any more.
+                unsafe { cursor.take() };
+            }
+            model.give_back(id, fate);
+            let now = (model.producer.record.be32(0), model.device.record.be32(0));
+            assert_eq!(now, before, "published in the middle of a batch");
+        }
+        assert_eq!(taken, arrived.min(budget));
+        // SAFETY: the batch on this CQ with this queue; nobody uses the buffers that were recycled.
+        unsafe { receive::finish(cq, queue, cursor.end()) };
+        self.settle(start.wrapping_add(taken));
     }
 
     /// As [`poll`](Self::poll), the way a CQ of many queues is polled.

@@ -27,6 +27,7 @@ pub enum Step {
     Intrude,
     Poll(u32, [u32; 3]),
     PollEach(u32, [u32; 3]),
+    PollCursor(u32, [u32; 2]),
 }
 
 /// How often a message is recycled, taken and held.
@@ -40,6 +41,11 @@ fn weights() -> impl Strategy<Value = [u32; 3]> {
     ]
 }
 
+/// The same of a cursor, which holds none.
+fn two_weights() -> impl Strategy<Value = [u32; 2]> {
+    prop_oneof![3 => Just([1, 0]), 2 => Just([0, 1]), 2 => Just([1, 1])]
+}
+
 pub fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1u32..70).prop_map(Step::Post),
@@ -51,6 +57,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Intrude),
         6 => (0u32..20, weights()).prop_map(|(budget, weights)| Step::Poll(budget, weights)),
         2 => (1u32..9, weights()).prop_map(|(budget, weights)| Step::PollEach(budget, weights)),
+        5 => (0u32..20, two_weights()).prop_map(|(budget, weights)| Step::PollCursor(budget, weights)),
     ]
 }
 
@@ -78,6 +85,7 @@ fn apply<Q: Subject>(world: &mut World<Q>, step: Step, random: &mut Random) {
             world.poll(budget, weights, random);
         }
         Step::PollEach(budget, weights) => world.poll_each(budget, weights, random),
+        Step::PollCursor(budget, weights) => world.poll_cursor(budget, weights, random),
     }
 }
 
@@ -104,6 +112,9 @@ pub fn long_run<Q: Subject>(setup: Setup, messages: u32, random: &mut Random) {
                 world.complete(index, random);
             }
             received += world.poll(1 + random.below(2 * cqes), weights, random);
+            if let [recycled, taken, 0] = weights {
+                world.poll_cursor(random.below(cqes), [recycled, taken], random);
+            }
             world.poll(0, [4, 4, 1], random);
         }
         // A receive queue stands still as long as the slot at its head is held.
