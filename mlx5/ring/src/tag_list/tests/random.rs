@@ -65,8 +65,26 @@ impl Random {
 /// Receives that are not over, and what was told of each.
 type Open = BTreeMap<u32, Handle>;
 
-fn end(open: &mut Open, handle: Handle, data: u32) {
+/// Receives that were over last.
+type Over = VecDeque<Handle>;
+
+fn end((open, over): (&mut Open, &mut Over), handle: Handle, data: u32) {
     assert_eq!(open.remove(&data), Some(handle), "receive {data} is over twice");
+    over.push_back(handle);
+    if over.len() > 16 {
+        over.pop_front();
+    }
+}
+
+/// The list knows a receive as long as it is not over, whoever has its entry then.
+fn check(rig: &mut Rig, random: &mut Random, open: &Open, over: &Over) {
+    if let Some((&data, &handle)) = open.iter().nth(random.below(open.len().max(1))) {
+        assert_eq!(rig.list.data(handle), Some(data));
+    }
+    if let Some(&handle) = over.get(random.below(over.len().max(1))) {
+        assert_eq!(rig.list.data(handle), None);
+        assert_eq!(rig.list.posting().remove(handle, None), Err(PostError::Gone));
+    }
 }
 
 /// Posts operations with one doorbell, and now and then forgets to ring it.
@@ -113,9 +131,10 @@ fn batch(rig: &mut Rig, random: &mut Random, open: &mut Open, number: &mut u32, 
 /// Returns how many blocks the device has executed.
 fn run(tags: u16, blocks: u32, steps: u32, seed: u64) -> u32 {
     let mut rig = Rig::new(tags, blocks);
+    assert_eq!(rig.list.tags(), tags);
     let mut device = Device::default();
     let mut random = Random(seed);
-    let mut open = Open::new();
+    let (mut open, mut over) = (Open::new(), Over::new());
     let mut number = 0;
     let some = |map: &BTreeMap<u16, u32>, random: &mut Random| {
         let at = random.below(map.len().max(1));
@@ -129,10 +148,18 @@ fn run(tags: u16, blocks: u32, steps: u32, seed: u64) -> u32 {
             }
             3 => {
                 device.take(&rig, blocks);
+                if random.below(2) == 0 {
+                    check(&mut rig, &mut random, &open, &over);
+                    drop(rig.list.posting());
+                    device.take(&rig, blocks);
+                    assert_eq!(rig.list.outstanding() as usize, device.answers.len());
+                }
                 for _ in 0..random.below(device.answers.len() + 1) {
                     let (op, success) = device.answers.pop_front().unwrap();
                     match rig.answer(op, 0, success) {
-                        Completion::Removed { handle, data, .. } => end(&mut open, handle, data),
+                        Completion::Removed { handle, data, .. } => {
+                            end((&mut open, &mut over), handle, data)
+                        }
                         Completion::TooLate { .. } => assert!(!success),
                         Completion::Appended { .. } | Completion::Synchronized { .. } => {}
                         other => panic!("{other:?}"),
@@ -149,7 +176,7 @@ fn run(tags: u16, blocks: u32, steps: u32, seed: u64) -> u32 {
                             panic!("{told:?}")
                         };
                         assert_eq!(told, data);
-                        end(&mut open, handle, data);
+                        end((&mut open, &mut over), handle, data);
                     }
                 } else if let Some((entry, data)) = some(&device.posted, &mut random) {
                     device.posted.remove(&entry);
@@ -159,7 +186,7 @@ fn run(tags: u16, blocks: u32, steps: u32, seed: u64) -> u32 {
                             panic!("{told:?}")
                         };
                         assert_eq!(told, data);
-                        end(&mut open, handle, data);
+                        end((&mut open, &mut over), handle, data);
                     } else {
                         device.matched.insert(entry, data);
                         let told = rig.message(AppOp::CONSUMED, entry, Tmh::zeroed(), 0);
