@@ -257,7 +257,7 @@ impl BufferPool {
     /// Takes a free buffer, empty (`len` 0), or `None` when all are in use.
     pub fn take(&self) -> Option<RecvBuffer> {
         let Free(start) = self.0.free.pop()?;
-        Some(RecvBuffer { pool: Arc::clone(&self.0), start, len: 0 })
+        Some(RecvBuffer { pool: ManuallyDrop::new(Arc::clone(&self.0)), start, len: 0 })
     }
 
     /// Bytes that a buffer holds.
@@ -364,7 +364,7 @@ impl fmt::Debug for BufferPool {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RecvBuffer {
-    pool: Arc<Pool>,
+    pool: ManuallyDrop<Arc<Pool>>,
     start: NonNull<u8>,
     len: u32,
 }
@@ -381,7 +381,7 @@ impl RecvBuffer {
     #[inline(always)]
     pub(crate) unsafe fn new(pool: Arc<Pool>, start: NonNull<u8>, len: u32) -> Self {
         debug_assert!(pool.has(start) && len <= pool.buffer_size);
-        Self { pool, start, len }
+        Self { pool: ManuallyDrop::new(pool), start, len }
     }
 
     /// Bytes in use.
@@ -451,7 +451,7 @@ impl RecvBuffer {
     }
 
     #[inline(always)]
-    pub(crate) const fn pool(&self) -> &Arc<Pool> {
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
@@ -481,7 +481,7 @@ impl RecvBuffer {
     pub(crate) fn into_parts(self) -> (Arc<Pool>, NonNull<u8>) {
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is not dropped, so the reference is moved out once.
-        (unsafe { std::ptr::read(&this.pool) }, this.start)
+        (unsafe { ManuallyDrop::into_inner(std::ptr::read(&this.pool)) }, this.start)
     }
 }
 
@@ -504,9 +504,18 @@ impl DerefMut for RecvBuffer {
 }
 
 impl Drop for RecvBuffer {
+    /// In place it takes the buffer apart, and nothing has its address: a buffer that is moved from a message to where
+    /// the program keeps it, which may panic, stays in registers.
+    #[inline(always)]
     fn drop(&mut self) {
-        self.pool.put(self.start);
+        // SAFETY: dropped once.
+        give_back(unsafe { ManuallyDrop::take(&mut self.pool) }, self.start);
     }
+}
+
+#[inline(never)]
+fn give_back(pool: Arc<Pool>, start: NonNull<u8>) {
+    pool.put(start);
 }
 
 impl fmt::Debug for RecvBuffer {

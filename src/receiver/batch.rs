@@ -11,7 +11,7 @@ use super::facts::Facts;
 use super::failure::Failure;
 use super::found;
 use super::message::Message;
-use super::resident::{Books, Resident};
+use super::resident::{Books, Lent, Resident};
 
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
@@ -112,7 +112,31 @@ impl<'a> Batch<'a> {
                 return None;
             }
         }
+        if !self.cursor.is_idle() {
+            if let Some(lent) = self.turn() {
+                return Some(Ok(Message { lent, batch: self }));
+            }
+        }
         self.find()
+    }
+
+    /// The next message, if all that is uncommon about it is its slot.
+    #[inline(always)]
+    fn turn(&mut self) -> Option<Lent> {
+        let (cq, position, expected) = self.cursor.aim();
+        // SAFETY: the cursor is of this batch, which borrows the receiver, and is reloaded.
+        unsafe {
+            let found = found::turned(self.receiver, cq, position, expected);
+            let Some(start) = found.start else {
+                if found.len != 0 {
+                    self.cursor.reload();
+                }
+                return None;
+            };
+            self.cursor.reload();
+            let (first, len) = (found.len, found.len);
+            Some(Lent { resident: self.cursor.lent_data(), start, first, len })
+        }
     }
 
     #[inline(always)]

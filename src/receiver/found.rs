@@ -3,7 +3,11 @@
 //! Each function takes the receiver and the cursor, and none the batch: a batch whose address is known
 //! elsewhere would not be kept in registers.
 
-use mlx5_ring::receive::{self, Completion, Cursor, End, Queue, Receiving};
+use std::hint::unreachable_unchecked;
+use std::ptr::NonNull;
+
+use mlx5_ring::cq::CompletionQueue;
+use mlx5_ring::receive::{self, Completion, Cursor, End, Position, Queue, Receiving, Turn};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
@@ -56,6 +60,55 @@ fn start_other(receiver: &mut Receiver, budget: u32) -> Cursor<Resident> {
     Cursor::idle()
 }
 
+/// What became of a message in another slot than expected: two registers.
+#[repr(C)]
+pub(super) struct Turned {
+    /// Where the message is, if it is lent.
+    pub(super) start: Option<NonNull<u8>>,
+    /// Its length; else whether its slot has its turn.
+    pub(super) len: usize,
+}
+
+/// The next message of an SRQ, if all that is uncommon about it is its slot. Those of several queue pairs come in no
+/// order, so this is what each of them takes.
+///
+/// # Safety
+/// The cursor is that of the receiver's batch, not idle, and says what is given; it is reloaded when the slot has its
+/// turn.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn turned(
+    receiver: NonNull<Receiver>,
+    cq: NonNull<CompletionQueue>,
+    position: Position,
+    expected: u64,
+) -> Turned {
+    // SAFETY: the cursor is not idle, so the receiver has one queue, and drives it directly. The batch borrows the
+    // receiver, of which the CQ is not borrowed anew here, but through the cursor.
+    let ring = unsafe {
+        match (*receiver.as_ptr()).engine {
+            Engine::Direct(Direct { ref mut queues, .. }) => queues.get_unchecked_mut(0),
+            Engine::Verbs(_) => unreachable_unchecked(),
+        }
+    };
+    let Ring::Srq(srq) = ring else { return not(false) };
+    let lend = |resident: Resident, byte_count| resident.lend(byte_count);
+    // SAFETY: the caller's contract. The message is lent as by the batch itself: nobody uses its buffer when the batch
+    // goes on or ends.
+    match unsafe { receive::turn(&mut srq.ring, (cq, position, expected), lend) } {
+        Turn::Not => not(false),
+        Turn::Turned => not(true),
+        Turn::Lent(lent) => Turned { start: Some(lent.start), len: lent.len },
+    }
+}
+
+/// Out of line, because the compiler would have this at hand at all times.
+#[cold]
+#[inline(never)]
+const fn not(turned: bool) -> Turned {
+    Turned { start: None, len: turned as usize }
+}
+
 /// The next message or failure. Nothing is lent through the cursor.
 ///
 /// # Safety
@@ -72,15 +125,7 @@ pub(super) unsafe fn next(
         Engine::Direct(Direct { cq, queues, .. }) if queues.len() == 1 => unsafe {
             match &mut queues[0] {
                 Ring::Srq(srq) => {
-                    // Those of several queue pairs come in no order.
-                    let receiving = Receiving::from_cursor(cq, &mut srq.ring, cursor);
-                    let (cursor, turned) = turned(receiving);
-                    match turned {
-                        Some(lent) => (cursor, Some(Ok(lent))),
-                        None => {
-                            single(Receiving::from_cursor(cq, &mut srq.ring, cursor), true, books)
-                        }
-                    }
+                    single(Receiving::from_cursor(cq, &mut srq.ring, cursor), true, books)
                 }
                 Ring::Rq(rq) => {
                     single(Receiving::from_cursor(cq, &mut rq.ring, cursor), false, books)
@@ -128,24 +173,6 @@ pub(super) unsafe fn next(
             });
             (cursor, next)
         }
-    }
-}
-
-/// The next message of the only queue of a CQ, if only its slot is another one than expected.
-#[inline(always)]
-fn turned<Q: Queue<Data = Resident>>(
-    mut receiving: Receiving<'_, Q>,
-) -> (Cursor<Resident>, Option<Lent>) {
-    receiving.turn();
-    let mut cursor = receiving.into_cursor();
-    // SAFETY: the cursor is of this batch, which goes on, and nothing is lent. The message is lent as by the batch
-    // itself: nobody uses its buffer when the batch goes on or ends.
-    unsafe {
-        let lent = cursor.peek().and_then(|(resident, byte_count)| resident.lend(byte_count));
-        if lent.is_some() {
-            cursor.lend();
-        }
-        (cursor, lent)
     }
 }
 

@@ -166,12 +166,12 @@ impl Message<'_, '_> {
     /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
     pub fn take(self) -> RecvBuffer {
-        // SAFETY: its slot is given back without it, below.
-        let Some(buffer) = (unsafe { self.batch.books_mut().take(&self.lent) }) else {
-            scattered()
-        };
+        if !self.lent.resident.is_single() {
+            scattered();
+        }
         self.batch.take();
-        buffer
+        // SAFETY: its slot was given back without it, just now.
+        unsafe { self.batch.books_mut().take(&self.lent) }
     }
 
     /// Moves the buffer out of the queue, holding exactly the bytes received, and puts `buffer` in its place: the

@@ -8,7 +8,7 @@ use mlx5_ring::sge::Sge;
 
 use super::direct::{DirectSrq, Ring};
 use super::id::QueueId;
-use super::resident::{Books, KnownPool, Resident};
+use super::resident::{Books, Resident};
 use super::verbs::VerbsQueue;
 use super::{Engine, Receiver};
 use crate::memory::{BufferPool, RecvBuffer};
@@ -364,22 +364,25 @@ fn post_all<Q: Queue<Data = Resident>>(
     books: &mut Books,
     buffers: &mut impl Iterator<Item = RecvBuffer>,
 ) -> (usize, Result<(), Unposted>) {
-    let mut last: Option<&mut KnownPool> = None;
-    for buffer in buffers {
-        let pool = match last {
-            Some(pool) if pool.has(&buffer) => pool,
-            _ => match books.pool_of(&buffer) {
-                Some(pool) => pool,
-                None => return (posting.posted() as usize, Err((PostFailure::Foreign, buffer))),
-            },
+    let mut next = buffers.next();
+    while let Some(first) = next {
+        let Some(pool) = books.pool_of(&first) else {
+            return (posting.posted() as usize, Err((PostFailure::Foreign, first)));
         };
-        let (resident, segment) = pool.receive(&buffer);
-        // SAFETY: a buffer of ours, which is not empty, and owned by the queue from now on.
-        if let Err(error) = unsafe { posting.post_segments(resident, [segment]) } {
-            return (posting.posted() as usize, Err((ring_failure(error, 1), buffer)));
-        }
-        pool.keep(buffer);
-        last = Some(pool);
+        let mut keeping = pool.keeping();
+        let mut buffer = first;
+        next = loop {
+            let (resident, segment) = keeping.receive(&buffer);
+            // SAFETY: a buffer of ours, which is not empty, and owned by the queue from now on.
+            if let Err(error) = unsafe { posting.post_segments(resident, [segment]) } {
+                return (posting.posted() as usize, Err((ring_failure(error, 1), buffer)));
+            }
+            keeping.keep(buffer);
+            buffer = match buffers.next() {
+                Some(buffer) if keeping.has(&buffer) => buffer,
+                other => break other,
+            };
+        };
     }
     (posting.posted() as usize, Ok(()))
 }

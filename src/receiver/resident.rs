@@ -25,9 +25,29 @@ use crate::pd::ProtectionDomain;
 pub struct Resident {
     /// First byte of the buffer, or the caller's `wr_id`.
     addr: u64,
+    kind: Kind,
+}
+
+/// What receives into buffers of one pool have in common, in one word, which is written with one store.
+#[derive(Clone, Copy, Debug)]
+struct Kind(u64);
+
+impl Kind {
+    #[inline(always)]
+    const fn new(bound: u32, owner: u32) -> Self {
+        Self(bound as u64 | (owner as u64) << 32)
+    }
+
     /// One more than the bytes that the device may write to a receive of one buffer; 0 for all others.
-    bound: u32,
-    owner: u32,
+    #[inline(always)]
+    const fn bound(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    const fn owner(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
 }
 
 /// A message as its batch lends it.
@@ -61,7 +81,7 @@ impl Resident {
     /// For a receive that is posted through the ring itself, with memory of the caller's. Such a receive
     /// must also be completed through the ring.
     pub const fn from_wr_id(wr_id: u64) -> Self {
-        Self { addr: wr_id, bound: 0, owner: FOREIGN }
+        Self { addr: wr_id, kind: Kind::new(0, FOREIGN) }
     }
 
     /// What [`from_wr_id`](Self::from_wr_id) was given.
@@ -70,7 +90,7 @@ impl Resident {
     }
 
     pub(crate) fn owner(&self) -> Owner {
-        match self.owner {
+        match self.kind.owner() {
             FOREIGN => Owner::Foreign,
             owner if owner & LIST != 0 => Owner::List(owner & !LIST),
             owner => Owner::Pool(owner),
@@ -86,13 +106,13 @@ impl Resident {
     /// Whether it is of one buffer of a pool.
     #[inline(always)]
     pub(super) const fn is_single(&self) -> bool {
-        self.owner & LIST == 0
+        self.kind.owner() & LIST == 0
     }
 
     /// A message of `len` bytes that needs no further look: it fits, and is in one buffer of a pool.
     #[inline(always)]
     pub(super) fn lend(self, len: u32) -> Option<Lent> {
-        if len >= self.bound {
+        if len >= self.kind.bound() {
             return None;
         }
         let len = len as usize;
@@ -103,14 +123,14 @@ impl Resident {
     #[inline(always)]
     fn start(&self) -> NonNull<u8> {
         let addr = std::ptr::with_exposed_provenance_mut(self.addr as usize);
-        debug_assert_ne!(self.owner & LIST, LIST);
+        debug_assert_ne!(self.kind.owner() & LIST, LIST);
         // SAFETY: a receive of one buffer has its address, which is not null.
         unsafe { NonNull::new_unchecked(addr) }
     }
 
     /// Bytes of the only buffer.
     const fn capacity(&self) -> u32 {
-        self.bound.saturating_sub(1)
+        self.kind.bound().saturating_sub(1)
     }
 }
 
@@ -126,7 +146,7 @@ impl Piece {
     /// The buffer of a receive that has one.
     #[inline(always)]
     fn of(resident: &Resident) -> Self {
-        Self { addr: resident.start(), capacity: resident.capacity(), pool: resident.owner }
+        Self { addr: resident.start(), capacity: resident.capacity(), pool: resident.kind.owner() }
     }
 }
 
@@ -139,9 +159,25 @@ pub(super) struct KnownPool {
     /// References to the pool beside that one, which buffers brought along. Each buffer that leaves takes one of
     /// them, so that no message touches the count, which other threads have in their caches, too.
     references: usize,
+    receives: Receives,
+}
+
+/// What all receives into buffers of one pool have in common.
+#[derive(Clone, Copy)]
+struct Receives {
     /// What a slot remembers of a buffer, but for the address; and its data segment.
     resident: Resident,
     segment: DataSegment,
+}
+
+impl Receives {
+    /// How a buffer of the pool is posted.
+    #[inline(always)]
+    fn of(&self, buffer: &RecvBuffer) -> (Resident, DataSegment) {
+        let addr = buffer.addr().as_ptr().expose_provenance() as u64;
+        let segment = DataSegment { addr: Be64::new(addr), ..self.segment };
+        (Resident { addr, ..self.resident }, segment)
+    }
 }
 
 impl KnownPool {
@@ -150,8 +186,10 @@ impl KnownPool {
         Self {
             pool: Arc::clone(pool),
             references: 0,
-            resident: Resident { addr: 0, bound: size + 1, owner: number },
-            segment: DataSegment::new(0, size, pool.lkey()),
+            receives: Receives {
+                resident: Resident { addr: 0, kind: Kind::new(size + 1, number) },
+                segment: DataSegment::new(0, size, pool.lkey()),
+            },
         }
     }
 
@@ -164,31 +202,78 @@ impl KnownPool {
     /// How a buffer of this pool is posted.
     #[inline(always)]
     pub(super) fn receive(&self, buffer: &RecvBuffer) -> (Resident, DataSegment) {
-        let addr = buffer.addr().as_ptr().expose_provenance() as u64;
-        let segment = DataSegment { addr: Be64::new(addr), ..self.segment };
-        (Resident { addr, ..self.resident }, segment)
+        self.receives.of(buffer)
     }
 
     /// Keeps a buffer of this pool, which is in a queue from now on.
     #[inline(always)]
     pub(super) fn keep(&mut self, buffer: RecvBuffer) -> Resident {
         let (resident, _) = self.receive(&buffer);
-        let (pool, _) = buffer.into_parts();
-        debug_assert!(Arc::ptr_eq(&self.pool, &pool));
-        std::mem::forget(pool);
-        self.references += 1;
+        self.keeping().keep(buffer);
         resident
+    }
+
+    /// Starts to keep buffers of this pool.
+    #[inline(always)]
+    pub(super) fn keeping(&mut self) -> Keeping<'_> {
+        Keeping { of: Arc::as_ptr(&self.pool), receives: self.receives, count: 0, pool: self }
     }
 
     /// A reference for a buffer that leaves.
     #[inline(always)]
     fn reference(&mut self) -> Arc<Pool> {
-        let Some(left) = self.references.checked_sub(1) else {
-            return Arc::clone(&self.pool);
-        };
-        self.references = left;
+        if self.references == 0 {
+            self.bring();
+        }
+        self.references -= 1;
         // SAFETY: one that was forgotten, and is counted as such no more.
         unsafe { Arc::from_raw(Arc::as_ptr(&self.pool)) }
+    }
+
+    /// Makes a reference as if a buffer had brought it along.
+    #[cold]
+    fn bring(&mut self) {
+        std::mem::forget(Arc::clone(&self.pool));
+        self.references += 1;
+    }
+}
+
+/// Keeps many buffers of one pool. What it says of the pool stays in registers meanwhile; the books of the pool have
+/// the references when it is dropped.
+pub(super) struct Keeping<'a> {
+    pool: &'a mut KnownPool,
+    of: *const Pool,
+    receives: Receives,
+    count: usize,
+}
+
+impl Keeping<'_> {
+    /// As [`KnownPool::has`].
+    #[inline(always)]
+    pub(super) fn has(&self, buffer: &RecvBuffer) -> bool {
+        Arc::as_ptr(buffer.pool()) == self.of
+    }
+
+    /// As [`KnownPool::receive`].
+    #[inline(always)]
+    pub(super) fn receive(&self, buffer: &RecvBuffer) -> (Resident, DataSegment) {
+        self.receives.of(buffer)
+    }
+
+    /// Keeps a buffer of the pool, which is in a queue from now on.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, buffer: RecvBuffer) {
+        let (pool, _) = buffer.into_parts();
+        debug_assert_eq!(Arc::as_ptr(&pool), self.of);
+        std::mem::forget(pool);
+        self.count += 1;
+    }
+}
+
+impl Drop for Keeping<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.pool.references += self.count;
     }
 }
 
@@ -278,7 +363,7 @@ impl Books {
                 self.lists.len() as u32 - 1
             }
         };
-        Ok(Resident { addr: 0, bound: 0, owner: LIST | list })
+        Ok(Resident { addr: 0, kind: Kind::new(0, LIST | list) })
     }
 
     /// The buffers of a receive, in order; one that is not a list has one.
@@ -304,13 +389,13 @@ impl Books {
     /// Whether `buffer` is of the pool of `resident`, which is one buffer of a pool.
     #[inline(always)]
     pub(super) fn are_alike(&self, resident: Resident, buffer: &RecvBuffer) -> bool {
-        self.pools[resident.owner as usize].has(buffer)
+        self.pools[resident.kind.owner() as usize].has(buffer)
     }
 
     /// How the one buffer of `resident` is posted.
     pub(super) fn segment(&self, resident: &Resident) -> DataSegment {
-        let pool = &self.pools[resident.owner as usize];
-        DataSegment { addr: Be64::new(resident.addr), ..pool.segment }
+        let pool = &self.pools[resident.kind.owner() as usize];
+        DataSegment { addr: Be64::new(resident.addr), ..pool.receives.segment }
     }
 
     /// Takes the one buffer of `resident` out, and enters one of another pool in its place; or gives one of another
@@ -349,17 +434,20 @@ impl Books {
         unsafe { RecvBuffer::new(pool, piece.addr, len) }
     }
 
-    /// Takes the buffer of a message out, or `None` when it has several.
+    /// Takes the buffer of a message out.
     ///
     /// # Safety
-    /// Its slot is given back without the buffer.
+    /// It has one, and its slot was given back without.
     #[inline(always)]
-    pub(super) unsafe fn take(&mut self, lent: &Lent) -> Option<RecvBuffer> {
-        if lent.resident.owner & LIST != 0 {
-            return None;
+    pub(super) unsafe fn take(&mut self, lent: &Lent) -> RecvBuffer {
+        let number = lent.resident.kind.owner() as usize;
+        debug_assert!(number < self.pools.len());
+        // SAFETY: the caller's contract; the length was clamped to the capacity. A receive of one buffer has the number
+        // of a pool, and no pool is ever taken out.
+        unsafe {
+            let pool = self.pools.get_unchecked_mut(number).reference();
+            RecvBuffer::new(pool, lent.start, lent.len as u32)
         }
-        // SAFETY: the caller's contract; the length was clamped to the capacity.
-        Some(unsafe { self.buffer(&Piece::of(&lent.resident), lent.len as u32) })
     }
 
     /// Keeps the buffers of a receive that the device may still write, until `parked` is told.

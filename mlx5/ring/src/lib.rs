@@ -34,6 +34,7 @@ mod prefetch;
 pub mod receive;
 mod ring;
 pub mod rq;
+mod scattered;
 pub mod sge;
 pub mod slots;
 pub mod sq;

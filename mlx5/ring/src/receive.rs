@@ -140,10 +140,9 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         }
         let start = cq.consumer_index;
         cq.batch.until = start.wrapping_add(budget);
-        let stretch = cold::aim(queue, cq, start);
+        let stretch = cold::aim(cq, start, queue.expected());
         let limit = cq.batch.limit;
-        let book = queue.book().entry(limit);
-        let at = Cursor::new(NonNull::from(&mut *cq), stretch, limit, book);
+        let at = Cursor::new(NonNull::from(&mut *cq), stretch, limit, queue.book());
         let from = at.to_go;
         Self { queue, at, lent: false, recycled_from: from, taken_from: from, cq: PhantomData }
     }
@@ -158,7 +157,9 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         }
         let (to_go, recycled_from, taken_from) =
             (this.at.to_go, this.recycled_from, this.taken_from);
-        this.parts().1.batch.leave(to_go, recycled_from, taken_from);
+        let batch = &mut this.parts().1.batch;
+        batch.put(to_go, recycled_from, taken_from);
+        (batch.stretch.to_go, batch.noted) = (to_go, Noted::Lent);
         this.at
     }
 
@@ -173,8 +174,8 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         queue: &'a mut Q,
         cursor: Cursor<Q::Data>,
     ) -> Self {
-        let (recycled_from, taken_from) = cq.batch.come_back(cursor.to_go);
-        let at = Cursor { cq: NonNull::from(cq), ..cursor };
+        let (recycled_from, taken_from) = cq.batch.get(cursor.to_go);
+        let at = Cursor { limit: cq.batch.limit, cq: NonNull::from(cq), ..cursor };
         Self { queue, at, lent: false, recycled_from, taken_from, cq: PhantomData }
     }
 
@@ -194,11 +195,9 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         if self.lent {
             self.hold();
         }
-        if self.at.to_go == 0 && !self.go_on() {
-            return None;
-        }
+        let found = self.at.to_go == 0 && self.go_on()?;
         // SAFETY: the batch goes on.
-        if !unsafe { self.at.is_common() } {
+        if !found && !unsafe { self.at.is_common() } {
             self.save();
             let (queue, cq) = self.parts();
             match cold::uncommon(queue, cq) {
@@ -226,21 +225,6 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
             slot: self.at.slot(),
             position: Position(self.at.cqe),
         }))
-    }
-
-    /// If the next completion is the common case in all but the slot, gives that slot its turn: then the cursor
-    /// has it. Takes none.
-    #[inline(always)]
-    pub fn turn(&mut self) {
-        debug_assert!(!self.lent);
-        if self.at.to_go == 0 && !self.go_on() {
-            return;
-        }
-        self.save();
-        let (queue, cq) = self.parts();
-        if cold::turn(queue, cq) != Class::None {
-            self.load();
-        }
     }
 
     #[cold]
@@ -313,7 +297,7 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// The next message was asked for before this one was given back.
     #[inline(always)]
     fn hold(&mut self) {
-        self.at.set_state(slots::HELD);
+        self.queue.hold(self.at.slot());
         self.step();
         self.told();
     }
@@ -348,17 +332,17 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         self.told();
     }
 
-    /// Goes on with the next stretch. `false` when the budget is used up.
+    /// Goes on with the next stretch, of which the first slot may have a message; `None` when the budget is used up.
     #[inline(always)]
-    fn go_on(&mut self) -> bool {
+    fn go_on(&mut self) -> Option<bool> {
         if self.parts().1.batch.is_last() {
-            return false;
+            return None;
         }
         self.save();
         let (queue, cq) = self.parts();
-        cold::go_on(queue, cq);
+        let found = cold::go_on(queue, cq);
         self.load();
-        true
+        Some(found)
     }
 
     /// Puts the registers where out-of-line code finds them.
@@ -368,7 +352,7 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         let Cursor { cqe, expected, to_go, .. } = self.at;
         let batch = &mut self.parts().1.batch;
         batch.stretch = Stretch { cqe, expected, to_go };
-        (batch.recycled_from, batch.taken_from) = (recycled_from, taken_from);
+        batch.put(to_go, recycled_from, taken_from);
     }
 
     /// Takes the registers of a new stretch.
@@ -376,10 +360,49 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     fn load(&mut self) {
         let (queue, cq) = self.parts();
         let (stretch, limit) = (cq.batch.stretch, cq.batch.limit);
-        let book = queue.book().entry(limit);
-        self.at = Cursor::new(NonNull::from(cq), stretch, limit, book);
+        self.at = Cursor::new(NonNull::from(cq), stretch, limit, queue.book());
         self.lent = false;
         self.told();
+    }
+}
+
+/// What has become of the next message of a cursor.
+#[derive(Clone, Copy, Debug)]
+pub enum Turn<R> {
+    /// It is not the common case, or has not arrived: nothing has changed.
+    Not,
+    /// Its slot has its turn; it was not lent.
+    Turned,
+    /// It is [lent](Cursor::lend).
+    Lent(R),
+}
+
+/// If the next completion of a cursor is the common case in all but the slot, gives that slot its turn, and lends
+/// the message if `lend` wants it. Then the cursor goes on with [`reload`](Cursor::reload).
+///
+/// # Safety
+/// `at` is what the cursor says, which is of a batch that goes on with this queue; the contract of [`Cursor::lend`].
+#[inline(always)]
+pub unsafe fn turn<Q: Queue, R>(
+    queue: &mut Q,
+    at: (NonNull<CompletionQueue>, Position, u64),
+    lend: impl FnOnce(Q::Data, u32) -> Option<R>,
+) -> Turn<R> {
+    let (mut place, Position(cqe), expected) = at;
+    // SAFETY: the batch borrows the CQ.
+    let cq = unsafe { place.as_mut() };
+    let Some(stretch) = cold::turn(queue, cq, cqe, expected) else {
+        return Turn::Not;
+    };
+    let mut at = Cursor::new(place, stretch, cq.batch.limit, queue.book());
+    // SAFETY: its CQE is software's, and the slot was posted; now it is the common case.
+    unsafe {
+        let lent = lend(at.posted(), at.cqe().byte_count());
+        if lent.is_some() {
+            at.step();
+        }
+        at.put(&mut cq.batch);
+        lent.map_or(Turn::Turned, Turn::Lent)
     }
 }
 
@@ -424,7 +447,7 @@ pub unsafe fn readdress<Q: Queue>(
 #[inline(always)]
 pub unsafe fn finish<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q, end: End) {
     let End(to_go) = end;
-    let (recycled_from, taken_from) = cq.batch.come_back(to_go);
+    let (recycled_from, taken_from) = cq.batch.get(to_go);
     cold::finish_in_place(queue, cq, to_go, recycled_from, taken_from, false);
 }
 

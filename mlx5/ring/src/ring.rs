@@ -31,6 +31,12 @@ pub const fn last_word(wqe_counter: u16, op_own: u8) -> u32 {
     u32::from_ne_bytes([upper, lower, 0, op_own])
 }
 
+/// The `wqe_counter` of a last word.
+pub const fn wqe_counter(last_word: u32) -> u16 {
+    let [upper, lower, ..] = last_word.to_ne_bytes();
+    u16::from_be_bytes([upper, lower])
+}
+
 /// What is added to a last word for the next `wqe_counter`, as long as the lower byte does not overflow.
 pub const NEXT: u64 = last_word(1, 0) as u64;
 
@@ -87,6 +93,12 @@ pub trait Ring {
     /// As [`commit`](Self::commit), where counting alone ends; and decides where the next WQE goes, which
     /// the caller writes, and the one after it.
     fn step(&mut self, upto: u32) -> Step;
+    /// [`step`](Self::step), if `upto` is the slot to post next, and the one after it stands alone; returns that one.
+    #[inline(always)]
+    fn hop(&mut self, upto: u32) -> Option<u32> {
+        let _ = upto;
+        None
+    }
     /// WQEs posted since the queue exists.
     fn posted(&self) -> u32;
     /// What [`Posting::post`](crate::post::Posting::post) returns for a slot of the span.
@@ -94,16 +106,28 @@ pub trait Ring {
 
     /// What is expected to complete next.
     fn expected(&self) -> Expected;
+    /// Whether the first of them, whose CQE has arrived, completes alone: its link was turned, so from there the device
+    /// did not go on to the slot after it.
+    #[inline(always)]
+    fn completes_alone(&mut self) -> bool {
+        false
+    }
     /// Makes WQE `wqe_counter`, which has completed, the expected one. `false` when no such WQE is posted.
     fn expect(&mut self, wqe_counter: u16) -> bool;
     /// Takes note of completions in order, of `count` slots from the expected one on, not beyond the last.
-    /// Their states say what has become of each: `POSTED` when it was given back with its buffer, `EMPTY`
-    /// without, `HELD` when it was not given back. With `recycled` all are `POSTED`, with `taken` all are
+    /// Their states say what has become of each: posted still when it was given back with its buffer, `EMPTY`
+    /// without, `HELD` when it was not given back. With `recycled` all are posted, with `taken` all are
     /// `EMPTY`.
     ///
     /// `false` when that is not counting alone: then nothing has changed, see
     /// [`settle_each`](Self::settle_each).
     fn settle(&mut self, count: u32, recycled: bool, taken: bool) -> bool;
+    /// [`settle`](Self::settle) of those that completed before others.
+    #[inline(always)]
+    fn settle_apart(&mut self, count: u32, recycled: bool, taken: bool) -> bool {
+        let _ = (count, recycled, taken);
+        false
+    }
     /// [`settle`](Self::settle), slot by slot.
     fn settle_each(&mut self, count: u32);
     /// The slot of WQE `wqe_counter`, which has completed; `None` when no such WQE is posted.

@@ -461,6 +461,7 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
         unsafe { ReceiveQueue::recycle(self, slot) }
     }
 
+    #[inline(always)]
     fn hold(&mut self, slot: u32) {
         self.slots.set_state(slot, slots::HELD);
     }

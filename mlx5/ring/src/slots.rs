@@ -16,6 +16,12 @@ pub const HELD: u8 = 4;
 /// Given back empty, which the queue takes note of in a moment (receive queue only).
 pub(crate) const LEAVING: u8 = 5;
 
+/// Whether a slot of this state is with the device, or was when its CQE was written.
+#[inline(always)]
+pub(crate) const fn is_posted(state: u8) -> bool {
+    matches!(state, POSTED | POSTED_TURNED)
+}
+
 /// One state byte and one `T` of the caller's (a `wr_id`, say) per slot.
 ///
 /// The arrays are apart, so that a load needs one scaled index and 64 states share a cache line.
@@ -75,9 +81,8 @@ impl<T: Copy> Slots<T> {
 
     /// The caller's value of `slot`, taken modulo the number of slots, if that is posted.
     pub fn posted(&self, slot: u32) -> Option<T> {
-        let posted = matches!(self.state(slot), POSTED | POSTED_TURNED);
         // SAFETY: it is posted, with a value.
-        posted.then(|| unsafe { self.data(slot) })
+        is_posted(self.state(slot)).then(|| unsafe { self.data(slot) })
     }
 
     /// The same arrays once more, for a batch that keeps their addresses in registers. The batch borrows

@@ -5,9 +5,9 @@
 //! to its successor once; free slots form *runs*, and inside a run the next slot is the next number.
 //!
 //! - A slot given back in order extends the current run by one.
-//! - One out of order is remembered in a [`Bitmap`].
-//! - When the current run is down to its last slot, that slot's link is turned to the next run of the
-//!   bitmap, and the slot is marked so that its completion turns the link back.
+//! - One out of order is remembered in [`Scattered`].
+//! - When the current run is down to its last slot, that slot's link is turned to the next slot or run that was
+//!   remembered. When the slot has completed and is to lead to its successor again, the link is turned back.
 //!
 //! Two rules keep the device's view of the list whole. The last slot of the run, the one that the last
 //! posted WQE links to, stays unposted: its own link is not decided yet. And no link of a posted WQE is
@@ -16,6 +16,9 @@
 //! So one slot is always free, and a buffer can wait in it, the *spare*: then there is a buffer in every
 //! slot, and giving back the oldest one in order posts the spare's WQE, which is already written, and makes
 //! the oldest the new spare. A buffer waits only while no other slot is free.
+//!
+//! Where completions come in no order, each slot that is given back with its buffer becomes the spare, and what was
+//! the spare is linked to it and posted: one link is written for a message, and nothing searched.
 
 use core::mem::{MaybeUninit, offset_of};
 use core::num::NonZero;
@@ -26,10 +29,11 @@ use mlx5_wire::dbrec;
 use mlx5_wire::next::NextSegment;
 
 use crate::barrier;
-use crate::bitmap::{self, Bitmap};
+use crate::bitmap;
 use crate::dbrec::DoorbellRecord;
 use crate::post;
 use crate::ring::{Expected, Ring, Step, last_word};
+use crate::scattered::Scattered;
 use crate::sge::{self, Sge};
 use crate::slots::{self, Slots};
 
@@ -102,6 +106,11 @@ pub struct Storage<T> {
     pub bitmap: NonNull<u64>,
 }
 
+/// The last slot of the run.
+const LAST: u8 = 1;
+/// The expected slot, which has completed, and completes alone.
+const EXPECTED: u8 = 2;
+
 /// Posts to an SRQ; dropping it rings the doorbell once for all WQEs written.
 pub type Posting<'a, T> = post::Posting<'a, SharedReceiveQueue<T>>;
 
@@ -120,11 +129,13 @@ pub struct SharedReceiveQueue<T> {
     next: u32,
     /// The slot after the current run.
     end: u32,
+    /// Whose links may lead elsewhere than to the successor, though they are going to: [`LAST`] and [`EXPECTED`].
+    loose: u8,
     /// The slot that is expected to complete next.
     expected: u32,
     slots: Slots<T>,
     /// Free slots outside the current run.
-    scattered: Bitmap,
+    scattered: Scattered,
 }
 
 // SAFETY: the queue owns its slots by the contract of `new`.
@@ -149,7 +160,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
             (
                 DoorbellRecord::new(layout.dbrec),
                 Slots::new(storage.states, storage.data, count),
-                Bitmap::new(storage.bitmap, count),
+                Scattered::new(storage.bitmap, count),
             )
         };
         let mut queue = Self {
@@ -161,6 +172,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
             rung: 0,
             next: 0,
             end: 0,
+            loose: 0,
             expected: 0,
             slots,
             scattered,
@@ -210,8 +222,10 @@ impl<T: Copy> SharedReceiveQueue<T> {
     }
 
     /// Whether a buffer waits at the cursor.
+    #[inline(always)]
     fn has_spare(&self) -> bool {
-        self.slots.state(self.next) == slots::LOADED
+        // SAFETY: a slot.
+        unsafe { self.slots.state_at(self.next as usize) == slots::LOADED }
     }
 
     fn set_link(&mut self, slot: u32, to: u32) {
@@ -236,7 +250,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
             return None;
         }
         let slot = u32::from(wqe_counter);
-        self.slots.set_state(slot, slots::HELD);
+        Ring::hold(self, slot);
         self.expected = self.after(slot);
         Some(slot)
     }
@@ -250,17 +264,17 @@ impl<T: Copy> SharedReceiveQueue<T> {
         debug_assert_eq!(self.slots.state(slot), slots::HELD);
         self.slots.set_state(slot, slots::EMPTY);
         // SAFETY: the caller's contract.
-        unsafe { self.vacate(slot) }
+        unsafe { self.vacate(slot, false) }
     }
 
-    /// [`release`](Self::release) of a slot whose state is told already.
+    /// [`release`](Self::release) of a slot whose state is told already; its link may lead elsewhere if `loose`.
     ///
     /// # Safety
     /// As [`release`](Self::release).
-    unsafe fn vacate(&mut self, slot: u32) {
+    unsafe fn vacate(&mut self, slot: u32, loose: bool) {
         let spare = self.has_spare();
         // SAFETY: the caller's contract.
-        unsafe { self.free(slot) }
+        unsafe { self.free(slot, loose) }
         if spare {
             self.post_cursor();
         }
@@ -275,16 +289,15 @@ impl<T: Copy> SharedReceiveQueue<T> {
     pub unsafe fn recycle(&mut self, slot: u32) {
         debug_assert_eq!(self.slots.state(slot), slots::HELD);
         // SAFETY: the caller's contract.
-        unsafe { self.put_back(slot) }
+        unsafe { self.put_back(slot, false) }
     }
 
-    /// [`recycle`](Self::recycle), whatever the state of the slot is.
+    /// [`recycle`](Self::recycle), whatever the state of the slot is; its link may lead elsewhere if `loose`.
     ///
     /// # Safety
     /// As [`recycle`](Self::recycle).
     #[inline(always)]
-    unsafe fn put_back(&mut self, slot: u32) {
-        let cursor = self.next;
+    unsafe fn put_back(&mut self, slot: u32, loose: bool) {
         let state = if self.has_spare() {
             slots::LOADED
         } else {
@@ -292,25 +305,62 @@ impl<T: Copy> SharedReceiveQueue<T> {
             slots::EMPTY
         };
         self.slots.set_state(slot, state);
-        if slot != self.end && self.end == self.after(cursor) && self.scattered.is_empty() {
-            // No other slot is free, so the next WQE goes here: nothing is to be searched.
-            self.turn_to(cursor, slot, 1);
-            self.posted = self.posted.wrapping_add(1);
-            return;
+        let is_last = self.end == self.after(self.next) && self.scattered.is_empty();
+        if slot != self.end && is_last {
+            return self.post_last(slot, 1);
         }
         // SAFETY: the caller's contract.
-        unsafe { self.free(slot) }
+        unsafe { self.free(slot, loose) }
         self.post_cursor();
     }
 
+    /// Posts the WQE at the cursor, which is written and the last free slot, and links it to the `count` slots from
+    /// `start` on, which are free now: nothing is to be searched.
+    #[inline(always)]
+    fn post_last(&mut self, start: u32, count: u32) {
+        self.turn_to(self.next, start, count);
+        self.loose = LAST;
+        self.posted = self.posted.wrapping_add(1);
+    }
+
+    /// # Safety
+    /// `slot` is in range and not free; its link leads to its successor, unless `loose`.
+    unsafe fn free(&mut self, slot: u32, loose: bool) {
+        if slot == self.end {
+            self.tie();
+            self.end = self.after(slot);
+            self.loose |= if loose { LAST } else { 0 };
+        } else if !self.scattered.push(slot) {
+            // SAFETY: the caller's contract.
+            unsafe { self.sort(slot) }
+        }
+    }
+
+    /// Links the last slot of the run to its successor, which is going to follow it there.
+    #[inline(always)]
+    fn tie(&mut self) {
+        if self.loose & LAST != 0 {
+            self.loose &= !LAST;
+            self.straighten(self.end.wrapping_sub(1) & self.slots.mask());
+        }
+    }
+
+    fn straighten(&mut self, slot: u32) {
+        self.set_link(slot, self.after(slot));
+    }
+
+    /// Puts the slots outside the run in order, among them `slot`, which is free now.
+    ///
     /// # Safety
     /// `slot` is in range and not free.
-    unsafe fn free(&mut self, slot: u32) {
-        if slot == self.end {
-            self.end = self.after(slot);
-        } else {
-            // SAFETY: the caller's contract.
-            unsafe { self.scattered.insert(slot) }
+    #[cold]
+    #[inline(never)]
+    unsafe fn sort(&mut self, slot: u32) {
+        let mut next = Some(slot);
+        while let Some(slot) = next {
+            self.straighten(slot);
+            // SAFETY: the caller's contract; or it was a member, and is no more.
+            next = unsafe { self.scattered.sort(slot) };
         }
     }
 
@@ -346,25 +396,19 @@ impl<T: Copy> SharedReceiveQueue<T> {
 
     /// The run is down to `slot`, which is posted now: decides where its link leads, to a free slot outside
     /// the run.
+    #[inline(always)]
     fn turn(&mut self, slot: u32) {
         let natural = self.after(slot);
-        // SAFETY: slot numbers in range; the set is not empty.
-        unsafe {
-            let absorbed = self.scattered.take_run(natural);
-            if absorbed > 0 {
-                self.slots.set_state(slot, slots::POSTED);
-                self.next = natural;
-                self.end = (natural + absorbed) & self.slots.mask();
-            } else {
-                let start = self.scattered.next(natural);
-                let run = self.scattered.take_run(start);
-                self.turn_to(slot, start, run);
-            }
+        // SAFETY: a slot number in range; the set is not empty.
+        let (start, run, in_order) = unsafe { self.scattered.take(natural) };
+        self.turn_to(slot, start, run);
+        if start == natural {
+            self.slots.set_state(slot, slots::POSTED);
         }
+        self.loose = self.loose & !LAST | if in_order { 0 } else { LAST };
     }
 
-    /// Links `slot`, which is posted now, to the run of `count` slots that starts at another one than its
-    /// successor.
+    /// Links `slot`, which is posted now, to the run of `count` slots from `start` on.
     #[inline(always)]
     fn turn_to(&mut self, slot: u32, start: u32, count: u32) {
         self.set_link(slot, start);
@@ -491,6 +535,24 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
+    fn hop(&mut self, upto: u32) -> Option<u32> {
+        let after = self.after(upto);
+        if upto != self.next || after != self.end {
+            return None;
+        }
+        let next = self.scattered.pop()?;
+        self.set_link(upto, next);
+        let state = if next == after { slots::POSTED } else { slots::POSTED_TURNED };
+        // SAFETY: the slot to post next.
+        unsafe { self.slots.set_state_at(upto as usize, state) }
+        self.next = next;
+        self.end = self.after(next);
+        self.loose |= LAST;
+        self.posted = self.posted.wrapping_add(1);
+        Some(next)
+    }
+
+    #[inline(always)]
     fn posted(&self) -> u32 {
         self.posted
     }
@@ -507,21 +569,26 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
         Expected { slot, word, count: self.slots.until_block_end(slot) }
     }
 
+    #[inline(always)]
+    fn completes_alone(&mut self) -> bool {
+        // SAFETY: a slot.
+        let turned = unsafe { self.slots.state_at(self.expected as usize) == slots::POSTED_TURNED };
+        if turned {
+            self.loose |= EXPECTED;
+        }
+        turned
+    }
+
+    #[inline(always)]
     fn expect(&mut self, wqe_counter: u16) -> bool {
         let slot = u32::from(wqe_counter);
-        if slot > self.slots.mask() {
-            return false;
+        // SAFETY: a slot.
+        let posted = slot <= self.slots.mask()
+            && slots::is_posted(unsafe { self.slots.state_at(slot as usize) });
+        if posted {
+            self.expected = slot;
         }
-        match self.slots.state(slot) {
-            slots::POSTED => {}
-            slots::POSTED_TURNED => {
-                self.set_link(slot, self.after(slot));
-                self.slots.set_state(slot, slots::POSTED);
-            }
-            _ => return false,
-        }
-        self.expected = slot;
-        true
+        posted
     }
 
     #[inline(always)]
@@ -529,7 +596,7 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
         if count == 0 {
             return true;
         }
-        if self.expected != self.end {
+        if self.expected != self.end || self.loose != 0 {
             return false;
         }
         let upto = self.end + count;
@@ -555,15 +622,55 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
         true
     }
 
+    #[inline(always)]
+    fn settle_apart(&mut self, count: u32, recycled: bool, taken: bool) -> bool {
+        let start = self.expected;
+        if start == self.end {
+            return false;
+        }
+        let upto = start + count;
+        if recycled {
+            if !self.has_spare() {
+                return false;
+            }
+            // The spare is posted, and each slot after the one before it; the last one is the new spare.
+            let (spare, last) = (self.next, upto - 1);
+            self.set_link(spare, start);
+            // SAFETY: slots.
+            unsafe {
+                self.slots.set_state_at(spare as usize, slots::POSTED_TURNED);
+                self.slots.set_state_at(last as usize, slots::LOADED);
+            }
+            self.next = last;
+            self.end = upto & self.slots.mask();
+            self.loose = LAST;
+            self.posted = self.posted.wrapping_add(count);
+        } else if !taken {
+            return false;
+        } else if self.has_spare() {
+            self.post_last(start, count);
+        } else if count == 1 && self.scattered.push(start) {
+            self.loose &= !EXPECTED;
+        } else {
+            return false;
+        }
+        self.expected = upto & self.slots.mask();
+        true
+    }
+
     fn settle_each(&mut self, count: u32) {
         let from = self.expected;
+        let turned = self.loose & EXPECTED != 0;
+        self.loose &= !EXPECTED;
         self.expected = (from + count) & self.slots.mask();
         for slot in from..from + count {
             // SAFETY: the slot has completed, and is given back here.
             unsafe {
                 match self.slots.state(slot) {
-                    slots::POSTED => self.put_back(slot),
-                    slots::EMPTY => self.vacate(slot),
+                    slots::POSTED => self.put_back(slot, false),
+                    slots::POSTED_TURNED => self.put_back(slot, true),
+                    // What it was is not known any more. One that was turned completes alone.
+                    slots::EMPTY => self.vacate(slot, turned && count == 1),
                     _ => {}
                 }
             }
@@ -584,7 +691,11 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
         unsafe { SharedReceiveQueue::recycle(self, slot) }
     }
 
+    #[inline(always)]
     fn hold(&mut self, slot: u32) {
+        if self.slots.state(slot) == slots::POSTED_TURNED {
+            self.straighten(slot);
+        }
         self.slots.set_state(slot, slots::HELD);
     }
 

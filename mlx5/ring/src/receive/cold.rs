@@ -3,6 +3,8 @@
 //! Each function has the C ABI, so that it cannot unwind: a landing pad would keep the batch in memory.
 
 use core::marker::PhantomData;
+use core::mem::offset_of;
+use core::ptr::NonNull;
 
 use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
@@ -12,7 +14,7 @@ use super::{Batch, COMMON, Queue, Stretch, inline};
 use crate::barrier;
 use crate::completion::Cqe;
 use crate::cq::{self, CompletionQueue};
-use crate::ring::{Expected, NEXT, last_word};
+use crate::ring::{Expected, NEXT, last_word, wqe_counter};
 use crate::slots;
 
 /// What out-of-line code made of a CQE.
@@ -33,17 +35,13 @@ pub(super) enum Class {
 
 /// Finds the stretch that starts at consumer index `index`.
 #[inline(always)]
-pub(super) fn aim<Q: Queue>(queue: &Q, cq: &mut CompletionQueue, index: u32) -> Stretch {
-    let Expected { slot, word, count } = queue.expected();
+pub(super) fn aim(cq: &mut CompletionQueue, index: u32, expected: Expected) -> Stretch {
     let left = cq.batch.until.wrapping_sub(index);
-    let length = left.min(cq.until_wrap(index)).min(count);
-    cq.batch.stop = index.wrapping_add(length);
-    cq.batch.limit = slot + length;
-    let to_go = -(length as isize);
-    cq.batch.settled = to_go;
+    cq.batch.reach = index.wrapping_add(left.min(cq.until_wrap(index)));
+    let to_go = cq.batch.aim(index, &expected);
     Stretch {
         cqe: cq.cqe(index),
-        expected: word | u64::from(last_word(0, COMMON | cq.owner(index))),
+        expected: expected.word | u64::from(last_word(0, COMMON | cq.owner(index))),
         to_go,
     }
 }
@@ -51,7 +49,12 @@ pub(super) fn aim<Q: Queue>(queue: &Q, cq: &mut CompletionQueue, index: u32) -> 
 /// Starts the stretch at consumer index `index`; the queue knows all before it.
 #[inline(always)]
 fn go_to<Q: Queue>(queue: &Q, cq: &mut CompletionQueue, index: u32) {
-    cq.batch.stretch = aim(queue, cq, index);
+    go_to_expected(cq, index, queue.expected());
+}
+
+#[inline(always)]
+fn go_to_expected(cq: &mut CompletionQueue, index: u32, expected: Expected) {
+    cq.batch.stretch = aim(cq, index, expected);
     if cq.batch.noted == Noted::Lent {
         cq.batch.noted = Noted::GivenBack;
     }
@@ -60,20 +63,26 @@ fn go_to<Q: Queue>(queue: &Q, cq: &mut CompletionQueue, index: u32) {
 /// Tells the queue what has become of the slots so far.
 #[inline(always)]
 fn settle<Q: Queue>(queue: &mut Q, batch: &mut Batch) {
-    let Batch { settled, recycled_from, taken_from, stretch: Stretch { to_go, .. }, .. } = *batch;
-    let count = (to_go - settled) as u32;
-    if !queue.settle(count, recycled_from == settled, taken_from == settled) {
+    let Stretch { to_go, .. } = batch.stretch;
+    let (count, recycled, taken) = batch.unsettled(to_go);
+    if !queue.settle(count, recycled, taken) && !queue.settle_apart(count, recycled, taken) {
         queue.settle_each(count);
     }
-    batch.settled = to_go;
+    (batch.settled, batch.taken) = (to_go, 0);
 }
 
-/// Starts the next stretch, at the end of one.
+/// Starts the next stretch, at the end of one. Whether the next CQE is the common case in its first slot.
 #[cold]
 #[inline(never)]
-pub(super) extern "C" fn go_on<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) {
+pub(super) extern "C" fn go_on<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> bool {
+    let Stretch { cqe, expected, .. } = cq.batch.stretch;
+    if let Some(stretch) = turn(queue, cq, cqe, expected) {
+        cq.batch.stretch = stretch;
+        return true;
+    }
     settle(queue, &mut cq.batch);
     go_to(queue, cq, cq.batch.stop);
+    false
 }
 
 /// Gives a slot back with its buffer out of order.
@@ -184,7 +193,7 @@ pub(super) extern "C" fn recover_batch<Q: Queue>(cq: &mut CompletionQueue, queue
     let Batch { settled, noted, stretch: Stretch { to_go, .. }, .. } = cq.batch;
     let last = cq.batch.slot(to_go - 1);
     let lent =
-        noted == Noted::Lent && to_go != settled && queue.book().state(last) == slots::POSTED;
+        noted == Noted::Lent && to_go != settled && slots::is_posted(queue.book().state(last));
     finish_each(queue, cq, to_go - isize::from(lent), lent);
 }
 
@@ -192,38 +201,60 @@ pub(super) extern "C" fn recover_batch<Q: Queue>(cq: &mut CompletionQueue, queue
 #[cold]
 #[inline(never)]
 pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
-    match turn(queue, cq) {
-        Class::None => rare(queue, cq),
-        Class::Message => Class::Message,
-        _ => {
-            let index = cq.batch.index(cq.batch.stretch.to_go);
-            go_to(queue, cq, index.wrapping_add(1));
-            Class::Stray
+    let Stretch { cqe, expected, .. } = cq.batch.stretch;
+    match turn(queue, cq, cqe, expected) {
+        Some(stretch) => {
+            cq.batch.stretch = stretch;
+            Class::Message
         }
+        None => rare(queue, cq),
     }
 }
 
-/// If the next CQE is the common case in all but the slot, gives that one its turn. When completions come in no
-/// order, this is what each takes.
+/// If the next CQE, which is `cqe`, is the common case in all but the slot, gives that one its turn, and returns the
+/// stretch that starts there; `expected` is the common case. When completions come in no order, this is what each
+/// takes, so it calls nothing.
 ///
-/// [`Class::None`] when it is not, and then nothing has changed. Takes no CQE, not even a stray one.
+/// When it is not, or when the queue cannot be told by counting what has become of the slots so far, `None`; then all
+/// is as before, but for what the queue was told.
 #[inline(always)]
-pub(super) fn turn<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
-    let Batch { stretch: Stretch { cqe, to_go, .. }, .. } = cq.batch;
+pub(super) fn turn<Q: Queue>(
+    queue: &mut Q,
+    cq: &mut CompletionQueue,
+    cqe: NonNull<u8>,
+    expected: u64,
+) -> Option<Stretch> {
+    let to_go = cq.batch.stretch.to_go;
     let index = cq.batch.index(to_go);
-    // SAFETY: inside the CQ; of a CQE that the device owns only the owner is read.
-    let cqe = unsafe { Cqe::new(cqe, PhantomData) };
-    if cqe.op_own() & !cqe::SOLICITED_EVENT != COMMON | cq.owner(index) {
-        return Class::None;
+    if index == cq.batch.reach {
+        return None;
+    }
+    const OP_OWN: u32 = last_word(0, !cqe::SOLICITED_EVENT);
+    // SAFETY: inside the CQ; volatile because the device writes it, which cannot write half of an aligned word.
+    let word = unsafe { cqe.add(offset_of!(Cqe64, wqe_counter)).cast::<u32>().read_volatile() };
+    if (word ^ expected as u32) & OP_OWN != 0 {
+        return None;
     }
     barrier::owner_before_cqe();
-    settle(queue, &mut cq.batch);
-    let class = if queue.expect(cqe.wqe_counter()) { Class::Message } else { Class::Stray };
-    go_to(queue, cq, index);
-    class
+    let (count, recycled, taken) = cq.batch.unsettled(to_go);
+    if !queue.settle(count, recycled, taken) && !queue.settle_apart(count, recycled, taken) {
+        return None;
+    }
+    cq.batch.taken = 0;
+    if !queue.expect(wqe_counter(word)) {
+        cq.batch.settled = to_go;
+        return None;
+    }
+    let to_go = if queue.completes_alone() {
+        cq.batch.aim_at(index, queue.expected().slot, 1)
+    } else {
+        cq.batch.aim(index, &queue.expected())
+    };
+    let expected = u64::from(word & last_word(0xffff, !cqe::SOLICITED_EVENT));
+    Some(Stretch { cqe, expected, to_go })
 }
 
-/// [`uncommon`], of a CQE that is no plain SEND.
+/// [`uncommon`], but for what [`turn`] does.
 #[cold]
 #[inline(never)]
 extern "C" fn rare<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
@@ -257,7 +288,11 @@ extern "C" fn rare<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
     settle(queue, &mut cq.batch);
     let class = match class {
         Class::Message if queue.expect(wqe_counter) => {
-            go_to(queue, cq, index);
+            let mut expected = queue.expected();
+            if queue.completes_alone() {
+                expected.count = 1;
+            }
+            go_to_expected(cq, index, expected);
             // SAFETY: as above.
             unsafe { inline::deliver(queue, cqe, queue.expected().slot) }
             return Class::Message;

@@ -6,13 +6,13 @@ use core::ptr::NonNull;
 
 use mlx5_wire::cqe::Cqe64;
 
-use super::COMPARED;
-use super::batch::Stretch;
+use super::batch::{Batch, Stretch};
+use super::{COMPARED, Position};
 use crate::barrier;
 use crate::completion::Cqe;
 use crate::cq::CompletionQueue;
 use crate::ring::NEXT;
-use crate::slots;
+use crate::slots::{self, Slots};
 
 /// The part of a [`Receiving`](super::Receiving) that its common case works with. Plain values, so that who
 /// lends messages further can keep them in registers, too: [`Receiving::into_cursor`] and
@@ -75,10 +75,12 @@ impl<T: Copy> Cursor<T> {
         cq: NonNull<CompletionQueue>,
         Stretch { cqe, expected, to_go }: Stretch,
         limit: u32,
-        (states, data): (NonNull<u8>, NonNull<MaybeUninit<T>>),
+        book: &Slots<T>,
     ) -> Self {
-        // SAFETY: the first slot of the stretch, which ends at `data`.
-        let data = if Self::SCALED { data } else { unsafe { data.offset(to_go) } };
+        let (states, mut data) = book.entry(limit);
+        if !Self::SCALED {
+            data = book.entry(limit.wrapping_add(to_go as u32)).1;
+        }
         Self { cqe, expected, to_go, limit, states, data, cq }
     }
 
@@ -113,6 +115,46 @@ impl<T: Copy> Cursor<T> {
         Some(unsafe { (self.posted(), self.cqe().byte_count()) })
     }
 
+    /// What [`turn`](super::turn) needs.
+    #[inline(always)]
+    pub const fn aim(&self) -> (NonNull<CompletionQueue>, Position, u64) {
+        (self.cq, Position(self.cqe), self.expected)
+    }
+
+    /// Goes on behind [`turn`](super::turn).
+    ///
+    /// # Safety
+    /// It was called for this cursor just now, and found the slot.
+    #[inline(always)]
+    pub unsafe fn reload(&mut self) {
+        // SAFETY: the batch borrows the CQ.
+        let batch = unsafe { &(*self.cq.as_ptr()).batch };
+        let Stretch { cqe, expected, to_go } = batch.stretch;
+        (self.cqe, self.expected, self.to_go) = (cqe, expected, to_go);
+        (self.states, self.data) = (batch.states, batch.data.cast());
+    }
+
+    /// Puts all but the CQ where [`reload`](Self::reload) finds it.
+    #[inline(always)]
+    pub(super) fn put(&self, batch: &mut Batch) {
+        let Self { cqe, expected, to_go, states, data, .. } = *self;
+        batch.stretch = Stretch { cqe, expected, to_go };
+        (batch.states, batch.data) = (states, data.cast());
+    }
+
+    /// What was posted for the message that was lent last.
+    ///
+    /// # Safety
+    /// As [`take`](Self::take).
+    #[inline(always)]
+    pub unsafe fn lent_data(&self) -> T {
+        // SAFETY: of the slot before the one whose turn it is.
+        unsafe {
+            let data = if Self::SCALED { self.data.offset(self.to_go) } else { self.data };
+            data.sub(1).read().assume_init()
+        }
+    }
+
     /// Takes the message that was peeked at, and gives its slot back with its buffer already: nothing comes
     /// of that before the batch goes on out of line or ends. Writes down how far the batch has come, see
     /// [`Receiving::note`](super::Receiving::note).
@@ -141,9 +183,7 @@ impl<T: Copy> Cursor<T> {
         // SAFETY: the slot before the one whose turn it is, in the stretch; the batch borrows the CQ.
         unsafe {
             self.states.offset(self.to_go - 1).write(slots::EMPTY);
-            let batch = &raw mut (*self.cq.as_ptr()).batch;
-            (*batch).recycled_from = self.to_go;
-            (*batch).taken += 1;
+            (*self.cq.as_ptr()).batch.taken += 1;
         }
     }
 
@@ -152,8 +192,9 @@ impl<T: Copy> Cursor<T> {
     /// # Safety
     /// As [`take`](Self::take).
     #[inline(always)]
-    pub const unsafe fn lent_slot(&self) -> u32 {
-        self.slot().wrapping_sub(1)
+    pub unsafe fn lent_slot(&self) -> u32 {
+        // SAFETY: the batch borrows the CQ.
+        unsafe { (*self.cq.as_ptr()).batch.slot(self.to_go - 1) }
     }
 
     /// The CQE of the message that was lent last.
