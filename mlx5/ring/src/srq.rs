@@ -5,7 +5,7 @@
 //! to its successor once; free slots form *runs*, and inside a run the next slot is the next number.
 //!
 //! - A slot given back in order extends the current run by one.
-//! - One out of order is remembered in [`Scattered`].
+//! - One out of order is remembered.
 //! - When the current run is down to its last slot, that slot's link is turned to the next slot or run that was
 //!   remembered. When the slot has completed and is to lead to its successor again, the link is turned back.
 //!
