@@ -2,7 +2,7 @@
 
 use mlx5_ring::completion::Cqe;
 use mlx5_ring::cq::CompletionQueue;
-use mlx5_ring::receive::{self, Completion, Message, Outcome, Receiving};
+use mlx5_ring::receive::{self, Completion, Cursor, Message, Outcome, Receiving, Turn};
 use mlx5_ring::rq::PostError;
 use mlx5_ring::slots;
 use mlx5_wire::cqe::CqeFormat;
@@ -380,6 +380,8 @@ impl<Q: Subject> World<Q> {
                     Some(found)
                 } else if cursor.is_done() {
                     break;
+                } else if let Some(found) = turn(queue, &mut cursor, random) {
+                    Some(found)
                 } else {
                     let mut receiving = Receiving::from_cursor(cq, queue, cursor);
                     let Some(next) = receiving.next() else {
@@ -569,6 +571,33 @@ impl<Q: Subject> World<Q> {
         }
         Subject::ring(&mut self.queue);
         self.settle(self.cq.consumer_index());
+    }
+}
+
+/// The next message of a cursor, if only its slot is uncommon about it. Now and then it is not lent so.
+///
+/// # Safety
+/// The cursor is of the batch on this queue, and not idle; nobody reads a buffer that was given back.
+unsafe fn turn<Q: Subject>(
+    queue: &mut Q,
+    cursor: &mut Cursor<u32>,
+    random: &mut Random,
+) -> Option<(u32, u32)> {
+    let wanted = !random.once_in(4);
+    // SAFETY: the caller's contract.
+    unsafe {
+        match receive::turn(queue, cursor.aim(), |id, bytes| wanted.then_some((id, bytes))) {
+            Turn::Not => None,
+            Turn::Turned => {
+                cursor.reload();
+                None
+            }
+            Turn::Lent(found) => {
+                cursor.reload();
+                assert_eq!(cursor.lent_data(), found.0);
+                Some(found)
+            }
+        }
     }
 }
 
