@@ -399,18 +399,15 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
 
     #[inline(always)]
     fn settle(&mut self, count: u32, recycled: bool, taken: bool) -> bool {
-        if count == 0 {
-            return true;
-        }
         // The run ends one lap after them.
         if self.end.wrapping_sub(self.tail) != self.slots() || self.waiting > 0 {
-            return false;
+            return count == 0;
         }
         if recycled && self.end == self.head {
             // Each slot is where the next WQE goes when it is given back, and has that WQE already.
             self.head = self.head.wrapping_add(count);
         } else if !taken {
-            return false;
+            return count == 0;
         }
         // They extend the run.
         self.end = self.end.wrapping_add(count);

@@ -26,7 +26,7 @@ const BOUNDS: [Bound; 20] = [
     Bound { operation: "SRQ cycle", instructions: Limit::AtMost(20.0), stores: Some(2.0) },
     Bound { operation: "RQ cycle", instructions: Limit::AtMost(20.0), stores: Some(2.0) },
     Bound { operation: "SRQ poll", instructions: Limit::AtMost(20.0), stores: None },
-    Bound { operation: "RQ poll", instructions: Limit::AtMost(20.1), stores: None },
+    Bound { operation: "RQ poll", instructions: Limit::AtMost(20.0), stores: None },
     // Two of a data segment and one of `wr_id`.
     Bound { operation: "SRQ post", instructions: Limit::AtMost(14.0), stores: Some(4.0) },
     Bound { operation: "RQ post", instructions: Limit::AtMost(14.0), stores: Some(4.0) },
