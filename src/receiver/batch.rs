@@ -183,7 +183,7 @@ impl<'a> Batch<'a> {
                 found::replace(self.receiver.as_mut(), resident, segment);
             } else {
                 let slot = self.cursor.lent_slot();
-                found::rewrite(self.receiver.as_mut(), slot, resident, segment);
+                found::rewrite(self.receiver, slot, resident, segment);
             }
         }
     }
@@ -200,7 +200,7 @@ impl<'a> Batch<'a> {
                 found::replace_alike(self.receiver.as_mut(), resident);
             } else {
                 let slot = self.cursor.lent_slot();
-                found::readdress(self.receiver.as_mut(), slot, addr);
+                found::readdress(self.receiver, slot, addr);
             }
         }
     }

@@ -83,15 +83,8 @@ pub(super) unsafe fn turned(
     position: Position,
     expected: u64,
 ) -> Turned {
-    // SAFETY: the cursor is not idle, so the receiver has one queue, and drives it directly. The batch borrows the
-    // receiver, of which the CQ is not borrowed anew here, but through the cursor.
-    let ring = unsafe {
-        match (*receiver.as_ptr()).engine {
-            Engine::Direct(Direct { ref mut queues, .. }) => queues.get_unchecked_mut(0),
-            Engine::Verbs(_) => unreachable_unchecked(),
-        }
-    };
-    let Ring::Srq(srq) = ring else { return not(false) };
+    // SAFETY: the caller's contract.
+    let Ring::Srq(srq) = (unsafe { only_queue(receiver) }) else { return not(false) };
     let lend = |resident: Resident, byte_count| resident.lend(byte_count);
     // SAFETY: the caller's contract. The message is lent as by the batch itself: nobody uses its buffer when the batch
     // goes on or ends.
@@ -99,6 +92,22 @@ pub(super) unsafe fn turned(
         Turn::Not => not(false),
         Turn::Turned => not(true),
         Turn::Lent(lent) => Turned { start: Some(lent.start), len: lent.len },
+    }
+}
+
+/// The only queue of a receiver whose batch goes on with a cursor. The CQ, which the cursor uses, is not borrowed anew.
+///
+/// # Safety
+/// The cursor is not idle: so the receiver has one queue, and drives it directly. Nobody else uses the queue during
+/// `'a`.
+#[inline(always)]
+unsafe fn only_queue<'a>(receiver: NonNull<Receiver>) -> &'a mut Ring {
+    // SAFETY: the caller's contract; the batch borrows the receiver.
+    unsafe {
+        match (*receiver.as_ptr()).engine {
+            Engine::Direct(Direct { ref mut queues, .. }) => queues.get_unchecked_mut(0),
+            Engine::Verbs(_) => unreachable_unchecked(),
+        }
     }
 }
 
@@ -272,23 +281,21 @@ pub(super) fn take(receiver: &mut Receiver) {
 /// Describes another buffer in the slot of the message that is lent through the cursor.
 ///
 /// # Safety
-/// The slot is that of the message, which was not taken; the buffer is the queue's from now on.
+/// The cursor is not idle; the slot is that of the message, which was not taken; the buffer is the queue's from now on.
 #[cold]
 #[inline(never)]
 pub(super) unsafe fn rewrite(
-    receiver: &mut Receiver,
+    receiver: NonNull<Receiver>,
     slot: u32,
     resident: Resident,
     segment: DataSegment,
 ) {
-    if let Engine::Direct(Direct { queues, .. }) = &mut receiver.engine {
-        // SAFETY: the caller's contract.
-        unsafe {
-            match &mut queues[0] {
-                Ring::Srq(srq) => receive::rewrite(&mut srq.ring, slot, resident, segment),
-                Ring::Rq(rq) => receive::rewrite(&mut rq.ring, slot, resident, segment),
-                Ring::Gone => {}
-            }
+    // SAFETY: the caller's contract.
+    unsafe {
+        match only_queue(receiver) {
+            Ring::Srq(srq) => receive::rewrite(&mut srq.ring, slot, resident, segment),
+            Ring::Rq(rq) => receive::rewrite(&mut rq.ring, slot, resident, segment),
+            Ring::Gone => {}
         }
     }
 }
@@ -298,16 +305,14 @@ pub(super) unsafe fn rewrite(
 /// # Safety
 /// As [`rewrite`]; the buffer at `addr` is of the same pool.
 #[inline]
-pub(super) unsafe fn readdress(receiver: &mut Receiver, slot: u32, addr: u64) {
-    if let Engine::Direct(Direct { queues, .. }) = &mut receiver.engine {
-        let update = |resident: &mut Resident| resident.at(addr);
-        // SAFETY: the caller's contract.
-        unsafe {
-            match &mut queues[0] {
-                Ring::Srq(srq) => receive::readdress(&mut srq.ring, slot, addr, update),
-                Ring::Rq(rq) => receive::readdress(&mut rq.ring, slot, addr, update),
-                Ring::Gone => {}
-            }
+pub(super) unsafe fn readdress(receiver: NonNull<Receiver>, slot: u32, addr: u64) {
+    let update = |resident: &mut Resident| resident.at(addr);
+    // SAFETY: the caller's contract.
+    unsafe {
+        match only_queue(receiver) {
+            Ring::Srq(srq) => receive::readdress(&mut srq.ring, slot, addr, update),
+            Ring::Rq(rq) => receive::readdress(&mut rq.ring, slot, addr, update),
+            Ring::Gone => {}
         }
     }
 }

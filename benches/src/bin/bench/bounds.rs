@@ -69,12 +69,12 @@ const BOUNDS: [Bound; 20] = [
     },
     Bound {
         operation: "SRQ cycle, buffers replaced",
-        instructions: Limit::AtMost(95.0),
+        instructions: Limit::AtMost(90.0),
         stores: None,
     },
     Bound {
         operation: "RQ cycle, buffers replaced",
-        instructions: Limit::AtMost(95.0),
+        instructions: Limit::AtMost(90.0),
         stores: None,
     },
     // libmlx5 takes 233, and longer for each of them.
@@ -90,7 +90,7 @@ const BOUNDS: [Bound; 20] = [
     },
     Bound {
         operation: "SRQ cycle, buffers replaced, random order",
-        instructions: Limit::AtMost(220.0),
+        instructions: Limit::AtMost(210.0),
         stores: None,
     },
     Bound {
