@@ -138,12 +138,14 @@ fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
 
     // Beside this, a walk over the queue would take hundreds of times as long.
     let clock = median((0..1000).map(|_| processor_time()).map(|t| processor_time() - t).collect());
-    let (start, end) = (median(costs[..5].into()), median(costs[15..].into()));
+    // What else runs on the machine only adds to it.
+    let least = |costs: &[Duration]| *costs.iter().min().expect("there are windows");
+    let (start, end) = (least(&costs[..5]), least(&costs[15..]));
     println!(
         "note: a message took {:?} at first, {:?} at last, {clock:?} of it the clock",
         start, end
     );
-    let bound = 2 * start.saturating_sub(clock) + Duration::from_nanos(50);
+    let bound = 2 * start.saturating_sub(clock) + Duration::from_nanos(250);
     assert!(end.saturating_sub(clock) < bound, "{costs:?}, {clock:?} of it the clock");
 
     assert_eq!(message::read(&held), first);
