@@ -13,7 +13,7 @@ help:
 	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
 	@echo 'make conformance N=100000    compares doorbell with libmlx5 under random operations; SEED=number'
 	@echo 'make mutants  puts in errors of the kind that drivers have, and sees that tests catch them'
-	@echo 'make cargo-mutants  changes mlx5-wire and mlx5-ring in every way cargo-mutants knows; SHARD=0/16 a part'
+	@echo 'make cargo-mutants  changes mlx5-wire and mlx5-ring in every way cargo-mutants knows; FILE=mlx5/ring/src/srq.rs one file'
 	@echo 'make explore  goes through every state of queues of up to eight slots'
 	@echo 'make memory   runs the tests under AddressSanitizer, and conformance under valgrind'
 	@echo 'make fuzz N=10000000    gives inputs that a fuzzer makes to the device and to the reader of CQs; TARGET=name, SEED=number'
@@ -57,7 +57,7 @@ mutants:
 
 cargo-mutants:
 	@scripts/setup.sh build
-	@scripts/cargo-mutants.sh $(SHARD)
+	@scripts/cargo-mutants.sh $(FILE)
 
 explore:
 	@scripts/setup.sh build

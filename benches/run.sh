@@ -5,7 +5,8 @@
 #   DOCS=1 benches/run.sh    puts tables and charts into docs/performance.md and docs/performance, too
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
-out=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+out=$(target_directory)
 cargo build --release --quiet -p doorbell-benches
 exec timeout 540 "$out/release/bench" all --out "$out" ${DOCS:+--docs docs}

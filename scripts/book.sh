@@ -2,8 +2,9 @@
 # Renders the book in docs as HTML, with an mdbook of its own in the target directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
-target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+target=$(target_directory)
 version=0.4.52
 mdbook=$target/tools/bin/mdbook
 if [ "$("$mdbook" --version 2>/dev/null)" != "mdbook v$version" ]; then

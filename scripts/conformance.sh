@@ -4,9 +4,10 @@
 #   SUITE=trixie scripts/conformance.sh 100000    with the libmlx5 of a newer Debian, unpacked, not installed
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
 cargo build --quiet -p doorbell-conformance
-target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+target=$(target_directory)
 if [ -n "${SUITE-}" ]; then
     CONFORMANCE_UNDER=$(scripts/newer-rdma-core.sh "$SUITE")
     export CONFORMANCE_UNDER

@@ -7,6 +7,7 @@
 # The last line is the verdict.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
 limit=300
 
@@ -27,7 +28,7 @@ connectx() {
 
 echo "demo-tags: building"
 cargo build --release -p soft-mlx5 -p doorbell --lib --bins --example tag_matching
-target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+target=$(target_directory)
 target=$target/release
 
 options=(--path "${DEMO_PATH:-auto}" ${DEMO_SOFTWARE:+--software})

@@ -7,6 +7,7 @@
 # Runs on a ConnectX if there is one, else on soft-mlx5. The last line is the server's verdict.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
 path=${DEMO_PATH:-auto}
 messages=${DEMO_MESSAGES:-200000}
@@ -30,7 +31,7 @@ connectx() {
 
 echo "demo: building"
 cargo build --release -p soft-mlx5 -p doorbell --lib --bins --example srq_server --example srq_client
-target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+target=$(target_directory)
 target=$target/release
 
 device=$(connectx)

@@ -10,13 +10,14 @@
 # What a run finds it leaves in target/fuzz/TARGET; an input that breaks something stays there as crash-*.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
 all=(commands wqes packets completions)
 # Longer programs find nothing that these do not, and are slow.
 declare -A longest=([commands]=3000 [wqes]=1024 [packets]=3072 [completions]=2048)
 
-host=$(rustc -vV | sed -n 's/^host: //p')
-target_dir=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+host=$(host_platform)
+target_dir=$(target_directory)
 bin=$target_dir/$host/fuzz
 
 # Edge coverage in the form that libFuzzer reads; the flags are those of cargo-fuzz without a sanitizer, which

@@ -4,15 +4,10 @@
 # Sixteen-fold with `long`. Conformance reaches all three layers, and libmlx5, in one process.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
-skip() {
-    echo "skipped: $1"
-    [ "${CI-}" = true ] && exit 1
-    exit 3
-}
-
-host=$(rustc -vV | sed -n 's/^host: //p')
-target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+host=$(host_platform)
+target=$(target_directory)
 times=1
 [ "${2-}" != long ] || times=16
 export RING_SEED=1 PROPTEST_CASES=$((8 * times)) CARGO_PROFILE_DEV_DEBUG=line-tables-only
@@ -25,6 +20,9 @@ conformance() {
 case ${1-} in
     asan)
         [ "$host" = x86_64-unknown-linux-gnu ] || skip "Rust has no AddressSanitizer for $host here"
+        # The device of the integration tests is loaded into their processes as it is.
+        cargo build --quiet -p soft-mlx5
+        apart=$(apart 180 "$target/debug/soft-mlx5 run --strict --")
         # The stable compiler has it, and does not let on.
         export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=$target/asan
         asan=(cargo test --quiet --target "$host")
@@ -35,6 +33,10 @@ case ${1-} in
         export ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0
         "${asan[@]}" -p soft-mlx5 --lib
         "${asan[@]}" -p doorbell-stepped-tests --test events --test compression -- --test-threads 1
+        # On the direct path, unless told otherwise; for what takes a million messages there is `long`.
+        brief=(--skip a_million)
+        [ "$times" = 1 ] || brief=()
+        "${asan[@]}" --config "$apart" -p doorbell-tests --test suite --test tags -- "${brief[@]}"
         cargo build --quiet --target "$host" -p doorbell-conformance
         conformance "$CARGO_TARGET_DIR/$host/debug/conformance" $((16000 * times))
         ;;

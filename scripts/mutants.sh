@@ -9,8 +9,9 @@
 # tests must pass without it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
-target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+target=$(target_directory)
 tree=$target/mutants/tree
 # Quick to build is what matters.
 export CARGO_TARGET_DIR=$target/mutants/target CARGO_INCREMENTAL=1

@@ -3,9 +3,10 @@
 # that runs a program on it: newer-rdma-core.sh [SUITE]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
 suite=${1:-trixie}
-target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+target=$(target_directory)
 root=$target/rdma-core/$suite
 libraries=$root/files/usr/lib/x86_64-linux-gnu
 

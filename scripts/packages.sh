@@ -5,9 +5,10 @@
 # depends on another; here each time is the first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
 kept=(tests stepped-tests conformance doc benches)
-target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+target=$(target_directory)
 rm -f "$target"/package/*.crate
 cargo package --workspace "${kept[@]/#/--exclude=doorbell-}" --no-verify --allow-dirty --offline --quiet
 

@@ -6,40 +6,27 @@
 # Ends with 3 when the step cannot run here, which under CI=true is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
 filter=(${FILTER:+"$FILTER"})
 
-skip() {
-    echo "skipped: $1"
-    [ "${CI-}" = true ] && exit 1
-    exit 3
-}
-
-target() {
-    cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/'
-}
-
-# Runs cargo so that each test gets a process of its own, under a command if one is given:
-# apart SECONDS COMMAND CARGO-ARGUMENTS...
-apart() {
-    local limit=$1 under=$2 host runner
-    shift 2
-    host=$(rustc -vV | sed -n 's/^host: //p')
-    cargo build --quiet -p doorbell-tests --bin isolate
-    runner="'$(target)/debug/isolate', '--limit', '$limit', '--under', '$under'"
-    cargo --config "target.$host.runner = [$runner]" "$@" -- "${filter[@]}"
+# Runs cargo so that each test gets a process of its own: isolated SECONDS COMMAND CARGO-ARGUMENTS...
+isolated() {
+    local runner
+    runner=$(apart "$1" "$2")
+    cargo --config "$runner" "${@:3}" -- "${filter[@]}"
 }
 
 # The integration tests never link the device: they run on what libibverbs shows them.
 integration() {
     cargo build --quiet -p soft-mlx5
     local run code=0
-    run="$(target)/debug/soft-mlx5 run --strict"
+    run="$(target_directory)/debug/soft-mlx5 run --strict"
     export DOORBELL_PATH=$1
-    apart 180 "$run --" test -p doorbell-tests \
+    isolated 180 "$run --" test -p doorbell-tests \
         --test suite --test steady --test not_mlx5 --test registration --test tags --no-fail-fast || code=$?
     # Here the device reaches those of other processes.
-    DOORBELL_NETWORKED=1 apart 60 "$run --fabric test-$$ --" test -p doorbell-tests \
+    DOORBELL_NETWORKED=1 isolated 60 "$run --fabric test-$$ --" test -p doorbell-tests \
         --test interop --test tags_interop --no-fail-fast || code=$?
     return "$code"
 }
@@ -88,13 +75,13 @@ case ${1-} in
         # All test binaries but that of the step `programs`.
         mapfile -t others < <(ls soft-mlx5/tests/*.rs soft-mlx5/tests/*/main.rs |
             sed -E 's,.*/tests/,,; s,(/main)?\.rs$,,' | grep -vx programs)
-        apart 120 "" test -p soft-mlx5 --lib --bins "${others[@]/#/--test=}" --no-fail-fast ||
+        isolated 120 "" test -p soft-mlx5 --lib --bins "${others[@]/#/--test=}" --no-fail-fast ||
             code=$?
-        apart 120 "" test -p doorbell-stepped-tests --lib --bins --tests --no-fail-fast || code=$?
+        isolated 120 "" test -p doorbell-stepped-tests --lib --bins --tests --no-fail-fast || code=$?
         exit "$code"
         ;;
     programs)
-        apart 120 "" test -p soft-mlx5 --test programs --no-fail-fast
+        isolated 120 "" test -p soft-mlx5 --test programs --no-fail-fast
         ;;
     direct | verbs)
         integration "$1"
@@ -103,11 +90,11 @@ case ${1-} in
         # Instructions of the data path, which callgrind counts exactly.
         command -v valgrind >/dev/null || skip "valgrind is not installed"
         cargo build --release --quiet -p doorbell-benches
-        "$(target)/release/bench" counts --baseline benches/baseline.txt --out "$(target)/bench"
+        "$(target_directory)/release/bench" counts --baseline benches/baseline.txt --out "$(target_directory)/bench"
         ;;
     python)
         cargo build --quiet -p soft-mlx5
-        soft-mlx5/tests/programs/pyverbs.py "$(target)/debug/soft-mlx5" "${filter[@]}"
+        soft-mlx5/tests/programs/pyverbs.py "$(target_directory)/debug/soft-mlx5" "${filter[@]}"
         ;;
     conformance)
         cargo test -p doorbell-conformance --no-fail-fast -- "${filter[@]}"
@@ -127,7 +114,7 @@ case ${1-} in
         ;;
     demo)
         cargo build --quiet -p soft-mlx5 -p doorbell -p doorbell-info -p doorbell-tests --lib --bins --examples
-        apart 120 "" test -p doorbell-tests --test demo --test event_server --test info \
+        isolated 120 "" test -p doorbell-tests --test demo --test event_server --test info \
             --test latency --test multicast --test pingpong --no-fail-fast
         ;;
     aarch64)

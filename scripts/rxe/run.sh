@@ -8,12 +8,13 @@
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
+. scripts/common.sh
 here=scripts/rxe
 
 # Seconds from the start of the machine to its end.
 limit=120
 
-target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+target=$(target_directory)
 cache=$target/rxe
 console=$cache/console.log
 verdict=$cache/verdict.log
@@ -21,15 +22,6 @@ machine=
 
 say() {
     echo "rxe: $*"
-}
-
-skip() {
-    if [ "${CI-}" = true ]; then
-        say "FAILED: cannot run: $*"
-        exit 1
-    fi
-    say "skipped: $*"
-    exit 3
 }
 
 failed() {
