@@ -128,6 +128,12 @@ pub trait Ring {
         let _ = (count, recycled, taken);
         false
     }
+    /// Of the slots of `count` completions that it was not told of, how many were posted again: behind a batch that was
+    /// forgotten, the first of them may be, if they were given back.
+    fn reused(&self, count: u32) -> u32 {
+        let _ = count;
+        0
+    }
     /// [`settle`](Self::settle), slot by slot.
     fn settle_each(&mut self, count: u32);
     /// The slot of WQE `wqe_counter`, which has completed; `None` when no such WQE is posted.

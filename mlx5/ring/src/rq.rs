@@ -415,10 +415,13 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
         true
     }
 
+    fn reused(&self, count: u32) -> u32 {
+        self.head.wrapping_sub(self.tail).saturating_sub(self.slots()).min(count)
+    }
+
     fn settle_each(&mut self, count: u32) {
         let from = self.tail & self.slots.mask();
-        // Behind a batch that was forgotten, the first of them may have been given back and posted since.
-        let reused = self.head.wrapping_sub(self.tail).saturating_sub(self.slots()).min(count);
+        let reused = self.reused(count);
         self.tail = self.tail.wrapping_add(count);
         let (from, to) = (from + reused, from + count);
         // What is posted meanwhile must not go to a slot whose turn has not come: its state would be taken for

@@ -62,6 +62,28 @@ fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
 }
 
 #[test]
+fn what_is_posted_behind_a_forgotten_batch_is_received() {
+    let mut w = Single::new(8, 64);
+    for taken in 1..4 {
+        w.receiver.fill(w.rq, &w.pool);
+        for _ in 0..taken {
+            w.peers.send(0, 40);
+        }
+        w.peers.settle();
+        let mut batch = w.receiver.poll();
+        let buffers: Vec<_> = (0..taken).map(|_| batch.next().unwrap().unwrap().take()).collect();
+        forget(batch);
+        // They go to the slots from which buffers were just taken.
+        assert!(w.receiver.post(w.rq, buffers).is_ok());
+        for _ in 0..3 * w.receiver.capacity(w.rq) {
+            w.peers.send(0, 40);
+            receiving::messages(&mut w.receiver, 1, |_| {});
+        }
+        assert_eq!(w.receiver.vacant(w.rq), 0);
+    }
+}
+
+#[test]
 fn the_device_never_writes_to_what_was_taken_after_a_batch_was_forgotten() {
     let mut w = Shared::new(31, 1, 64);
     w.receiver.fill(w.srq, &w.pool);

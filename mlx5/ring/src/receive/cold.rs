@@ -192,8 +192,11 @@ pub unsafe fn recover<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) {
 pub(super) extern "C" fn recover_batch<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) {
     let Batch { settled, noted, stretch: Stretch { to_go, .. }, .. } = cq.batch;
     let last = cq.batch.slot(to_go - 1);
-    let lent =
-        noted == Noted::Lent && to_go != settled && slots::is_posted(queue.book().state(last));
+    let count = (to_go - settled) as u32;
+    // The state of a slot that was posted again tells nothing of the message that was in it.
+    let lent = noted == Noted::Lent
+        && queue.reused(count) < count
+        && slots::is_posted(queue.book().state(last));
     finish_each(queue, cq, to_go - isize::from(lent), lent);
 }
 
