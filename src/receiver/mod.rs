@@ -464,6 +464,7 @@ impl Receiver {
             Engine::Direct(direct) => direct.queues[index] = Ring::Gone,
             Engine::Verbs(verbs) => verbs.queues[index].object = Object::Gone,
         }
+        self.post_all_returned();
     }
 
     fn route(&mut self, qp_num: u32, index: u32) {

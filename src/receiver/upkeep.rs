@@ -97,6 +97,17 @@ struct Kept {
     srq_limit: Option<u32>,
 }
 
+impl Kept {
+    /// The queue is gone: what it was given goes back to its pool. Whether more may come.
+    fn turn_away(&self) -> bool {
+        self.returned.as_ref().is_some_and(|returned| {
+            returned.clear();
+            // Who had the last handle gives nothing more; what was given meanwhile goes with the queue of buffers.
+            Arc::strong_count(returned) > 1
+        })
+    }
+}
+
 impl Receiver {
     /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` receives outstanding
     /// first posts as many buffers as there are and fit. A second call replaces the first.
@@ -332,7 +343,7 @@ impl Receiver {
     /// Whether a queue that is kept filled is below its watermark, because its pool is empty.
     pub(super) fn is_starving(&self) -> bool {
         self.upkeep.as_ref().is_some_and(|upkeep| {
-            upkeep.queues.iter().any(|kept| {
+            upkeep.queues.iter().filter(|kept| self.check(kept.queue).is_some()).any(|kept| {
                 let low = |&(_, watermark): &(_, u32)| self.outstanding(kept.queue) < watermark;
                 kept.refill.as_ref().is_some_and(low)
             })
@@ -344,7 +355,12 @@ impl Receiver {
             return;
         };
         let Upkeep { queues, counted, .. } = &mut *upkeep;
+        let exists = |kept: &Kept| self.check(kept.queue).is_some();
+        queues.retain(|kept| exists(kept) || kept.turn_away());
         for kept in queues.iter() {
+            if self.check(kept.queue).is_none() {
+                continue;
+            }
             let queue = kept.queue;
             let outstanding = self.outstanding(queue);
             if kept.returned.is_some() || kept.refill.is_some() {
@@ -364,7 +380,7 @@ impl Receiver {
         self.upkeep = Some(upkeep);
     }
 
-    /// Posts what other threads gave back, as far as there is room.
+    /// Posts what other threads gave back, as far as there is room. Of queues that are gone it goes back to its pools.
     pub(super) fn post_all_returned(&mut self) {
         self.keep_queues(false);
     }

@@ -13,7 +13,7 @@ use crate::pd::ProtectionDomain;
 /// Gives buffers to a queue from any thread. Clones are the same one.
 ///
 /// The [`Receiver`](crate::Receiver) posts them at its next batch. When it is gone, or the queue has no room,
-/// they go back to their pools.
+/// they go back to their pools; when only the queue is gone, they do so at the next batch.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();

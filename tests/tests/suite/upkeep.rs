@@ -140,6 +140,30 @@ fn buffers_given_to_a_queue_that_is_full_or_gone_go_back_to_their_pool() {
 }
 
 #[test]
+fn buffers_given_to_a_queue_that_is_gone_go_back_while_its_receiver_lives() {
+    let Single { mut receiver, rq, pool, near, peers, .. } = Single::new(8, 64);
+    let posted = receiver.fill(rq, &pool) as u32;
+    let poster = receiver.shared_poster(rq).unwrap();
+    receiver.poll();
+    let all = pool.count() as usize;
+    poster.post(pool.take().unwrap()).unwrap();
+    receiver.destroy_qp(near).unwrap();
+    assert_eq!(pool.available(), all, "given before the queue was gone");
+    let other = poster.clone();
+    for poster in [poster, other] {
+        poster.post(pool.take().unwrap()).unwrap();
+        receiver.poll();
+        assert_eq!(pool.available(), all, "given to no queue");
+        poster.post(pool.take().unwrap()).unwrap();
+        drop(poster);
+        receiver.poll();
+        assert_eq!(pool.available(), all, "given last");
+    }
+    assert_eq!(receiver.statistics().unwrap().low_water, Some(posted), "as long as it was there");
+    drop(peers);
+}
+
+#[test]
 fn a_buffer_of_another_domain_is_refused_to_the_thread_that_gives_it() {
     let mut w = Shared::new(7, 1, 64);
     let poster = w.receiver.shared_poster(w.srq).unwrap();
