@@ -13,4 +13,4 @@ mod rig;
 pub use arena::Arena;
 pub use cq_device::{CqDevice, CqeSpec};
 pub use device::{Device, Taken};
-pub use rig::{Beside, Give, Held, Place, Rig, TestQueue, sge};
+pub use rig::{Beside, Give, Held, Place, Rig, TestQueue, pool, sge};

@@ -10,6 +10,7 @@ use mlx5_wire::next::NextSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
 use super::{Arena, CqDevice, CqeSpec, Device};
+use crate::completion::Cqe;
 use crate::cq::{self, CompletionQueue};
 use crate::post::{PostError, Posting};
 use crate::receive::{self, Completion, Message, Queue, Receiving};
@@ -177,6 +178,11 @@ pub enum Place {
     Held,
 }
 
+/// The buffers that are the test's.
+pub fn pool(buffers: &[Place]) -> impl Iterator<Item = u32> + '_ {
+    (0..).zip(buffers).filter(|&(_, &place)| place == Place::Pool).map(|(buffer, _)| buffer)
+}
+
 /// What a test does with a message, or between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Give {
@@ -276,8 +282,6 @@ impl Beside<'_> {
             assert!(matches!(completion, Completion::Other(_)), "{completion:?} for {arrival:?}");
             return None;
         }
-        let taken = self.device.polled(arrival.wqe_counter);
-        let buffer = taken.segments[0].lkey.get() - 0x200;
         let failed = arrival.opcode == CqeOpcode::ResponderError;
         let message = match completion {
             Completion::Message(message) if !failed => {
@@ -287,14 +291,38 @@ impl Beside<'_> {
             Completion::Failed(message) if failed => message,
             other => panic!("{other:?} for {arrival:?}"),
         };
-        assert_eq!((message.data, message.slot()), (buffer, taken.slot));
         // SAFETY: the position is of this batch.
         let cqe = unsafe { receiving.cqe(message.position()) };
         assert_eq!(cqe.wqe_counter(), arrival.wqe_counter);
+        self.hold(&arrival, message.data, message.slot());
+        Some(message)
+    }
+
+    /// As [`received`](Self::received), of a message that a cursor has lent.
+    pub fn lent(&mut self, (data, byte_count): (u32, u32), slot: u32, cqe: Cqe<'_>) {
+        let arrival = self.arrivals.pop_front().expect("a message that never arrived");
+        assert!(arrival.slot.is_some(), "a message for {arrival:?}");
+        assert_ne!(arrival.opcode, CqeOpcode::ResponderError);
+        assert_eq!((byte_count, cqe.wqe_counter()), (arrival.byte_count, arrival.wqe_counter));
+        self.hold(&arrival, data, slot);
+    }
+
+    /// The message that arrived, with the buffer `data`, is held.
+    fn hold(&mut self, arrival: &Arrival, data: u32, slot: u32) {
+        let taken = self.device.polled(arrival.wqe_counter);
+        let buffer = taken.segments[0].lkey.get() - 0x200;
+        assert_eq!((data, slot), (buffer, taken.slot));
         assert_eq!(self.buffers[buffer as usize], Place::Queue, "a buffer with two owners");
         self.buffers[buffer as usize] = Place::Held;
-        self.held.push_back(Held { slot: message.slot(), buffer });
-        Some(message)
+        self.held.push_back(Held { slot, buffer });
+    }
+
+    /// The message of a slot, which was held, is no more. Returns its buffer, which is at `place` now.
+    pub fn let_go(&mut self, slot: u32, place: Place) -> u32 {
+        let index = self.held.iter().position(|held| held.slot == slot).expect("it is held");
+        let buffer = self.held.remove(index).unwrap().buffer;
+        self.buffers[buffer as usize] = place;
+        buffer
     }
 
     /// Gives a held message back; `message` if it came just now.
@@ -425,13 +453,12 @@ impl<Q: TestQueue> Rig<Q> {
 
     /// A buffer that is the test's.
     pub fn free_buffer(&self) -> Option<u32> {
-        self.buffers.iter().position(|&place| place == Place::Pool).map(|buffer| buffer as u32)
+        pool(&self.buffers).next()
     }
 
     /// The first `count` buffers that are the test's, or as many as there are.
     pub fn free_buffers(&self, count: usize) -> Vec<u32> {
-        let pool = (0..self.buffers.len()).filter(|&b| self.buffers[b] == Place::Pool);
-        pool.take(count).map(|buffer| buffer as u32).collect()
+        pool(&self.buffers).take(count).collect()
     }
 
     /// The device completes the WQE at `position` of its queue with a SEND.
@@ -474,6 +501,12 @@ impl<Q: TestQueue> Rig<Q> {
 
     /// Posts, and finds a batch that was forgotten.
     pub fn recover(&mut self, post: &[u32]) {
+        self.recover_with(post, None);
+    }
+
+    /// As [`recover`](Self::recover). A message of the slot `unsure` is nobody's, and the queue may think that it is
+    /// held.
+    pub fn recover_with(&mut self, post: &[u32], unsure: Option<u32>) {
         let lists: Vec<_> = post.iter().map(|&buffer| self.sges(buffer)).collect();
         let mut posting = Posting::new(&mut self.queue);
         for (&buffer, sges) in post.iter().zip(&lists) {
@@ -485,6 +518,13 @@ impl<Q: TestQueue> Rig<Q> {
         drop(posting);
         // SAFETY: the same two queues.
         unsafe { receive::recover(&mut self.cq, &mut self.queue) };
+        if let Some(slot) = unsure.filter(|&slot| self.queue.book().state(slot) == slots::HELD) {
+            // SAFETY: a slot that is held has data.
+            let buffer = unsafe { self.queue.book().data(slot) };
+            assert_eq!(self.buffers[buffer as usize], Place::Queue);
+            self.buffers[buffer as usize] = Place::Held;
+            self.held.push_back(Held { slot, buffer });
+        }
         self.finish();
     }
 

@@ -205,12 +205,12 @@ impl<'a, Q: TestQueue> Explorer<'a, Q> {
 
     /// Does all that can be done in a state.
     fn expand(&mut self, state: &State) {
-        let Extent { cqes, budgets, .. } = *self.search.extent;
-        let waits = self.search.extent.waits();
+        let extent = self.search.extent;
+        let waits = extent.waits();
         state.restore(&mut self.rig, waits);
         let calls = state.open(&mut self.rig).map(|mut open| {
             assert_eq!(State::in_batch(&mut open, waits), *state);
-            open.calls(cqes)
+            open.calls(extent)
         });
         for call in calls.into_iter().flatten() {
             let _tell = OnPanic(|| println!("{call:?} in {state:?}"));
@@ -222,7 +222,7 @@ impl<'a, Q: TestQueue> Explorer<'a, Q> {
             return;
         }
         assert_eq!(State::of(&mut self.rig, waits), *state);
-        for step in steps(&self.rig, cqes, budgets) {
+        for step in steps(&self.rig, extent) {
             let _tell = OnPanic(|| println!("{step:?} in {state:?}"));
             state.restore(&mut self.rig, waits);
             let next = self.step(step);
@@ -232,12 +232,12 @@ impl<'a, Q: TestQueue> Explorer<'a, Q> {
 
     fn step(&mut self, step: Step) -> State {
         let waits = self.search.extent.waits();
-        if let Step::Begin(budget, before_end) = step {
+        if let Step::Begin(by, budget, before_end) = step {
             if let Some(before_end) = before_end {
                 let index = self.rig.cq_device.index_at(before_end.min(FAR_OFF), true);
                 self.rig.start_cq_at(index);
             }
-            return State::in_batch(&mut Open::new(&mut self.rig, budget), waits);
+            return State::in_batch(&mut Open::new(&mut self.rig, by, budget), waits);
         }
         take(&mut self.rig, step);
         State::of(&mut self.rig, waits)
@@ -252,9 +252,9 @@ impl<'a, Q: TestQueue> Explorer<'a, Q> {
                 self.rig.finish();
             }
             Call::Forget(count) => {
-                open.forget();
+                let unsure = open.forget();
                 let buffers = self.rig.free_buffers(count);
-                self.rig.recover(&buffers);
+                self.rig.recover_with(&buffers, unsure);
             }
             call => {
                 open.apply(call);

@@ -5,10 +5,13 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use std::fmt::{self, Debug, Formatter};
 
+use mlx5_wire::cqe;
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
-use super::steps::Open;
+use super::chain;
+use super::lending::Lending;
+use super::steps::{By, Open};
 use crate::cq::CompletionQueue;
 use crate::receive::batch::{Batch, Noted, Stretch};
 use crate::receive::{COMMON, Cursor, Receiving};
@@ -37,8 +40,6 @@ pub struct State {
     /// [`TestQueue::fields`].
     queue: [u8; 5],
     unrung: u8,
-    /// Where the device goes on, on an SRQ.
-    next: u8,
     /// CQEs from the next one up to the end of the buffer, or [`far`]; whether the lap is odd; and whether the
     /// device is on its first one.
     to_end: u8,
@@ -49,14 +50,15 @@ pub struct State {
     batch: Option<Registers>,
 }
 
-/// A slot: its state in three bits, whether the device has its WQE, whether it is held, and in the upper three
-/// bits where its link leads, if the device does not know the WQE and it was turned.
+/// A slot: its state in three bits, whether the device has its WQE, whether it is held, and whether it is in the
+/// [chain](chain::walk) that the device was not told of.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Slot(u8);
 
 impl Slot {
     const WITH_DEVICE: u8 = 1 << 3;
     const HELD: u8 = 1 << 4;
+    const IN_CHAIN: u8 = 1 << 5;
 
     const fn state(self) -> u8 {
         self.0 & 7
@@ -65,17 +67,14 @@ impl Slot {
     const fn is(self, flag: u8) -> bool {
         self.0 & flag != 0
     }
-
-    const fn link(self) -> u32 {
-        self.0 as u32 >> 5
-    }
 }
 
 impl Debug for Slot {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let with_device = if self.is(Self::WITH_DEVICE) { " with the device" } else { "" };
         let held = if self.is(Self::HELD) { " held" } else { "" };
-        write!(f, "state {}{with_device}{held} link {}", self.state(), self.link())
+        let in_chain = if self.is(Self::IN_CHAIN) { " in the chain" } else { "" };
+        write!(f, "state {}{with_device}{held}{in_chain}", self.state())
     }
 }
 
@@ -86,9 +85,11 @@ struct Registers {
     limit: u8,
     /// Messages that the queue was not told of.
     unsettled: u8,
-    /// All of them were recycled, taken.
+    cursor: bool,
+    /// All of them were recycled, taken; all but the last one, which is lent and can be taken, too.
     recycled: bool,
     taken: bool,
+    all_but_one: bool,
     lent: bool,
     /// In this stretch nothing is expected.
     never: bool,
@@ -106,6 +107,11 @@ const fn far(slots: u32) -> u32 {
 }
 
 impl Registers {
+    /// CQEs that were seen beyond `to_go`. A cursor has gone past the message that it lends.
+    fn ahead(&self) -> u32 {
+        u32::from(self.lent && !self.cursor)
+    }
+
     /// The slots whose messages the queue was not told of.
     fn unsettled(&self, slot: u32) -> bool {
         let upto = i64::from(self.limit) + i64::from(self.to_go);
@@ -123,12 +129,31 @@ impl State {
 
     /// Of a queue in a batch.
     pub fn in_batch<Q: TestQueue>(open: &mut Open<'_, Q>, wait: bool) -> Self {
-        let Open { receiving, beside, left, fresh } = open;
-        let Receiving { at, lent, recycled_from, taken_from, .. } = **receiving;
+        let Open { by, beside, left, fresh } = open;
+        let cursor = matches!(by, By::Cursor(_));
+        let (lent, all_but_one);
+        let (queue, cq, at, recycled, taken) = match by {
+            By::Batch(receiving) => {
+                let Receiving { at, recycled_from, taken_from, .. } = **receiving;
+                (lent, all_but_one) = (receiving.lent, false);
+                let (queue, cq) = receiving.parts();
+                assert_eq!((cq.batch.noted, at.limit), (Noted::Nothing, cq.batch.limit));
+                let settled = cq.batch.settled;
+                (queue, cq, at, recycled_from == settled, taken_from == settled)
+            }
+            By::Cursor(lending) => {
+                let at = lending.cursor;
+                lent = lending.lent;
+                let (queue, cq) = lending.parts();
+                assert_eq!((cq.batch.noted, cq.batch.stretch.to_go), (Noted::Lent, at.to_go));
+                let (count, recycled, taken) = cq.batch.unsettled(at.to_go);
+                // Else one is not taken for good, and it does not matter how many.
+                all_but_one = lent && !recycled && cq.batch.taken + 1 == count as isize;
+                (queue, cq, at, recycled, taken)
+            }
+        };
         let to_go = at.to_go;
-        let (queue, cq) = receiving.parts();
         let batch = &cq.batch;
-        assert_eq!(batch.noted, Noted::Nothing);
         let unsettled = to_go - batch.settled;
         let index = batch.index(to_go);
         let owner = cq.owner(batch.index(0).wrapping_sub(1));
@@ -136,28 +161,33 @@ impl State {
         let counter = queue.expected_counter().wrapping_add(unsettled as u16);
         let word = if never { Expected::NEVER } else { last_word(counter, 0).into() };
         let word = word | u64::from(last_word(0, COMMON | owner));
-        let (states, data) = queue.book().entry(at.limit);
-        assert_eq!((at.limit, at.states, at.data), (batch.limit, states, data));
-        // Of a stretch that is over neither is looked at.
-        assert!(to_go == 0 || at.expected == word, "{:x}, not {word:x}", at.expected);
-        assert!(to_go == 0 || at.cqe == cq.cqe(index), "the CQE of another index");
+        assert_eq!((at.states, at.data), queue.book().entry(batch.limit));
+        // Of a stretch that is over no slot is looked at; and where that is as far as stretches may go, no CQE.
+        let differs = at.expected ^ word;
+        let looked_at = u64::from(last_word(0, !cqe::SOLICITED_EVENT));
+        assert!(to_go == 0 || differs == 0, "{:x}, not {word:x}", at.expected);
+        assert!(index == batch.reach || differs & looked_at == 0, "{:x}", at.expected);
+        assert!(index == batch.reach || at.cqe == cq.cqe(index), "the CQE of another index");
         let after = batch.until.wrapping_sub(batch.stop);
         assert_eq!(batch.reach, reach(cq, batch.stop, after), "how far stretches may go");
-        assert_eq!(*left, after.wrapping_add(-to_go as u32) - u32::from(lent), "budget");
         let unpublished = index.wrapping_sub(cq.published);
         let registers = Registers {
             to_go: to_go as i8,
             limit: batch.limit as u8,
             unsettled: unsettled as u8,
-            recycled: recycled_from == batch.settled,
-            taken: taken_from == batch.settled,
+            cursor,
+            recycled,
+            taken,
+            all_but_one,
             lent,
             never,
             unpublished: if wait { unpublished } else { unpublished.min(1) } as u8,
             after: after.min(UNLIMITED) as u8,
             fresh: *fresh && !beside.none_waits(),
         };
-        let taken = index.wrapping_add(lent.into());
+        let left_after = after.wrapping_add(-to_go as u32) - registers.ahead();
+        assert_eq!(*left, left_after, "budget");
+        let taken = index.wrapping_add(registers.ahead());
         let polled = beside.cq_device.producer_index.wrapping_sub(beside.arrived() as u32);
         assert_eq!(taken, polled, "consumer index");
         Self::with(queue, cq, beside, Some(registers), wait)
@@ -185,7 +215,6 @@ impl State {
             slots: slots_of(queue, beside),
             queue: queue.fields(),
             unrung: queue.unrung() as u8,
-            next: if beside.device.is_srq() { beside.device.next as u8 } else { 0 },
             to_end: to_end as u8,
             odd,
             first: wait && beside.cq_device.first_lap,
@@ -210,8 +239,7 @@ impl State {
             unsafe { wqe.write_bytes(POISON, stride) }
             if lead > 0 {
                 let link = match of.state() {
-                    // To no other slot, when the device has followed it already.
-                    slots::POSTED_TURNED if self.is_unrung(slot) => of.link(),
+                    // To no other slot: the device has followed it already.
                     slots::POSTED_TURNED => slot,
                     _ => (slot + 1) % count,
                 };
@@ -240,25 +268,27 @@ impl State {
         for slot in (0..count).filter(|&slot| queue.may_lead_elsewhere(slot)) {
             device.set_link(slot, slot as u16);
         }
+        let are = |flag| (0..count).filter(move |&slot| self.slots[slot as usize].is(flag));
+        let chain = are(Slot::IN_CHAIN).fold(0, |chain, slot| chain | 1 << slot);
+        let next = if lead > 0 { chain::lay(queue, device, chain) } else { 0 };
         let completed = self.arrivals().filter_map(|(_, slot)| slot);
-        let with_device =
-            (0..count).filter(|&slot| self.slots[slot as usize].is(Slot::WITH_DEVICE));
+        let with_device = are(Slot::WITH_DEVICE);
         let seen = queue.posted().wrapping_sub(self.unrung.into());
-        device.restore(seen as u16, self.next.into(), with_device.chain(completed));
+        device.restore(seen as u16, next as u16, with_device.chain(completed));
         self.restore_cq(rig, count, wait);
     }
 
     fn restore_cq<Q: TestQueue>(&self, rig: &mut Rig<Q>, count: u32, wait: bool) {
         let far = !wait && u32::from(self.to_end) == far(count);
         let to_end = if far { FAR_OFF } else { self.to_end.into() };
-        let (unpublished, lent) =
-            self.batch.map_or((0, false), |batch| (batch.unpublished, batch.lent));
+        let seen = |batch: Registers| u32::from(batch.unpublished) + batch.ahead();
         let index = match self.first {
             true => rig.cq_device.first_index_at(to_end),
             false => rig.cq_device.index_at(to_end, self.odd || !wait),
         };
         rig.cq_device.start_at(index);
-        let published = index.wrapping_sub(u32::from(lent) + u32::from(unpublished));
+        rig.cq.batch = Batch::new();
+        let published = index.wrapping_sub(self.batch.map_or(0, seen));
         rig.cq.publish(published);
         for (opcode, slot) in self.arrivals() {
             match slot {
@@ -275,14 +305,14 @@ impl State {
     /// The batch of a rig that [`restore`](Self::restore) made, if one is open.
     pub fn open<'a, Q: TestQueue>(&self, rig: &'a mut Rig<Q>) -> Option<Open<'a, Q>> {
         let registers = self.batch?;
-        let Registers { limit, unsettled, recycled, taken, lent, never, after, fresh, .. } =
-            registers;
+        let Registers { limit, unsettled, cursor, recycled, taken, lent, never, .. } = registers;
         let (queue, cq, beside) = rig.parts();
         let to_go = isize::from(registers.to_go);
         let index = cq.published.wrapping_add(registers.unpublished.into());
         let stop = index.wrapping_sub(to_go as u32);
         let settled = to_go - isize::from(unsettled);
-        let after = if after == UNLIMITED as u8 { u32::MAX / 2 } else { after.into() };
+        let unlimited = registers.after == UNLIMITED as u8;
+        let after = if unlimited { u32::MAX / 2 } else { registers.after.into() };
         cq.batch = Batch {
             until: stop.wrapping_add(after),
             reach: reach(cq, stop, after),
@@ -296,13 +326,26 @@ impl State {
         let owner = cq.owner(stop.wrapping_sub(1));
         let expected = word | u64::from(last_word(0, COMMON | owner));
         let stretch = Stretch { cqe: cq.cqe(index), expected, to_go };
-        let at = Cursor::new(NonNull::from(&mut *cq), stretch, limit.into(), queue.book());
+        let mut at = Cursor::new(NonNull::from(&mut *cq), stretch, limit.into(), queue.book());
         let from = |all: bool| if all { settled } else { settled - 1 };
         let (recycled_from, taken_from) = (from(recycled), from(taken));
-        let receiving = Receiving { queue, at, lent, recycled_from, taken_from, cq: PhantomData };
-        let receiving = ManuallyDrop::new(receiving);
-        let left = after + (-to_go) as u32 - u32::from(lent);
-        Some(Open { receiving, beside, left, fresh })
+        let by = if cursor {
+            let batch = &mut cq.batch;
+            batch.put(to_go, recycled_from, taken_from);
+            if registers.all_but_one {
+                batch.taken = isize::from(unsettled) - 1;
+            }
+            (batch.stretch.to_go, batch.noted) = (to_go, Noted::Lent);
+            // A cursor that was reloaded has an old one.
+            at.limit = u32::MAX;
+            By::Cursor(Lending::new(queue, at, lent))
+        } else {
+            let cq = PhantomData;
+            let receiving = Receiving { queue, at, lent, recycled_from, taken_from, cq };
+            By::Batch(ManuallyDrop::new(receiving))
+        };
+        let left = after + (-to_go) as u32 - registers.ahead();
+        Some(Open { by, beside, left, fresh: registers.fresh })
     }
 
     /// CQEs that wait: opcode, and slot of a receive.
@@ -314,12 +357,6 @@ impl State {
         })
     }
 
-    /// Whether the device does not know the WQE of a slot.
-    fn is_unrung(&self, slot: u32) -> bool {
-        !self.slots[slot as usize].is(Slot::WITH_DEVICE)
-            && !self.arrivals().any(|(_, arrived)| arrived == Some(slot))
-    }
-
     /// All of it as bytes.
     pub fn bytes(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
@@ -329,15 +366,16 @@ impl State {
         }
         let [q0, q1, q2, q3, q4] = self.queue;
         let lap = u8::from(self.odd) << 1 | u8::from(self.first);
-        let queue = [q0, q1, q2, q3, q4, self.unrung, self.next, self.to_end, lap];
-        rest[..9].copy_from_slice(&queue);
-        rest[9..17].copy_from_slice(&self.arrivals);
+        let queue = [q0, q1, q2, q3, q4, self.unrung, self.to_end, lap];
+        rest[..8].copy_from_slice(&queue);
+        rest[8..16].copy_from_slice(&self.arrivals);
         if let Some(batch) = self.batch {
             let Registers { to_go, limit, unsettled, unpublished, after, .. } = batch;
-            let flags = [batch.recycled, batch.taken, batch.lent, batch.never, batch.fresh, true];
-            let flags = flags.into_iter().fold(0, |bits, flag| bits << 1 | u8::from(flag));
+            let fates = [batch.recycled, batch.taken, batch.all_but_one, batch.lent];
+            let flags = fates.into_iter().chain([batch.cursor, batch.never, batch.fresh, true]);
+            let flags = flags.fold(0, |bits, flag| bits << 1 | u8::from(flag));
             let batch = [to_go as u8, limit, unsettled, unpublished, after, flags];
-            rest[17..23].copy_from_slice(&batch);
+            rest[16..22].copy_from_slice(&batch);
         }
         bytes
     }
@@ -406,21 +444,19 @@ fn slots_of<Q: TestQueue>(queue: &Q, beside: &Beside<'_>) -> [Slot; MOST] {
         of.0 |= state;
     }
     if beside.device.is_srq() {
-        let mut slot = u32::from(beside.device.next);
-        for _ in 0..queue.unrung() {
-            let link = beside.device.link_of(slot);
-            let of = &mut all[slot as usize];
-            if of.state() == slots::POSTED_TURNED {
-                of.0 |= (link as u8) << 5;
+        let chain = chain::walk(queue, beside.device);
+        for (slot, of) in all.iter_mut().enumerate() {
+            if chain >> slot & 1 != 0 {
+                assert!(!of.is(Slot::WITH_DEVICE), "the device has slot {slot}");
+                of.0 |= Slot::IN_CHAIN;
             }
-            slot = link.into();
         }
     }
     all
 }
 
 /// The only segment of a buffer.
-const fn describe(buffer: u32) -> DataSegment {
+pub const fn describe(buffer: u32) -> DataSegment {
     let Sge { addr, length, lkey } = sge(buffer, 0);
     DataSegment::new(addr, length, lkey)
 }

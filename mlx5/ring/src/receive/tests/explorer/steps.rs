@@ -7,7 +7,10 @@ use std::vec::Vec;
 use mlx5_wire::opcode::CqeOpcode;
 
 use crate::receive::{Completion, Receiving};
-use crate::testing::{Beside, CqeSpec, Device, Place, Rig, TestQueue};
+use crate::testing::{Beside, CqeSpec, Device, Rig, TestQueue, pool};
+
+use super::Extent;
+use super::lending::{Lending, Way};
 
 /// A step between batches.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +24,7 @@ pub enum Step {
     Other,
     GiveBack(u32, bool),
     /// Starts a batch with this budget, so many CQEs before the end of the CQ's buffer, or where the CQ stands.
-    Begin(u32, Option<u32>),
+    Begin(Loop, u32, Option<u32>),
 }
 
 /// A step in a batch.
@@ -29,8 +32,14 @@ pub enum Step {
 pub enum Call {
     /// Asks for a completion, which the device writes now, or has written.
     Next(Option<(u32, Kind)>),
+    /// The same of a cursor.
+    Lend(Option<(u32, Kind)>, Way),
     /// Asks for a completion, which is one that cannot be true.
-    Stray(u16),
+    Stray(u16, Way),
+    /// Takes the buffer of the message that is lent.
+    Take,
+    /// Takes it, and leaves another one.
+    Replace,
     /// Gives the message in a slot back, with its buffer or without.
     GiveBack(u32, bool),
     End,
@@ -59,6 +68,24 @@ impl Kind {
     }
 }
 
+/// What asks for completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loop {
+    /// A [`Receiving`].
+    Batch,
+    /// A [`Cursor`](crate::receive::Cursor), whose messages are lent.
+    Cursor,
+}
+
+/// What became of asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    /// What the device wrote.
+    Arrived,
+    Stray,
+}
+
 /// When CQEs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cqes {
@@ -74,8 +101,8 @@ fn completions(device: &Device) -> impl Iterator<Item = (u32, Kind)> + '_ {
 }
 
 /// What can be done between batches.
-pub fn steps<Q: TestQueue>(rig: &Rig<Q>, cqes: Cqes, budgets: &[u32]) -> Vec<Step> {
-    let pool = rig.free_buffers(usize::MAX).len();
+pub fn steps<Q: TestQueue>(rig: &Rig<Q>, extent: &Extent) -> Vec<Step> {
+    let pool = pool(&rig.buffers).count();
     let mut steps: Vec<_> = (1..=pool).map(Step::Post).collect();
     if pool > 0 && rig.device.is_srq() {
         steps.push(Step::Load);
@@ -83,8 +110,11 @@ pub fn steps<Q: TestQueue>(rig: &Rig<Q>, cqes: Cqes, budgets: &[u32]) -> Vec<Ste
     for held in &rig.held {
         steps.extend([true, false].map(|recycle| Step::GiveBack(held.slot, recycle)));
     }
-    let begin = |at: Option<u32>| budgets.iter().map(move |&budget| Step::Begin(budget, at));
-    match cqes {
+    let begin = |at: Option<u32>| {
+        let with = move |by| extent.budgets.iter().map(move |&budget| Step::Begin(by, budget, at));
+        extent.loops.iter().copied().flat_map(with)
+    };
+    match extent.cqes {
         Cqes::Wait(_) => {
             if rig.cq_device.has_room() {
                 steps.push(Step::Other);
@@ -126,7 +156,7 @@ pub fn take<Q: TestQueue>(rig: &mut Rig<Q>, step: Step) {
 
 /// A batch, which stays as it is when this is dropped.
 pub struct Open<'a, Q: TestQueue> {
-    pub receiving: ManuallyDrop<Receiving<'a, Q>>,
+    pub by: By<'a, Q>,
     pub beside: Beside<'a>,
     /// Completions that it may still take.
     pub left: u32,
@@ -134,34 +164,76 @@ pub struct Open<'a, Q: TestQueue> {
     pub fresh: bool,
 }
 
+/// What goes through it.
+pub enum By<'a, Q: TestQueue> {
+    Batch(ManuallyDrop<Receiving<'a, Q>>),
+    Cursor(Lending<'a, Q>),
+}
+
 impl<'a, Q: TestQueue> Open<'a, Q> {
-    pub fn new(rig: &'a mut Rig<Q>, budget: u32) -> Self {
-        let (receiving, beside) = rig.batch(budget);
-        Self { receiving: ManuallyDrop::new(receiving), beside, left: budget, fresh: true }
+    pub fn new(rig: &'a mut Rig<Q>, by: Loop, budget: u32) -> Self {
+        let (queue, cq, beside) = rig.parts();
+        // SAFETY: all completions are of this queue; nobody touches the memory of the buffers.
+        let by = unsafe {
+            match by {
+                Loop::Batch => By::Batch(ManuallyDrop::new(Receiving::new(cq, queue, budget))),
+                Loop::Cursor => {
+                    let cursor = Receiving::new(cq, queue, budget).into_cursor();
+                    By::Cursor(Lending::new(queue, cursor, false))
+                }
+            }
+        };
+        Self { by, beside, left: budget, fresh: true }
     }
 
     /// What can be done now.
-    pub fn calls(&self, cqes: Cqes) -> Vec<Call> {
-        let Self { beside, left, fresh, .. } = self;
-        let mut calls = vec![Call::Next(None), Call::End, Call::Forget(0)];
-        let pool = beside.buffers.iter().filter(|&&place| place == Place::Pool).count();
-        if pool > 0 {
-            calls.extend([Call::Forget(1), Call::Forget(pool)]);
+    pub fn calls(&self, &Extent { cqes, forget, .. }: &Extent) -> Vec<Call> {
+        let Self { by, beside, left, fresh } = self;
+        let mut calls = vec![Call::End];
+        let pool = pool(beside.buffers).count();
+        if forget {
+            calls.push(Call::Forget(0));
+            if pool > 0 {
+                calls.extend([Call::Forget(1), Call::Forget(pool)]);
+            }
         }
-        for held in beside.held.iter() {
-            calls.extend([true, false].map(|recycle| Call::GiveBack(held.slot, recycle)));
+        let arrived = beside.arrived() > 0;
+        match by {
+            By::Batch(_) => {
+                calls.push(Call::Next(None));
+                for held in beside.held.iter() {
+                    calls.extend([true, false].map(|recycle| Call::GiveBack(held.slot, recycle)));
+                }
+            }
+            By::Cursor(lending) => {
+                calls.extend(Way::all(arrived).map(|way| Call::Lend(None, way)));
+                if lending.lent {
+                    calls.push(Call::Take);
+                    calls.extend((pool > 0).then_some(Call::Replace));
+                }
+            }
         }
         // With the other kind of arrival, no batch comes so far that the CQ is full.
         let waits = matches!(cqes, Cqes::Wait(_));
         let room = !waits || beside.cq_device.has_room();
-        if beside.arrived() == 0 && *left > 0 && room {
-            if !waits {
-                let next = completions(beside.device).map(|next| Call::Next(Some(next)));
-                calls.extend(next);
+        if arrived || *left == 0 || !room {
+            return calls;
+        }
+        if !waits {
+            for next in completions(beside.device).map(Some) {
+                match by {
+                    By::Batch(_) => calls.push(Call::Next(next)),
+                    By::Cursor(_) => calls.extend(Way::all(true).map(|way| Call::Lend(next, way))),
+                }
             }
-            // What is posted and not rung for yet could complete, for all that the queue knows.
-            if *fresh || beside.none_waits() {
-                calls.extend(beside.device.not_posted().into_iter().map(Call::Stray));
+        }
+        // What is posted and not rung for yet could complete, for all that the queue knows; and so could what is
+        // posted in place of a message that is lent.
+        let lent = matches!(by, By::Cursor(lending) if lending.lent);
+        if *fresh || beside.none_waits() && !lent {
+            for counter in beside.device.not_posted() {
+                let ways = Way::all(false).take(if matches!(by, By::Batch(_)) { 1 } else { 2 });
+                calls.extend(ways.map(|way| Call::Stray(counter, way)));
             }
         }
         calls
@@ -169,43 +241,79 @@ impl<'a, Q: TestQueue> Open<'a, Q> {
 
     /// Does something that does not end the batch.
     pub fn apply(&mut self, call: Call) {
-        let Self { receiving, beside, left, fresh } = self;
-        *fresh = false;
+        self.fresh = false;
         match call {
-            Call::Next(written) => {
-                if let Some((slot, kind)) = written {
-                    beside.complete_as(beside.device.position(slot), kind.opcode(), false);
-                }
-                let due = beside.arrived() > 0 && *left > 0;
-                match receiving.next() {
-                    Some(completion) => drop(beside.received(receiving, completion)),
-                    None => return assert!(!due, "a completion is not seen"),
-                }
-                assert!(due, "a completion of nothing");
-                *left -= 1;
-            }
-            Call::Stray(counter) => {
-                beside.cq_device.write(&CqeSpec::send(counter, 1));
-                let found = receiving.next();
-                assert!(matches!(found, Some(Completion::Stray(_))), "{found:?}");
-                *left -= 1;
+            Call::Next(written) => self.next(written, Way::STRAIGHT),
+            Call::Lend(written, way) => self.next(written, way),
+            Call::Stray(counter, way) => {
+                self.beside.cq_device.write(&CqeSpec::send(counter, 1));
+                assert_eq!(self.ask(way), Found::Stray);
+                self.left -= 1;
             }
             Call::GiveBack(slot, recycle) => {
-                let index = beside.held.iter().position(|held| held.slot == slot).unwrap();
-                beside.give_back(receiving, index, None, recycle);
+                let By::Batch(receiving) = &mut self.by else { unreachable!("it has no cursor") };
+                let held = &self.beside.held;
+                let index = held.iter().position(|held| held.slot == slot).unwrap();
+                self.beside.give_back(receiving, index, None, recycle);
+            }
+            Call::Take | Call::Replace => {
+                let Self { by: By::Cursor(lending), beside, .. } = self else {
+                    unreachable!("it has a cursor")
+                };
+                match call {
+                    Call::Take => lending.take(beside),
+                    _ => lending.replace(beside),
+                }
             }
             Call::End | Call::Forget(_) => unreachable!("it ends the batch"),
         }
-        beside.device.check();
-        assert_eq!(beside.device.look(), 0, "the doorbell rang in the middle");
+        self.beside.device.check();
+        assert_eq!(self.beside.device.look(), 0, "the doorbell rang in the middle");
     }
 
-    pub fn end(self) {
-        drop(ManuallyDrop::into_inner(self.receiving));
+    /// Asks for a completion, which the device writes before, or has written.
+    fn next(&mut self, written: Option<(u32, Kind)>, way: Way) {
+        let Self { beside, left, .. } = self;
+        if let Some((slot, kind)) = written {
+            beside.complete_as(beside.device.position(slot), kind.opcode(), false);
+        }
+        let due = beside.arrived() > 0 && *left > 0;
+        let found = self.ask(way);
+        assert_eq!(found, if due { Found::Arrived } else { Found::Nothing });
+        self.left -= u32::from(due);
     }
 
-    /// Forgets it, after a note of how far it has come.
-    pub fn forget(mut self) {
-        self.receiving.note();
+    fn ask(&mut self, way: Way) -> Found {
+        let Self { by, beside, .. } = self;
+        match by {
+            By::Batch(receiving) => match receiving.next() {
+                None => Found::Nothing,
+                Some(Completion::Stray(_)) => Found::Stray,
+                Some(completion) => {
+                    let _ = beside.received(receiving, completion);
+                    Found::Arrived
+                }
+            },
+            By::Cursor(lending) => lending.next(beside, way),
+        }
+    }
+
+    pub fn end(mut self) {
+        match self.by {
+            By::Batch(receiving) => drop(ManuallyDrop::into_inner(receiving)),
+            By::Cursor(lending) => lending.end(&mut self.beside),
+        }
+    }
+
+    /// Forgets it, after a note of how far it has come. Returns the slot of a message that may be held, though it is
+    /// nobody's.
+    pub fn forget(self) -> Option<u32> {
+        match self.by {
+            By::Batch(mut receiving) => {
+                receiving.note();
+                None
+            }
+            By::Cursor(lending) => lending.forget(),
+        }
     }
 }

@@ -1,0 +1,78 @@
+//! The WQEs of an SRQ that the device was not told of, as it will find them.
+//!
+//! The queue never reads a link. So for what it does next it does not matter in which order the device comes through
+//! these WQEs, as long as it comes through all of them and to the cursor: of a state that is known by [`walk`], and
+//! [`lay`] makes some order.
+
+use crate::slots;
+use crate::testing::{Device, TestQueue};
+
+use super::state::MOST;
+
+/// Slots that follow each other, by themselves or because the last one was turned.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    first: u32,
+    last: u32,
+    turned: bool,
+}
+
+/// Follows the links from where the device goes on. Returns a bit for each slot.
+pub fn walk<Q: TestQueue>(queue: &Q, device: &Device) -> u32 {
+    let mut found = 0u32;
+    let mut slot = u32::from(device.next);
+    for _ in 0..queue.unrung() {
+        assert!(slots::is_posted(queue.book().state(slot)), "slot {slot} is not posted");
+        assert_eq!(found >> slot & 1, 0, "the device comes to slot {slot} twice");
+        found |= 1 << slot;
+        slot = device.link_of(slot).into();
+    }
+    assert_eq!(slot, queue.cursor(), "the last link leads to the cursor");
+    found
+}
+
+/// Links these slots, each to the one after it, but for those that were turned. Returns where the device goes on.
+pub fn lay<Q: TestQueue>(queue: &Q, device: &mut Device, chain: u32) -> u32 {
+    let count = queue.book().count();
+    let has = |slot: u32| chain >> slot & 1 != 0;
+    let turned = |slot| queue.book().state(slot) == slots::POSTED_TURNED;
+    let follows = |slot: u32| {
+        let before = (slot + count - 1) % count;
+        has(before) && !turned(before)
+    };
+    let mut runs = [Run::default(); MOST];
+    let mut len = 0;
+    for first in (0..count).filter(|&slot| has(slot) && !follows(slot)) {
+        let mut last = first;
+        while !turned(last) && has((last + 1) % count) {
+            last = (last + 1) % count;
+        }
+        runs[len] = Run { first, last, turned: turned(last) };
+        len += 1;
+    }
+    let (runs, cursor) = (&mut runs[..len], queue.cursor());
+    assert!(arrange(runs, 0, cursor, count), "no order of the slots {chain:b}");
+    let firsts = runs.iter().map(|run| run.first).chain([cursor]);
+    for (run, next) in runs.iter().zip(firsts.clone().skip(1)) {
+        device.set_link(run.last, next as u16);
+    }
+    firsts.into_iter().next().unwrap_or(cursor)
+}
+
+/// Puts the runs from `at` on in an order in which those that were turned lead elsewhere than to the slot after them,
+/// the others there, and the last one to the cursor.
+fn arrange(runs: &mut [Run], at: usize, cursor: u32, count: u32) -> bool {
+    let leads = |run: Run, to| run.turned == ((run.last + 1) % count != to);
+    if at == runs.len() {
+        return runs.last().is_none_or(|&run| leads(run, cursor));
+    }
+    for other in at..runs.len() {
+        runs.swap(at, other);
+        let fits = at == 0 || leads(runs[at - 1], runs[at].first);
+        if fits && arrange(runs, at + 1, cursor, count) {
+            return true;
+        }
+        runs.swap(at, other);
+    }
+    false
+}
