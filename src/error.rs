@@ -280,8 +280,14 @@ fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
         ("ibv_modify_qp", Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ETIMEDOUT)) => {
             ": the address of the peer does not resolve, check that both ports are up and in one network"
         }
+        ("rdma_create_event_channel", Some(libc::EACCES | libc::EPERM)) => {
+            ": this user needs read and write permission on /dev/infiniband/rdma_cm"
+        }
         ("rdma_create_event_channel", _) => {
             ": there is no RDMA connection manager, load the kernel module rdma_ucm"
+        }
+        ("rdma_init_qp_attr" | "rdma_accept", Some(libc::EINVAL)) => {
+            ": the peer has gone away meanwhile"
         }
         ("rdma_resolve_addr" | "rdma_bind_addr", Some(libc::ENODEV | libc::EADDRNOTAVAIL)) => {
             ": no RDMA device has that address or reaches it (`rdma link` lists devices and interfaces)"
@@ -315,6 +321,11 @@ mod tests {
         assert!(words("ibv_create_srq", libc::ENOMEM).contains("RLIMIT_MEMLOCK"));
         assert!(words("mmap(MAP_HUGETLB)", libc::ENOMEM).contains("nr_hugepages"));
         assert!(words("ibv_modify_qp", libc::EIO).contains("removed"));
+        assert!(words("ibv_modify_qp", libc::ENETUNREACH).contains("both ports are up"));
+        let cm = "rdma_create_event_channel";
+        assert!(words(cm, libc::EACCES).contains("permission on /dev/infiniband/rdma_cm"));
+        assert!(words(cm, libc::ENOENT).contains("rdma_ucm"));
+        assert!(words("rdma_bind_addr", libc::EADDRNOTAVAIL).contains("`rdma link`"));
         let plain = words("ibv_query_port", libc::EINVAL);
         assert!(
             plain.starts_with("ibv_query_port on mlx5_0: ") && plain.ends_with("(os error 22)")

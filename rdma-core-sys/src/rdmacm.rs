@@ -49,9 +49,25 @@ pub struct rdma_event_channel {
     pub fd: c_int,
 }
 
+/// Addresses of both ends of a connection, each of the family that it names. The C structure goes on after the last
+/// field.
+#[repr(C)]
+pub struct rdma_addr {
+    /// Of this side.
+    pub src_storage: libc::sockaddr_storage,
+    /// Of the peer.
+    pub dst_storage: libc::sockaddr_storage,
+}
+
+/// How the peer is reached. The C structure goes on after the last field.
+#[repr(C)]
+pub struct rdma_route {
+    /// From where to where.
+    pub addr: rdma_addr,
+}
+
 /// One end of a connection (`rdma_create_id(3)`). The C structure goes on after the last field.
 #[repr(C)]
-#[derive(Debug)]
 pub struct rdma_cm_id {
     /// The device, as librdmacm opened it; null before it is known.
     pub verbs: *mut ibv_context,
@@ -61,6 +77,8 @@ pub struct rdma_cm_id {
     pub context: *mut c_void,
     /// The queue pair that librdmacm made, if it made one.
     pub qp: *mut ibv_qp,
+    /// The addresses.
+    pub route: rdma_route,
 }
 
 /// What the two sides of a connection tell each other (`rdma_connect(3)`).

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -58,7 +58,10 @@ impl Id {
     pub(super) unsafe fn of_request(cm: &'static RdmaCm, id: *mut sys::rdma_cm_id) -> Result<Self> {
         // SAFETY: a live identifier.
         let destroy = || unsafe { (cm.destroy_id)(id) };
-        let mut this = match Self::with_channel(cm, "the peer".to_owned()) {
+        // SAFETY: as above; librdmacm has filled the addresses in, and does not change them any more.
+        let peer = socket_addr(unsafe { &(*id).route.addr.dst_storage });
+        let subject = peer.map_or_else(|| "the peer".to_owned(), |peer| peer.to_string());
+        let mut this = match Self::with_channel(cm, subject) {
             Ok(this) => this,
             Err(error) => {
                 destroy();
@@ -74,6 +77,12 @@ impl Id {
 
     pub(super) const fn as_raw(&self) -> *mut sys::rdma_cm_id {
         self.id
+    }
+
+    /// Address of the peer.
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: a live identifier, whose addresses only calls on it change.
+        socket_addr(unsafe { &(*self.id).route.addr.dst_storage })
     }
 
     /// The result of a function that returns -1 and sets `errno`.
@@ -225,4 +234,40 @@ pub(super) fn sockaddr(address: SocketAddr) -> libc::sockaddr_storage {
         }
     }
     storage
+}
+
+/// The reverse; `None` for an address of another family.
+fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let from = ptr::from_ref(storage);
+    match storage.ss_family.into() {
+        libc::AF_INET => {
+            // SAFETY: the storage is aligned for every kind of address, and this is the kind it says.
+            let v4 = unsafe { &*from.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddr::from((ip, u16::from_be(v4.sin_port))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { &*from.cast::<libc::sockaddr_in6>() };
+            let (ip, port) = (v6.sin6_addr.s6_addr.into(), u16::from_be(v6.sin6_port));
+            Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_survives_the_way_to_c_and_back() {
+        for written in ["192.0.2.1:18515", "[2001:db8::1]:1", "[fe80::1%7]:65535", "[::]:0"] {
+            let address: SocketAddr = written.parse().unwrap();
+            assert_eq!(socket_addr(&sockaddr(address)), Some(address));
+        }
+        let mut other = sockaddr("192.0.2.1:18515".parse().unwrap());
+        other.ss_family = libc::AF_UNIX as libc::sa_family_t;
+        assert_eq!(socket_addr(&other), None);
+    }
 }

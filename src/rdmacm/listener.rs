@@ -140,6 +140,11 @@ impl Request {
         &self.device_name
     }
 
+    /// The address that it connects from; `None` when it is neither IPv4 nor IPv6.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.id.peer_addr()
+    }
+
     /// What the peer said, filled up with zeroes to 56 bytes.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
@@ -182,6 +187,7 @@ impl Request {
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
+            .field("peer", &self.id.subject)
             .field("device_name", &self.device_name)
             .field("private_data", &self.private_data)
             .finish_non_exhaustive()

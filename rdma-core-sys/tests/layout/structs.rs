@@ -229,7 +229,9 @@ pub static ALL: &[Structure] = structures! {
     struct mlx5dv_context_attr { flags, comp_mask }
     struct mlx5dv_devx_uar { reg_addr, base_addr, page_id, mmap_off, comp_mask }
     struct rdma_event_channel { fd }
-    struct rdma_cm_id { verbs, channel, context, qp }
+    struct rdma_cm_id {
+        verbs, channel, context, qp, route.addr.src_storage, route.addr.dst_storage
+    }
     struct rdma_conn_param {
         private_data, private_data_len, responder_resources, initiator_depth, flow_control,
         retry_count, rnr_retry_count, srq, qp_num

@@ -87,6 +87,7 @@ fn a_removed_device_says_so_and_ends_the_events() {
         assert!(world.receiver.poll().next().is_none());
         let refused = world.receiver.create_srq(&SrqConfig::new(8)).unwrap_err();
         assert!(matches!(refused, Error::Verbs { .. }), "{refused:?}");
+        assert!(refused.to_string().contains("the device failed or was removed"), "{refused}");
     }
 }
 
@@ -146,6 +147,7 @@ fn a_removed_device_gives_every_posted_buffer_back_flagged() {
         let failures = receiver.reclaim().unwrap();
         assert_eq!(failures.len(), posted - 1, "{path}");
         assert!(failures.iter().all(|failure| failure.cause == Cause::DeviceRemoved));
+        assert!(failures[0].to_string().contains("the device was removed"), "{}", failures[0]);
         let of_qp = failures.iter().filter(|failure| failure.qp_num == own.qp_num()).count();
         let of_srq = failures.iter().filter(|failure| failure.qp_num == 0).count();
         assert_eq!(of_qp + of_srq, posted - 1);

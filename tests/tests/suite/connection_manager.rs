@@ -2,6 +2,9 @@
 //!
 //! `DOORBELL_ADDRESSES` has the addresses of the device under test, separated by commas.
 
+mod endings;
+mod requests;
+
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::Duration;
@@ -21,12 +24,14 @@ fn addresses() -> Vec<IpAddr> {
 
 macro_rules! first_address {
     () => {
-        match addresses().first() {
+        match $crate::connection_manager::addresses().first() {
             Some(&address) => address,
             None => skip!("there is no connection manager here"),
         }
     };
 }
+
+use first_address;
 
 /// A receiver with an SRQ, and what fills it.
 struct Side {

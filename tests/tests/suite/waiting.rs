@@ -1,13 +1,13 @@
 //! Waiting for completions: no wake-up is lost, and none comes that was not asked for.
 
 use std::hint;
-use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{CompletionChannel, Error, QueuePair, Receiver};
+use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::message::Random;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, receiving};
@@ -15,12 +15,6 @@ use rdma_core_sys as sys;
 
 /// Longer than any wake-up takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn is_readable(channel: &CompletionChannel, timeout: Duration) -> bool {
-    let mut poll = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure.
-    unsafe { libc::poll(&mut poll, 1, timeout.as_millis() as i32) == 1 }
-}
 
 fn channel(receiver: &Receiver) -> &CompletionChannel {
     receiver.channel().expect("a receiver has a channel")

@@ -1,4 +1,5 @@
-# One process serves an mlx5 device, directly, and the Soft-RoCE device through libibverbs.
+# One process serves an mlx5 device, directly, and the Soft-RoCE device through libibverbs. A connection by IP
+# address belongs to the one that has the address.
 set -e
 config=/etc/libibverbs.d/mlx5.driver
 trap 'rm -f $config' EXIT
@@ -8,3 +9,12 @@ soft-mlx5 run --strict -- all_devices >/tmp/all_devices || { cat /tmp/all_device
 cat /tmp/all_devices
 grep -x 'rxe0: 1000 messages, path verbs' /tmp/all_devices
 grep -x 'mlx5_0: 1000 messages, path direct' /tmp/all_devices
+
+soft-mlx5 run --strict -- /suite/tests/suite --nocapture --exact \
+    connection_manager::requests::a_queue_pair_of_another_device_is_refused >/tmp/foreign 2>&1 || {
+    cat /tmp/foreign
+    exit 1
+}
+cat /tmp/foreign
+grep '1 passed' /tmp/foreign
+! grep skipped: /tmp/foreign

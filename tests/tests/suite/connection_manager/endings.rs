@@ -1,0 +1,80 @@
+//! How connections end, and what comes after.
+
+use std::thread;
+use std::time::Duration;
+
+use doorbell::Error;
+use doorbell::rdmacm::Route;
+use doorbell_tests::descriptor::is_readable;
+use doorbell_tests::skip;
+
+use super::{PATIENCE, Side, connect, first_address, meet, request};
+
+/// Long enough for what is about to come, short enough to wait for what does not.
+const SOON: Duration = Duration::from_millis(50);
+
+#[test]
+fn the_end_makes_the_descriptor_of_a_connection_readable() {
+    let address = first_address!();
+    let (mut near, mut far) = (Side::new(), Side::new());
+    let [(near_qp, client), (_far_qp, mut server)] = connect(address, &mut near, &mut far);
+    assert!(!is_readable(&server, SOON), "nothing has happened");
+    client.disconnect(&near_qp).unwrap();
+    assert!(is_readable(&server, PATIENCE));
+    assert!(server.wait_disconnected(Duration::ZERO).unwrap());
+    // Said once, known ever after.
+    assert!(server.wait_disconnected(Duration::ZERO).unwrap());
+}
+
+#[test]
+fn a_peer_that_does_not_answer_the_end_refuses_the_queue_pair_and_says_why() {
+    let address = first_address!();
+    let (mut near, mut far) = (Side::new(), Side::new());
+    let [(mut near_qp, client), (far_qp, server)] = connect(address, &mut near, &mut far);
+    assert!(!client.disconnect_within(&near_qp, SOON).unwrap(), "the server says nothing");
+    near.receiver.reset_qp(&mut near_qp).unwrap();
+    let mut listener = doorbell::rdmacm::Listener::bind((address, 0).into()).unwrap();
+    let to = (address, listener.port()).into();
+    let route = Route::resolve(to, PATIENCE).unwrap();
+    let refused = route.connect(&mut near_qp, b"", PATIENCE).unwrap_err();
+    assert!(matches!(refused, Error::Rejected { reason: 10, .. }), "{refused}");
+    assert!(refused.to_string().contains("disconnect_within"), "{refused}");
+
+    // Once the server has answered, it is welcome.
+    server.disconnect(&far_qp).unwrap();
+    let mut again = far.qp();
+    thread::scope(|scope| {
+        let asking =
+            scope.spawn(|| Route::resolve(to, PATIENCE)?.connect(&mut near_qp, b"again", PATIENCE));
+        let request = request(&mut listener);
+        assert!(request.private_data().starts_with(b"again\0"));
+        let _server = request.accept(&mut again, b"", PATIENCE).unwrap();
+        asking.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn both_sides_may_end_it_and_meet_again_at_once() {
+    let address = first_address!();
+    let (mut near, mut far) = (Side::new(), Side::new());
+    let [(mut near_qp, client), (mut far_qp, server)] = connect(address, &mut near, &mut far);
+    let mut ends = Some((client, server));
+    for _ in 0..5 {
+        let (client, mut server) = ends.take().unwrap();
+        thread::scope(|scope| {
+            let answering = scope.spawn(|| {
+                assert!(server.wait_disconnected(PATIENCE).unwrap());
+                server.disconnect(&far_qp)
+            });
+            assert!(client.disconnect_within(&near_qp, PATIENCE).unwrap());
+            answering.join().unwrap().unwrap();
+        });
+        near.receiver.reset_qp(&mut near_qp).unwrap();
+        far.receiver.reset_qp(&mut far_qp).unwrap();
+        let (client, server) =
+            meet(address, &mut near_qp, |request| request.accept(&mut far_qp, b"", PATIENCE));
+        ends = Some((client.unwrap(), server.unwrap()));
+        near_qp.send_inline(b"still here", None).unwrap();
+        far.expect(b"still here");
+    }
+}
