@@ -237,3 +237,25 @@ fn the_tests_of_all_completions_exist() {
     assert!(has_test("suite::order::a_million_messages_over_64_queue_pairs_complete_in_any_order"));
     assert!(!has_test("suite::order::nothing") && !has_test("suite::nothing"));
 }
+
+/// The first screen says what a message costs: it is what the counts of the repository say.
+#[test]
+fn what_the_readme_says_of_cost_is_what_was_counted() {
+    let readme = read(&root().join("README.md"));
+    let readme = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+    let baseline = read(&root().join("benches/baseline.txt"));
+    let counted = |operation: &str| {
+        let line =
+            baseline.lines().find_map(|line| line.strip_prefix(operation)?.strip_prefix('\t'));
+        let instructions: f64 = line.unwrap().split('\t').next().unwrap().parse().unwrap();
+        instructions.round() as u32
+    };
+    let (ring, lent) = (counted("SRQ cycle"), counted("SRQ cycle, lending batch"));
+    let said = format!("costs the processor {ring} instructions, or {lent} in safe code");
+    assert!(readme.contains(&said), "README.md does not say: {said}");
+    let table = read(&root().join("docs/performance.md"));
+    let row = table.lines().find(|line| line.starts_with("| SRQ cycle |")).unwrap();
+    let reference = row.split('|').nth(4).unwrap().trim().parse::<f64>().unwrap().round();
+    let said = format!("locks off takes {reference} ");
+    assert!(readme.contains(&said), "README.md does not say: {said}");
+}
