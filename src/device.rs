@@ -2,15 +2,14 @@
 
 use std::ffi::CStr;
 use std::fmt;
-use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::node;
 
 /// The RDMA devices of the system, in the order of libibverbs.
 ///
@@ -153,14 +152,11 @@ impl Device {
         unsafe { Context::from_open(context, self.name()) }
     }
 
-    /// That this user may not open the node of the device, if so. libibverbs then goes on to look for the node
-    /// below `/dev/char`, and reports what it finds there: where there is no udev that nothing is.
+    /// That this user may not open the node of the device, if so.
     fn denied(&self) -> Option<io::Error> {
         // SAFETY: the device is alive, and libibverbs has ended the name.
         let name = unsafe { CStr::from_ptr((*self.device).dev_name.as_ptr()) };
-        let node = Path::new("/dev/infiniband").join(name.to_str().ok()?);
-        let denied = File::options().read(true).write(true).open(node).err()?;
-        (denied.kind() == io::ErrorKind::PermissionDenied).then_some(denied)
+        node::denied(name.to_str().ok()?)
     }
 }
 

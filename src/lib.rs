@@ -50,6 +50,7 @@ mod error;
 mod events;
 mod gid;
 mod memory;
+mod node;
 mod owner;
 mod path;
 mod pd;

@@ -1,6 +1,7 @@
 //! Identifier of the connection manager, with a channel of its own.
 
 use std::ffi::{CStr, c_int};
+use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,6 +13,7 @@ use sys::RdmaCm;
 
 use super::event::Event;
 use crate::error::{Error, Result};
+use crate::node;
 use crate::owner::Owner;
 use crate::poll;
 use crate::qp::{QpState, QueuePair};
@@ -46,7 +48,9 @@ impl Id {
         // SAFETY: no preconditions.
         let channel = unsafe { (cm.create_event_channel)() };
         if channel.is_null() {
-            return Err(Error::last_os("rdma_create_event_channel", &subject));
+            let failed = io::Error::last_os_error();
+            let source = node::denied("rdma_cm").unwrap_or(failed);
+            return Err(Error::verbs("rdma_create_event_channel", &subject, source));
         }
         Ok(Self { cm, id: ptr::null_mut(), channel, owner: Owner::this_process(), subject })
     }

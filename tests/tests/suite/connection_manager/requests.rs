@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::rdmacm::{Listener, Route};
-use doorbell::{Error, QueuePair, Result};
+use doorbell::{Error, QpConfig, QueuePair, Result};
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::{device, skip};
 
@@ -186,7 +186,7 @@ fn a_queue_pair_of_another_device_is_refused() {
     };
     let pd = other.open().unwrap().alloc_pd().unwrap();
     let mut elsewhere = device::receiver(&pd, 64);
-    let mut stranger = elsewhere.create_qp(&doorbell::QpConfig::rc()).unwrap();
+    let mut stranger = elsewhere.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
     let mut side = Side::new();
     let mut qp = side.qp();
     let (asking, answering) =
