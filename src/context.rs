@@ -140,6 +140,28 @@ impl Context {
         &self.0.attr
     }
 
+    /// Completion vectors that the device has for this process, see
+    /// [`ReceiverConfig::comp_vector`](crate::ReceiverConfig::comp_vector).
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// use doorbell::{Receiver, ReceiverConfig};
+    ///
+    /// let context = doorbell::open("mlx5_0")?;
+    /// let pd = context.alloc_pd()?;
+    /// // One receiver for each thread that sleeps, as far as they go round.
+    /// let receivers = (0..4)
+    ///     .map(|thread| ReceiverConfig::new().comp_vector(thread % context.num_comp_vectors()))
+    ///     .map(|config| Receiver::new(&pd, &config))
+    ///     .collect::<doorbell::Result<Vec<_>>>()?;
+    /// # assert_eq!(receivers.len(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn num_comp_vectors(&self) -> u32 {
+        // SAFETY: the context is open, and the number never changes.
+        unsafe { (*self.as_raw()).num_comp_vectors }.max(0) as u32
+    }
+
     /// State of a port (`ibv_query_port(3)`). Ports count from 1.
     ///
     /// ```

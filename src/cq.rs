@@ -22,6 +22,45 @@ pub(crate) struct Cq {
     destroys: bool,
 }
 
+/// What a CQ should be like.
+pub(crate) struct CqInit {
+    /// Entries, at least.
+    pub(crate) entries: u32,
+    /// Where its events go.
+    pub(crate) channel: Option<CompletionChannel>,
+    /// The interrupt that its events come by.
+    pub(crate) comp_vector: u32,
+}
+
+impl CqInit {
+    /// A CQ that is only polled.
+    const fn polled(entries: u32) -> Self {
+        Self { entries, channel: None, comp_vector: 0 }
+    }
+
+    fn check(&self, context: &Context) -> Result<()> {
+        let max = context.attr().max_cqe.max(0) as u64;
+        Error::check_range("cq_capacity", self.entries.into(), 1, max)?;
+        let last = context.num_comp_vectors().saturating_sub(1);
+        Error::check_range("comp_vector", self.comp_vector.into(), 0, last.into())
+    }
+
+    fn raw_channel(&self) -> *mut sys::ibv_comp_channel {
+        self.channel.as_ref().map_or(ptr::null_mut(), CompletionChannel::as_raw)
+    }
+
+    /// The same in the extended form.
+    fn extended(&self, wc_flags: u32) -> sys::ibv_cq_init_attr_ex {
+        sys::ibv_cq_init_attr_ex {
+            cqe: self.entries,
+            channel: self.raw_channel(),
+            comp_vector: self.comp_vector,
+            wc_flags: wc_flags.into(),
+            ..Default::default()
+        }
+    }
+}
+
 /// What a CQ was created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -66,30 +105,26 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// A CQ of at least `entries` entries, whose events go to `channel`.
-    pub(crate) fn create(
-        context: &Context,
-        entries: u32,
-        channel: Option<CompletionChannel>,
-    ) -> Result<Self> {
-        check(context, entries)?;
-        let raw = raw(&channel);
+    /// A plain CQ.
+    pub(crate) fn create(context: &Context, init: CqInit) -> Result<Self> {
+        init.check(context)?;
+        let (entries, vector) = (init.entries as i32, init.comp_vector as i32);
+        let channel = init.raw_channel();
         // SAFETY: an open context, a channel of it or none; no user pointer.
         let cq = unsafe {
-            sys::ibv_create_cq(context.as_raw(), entries as i32, ptr::null_mut(), raw, 0)
+            sys::ibv_create_cq(context.as_raw(), entries, ptr::null_mut(), channel, vector)
         };
         if cq.is_null() {
             return Err(Error::last_os("ibv_create_cq", context.name()));
         }
-        Ok(Self { cq, context: context.clone(), channel, form: Form::Plain, destroys: true })
+        Ok(Self::created(context, cq, init, Form::Plain))
     }
 
     /// The same, with the time of each completion; without where the device has no clock. Real time is refused
     /// where the device does not have it.
     pub(crate) fn create_with_timestamps(
         context: &Context,
-        entries: u32,
-        channel: Option<CompletionChannel>,
+        init: CqInit,
         timestamps: Timestamps,
     ) -> Result<Self> {
         if timestamps == Timestamps::RealTime && !context.has_real_time()? {
@@ -98,53 +133,42 @@ impl Cq {
                 when: "on this device: see Capabilities::timestamps, and the firmware's REAL_TIME_CLOCK_ENABLE",
             });
         }
-        check(context, entries)?;
-        let mut init = sys::ibv_cq_init_attr_ex {
-            cqe: entries,
-            channel: raw(&channel),
-            wc_flags: u64::from(STANDARD_FLAGS | timestamps.wc_flag()),
-            ..Default::default()
-        };
+        init.check(context)?;
+        let mut extended = init.extended(STANDARD_FLAGS | timestamps.wc_flag());
         // SAFETY: an open context, a channel of it or none, an initialised structure.
-        let cq = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut init) };
+        let cq = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut extended) };
         if cq.is_null() {
             let error = Error::last_os("ibv_create_cq_ex", context.name());
             return if error.is_os(libc::EOPNOTSUPP) {
-                Self::create(context, entries, channel)
+                Self::create(context, init)
             } else {
                 Err(error)
             };
         }
         let cq = sys::ibv_cq_ex_to_cq(cq);
-        let form = Form::Timestamps(timestamps);
-        Ok(Self { cq, context: context.clone(), channel, form, destroys: true })
+        Ok(Self::created(context, cq, init, Form::Timestamps(timestamps)))
     }
 
     /// A CQ for the sends of a queue pair that receives on `other`: the timestamps of both have one form.
     pub(crate) fn create_beside(other: &Self, entries: u32) -> Result<Self> {
+        let (context, init) = (&other.context, CqInit::polled(entries));
         match other.form {
             Form::Timestamps(Timestamps::RealTime) => {
-                Self::create_with_timestamps(&other.context, entries, None, Timestamps::RealTime)
+                Self::create_with_timestamps(context, init, Timestamps::RealTime)
             }
-            _ => Self::create(&other.context, entries, None),
+            _ => Self::create(context, init),
         }
     }
 
     /// The same, of an mlx5 device, with mini CQEs (basic layout).
     pub(crate) fn create_compressed(
         context: &Context,
-        entries: u32,
-        channel: Option<CompletionChannel>,
+        init: CqInit,
         format: MiniCqeFormat,
         mlx5dv: &Mlx5dv,
     ) -> Result<Self> {
-        check(context, entries)?;
-        let mut init = sys::ibv_cq_init_attr_ex {
-            cqe: entries,
-            channel: raw(&channel),
-            wc_flags: STANDARD_FLAGS.into(),
-            ..Default::default()
-        };
+        init.check(context)?;
+        let mut extended = init.extended(STANDARD_FLAGS);
         let mask =
             sys::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE | sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
         let mut mlx5 = sys::mlx5dv_cq_init_attr {
@@ -154,26 +178,29 @@ impl Cq {
             cqe_size: Cqe64::SIZE as u16,
         };
         // SAFETY: an open context of an mlx5 device, a channel of it or none, initialised structures.
-        let cq = unsafe { (mlx5dv.create_cq)(context.as_raw(), &mut init, &mut mlx5) };
+        let cq = unsafe { (mlx5dv.create_cq)(context.as_raw(), &mut extended, &mut mlx5) };
         if cq.is_null() {
             return Err(Error::last_os("mlx5dv_create_cq", context.name()));
         }
-        let (cq, form) = (sys::ibv_cq_ex_to_cq(cq), Form::Compressed(format));
-        Ok(Self { cq, context: context.clone(), channel, form, destroys: true })
+        let cq = sys::ibv_cq_ex_to_cq(cq);
+        Ok(Self::created(context, cq, init, Form::Compressed(format)))
     }
 
     /// A CQ of the extended form (`ibv_create_cq_ex(3)`) for tag matching, which can tell `wc_flags`.
     pub(crate) fn create_for_tags(context: &Context, entries: u32, wc_flags: u32) -> Result<Self> {
-        check(context, entries)?;
-        let wc_flags = wc_flags.into();
-        let mut init = sys::ibv_cq_init_attr_ex { cqe: entries, wc_flags, ..Default::default() };
+        let init = CqInit::polled(entries);
+        init.check(context)?;
+        let mut extended = init.extended(wc_flags);
         // SAFETY: an open context and an initialised structure.
-        let cq = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut init) };
+        let cq = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut extended) };
         if cq.is_null() {
             return Err(Error::last_os("ibv_create_cq_ex", context.name()));
         }
-        let cq = sys::ibv_cq_ex_to_cq(cq);
-        Ok(Self { cq, context: context.clone(), channel: None, form: Form::Plain, destroys: true })
+        Ok(Self::created(context, sys::ibv_cq_ex_to_cq(cq), init, Form::Plain))
+    }
+
+    fn created(context: &Context, cq: *mut sys::ibv_cq, init: CqInit, form: Form) -> Self {
+        Self { cq, context: context.clone(), channel: init.channel, form, destroys: true }
     }
 
     /// A CQ that the caller made and will destroy.
@@ -215,14 +242,6 @@ impl Cq {
         // SAFETY: the CQ is alive.
         unsafe { (*self.cq).cqe }.max(0) as u32
     }
-}
-
-fn check(context: &Context, entries: u32) -> Result<()> {
-    Error::check_range("cq_capacity", entries.into(), 1, context.attr().max_cqe.max(0) as u64)
-}
-
-fn raw(channel: &Option<CompletionChannel>) -> *mut sys::ibv_comp_channel {
-    channel.as_ref().map_or(ptr::null_mut(), CompletionChannel::as_raw)
 }
 
 impl Drop for Cq {

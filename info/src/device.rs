@@ -97,6 +97,8 @@ pub struct Limits {
     pub srq_sge: i32,
     pub cqs: i32,
     pub cqe: i32,
+    /// Interrupts that CQs can share out among themselves.
+    pub comp_vectors: u32,
     /// Bytes.
     pub mr_size: u64,
 }
@@ -156,6 +158,7 @@ impl Device {
             srq_sge: attr.max_srq_sge,
             cqs: attr.max_cq,
             cqe: attr.max_cqe,
+            comp_vectors: context.num_comp_vectors(),
             mr_size: attr.max_mr_size,
         };
         self.warnings = self.warnings(path, process);

@@ -101,7 +101,11 @@ fn of_device(device: &Device) -> String {
             limits.srqs, limits.srq_wr, limits.srq_sge
         ),
     );
-    line("", &format!("{} CQs of {} entries", limits.cqs, limits.cqe));
+    let vectors = limits.comp_vectors;
+    line(
+        "",
+        &format!("{} CQs of {} entries, {vectors} completion vectors", limits.cqs, limits.cqe),
+    );
     match limits.mr_size {
         u64::MAX => line("", "memory regions of any size"),
         size => line("", &format!("memory regions of {size} bytes")),

@@ -24,6 +24,7 @@ pub struct ReceiverConfig {
     pub(crate) timestamps: Option<Timestamps>,
     pub(crate) compression: Option<Compression>,
     pub(crate) prefetch: u32,
+    pub(crate) comp_vector: u32,
 }
 
 /// What the CQEs of a compressed block have of their own beside the length of the message (mini-CQE formats
@@ -69,6 +70,7 @@ impl ReceiverConfig {
             timestamps: None,
             compression: None,
             prefetch: 0,
+            comp_vector: 0,
         }
     }
 
@@ -112,6 +114,16 @@ impl ReceiverConfig {
     /// are in a cache already it only costs. A receiver that prefetches also [counts](crate::Receiver::count).
     pub const fn prefetch(mut self, lines: u32) -> Self {
         self.prefetch = lines;
+        self
+    }
+
+    /// The completion vector by which events of the CQ come, of [`Context::num_comp_vectors`]; 0 by default. On an
+    /// adapter each is an interrupt of its own, which the system can send to a CPU of its own: receivers that sleep in
+    /// different threads should not share one. It means nothing to a receiver that only polls.
+    ///
+    /// [`Context::num_comp_vectors`]: crate::Context::num_comp_vectors
+    pub const fn comp_vector(mut self, vector: u32) -> Self {
+        self.comp_vector = vector;
         self
     }
 

@@ -36,7 +36,7 @@ use rdma_core_sys::Mlx5dv;
 use crate::channel::CompletionChannel;
 use crate::clock::Clock;
 use crate::context::Context;
-use crate::cq::{Cq, Timestamps};
+use crate::cq::{Cq, CqInit, Timestamps};
 use crate::error::{Error, Result};
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
@@ -141,12 +141,15 @@ impl Receiver {
         mlx5dv: Option<&'static Mlx5dv>,
     ) -> Result<Cq> {
         let refused = |when| Err(Error::Unsupported { operation: "CQE compression", when });
-        let entries = config.cq_capacity;
-        let channel = Some(CompletionChannel::create(context)?);
+        let init = CqInit {
+            entries: config.cq_capacity,
+            channel: Some(CompletionChannel::create(context)?),
+            comp_vector: config.comp_vector,
+        };
         match (config.compression, mlx5dv) {
             (None, _) => match config.timestamps {
-                Some(form) => Cq::create_with_timestamps(context, entries, channel, form),
-                None => Cq::create(context, entries, channel),
+                Some(form) => Cq::create_with_timestamps(context, init, form),
+                None => Cq::create(context, init),
             },
             (Some(_), _) if config.timestamps.is_some() => {
                 refused("together with timestamps: the CQEs of a block have one in common")
@@ -157,7 +160,7 @@ impl Receiver {
                 if !context.compresses(mlx5dv, format)? {
                     return refused("on this device, which does not have the format");
                 }
-                Cq::create_compressed(context, entries, channel, format, mlx5dv)
+                Cq::create_compressed(context, init, format, mlx5dv)
             }
         }
     }

@@ -204,7 +204,7 @@ impl Call<'_> {
         if wanted.flags & !(FLAG_TIMESTAMP | FLAG_IGNORE_OVERRUN) != 0 {
             return Err(EOPNOTSUPP);
         }
-        let (attr, pinned) = self.cq_attr(slots, wanted.flags, driver)?;
+        let (attr, pinned) = self.cq_attr(slots, wanted, driver)?;
         let cqn = self.nic().create_cq(attr)?;
         let default_file = self.file().async_file;
         let element = wanted.user_handle;
@@ -225,7 +225,7 @@ impl Call<'_> {
         Ok(handle)
     }
 
-    fn cq_attr(&mut self, slots: u32, flags: u32, driver: &Udata) -> Result<(CqAttr, Pinned)> {
+    fn cq_attr(&mut self, slots: u32, core: &Wanted, driver: &Udata) -> Result<(CqAttr, Pinned)> {
         // Up to the flags the structure is as old as the interface.
         if driver.input.len() < 22 {
             return Err(EINVAL);
@@ -263,7 +263,8 @@ impl Call<'_> {
             compression,
             real_time: (wanted.flags & DRIVER_REAL_TIME != 0).then_some(self.core.epoch),
             uar,
-            ignore_overrun: flags & FLAG_IGNORE_OVERRUN != 0,
+            ignore_overrun: core.flags & FLAG_IGNORE_OVERRUN != 0,
+            comp_vector: core.comp_vector,
         };
         Ok((attr, pinned))
     }

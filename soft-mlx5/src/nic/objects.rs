@@ -65,6 +65,8 @@ pub struct CqAttr {
     pub uar: u32,
     /// Overrun is ignored instead of reported (`IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`).
     pub ignore_overrun: bool,
+    /// Completion vector: by which interrupt an adapter would tell of events. They come the same way here.
+    pub comp_vector: u32,
 }
 
 /// Kind of shared receive queue.

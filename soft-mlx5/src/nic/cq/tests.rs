@@ -30,6 +30,7 @@ impl Program {
             real_time: None,
             uar: 0,
             ignore_overrun: false,
+            comp_vector: 0,
         };
         (Self { ring, record, size: size as usize, count }, Cq::new(Cqn(0x400), attr).unwrap())
     }

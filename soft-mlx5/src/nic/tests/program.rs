@@ -150,6 +150,7 @@ impl Device {
             real_time: None,
             uar: CQ_PAGE,
             ignore_overrun: false,
+            comp_vector: 0,
         };
         let number = self.nic.create_cq(attr).unwrap();
         Cq { number, ring, record, count, size: size as usize, index: 0 }
