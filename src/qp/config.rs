@@ -23,6 +23,8 @@ pub struct QpConfig {
     pub(crate) gid_index: Option<u8>,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) service_level: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) pkey_index: u16,
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
@@ -65,6 +67,8 @@ impl QpConfig {
             gid_index: None,
             mtu: None,
             service_level: 0,
+            traffic_class: 0,
+            pkey_index: 0,
             timeout: 14,
             retry_cnt: 6,
             rnr_retry: 7,
@@ -150,6 +154,28 @@ impl QpConfig {
     /// Service level of the packets, at most 15; on Ethernet the priority of the VLAN tag. 0 by default.
     pub const fn service_level(mut self, level: u8) -> Self {
         self.service_level = level;
+        self
+    }
+
+    /// Traffic class of packets with a GRH; on RoCE v2 the byte of the IP header that has the DSCP in its upper six
+    /// bits, by which switches choose the priority. 0 by default. With `rdmacm` the connection manager decides.
+    ///
+    /// ```
+    /// use doorbell::QpConfig;
+    ///
+    /// // DSCP 26, which many RoCE networks keep for RDMA.
+    /// let config = QpConfig::rc().traffic_class(26 << 2);
+    /// # let _ = config;
+    /// ```
+    pub const fn traffic_class(mut self, class: u8) -> Self {
+        self.traffic_class = class;
+        self
+    }
+
+    /// Entry of the port's partition key table that packets are of. 0 by default, which on most ports is the default
+    /// partition. With `rdmacm` the connection manager decides.
+    pub const fn pkey_index(mut self, index: u16) -> Self {
+        self.pkey_index = index;
         self
     }
 
@@ -243,6 +269,8 @@ impl QpConfig {
         }
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
         Error::check_range("service_level", self.service_level.into(), 0, 15)?;
+        let pkeys = u64::from(attr.max_pkeys);
+        Error::check_range("pkey_index", self.pkey_index.into(), 0, pkeys.saturating_sub(1))?;
         Error::check_range("timeout", self.timeout.into(), 0, 31)?;
         Error::check_range("retry_cnt", self.retry_cnt.into(), 0, 7)?;
         Error::check_range("rnr_retry", self.rnr_retry.into(), 0, 7)?;
@@ -259,6 +287,7 @@ mod tests {
             max_qp_wr: 1024,
             max_sge: 30,
             phys_port_cnt: 2,
+            max_pkeys: 128,
             ..Default::default()
         }
     }
@@ -287,6 +316,7 @@ mod tests {
     #[test]
     fn values_that_the_wire_cannot_carry_are_refused() {
         assert_eq!(refused(QpConfig::rc().service_level(16)), "service_level");
+        assert_eq!(refused(QpConfig::rc().pkey_index(128)), "pkey_index");
         assert_eq!(refused(QpConfig::rc().timeout(32)), "timeout");
         assert_eq!(refused(QpConfig::rc().retry_cnt(8)), "retry_cnt");
         assert_eq!(refused(QpConfig::rc().rnr_retry(8)), "rnr_retry");

@@ -17,7 +17,7 @@ const HOP_LIMIT: u8 = 255;
 pub(super) fn init(config: &QpConfig) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
     let attr = sys::ibv_qp_attr {
         qp_state: sys::IBV_QPS_INIT,
-        pkey_index: 0,
+        pkey_index: config.pkey_index,
         port_num: config.port,
         // What may be touched is decided by the keys of memory regions too.
         qp_access_flags: if config.remote_read { sys::IBV_ACCESS_REMOTE_READ } else { 0 }
@@ -73,6 +73,7 @@ pub(super) fn path(config: &QpConfig, route: Route, peer: &QpAddress) -> sys::ib
         attr.grh.dgid.raw = peer.gid;
         attr.grh.sgid_index = sgid_index;
         attr.grh.hop_limit = HOP_LIMIT;
+        attr.grh.traffic_class = config.traffic_class;
     }
     attr
 }

@@ -106,6 +106,34 @@ fn with_a_global_routing_header() {
     question_and_answer(&QpConfig::ud(QKEY).gid_index(0), false);
 }
 
+/// The traffic class of a header: of an IPv6 header, or of the IPv4 header at its end.
+fn traffic_class(grh: &[u8; GRH_SIZE]) -> u8 {
+    if grh[20] >> 4 == 4 { grh[21] } else { grh[0] << 4 | grh[1] >> 4 }
+}
+
+#[test]
+fn packets_are_of_the_traffic_class_that_was_asked_for() {
+    const CLASS: u8 = 26 << 2;
+    let pd = device::pd();
+    let config = QpConfig::ud(QKEY);
+    // On InfiniBand a GRH has to be asked for.
+    let config = match End::new(&pd, config.clone(), false).qp.address().unwrap().lid {
+        0 => config,
+        _ => config.gid_index(0),
+    };
+    let mut one = End::new(&pd, config.clone(), false);
+    for class in [CLASS, 0] {
+        let mut other = End::new(&pd, config.clone().traffic_class(class), false);
+        let to = other.qp.address_handle(&one.qp.address().unwrap(), QKEY).unwrap();
+        other.qp.send_inline_to(b"classified", &to, None).unwrap();
+        other.sent();
+        receiving::messages(&mut one.receiver, 1, |message| {
+            let datagram = message.datagram().unwrap();
+            assert_eq!(traffic_class(datagram.grh().unwrap()), class);
+        });
+    }
+}
+
 #[test]
 fn a_wrong_queue_key_is_heard_by_nobody() {
     let pd = device::pd();

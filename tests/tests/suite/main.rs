@@ -1,5 +1,6 @@
 //! What a program sees of doorbell on a device, the same on both paths.
 
+mod attributes;
 mod basics;
 mod completions;
 mod connection_manager;

@@ -1,0 +1,65 @@
+//! What a configuration says of a queue pair is what the driver has.
+
+use doorbell::{QpConfig, QueuePair};
+use doorbell_tests::device;
+use rdma_core_sys as sys;
+
+/// What the driver says.
+fn query(qp: &QueuePair, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
+    let mut attr = sys::ibv_qp_attr::default();
+    let mut init = sys::ibv_qp_init_attr::default();
+    // SAFETY: a live queue pair and writable structures.
+    let errno = unsafe { sys::ibv_query_qp(qp.as_raw(), &mut attr, mask as i32, &mut init) };
+    assert_eq!(errno, 0);
+    attr
+}
+
+/// What the driver says of a connection between two queue pairs like this.
+fn connected(config: QpConfig, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 64);
+    let config = config.receives(4, 1).sends(4).gid_index(0);
+    let mut near = receiver.create_qp(&config).unwrap();
+    let far = receiver.create_qp(&config).unwrap();
+    near.connect(&far.address().unwrap()).unwrap();
+    query(&near, mask)
+}
+
+#[test]
+fn packets_are_of_the_service_level_that_was_asked_for() {
+    let attr = connected(QpConfig::rc().service_level(3), sys::IBV_QP_AV);
+    assert_eq!(attr.ah_attr.sl, 3);
+}
+
+#[test]
+fn a_connection_has_the_attributes_of_its_configuration() {
+    let config = QpConfig::rc()
+        .traffic_class(26 << 2)
+        .timeout(9)
+        .retry_cnt(5)
+        .rnr_retry(4)
+        .min_rnr_timer(17);
+    let mask = sys::IBV_QP_AV
+        | sys::IBV_QP_TIMEOUT
+        | sys::IBV_QP_RETRY_CNT
+        | sys::IBV_QP_RNR_RETRY
+        | sys::IBV_QP_MIN_RNR_TIMER;
+    let attr = connected(config, mask);
+    assert_eq!((attr.ah_attr.is_global, attr.ah_attr.grh.traffic_class), (1, 26 << 2));
+    assert_eq!((attr.timeout, attr.retry_cnt, attr.rnr_retry), (9, 5, 4));
+    assert_eq!(attr.min_rnr_timer, 17);
+}
+
+#[test]
+fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
+    let pd = device::pd();
+    let last = pd.context().attr().max_pkeys - 1;
+    let mut receiver = device::receiver(&pd, 64);
+    let config = QpConfig::rc().receives(4, 1);
+    for index in [0, last] {
+        let qp = receiver.create_qp(&config.clone().pkey_index(index)).unwrap();
+        assert_eq!(query(&qp, sys::IBV_QP_PKEY_INDEX).pkey_index, index);
+    }
+    let refused = receiver.create_qp(&config.pkey_index(last + 1)).unwrap_err();
+    assert!(refused.to_string().contains("pkey_index"), "{refused}");
+}
