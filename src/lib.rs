@@ -12,6 +12,14 @@
 //!   buffer out.
 //! - [`QueuePair`] connects and sends.
 //!
+//! Around these four:
+//! - Other threads give buffers back through a [`SharedPoster`]; a receiver moves between threads as a whole.
+//! - [`Receiver::wait`] sleeps until something arrives, and [`CompletionChannel`] is the descriptor for a loop of one's own.
+//! - [`Context::events`] tells what happens to the device; [`Receiver::handle_event`] does what that asks for.
+//! - Module [`tags`] is for receives that name their message by a tag, as in MPI.
+//! - [`RemoteMemory`] is memory that peers write.
+//! - [`Error`] says which function failed on which device, and what usually helps.
+//!
 //! ```no_run
 //! use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
 //!

@@ -71,6 +71,16 @@ use upkeep::Upkeep;
 /// Polling frees slots and posting fills them: both change the same state, so one value owns both, and
 /// moves between threads as a unit. Queues are named by typed indices into it.
 ///
+/// | to | there is |
+/// |---|---|
+/// | make queues | [`create_srq`](Self::create_srq), [`create_qp`](Self::create_qp) |
+/// | give buffers | [`fill`](Self::fill), [`post`](Self::post), [`post_scatter`](Self::post_scatter); by itself: [`keep_filled`](Self::keep_filled); from other threads: [`shared_poster`](Self::shared_poster) |
+/// | take messages | [`poll`](Self::poll), [`poll_up_to`](Self::poll_up_to) |
+/// | sleep | [`wait`](Self::wait); in a loop of one's own [`arm`](Self::arm) and [`channel`](Self::channel) |
+/// | look after it | [`handle_event`](Self::handle_event), [`arm_srq_limit`](Self::arm_srq_limit), [`statistics`](Self::statistics) |
+/// | end a connection | [`drain_qp`](Self::drain_qp), [`reset_qp`](Self::reset_qp), [`destroy_qp`](Self::destroy_qp); or just drop it |
+/// | leave the safe layer | [`as_direct`](Self::as_direct), [`from_raw_cq`](Self::from_raw_cq) |
+///
 /// ```no_run
 /// use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
 ///
