@@ -56,8 +56,8 @@ impl Receiver {
     #[inline(always)]
     pub fn poll_up_to(&mut self, budget: u32) -> Batch<'_> {
         let mut receiver = NonNull::from(self);
-        // SAFETY: borrowed for as long as the batch exists.
-        let cursor = found::start(unsafe { receiver.as_mut() }, budget);
+        // SAFETY: borrowed for as long as the batch exists; the cursor of the batch was put down.
+        let cursor = unsafe { Cursor::pick_up(found::start(receiver.as_mut(), budget)) };
         Batch { cursor, receiver, borrow: PhantomData }
     }
 }
@@ -112,41 +112,30 @@ impl<'a> Batch<'a> {
                 return None;
             }
         }
-        if !self.cursor.is_idle() {
-            if let Some(lent) = self.turn() {
-                return Some(Ok(Message { lent, batch: self }));
-            }
-        }
         self.find()
     }
 
-    /// The next message, if all that is uncommon about it is its slot.
+    /// The next of what is not a plain message in the slot whose turn it is.
+    ///
+    /// There is one call, and unless it finds a message the loop of the program ends, as a rule. Else the compiler
+    /// would lay out what follows on it in the middle of the loop, and each plain message would jump over that.
     #[inline(always)]
-    fn turn(&mut self) -> Option<Lent> {
+    fn find(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {
         let (cq, position, expected) = self.cursor.aim();
         // SAFETY: the cursor is of this batch, which borrows the receiver, and is reloaded.
         unsafe {
-            let found = found::turned(self.receiver, cq, position, expected);
-            let Some(start) = found.start else {
-                if found.len != 0 {
-                    self.cursor.reload();
-                }
-                return None;
-            };
+            let found = found::next(self.receiver, cq, position, expected);
             self.cursor.reload();
-            let (first, len) = (found.len, found.len);
-            Some(Lent { resident: self.cursor.lent_data(), start, first, len })
-        }
-    }
-
-    #[inline(always)]
-    fn find(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {
-        // SAFETY: the cursor is of this batch, which borrows the receiver.
-        let (cursor, next) = unsafe { found::next(self.receiver.as_mut(), self.cursor) };
-        self.cursor = cursor;
-        match next? {
-            Ok(lent) => Some(Ok(Message { lent, batch: self })),
-            Err(failure) => Some(Err(failure)),
+            let Some(start) = found.start else {
+                return found::failure(self.receiver.as_mut()).map(Err);
+            };
+            let resident = if self.cursor.is_idle() {
+                self.books().apart.resident
+            } else {
+                self.cursor.lent_data()
+            };
+            let lent = Lent { resident, start, first: found.first(), len: found.len() };
+            Some(Ok(Message { lent, batch: self }))
         }
     }
 

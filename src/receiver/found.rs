@@ -7,7 +7,7 @@ use std::hint::unreachable_unchecked;
 use std::ptr::NonNull;
 
 use mlx5_ring::cq::CompletionQueue;
-use mlx5_ring::receive::{self, Completion, Cursor, End, Position, Queue, Receiving, Turn};
+use mlx5_ring::receive::{self, Completion, Cursor, End, Position, Queue, Receiving};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
@@ -27,82 +27,175 @@ pub(super) enum Found {
     Other(u32),
 }
 
-type Next = Option<Result<Lent, Failure>>;
-
-/// Starts a batch.
+/// Starts a batch, and returns where its cursor is [picked up](Cursor::pick_up).
+///
+/// What is rare goes on in other functions, and nothing is left to do here behind them: so this one saves no register.
 #[inline(never)]
-pub(super) fn start(receiver: &mut Receiver, budget: u32) -> Cursor<Resident> {
+pub(super) fn start(receiver: &mut Receiver, budget: u32) -> NonNull<CompletionQueue> {
     if receiver.upkeep.is_some() {
-        receiver.recover();
-        receiver.keep_up(budget);
+        return start_kept(receiver, budget);
     }
+    start_at_once(receiver, budget)
+}
+
+#[inline(always)]
+fn start_at_once(receiver: &mut Receiver, budget: u32) -> NonNull<CompletionQueue> {
     match &mut receiver.engine {
-        // SAFETY: it is the only queue, so every receive on the CQ is its; buffers are posted by
-        // `Receiver`, which owns them.
-        Engine::Direct(Direct { cq, queues, .. }) if queues.len() == 1 => unsafe {
-            match &mut queues[0] {
-                Ring::Srq(srq) => Receiving::new(cq, &mut srq.ring, budget).into_cursor(),
-                Ring::Rq(rq) => Receiving::new(cq, &mut rq.ring, budget).into_cursor(),
-                Ring::Gone => Cursor::idle(),
+        Engine::Direct(Direct { cq, queues, .. })
+            if queues.len() == 1 && !receive::was_forgotten(cq) =>
+        {
+            // SAFETY: it is the only queue, so every receive on the CQ is its; buffers are posted by `Receiver`, which
+            // owns them.
+            unsafe {
+                match &mut queues[0] {
+                    Ring::Srq(srq) => start_single(cq, &mut srq.ring, budget),
+                    Ring::Rq(rq) => start_single(cq, &mut rq.ring, budget),
+                    Ring::Gone => Cursor::<Resident>::idle(),
+                }
             }
-        },
+        }
         _ => start_other(receiver, budget),
     }
 }
 
+/// # Safety
+/// As [`Receiving::new`].
+#[inline(always)]
+unsafe fn start_single<Q: Queue<Data = Resident>>(
+    cq: &mut CompletionQueue,
+    queue: &mut Q,
+    budget: u32,
+) -> NonNull<CompletionQueue> {
+    // SAFETY: the caller's contract; the batch goes on.
+    unsafe { Receiving::new(cq, queue, budget).into_cursor().put_down() }
+}
+
+#[cold]
 #[inline(never)]
-fn start_other(receiver: &mut Receiver, budget: u32) -> Cursor<Resident> {
+fn start_kept(receiver: &mut Receiver, budget: u32) -> NonNull<CompletionQueue> {
     receiver.recover();
+    receiver.keep_up(budget);
+    start_at_once(receiver, budget)
+}
+
+#[inline(never)]
+fn start_other(receiver: &mut Receiver, budget: u32) -> NonNull<CompletionQueue> {
+    if receiver.has_forgotten() {
+        receiver.recover();
+        if !receiver.has_forgotten() {
+            return start_at_once(receiver, budget);
+        }
+    }
     match &mut receiver.engine {
         Engine::Direct(direct) => direct.start(budget),
         Engine::Verbs(verbs) => verbs.start(budget),
     }
-    Cursor::idle()
+    Cursor::<Resident>::idle()
 }
 
-/// What became of a message in another slot than expected: two registers.
+/// A message that was found out of line, in two registers.
 #[repr(C)]
-pub(super) struct Turned {
-    /// Where the message is, if it is lent.
+pub(super) struct Next {
+    /// The first buffer; `None` when it is no message.
     pub(super) start: Option<NonNull<u8>>,
-    /// Its length; else whether its slot has its turn.
-    pub(super) len: usize,
+    /// Bytes of the message, and above them how many of them are in other buffers.
+    lens: u64,
 }
 
-/// The next message of an SRQ, if all that is uncommon about it is its slot. Those of several queue pairs come in no
-/// order, so this is what each of them takes.
+impl Next {
+    const NONE: Self = Self { start: None, lens: 0 };
+
+    #[inline(always)]
+    const fn of(lent: &Lent) -> Self {
+        let others = (lent.len - lent.first) as u64;
+        Self { start: Some(lent.start), lens: lent.len as u64 | others << 32 }
+    }
+
+    /// Bytes of the message in the first buffer.
+    #[inline(always)]
+    pub(super) const fn first(&self) -> usize {
+        self.len() - (self.lens >> 32) as usize
+    }
+
+    /// Bytes of the message.
+    #[inline(always)]
+    pub(super) const fn len(&self) -> usize {
+        self.lens as u32 as usize
+    }
+}
+
+/// The next message of a batch. When there is none, [`failure`] has the next failure.
+///
+/// It has the C ABI, so that it cannot unwind: a panic, which would be a fault of this library, for nothing of the user's
+/// runs here, would end the batch with a cursor that is stale. And of what can unwind the compiler does not believe that
+/// it is cold, and lays it out in the middle of the loop.
+///
+/// Of an SRQ all that is uncommon may be the slot. Those of several queue pairs come in no order, so this is what each
+/// of them takes.
 ///
 /// # Safety
-/// The cursor is that of the receiver's batch, not idle, and says what is given; it is reloaded when the slot has its
-/// turn.
+/// The cursor is that of the receiver's batch, and says what is given. It is reloaded.
 #[cold]
 #[inline(never)]
-pub(super) unsafe fn turned(
+pub(super) unsafe extern "C" fn next(
     receiver: NonNull<Receiver>,
     cq: NonNull<CompletionQueue>,
     position: Position,
     expected: u64,
-) -> Turned {
-    // SAFETY: the caller's contract.
-    let Ring::Srq(srq) = (unsafe { only_queue(receiver) }) else { return not(false) };
-    let lend = |resident: Resident, byte_count| resident.lend(byte_count);
-    // SAFETY: the caller's contract. The message is lent as by the batch itself: nobody uses its buffer when the batch
-    // goes on or ends.
-    match unsafe { receive::turn(&mut srq.ring, (cq, position, expected), lend) } {
-        Turn::Not => not(false),
-        Turn::Turned => not(true),
-        Turn::Lent(lent) => Turned { start: Some(lent.start), len: lent.len },
+) -> Next {
+    if cq == Cursor::<Resident>::idle() {
+        // SAFETY: the batch borrows the receiver.
+        return unsafe { next_other(&mut *receiver.as_ptr()) };
+    }
+    // SAFETY: the caller's contract; the cursor is not idle.
+    unsafe {
+        receive::put_aim(cq, position, expected);
+        match only_queue(receiver) {
+            Ring::Srq(srq) => turn(&mut srq.ring, cq).unwrap_or_else(|| next_single(receiver, cq)),
+            _ => next_in_order(receiver, cq),
+        }
     }
 }
 
-/// The only queue of a receiver whose batch goes on with a cursor. The CQ, which the cursor uses, is not borrowed anew.
+/// The next message of a receive queue, if all that is uncommon about it is that it starts a lap.
 ///
 /// # Safety
-/// The cursor is not idle: so the receiver has one queue, and drives it directly. Nobody else uses the queue during
-/// `'a`.
+/// As [`next_single`].
+#[inline(never)]
+unsafe fn next_in_order(receiver: NonNull<Receiver>, cq: NonNull<CompletionQueue>) -> Next {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let next = match only_queue(receiver) {
+            Ring::Rq(rq) => turn(&mut rq.ring, cq),
+            _ => None,
+        };
+        next.unwrap_or_else(|| next_single(receiver, cq))
+    }
+}
+
+/// The next message, if all that is uncommon about it is its slot.
+///
+/// # Safety
+/// As [`next_single`].
+#[inline(always)]
+unsafe fn turn<Q: Queue<Data = Resident>>(
+    queue: &mut Q,
+    cq: NonNull<CompletionQueue>,
+) -> Option<Next> {
+    let lend = |resident: Resident, byte_count| resident.lend(byte_count);
+    // SAFETY: the caller's contract. The message is lent as by the batch itself: nobody uses its buffer when the batch
+    // goes on or ends.
+    unsafe { receive::turn(queue, cq, lend) }.map(|lent| Next::of(&lent))
+}
+
+/// The only queue of a receiver.
+///
+/// # Safety
+/// The receiver has one queue, and drives it directly. The batch borrows the receiver, of which the CQ is not borrowed
+/// anew here, but through the cursor.
 #[inline(always)]
 unsafe fn only_queue<'a>(receiver: NonNull<Receiver>) -> &'a mut Ring {
-    // SAFETY: the caller's contract; the batch borrows the receiver.
+    // SAFETY: the caller's contract.
     unsafe {
         match (*receiver.as_ptr()).engine {
             Engine::Direct(Direct { ref mut queues, .. }) => queues.get_unchecked_mut(0),
@@ -111,107 +204,94 @@ unsafe fn only_queue<'a>(receiver: NonNull<Receiver>) -> &'a mut Ring {
     }
 }
 
-/// Out of line, because the compiler would have this at hand at all times.
-#[cold]
-#[inline(never)]
-const fn not(turned: bool) -> Turned {
-    Turned { start: None, len: turned as usize }
-}
-
-/// The next message or failure. Nothing is lent through the cursor.
+/// The next of the only queue of a CQ.
 ///
 /// # Safety
-/// The cursor is that of the receiver's batch.
+/// As [`next`]; the cursor is not idle, and is put down in the CQ.
 #[cold]
 #[inline(never)]
-pub(super) unsafe fn next(
-    receiver: &mut Receiver,
-    cursor: Cursor<Resident>,
-) -> (Cursor<Resident>, Next) {
-    let Receiver { engine, books, .. } = receiver;
-    match engine {
-        // SAFETY: the caller's contract.
-        Engine::Direct(Direct { cq, queues, .. }) if queues.len() == 1 => unsafe {
-            match &mut queues[0] {
-                Ring::Srq(srq) => {
-                    single(Receiving::from_cursor(cq, &mut srq.ring, cursor), true, books)
-                }
-                Ring::Rq(rq) => {
-                    single(Receiving::from_cursor(cq, &mut rq.ring, cursor), false, books)
-                }
-                Ring::Gone => (cursor, None),
-            }
-        },
-        Engine::Direct(direct) => {
-            let next = direct.many().next().map(|found| match found {
-                Found::Message(resident, len) => books.lend(resident, len).ok_or_else(|| {
-                    let qp_num = direct.lent().map_or(0, |facts| facts.qp_num());
-                    direct.many().take();
-                    Failure::of(qp_num, Cause::Foreign(resident.wr_id()))
-                }),
-                Found::Failed(resident) => {
-                    let mut failure = Failure::new(direct.lent());
-                    if !books.keeps(&failure, &resident, direct.many().is_shared(failure.qp_num)) {
-                        direct.many().take();
-                        books.leave(resident, 0, |buffer| failure.buffers.push(buffer));
-                    }
-                    Err(failure)
-                }
-                Found::Stray(qp_num) => Err(Failure::of(qp_num, Cause::Stray)),
-                Found::Other(qp_num) => Err(Failure::of(qp_num, Cause::NotAReceive)),
-            });
-            (cursor, next)
-        }
-        Engine::Verbs(verbs) => {
-            let next = verbs.find(books).map(|found| match found {
-                Found::Message(resident, len) => books.lend(resident, len).ok_or_else(|| {
-                    let qp_num = verbs.lent().map_or(0, |facts| facts.qp_num());
-                    verbs.take();
-                    Failure::of(qp_num, Cause::Foreign(resident.wr_id()))
-                }),
-                Found::Failed(resident) => {
-                    let mut failure = Failure::new(verbs.lent());
-                    if !books.keeps(&failure, &resident, verbs.is_shared()) {
-                        verbs.take();
-                        books.leave(resident, 0, |buffer| failure.buffers.push(buffer));
-                    }
-                    Err(failure)
-                }
-                Found::Stray(qp_num) => Err(Failure::of(qp_num, Cause::Stray)),
-                Found::Other(qp_num) => Err(Failure::of(qp_num, Cause::NotAReceive)),
-            });
-            (cursor, next)
+unsafe fn next_single(receiver: NonNull<Receiver>, cq: NonNull<CompletionQueue>) -> Next {
+    // SAFETY: the caller's contract; queues and books are not the CQ, which is borrowed through the cursor.
+    unsafe {
+        let books = &mut (*receiver.as_ptr()).books;
+        match only_queue(receiver) {
+            Ring::Srq(srq) => single(Receiving::pick_up(cq, &mut srq.ring), true, books),
+            Ring::Rq(rq) => single(Receiving::pick_up(cq, &mut rq.ring), false, books),
+            Ring::Gone => books.found(None),
         }
     }
 }
 
-/// The next of the only queue of a CQ.
+/// The next, where the cursor is idle.
+#[cold]
+#[inline(never)]
+fn next_other(receiver: &mut Receiver) -> Next {
+    let Receiver { engine, books, .. } = receiver;
+    let next = match engine {
+        // It is gone.
+        Engine::Direct(Direct { queues, .. }) if queues.len() == 1 => None,
+        Engine::Direct(direct) => direct.many().next().map(|found| match found {
+            Found::Message(resident, len) => books.lend(resident, len).ok_or_else(|| {
+                let qp_num = direct.lent().map_or(0, |facts| facts.qp_num());
+                direct.many().take();
+                Failure::of(qp_num, Cause::Foreign(resident.wr_id()))
+            }),
+            Found::Failed(resident) => {
+                let mut failure = Failure::new(direct.lent());
+                if !books.keeps(&failure, &resident, direct.many().is_shared(failure.qp_num)) {
+                    direct.many().take();
+                    books.leave(resident, 0, |buffer| failure.buffers.push(buffer));
+                }
+                Err(failure)
+            }
+            Found::Stray(qp_num) => Err(Failure::of(qp_num, Cause::Stray)),
+            Found::Other(qp_num) => Err(Failure::of(qp_num, Cause::NotAReceive)),
+        }),
+        Engine::Verbs(verbs) => verbs.find(books).map(|found| match found {
+            Found::Message(resident, len) => books.lend(resident, len).ok_or_else(|| {
+                let qp_num = verbs.lent().map_or(0, |facts| facts.qp_num());
+                verbs.take();
+                Failure::of(qp_num, Cause::Foreign(resident.wr_id()))
+            }),
+            Found::Failed(resident) => {
+                let mut failure = Failure::new(verbs.lent());
+                if !books.keeps(&failure, &resident, verbs.is_shared()) {
+                    verbs.take();
+                    books.leave(resident, 0, |buffer| failure.buffers.push(buffer));
+                }
+                Err(failure)
+            }
+            Found::Stray(qp_num) => Err(Failure::of(qp_num, Cause::Stray)),
+            Found::Other(qp_num) => Err(Failure::of(qp_num, Cause::NotAReceive)),
+        }),
+    };
+    books.found(next)
+}
+
+/// What [`next`] has found when it is no message.
+#[cold]
+#[inline(never)]
+pub(super) fn failure(receiver: &mut Receiver) -> Option<Failure> {
+    receiver.books.apart.failure.take()
+}
+
+/// The next of a batch, whose cursor is put down.
 fn single<Q: Queue<Data = Resident>>(
     mut receiving: Receiving<'_, Q>,
     shared: bool,
     books: &mut Books,
-) -> (Cursor<Resident>, Next) {
-    let whole = Whole;
+) -> Next {
     let next = next_of(&mut receiving, shared, books);
-    std::mem::forget(whole);
-    (receiving.into_cursor(), next)
-}
-
-/// While the cursor is handed over, the one that the batch has is stale, and a panic would end the batch with
-/// it. Nothing of the user's runs meanwhile, so a panic is a fault of this library.
-struct Whole;
-
-impl Drop for Whole {
-    fn drop(&mut self) {
-        std::process::abort();
-    }
+    // SAFETY: the batch goes on.
+    unsafe { receiving.into_cursor().put_down() };
+    books.found(next)
 }
 
 fn next_of<Q: Queue<Data = Resident>>(
     receiving: &mut Receiving<'_, Q>,
     shared: bool,
     books: &mut Books,
-) -> Next {
+) -> Option<Result<Lent, Failure>> {
     Some(match receiving.next()? {
         Completion::Message(message) => {
             // SAFETY: the position is of this batch.
@@ -269,9 +349,11 @@ pub(super) fn facts(receiver: &Receiver) -> Option<Facts<'_>> {
     }
 }
 
-/// Keeps the slot of the message that is lent other than through the cursor from being recycled.
+/// Keeps the slot of the message that is lent other than through the cursor from being recycled. It has the C ABI as
+/// [`next`] has.
+#[cold]
 #[inline(never)]
-pub(super) fn take(receiver: &mut Receiver) {
+pub(super) extern "C" fn take(receiver: &mut Receiver) {
     match &mut receiver.engine {
         Engine::Direct(direct) => direct.many().take(),
         Engine::Verbs(verbs) => verbs.take(),
@@ -347,8 +429,7 @@ pub(super) unsafe fn replace(receiver: &mut Receiver, resident: Resident, segmen
 /// `end` is that of the receiver's batch, and nobody uses the message.
 #[inline(never)]
 pub(super) unsafe fn finish(receiver: &mut Receiver, end: End) {
-    let Receiver { engine, books, .. } = receiver;
-    match engine {
+    match &mut receiver.engine {
         // SAFETY: the caller's contract.
         Engine::Direct(Direct { cq, queues, .. }) if queues.len() == 1 => unsafe {
             match &mut queues[0] {
@@ -357,6 +438,14 @@ pub(super) unsafe fn finish(receiver: &mut Receiver, end: End) {
                 Ring::Gone => {}
             }
         },
+        _ => finish_other(receiver),
+    }
+}
+
+#[inline(never)]
+fn finish_other(receiver: &mut Receiver) {
+    let Receiver { engine, books, .. } = receiver;
+    match engine {
         Engine::Direct(direct) => direct.many().finish(),
         Engine::Verbs(verbs) => verbs.finish(books),
     }
@@ -376,6 +465,20 @@ impl Failure {
 }
 
 impl Books {
+    /// Puts what was found where the batch looks for it.
+    fn found(&mut self, next: Option<Result<Lent, Failure>>) -> Next {
+        let (found, failure) = match next {
+            Some(Ok(lent)) => {
+                self.apart.resident = lent.resident;
+                return Next::of(&lent);
+            }
+            Some(Err(failure)) => (Next::NONE, Some(failure)),
+            None => (Next::NONE, None),
+        };
+        self.apart.failure = failure;
+        found
+    }
+
     /// Takes note of a receive that failed. Whether its queue keeps the buffer.
     fn keeps(&self, failure: &Failure, resident: &Resident, shared: bool) -> bool {
         let faulted = failure.cause == Cause::PageFault;

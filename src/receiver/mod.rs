@@ -711,6 +711,12 @@ impl Receiver {
         }
     }
 
+    /// Whether a batch of a single queue was forgotten, and there is something to end.
+    #[inline]
+    fn has_forgotten(&self) -> bool {
+        matches!(&self.engine, Engine::Direct(direct) if receive::was_forgotten(&direct.cq))
+    }
+
     /// Drops what the CQ holds of a QP that the device has let go, and takes back the receives posted to
     /// a queue of its own.
     fn forget(&mut self, qp_num: u32, index: usize) {

@@ -7,6 +7,7 @@ use mlx5_ring::sge::Sge;
 use mlx5_wire::be::Be64;
 use mlx5_wire::data::DataSegment;
 
+use super::failure::Failure;
 use super::parked::Parked;
 use super::qps::Qps;
 use crate::memory::{Pool, RecvBuffer};
@@ -222,19 +223,20 @@ impl KnownPool {
     /// A reference for a buffer that leaves.
     #[inline(always)]
     fn reference(&mut self) -> Arc<Pool> {
-        if self.references == 0 {
-            self.bring();
+        match self.references.checked_sub(1) {
+            Some(left) => self.references = left,
+            None => self.bring(),
         }
-        self.references -= 1;
         // SAFETY: one that was forgotten, and is counted as such no more.
         unsafe { Arc::from_raw(Arc::as_ptr(&self.pool)) }
     }
 
-    /// Makes a reference as if a buffer had brought it along.
+    /// Makes a reference as if a buffer had brought it along. It has the C ABI, so that the compiler sees that it is rare
+    /// also where it must not unwind past a buffer.
     #[cold]
-    fn bring(&mut self) {
+    #[inline(never)]
+    extern "C" fn bring(&self) {
         std::mem::forget(Arc::clone(&self.pool));
-        self.references += 1;
     }
 }
 
@@ -295,6 +297,15 @@ pub(crate) struct Books {
     pools: Vec<KnownPool>,
     lists: Vec<Vec<Piece>>,
     free_lists: Vec<u32>,
+    pub(super) apart: Apart,
+}
+
+/// What code out of line tells a batch beside what fits into registers.
+pub(super) struct Apart {
+    /// The receive of the message that is lent other than through the cursor.
+    pub(super) resident: Resident,
+    /// The receive that has failed.
+    pub(super) failure: Option<Failure>,
 }
 
 impl Books {
@@ -306,6 +317,7 @@ impl Books {
             pools: Vec::new(),
             lists: Vec::new(),
             free_lists: Vec::new(),
+            apart: Apart { resident: Resident::from_wr_id(0), failure: None },
         }
     }
 

@@ -36,7 +36,7 @@ use cold::Class;
 pub(crate) use batch::Batch;
 use batch::{Noted, Stretch};
 
-pub use cold::{Outcome, complete, recover};
+pub use cold::{Outcome, complete, recover, was_forgotten};
 pub use cursor::{Cursor, End};
 
 /// A queue that [`Receiving`] can give slots back to: [`ReceiveQueue`] or [`SharedReceiveQueue`].
@@ -122,6 +122,7 @@ impl<T> Message<T> {
 
 /// Where a CQE of the current batch stands.
 #[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
 pub struct Position(pub(crate) NonNull<u8>);
 
 // SAFETY: an address, which only `Receiving::cqe` reads from.
@@ -135,7 +136,7 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// holds for as long as their buffers are given back.
     #[inline(always)]
     pub unsafe fn new(cq: &'a mut CompletionQueue, queue: &'a mut Q, budget: u32) -> Self {
-        if cq.batch.noted != Noted::Nothing {
+        if was_forgotten(cq) {
             cold::recover_batch(cq, queue);
         }
         let start = cq.consumer_index;
@@ -163,19 +164,18 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         this.at
     }
 
-    /// Goes on with the batch of `cursor`.
+    /// Goes on with the batch of a cursor that was [put down](Cursor::put_down), or [aimed](put_aim), on the CQ.
     ///
     /// # Safety
-    /// `cursor` came from [`into_cursor`](Self::into_cursor) of a batch with the same queues, which nobody has
-    /// used since, except through this cursor.
+    /// The cursor came from [`into_cursor`](Self::into_cursor) of a batch with the same queues, which nobody has used
+    /// since, except through this cursor.
     #[inline(always)]
-    pub unsafe fn from_cursor(
-        cq: &'a mut CompletionQueue,
-        queue: &'a mut Q,
-        cursor: Cursor<Q::Data>,
-    ) -> Self {
-        let (recycled_from, taken_from) = cq.batch.get(cursor.to_go);
-        let at = Cursor { limit: cq.batch.limit, cq: NonNull::from(cq), ..cursor };
+    pub unsafe fn pick_up(mut place: NonNull<CompletionQueue>, queue: &'a mut Q) -> Self {
+        // SAFETY: the batch borrows the CQ.
+        let cq = unsafe { place.as_mut() };
+        let (stretch, limit) = (cq.batch.stretch, cq.batch.limit);
+        let (recycled_from, taken_from) = cq.batch.get(stretch.to_go);
+        let at = Cursor::new(place, stretch, limit, queue.book());
         Self { queue, at, lent: false, recycled_from, taken_from, cq: PhantomData }
     }
 
@@ -366,34 +366,37 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     }
 }
 
-/// What has become of the next message of a cursor.
-#[derive(Clone, Copy, Debug)]
-pub enum Turn<R> {
-    /// It is not the common case, or has not arrived: nothing has changed.
-    Not,
-    /// Its slot has its turn; it was not lent.
-    Turned,
-    /// It is [lent](Cursor::lend).
-    Lent(R),
-}
-
-/// If the next completion of a cursor is the common case in all but the slot, gives that slot its turn, and lends
-/// the message if `lend` wants it. Then the cursor goes on with [`reload`](Cursor::reload).
+/// Puts down where a cursor stands, of what it [says](Cursor::aim): then [`turn`] and [`Receiving::pick_up`] go on with
+/// it. Behind them it [is reloaded](Cursor::reload).
 ///
 /// # Safety
-/// `at` is what the cursor says, which is of a batch that goes on with this queue; the contract of [`Cursor::lend`].
+/// The cursor is of a batch that goes on, on this CQ.
+#[inline(always)]
+pub unsafe fn put_aim(cq: NonNull<CompletionQueue>, Position(cqe): Position, expected: u64) {
+    // SAFETY: the batch borrows the CQ. How far the cursor has come is there already, see `Cursor::lend`.
+    unsafe {
+        let stretch = &raw mut (*cq.as_ptr()).batch.stretch;
+        (&raw mut (*stretch).cqe).write(cqe);
+        (&raw mut (*stretch).expected).write(expected);
+    }
+}
+
+/// If the next completion of a cursor that was [aimed](put_aim) there is the common case in all but the slot, gives that
+/// slot its turn, and lends the message if `lend` wants it. Behind it the cursor is put down, or is
+/// aimed as it was.
+///
+/// # Safety
+/// Of a batch that goes on with this queue; the contract of [`Cursor::lend`].
 #[inline(always)]
 pub unsafe fn turn<Q: Queue, R>(
     queue: &mut Q,
-    at: (NonNull<CompletionQueue>, Position, u64),
+    mut place: NonNull<CompletionQueue>,
     lend: impl FnOnce(Q::Data, u32) -> Option<R>,
-) -> Turn<R> {
-    let (mut place, Position(cqe), expected) = at;
+) -> Option<R> {
     // SAFETY: the batch borrows the CQ.
     let cq = unsafe { place.as_mut() };
-    let Some(stretch) = cold::turn(queue, cq, cqe, expected) else {
-        return Turn::Not;
-    };
+    let Stretch { cqe, expected, .. } = cq.batch.stretch;
+    let stretch = cold::turn(queue, cq, cqe, expected)?;
     let mut at = Cursor::new(place, stretch, cq.batch.limit, queue.book());
     // SAFETY: its CQE is software's, and the slot was posted; now it is the common case.
     unsafe {
@@ -402,7 +405,7 @@ pub unsafe fn turn<Q: Queue, R>(
             at.step();
         }
         at.put(&mut cq.batch);
-        lent.map_or(Turn::Turned, Turn::Lent)
+        lent
     }
 }
 
@@ -447,8 +450,7 @@ pub unsafe fn readdress<Q: Queue>(
 #[inline(always)]
 pub unsafe fn finish<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q, end: End) {
     let End(to_go) = end;
-    let (recycled_from, taken_from) = cq.batch.get(to_go);
-    cold::finish_in_place(queue, cq, to_go, recycled_from, taken_from, false);
+    cold::finish_cursor(queue, cq, to_go);
 }
 
 impl<Q: Queue> Drop for Receiving<'_, Q> {

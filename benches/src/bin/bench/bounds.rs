@@ -32,12 +32,12 @@ const BOUNDS: [Bound; 20] = [
     Bound { operation: "RQ post", instructions: Limit::AtMost(14.0), stores: Some(4.0) },
     Bound {
         operation: "SRQ cycle, lending batch",
-        instructions: Limit::Above("SRQ cycle", 10.5),
+        instructions: Limit::Above("SRQ cycle", 8.0),
         stores: None,
     },
     Bound {
         operation: "RQ cycle, lending batch",
-        instructions: Limit::Above("RQ cycle", 10.5),
+        instructions: Limit::Above("RQ cycle", 8.0),
         stores: None,
     },
     Bound {
@@ -59,22 +59,22 @@ const BOUNDS: [Bound; 20] = [
     Bound { operation: "tag add, batch 16", instructions: Limit::AtMost(61.0), stores: None },
     Bound {
         operation: "SRQ cycle, owned buffers",
-        instructions: Limit::AtMost(115.0),
+        instructions: Limit::AtMost(111.0),
         stores: None,
     },
     Bound {
         operation: "RQ cycle, owned buffers",
-        instructions: Limit::AtMost(110.0),
+        instructions: Limit::AtMost(102.0),
         stores: None,
     },
     Bound {
         operation: "SRQ cycle, buffers replaced",
-        instructions: Limit::AtMost(90.0),
+        instructions: Limit::AtMost(78.0),
         stores: None,
     },
     Bound {
         operation: "RQ cycle, buffers replaced",
-        instructions: Limit::AtMost(90.0),
+        instructions: Limit::AtMost(81.0),
         stores: None,
     },
     // libmlx5 takes 233, and longer for each of them.

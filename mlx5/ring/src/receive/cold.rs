@@ -128,23 +128,20 @@ pub(super) extern "C" fn finish<Q: Queue>(
     taken_from: isize,
     lent: bool,
 ) {
-    finish_in_place(queue, cq, to_go, recycled_from, taken_from, lent);
-}
-
-/// [`finish`], where the caller is out of line already.
-#[inline(always)]
-pub(super) fn finish_in_place<Q: Queue>(
-    queue: &mut Q,
-    cq: &mut CompletionQueue,
-    to_go: isize,
-    recycled_from: isize,
-    taken_from: isize,
-    lent: bool,
-) {
     let settled = cq.batch.settled;
     let count = (to_go - settled) as u32;
     if lent || !queue.settle(count, recycled_from == settled, taken_from == settled) {
         return finish_each(queue, cq, to_go, lent);
+    }
+    publish(queue, cq, to_go);
+}
+
+/// [`finish`] of a cursor, where the caller is out of line already.
+#[inline(always)]
+pub(super) fn finish_cursor<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue, to_go: isize) {
+    let (count, recycled, taken) = cq.batch.unsettled(to_go);
+    if !queue.settle(count, recycled, taken) {
+        return finish_each(queue, cq, to_go, false);
     }
     publish(queue, cq, to_go);
 }
@@ -182,9 +179,15 @@ fn publish<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue, to_go: isize) {
 /// `queue` is the one that the batch on `cq` was made with.
 #[inline]
 pub unsafe fn recover<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) {
-    if cq.batch.noted != Noted::Nothing {
+    if was_forgotten(cq) {
         recover_batch(cq, queue);
     }
+}
+
+/// Whether a batch on the queue was forgotten and not [recovered](recover): then the next one does that first.
+#[inline(always)]
+pub fn was_forgotten(cq: &CompletionQueue) -> bool {
+    cq.batch.noted != Noted::Nothing
 }
 
 #[cold]

@@ -16,12 +16,12 @@ use crate::slots::{self, Slots};
 
 /// The part of a [`Receiving`](super::Receiving) that its common case works with. Plain values, so that who
 /// lends messages further can keep them in registers, too: [`Receiving::into_cursor`] and
-/// [`Receiving::from_cursor`] lead out and back.
+/// [`Receiving::pick_up`] lead out and back.
 ///
 /// Its methods know of one way to give messages back each, and of nothing out of line.
 ///
 /// [`Receiving::into_cursor`]: super::Receiving::into_cursor
-/// [`Receiving::from_cursor`]: super::Receiving::from_cursor
+/// [`Receiving::pick_up`]: super::Receiving::pick_up
 #[derive(Debug)]
 pub struct Cursor<T> {
     /// The next CQE; while a message is lent, its CQE.
@@ -38,6 +38,20 @@ pub struct Cursor<T> {
     pub(super) data: NonNull<MaybeUninit<T>>,
     pub(super) cq: NonNull<CompletionQueue>,
 }
+
+/// What a cursor of no batch reads of a CQ: its budget is not used up, and it has no message.
+struct Idle(MaybeUninit<CompletionQueue>);
+
+// SAFETY: it is only read, and nothing is behind its pointers.
+unsafe impl Sync for Idle {}
+
+static IDLE: Idle = {
+    let mut cq = MaybeUninit::<CompletionQueue>::uninit();
+    let batch = Batch { until: 1, ..Batch::new() };
+    // SAFETY: inside the value.
+    unsafe { (&raw mut (*cq.as_mut_ptr()).batch).write(batch) };
+    Idle(cq)
+};
 
 /// How far a cursor has come.
 #[derive(Clone, Copy, Debug)]
@@ -57,17 +71,11 @@ impl<T: Copy> Cursor<T> {
     /// less than scaling.
     const SCALED: bool = size_of::<T>() <= 8;
 
-    /// Of no batch: it has no message.
-    pub const fn idle() -> Self {
-        Self {
-            cqe: NonNull::dangling(),
-            expected: 0,
-            to_go: 0,
-            limit: 0,
-            states: NonNull::dangling(),
-            data: NonNull::dangling(),
-            cq: NonNull::dangling(),
-        }
+    /// Where a cursor of no batch is [picked up](Self::pick_up): it has no message, and stays so when it is
+    /// [reloaded](Self::reload).
+    #[inline(always)]
+    pub fn idle() -> NonNull<CompletionQueue> {
+        NonNull::from(&IDLE.0).cast()
     }
 
     #[inline(always)]
@@ -115,23 +123,44 @@ impl<T: Copy> Cursor<T> {
         Some(unsafe { (self.posted(), self.cqe().byte_count()) })
     }
 
-    /// What [`turn`](super::turn) needs.
+    /// So much of it as says where it stands, in registers, for [`put_aim`](super::put_aim) out of line.
     #[inline(always)]
     pub const fn aim(&self) -> (NonNull<CompletionQueue>, Position, u64) {
         (self.cq, Position(self.cqe), self.expected)
     }
 
-    /// Goes on behind [`turn`](super::turn).
+    /// Puts it where [`pick_up`](Self::pick_up) finds it: in its completion queue, whose address is returned.
     ///
     /// # Safety
-    /// It was called for this cursor just now, and found the slot.
+    /// Of a batch that goes on.
+    #[inline(always)]
+    pub unsafe fn put_down(self) -> NonNull<CompletionQueue> {
+        // SAFETY: the batch borrows the CQ.
+        self.put(unsafe { &mut (*self.cq.as_ptr()).batch });
+        self.cq
+    }
+
+    /// The cursor that was put down.
+    ///
+    /// # Safety
+    /// The CQ is that of a batch that goes on, whose cursor was [put down](Self::put_down), and not gone on with since.
+    #[inline(always)]
+    pub unsafe fn pick_up(cq: NonNull<CompletionQueue>) -> Self {
+        // SAFETY: the batch borrows the CQ.
+        let batch = unsafe { &(*cq.as_ptr()).batch };
+        let Stretch { cqe, expected, to_go } = batch.stretch;
+        let (limit, states, data) = (batch.limit, batch.states, batch.data.cast());
+        Self { cqe, expected, to_go, limit, states, data, cq }
+    }
+
+    /// Goes on behind code out of line with what that has put down.
+    ///
+    /// # Safety
+    /// As [`pick_up`](Self::pick_up), on the CQ of this cursor.
     #[inline(always)]
     pub unsafe fn reload(&mut self) {
-        // SAFETY: the batch borrows the CQ.
-        let batch = unsafe { &(*self.cq.as_ptr()).batch };
-        let Stretch { cqe, expected, to_go } = batch.stretch;
-        (self.cqe, self.expected, self.to_go) = (cqe, expected, to_go);
-        (self.states, self.data) = (batch.states, batch.data.cast());
+        // SAFETY: the caller's contract.
+        *self = unsafe { Self::pick_up(self.cq) };
     }
 
     /// Puts all but the CQ where [`reload`](Self::reload) finds it.
@@ -215,13 +244,15 @@ impl<T: Copy> Cursor<T> {
     #[inline(always)]
     pub unsafe fn is_done(&self) -> bool {
         // SAFETY: the batch borrows the CQ.
-        self.to_go == 0 && !self.is_idle() && unsafe { (*self.cq.as_ptr()).batch.is_last() }
+        self.to_go == 0 && unsafe { (*self.cq.as_ptr()).batch.is_last() }
     }
 
     /// Whether it is [of no batch](Self::idle).
+    ///
+    /// That is seen by what changes: on the CQ, which is the same all the time, the compiler would make two loops of one.
     #[inline(always)]
     pub fn is_idle(&self) -> bool {
-        self.cq == NonNull::dangling()
+        self.states == NonNull::dangling()
     }
 
     /// How far it has come, for [`finish`](super::finish).

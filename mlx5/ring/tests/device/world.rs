@@ -2,7 +2,7 @@
 
 use mlx5_ring::completion::Cqe;
 use mlx5_ring::cq::CompletionQueue;
-use mlx5_ring::receive::{self, Completion, Cursor, Message, Outcome, Receiving, Turn};
+use mlx5_ring::receive::{self, Completion, Cursor, Message, Outcome, Receiving};
 use mlx5_ring::rq::PostError;
 use mlx5_ring::slots;
 use mlx5_wire::cqe::CqeFormat;
@@ -371,39 +371,51 @@ impl<Q: Subject> World<Q> {
         let fate = |random: &mut Random| Fate::random(random, [weights[0], weights[1], 0]);
         let mut taken = 0;
         // SAFETY: one queue on this CQ.
-        let mut cursor = unsafe { Receiving::new(cq, queue, budget) }.into_cursor();
-        loop {
-            // SAFETY: the cursor is of this batch; nobody reads a buffer that was given back.
-            let lent = unsafe {
-                if let Some(found) = cursor.peek() {
-                    cursor.lend();
-                    Some(found)
-                } else if cursor.is_done() {
-                    break;
-                } else if let Some(found) = turn(queue, &mut cursor, random) {
-                    Some(found)
-                } else {
-                    let mut receiving = Receiving::from_cursor(cq, queue, cursor);
-                    let Some(next) = receiving.next() else {
-                        cursor = receiving.into_cursor();
-                        break;
-                    };
-                    let mut lent = None;
-                    match next {
-                        Completion::Message(message) => {
-                            lent = Some((message.data, message.byte_count));
-                            receiving.recycle(message);
+        let mut cursor =
+            unsafe { Cursor::pick_up(Receiving::new(cq, queue, budget).into_cursor().put_down()) };
+        'batch: loop {
+            let lent = 'lent: {
+                // SAFETY: the cursor is of this batch; nobody reads a buffer that was given back.
+                unsafe {
+                    if let Some(found) = cursor.peek() {
+                        cursor.lend();
+                        Some(found)
+                    } else if cursor.is_done() {
+                        break 'batch;
+                    } else {
+                        let (place, position, expected) = cursor.aim();
+                        receive::put_aim(place, position, expected);
+                        let wants = !random.once_in(4);
+                        let lend = |id, bytes| wants.then_some((id, bytes));
+                        if let Some(found) = receive::turn(queue, place, lend) {
+                            cursor.reload();
+                            assert_eq!(cursor.lent_data(), found.0);
+                            break 'lent Some(found);
                         }
-                        Completion::Failed(message) => {
-                            let told = model.next_told();
-                            model.failed(&receiving, &told, &message);
-                            return_message(&mut receiving, model, message, fate(random));
+                        let mut receiving = Receiving::pick_up(place, queue);
+                        let Some(next) = receiving.next() else {
+                            receiving.into_cursor().put_down();
+                            cursor.reload();
+                            break 'batch;
+                        };
+                        let mut lent = None;
+                        match next {
+                            Completion::Message(message) => {
+                                lent = Some((message.data, message.byte_count));
+                                receiving.recycle(message);
+                            }
+                            Completion::Failed(message) => {
+                                let told = model.next_told();
+                                model.failed(&receiving, &told, &message);
+                                return_message(&mut receiving, model, message, fate(random));
+                            }
+                            Completion::Other(_) => assert_eq!(model.next_told(), Told::Other),
+                            Completion::Stray(_) => assert_eq!(model.next_told(), Told::Stray),
                         }
-                        Completion::Other(_) => assert_eq!(model.next_told(), Told::Other),
-                        Completion::Stray(_) => assert_eq!(model.next_told(), Told::Stray),
+                        receiving.into_cursor().put_down();
+                        cursor.reload();
+                        lent
                     }
-                    cursor = receiving.into_cursor();
-                    lent
                 }
             };
             taken += 1;
@@ -571,33 +583,6 @@ impl<Q: Subject> World<Q> {
         }
         Subject::ring(&mut self.queue);
         self.settle(self.cq.consumer_index());
-    }
-}
-
-/// The next message of a cursor, if only its slot is uncommon about it. Now and then it is not lent so.
-///
-/// # Safety
-/// The cursor is of the batch on this queue, and not idle; nobody reads a buffer that was given back.
-unsafe fn turn<Q: Subject>(
-    queue: &mut Q,
-    cursor: &mut Cursor<u32>,
-    random: &mut Random,
-) -> Option<(u32, u32)> {
-    let wanted = !random.once_in(4);
-    // SAFETY: the caller's contract.
-    unsafe {
-        match receive::turn(queue, cursor.aim(), |id, bytes| wanted.then_some((id, bytes))) {
-            Turn::Not => None,
-            Turn::Turned => {
-                cursor.reload();
-                None
-            }
-            Turn::Lent(found) => {
-                cursor.reload();
-                assert_eq!(cursor.lent_data(), found.0);
-                Some(found)
-            }
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 
 use crate::cq::CompletionQueue;
-use crate::receive::{self, Completion, Cursor, Receiving, Turn};
+use crate::receive::{self, Completion, Cursor, Receiving};
 use crate::testing::{Beside, Place, TestQueue, pool};
 
 use super::state::describe;
@@ -83,22 +83,15 @@ impl<'a, Q: TestQueue> Lending<'a, Q> {
                 _ if self.cursor.is_done() => return Found::Nothing,
                 _ => {}
             }
-            if way.turn {
-                let aim = self.cursor.aim();
-                let lend = |data, byte_count| (!way.refuse).then_some((data, byte_count));
-                match receive::turn(self.queue, aim, lend) {
-                    Turn::Not => {}
-                    Turn::Turned => self.cursor.reload(),
-                    Turn::Lent(found) => {
-                        self.cursor.reload();
-                        assert_eq!(self.cursor.lent_data(), found.0);
-                        return self.lend(beside, found);
-                    }
-                }
+            let (cq, position, expected) = self.cursor.aim();
+            receive::put_aim(cq, position, expected);
+            let lend = |data, byte_count| (!way.refuse).then_some((data, byte_count));
+            if let Some(found) = way.turn.then(|| receive::turn(self.queue, cq, lend)).flatten() {
+                self.cursor.reload();
+                assert_eq!(self.cursor.lent_data(), found.0);
+                return self.lend(beside, found);
             }
-            let cursor = self.cursor;
-            let (queue, cq) = self.parts();
-            let mut receiving = Receiving::from_cursor(cq, queue, cursor);
+            let mut receiving = Receiving::pick_up(cq, &mut *self.queue);
             let (mut found, mut lent) = (Found::Arrived, None);
             match receiving.next() {
                 None => found = Found::Nothing,
@@ -114,7 +107,8 @@ impl<'a, Q: TestQueue> Lending<'a, Q> {
                     }
                 }
             }
-            self.cursor = receiving.into_cursor();
+            receiving.into_cursor().put_down();
+            self.cursor.reload();
             match lent {
                 Some(message) => self.lend(beside, message),
                 None => found,
