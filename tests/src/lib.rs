@@ -11,6 +11,7 @@ pub mod message;
 pub mod peers;
 pub mod poison;
 pub mod programs;
+pub mod rdma;
 pub mod receiving;
 pub mod world;
 

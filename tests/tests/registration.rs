@@ -9,7 +9,7 @@ use doorbell::{
     BufferPool, HugePages, PoolConfig, QpConfig, QpState, QueuePair, RemoteMemory, WcStatus,
 };
 use doorbell_tests::world::Shared;
-use doorbell_tests::{device, receiving};
+use doorbell_tests::{device, rdma, receiving};
 use rdma_core_sys as sys;
 
 const LOCAL: sys::ibv_access_flags = sys::IBV_ACCESS_LOCAL_WRITE;
@@ -72,28 +72,13 @@ fn pools_are_registered_for_local_writes_and_on_request_for_reads_of_peers() {
 
 /// Writes eight bytes to `addr`, and how that ended.
 fn write(qp: &mut QueuePair, addr: u64, rkey: u32) -> WcStatus {
-    let bytes = *b"intruder";
-    let mut sge =
-        sys::ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length: 8, lkey: 0 };
-    let mut wr = sys::ibv_send_wr {
-        sg_list: &mut sge,
-        num_sge: 1,
-        opcode: sys::IBV_WR_RDMA_WRITE,
-        send_flags: sys::IBV_SEND_SIGNALED | sys::IBV_SEND_INLINE,
-        ..Default::default()
-    };
-    wr.wr.rdma.remote_addr = addr;
-    wr.wr.rdma.rkey = rkey;
-    let mut bad = std::ptr::null_mut();
-    // SAFETY: a queue pair in RTS, and an inline request; nothing else is sent through it.
-    unsafe {
-        assert_eq!(sys::ibv_post_send(qp.as_raw(), &mut wr, &mut bad), 0);
-        let mut wc = sys::ibv_wc::default();
-        receiving::wait("the end of the write", || {
-            sys::ibv_poll_cq((*qp.as_raw()).send_cq, 1, &mut wc) == 1
-        });
-        WcStatus::from_raw(wc.status)
-    }
+    rdma::write(qp, b"intruder", addr, rkey);
+    let mut wc = sys::ibv_wc::default();
+    // SAFETY: a live queue pair, and room for a completion.
+    receiving::wait("the end of the write", || unsafe {
+        sys::ibv_poll_cq((*qp.as_raw()).send_cq, 1, &mut wc) == 1
+    });
+    WcStatus::from_raw(wc.status)
 }
 
 #[test]

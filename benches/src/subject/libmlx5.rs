@@ -5,6 +5,7 @@ use std::ptr;
 
 use rdma_core_sys::*;
 
+use super::lists::Lists;
 use super::{Subject, unexpected};
 use crate::sum::Sum;
 use crate::world::{BUFFER, Memory, Objects, Shape};
@@ -55,7 +56,14 @@ pub(super) fn make(objects: &Objects, next_poll: bool) -> Box<dyn Subject> {
     Box::new(libmlx5)
 }
 
-impl Libmlx5 {
+impl Lists for Libmlx5 {
+    type Wr = ibv_recv_wr;
+
+    #[inline(always)]
+    fn wrs(&mut self) -> &mut [ibv_recv_wr] {
+        &mut self.wrs
+    }
+
     #[inline(always)]
     fn post_list(&self, first: *mut ibv_recv_wr) {
         let mut bad = ptr::null_mut();
@@ -72,7 +80,6 @@ impl Libmlx5 {
         }
     }
 
-    /// Takes at most `batch` messages, and returns how many that were.
     #[inline(always)]
     fn poll_batch(&mut self, batch: u32, mut each: impl FnMut(u64, u32)) -> u32 {
         if self.next_poll {
@@ -90,7 +97,9 @@ impl Libmlx5 {
         }
         polled as u32
     }
+}
 
+impl Libmlx5 {
     #[inline(always)]
     fn next_poll_batch(&mut self, batch: u32, mut each: impl FnMut(u64, u32)) -> u32 {
         let mut polled = 0;
@@ -118,20 +127,11 @@ impl Libmlx5 {
 
 impl Subject for Libmlx5 {
     fn poll(&mut self, count: u32, batch: u32) -> Sum {
-        let mut sum = Sum::default();
-        let mut left = count;
-        while left > 0 {
-            left -= self.poll_batch(batch, |wr_id, len| sum.add(wr_id, len.into()));
-        }
-        sum
+        self.poll_all(count, batch)
     }
 
     fn post(&mut self, batch: u32) {
-        let wrs = self.wrs.as_mut_ptr();
-        for first in (0..self.wrs.len()).step_by(batch as usize) {
-            // SAFETY: inside the array.
-            self.post_list(unsafe { wrs.add(first) });
-        }
+        self.post_all(batch);
     }
 
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {

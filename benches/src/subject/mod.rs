@@ -5,6 +5,7 @@
 
 mod floor;
 mod libmlx5;
+mod lists;
 mod ring;
 mod safe;
 mod shared;

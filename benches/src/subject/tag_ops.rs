@@ -4,6 +4,7 @@ use std::ptr;
 
 use rdma_core_sys::*;
 
+use super::lists::Lists;
 use super::{Subject, libmlx5, unexpected};
 use crate::sum::Sum;
 use crate::tags::Objects;
@@ -40,16 +41,22 @@ pub(super) fn make(objects: &Objects, batch: u32) -> Box<dyn Subject> {
     Box::new(ops)
 }
 
-impl TagOps {
+impl Lists for TagOps {
+    type Wr = ibv_ops_wr;
+
     #[inline(always)]
-    fn add(&self, first: *mut ibv_ops_wr) {
+    fn wrs(&mut self) -> &mut [ibv_ops_wr] {
+        &mut self.wrs
+    }
+
+    #[inline(always)]
+    fn post_list(&self, first: *mut ibv_ops_wr) {
         // SAFETY: a live SRQ, a list of work requests that names memory that stays.
         if unsafe { ibv_post_srq_ops(self.srq, first, &mut ptr::null_mut()) } != 0 {
             unexpected();
         }
     }
 
-    /// Takes at most `batch` messages, and returns how many that were.
     #[inline(always)]
     fn poll_batch(&mut self, batch: u32, mut each: impl FnMut(u64, u32)) -> u32 {
         let cq = self.cq;
@@ -85,20 +92,11 @@ impl TagOps {
 
 impl Subject for TagOps {
     fn poll(&mut self, count: u32, batch: u32) -> Sum {
-        let mut sum = Sum::default();
-        let mut left = count;
-        while left > 0 {
-            left -= self.poll_batch(batch, |wr_id, len| sum.add(wr_id, len.into()));
-        }
-        sum
+        self.poll_all(count, batch)
     }
 
     fn post(&mut self, batch: u32) {
-        let wrs = self.wrs.as_mut_ptr();
-        for first in (0..self.wrs.len()).step_by(batch as usize) {
-            // SAFETY: inside the array.
-            self.add(unsafe { wrs.add(first) });
-        }
+        self.post_all(batch);
     }
 
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
@@ -126,7 +124,7 @@ impl Subject for TagOps {
                     (*last).next = ptr::null_mut();
                     (*last).flags = IBV_OPS_SIGNALED as i32;
                 }
-                self.add(first);
+                self.post_list(first);
             }
         }
         sum

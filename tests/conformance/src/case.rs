@@ -116,7 +116,7 @@ impl<'a> Case<'a> {
         let slots = shape.shared.then(|| (shape.max_wr + 1).next_power_of_two());
         let numbers: Vec<_> = (0..shape.qps as usize).map(|qp| libmlx5.base.qp_num(qp)).collect();
         let ours_now = WorkQueue::of(&ours, slots, &numbers);
-        let cqs = [CompletionQueue::of(&theirs), CompletionQueue::of(&ours)];
+        let cqs = [&theirs, &ours].map(|queues| CompletionQueue::of(queues, numbers[0]));
         if let Some(fault) = run.fault {
             subject = Box::new(Faulty::new(subject, fault, &ours_now, &cqs[1]));
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::next::NextSegment;
-use soft_mlx5::nic::inspect::Queues;
+use soft_mlx5::nic::inspect::{self, Queues};
 
 use crate::memory::Region;
 
@@ -172,9 +172,11 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// The first CQ of a twin.
-    pub fn of(queues: &Queues) -> Self {
-        let cq = queues.cqs.first().expect("the CQ exists");
+    /// The one on which receives of a QP complete.
+    pub fn of(queues: &Queues, qp_num: u32) -> Self {
+        let qp = queues.qps.iter().find(|qp| qp.number == qp_num).expect("the QP exists");
+        let on = |cq: &&inspect::CompletionQueue| cq.number == qp.attr.recv_cq.0;
+        let cq = queues.cqs.iter().find(on).expect("the CQ exists");
         let (count, size) = (cq.attr.cqe_count, cq.attr.cqe_size as usize);
         // SAFETY: as for work queues.
         let (memory, record) = unsafe {

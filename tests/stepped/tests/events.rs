@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use doorbell::{
-    AsyncEvent, AsyncEvents, BufferPool, Cause, Error, Path, QpConfig, Receiver, ReceiverConfig,
-    SrqConfig, WcStatus,
+    AsyncEvent, AsyncEvents, BufferPool, Cause, Error, Path, ProtectionDomain, QpConfig, QueuePair,
+    Receiver, ReceiverConfig, SrqConfig, WcStatus,
 };
 use doorbell_stepped_tests::Stepped;
 use soft_mlx5::Device;
@@ -91,25 +91,42 @@ fn a_removed_device_says_so_and_ends_the_events() {
     }
 }
 
+/// Two receivers without a queue on a stepped device. What is made of them is dropped before it.
+struct Ends {
+    receiver: Receiver,
+    far_receiver: Receiver,
+    pd: ProtectionDomain,
+    device: Device,
+}
+
+impl Ends {
+    fn new(path: Path) -> Self {
+        let device = Device::builder().stepped().build().expect("a stepped device");
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let config = ReceiverConfig::new().cq_capacity(64).path(path);
+        let [receiver, far_receiver] = [(); 2].map(|()| Receiver::new(&pd, &config).unwrap());
+        Self { receiver, far_receiver, pd, device }
+    }
+
+    /// A queue pair of the receiver, and the far end of its connection.
+    fn connect(&mut self, config: &QpConfig) -> (QueuePair, QueuePair) {
+        let mut near = self.receiver.create_qp(config).unwrap();
+        let mut far = self.far_receiver.create_qp(&QpConfig::rc().receives(1, 1)).unwrap();
+        near.connect(&far.address().unwrap()).unwrap();
+        far.connect(&near.address().unwrap()).unwrap();
+        (near, far)
+    }
+}
+
 /// Every kind of queue, with messages that were not polled and receives that never completed.
 #[test]
 fn a_removed_device_gives_every_posted_buffer_back_flagged() {
     for path in PATHS {
-        let device = Device::builder().stepped().build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-        let config = ReceiverConfig::new().cq_capacity(64).path(path);
-        let mut receiver = Receiver::new(&pd, &config).unwrap();
-        let mut far_receiver = Receiver::new(&pd, &config).unwrap();
-        let srq = receiver.create_srq(&SrqConfig::new(7).max_sge(2)).unwrap();
-        let mut connect = |config: &QpConfig| {
-            let mut near = receiver.create_qp(config).unwrap();
-            let mut far = far_receiver.create_qp(&QpConfig::rc().receives(1, 1)).unwrap();
-            near.connect(&far.address().unwrap()).unwrap();
-            far.connect(&near.address().unwrap()).unwrap();
-            (near, far)
-        };
-        let (_on_srq, mut to_srq) = connect(&QpConfig::rc().srq(srq));
-        let (own, mut to_own) = connect(&QpConfig::rc().receives(8, 1));
+        let mut ends = Ends::new(path);
+        let srq = ends.receiver.create_srq(&SrqConfig::new(7).max_sge(2)).unwrap();
+        let (_on_srq, mut to_srq) = ends.connect(&QpConfig::rc().srq(srq));
+        let (own, mut to_own) = ends.connect(&QpConfig::rc().receives(8, 1));
+        let Ends { mut receiver, far_receiver: _far, pd, device } = ends;
         let rq = own.receive_queue().unwrap();
         // None is left in the pool.
         let pool = BufferPool::new(&pd, 8 + 7 + 1, 64).unwrap();
@@ -169,16 +186,10 @@ fn a_removed_device_gives_every_posted_buffer_back_flagged() {
 #[test]
 fn an_srq_below_its_limit_is_refilled_and_armed_again() {
     for path in PATHS {
-        let device = Device::builder().stepped().build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-        let config = ReceiverConfig::new().cq_capacity(64).path(path);
-        let mut receiver = Receiver::new(&pd, &config).unwrap();
-        let mut far_receiver = Receiver::new(&pd, &config).unwrap();
-        let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
-        let mut near = receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap();
-        let mut far = far_receiver.create_qp(&QpConfig::rc().receives(1, 1)).unwrap();
-        near.connect(&far.address().unwrap()).unwrap();
-        far.connect(&near.address().unwrap()).unwrap();
+        let mut ends = Ends::new(path);
+        let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
+        let (_near, mut far) = ends.connect(&QpConfig::rc().srq(srq));
+        let Ends { mut receiver, mut far_receiver, pd, device } = ends;
         let pool = BufferPool::new(&pd, 64, 64).unwrap();
         receiver.keep_filled(srq, &pool, 1).unwrap();
         receiver.refill();

@@ -12,8 +12,7 @@ use doorbell::{
     BufferPool, Error, HugePages, PoolConfig, QpConfig, RemoteMemory, SrqConfig, StableMemory,
 };
 use doorbell_tests::world::Shared;
-use doorbell_tests::{Peers, device, message, receiving};
-use rdma_core_sys as sys;
+use doorbell_tests::{Peers, device, message, rdma, receiving};
 
 /// Sends through a queue pair whose receives are all from `pool`.
 fn receive_into(pd: &doorbell::ProtectionDomain, pool: &BufferPool) {
@@ -237,33 +236,12 @@ fn reserved_huge_pages_are_used_or_the_error_says_how_to_reserve_them() {
     }
 }
 
-/// Writes `bytes` of a far end to the memory of the near one.
-fn write(qp: *mut sys::ibv_qp, bytes: &[u8], lkey: u32, addr: u64, rkey: u32) {
-    let mut sge = sys::ibv_sge {
-        addr: bytes.as_ptr().expose_provenance() as u64,
-        length: bytes.len() as u32,
-        lkey,
-    };
-    let mut wr = sys::ibv_send_wr {
-        sg_list: &mut sge,
-        num_sge: 1,
-        opcode: sys::IBV_WR_RDMA_WRITE,
-        send_flags: sys::IBV_SEND_SIGNALED | sys::IBV_SEND_INLINE,
-        ..Default::default()
-    };
-    wr.wr.rdma.remote_addr = addr;
-    wr.wr.rdma.rkey = rkey;
-    let mut bad = std::ptr::null_mut();
-    // SAFETY: a queue pair in RTS, and an inline request.
-    assert_eq!(unsafe { sys::ibv_post_send(qp, &mut wr, &mut bad) }, 0);
-}
-
 #[test]
 fn a_peer_writes_to_memory_that_is_open_to_it() {
     let mut w = Shared::with(7, 1, 1, 64, QpConfig::rc().remote_write(true));
     let mut memory = RemoteMemory::new(&w.pd, 8192).unwrap();
     memory.write(4096, b"before, after");
-    write(w.peers.qps[0].as_raw(), b"middle", 0, memory.addr() + 4096, memory.rkey());
+    rdma::write(&mut w.peers.qps[0], b"middle", memory.addr() + 4096, memory.rkey());
     receiving::wait("the write", || {
         let mut found = [0; 13];
         memory.read(4096, &mut found);
@@ -283,9 +261,9 @@ fn a_peer_writes_to_memory_that_is_open_to_it() {
 
 #[test]
 fn a_peer_does_not_write_through_a_queue_pair_that_does_not_allow_it() {
-    let w = Shared::new(7, 1, 64);
+    let mut w = Shared::new(7, 1, 64);
     let memory = RemoteMemory::new(&w.pd, 64).unwrap();
-    write(w.peers.qps[0].as_raw(), b"intruder", 0, memory.addr(), memory.rkey());
+    rdma::write(&mut w.peers.qps[0], b"intruder", memory.addr(), memory.rkey());
     receiving::wait("the refusal", || w.peers.qps[0].state().unwrap() == doorbell::QpState::Error);
     let mut found = [1; 64];
     memory.read(0, &mut found);

@@ -172,7 +172,10 @@ impl<'a> Case<'a> {
                 CommandQueue::of(&ours, numbers[1].1),
             ],
             idle: [CommandQueue::of(&ours, numbers[1].0), CommandQueue::of(&theirs, numbers[0].1)],
-            cqs: [CompletionQueue::of(&theirs), CompletionQueue::of(&ours)],
+            cqs: [
+                CompletionQueue::of(&theirs, libmlx5.base.number(libmlx5.command)),
+                CompletionQueue::of(&ours, doorbell.base.number(doorbell.command)),
+            ],
             subject,
             twins: Twins::new(libmlx5, doorbell, vec![arena, target]),
             shape: shape.clone(),
