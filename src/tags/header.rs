@@ -10,10 +10,10 @@ pub(super) const RENDEZVOUS: usize = Tmh::SIZE + Rvh::SIZE;
 /// Memory of a sender that a receiver reads in a rendezvous (`struct ibv_rvh`).
 ///
 /// ```
-/// use doorbell::tags::{RemoteMemory, TagHeader};
+/// use doorbell::tags::{OfferedMemory, TagHeader};
 ///
 /// // What the reader of a rendezvous finds in the offer, to read from.
-/// fn offered(message: &[u8]) -> Option<RemoteMemory> {
+/// fn offered(message: &[u8]) -> Option<OfferedMemory> {
 ///     match TagHeader::parse(message)? {
 ///         TagHeader::Rendezvous { memory, .. } => Some(memory),
 ///         _ => None,
@@ -29,7 +29,7 @@ pub(super) const RENDEZVOUS: usize = Tmh::SIZE + Rvh::SIZE;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RemoteMemory {
+pub struct OfferedMemory {
     /// First byte.
     pub addr: u64,
     /// Key of the memory region.
@@ -67,7 +67,7 @@ pub enum TagHeader {
         /// Opaque to the device, for the receiver.
         context: u32,
         /// Where the payload is.
-        memory: RemoteMemory,
+        memory: OfferedMemory,
     },
     /// The receiver has read the payload (`IBV_TMH_FIN`).
     Fin {
@@ -76,7 +76,7 @@ pub enum TagHeader {
         /// Context of the offer.
         context: u32,
         /// What was offered.
-        memory: RemoteMemory,
+        memory: OfferedMemory,
     },
 }
 
@@ -97,7 +97,7 @@ impl TagHeader {
         let (tag, context) = (tmh.tag.get(), tmh.app_ctx.get());
         let memory = || {
             let rvh = Rvh::from_bytes(message.get(Tmh::SIZE..)?.first_chunk()?);
-            Some(RemoteMemory { addr: rvh.va.get(), rkey: rvh.rkey.get(), len: rvh.len.get() })
+            Some(OfferedMemory { addr: rvh.va.get(), rkey: rvh.rkey.get(), len: rvh.len.get() })
         };
         match TmhOpcode::from_byte(tmh.opcode) {
             TmhOpcode::NoTag => Some(Self::NoTag),
@@ -125,7 +125,7 @@ impl TagHeader {
 }
 
 /// The message that offers a rendezvous, or ends it.
-pub(super) fn rendezvous(header: &TagHeader, memory: RemoteMemory) -> [u8; RENDEZVOUS] {
+pub(super) fn rendezvous(header: &TagHeader, memory: OfferedMemory) -> [u8; RENDEZVOUS] {
     let rvh = Rvh { va: memory.addr.into(), rkey: memory.rkey.into(), len: memory.len.into() };
     let mut message = [0; RENDEZVOUS];
     message[..Tmh::SIZE].copy_from_slice(&header.to_bytes());
@@ -137,7 +137,7 @@ pub(super) fn rendezvous(header: &TagHeader, memory: RemoteMemory) -> [u8; RENDE
 mod tests {
     use super::*;
 
-    const MEMORY: RemoteMemory = RemoteMemory { addr: 0x1000, rkey: 9, len: 65536 };
+    const MEMORY: OfferedMemory = OfferedMemory { addr: 0x1000, rkey: 9, len: 65536 };
 
     #[test]
     fn headers_byte_by_byte() {

@@ -9,7 +9,7 @@
 use super::TagMatchingSrq;
 use super::engine::{Arrived, Executed, Operation};
 use super::event::{ReceiveFailure, Received, Sent, TagEvent};
-use super::header::{EAGER, RENDEZVOUS, RemoteMemory, TagHeader, rendezvous};
+use super::header::{EAGER, OfferedMemory, RENDEZVOUS, TagHeader, rendezvous};
 use super::message::TaggedBuffer;
 use super::peer::{PeerId, SendId, Work};
 use super::receives::{Key, Receive, State};
@@ -213,7 +213,7 @@ impl TagMatchingSrq {
     }
 
     /// Reads what a receive has matched.
-    fn rendezvous(&mut self, key: Key, peer: PeerId, memory: RemoteMemory) {
+    fn rendezvous(&mut self, key: Key, peer: PeerId, memory: OfferedMemory) {
         let Some(receive) = self.receives.get_mut(key) else { return };
         let (tag, context) = receive.header;
         let offer = TagHeader::Rendezvous { tag, context, memory };

@@ -52,7 +52,7 @@ pub use error::{
     CancelError, NotSentTagged, PostTagError, PostTagsError, SendTagError, TagFailure,
 };
 pub use event::{ReceiveFailure, Received, Sent, TagEvent};
-pub use header::{RemoteMemory, TagHeader};
+pub use header::{OfferedMemory, TagHeader};
 pub use message::TaggedBuffer;
 pub use offers::Offers;
 pub use peer::{PeerAddress, PeerId, SendId};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mlx5_wire::tmh::Rvh;
 
 use super::error::{NotSentTagged, SendTagError};
-use super::header::{RENDEZVOUS, RemoteMemory, TagHeader, rendezvous};
+use super::header::{OfferedMemory, RENDEZVOUS, TagHeader, rendezvous};
 use crate::memory::RecvBuffer;
 
 const _: () = assert!(RENDEZVOUS == 16 + Rvh::SIZE);
@@ -40,7 +40,7 @@ pub struct Offers<T = ()>(BTreeMap<u64, Offer<T>>);
 #[derive(Debug)]
 struct Offer<T> {
     header: (u64, u32),
-    memory: RemoteMemory,
+    memory: OfferedMemory,
     buffer: RecvBuffer,
     data: T,
 }
@@ -77,7 +77,7 @@ impl<T> Offers<T> {
             return Err(SendTagError { buffer, reason: NotSentTagged::NotReadable });
         };
         let addr = buffer.addr().as_ptr().expose_provenance() as u64;
-        let memory = RemoteMemory { addr, rkey, len: buffer.len() as u32 };
+        let memory = OfferedMemory { addr, rkey, len: buffer.len() as u32 };
         let header = TagHeader::Rendezvous { tag, context, memory };
         self.0.insert(addr, Offer { header: (tag, context), memory, buffer, data });
         Ok(rendezvous(&header, memory))

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use super::TagMatchingSrq;
 use super::config::MIN_SLOTS;
 use super::error::{NotSentTagged, SendTagError};
-use super::header::{RENDEZVOUS, RemoteMemory, TagHeader};
+use super::header::{OfferedMemory, RENDEZVOUS, TagHeader};
 use super::message::TaggedBuffer;
 use super::receives::Key;
 use crate::connect;
@@ -106,7 +106,7 @@ pub(super) enum Posted {
 
 #[derive(Debug)]
 pub(super) enum Work {
-    Read { receive: Key, offer: TagHeader, memory: RemoteMemory },
+    Read { receive: Key, offer: TagHeader, memory: OfferedMemory },
     Fin([u8; RENDEZVOUS]),
 }
 
@@ -411,7 +411,7 @@ impl TagMatchingSrq {
         id: PeerId,
         receive: Key,
         offer: TagHeader,
-        memory: RemoteMemory,
+        memory: OfferedMemory,
     ) -> Option<Work> {
         let buffer = self.receives.get_mut(receive)?.buffer.take()?;
         let peer = self.peers.get_mut(id.index as usize)?.as_mut()?;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::header::RemoteMemory;
+use super::header::OfferedMemory;
 use super::peer::PeerId;
 use crate::memory::RecvBuffer;
 
@@ -22,7 +22,7 @@ pub(super) enum Content {
     /// The message with its header.
     Eager(RecvBuffer),
     /// Where to read it.
-    Rendezvous(RemoteMemory),
+    Rendezvous(OfferedMemory),
 }
 
 /// What a message that waits for a receive is like.

@@ -176,7 +176,7 @@ fn malformed_messages_are_told_and_harm_nothing() {
         let (mut near, _far) = pair(way, &SHAPE);
         let mut raw = Raw::connect(&mut near);
         near.post(0, 0);
-        let memory = doorbell::tags::RemoteMemory { addr: 0x1000, rkey: 1, len: 64 };
+        let memory = doorbell::tags::OfferedMemory { addr: 0x1000, rkey: 1, len: 64 };
         // A FIN that ends nothing, and an offer without its second header.
         let fin = TagHeader::Fin { tag: 1, context: 2, memory };
         let offer = TagHeader::Rendezvous { tag: 1, context: 2, memory };
