@@ -205,7 +205,8 @@ impl Message<'_, '_> {
             scattered();
         }
         let books = self.batch.books_mut();
-        if !books.are_alike(resident, &buffer) {
+        // SAFETY: a message that is lent is in memory of the books, and this one in one buffer of a pool.
+        if !unsafe { books.are_alike(resident, &buffer) } {
             // SAFETY: the slot is given back with the other buffer, as the batch is told; the length was clamped.
             let exchanged = unsafe { books.exchange(resident, len as u32, buffer) };
             let (taken, entered, segment) = exchanged.map_err(Refused)?;

@@ -398,10 +398,16 @@ impl Books {
         Some(Lent { resident, start: first.addr, first: in_first, len })
     }
 
-    /// Whether `buffer` is of the pool of `resident`, which is one buffer of a pool.
+    /// Whether `buffer` is of the pool of `resident`.
+    ///
+    /// # Safety
+    /// The resident is one buffer of a pool, and from these books.
     #[inline(always)]
-    pub(super) fn are_alike(&self, resident: Resident, buffer: &RecvBuffer) -> bool {
-        self.pools[resident.kind.owner() as usize].has(buffer)
+    pub(super) unsafe fn are_alike(&self, resident: Resident, buffer: &RecvBuffer) -> bool {
+        let number = resident.kind.owner() as usize;
+        debug_assert!(number < self.pools.len());
+        // SAFETY: the caller's contract: so it has the number of a pool, and no pool is ever taken out.
+        unsafe { self.pools.get_unchecked(number) }.has(buffer)
     }
 
     /// How the one buffer of `resident` is posted.

@@ -69,12 +69,12 @@ const BOUNDS: [Bound; 20] = [
     },
     Bound {
         operation: "SRQ cycle, buffers replaced",
-        instructions: Limit::AtMost(78.0),
+        instructions: Limit::AtMost(75.0),
         stores: None,
     },
     Bound {
         operation: "RQ cycle, buffers replaced",
-        instructions: Limit::AtMost(81.0),
+        instructions: Limit::AtMost(78.0),
         stores: None,
     },
     // libmlx5 takes 233, and longer for each of them.
@@ -90,7 +90,7 @@ const BOUNDS: [Bound; 20] = [
     },
     Bound {
         operation: "SRQ cycle, buffers replaced, random order",
-        instructions: Limit::AtMost(210.0),
+        instructions: Limit::AtMost(208.0),
         stores: None,
     },
     Bound {
