@@ -1,2 +1,3 @@
 mod explorer;
+mod idle;
 mod random;

@@ -373,6 +373,7 @@ impl<Q: Subject> World<Q> {
         // SAFETY: one queue on this CQ.
         let mut cursor =
             unsafe { Cursor::pick_up(Receiving::new(cq, queue, budget).into_cursor().put_down()) };
+        assert!(!cursor.is_idle());
         'batch: loop {
             let lent = 'lent: {
                 // SAFETY: the cursor is of this batch; nobody reads a buffer that was given back.
