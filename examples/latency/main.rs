@@ -6,7 +6,8 @@
 //! latency HOST --svg plot.svg   measure against the server at HOST
 //! ```
 //!
-//! What it measures on a software device is that device, not an adapter.
+//! What it measures on a software device is that device, not an adapter; there `--events` leaves the device a
+//! processor, and `-n 1000` is enough.
 
 mod plot;
 
