@@ -30,9 +30,10 @@ impl Way {
     pub const STRAIGHT: Self = Self { turn: false, refuse: false };
 
     /// What becomes of a message matters only if there is one.
-    pub fn all(found: bool) -> impl Iterator<Item = Self> {
+    pub fn all(turns: &'static [bool], found: bool) -> impl Iterator<Item = Self> {
         let refuse = if found { &[false, true][..] } else { &[false] };
-        refuse.iter().flat_map(|&refuse| [false, true].map(|turn| Self { turn, refuse }))
+        let with = |&refuse| turns.iter().map(move |&turn| Self { turn, refuse });
+        refuse.iter().flat_map(with)
     }
 }
 

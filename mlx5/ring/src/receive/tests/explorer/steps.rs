@@ -187,7 +187,7 @@ impl<'a, Q: TestQueue> Open<'a, Q> {
     }
 
     /// What can be done now.
-    pub fn calls(&self, &Extent { cqes, forget, .. }: &Extent) -> Vec<Call> {
+    pub fn calls(&self, &Extent { cqes, forget, turns, .. }: &Extent) -> Vec<Call> {
         let Self { by, beside, left, fresh } = self;
         let mut calls = vec![Call::End];
         let pool = pool(beside.buffers).count();
@@ -206,7 +206,7 @@ impl<'a, Q: TestQueue> Open<'a, Q> {
                 }
             }
             By::Cursor(lending) => {
-                calls.extend(Way::all(arrived).map(|way| Call::Lend(None, way)));
+                calls.extend(Way::all(turns, arrived).map(|way| Call::Lend(None, way)));
                 if lending.lent {
                     calls.push(Call::Take);
                     calls.extend((pool > 0).then_some(Call::Replace));
@@ -223,7 +223,9 @@ impl<'a, Q: TestQueue> Open<'a, Q> {
             for next in completions(beside.device).map(Some) {
                 match by {
                     By::Batch(_) => calls.push(Call::Next(next)),
-                    By::Cursor(_) => calls.extend(Way::all(true).map(|way| Call::Lend(next, way))),
+                    By::Cursor(_) => {
+                        calls.extend(Way::all(turns, true).map(|way| Call::Lend(next, way)))
+                    }
                 }
             }
         }
@@ -232,7 +234,8 @@ impl<'a, Q: TestQueue> Open<'a, Q> {
         let lent = matches!(by, By::Cursor(lending) if lending.lent);
         if *fresh || beside.none_waits() && !lent {
             for counter in beside.device.not_posted() {
-                let ways = Way::all(false).take(if matches!(by, By::Batch(_)) { 1 } else { 2 });
+                let turns = if matches!(by, By::Batch(_)) { &turns[..1] } else { turns };
+                let ways = Way::all(turns, false);
                 calls.extend(ways.map(|way| Call::Stray(counter, way)));
             }
         }
