@@ -61,12 +61,12 @@ impl Subject for Floor {
             let batch = batch.min(left);
             for index in self.consumer_index..self.consumer_index + batch {
                 let cqe = (index & (self.cq.cqe_cnt - 1)) as usize * Cqe64::SIZE;
-                // SAFETY: inside the CQ.
-                let len = unsafe {
+                // SAFETY: inside the CQ, and below the number of slots, a power of two.
+                let (id, len) = unsafe {
                     let len = self.cq.buf.add(cqe + offset_of!(Cqe64, byte_cnt)).cast::<Be32>();
-                    len.read_volatile().get()
+                    (*self.ids.get_unchecked(index as usize & mask), len.read_volatile().get())
                 };
-                sum.add(self.ids[index as usize & mask], len.into());
+                sum.add(id, len.into());
             }
             self.consumer_index += batch;
             self.posted += batch;
