@@ -132,6 +132,7 @@ mod tests {
         built.imm = Be32::new(0xdead_beef);
         assert_eq!(built.to_bytes(), SEND_IMM);
         assert_eq!(built.to_words().map(Be64::get), [0x0000_020b_0012_3402, 0x8_dead_beef]);
+        assert_eq!(ControlSegment::first_word(0x0b, 2, 0x1234, 2), 0x0000_020b_0012_3402);
     }
 
     #[test]
