@@ -44,7 +44,7 @@ mlx5_0
   timestamps       63 bits, ticks of the free-running clock, clock of 1000000 kHz
   limits           262144 QPs of 32768 receives of 30 buffers
                    8388608 SRQs of 32767 receives of 31 buffers
-                   16777216 CQs of 4194303 entries
+                   16777216 CQs of 4194303 entries, 2 completion vectors
                    memory regions of any size"
     );
     let all = text(&output.stdout);
