@@ -536,10 +536,11 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
 
     #[inline(always)]
     fn hop(&mut self, upto: u32) -> Option<u32> {
-        let after = self.after(upto);
-        if upto != self.next || after != self.end {
+        if upto != self.next {
             return None;
         }
+        let after = self.after(upto);
+        debug_assert_eq!(after, self.end, "the slot to post next ends its span");
         let next = self.scattered.pop()?;
         self.set_link(upto, next);
         let state = if next == after { slots::POSTED } else { slots::POSTED_TURNED };

@@ -3,8 +3,9 @@
 //! Steps are as small as the queue knows them: most states are inside a batch, and each call on it is a step of
 //! its own. What goes through a batch is a `Receiving`, or a `Cursor` as the safe layer uses it. A
 //! [`State`](state::State) is what decides the future: the states of the slots, which WQEs the device has and of which
-//! it was not told, the fields of the queue and of the batch, what is held or lent, and where the CQ stands. It is all that the search keeps: before each step, queue, CQ, device and ledger are made
-//! anew from it, so nothing that is not in it can matter unseen. Not in it is what the future does not depend on:
+//! it was not told, the fields of the queue and of the batch, what is held or lent, and where the CQ stands. It is all
+//! that the search keeps: before each step, queue, CQ, device and ledger are made anew from it, so nothing that is not
+//! in it can matter unseen. Not in it is what the future does not depend on:
 //!
 //! - which buffer is which: in every state each is compared with its slot, and then named after it;
 //! - the order in which the device has WQEs, and in which messages were held: any of them may be next;
@@ -113,6 +114,9 @@ const FOUR: Extent =
     Extent { slots: 4, cqes: Cqes::Asked(&[1, 2, 3, FAR]), budgets: &[1, 2, 3, ANY], ..TWO };
 const EIGHT: Extent = Extent { slots: 8, cqes: Cqes::Asked(&[FAR]), budgets: &[ANY], ..TWO };
 
+/// A batch of 8 wraps, and goes on.
+const WRAPS: Cqes = Cqes::Asked(&[3]);
+
 /// As the safe layer does it: no message is held, and turns are asked for on an SRQ.
 const EIGHT_LENT: Extent = Extent { loops: CURSOR, forget: false, turns: &[true], ..EIGHT };
 
@@ -170,6 +174,7 @@ fn all_states_of_queues_of_4_in_any_batch() {
 #[ignore = "takes long: make explore"]
 fn all_states_of_an_srq_of_8() {
     EIGHT_LENT.explore::<SharedReceiveQueue<u32>>(ALL);
+    Extent { cqes: WRAPS, ..EIGHT_LENT }.explore::<SharedReceiveQueue<u32>>(ALL);
 }
 
 #[test]
