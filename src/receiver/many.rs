@@ -41,10 +41,16 @@ pub(super) struct Many<'a> {
 }
 
 impl Direct {
-    /// Starts a batch. The message of one that was forgotten costs its slot.
+    /// Starts a batch.
     pub(super) fn start(&mut self, budget: u32) {
+        self.recover_many();
         self.many.budget = budget;
+    }
+
+    /// Ends a batch that was forgotten. The message that it lent costs its slot.
+    pub(super) fn recover_many(&mut self) {
         self.many.pending = None;
+        self.many().ring();
     }
 
     /// The CQE of the message that is lent.
@@ -131,14 +137,20 @@ impl Many<'_> {
         false
     }
 
-    fn recycle(&mut self) {
-        let Some(pending) = self.standing.pending.take() else {
-            return;
-        };
+    /// The slot to give back. That may post a WQE, for which the doorbell of its queue is rung later.
+    fn give_back(&mut self) -> Option<Completed> {
+        let pending = self.standing.pending.take()?;
         if self.standing.current != Some(pending.queue) {
             self.ring();
             self.standing.current = Some(pending.queue);
         }
+        Some(pending)
+    }
+
+    fn recycle(&mut self) {
+        let Some(pending) = self.give_back() else {
+            return;
+        };
         // SAFETY: completed by this batch, given back once, and its borrower is gone.
         unsafe {
             match &mut self.queues[pending.queue as usize] {
@@ -150,7 +162,7 @@ impl Many<'_> {
     }
 
     pub(super) fn take(&mut self) {
-        let Some(pending) = self.standing.pending.take() else {
+        let Some(pending) = self.give_back() else {
             return;
         };
         // SAFETY: completed by this batch and given back once.

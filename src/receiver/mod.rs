@@ -695,8 +695,7 @@ impl Receiver {
             .ok_or(Error::Foreign { what: "the QP", domain: "receiver" })
     }
 
-    /// Ends a batch that was forgotten instead of dropped. Only one of a single queue leaves something to
-    /// end: with several queues every step is complete in itself.
+    /// Ends a batch that was forgotten instead of dropped.
     #[inline]
     fn recover(&mut self) {
         if let Engine::Direct(direct) = &mut self.engine {
@@ -708,6 +707,7 @@ impl Receiver {
                     Some(Ring::Gone) | None => {}
                 }
             }
+            direct.recover_many();
         }
     }
 

@@ -201,6 +201,28 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
     }
 }
 
+/// On an SRQ one buffer waits for a slot: it is the device's as soon as a message was taken.
+#[test]
+fn what_waits_for_a_slot_is_rung_for_when_messages_of_several_queues_are_taken() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 64);
+    let srqs = [1, 2].map(|receives| receiver.create_srq(&SrqConfig::new(receives)).unwrap());
+    for srq in srqs {
+        let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
+        let pool = BufferPool::new(&pd, 64, 64).unwrap();
+        receiver.fill(srq, &pool);
+        let count = 64 - pool.available();
+        let mut taken = Vec::new();
+        for _ in 0..count {
+            peers.send(0, 64);
+            receiving::messages(&mut receiver, 1, |message| taken.push(message.take()));
+        }
+        let seen: Vec<_> = taken.iter().map(|buffer| message::read(buffer).1).collect();
+        assert!(seen.into_iter().eq(0..count as u64));
+        assert_eq!(pool.available(), 64 - count);
+    }
+}
+
 /// Keeps the last eight messages, and puts the buffer of the oldest one into the slot of each new one.
 fn replace_each(
     receiver: &mut Receiver,

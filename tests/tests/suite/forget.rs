@@ -1,9 +1,11 @@
 //! `mem::forget` of anything leaks, and does nothing else.
 
 use std::mem::forget;
+use std::time::Duration;
 
+use doorbell::{BufferPool, QpConfig, SrqConfig};
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{device, message, receiving};
+use doorbell_tests::{Peers, device, message, receiving};
 
 #[test]
 fn a_forgotten_batch_costs_slots_at_most() {
@@ -59,6 +61,31 @@ fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
     // Two owners of one buffer would see the same message.
     let numbers: Vec<_> = taken.iter().map(|buffer| message::read(buffer).1).collect();
     assert!(numbers.iter().copied().eq(0..24), "{numbers:?}");
+}
+
+#[test]
+fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 64);
+    let [srq, _other] = [1, 1].map(|_| receiver.create_srq(&SrqConfig::new(1)).unwrap());
+    let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
+    let pool = BufferPool::new(&pd, 64, 64).unwrap();
+    receiver.fill(srq, &pool);
+    let waiting = 64 - pool.available() - receiver.capacity(srq) as usize;
+    let mut taken = Vec::new();
+    for _ in 0..receiver.capacity(srq) {
+        peers.send(0, 40);
+        peers.settle();
+        let mut batch = receiver.poll();
+        taken.push(batch.next().unwrap().unwrap().take());
+        forget(batch);
+    }
+    for _ in 0..waiting {
+        peers.send(0, 40);
+        assert!(receiver.wait(Duration::from_secs(20)).unwrap());
+        receiving::messages(&mut receiver, 1, |message| taken.push(message.take()));
+    }
+    assert!(taken.iter().map(|buffer| message::read(buffer).1).eq(0..taken.len() as u64));
 }
 
 #[test]
