@@ -2,6 +2,10 @@
 //! directly, all others through libibverbs.
 //!
 //! On each device a queue pair sends to another one of the same device, whose messages come through an SRQ.
+//!
+//! ```text
+//! all_devices
+//! ```
 
 use std::error::Error;
 use std::process::ExitCode;

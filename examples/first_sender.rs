@@ -1,4 +1,8 @@
 //! The sender of the book's first page, which shows what follows, line by line. `first_receiver` is its peer.
+//!
+//! ```text
+//! first_receiver [ADDRESS] & first_sender [ADDRESS]
+//! ```
 
 use std::net::TcpStream;
 

@@ -2,6 +2,10 @@
 //! that exists already.
 //!
 //! What libibverbs makes libibverbs destroys: doorbell only takes over posting receives and polling.
+//!
+//! ```text
+//! from_raw [auto|direct|verbs]
+//! ```
 
 use std::env;
 use std::error::Error;

@@ -2,6 +2,10 @@
 //!
 //! Each message is read back from its buffer by nobody but the device: what the client tells the server
 //! over TCP at the end is how many messages it sent on a connection, and their hash.
+//!
+//! ```text
+//! srq_client --connections 2 --messages 100000 [ADDRESS]
+//! ```
 
 mod common;
 

@@ -7,6 +7,10 @@
 //!
 //! Messages of one tag must meet the receives that match it in the order in which both were posted: that is
 //! checked for each pair.
+//!
+//! ```text
+//! tag_matching --senders 3 --messages 5000 [--software]
+//! ```
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;

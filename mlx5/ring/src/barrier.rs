@@ -1,4 +1,4 @@
-//! Every memory-ordering argument of doorbell.
+//! Every ordering between this processor and the adapter.
 //!
 //! The other party is a PCIe device. It is cache-coherent, reads host memory by DMA, and observes CPU
 //! stores in the order in which they become visible in the outer shareable domain. Rust's
@@ -7,7 +7,8 @@
 //! architecture asks for, in inline assembly. Without `nomem` an `asm!` block is also a compiler barrier
 //! for all memory that the device can reach.
 //!
-//! The same choices stand in rdma-core's `util/udma_barrier.h` for write-back memory.
+//! rdma-core's `util/udma_barrier.h` makes the same choices but one: on x86-64 it has an `lfence` where
+//! [`owner_before_cqe`] has nothing.
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("mlx5-ring knows the memory ordering of x86-64 and aarch64 only");
