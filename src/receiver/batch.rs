@@ -127,7 +127,7 @@ impl<'a> Batch<'a> {
             let found = found::next(self.receiver, cq, position, expected);
             self.cursor.reload();
             let Some(start) = found.start else {
-                return found::failure(self.receiver.as_mut()).map(Err);
+                return found::failure(self.receiver).map(Err);
             };
             let resident = if self.cursor.is_idle() {
                 self.books().apart.resident

@@ -80,11 +80,10 @@ fn start_kept(receiver: &mut Receiver, budget: u32) -> NonNull<CompletionQueue> 
 
 #[inline(never)]
 fn start_other(receiver: &mut Receiver, budget: u32) -> NonNull<CompletionQueue> {
-    if receiver.has_forgotten() {
-        receiver.recover();
-        if !receiver.has_forgotten() {
-            return start_at_once(receiver, budget);
-        }
+    let of_single = receiver.has_forgotten();
+    receiver.recover();
+    if of_single && !receiver.has_forgotten() {
+        return start_at_once(receiver, budget);
     }
     match &mut receiver.engine {
         Engine::Direct(direct) => direct.start(budget),
@@ -269,10 +268,14 @@ fn next_other(receiver: &mut Receiver) -> Next {
 }
 
 /// What [`next`] has found when it is no message.
+///
+/// # Safety
+/// The batch borrows the receiver. Of the receiver only the books are borrowed here: the cursor goes on.
 #[cold]
 #[inline(never)]
-pub(super) fn failure(receiver: &mut Receiver) -> Option<Failure> {
-    receiver.books.apart.failure.take()
+pub(super) unsafe fn failure(receiver: NonNull<Receiver>) -> Option<Failure> {
+    // SAFETY: the caller's contract.
+    unsafe { (*receiver.as_ptr()).books.apart.failure.take() }
 }
 
 /// The next of a batch, whose cursor is put down.
@@ -443,7 +446,7 @@ pub(super) unsafe fn finish(receiver: &mut Receiver, end: End) {
 }
 
 #[inline(never)]
-fn finish_other(receiver: &mut Receiver) {
+pub(super) fn finish_other(receiver: &mut Receiver) {
     let Receiver { engine, books, .. } = receiver;
     match engine {
         Engine::Direct(direct) => direct.many().finish(),

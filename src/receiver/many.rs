@@ -43,14 +43,7 @@ pub(super) struct Many<'a> {
 impl Direct {
     /// Starts a batch.
     pub(super) fn start(&mut self, budget: u32) {
-        self.recover_many();
         self.many.budget = budget;
-    }
-
-    /// Ends a batch that was forgotten. The message that it lent costs its slot.
-    pub(super) fn recover_many(&mut self) {
-        self.many.pending = None;
-        self.many().ring();
     }
 
     /// The CQE of the message that is lent.

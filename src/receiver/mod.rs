@@ -7,6 +7,7 @@ mod direct;
 mod drain;
 mod facts;
 mod failure;
+mod forgotten;
 mod found;
 mod id;
 mod many;
@@ -30,7 +31,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use mlx5_ring::receive;
 use rdma_core_sys::Mlx5dv;
 
 use crate::channel::CompletionChannel;
@@ -388,12 +388,16 @@ impl Receiver {
     /// Takes note of a new QP. What the CQ holds of a dropped one that had its number is not the new one's.
     fn enter(&mut self, qp: &Arc<Qp>) {
         let number = qp.qp_num();
-        let before = match &self.engine {
-            Engine::Direct(direct) => direct.routes.find(number),
-            Engine::Verbs(_) => None,
-        };
-        if let (true, Some(index)) = (self.books.qps.insert(qp), before) {
-            self.forget(number, index as usize);
+        if !self.books.qps.insert(qp) {
+            return;
+        }
+        match &mut self.engine {
+            Engine::Direct(direct) => {
+                if let Some(index) = direct.routes.find(number) {
+                    self.forget(number, index as usize);
+                }
+            }
+            Engine::Verbs(verbs) => verbs.purge(number, &mut self.books),
         }
     }
 
@@ -443,6 +447,7 @@ impl Receiver {
 
     /// Ends the QPs whose handles were dropped and whose receives have all come back.
     fn end_dropped(&mut self) {
+        self.recover();
         let over: Vec<_> = self
             .queues()
             .filter(|&id| self.outstanding(id) == 0)
@@ -475,7 +480,7 @@ impl Receiver {
     fn discard(&mut self, index: usize) {
         match &mut self.engine {
             Engine::Direct(direct) => direct.queues[index] = Ring::Gone,
-            Engine::Verbs(verbs) => verbs.queues[index].object = Object::Gone,
+            Engine::Verbs(verbs) => verbs.queues[index].end(),
         }
         self.post_all_returned();
     }
@@ -683,6 +688,8 @@ impl Receiver {
             qp.to_error()?;
             verbs.fetch_all();
         }
+        // A doorbell that is rung behind the reset would hand over what is taken back.
+        self.recover();
         qp.modify_to_reset()?;
         self.forget(qp.qp_num(), queue);
         Ok(())
@@ -693,28 +700,6 @@ impl Receiver {
         let id = qp.receive_queue().map(|id| id.0).or(qp.shared().map(|id| id.0));
         id.and_then(|id| self.check(id))
             .ok_or(Error::Foreign { what: "the QP", domain: "receiver" })
-    }
-
-    /// Ends a batch that was forgotten instead of dropped.
-    #[inline]
-    fn recover(&mut self) {
-        if let Engine::Direct(direct) = &mut self.engine {
-            // SAFETY: batches of `Receiving` are made only while the first queue is the only one.
-            unsafe {
-                match direct.queues.first_mut() {
-                    Some(Ring::Srq(srq)) => receive::recover(&mut direct.cq, &mut srq.ring),
-                    Some(Ring::Rq(rq)) => receive::recover(&mut direct.cq, &mut rq.ring),
-                    Some(Ring::Gone) | None => {}
-                }
-            }
-            direct.recover_many();
-        }
-    }
-
-    /// Whether a batch of a single queue was forgotten, and there is something to end.
-    #[inline]
-    fn has_forgotten(&self) -> bool {
-        matches!(&self.engine, Engine::Direct(direct) if receive::was_forgotten(&direct.cq))
     }
 
     /// Drops what the CQ holds of a QP that the device has let go, and takes back the receives posted to
@@ -750,14 +735,9 @@ impl Receiver {
                 Ring::Gone => {}
             },
             Engine::Verbs(verbs) => {
-                verbs.purge(qp_num);
+                verbs.purge(qp_num, books);
                 let queue = &mut verbs.queues[index];
-                if queue.is_shared() {
-                    let mut rejected = Vec::new();
-                    // What the SRQ does not take goes back to its pool.
-                    let _ = queue.flush(books, &mut rejected);
-                    rejected.into_iter().for_each(|resident| books.leave(resident, 0, drop));
-                } else {
+                if !queue.is_shared() {
                     queue.drain(|resident| books.leave(resident, 0, drop));
                 }
             }

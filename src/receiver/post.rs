@@ -259,6 +259,7 @@ impl Receiver {
         sges: &[Sge],
     ) -> Result<(), PostFailure> {
         let index = self.check(queue).ok_or(PostFailure::NoQueue)?;
+        self.end_chain();
         match &mut self.engine {
             // SAFETY: the caller's contract.
             Engine::Direct(direct) => unsafe {
@@ -279,6 +280,13 @@ impl Receiver {
         }
     }
 
+    /// Posts what a batch that was forgotten recycled through verbs: a chain is of one caller.
+    fn end_chain(&mut self) {
+        if let Engine::Verbs(_) = self.engine {
+            self.recover();
+        }
+    }
+
     fn post_each(
         &mut self,
         queue: QueueId,
@@ -288,6 +296,7 @@ impl Receiver {
         let Some(index) = self.check(queue) else {
             return (0, Err(PostFailure::NoQueue));
         };
+        self.end_chain();
         let books = &mut self.books;
         let (posted, result) = match &mut self.engine {
             Engine::Direct(direct) => match &mut direct.queues[index] {

@@ -24,10 +24,9 @@ struct Reported {
 }
 
 impl Verbs {
-    /// Starts a batch. The message of one that was forgotten costs its slot.
+    /// Starts a batch.
     pub(super) fn start(&mut self, budget: u32) {
         self.standing.budget = budget;
-        self.standing.pending = None;
     }
 
     pub(super) fn find(&mut self, books: &mut Books) -> Option<Found> {

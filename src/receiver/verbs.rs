@@ -89,16 +89,7 @@ impl Verbs {
 
     pub(crate) fn add(&mut self, object: Object, capacity: u32, max_sge: u32) -> u32 {
         let index = self.queues.len() as u32;
-        self.queues.push(VerbsQueue {
-            object,
-            index,
-            max_sge,
-            slots: vec![Slot { resident: None, posted: false }; capacity as usize],
-            free: (0..capacity).rev().collect(),
-            chain: Vec::with_capacity(CHAIN),
-            wrs: Vec::with_capacity(CHAIN),
-            sges: Vec::with_capacity(CHAIN * max_sge as usize),
-        });
+        self.queues.push(VerbsQueue::new(object, index, capacity, max_sge));
         index
     }
 
@@ -148,9 +139,9 @@ impl Verbs {
         while self.fetch() > 0 {}
     }
 
-    /// Forgets completions of a QP that was reset, and puts the slots of an SRQ that they name into its
-    /// chain. Those of its own queue are taken back with the rest of it.
-    pub(crate) fn purge(&mut self, qp_num: u32) {
+    /// Forgets completions of a QP that was reset or is gone, and posts the receives of SRQs that they name again; what
+    /// an SRQ does not take goes back to its pool. Receives of its own queue are taken back with the rest of it.
+    pub(crate) fn purge(&mut self, qp_num: u32, books: &mut Books) {
         // What completed before the reset took effect: not every driver drops it.
         self.fetch_all();
         let queues = &mut self.queues;
@@ -166,6 +157,11 @@ impl Verbs {
             }
             false
         });
+        let mut rejected = Vec::new();
+        for queue in &mut self.queues {
+            let _ = queue.flush(books, &mut rejected);
+        }
+        rejected.into_iter().for_each(|resident| books.leave(resident, 0, drop));
     }
 }
 
@@ -182,6 +178,20 @@ impl Polled {
 }
 
 impl VerbsQueue {
+    fn new(object: Object, index: u32, capacity: u32, max_sge: u32) -> Self {
+        let chain = CHAIN.min(capacity as usize);
+        Self {
+            object,
+            index,
+            max_sge,
+            slots: vec![Slot { resident: None, posted: false }; capacity as usize],
+            free: (0..capacity).rev().collect(),
+            chain: Vec::with_capacity(chain),
+            wrs: Vec::with_capacity(chain),
+            sges: Vec::with_capacity(chain * max_sge as usize),
+        }
+    }
+
     pub(crate) const fn is_shared(&self) -> bool {
         matches!(self.object, Object::Srq(_))
     }
@@ -267,7 +277,7 @@ impl VerbsQueue {
         self.sges.clear();
         for &slot in &self.chain {
             let resident = self.slots[slot as usize].resident.as_ref();
-            let first = self.sges.len();
+            let before = self.sges.len();
             for piece in resident.into_iter().flat_map(|resident| books.pieces(resident)) {
                 self.sges.push(sys::ibv_sge {
                     addr: piece.addr.as_ptr().expose_provenance() as u64,
@@ -278,14 +288,19 @@ impl VerbsQueue {
             self.wrs.push(sys::ibv_recv_wr {
                 wr_id: u64::from(self.index) << 32 | u64::from(slot),
                 next: ptr::null_mut(),
-                // The vector never grows beyond the capacity that it was made with.
-                sg_list: self.sges.as_mut_ptr().wrapping_add(first),
-                num_sge: (self.sges.len() - first) as i32,
+                sg_list: ptr::null_mut(),
+                num_sge: (self.sges.len() - before) as i32,
             });
         }
-        let start = self.wrs.as_mut_ptr();
-        for i in 1..self.wrs.len() {
-            self.wrs[i - 1].next = start.wrapping_add(i);
+        // Nothing is added any more, so nothing moves.
+        let (start, mut sges) = (self.wrs.as_mut_ptr(), self.sges.as_mut_ptr());
+        for (i, wr) in self.wrs.iter_mut().enumerate() {
+            wr.sg_list = sges;
+            sges = sges.wrapping_add(wr.num_sge as usize);
+            wr.next = start.wrapping_add(i + 1);
+        }
+        if let Some(last) = self.wrs.last_mut() {
+            last.next = ptr::null_mut();
         }
         let mut bad = ptr::null_mut();
         // SAFETY: live objects; the chain and its SGEs are in vectors that do not change during the
@@ -320,6 +335,11 @@ impl VerbsQueue {
         }
         self.chain.clear();
         if errno == 0 { Ok(posted) } else { Err(errno) }
+    }
+
+    /// The queue was destroyed, and all receives are taken back. Its index is not used again.
+    pub(crate) fn end(&mut self) {
+        *self = Self::new(Object::Gone, self.index, 0, self.max_sge);
     }
 
     /// Takes every receive back: the queue was reset or destroyed.

@@ -11,6 +11,7 @@ mod exhaustion;
 mod failures;
 mod forget;
 mod memory;
+mod numbers;
 mod order;
 mod panics;
 mod processes;

@@ -35,6 +35,26 @@ fn a_queue_pair_with_a_receive_queue_is_used_again() {
 }
 
 #[test]
+fn a_reset_on_an_srq_recycles_any_number_of_messages_that_nobody_looked_at() {
+    let mut w = Shared::new(255, 1, 64);
+    let capacity = w.receiver.fill(w.srq, &w.pool);
+    for _ in 0..200 {
+        w.peers.send(0, 40);
+    }
+    w.peers.settle();
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
+    assert_eq!(w.receiver.vacant(w.srq), 0);
+    w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+    join(&mut w.near[0], &mut w.peers.qps[0]);
+    for number in 200..200 + 3 * capacity as u64 {
+        w.peers.send(0, 40);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, number));
+        });
+    }
+}
+
+#[test]
 fn a_reset_on_an_srq_drops_the_messages_of_that_queue_pair_only() {
     let mut w = Shared::new(15, 3, 64);
     let capacity = w.receiver.fill(w.srq, &w.pool);

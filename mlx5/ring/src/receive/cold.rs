@@ -173,15 +173,18 @@ fn publish<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue, to_go: isize) {
 }
 
 /// Ends a batch that was forgotten, where it last noted how far it had come: see
-/// [`Receiving::note`](super::Receiving::note). A message that it had lent stays held.
+/// [`Receiving::note`](super::Receiving::note). A message that it had lent stays held; returns its slot.
 ///
 /// # Safety
 /// `queue` is the one that the batch on `cq` was made with.
 #[inline]
-pub unsafe fn recover<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) {
-    if was_forgotten(cq) {
-        recover_batch(cq, queue);
+pub unsafe fn recover<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) -> Option<u32> {
+    if !was_forgotten(cq) {
+        return None;
     }
+    let lent = lent_by_forgotten(cq, queue);
+    recover_batch(cq, queue);
+    lent
 }
 
 /// Whether a batch on the queue was forgotten and not [recovered](recover): then the next one does that first.
@@ -193,6 +196,12 @@ pub fn was_forgotten(cq: &CompletionQueue) -> bool {
 #[cold]
 #[inline(never)]
 pub(super) extern "C" fn recover_batch<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) {
+    let lent = lent_by_forgotten(cq, queue).is_some();
+    finish_each(queue, cq, cq.batch.stretch.to_go - isize::from(lent), lent);
+}
+
+/// The slot of the message that a batch which was forgotten had lent last, unless it was given back.
+fn lent_by_forgotten<Q: Queue>(cq: &CompletionQueue, queue: &Q) -> Option<u32> {
     let Batch { settled, noted, stretch: Stretch { to_go, .. }, .. } = cq.batch;
     let last = cq.batch.slot(to_go - 1);
     let count = (to_go - settled) as u32;
@@ -200,7 +209,7 @@ pub(super) extern "C" fn recover_batch<Q: Queue>(cq: &mut CompletionQueue, queue
     let lent = noted == Noted::Lent
         && queue.reused(count) < count
         && slots::is_posted(queue.book().state(last));
-    finish_each(queue, cq, to_go - isize::from(lent), lent);
+    lent.then_some(last)
 }
 
 /// Looks at a CQE that is not the common case. Nothing is lent.

@@ -1,0 +1,75 @@
+//! A queue pair gets the number that another one had.
+
+use std::mem::forget;
+
+use doorbell::{ProtectionDomain, QpConfig, QueuePair, Receiver};
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{device, message, receiving};
+
+/// More than a device has to hand out before a number comes again.
+const MANY: usize = 1000;
+
+/// Creates a queue pair that has this number, by making others take all that come before it.
+fn create_with(
+    number: u32,
+    pd: &ProtectionDomain,
+    receiver: &mut Receiver,
+    config: &QpConfig,
+) -> QueuePair {
+    let mut others = device::receiver(pd, 1024);
+    let mut next = || {
+        let qp = others.create_qp(&QpConfig::rc().receives(1, 1).sends(1)).unwrap();
+        let number = qp.qp_num();
+        others.destroy_qp(qp).unwrap();
+        number
+    };
+    let mut rounds = (0..MANY).filter(|_| next() == number);
+    let first = rounds.next().expect("the number does not come again");
+    let period = rounds.next().expect("the number does not come again") - first;
+    for _ in 1..period {
+        next();
+    }
+    let qp = receiver.create_qp(config).unwrap();
+    assert_eq!(qp.qp_num(), number);
+    qp
+}
+
+#[test]
+fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
+    let Single { mut receiver, rq, pool, near, mut peers, pd } = Single::new(8, 64);
+    receiver.post(rq, std::iter::from_fn(|| pool.take()).take(4)).unwrap();
+    for _ in 0..4 {
+        peers.send(0, 40);
+    }
+    peers.settle();
+    let mut batch = receiver.poll();
+    let taken: Vec<_> = (0..4).map(|_| batch.next().unwrap().unwrap().take()).collect();
+    forget(batch);
+    let number = near.qp_num();
+    drop(near);
+    // Ends the dropped one.
+    let config = QpConfig::rc().receives(8, 1);
+    let _between = receiver.create_qp(&config).unwrap();
+    let again = create_with(number, &pd, &mut receiver, &config);
+    assert!(receiver.fill(again.receive_queue().unwrap(), &pool) > 0);
+    receiving::nothing(&mut receiver);
+    assert!(taken.iter().map(|buffer| message::read(buffer).1).eq(0..4));
+}
+
+#[test]
+fn messages_of_a_dropped_queue_pair_are_not_the_next_ones() {
+    let mut w = Shared::new(63, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    for _ in 0..20 {
+        w.peers.send(0, 40);
+    }
+    w.peers.settle();
+    // With the first one a driver may have handed out others.
+    receiving::messages(&mut w.receiver, 1, |_| {});
+    let qp = w.near.remove(0);
+    let number = qp.qp_num();
+    drop(qp);
+    let config = QpConfig::rc().srq(w.srq);
+    let _again = create_with(number, &w.pd, &mut w.receiver, &config);
+    receiving::nothing(&mut w.receiver);
+}
