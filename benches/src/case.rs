@@ -85,6 +85,12 @@ impl Case {
         self
     }
 
+    /// With other queues on the CQ.
+    pub const fn queues(mut self, queues: u32) -> Self {
+        self.operation.shape.queues = queues;
+        self
+    }
+
     /// Completing in any order.
     pub const fn random(mut self) -> Self {
         self.operation.order = Order::Random;
@@ -136,6 +142,9 @@ impl Case {
         }
         if shape.qps != 1 {
             label += &format!(", {} QPs", shape.qps);
+        }
+        if shape.queues != 1 {
+            label += &format!(", {} queues", shape.queues);
         }
         if order == Order::Random {
             label += ", random order";
@@ -208,6 +217,7 @@ impl What {
             Self::Post => "post",
             Self::Cycle => "cycle",
             Self::Arm => "arm",
+            Self::Nothing => "poll of nothing",
         }
     }
 }
@@ -302,6 +312,11 @@ fn beside() -> Vec<Case> {
         cases.push(srq(What::Cycle, name).random());
     }
     cases.push(srq(What::Arm, Name::Ring));
+    for name in [Name::Ring, Name::Lending] {
+        cases.push(srq(What::Nothing, name));
+    }
+    cases.push(srq(What::Cycle, Name::Lending).batch(1));
+    cases.push(srq(What::Cycle, Name::Lending).queues(2));
     cases
 }
 

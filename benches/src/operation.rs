@@ -20,6 +20,8 @@ pub enum What {
     Cycle,
     /// Ask for an event.
     Arm,
+    /// Look for messages when there are none.
+    Nothing,
 }
 
 /// An operation.
@@ -47,7 +49,7 @@ impl Operation {
             // What is given back is posted at the end of a batch only.
             What::Cycle => receives / self.batch * self.batch,
             What::Poll | What::Post => receives,
-            What::Arm => 1000,
+            What::Arm | What::Nothing => 1000,
         }
     }
 }
@@ -116,9 +118,11 @@ impl Rig {
     pub fn round(&mut self, lines: Lines, measured: impl FnOnce(&mut dyn FnMut())) {
         let Operation { what, order, batch, .. } = self.operation;
         let count = self.count();
-        if what == What::Arm {
-            let subject = &mut self.subject;
-            return measured(&mut || subject.arm(count));
+        let subject = &mut self.subject;
+        match what {
+            What::Arm => return measured(&mut || subject.arm(count)),
+            What::Nothing => return measured(&mut || subject.find_nothing(count, batch)),
+            What::Poll | What::Post | What::Cycle => {}
         }
         let written = lines.complete(&mut *self.adapter, count, order, self.form);
         let flush = || {
@@ -139,7 +143,7 @@ impl Rig {
                 subject.prepare(batch);
                 subject.post(batch);
             }
-            What::Arm => {}
+            What::Arm | What::Nothing => {}
             What::Post => {
                 told = subject.poll(count, batch);
                 subject.prepare(batch);

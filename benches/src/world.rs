@@ -51,14 +51,16 @@ pub struct Shape {
     pub sges: u32,
     /// QPs that complete on the CQ, 1 with [`Kind::Rq`].
     pub qps: u32,
+    /// Queues of the receiver, all but one with nothing posted.
+    pub queues: u32,
     /// Bytes of an entry of the CQ, 64 or 128.
     pub cqe_size: u16,
 }
 
 impl Shape {
-    /// One QP, one SGE, CQEs of 64 bytes.
+    /// One QP, one SGE, one queue, CQEs of 64 bytes.
     pub const fn new(kind: Kind, slots: u32) -> Self {
-        Self { kind, slots, sges: 1, qps: 1, cqe_size: 64 }
+        Self { kind, slots, sges: 1, qps: 1, queues: 1, cqe_size: 64 }
     }
 
     /// Receives that can be posted.
@@ -143,7 +145,7 @@ impl World {
     /// Makes objects and connects each QP to itself.
     pub fn objects(&self, shape: Shape, locks: Locks) -> Objects {
         let pd = self.domain(locks);
-        let cq = self.cq(shape.receives(), shape.cqe_size, locks);
+        let cq = self.cq(shape.receives() + shape.queues - 1, shape.cqe_size, locks);
         let send_cq = self.send_cq();
         // SAFETY: an open context, live objects, initialised structures.
         unsafe {

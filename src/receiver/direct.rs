@@ -52,7 +52,7 @@ pub(crate) struct DirectSrq {
 impl DirectSrq {
     /// Whether a buffer waits in the spare slot.
     pub(crate) fn has_spare(&self) -> bool {
-        self.ring.book().state(self.ring.cursor()) == slots::LOADED
+        self.ring.book().state(self.ring.head_slot()) == slots::LOADED
     }
 
     /// Receives that the queue takes now.

@@ -150,7 +150,9 @@ pub(super) unsafe extern "C" fn next(
     unsafe {
         receive::put_aim(cq, position, expected);
         match only_queue(receiver) {
-            Ring::Srq(srq) => turn(&mut srq.ring, cq).unwrap_or_else(|| next_single(receiver, cq)),
+            Ring::Srq(srq) => {
+                retarget(&mut srq.ring, cq).unwrap_or_else(|| next_single(receiver, cq))
+            }
             _ => next_in_order(receiver, cq),
         }
     }
@@ -165,7 +167,7 @@ unsafe fn next_in_order(receiver: NonNull<Receiver>, cq: NonNull<CompletionQueue
     // SAFETY: the caller's contract.
     unsafe {
         let next = match only_queue(receiver) {
-            Ring::Rq(rq) => turn(&mut rq.ring, cq),
+            Ring::Rq(rq) => retarget(&mut rq.ring, cq),
             _ => None,
         };
         next.unwrap_or_else(|| next_single(receiver, cq))
@@ -177,14 +179,14 @@ unsafe fn next_in_order(receiver: NonNull<Receiver>, cq: NonNull<CompletionQueue
 /// # Safety
 /// As [`next_single`].
 #[inline(always)]
-unsafe fn turn<Q: Queue<Data = Resident>>(
+unsafe fn retarget<Q: Queue<Data = Resident>>(
     queue: &mut Q,
     cq: NonNull<CompletionQueue>,
 ) -> Option<Next> {
     let lend = |resident: Resident, byte_count| resident.lend(byte_count);
     // SAFETY: the caller's contract. The message is lent as by the batch itself: nobody uses its buffer when the batch
     // goes on or ends.
-    unsafe { receive::turn(queue, cq, lend) }.map(|lent| Next::of(&lent))
+    unsafe { receive::retarget(queue, cq, lend) }.map(|lent| Next::of(&lent))
 }
 
 /// The only queue of a receiver.

@@ -162,6 +162,12 @@ impl Subject for Libmlx5 {
         self.poll(1, 1);
     }
 
+    fn find_nothing(&mut self, count: u32, batch: u32) {
+        for _ in 0..count {
+            self.poll_batch(batch, |_, _| unexpected());
+        }
+    }
+
     fn arm(&mut self, count: u32) {
         for _ in 0..count {
             // SAFETY: a live CQ.

@@ -60,6 +60,10 @@ pub trait Subject {
     fn arm(&mut self, count: u32) {
         unreachable!("measured on the rings and on libmlx5 only: {count}")
     }
+    /// Looks `count` times for at most `batch` messages, and finds none.
+    fn find_nothing(&mut self, count: u32, batch: u32) {
+        unreachable!("not measured: {count}, {batch}")
+    }
     /// Prepares what lies ready for [`post`](Self::post).
     fn prepare(&mut self, batch: u32) {
         let _ = batch;

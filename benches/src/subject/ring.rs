@@ -187,6 +187,10 @@ impl<Q: Post, const N: usize> Subject for Ring<Q, N> {
         }
     }
 
+    fn find_nothing(&mut self, count: u32, batch: u32) {
+        self.cycle(count * batch, batch);
+    }
+
     fn arm(&mut self, count: u32) {
         for _ in 0..count {
             self.doorbell.arm(self.cq.consumer_index(), false);

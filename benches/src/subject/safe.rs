@@ -1,6 +1,8 @@
 //! The safe layer of doorbell.
 
-use doorbell::{BufferPool, Failure, Path, QpConfig, QueueId, QueuePair, Receiver, RecvBuffer};
+use doorbell::{
+    BufferPool, Failure, Path, QpConfig, QueueId, QueuePair, Receiver, RecvBuffer, SrqConfig,
+};
 use rdma_core_sys::ibv_cq_ex_to_cq;
 
 use super::{Subject, unexpected};
@@ -48,6 +50,9 @@ pub(super) fn receiver(world: &World, objects: &Objects) -> (Receiver, QueueId, 
             .iter()
             .map(|&qp| receiver.attach_raw_qp(qp, &config).expect("a QP"))
             .collect();
+        for _ in 1..shape.queues {
+            receiver.create_srq(&SrqConfig::new(1)).expect("another SRQ");
+        }
         let own = qps[0].receive_queue().map(QueueId::from);
         let queue = shared.map(QueueId::from).or(own).expect("a queue");
         (receiver, queue, qps)
@@ -94,6 +99,10 @@ impl Subject for Safe {
             Way::Replace => Self::replace,
         };
         cycle(self, count, batch).unwrap_or_else(|_| unexpected())
+    }
+
+    fn find_nothing(&mut self, count: u32, batch: u32) {
+        self.cycle(count * batch, batch);
     }
 }
 

@@ -20,7 +20,8 @@ use core::arch::asm;
 /// The device reads the record first and the WQEs it covers afterwards. If the record became visible
 /// before a WQE, the device would execute what stood in the slot before.
 ///
-/// - x86-64: stores to write-back memory become visible in program order (Intel SDM vol. 3A, 9.2.2), so
+/// - x86-64: stores to write-back memory become visible in program order (Intel SDM vol. 3A, "Memory Ordering in P6
+///   and More Recent Processor Families"), so
 ///   only the compiler must be kept from moving them.
 /// - aarch64: `dmb oshst` orders stores before it against stores after it for all observers in the
 ///   outer shareable domain, which a coherent device belongs to.
@@ -40,7 +41,7 @@ pub fn wqe_before_doorbell_record() {
 /// The device writes the payload, then the CQE, the owner bit last. A load of the body that was
 /// satisfied before the load of the owner bit could return what stood there one lap ago.
 ///
-/// - x86-64: loads are not reordered with older loads (SDM vol. 3A, 9.2.2); the compiler only.
+/// - x86-64: loads are not reordered with older loads (the same); the compiler only.
 ///   rdma-core pays an `lfence` here; UCX and DPDK do not.
 /// - aarch64: `dmb oshld` orders loads before it against loads and stores after it.
 #[inline(always)]
@@ -58,7 +59,7 @@ pub fn owner_before_cqe() {
 ///
 /// Once the device sees the index it may overwrite those CQEs.
 ///
-/// - x86-64: a store is not reordered with older loads (SDM vol. 3A, 9.2.2); the compiler only.
+/// - x86-64: a store is not reordered with older loads (the same); the compiler only.
 /// - aarch64: `dmb oshld` again, which also orders loads against later stores. The index is published
 ///   once per batch, so it is paid once per batch.
 #[inline(always)]
@@ -71,7 +72,7 @@ pub fn cqe_before_consumer_index() {
 /// The device may write those CQEs as soon as it sees the index; a store of software's that became visible
 /// later would destroy what it wrote.
 ///
-/// - x86-64: a store is not reordered with older stores (SDM vol. 3A, 9.2.2); the compiler only.
+/// - x86-64: a store is not reordered with older stores (the same); the compiler only.
 /// - aarch64: `dmb oshst` orders stores before it against stores after it.
 #[inline(always)]
 pub fn cqe_stores_before_consumer_index() {
@@ -83,7 +84,7 @@ pub fn cqe_stores_before_consumer_index() {
 /// The register starts the device, which then reads the record and the WQEs.
 ///
 /// - x86-64: the register is mapped write-combining, and stores to such memory are weakly ordered
-///   against others: `sfence` (SDM vol. 1, 11.4.4.3).
+///   against others: `sfence` (SDM vol. 2B, SFENCE).
 /// - aarch64: `dsb st` completes all stores before it; a register is Device or Normal-NC memory, against
 ///   which `dmb` to the outer shareable domain gives no guarantee on all systems.
 #[inline(always)]

@@ -45,7 +45,7 @@ pub trait Queue: Ring {}
 impl<T: Copy> Queue for ReceiveQueue<T> {}
 impl<T: Copy> Queue for SharedReceiveQueue<T> {}
 
-/// Bits of the last word that the common case compares. The checksum and the solicited-event bit may be
+/// Bits of the last word that the common case compares. `signature` and the solicited-event bit may be
 /// anything. The upper half is that of [`Expected::NEVER`](crate::ring::Expected::NEVER); with all of its bits
 /// the mask is an immediate operand.
 const COMPARED: u64 = last_word(0xffff, !cqe::SOLICITED_EVENT) as u64 | (u32::MAX as u64) << 32;
@@ -366,7 +366,7 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     }
 }
 
-/// Puts down where a cursor stands, of what it [says](Cursor::aim): then [`turn`] and [`Receiving::pick_up`] go on with
+/// Puts down where a cursor stands, of what it [says](Cursor::aim): then [`retarget`] and [`Receiving::pick_up`] go on with
 /// it. Behind them it [is reloaded](Cursor::reload).
 ///
 /// # Safety
@@ -388,7 +388,7 @@ pub unsafe fn put_aim(cq: NonNull<CompletionQueue>, Position(cqe): Position, exp
 /// # Safety
 /// Of a batch that goes on with this queue; the contract of [`Cursor::lend`].
 #[inline(always)]
-pub unsafe fn turn<Q: Queue, R>(
+pub unsafe fn retarget<Q: Queue, R>(
     queue: &mut Q,
     mut place: NonNull<CompletionQueue>,
     lend: impl FnOnce(Q::Data, u32) -> Option<R>,
@@ -396,7 +396,7 @@ pub unsafe fn turn<Q: Queue, R>(
     // SAFETY: the batch borrows the CQ.
     let cq = unsafe { place.as_mut() };
     let Stretch { cqe, expected, .. } = cq.batch.stretch;
-    let stretch = cold::turn(queue, cq, cqe, expected)?;
+    let stretch = cold::retarget(queue, cq, cqe, expected)?;
     let mut at = Cursor::new(place, stretch, cq.batch.limit, queue.book());
     // SAFETY: its CQE is software's, and the slot was posted; now it is the common case.
     unsafe {

@@ -1,5 +1,18 @@
 //! What receive queues and SRQs have in common, for [`Posting`](crate::post::Posting) and
 //! [`Receiving`](crate::receive::Receiving).
+//!
+//! Words that all of these use:
+//!
+//! - *head*: the slot to post next. *Run*: free slots from the head on that follow each other by number. *Span*: the
+//!   part of it that posting fills by counting alone.
+//! - *turned*: a link of an SRQ that leads elsewhere than to the slot after it. *Loose*: a slot whose link may be turned
+//!   although its state does not say so.
+//! - *expected*: the slot that completes next if all goes in order. *Alone*: of a slot behind which the
+//!   device did not go on to the slot after it, because the link was turned.
+//! - *stretch*: expected slots of a batch that complete by counting alone; a batch *aims* at the first of them. *Block*:
+//!   slots, aligned to their number, beyond whose end no stretch goes.
+//! - *settle*: to tell the queue what has become of the slots that a batch has gone through. *Apart*: of slots that
+//!   completed while others before them are still with the device.
 
 use core::num::NonZero;
 use core::ptr::NonNull;
@@ -25,7 +38,7 @@ impl Step {
     pub const FULL: u32 = u32::MAX;
 }
 
-/// The last word of a CQE as it stands in memory, but for the checksum.
+/// The last word of a CQE as it stands in memory, but for `signature`.
 pub const fn last_word(wqe_counter: u16, op_own: u8) -> u32 {
     let [upper, lower] = wqe_counter.to_be_bytes();
     u32::from_ne_bytes([upper, lower, 0, op_own])

@@ -163,7 +163,7 @@ impl<T: Copy> ReceiveQueue<T> {
     }
 
     /// Slot of the next WQE.
-    const fn cursor(&self) -> u32 {
+    const fn head_slot(&self) -> u32 {
         self.head & self.slots.mask()
     }
 
@@ -198,7 +198,7 @@ impl<T: Copy> ReceiveQueue<T> {
     pub unsafe fn release(&mut self, slot: u32) {
         debug_assert_eq!(self.slots.state(slot), slots::HELD);
         self.empty(slot);
-        if self.waiting > 0 && slot == self.cursor() {
+        if self.waiting > 0 && slot == self.head_slot() {
             self.post_waiting();
         }
     }
@@ -211,12 +211,12 @@ impl<T: Copy> ReceiveQueue<T> {
     /// As [`release`](Self::release); and the buffer is the device's again, as with `Posting::post`.
     pub unsafe fn recycle(&mut self, slot: u32) {
         debug_assert_eq!(self.slots.state(slot), slots::HELD);
-        let cursor = self.cursor();
-        if slot == cursor {
-            self.post_cursor();
+        let head = self.head_slot();
+        if slot == head {
+            self.post_head();
             self.post_waiting();
-        } else if self.slots.state(cursor) == slots::EMPTY {
-            self.move_to_cursor(slot);
+        } else if self.slots.state(head) == slots::EMPTY {
+            self.move_to_head(slot);
         } else {
             self.slots.set_state(slot, slots::LOADED);
             self.waiting += 1;
@@ -231,8 +231,8 @@ impl<T: Copy> ReceiveQueue<T> {
         }
     }
 
-    /// Posts the WQE at the cursor, which has been written.
-    fn post_cursor(&mut self) {
+    /// Posts the WQE at the head, which has been written.
+    fn post_head(&mut self) {
         self.slots.set_state(self.head, slots::POSTED);
         if self.end == self.head {
             self.end = self.end.wrapping_add(1);
@@ -240,32 +240,32 @@ impl<T: Copy> ReceiveQueue<T> {
         self.head = self.head.wrapping_add(1);
     }
 
-    /// Posts the buffer of `slot` at the cursor, another slot, which is empty.
-    fn move_to_cursor(&mut self, slot: u32) {
+    /// Posts the buffer of `slot` at the head, another slot, which is empty.
+    fn move_to_head(&mut self, slot: u32) {
         // SAFETY: both slots are free and distinct; each has `max_sge` segments. A slot with a buffer has
         // data.
         unsafe {
-            let cursor = self.cursor();
-            let (from, to) = (self.segments(slot), self.segments(cursor));
+            let head = self.head_slot();
+            let (from, to) = (self.segments(slot), self.segments(head));
             from.copy_to_nonoverlapping(to, self.max_sge.get() as usize);
             let data = self.slots.data(slot);
-            self.slots.set_data_at(cursor as usize, data);
+            self.slots.set_data_at(head as usize, data);
         }
-        self.post_cursor();
+        self.post_head();
         self.empty(slot);
     }
 
-    /// Posts waiting buffers, until there are none or the slot at the cursor is not free.
+    /// Posts waiting buffers, until there are none or the slot at the head is not free.
     fn post_waiting(&mut self) {
         while self.waiting > 0 {
             match self.slots.state(self.head) {
-                slots::LOADED => self.post_cursor(),
+                slots::LOADED => self.post_head(),
                 slots::EMPTY => {
                     let mut slot = self.head.wrapping_add(1);
                     while self.slots.state(slot) != slots::LOADED {
                         slot = slot.wrapping_add(1);
                     }
-                    self.move_to_cursor(slot & self.slots.mask());
+                    self.move_to_head(slot & self.slots.mask());
                 }
                 _ => return,
             }
@@ -334,16 +334,16 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
 
     #[inline(always)]
     fn span(&self) -> (u32, u32) {
-        let slot = self.cursor();
+        let slot = self.head_slot();
         let limit = slot + self.end.wrapping_sub(self.head);
         (slot, limit.min(self.slots()))
     }
 
     #[inline(always)]
     fn commit(&mut self, upto: u32) {
-        let from = self.cursor();
+        let from = self.head_slot();
         if upto != from {
-            // SAFETY: `upto` is a running slot after the cursor.
+            // SAFETY: `upto` is a running slot after the head.
             unsafe { self.slots.set_states(from, upto, slots::POSTED) }
             self.head = self.head.wrapping_add(upto - from);
         }
@@ -370,7 +370,7 @@ impl<T: Copy> Ring for ReceiveQueue<T> {
 
     #[inline(always)]
     fn index(&self, slot: u32) -> u32 {
-        self.head.wrapping_add(slot - self.cursor())
+        self.head.wrapping_add(slot - self.head_slot())
     }
 
     #[inline(always)]

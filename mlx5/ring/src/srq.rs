@@ -213,7 +213,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
 
     /// Where the next WQE goes.
     #[inline(always)]
-    pub const fn cursor(&self) -> u32 {
+    pub const fn head_slot(&self) -> u32 {
         self.next
     }
 
@@ -221,7 +221,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
         (slot + 1) & self.slots.mask()
     }
 
-    /// Whether a buffer waits at the cursor.
+    /// Whether a buffer waits at the head.
     #[inline(always)]
     fn has_spare(&self) -> bool {
         // SAFETY: a slot.
@@ -276,7 +276,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
         // SAFETY: the caller's contract.
         unsafe { self.free(slot, loose) }
         if spare {
-            self.post_cursor();
+            self.post_head();
         }
     }
 
@@ -301,7 +301,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
         let state = if self.has_spare() {
             slots::LOADED
         } else {
-            self.copy_to_cursor(slot);
+            self.copy_to_head(slot);
             slots::EMPTY
         };
         self.slots.set_state(slot, state);
@@ -311,10 +311,10 @@ impl<T: Copy> SharedReceiveQueue<T> {
         }
         // SAFETY: the caller's contract.
         unsafe { self.free(slot, loose) }
-        self.post_cursor();
+        self.post_head();
     }
 
-    /// Posts the WQE at the cursor, which is written and the last free slot, and links it to the `count` slots from
+    /// Posts the WQE at the head, which is written and the last free slot, and links it to the `count` slots from
     /// `start` on, which are free now: nothing is to be searched.
     #[inline(always)]
     fn post_last(&mut self, start: u32, count: u32) {
@@ -364,7 +364,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
         }
     }
 
-    fn copy_to_cursor(&mut self, slot: u32) {
+    fn copy_to_head(&mut self, slot: u32) {
         // SAFETY: both slots are software's and distinct; each has `max_sge` segments. A completed slot has
         // data.
         unsafe {
@@ -375,20 +375,20 @@ impl<T: Copy> SharedReceiveQueue<T> {
         }
     }
 
-    /// Posts the WQE at the cursor, which has been written. There is another free slot.
-    fn post_cursor(&mut self) {
+    /// Posts the WQE at the head, which has been written. There is another free slot.
+    fn post_head(&mut self) {
         let slot = self.next;
         let after = self.after(slot);
         if after != self.end {
-            return self.post_cursor_into(after);
+            return self.post_head_into(after);
         }
         self.turn(slot);
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// Posts the WQE at the cursor; the slot after it is `after`, which is free.
+    /// Posts the WQE at the head; the slot after it is `after`, which is free.
     #[inline(always)]
-    fn post_cursor_into(&mut self, after: u32) {
+    fn post_head_into(&mut self, after: u32) {
         self.slots.set_state(self.next, slots::POSTED);
         self.next = after;
         self.posted = self.posted.wrapping_add(1);
@@ -438,7 +438,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
             return Err(PostError::Full);
         }
         let slot = self.next;
-        // SAFETY: the cursor slot is free; the length was checked.
+        // SAFETY: the head is free; the length was checked.
         unsafe {
             sge::scatter(self.segments(slot), self.max_sge.get(), sges);
             self.slots.set_data_at(slot as usize, data);
@@ -512,7 +512,7 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
     fn commit(&mut self, upto: u32) {
         let from = self.next;
         if upto != from {
-            // SAFETY: `upto` is a running slot after the cursor.
+            // SAFETY: `upto` is a running slot after the head.
             unsafe { self.slots.set_states(from, upto, slots::POSTED) }
             self.next = upto & self.slots.mask();
             self.posted = self.posted.wrapping_add(upto - from);
@@ -610,7 +610,7 @@ impl<T: Copy> Ring for SharedReceiveQueue<T> {
                 self.next = upto - 1;
                 self.posted = self.posted.wrapping_add(count);
             } else if taken {
-                self.post_cursor_into(self.end);
+                self.post_head_into(self.end);
             } else {
                 return false;
             }

@@ -83,7 +83,7 @@ layout! {
         2 => wqe_id: Be16,
         /// Reserved.
         4 => reserved4: [u8; 8],
-        /// RSS hash result.
+        /// RSS hash result (`rss_hash_result` of `struct mlx5_cqe64` in Linux, `include/linux/mlx5/device.h`).
         12 => rx_hash_result: Be32,
         /// RSS hash type.
         16 => rx_hash_type: u8,
@@ -91,7 +91,7 @@ layout! {
         17 => ml_path: u8,
         /// Reserved.
         18 => reserved18: [u8; 2],
-        /// Checksum of the packet, of a CQ that was created with the checksum mini-CQE format.
+        /// Checksum of the packet, of a CQ that was created with the checksum mini-CQE format (`check_sum` in the same).
         20 => check_sum: Be16,
         /// Source LID.
         22 => slid: Be16,

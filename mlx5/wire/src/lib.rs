@@ -3,7 +3,7 @@
 //!
 //! What the bytes are, and nothing else: no queue, no pointer, no `unsafe`. Every struct has the size
 //! and the field offsets of its counterpart in rdma-core's `providers/mlx5/mlx5dv.h` (named in each
-//! module), checked at compile time, and is also the bytes it stands for: [`to_bytes`] and
+//! module; what is reserved there and named here has a source of its own), checked at compile time, and is also the bytes it stands for: [`to_bytes`] and
 //! [`from_bytes`] convert without loss. Nothing in this crate panics and every byte pattern is a valid
 //! value; what a pattern means is decided by the accessors, which return `Option` or an enum with an
 //! `Unknown` arm where the device may write something this crate has no name for.

@@ -164,5 +164,7 @@ fn machine() -> String {
     let hypervisor = line("/proc/cpuinfo", "flags").contains(" hypervisor");
     let kind = if hypervisor { "virtual machine" } else { "bare metal" };
     let model = line("/proc/cpuinfo", "model name");
-    format!("{model}, {processors} processors, {kind}, Linux {}", kernel.trim())
+    // Without what its builder added.
+    let kernel = kernel.trim().split('-').next().unwrap_or_default();
+    format!("{model}, {processors} processors, {kind}, Linux {kernel}")
 }

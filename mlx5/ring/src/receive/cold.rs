@@ -76,7 +76,7 @@ fn settle<Q: Queue>(queue: &mut Q, batch: &mut Batch) {
 #[inline(never)]
 pub(super) extern "C" fn go_on<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> bool {
     let Stretch { cqe, expected, .. } = cq.batch.stretch;
-    if let Some(stretch) = turn(queue, cq, cqe, expected) {
+    if let Some(stretch) = retarget(queue, cq, cqe, expected) {
         cq.batch.stretch = stretch;
         return true;
     }
@@ -217,7 +217,7 @@ fn lent_by_forgotten<Q: Queue>(cq: &CompletionQueue, queue: &Q) -> Option<u32> {
 #[inline(never)]
 pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
     let Stretch { cqe, expected, .. } = cq.batch.stretch;
-    match turn(queue, cq, cqe, expected) {
+    match retarget(queue, cq, cqe, expected) {
         Some(stretch) => {
             cq.batch.stretch = stretch;
             Class::Message
@@ -233,7 +233,7 @@ pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQu
 /// When it is not, or when the queue cannot be told by counting what has become of the slots so far, `None`; then all
 /// is as before, but for what the queue was told.
 #[inline(always)]
-pub(super) fn turn<Q: Queue>(
+pub(super) fn retarget<Q: Queue>(
     queue: &mut Q,
     cq: &mut CompletionQueue,
     cqe: NonNull<u8>,
@@ -269,7 +269,7 @@ pub(super) fn turn<Q: Queue>(
     Some(Stretch { cqe, expected, to_go })
 }
 
-/// [`uncommon`], but for what [`turn`] does.
+/// [`uncommon`], but for what [`retarget`] does.
 #[cold]
 #[inline(never)]
 extern "C" fn rare<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {

@@ -10,7 +10,7 @@ impl ReceiveQueue<u32> {
     pub(crate) fn fields(&self) -> [u8; 5] {
         let ahead = self.head.wrapping_sub(self.tail).min(2 * self.slots() + 1);
         let run = self.end.wrapping_sub(self.head);
-        [self.cursor(), ahead, run, 0, 0].map(|x| x as u8)
+        [self.head_slot(), ahead, run, 0, 0].map(|x| x as u8)
     }
 
     /// WQEs that the device was not told of.
@@ -20,8 +20,8 @@ impl ReceiveQueue<u32> {
 
     /// Takes over [`fields`](Self::fields) of a queue whose slots are in the same states. Its next lap begins
     /// where the indices wrap.
-    pub(crate) fn restore(&mut self, [cursor, ahead, run, ..]: [u8; 5], unrung: u32) {
-        self.head = u32::from(cursor).wrapping_sub(self.slots());
+    pub(crate) fn restore(&mut self, [head, ahead, run, ..]: [u8; 5], unrung: u32) {
+        self.head = u32::from(head).wrapping_sub(self.slots());
         self.rung = self.head.wrapping_sub(unrung);
         self.tail = self.head.wrapping_sub(ahead.into());
         self.end = self.head.wrapping_add(run.into());

@@ -115,7 +115,7 @@ impl CqDevice {
         cqe.sop_drop_qpn = Be32::new(spec.qpn);
         cqe.wqe_counter = Be16::new(spec.wqe_counter);
         cqe.imm_inval_pkey = Be32::new(0xcafe_f00d);
-        // A checksum that may be anything.
+        // A signature that may be anything.
         cqe.signature = index as u8 ^ 0x5a;
         cqe.op_own = FRESH_OP_OWN | (owner ^ 1);
         let mut bytes = cqe.to_bytes();

@@ -28,7 +28,7 @@ pub trait TestQueue: Queue<Data = u32> + Sized {
     /// Leaves a buffer in the last slot, on an SRQ.
     fn load(&mut self, data: u32, sges: &[Sge]) -> Result<u32, PostError>;
     /// Slot of the next WQE.
-    fn cursor(&self) -> u32;
+    fn head_slot(&self) -> u32;
     /// The fields that decide what happens next, and none that only counts.
     fn fields(&self) -> [u8; 5];
     /// WQEs that the device was not told of.
@@ -71,8 +71,8 @@ impl TestQueue for SharedReceiveQueue<u32> {
         unsafe { self.load(data, sges) }
     }
 
-    fn cursor(&self) -> u32 {
-        self.cursor()
+    fn head_slot(&self) -> u32 {
+        self.head_slot()
     }
 
     fn fields(&self) -> [u8; 5] {
@@ -125,7 +125,7 @@ impl TestQueue for ReceiveQueue<u32> {
         Err(PostError::Full)
     }
 
-    fn cursor(&self) -> u32 {
+    fn head_slot(&self) -> u32 {
         self.head() & (self.slots() - 1)
     }
 
@@ -667,28 +667,24 @@ impl<Q: TestQueue> Rig<Q> {
         assert_eq!(held, self.held.len(), "held slots");
         let in_queue = self.buffers.iter().filter(|&&place| place == Place::Queue).count();
         assert_eq!(in_queue, posted.len() + waiting, "buffers in the queue");
-        let cursor = self.queue.cursor();
+        let head = self.queue.head_slot();
         if self.device.is_srq() {
             let free = slots as usize - posted.len() - held;
             assert_eq!(self.queue.vacant() as usize, free - 1, "vacant");
             if waiting > 0 {
-                assert_eq!(self.queue.book().state(cursor), slots::LOADED, "where a buffer waits");
+                assert_eq!(self.queue.book().state(head), slots::LOADED, "where a buffer waits");
                 assert_eq!((waiting, free), (1, 1), "a buffer waits while a slot is free");
             }
             if !posted.is_empty() {
-                assert_eq!(
-                    u32::from(self.device.next),
-                    cursor,
-                    "the last link leads to the cursor"
-                );
+                assert_eq!(u32::from(self.device.next), head, "the last link leads to the head");
             }
         } else {
             let run = (0..slots)
-                .take_while(|i| self.queue.book().state(cursor + i) == slots::EMPTY)
+                .take_while(|i| self.queue.book().state(head + i) == slots::EMPTY)
                 .count();
             assert_eq!(self.queue.vacant() as usize, run, "vacant");
             if waiting > 0 {
-                let state = self.queue.book().state(cursor);
+                let state = self.queue.book().state(head);
                 let blocked = matches!(state, slots::HELD | slots::POSTED);
                 assert!(blocked, "buffers wait, and the next slot has state {state}");
             }

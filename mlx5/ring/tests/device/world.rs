@@ -388,7 +388,7 @@ impl<Q: Subject> World<Q> {
                         receive::put_aim(place, position, expected);
                         let wants = !random.once_in(4);
                         let lend = |id, bytes| wants.then_some((id, bytes));
-                        if let Some(found) = receive::turn(queue, place, lend) {
+                        if let Some(found) = receive::retarget(queue, place, lend) {
                             cursor.reload();
                             assert_eq!(cursor.lent_data(), found.0);
                             break 'lent Some(found);

@@ -1,7 +1,7 @@
 //! The WQEs of an SRQ that the device was not told of, as it will find them.
 //!
 //! The queue never reads a link. So for what it does next it does not matter in which order the device comes through
-//! these WQEs, as long as it comes through all of them and to the cursor: of a state that is known by [`walk`], and
+//! these WQEs, as long as it comes through all of them and to the head: of a state that is known by [`walk`], and
 //! [`lay`] makes some order.
 
 use crate::slots;
@@ -27,7 +27,7 @@ pub fn walk<Q: TestQueue>(queue: &Q, device: &Device) -> u32 {
         found |= 1 << slot;
         slot = device.link_of(slot).into();
     }
-    assert_eq!(slot, queue.cursor(), "the last link leads to the cursor");
+    assert_eq!(slot, queue.head_slot(), "the last link leads to the head");
     found
 }
 
@@ -50,26 +50,26 @@ pub fn lay<Q: TestQueue>(queue: &Q, device: &mut Device, chain: u32) -> u32 {
         runs[len] = Run { first, last, turned: turned(last) };
         len += 1;
     }
-    let (runs, cursor) = (&mut runs[..len], queue.cursor());
-    assert!(arrange(runs, 0, cursor, count), "no order of the slots {chain:b}");
-    let firsts = runs.iter().map(|run| run.first).chain([cursor]);
+    let (runs, head) = (&mut runs[..len], queue.head_slot());
+    assert!(arrange(runs, 0, head, count), "no order of the slots {chain:b}");
+    let firsts = runs.iter().map(|run| run.first).chain([head]);
     for (run, next) in runs.iter().zip(firsts.clone().skip(1)) {
         device.set_link(run.last, next as u16);
     }
-    firsts.into_iter().next().unwrap_or(cursor)
+    firsts.into_iter().next().unwrap_or(head)
 }
 
 /// Puts the runs from `at` on in an order in which those that were turned lead elsewhere than to the slot after them,
-/// the others there, and the last one to the cursor.
-fn arrange(runs: &mut [Run], at: usize, cursor: u32, count: u32) -> bool {
+/// the others there, and the last one to the head.
+fn arrange(runs: &mut [Run], at: usize, head: u32, count: u32) -> bool {
     let leads = |run: Run, to| run.turned == ((run.last + 1) % count != to);
     if at == runs.len() {
-        return runs.last().is_none_or(|&run| leads(run, cursor));
+        return runs.last().is_none_or(|&run| leads(run, head));
     }
     for other in at..runs.len() {
         runs.swap(at, other);
         let fits = at == 0 || leads(runs[at - 1], runs[at].first);
-        if fits && arrange(runs, at + 1, cursor, count) {
+        if fits && arrange(runs, at + 1, head, count) {
             return true;
         }
         runs.swap(at, other);

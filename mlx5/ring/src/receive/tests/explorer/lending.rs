@@ -20,19 +20,19 @@ pub struct Lending<'a, Q: TestQueue> {
 /// How the next message is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// Whether [`turn`](receive::turn) is asked before all else out of line.
-    pub turn: bool,
+    /// Whether [`retarget`](receive::retarget) is asked before all else out of line.
+    pub retarget: bool,
     /// A message that is not lent gives its slot back without its buffer, and so does a receive that failed.
     pub refuse: bool,
 }
 
 impl Way {
-    pub const STRAIGHT: Self = Self { turn: false, refuse: false };
+    pub const STRAIGHT: Self = Self { retarget: false, refuse: false };
 
     /// What becomes of a message matters only if there is one.
-    pub fn all(turns: &'static [bool], found: bool) -> impl Iterator<Item = Self> {
+    pub fn all(retargets: &'static [bool], found: bool) -> impl Iterator<Item = Self> {
         let refuse = if found { &[false, true][..] } else { &[false] };
-        let with = |&refuse| turns.iter().map(move |&turn| Self { turn, refuse });
+        let with = |&refuse| retargets.iter().map(move |&retarget| Self { retarget, refuse });
         refuse.iter().flat_map(with)
     }
 }
@@ -87,7 +87,9 @@ impl<'a, Q: TestQueue> Lending<'a, Q> {
             let (cq, position, expected) = self.cursor.aim();
             receive::put_aim(cq, position, expected);
             let lend = |data, byte_count| (!way.refuse).then_some((data, byte_count));
-            if let Some(found) = way.turn.then(|| receive::turn(self.queue, cq, lend)).flatten() {
+            if let Some(found) =
+                way.retarget.then(|| receive::retarget(self.queue, cq, lend)).flatten()
+            {
                 self.cursor.reload();
                 assert_eq!(self.cursor.lent_data(), found.0);
                 return self.lend(beside, found);

@@ -51,8 +51,8 @@ struct Extent {
     loops: &'static [Loop],
     /// Whether batches are forgotten.
     forget: bool,
-    /// Whether cursors ask for a [`turn`](crate::receive::turn).
-    turns: &'static [bool],
+    /// Whether cursors ask for a [`retarget`](crate::receive::retarget).
+    retargets: &'static [bool],
 }
 
 const ALL: usize = usize::MAX;
@@ -108,7 +108,7 @@ const TWO: Extent = Extent {
     budgets: &[1, 2, ANY],
     loops: BOTH,
     forget: true,
-    turns: &[false, true],
+    retargets: &[false, true],
 };
 const FOUR: Extent =
     Extent { slots: 4, cqes: Cqes::Asked(&[1, 2, 3, FAR]), budgets: &[1, 2, 3, ANY], ..TWO };
@@ -119,8 +119,8 @@ const DOES_NOT_WRAP: Cqes = Cqes::Asked(&[FAR]);
 /// After three CQEs of a batch, which goes on.
 const WRAPS: Cqes = Cqes::Asked(&[3]);
 
-/// As the safe layer does it: no message is held, and turns are asked for on an SRQ.
-const EIGHT_LENT: Extent = Extent { loops: CURSOR, forget: false, turns: &[true], ..EIGHT };
+/// As the safe layer does it: no message is held, and retargets are asked for on an SRQ.
+const EIGHT_LENT: Extent = Extent { loops: CURSOR, forget: false, retargets: &[true], ..EIGHT };
 
 #[test]
 fn all_states_of_an_srq_of_2() {
@@ -163,7 +163,7 @@ fn all_states_with_cqes_that_wait() {
 fn all_states_of_queues_of_4_with_cqes_that_wait() {
     let four = Extent { slots: 4, cqes: Cqes::Wait(4), ..EIGHT_LENT };
     four.explore::<SharedReceiveQueue<u32>>(ALL);
-    Extent { turns: &[false], ..four }.explore::<ReceiveQueue<u32>>(ALL);
+    Extent { retargets: &[false], ..four }.explore::<ReceiveQueue<u32>>(ALL);
 }
 
 #[test]
@@ -185,6 +185,6 @@ fn all_states_of_an_srq_of_8() {
 fn all_states_of_an_rq_of_8() {
     for cqes in [DOES_NOT_WRAP, WRAPS] {
         Extent { cqes, loops: BATCH, ..EIGHT }.explore::<ReceiveQueue<u32>>(ALL);
-        Extent { cqes, turns: &[false], ..EIGHT_LENT }.explore::<ReceiveQueue<u32>>(ALL);
+        Extent { cqes, retargets: &[false], ..EIGHT_LENT }.explore::<ReceiveQueue<u32>>(ALL);
     }
 }

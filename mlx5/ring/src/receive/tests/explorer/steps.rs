@@ -187,7 +187,7 @@ impl<'a, Q: TestQueue> Open<'a, Q> {
     }
 
     /// What can be done now.
-    pub fn calls(&self, &Extent { cqes, forget, turns, .. }: &Extent) -> Vec<Call> {
+    pub fn calls(&self, &Extent { cqes, forget, retargets, .. }: &Extent) -> Vec<Call> {
         let Self { by, beside, left, fresh } = self;
         let mut calls = vec![Call::End];
         let pool = pool(beside.buffers).count();
@@ -206,7 +206,7 @@ impl<'a, Q: TestQueue> Open<'a, Q> {
                 }
             }
             By::Cursor(lending) => {
-                calls.extend(Way::all(turns, arrived).map(|way| Call::Lend(None, way)));
+                calls.extend(Way::all(retargets, arrived).map(|way| Call::Lend(None, way)));
                 if lending.lent {
                     calls.push(Call::Take);
                     calls.extend((pool > 0).then_some(Call::Replace));
@@ -224,7 +224,7 @@ impl<'a, Q: TestQueue> Open<'a, Q> {
                 match by {
                     By::Batch(_) => calls.push(Call::Next(next)),
                     By::Cursor(_) => {
-                        calls.extend(Way::all(turns, true).map(|way| Call::Lend(next, way)))
+                        calls.extend(Way::all(retargets, true).map(|way| Call::Lend(next, way)))
                     }
                 }
             }
@@ -234,8 +234,9 @@ impl<'a, Q: TestQueue> Open<'a, Q> {
         let lent = matches!(by, By::Cursor(lending) if lending.lent);
         if *fresh || beside.none_waits() && !lent {
             for counter in beside.device.not_posted() {
-                let turns = if matches!(by, By::Batch(_)) { &turns[..1] } else { turns };
-                let ways = Way::all(turns, false);
+                let retargets =
+                    if matches!(by, By::Batch(_)) { &retargets[..1] } else { retargets };
+                let ways = Way::all(retargets, false);
                 calls.extend(ways.map(|way| Call::Stray(counter, way)));
             }
         }
