@@ -12,7 +12,7 @@ impl Receiver {
     #[inline]
     pub(super) fn recover(&mut self) {
         match &mut self.engine {
-            Engine::Direct(direct) if receive::was_forgotten(&direct.cq) => direct.end_forgotten(),
+            Engine::Direct(direct) if receive::is_under_way(&direct.cq) => direct.end_forgotten(),
             Engine::Direct(direct) if direct.queues.len() == 1 => {}
             Engine::Direct(_) | Engine::Verbs(_) => found::finish_other(self),
         }
@@ -21,7 +21,7 @@ impl Receiver {
     /// Whether a batch of a single queue was forgotten, and there is something to end.
     #[inline]
     pub(super) fn has_forgotten(&self) -> bool {
-        matches!(&self.engine, Engine::Direct(direct) if receive::was_forgotten(&direct.cq))
+        matches!(&self.engine, Engine::Direct(direct) if receive::is_under_way(&direct.cq))
     }
 }
 

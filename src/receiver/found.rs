@@ -4,6 +4,7 @@
 //! elsewhere would not be kept in registers.
 
 use std::hint::unreachable_unchecked;
+use std::mem;
 use std::ptr::NonNull;
 
 use mlx5_ring::cq::CompletionQueue;
@@ -42,7 +43,7 @@ pub(super) fn start(receiver: &mut Receiver, budget: u32) -> NonNull<CompletionQ
 fn start_at_once(receiver: &mut Receiver, budget: u32) -> NonNull<CompletionQueue> {
     match &mut receiver.engine {
         Engine::Direct(Direct { cq, queues, .. })
-            if queues.len() == 1 && !receive::was_forgotten(cq) =>
+            if queues.len() == 1 && !receive::is_under_way(cq) =>
         {
             // SAFETY: it is the only queue, so every receive on the CQ is its; buffers are posted by `Receiver`, which
             // owns them.
@@ -67,7 +68,15 @@ unsafe fn start_single<Q: Queue<Data = Resident>>(
     budget: u32,
 ) -> NonNull<CompletionQueue> {
     // SAFETY: the caller's contract; the batch goes on.
-    unsafe { Receiving::new(cq, queue, budget).into_cursor().put_down() }
+    unsafe {
+        let receiving = Receiving::new(cq, queue, budget);
+        if !receiving.has_arrived() {
+            // It ends without a trace.
+            mem::forget(receiving);
+            return Cursor::<Resident>::done();
+        }
+        receiving.into_cursor().put_down()
+    }
 }
 
 #[cold]
@@ -151,7 +160,8 @@ pub(super) unsafe extern "C" fn next(
         receive::put_aim(cq, position, expected);
         match only_queue(receiver) {
             Ring::Srq(srq) => {
-                retarget(&mut srq.ring, cq).unwrap_or_else(|| next_single(receiver, cq))
+                let next = retarget(&mut srq.ring, cq);
+                next.unwrap_or_else(|| next_arrived(receiver, cq))
             }
             _ => next_in_order(receiver, cq),
         }
@@ -170,7 +180,22 @@ unsafe fn next_in_order(receiver: NonNull<Receiver>, cq: NonNull<CompletionQueue
             Ring::Rq(rq) => retarget(&mut rq.ring, cq),
             _ => None,
         };
-        next.unwrap_or_else(|| next_single(receiver, cq))
+        next.unwrap_or_else(|| next_arrived(receiver, cq))
+    }
+}
+
+/// The next, if it has arrived, which ends most batches.
+///
+/// # Safety
+/// As [`next_single`].
+#[inline(always)]
+unsafe fn next_arrived(receiver: NonNull<Receiver>, cq: NonNull<CompletionQueue>) -> Next {
+    // SAFETY: the caller's contract: the batch goes on.
+    unsafe {
+        if receive::has_nothing(cq) {
+            return Next::NONE;
+        }
+        next_single(receiver, cq)
     }
 }
 
@@ -438,6 +463,8 @@ pub(super) unsafe fn finish(receiver: &mut Receiver, end: End) {
         // SAFETY: the caller's contract.
         Engine::Direct(Direct { cq, queues, .. }) if queues.len() == 1 => unsafe {
             match &mut queues[0] {
+                // It has not begun where nothing had arrived.
+                _ if !receive::is_under_way(cq) => {}
                 Ring::Srq(srq) => receive::finish(cq, &mut srq.ring, end),
                 Ring::Rq(rq) => receive::finish(cq, &mut rq.ring, end),
                 Ring::Gone => {}
@@ -472,16 +499,17 @@ impl Failure {
 impl Books {
     /// Puts what was found where the batch looks for it.
     fn found(&mut self, next: Option<Result<Lent, Failure>>) -> Next {
-        let (found, failure) = match next {
+        match next {
             Some(Ok(lent)) => {
                 self.apart.resident = lent.resident;
-                return Next::of(&lent);
+                Next::of(&lent)
             }
-            Some(Err(failure)) => (Next::NONE, Some(failure)),
-            None => (Next::NONE, None),
-        };
-        self.apart.failure = failure;
-        found
+            Some(Err(failure)) => {
+                self.apart.failure = Some(failure);
+                Next::NONE
+            }
+            None => Next::NONE,
+        }
     }
 
     /// Takes note of a receive that failed. Whether its queue keeps the buffer.

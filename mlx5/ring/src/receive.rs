@@ -36,7 +36,7 @@ use cold::Class;
 pub(crate) use batch::Batch;
 use batch::{Noted, Stretch};
 
-pub use cold::{Outcome, complete, recover, was_forgotten};
+pub use cold::{Outcome, complete, is_under_way, recover};
 pub use cursor::{Cursor, End};
 
 /// A queue that [`Receiving`] can give slots back to: [`ReceiveQueue`] or [`SharedReceiveQueue`].
@@ -136,7 +136,7 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
     /// holds for as long as their buffers are given back.
     #[inline(always)]
     pub unsafe fn new(cq: &'a mut CompletionQueue, queue: &'a mut Q, budget: u32) -> Self {
-        if was_forgotten(cq) {
+        if is_under_way(cq) {
             cold::recover_batch(cq, queue);
         }
         let start = cq.consumer_index;
@@ -146,6 +146,12 @@ impl<'a, Q: Queue> Receiving<'a, Q> {
         let at = Cursor::new(NonNull::from(&mut *cq), stretch, limit, queue.book());
         let from = at.to_go;
         Self { queue, at, lent: false, recycled_from: from, taken_from: from, cq: PhantomData }
+    }
+
+    /// Whether the next completion has arrived, of a batch that has taken none.
+    #[inline(always)]
+    pub fn has_arrived(&self) -> bool {
+        cold::has_arrived(self.at.cqe, self.at.expected)
     }
 
     /// Leaves the batch as it stands: it neither ends nor publishes anything. A message that is lent and was not
@@ -379,6 +385,19 @@ pub unsafe fn put_aim(cq: NonNull<CompletionQueue>, Position(cqe): Position, exp
         (&raw mut (*stretch).cqe).write(cqe);
         (&raw mut (*stretch).expected).write(expected);
     }
+}
+
+/// Whether the next completion of a cursor that was [aimed](put_aim) there has not arrived. At the end of a stretch that
+/// is not known, and `false`.
+///
+/// # Safety
+/// Of a batch that goes on.
+#[inline(always)]
+pub unsafe fn has_nothing(cq: NonNull<CompletionQueue>) -> bool {
+    // SAFETY: the batch borrows the CQ.
+    let Stretch { cqe, expected, to_go } = unsafe { (*cq.as_ptr()).batch.stretch };
+    // Behind the last CQE of a stretch the buffer may end.
+    to_go != 0 && !cold::has_arrived(cqe, expected)
 }
 
 /// If the next completion of a cursor that was [aimed](put_aim) there is the common case in all but the slot, gives that

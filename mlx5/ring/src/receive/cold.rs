@@ -179,7 +179,7 @@ fn publish<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue, to_go: isize) {
 /// `queue` is the one that the batch on `cq` was made with.
 #[inline]
 pub unsafe fn recover<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) -> Option<u32> {
-    if !was_forgotten(cq) {
+    if !is_under_way(cq) {
         return None;
     }
     let lent = lent_by_forgotten(cq, queue);
@@ -187,9 +187,10 @@ pub unsafe fn recover<Q: Queue>(cq: &mut CompletionQueue, queue: &mut Q) -> Opti
     lent
 }
 
-/// Whether a batch on the queue was forgotten and not [recovered](recover): then the next one does that first.
+/// Whether a batch on the queue has begun and not ended. Where none goes on, it was forgotten and not
+/// [recovered](recover): the next one does that first.
 #[inline(always)]
-pub fn was_forgotten(cq: &CompletionQueue) -> bool {
+pub fn is_under_way(cq: &CompletionQueue) -> bool {
     cq.batch.noted != Noted::Nothing
 }
 
@@ -217,6 +218,10 @@ fn lent_by_forgotten<Q: Queue>(cq: &CompletionQueue, queue: &Q) -> Option<u32> {
 #[inline(never)]
 pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
     let Stretch { cqe, expected, .. } = cq.batch.stretch;
+    if !has_arrived(cqe, expected) {
+        return Class::None;
+    }
+    barrier::owner_before_cqe();
     match retarget(queue, cq, cqe, expected) {
         Some(stretch) => {
             cq.batch.stretch = stretch;
@@ -224,6 +229,15 @@ pub(super) extern "C" fn uncommon<Q: Queue>(queue: &mut Q, cq: &mut CompletionQu
         }
         None => rare(queue, cq),
     }
+}
+
+/// Whether a CQE of the CQ has arrived, whatever it says; `expected` is the common case of it.
+#[inline(always)]
+pub(super) fn has_arrived(cqe: NonNull<u8>, expected: u64) -> bool {
+    // SAFETY: inside the CQ; volatile because the device writes it.
+    let op_own = unsafe { cqe.add(offset_of!(Cqe64, op_own)).read_volatile() };
+    let [.., expected] = (expected as u32).to_ne_bytes();
+    cq::is_software_owned(op_own, expected & cqe::OWNER)
 }
 
 /// If the next CQE, which is `cqe`, is the common case in all but the slot, gives that one its turn, and returns the
@@ -269,18 +283,14 @@ pub(super) fn retarget<Q: Queue>(
     Some(Stretch { cqe, expected, to_go })
 }
 
-/// [`uncommon`], but for what [`retarget`] does.
+/// [`uncommon`] of a CQE that has arrived, but for what [`retarget`] does.
 #[cold]
 #[inline(never)]
 extern "C" fn rare<Q: Queue>(queue: &mut Q, cq: &mut CompletionQueue) -> Class {
     let to_go = cq.batch.stretch.to_go;
     let index = cq.batch.index(to_go);
-    // SAFETY: inside the CQ; of a CQE that the device owns only the owner is read.
+    // SAFETY: inside the CQ, and software's.
     let cqe = unsafe { Cqe::new(cq.cqe(index), PhantomData) };
-    if !cq::is_software_owned(cqe.op_own(), cq.owner(index)) {
-        return Class::None;
-    }
-    barrier::owner_before_cqe();
     if cqe.format() == CqeFormat::Compressed {
         // What is expanded is plain now; what is not is stray.
         cq.expand(index);

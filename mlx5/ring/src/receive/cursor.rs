@@ -39,19 +39,24 @@ pub struct Cursor<T> {
     pub(super) cq: NonNull<CompletionQueue>,
 }
 
-/// What a cursor of no batch reads of a CQ: its budget is not used up, and it has no message.
-struct Idle(MaybeUninit<CompletionQueue>);
+/// What a cursor of no batch reads of a CQ: it has no message, and its budget is used up or is not.
+struct NoBatch(MaybeUninit<CompletionQueue>);
 
 // SAFETY: it is only read, and nothing is behind its pointers.
-unsafe impl Sync for Idle {}
+unsafe impl Sync for NoBatch {}
 
-static IDLE: Idle = {
-    let mut cq = MaybeUninit::<CompletionQueue>::uninit();
-    let batch = Batch { until: 1, ..Batch::new() };
-    // SAFETY: inside the value.
-    unsafe { (&raw mut (*cq.as_mut_ptr()).batch).write(batch) };
-    Idle(cq)
-};
+impl NoBatch {
+    const fn of(budget: u32) -> Self {
+        let mut cq = MaybeUninit::<CompletionQueue>::uninit();
+        let batch = Batch { until: budget, ..Batch::new() };
+        // SAFETY: inside the value.
+        unsafe { (&raw mut (*cq.as_mut_ptr()).batch).write(batch) };
+        Self(cq)
+    }
+}
+
+static IDLE: NoBatch = NoBatch::of(1);
+static DONE: NoBatch = NoBatch::of(0);
 
 /// How far a cursor has come.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +81,12 @@ impl<T: Copy> Cursor<T> {
     #[inline(always)]
     pub fn idle() -> NonNull<CompletionQueue> {
         NonNull::from(&IDLE.0).cast()
+    }
+
+    /// The same of a cursor that [is done](Self::is_done) from the start.
+    #[inline(always)]
+    pub fn done() -> NonNull<CompletionQueue> {
+        NonNull::from(&DONE.0).cast()
     }
 
     #[inline(always)]
@@ -247,7 +258,7 @@ impl<T: Copy> Cursor<T> {
         self.to_go == 0 && unsafe { (*self.cq.as_ptr()).batch.is_last() }
     }
 
-    /// Whether it is [of no batch](Self::idle).
+    /// Whether it is [of no batch](Self::idle), or [was done](Self::done) from the start.
     ///
     /// That is seen by what changes: on the CQ, which is the same all the time, the compiler would make two loops of one.
     #[inline(always)]

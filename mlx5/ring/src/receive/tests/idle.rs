@@ -1,4 +1,4 @@
-//! A cursor of no batch.
+//! Cursors of no batch.
 
 use crate::receive::Cursor;
 
@@ -14,5 +14,15 @@ fn a_cursor_of_no_batch_has_no_message_and_never_ends() {
             assert!(!cursor.is_done());
             cursor.reload();
         }
+    }
+}
+
+#[test]
+fn a_cursor_that_is_done_from_the_start_has_no_message() {
+    // SAFETY: a cursor of no batch.
+    unsafe {
+        let cursor = Cursor::<u64>::pick_up(Cursor::<u64>::done());
+        assert_eq!(cursor.peek(), None);
+        assert!(cursor.is_done());
     }
 }
