@@ -149,7 +149,6 @@ impl BufferPool {
     /// once; [`Error::Verbs`] when memory is short or may not be locked (`RLIMIT_MEMLOCK`), and with `mmap`
     /// when too few huge pages are reserved.
     pub fn with(pd: &ProtectionDomain, config: &PoolConfig) -> Result<Self> {
-        Error::check_range("count of buffers", config.count.into(), 1, u32::MAX.into())?;
         let len = Slots::len(config)?;
         Self::check_size(pd, len)?;
         let memory = Mapping::new(len as usize, config.pages).map_err(|source| {
@@ -184,8 +183,8 @@ impl BufferPool {
     /// ```
     ///
     /// # Errors
-    /// [`MemoryError`] with the memory: [`Error::OutOfRange`] when not one buffer fits, and those of
-    /// [`with`](Self::with).
+    /// [`MemoryError`] with the memory: [`Error::OutOfRange`] when not one buffer fits or is asked for, and those
+    /// of [`with`](Self::with).
     pub fn from_memory<M: StableMemory>(
         pd: &ProtectionDomain,
         memory: M,

@@ -23,8 +23,9 @@ pub(super) struct Slots {
     pub(super) stride: usize,
 }
 
-/// Cache lines for the headroom, and for headroom and buffer together, in bytes.
+/// Cache lines for the headroom, and for headroom and buffer together, in bytes. Refuses what is no pool.
 fn lines(config: &PoolConfig) -> Result<(usize, usize)> {
+    Error::check_range("count of buffers", config.count.into(), 1, u32::MAX.into())?;
     let (size, headroom) = (u64::from(config.buffer_size), u64::from(config.headroom));
     Error::check_range("buffer_size", size, 1, MAX_SGE)?;
     // They can be sent together.
@@ -98,6 +99,12 @@ mod tests {
         assert_eq!(cut(0, 64 + 99, &roomy), None);
         assert_eq!(cut(0, 64 + 100, &roomy), Some((64, 1, 192)));
         assert_eq!(cut(0, 1024, &PoolConfig::new(3, 64).headroom(65)), Some((128, 3, 192)));
+    }
+
+    #[test]
+    fn no_buffers_at_all_are_refused() {
+        assert!(Slots::len(&PoolConfig::new(0, 64)).is_err());
+        assert_eq!(cut(0, 1024, &PoolConfig::new(0, 64)), None);
     }
 
     #[test]

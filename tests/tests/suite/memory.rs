@@ -81,6 +81,28 @@ fn memory_in_which_no_buffer_fits_comes_back() {
 }
 
 #[test]
+fn pools_that_cannot_be_are_refused_and_their_memory_comes_back() {
+    let pd = device::pd();
+    let most = u32::MAX;
+    for config in [
+        PoolConfig::new(0, 64),
+        PoolConfig::new(0, 0),
+        PoolConfig::new(1, 0),
+        PoolConfig::new(1, most),
+        PoolConfig::new(most, most),
+        PoolConfig::new(1, 64).headroom(most),
+    ] {
+        let refused = BufferPool::with(&pd, &config).unwrap_err();
+        assert!(matches!(refused, Error::OutOfRange { .. }), "{config:?}: {refused}");
+        let refused = BufferPool::from_memory_with(&pd, vec![7u8; 4096], &config).unwrap_err();
+        assert!(matches!(refused.error, Error::OutOfRange { .. }), "{config:?}: {refused}");
+        assert_eq!(refused.memory, [7; 4096]);
+    }
+    let largest = BufferPool::new(&pd, most, (1 << 31) - 1).unwrap_err();
+    assert!(matches!(largest, Error::OutOfRange { .. } | Error::Verbs { .. }), "{largest}");
+}
+
+#[test]
 fn messages_are_received_into_a_file() {
     let pd = device::pd();
     // SAFETY: a name, and a descriptor that is nobody else's.
