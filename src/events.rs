@@ -281,19 +281,30 @@ impl AsyncEvents {
         }
     }
 
-    /// Waits for an event that `wanted` selects; others can be read later. `false` when the time is over or
-    /// the device is gone.
+    /// Takes all that has happened by now, to be read later.
+    pub(crate) fn take_all(&mut self) -> Result<()> {
+        while let Some(event) = self.read(Some(Instant::now()))? {
+            self.skipped.push_back(event);
+        }
+        Ok(())
+    }
+
+    /// Drops an event, as often as it was taken and not read. Whether it was.
+    pub(crate) fn forget(&mut self, unwanted: AsyncEvent) -> bool {
+        let before = self.skipped.len();
+        self.skipped.retain(|&event| event != unwanted);
+        self.skipped.len() < before
+    }
+
+    /// Waits for an event that has not happened before; others can be read later. `false` when the time is over
+    /// or the device is gone.
     pub(crate) fn wait_for(
         &mut self,
         deadline: Option<Instant>,
-        wanted: impl Fn(AsyncEvent) -> bool,
+        wanted: AsyncEvent,
     ) -> Result<bool> {
-        if let Some(at) = self.skipped.iter().position(|&event| wanted(event)) {
-            self.skipped.remove(at);
-            return Ok(true);
-        }
         while let Some(event) = self.read(deadline)? {
-            if wanted(event) {
+            if event == wanted {
                 return Ok(true);
             }
             self.skipped.push_back(event);

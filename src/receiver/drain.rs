@@ -5,14 +5,16 @@ use std::time::{Duration, Instant};
 use super::Receiver;
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, AsyncEvents};
-use crate::qp::QueuePair;
+use crate::qp::{QpState, QueuePair};
 
 impl Receiver {
     /// Disconnects a QP so that no message that has arrived is lost, the first half of a graceful end:
     ///
     /// 1. `drain_qp` takes it to the error state. A QP on an SRQ may still be about to take receives: the
     ///    event [`LastWqeReached`](AsyncEvent::LastWqeReached) says that it does not, and is waited for.
-    ///    Other events are kept for who reads `events` next.
+    ///    One of before a reset, which nobody has read, is dropped; of a QP that has failed by itself, one that
+    ///    is there counts, for it cannot be told from which error it is. Other events are kept for who reads
+    ///    `events` next.
     /// 2. The program polls until nothing comes: messages, then flushed receives.
     /// 3. [`destroy_qp`](Self::destroy_qp) ends it, or [`reset_qp`](Self::reset_qp) makes it new, to be
     ///    connected again.
@@ -46,12 +48,18 @@ impl Receiver {
         if !events.context().is_same(self.pd.context()) {
             return Err(Error::Foreign { what: "the reader of events", domain: "device" });
         }
-        qp.to_error()?;
         if qp.receive_queue().is_some() {
-            return Ok(());
+            return qp.to_error();
         }
         let last = AsyncEvent::LastWqeReached { qp_num: qp.qp_num() };
-        if events.wait_for(Instant::now().checked_add(patience), |event| event == last)? {
+        // In this order: of a QP that is not in ERROR after they were taken, those events are of an earlier error,
+        // before a reset. One that fails by itself from here on says so behind them.
+        events.take_all()?;
+        let failed_before = qp.state()? == QpState::Error;
+        qp.to_error()?;
+        // A QP in ERROR says it once. So it has, if one was taken; one of an earlier error in front of it goes, too.
+        let told = events.forget(last) && failed_before;
+        if told || events.wait_for(Instant::now().checked_add(patience), last)? {
             return Ok(());
         }
         Err(Error::TimedOut {

@@ -1,6 +1,7 @@
 //! Asynchronous events, and what a receiver does about them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use doorbell::{
     AsyncEvent, AsyncEvents, BufferPool, Cause, Error, Path, ProtectionDomain, QpConfig, QueuePair,
@@ -227,6 +228,32 @@ fn an_srq_below_its_limit_is_refilled_and_armed_again() {
         let refused = receiver.arm_srq_limit(srq, 16).unwrap_err();
         assert!(matches!(refused, Error::OutOfRange { .. }), "{refused:?}");
         receiver.arm_srq_limit(srq, 0).unwrap();
+    }
+}
+
+/// A queue pair fails by itself, and again after it was reset, before anybody reads an event.
+#[test]
+fn a_drain_of_what_has_failed_twice_takes_both_last_wqe_events_and_no_others() {
+    for path in PATHS {
+        let mut ends = Ends::new(path);
+        let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
+        let (mut near, mut far) = ends.connect(&QpConfig::rc().srq(srq));
+        let Ends { mut receiver, mut far_receiver, pd, device } = ends;
+        let mut events = pd.context().events().unwrap();
+        let qp_num = near.qp_num();
+        for _ in 0..2 {
+            receiver.reset_qp(&mut near).unwrap();
+            far_receiver.reset_qp(&mut far).unwrap();
+            near.connect(&far.address().unwrap()).unwrap();
+            far.connect(&near.address().unwrap()).unwrap();
+            assert!(device.fail_qp(qp_num));
+            device.settle();
+        }
+        receiver.drain_qp(&near, &mut events, Duration::from_secs(1)).unwrap();
+        assert_eq!(all(&mut events), [AsyncEvent::QpFatal { qp_num }; 2], "{path}");
+        // None of this error is to come.
+        let late = receiver.drain_qp(&near, &mut events, Duration::ZERO).unwrap_err();
+        assert!(matches!(late, Error::TimedOut { .. }), "{path}: {late}");
     }
 }
 

@@ -1,8 +1,9 @@
 //! Connections that end on purpose, with everything that has arrived, and are made again.
 
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use doorbell::{AsyncEvent, BufferPool, Error, QpConfig, QpState};
+use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, QpConfig, QpState};
 use doorbell_tests::peers::join;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
@@ -64,6 +65,53 @@ fn events_that_are_not_waited_for_can_be_read_afterwards() {
     let other = w.near[1].qp_num();
     let next = events.next_within(PATIENCE).unwrap();
     assert_eq!(next, Some(AsyncEvent::LastWqeReached { qp_num: other }));
+}
+
+/// Takes a queue pair on an SRQ to ERROR, and waits for the device to have said all there is to say.
+fn fail(w: &mut Shared, events: &AsyncEvents, at: usize) {
+    w.near[at].to_error().unwrap();
+    let mut readable = libc::pollfd { fd: events.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor.
+    assert_eq!(unsafe { libc::poll(&mut readable, 1, PATIENCE.as_millis() as i32) }, 1);
+}
+
+fn reconnect(w: &mut Shared, at: usize) {
+    w.receiver.reset_qp(&mut w.near[at]).unwrap();
+    w.peers.receiver.reset_qp(&mut w.peers.qps[at]).unwrap();
+    join(&mut w.near[at], &mut w.peers.qps[at]);
+}
+
+#[test]
+fn an_event_of_before_a_reset_does_not_end_the_wait_for_the_next() {
+    let mut w = Shared::new(31, 2, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    let mut events = w.pd.context().events().unwrap();
+    fail(&mut w, &events, 0);
+    reconnect(&mut w, 0);
+    w.near[1].to_error().unwrap();
+    let number = w.peers.send(0, 40);
+    w.peers.settle();
+    w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
+    receiving::messages(&mut w.receiver, 1, |message| {
+        assert_eq!(message::read(&message), (0, number));
+    });
+    // That of the other queue pair is there, and none of this one.
+    let qp_num = w.near[1].qp_num();
+    assert_eq!(events.next_within(PATIENCE).unwrap(), Some(AsyncEvent::LastWqeReached { qp_num }));
+    assert_eq!(events.next_within(Duration::from_millis(100)).unwrap(), None);
+}
+
+#[test]
+fn a_queue_pair_that_has_failed_already_is_drained_with_the_event_of_that() {
+    let mut w = Shared::new(31, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    let mut events = w.pd.context().events().unwrap();
+    for round in 0..3 {
+        fail(&mut w, &events, 0);
+        w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
+        assert_eq!(events.try_next().unwrap(), None, "round {round}");
+        reconnect(&mut w, 0);
+    }
 }
 
 #[test]
