@@ -53,7 +53,7 @@ pub enum PostFailure {
     Verbs(i32),
 }
 
-/// Not all receives were posted. `posted` of them are with the device; the rest is here.
+/// Not all receives were posted. The queue has `posted` of them; the rest is here.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -69,9 +69,10 @@ pub enum PostFailure {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct PostError<I> {
-    /// Receives that are with the device.
+    /// Receives that the queue took, the first ones. They are with the device, but for one that may wait in the
+    /// spare slot that [`fill`](Receiver::fill) keeps.
     pub posted: usize,
-    /// Why the next one is not.
+    /// Why it did not take the next one.
     pub reason: PostFailure,
     /// Buffers that were taken from the iterator and not posted, in order.
     pub unposted: Vec<RecvBuffer>,
@@ -129,7 +130,9 @@ pub struct ScatterError {
 impl Receiver {
     /// Posts a receive for each buffer, with one doorbell for all, and returns how many that were.
     ///
-    /// The buffers are the device's until their completions have been taken from [`poll`](Self::poll).
+    /// The buffers are the device's until their completions have been taken from [`poll`](Self::poll). After
+    /// [`fill`](Self::fill) the last one may go into the spare slot, from where the device gets it when another
+    /// slot is free; it counts as posted.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -146,7 +149,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`PostError`] at the first receive that cannot be posted: `posted` are with the device, all others
+    /// [`PostError`] at the first receive that cannot be posted: the queue has `posted` of them, all others
     /// come back.
     pub fn post<I>(
         &mut self,
@@ -185,9 +188,9 @@ impl Receiver {
     pub fn fill(&mut self, queue: impl Into<QueueId>, pool: &BufferPool) -> usize {
         let queue = queue.into();
         let mut unposted = Vec::new();
-        let (posted, _) =
+        let (posted, result) =
             self.post_each(queue, &mut std::iter::from_fn(|| pool.take()), &mut unposted);
-        if let Some(buffer) = unposted.pop() {
+        if let (Err(PostFailure::Full), Some(buffer)) = (result, unposted.pop()) {
             self.keep_spare(queue, buffer);
         }
         posted

@@ -134,7 +134,7 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Error::Gone`] when there is no such queue; [`Error::OutOfRange`] when it cannot hold `watermark`
-    /// receives.
+    /// receives; [`Error::Foreign`] when the pool is of another protection domain.
     pub fn keep_filled(
         &mut self,
         queue: impl Into<QueueId>,
@@ -144,6 +144,9 @@ impl Receiver {
         let queue = queue.into();
         self.check(queue).ok_or(Error::Gone { what: "queue" })?;
         Error::check_range("watermark", watermark.into(), 1, self.capacity(queue).into())?;
+        if !pool.pd().is_same(&self.pd) {
+            return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
+        }
         self.kept(queue).refill = Some((pool.clone(), watermark));
         Ok(())
     }

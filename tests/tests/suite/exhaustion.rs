@@ -181,3 +181,34 @@ fn a_receive_queue_is_emptied_and_refilled_time_and_again() {
         });
     }
 }
+
+/// A queue that `fill` has filled takes one buffer more where it keeps a spare; `posted` counts that one, too.
+#[test]
+fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
+    let mut w = Shared::new(7, 1, 64);
+    let capacity = w.receiver.fill(w.srq, &w.pool);
+    let holds = w.pool.count() as usize - w.pool.available();
+    for _ in 0..holds {
+        w.peers.send(0, 40);
+    }
+    let mut taken = Vec::new();
+    receiving::messages(&mut w.receiver, holds, |message| taken.push(message.take()));
+    assert_eq!(w.receiver.vacant(w.srq) as usize, holds);
+    drop(taken);
+
+    let error = w.receiver.post(w.srq, numbered(&w.pool, holds + 2)).unwrap_err();
+    assert_eq!((error.posted, error.reason), (holds, PostFailure::Full));
+    let back: Vec<usize> = error.into_buffers().map(|buffer| number(&buffer)).collect();
+    assert_eq!(back, [holds, holds + 1]);
+    assert_eq!(w.receiver.vacant(w.srq), 0);
+    // The device has all of them but the spare.
+    w.receiver.count();
+    let with_device = w.receiver.statistics().unwrap().posted;
+    assert_eq!(with_device, capacity as u64);
+    for number in 0..2 * holds as u64 {
+        w.peers.send(0, 40);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, holds as u64 + number));
+        });
+    }
+}

@@ -63,6 +63,23 @@ fn watermarks_that_cannot_be() {
 }
 
 #[test]
+fn a_pool_of_another_domain_keeps_and_fills_nothing() {
+    let mut w = Shared::new(15, 1, 64);
+    let foreign = BufferPool::new(&device::pd(), 64, 64).unwrap();
+    let refused = w.receiver.keep_filled(w.srq, &foreign, 4).unwrap_err();
+    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    w.receiver.refill();
+    let capacity = w.receiver.capacity(w.srq);
+    assert_eq!(w.receiver.fill(w.srq, &foreign), 0);
+    assert_eq!((w.receiver.vacant(w.srq), foreign.available()), (capacity, 64));
+    // A buffer in the spare slot is what `fill` leaves there when the queue is full, and only then.
+    assert_eq!(w.receiver.fill(w.srq, &w.pool), capacity as usize);
+    let direct = device::drives_directly(w.pd.context());
+    let away = capacity as usize + usize::from(direct);
+    assert_eq!(w.pool.available(), w.pool.count() as usize - away);
+}
+
+#[test]
 fn every_buffer_that_many_threads_give_back_is_posted_again() {
     const WORKERS: usize = 4;
     let messages = share(40_000);
