@@ -16,6 +16,7 @@ use super::{Engine, Receiver};
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, ObjectName};
 use crate::memory::BufferPool;
+use crate::qp::{Qp, QpState};
 
 pub use shared::{Refused, SharedPoster};
 
@@ -112,6 +113,9 @@ impl Receiver {
     /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` receives outstanding
     /// first posts as many buffers as there are and fit. A second call replaces the first.
     ///
+    /// The receive queue of a queue pair that is known to have failed, or whose handle was dropped, is left alone:
+    /// what is posted to it would come back flushed. After [`reset_qp`](Self::reset_qp) it is kept filled again.
+    ///
     /// A buffer that another thread drops into the pool tells nobody. While a queue is below its watermark and
     /// the pool empty, [`wait`](Self::wait) therefore looks every 5 ms. Who sleeps otherwise, on
     /// [`channel`](Self::channel) or in a task, is woken by buffers that come back through a
@@ -190,8 +194,8 @@ impl Receiver {
         Ok(SharedPoster::new(Arc::clone(returned)))
     }
 
-    /// Posts what other threads gave back, and fills every queue of [`keep_filled`](Self::keep_filled) that is
-    /// not full, whatever its watermark. Batches do so by themselves.
+    /// Posts what other threads gave back, and fills every queue that [`keep_filled`](Self::keep_filled) keeps and
+    /// that is not full, whatever its watermark. Batches do so by themselves.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -346,7 +350,7 @@ impl Receiver {
     /// Whether a queue that is kept filled is below its watermark, because its pool is empty.
     pub(super) fn is_starving(&self) -> bool {
         self.upkeep.as_ref().is_some_and(|upkeep| {
-            upkeep.queues.iter().filter(|kept| self.check(kept.queue).is_some()).any(|kept| {
+            upkeep.queues.iter().filter(|kept| self.is_alive(kept.queue)).any(|kept| {
                 let low = |&(_, watermark): &(_, u32)| self.outstanding(kept.queue) < watermark;
                 kept.refill.as_ref().is_some_and(low)
             })
@@ -375,12 +379,38 @@ impl Receiver {
             }
             if let Some((pool, watermark)) = &kept.refill {
                 let low = self.outstanding(queue) < *watermark;
-                if (all || low) && self.vacant(queue) > 0 && self.fill(queue, pool) > 0 {
+                let wanted = (all || low) && self.vacant(queue) > 0 && self.is_alive(queue);
+                if wanted && self.fill(queue, pool) > 0 {
                     counted.refills += 1;
                 }
             }
         }
         self.upkeep = Some(upkeep);
+    }
+
+    /// Whether there is such a queue and messages may come there: not where everything that is posted comes back
+    /// flushed, from a queue pair in ERROR or one that was dropped.
+    fn is_alive(&self, queue: QueueId) -> bool {
+        let flushes = |qp: &Arc<Qp>| {
+            // The receiver has one, and the handle the other.
+            qp.known_state() == QpState::Error || Arc::strong_count(qp) == 1
+        };
+        self.check(queue).is_some() && !self.qp_of(queue).is_some_and(flushes)
+    }
+
+    /// The queue pair whose own receive queue this is.
+    fn qp_of(&self, queue: QueueId) -> Option<&Arc<Qp>> {
+        let index = queue.index as usize;
+        match &self.engine {
+            Engine::Direct(direct) => match direct.queues.get(index)? {
+                Ring::Rq(rq) => Some(&rq.object),
+                Ring::Srq(_) | Ring::Gone => None,
+            },
+            Engine::Verbs(verbs) => match &verbs.queues.get(index)?.object {
+                Object::Rq(qp) => Some(qp),
+                Object::Srq(_) | Object::Gone => None,
+            },
+        }
     }
 
     /// Posts what other threads gave back, as far as there is room. Of queues that are gone it goes back to its pools.

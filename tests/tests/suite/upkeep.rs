@@ -4,7 +4,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{BufferPool, Error, RecvBuffer, Statistics};
+use doorbell::{BufferPool, Error, QpConfig, RecvBuffer, Statistics};
+use doorbell_tests::peers::join;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, message, receiving, share};
 
@@ -77,6 +78,71 @@ fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     let direct = device::drives_directly(w.pd.context());
     let away = capacity as usize + usize::from(direct);
     assert_eq!(w.pool.available(), w.pool.count() as usize - away);
+}
+
+/// Times that this thread has gone to sleep.
+fn sleeps() -> i64 {
+    // SAFETY: a structure of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a writable structure.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
+    usage.ru_nvcsw
+}
+
+#[test]
+fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again() {
+    let mut w = Single::new(8, 64);
+    let all = w.pool.count() as usize;
+    w.receiver.keep_filled(w.rq, &w.pool, 8).unwrap();
+    for round in 0..3 {
+        w.receiver.refill();
+        assert_eq!(w.receiver.vacant(w.rq), 0);
+        w.near.to_error().unwrap();
+        // Nothing but what was posted comes back, however often it is polled.
+        let flushed = receiving::failures(&mut w.receiver, 8);
+        assert_eq!(flushed.len(), 8, "round {round}");
+        drop(flushed);
+        receiving::nothing(&mut w.receiver);
+        w.receiver.refill();
+        assert_eq!(w.pool.available(), all);
+        // Whoever waits does not look after it all the time.
+        let before = sleeps();
+        assert!(!w.receiver.wait(Duration::from_millis(200)).unwrap());
+        assert!(sleeps() - before < 20, "{} sleeps in 200 ms", sleeps() - before);
+
+        w.receiver.reset_qp(&mut w.near).unwrap();
+        w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+        join(&mut w.near, &mut w.peers.qps[0]);
+        w.receiver.poll();
+        for _ in 0..20 {
+            let sent = w.peers.send(0, 40);
+            receiving::messages(&mut w.receiver, 1, |message| {
+                assert_eq!(message::read(&message), (0, sent));
+                drop(message.take());
+            });
+        }
+        w.peers.settle();
+    }
+}
+
+#[test]
+fn a_queue_that_was_kept_filled_ends_when_its_queue_pair_is_dropped() {
+    let Single { mut receiver, rq, pool, near, peers, .. } = Single::new(8, 64);
+    receiver.keep_filled(rq, &pool, 8).unwrap();
+    receiver.refill();
+    drop(near);
+    drop(receiving::failures(&mut receiver, 8));
+    receiving::nothing(&mut receiver);
+    assert_eq!(pool.available(), pool.count() as usize);
+    // The CQ is free again: with fewer entries left than that queue had, others have all of it.
+    let mut left = receiver.cq_capacity();
+    let mut made = Vec::new();
+    while left >= 8 {
+        let count = 1 << left.ilog2();
+        made.push(receiver.create_qp(&QpConfig::rc().receives(count, 1)).unwrap());
+        left -= count;
+    }
+    drop(peers);
 }
 
 #[test]
