@@ -220,7 +220,13 @@ impl Qp {
         QpState::from_raw(self.state.load(Ordering::Relaxed))
     }
 
-    /// A completion said that the queue pair failed.
+    /// Whether it is in ERROR, as the driver reports it. Of a device that does not answer any more nothing else is
+    /// to be expected.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.ask(sys::IBV_QP_STATE).map_or(true, |(attr, _)| attr.qp_state == sys::IBV_QPS_ERR)
+    }
+
+    /// A completion or an event said that the queue pair failed.
     pub(crate) fn mark_failed(&self) {
         self.state.store(sys::IBV_QPS_ERR, Ordering::Relaxed);
     }
@@ -256,8 +262,18 @@ impl Qp {
         self.modify(&mut attr, sys::IBV_QP_STATE)
     }
 
-    /// Asks the driver; the state is always among the answers.
+    /// Asks the driver; the state is always among the answers, and known from then on.
     pub(super) fn query(
+        &self,
+        mask: sys::ibv_qp_attr_mask,
+    ) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)> {
+        let answer = self.ask(mask)?;
+        self.state.store(answer.0.qp_state, Ordering::Relaxed);
+        Ok(answer)
+    }
+
+    /// Asks the driver, beside a thread that may be connecting the queue pair: what it knows of the state is newer.
+    fn ask(
         &self,
         mask: sys::ibv_qp_attr_mask,
     ) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)> {
@@ -269,7 +285,6 @@ impl Qp {
         if errno != 0 {
             return Err(Error::returned("ibv_query_qp", self.pd().context().name(), errno));
         }
-        self.state.store(attr.qp_state, Ordering::Relaxed);
         Ok((attr, init))
     }
 }

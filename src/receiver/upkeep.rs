@@ -255,7 +255,9 @@ impl Receiver {
     /// - The CQ failed: [`arm`](Self::arm), [`wait`](Self::wait) and what makes or attaches queues give
     ///   [`Error::CqFailed`](crate::Error::CqFailed) from then on. What had arrived is still there.
     /// - A queue pair that failed without a completion: takes note, so that what is posted to it afterwards
-    ///   comes back flushed too. What is posted comes back from [`poll`](Self::poll).
+    ///   comes back flushed too. What is posted comes back from [`poll`](Self::poll). Each of the three events
+    ///   means that the device has taken it to the error state, and it is asked whether it still is: when the
+    ///   queue pair was reset since, the event is of an earlier connection and nothing is done.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -516,35 +518,18 @@ impl Receiver {
         })
     }
 
-    /// Takes note that a QP with a receive queue here failed; whether there is one.
+    /// Takes note that a QP with a receive queue here failed, if it has; whether there is one.
     fn qp_failed(&mut self, qp_num: u32) -> bool {
-        let mut found = false;
-        let mut fail = |qp: &crate::qp::Qp| {
-            if qp.qp_num() == qp_num {
-                found = true;
-                if qp.known_state() != crate::qp::QpState::Error {
-                    qp.mark_failed();
-                    qp.flush_late_receives();
-                }
-            }
+        let of_number = |qp: &&Arc<Qp>| qp.qp_num() == qp_num;
+        let Some(qp) = self.queues().filter_map(|queue| self.qp_of(queue)).find(of_number) else {
+            return false;
         };
-        match &self.engine {
-            Engine::Direct(direct) => {
-                for ring in &direct.queues {
-                    if let Ring::Rq(rq) = ring {
-                        fail(&rq.object);
-                    }
-                }
-            }
-            Engine::Verbs(verbs) => {
-                for queue in &verbs.queues {
-                    if let Object::Rq(qp) = &queue.object {
-                        fail(qp);
-                    }
-                }
-            }
+        // An event waits to be read: the QP may have been reset since, or another one has its number.
+        if qp.known_state() != QpState::Error && qp.has_failed() {
+            qp.mark_failed();
+            qp.flush_late_receives();
         }
-        found
+        true
     }
 }
 

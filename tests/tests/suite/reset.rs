@@ -1,9 +1,10 @@
 //! Queue pairs that are reset and used again.
 
-use doorbell::{Cause, Error, QpConfig, QpState, WcStatus};
+use doorbell::{AsyncEvent, Cause, Error, NotSent, QpConfig, QpState, WcStatus};
 use doorbell_tests::peers::join;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, message, receiving};
+use rdma_core_sys as sys;
 
 #[test]
 fn a_queue_pair_with_a_receive_queue_is_used_again() {
@@ -179,4 +180,40 @@ fn a_destroyed_queue_pair_makes_room_on_the_cq() {
     assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
     receiver.destroy_qp(small.pop().unwrap()).unwrap();
     receiver.create_qp(&config).unwrap();
+}
+
+#[test]
+fn an_event_of_before_a_reset_is_not_one_of_the_next_connection() {
+    let mut w = Single::new(16, 64);
+    let qp_num = w.near.qp_num();
+    w.receiver.reset_qp(&mut w.near).unwrap();
+    w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+    join(&mut w.near, &mut w.peers.qps[0]);
+    w.receiver.fill(w.rq, &w.pool);
+    for event in [
+        AsyncEvent::QpFatal { qp_num },
+        AsyncEvent::QpRequestError { qp_num },
+        AsyncEvent::QpAccessError { qp_num },
+    ] {
+        assert!(w.receiver.handle_event(&event).unwrap(), "{event:?}");
+        assert_eq!(w.near.state().unwrap(), QpState::Rts, "{event:?}");
+        let number = w.peers.send(0, 64);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, number));
+        });
+    }
+}
+
+#[test]
+fn an_event_of_a_queue_pair_that_has_failed_is_taken_note_of() {
+    let mut w = Single::new(16, 64);
+    let qp_num = w.near.qp_num();
+    // As the device does it: the library does not know.
+    let mut attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_ERR, ..Default::default() };
+    // SAFETY: a live queue pair and an initialised structure.
+    let errno = unsafe { sys::ibv_modify_qp(w.near.as_raw(), &mut attr, sys::IBV_QP_STATE as i32) };
+    assert_eq!(errno, 0);
+    assert!(w.receiver.handle_event(&AsyncEvent::QpFatal { qp_num }).unwrap());
+    let refused = w.near.send_inline(b"", None).unwrap_err();
+    assert!(matches!(refused, NotSent::State(QpState::Error)), "{refused:?}");
 }
