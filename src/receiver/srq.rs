@@ -50,8 +50,6 @@ impl Srq {
         max_tags: u32,
         max_ops: u32,
     ) -> Result<Self> {
-        let attr = pd.context().attr();
-        Error::check_range("slots", max_wr.into(), 1, attr.max_srq_wr.max(0) as u64)?;
         let mut init = sys::ibv_srq_init_attr_ex {
             comp_mask: sys::IBV_SRQ_INIT_ATTR_TYPE
                 | sys::IBV_SRQ_INIT_ATTR_PD

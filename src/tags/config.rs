@@ -57,6 +57,12 @@ impl TagMatchingConfig {
         self
     }
 
+    /// Receives that the SRQ can have at once: the driver makes it one larger than was asked for, and that a power
+    /// of two, of which one stays unposted.
+    pub(super) const fn receives(&self) -> u32 {
+        (self.slots + 1).next_power_of_two() - 1
+    }
+
     /// How the queues are driven.
     pub const fn path(mut self, path: Path) -> Self {
         self.path = path;

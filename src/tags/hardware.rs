@@ -42,7 +42,7 @@ impl Objects {
         let operations = 2 * (tags + 1) + 2;
         Error::check_range("list operations", operations.into(), 1, caps.max_ops.into())?;
         // Receives, and for each tag: append, remove, match, data.
-        let cqes = config.slots + 4 * (tags + 1) + 8;
+        let cqes = config.receives() + 4 * (tags + 1) + 8;
         let cq = Arc::new(Cq::create_for_tags(pd.context(), cqes, WC_FLAGS)?);
         let srq = Arc::new(Srq::create_tagged(pd, &cq, config.slots, tags, operations)?);
         Ok(Self { srq, cq, operations })

@@ -135,7 +135,8 @@ impl TagMatchingSrq {
     /// [`Error::NotDirect`], [`Error::OutOfRange`], [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        Error::check_range("slots", config.slots.into(), MIN_SLOTS.into(), u32::MAX.into())?;
+        let max_slots = pd.context().attr().max_srq_wr.max(0) as u64;
+        Error::check_range("slots", config.slots.into(), MIN_SLOTS.into(), max_slots)?;
         Error::check_range("max_tags", config.max_tags.into(), 1, u16::MAX.into())?;
         let engine = match config.offload {
             Offload::Never => Self::software(pd, config)?,

@@ -16,9 +16,7 @@ pub(super) struct SoftwareTags {
 
 impl SoftwareTags {
     pub(super) fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
-        // The driver may round the SRQ up.
-        let cqes = (config.slots + 1).next_power_of_two();
-        let receiving = ReceiverConfig::new().cq_capacity(cqes).path(config.path);
+        let receiving = ReceiverConfig::new().cq_capacity(config.receives()).path(config.path);
         let mut receiver = Receiver::new(pd, &receiving)?;
         let srq = receiver.create_srq(&SrqConfig::new(config.slots))?;
         Ok(Self { receiver, srq })

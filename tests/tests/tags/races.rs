@@ -1,6 +1,7 @@
 //! Things that happen at the same time.
 
 use doorbell::tags::{Offload, ReceiveId, TagEvent, TagFailure};
+use doorbell::{AsyncEvent, BufferPool};
 
 use doorbell_tests::device;
 
@@ -168,6 +169,31 @@ fn senders_wait_for_room() {
             }
             got == total
         });
+    }
+}
+
+/// Nobody polls, and every receive and every operation completes: the CQ has room for all of them.
+#[test]
+fn as_much_completes_at_once_as_there_is() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &Shape { tags: 8, ..SHAPE });
+        let mut events = near.tags.pd().context().events().unwrap();
+        let more = BufferPool::new(near.tags.pd(), 256, 64).unwrap();
+        let posted = near.tags.fill(&more).unwrap();
+        let receives: Vec<_> = (0..8).map(|tag| near.post(1000 + tag, ALL)).collect();
+        for number in 0..posted {
+            far.send(0, 7, number, &[]);
+            assert!(!far.sent());
+        }
+        while let Some(event) = events.try_next().unwrap() {
+            assert!(!matches!(event, AsyncEvent::CqError { .. }), "{way:?}: {event:?}");
+        }
+        near.wait_unexpected(posted as usize);
+        for (tag, receive) in (1000..).zip(receives) {
+            far.send(0, tag, 0, &[]);
+            assert_eq!(near.received().receive, receive);
+            assert!(!far.sent());
+        }
     }
 }
 
