@@ -208,6 +208,10 @@ impl DirectTags {
         self.objects.create_qp(pd, config, Some(self.direct.mlx5dv))
     }
 
+    pub(super) fn cq_capacity(&self) -> u32 {
+        self.objects.cq.capacity()
+    }
+
     pub(super) const fn object(&self) -> &Arc<Srq> {
         &self.objects.srq
     }

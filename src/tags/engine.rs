@@ -124,6 +124,15 @@ impl Engine {
         !matches!(self, Self::Software(_))
     }
 
+    /// Arrivals that can wait to be taken.
+    pub(super) fn cq_capacity(&self) -> u32 {
+        match self {
+            Self::Direct(direct) => direct.cq_capacity(),
+            Self::Verbs(verbs) => verbs.cq_capacity(),
+            Self::Software(software) => software.cq_capacity(),
+        }
+    }
+
     /// Takes up to [`BATCH`] arrivals.
     pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
         match self {

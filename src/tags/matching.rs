@@ -18,10 +18,24 @@ use crate::memory::RecvBuffer;
 use crate::status::WcStatus;
 
 impl TagMatchingSrq {
-    /// Takes what has arrived, and posts what follows from it with one doorbell.
-    pub(super) fn progress(&mut self) {
+    /// Takes all that has arrived, before a queue pair goes: the driver drops what it finds of it on the CQ then, and
+    /// does not say which receives that were.
+    pub(super) fn take_arrived(&mut self) {
+        // Other peers may go on sending: what is on the CQ now has been taken when as many have been as it holds.
+        let mut left = self.engine.cq_capacity() as usize;
+        while left > 0 {
+            match self.progress() {
+                0 => return,
+                taken => left = left.saturating_sub(taken),
+            }
+        }
+    }
+
+    /// Takes what has arrived, and posts what follows from it with one doorbell. Returns how much that was.
+    pub(super) fn progress(&mut self) -> usize {
         let mut arrived = std::mem::take(&mut self.arrived);
         self.engine.poll(&mut arrived);
+        let taken = arrived.len();
         for each in arrived.drain(..) {
             self.handle(each);
         }
@@ -36,6 +50,7 @@ impl TagMatchingSrq {
             self.break_list(WcStatus::from_raw(errno as u32));
         }
         self.refill();
+        taken
     }
 
     /// Posts the operations that have come up.

@@ -218,7 +218,8 @@ impl TagMatchingSrq {
     }
 
     /// Ends a connection. Sends that are outstanding, and rendezvous that the peer has not read, end with
-    /// status `WR_FLUSH_ERR`; receives whose data was to be read from it fail.
+    /// status `WR_FLUSH_ERR`; receives whose data was to be read from it fail. Messages that have arrived whole go on
+    /// to wait for their receives.
     ///
     /// # Errors
     /// [`Error::Foreign`], [`Error::Gone`]; [`Error::Verbs`] when the device refuses, and then the peer stays.
@@ -227,7 +228,7 @@ impl TagMatchingSrq {
         peer.incoming.to_error()?;
         peer.outgoing.to_error()?;
         peer.outgoing.modify_to_reset()?;
-        self.poll_sends(id);
+        self.take_arrived();
         let Some(mut peer) = self.peers.get_mut(id.index as usize).and_then(Option::take) else {
             return Ok(());
         };

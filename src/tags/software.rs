@@ -53,6 +53,10 @@ impl SoftwareTags {
         }
     }
 
+    pub(super) fn cq_capacity(&self) -> u32 {
+        self.receiver.cq_capacity()
+    }
+
     pub(super) fn posted(&self) -> u32 {
         self.receiver.capacity(self.srq) - self.receiver.vacant(self.srq)
     }

@@ -258,6 +258,10 @@ impl VerbsTags {
         self.objects.create_qp(pd, config, None)
     }
 
+    pub(super) fn cq_capacity(&self) -> u32 {
+        self.objects.cq.capacity()
+    }
+
     pub(super) const fn object(&self) -> &Arc<Srq> {
         &self.objects.srq
     }

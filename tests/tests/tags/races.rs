@@ -5,7 +5,7 @@ use doorbell::{AsyncEvent, BufferPool};
 
 use doorbell_tests::device;
 
-use crate::world::{ALL, SHAPE, Shape, Side, pair, wait, ways};
+use crate::world::{ALL, SHAPE, Shape, Side, join, pair, wait, ways};
 
 /// Every receive is cancelled while its message arrives: each gets one event, and no message is lost.
 #[test]
@@ -193,6 +193,35 @@ fn as_much_completes_at_once_as_there_is() {
             far.send(0, tag, 0, &[]);
             assert_eq!(near.received().receive, receive);
             assert!(!far.sent());
+        }
+    }
+}
+
+/// A peer is removed with messages that nobody has polled: they arrive, in order with those of another peer, and
+/// their slots are there for the next ones.
+#[test]
+fn messages_that_nobody_polled_outlive_the_removal_of_their_peer() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &Shape { slots: 33, peers: 2, ..SHAPE });
+        let slots = BufferPool::new(near.tags.pd(), 256, 256).unwrap();
+        let full = near.tags.fill(&slots).unwrap();
+        for round in 0..12 {
+            for number in 0..20 {
+                far.send(number as usize % 2, 7, number, &[number as u8; 64]);
+                assert!(!far.sent());
+            }
+            near.tags.remove_peer(near.peers[0]).unwrap();
+            far.tags.remove_peer(far.peers[0]).unwrap();
+            for number in 0..20 {
+                near.post(7, ALL);
+                let got = near.received();
+                let expected = (near.peers[number as usize % 2], number);
+                assert_eq!((got.peer, got.context), expected, "{way:?}, round {round}");
+                assert_eq!(got.buffer[..], [number as u8; 64]);
+            }
+            assert!(near.tags.poll().is_none());
+            assert_eq!(near.tags.fill(&slots).unwrap(), full, "{way:?}, round {round}");
+            join(&mut near, &mut far, 0);
         }
     }
 }

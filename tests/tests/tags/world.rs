@@ -23,6 +23,7 @@ pub struct Side {
     /// For rendezvous.
     pub readable: BufferPool,
     pub peers: Vec<PeerId>,
+    config: QpConfig,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +66,7 @@ impl Side {
         let readable = BufferPool::readable(pd, count, shape.buffer_size).unwrap();
         let config = QpConfig::rc().sends(shape.sends).min_rnr_timer(1);
         let peers = (0..shape.peers).map(|_| tags.add_peer(&config).unwrap()).collect();
-        Self { tags, pool, readable, peers }
+        Self { tags, pool, readable, peers, config }
     }
 
     pub fn post(&mut self, tag: u64, mask: u64) -> ReceiveId {
@@ -187,12 +188,23 @@ pub fn between(
     shape: &Shape,
 ) -> (Side, Side) {
     let (mut near, mut far) = (Side::new(pd, near, shape), Side::new(pd, far, shape));
-    for (one, other) in near.peers.clone().into_iter().zip(far.peers.clone()) {
-        let (here, there) = (near.tags.address(one).unwrap(), far.tags.address(other).unwrap());
-        near.tags.connect(one, &there).unwrap();
-        far.tags.connect(other, &here).unwrap();
-    }
+    (0..shape.peers).for_each(|at| connect(&mut near, &mut far, at));
     (near, far)
+}
+
+fn connect(near: &mut Side, far: &mut Side, at: usize) {
+    let (one, other) = (near.peers[at], far.peers[at]);
+    let (here, there) = (near.tags.address(one).unwrap(), far.tags.address(other).unwrap());
+    near.tags.connect(one, &there).unwrap();
+    far.tags.connect(other, &here).unwrap();
+}
+
+/// Makes a connection in the place of one that was removed.
+pub fn join(near: &mut Side, far: &mut Side, at: usize) {
+    for side in [&mut *near, &mut *far] {
+        side.peers[at] = side.tags.add_peer(&side.config).unwrap();
+    }
+    connect(near, far, at);
 }
 
 /// The ways of matching that the device under test has.
