@@ -46,10 +46,38 @@ pub enum TagFailure {
     /// The program holds the buffers of as many earlier receives without one as there are.
     #[error("the buffers of earlier receives without one are held: drop them")]
     Held,
-    /// The queue pair of the list failed.
+    /// The list executes no operations any more.
     #[error("the tag list is broken ({0}): make another queue")]
-    Broken(WcStatus),
+    Broken(ListFailure),
     /// `ibv_post_srq_ops` failed with this `errno`.
+    #[error("posting failed: {}", std::io::Error::from_raw_os_error(*.0))]
+    Verbs(i32),
+}
+
+/// Why the list of the device executes no operations any more.
+///
+/// ```
+/// use doorbell::WcStatus;
+/// use doorbell::tags::ListFailure;
+///
+/// fn is_short_of_memory(cause: ListFailure) -> bool {
+///     match cause {
+///         // Not a number of the device's: the call failed, and nothing was posted.
+///         ListFailure::Verbs(errno) => errno == libc::ENOMEM,
+///         ListFailure::Status(status) => panic!("the device reports {status}"),
+///         other => panic!("{other}"),
+///     }
+/// }
+/// assert!(is_short_of_memory(ListFailure::Verbs(libc::ENOMEM)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListFailure {
+    /// The device reported this status of an operation.
+    #[error("{0}")]
+    Status(WcStatus),
+    /// An operation that the library needs could not be posted: `ibv_post_srq_ops` failed with this `errno`, or the
+    /// list, driven directly, was full (`ENOMEM`).
     #[error("posting failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),
 }
@@ -149,9 +177,9 @@ pub enum CancelError {
     /// It belongs to another queue.
     #[error("the receive belongs to another queue")]
     Foreign,
-    /// The queue pair of the list failed.
+    /// The list executes no operations any more.
     #[error("the tag list is broken ({0})")]
-    Broken(WcStatus),
+    Broken(ListFailure),
     /// `ibv_post_srq_ops` failed with this `errno`.
     #[error("cancelling failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),

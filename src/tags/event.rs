@@ -1,5 +1,6 @@
 //! What a program is told.
 
+use super::error::ListFailure;
 use super::message::TaggedBuffer;
 use super::peer::{PeerId, SendId};
 use super::receives::ReceiveId;
@@ -20,7 +21,7 @@ use crate::status::WcStatus;
 ///     TagEvent::Received(got) => assert_eq!(*got.buffer, *b"hello"),
 ///     TagEvent::Failed { cause, buffer, .. } => println!("{cause}, {} bytes are free", buffer.capacity()),
 ///     TagEvent::PeerFailed { peer, status } => println!("{peer:?}: {status}"),
-///     TagEvent::Broken { status } => println!("the list is broken: {status}"),
+///     TagEvent::Broken { cause } => println!("the list is broken: {cause}"),
 ///     other => println!("{other:?}"),
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -70,10 +71,10 @@ pub enum TagEvent {
         /// What the device reported.
         status: WcStatus,
     },
-    /// The device executes no list operations any more.
+    /// The list executes no operations any more.
     Broken {
-        /// What the device reported.
-        status: WcStatus,
+        /// Why.
+        cause: ListFailure,
     },
 }
 

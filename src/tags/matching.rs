@@ -8,6 +8,7 @@
 
 use super::TagMatchingSrq;
 use super::engine::{Arrived, Executed, Operation};
+use super::error::ListFailure;
 use super::event::{ReceiveFailure, Received, Sent, TagEvent};
 use super::header::{EAGER, OfferedMemory, RENDEZVOUS, TagHeader, rendezvous};
 use super::message::TaggedBuffer;
@@ -47,7 +48,7 @@ impl TagMatchingSrq {
             self.operations.push(Operation::Synchronize);
         }
         if let Err(errno) = self.flush() {
-            self.break_list(WcStatus::from_raw(errno as u32));
+            self.break_list(ListFailure::Verbs(errno));
         }
         self.refill();
         taken
@@ -116,7 +117,7 @@ impl TagMatchingSrq {
                     self.peer_failed(peer, status);
                 }
             }
-            Arrived::Broken { status } => self.break_list(status),
+            Arrived::Broken { status } => self.break_list(ListFailure::Status(status)),
         }
     }
 
@@ -357,10 +358,10 @@ impl TagMatchingSrq {
         }
     }
 
-    pub(super) fn break_list(&mut self, status: WcStatus) {
+    fn break_list(&mut self, cause: ListFailure) {
         if self.broken.is_none() {
-            self.broken = Some(status);
-            self.events.push_back(TagEvent::Broken { status });
+            self.broken = Some(cause);
+            self.events.push_back(TagEvent::Broken { cause });
         }
     }
 

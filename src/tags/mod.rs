@@ -35,7 +35,6 @@ use crate::memory::BufferPool;
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
 use crate::receiver::Routes;
-use crate::status::WcStatus;
 
 use config::MIN_SLOTS;
 use direct::DirectTags;
@@ -49,7 +48,7 @@ use verbs::VerbsTags;
 
 pub use config::{Offload, TagMatchingConfig};
 pub use error::{
-    CancelError, NotSentTagged, PostTagError, PostTagsError, SendTagError, TagFailure,
+    CancelError, ListFailure, NotSentTagged, PostTagError, PostTagsError, SendTagError, TagFailure,
 };
 pub use event::{ReceiveFailure, Received, Sent, TagEvent};
 pub use header::{OfferedMemory, TagHeader};
@@ -111,7 +110,7 @@ pub struct TagMatchingSrq {
     id: u32,
     max_tags: u16,
     manual: bool,
-    broken: Option<WcStatus>,
+    broken: Option<ListFailure>,
     /// Messages that the library has handled.
     arrivals: u64,
     next_send: u64,
@@ -279,8 +278,8 @@ impl TagMatchingSrq {
             }
             return Ok(());
         }
-        if let Some(status) = self.broken {
-            return Err(CancelError::Broken(status));
+        if let Some(cause) = self.broken {
+            return Err(CancelError::Broken(cause));
         }
         self.operations.push(Operation::Remove { receive: id.key, handle });
         self.flush().map_err(CancelError::Verbs)?;
@@ -363,8 +362,8 @@ impl TagMatchingSrq {
     /// # Errors
     /// [`TagFailure`].
     pub fn synchronize(&mut self) -> Result<(), TagFailure> {
-        if let Some(status) = self.broken {
-            return Err(TagFailure::Broken(status));
+        if let Some(cause) = self.broken {
+            return Err(TagFailure::Broken(cause));
         }
         if !self.engine.offloads() || self.phase.is_pending() {
             return Ok(());

@@ -200,8 +200,8 @@ impl TagMatchingSrq {
                 return Some(TagFailure::TooSmall { min: RENDEZVOUS });
             }
         }
-        if let Some(status) = self.broken {
-            return Some(TagFailure::Broken(status));
+        if let Some(cause) = self.broken {
+            return Some(TagFailure::Broken(cause));
         }
         (self.receives.len() >= self.max_tags.into()).then_some(TagFailure::ListFull)
     }

@@ -2,6 +2,7 @@
 
 mod basics;
 mod batches;
+mod broken;
 mod manual;
 mod model;
 mod races;
