@@ -143,3 +143,23 @@ fn a_hand_made_srq_beside_one_of_the_library() {
     drop(receiver);
     drop(made);
 }
+
+#[test]
+fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
+    let pd = device::pd();
+    let made = Made::new(&pd, false);
+    // SAFETY: nobody else uses the objects, and they are destroyed last.
+    let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, device::path()) }.unwrap();
+    let config = QpConfig::rc().receives(RECEIVES, 1);
+    // SAFETY: as above; the sizes are those it was made with.
+    let near = unsafe { receiver.attach_raw_qp(made.qp, &config) }.unwrap();
+    let rq = near.receive_queue().unwrap();
+    let pool = BufferPool::new(&pd, 2 * RECEIVES, 64).unwrap();
+    receiver.keep_filled(rq, &pool, 1).unwrap();
+    receiver.post(rq, pool.take()).unwrap();
+    drop(near);
+    receiver.refill();
+    assert_eq!(receiver.capacity(rq) - receiver.vacant(rq), 1);
+    drop(receiver);
+    drop(made);
+}
