@@ -452,16 +452,7 @@ impl Receiver {
             .queues()
             .filter(|&id| self.outstanding(id) == 0)
             .filter_map(|id| {
-                let qp = match &self.engine {
-                    Engine::Direct(direct) => match &direct.queues[id.index as usize] {
-                        Ring::Rq(rq) => &rq.object,
-                        Ring::Srq(_) | Ring::Gone => return None,
-                    },
-                    Engine::Verbs(verbs) => match &verbs.queues[id.index as usize].object {
-                        Object::Rq(qp) => qp,
-                        Object::Srq(_) | Object::Gone => return None,
-                    },
-                };
+                let qp = self.qp_of(id)?;
                 (Arc::strong_count(qp) == 1).then(|| (id, qp.qp_num()))
             })
             .collect();

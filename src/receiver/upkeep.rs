@@ -401,7 +401,7 @@ impl Receiver {
     }
 
     /// The queue pair whose own receive queue this is.
-    fn qp_of(&self, queue: QueueId) -> Option<&Arc<Qp>> {
+    pub(super) fn qp_of(&self, queue: QueueId) -> Option<&Arc<Qp>> {
         let index = queue.index as usize;
         match &self.engine {
             Engine::Direct(direct) => match direct.queues.get(index)? {
