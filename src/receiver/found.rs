@@ -16,6 +16,7 @@ use super::direct::{Direct, Ring};
 use super::facts::Facts;
 use super::failure::{Cause, Failure};
 use super::resident::{Books, Lent, Owner, Resident};
+use super::verbs::Verbs;
 use super::{Engine, Receiver};
 
 /// What the device reported next.
@@ -253,45 +254,95 @@ unsafe fn next_single(receiver: NonNull<Receiver>, cq: NonNull<CompletionQueue>)
 #[inline(never)]
 fn next_other(receiver: &mut Receiver) -> Next {
     let Receiver { engine, books, .. } = receiver;
-    let next = match engine {
+    match engine {
         // It is gone.
-        Engine::Direct(Direct { queues, .. }) if queues.len() == 1 => None,
-        Engine::Direct(direct) => direct.many().next().map(|found| match found {
-            Found::Message(resident, len) => books.lend(resident, len).ok_or_else(|| {
-                let qp_num = direct.lent().map_or(0, |facts| facts.qp_num());
-                direct.many().take();
-                Failure::of(qp_num, Cause::Foreign(resident.wr_id()))
-            }),
-            Found::Failed(resident) => {
-                let mut failure = Failure::new(direct.lent());
-                if !books.keeps(&failure, &resident, direct.many().is_shared(failure.qp_num)) {
-                    direct.many().take();
-                    books.leave(resident, 0, |buffer| failure.buffers.push(buffer));
-                }
-                Err(failure)
+        Engine::Direct(Direct { queues, .. }) if queues.len() == 1 => Next::NONE,
+        Engine::Direct(direct) => {
+            let found = direct.many().next();
+            tell(direct, books, found)
+        }
+        Engine::Verbs(verbs) => {
+            let found = verbs.find(books);
+            tell(verbs, books, found)
+        }
+    }
+}
+
+/// A batch that has found something other than through a cursor.
+trait Finder {
+    /// What the completion says.
+    fn lent(&self) -> Option<Facts<'_>>;
+    /// Gives the slot back without its buffer.
+    fn take(&mut self);
+    /// Whether the receive was one of an SRQ, on which a queue pair of this number is.
+    fn is_shared(&mut self, qp_num: u32) -> bool;
+}
+
+impl Finder for Direct {
+    fn lent(&self) -> Option<Facts<'_>> {
+        self.lent()
+    }
+
+    fn take(&mut self) {
+        self.many().take();
+    }
+
+    fn is_shared(&mut self, qp_num: u32) -> bool {
+        self.many().is_shared(qp_num)
+    }
+}
+
+impl Finder for Verbs {
+    fn lent(&self) -> Option<Facts<'_>> {
+        self.lent()
+    }
+
+    fn take(&mut self) {
+        self.take();
+    }
+
+    fn is_shared(&mut self, _qp_num: u32) -> bool {
+        Self::is_shared(self)
+    }
+}
+
+/// Puts what was found where the batch looks for it.
+#[inline(always)]
+fn tell(finder: &mut impl Finder, books: &mut Books, found: Option<Found>) -> Next {
+    match found {
+        None => Next::NONE,
+        Some(Found::Message(resident, len)) => match resident.lend(len) {
+            Some(lent) => {
+                books.apart.resident = resident;
+                Next::of(&lent)
             }
-            Found::Stray(qp_num) => Err(Failure::of(qp_num, Cause::Stray)),
-            Found::Other(qp_num) => Err(Failure::of(qp_num, Cause::NotAReceive)),
+            None => tell_uncommon(finder, books, Found::Message(resident, len)),
+        },
+        Some(found) => tell_uncommon(finder, books, found),
+    }
+}
+
+/// [`tell`] of what is not a message in one buffer of a pool.
+#[inline(never)]
+fn tell_uncommon(finder: &mut impl Finder, books: &mut Books, found: Found) -> Next {
+    let next = match found {
+        Found::Message(resident, len) => books.lend(resident, len).ok_or_else(|| {
+            let qp_num = finder.lent().map_or(0, |facts| facts.qp_num());
+            finder.take();
+            Failure::of(qp_num, Cause::Foreign(resident.wr_id()))
         }),
-        Engine::Verbs(verbs) => verbs.find(books).map(|found| match found {
-            Found::Message(resident, len) => books.lend(resident, len).ok_or_else(|| {
-                let qp_num = verbs.lent().map_or(0, |facts| facts.qp_num());
-                verbs.take();
-                Failure::of(qp_num, Cause::Foreign(resident.wr_id()))
-            }),
-            Found::Failed(resident) => {
-                let mut failure = Failure::new(verbs.lent());
-                if !books.keeps(&failure, &resident, verbs.is_shared()) {
-                    verbs.take();
-                    books.leave(resident, 0, |buffer| failure.buffers.push(buffer));
-                }
-                Err(failure)
+        Found::Failed(resident) => {
+            let mut failure = Failure::new(finder.lent());
+            if !books.keeps(&failure, &resident, finder.is_shared(failure.qp_num)) {
+                finder.take();
+                books.leave(resident, 0, |buffer| failure.buffers.push(buffer));
             }
-            Found::Stray(qp_num) => Err(Failure::of(qp_num, Cause::Stray)),
-            Found::Other(qp_num) => Err(Failure::of(qp_num, Cause::NotAReceive)),
-        }),
+            Err(failure)
+        }
+        Found::Stray(qp_num) => Err(Failure::of(qp_num, Cause::Stray)),
+        Found::Other(qp_num) => Err(Failure::of(qp_num, Cause::NotAReceive)),
     };
-    books.found(next)
+    books.found(Some(next))
 }
 
 /// What [`next`] has found when it is no message.

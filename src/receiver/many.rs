@@ -65,6 +65,7 @@ impl Direct {
 }
 
 impl Many<'_> {
+    #[inline(always)]
     pub(super) fn next(&mut self) -> Option<Found> {
         self.recycle();
         while self.standing.budget > 0 {
@@ -140,6 +141,7 @@ impl Many<'_> {
         Some(pending)
     }
 
+    #[inline(always)]
     fn recycle(&mut self) {
         let Some(pending) = self.give_back() else {
             return;

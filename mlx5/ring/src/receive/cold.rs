@@ -355,6 +355,7 @@ pub enum Outcome {
 /// # Safety
 /// `cqe` came from a CQ of entries of `cqe_size` bytes, for this queue; the queue's WQEs were posted under
 /// the contract of posting.
+#[inline]
 pub unsafe fn complete<Q: Queue>(queue: &mut Q, cqe: Cqe<'_>, cqe_size: usize) -> Outcome {
     let class = classify(cqe, cqe_size);
     match class {
