@@ -215,6 +215,7 @@ impl CompletionQueue {
             }
         }
         if removed > 0 {
+            // What was moved stands behind all that is given back, so no store to it can come too late.
             self.publish(start.wrapping_add(removed));
         }
         removed
