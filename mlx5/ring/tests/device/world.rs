@@ -1,5 +1,7 @@
 //! A ring, its CQ and the device, and the steps a test can take with them.
 
+use std::mem::forget;
+
 use mlx5_ring::completion::Cqe;
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::receive::{self, Completion, Cursor, Message, Outcome, Receiving};
@@ -371,8 +373,15 @@ impl<Q: Subject> World<Q> {
         let fate = |random: &mut Random| Fate::random(random, [weights[0], weights[1], 0]);
         let mut taken = 0;
         // SAFETY: one queue on this CQ.
-        let mut cursor =
-            unsafe { Cursor::pick_up(Receiving::new(cq, queue, budget).into_cursor().put_down()) };
+        let receiving = unsafe { Receiving::new(cq, queue, budget) };
+        assert_eq!(receiving.has_arrived(), arrived > 0);
+        if arrived == 0 && random.once_in(2) {
+            forget(receiving);
+            assert!(!receive::is_under_way(cq), "a batch that has taken nothing leaves something");
+            return self.settle(start);
+        }
+        // SAFETY: the batch goes on.
+        let mut cursor = unsafe { Cursor::pick_up(receiving.into_cursor().put_down()) };
         assert!(!cursor.is_idle());
         'batch: loop {
             let lent = 'lent: {
@@ -392,6 +401,10 @@ impl<Q: Subject> World<Q> {
                             cursor.reload();
                             assert_eq!(cursor.lent_data(), found.0);
                             break 'lent Some(found);
+                        }
+                        if receive::has_nothing(place) {
+                            cursor.reload();
+                            break 'batch;
                         }
                         let mut receiving = Receiving::pick_up(place, queue);
                         let Some(next) = receiving.next() else {
