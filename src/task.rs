@@ -62,6 +62,7 @@ impl AsyncReceiver {
         if let (None, Some(returns)) = (&self.returns, self.receiver.returns_fd()) {
             self.returns = Some(registered(returns)?);
         }
+        self.receiver.recover();
         while !self.receiver.has_arrived() && !self.receiver.arm()? {
             let woken = poll_fn(|cx| self.poll_readable(cx)).await;
             self.receiver.rise();

@@ -35,7 +35,7 @@ impl Receiver {
         self.poll_up_to(BUDGET)
     }
 
-    /// Takes what has arrived, at most `budget` completions.
+    /// Takes what has arrived, at most `budget` completions. Where nothing has, the batch has ended already.
     ///
     /// The batch lends each message in place. When it is dropped, the CQEs are given back, and all slots
     /// that were recycled meanwhile are posted with one doorbell; so keep batches short: on a CQ of `n`
@@ -96,6 +96,8 @@ pub struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// The next message, or the next receive that failed; `None` when nothing more has arrived or the
     /// budget is used up. The message before it is recycled, unless it was taken.
+    ///
+    /// `None` may be the end of the batch: ask the receiver for another one for what arrives later.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {

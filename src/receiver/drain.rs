@@ -57,7 +57,8 @@ impl Receiver {
         events.take_all()?;
         let failed_before = qp.state()? == QpState::Error;
         qp.to_error()?;
-        // A QP in ERROR says it once. So it has, if one was taken; one of an earlier error in front of it goes, too.
+        // A QP in ERROR says it once. If one was taken it counts, for it cannot be told from one of an earlier error,
+        // which goes, too.
         let told = events.forget(last) && failed_before;
         if told || events.wait_for(Instant::now().checked_add(patience), last)? {
             return Ok(());

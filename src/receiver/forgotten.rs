@@ -10,7 +10,7 @@ impl Receiver {
     /// Ends a batch that was forgotten. Nobody can reach the message that it had lent: it is recycled, as when a batch
     /// is dropped.
     #[inline]
-    pub(super) fn recover(&mut self) {
+    pub(crate) fn recover(&mut self) {
         match &mut self.engine {
             Engine::Direct(direct) if receive::is_under_way(&direct.cq) => direct.end_forgotten(),
             Engine::Direct(direct) if direct.queues.len() == 1 => {}

@@ -161,8 +161,7 @@ pub(super) unsafe extern "C" fn next(
         receive::put_aim(cq, position, expected);
         match only_queue(receiver) {
             Ring::Srq(srq) => {
-                let next = retarget(&mut srq.ring, cq);
-                next.unwrap_or_else(|| next_arrived(receiver, cq))
+                retarget(&mut srq.ring, cq).unwrap_or_else(|| next_if_any(receiver, cq))
             }
             _ => next_in_order(receiver, cq),
         }
@@ -181,22 +180,24 @@ unsafe fn next_in_order(receiver: NonNull<Receiver>, cq: NonNull<CompletionQueue
             Ring::Rq(rq) => retarget(&mut rq.ring, cq),
             _ => None,
         };
-        next.unwrap_or_else(|| next_arrived(receiver, cq))
+        next.unwrap_or_else(|| next_if_any(receiver, cq))
     }
 }
 
-/// The next, if it has arrived, which ends most batches.
+/// The next, if it has arrived: most batches end because it has not.
 ///
 /// # Safety
 /// As [`next_single`].
-#[inline(always)]
-unsafe fn next_arrived(receiver: NonNull<Receiver>, cq: NonNull<CompletionQueue>) -> Next {
-    // SAFETY: the caller's contract: the batch goes on.
+#[inline(never)]
+unsafe fn next_if_any(receiver: NonNull<Receiver>, cq: NonNull<CompletionQueue>) -> Next {
+    // SAFETY: the caller's contract.
     unsafe {
-        if receive::has_nothing(cq) {
-            return Next::NONE;
-        }
-        next_single(receiver, cq)
+        let nothing = match only_queue(receiver) {
+            Ring::Srq(srq) => receive::has_nothing(&srq.ring, cq),
+            Ring::Rq(rq) => receive::has_nothing(&rq.ring, cq),
+            Ring::Gone => true,
+        };
+        if nothing { Next::NONE } else { next_single(receiver, cq) }
     }
 }
 

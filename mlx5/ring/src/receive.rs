@@ -393,11 +393,17 @@ pub unsafe fn put_aim(cq: NonNull<CompletionQueue>, Position(cqe): Position, exp
 /// # Safety
 /// Of a batch that goes on.
 #[inline(always)]
-pub unsafe fn has_nothing(cq: NonNull<CompletionQueue>) -> bool {
+pub unsafe fn has_nothing<Q: Queue>(queue: &Q, mut place: NonNull<CompletionQueue>) -> bool {
     // SAFETY: the batch borrows the CQ.
-    let Stretch { cqe, expected, to_go } = unsafe { (*cq.as_ptr()).batch.stretch };
+    let cq = unsafe { place.as_mut() };
+    let stretch = cq.batch.stretch;
     // Behind the last CQE of a stretch the buffer may end.
-    to_go != 0 && !cold::has_arrived(cqe, expected)
+    let nothing = stretch.to_go != 0 && !cold::has_arrived(stretch.cqe, stretch.expected);
+    if nothing {
+        // All of the cursor, which goes on when it is reloaded.
+        Cursor::new(place, stretch, cq.batch.limit, queue.book()).put(&mut cq.batch);
+    }
+    nothing
 }
 
 /// If the next completion of a cursor that was [aimed](put_aim) there is the common case in all but the slot, gives that

@@ -17,11 +17,11 @@ use mlx5_wire::opcode::CqeOpcode;
 
 use device::cq::{Entry, Producer, Told, op};
 use device::random::{Random, seed, steps};
-use device::subject::Subject;
+use device::subject::{Data, Subject};
 use device::world::World;
 
-type Rq = ReceiveQueue<u32>;
-type Srq = SharedReceiveQueue<u32>;
+type Rq = ReceiveQueue<Data>;
+type Srq = SharedReceiveQueue<Data>;
 
 #[test]
 fn ownership_over_many_laps() {

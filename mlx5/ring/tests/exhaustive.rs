@@ -8,7 +8,7 @@ use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::srq::SharedReceiveQueue;
 
 use device::random::{Random, steps};
-use device::subject::Subject;
+use device::subject::{Data, Subject};
 use device::world::World;
 
 /// Runs a sequence of steps from the start. The model checks each.
@@ -80,13 +80,13 @@ fn explore<Q: Subject>(slots: u32, limit: usize) {
 #[test]
 fn srq() {
     for slots in [2, 4, 8] {
-        explore::<SharedReceiveQueue<u32>>(slots, steps(1500) as usize);
+        explore::<SharedReceiveQueue<Data>>(slots, steps(1500) as usize);
     }
 }
 
 #[test]
 fn rq() {
     for slots in [1, 2, 4, 8] {
-        explore::<ReceiveQueue<u32>>(slots, steps(1500) as usize);
+        explore::<ReceiveQueue<Data>>(slots, steps(1500) as usize);
     }
 }

@@ -7,9 +7,10 @@ use mlx5_ring::rq::ReceiveQueue;
 use proptest::prelude::*;
 
 use device::random::{Random, config, seed};
+use device::subject::Data;
 use steps::{Setup, long_run, run, step};
 
-type Rq = ReceiveQueue<u32>;
+type Rq = ReceiveQueue<Data>;
 
 proptest! {
     #![proptest_config(config(1500))]

@@ -7,9 +7,10 @@ use mlx5_ring::srq::SharedReceiveQueue;
 use proptest::prelude::*;
 
 use device::random::{Random, config, seed};
+use device::subject::Data;
 use steps::{Setup, long_run, run, step};
 
-type Srq = SharedReceiveQueue<u32>;
+type Srq = SharedReceiveQueue<Data>;
 
 proptest! {
     #![proptest_config(config(1500))]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{BufferPool, ProtectionDomain, QpConfig, Receiver, Refused, SrqConfig};
+use doorbell::{BufferPool, ProtectionDomain, QpConfig, Receiver, RecvBuffer, Refused, SrqConfig};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
 
@@ -199,6 +199,45 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
             };
         }
     }
+}
+
+/// Asks a batch for messages until there are none, and again when there are others.
+fn ask_again(receiver: &mut Receiver, peers: &mut Peers) {
+    let mut kept: Vec<RecvBuffer> = Vec::new();
+    let send = |peers: &mut Peers, count| {
+        for _ in 0..count {
+            peers.send(0, 40);
+        }
+        peers.settle();
+    };
+    for count in [0, 3, 1, 4, 2] {
+        send(peers, count);
+        let mut batch = receiver.poll();
+        for _ in 0..2 {
+            while let Some(message) = batch.next() {
+                let message = message.unwrap();
+                assert_eq!(message::read(&message), (0, kept.len() as u64));
+                kept.push(message.take());
+            }
+            send(peers, 1);
+        }
+        drop(batch);
+        // It may have ended when there was nothing.
+        let left = peers.sent(0) as usize - kept.len();
+        receiving::messages(receiver, left, |message| kept.push(message.take()));
+    }
+    let numbers = kept.iter().map(|buffer| message::read(buffer));
+    assert!(numbers.eq((0..peers.sent(0)).map(|number| (0, number))));
+}
+
+#[test]
+fn a_batch_that_found_nothing_may_be_asked_again() {
+    let mut w = Shared::new(31, 1, 64);
+    w.receiver.fill(w.srq, &w.pool);
+    ask_again(&mut w.receiver, &mut w.peers);
+    let mut w = Single::new(31, 64);
+    w.receiver.fill(w.rq, &w.pool);
+    ask_again(&mut w.receiver, &mut w.peers);
 }
 
 /// On an SRQ one buffer waits for a slot: it is the device's as soon as a message was taken.

@@ -13,12 +13,22 @@ use super::wq::{Kind, WorkQueue};
 
 pub type Books = [Memory; 3];
 
+/// What a test gets back with each message, the number of a buffer. As wide as that of the safe layer: processors do not
+/// scale an index to it, so that a cursor steps from one to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(align(16))]
+pub struct Data(pub u32);
+
 pub fn books(slots: u32) -> Books {
     let words = bitmap::words(slots);
-    [Memory::new(slots as usize), Memory::new(slots as usize * 4), Memory::new(words * 8)]
+    [
+        Memory::new(slots as usize),
+        Memory::new(slots as usize * size_of::<Data>()),
+        Memory::new(words * 8),
+    ]
 }
 
-pub trait Subject: Queue<Data = u32> + Sized {
+pub trait Subject: Queue<Data = Data> + Sized {
     const KIND: Kind;
 
     fn over(device: &WorkQueue, books: &Books) -> Self;
@@ -55,7 +65,7 @@ macro_rules! common {
             let mut posting = self.posting();
             for (id, sges) in batch {
                 // SAFETY: the model device touches buffers only for inline data of completed WQEs.
-                let result = unsafe { posting.post(*id, sges) };
+                let result = unsafe { posting.post(Data(*id), sges) };
                 between(result, posting.posted());
             }
         }
@@ -64,7 +74,7 @@ macro_rules! common {
             let mut posting = self.posting();
             for (id, sges) in batch {
                 // SAFETY: as above.
-                let _ = unsafe { posting.post(*id, sges) };
+                let _ = unsafe { posting.post(Data(*id), sges) };
             }
             std::mem::forget(posting);
         }
@@ -97,11 +107,11 @@ macro_rules! common {
 
         fn data_of(&self, slot: u32) -> u32 {
             // SAFETY: asked only for slots that were posted.
-            unsafe { self.book().data(slot) }
+            unsafe { self.book().data(slot) }.0
         }
 
         fn posted(&self, slot: u32) -> Option<u32> {
-            self.book().posted(slot)
+            self.book().posted(slot).map(|Data(id)| id)
         }
 
         fn room(&self) -> u32 {
@@ -110,7 +120,7 @@ macro_rules! common {
     };
 }
 
-impl Subject for SharedReceiveQueue<u32> {
+impl Subject for SharedReceiveQueue<Data> {
     const KIND: Kind = Kind::Srq;
 
     fn over(device: &WorkQueue, books: &Books) -> Self {
@@ -131,19 +141,19 @@ impl Subject for SharedReceiveQueue<u32> {
 
     fn load(&mut self, id: u32, sges: &[Sge]) -> Option<Result<u32, PostError>> {
         // SAFETY: as with `post`.
-        Some(unsafe { self.load(id, sges) })
+        Some(unsafe { self.load(Data(id), sges) })
     }
 
     fn counter(&self) -> u32 {
         self.counter()
     }
 
-    fn drain(&mut self, f: impl FnMut(u32)) {
-        self.drain(f);
+    fn drain(&mut self, mut f: impl FnMut(u32)) {
+        self.drain(|Data(id)| f(id));
     }
 }
 
-impl Subject for ReceiveQueue<u32> {
+impl Subject for ReceiveQueue<Data> {
     const KIND: Kind = Kind::Rq;
 
     fn over(device: &WorkQueue, books: &Books) -> Self {
@@ -169,7 +179,7 @@ impl Subject for ReceiveQueue<u32> {
         self.head()
     }
 
-    fn drain(&mut self, f: impl FnMut(u32)) {
-        self.reset(f);
+    fn drain(&mut self, mut f: impl FnMut(u32)) {
+        self.reset(|Data(id)| f(id));
     }
 }

@@ -12,14 +12,14 @@ use mlx5_wire::cqe::CqeFormat;
 use super::buffers::{Buffers, Owner};
 use super::cq::{Entry, Producer, Told, op};
 use super::random::Random;
-use super::subject::{Books, Subject, books};
+use super::subject::{Books, Data, Subject, books};
 use super::wq::{Kind, WorkQueue};
 
 /// What the test has not given back.
 #[derive(Debug)]
 pub enum Held {
     /// From [`Receiving`].
-    Message(Message<u32>),
+    Message(Message<Data>),
     /// From [`receive::complete`]: slot and buffer.
     Slot(u32, u32),
 }
@@ -34,7 +34,7 @@ impl Held {
 
     pub fn id(&self) -> u32 {
         match self {
-            Self::Message(message) => message.data,
+            Self::Message(message) => message.data.0,
             Self::Slot(_, id) => *id,
         }
     }
@@ -101,10 +101,10 @@ impl Model {
         &mut self,
         batch: &Receiving<'_, Q>,
         told: &Told,
-        message: &Message<u32>,
+        message: &Message<Data>,
     ) {
         let slot = message.slot();
-        self.received(told, slot, message.data, None);
+        self.received(told, slot, message.data.0, None);
         // SAFETY: of this batch.
         let syndrome = unsafe { batch.cqe(message.position()) }.syndrome().get();
         assert_eq!(*told, Told::Failed { slot, syndrome });
@@ -118,6 +118,27 @@ impl Model {
     fn give_back(&mut self, id: u32, fate: Fate) {
         let to = if fate == Fate::Take { Owner::Test } else { Owner::Ring };
         self.buffers.set_owner(id, &[Owner::Held], to);
+    }
+
+    /// [`World::complete`]; whether there was something to complete.
+    fn complete<Q: Subject>(&mut self, queue: &Q, index: u32, random: &mut Random) -> bool {
+        let outstanding = self.device.state.outstanding.len() as u32;
+        if outstanding == 0 || self.producer.room() == 0 {
+            return false;
+        }
+        let slot = self.device.finish((index % outstanding) as usize);
+        let (entry, told) = self.completion(slot, random);
+        self.fill_buffer(queue, slot);
+        self.producer.push(&entry, told);
+        true
+    }
+
+    fn fill_buffer<Q: Subject>(&mut self, queue: &Q, slot: u32) {
+        if let Some(id) = self.buffers.identify(self.device.segments(slot)) {
+            self.buffers.clear(id);
+        } else {
+            self.buffers.clear(queue.data_of(slot));
+        }
     }
 
     /// Fills the CQE of the WQE in `slot`, which completes now.
@@ -232,14 +253,7 @@ impl<Q: Subject> World<Q> {
 
     /// The device completes outstanding WQE `index`, if the CQ has room.
     pub fn complete(&mut self, index: u32, random: &mut Random) {
-        let outstanding = self.model.device.state.outstanding.len() as u32;
-        if outstanding == 0 || self.model.producer.room() == 0 {
-            return;
-        }
-        let slot = self.model.device.finish((index % outstanding) as usize);
-        let (entry, told) = self.model.completion(slot, random);
-        self.fill_buffer(slot);
-        self.model.producer.push(&entry, told);
+        self.model.complete(&self.queue, index, random);
     }
 
     /// The device completes up to `count` WQEs whose counters follow each other, from outstanding WQE `index`
@@ -261,21 +275,13 @@ impl<Q: Subject> World<Q> {
         }
         let block = run[..len].iter().map(|&slot| {
             self.model.device.finish(index);
-            self.fill_buffer(slot);
+            self.model.fill_buffer(&self.queue, slot);
             let bytes = random.next();
             (bytes, random.next(), Told::Message { slot, bytes, payload: None })
         });
         let block = block.collect();
         self.model.producer.push_block(first, block);
         true
-    }
-
-    fn fill_buffer(&mut self, slot: u32) {
-        if let Some(id) = self.model.buffers.identify(self.model.device.segments(slot)) {
-            self.model.buffers.clear(id);
-        } else {
-            self.model.buffers.clear(self.queue.data_of(slot));
-        }
     }
 
     /// The device writes a CQE that is not about a receive, or that cannot be true.
@@ -326,7 +332,7 @@ impl<Q: Subject> World<Q> {
             let told = model.next_told();
             match completion {
                 Completion::Message(message) => {
-                    let (slot, id) = (message.slot(), message.data);
+                    let (slot, Data(id)) = (message.slot(), message.data);
                     model.received(&told, slot, id, Some(message.byte_count));
                     // SAFETY: of this batch.
                     let cqe = unsafe { batch.cqe(message.position()) };
@@ -369,7 +375,7 @@ impl<Q: Subject> World<Q> {
         let Self { queue, cq, model, .. } = self;
         let before = (model.producer.record.be32(0), model.device.record.be32(0));
         let start = cq.consumer_index();
-        let arrived = model.producer.state.told.len() as u32;
+        let mut arrived = model.producer.state.told.len() as u32;
         let fate = |random: &mut Random| Fate::random(random, [weights[0], weights[1], 0]);
         let mut taken = 0;
         // SAFETY: one queue on this CQ.
@@ -402,8 +408,13 @@ impl<Q: Subject> World<Q> {
                             assert_eq!(cursor.lent_data(), found.0);
                             break 'lent Some(found);
                         }
-                        if receive::has_nothing(place) {
+                        if receive::has_nothing(queue, place) {
                             cursor.reload();
+                            if random.once_in(2) && model.complete(queue, 0, random) {
+                                // The batch finds it.
+                                arrived += 1;
+                                continue 'batch;
+                            }
                             break 'batch;
                         }
                         let mut receiving = Receiving::pick_up(place, queue);
@@ -433,7 +444,7 @@ impl<Q: Subject> World<Q> {
                 }
             };
             taken += 1;
-            let Some((id, bytes)) = lent else { continue };
+            let Some((Data(id), bytes)) = lent else { continue };
             let told = model.next_told();
             // SAFETY: a message of this batch was lent just now.
             let slot = unsafe {
@@ -603,15 +614,15 @@ impl<Q: Subject> World<Q> {
 fn return_message<Q: Subject>(
     batch: &mut Receiving<'_, Q>,
     model: &mut Model,
-    message: Message<u32>,
+    message: Message<Data>,
     fate: Fate,
 ) {
-    let id = message.data;
+    let id = message.data.0;
     model.give_back(id, fate);
     // SAFETY: a message of this ring that was not given back.
     unsafe {
         if fate == Fate::Take {
-            assert_eq!(batch.take(message), id);
+            assert_eq!(batch.take(message), Data(id));
         } else {
             batch.recycle(message);
         }

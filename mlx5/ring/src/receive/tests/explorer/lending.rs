@@ -94,6 +94,10 @@ impl<'a, Q: TestQueue> Lending<'a, Q> {
                 assert_eq!(self.cursor.lent_data(), found.0);
                 return self.lend(beside, found);
             }
+            if way.retarget && receive::has_nothing(self.queue, cq) {
+                self.cursor.reload();
+                return Found::Nothing;
+            }
             let mut receiving = Receiving::pick_up(cq, &mut *self.queue);
             let (mut found, mut lent) = (Found::Arrived, None);
             match receiving.next() {
