@@ -4,10 +4,27 @@ use std::mem::forget;
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{BufferPool, QpConfig, SrqConfig};
+use doorbell::{BufferPool, QpConfig, Receiver, SrqConfig};
 use doorbell_tests::peers::join;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
+
+/// Sends so many messages, which arrive.
+fn arrive(peers: &mut Peers, count: usize) {
+    for _ in 0..count {
+        peers.send(0, 40);
+    }
+    peers.settle();
+}
+
+/// Asks a batch for so many messages, each of which goes back to its queue, and forgets it.
+fn lend_and_forget(receiver: &mut Receiver, count: usize) {
+    let mut batch = receiver.poll();
+    for _ in 0..count {
+        batch.next().unwrap().unwrap();
+    }
+    forget(batch);
+}
 
 #[test]
 fn a_forgotten_batch_costs_nothing() {
@@ -15,10 +32,7 @@ fn a_forgotten_batch_costs_nothing() {
     w.receiver.fill(w.srq, &w.pool);
     let mut expected = 0;
     for round in 0..4 {
-        for _ in 0..6 {
-            w.peers.send(0, 40);
-        }
-        w.peers.settle();
+        arrive(&mut w.peers, 6);
         let mut batch = w.receiver.poll();
         for _ in 0..round {
             let message = batch.next().unwrap().unwrap();
@@ -39,10 +53,7 @@ fn a_forgotten_batch_costs_nothing() {
         });
     }
     // Each slot is the device's.
-    for _ in 0..w.receiver.capacity(w.srq) {
-        w.peers.send(0, 40);
-    }
-    w.peers.settle();
+    arrive(&mut w.peers, w.receiver.capacity(w.srq) as usize);
 }
 
 #[test]
@@ -64,15 +75,8 @@ fn the_message_that_a_forgotten_batch_lent_is_recycled_on_a_receive_queue() {
 fn a_reset_behind_a_forgotten_batch_hands_nothing_over() {
     let mut w = Single::new(8, 64);
     w.receiver.fill(w.rq, &w.pool);
-    for _ in 0..4 {
-        w.peers.send(0, 40);
-    }
-    w.peers.settle();
-    let mut batch = w.receiver.poll();
-    for _ in 0..4 {
-        batch.next().unwrap().unwrap();
-    }
-    forget(batch);
+    arrive(&mut w.peers, 4);
+    lend_and_forget(&mut w.receiver, 4);
     w.receiver.reset_qp(&mut w.near).unwrap();
     let mut ours: Vec<_> = std::iter::from_fn(|| w.pool.take()).collect();
     assert_eq!(ours.len(), w.pool.count() as usize);
@@ -96,15 +100,8 @@ fn a_post_behind_a_forgotten_batch_counts_what_it_posted() {
     let mut w = Shared::new(15, 1, 64);
     let buffers: Vec<_> = std::iter::from_fn(|| w.pool.take()).take(10).collect();
     w.receiver.post(w.srq, buffers).unwrap();
-    for _ in 0..4 {
-        w.peers.send(0, 40);
-    }
-    w.peers.settle();
-    let mut batch = w.receiver.poll();
-    for _ in 0..4 {
-        batch.next().unwrap().unwrap();
-    }
-    forget(batch);
+    arrive(&mut w.peers, 4);
+    lend_and_forget(&mut w.receiver, 4);
     assert_eq!(w.receiver.post(w.srq, w.pool.take()).unwrap(), 1);
     assert_eq!(w.receiver.vacant(w.srq), 4);
 }
@@ -137,10 +134,7 @@ fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
     w.receiver.fill(w.srq, &w.pool);
     let mut taken = Vec::new();
     for round in 0..4 {
-        for _ in 0..6 {
-            w.peers.send(0, 40);
-        }
-        w.peers.settle();
+        arrive(&mut w.peers, 6);
         let mut batch = w.receiver.poll();
         for _ in 0..round {
             taken.push(batch.next().unwrap().unwrap().take());
@@ -184,10 +178,7 @@ fn what_is_posted_behind_a_forgotten_batch_is_received() {
     let mut w = Single::new(8, 64);
     for taken in 1..4 {
         w.receiver.fill(w.rq, &w.pool);
-        for _ in 0..taken {
-            w.peers.send(0, 40);
-        }
-        w.peers.settle();
+        arrive(&mut w.peers, taken);
         let mut batch = w.receiver.poll();
         let buffers: Vec<_> = (0..taken).map(|_| batch.next().unwrap().unwrap().take()).collect();
         forget(batch);
@@ -205,16 +196,9 @@ fn what_is_posted_behind_a_forgotten_batch_is_received() {
 fn the_device_never_writes_to_what_was_taken_after_a_batch_was_forgotten() {
     let mut w = Shared::new(31, 1, 64);
     w.receiver.fill(w.srq, &w.pool);
-    for _ in 0..6 {
-        w.peers.send(0, 40);
-    }
-    w.peers.settle();
+    arrive(&mut w.peers, 6);
     // Two of these are given back to the queue before the third is asked for.
-    let mut batch = w.receiver.poll();
-    for _ in 0..3 {
-        batch.next().unwrap().unwrap();
-    }
-    forget(batch);
+    lend_and_forget(&mut w.receiver, 3);
     let mut taken = Vec::new();
     receiving::messages(&mut w.receiver, 3, |message| taken.push(message.take()));
     let before: Vec<Vec<u8>> = taken.iter().map(|buffer| buffer.to_vec()).collect();

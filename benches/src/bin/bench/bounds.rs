@@ -100,8 +100,8 @@ const BOUNDS: [Bound; 20] = [
     },
 ];
 
-/// Fails when an operation costs more than its bound.
-pub(crate) fn check(counts: &BTreeMap<String, Cost>) -> Result<()> {
+/// Fails when an operation costs more than its bound, times the tolerance.
+pub(crate) fn check(counts: &BTreeMap<String, Cost>, tolerance: f64) -> Result<()> {
     let count = |operation: &str| {
         counts.get(operation).ok_or_else(|| format!("{operation}: has a bound and is not counted"))
     };
@@ -117,7 +117,7 @@ pub(crate) fn check(counts: &BTreeMap<String, Cost>) -> Result<()> {
         for (what, count, limit) in
             [("instructions", cost.instructions, limit), ("stores", cost.stores, stores)]
         {
-            if count > limit {
+            if count > limit * tolerance {
                 above.push(format!(
                     "{operation}: {count:.2} {what}, at most {limit:.2} are allowed"
                 ));
