@@ -12,13 +12,58 @@ use mlx5_wire::syndrome::{Syndrome, is_odp_page_fault};
 use mlx5_wire::tm::{AppOp, TagMatchingResult};
 use mlx5_wire::tmh::Tmh;
 
-use crate::receive::Position;
-
-/// A CQE that has arrived and was not given back yet. Fields are read when asked for.
+/// A CQE that has arrived and was not given back yet.
+///
+/// Its last word, which says whose it is and what it is about, was read once, when it was found: everything that is
+/// decided by it goes by that one reading, whatever the device writes. The other fields are read when asked for.
 #[derive(Clone, Copy)]
 pub struct Cqe<'a> {
     cqe: NonNull<u8>,
+    last_word: LastWord,
+    /// Bytes of the whole entry: 64, or 128 of which this is the second half.
+    size: u32,
     batch: PhantomData<&'a ()>,
+}
+
+/// `wqe_counter`, `signature` and `op_own` as they stand in memory: one aligned word, which the device cannot write in
+/// halves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LastWord(u32);
+
+impl LastWord {
+    /// Reads the last word of a CQE.
+    ///
+    /// # Safety
+    /// `cqe` is a CQE in mapped memory, aligned to 64 bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn read(cqe: NonNull<u8>) -> Self {
+        // SAFETY: inside the CQE, and aligned; volatile because the device writes it.
+        Self(unsafe { cqe.add(offset_of!(Cqe64, wqe_counter)).cast::<u32>().read_volatile() })
+    }
+
+    #[inline(always)]
+    pub(crate) const fn op_own(self) -> u8 {
+        self.0.to_ne_bytes()[3]
+    }
+
+    #[inline(always)]
+    const fn wqe_counter(self) -> u16 {
+        let [upper, lower, ..] = self.0.to_ne_bytes();
+        u16::from_be_bytes([upper, lower])
+    }
+}
+
+/// What a CQE is about, as a receive queue sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CqeKind {
+    /// A message was received.
+    Message,
+    /// A receive failed.
+    Failed,
+    /// Something other than a receive: a send, a tag-list operation.
+    NotAReceive,
+    /// No device writes this to a CQ of this form that nobody resizes.
+    Impossible,
 }
 
 macro_rules! field {
@@ -31,22 +76,51 @@ macro_rules! field {
 
 impl<'a> Cqe<'a> {
     /// # Safety
-    /// `cqe` is an aligned CQE in mapped memory that the device does not write during `'a`.
+    /// - `cqe` is an aligned CQE in mapped memory that the device does not write during `'a`.
+    /// - `last_word` was read from it since it is software's; `size` is that of the entries of its CQ.
     #[inline(always)]
-    pub(crate) const unsafe fn new(cqe: NonNull<u8>, batch: PhantomData<&'a ()>) -> Self {
-        Self { cqe, batch }
+    pub(crate) const unsafe fn new(cqe: NonNull<u8>, last_word: LastWord, size: u32) -> Self {
+        Self { cqe, last_word, size, batch: PhantomData }
     }
 
-    /// Where it stands, for a look at it later in the same batch.
+    /// Returns the CQE for a borrow of another length.
+    ///
+    /// # Safety
+    /// The consumer index is not published behind it during `'b`.
     #[inline(always)]
-    pub const fn position(&self) -> Position {
-        Position(self.cqe)
+    pub const unsafe fn detach<'b>(self) -> Cqe<'b> {
+        Cqe { cqe: self.cqe, last_word: self.last_word, size: self.size, batch: PhantomData }
     }
 
     /// Opcode, format, solicited event and owner.
     #[inline(always)]
     pub fn op_own(&self) -> u8 {
-        field!(self, Cqe64.op_own: u8)
+        self.last_word.op_own()
+    }
+
+    /// Returns `true` if this is a SEND without immediate data whose payload is in the posted buffer.
+    #[inline(always)]
+    pub fn is_plain_send(&self) -> bool {
+        const PLAIN_SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
+        self.op_own() & !(cqe::SOLICITED_EVENT | cqe::OWNER) == PLAIN_SEND
+    }
+
+    /// Returns what the CQE is about.
+    pub fn kind(&self) -> CqeKind {
+        let kind = match self.opcode() {
+            CqeOpcode::ResponderError => CqeKind::Failed,
+            opcode if opcode.is_responder() => CqeKind::Message,
+            CqeOpcode::ResizeCq | CqeOpcode::Invalid | CqeOpcode::Unknown(_) => {
+                return CqeKind::Impossible;
+            }
+            _ => return CqeKind::NotAReceive,
+        };
+        match self.format() {
+            // A block was expanded when it was found; this one is none.
+            CqeFormat::Compressed => CqeKind::Impossible,
+            CqeFormat::Inline64 if self.size == Cqe64::SIZE as u32 => CqeKind::Impossible,
+            _ => kind,
+        }
     }
 
     /// Opcode.
@@ -64,7 +138,7 @@ impl<'a> Cqe<'a> {
     /// SRQ: slot. Receive queue: running index. Send queue: index of the basic block.
     #[inline(always)]
     pub fn wqe_counter(&self) -> u16 {
-        field!(self, Cqe64.wqe_counter: Be16).get()
+        self.last_word.wqe_counter()
     }
 
     /// Bytes of the message.
@@ -232,15 +306,14 @@ impl<'a> Cqe<'a> {
         Cqe64::from_bytes(&self.bytes())
     }
 
-    /// Where the payload of an inline CQE starts, and how many bytes there can be.
+    /// Returns where the payload of an inline CQE starts, and how many bytes there can be.
     #[inline]
-    pub(crate) fn inline_payload(&self, format: CqeFormat) -> Option<(NonNull<u8>, u32)> {
-        match format {
+    pub(crate) fn inline_payload(&self) -> Option<(NonNull<u8>, u32)> {
+        match self.format() {
             CqeFormat::Inline32 => Some((self.cqe, 32)),
-            // SAFETY: the device uses this form only for 128-byte CQEs, whose first half stands before
-            // the CQE proper; `Receiving` checks the stride before asking.
-            CqeFormat::Inline64 => Some((unsafe { self.cqe.sub(64) }, 64)),
-            CqeFormat::Plain | CqeFormat::Compressed => None,
+            // SAFETY: an entry of 128 bytes, whose first half stands before the CQE proper.
+            CqeFormat::Inline64 if self.size == 128 => Some((unsafe { self.cqe.sub(64) }, 64)),
+            _ => None,
         }
     }
 }

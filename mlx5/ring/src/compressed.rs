@@ -6,16 +6,13 @@
 //! sees plain CQEs: a batch may end inside a block, and no entry that the device skipped keeps an owner bit
 //! that would be right a lap later.
 
-use core::marker::PhantomData;
-
 use mlx5_wire::cqe::{Cqe64, CqeFormat, OWNER, SOLICITED_EVENT, op_own};
 use mlx5_wire::mini_cqe::{
     ChecksumMiniCqe, HashMiniCqe, MINI_CQES_PER_ARRAY, MiniCqeFormat, array_of,
 };
 
 use crate::barrier;
-use crate::completion::Cqe;
-use crate::cq::{CompletionQueue, Completions, LayoutError};
+use crate::cq::{CompletionQueue, LayoutError};
 
 impl CompletionQueue {
     /// For a CQ that was created with compression. Its CQEs have 64 bytes.
@@ -62,12 +59,6 @@ impl CompletionQueue {
         true
     }
 
-    /// The CQE at `index`, which is software's.
-    fn software_cqe(&self, index: u32) -> Cqe<'_> {
-        // SAFETY: inside the buffer; software's until the consumer index is published, which needs `&mut`.
-        unsafe { Cqe::new(self.cqe(index), PhantomData) }
-    }
-
     fn write_cqe(&mut self, index: u32, cqe: &Cqe64) {
         let mut bytes = cqe.to_bytes();
         bytes[Cqe64::SIZE - 1] = bytes[Cqe64::SIZE - 1] & !OWNER | self.owner(index);
@@ -93,26 +84,4 @@ fn plain(title: &Cqe64, i: u32, mini: &[u8; HashMiniCqe::SIZE], format: MiniCqeF
     let solicited = title.op_own & SOLICITED_EVENT != 0;
     cqe.op_own = op_own(title.opcode(), CqeFormat::Plain, solicited, 0);
     cqe
-}
-
-impl Completions<'_> {
-    /// Takes back the CQE that was returned last, the title of a compressed block, and makes plain CQEs of
-    /// the block: they come next, from the first on. `false` when it is no such title: then it is skipped.
-    ///
-    /// Call it for each CQE of format [`CqeFormat::Compressed`] before the next one is asked for.
-    #[cold]
-    pub fn expand(&mut self) -> bool {
-        self.queue.expand_last()
-    }
-}
-
-impl CompletionQueue {
-    fn expand_last(&mut self) -> bool {
-        let index = self.consumer_index.wrapping_sub(1);
-        if self.consumer_index == self.published || !self.expand(index) {
-            return false;
-        }
-        self.consumer_index = index;
-        true
-    }
 }

@@ -1,6 +1,5 @@
 //! Completion queue: a ring of CQEs that the device writes.
 
-use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be32;
@@ -9,9 +8,8 @@ use mlx5_wire::dbrec;
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 
 use crate::barrier;
-use crate::completion::Cqe;
+use crate::completion::{Cqe, LastWord};
 use crate::dbrec::DoorbellRecord;
-use crate::receive::{Batch, Position};
 
 /// Where a CQ is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_cq`.
 #[derive(Clone, Copy, Debug)]
@@ -59,10 +57,9 @@ pub struct CompletionQueue {
     mask: u32,
     dbrec: DoorbellRecord,
     /// CQEs taken since creation.
-    pub(crate) consumer_index: u32,
+    consumer_index: u32,
     /// The consumer index that the device knows.
     pub(crate) published: u32,
-    pub(crate) batch: Batch,
     pub(crate) compression: Option<MiniCqeFormat>,
 }
 
@@ -100,7 +97,6 @@ impl CompletionQueue {
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
             consumer_index: 0,
             published: 0,
-            batch: Batch::new(),
             compression: None,
         })
     }
@@ -127,12 +123,6 @@ impl CompletionQueue {
         self.stride
     }
 
-    /// CQEs from `index` to the end of the buffer.
-    #[inline(always)]
-    pub(crate) const fn until_wrap(&self, index: u32) -> u32 {
-        self.count - (index & self.mask)
-    }
-
     /// Owner bit of software's CQEs on the lap of `index`.
     #[inline(always)]
     pub(crate) const fn owner(&self, index: u32) -> u8 {
@@ -146,30 +136,39 @@ impl CompletionQueue {
         unsafe { self.cqes.add(offset) }
     }
 
-    /// The CQE at `position`.
-    ///
-    /// # Safety
-    /// `position` came from [`Cqe::position`] of a CQE of a batch on this queue that has not published the
-    /// consumer index.
-    #[inline(always)]
-    pub const unsafe fn at(&self, position: Position) -> Cqe<'_> {
-        // SAFETY: the CQE is software's until the consumer index is published.
-        unsafe { Cqe::new(position.0, PhantomData) }
-    }
-
     /// Starts a batch; the consumer index is published when it is dropped.
     #[inline(always)]
     pub fn completions(&mut self) -> Completions<'_> {
         Completions { queue: self }
     }
 
-    /// Publishes `consumer_index`.
+    /// Takes the next CQE, if it has arrived. It stays readable until the consumer index is
+    /// [published](Self::publish), and is not seen again, published or not.
+    #[expect(clippy::should_implement_trait, reason = "the item borrows from the queue")]
     #[inline(always)]
-    pub(crate) fn publish(&mut self, consumer_index: u32) {
-        self.consumer_index = consumer_index;
-        self.published = consumer_index;
-        barrier::cqe_before_consumer_index();
-        self.dbrec.write(dbrec::completion_queue(consumer_index));
+    pub fn next(&mut self) -> Option<Cqe<'_>> {
+        let index = self.consumer_index;
+        // SAFETY: it is software's until the consumer index is published, which needs `&mut self`.
+        let mut cqe = unsafe { self.arrived(index)?.detach() };
+        if cqe.format() == CqeFormat::Compressed && self.expand(index) {
+            // SAFETY: as above.
+            cqe = unsafe { self.software_cqe(index).detach() };
+        }
+        self.consumer_index = index.wrapping_add(1);
+        Some(cqe)
+    }
+
+    /// Gives all CQEs that were taken back to the device: stores the consumer index if that changes it.
+    ///
+    /// Call it before a doorbell that hands over receives, see
+    /// [`ReceiveRing`](crate::receive::ReceiveRing#order-with-the-cq).
+    #[inline(always)]
+    pub fn publish(&mut self) {
+        if self.consumer_index != self.published {
+            self.published = self.consumer_index;
+            barrier::cqe_before_consumer_index();
+            self.dbrec.write(dbrec::completion_queue(self.consumer_index));
+        }
     }
 
     /// Shows the next CQEs that have arrived, at most `count`, and takes none. It ends before a compressed block,
@@ -177,8 +176,6 @@ impl CompletionQueue {
     pub fn look_ahead(&self, count: u32, mut each: impl FnMut(Cqe<'_>)) {
         for ahead in 0..count.min(self.count) {
             let Some(cqe) = self.arrived(self.consumer_index.wrapping_add(ahead)) else { return };
-            // SAFETY: it has arrived and was not given back.
-            let cqe = unsafe { Cqe::new(cqe, PhantomData) };
             if cqe.format() == CqeFormat::Compressed {
                 return;
             }
@@ -191,9 +188,8 @@ impl CompletionQueue {
     pub fn purge(&mut self, mut remove: impl FnMut(Cqe<'_>) -> bool) -> u32 {
         let start = self.consumer_index;
         let mut end = start;
-        while end.wrapping_sub(start) <= self.mask && self.arrived(end).is_some() {
-            // SAFETY: it has arrived and was not given back.
-            let cqe = unsafe { Cqe::new(self.cqe(end), PhantomData) };
+        while end.wrapping_sub(start) <= self.mask {
+            let Some(cqe) = self.arrived(end) else { break };
             if cqe.format() == CqeFormat::Compressed {
                 // One that is no title stays what it is.
                 self.expand(end);
@@ -206,9 +202,7 @@ impl CompletionQueue {
         let mut index = end;
         while index != start {
             index = index.wrapping_sub(1);
-            // SAFETY: `index` is between start and end: software's, and not given back yet.
-            let cqe = unsafe { Cqe::new(self.cqe(index), PhantomData) };
-            if remove(cqe) {
+            if remove(self.software_cqe(index)) {
                 removed += 1;
             } else if removed > 0 {
                 self.move_cqe(index, index.wrapping_add(removed));
@@ -216,7 +210,8 @@ impl CompletionQueue {
         }
         if removed > 0 {
             // What was moved stands behind all that is given back, so no store to it can come too late.
-            self.publish(start.wrapping_add(removed));
+            self.consumer_index = start.wrapping_add(removed);
+            self.publish();
         }
         removed
     }
@@ -234,56 +229,48 @@ impl CompletionQueue {
         }
     }
 
-    /// The CQE at `index`, if the device has written it.
+    /// Returns the CQE at `index`, if the device has written it.
     #[inline(always)]
-    fn arrived(&self, index: u32) -> Option<NonNull<u8>> {
+    fn arrived(&self, index: u32) -> Option<Cqe<'_>> {
         let cqe = self.cqe(index);
-        // SAFETY: inside the buffer; volatile because the device writes it.
-        let op_own = unsafe { cqe.add(core::mem::offset_of!(Cqe64, op_own)).read_volatile() };
-        if !is_software_owned(op_own, self.owner(index)) {
+        // SAFETY: a CQE of the buffer.
+        let last_word = unsafe { LastWord::read(cqe) };
+        if !is_software_owned(last_word.op_own(), self.owner(index)) {
             return None;
         }
         barrier::owner_before_cqe();
-        Some(cqe)
+        // SAFETY: the owner bit says that it is software's.
+        Some(unsafe { Cqe::new(cqe, last_word, self.stride as u32) })
+    }
+
+    /// Returns the CQE at `index`, which is software's.
+    pub(crate) fn software_cqe(&self, index: u32) -> Cqe<'_> {
+        let cqe = self.cqe(index);
+        // SAFETY: a CQE of the buffer; software's until the consumer index is published, which needs `&mut`.
+        unsafe { Cqe::new(cqe, LastWord::read(cqe), self.stride as u32) }
     }
 }
 
-/// Walks the CQEs that have arrived; dropping it publishes the consumer index once. Forgetting it publishes
-/// nothing, and no CQE is seen twice.
+/// Takes the CQEs that have arrived; dropping it publishes the consumer index once. Forgetting it publishes nothing, and
+/// no CQE is seen twice.
 #[derive(Debug)]
 pub struct Completions<'a> {
-    pub(crate) queue: &'a mut CompletionQueue,
+    queue: &'a mut CompletionQueue,
 }
 
 impl Completions<'_> {
-    /// The next CQE, which stays readable until the one after it is asked for.
+    /// Takes the next CQE: see [`CompletionQueue::next`].
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the iterator")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Cqe<'_>> {
-        let index = self.queue.consumer_index;
-        let cqe = self.queue.arrived(index)?;
-        self.queue.consumer_index = index.wrapping_add(1);
-        // SAFETY: the CQE is software's until the consumer index is published, which needs `self`.
-        Some(unsafe { Cqe::new(cqe, PhantomData) })
-    }
-
-    /// The CQE at `position`.
-    ///
-    /// # Safety
-    /// `position` came from [`Cqe::position`] of a CQE of this borrow.
-    #[inline(always)]
-    pub unsafe fn cqe(&self, position: Position) -> Cqe<'_> {
-        // SAFETY: the CQE is software's until the consumer index is published, which needs `self`.
-        unsafe { Cqe::new(position.0, PhantomData) }
+        self.queue.next()
     }
 }
 
 impl Drop for Completions<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.queue.consumer_index != self.queue.published {
-            self.queue.publish(self.queue.consumer_index);
-        }
+        self.queue.publish();
     }
 }
 

@@ -2,8 +2,7 @@
 //!
 //! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`],
 //! [`cq::CompletionQueue`], [`sq::SendQueue`] and on top of it [`tag_list::TagList`];
-//! [`receive::Receiving`] walks a completion queue and gives buffers back to the queue they came from in
-//! one pass; [`arm::CqDoorbell`] asks for an event. Nothing here allocates, makes a system call or knows of
+//! [`receive`] has what the two receive queues share, [`arm::CqDoorbell`] asks for an event. Nothing here allocates, makes a system call or knows of
 //! libibverbs: the constructors take the pointers that `mlx5dv_init_obj` hands out, and storage of the
 //! caller's for what software must remember of each slot.
 //!
@@ -14,9 +13,9 @@
 //!
 //! # Short borrows
 //! Like a submission queue of `io-uring`, a queue is driven through a short borrow
-//! ([`rq::ReceiveQueue::posting`], [`srq::SharedReceiveQueue::posting`], [`tag_list::TagList::posting`],
-//! [`cq::CompletionQueue::completions`]) that keeps the indices in registers and publishes them once, when it is dropped: many WQEs, one
-//! doorbell. That holds in a panic too: the doorbell covers exactly the WQEs that were written.
+//! ([`receive::ReceiveRing::posting`], [`tag_list::TagList::posting`], [`cq::CompletionQueue::completions`]) that publishes
+//! its index once, when it is dropped: many WQEs, one doorbell. That holds in a panic too. The indices themselves are in
+//! the queue after each step, so a borrow that was forgotten costs a late doorbell and nothing else.
 #![no_std]
 
 #[cfg(test)]
@@ -24,17 +23,14 @@ extern crate std;
 
 pub mod arm;
 pub mod barrier;
-pub mod bitmap;
 pub mod completion;
 mod compressed;
 pub mod cq;
 pub mod dbrec;
-pub mod post;
+mod inline;
 mod prefetch;
 pub mod receive;
-mod ring;
 pub mod rq;
-mod scattered;
 pub mod sge;
 pub mod slots;
 pub mod sq;

@@ -42,35 +42,42 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
     }
 }
 
-/// Writes `list` to the first of `capacity` data segments, and ends it if it is shorter.
+/// Writes a list of one segment to the `capacity` data segments at `segments`.
 ///
 /// # Safety
-/// As [`scatter`].
+/// As [`scatter`]; `capacity` is not 0.
 #[inline(always)]
-pub(crate) unsafe fn scatter_exactly<const N: usize>(
+pub(crate) unsafe fn write_one(
     segments: NonNull<DataSegment>,
     capacity: u32,
-    list: [DataSegment; N],
+    segment: DataSegment,
 ) {
+    debug_assert_ne!(segment.byte_count.get(), 0, "0 can mean 2 GiB");
     // SAFETY: the caller's contract.
     unsafe {
-        for (i, segment) in list.into_iter().enumerate() {
-            write(segments.add(i), segment);
-        }
-        if N < capacity as usize {
-            write(segments.add(N), DataSegment::TERMINATOR);
+        write(segments, segment);
+        if capacity > 1 {
+            write(segments.add(1), DataSegment::TERMINATOR);
         }
     }
 }
 
-/// Moves the memory of a segment.
+/// Copies the list of one WQE to another.
 ///
 /// # Safety
-/// `segment` is aligned to 16 bytes, and writable.
+/// Both are aligned to 16 bytes, and have `capacity` segments that the device does not read now; `from` has a list.
 #[inline(always)]
-pub(crate) unsafe fn readdress(segment: NonNull<DataSegment>, addr: u64) {
-    // SAFETY: the second of two words of eight bytes, by the contract.
-    unsafe { segment.cast::<Be64>().add(1).write_volatile(Be64::new(addr)) }
+pub(crate) unsafe fn copy(from: NonNull<DataSegment>, to: NonNull<DataSegment>, capacity: u32) {
+    for i in 0..capacity as usize {
+        // SAFETY: below `capacity`.
+        unsafe {
+            let segment = from.add(i).read();
+            write(to.add(i), segment);
+            if segment.is_terminator() {
+                return;
+            }
+        }
+    }
 }
 
 /// Writes a segment with two stores.

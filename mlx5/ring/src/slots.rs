@@ -3,192 +3,161 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-/// Free; its WQE describes nothing.
-pub const EMPTY: u8 = 0;
-/// Free; its WQE describes a buffer that is the queue's and waits to be posted.
-pub const LOADED: u8 = 1;
-/// With the device; its link leads to the slot after it.
-pub const POSTED: u8 = 2;
-/// With the device; its link was turned to another slot (SRQ only).
-pub const POSTED_TURNED: u8 = 3;
-/// Completed, and not given back to the queue yet.
-pub const HELD: u8 = 4;
-/// Given back empty, which the queue takes note of in a moment (receive queue only).
-pub(crate) const LEAVING: u8 = 5;
-
-/// Whether a slot of this state is with the device, or was when its CQE was written.
-#[inline(always)]
-pub(crate) const fn is_posted(state: u8) -> bool {
-    matches!(state, POSTED | POSTED_TURNED)
+/// Who has the WQE and the buffer of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum SlotState {
+    /// Nobody: the slot has no buffer.
+    Free,
+    /// Software: the WQE describes a buffer that waits to be posted.
+    Loaded,
+    /// The device.
+    Posted,
+    /// Whoever completed it, until the slot is given back.
+    Held,
 }
 
-/// One state byte and one `T` of the caller's (a `wr_id`, say) per slot.
+/// One slot: 24 bytes for data of 16 bytes, so a message needs one cache line of them.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Slot<T: Copy> {
+    /// The caller's value; initialised unless the state is [`SlotState::Free`].
+    data: MaybeUninit<T>,
+    /// What the link of an SRQ's WQE says. Receive queues have no links.
+    pub(crate) link: u16,
+    pub(crate) state: SlotState,
+}
+
+impl<T: Copy> Slot<T> {
+    /// A slot without a buffer.
+    pub const FREE: Self = Self { data: MaybeUninit::uninit(), link: 0, state: SlotState::Free };
+}
+
+/// All slots of a queue, in memory of the caller's.
 ///
-/// The arrays are apart, so that a load needs one scaled index and 64 states share a cache line.
+/// Invariants, which `SAFETY` comments cite by name:
+/// - `[slots-mapped]`: `slots` is valid for reads and writes of `count` slots, and only this value uses it.
+/// - `[data-set]`: the data of a slot whose state is not `Free` was stored.
 #[derive(Debug)]
-pub struct Slots<T> {
-    states: NonNull<u8>,
-    data: NonNull<MaybeUninit<T>>,
+pub struct Slots<T: Copy> {
+    slots: NonNull<Slot<T>>,
     count: u32,
-    mask: u32,
-    block: u32,
 }
 
-/// Slots of a [`block`](Slots::until_block_end), if there are as many.
-const BLOCK: u32 = 256;
+// SAFETY: the memory belongs to this value alone, and `T` may move between threads.
+unsafe impl<T: Copy + Send> Send for Slots<T> {}
 
 impl<T: Copy> Slots<T> {
-    /// All slots empty.
+    /// Frees all slots.
     ///
     /// # Safety
-    /// `count` is a power of two; `states` and `data` are valid for reads and writes of `count` elements
-    /// for as long as the value exists, and nobody else touches them.
-    pub unsafe fn new(states: NonNull<u8>, data: NonNull<MaybeUninit<T>>, count: u32) -> Self {
-        // SAFETY: the caller's contract.
-        unsafe { states.write_bytes(EMPTY, count as usize) }
-        let block = if count < BLOCK { count } else { BLOCK };
-        Self { states, data, count, mask: count - 1, block }
+    /// `slots` is valid for reads and writes of `count` slots for as long as the value exists, and nobody else
+    /// uses it. `count` is not 0.
+    pub(crate) unsafe fn new(slots: NonNull<Slot<T>>, count: u32) -> Self {
+        for slot in 0..count as usize {
+            // SAFETY: `slot` is below `count`.
+            unsafe { slots.add(slot).write(Slot::FREE) }
+        }
+        Self { slots, count }
     }
 
-    /// Number of slots less one.
-    #[inline(always)]
-    pub const fn mask(&self) -> u32 {
-        self.mask
-    }
-
-    /// Number of slots.
+    /// Returns the number of slots.
     #[inline(always)]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
-    /// State of `slot`, taken modulo the number of slots.
-    #[inline(always)]
-    pub fn state(&self, slot: u32) -> u8 {
-        // SAFETY: the index is masked to the array.
-        unsafe { self.state_at((slot & self.mask) as usize) }
-    }
-
-    /// The caller's value of `slot`, taken modulo the number of slots.
+    /// Returns the state of `slot`.
     ///
-    /// # Safety
-    /// A value was stored in that slot before: its state has been [`LOADED`] or [`POSTED`] once.
-    #[inline(always)]
-    pub unsafe fn data(&self, slot: u32) -> T {
-        // SAFETY: the index is masked to the array; the rest is the caller's contract.
-        unsafe { self.data_at((slot & self.mask) as usize) }
+    /// # Panics
+    /// When there is no such slot.
+    pub fn state(&self, slot: u32) -> SlotState {
+        assert!(slot < self.count, "slot {slot} of {}", self.count);
+        // SAFETY: checked.
+        unsafe { self.get(slot).state }
     }
 
-    /// The caller's value of `slot`, taken modulo the number of slots, if that is posted.
+    /// Returns the caller's value of `slot` if the device has it.
     pub fn posted(&self, slot: u32) -> Option<T> {
-        // SAFETY: it is posted, with a value.
-        is_posted(self.state(slot)).then(|| unsafe { self.data(slot) })
+        if slot >= self.count {
+            return None;
+        }
+        // SAFETY: checked.
+        let slot = unsafe { self.get(slot) };
+        // SAFETY: [data-set]: it is posted.
+        (slot.state == SlotState::Posted).then(|| unsafe { slot.data.assume_init() })
     }
 
-    /// The same arrays once more, for a batch that keeps their addresses in registers. The batch borrows
-    /// the queue, so only one of the two is used at a time.
+    /// Marks `slot` as completed if the device has it.
     #[inline(always)]
-    pub(crate) const fn view(&self) -> Self {
-        Self { ..*self }
+    pub(crate) fn hold(&mut self, slot: u32) -> bool {
+        if slot >= self.count {
+            return false;
+        }
+        // SAFETY: checked.
+        let slot = unsafe { self.get_mut(slot) };
+        if slot.state != SlotState::Posted {
+            return false;
+        }
+        slot.state = SlotState::Held;
+        true
     }
 
-    /// Slots from `slot` on before the next one whose number is a multiple of 256, or before the end: within
-    /// them the lower byte of a `wqe_counter` does not overflow.
-    #[inline(always)]
-    pub(crate) const fn until_block_end(&self, slot: u32) -> u32 {
-        self.block - (slot & (self.block - 1))
-    }
-
-    /// The state and the value of running slot `slot`.
-    #[inline(always)]
-    pub(crate) const fn entry(&self, slot: u32) -> (NonNull<u8>, NonNull<MaybeUninit<T>>) {
-        // SAFETY: a running slot is in the arrays or at their end.
-        unsafe { (self.states.add(slot as usize), self.data.add(slot as usize)) }
-    }
-
-    #[inline(always)]
-    pub(crate) fn set_state(&mut self, slot: u32, state: u8) {
-        // SAFETY: the index is masked to the array.
-        unsafe { self.set_state_at((slot & self.mask) as usize, state) }
-    }
-
-    /// [`state`](Self::state) without the mask.
+    /// Returns `slot`.
     ///
     /// # Safety
-    /// `slot` is below the number of slots.
+    /// `slot` is below [`count`](Self::count).
     #[inline(always)]
-    pub(crate) unsafe fn state_at(&self, slot: usize) -> u8 {
-        // SAFETY: within the array.
-        unsafe { self.states.add(slot).read() }
+    pub(crate) unsafe fn get(&self, slot: u32) -> &Slot<T> {
+        debug_assert!(slot < self.count);
+        // SAFETY: [slots-mapped], and the caller's contract.
+        unsafe { self.slots.add(slot as usize).as_ref() }
     }
 
-    /// [`data`](Self::data) without the mask.
+    /// As [`get`](Self::get), to change it.
     ///
     /// # Safety
-    /// `slot` is below the number of slots, and a value was stored there.
+    /// `slot` is below [`count`](Self::count).
     #[inline(always)]
-    pub(crate) unsafe fn data_at(&self, slot: usize) -> T {
-        // SAFETY: within the array, and initialised by the contract.
-        unsafe { self.data.add(slot).read().assume_init() }
+    pub(crate) unsafe fn get_mut(&mut self, slot: u32) -> &mut Slot<T> {
+        debug_assert!(slot < self.count);
+        // SAFETY: [slots-mapped], and the caller's contract.
+        unsafe { self.slots.add(slot as usize).as_mut() }
     }
 
-    /// [`data_at`](Self::data_at), to be changed.
+    /// Returns the caller's value of `slot`.
     ///
     /// # Safety
-    /// As [`data_at`](Self::data_at).
+    /// `slot` is below [`count`](Self::count), and not free.
     #[inline(always)]
-    pub(crate) unsafe fn data_at_mut(&mut self, slot: usize) -> &mut T {
-        // SAFETY: within the array, which is this value's alone, and initialised by the contract.
-        unsafe { self.data.add(slot).as_mut().assume_init_mut() }
+    pub(crate) unsafe fn data(&self, slot: u32) -> T {
+        // SAFETY: [data-set], and the caller's contract.
+        unsafe { self.get(slot).data.assume_init() }
     }
 
-    /// # Safety
-    /// `slot` is below the number of slots.
-    #[inline(always)]
-    pub(crate) unsafe fn set_state_at(&mut self, slot: usize, state: u8) {
-        // SAFETY: within the array.
-        unsafe { self.states.add(slot).write(state) }
-    }
-
-    /// # Safety
-    /// `slot` is below the number of slots.
-    #[inline(always)]
-    pub(crate) unsafe fn set_data_at(&mut self, slot: usize, data: T) {
-        // SAFETY: within the array.
-        unsafe { self.data.add(slot).write(MaybeUninit::new(data)) }
-    }
-
-    /// Gives the slots from `from` up to `to` (not included) one state.
+    /// Stores the caller's value of `slot` with a state.
     ///
     /// # Safety
-    /// `from <= to`, and `to` is at most the number of slots.
+    /// `slot` is below [`count`](Self::count).
     #[inline(always)]
-    pub(crate) unsafe fn set_states(&mut self, from: u32, to: u32, state: u8) {
-        let len = (to - from) as usize;
-        // SAFETY: within the array.
-        unsafe {
-            let first = self.states.add(from as usize);
-            // A call to `memset` costs as much as the rest of a batch: short ranges are covered by stores of
-            // fixed width, of which the last ends where the range does.
-            if len > 32 {
-                first.write_bytes(state, len);
-            } else if len > 16 {
-                first.write_bytes(state, 16);
-                first.add(len - 16).write_bytes(state, 16);
-            } else if len >= 8 {
-                first.write_bytes(state, 8);
-                first.add(len - 8).write_bytes(state, 8);
-            } else if len >= 4 {
-                first.write_bytes(state, 4);
-                first.add(len - 4).write_bytes(state, 4);
-            } else if len > 0 {
-                first.write(state);
-                first.add(len / 2).write(state);
-                first.add(len - 1).write(state);
+    pub(crate) unsafe fn set(&mut self, slot: u32, data: T, state: SlotState) {
+        // SAFETY: the caller's contract.
+        let slot = unsafe { self.get_mut(slot) };
+        slot.data = MaybeUninit::new(data);
+        slot.state = state;
+    }
+
+    /// Frees every slot, and calls `each` with the value of those that had a buffer of the queue's: all but the held
+    /// ones, whose buffers are their holders'.
+    pub(crate) fn clear(&mut self, mut each: impl FnMut(T)) {
+        for slot in 0..self.count {
+            // SAFETY: `slot` is below the count.
+            let slot = unsafe { self.get_mut(slot) };
+            let was = core::mem::replace(&mut slot.state, SlotState::Free);
+            if matches!(was, SlotState::Loaded | SlotState::Posted) {
+                // SAFETY: [data-set].
+                each(unsafe { slot.data.assume_init() });
             }
         }
     }
 }
-
-// SAFETY: the arrays belong to this value alone, and `T` may move between threads.
-unsafe impl<T: Send> Send for Slots<T> {}

@@ -5,22 +5,20 @@ use core::ptr::NonNull;
 use mlx5_wire::data::DataSegment;
 
 use crate::completion::Cqe;
-use crate::ring::Ring;
+use crate::receive::ReceiveRing;
 
-/// Brings the payload of an inline CQE to the buffers of the WQE it completes.
+/// Copies the payload of an inline CQE to the buffers of the WQE that it completes.
 ///
 /// # Safety
-/// The CQE is of a form that its CQ can have. The WQE in `slot` was posted under the contract that its
-/// addresses are this process's, and has completed.
+/// The WQE in `slot` was posted under the contract that its addresses are this process's, and has completed.
 #[inline]
-pub(super) unsafe fn deliver<Q: Ring>(queue: &Q, cqe: Cqe<'_>, slot: u32) {
-    if let Some((payload, capacity)) = cqe.inline_payload(cqe.format()) {
+pub(crate) unsafe fn deliver<Q: ReceiveRing>(queue: &Q, cqe: &Cqe<'_>, slot: u32) {
+    if let Some((payload, capacity)) = cqe.inline_payload() {
         let len = cqe.byte_count().min(capacity);
         // SAFETY: `payload` is valid for `capacity` bytes; the rest is the caller's contract.
-        unsafe { scatter(payload, len, queue.segments(slot), queue.max_sge().get()) }
+        unsafe { scatter(payload, len, queue.segments(slot), queue.max_sge()) }
     }
 }
-
 /// Copies `len` bytes to the buffers of a WQE, as far as they fit.
 ///
 /// # Safety

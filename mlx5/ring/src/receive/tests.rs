@@ -1,3 +1,0 @@
-mod explorer;
-mod idle;
-mod random;
