@@ -58,6 +58,7 @@ mod error;
 mod events;
 mod gid;
 mod memory;
+mod mlx5;
 mod node;
 mod owner;
 mod path;
@@ -90,8 +91,8 @@ pub use pd::ProtectionDomain;
 pub use qp::*;
 pub use receiver::{
     Batch, Cause, Compression, Datagram, DirectQueues, Failure, GRH_SIZE, Message, PostError,
-    PostFailure, QueueId, Receiver, ReceiverConfig, Refused, Resident, RqId, ScatterError, Sender,
-    SharedPoster, Source, SrqConfig, SrqId, Statistics,
+    PostFailure, QueueId, Receiver, ReceiverConfig, Refused, RqId, ScatterError, Sender,
+    SharedPoster, SlotContext, Source, SrqConfig, SrqId, Statistics,
 };
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]

@@ -62,10 +62,10 @@ impl AsyncReceiver {
         if let (None, Some(returns)) = (&self.returns, self.receiver.returns_fd()) {
             self.returns = Some(registered(returns)?);
         }
-        self.receiver.recover();
+        self.receiver.end_batch();
         while !self.receiver.has_arrived() && !self.receiver.arm()? {
             let woken = poll_fn(|cx| self.poll_readable(cx)).await;
-            self.receiver.rise();
+            self.receiver.unpark();
             woken?;
         }
         Ok(())

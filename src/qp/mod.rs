@@ -353,7 +353,7 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         for buffer in self.sends.drain() {
             let (pool, start) = buffer.into_parts();
-            self.qp.parked().park(pool, start);
+            self.qp.deferred().keep(pool, start);
         }
         // If the receiver still holds it, its destruction has to wait, but the connection ends now. That
         // it fails means only that the peer learns it later.

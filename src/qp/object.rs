@@ -14,7 +14,7 @@ use super::state::QpState;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::receiver::{Parked, Srq};
+use crate::receiver::{DeferredFree, Srq};
 use crate::trace::told;
 
 /// A queue pair of libibverbs and all that has to outlive it.
@@ -35,7 +35,7 @@ struct Parts {
     send_cq: Cq,
     _recv_cq: Arc<Cq>,
     _srq: Option<Arc<Srq>>,
-    parked: Parked,
+    deferred: DeferredFree,
 }
 
 impl Parts {
@@ -45,8 +45,8 @@ impl Parts {
         recv_cq: Arc<Cq>,
         srq: Option<Arc<Srq>>,
     ) -> ManuallyDrop<Self> {
-        let parked = Parked::default();
-        ManuallyDrop::new(Self { pd: pd.clone(), send_cq, _recv_cq: recv_cq, _srq: srq, parked })
+        let deferred = DeferredFree::default();
+        ManuallyDrop::new(Self { pd: pd.clone(), send_cq, _recv_cq: recv_cq, _srq: srq, deferred })
     }
 }
 
@@ -205,8 +205,8 @@ impl Qp {
     }
 
     /// Where buffers wait that the queue pair may still use when nobody can take them any more.
-    pub(crate) fn parked(&self) -> &Parked {
-        &self.parts.parked
+    pub(crate) fn deferred(&self) -> &DeferredFree {
+        &self.parts.deferred
     }
 
     /// Whether this process made the queue pair, so that it may also end it.
@@ -302,9 +302,9 @@ impl Drop for Qp {
             if !self.parts.pd.context().destroyed("ibv_destroy_qp", errno) {
                 return;
             }
-            self.parts.parked.release();
+            self.parts.deferred.release();
         } else {
-            self.parts.parked.abandon();
+            self.parts.deferred.abandon();
         }
         // SAFETY: dropped once. A queue pair of the caller's is kept alive by the caller, with its CQs.
         unsafe { ManuallyDrop::drop(&mut self.parts) }

@@ -1,17 +1,16 @@
 //! Receiving: a batch of completions whose messages are lent in place.
 
-use std::marker::PhantomData;
-use std::ptr::NonNull;
+use mlx5_ring::completion::Cqe;
+use mlx5_ring::receive::Completion;
+use mlx5_wire::opcode::CqeOpcode;
+use rdma_core_sys as sys;
 
-use mlx5_ring::receive::Cursor;
-use mlx5_wire::data::DataSegment;
-
-use super::Receiver;
-use super::facts::Facts;
-use super::failure::Failure;
-use super::found;
+use super::completion_info::CompletionInfo;
+use super::failure::{Cause, Failure};
+use super::lent::{Lent, LentSlot};
 use super::message::Message;
-use super::resident::{Books, Lent, Resident};
+use super::slot_context::Owner;
+use super::{Poller, Receiver};
 
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
@@ -30,12 +29,12 @@ impl Receiver {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline(always)]
+    #[inline]
     pub fn poll(&mut self) -> Batch<'_> {
         self.poll_up_to(BUDGET)
     }
 
-    /// Takes what has arrived, at most `budget` completions. Where nothing has, the batch has ended already.
+    /// Takes what has arrived, at most `budget` completions.
     ///
     /// The batch lends each message in place. When it is dropped, the CQEs are given back, and all slots
     /// that were recycled meanwhile are posted with one doorbell; so keep batches short: on a CQ of `n`
@@ -53,19 +52,16 @@ impl Receiver {
     /// assert!(receiver.poll().next().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline(always)]
+    #[inline]
     pub fn poll_up_to(&mut self, budget: u32) -> Batch<'_> {
-        let mut receiver = NonNull::from(self);
-        // SAFETY: borrowed for as long as the batch exists; the cursor of the batch was put down.
-        let cursor = unsafe { Cursor::pick_up(found::start(receiver.as_mut(), budget)) };
-        Batch { cursor, receiver, borrow: PhantomData }
+        if self.maintenance.is_some() {
+            self.maintain(budget);
+        }
+        Batch { receiver: self, left: budget }
     }
 }
 
 /// Completions that have arrived. Ends when it is dropped.
-///
-/// A loop over plain messages of the only queue of a receiver runs on the cursor alone, in registers. All
-/// else happens out of line, in the receiver; then the cursor is idle, or is handed over and back.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -87,132 +83,206 @@ impl Receiver {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Batch<'a> {
-    cursor: Cursor<Resident>,
-    /// The queues of the cursor are in it, so it is borrowed anew where they are not used.
-    receiver: NonNull<Receiver>,
-    borrow: PhantomData<&'a mut Receiver>,
+    pub(super) receiver: &'a mut Receiver,
+    /// Completions that it may still take.
+    left: u32,
 }
 
 impl<'a> Batch<'a> {
-    /// The next message, or the next receive that failed; `None` when nothing more has arrived or the
-    /// budget is used up. The message before it is recycled, unless it was taken.
-    ///
-    /// `None` may be the end of the batch: ask the receiver for another one for what arrives later.
+    /// Returns the next message, or the next receive that failed; `None` when nothing has arrived or the budget is used
+    /// up. The message before it is recycled, unless it was taken.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
-    #[inline(always)]
+    #[inline]
     pub fn next(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {
-        // SAFETY: the cursor is of this batch, which goes on. The message borrows the batch, so nobody uses its
-        // buffer when the batch goes on out of line or ends.
-        unsafe {
-            if let Some((resident, byte_count)) = self.cursor.peek() {
-                if let Some(lent) = resident.lend(byte_count) {
-                    self.cursor.lend();
-                    return Some(Ok(Message { lent, batch: self }));
-                }
-            }
-            if self.cursor.is_done() {
+        loop {
+            self.receiver.give_back();
+            if self.left == 0 {
                 return None;
             }
-        }
-        self.find()
-    }
-
-    /// The next of what is not a plain message in the slot whose turn it is.
-    ///
-    /// There is one call, and unless it finds a message the loop of the program ends, as a rule. Else the compiler
-    /// would lay out what follows on it in the middle of the loop, and each plain message would jump over that.
-    #[inline(always)]
-    fn find(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {
-        let (cq, position, expected) = self.cursor.aim();
-        // SAFETY: the cursor is of this batch, which borrows the receiver, and is reloaded.
-        unsafe {
-            let found = found::next(self.receiver, cq, position, expected);
-            self.cursor.reload();
-            let Some(start) = found.start else {
-                return found::failure(self.receiver).map(Err);
+            let Poller::Direct(direct) = &mut self.receiver.poller else {
+                return self.next_verbs();
             };
-            let resident = if self.cursor.is_idle() {
-                self.books().apart.resident
-            } else {
-                self.cursor.lent_data()
-            };
-            let lent = Lent { resident, start, first: found.first(), len: found.len() };
-            Some(Ok(Message { lent, batch: self }))
-        }
-    }
-
-    /// What the completion of the message that is lent says.
-    pub(super) fn facts(&self) -> Option<Facts<'_>> {
-        if !self.cursor.is_idle() {
-            // SAFETY: a message asks, which is the one that was lent last.
-            return Some(Facts::Cqe(unsafe { self.cursor.lent() }));
-        }
-        // SAFETY: the batch borrows the receiver, and the cursor is idle.
-        found::facts(unsafe { self.receiver.as_ref() })
-    }
-
-    /// Keeps the slot of the message that is lent from being recycled.
-    #[inline(always)]
-    pub(super) fn take(&mut self) {
-        // SAFETY: the cursor is of this batch, which borrows the receiver.
-        unsafe {
-            if self.cursor.is_idle() {
-                found::take(self.receiver.as_mut());
-            } else {
-                self.cursor.take();
+            // SAFETY: the message that shows the CQE borrows the batch, which publishes the consumer index when it ends.
+            let cqe = unsafe { direct.cq.next()?.detach() };
+            self.left -= 1;
+            let (queue, completion) = self.receiver.complete(&cqe);
+            if let Completion::Message(slot) = completion {
+                // SAFETY: it was completed just now, so it is held.
+                let context = unsafe { self.receiver.queue(queue).context(slot) };
+                self.receiver.lent = Some(LentSlot { queue, slot });
+                // The common case on its own saves a call and a `Result` in memory: some 20 instructions a message.
+                if cqe.is_plain_send() {
+                    if let Some(lent) = Lent::in_one_buffer(context, cqe.byte_count()) {
+                        return Some(Ok(Message { lent, cqe: Some(cqe), batch: self }));
+                    }
+                }
+            }
+            match self.receiver.finish(queue, completion, &cqe) {
+                Some(Ok(lent)) => return Some(Ok(Message { lent, cqe: Some(cqe), batch: self })),
+                Some(Err(failure)) => return Some(Err(failure)),
+                // Left over from a queue pair that was dropped.
+                None => {}
             }
         }
     }
 
-    /// Describes another buffer in the slot of the message that is lent.
-    #[inline(always)]
-    pub(super) fn replace(&mut self, resident: Resident, segment: DataSegment) {
-        // SAFETY: the cursor is of this batch, which borrows the receiver; a message asks, which is the one that was
-        // lent last.
-        unsafe {
-            if self.cursor.is_idle() {
-                found::replace(self.receiver.as_mut(), resident, segment);
-            } else {
-                let slot = self.cursor.lent_slot();
-                found::rewrite(self.receiver, slot, resident, segment);
-            }
-        }
-    }
-
-    /// Puts the buffer that starts at `start` into the slot of the message that is lent, of the same pool as the one
-    /// that is there.
-    #[inline(always)]
-    pub(super) fn readdress(&mut self, mut resident: Resident, start: NonNull<u8>) {
-        let addr = start.as_ptr().expose_provenance() as u64;
-        // SAFETY: as above.
-        unsafe {
-            if self.cursor.is_idle() {
-                resident.at(addr);
-                found::replace_alike(self.receiver.as_mut(), resident);
-            } else {
-                let slot = self.cursor.lent_slot();
-                found::readdress(self.receiver, slot, addr);
-            }
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn books(&self) -> &Books {
-        // SAFETY: the batch borrows the receiver; the queues are not in the books.
-        unsafe { &(*self.receiver.as_ptr()).books }
-    }
-
-    #[inline(always)]
-    pub(super) fn books_mut(&mut self) -> &mut Books {
-        // SAFETY: as above.
-        unsafe { &mut (*self.receiver.as_ptr()).books }
+    #[cold]
+    fn next_verbs(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {
+        let next = self.receiver.next_verbs()?;
+        self.left -= 1;
+        Some(next.map(|lent| Message { lent, cqe: None, batch: self }))
     }
 }
 
 impl Drop for Batch<'_> {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
-        // SAFETY: the cursor is of this batch, and nothing borrows the message.
-        unsafe { found::finish(self.receiver.as_mut(), self.cursor.end()) }
+        self.receiver.end_batch();
+    }
+}
+
+impl Receiver {
+    /// Gives back the slot of the message that was lent before: its buffer is posted again.
+    #[inline(always)]
+    pub(super) fn give_back(&mut self) {
+        if let Some(LentSlot { queue, slot }) = self.lent.take() {
+            // SAFETY: the slot is held, and nobody uses its buffer: what showed it borrowed the batch.
+            unsafe { self.queue(queue).recycle(slot) };
+            self.ring_later(queue);
+        }
+    }
+
+    /// Publishes the consumer index, then rings for everything that was posted meanwhile, in this order: the receives that
+    /// the doorbells hand over need the room on the CQ. A batch that was forgotten left all of it to the next call.
+    #[inline]
+    pub(crate) fn end_batch(&mut self) {
+        self.give_back();
+        if let Poller::Direct(direct) = &mut self.poller {
+            direct.cq.publish();
+        }
+        while let Some(index) = self.unrung.pop() {
+            let entry = &mut self.queues[index as usize];
+            entry.unrung = false;
+            entry.queue.ring_doorbell(&mut self.owners);
+        }
+    }
+
+    /// Completes the receive that a CQE names; returns the index of its queue.
+    #[inline(always)]
+    fn complete(&mut self, cqe: &Cqe<'_>) -> (u32, Completion) {
+        let queue = if self.queues.len() == 1 { Some(0) } else { self.qps.queue_of(cqe.qpn()) };
+        let Some(queue) = queue else {
+            return (u32::MAX, Completion::Stray);
+        };
+        // SAFETY: it is the only queue, or that of the queue pair; buffers are posted by the receiver, which owns them.
+        (queue, unsafe { self.queue(queue).complete(cqe) })
+    }
+
+    /// Does with a completion what is not done in the common case. `None` when the CQE is of a queue that is gone.
+    #[inline(never)]
+    fn finish(
+        &mut self,
+        queue: u32,
+        completion: Completion,
+        cqe: &Cqe<'_>,
+    ) -> Option<Result<Lent, Failure>> {
+        let gone = self.queues.get(queue as usize).is_none_or(|entry| entry.queue.is_closed());
+        let (slot, failed) = match completion {
+            Completion::Message(slot) => (slot, false),
+            Completion::Failed(slot) => (slot, true),
+            _ if gone => return None,
+            Completion::NotAReceive => {
+                return Some(Err(Failure::of(cqe.qpn(), Cause::NotAReceive)));
+            }
+            Completion::Stray => return Some(Err(Failure::of(cqe.qpn(), Cause::Stray))),
+        };
+        self.lent = Some(LentSlot { queue, slot });
+        let info = CompletionInfo::Cqe(*cqe);
+        if failed {
+            let (qp_num, cause, vendor_err) = info.failure();
+            let failure = Failure { qp_num, cause, vendor_err, buffers: Vec::new() };
+            return Some(Err(self.fail(failure)));
+        }
+        let written = cqe.opcode() == CqeOpcode::ResponderWriteImm;
+        let len = if written { 0 } else { cqe.byte_count() };
+        Some(self.lend(cqe.qpn(), len))
+    }
+
+    /// Takes the next completion through verbs.
+    fn next_verbs(&mut self) -> Option<Result<Lent, Failure>> {
+        let Poller::Verbs(cq) = &mut self.poller else { return None };
+        let wc = cq.next()?;
+        let sys::ibv_wc { wr_id, status, opcode, byte_len, qp_num, .. } = wc.wc;
+        let (_, cause, vendor_err) = CompletionInfo::Wc(wc).failure();
+        let queue = (wr_id >> 32) as u32;
+        let completed = match self.queues.get_mut(queue as usize).map(|entry| &mut entry.queue) {
+            Some(super::RecvQueue::Verbs(verbs)) => {
+                if status != sys::IBV_WC_SUCCESS {
+                    verbs.fail();
+                }
+                verbs.complete(wr_id)
+            }
+            _ => None,
+        };
+        let Some((slot, _)) = completed else {
+            return Some(Err(Failure::of(qp_num, Cause::Stray)));
+        };
+        self.lent = Some(LentSlot { queue, slot });
+        if status != sys::IBV_WC_SUCCESS {
+            let failure = Failure { qp_num, cause, vendor_err, buffers: Vec::new() };
+            return Some(Err(self.fail(failure)));
+        }
+        let written = opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
+        Some(self.lend(qp_num, if written { 0 } else { byte_len }))
+    }
+
+    /// Lends the message of `len` bytes in the lent slot.
+    fn lend(&mut self, qp_num: u32, len: u32) -> Result<Lent, Failure> {
+        let Some(LentSlot { queue, slot }) = self.lent else {
+            return Err(Failure::of(qp_num, Cause::Stray));
+        };
+        // SAFETY: a lent slot is held.
+        let context = unsafe { self.queue(queue).context(slot) };
+        self.owners.lend(context, len).ok_or_else(|| {
+            self.release_lent();
+            Failure::of(qp_num, Cause::Foreign(context.wr_id()))
+        })
+    }
+
+    /// Takes note that the receive in the lent slot failed; its buffer stays in the queue or goes to the failure.
+    fn fail(&mut self, mut failure: Failure) -> Failure {
+        let Some(LentSlot { queue, slot }) = self.lent else { return failure };
+        // SAFETY: a lent slot is held.
+        let context = unsafe { self.queue(queue).context(slot) };
+        let faulted = failure.cause == Cause::PageFault;
+        if !faulted {
+            self.qps.mark_failed(failure.qp_num);
+        }
+        // An SRQ lives on when a QP fails; a QP that failed takes no more receives. Memory that is not ours may be what
+        // failed it: posted again it would fail the next one too, and so would memory that the device did not find.
+        let shared = self.queue(queue).srq().is_some();
+        if shared && !faulted && context.owner() != Owner::Foreign {
+            self.give_back();
+        } else {
+            self.release_lent();
+            self.owners.leave(context, 0, |buffer| failure.buffers.push(buffer));
+        }
+        failure
+    }
+
+    /// Gives the lent slot back without its buffer, which is the caller's.
+    #[inline(always)]
+    pub(super) fn release_lent(&mut self) {
+        if let Some(LentSlot { queue, slot }) = self.lent.take() {
+            // SAFETY: a lent slot is held.
+            unsafe { self.queue(queue).release(slot) };
+            self.ring_later(queue);
+        }
+    }
+}
+
+impl Failure {
+    pub(super) const fn of(qp_num: u32, cause: Cause) -> Self {
+        Self { qp_num, cause, vendor_err: 0, buffers: Vec::new() }
     }
 }

@@ -1,6 +1,6 @@
 //! Received datagrams: 40 bytes of header, then the payload.
 
-use super::facts::Source;
+use super::completion_info::Source;
 use super::message::Message;
 use crate::wc_flags::WcFlags;
 
@@ -73,7 +73,7 @@ impl Message<'_, '_> {
     /// The first buffer of a receive for datagrams has to hold at least the [header](GRH_SIZE). Of a message
     /// that was scattered, the payload is what is in the first buffer.
     pub fn datagram(&self) -> Option<Datagram<'_>> {
-        if !self.batch.books().qps.is_datagram(self.qp_num()) {
+        if !self.batch.receiver.qps.is_datagram(self.qp_num()) {
             return None;
         }
         let has_grh = self.flags().contains(WcFlags::GRH);

@@ -21,7 +21,7 @@ pub struct SrqId(pub(crate) QueueId);
 
 impl SrqId {
     /// An SRQ that is no receiver's.
-    pub(crate) const FOREIGN: Self = Self(QueueId { receiver: u32::MAX, index: 0 });
+    pub(crate) const FOREIGN: Self = Self(QueueId { receiver: u32::MAX, index: 0, number: 0 });
 }
 
 /// The receive queue of one QP of a receiver.
@@ -62,6 +62,8 @@ pub struct QueueId {
     /// Tells receivers apart, so that an index of another one is an error and not a wrong queue.
     pub(crate) receiver: u32,
     pub(crate) index: u32,
+    /// Tells queues apart that had the same index one after the other.
+    pub(crate) number: u32,
 }
 
 impl From<SrqId> for QueueId {

@@ -5,9 +5,13 @@ use std::ops::Deref;
 use std::slice;
 
 use super::batch::Batch;
-use super::facts::{Facts, Source};
-use super::resident::{Lent, Owner};
-use super::upkeep::Refused;
+use mlx5_ring::completion::Cqe;
+
+use super::Poller;
+use super::completion_info::{CompletionInfo, Source};
+use super::lent::{Lent, LentSlot};
+use super::maintain::Refused;
+use super::slot_context::Owner;
 use crate::memory::RecvBuffer;
 use crate::wc_flags::WcFlags;
 
@@ -32,6 +36,8 @@ use crate::wc_flags::WcFlags;
 /// ```
 pub struct Message<'b, 'a> {
     pub(super) lent: Lent,
+    /// Its CQE, on the direct path.
+    pub(super) cqe: Option<Cqe<'b>>,
     pub(super) batch: &'b mut Batch<'a>,
 }
 
@@ -43,13 +49,18 @@ impl Message<'_, '_> {
         self.lent.len
     }
 
-    fn facts(&self) -> Facts<'_> {
-        self.batch.facts().expect("a message has a completion")
+    /// Returns what the completion says beside the message.
+    fn info(&self) -> CompletionInfo<'_> {
+        match (&self.cqe, &self.batch.receiver.poller) {
+            (Some(cqe), _) => CompletionInfo::Cqe(*cqe),
+            (None, Poller::Verbs(cq)) => CompletionInfo::Wc(cq.current()),
+            (None, Poller::Direct(_)) => unreachable!("a message of the direct path has a CQE"),
+        }
     }
 
     /// Number of the QP on which the message arrived.
     pub fn qp_num(&self) -> u32 {
-        self.facts().qp_num()
+        self.info().qp_num()
     }
 
     /// Immediate data, if the sender sent any.
@@ -65,29 +76,29 @@ impl Message<'_, '_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn imm(&self) -> Option<u32> {
-        self.facts().imm()
+        self.info().imm()
     }
 
     /// The remote key that the sender invalidated with this message.
     pub fn invalidated_rkey(&self) -> Option<u32> {
-        self.facts().invalidated_rkey()
+        self.info().invalidated_rkey()
     }
 
     /// For the notice of an RDMA WRITE with immediate: how many bytes the peer wrote, to where it wanted
     /// them. The message itself is empty then.
     pub fn written(&self) -> Option<u32> {
-        self.facts().written()
+        self.info().written()
     }
 
     /// Where the message came from. `None` when the device put its bytes over this into the CQE, which it
     /// may do with up to 32 bytes on queue pairs that were not made by this library.
     pub fn source(&self) -> Option<Source> {
-        self.facts().source()
+        self.info().source()
     }
 
     /// What the completion says in flags. Checksums are those of datagrams, which libmlx5 does not tell on the verbs path.
     pub fn flags(&self) -> WcFlags {
-        self.facts().flags(self.batch.books().qps.is_datagram(self.qp_num()))
+        self.info().flags(self.batch.receiver.qps.is_datagram(self.qp_num()))
     }
 
     /// When the device completed the message, in ticks of its clock: see [`Context::clock`]. `None` unless
@@ -96,7 +107,7 @@ impl Message<'_, '_> {
     /// [`Context::clock`]: crate::Context::clock
     /// [`ReceiverConfig::timestamps`]: crate::ReceiverConfig::timestamps
     pub fn timestamp(&self) -> Option<u64> {
-        self.facts().timestamp(self.batch.books().timestamps)
+        self.info().timestamp(self.batch.receiver.has_timestamps())
     }
 
     /// The pieces of the message, in order.
@@ -129,7 +140,7 @@ impl Message<'_, '_> {
     /// ```
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         let mut left = self.lent.len as u32;
-        self.batch.books().pieces(&self.lent.resident).map_while(move |piece| {
+        self.batch.receiver.owners.pieces(&self.lent.context).map_while(move |piece| {
             if left == 0 {
                 return None;
             }
@@ -143,7 +154,7 @@ impl Message<'_, '_> {
 
     /// Whether the receive had several buffers.
     pub fn is_scattered(&self) -> bool {
-        matches!(self.lent.resident.owner(), Owner::List(_))
+        matches!(self.lent.context.owner(), Owner::List(_))
     }
 
     /// Moves the buffer out of the queue, holding exactly the bytes received. Post it, or another one,
@@ -166,12 +177,14 @@ impl Message<'_, '_> {
     /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
     pub fn take(self) -> RecvBuffer {
-        if !self.lent.resident.is_single() {
+        let Lent { context, start, len, .. } = self.lent;
+        if self.is_scattered() {
             scattered();
         }
-        self.batch.take();
-        // SAFETY: its slot was given back without it, just now.
-        unsafe { self.batch.books_mut().take(&self.lent) }
+        let receiver = &mut *self.batch.receiver;
+        receiver.release_lent();
+        // SAFETY: its slot was given back without it, just now; the length was clamped to the buffer.
+        unsafe { receiver.owners.take(context.pool(), start, len as u32) }
     }
 
     /// Moves the buffer out of the queue, holding exactly the bytes received, and puts `buffer` in its place: the
@@ -200,33 +213,32 @@ impl Message<'_, '_> {
     /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
     pub fn replace(self, buffer: RecvBuffer) -> Result<RecvBuffer, Refused> {
-        let Lent { resident, start, len, .. } = self.lent;
-        if !resident.is_single() {
+        let Lent { context, start, len, .. } = self.lent;
+        if self.is_scattered() {
             scattered();
         }
-        let books = self.batch.books_mut();
-        // SAFETY: a message that is lent is in memory of the books, and this one in one buffer of a pool.
-        if !unsafe { books.are_alike(resident, &buffer) } {
-            // SAFETY: the slot is given back with the other buffer, as the batch is told; the length was clamped.
-            let exchanged = unsafe { books.exchange(resident, len as u32, buffer) };
-            let (taken, entered, segment) = exchanged.map_err(Refused)?;
-            self.batch.replace(entered, segment);
-            return Ok(taken);
+        let receiver = &mut *self.batch.receiver;
+        let Some(mut pool) = receiver.owners.batch(&buffer) else {
+            return Err(Refused(buffer));
+        };
+        let (entered, segment) = pool.describe(&buffer);
+        pool.keep(buffer);
+        drop(pool);
+        if let Some(LentSlot { queue, slot }) = receiver.lent {
+            // SAFETY: a lent slot is held; the buffer is the queue's from now on.
+            unsafe { receiver.queue(queue).rewrite(slot, entered, segment) };
         }
-        // The buffer leaves its reference to the pool to the one that is taken.
-        let (pool, entered) = buffer.into_parts();
-        self.batch.readdress(resident, entered);
-        // SAFETY: as above; a message is in a buffer of the pool that its slot names.
-        Ok(unsafe { RecvBuffer::new(pool, start, len as u32) })
+        // SAFETY: the slot has the other buffer now; the length was clamped to this one.
+        Ok(unsafe { receiver.owners.take(context.pool(), start, len as u32) })
     }
 
     /// Moves all buffers of the receive out of the queue, each holding its part of the message.
     pub fn into_buffers(self) -> Vec<RecvBuffer> {
         let mut buffers = Vec::new();
-        self.batch.take();
-        self.batch
-            .books_mut()
-            .leave(self.lent.resident, self.lent.len as u32, |buffer| buffers.push(buffer));
+        let receiver = &mut *self.batch.receiver;
+        receiver.release_lent();
+        let Lent { context, len, .. } = self.lent;
+        receiver.owners.leave(context, len as u32, |buffer| buffers.push(buffer));
         buffers
     }
 }

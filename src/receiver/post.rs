@@ -2,16 +2,15 @@
 
 use std::fmt;
 
-use mlx5_ring::post::{PostError as RingError, Posting};
-use mlx5_ring::receive::Queue;
-use mlx5_ring::sge::Sge;
+use mlx5_ring::receive::{PostError as RingError, ReceiveRing};
 
-use super::direct::{DirectSrq, Ring};
+use super::Receiver;
+use super::buffer_owners::BufferOwners;
 use super::id::QueueId;
-use super::resident::{Books, Resident};
+use super::queue::RecvQueue;
 use super::verbs::VerbsQueue;
-use super::{Engine, Receiver};
 use crate::memory::{BufferPool, RecvBuffer};
+use crate::mlx5::DirectSrq;
 
 /// Why a receive was not posted.
 ///
@@ -224,7 +223,7 @@ impl Receiver {
     ) -> Result<(), ScatterError> {
         let queue = queue.into();
         let fail = |reason, buffers| Err(ScatterError { reason, buffers });
-        let Some(max) = self.max_sge(queue) else {
+        let Some(max) = self.find(queue).map(|queue| queue.max_sge() as usize) else {
             return fail(PostFailure::NoQueue, buffers);
         };
         if buffers.is_empty() {
@@ -238,56 +237,31 @@ impl Receiver {
         }
         let lens: Vec<_> = buffers.iter().map(|buffer| buffer.len()).collect();
         let mut sges = Vec::with_capacity(buffers.len());
-        let resident = match self.books.enter_list(buffers, &mut sges) {
-            Ok(resident) => resident,
+        let context = match self.owners.enter_list(buffers, &mut sges) {
+            Ok(context) => context,
             Err(buffers) => return fail(PostFailure::Foreign, buffers),
         };
+        self.end_batch();
+        let Self { queues, owners, .. } = self;
+        let queue = &mut queues[queue.index as usize].queue;
         // SAFETY: the SGEs are buffers of ours, owned by the queue from now on.
-        let posted = unsafe { self.post_one(queue, resident, &sges) };
+        let posted = unsafe { queue.post(context, &sges) }.and_then(|()| match queue {
+            // What is rejected is this one receive, which is taken back below.
+            RecvQueue::Verbs(verbs) => {
+                verbs.post_chain(owners, &mut Vec::new()).map_err(verbs_failure)
+            }
+            direct => {
+                direct.ring_doorbell(owners);
+                Ok(())
+            }
+        });
         if let Err(reason) = posted {
             let mut buffers = Vec::with_capacity(sges.len());
-            self.books.leave(resident, 0, |buffer| buffers.push(buffer));
+            owners.leave(context, 0, |buffer| buffers.push(buffer));
             buffers.iter_mut().zip(lens).for_each(|(buffer, len)| buffer.set_len(len));
             return fail(reason, buffers);
         }
         Ok(())
-    }
-
-    /// # Safety
-    /// The contract of posting: the SGEs are memory of the receiver's domain that nobody else touches.
-    unsafe fn post_one(
-        &mut self,
-        queue: QueueId,
-        resident: Resident,
-        sges: &[Sge],
-    ) -> Result<(), PostFailure> {
-        let index = self.check(queue).ok_or(PostFailure::NoQueue)?;
-        self.end_chain();
-        match &mut self.engine {
-            // SAFETY: the caller's contract.
-            Engine::Direct(direct) => unsafe {
-                match &mut direct.queues[index] {
-                    Ring::Srq(srq) => srq.ring.posting().post(resident, sges),
-                    Ring::Rq(rq) => rq.ring.posting().post(resident, sges),
-                    Ring::Gone => return Err(PostFailure::NoQueue),
-                }
-                .map(drop)
-                .map_err(|error| ring_failure(error, sges.len()))
-            },
-            Engine::Verbs(verbs) => {
-                let queue = &mut verbs.queues[index];
-                queue.add(resident);
-                // Whatever is rejected is this one receive, which the caller has.
-                queue.flush(&self.books, &mut Vec::new()).map(drop).map_err(verbs_failure)
-            }
-        }
-    }
-
-    /// Posts what a batch that was forgotten recycled through verbs: a chain is of one caller.
-    fn end_chain(&mut self) {
-        if let Engine::Verbs(_) = self.engine {
-            self.recover();
-        }
     }
 
     fn post_each(
@@ -296,20 +270,16 @@ impl Receiver {
         buffers: &mut impl Iterator<Item = RecvBuffer>,
         unposted: &mut Vec<RecvBuffer>,
     ) -> (usize, Result<(), PostFailure>) {
-        let Some(index) = self.check(queue) else {
+        if self.find(queue).is_none() {
             return (0, Err(PostFailure::NoQueue));
-        };
-        self.end_chain();
-        let books = &mut self.books;
-        let (posted, result) = match &mut self.engine {
-            Engine::Direct(direct) => match &mut direct.queues[index] {
-                Ring::Srq(srq) => post_srq(srq, books, buffers),
-                Ring::Rq(rq) => post_all(rq.ring.posting(), books, buffers),
-                Ring::Gone => return (0, Err(PostFailure::NoQueue)),
-            },
-            Engine::Verbs(verbs) => {
-                return post_verbs(&mut verbs.queues[index], books, buffers, unposted);
-            }
+        }
+        self.end_batch();
+        let Self { queues, owners, .. } = self;
+        let (posted, result) = match &mut queues[queue.index as usize].queue {
+            RecvQueue::Srq(srq) => post_srq(srq, owners, buffers),
+            RecvQueue::Rq(rq) => post_direct(&mut rq.ring, owners, buffers),
+            RecvQueue::Verbs(verbs) => return post_verbs(verbs, owners, buffers, unposted),
+            RecvQueue::Closed => return (0, Err(PostFailure::NoQueue)),
         };
         let result = result.map_err(|(reason, buffer)| {
             unposted.push(buffer);
@@ -318,29 +288,26 @@ impl Receiver {
         (posted, result)
     }
 
-    /// Puts a buffer into the spare slot of an SRQ that is driven directly. From any other queue it goes
-    /// back to its pool.
+    /// Puts a buffer into the slot of an SRQ that stays unposted. From any other queue it goes back to its pool.
     fn keep_spare(&mut self, queue: QueueId, buffer: RecvBuffer) {
-        let (Some(index), Engine::Direct(direct)) = (self.check(queue), &mut self.engine) else {
-            return;
-        };
-        if let Ring::Srq(srq) = &mut direct.queues[index] {
+        let Self { queues, owners, .. } = self;
+        if let RecvQueue::Srq(srq) = &mut queues[queue.index as usize].queue {
             srq.keeps_spare = true;
-            load_spare(srq, &mut self.books, buffer).map_or_else(drop, drop);
+            load_spare(srq, owners, buffer).map_or_else(drop, drop);
         }
     }
 }
 
-/// Posts to an SRQ; what does not fit goes into its spare slot, if it keeps one.
+/// Posts to an SRQ; what does not fit goes into its last slot, if it keeps a buffer there.
 fn post_srq(
     srq: &mut DirectSrq,
-    books: &mut Books,
+    owners: &mut BufferOwners,
     buffers: &mut impl Iterator<Item = RecvBuffer>,
 ) -> (usize, Result<(), Unposted>) {
-    let (posted, result) = post_all(srq.ring.posting(), books, buffers);
+    let (posted, result) = post_direct(&mut srq.ring, owners, buffers);
     match result {
-        Err((PostFailure::Full, buffer)) if srq.keeps_spare && !srq.has_spare() => {
-            if let Err(buffer) = load_spare(srq, books, buffer) {
+        Err((PostFailure::Full, buffer)) if srq.keeps_spare && !srq.ring.is_loaded() => {
+            if let Err(buffer) = load_spare(srq, owners, buffer) {
                 return (posted, Err((PostFailure::Full, buffer)));
             }
             let next = buffers.next().map_or(Ok(()), |buffer| Err((PostFailure::Full, buffer)));
@@ -352,17 +319,17 @@ fn post_srq(
 
 fn load_spare(
     srq: &mut DirectSrq,
-    books: &mut Books,
+    owners: &mut BufferOwners,
     buffer: RecvBuffer,
 ) -> Result<(), RecvBuffer> {
-    let len = buffer.len() as u32;
-    let (resident, sge) = books.enter(buffer)?;
+    let len = buffer.len();
+    let (context, sge) = owners.enter(buffer)?;
     // SAFETY: a buffer of ours, owned by the queue from now on.
-    if unsafe { srq.ring.load(resident, &[sge]) }.is_ok() {
+    if unsafe { srq.ring.load(context, &[sge]) }.is_ok() {
         return Ok(());
     }
     let mut back = None;
-    books.leave(resident, len, |buffer| back = Some(buffer));
+    owners.leave(context, len as u32, |buffer| back = Some(buffer));
     back.map_or(Ok(()), Err)
 }
 
@@ -371,50 +338,53 @@ type Unposted = (PostFailure, RecvBuffer);
 
 /// Posts each buffer. From one to the next of the same pool only the address changes.
 #[inline(always)]
-fn post_all<Q: Queue<Data = Resident>>(
-    mut posting: Posting<'_, Q>,
-    books: &mut Books,
+fn post_direct<Q: ReceiveRing<Data = super::SlotContext>>(
+    ring: &mut Q,
+    owners: &mut BufferOwners,
     buffers: &mut impl Iterator<Item = RecvBuffer>,
 ) -> (usize, Result<(), Unposted>) {
+    let mut posting = ring.posting();
+    let mut posted = 0;
     let mut next = buffers.next();
     while let Some(first) = next {
-        let Some(pool) = books.pool_of(&first) else {
-            return (posting.posted() as usize, Err((PostFailure::Foreign, first)));
+        let Some(mut pool) = owners.batch(&first) else {
+            return (posted, Err((PostFailure::Foreign, first)));
         };
-        let mut keeping = pool.keeping();
         let mut buffer = first;
         next = loop {
-            let (resident, segment) = keeping.receive(&buffer);
+            let (context, segment) = pool.describe(&buffer);
             // SAFETY: a buffer of ours, which is not empty, and owned by the queue from now on.
-            if let Err(error) = unsafe { posting.post_segments(resident, [segment]) } {
-                return (posting.posted() as usize, Err((ring_failure(error, 1), buffer)));
+            if let Err(error) = unsafe { posting.post_segment(context, segment) } {
+                return (posted, Err((ring_failure(error), buffer)));
             }
-            keeping.keep(buffer);
+            posted += 1;
+            pool.keep(buffer);
             buffer = match buffers.next() {
-                Some(buffer) if keeping.has(&buffer) => buffer,
+                Some(buffer) if pool.has(&buffer) => buffer,
                 other => break other,
             };
         };
     }
-    (posting.posted() as usize, Ok(()))
+    (posted, Ok(()))
 }
 
 fn post_verbs(
     queue: &mut VerbsQueue,
-    books: &mut Books,
+    owners: &mut BufferOwners,
     buffers: &mut impl Iterator<Item = RecvBuffer>,
     unposted: &mut Vec<RecvBuffer>,
 ) -> (usize, Result<(), PostFailure>) {
-    let mut chain = Chain { queue, books, unposted, posted: 0 };
+    let mut chain = Chain { queue, owners, unposted, posted: 0 };
     let mut last = None;
     let mut ended = Ok(());
     for buffer in buffers {
-        if chain.queue.vacant() == 0 {
+        if chain.queue.free_slots() == 0 {
             (last, ended) = (Some(buffer), Err(PostFailure::Full));
             break;
         }
-        match chain.books.enter(buffer) {
-            Ok((resident, _)) => chain.queue.add(resident),
+        match chain.owners.enter(buffer) {
+            // A slot is free.
+            Ok((context, _)) => _ = chain.queue.post(context),
             Err(buffer) => {
                 (last, ended) = (Some(buffer), Err(PostFailure::Foreign));
                 break;
@@ -438,7 +408,7 @@ fn post_verbs(
 /// with the device, as on the direct path.
 struct Chain<'a> {
     queue: &'a mut VerbsQueue,
-    books: &'a mut Books,
+    owners: &'a mut BufferOwners,
     unposted: &'a mut Vec<RecvBuffer>,
     posted: usize,
 }
@@ -447,12 +417,12 @@ impl Chain<'_> {
     fn flush(&mut self) -> Result<(), PostFailure> {
         let chained = self.queue.chained();
         let mut rejected = Vec::new();
-        let result = self.queue.flush(self.books, &mut rejected);
+        let result = self.queue.post_chain(self.owners, &mut rejected);
         self.posted += chained - rejected.len();
-        for resident in rejected {
-            self.books.leave(resident, 0, |buffer| self.unposted.push(buffer));
+        for context in rejected {
+            self.owners.leave(context, 0, |buffer| self.unposted.push(buffer));
         }
-        result.map(drop).map_err(verbs_failure)
+        result.map_err(verbs_failure)
     }
 }
 
@@ -463,10 +433,11 @@ impl Drop for Chain<'_> {
     }
 }
 
-fn ring_failure(error: RingError, given: usize) -> PostFailure {
+/// Why a ring did not take a buffer.
+const fn ring_failure(error: RingError) -> PostFailure {
     match error {
         RingError::Full => PostFailure::Full,
-        RingError::TooManySges => PostFailure::TooManyBuffers { given, max: 0 },
+        RingError::TooManySges => PostFailure::TooManyBuffers { given: 1, max: 0 },
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::ptr::NonNull;
 
-use super::direct::Ring;
-use super::{Engine, Receiver};
+use super::queue::RecvQueue;
+use super::{Poller, Receiver};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -11,13 +11,13 @@ const LINE: usize = 64;
 impl Receiver {
     /// Prefetches the messages that have arrived, at most `budget`, if that was asked for; how many.
     pub(super) fn prefetch(&mut self, budget: u32) -> u64 {
-        let Some(lines @ 1..) = self.upkeep.as_ref().map(|upkeep| upkeep.prefetch) else {
+        let Some(lines @ 1..) = self.maintenance.as_ref().map(|work| work.prefetch) else {
             return 0;
         };
-        let books = &self.books;
+        let Self { poller, queues, qps, owners, .. } = self;
         let mut fetched = 0;
-        let mut each = |resident| {
-            let Some(piece) = books.pieces(&resident).next() else { return };
+        let mut each = |context| {
+            let Some(piece) = owners.pieces(&context).next() else { return };
             let end = (lines as usize).saturating_mul(LINE).min(piece.capacity as usize);
             for offset in (0..end).step_by(LINE) {
                 // SAFETY: inside the buffer.
@@ -25,23 +25,24 @@ impl Receiver {
             }
             fetched += 1;
         };
-        match &mut self.engine {
-            Engine::Direct(direct) => {
-                let only = (direct.queues.len() == 1).then_some(0);
-                direct.cq.look_ahead(budget, |cqe| {
-                    let index = only.or_else(|| direct.routes.find(cqe.qpn()));
-                    let resident = match index.map(|index| &direct.queues[index as usize]) {
-                        Some(Ring::Srq(srq)) => srq.ring.book().posted(cqe.wqe_counter().into()),
-                        Some(Ring::Rq(rq)) => rq.ring.book().posted(cqe.wqe_counter().into()),
-                        Some(Ring::Gone) | None => None,
-                    };
-                    resident.into_iter().for_each(&mut each);
-                });
-            }
-            Engine::Verbs(verbs) => {
+        match poller {
+            Poller::Direct(direct) => direct.cq.look_ahead(budget, |cqe| {
+                let index = if queues.len() == 1 { Some(0) } else { qps.queue_of(cqe.qpn()) };
+                let queue = index.and_then(|index| queues.get(index as usize));
+                let context = queue.and_then(|entry| entry.queue.posted(cqe.wqe_counter()));
+                context.into_iter().for_each(&mut each);
+            }),
+            Poller::Verbs(cq) => {
                 // Asks the device when nothing is left of what it gave.
-                verbs.has_arrived();
-                verbs.look_ahead(budget, each);
+                cq.has_arrived();
+                for wc in cq.waiting().take(budget as usize) {
+                    let queue = queues.get((wc.wc.wr_id >> 32) as usize);
+                    let context = queue.and_then(|entry| match &entry.queue {
+                        RecvQueue::Verbs(verbs) => verbs.posted(wc.wc.wr_id),
+                        _ => None,
+                    });
+                    context.into_iter().for_each(&mut each);
+                }
             }
         }
         fetched

@@ -7,16 +7,16 @@ use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::srq::SharedReceiveQueue;
 use rdma_core_sys as sys;
 
-use super::direct::Ring;
-use super::id::{QueueId, RqId, SrqId};
-use super::resident::Resident;
+use super::id::{RqId, SrqId};
+use super::queue::RecvQueue;
+use super::slot_context::SlotContext;
 use super::srq::Srq;
-use super::{Engine, Receiver};
+use super::{Poller, Receiver};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
-use crate::qp::{Qp, QpConfig, QueuePair};
+use crate::qp::{QpConfig, QueuePair};
 
 impl Receiver {
     /// A receiver on a CQ that was made with libibverbs. The caller destroys it, after the receiver.
@@ -125,23 +125,15 @@ impl Receiver {
         let cq = Arc::clone(&self.cq);
         // SAFETY: the caller's contract.
         let mut qp = unsafe { QueuePair::from_raw(self.pd(), qp, config, cq, srq)? };
-        self.enter(&qp.object());
-        match config.shared() {
-            Some(id) => self.route(qp.qp_num(), id.0.index),
-            None => {
-                let object: Arc<Qp> = qp.object();
-                let cap = *object.cap();
-                // SAFETY: the caller's contract.
-                let id = unsafe { self.add_rq(object, cap.max_recv_wr, cap.max_recv_sge) }?;
-                qp.set_receive_queue(id);
-            }
-        }
+        let cap = *qp.object().cap();
+        // SAFETY: the caller's contract.
+        unsafe { self.enter(&mut qp, config, cap.max_recv_wr, cap.max_recv_sge) }?;
         Ok(qp)
     }
 
     /// The rings themselves, for who wants every nanosecond; `None` on the verbs path.
     ///
-    /// Receives posted through a ring carry [`Resident::from_wr_id`] and must be completed there too.
+    /// Receives posted through a ring carry [`SlotContext::from_wr_id`] and must be completed there too.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -154,7 +146,7 @@ impl Receiver {
     /// # let mut peer = other.create_qp(&QpConfig::rc().max_inline(64))?;
     /// # qp.connect(&peer.address()?)?;
     /// # peer.connect(&qp.address()?)?;
-    /// use doorbell::{Cause, Resident};
+    /// use doorbell::{Cause, SlotContext};
     /// use mlx5_ring::sge::Sge;
     /// use rdma_core_sys as sys;
     ///
@@ -170,7 +162,7 @@ impl Receiver {
     ///     let sge = Sge { addr: memory.as_ptr() as u64, length: 4096, lkey: (*mr).lkey };
     ///     if let Some(mut rings) = receiver.as_direct() {
     ///         let (_, ring) = rings.srq(srq)?;
-    ///         ring.posting().post(Resident::from_wr_id(7), &[sge]).expect("the queue is empty");
+    ///         ring.posting().post(SlotContext::from_wr_id(7), &[sge]).expect("the queue is empty");
     ///     }
     ///     mr
     /// };
@@ -191,9 +183,12 @@ impl Receiver {
     ///   completed, taken nor drained through the ring.
     /// - The contracts of the methods used, which say whose the memory of a posted receive is.
     pub unsafe fn as_direct(&mut self) -> Option<Direct<'_>> {
-        match &mut self.engine {
-            Engine::Direct(_) => Some(Direct { receiver: self }),
-            Engine::Verbs(_) => None,
+        match &self.poller {
+            Poller::Direct(_) => {
+                self.end_batch();
+                Some(Direct { receiver: self })
+            }
+            Poller::Verbs(_) => None,
         }
     }
 }
@@ -215,14 +210,6 @@ pub struct Direct<'a> {
     receiver: &'a mut Receiver,
 }
 
-/// The ring of one queue.
-enum DirectQueue<'a> {
-    /// A shared receive queue.
-    Srq(&'a mut SharedReceiveQueue<Resident>),
-    /// A receive queue.
-    Rq(&'a mut ReceiveQueue<Resident>),
-}
-
 impl Direct<'_> {
     /// The completion queue and the ring of a shared receive queue.
     ///
@@ -231,10 +218,16 @@ impl Direct<'_> {
     pub fn srq(
         &mut self,
         id: SrqId,
-    ) -> Result<(&mut CompletionQueue, &mut SharedReceiveQueue<Resident>)> {
-        match self.queue(id.0)? {
-            (cq, DirectQueue::Srq(srq)) => Ok((cq, srq)),
-            _ => Err(Error::Gone { what: "SRQ" }),
+    ) -> Result<(&mut CompletionQueue, &mut SharedReceiveQueue<SlotContext>)> {
+        let gone = Error::Gone { what: "SRQ" };
+        match self.receiver.find(id.0) {
+            Some(RecvQueue::Srq(_)) => {}
+            _ => return Err(gone),
+        }
+        let Receiver { poller, queues, .. } = &mut *self.receiver;
+        match (poller, &mut queues[id.0.index as usize].queue) {
+            (Poller::Direct(direct), RecvQueue::Srq(srq)) => Ok((&mut direct.cq, &mut srq.ring)),
+            _ => Err(gone),
         }
     }
 
@@ -242,25 +235,19 @@ impl Direct<'_> {
     ///
     /// # Errors
     /// [`Error::Gone`] when there is no such queue.
-    pub fn rq(&mut self, id: RqId) -> Result<(&mut CompletionQueue, &mut ReceiveQueue<Resident>)> {
-        match self.queue(id.0)? {
-            (cq, DirectQueue::Rq(rq)) => Ok((cq, rq)),
-            _ => Err(Error::Gone { what: "receive queue" }),
+    pub fn rq(
+        &mut self,
+        id: RqId,
+    ) -> Result<(&mut CompletionQueue, &mut ReceiveQueue<SlotContext>)> {
+        let gone = Error::Gone { what: "receive queue" };
+        match self.receiver.find(id.0) {
+            Some(RecvQueue::Rq(_)) => {}
+            _ => return Err(gone),
         }
-    }
-
-    fn queue(&mut self, id: QueueId) -> Result<(&mut CompletionQueue, DirectQueue<'_>)> {
-        let gone = Error::Gone { what: "queue" };
-        let Some(index) = self.receiver.check(id) else {
-            return Err(gone);
-        };
-        let Engine::Direct(direct) = &mut self.receiver.engine else {
-            return Err(gone);
-        };
-        match &mut direct.queues[index] {
-            Ring::Srq(srq) => Ok((&mut direct.cq, DirectQueue::Srq(&mut srq.ring))),
-            Ring::Rq(rq) => Ok((&mut direct.cq, DirectQueue::Rq(&mut rq.ring))),
-            Ring::Gone => Err(gone),
+        let Receiver { poller, queues, .. } = &mut *self.receiver;
+        match (poller, &mut queues[id.0.index as usize].queue) {
+            (Poller::Direct(direct), RecvQueue::Rq(rq)) => Ok((&mut direct.cq, &mut rq.ring)),
+            _ => Err(gone),
         }
     }
 }

@@ -1,10 +1,7 @@
 //! Taking receives back from a device that is gone.
 
-use super::direct::Ring;
 use super::failure::{Cause, Failure};
-use super::resident::{Books, Resident};
-use super::verbs::Object;
-use super::{Engine, Receiver};
+use super::{Poller, Receiver};
 use crate::error::{Error, Result};
 
 impl Receiver {
@@ -40,41 +37,21 @@ impl Receiver {
                 when: "before the device was removed: read its events until they end, or destroy the queues",
             });
         }
-        self.recover();
+        self.end_batch();
+        match &mut self.poller {
+            Poller::Direct(direct) => _ = direct.cq.purge(|_| true),
+            Poller::Verbs(cq) => cq.retain(|_| false),
+        }
+        let Self { queues, owners, .. } = self;
         let mut failures = Vec::new();
-        let books = &mut self.books;
-        match &mut self.engine {
-            Engine::Direct(direct) => {
-                direct.cq.purge(|_| true);
-                for queue in &mut direct.queues {
-                    match queue {
-                        Ring::Srq(srq) => srq.ring.drain(|r| failures.push(flag(books, r, 0))),
-                        Ring::Rq(rq) => {
-                            let qp_num = rq.object.qp_num();
-                            rq.ring.reset(|r| failures.push(flag(books, r, qp_num)));
-                        }
-                        Ring::Gone => {}
-                    }
-                }
-            }
-            Engine::Verbs(verbs) => {
-                verbs.fetch_all();
-                verbs.polled.forget_all();
-                for queue in &mut verbs.queues {
-                    let qp_num = match &queue.object {
-                        Object::Rq(qp) => qp.qp_num(),
-                        Object::Srq(_) | Object::Gone => 0,
-                    };
-                    queue.drain(|r| failures.push(flag(books, r, qp_num)));
-                }
-            }
+        for entry in queues {
+            let qp_num = entry.queue.qp().map_or(0, |qp| qp.qp_num());
+            entry.queue.take_back(|context| {
+                let mut failure = Failure::of(qp_num, Cause::DeviceRemoved);
+                owners.leave(context, 0, |buffer| failure.buffers.push(buffer));
+                failures.push(failure);
+            });
         }
         Ok(failures)
     }
-}
-
-fn flag(books: &mut Books, resident: Resident, qp_num: u32) -> Failure {
-    let mut failure = Failure::of(qp_num, Cause::DeviceRemoved);
-    books.leave(resident, 0, |buffer| failure.buffers.push(buffer));
-    failure
 }

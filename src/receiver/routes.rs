@@ -1,38 +1,64 @@
-//! Which queue a completion belongs to, by the number of its QP.
+//! A table of two levels, indexed by QP number.
 
 /// QP numbers have 24 bits; a page of the table covers the lower 12.
 const PAGE_BITS: u32 = 12;
 const PAGE: usize = 1 << PAGE_BITS;
 const NONE: u32 = u32::MAX;
 
-/// A table of two levels, indexed by QP number: no hashing, two loads for a look-up.
+/// An index for each QP number: no hashing, two loads for a look-up. A page without numbers is freed, so numbers that
+/// come and go leave nothing.
 #[derive(Default)]
 pub(crate) struct Routes {
-    pages: Vec<Option<Box<[u32; PAGE]>>>,
+    pages: Vec<Option<Box<Page>>>,
+}
+
+struct Page {
+    used: u32,
+    indices: [u32; PAGE],
 }
 
 impl Routes {
-    pub(crate) fn insert(&mut self, qpn: u32, queue: u32) {
-        let page = (qpn >> PAGE_BITS) as usize;
+    /// Enters a number that is not in the table.
+    pub(crate) fn insert(&mut self, number: u32, index: u32) {
+        let (page, place) = split(number);
         if page >= self.pages.len() {
             self.pages.resize_with(page + 1, || None);
         }
-        let page = self.pages[page].get_or_insert_with(|| Box::new([NONE; PAGE]));
-        page[qpn as usize % PAGE] = queue;
+        let page = self.pages[page]
+            .get_or_insert_with(|| Box::new(Page { used: 0, indices: [NONE; PAGE] }));
+        debug_assert_eq!(page.indices[place], NONE);
+        page.used += 1;
+        page.indices[place] = index;
     }
 
-    pub(crate) fn remove(&mut self, qpn: u32) {
-        if let Some(Some(page)) = self.pages.get_mut((qpn >> PAGE_BITS) as usize) {
-            page[qpn as usize % PAGE] = NONE;
+    /// Removes a number; returns its index.
+    pub(crate) fn remove(&mut self, number: u32) -> Option<u32> {
+        let (at, place) = split(number);
+        let page = self.pages.get_mut(at)?.as_mut()?;
+        let index = std::mem::replace(&mut page.indices[place], NONE);
+        if index == NONE {
+            return None;
         }
+        page.used -= 1;
+        if page.used == 0 {
+            self.pages[at] = None;
+        }
+        Some(index)
     }
 
-    #[inline]
-    pub(crate) fn find(&self, qpn: u32) -> Option<u32> {
-        let page = self.pages.get((qpn >> PAGE_BITS) as usize)?.as_ref()?;
-        let queue = page[qpn as usize % PAGE];
-        (queue != NONE).then_some(queue)
+    /// Returns the index of a number.
+    #[inline(always)]
+    pub(crate) fn find(&self, number: u32) -> Option<u32> {
+        let (page, place) = split(number);
+        let index = self.pages.get(page)?.as_ref()?.indices[place];
+        (index != NONE).then_some(index)
     }
+}
+
+/// Returns the page of a number, and its place there.
+#[inline(always)]
+const fn split(number: u32) -> (usize, usize) {
+    ((number >> PAGE_BITS) as usize, number as usize % PAGE)
 }
 
 #[cfg(test)]
@@ -49,7 +75,17 @@ mod tests {
         assert_eq!(routes.find(0x119), None);
         assert_eq!(routes.find(0x1118), None);
         assert_eq!(routes.find(0xff_ffff), Some(7));
-        routes.remove(0x118);
-        assert_eq!(routes.find(0x118), None);
+        assert_eq!(routes.remove(0x118), Some(0));
+        assert_eq!((routes.find(0x118), routes.remove(0x118)), (None, None));
+    }
+
+    #[test]
+    fn numbers_that_come_and_go_leave_nothing() {
+        let mut routes = Routes::default();
+        for number in 0..100_000 {
+            routes.insert(number, 1);
+            routes.remove(number);
+        }
+        assert!(routes.pages.iter().all(Option::is_none));
     }
 }

@@ -5,7 +5,7 @@ use std::ptr;
 use rdma_core_sys as sys;
 
 use super::config::SrqConfig;
-use super::parked::Parked;
+use super::deferred_free::DeferredFree;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
@@ -15,7 +15,7 @@ use crate::pd::ProtectionDomain;
 pub(crate) struct Srq {
     srq: *mut sys::ibv_srq,
     pd: ProtectionDomain,
-    parked: Parked,
+    deferred: DeferredFree,
     destroys: bool,
 }
 
@@ -37,7 +37,7 @@ impl Srq {
         if srq.is_null() {
             return Err(Error::last_os("ibv_create_srq", pd.context().name()));
         }
-        Ok(Self { srq, pd: pd.clone(), parked: Parked::default(), destroys: true })
+        Ok(Self { srq, pd: pd.clone(), deferred: DeferredFree::default(), destroys: true })
     }
 
     /// An SRQ for tag matching (`ibv_create_srq_ex(3)`): `max_wr` receives for messages that match nothing, and
@@ -67,7 +67,7 @@ impl Srq {
         if srq.is_null() {
             return Err(Error::last_os("ibv_create_srq_ex", pd.context().name()));
         }
-        Ok(Self { srq, pd: pd.clone(), parked: Parked::default(), destroys: true })
+        Ok(Self { srq, pd: pd.clone(), deferred: DeferredFree::default(), destroys: true })
     }
 
     /// An SRQ that the caller made and will destroy.
@@ -75,15 +75,15 @@ impl Srq {
     /// # Safety
     /// `srq` belongs to `pd` and lives for as long as the value.
     pub(crate) unsafe fn from_raw(pd: &ProtectionDomain, srq: *mut sys::ibv_srq) -> Self {
-        Self { srq, pd: pd.clone(), parked: Parked::default(), destroys: false }
+        Self { srq, pd: pd.clone(), deferred: DeferredFree::default(), destroys: false }
     }
 
     pub(crate) const fn as_raw(&self) -> *mut sys::ibv_srq {
         self.srq
     }
 
-    pub(crate) const fn parked(&self) -> &Parked {
-        &self.parked
+    pub(crate) const fn deferred(&self) -> &DeferredFree {
+        &self.deferred
     }
 }
 
@@ -93,7 +93,7 @@ impl Drop for Srq {
             return;
         }
         if !self.destroys {
-            self.parked.abandon();
+            self.deferred.abandon();
             return;
         }
         // SAFETY: created by us, destroyed once, and every QP that uses it held this value.
@@ -102,6 +102,6 @@ impl Drop for Srq {
             return;
         }
         self.srq = ptr::null_mut();
-        self.parked.release();
+        self.deferred.release();
     }
 }

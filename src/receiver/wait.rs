@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rdma_core_sys as sys;
 
-use super::{Engine, Receiver};
+use super::{Poller, Receiver};
 use crate::channel::CompletionChannel;
 use crate::error::{Error, Result};
 
@@ -81,21 +81,21 @@ impl Receiver {
     }
 
     fn arm_for(&mut self, solicited_only: bool) -> Result<bool> {
-        self.recover();
+        self.end_batch();
         if self.cq_failed {
             return if self.has_arrived() { Ok(true) } else { Err(Error::CqFailed) };
         }
         let events = self.waking_channel()?.take_events()?;
         // A queue that runs dry while other threads have its buffers would never wake anybody.
-        while self.doze() {
+        while self.park() {
             self.post_all_returned();
         }
-        match &mut self.engine {
-            Engine::Direct(direct) => {
+        match &mut self.poller {
+            Poller::Direct(direct) => {
                 (0..events).for_each(|_| direct.doorbell.event());
                 direct.doorbell.arm(direct.cq.consumer_index(), solicited_only);
             }
-            Engine::Verbs(_) => {
+            Poller::Verbs(_) => {
                 // SAFETY: a live CQ.
                 let errno =
                     unsafe { sys::ibv_req_notify_cq(self.cq.as_raw(), i32::from(solicited_only)) };
@@ -130,7 +130,7 @@ impl Receiver {
     /// # Errors
     /// Those of [`arm`](Self::arm).
     pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
-        self.recover();
+        self.end_batch();
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if self.has_arrived() || self.arm()? {
@@ -143,7 +143,7 @@ impl Receiver {
             let sleep =
                 if starving { Some(left.map_or(LOOK, |left| left.min(LOOK))) } else { left };
             let awake = self.waking_channel()?.or_is_readable(self.returns_fd(), sleep);
-            self.rise();
+            self.unpark();
             if !awake? && sleep == left {
                 return Ok(self.has_arrived());
             }
@@ -159,9 +159,9 @@ impl Receiver {
 
     /// Whether there is a completion that no batch has taken.
     pub(crate) fn has_arrived(&mut self) -> bool {
-        match &mut self.engine {
-            Engine::Direct(direct) => !direct.cq.is_empty(),
-            Engine::Verbs(verbs) => verbs.has_arrived(),
+        match &mut self.poller {
+            Poller::Direct(direct) => !direct.cq.is_empty(),
+            Poller::Verbs(cq) => cq.has_arrived(),
         }
     }
 }

@@ -3,14 +3,15 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use mlx5_ring::receive::{self, Outcome};
+use mlx5_ring::arm::CqDoorbell;
+use mlx5_ring::cq::CompletionQueue;
+use mlx5_ring::receive::{self, Completion as Received, ReceiveRing};
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{self, SendQueue};
+use mlx5_ring::sq::SendQueue;
 use mlx5_ring::tag_list::{self, Append, Completion, PostError, TagList};
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::tmh::Tmh;
-use rdma_core_sys as sys;
-use sys::Mlx5dv;
+use rdma_core_sys::Mlx5dv;
 
 use super::config::TagMatchingConfig;
 use super::engine::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
@@ -18,12 +19,10 @@ use super::hardware::Objects;
 use super::receives::Key;
 use crate::error::Result;
 use crate::memory::{BufferPool, RecvBuffer};
-use crate::path::NotDirect;
+use crate::mlx5::{self, DirectSrq, Storage, layout_error};
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair};
-use crate::receiver::{
-    Array, Books, Direct, DirectSrq, Srq, init_obj, layout_error, non_null, wc_status,
-};
+use crate::receiver::{BufferOwners, Srq, wc_status};
 use crate::status::WcStatus;
 
 pub(super) struct DirectTags {
@@ -31,10 +30,12 @@ pub(super) struct DirectTags {
     /// What the list posts to. Before the SRQ, which it uses.
     command: QueuePair,
     srq: DirectSrq,
-    direct: Direct,
-    books: Books,
+    cq: CompletionQueue,
+    _doorbell: CqDoorbell,
+    mlx5dv: &'static Mlx5dv,
+    owners: BufferOwners,
     objects: Objects,
-    _storage: (Array<MaybeUninit<Entry>>, Array<MaybeUninit<tag_list::Operation>>),
+    _storage: (Storage<MaybeUninit<Entry>>, Storage<MaybeUninit<tag_list::Operation>>),
 }
 
 type Entry = tag_list::Entry<Key>;
@@ -48,29 +49,40 @@ impl DirectTags {
         let objects = Objects::create(pd, config)?;
         let not_direct = |error| pd.context().not_direct(error);
         // SAFETY: fresh objects that nobody else knows.
-        let direct = unsafe { Direct::new(mlx5dv, &objects.cq) }.map_err(not_direct)?;
+        let (ring, doorbell) =
+            unsafe { mlx5::completion_queue(mlx5dv, &objects.cq) }.map_err(not_direct)?;
         // SAFETY: as above.
-        let srq = unsafe { direct.srq(Arc::clone(&objects.srq)) }.map_err(not_direct)?;
+        let srq = unsafe { mlx5::shared_receive_queue(mlx5dv, Arc::clone(&objects.srq)) }
+            .map_err(not_direct)?;
         let operations = QpConfig::rc().sends(objects.operations).foreign_srq();
         let (cq, shared) = (Arc::clone(&objects.cq), Arc::clone(&objects.srq));
         let command = QueuePair::create_for_list(pd, &operations, cq, shared)?;
-        let layout = layout(mlx5dv, &command).map_err(not_direct)?;
-        let entries = Array::uninit(usize::from(config.max_tags) + 1);
-        let operations = Array::uninit(layout.wqe_cnt as usize);
+        let layout =
+            mlx5::send_queue(mlx5dv, command.as_raw(), command.qp_num()).map_err(not_direct)?;
+        let entries = Storage::uninit(usize::from(config.max_tags) + 1);
+        let operations = Storage::uninit(layout.wqe_cnt as usize);
         let storage =
             tag_list::Storage { entries: entries.start(), operations: operations.start() };
         // SAFETY: a fresh queue pair of our own, which keeps its queue mapped and outlives the list.
         let queue = unsafe { SendQueue::new(layout) }.map_err(|e| not_direct(layout_error(e)))?;
         // SAFETY: as above, on an SRQ for as many tags; the arrays live as long as the list.
         let list = unsafe { TagList::new(queue, storage, config.max_tags) };
-        let books = Books::new(pd.clone(), false);
-        let _storage = (entries, operations);
-        Ok(Self { list, command, srq, direct, books, objects, _storage })
+        Ok(Self {
+            list,
+            command,
+            srq,
+            cq: ring,
+            _doorbell: doorbell,
+            mlx5dv,
+            owners: BufferOwners::new(pd.clone()),
+            objects,
+            _storage: (entries, operations),
+        })
     }
 
     pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
-        let size = self.direct.cq.stride();
-        let mut completions = self.direct.cq.completions();
+        let size = self.cq.stride();
+        let mut completions = self.cq.completions();
         while arrived.len() < BATCH {
             let Some(cqe) = completions.next() else { break };
             let qp_num = cqe.qpn();
@@ -122,19 +134,19 @@ impl DirectTags {
                         continue;
                     }
                     // SAFETY: a CQE of the CQ that the SRQ completes on; its WQEs are buffers of ours.
-                    let outcome = unsafe { receive::complete(&mut self.srq.ring, cqe, size) };
-                    let (slot, failed) = match outcome {
-                        Outcome::Message(slot) => (slot, false),
-                        Outcome::Failed(slot) => (slot, true),
-                        Outcome::Other | Outcome::Stray => continue,
+                    let received = unsafe { receive::complete(&mut self.srq.ring, &cqe) };
+                    let (slot, failed) = match received {
+                        Received::Message(slot) => (slot, false),
+                        Received::Failed(slot) => (slot, true),
+                        Received::NotAReceive | Received::Stray => continue,
                     };
-                    // SAFETY: it was posted, and has completed just now.
-                    let resident = unsafe { self.srq.ring.book().data(slot) };
-                    // SAFETY: as above; not given back yet.
+                    // SAFETY: completed just now, so it is held; given back once.
+                    let context = unsafe { self.srq.ring.data(slot) };
+                    // SAFETY: as above.
                     unsafe { self.srq.ring.release(slot) };
                     let len = if failed { 0 } else { cqe.byte_count() };
                     let mut taken = None;
-                    self.books.leave(resident, len, |buffer| taken = Some(buffer));
+                    self.owners.leave(context, len, |buffer| taken = Some(buffer));
                     match taken {
                         Some(_) if failed => {
                             let status = WcStatus::from_raw(wc_status(cqe.syndrome()));
@@ -185,14 +197,14 @@ impl DirectTags {
     }
 
     pub(super) fn refill(&mut self, pool: &BufferPool) -> u32 {
-        let Self { srq, books, .. } = self;
+        let Self { srq, owners, .. } = self;
         let mut posting = srq.ring.posting();
         let mut posted = 0;
         while let Some(buffer) = pool.take() {
-            let Ok((resident, sge)) = books.enter(buffer) else { break };
+            let Ok((context, sge)) = owners.enter(buffer) else { break };
             // SAFETY: a buffer of ours, owned by the queue from now on.
-            if unsafe { posting.post(resident, &[sge]) }.is_err() {
-                books.leave(resident, 0, drop);
+            if unsafe { posting.post(context, &[sge]) }.is_err() {
+                owners.leave(context, 0, drop);
                 break;
             }
             posted += 1;
@@ -201,11 +213,11 @@ impl DirectTags {
     }
 
     pub(super) fn posted(&self) -> u32 {
-        self.srq.ring.slots() - 1 - self.srq.ring.vacant()
+        self.srq.ring.slots().count() - 1 - self.srq.ring.free_slots()
     }
 
     pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig) -> Result<QueuePair> {
-        self.objects.create_qp(pd, config, Some(self.direct.mlx5dv))
+        self.objects.create_qp(pd, config, Some(self.mlx5dv))
     }
 
     pub(super) fn cq_capacity(&self) -> u32 {
@@ -220,9 +232,9 @@ impl DirectTags {
 impl Drop for DirectTags {
     /// Queue pairs may live on: what is posted stays with the SRQ until it is destroyed.
     fn drop(&mut self) {
-        let Self { books, srq, .. } = self;
-        let parked = srq.object.parked();
-        srq.ring.drain(|resident| books.park(&resident, parked));
+        let Self { owners, srq, .. } = self;
+        let deferred = srq.object.deferred();
+        srq.ring.drain(|context| owners.defer(&context, deferred));
     }
 }
 
@@ -237,26 +249,4 @@ pub(super) fn sge(buffer: &RecvBuffer) -> Sge {
     let length = (buffer.capacity() as u32).max(super::header::RENDEZVOUS as u32);
     let addr = buffer.addr().as_ptr().expose_provenance() as u64;
     Sge { addr, length, lkey: buffer.pool().lkey() }
-}
-
-fn layout(mlx5dv: &Mlx5dv, qp: &QueuePair) -> Result<sq::Layout, NotDirect> {
-    // SAFETY: structures of integers and pointers.
-    let mut out: sys::mlx5dv_qp = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    let mut obj: sys::mlx5dv_obj = unsafe { std::mem::zeroed() };
-    obj.qp.in_ = qp.as_raw();
-    obj.qp.out = &mut out;
-    // SAFETY: a live QP of an mlx5 device, and a writable structure.
-    init_obj(unsafe { (mlx5dv.init_obj)(&mut obj, sys::MLX5DV_OBJ_QP.into()) })?;
-    let layout = sq::Layout {
-        buf: non_null(out.sq.buf.cast(), "send queue buffer")?,
-        dbrec: non_null(out.dbrec.cast(), "QP doorbell record")?,
-        wqe_cnt: out.sq.wqe_cnt,
-        stride: out.sq.stride,
-        register: non_null(out.bf.reg.cast(), "UAR register")?,
-        register_size: out.bf.size,
-        qpn: qp.qp_num(),
-    };
-    layout.check().map_err(layout_error)?;
-    Ok(layout)
 }

@@ -199,6 +199,6 @@ impl Engine {
             Self::Software(_) => return,
         };
         let (pool, start) = buffer.into_parts();
-        srq.parked().park(pool, start);
+        srq.deferred().keep(pool, start);
     }
 }

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::memory::BufferPool;
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair};
-use crate::receiver::{Books, Object, Srq, Verbs};
+use crate::receiver::{BufferOwners, QueueObject, Srq, VerbsQueue};
 use crate::status::WcStatus;
 
 /// Bits of a `wr_id` that say what it names; a receive of the SRQ has none of them. The rest
@@ -23,9 +23,8 @@ const OPERATION: u64 = 1 << 63;
 const TAGGED: u64 = 1 << 62;
 
 pub(super) struct VerbsTags {
-    /// The queue of the SRQ is its only one.
-    verbs: Verbs,
-    books: Books,
+    queue: VerbsQueue,
+    owners: BufferOwners,
     objects: Objects,
     /// Counts that outstanding operations carry, in the order of posting.
     counts: VecDeque<u16>,
@@ -46,11 +45,10 @@ enum Told {
 impl VerbsTags {
     pub(super) fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
         let objects = Objects::create(pd, config)?;
-        let mut verbs = Verbs::new(Arc::clone(&objects.cq));
-        verbs.add(Object::Srq(Arc::clone(&objects.srq)), config.slots, 1);
+        let object = QueueObject::Srq(Arc::clone(&objects.srq));
         Ok(Self {
-            verbs,
-            books: Books::new(pd.clone(), false),
+            queue: VerbsQueue::new(object, 0, config.slots, 1),
+            owners: BufferOwners::new(pd.clone()),
             objects,
             counts: VecDeque::new(),
             wrs: Vec::new(),
@@ -151,11 +149,10 @@ impl VerbsTags {
             Told::Slot { wr_id, len, .. } => (wr_id, len),
             Told::Failed { wr_id, .. } => (wr_id, 0),
         };
-        let queue = &mut self.verbs.queues[0];
-        let (slot, resident) = queue.complete(wr_id)?;
-        queue.release(slot);
+        let (slot, context) = self.queue.complete(wr_id)?;
+        self.queue.release(slot);
         let mut taken = None;
-        self.books.leave(resident, len, |buffer| taken = Some(buffer));
+        self.owners.leave(context, len, |buffer| taken = Some(buffer));
         let buffer = taken?;
         Some(match told {
             Told::Slot { counted, qp_num, .. } => Arrived::Message { buffer, counted, qp_num },
@@ -226,32 +223,31 @@ impl VerbsTags {
     }
 
     pub(super) fn refill(&mut self, pool: &BufferPool) -> u32 {
-        let queue = &mut self.verbs.queues[0];
+        let Self { queue, owners, .. } = self;
         let mut posted = 0;
         loop {
-            while queue.vacant() > 0 && !queue.chain_is_full() {
+            while queue.free_slots() > 0 && !queue.chain_is_full() {
                 let Some(buffer) = pool.take() else { break };
-                let Ok((resident, _)) = self.books.enter(buffer) else { break };
-                queue.add(resident);
+                let Ok((context, _)) = owners.enter(buffer) else { break };
+                // A slot is free.
+                let _ = queue.post(context);
             }
-            if queue.chained() == 0 {
+            let chained = queue.chained();
+            if chained == 0 {
                 return posted;
             }
             let mut rejected = Vec::new();
-            let flushed = queue.flush(&self.books, &mut rejected);
-            for resident in rejected {
-                self.books.leave(resident, 0, drop);
-            }
-            match flushed {
-                Ok(count) => posted += count as u32,
-                Err(_) => return posted,
+            let result = queue.post_chain(owners, &mut rejected);
+            posted += (chained - rejected.len()) as u32;
+            rejected.into_iter().for_each(|context| owners.leave(context, 0, drop));
+            if result.is_err() {
+                return posted;
             }
         }
     }
 
     pub(super) fn posted(&self) -> u32 {
-        let queue = &self.verbs.queues[0];
-        queue.capacity() - queue.vacant()
+        self.queue.capacity() - self.queue.free_slots()
     }
 
     pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig) -> Result<QueuePair> {
@@ -270,7 +266,7 @@ impl VerbsTags {
 impl Drop for VerbsTags {
     /// Queue pairs may live on: what is posted stays with the SRQ until it is destroyed.
     fn drop(&mut self) {
-        let Self { verbs, books, objects, .. } = self;
-        verbs.queues[0].drain(|resident| books.park(&resident, objects.srq.parked()));
+        let Self { queue, owners, objects, .. } = self;
+        queue.take_back(|context| owners.defer(&context, objects.srq.deferred()));
     }
 }

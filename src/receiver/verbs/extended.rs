@@ -5,7 +5,7 @@ use std::ptr;
 
 use rdma_core_sys as sys;
 
-use super::{POLLED, Wc};
+use super::poll::{POLLED, Wc};
 use crate::cq::Timestamps;
 
 /// Takes completions, as many as one call of `ibv_poll_cq` would; returns how many.

@@ -3,16 +3,14 @@
 
 mod handover;
 mod shared;
-mod sleeper;
+mod wake_state;
 
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
-use super::direct::Ring;
+use super::Receiver;
 use super::id::{QueueId, SrqId};
-use super::verbs::Object;
-use super::{Engine, Receiver};
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, ObjectName};
 use crate::memory::BufferPool;
@@ -71,7 +69,7 @@ pub struct Statistics {
 
 /// The state of it all.
 #[derive(Default)]
-pub(super) struct Upkeep {
+pub(super) struct Maintenance {
     queues: Vec<Kept>,
     wake: Option<Arc<Wake>>,
     counted: Statistics,
@@ -81,11 +79,11 @@ pub(super) struct Upkeep {
     pub(super) prefetch: u32,
 }
 
-impl Drop for Upkeep {
+impl Drop for Maintenance {
     /// Handles may live on: what they were given goes back to its pool.
     fn drop(&mut self) {
         let Some(wake) = &self.wake else { return };
-        wake.leave();
+        wake.close();
         self.queues.iter().flat_map(|kept| &kept.returned).for_each(|returned| returned.clear());
     }
 }
@@ -146,7 +144,7 @@ impl Receiver {
         watermark: u32,
     ) -> Result<()> {
         let queue = queue.into();
-        self.check(queue).ok_or(Error::Gone { what: "queue" })?;
+        self.find(queue).ok_or(Error::Gone { what: "queue" })?;
         Error::check_range("watermark", watermark.into(), 1, self.capacity(queue).into())?;
         if !pool.pd().is_same(&self.pd) {
             return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
@@ -178,15 +176,15 @@ impl Receiver {
     /// [`Error::Gone`] when there is no such queue; [`Error::Io`] when the process has no descriptors left.
     pub fn shared_poster(&mut self, queue: impl Into<QueueId>) -> Result<SharedPoster> {
         let queue = queue.into();
-        self.check(queue).ok_or(Error::Gone { what: "queue" })?;
+        self.find(queue).ok_or(Error::Gone { what: "queue" })?;
         // One more than can be posted: `fill` keeps a spare.
         let capacity = self.capacity(queue) as usize + 1;
-        let known = self.upkeep.as_ref().and_then(|upkeep| upkeep.wake.clone());
+        let known = self.maintenance.as_ref().and_then(|work| work.wake.clone());
         let wake = match known {
             Some(wake) => wake,
             None => Arc::new(Wake::new()?),
         };
-        self.upkeep_mut().wake = Some(Arc::clone(&wake));
+        self.maintenance_mut().wake = Some(Arc::clone(&wake));
         let pd = self.pd.clone();
         let kept = self.kept(queue);
         let returned =
@@ -307,8 +305,8 @@ impl Receiver {
     /// Starts counting; see [`statistics`](Self::statistics).
     pub fn count(&mut self) {
         let seen = self.completions_taken();
-        if self.upkeep.is_none() {
-            self.upkeep_mut().seen = seen;
+        if self.maintenance.is_none() {
+            self.maintenance_mut().seen = seen;
         }
     }
 
@@ -317,9 +315,9 @@ impl Receiver {
     ///
     /// The counts follow from the indices of the rings, once per batch: a message costs nothing.
     pub fn statistics(&self) -> Option<Statistics> {
-        let upkeep = self.upkeep.as_ref()?;
-        let mut counted = upkeep.counted;
-        counted.end_poll(self.completions_taken().wrapping_sub(upkeep.seen));
+        let work = self.maintenance.as_ref()?;
+        let mut counted = work.counted;
+        counted.end_poll(self.completions_taken().wrapping_sub(work.seen));
         counted.posted = counted.received + self.all_outstanding();
         Some(counted)
     }
@@ -327,32 +325,32 @@ impl Receiver {
     /// The work of a batch.
     #[cold]
     #[inline(never)]
-    pub(super) fn keep_up(&mut self, budget: u32) {
+    pub(super) fn maintain(&mut self, budget: u32) {
         let taken = self.completions_taken();
-        if let Some(upkeep) = &mut self.upkeep {
-            let count = taken.wrapping_sub(upkeep.seen);
-            upkeep.seen = taken;
-            upkeep.counted.end_poll(count);
-            upkeep.counted.polls += 1;
+        if let Some(work) = &mut self.maintenance {
+            let count = taken.wrapping_sub(work.seen);
+            work.seen = taken;
+            work.counted.end_poll(count);
+            work.counted.polls += 1;
         }
         self.keep_queues(false);
         let prefetched = self.prefetch(budget);
-        if let Some(upkeep) = &mut self.upkeep {
-            upkeep.counted.prefetched += prefetched;
+        if let Some(work) = &mut self.maintenance {
+            work.counted.prefetched += prefetched;
         }
     }
 
     /// Makes batches prefetch.
     pub(super) fn prefetch_lines(&mut self, lines: u32) {
         if lines > 0 {
-            self.upkeep_mut().prefetch = lines;
+            self.maintenance_mut().prefetch = lines;
         }
     }
 
     /// Whether a queue that is kept filled is below its watermark, because its pool is empty.
     pub(super) fn is_starving(&self) -> bool {
-        self.upkeep.as_ref().is_some_and(|upkeep| {
-            upkeep.queues.iter().filter(|kept| self.is_alive(kept.queue)).any(|kept| {
+        self.maintenance.as_ref().is_some_and(|work| {
+            work.queues.iter().filter(|kept| self.is_alive(kept.queue)).any(|kept| {
                 let low = |&(_, watermark): &(_, u32)| self.outstanding(kept.queue) < watermark;
                 kept.refill.as_ref().is_some_and(low)
             })
@@ -360,14 +358,14 @@ impl Receiver {
     }
 
     fn keep_queues(&mut self, all: bool) {
-        let Some(mut upkeep) = self.upkeep.take() else {
+        let Some(mut work) = self.maintenance.take() else {
             return;
         };
-        let Upkeep { queues, counted, .. } = &mut *upkeep;
-        let exists = |kept: &Kept| self.check(kept.queue).is_some();
+        let Maintenance { queues, counted, .. } = &mut *work;
+        let exists = |kept: &Kept| self.find(kept.queue).is_some();
         queues.retain(|kept| exists(kept) || kept.turn_away());
         for kept in queues.iter() {
-            if self.check(kept.queue).is_none() {
+            if self.find(kept.queue).is_none() {
                 continue;
             }
             let queue = kept.queue;
@@ -387,7 +385,7 @@ impl Receiver {
                 }
             }
         }
-        self.upkeep = Some(upkeep);
+        self.maintenance = Some(work);
     }
 
     /// Whether there is such a queue and messages may come there: not where everything that is posted comes back
@@ -397,22 +395,7 @@ impl Receiver {
             // The receiver has one, and the handle the other.
             qp.known_state() == QpState::Error || Arc::strong_count(qp) == 1
         };
-        self.check(queue).is_some() && !self.qp_of(queue).is_some_and(flushes)
-    }
-
-    /// The queue pair whose own receive queue this is.
-    pub(super) fn qp_of(&self, queue: QueueId) -> Option<&Arc<Qp>> {
-        let index = queue.index as usize;
-        match &self.engine {
-            Engine::Direct(direct) => match direct.queues.get(index)? {
-                Ring::Rq(rq) => Some(&rq.object),
-                Ring::Srq(_) | Ring::Gone => None,
-            },
-            Engine::Verbs(verbs) => match &verbs.queues.get(index)?.object {
-                Object::Rq(qp) => Some(qp),
-                Object::Srq(_) | Object::Gone => None,
-            },
-        }
+        self.find(queue).is_some() && !self.qp_of(queue).is_some_and(flushes)
     }
 
     /// Posts what other threads gave back, as far as there is room. Of queues that are gone it goes back to its pools.
@@ -430,11 +413,11 @@ impl Receiver {
     }
 
     /// About to sleep: from now on a buffer that is given back wakes. `true` when one was already.
-    pub(super) fn doze(&self) -> bool {
-        let Some(Upkeep { wake: Some(wake), queues, .. }) = self.upkeep.as_deref() else {
+    pub(super) fn park(&self) -> bool {
+        let Some(Maintenance { wake: Some(wake), queues, .. }) = self.maintenance.as_deref() else {
             return false;
         };
-        wake.doze();
+        wake.park();
         queues.iter().any(|kept| {
             let waiting = kept.returned.as_ref().is_some_and(|returned| !returned.is_empty());
             waiting && self.vacant(kept.queue) > 0
@@ -442,14 +425,14 @@ impl Receiver {
     }
 
     /// Awake again.
-    pub(crate) fn rise(&self) {
+    pub(crate) fn unpark(&self) {
         if let Some(wake) = self.wake() {
-            wake.rise();
+            wake.unpark();
         }
     }
 
     pub(super) fn wake(&self) -> Option<&Wake> {
-        self.upkeep.as_ref()?.wake.as_deref()
+        self.maintenance.as_ref()?.wake.as_deref()
     }
 
     /// What becomes readable when a [`SharedPoster`] is given a buffer after [`arm`](Self::arm); `None` when
@@ -458,17 +441,17 @@ impl Receiver {
         self.wake().map(Wake::as_fd)
     }
 
-    fn upkeep_mut(&mut self) -> &mut Upkeep {
+    fn maintenance_mut(&mut self) -> &mut Maintenance {
         let seen = self.completions_taken();
-        self.upkeep.get_or_insert_with(|| {
-            let mut upkeep = Box::<Upkeep>::default();
-            upkeep.seen = seen;
-            upkeep
+        self.maintenance.get_or_insert_with(|| {
+            let mut work = Box::<Maintenance>::default();
+            work.seen = seen;
+            work
         })
     }
 
     fn kept(&mut self, queue: QueueId) -> &mut Kept {
-        let queues = &mut self.upkeep_mut().queues;
+        let queues = &mut self.maintenance_mut().queues;
         let at = queues.iter().position(|kept| kept.queue == queue).unwrap_or_else(|| {
             queues.push(Kept { queue, returned: None, refill: None, srq_limit: None });
             queues.len() - 1
@@ -476,44 +459,12 @@ impl Receiver {
         &mut queues[at]
     }
 
-    /// Receives that are with the device, or have completed and were not taken. A spare is not among them.
-    pub(super) fn outstanding(&self, queue: QueueId) -> u32 {
-        let Some(index) = self.check(queue) else {
-            return 0;
-        };
-        match &self.engine {
-            Engine::Direct(direct) => match &direct.queues[index] {
-                Ring::Srq(srq) => srq.ring.slots() - 1 - srq.ring.vacant(),
-                Ring::Rq(rq) => rq.ring.slots() - rq.ring.vacant(),
-                Ring::Gone => 0,
-            },
-            Engine::Verbs(verbs) => verbs.queues[index].capacity() - verbs.queues[index].vacant(),
-        }
-    }
-
-    pub(super) fn queues(&self) -> impl Iterator<Item = QueueId> + '_ {
-        let count = match &self.engine {
-            Engine::Direct(direct) => direct.queues.len(),
-            Engine::Verbs(verbs) => verbs.queues.len(),
-        };
-        let receiver = self.id;
-        (0..count as u32).map(move |index| QueueId { receiver, index })
-    }
-
     fn all_outstanding(&self) -> u64 {
-        self.queues().map(|queue| u64::from(self.outstanding(queue))).sum()
-    }
-
-    /// Completions taken, modulo 2^32.
-    fn completions_taken(&self) -> u32 {
-        match &self.engine {
-            Engine::Direct(direct) => direct.cq.consumer_index(),
-            Engine::Verbs(verbs) => verbs.polled.taken,
-        }
+        self.ids().map(|queue| u64::from(self.outstanding(queue))).sum()
     }
 
     fn find_srq(&self, name: ObjectName) -> Option<SrqId> {
-        self.queues().map(SrqId).find(|&id| {
+        self.ids().map(SrqId).find(|&id| {
             self.srq_object(id).is_ok_and(|object| ObjectName::of(object.as_raw()) == name)
         })
     }
@@ -521,7 +472,7 @@ impl Receiver {
     /// Takes note that a QP with a receive queue here failed, if it has; whether there is one.
     fn qp_failed(&mut self, qp_num: u32) -> bool {
         let of_number = |qp: &&Arc<Qp>| qp.qp_num() == qp_num;
-        let Some(qp) = self.queues().filter_map(|queue| self.qp_of(queue)).find(of_number) else {
+        let Some(qp) = self.ids().filter_map(|queue| self.qp_of(queue)).find(of_number) else {
             return false;
         };
         // An event waits to be read: the QP may have been reset since, or another one has its number.

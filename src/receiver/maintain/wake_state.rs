@@ -12,7 +12,7 @@ const GONE: u8 = 2;
 /// Each side writes, passes a sequentially consistent fence, and reads what the other writes. One of the two
 /// fences comes first in their common order; who is behind it sees the other's write. So either the owner
 /// sees what was put, or who put it sees that the owner sleeps or is gone.
-pub(crate) struct Sleeper(AtomicU8);
+pub(crate) struct WakeState(AtomicU8);
 
 /// What is left to do for who has put something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,24 +24,24 @@ pub(crate) enum Then {
     TakeBack,
 }
 
-impl Sleeper {
+impl WakeState {
     pub(crate) fn new() -> Self {
         Self(AtomicU8::new(AWAKE))
     }
 
     /// The owner is about to look, and to sleep if nothing is there.
-    pub(crate) fn doze(&self) {
+    pub(crate) fn park(&self) {
         self.0.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The owner does not sleep any more.
-    pub(crate) fn rise(&self) {
+    pub(crate) fn unpark(&self) {
         self.0.store(AWAKE, Ordering::Relaxed);
     }
 
     /// The owner is about to take what is there, and never to come back.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn close(&self) {
         self.0.store(GONE, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }

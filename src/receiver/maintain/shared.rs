@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use super::handover::Handover;
-use super::sleeper::Sleeper;
+use super::wake_state::WakeState;
 use crate::memory::RecvBuffer;
 use crate::pd::ProtectionDomain;
 
@@ -69,7 +69,7 @@ impl SharedPoster {
             return Err(Refused(buffer));
         }
         let Returned { buffers, wake, .. } = &*self.0;
-        if buffers.give(&wake.sleeper, buffer) {
+        if buffers.give(&wake.wake_state, buffer) {
             wake.signal();
         }
         Ok(())
@@ -110,7 +110,7 @@ impl Returned {
 
 /// How the owner of a receiver is woken.
 pub(in super::super) struct Wake {
-    sleeper: Sleeper,
+    wake_state: WakeState,
     event: OwnedFd,
 }
 
@@ -122,24 +122,24 @@ impl Wake {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: just opened, and nobody else's.
-        Ok(Self { sleeper: Sleeper::new(), event: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(Self { wake_state: WakeState::new(), event: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
     /// Takes what was signalled before; from now on a buffer given back signals.
-    pub(super) fn doze(&self) {
+    pub(super) fn park(&self) {
         let mut count = [0u8; 8];
         // SAFETY: eight bytes of ours. Nothing to read is no error here.
         unsafe { libc::read(self.event.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-        self.sleeper.doze();
+        self.wake_state.park();
     }
 
-    pub(super) fn rise(&self) {
-        self.sleeper.rise();
+    pub(super) fn unpark(&self) {
+        self.wake_state.unpark();
     }
 
     /// The receiver is about to be gone.
-    pub(super) fn leave(&self) {
-        self.sleeper.leave();
+    pub(super) fn close(&self) {
+        self.wake_state.close();
     }
 
     fn signal(&self) {

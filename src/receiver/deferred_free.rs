@@ -9,19 +9,19 @@ use crate::memory::Pool;
 /// Buffers left in a queue whose receiver is gone. They go back to their pools when the queue has been
 /// destroyed, and never otherwise: then the pools themselves stay for ever.
 #[derive(Default)]
-pub(crate) struct Parked(Mutex<Vec<Kept>>);
+pub(crate) struct DeferredFree(Mutex<Vec<Kept>>);
 
 /// A buffer by its first byte, and the pool that it keeps.
 type Kept = (ManuallyDrop<Arc<Pool>>, NonNull<u8>);
 
 // SAFETY: the memory of the buffers is not touched here; their addresses go back to pools.
-unsafe impl Send for Parked {}
+unsafe impl Send for DeferredFree {}
 // SAFETY: as above; the list is locked.
-unsafe impl Sync for Parked {}
+unsafe impl Sync for DeferredFree {}
 
-impl Parked {
+impl DeferredFree {
     /// Keeps the buffer that starts at `start`.
-    pub(crate) fn park(&self, pool: Arc<Pool>, start: NonNull<u8>) {
+    pub(crate) fn keep(&self, pool: Arc<Pool>, start: NonNull<u8>) {
         self.0
             .lock()
             .expect("nothing panics while holding it")

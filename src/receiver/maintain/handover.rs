@@ -1,7 +1,7 @@
 //! Things on their way to an owner, who may be gone when they come.
 
-use super::sleeper::{Sleeper, Then};
 use super::sync::ArrayQueue;
+use super::wake_state::{Then, WakeState};
 
 /// A queue that many put things into and one owner takes them from. What there is no room for is dropped, and so is
 /// what comes when the owner has left: it does not wait for the last of those who could put something.
@@ -13,7 +13,7 @@ impl<T> Handover<T> {
     }
 
     /// Puts `thing`; whether the owner has to be woken.
-    pub(crate) fn give(&self, owner: &Sleeper, thing: T) -> bool {
+    pub(crate) fn give(&self, owner: &WakeState, thing: T) -> bool {
         drop(self.0.push(thing));
         match owner.after_put() {
             Then::Nothing => false,

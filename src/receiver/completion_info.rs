@@ -36,14 +36,14 @@ pub struct Source {
 }
 
 /// A completion, read when asked for.
-pub(super) enum Facts<'a> {
+pub(super) enum CompletionInfo<'a> {
     /// Of the direct path.
     Cqe(Cqe<'a>),
     /// Of the verbs path.
     Wc(&'a Wc),
 }
 
-impl Facts<'_> {
+impl CompletionInfo<'_> {
     pub(super) fn qp_num(&self) -> u32 {
         match self {
             Self::Cqe(cqe) => cqe.qpn(),

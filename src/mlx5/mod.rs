@@ -1,0 +1,174 @@
+//! What `mlx5dv_init_obj` yields: the queues of verbs objects, as rings over their memory.
+
+mod storage;
+
+use std::mem;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use mlx5_ring::arm::{self, CqDoorbell};
+use mlx5_ring::cq::{self, CompletionQueue};
+use mlx5_ring::rq::{self, ReceiveQueue};
+use mlx5_ring::slots::Slot;
+use mlx5_ring::sq;
+use mlx5_ring::srq::{self, SharedReceiveQueue};
+use rdma_core_sys as sys;
+use sys::Mlx5dv;
+
+use crate::cq::{Cq, Form};
+use crate::path::NotDirect;
+use crate::qp::Qp;
+use crate::receiver::{SlotContext, Srq};
+
+pub(crate) use storage::Storage;
+
+/// A shared receive queue and what its ring stands on.
+pub(crate) struct DirectSrq {
+    pub(crate) ring: SharedReceiveQueue<SlotContext>,
+    pub(crate) object: Arc<Srq>,
+    /// [`fill`](crate::Receiver::fill) has put a buffer into the slot that stays unposted: the queue goes on to hold one
+    /// more than can be posted.
+    pub(crate) keeps_spare: bool,
+    _slots: Storage<Slot<SlotContext>>,
+}
+
+/// The receive queue of a queue pair and what its ring stands on.
+pub(crate) struct DirectRq {
+    pub(crate) ring: ReceiveQueue<SlotContext>,
+    pub(crate) object: Arc<Qp>,
+    _slots: Storage<Slot<SlotContext>>,
+}
+
+/// Takes over a CQ from which nothing was polled.
+///
+/// # Safety
+/// Nobody else polls, arms or resizes the CQ while the values exist.
+pub(crate) unsafe fn completion_queue(
+    mlx5dv: &Mlx5dv,
+    cq: &Cq,
+) -> Result<(CompletionQueue, CqDoorbell), NotDirect> {
+    let mut out = sys::mlx5dv_cq::default();
+    init_obj(mlx5dv, sys::MLX5DV_OBJ_CQ, |obj| {
+        obj.cq.in_ = cq.as_raw();
+        obj.cq.out = &mut out;
+    })?;
+    let layout = cq::Layout {
+        buf: non_null(out.buf.cast(), "CQ buffer")?,
+        dbrec: non_null(out.dbrec.cast(), "CQ doorbell record")?,
+        cqe_cnt: out.cqe_cnt,
+        cqe_size: out.cqe_size,
+    };
+    let place = arm::Place {
+        dbrec: layout.dbrec,
+        uar: non_null(out.cq_uar.cast(), "CQ doorbell")?,
+        cqn: out.cqn,
+    };
+    // SAFETY: the layout is libmlx5's; the caller's contract for the rest.
+    let mut ring = unsafe { CompletionQueue::new(layout) }.map_err(layout_error)?;
+    if let Form::Compressed(format) = cq.form() {
+        ring = ring.with_compression(format).map_err(layout_error)?;
+    }
+    // SAFETY: as above; the page stays mapped as long as the context is open.
+    Ok((ring, unsafe { CqDoorbell::new(place) }))
+}
+
+/// Takes over an SRQ to which nothing was posted.
+///
+/// # Safety
+/// Nobody else posts to the SRQ while the value exists.
+pub(crate) unsafe fn shared_receive_queue(
+    mlx5dv: &Mlx5dv,
+    object: Arc<Srq>,
+) -> Result<DirectSrq, NotDirect> {
+    let mut out = sys::mlx5dv_srq::default();
+    init_obj(mlx5dv, sys::MLX5DV_OBJ_SRQ, |obj| {
+        obj.srq.in_ = object.as_raw();
+        obj.srq.out = &mut out;
+    })?;
+    let layout = srq::Layout {
+        buf: non_null(out.buf.cast(), "SRQ buffer")?,
+        dbrec: non_null(out.dbrec.cast(), "SRQ doorbell record")?,
+        stride: out.stride,
+        head: out.head,
+        tail: out.tail,
+    };
+    layout.check().map_err(layout_error)?;
+    let slots = Storage::uninit(layout.slots() as usize);
+    // SAFETY: the layout is libmlx5's, the object keeps it mapped, and the slots live as long as the ring.
+    let ring = unsafe { SharedReceiveQueue::new(layout, slots.start()) }.map_err(layout_error)?;
+    Ok(DirectSrq { ring, object, keeps_spare: false, _slots: slots })
+}
+
+/// Takes over the receive queue of a queue pair to which nothing was posted.
+///
+/// # Safety
+/// Nobody else posts receives to the queue pair while the value exists.
+pub(crate) unsafe fn receive_queue(
+    mlx5dv: &Mlx5dv,
+    object: Arc<Qp>,
+) -> Result<DirectRq, NotDirect> {
+    let out = queue_pair(mlx5dv, object.as_raw())?;
+    let layout = rq::Layout {
+        buf: non_null(out.rq.buf.cast(), "receive queue buffer")?,
+        dbrec: non_null(out.dbrec.cast(), "QP doorbell record")?,
+        wqe_cnt: out.rq.wqe_cnt,
+        stride: out.rq.stride,
+    };
+    layout.check().map_err(layout_error)?;
+    let slots = Storage::uninit(layout.wqe_cnt as usize);
+    // SAFETY: as for the SRQ.
+    let ring = unsafe { ReceiveQueue::new(layout, slots.start()) }.map_err(layout_error)?;
+    Ok(DirectRq { ring, object, _slots: slots })
+}
+
+/// Returns where the send queue of a queue pair is.
+pub(crate) fn send_queue(
+    mlx5dv: &Mlx5dv,
+    qp: *mut sys::ibv_qp,
+    qpn: u32,
+) -> Result<sq::Layout, NotDirect> {
+    let out = queue_pair(mlx5dv, qp)?;
+    let layout = sq::Layout {
+        buf: non_null(out.sq.buf.cast(), "send queue buffer")?,
+        dbrec: non_null(out.dbrec.cast(), "QP doorbell record")?,
+        wqe_cnt: out.sq.wqe_cnt,
+        stride: out.sq.stride,
+        register: non_null(out.bf.reg.cast(), "UAR register")?,
+        register_size: out.bf.size,
+        qpn,
+    };
+    layout.check().map_err(layout_error)?;
+    Ok(layout)
+}
+
+fn queue_pair(mlx5dv: &Mlx5dv, qp: *mut sys::ibv_qp) -> Result<sys::mlx5dv_qp, NotDirect> {
+    // SAFETY: a structure of integers and pointers.
+    let mut out: sys::mlx5dv_qp = unsafe { mem::zeroed() };
+    init_obj(mlx5dv, sys::MLX5DV_OBJ_QP, |obj| {
+        obj.qp.in_ = qp;
+        obj.qp.out = &mut out;
+    })?;
+    Ok(out)
+}
+
+/// Calls `mlx5dv_init_obj(3)`; `fill` names a live object of an mlx5 device and a structure for the answer.
+fn init_obj(
+    mlx5dv: &Mlx5dv,
+    kind: u32,
+    fill: impl FnOnce(&mut sys::mlx5dv_obj),
+) -> Result<(), NotDirect> {
+    // SAFETY: a structure of pointers.
+    let mut obj: sys::mlx5dv_obj = unsafe { mem::zeroed() };
+    fill(&mut obj);
+    // SAFETY: the pointers in it are null or were filled in by the callers above, for the kind they ask for.
+    let errno = unsafe { (mlx5dv.init_obj)(&mut obj, kind.into()) };
+    if errno == 0 { Ok(()) } else { Err(NotDirect::InitObj(errno)) }
+}
+
+fn non_null<T>(pointer: *mut T, what: &str) -> Result<NonNull<T>, NotDirect> {
+    NonNull::new(pointer).ok_or_else(|| NotDirect::Layout(format!("no {what}")))
+}
+
+pub(crate) fn layout_error(error: impl std::fmt::Debug) -> NotDirect {
+    NotDirect::Layout(format!("{error:?}"))
+}

@@ -1,0 +1,235 @@
+//! A queue of a receiver, whatever it is: the one place that asks.
+
+use std::sync::Arc;
+
+use mlx5_ring::completion::Cqe;
+use mlx5_ring::receive::{self, Completion, PostError as RingError, ReceiveRing};
+use mlx5_ring::sge::Sge;
+use mlx5_wire::data::DataSegment;
+
+use super::buffer_owners::BufferOwners;
+use super::deferred_free::DeferredFree;
+use super::post::PostFailure;
+use super::slot_context::SlotContext;
+use super::srq::Srq;
+use super::verbs::VerbsQueue;
+use crate::mlx5::{DirectRq, DirectSrq};
+use crate::qp::Qp;
+
+/// A queue that receives are posted to.
+pub(crate) enum RecvQueue {
+    /// A shared receive queue, driven directly.
+    Srq(DirectSrq),
+    /// The receive queue of a queue pair, driven directly.
+    Rq(DirectRq),
+    /// Either of them, through libibverbs.
+    Verbs(VerbsQueue),
+    /// Destroyed; another queue may take its place.
+    Closed,
+}
+
+/// What receives are posted to.
+#[derive(Clone)]
+pub(crate) enum QueueObject {
+    Srq(Arc<Srq>),
+    Rq(Arc<Qp>),
+}
+
+impl QueueObject {
+    /// Returns where buffers wait that the queue may still use when nobody can take them any more.
+    pub(crate) fn deferred(&self) -> &DeferredFree {
+        match self {
+            Self::Srq(srq) => srq.deferred(),
+            Self::Rq(qp) => qp.deferred(),
+        }
+    }
+}
+
+/// Evaluates one expression on the ring of a direct queue, another on a verbs queue, a third on a closed one.
+macro_rules! on_queue {
+    ($queue:expr, $ring:ident => $direct:expr, $verbs:ident => $through_verbs:expr, $closed:expr) => {
+        match $queue {
+            RecvQueue::Srq(DirectSrq { ring: $ring, .. }) => $direct,
+            RecvQueue::Rq(DirectRq { ring: $ring, .. }) => $direct,
+            RecvQueue::Verbs($verbs) => $through_verbs,
+            RecvQueue::Closed => $closed,
+        }
+    };
+}
+
+impl RecvQueue {
+    pub(crate) const fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed)
+    }
+
+    /// Returns the verbs object; `None` for a closed queue.
+    pub(crate) fn object(&self) -> Option<QueueObject> {
+        match self {
+            Self::Srq(srq) => Some(QueueObject::Srq(Arc::clone(&srq.object))),
+            Self::Rq(rq) => Some(QueueObject::Rq(Arc::clone(&rq.object))),
+            Self::Verbs(verbs) => Some(verbs.object().clone()),
+            Self::Closed => None,
+        }
+    }
+
+    /// Returns the SRQ that this is.
+    pub(crate) const fn srq(&self) -> Option<&Arc<Srq>> {
+        match self {
+            Self::Srq(srq) => Some(&srq.object),
+            Self::Verbs(verbs) => match verbs.object() {
+                QueueObject::Srq(srq) => Some(srq),
+                QueueObject::Rq(_) => None,
+            },
+            Self::Rq(_) | Self::Closed => None,
+        }
+    }
+
+    /// Returns the queue pair whose own receive queue this is.
+    pub(crate) const fn qp(&self) -> Option<&Arc<Qp>> {
+        match self {
+            Self::Rq(rq) => Some(&rq.object),
+            Self::Verbs(verbs) => match verbs.object() {
+                QueueObject::Rq(qp) => Some(qp),
+                QueueObject::Srq(_) => None,
+            },
+            Self::Srq(_) | Self::Closed => None,
+        }
+    }
+
+    /// Returns the number of receives that the queue can have outstanding.
+    pub(crate) fn capacity(&self) -> u32 {
+        match self {
+            Self::Srq(srq) => srq.ring.slots().count() - 1,
+            Self::Rq(rq) => rq.ring.slots().count(),
+            Self::Verbs(verbs) => verbs.capacity(),
+            Self::Closed => 0,
+        }
+    }
+
+    /// Returns the number of receives that can be posted now.
+    pub(crate) fn free_slots(&self) -> u32 {
+        match self {
+            // One more goes into the slot that stays unposted, if that is to have a buffer and has none.
+            Self::Srq(srq) if srq.keeps_spare && !srq.ring.is_loaded() => {
+                (srq.ring.free_slots() + 1).min(self.capacity())
+            }
+            _ => self.capacity() - self.outstanding(),
+        }
+    }
+
+    /// Returns the number of receives that are with the device, or have completed and were not given back.
+    pub(crate) fn outstanding(&self) -> u32 {
+        let free = on_queue!(self, ring => ring.free_slots(), verbs => verbs.free_slots(), 0);
+        self.capacity() - free
+    }
+
+    /// Returns the number of buffers that one receive can be scattered over.
+    pub(crate) fn max_sge(&self) -> u32 {
+        on_queue!(self, ring => ring.max_sge(), verbs => verbs.max_sge(), 0)
+    }
+
+    /// Completes the WQE that `cqe` names.
+    ///
+    /// # Safety
+    /// `cqe` is of this queue, and what is posted to it are buffers of its receiver.
+    #[inline(always)]
+    pub(super) unsafe fn complete(&mut self, cqe: &Cqe<'_>) -> Completion {
+        // SAFETY: the caller's contract.
+        on_queue!(self, ring => unsafe { receive::complete(ring, cqe) }, _v => Completion::Stray, Completion::Stray)
+    }
+
+    /// Returns what was posted into a slot.
+    ///
+    /// # Safety
+    /// `slot` is held.
+    #[inline(always)]
+    pub(super) unsafe fn context(&self, slot: u32) -> SlotContext {
+        // SAFETY: the caller's contract.
+        let nothing = SlotContext::from_wr_id(0);
+        on_queue!(self, ring => unsafe { ring.data(slot) }, verbs => verbs.context(slot), nothing)
+    }
+
+    /// Returns what was posted for the WQE that completes with `wqe_counter`, if the device has it.
+    pub(super) fn posted(&self, wqe_counter: u16) -> Option<SlotContext> {
+        let slot = match self {
+            Self::Rq(rq) => u32::from(wqe_counter) % rq.ring.slots().count(),
+            _ => wqe_counter.into(),
+        };
+        on_queue!(self, ring => ring.slots().posted(slot), _v => None, None)
+    }
+
+    /// Gives a slot back with its buffer.
+    ///
+    /// # Safety
+    /// `slot` is held, and nobody uses its buffer.
+    #[inline(always)]
+    pub(super) unsafe fn recycle(&mut self, slot: u32) {
+        // SAFETY: the caller's contract.
+        on_queue!(self, ring => unsafe { ring.recycle(slot) }, verbs => verbs.recycle(slot), ())
+    }
+
+    /// Gives a slot back without its buffer.
+    ///
+    /// # Safety
+    /// `slot` is held.
+    #[inline(always)]
+    pub(super) unsafe fn release(&mut self, slot: u32) {
+        // SAFETY: the caller's contract.
+        on_queue!(self, ring => unsafe { ring.release(slot) }, verbs => verbs.release(slot), ())
+    }
+
+    /// Describes another buffer in a slot.
+    ///
+    /// # Safety
+    /// `slot` is held, and the buffer is the queue's from now on.
+    #[inline(always)]
+    pub(super) unsafe fn rewrite(&mut self, slot: u32, context: SlotContext, segment: DataSegment) {
+        on_queue!(
+            self,
+            // SAFETY: the caller's contract.
+            ring => unsafe { ring.rewrite(slot, context, segment) },
+            verbs => verbs.rewrite(slot, context),
+            ()
+        );
+    }
+
+    /// Posts one receive; [`ring_doorbell`](Self::ring_doorbell) hands it over.
+    ///
+    /// # Safety
+    /// The SGEs are memory of the receiver's domain that is the queue's from now on.
+    pub(super) unsafe fn post(
+        &mut self,
+        context: SlotContext,
+        sges: &[Sge],
+    ) -> Result<(), PostFailure> {
+        // SAFETY: the caller's contract.
+        let posted = on_queue!(
+            self,
+            ring => unsafe { ring.post(context, sges) }.map(drop),
+            verbs => verbs.post(context),
+            return Err(PostFailure::NoQueue)
+        );
+        posted.map_err(|error| match error {
+            RingError::Full => PostFailure::Full,
+            RingError::TooManySges => {
+                PostFailure::TooManyBuffers { given: sges.len(), max: self.max_sge() as usize }
+            }
+        })
+    }
+
+    /// Hands everything that was posted to the device. What it does not take, through verbs, goes back to its pools.
+    #[inline(always)]
+    pub(super) fn ring_doorbell(&mut self, owners: &mut BufferOwners) {
+        on_queue!(self, ring => ring.ring_doorbell(), verbs => verbs.post_chain_or_drop(owners), ());
+    }
+
+    /// Takes every receive back that is not held: the device has let go of the queue, or nobody posts to it any more.
+    pub(super) fn take_back(&mut self, each: impl FnMut(SlotContext)) {
+        match self {
+            Self::Srq(srq) => srq.ring.drain(each),
+            Self::Rq(rq) => rq.ring.reset(each),
+            Self::Verbs(verbs) => verbs.take_back(each),
+            Self::Closed => {}
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The queues of a receiver: making them, and asking for them by their names.
+
+use std::sync::Arc;
+
+use super::queue::{QueueObject, RecvQueue};
+use super::verbs::VerbsQueue;
+use super::{QueueEntry, QueueId, Receiver, RqId, Srq, SrqConfig, SrqId};
+use crate::error::{Error, Result};
+use crate::mlx5;
+use crate::qp::{Qp, QpConfig, QueuePair};
+use crate::trace::told;
+
+impl Receiver {
+    /// Makes a shared receive queue.
+    ///
+    /// ```
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(1024))?;
+    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+    /// // One CQ holds what can complete on it, and no more is promised.
+    /// let refused = receiver.create_srq(&SrqConfig::new(2047)).unwrap_err();
+    /// println!("{refused}");
+    /// receiver.destroy_srq(srq)?;
+    /// receiver.create_srq(&SrqConfig::new(1023))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::CqTooSmall`], [`Error::OutOfRange`], [`Error::NotDirect`], [`Error::Verbs`].
+    pub fn create_srq(&mut self, config: &SrqConfig) -> Result<SrqId> {
+        self.check_cq()?;
+        self.check_room(config.max_wr.into())?;
+        let srq = Arc::new(Srq::create(&self.pd, config)?);
+        // SAFETY: a fresh SRQ that nobody else knows.
+        unsafe { self.add_srq(srq, config.max_wr, config.max_sge) }
+    }
+
+    /// # Safety
+    /// Nothing was posted to the SRQ, and nobody else posts to it.
+    pub(super) unsafe fn add_srq(
+        &mut self,
+        srq: Arc<Srq>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<SrqId> {
+        let index = self.free_index();
+        let queue = match self.mlx5dv() {
+            Some(mlx5dv) => {
+                // SAFETY: the caller's contract.
+                let srq = unsafe { mlx5::shared_receive_queue(mlx5dv, srq) };
+                RecvQueue::Srq(srq.map_err(|error| self.pd.context().not_direct(error))?)
+            }
+            None => {
+                RecvQueue::Verbs(VerbsQueue::new(QueueObject::Srq(srq), index, max_wr, max_sge))
+            }
+        };
+        let id = self.add(index, queue)?;
+        told!(
+            device = self.pd.context().name(),
+            max_wr,
+            capacity = self.capacity(id),
+            max_sge,
+            "shared receive queue created"
+        );
+        Ok(SrqId(id))
+    }
+
+    /// Makes a queue pair that completes its receives on this receiver, in state INIT: receives can be
+    /// posted before it is connected.
+    ///
+    /// ```
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// // Two connections that share their receives, and one with receives of its own.
+    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+    /// let one = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+    /// let two = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+    /// let three = receiver.create_qp(&QpConfig::rc().receives(128, 1))?;
+    /// assert_eq!(one.receive_queue(), None);
+    /// let queue = three.receive_queue().expect("a queue of its own");
+    /// assert_eq!(receiver.capacity(queue), 128);
+    /// # drop((one, two));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for an SRQ of another receiver, and those of
+    /// [`create_srq`](Self::create_srq).
+    pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
+        self.check_cq()?;
+        let srq = match config.shared() {
+            Some(id) => Some(self.srq_object(id)?),
+            None => {
+                self.end_dropped();
+                self.check_room(config.max_recv_wr().into())?;
+                None
+            }
+        };
+        let mut qp = QueuePair::create(&self.pd, config, Arc::clone(&self.cq), srq, self.mlx5dv())?;
+        told!(
+            device = self.pd.context().name(),
+            qp_num = qp.qp_num(),
+            shared = config.shared().is_some(),
+            sends = config.max_send_wr,
+            "queue pair created"
+        );
+        // SAFETY: a fresh QP that nobody else knows.
+        unsafe { self.enter(&mut qp, config, config.max_recv_wr(), config.max_recv_sge()) }?;
+        Ok(qp)
+    }
+
+    /// Takes a new QP in, with a receive queue of its own unless it is on an SRQ.
+    ///
+    /// # Safety
+    /// Nothing was posted to its receive queue, and nobody else posts to it.
+    pub(super) unsafe fn enter(
+        &mut self,
+        qp: &mut QueuePair,
+        config: &QpConfig,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<()> {
+        let object = qp.object();
+        self.forget_dropped(object.qp_num());
+        let index = match config.shared() {
+            Some(id) => id.0.index,
+            None => {
+                // SAFETY: the caller's contract.
+                let id = unsafe { self.add_rq(Arc::clone(&object), max_wr, max_sge) }?;
+                qp.set_receive_queue(id);
+                id.0.index
+            }
+        };
+        self.qps.insert(&object, index);
+        Ok(())
+    }
+
+    /// # Safety
+    /// Nothing was posted to the receive queue, and nobody else posts to it.
+    unsafe fn add_rq(&mut self, qp: Arc<Qp>, max_wr: u32, max_sge: u32) -> Result<RqId> {
+        let index = self.free_index();
+        let queue = match self.mlx5dv() {
+            Some(mlx5dv) => {
+                // SAFETY: the caller's contract.
+                let rq = unsafe { mlx5::receive_queue(mlx5dv, qp) };
+                RecvQueue::Rq(rq.map_err(|error| self.pd.context().not_direct(error))?)
+            }
+            None => RecvQueue::Verbs(VerbsQueue::new(QueueObject::Rq(qp), index, max_wr, max_sge)),
+        };
+        let id = self.add(index, queue)?;
+        told!(index, max_wr, capacity = self.capacity(id), max_sge, "receive queue created");
+        Ok(RqId(id))
+    }
+
+    /// Returns the index of the next queue: that of a closed one, if there is one.
+    fn free_index(&self) -> u32 {
+        let closed = self.queues.iter().position(|entry| entry.queue.is_closed());
+        closed.unwrap_or(self.queues.len()) as u32
+    }
+
+    /// Adds a queue, unless the CQ cannot hold its completions.
+    fn add(&mut self, index: u32, queue: RecvQueue) -> Result<QueueId> {
+        let capacity = u64::from(queue.capacity());
+        self.check_room(capacity)?;
+        self.committed += capacity;
+        let number = self.next_number;
+        self.next_number = number.wrapping_add(1);
+        let entry = QueueEntry { queue, number, unrung: false };
+        match self.queues.get_mut(index as usize) {
+            Some(closed) => *closed = entry,
+            None => {
+                self.queues.push(entry);
+                // A batch adds each queue once, and allocates nothing.
+                self.unrung.reserve(self.queues.len());
+            }
+        }
+        Ok(QueueId { receiver: self.id, index, number })
+    }
+
+    /// Gives up a queue that the device does not use any more.
+    pub(super) fn close(&mut self, index: u32) {
+        let entry = &mut self.queues[index as usize];
+        self.committed -= u64::from(entry.queue.capacity());
+        entry.queue = RecvQueue::Closed;
+        self.owners.forget_unused();
+        self.post_all_returned();
+    }
+
+    pub(super) fn check_room(&self, receives: u64) -> Result<()> {
+        let (needed, capacity) = (self.committed + receives, u64::from(self.cq.capacity()));
+        if needed > capacity {
+            return Err(Error::CqTooSmall { capacity, needed });
+        }
+        Ok(())
+    }
+
+    /// Returns the queue with an index of this receiver's.
+    #[inline(always)]
+    pub(super) fn queue(&mut self, index: u32) -> &mut RecvQueue {
+        &mut self.queues[index as usize].queue
+    }
+
+    /// Has the queue rung for when the batch ends.
+    #[inline(always)]
+    pub(super) fn ring_later(&mut self, index: u32) {
+        let entry = &mut self.queues[index as usize];
+        if !entry.unrung {
+            entry.unrung = true;
+            self.unrung.push(index);
+        }
+    }
+
+    /// Returns a queue of this receiver that was not destroyed.
+    pub(super) fn find(&self, id: QueueId) -> Option<&RecvQueue> {
+        let entry = self.queues.get(id.index as usize)?;
+        let is_it = id.receiver == self.id && entry.number == id.number && !entry.queue.is_closed();
+        is_it.then_some(&entry.queue)
+    }
+
+    /// Returns the names of all queues.
+    pub(super) fn ids(&self) -> impl Iterator<Item = QueueId> + '_ {
+        let open = self.queues.iter().enumerate().filter(|(_, entry)| !entry.queue.is_closed());
+        open.map(|(index, entry)| QueueId {
+            receiver: self.id,
+            index: index as u32,
+            number: entry.number,
+        })
+    }
+
+    pub(super) fn srq_object(&self, id: SrqId) -> Result<Arc<Srq>> {
+        match self.find(id.0) {
+            None if id.0.receiver == self.id => Err(Error::Gone { what: "SRQ" }),
+            queue => queue
+                .and_then(RecvQueue::srq)
+                .cloned()
+                .ok_or(Error::Foreign { what: "the SRQ", domain: "receiver" }),
+        }
+    }
+
+    /// Receives that can be outstanding on a queue, 0 for one that does not exist.
+    ///
+    /// ```
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let srq = receiver.create_srq(&SrqConfig::new(511))?;
+    /// # let pool = doorbell::BufferPool::new(&pd, 1, 64)?;
+    /// let all = receiver.capacity(srq);
+    /// assert_eq!(receiver.vacant(srq), all);
+    /// receiver.post(srq, pool.take())?;
+    /// assert_eq!(receiver.vacant(srq), all - 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn capacity(&self, queue: impl Into<QueueId>) -> u32 {
+        self.find(queue.into()).map_or(0, RecvQueue::capacity)
+    }
+
+    /// Returns the number of receives that can be posted to a queue now, at most its [`capacity`](Self::capacity).
+    pub fn vacant(&self, queue: impl Into<QueueId>) -> u32 {
+        self.find(queue.into()).map_or(0, RecvQueue::free_slots)
+    }
+
+    /// Returns the number of receives that are with the device, or have completed and were not taken. A buffer in the
+    /// slot that stays unposted is not among them.
+    pub(super) fn outstanding(&self, queue: QueueId) -> u32 {
+        self.find(queue).map_or(0, RecvQueue::outstanding)
+    }
+
+    /// Returns the queue pair whose own receive queue this is.
+    pub(super) fn qp_of(&self, queue: QueueId) -> Option<&Arc<Qp>> {
+        self.find(queue).and_then(RecvQueue::qp)
+    }
+}

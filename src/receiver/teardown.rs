@@ -1,0 +1,206 @@
+//! The end of queue pairs and queues.
+
+use std::sync::Arc;
+
+use mlx5_ring::receive::{self, Completion, ReceiveRing};
+
+use super::queue::RecvQueue;
+use super::{Poller, QueueId, Receiver, SrqId};
+use crate::error::{Error, Result};
+use crate::qp::QueuePair;
+
+impl Receiver {
+    /// Brings a QP back to state INIT, as if it were new: it can be connected again. Completions that
+    /// have not been polled are dropped. Receives posted to a receive queue of its own come back to
+    /// their pools; those of an SRQ stay posted there.
+    ///
+    /// ```
+    /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
+    /// #     doorbell_doc::World::new();
+    /// // The connection has ended; the next one takes the same queue pair.
+    /// receiver.reset_qp(&mut qp)?;
+    /// peer_receiver.reset_qp(&mut peer)?;
+    /// qp.connect(&peer.address()?)?;
+    /// peer.connect(&qp.address()?)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`].
+    pub fn reset_qp(&mut self, qp: &mut QueuePair) -> Result<()> {
+        self.let_go(qp)?;
+        qp.modify_to_init()
+    }
+
+    /// Destroys a QP. Completions that have not been polled are dropped. Receives posted to a receive
+    /// queue of its own come back to their pools; those of an SRQ stay posted there.
+    ///
+    /// A QP on an SRQ may also just be dropped; on the verbs path the driver then forgets completions that
+    /// have not been polled, and with them their slots of the SRQ. One with a receive queue of its own may be
+    /// dropped too: what is posted to it comes back flushed from [`poll`](Self::poll), and when all has,
+    /// the next [`create_qp`](Self::create_qp) ends it and has its room on the CQ.
+    ///
+    /// ```
+    /// # let doorbell_doc::World { mut receiver, qp, srq, pool, device: _device, .. } =
+    /// #     doorbell_doc::World::new();
+    /// receiver.destroy_qp(qp)?;
+    /// // No queue pair is left on the SRQ, whose receives come back now.
+    /// receiver.destroy_srq(srq)?;
+    /// assert_eq!(pool.available(), pool.count() as usize);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`] when it cannot be taken to RESET, and
+    /// then everything that the device may still use stays allocated. When the driver refuses to destroy it,
+    /// all that is leaked with a warning.
+    pub fn destroy_qp(&mut self, mut qp: QueuePair) -> Result<()> {
+        let id = self.let_go(&mut qp)?;
+        self.qps.remove(qp.qp_num());
+        if qp.receive_queue().is_some() {
+            self.close(id.index);
+        }
+        Ok(())
+    }
+
+    /// Destroys an SRQ. Its receives come back to their pools, and its room on the CQ is free again.
+    /// Completions that have not been polled are dropped.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] while there is a QP on it, [`Error::Gone`] and [`Error::Foreign`] when it is not an
+    /// SRQ of this receiver. When the driver refuses, everything that the device may still use is leaked
+    /// with a warning.
+    pub fn destroy_srq(&mut self, id: SrqId) -> Result<()> {
+        let object = self.srq_object(id)?;
+        // The receiver has one, and this is the other.
+        if Arc::strong_count(&object) > 2 {
+            return Err(Error::InUse { what: "SRQ", users: "queue pairs" });
+        }
+        self.end_batch();
+        let Self { poller, queues, qps, owners, .. } = self;
+        match poller {
+            Poller::Direct(direct) => {
+                let only = queues.len() == 1;
+                direct.cq.purge(|cqe| only || qps.queue_of(cqe.qpn()) == Some(id.0.index));
+            }
+            Poller::Verbs(cq) => cq.retain(|wc| (wc.wc.wr_id >> 32) as u32 != id.0.index),
+        }
+        let queue = &mut queues[id.0.index as usize].queue;
+        queue.take_back(|context| owners.defer(&context, object.deferred()));
+        drop(object);
+        self.close(id.0.index);
+        Ok(())
+    }
+
+    /// Takes a QP to RESET, in which the device has let go of all its receives, and forgets what the CQ holds of it.
+    /// Returns the queue that it completes.
+    fn let_go(&mut self, qp: &mut QueuePair) -> Result<QueueId> {
+        let id = self.queue_of(qp)?;
+        // A doorbell that is rung behind the reset would hand over what is taken back.
+        self.end_batch();
+        if let Poller::Verbs(cq) = &mut self.poller {
+            // The driver drops the completions of a QP in RESET without telling whose slots they name: take them out
+            // before. In ERROR no new message completes.
+            qp.to_error()?;
+            cq.retain(|_| true);
+        }
+        qp.modify_to_reset()?;
+        self.forget(qp.qp_num(), id.index);
+        Ok(id)
+    }
+
+    /// Returns the queue that a QP of this receiver completes.
+    pub(super) fn queue_of(&self, qp: &QueuePair) -> Result<QueueId> {
+        let id = qp.receive_queue().map(|id| id.0).or(qp.shared().map(|id| id.0));
+        id.filter(|&id| self.find(id).is_some())
+            .ok_or(Error::Foreign { what: "the QP", domain: "receiver" })
+    }
+
+    /// Forgets a QP of this number whose handle was dropped: what the CQ holds of it is not the new one's.
+    pub(super) fn forget_dropped(&mut self, qp_num: u32) {
+        self.end_batch();
+        if let Some(index) = self.qps.queue_of(qp_num) {
+            self.forget(qp_num, index);
+            self.qps.remove(qp_num);
+        }
+        if self.is_drained() {
+            self.qps.remove_dropped();
+        }
+    }
+
+    /// Returns `true` if no completion waits that may be of a QP that is gone.
+    fn is_drained(&self) -> bool {
+        match &self.poller {
+            Poller::Direct(direct) => direct.cq.is_empty(),
+            Poller::Verbs(cq) => cq.waiting().next().is_none(),
+        }
+    }
+
+    /// Drops what the CQ holds of a QP that the device has let go of, and takes back the receives posted to a queue of
+    /// its own. An SRQ lives on: slots of messages that have arrived are posted again.
+    fn forget(&mut self, qp_num: u32, index: u32) {
+        self.end_batch();
+        let Self { poller, queues, owners, .. } = self;
+        let queue = &mut queues[index as usize].queue;
+        match poller {
+            Poller::Direct(direct) => match queue {
+                RecvQueue::Srq(srq) => {
+                    direct.cq.purge(|cqe| {
+                        let of_qp = cqe.qpn() == qp_num;
+                        if of_qp {
+                            // SAFETY: a CQE of a QP on this SRQ, to which the receiver posts its buffers.
+                            let completion = unsafe { receive::complete(&mut srq.ring, &cqe) };
+                            if let Completion::Message(slot) | Completion::Failed(slot) = completion
+                            {
+                                // SAFETY: completed just now; nobody has seen its buffer.
+                                unsafe { srq.ring.recycle(slot) };
+                            }
+                        }
+                        of_qp
+                    });
+                    srq.ring.ring_doorbell();
+                }
+                RecvQueue::Rq(rq) => {
+                    direct.cq.purge(|cqe| cqe.qpn() == qp_num);
+                    rq.ring.reset(|context| owners.leave(context, 0, drop));
+                }
+                RecvQueue::Verbs(_) | RecvQueue::Closed => {}
+            },
+            Poller::Verbs(cq) => {
+                let RecvQueue::Verbs(verbs) = queue else { return };
+                // What completed before the reset took effect, too: not every driver drops it.
+                cq.retain(|wc| {
+                    if wc.wc.qp_num != qp_num {
+                        return true;
+                    }
+                    if let Some((slot, _)) = verbs.complete(wc.wc.wr_id) {
+                        verbs.recycle(slot);
+                    }
+                    false
+                });
+                if queue.srq().is_some() {
+                    queue.ring_doorbell(owners);
+                } else {
+                    queue.take_back(|context| owners.leave(context, 0, drop));
+                }
+            }
+        }
+    }
+
+    /// Ends the QPs whose handles were dropped and whose receives have all come back.
+    pub(super) fn end_dropped(&mut self) {
+        self.end_batch();
+        let over: Vec<_> = self
+            .ids()
+            .filter(|&id| self.outstanding(id) == 0)
+            .filter_map(|id| {
+                let qp = self.qp_of(id)?;
+                (Arc::strong_count(qp) == 1).then(|| (id, qp.qp_num()))
+            })
+            .collect();
+        for (id, qp_num) in over {
+            self.qps.remove(qp_num);
+            self.close(id.index);
+        }
+    }
+}
