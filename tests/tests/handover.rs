@@ -57,13 +57,13 @@ mod sync {
     }
 }
 
-#[path = "../../src/receiver/upkeep/handover.rs"]
+#[path = "../../src/receiver/maintain/handover.rs"]
 mod handover;
-#[path = "../../src/receiver/upkeep/sleeper.rs"]
-mod sleeper;
+#[path = "../../src/receiver/maintain/wake_state.rs"]
+mod wake_state;
 
 use handover::Handover;
-use sleeper::Sleeper;
+use wake_state::WakeState;
 
 /// A buffer: dropped, it is in its pool.
 struct Buffer(Shared<Count>);
@@ -76,7 +76,7 @@ impl Drop for Buffer {
 
 /// What a `SharedPoster` holds; `signals` stands for the event descriptor.
 struct World {
-    sleeper: Sleeper,
+    wake_state: WakeState,
     buffers: Handover<Buffer>,
     signals: AtomicUsize,
     pool: Shared<Count>,
@@ -85,7 +85,7 @@ struct World {
 impl World {
     fn new(capacity: usize) -> Arc<Self> {
         Arc::new(Self {
-            sleeper: Sleeper::new(),
+            wake_state: WakeState::new(),
             buffers: Handover::new(capacity),
             signals: AtomicUsize::new(0),
             pool: Shared::default(),
@@ -93,7 +93,7 @@ impl World {
     }
 
     fn give(&self) {
-        if self.buffers.give(&self.sleeper, Buffer(Shared::clone(&self.pool))) {
+        if self.buffers.give(&self.wake_state, Buffer(Shared::clone(&self.pool))) {
             self.signals.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -132,13 +132,13 @@ fn explore(preemptions: Option<usize>, model: impl Fn() -> bool + Send + Sync + 
 fn sleeps(count: usize) -> bool {
     let world = World::new(count);
     let threads = givers(&world, count);
-    world.sleeper.doze();
+    world.wake_state.park();
     let asleep = world.buffers.is_empty();
     join(threads);
     let signals = world.signals.load(Ordering::Relaxed);
     assert!(signals <= 1, "one wakes");
     assert!(!asleep || signals == 1, "it sleeps on, with something in its queue");
-    world.sleeper.rise();
+    world.wake_state.unpark();
     asleep
 }
 
@@ -157,10 +157,10 @@ fn leaves(count: usize, capacity: usize, slept: bool) -> bool {
     let world = World::new(capacity);
     let threads = givers(&world, count);
     if slept {
-        world.sleeper.doze();
-        world.sleeper.rise();
+        world.wake_state.park();
+        world.wake_state.unpark();
     }
-    world.sleeper.leave();
+    world.wake_state.close();
     world.buffers.clear();
     let before = world.in_pool();
     join(threads);
@@ -196,7 +196,7 @@ fn one_that_gives_to_who_takes_and_goes() {
         let world = World::new(1);
         let threads = givers(&world, 1);
         let taken = world.buffers.take();
-        world.sleeper.leave();
+        world.wake_state.close();
         world.buffers.clear();
         join(threads);
         assert_eq!(world.in_pool() + usize::from(taken.is_some()), 1, "it is in one place");

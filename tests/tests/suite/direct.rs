@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use doorbell::{Cause, ProtectionDomain, QpConfig, Receiver, Resident, SrqId, WcStatus};
+use doorbell::{Cause, ProtectionDomain, QpConfig, Receiver, SlotContext, SrqId, WcStatus};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, direct_only, message, receiving};
 use mlx5_ring::sge::Sge;
@@ -62,7 +62,7 @@ fn post(receiver: &mut Receiver, srq: SrqId, wr_id: u64, sges: &[Sge]) {
     unsafe {
         let mut rings = receiver.as_direct().unwrap();
         let (_, ring) = rings.srq(srq).unwrap();
-        ring.posting().post(Resident::from_wr_id(wr_id), sges).unwrap();
+        ring.posting().post(SlotContext::from_wr_id(wr_id), sges).unwrap();
     }
 }
 
@@ -132,8 +132,8 @@ fn an_entry_of_no_length_on_a_receive_queue_is_left_out() {
         let (_, ring) = rings.rq(w.rq).unwrap();
         let sges = [memory.sge(64, 64)];
         let mut posting = ring.posting();
-        posting.post(Resident::from_wr_id(1), &[memory.sge(0, 0)]).unwrap();
-        posting.post(Resident::from_wr_id(2), &sges).unwrap();
+        posting.post(SlotContext::from_wr_id(1), &[memory.sge(0, 0)]).unwrap();
+        posting.post(SlotContext::from_wr_id(2), &sges).unwrap();
     }
     w.peers.qps[0].send_inline(b"", None).unwrap();
     assert_eq!(completed(&mut w.receiver), Cause::Foreign(1));
@@ -179,7 +179,7 @@ fn more_entries_than_a_receive_has_room_for() {
     unsafe {
         let mut rings = w.receiver.as_direct().unwrap();
         let (_, ring) = rings.srq(w.srq).unwrap();
-        let refused = ring.posting().post(Resident::from_wr_id(1), &sges).unwrap_err();
+        let refused = ring.posting().post(SlotContext::from_wr_id(1), &sges).unwrap_err();
         assert_eq!(refused, mlx5_ring::rq::PostError::TooManySges);
     }
     w.receiver.fill(w.srq, &w.pool);
