@@ -10,7 +10,6 @@ use mlx5_wire::mini_cqe::{ChecksumMiniCqe, MINI_CQES_PER_ARRAY, array_of};
 use mlx5_wire::next::NextSegment;
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::syndrome::Syndrome;
-use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::{Ordering, fence};
 
@@ -58,6 +57,8 @@ const BLOCK: usize = 16;
 /// A WQE that was taken.
 #[derive(Clone, Copy)]
 struct Taken {
+    /// The QP that took it, as an index of [`Adapter::titles`].
+    qp: usize,
     wqe_counter: u16,
     addr: u64,
 }
@@ -71,79 +72,29 @@ pub trait Complete: Send {
     fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum;
 }
 
-/// The device's side of a CQ and a queue.
-pub struct Adapter {
-    cq: cq::Layout,
+/// The device's side of a queue.
+struct Taking {
     queue: Queue,
-    producer_index: u32,
     /// WQEs taken; with a receive queue the running index of the next.
     taken: u32,
     /// The slot that the last WQE of an SRQ led to.
     next: u32,
-    /// A CQE of each QP, as the device wrote it.
-    titles: Vec<Cqe64>,
-    /// CQEs written.
-    written: usize,
-    random: u64,
-    wqes: Vec<Taken>,
 }
 
-// SAFETY: the memory of the queues stays; who writes it when is the caller's business.
-unsafe impl Send for Adapter {}
-
-impl Adapter {
-    /// Goes on where the device of `objects` stopped, after it had delivered one message to each QP and before
-    /// any of them was polled.
-    pub fn new(objects: &Objects) -> Self {
-        let mut adapter = Self {
-            cq: objects.cq_layout,
-            queue: objects.queue,
-            producer_index: 0,
-            taken: 0,
-            next: 0,
-            titles: Vec::new(),
-            written: 0,
-            random: 0x9e37_79b9_7f4a_7c15,
-            wqes: Vec::new(),
-        };
-        // SAFETY: the QPs are alive.
-        let mut waiting: BTreeSet<_> =
-            objects.qps.iter().map(|&qp| unsafe { (*qp).qp_num }).collect();
-        for _ in &objects.qps {
-            let index = adapter.producer_index;
-            // SAFETY: inside the CQ, and the device is at rest.
-            let bytes = unsafe { adapter.cqe(index).cast::<[u8; Cqe64::SIZE]>().read() };
-            let title = Cqe64::from_bytes(&bytes);
-            assert_eq!(title.opcode(), CqeOpcode::ResponderSend, "message {index}");
-            assert_eq!(title.format(), CqeFormat::Plain);
-            assert!(waiting.remove(&title.qpn()));
-            let taken = adapter.take();
-            assert_eq!(title.wqe_counter.get(), taken.wqe_counter);
-            adapter.titles.push(title);
-            adapter.producer_index += 1;
-        }
-        adapter
-    }
-
-    fn cqe(&self, index: u32) -> NonNull<u8> {
-        let size = self.cq.cqe_size as usize;
-        let offset = (index & (self.cq.cqe_cnt - 1)) as usize * size + size - Cqe64::SIZE;
-        // SAFETY: masked to the buffer.
-        unsafe { self.cq.buf.add(offset) }
-    }
-
-    /// WQEs that software has posted and the device has not taken.
-    fn outstanding(&self) -> u16 {
+impl Taking {
+    /// Returns the number of WQEs that software has posted and the device has not taken.
+    fn outstanding(&self) -> u32 {
         let record = match &self.queue {
             Queue::Srq(srq::Layout { dbrec, .. }) | Queue::Rq(rq::Layout { dbrec, .. }) => dbrec,
         };
         // SAFETY: mapped for as long as the objects live.
         let posted = unsafe { record.read_volatile() }.get();
-        (posted as u16).wrapping_sub(self.taken as u16)
+        u32::from((posted as u16).wrapping_sub(self.taken as u16))
     }
 
-    /// Takes the next WQE.
-    fn take(&mut self) -> Taken {
+    /// Takes the next WQE for a message to `qp`.
+    fn take(&mut self, qp: usize) -> Taken {
+        assert!(self.outstanding() > 0, "receives are not posted");
         let (wqe, lead, wqe_counter) = match &self.queue {
             Queue::Srq(srq) => {
                 let slot = self.next;
@@ -166,11 +117,74 @@ impl Adapter {
         self.taken = self.taken.wrapping_add(1);
         // SAFETY: each WQE has room for a segment.
         let segment = unsafe { wqe.add(lead).cast::<DataSegment>().read_volatile() };
-        Taken { wqe_counter, addr: segment.addr.get() }
+        Taken { qp, wqe_counter, addr: segment.addr.get() }
+    }
+}
+
+/// The device's side of a CQ and its queues.
+pub struct Adapter {
+    cq: cq::Layout,
+    queues: Vec<Taking>,
+    producer_index: u32,
+    /// A CQE of each QP, as the device wrote it.
+    titles: Vec<Cqe64>,
+    /// Messages that have arrived: they come to the QPs in turn.
+    arrived: usize,
+    /// CQEs written.
+    written: usize,
+    random: u64,
+    wqes: Vec<Taken>,
+}
+
+// SAFETY: the memory of the queues stays; who writes it when is the caller's business.
+unsafe impl Send for Adapter {}
+
+impl Adapter {
+    /// Goes on where the device of `objects` stopped, after it had delivered one message to each QP in turn and
+    /// before any of them was polled.
+    pub fn new(objects: &Objects) -> Self {
+        let taking = |&queue: &Queue| Taking { queue, taken: 0, next: 0 };
+        let mut adapter = Self {
+            cq: objects.cq_layout,
+            queues: objects.queues.iter().map(taking).collect(),
+            producer_index: 0,
+            titles: Vec::new(),
+            arrived: 0,
+            written: 0,
+            random: 0x9e37_79b9_7f4a_7c15,
+            wqes: Vec::new(),
+        };
+        for (index, &qp) in objects.qps.iter().enumerate() {
+            // SAFETY: inside the CQ, and the device is at rest.
+            let bytes = unsafe { adapter.cqe(index as u32).cast::<[u8; Cqe64::SIZE]>().read() };
+            let title = Cqe64::from_bytes(&bytes);
+            assert_eq!(title.opcode(), CqeOpcode::ResponderSend, "message {index}");
+            assert_eq!(title.format(), CqeFormat::Plain);
+            // SAFETY: the QP is alive.
+            assert_eq!(title.qpn(), unsafe { (*qp).qp_num });
+            let taken = adapter.take(index);
+            assert_eq!(title.wqe_counter.get(), taken.wqe_counter);
+            adapter.titles.push(title);
+            adapter.producer_index += 1;
+        }
+        adapter
     }
 
-    fn write_send(&mut self, wqe_counter: u16, len: u32, format: CqeFormat) {
-        let mut bytes = self.titles[self.written % self.titles.len()].to_bytes();
+    /// Takes the next WQE of the queue that serves `qp`.
+    fn take(&mut self, qp: usize) -> Taken {
+        let queues = self.queues.len();
+        self.queues[qp % queues].take(qp)
+    }
+
+    fn cqe(&self, index: u32) -> NonNull<u8> {
+        let size = self.cq.cqe_size as usize;
+        let offset = (index & (self.cq.cqe_cnt - 1)) as usize * size + size - Cqe64::SIZE;
+        // SAFETY: masked to the buffer.
+        unsafe { self.cq.buf.add(offset) }
+    }
+
+    fn write_send(&mut self, taken: Taken, len: u32, format: CqeFormat) {
+        let mut bytes = self.titles[taken.qp].to_bytes();
         let payload = [self.written as u8; 64];
         match format {
             CqeFormat::Inline32 => bytes[..32].copy_from_slice(&payload[..32]),
@@ -182,23 +196,23 @@ impl Adapter {
         }
         let mut cqe = Cqe64::from_bytes(&bytes);
         cqe.byte_cnt = Be32::new(len);
-        cqe.wqe_counter = Be16::new(wqe_counter);
+        cqe.wqe_counter = Be16::new(taken.wqe_counter);
         self.write(cqe, CqeOpcode::ResponderSend, format);
         self.producer_index = self.producer_index.wrapping_add(1);
     }
 
-    fn write_flushed(&mut self, wqe_counter: u16) {
-        let mut bytes = self.titles[self.written % self.titles.len()].to_bytes();
+    fn write_flushed(&mut self, taken: Taken) {
+        let mut bytes = self.titles[taken.qp].to_bytes();
         bytes[offset_of!(ErrorCqe, syndrome)] = Syndrome::WR_FLUSH.get();
         let mut cqe = Cqe64::from_bytes(&bytes);
-        cqe.wqe_counter = Be16::new(wqe_counter);
+        cqe.wqe_counter = Be16::new(taken.wqe_counter);
         self.write(cqe, CqeOpcode::ResponderError, CqeFormat::Plain);
         self.producer_index = self.producer_index.wrapping_add(1);
     }
 
     /// The mini CQEs, and the title after them.
-    fn write_block(&mut self, wqe_counter: u16, lens: &[u32]) {
-        let mut title = self.titles[self.written % self.titles.len()];
+    fn write_block(&mut self, first: Taken, lens: &[u32]) {
+        let mut title = self.titles[first.qp];
         for (array, lens) in lens.chunks(MINI_CQES_PER_ARRAY).enumerate() {
             let mut bytes = [0; Cqe64::SIZE];
             for (mini, &len) in bytes.chunks_exact_mut(ChecksumMiniCqe::SIZE).zip(lens) {
@@ -212,7 +226,7 @@ impl Adapter {
             unsafe { to.cast::<[u8; Cqe64::SIZE]>().write(bytes) }
         }
         title.byte_cnt = Be32::new(lens.len() as u32);
-        title.wqe_counter = Be16::new(wqe_counter);
+        title.wqe_counter = Be16::new(first.wqe_counter);
         self.write(title, CqeOpcode::ResponderSend, CqeFormat::Compressed);
         self.producer_index = self.producer_index.wrapping_add(lens.len() as u32);
     }
@@ -236,11 +250,11 @@ impl Adapter {
 
 impl Complete for Adapter {
     fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum {
-        assert!(u32::from(self.outstanding()) >= count, "receives are not posted");
         self.wqes.clear();
         for _ in 0..count {
-            let taken = self.take();
+            let taken = self.take(self.arrived % self.titles.len());
             self.wqes.push(taken);
+            self.arrived += 1;
         }
         if order == Order::Random {
             for i in (1..self.wqes.len()).rev() {
@@ -250,7 +264,8 @@ impl Complete for Adapter {
         }
         let wqes = std::mem::take(&mut self.wqes);
         let mut sum = Sum::default();
-        let follow = |a: &Taken, b: &Taken| a.wqe_counter.wrapping_add(1) == b.wqe_counter;
+        let follow =
+            |a: &Taken, b: &Taken| a.qp == b.qp && a.wqe_counter.wrapping_add(1) == b.wqe_counter;
         for run in wqes.chunk_by(follow) {
             let block = if form == Form::Compressed { BLOCK } else { 1 };
             for block in run.chunks(block) {
@@ -266,9 +281,9 @@ impl Complete for Adapter {
                     sum.add(taken.addr, if failed { 0 } else { len.into() });
                 }
                 match (lens.len(), failed) {
-                    (1, false) => self.write_send(block[0].wqe_counter, lens[0], form.format()),
-                    (1, true) => self.write_flushed(block[0].wqe_counter),
-                    _ => self.write_block(block[0].wqe_counter, &lens),
+                    (1, false) => self.write_send(block[0], lens[0], form.format()),
+                    (1, true) => self.write_flushed(block[0]),
+                    _ => self.write_block(block[0], &lens),
                 }
                 self.written += lens.len();
             }

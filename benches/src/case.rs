@@ -85,9 +85,10 @@ impl Case {
         self
     }
 
-    /// With other queues on the CQ.
+    /// With messages for so many queues in turn.
     pub const fn queues(mut self, queues: u32) -> Self {
         self.operation.shape.queues = queues;
+        self.operation.shape.qps = queues;
         self
     }
 
@@ -140,11 +141,10 @@ impl Case {
         if shape.sges != 1 {
             label += &format!(", {} SGEs", shape.sges);
         }
-        if shape.qps != 1 {
-            label += &format!(", {} QPs", shape.qps);
-        }
         if shape.queues != 1 {
-            label += &format!(", {} queues", shape.queues);
+            label += &format!(", {} queues in turn", shape.queues);
+        } else if shape.qps != 1 {
+            label += &format!(", {} QPs", shape.qps);
         }
         if order == Order::Random {
             label += ", random order";
@@ -164,28 +164,6 @@ impl Case {
 }
 
 impl Case {
-    /// What the ratio of times should be at most: 1, and less where more was aimed at.
-    pub fn aim(&self, lines: Lines) -> Option<f64> {
-        let Operation { what, shape, order, form, held, batch } = self.operation;
-        let middle =
-            shape == Shape::new(shape.kind, shape.kind.slots()) && form == Form::Plain && !held;
-        if self.reference == Name::Floor {
-            return Some(if lines == Lines::Warm { 2.0 } else { 1.3 });
-        }
-        let (warm, cold) = match (what, order, batch, self.doorbell, self.reference) {
-            _ if !middle => (1.0, 1.0),
-            (What::Post, _, 16, Name::Ring, Name::Libmlx5SrqOps(_)) => (0.6, 0.7),
-            (What::Cycle, Order::Posted, BATCH, Name::Ring, _) => (0.15, 0.6),
-            (What::Cycle, Order::Posted, 1, Name::Ring, _) => (0.6, 0.8),
-            (What::Poll, Order::Posted, BATCH, Name::Ring, Name::Libmlx5(_)) => (0.18, 0.6),
-            (What::Poll, Order::Posted, BATCH, Name::Ring, _) => (0.3, 0.7),
-            (What::Post, Order::Posted, BATCH, Name::Ring, _) => (0.45, 0.6),
-            (What::Post, Order::Random, BATCH, Name::Ring, _) => (0.85, 0.9),
-            _ => (1.0, 1.0),
-        };
-        Some(if lines == Lines::Warm { warm } else { cold })
-    }
-
     /// [`label`](Self::label), and where lines are.
     pub fn timed_label(&self, lines: Lines) -> String {
         format!("{}, {}", self.label(), lines.name())
@@ -234,7 +212,6 @@ impl Name {
             Self::Libmlx5SrqOps(Locks::Default) => "ibv_post_srq_ops, default locks",
             Self::Shared(_) => "SharedPoster",
             Self::Mutex(_) => "a mutex around the receiver",
-            Self::Floor => "the floor",
             Self::Ring => "ring",
             Self::Lending => "lending batch",
             Self::Owned => "owned buffers",
@@ -246,105 +223,78 @@ impl Name {
 /// Where lines are in a case that time is taken of.
 const EVERYWHERE: [Lines; 3] = [Lines::Warm, Lines::Flushed, Lines::OtherCore];
 
+/// What programs do with the safe layer.
+fn safe() -> Vec<Case> {
+    let cycle = |name| Case::new(Kind::Srq, What::Cycle, name);
+    let lending = || cycle(Name::Lending);
+    vec![
+        lending(),
+        lending().random(),
+        lending().queues(2),
+        lending().batch(1),
+        Case::new(Kind::Srq, What::Nothing, Name::Lending),
+        cycle(Name::Owned),
+        cycle(Name::Owned).random(),
+        cycle(Name::Replaced),
+        cycle(Name::Replaced).random(),
+        lending().form(Form::Compressed),
+        lending().form(Form::Inline32),
+        lending().qps(1000),
+        lending().slots(64),
+        lending().slots(32768),
+        Case::new(Kind::Rq, What::Cycle, Name::Lending),
+    ]
+}
+
+/// What programs do with the rings themselves.
+fn rings() -> Vec<Case> {
+    let srq = |what| Case::new(Kind::Srq, what, Name::Ring);
+    let rq = |what| Case::new(Kind::Rq, what, Name::Ring);
+    vec![
+        srq(What::Cycle),
+        srq(What::Cycle).random(),
+        srq(What::Cycle).batch(1),
+        srq(What::Cycle).held(),
+        srq(What::Cycle).form(Form::Failures),
+        srq(What::Cycle).form(Form::Compressed),
+        srq(What::Cycle).form(Form::Inline32),
+        srq(What::Cycle).form(Form::Inline64),
+        rq(What::Cycle),
+        rq(What::Cycle).batch(1),
+        srq(What::Poll),
+        srq(What::Poll).against(Name::Libmlx5NextPoll(Locks::Off)),
+        srq(What::Poll).random(),
+        rq(What::Poll),
+        srq(What::Post),
+        srq(What::Post).random(),
+        srq(What::Post).sges(4),
+        rq(What::Post),
+        srq(What::Nothing),
+        srq(What::Arm),
+    ]
+}
+
+/// What programs do with tag lists.
+fn tags() -> Vec<Case> {
+    vec![Case::tags(What::Post), Case::tags(What::Cycle)]
+}
+
 /// What time is taken of.
 pub fn timed() -> Vec<(Case, Lines)> {
     let mut cases = Vec::new();
-    let next_poll = Name::Libmlx5NextPoll(Locks::Off);
-    for kind in [Kind::Srq, Kind::Rq] {
-        let ring = |what| Case::new(kind, what, Name::Ring);
-        for lines in EVERYWHERE {
-            cases.extend([
-                (ring(What::Cycle), lines),
-                (ring(What::Cycle).batch(1), lines),
-                (ring(What::Poll), lines),
-                (ring(What::Poll).against(next_poll), lines),
-                (ring(What::Post), lines),
-                (ring(What::Cycle).against(Name::Floor), lines),
-                (Case::new(kind, What::Cycle, Name::Lending), lines),
-            ]);
-        }
-        for name in [Name::Owned, Name::Replaced] {
-            cases.push((Case::new(kind, What::Cycle, name), Lines::Warm));
-        }
-        cases.push((ring(What::Cycle).against(Name::Libmlx5(Locks::Default)), Lines::Warm));
-        for batch in [4, 16, 64] {
-            cases.push((ring(What::Cycle).batch(batch), Lines::Warm));
-        }
-        for sges in [2, 4] {
-            cases.push((ring(What::Post).sges(sges), Lines::Warm));
-        }
+    for case in [safe(), rings(), tags()].concat() {
+        // Of the other two there are no lines that matter.
+        let touched = !matches!(case.operation.what, What::Nothing | What::Arm);
+        let places = if touched { &EVERYWHERE[..] } else { &[Lines::Warm] };
+        cases.extend(places.iter().map(|&lines| (case.clone(), lines)));
     }
-    let srq = |what| Case::new(Kind::Srq, what, Name::Ring);
-    for lines in EVERYWHERE {
-        cases.push((Case::tags(What::Post), lines));
-        cases.push((Case::tags(What::Cycle), lines));
-        cases.push((srq(What::Post).random(), lines));
-    }
-    cases.push((srq(What::Cycle).random(), Lines::Warm));
     for givers in [Givers::Own, Givers::Other, Givers::Both] {
         cases.push((Case::shared(Kind::Srq, givers), Lines::Warm));
     }
-    for slots in [64, 4096, 32768] {
-        cases.push((srq(What::Cycle).slots(slots), Lines::Warm));
-        cases.push((srq(What::Post).slots(slots), Lines::Warm));
-    }
-    cases.push((srq(What::Cycle).qps(1000), Lines::Warm));
-    cases.extend(beside().into_iter().map(|case| (case, Lines::Warm)));
-    cases
-}
-
-/// What is both timed and counted, of all that is not the plain case.
-fn beside() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for kind in [Kind::Srq, Kind::Rq] {
-        let ring = |what| Case::new(kind, what, Name::Ring);
-        for form in [Form::Failures, Form::Compressed] {
-            cases.push(ring(What::Poll).form(form));
-            cases.push(ring(What::Cycle).form(form));
-        }
-        for form in [Form::Inline32, Form::Inline64] {
-            cases.push(ring(What::Cycle).form(form));
-        }
-    }
-    let srq = |what, name| Case::new(Kind::Srq, what, name);
-    cases.push(srq(What::Cycle, Name::Ring).held());
-    for name in [Name::Lending, Name::Owned, Name::Replaced] {
-        cases.push(srq(What::Cycle, name).random());
-    }
-    cases.push(srq(What::Arm, Name::Ring));
-    for name in [Name::Ring, Name::Lending] {
-        cases.push(srq(What::Nothing, name));
-    }
-    cases.push(srq(What::Cycle, Name::Lending).batch(1));
-    cases.push(srq(What::Cycle, Name::Lending).queues(2));
     cases
 }
 
 /// What instructions are counted of.
 pub fn counted() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for kind in [Kind::Srq, Kind::Rq] {
-        for name in [Name::Ring, Name::Lending, Name::Owned, Name::Replaced] {
-            cases.push(Case::new(kind, What::Cycle, name));
-        }
-        for batch in [1, 4, 16, 64] {
-            cases.push(Case::new(kind, What::Cycle, Name::Ring).batch(batch));
-        }
-        let poll = Case::new(kind, What::Poll, Name::Ring);
-        cases.push(poll.clone().against(Name::Libmlx5NextPoll(Locks::Off)));
-        cases.push(poll);
-        for sges in [1, 2, 4] {
-            cases.push(Case::new(kind, What::Post, Name::Ring).sges(sges));
-        }
-    }
-    cases.push(Case::tags(What::Post));
-    cases.push(Case::tags(What::Cycle));
-    cases.push(Case::new(Kind::Srq, What::Cycle, Name::Ring).random());
-    cases.push(Case::new(Kind::Srq, What::Post, Name::Ring).random());
-    for slots in [64, 4096] {
-        cases.push(Case::new(Kind::Srq, What::Cycle, Name::Ring).slots(slots));
-    }
-    cases.push(Case::new(Kind::Srq, What::Cycle, Name::Ring).qps(1000));
-    cases.extend(beside());
-    cases
+    [safe(), rings(), tags()].concat()
 }

@@ -48,7 +48,7 @@ impl Lines {
 }
 
 /// Memory that software shares with the device.
-pub struct Shared([(NonNull<u8>, usize); 2]);
+pub struct Shared(Vec<(NonNull<u8>, usize)>);
 
 // SAFETY: addresses of memory that stays mapped.
 unsafe impl Sync for Shared {}
@@ -58,18 +58,18 @@ fn cqes(cq: &cq::Layout) -> (NonNull<u8>, usize) {
 }
 
 impl Shared {
-    /// The CQ and the queue.
+    /// The CQ and the queues.
     pub fn of(objects: &Objects) -> Self {
-        let queue = match &objects.queue {
+        let queues = objects.queues.iter().map(|queue| match queue {
             Queue::Srq(srq) => (srq.buf, srq.slots() as usize * srq.stride as usize),
             Queue::Rq(rq) => (rq.buf, rq.wqe_cnt as usize * rq.stride as usize),
-        };
-        Self([cqes(&objects.cq_layout), queue])
+        });
+        Self([cqes(&objects.cq_layout)].into_iter().chain(queues).collect())
     }
 
     /// The CQ, and the send queue that list operations are posted to.
     pub fn of_tags(objects: &tags::Objects) -> Self {
-        Self([cqes(&objects.cq_layout), objects.operations])
+        Self(vec![cqes(&objects.cq_layout), objects.operations])
     }
 
     /// Has the other core read all lines, as the device does before it completes anything.
@@ -86,7 +86,7 @@ impl Shared {
     }
 
     fn each_line(&self, mut each: impl FnMut(NonNull<u8>)) {
-        for (start, len) in self.0 {
+        for &(start, len) in &self.0 {
             for offset in (0..len).step_by(64) {
                 // SAFETY: inside the memory.
                 each(unsafe { start.add(offset) });

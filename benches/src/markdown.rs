@@ -32,17 +32,16 @@ pub fn counts(rows: &[Row]) -> String {
     table
 }
 
-/// Nanoseconds, with half of the distance between the quartiles, and the ratio that was aimed at.
+/// Nanoseconds, with half of the distance between the quartiles.
 pub fn times(rows: &[Row]) -> String {
     let mut table = String::from(
-        "| operation | doorbell | reference | ratio | aim | reference is |\n|---|---|---|---|---|---|\n",
+        "| operation | doorbell | reference | ratio | reference is |\n|---|---|---|---|---|\n",
     );
     for row in rows {
         let [doorbell, reference] = row.spread.unwrap_or_default();
-        let aim = row.aim.map_or(String::new(), |aim| format!("{aim:.2}"));
         let _ = writeln!(
             table,
-            "| {} | {:.2} ± {doorbell:.2} | {:.2} ± {reference:.2} | {:.2} | {aim} | {} |",
+            "| {} | {:.2} ± {doorbell:.2} | {:.2} ± {reference:.2} | {:.2} | {} |",
             row.op,
             row.doorbell,
             row.reference,

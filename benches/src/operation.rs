@@ -44,7 +44,7 @@ pub struct Operation {
 impl Operation {
     /// Messages, or receives, of one round.
     pub const fn count(&self) -> u32 {
-        let receives = self.shape.receives() - self.held as u32;
+        let receives = self.shape.queues * self.shape.receives() - self.held as u32;
         match self.what {
             // What is given back is posted at the end of a batch only.
             What::Cycle => receives / self.batch * self.batch,

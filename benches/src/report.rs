@@ -20,8 +20,6 @@ pub struct Row {
     pub reference_name: String,
     /// Half of the distance between the quartiles of each, where it was measured more than once.
     pub spread: Option<[f64; 2]>,
-    /// The ratio that was aimed at.
-    pub aim: Option<f64>,
 }
 
 impl Row {

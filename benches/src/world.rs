@@ -49,9 +49,9 @@ pub struct Shape {
     pub slots: u32,
     /// SGEs of each receive.
     pub sges: u32,
-    /// QPs that complete on the CQ, 1 with [`Kind::Rq`].
+    /// QPs that complete on the CQ, 1 with [`Kind::Rq`]. They take the queues in turn.
     pub qps: u32,
-    /// Queues of the receiver, all but one with nothing posted.
+    /// SRQs that complete on the CQ, 1 with [`Kind::Rq`].
     pub queues: u32,
     /// Bytes of an entry of the CQ, 64 or 128.
     pub cqe_size: u16,
@@ -63,7 +63,7 @@ impl Shape {
         Self { kind, slots, sges: 1, qps: 1, queues: 1, cqe_size: 64 }
     }
 
-    /// Receives that can be posted.
+    /// Receives that can be posted to a queue.
     pub const fn receives(&self) -> u32 {
         match self.kind {
             Kind::Srq | Kind::Tags => self.slots - 1,
@@ -81,20 +81,20 @@ pub enum Locks {
     Off,
 }
 
-/// A CQ, a queue, and the QPs that complete on them.
+/// A CQ, queues, and the QPs that complete on them.
 pub struct Objects {
     /// The CQ, created for both ways to poll.
     pub cq: *mut ibv_cq_ex,
-    /// The SRQ, or null.
-    pub srq: *mut ibv_srq,
+    /// The SRQs, or none.
+    pub srqs: Vec<*mut ibv_srq>,
     /// The QPs.
     pub qps: Vec<*mut ibv_qp>,
     /// Where the CQ is.
     pub cq_layout: cq::Layout,
     /// Where the CQ is armed.
     pub arm: arm::Place,
-    /// Where the queue is.
-    pub queue: Queue,
+    /// Where the queues are. QP `n` is served by queue `n` modulo their number.
+    pub queues: Vec<Queue>,
     /// Memory for the buffers.
     pub memory: Memory,
     /// What they were made like.
@@ -145,20 +145,18 @@ impl World {
     /// Makes objects and connects each QP to itself.
     pub fn objects(&self, shape: Shape, locks: Locks) -> Objects {
         let pd = self.domain(locks);
-        let cq = self.cq(shape.receives() + shape.queues - 1, shape.cqe_size, locks);
+        let cq = self.cq(shape.queues * shape.receives(), shape.cqe_size, locks);
         let send_cq = self.send_cq();
         // SAFETY: an open context, live objects, initialised structures.
         unsafe {
-            let mut srq = ptr::null_mut();
-            if shape.kind == Kind::Srq {
-                let mut attr = ibv_srq_init_attr::default();
-                (attr.attr.max_wr, attr.attr.max_sge) = (shape.receives(), shape.sges);
-                srq = made(ibv_create_srq(pd, &mut attr));
-            }
+            let srqs: Vec<_> = match shape.kind {
+                Kind::Srq => (0..shape.queues).map(|_| self.srq(pd, shape)).collect(),
+                Kind::Rq => Vec::new(),
+                Kind::Tags => unreachable!("made by `tags`"),
+            };
             let mut init = ibv_qp_init_attr {
                 send_cq,
                 recv_cq: ibv_cq_ex_to_cq(cq),
-                srq,
                 qp_type: IBV_QPT_RC,
                 ..Default::default()
             };
@@ -166,22 +164,47 @@ impl World {
             if shape.kind == Kind::Rq {
                 (init.cap.max_recv_wr, init.cap.max_recv_sge) = (shape.slots, shape.sges);
             }
-            let qps = (0..shape.qps)
-                .map(|_| {
+            let qps = (0..shape.qps as usize)
+                .map(|index| {
+                    if let Some(&srq) = srqs.get(index % shape.queues as usize) {
+                        init.srq = srq;
+                    }
                     let qp = made(ibv_create_qp(pd, &mut init));
                     self.connect(qp, (*qp).qp_num);
                     qp
                 })
                 .collect::<Vec<_>>();
-            let queue = match shape.kind {
-                Kind::Srq => Queue::Srq(self.srq_layout(srq)),
-                Kind::Rq => Queue::Rq(self.rq_layout(qps[0])),
-                Kind::Tags => unreachable!("made by `tags`"),
-            };
-            let (cq_layout, arm) = self.cq_layout(cq);
-            let memory = self.memory(shape.slots * shape.sges);
-            Objects { cq, srq, qps, cq_layout, arm, queue, memory, shape }
+            self.describe(cq, srqs, qps, shape)
         }
+    }
+
+    /// Looks up where objects are, and gives them memory.
+    ///
+    /// # Safety
+    /// They are alive, and made like this.
+    pub(crate) unsafe fn describe(
+        &self,
+        cq: *mut ibv_cq_ex,
+        srqs: Vec<*mut ibv_srq>,
+        qps: Vec<*mut ibv_qp>,
+        shape: Shape,
+    ) -> Objects {
+        let queues = match shape.kind {
+            Kind::Rq => vec![Queue::Rq(self.rq_layout(qps[0]))],
+            _ => srqs.iter().map(|&srq| Queue::Srq(self.srq_layout(srq))).collect(),
+        };
+        let (cq_layout, arm) = self.cq_layout(cq);
+        let memory = self.memory(shape.queues * shape.slots * shape.sges);
+        Objects { cq, srqs, qps, cq_layout, arm, queues, memory, shape }
+    }
+
+    /// # Safety
+    /// A live domain.
+    unsafe fn srq(&self, pd: *mut ibv_pd, shape: Shape) -> *mut ibv_srq {
+        let mut attr = ibv_srq_init_attr::default();
+        (attr.attr.max_wr, attr.attr.max_sge) = (shape.receives(), shape.sges);
+        // SAFETY: the caller's contract, and an initialised structure.
+        made(unsafe { ibv_create_srq(pd, &mut attr) })
     }
 
     /// The domain for objects with such locks.

@@ -13,10 +13,12 @@ use crate::world::{BUFFER, Memory, Objects, Shape};
 /// `wr_id` of a buffer is the address of its work request.
 struct Libmlx5 {
     cq: *mut ibv_cq_ex,
-    srq: *mut ibv_srq,
+    /// The SRQs, or none.
+    srqs: Vec<*mut ibv_srq>,
     qp: *mut ibv_qp,
     shape: Shape,
     memory: Memory,
+    /// Those of the second queue come after those of the first.
     wrs: Box<[ibv_recv_wr]>,
     _sges: Box<[ibv_sge]>,
     wcs: [ibv_wc; 64],
@@ -25,12 +27,14 @@ struct Libmlx5 {
 
 pub(super) fn make(objects: &Objects, next_poll: bool) -> Box<dyn Subject> {
     let Objects { shape, memory, .. } = *objects;
+    assert!(shape.queues <= 2, "{} queues", shape.queues);
+    assert!(shape.queues == 1 || shape.sges == 1, "several SGEs on several queues");
     let sge = |i| ibv_sge {
         addr: memory.start + u64::from(i) * u64::from(BUFFER),
         length: BUFFER,
         lkey: memory.lkey,
     };
-    let mut sges: Box<[_]> = (0..shape.receives() * shape.sges).map(sge).collect();
+    let mut sges: Box<[_]> = (0..shape.queues * shape.receives() * shape.sges).map(sge).collect();
     let wr = |sges: &mut [ibv_sge]| ibv_recv_wr {
         sg_list: sges.as_mut_ptr(),
         num_sge: shape.sges as i32,
@@ -42,7 +46,7 @@ pub(super) fn make(objects: &Objects, next_poll: bool) -> Box<dyn Subject> {
     }
     let mut libmlx5 = Libmlx5 {
         cq: objects.cq,
-        srq: objects.srq,
+        srqs: objects.srqs.clone(),
         qp: objects.qps[0],
         shape,
         memory,
@@ -52,7 +56,10 @@ pub(super) fn make(objects: &Objects, next_poll: bool) -> Box<dyn Subject> {
         next_poll,
     };
     libmlx5.prepare(1);
-    libmlx5.post(1);
+    for index in 0..libmlx5.wrs.len() {
+        let wr = &raw mut libmlx5.wrs[index];
+        libmlx5.post_to(index / shape.receives() as usize, wr);
+    }
     Box::new(libmlx5)
 }
 
@@ -66,18 +73,7 @@ impl Lists for Libmlx5 {
 
     #[inline(always)]
     fn post_list(&self, first: *mut ibv_recv_wr) {
-        let mut bad = ptr::null_mut();
-        // SAFETY: live objects, a list of work requests that names memory that stays.
-        let errno = unsafe {
-            if self.srq.is_null() {
-                ibv_post_recv(self.qp, first, &mut bad)
-            } else {
-                ibv_post_srq_recv(self.srq, first, &mut bad)
-            }
-        };
-        if errno != 0 {
-            unexpected();
-        }
+        self.post_to(0, first);
     }
 
     #[inline(always)]
@@ -100,6 +96,52 @@ impl Lists for Libmlx5 {
 }
 
 impl Libmlx5 {
+    #[inline(always)]
+    fn post_to(&self, queue: usize, first: *mut ibv_recv_wr) {
+        let mut bad = ptr::null_mut();
+        // SAFETY: live objects, a list of work requests that names memory that stays.
+        let errno = unsafe {
+            match self.srqs.get(queue) {
+                Some(&srq) => ibv_post_srq_recv(srq, first, &mut bad),
+                None => ibv_post_recv(self.qp, first, &mut bad),
+            }
+        };
+        if errno != 0 {
+            unexpected();
+        }
+    }
+
+    /// Takes messages and posts the buffer of each to its queue again, with one list for each queue.
+    #[inline(always)]
+    fn cycle_all<const QUEUES: usize>(&mut self, count: u32, batch: u32) -> Sum {
+        let mut sum = Sum::default();
+        let second = self.wrs.as_ptr().addr() as u64
+            + (u64::from(self.shape.receives()) * size_of::<ibv_recv_wr>() as u64);
+        let mut left = count;
+        while left > 0 {
+            let mut first = [ptr::null_mut::<ibv_recv_wr>(); QUEUES];
+            let mut last = first.each_mut().map(|first| &raw mut *first);
+            left -= self.poll_batch(batch, |wr_id, len| {
+                sum.add(wr_id, len.into());
+                let queue = usize::from(QUEUES == 2 && wr_id >= second);
+                let wr: *mut ibv_recv_wr = ptr::with_exposed_provenance_mut(wr_id as usize);
+                // SAFETY: `last` is in `first` or a member of a work request, all of which stay; `wr` is one.
+                unsafe {
+                    last[queue].write(wr);
+                    last[queue] = &raw mut (*wr).next;
+                }
+            });
+            for (queue, last) in last.into_iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { last.write(ptr::null_mut()) }
+                if !first[queue].is_null() {
+                    self.post_to(queue, first[queue]);
+                }
+            }
+        }
+        sum
+    }
+
     #[inline(always)]
     fn next_poll_batch(&mut self, batch: u32, mut each: impl FnMut(u64, u32)) -> u32 {
         let mut polled = 0;
@@ -135,27 +177,10 @@ impl Subject for Libmlx5 {
     }
 
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
-        let mut sum = Sum::default();
-        let mut left = count;
-        while left > 0 {
-            let mut first = ptr::null_mut();
-            let mut last: *mut *mut ibv_recv_wr = &mut first;
-            left -= self.poll_batch(batch, |wr_id, len| {
-                sum.add(wr_id, len.into());
-                let wr: *mut ibv_recv_wr = ptr::with_exposed_provenance_mut(wr_id as usize);
-                // SAFETY: `last` is `first` or a member of a work request, all of which stay; `wr` is one.
-                unsafe {
-                    last.write(wr);
-                    last = &raw mut (*wr).next;
-                }
-            });
-            // SAFETY: as above.
-            unsafe { last.write(ptr::null_mut()) }
-            if !first.is_null() {
-                self.post_list(first);
-            }
+        match self.shape.queues {
+            1 => self.cycle_all::<1>(count, batch),
+            _ => self.cycle_all::<2>(count, batch),
         }
-        sum
     }
 
     fn hold(&mut self) {

@@ -3,7 +3,6 @@
 //! Each subject does what a program would that cares: nothing is made per message that can be prepared once,
 //! and work requests, where there are any, lie ready in memory for every buffer.
 
-mod floor;
 mod libmlx5;
 mod lists;
 mod ring;
@@ -14,6 +13,7 @@ mod tag_ops;
 
 pub use shared::Givers;
 
+use crate::adapter::Form;
 use crate::operation::{Operation, What};
 use crate::sum::Sum;
 use crate::tags;
@@ -34,8 +34,6 @@ pub enum Name {
     Shared(Givers),
     /// Threads that give buffers back with a mutex around the receiver.
     Mutex(Givers),
-    /// A loop that touches each line that must be touched, and checks nothing.
-    Floor,
     /// Stock libmlx5 through `ibv_poll_cq` and `ibv_post_recv` or `ibv_post_srq_recv`.
     Libmlx5(Locks),
     /// The same with `ibv_start_poll` and `ibv_next_poll`.
@@ -78,10 +76,7 @@ pub trait Subject {
 impl Name {
     /// Whether it is a subject of doorbell.
     pub const fn is_doorbell(self) -> bool {
-        !matches!(
-            self,
-            Self::Libmlx5(_) | Self::Libmlx5NextPoll(_) | Self::Libmlx5SrqOps(_) | Self::Floor
-        )
+        !matches!(self, Self::Libmlx5(_) | Self::Libmlx5NextPoll(_) | Self::Libmlx5SrqOps(_))
     }
 
     /// What its objects are made with.
@@ -95,8 +90,7 @@ impl Name {
             | Self::Owned
             | Self::Replaced
             | Self::Shared(_)
-            | Self::Mutex(_)
-            | Self::Floor => Locks::Default,
+            | Self::Mutex(_) => Locks::Default,
         }
     }
 }
@@ -105,6 +99,9 @@ impl Name {
 pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<dyn Subject>) {
     // It may hold a buffer more than can be posted where that one does not have to be posted by itself.
     let spare = operation.what == What::Cycle;
+    if (name, operation.form) == (Name::Lending, Form::Compressed) {
+        return safe::make_compressed(world, operation.shape, safe::Way::Lend);
+    }
     let objects = world.objects(operation.shape, name.locks());
     let subject = match name {
         Name::Ring => ring::make(&objects, spare, operation.form),
@@ -113,7 +110,6 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
         Name::Replaced => safe::make(world, &objects, safe::Way::Replace),
         Name::Shared(givers) => shared::make(world, &objects, givers, true),
         Name::Mutex(givers) => shared::make(world, &objects, givers, false),
-        Name::Floor => floor::make(&objects),
         Name::Libmlx5(_) => libmlx5::make(&objects, false),
         Name::Libmlx5NextPoll(_) => libmlx5::make(&objects, true),
         Name::Libmlx5SrqOps(_) => unreachable!("drives tag lists"),

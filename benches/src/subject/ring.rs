@@ -4,12 +4,12 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use mlx5_ring::arm::CqDoorbell;
-use mlx5_ring::bitmap;
 use mlx5_ring::cq::CompletionQueue;
-use mlx5_ring::receive::{self, Completion, Message, Receiving};
-use mlx5_ring::rq::{self, ReceiveQueue};
+use mlx5_ring::receive::{self, Completion, ReceiveRing};
+use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::sge::Sge;
-use mlx5_ring::srq::{self, SharedReceiveQueue};
+use mlx5_ring::slots::Slot;
+use mlx5_ring::srq::SharedReceiveQueue;
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 
@@ -26,38 +26,7 @@ struct Ring<Q, const N: usize> {
     /// The addresses of the buffers of each receive, which are of one size and one region.
     receives: Box<[[u64; N]]>,
     lkey: u32,
-    /// Whether receives fail.
-    failures: bool,
 }
-
-/// A queue that can be posted to.
-trait Post: receive::Queue<Data = u64> {
-    /// Posts with one doorbell.
-    ///
-    /// # Safety
-    /// The memory stays, and there is room for all.
-    unsafe fn post<const N: usize>(&mut self, receives: &[[u64; N]], lkey: u32);
-}
-
-macro_rules! post {
-    ($queue:ty) => {
-        impl Post for $queue {
-            #[inline(always)]
-            unsafe fn post<const N: usize>(&mut self, receives: &[[u64; N]], lkey: u32) {
-                let describe = |addrs: &[u64; N]| {
-                    (addrs[0], addrs.map(|addr| DataSegment::new(addr, BUFFER, lkey)))
-                };
-                // SAFETY: the caller's contract.
-                if unsafe { self.posting().post_each(receives, describe) }.is_err() {
-                    unexpected();
-                }
-            }
-        }
-    };
-}
-
-post!(SharedReceiveQueue<u64>);
-post!(ReceiveQueue<u64>);
 
 /// Memory that stays until the process ends.
 pub(super) fn storage<T>(len: usize) -> NonNull<MaybeUninit<T>> {
@@ -75,8 +44,8 @@ pub(super) fn make(objects: &Objects, spare: bool, form: Form) -> Box<dyn Subjec
 
 fn make_of<const N: usize>(objects: &Objects, spare: bool, form: Form) -> Box<dyn Subject> {
     let (shape, memory) = (objects.shape, objects.memory);
+    assert_eq!(shape.queues, 1, "a program finds the queue of a CQE itself");
     let count = shape.receives();
-    let slots = shape.slots as usize;
     let receive = |i: u32| {
         std::array::from_fn(|j| {
             memory.start + u64::from(BUFFER) * (u64::from(i) * N as u64 + j as u64)
@@ -84,6 +53,7 @@ fn make_of<const N: usize>(objects: &Objects, spare: bool, form: Form) -> Box<dy
     };
     let receives: Box<[[u64; N]]> = (0..count).map(receive).collect();
     let lkey = memory.lkey;
+    let slots = storage::<Slot<u64>>(shape.slots as usize).cast();
     // SAFETY: fresh objects that nobody else drives, and storage that stays.
     unsafe {
         let mut cq = CompletionQueue::new(objects.cq_layout).expect("a CQ");
@@ -91,107 +61,116 @@ fn make_of<const N: usize>(objects: &Objects, spare: bool, form: Form) -> Box<dy
             cq = cq.with_compression(MiniCqeFormat::Checksum).expect("CQEs of 64 bytes");
         }
         let doorbell = CqDoorbell::new(objects.arm);
-        let failures = form == Form::Failures;
-        match objects.queue {
+        match objects.queues[0] {
             Queue::Srq(layout) => {
-                let storage = srq::Storage {
-                    states: storage::<u8>(slots).cast(),
-                    data: storage(slots),
-                    bitmap: storage::<u64>(bitmap::words(shape.slots)).cast(),
-                };
-                let mut queue = SharedReceiveQueue::new(layout, storage).expect("an SRQ");
-                Post::post(&mut queue, &receives, lkey);
+                let mut queue = SharedReceiveQueue::new(layout, slots).expect("an SRQ");
+                post(&mut queue, &receives, lkey);
                 if spare {
-                    let sges: [Sge; N] =
-                        receive(count).map(|addr| Sge { addr, length: BUFFER, lkey });
+                    let sges = sges(&receive(count), lkey);
                     queue.load(sges[0].addr, &sges).expect("room for the spare");
                 }
-                Box::new(Ring { cq, doorbell, queue, receives, lkey, failures })
+                Box::new(Ring { cq, doorbell, queue, receives, lkey })
             }
             Queue::Rq(layout) => {
-                let storage =
-                    rq::Storage { states: storage::<u8>(slots).cast(), data: storage(slots) };
-                let mut queue = ReceiveQueue::new(layout, storage).expect("a receive queue");
-                Post::post(&mut queue, &receives, lkey);
-                Box::new(Ring { cq, doorbell, queue, receives, lkey, failures })
+                let mut queue = ReceiveQueue::new(layout, slots).expect("a receive queue");
+                post(&mut queue, &receives, lkey);
+                Box::new(Ring { cq, doorbell, queue, receives, lkey })
             }
         }
     }
 }
 
-/// A message, or where there are any, a receive that failed.
 #[inline(always)]
-fn message<const FAILURES: bool>(completion: Completion<u64>) -> Option<Message<u64>> {
-    match completion {
-        Completion::Message(message) => Some(message),
-        Completion::Failed(message) if FAILURES => Some(message),
-        _ => None,
+fn sges<const N: usize>(addrs: &[u64; N], lkey: u32) -> [Sge; N] {
+    addrs.map(|addr| Sge { addr, length: BUFFER, lkey })
+}
+
+/// Posts with one doorbell.
+///
+/// # Safety
+/// The memory stays, and is not posted.
+#[inline(always)]
+unsafe fn post<Q: ReceiveRing<Data = u64>, const N: usize>(
+    queue: &mut Q,
+    receives: &[[u64; N]],
+    lkey: u32,
+) {
+    let mut posting = queue.posting();
+    for addrs in receives {
+        // SAFETY: the caller's contract.
+        let posted = unsafe {
+            if N == 1 {
+                posting.post_segment(addrs[0], DataSegment::new(addrs[0], BUFFER, lkey))
+            } else {
+                posting.post(addrs[0], &sges(addrs, lkey))
+            }
+        };
+        if posted.is_err() {
+            unexpected();
+        }
     }
 }
 
-impl<Q: Post, const N: usize> Ring<Q, N> {
-    fn poll_all<const FAILURES: bool>(&mut self, count: u32, batch: u32) -> Sum {
-        let mut sum = Sum::default();
-        for _ in 0..count.div_ceil(batch) {
-            // SAFETY: all completions of the CQ are the queue's.
-            let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, batch) };
-            while let Some(completion) = receiving.next() {
-                let Some(message) = message::<FAILURES>(completion) else { unexpected() };
-                let len = message.byte_count;
-                // SAFETY: a message of this batch.
-                sum.add(unsafe { receiving.take(message) }, len.into());
-            }
+impl<Q: ReceiveRing<Data = u64>, const N: usize> Ring<Q, N> {
+    /// Takes a batch, and passes the slot of each receive that has completed on.
+    #[inline(always)]
+    fn batch(&mut self, batch: u32, sum: &mut Sum, mut give_back: impl FnMut(&mut Q, u32)) {
+        let queue = &mut self.queue;
+        for _ in 0..batch {
+            let Some(cqe) = self.cq.next() else { break };
+            // SAFETY: all completions of the CQ are the queue's, whose buffers stay; the slot is held.
+            let (slot, len) = match unsafe { receive::complete(queue, &cqe) } {
+                Completion::Message(slot) => (slot, cqe.byte_count()),
+                Completion::Failed(slot) => (slot, 0),
+                Completion::NotAReceive | Completion::Stray => unexpected(),
+            };
+            // SAFETY: the slot is held.
+            sum.add(unsafe { queue.data(slot) }, len.into());
+            give_back(queue, slot);
         }
-        sum
-    }
-
-    fn cycle_all<const FAILURES: bool>(&mut self, count: u32, batch: u32) -> Sum {
-        let mut sum = Sum::default();
-        for _ in 0..count.div_ceil(batch) {
-            // SAFETY: all completions of the CQ are the queue's.
-            let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, batch) };
-            while let Some(completion) = receiving.next() {
-                let Some(message) = message::<FAILURES>(completion) else { unexpected() };
-                sum.add(message.data, message.byte_count.into());
-                // SAFETY: a message of this batch, whose buffer nobody uses.
-                unsafe { receiving.recycle(message) }
-            }
-        }
-        sum
+        self.cq.publish();
+        self.queue.ring_doorbell();
     }
 }
 
-impl<Q: Post, const N: usize> Subject for Ring<Q, N> {
+impl<Q: ReceiveRing<Data = u64>, const N: usize> Subject for Ring<Q, N> {
     fn poll(&mut self, count: u32, batch: u32) -> Sum {
-        let poll = if self.failures { Self::poll_all::<true> } else { Self::poll_all::<false> };
-        poll(self, count, batch)
+        let mut sum = Sum::default();
+        for _ in 0..count.div_ceil(batch) {
+            // SAFETY: the slot is held.
+            self.batch(batch, &mut sum, |queue, slot| unsafe { queue.release(slot) });
+        }
+        sum
     }
 
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
-        let cycle = if self.failures { Self::cycle_all::<true> } else { Self::cycle_all::<false> };
-        cycle(self, count, batch)
+        let mut sum = Sum::default();
+        for _ in 0..count.div_ceil(batch) {
+            // SAFETY: the slot is held, and nobody uses its buffer, which stays.
+            self.batch(batch, &mut sum, |queue, slot| unsafe { queue.recycle(slot) });
+        }
+        sum
     }
 
     fn post(&mut self, batch: u32) {
         for receives in self.receives.chunks(batch as usize) {
             // SAFETY: memory that stays, which is not posted.
-            unsafe { self.queue.post(receives, self.lkey) }
+            unsafe { post(&mut self.queue, receives, self.lkey) }
         }
     }
 
     fn hold(&mut self) {
-        // SAFETY: all completions of the CQ are the queue's.
-        let mut receiving = unsafe { Receiving::new(&mut self.cq, &mut self.queue, 1) };
-        if receiving.next().is_none() {
+        let mut sum = Sum::default();
+        self.batch(1, &mut sum, |_, _| {});
+        if sum == Sum::default() {
             unexpected();
         }
     }
 
-    fn find_nothing(&mut self, count: u32, _batch: u32) {
+    fn find_nothing(&mut self, count: u32, batch: u32) {
+        let mut sum = Sum::default();
         for _ in 0..count {
-            if !self.cq.is_empty() {
-                unexpected();
-            }
+            self.batch(batch, &mut sum, |_, _| unexpected());
         }
     }
 

@@ -1,17 +1,20 @@
 //! The safe layer of doorbell.
 
 use doorbell::{
-    BufferPool, Failure, Path, QpConfig, QueueId, QueuePair, Receiver, RecvBuffer, SrqConfig,
+    BufferPool, Compression, Failure, Path, QpConfig, QueueId, QueuePair, Receiver, ReceiverConfig,
+    RecvBuffer, SrqConfig,
 };
 use rdma_core_sys::ibv_cq_ex_to_cq;
 
 use super::{Subject, unexpected};
+use crate::case::SLOTS;
 use crate::sum::Sum;
 use crate::world::{BUFFER, Kind, Objects, Shape, World};
 
 /// `wr_id` of a buffer is its address.
 struct Safe {
     receiver: Receiver,
+    /// The first queue: with several of them messages are only lent.
     queue: QueueId,
     pool: BufferPool,
     way: Way,
@@ -31,44 +34,75 @@ pub(super) enum Way {
     Replace,
 }
 
-/// A receiver on fresh objects.
-pub(super) fn receiver(world: &World, objects: &Objects) -> (Receiver, QueueId, Vec<QueuePair>) {
+/// A receiver on fresh objects, and its queues.
+pub(super) fn receiver(
+    world: &World,
+    objects: &Objects,
+) -> (Receiver, Vec<QueueId>, Vec<QueuePair>) {
     let shape = objects.shape;
     assert_eq!(shape.sges, 1);
     // SAFETY: fresh objects that nobody else drives, which live until the process ends.
     unsafe {
         let cq = ibv_cq_ex_to_cq(objects.cq);
         let mut receiver = Receiver::from_raw_cq(&world.pd, cq, Path::Direct).expect("a receiver");
-        let mut shared = None;
-        if shape.kind == Kind::Srq {
-            let srq = receiver.attach_raw_srq(objects.srq, shape.receives(), 1);
-            shared = Some(srq.expect("an SRQ"));
-        }
-        let config = shared.map_or(QpConfig::rc(), |srq| QpConfig::rc().srq(srq));
-        let qps: Vec<_> = objects
-            .qps
-            .iter()
-            .map(|&qp| receiver.attach_raw_qp(qp, &config).expect("a QP"))
-            .collect();
-        for _ in 1..shape.queues {
-            receiver.create_srq(&SrqConfig::new(1)).expect("another SRQ");
-        }
-        let own = qps[0].receive_queue().map(QueueId::from);
-        let queue = shared.map(QueueId::from).or(own).expect("a queue");
-        (receiver, queue, qps)
+        let attach = |&srq| receiver.attach_raw_srq(srq, shape.receives(), 1).expect("an SRQ");
+        let srqs: Vec<_> = objects.srqs.iter().map(attach).collect();
+        let attach = |(index, &qp): (usize, &_)| {
+            let srq = srqs.get(index % shape.queues as usize);
+            let config = srq.map_or(QpConfig::rc(), |&srq| QpConfig::rc().srq(srq));
+            receiver.attach_raw_qp(qp, &config).expect("a QP")
+        };
+        let qps: Vec<_> = objects.qps.iter().enumerate().map(attach).collect();
+        let own = qps.iter().filter_map(|qp| qp.receive_queue().map(QueueId::from));
+        let queues = srqs.iter().map(|&srq| srq.into()).chain(own).collect();
+        (receiver, queues, qps)
     }
+}
+
+/// As [`make`], of objects that the receiver makes itself: an SRQ and a CQ with compressed CQEs.
+pub(super) fn make_compressed(
+    world: &World,
+    shape: Shape,
+    way: Way,
+) -> (Objects, Box<dyn Subject>) {
+    assert_eq!(Shape { slots: SLOTS, ..shape }, Shape::new(Kind::Srq, SLOTS));
+    let receives = shape.receives();
+    let config = ReceiverConfig::new().cq_capacity(receives).path(Path::Direct);
+    let config = config.compression(Compression::Checksum);
+    let mut receiver = Receiver::new(&world.pd, &config).expect("a receiver");
+    let srq = receiver.create_srq(&SrqConfig::new(receives)).expect("an SRQ");
+    let config = QpConfig::rc().srq(srq).sends(1);
+    let mut qp = receiver.create_qp(&config).expect("a QP");
+    let itself = qp.address().expect("an address");
+    qp.connect(&itself).expect("connected");
+    // SAFETY: the objects are alive, and an extended CQ begins with what a CQ has.
+    let objects = unsafe {
+        let raw = qp.as_raw();
+        world.describe((*raw).recv_cq.cast(), vec![(*raw).srq], vec![raw], shape)
+    };
+    (objects, with_buffers(world, shape, (receiver, vec![srq.into()], vec![qp]), way))
 }
 
 /// Buffers for all slots and one more.
 pub(super) fn pool(world: &World, shape: Shape) -> BufferPool {
-    BufferPool::new(&world.pd, shape.slots + 1, BUFFER).expect("a pool")
+    BufferPool::new(&world.pd, shape.queues * shape.slots + 1, BUFFER).expect("a pool")
 }
 
 pub(super) fn make(world: &World, objects: &Objects, way: Way) -> Box<dyn Subject> {
-    let shape = objects.shape;
-    let (mut receiver, queue, qps) = self::receiver(world, objects);
+    with_buffers(world, objects.shape, receiver(world, objects), way)
+}
+
+fn with_buffers(
+    world: &World,
+    shape: Shape,
+    (mut receiver, queues, qps): (Receiver, Vec<QueueId>, Vec<QueuePair>),
+    way: Way,
+) -> Box<dyn Subject> {
     let pool = pool(world, shape);
-    assert_eq!(receiver.fill(queue, &pool), shape.receives() as usize);
+    for &queue in &queues {
+        assert_eq!(receiver.fill(queue, &pool), shape.receives() as usize);
+    }
+    let queue = queues[0];
     Box::new(Safe { receiver, queue, pool, way, buffers: Vec::new(), _qps: qps })
 }
 

@@ -83,7 +83,8 @@ pub(super) fn make(
     givers: Givers,
     poster: bool,
 ) -> Box<dyn Subject> {
-    let (mut receiver, queue, qps) = safe::receiver(world, objects);
+    let (mut receiver, queues, qps) = safe::receiver(world, objects);
+    let queue = queues[0];
     let pool = pool(world, objects.shape);
     assert_eq!(receiver.fill(queue, &pool), objects.shape.receives() as usize);
     let poster = poster.then(|| receiver.shared_poster(queue).expect("a poster"));

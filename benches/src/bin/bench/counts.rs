@@ -94,7 +94,6 @@ pub(crate) fn run(
             reference,
             reference_name: case.reference.reference().into(),
             spread: None,
-            aim: None,
         };
         rows.push(row("instructions/message", doorbell.instructions, reference.instructions));
         rows.push(row("loads/message", doorbell.loads, reference.loads));

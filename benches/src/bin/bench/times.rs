@@ -55,7 +55,6 @@ fn compare(world: &World, case: &Case, lines: Lines) -> Row {
         reference,
         reference_name: case.reference.reference().into(),
         spread: Some([doorbell_spread, reference_spread]),
-        aim: case.aim(lines),
     }
 }
 
