@@ -5,6 +5,7 @@ use std::ptr;
 use doorbell::{Cause, ProtectionDomain, QpConfig, Receiver, SlotContext, SrqId, WcStatus};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, direct_only, message, receiving};
+use mlx5_ring::receive::{PostError, ReceiveRing};
 use mlx5_ring::sge::Sge;
 use rdma_core_sys as sys;
 
@@ -180,7 +181,7 @@ fn more_entries_than_a_receive_has_room_for() {
         let mut rings = w.receiver.as_direct().unwrap();
         let (_, ring) = rings.srq(w.srq).unwrap();
         let refused = ring.posting().post(SlotContext::from_wr_id(1), &sges).unwrap_err();
-        assert_eq!(refused, mlx5_ring::rq::PostError::TooManySges);
+        assert_eq!(refused, PostError::TooManySges);
     }
     w.receiver.fill(w.srq, &w.pool);
     w.peers.send(0, 64);

@@ -69,7 +69,7 @@ impl Witness {
             let mut obj: sys::mlx5dv_obj = mem::zeroed();
             (obj.cq.in_, obj.cq.out) = (sys::ibv_cq_ex_to_cq(cq), &mut memory);
             assert_eq!((mlx5dv.init_obj)(&mut obj, sys::MLX5DV_OBJ_CQ.into()), 0);
-            assert_eq!(memory.cqe_size, cqe_size.into());
+            assert_eq!(memory.cqe_size, u32::from(cqe_size));
             Self { cq, send_cq, qp, memory }
         }
     }
