@@ -111,6 +111,13 @@ impl Builder {
         self
     }
 
+    /// Never gives a queue pair a number that another one has had. Such a device makes nearly 2^24 queue pairs, of
+    /// which 16,384 may exist at once. Without this a number returns when 64 others have come free after it.
+    pub fn distinct_qp_numbers(mut self, distinct: bool) -> Self {
+        self.config.distinct_qp_numbers = distinct;
+        self
+    }
+
     /// Counts registered memory and queues against `RLIMIT_MEMLOCK`, as the kernel does for a process
     /// without `CAP_IPC_LOCK`. Without this nothing is, for nothing is locked.
     pub fn memlock(mut self, memlock: bool) -> Self {
