@@ -8,6 +8,7 @@ use super::batch::Batch;
 use super::facts::{Facts, Source};
 use super::resident::{Lent, Owner};
 use super::upkeep::Refused;
+use crate::clock::Timestamp;
 use crate::memory::RecvBuffer;
 use crate::wc_flags::WcFlags;
 
@@ -90,12 +91,14 @@ impl Message<'_, '_> {
         self.facts().flags(self.batch.books().qps.is_datagram(self.qp_num()))
     }
 
-    /// When the device completed the message, in ticks of its clock: see [`Context::clock`]. `None` unless
-    /// [`ReceiverConfig::timestamps`] asked for it and the device has a clock.
+    /// When the device completed the message; [`Receiver::clock`] makes nanoseconds of it. `None` unless
+    /// [`ReceiverConfig::timestamps`] or [`ReceiverConfig::real_time_timestamps`] asked for it and the device has a
+    /// clock.
     ///
-    /// [`Context::clock`]: crate::Context::clock
+    /// [`Receiver::clock`]: crate::Receiver::clock
     /// [`ReceiverConfig::timestamps`]: crate::ReceiverConfig::timestamps
-    pub fn timestamp(&self) -> Option<u64> {
+    /// [`ReceiverConfig::real_time_timestamps`]: crate::ReceiverConfig::real_time_timestamps
+    pub fn timestamp(&self) -> Option<Timestamp> {
         self.facts().timestamp(self.batch.books().timestamps)
     }
 

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rdma_core_sys::Mlx5dv;
 
 use crate::channel::CompletionChannel;
-use crate::clock::Clock;
+use crate::clock::{Clock, TimestampClock};
 use crate::context::Context;
 use crate::cq::{Cq, CqInit, Timestamps};
 use crate::error::{Error, Result};
@@ -64,6 +64,7 @@ pub(crate) use status::wc_status;
 pub(crate) use verbs::{Object, Verbs};
 
 use direct::Ring;
+use post::LeastBuffer;
 use upkeep::Upkeep;
 
 /// One completion queue and every receive queue that completes on it.
@@ -89,7 +90,7 @@ use upkeep::Upkeep;
 /// let pool = BufferPool::new(&pd, 512, 4096)?;
 /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(512))?;
 /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
-/// receiver.fill(srq, &pool);
+/// receiver.fill(srq, &pool)?;
 /// let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
 /// qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
 /// loop {
@@ -108,6 +109,8 @@ pub struct Receiver {
     id: u32,
     /// Receives that can be outstanding on all queues together.
     committed: u64,
+    /// Which buffers each queue takes, in the order of the queues.
+    least_buffers: Vec<LeastBuffer>,
     upkeep: Option<Box<Upkeep>>,
     /// The device has said that the CQ is broken.
     cq_failed: bool,
@@ -192,11 +195,12 @@ impl Receiver {
         };
         Ok(Self {
             engine,
-            books: Books::new(pd.clone(), cq.with_timestamps().is_some()),
+            books: Books::new(pd.clone(), TimestampClock::of(&cq)),
             cq,
             pd: pd.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             committed: 0,
+            least_buffers: Vec::new(),
             upkeep: None,
             cq_failed: false,
         })
@@ -211,7 +215,7 @@ impl Receiver {
     }
 
     /// The clock of the [timestamps](crate::Message::timestamp) of this receiver: a reading of the device's clock,
-    /// or, when they are in [real time](ReceiverConfig::real_time_timestamps), what takes them apart.
+    /// or, when they are in [real time](ReceiverConfig::real_time_timestamps), one that no reading is needed for.
     ///
     /// # Errors
     /// Those of [`Context::clock`].
@@ -347,8 +351,8 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Foreign`] for an SRQ of another receiver, and those of
-    /// [`create_srq`](Self::create_srq).
+    /// [`Error::Foreign`] for an SRQ of another receiver, [`Error::NoRoomForHeader`] for datagrams into an SRQ whose
+    /// posted buffers have no room for their header, and those of [`create_srq`](Self::create_srq).
     pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
         self.check_cq()?;
         let srq = match config.shared() {
@@ -371,6 +375,9 @@ impl Receiver {
             sends = config.max_send_wr,
             "queue pair created"
         );
+        if let Some(id) = config.shared() {
+            self.expect_datagrams(id.0, config)?;
+        }
         self.enter(&qp.object());
         match config.shared() {
             Some(id) => self.route(qp.qp_num(), id.0.index),
@@ -379,6 +386,7 @@ impl Receiver {
                 let id = unsafe {
                     self.add_rq(qp.object(), config.max_recv_wr(), config.max_recv_sge())
                 }?;
+                self.expect_datagrams(id.0, config)?;
                 qp.set_receive_queue(id);
             }
         }
@@ -399,6 +407,16 @@ impl Receiver {
             }
             Engine::Verbs(verbs) => verbs.purge(number, &mut self.books),
         }
+    }
+
+    /// Has a queue refuse buffers that are too small for datagrams from now on, when a queue pair like `config` takes
+    /// them from it.
+    fn expect_datagrams(&mut self, id: QueueId, config: &QpConfig) -> Result<()> {
+        if config.qp_type != rdma_core_sys::IBV_QPT_UD {
+            return Ok(());
+        }
+        let is_empty = self.outstanding(id) == 0;
+        self.least_buffers[id.index as usize].for_datagrams(is_empty)
     }
 
     /// # Safety
@@ -437,6 +455,8 @@ impl Receiver {
 
     /// Counts a new queue of `capacity`, or takes it out again when the CQ cannot hold its completions.
     fn commit(&mut self, id: QueueId, capacity: u32) -> Result<()> {
+        // It is the newest one.
+        self.least_buffers.push(LeastBuffer::EMPTY);
         if let Err(error) = self.check_room(capacity.into()) {
             self.discard(id.index as usize);
             return Err(error);
@@ -553,19 +573,22 @@ impl Receiver {
         }
     }
 
-    /// Receives that can be posted to a queue now.
+    /// Receives that can be posted to a queue now, at most its [`capacity`](Self::capacity).
     pub fn vacant(&self, queue: impl Into<QueueId>) -> u32 {
-        let Some(index) = self.check(queue.into()) else {
+        let queue = queue.into();
+        let Some(index) = self.check(queue) else {
             return 0;
         };
-        match &self.engine {
+        let vacant = match &self.engine {
             Engine::Direct(direct) => match &direct.queues[index] {
                 Ring::Srq(srq) => srq.vacant(),
                 Ring::Rq(rq) => rq.ring.vacant(),
                 Ring::Gone => 0,
             },
             Engine::Verbs(verbs) => verbs.queues[index].vacant(),
-        }
+        };
+        // A queue without receives also has room in the spare slot that `fill` keeps.
+        vacant.min(self.capacity(queue))
     }
 
     fn max_sge(&self, queue: QueueId) -> Option<usize> {

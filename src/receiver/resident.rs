@@ -10,6 +10,7 @@ use mlx5_wire::data::DataSegment;
 use super::failure::Failure;
 use super::parked::Parked;
 use super::qps::Qps;
+use crate::clock::TimestampClock;
 use crate::memory::{Pool, RecvBuffer};
 use crate::pd::ProtectionDomain;
 
@@ -291,8 +292,8 @@ impl Drop for KnownPool {
 /// pairs.
 pub(crate) struct Books {
     pub(crate) qps: Qps,
-    /// Whether completions have the time.
-    pub(crate) timestamps: bool,
+    /// The clock of the time that completions have.
+    pub(crate) timestamps: Option<TimestampClock>,
     pd: ProtectionDomain,
     pools: Vec<KnownPool>,
     lists: Vec<Vec<Piece>>,
@@ -309,7 +310,7 @@ pub(super) struct Apart {
 }
 
 impl Books {
-    pub(crate) fn new(pd: ProtectionDomain, timestamps: bool) -> Self {
+    pub(crate) fn new(pd: ProtectionDomain, timestamps: Option<TimestampClock>) -> Self {
         Self {
             qps: Qps::default(),
             timestamps,

@@ -11,6 +11,7 @@ use rdma_core_sys as sys;
 
 use super::direct::Ring;
 use super::id::{QueueId, SrqId};
+use super::post::PostFailure;
 use super::verbs::Object;
 use super::{Engine, Receiver};
 use crate::error::{Error, Result};
@@ -60,8 +61,12 @@ pub struct Statistics {
     pub empty_polls: u64,
     /// Times that a queue was below its watermark and buffers were posted.
     pub refills: u64,
-    /// Least number of receives that a queue with a watermark or a [`SharedPoster`] had outstanding at the
-    /// start of a batch, before anything was done about it; `None` when there is no such queue.
+    /// Least number of receives that the device had of a queue with a watermark or a [`SharedPoster`] at the
+    /// start of a batch, before anything was done about it; `None` when there is no such queue. Receives that have
+    /// completed and wait to be polled are not among them, as far as the next 256 completions show.
+    ///
+    /// At 0 the next message meets no receive: a connection retries it later (RNR), and a datagram is dropped. The
+    /// device counts both, see [`Context::out_of_buffer`](crate::Context::out_of_buffer).
     pub low_water: Option<u32>,
     /// Messages of which cache lines were prefetched, see
     /// [`ReceiverConfig::prefetch`](crate::ReceiverConfig::prefetch). One that waits for several batches is
@@ -69,12 +74,17 @@ pub struct Statistics {
     pub prefetched: u64,
 }
 
+/// Completions that are looked at to count those that wait.
+const WAITING: u32 = 256;
+
 /// The state of it all.
 #[derive(Default)]
 pub(super) struct Upkeep {
     queues: Vec<Kept>,
     wake: Option<Arc<Wake>>,
     counted: Statistics,
+    /// The queues of completions that wait to be polled, in their order.
+    waiting: Vec<u32>,
     /// Completions taken, modulo 2^32, when they were counted last.
     seen: u32,
     /// Cache lines of each message to prefetch.
@@ -99,6 +109,11 @@ struct Kept {
 }
 
 impl Kept {
+    /// Whether the receiver posts to it.
+    const fn is_fed(&self) -> bool {
+        self.returned.is_some() || self.refill.is_some()
+    }
+
     /// The queue is gone: what it was given goes back to its pool. Whether more may come.
     fn turn_away(&self) -> bool {
         self.returned.as_ref().is_some_and(|returned| {
@@ -138,7 +153,7 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Error::Gone`] when there is no such queue; [`Error::OutOfRange`] when it cannot hold `watermark`
-    /// receives; [`Error::Foreign`] when the pool is of another protection domain.
+    /// receives; [`Error::NoRoomForHeader`] for buffers too small for the datagrams of the queue; [`Error::Foreign`] when the pool is of another protection domain.
     pub fn keep_filled(
         &mut self,
         queue: impl Into<QueueId>,
@@ -148,8 +163,14 @@ impl Receiver {
         let queue = queue.into();
         self.check(queue).ok_or(Error::Gone { what: "queue" })?;
         Error::check_range("watermark", watermark.into(), 1, self.capacity(queue).into())?;
-        if !pool.pd().is_same(&self.pd) {
-            return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
+        match self.check_pool(queue, pool) {
+            Ok(()) => {}
+            Err(PostFailure::NoRoomForHeader { capacity }) => {
+                return Err(Error::NoRoomForHeader { capacity });
+            }
+            Err(_) => {
+                return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
+            }
         }
         self.kept(queue).refill = Some((pool.clone(), watermark));
         Ok(())
@@ -363,7 +384,8 @@ impl Receiver {
         let Some(mut upkeep) = self.upkeep.take() else {
             return;
         };
-        let Upkeep { queues, counted, .. } = &mut *upkeep;
+        self.count_waiting(&mut upkeep);
+        let Upkeep { queues, counted, waiting, .. } = &mut *upkeep;
         let exists = |kept: &Kept| self.check(kept.queue).is_some();
         queues.retain(|kept| exists(kept) || kept.turn_away());
         for kept in queues.iter() {
@@ -371,10 +393,10 @@ impl Receiver {
                 continue;
             }
             let queue = kept.queue;
-            let outstanding = self.outstanding(queue);
-            if kept.returned.is_some() || kept.refill.is_some() {
-                counted.low_water =
-                    Some(counted.low_water.map_or(outstanding, |least| least.min(outstanding)));
+            if kept.is_fed() {
+                let waits = waiting.iter().filter(|&&index| index == queue.index).count() as u32;
+                let left = self.outstanding(queue).saturating_sub(waits);
+                counted.low_water = Some(counted.low_water.map_or(left, |least| least.min(left)));
             }
             if let Some(returned) = &kept.returned {
                 self.post_returned(queue, returned);
@@ -382,12 +404,33 @@ impl Receiver {
             if let Some((pool, watermark)) = &kept.refill {
                 let low = self.outstanding(queue) < *watermark;
                 let wanted = (all || low) && self.vacant(queue) > 0 && self.is_alive(queue);
-                if wanted && self.fill(queue, pool) > 0 {
+                // A pool that the queue can take; what a failing QP refuses goes back to it.
+                if wanted && self.fill(queue, pool).is_ok_and(|posted| posted > 0) {
                     counted.refills += 1;
                 }
             }
         }
         self.upkeep = Some(upkeep);
+    }
+
+    /// Notes the queues of the completions that wait to be polled, if their number matters to a queue that is fed.
+    fn count_waiting(&mut self, upkeep: &mut Upkeep) {
+        let Upkeep { queues, waiting, .. } = upkeep;
+        waiting.clear();
+        if !queues.iter().any(Kept::is_fed) {
+            return;
+        }
+        // Once: batches do not allocate.
+        waiting.reserve(WAITING as usize);
+        match &mut self.engine {
+            Engine::Direct(direct) => {
+                let only = (direct.queues.len() == 1).then_some(0);
+                direct.cq.look_ahead(WAITING, |cqe| {
+                    waiting.extend(only.or_else(|| direct.routes.find(cqe.qpn())));
+                });
+            }
+            Engine::Verbs(verbs) => verbs.waiting(WAITING as usize, |index| waiting.push(index)),
+        }
     }
 
     /// Whether there is such a queue and messages may come there: not where everything that is posted comes back

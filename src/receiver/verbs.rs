@@ -134,6 +134,13 @@ impl Verbs {
         slots.for_each(each);
     }
 
+    /// The queues of the next completions, at most `count`, in their order.
+    pub(crate) fn waiting(&mut self, count: usize, each: impl FnMut(u32)) {
+        while self.polled.waiting.len() < count && self.fetch() > 0 {}
+        let waiting = self.polled.waiting.iter().take(count);
+        waiting.map(|Wc { wc, .. }| (wc.wr_id >> 32) as u32).for_each(each);
+    }
+
     /// Takes out everything that has arrived.
     pub(crate) fn fetch_all(&mut self) {
         while self.fetch() > 0 {}

@@ -63,7 +63,7 @@ impl DirectTags {
         let queue = unsafe { SendQueue::new(layout) }.map_err(|e| not_direct(layout_error(e)))?;
         // SAFETY: as above, on an SRQ for as many tags; the arrays live as long as the list.
         let list = unsafe { TagList::new(queue, storage, config.max_tags) };
-        let books = Books::new(pd.clone(), false);
+        let books = Books::new(pd.clone(), None);
         let _storage = (entries, operations);
         Ok(Self { list, command, srq, direct, books, objects, _storage })
     }

@@ -50,7 +50,7 @@ impl VerbsTags {
         verbs.add(Object::Srq(Arc::clone(&objects.srq)), config.slots, 1);
         Ok(Self {
             verbs,
-            books: Books::new(pd.clone(), false),
+            books: Books::new(pd.clone(), None),
             objects,
             counts: VecDeque::new(),
             wrs: Vec::new(),

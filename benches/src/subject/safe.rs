@@ -68,7 +68,7 @@ pub(super) fn make(world: &World, objects: &Objects, way: Way) -> Box<dyn Subjec
     let shape = objects.shape;
     let (mut receiver, queue, qps) = self::receiver(world, objects);
     let pool = pool(world, shape);
-    assert_eq!(receiver.fill(queue, &pool), shape.receives() as usize);
+    assert_eq!(receiver.fill(queue, &pool).unwrap(), shape.receives() as usize);
     Box::new(Safe { receiver, queue, pool, way, buffers: Vec::new(), _qps: qps })
 }
 
@@ -89,7 +89,7 @@ impl Subject for Safe {
     }
 
     fn post(&mut self, _batch: u32) {
-        self.receiver.fill(self.queue, &self.pool);
+        self.receiver.fill(self.queue, &self.pool).unwrap();
     }
 
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
