@@ -34,7 +34,7 @@ impl Station {
         let pd = device.open()?.alloc_pd()?;
         let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(64))?;
         let srq = receiver.create_srq(&SrqConfig::new(63))?;
-        receiver.fill(srq, &BufferPool::new(&pd, 64, 64)?);
+        receiver.fill(srq, &BufferPool::new(&pd, 64, 64)?)?;
 
         let mut end = receiver.create_qp(&QpConfig::rc().srq(srq))?;
         let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;

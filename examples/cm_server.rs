@@ -121,7 +121,7 @@ impl Server {
         let config = ReceiverConfig::new().cq_capacity(RECEIVES + 1).path(path);
         let mut receiver = Receiver::new(&pd, &config)?;
         let srq = receiver.create_srq(&SrqConfig::new(RECEIVES))?;
-        receiver.fill(srq, &BufferPool::new(&pd, RECEIVES + 1, MESSAGE)?);
+        receiver.fill(srq, &BufferPool::new(&pd, RECEIVES + 1, MESSAGE)?)?;
         Ok(Self { pd, receiver, srq, clients: HashMap::new() })
     }
 

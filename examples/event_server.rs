@@ -83,7 +83,7 @@ fn run(args: &Args) -> Result<()> {
     let config = ReceiverConfig::new().cq_capacity(RECEIVES + 1).path(args.path);
     let mut receiver = Receiver::new(&pd, &config)?;
     let srq = receiver.create_srq(&SrqConfig::new(RECEIVES))?;
-    receiver.fill(srq, &BufferPool::new(&pd, RECEIVES + 1, MAX_MESSAGE)?);
+    receiver.fill(srq, &BufferPool::new(&pd, RECEIVES + 1, MAX_MESSAGE)?)?;
     let listener = TcpListener::bind(&args.listen).map_err(|e| format!("{}: {e}", args.listen))?;
     println!("listening on {}, path {}", listener.local_addr()?, receiver.path());
 

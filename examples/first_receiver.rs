@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(256))?;
     let srq = receiver.create_srq(&SrqConfig::new(255))?;
-    println!("{} receives posted, path {}", receiver.fill(srq, &pool), receiver.path());
+    println!("{} receives posted, path {}", receiver.fill(srq, &pool)?, receiver.path());
 
     let listener = TcpListener::bind(address)?;
     println!("waiting for a sender on {}", listener.local_addr()?);

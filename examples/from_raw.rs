@@ -68,7 +68,7 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
         (pd, receiver, srq, qp)
     };
     let pool = BufferPool::new(&pd, RECEIVES + 1, 4096)?;
-    println!("{} receives posted, path {}", receiver.fill(srq, &pool), receiver.path());
+    println!("{} receives posted, path {}", receiver.fill(srq, &pool)?, receiver.path());
 
     // Another queue pair, of doorbell's own, to have something to receive.
     let mut far_receiver = Receiver::new(&pd, &ReceiverConfig::new().path(path))?;

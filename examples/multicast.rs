@@ -115,7 +115,7 @@ fn receive(pd: &ProtectionDomain, args: &Args) -> Result<()> {
     let mut qp = receiver.create_qp(&QpConfig::ud(args.qkey).receives(RECEIVES, 1))?;
     let queue = qp.receive_queue().ok_or("a queue pair without SRQ has a queue of its own")?;
     let pool = BufferPool::new(pd, receiver.capacity(queue), (GRH_SIZE + PAYLOAD) as u32)?;
-    receiver.fill(queue, &pool);
+    receiver.fill(queue, &pool)?;
     qp.activate()?;
     let _member = args
         .interface
@@ -134,8 +134,10 @@ fn receive(pd: &ProtectionDomain, args: &Args) -> Result<()> {
         let mut batch = receiver.poll();
         while let Some(message) = batch.next() {
             let message = message?;
-            let time =
-                message.timestamp().zip(clock).map(|(ticks, clock)| clock.nanoseconds(ticks));
+            let time = match (message.timestamp(), clock) {
+                (Some(timestamp), Some(clock)) => Some(clock.nanoseconds(timestamp)?),
+                _ => None,
+            };
             let datagram = message.datagram().ok_or("not a datagram")?;
             let Some(&number) = datagram.payload().first_chunk() else { continue };
             seen.datagram(u64::from_be_bytes(number), time);

@@ -1,36 +1,128 @@
 //! The clock behind the timestamps of completions.
 
+use std::time::Duration;
+
 use rdma_core_sys as sys;
 
 use crate::context::Context;
+use crate::cq::{Cq, Timestamps};
 use crate::error::{Error, Result};
 
-/// Turns timestamps of completions into nanoseconds; from [`Receiver::clock`](crate::Receiver::clock).
-///
-/// For timestamps in real time it is always the same. For ticks it is a reading of the device's clock. The driver corrects the clock now and then, and the counter of an
-/// mlx5 device turns over after some minutes: take a new reading for each batch, or every second. That costs
-/// no system call on an mlx5 device.
+/// When a message was completed, see [`Message::timestamp`](crate::Message::timestamp): ticks of the clock of a device, or
+/// the time of day. [`Clock::nanoseconds`] converts either, and refuses ticks of another device.
 ///
 /// ```
 /// # let config = doorbell::ReceiverConfig::new().timestamps(true);
 /// # let mut world = doorbell_doc::World::with(&config);
-/// let clock = world.pd.context().clock()?;
 /// # world.send(b"hello");
 /// # let receiver = &mut world.receiver;
 /// let mut batch = receiver.poll();
+/// let message = batch.next().expect("a message has arrived")?;
+/// let timestamp = message.timestamp().expect("the receiver was made with timestamps");
+/// // Not in real time: the device counts ticks.
+/// assert_eq!(timestamp.real_time(), None);
+/// println!("{:#x}", timestamp.raw());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamp {
+    raw: u64,
+    clock: TimestampClock,
+}
+
+/// What counts the time of completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimestampClock {
+    /// Seconds and nanoseconds of the time of day, in an upper and a lower half.
+    RealTime,
+    /// The free-running counter of the device with this `node_guid`.
+    Counter(u64),
+}
+
+impl TimestampClock {
+    /// That of the completions of a CQ, if they have the time.
+    pub(crate) fn of(cq: &Cq) -> Option<Self> {
+        let (_, form) = cq.with_timestamps()?;
+        Some(match form {
+            Timestamps::RealTime => Self::RealTime,
+            Timestamps::Ticks => Self::Counter(cq.context().attr().node_guid),
+        })
+    }
+}
+
+impl Timestamp {
+    pub(crate) const fn new(raw: u64, clock: TimestampClock) -> Self {
+        Self { raw, clock }
+    }
+
+    /// As the completion has it.
+    pub const fn raw(self) -> u64 {
+        self.raw
+    }
+
+    /// Time since 1970 by the PTP clock of the adapter, for a timestamp in
+    /// [real time](crate::ReceiverConfig::real_time_timestamps); `None` for ticks.
+    pub const fn real_time(self) -> Option<Duration> {
+        match self.clock {
+            // 32 bits of nanoseconds may be more than a second: nothing overflows.
+            TimestampClock::RealTime => Some(Duration::new(self.raw >> 32, self.raw as u32)),
+            TimestampClock::Counter(_) => None,
+        }
+    }
+}
+
+/// A timestamp was to be converted with the clock of something else.
+///
+/// ```
+/// use doorbell::{Clock, Timestamp, WrongClock};
+///
+/// fn nanoseconds(clock: &Clock, timestamp: Timestamp) -> Option<u64> {
+///     match clock.nanoseconds(timestamp) {
+///         Ok(nanoseconds) => Some(nanoseconds),
+///         Err(WrongClock { .. }) => None,
+///     }
+/// }
+/// # let _ = nanoseconds;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "timestamp {:#x} counts the ticks of a device, and this is not the clock of that device: use Receiver::clock of the receiver of the message", .timestamp.raw
+)]
+pub struct WrongClock {
+    /// The timestamp.
+    pub timestamp: Timestamp,
+}
+
+/// Turns timestamps of completions into nanoseconds; from [`Receiver::clock`](crate::Receiver::clock).
+///
+/// For ticks it is a reading of the device's clock. The driver corrects the clock now and then, and the counter of an
+/// mlx5 device turns over after some minutes: take a new reading for each batch, or every second. That costs
+/// no system call on an mlx5 device. Timestamps in real time need no reading, and any clock converts them.
+///
+/// ```
+/// # let config = doorbell::ReceiverConfig::new().timestamps(true);
+/// # let mut world = doorbell_doc::World::with(&config);
+/// # world.send(b"hello");
+/// # let receiver = &mut world.receiver;
+/// let clock = receiver.clock()?;
+/// let mut batch = receiver.poll();
 /// while let Some(message) = batch.next() {
-///     if let Some(ticks) = message?.timestamp() {
-///         println!("completed at {} ns", clock.nanoseconds(ticks));
+///     if let Some(timestamp) = message?.timestamp() {
+///         println!("completed at {} ns", clock.nanoseconds(timestamp)?);
 ///     }
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy)]
-pub struct Clock(Scale);
+pub struct Clock {
+    scale: Scale,
+    /// The device with the counter, by `node_guid`.
+    node_guid: u64,
+}
 
 #[derive(Clone, Copy)]
 enum Scale {
-    /// Seconds in the upper half, nanoseconds in the lower.
+    /// No counter: only timestamps in real time.
     RealTime,
     /// As libmlx5 tells: the driver's reading of the counter, and how it runs.
     Mlx5(sys::mlx5dv_clock_info),
@@ -39,19 +131,19 @@ enum Scale {
 }
 
 impl Context {
-    /// Reads the device's clock, whose ticks timestamps are unless they are in real time:
-    /// [`Receiver::clock`](crate::Receiver::clock) knows.
+    /// Reads the device's clock, for [timestamps](crate::Message::timestamp) of every receiver on this device.
     ///
     /// # Errors
     /// [`Error::Verbs`]; [`Error::Unsupported`] when the device has no clock.
     pub fn clock(&self) -> Result<Clock> {
+        let node_guid = self.attr().node_guid;
         if let Some(mlx5dv) = self.mlx5dv() {
             // SAFETY: a structure of integers.
             let mut info: sys::mlx5dv_clock_info = unsafe { std::mem::zeroed() };
             // SAFETY: an open context of an mlx5 device and a writable structure.
             let errno = unsafe { (mlx5dv.get_clock_info)(self.as_raw(), &mut info) };
             return match errno {
-                0 => Ok(Clock(Scale::Mlx5(info))),
+                0 => Ok(Clock { scale: Scale::Mlx5(info), node_guid }),
                 _ => Err(Error::returned("mlx5dv_get_clock_info", self.name(), errno)),
             };
         }
@@ -63,29 +155,37 @@ impl Context {
                 operation: "timestamps",
                 when: "on a device without a clock",
             }),
-            (0, kilohertz) => Ok(Clock(Scale::Frequency(kilohertz))),
+            (0, kilohertz) => Ok(Clock { scale: Scale::Frequency(kilohertz), node_guid }),
             _ => Err(Error::returned("ibv_query_device_ex", self.name(), errno)),
         }
     }
 }
 
 impl Clock {
-    /// That of timestamps in real time.
-    pub(crate) const REAL_TIME: Self = Self(Scale::RealTime);
+    /// That of a receiver with timestamps in real time.
+    pub(crate) const REAL_TIME: Self = Self { scale: Scale::RealTime, node_guid: 0 };
 
-    /// The time in nanoseconds of a [timestamp](crate::Message::timestamp).
+    /// Returns the time in nanoseconds of a [timestamp](crate::Message::timestamp).
     ///
     /// In real time it counts from 1970, as the adapter's PTP clock is set. Ticks of an mlx5 device are converted to
     /// the time of the driver's PTP clock, as `mlx5dv_ts_to_ns(3)` does it; right for timestamps at most half a turn
     /// of the counter before or after the reading. On other devices it counts from when the counter was zero.
-    pub fn nanoseconds(&self, timestamp: u64) -> u64 {
-        match &self.0 {
-            Scale::RealTime => {
-                (timestamp >> 32) * 1_000_000_000 + (timestamp & u64::from(u32::MAX))
+    ///
+    /// # Errors
+    /// [`WrongClock`] for ticks of another device.
+    pub fn nanoseconds(&self, timestamp: Timestamp) -> Result<u64, WrongClock> {
+        let Timestamp { raw, clock } = timestamp;
+        match (clock, &self.scale) {
+            (TimestampClock::RealTime, _) => {
+                Ok((raw >> 32) * 1_000_000_000 + (raw & u64::from(u32::MAX)))
             }
-            Scale::Mlx5(info) => sys::mlx5dv_ts_to_ns(info, timestamp),
-            Scale::Frequency(kilohertz) => {
-                (u128::from(timestamp) * 1_000_000 / u128::from(*kilohertz)) as u64
+            (TimestampClock::Counter(node_guid), _) if node_guid != self.node_guid => {
+                Err(WrongClock { timestamp })
+            }
+            (TimestampClock::Counter(_), Scale::RealTime) => Err(WrongClock { timestamp }),
+            (TimestampClock::Counter(_), Scale::Mlx5(info)) => Ok(sys::mlx5dv_ts_to_ns(info, raw)),
+            (TimestampClock::Counter(_), Scale::Frequency(kilohertz)) => {
+                Ok((u128::from(raw) * 1_000_000 / u128::from(*kilohertz)) as u64)
             }
         }
     }
@@ -93,7 +193,7 @@ impl Clock {
 
 impl std::fmt::Debug for Clock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.0 {
+        match &self.scale {
             Scale::RealTime => f.debug_struct("Clock").finish_non_exhaustive(),
             Scale::Mlx5(info) => {
                 f.debug_struct("Clock").field("nanoseconds", &info.nsec).finish_non_exhaustive()
@@ -109,22 +209,48 @@ impl std::fmt::Debug for Clock {
 mod tests {
     use super::*;
 
+    const GUID: u64 = 0x0c42_a103_0012_3456;
+
+    fn ticks(raw: u64) -> Timestamp {
+        Timestamp::new(raw, TimestampClock::Counter(GUID))
+    }
+
+    fn real_time(raw: u64) -> Timestamp {
+        Timestamp::new(raw, TimestampClock::RealTime)
+    }
+
     #[test]
     fn real_time_has_seconds_above_and_nanoseconds_below() {
-        let clock = Clock::REAL_TIME;
-        assert_eq!(clock.nanoseconds(0), 0);
-        assert_eq!(clock.nanoseconds(999_999_999), 999_999_999);
-        assert_eq!(clock.nanoseconds(1 << 32), 1_000_000_000);
-        assert_eq!(clock.nanoseconds(0x6553_f100_3b9a_c9ff), 1_700_000_000_999_999_999);
+        let time = |raw| Clock::REAL_TIME.nanoseconds(real_time(raw)).unwrap();
+        assert_eq!(time(0), 0);
+        assert_eq!(time(999_999_999), 999_999_999);
+        assert_eq!(time(1 << 32), 1_000_000_000);
+        assert_eq!(time(0x6553_f100_3b9a_c9ff), 1_700_000_000_999_999_999);
         // 32 bits of seconds last until 2106, and fit.
-        assert_eq!(clock.nanoseconds(u64::MAX), 4_294_967_295_000_000_000 + 4_294_967_295);
+        assert_eq!(time(u64::MAX), 4_294_967_295_000_000_000 + 4_294_967_295);
+        let since = real_time(0x6553_f100_3b9a_c9ff).real_time().unwrap();
+        assert_eq!(since.as_nanos(), 1_700_000_000_999_999_999);
+        assert!(real_time(u64::MAX).real_time().is_some());
     }
 
     #[test]
     fn ticks_of_a_frequency() {
-        let clock = Clock(Scale::Frequency(156_250));
-        assert_eq!(clock.nanoseconds(0), 0);
-        assert_eq!(clock.nanoseconds(5), 32);
-        assert_eq!(clock.nanoseconds(u64::MAX / 100), 1_180_591_620_717_411_302);
+        let clock = Clock { scale: Scale::Frequency(156_250), node_guid: GUID };
+        let time = |raw| clock.nanoseconds(ticks(raw)).unwrap();
+        assert_eq!(time(0), 0);
+        assert_eq!(time(5), 32);
+        assert_eq!(time(u64::MAX / 100), 1_180_591_620_717_411_302);
+    }
+
+    #[test]
+    fn ticks_are_not_converted_with_another_clock_and_real_time_needs_none() {
+        let other = Clock { scale: Scale::Frequency(156_250), node_guid: GUID + 1 };
+        let timestamp = ticks(5);
+        for clock in [other, Clock::REAL_TIME] {
+            assert_eq!(clock.nanoseconds(timestamp), Err(WrongClock { timestamp }));
+        }
+        assert!(WrongClock { timestamp }.to_string().contains("Receiver::clock"));
+        assert_eq!(timestamp.real_time(), None);
+        assert_eq!(other.nanoseconds(real_time(1 << 32)), Ok(1_000_000_000));
     }
 }

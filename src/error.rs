@@ -6,6 +6,7 @@ use std::io;
 use rdma_core_sys::LoadError;
 
 use crate::path::NotDirect;
+use crate::receiver::PostError;
 
 /// Result of an operation on the control path.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -115,6 +116,19 @@ pub enum Error {
         "the completion queue has failed and completes nothing more: take what has arrived, then drop the receiver, which gives its buffers back, and make another"
     )]
     CqFailed,
+
+    /// Receives were not posted, see [`Receiver::fill`](crate::Receiver::fill).
+    #[error("receives were not posted: {0}")]
+    Post(#[from] PostError),
+
+    /// Buffers without room for the [header](crate::GRH_SIZE) that the device writes in front of each datagram.
+    #[error(
+        "buffers of {capacity} bytes for a queue pair for datagrams: the device writes a header of 40 bytes (GRH_SIZE) in front of each, and drops without a completion what does not fit; post buffers with room for header and payload"
+    )]
+    NoRoomForHeader {
+        /// Bytes of the smallest buffer.
+        capacity: u32,
+    },
 
     /// Two objects of different protection domains or devices were used together.
     #[error("{what} belongs to another {domain}")]

@@ -28,7 +28,7 @@
 //! let pool = BufferPool::new(&pd, 512, 4096)?;
 //! let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
 //! let srq = receiver.create_srq(&SrqConfig::new(511))?;
-//! receiver.fill(srq, &pool);
+//! receiver.fill(srq, &pool)?;
 //! let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
 //! qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
 //! loop {
@@ -52,6 +52,7 @@ mod channel;
 mod clock;
 mod connect;
 mod context;
+mod counters;
 mod cq;
 mod device;
 mod error;
@@ -72,12 +73,13 @@ mod status;
 pub mod tags;
 #[cfg(feature = "tokio")]
 mod task;
+mod threads;
 mod trace;
 mod wc_flags;
 
 pub use capabilities::{Capabilities, CqeCompressionCaps, TagMatchingCaps, TimestampCaps};
 pub use channel::CompletionChannel;
-pub use clock::Clock;
+pub use clock::{Clock, Timestamp, WrongClock};
 pub use context::Context;
 pub use device::{Device, devices, open};
 pub use error::{Error, Result};

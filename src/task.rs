@@ -64,29 +64,32 @@ impl AsyncReceiver {
         }
         self.receiver.end_batch();
         while !self.receiver.has_arrived() && !self.receiver.arm()? {
-            let woken = poll_fn(|cx| self.poll_readable(cx)).await;
+            // The future holds the descriptors while it waits, and not the receiver, which is not `Sync`: so it can
+            // move between threads.
+            let fds = [Some(&self.channel), self.returns.as_ref()];
+            let woken = poll_fn(|cx| poll_readable(&fds, cx)).await;
             self.receiver.unpark();
             woken?;
         }
         Ok(())
     }
 
-    /// Whether arming has something to take; from then on the next thing counts.
-    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let mut readable = Poll::Pending;
-        for fd in [Some(&self.channel), self.returns.as_ref()].into_iter().flatten() {
-            if let Poll::Ready(guard) = fd.poll_read_ready(cx)? {
-                { guard }.clear_ready();
-                readable = Poll::Ready(Ok(()));
-            }
-        }
-        readable
-    }
-
     /// Takes the receiver out of the runtime.
     pub fn into_inner(self) -> Receiver {
         self.receiver
     }
+}
+
+/// Returns ready when arming has something to take; from then on the next thing counts.
+fn poll_readable(fds: &[Option<&AsyncFd<OwnedFd>>], cx: &mut Context<'_>) -> Poll<Result<()>> {
+    let mut readable = Poll::Pending;
+    for fd in fds.iter().flatten() {
+        if let Poll::Ready(guard) = fd.poll_read_ready(cx)? {
+            { guard }.clear_ready();
+            readable = Poll::Ready(Ok(()));
+        }
+    }
+    readable
 }
 
 impl Deref for AsyncReceiver {

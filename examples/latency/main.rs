@@ -165,7 +165,7 @@ impl Side {
         let config = ReceiverConfig::new().cq_capacity(RECEIVES).path(args.path);
         let mut receiver = Receiver::new(&pd, &config)?;
         let mut qp = receiver.create_qp(&QpConfig::rc().receives(RECEIVES, 1).sends(1))?;
-        receiver.fill(qp.receive_queue().ok_or("the queue pair has no receive queue")?, &pool);
+        receiver.fill(qp.receive_queue().ok_or("the queue pair has no receive queue")?, &pool)?;
         qp.connect_over(stream)?;
         let (events, size) = (args.events, size as usize);
         Ok(Self { qp, receiver, events, size, buffer: Some(buffer) })

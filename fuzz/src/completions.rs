@@ -158,7 +158,7 @@ impl Subject {
         }
         let pool = BufferPool::new(&target.pd, BUFFERS, BUFFER).expect("a pool");
         for &queue in &queues {
-            receiver.fill(queue, &pool);
+            receiver.fill(queue, &pool).unwrap();
         }
         let numbers = qps.iter().map(QueuePair::qp_num).collect();
         Self {
@@ -265,7 +265,7 @@ impl Subject {
                 let queue = self.queues[usize::from(byte & SECOND != 0) % self.queues.len()];
                 let taken = std::mem::take(&mut self.taken);
                 if let Err(error) = self.receiver.post(queue, taken) {
-                    self.taken.extend(error.into_buffers());
+                    self.taken.extend(error.buffers);
                 }
             }
             op::FRONT => self.front = input.block()?,

@@ -111,6 +111,13 @@ impl Builder {
         self
     }
 
+    /// Never gives a queue pair a number that another one has had. Such a device makes nearly 2^24 queue pairs, of
+    /// which 16,384 may exist at once. Without this a number returns when 64 others have come free after it.
+    pub fn distinct_qp_numbers(mut self, distinct: bool) -> Self {
+        self.config.distinct_qp_numbers = distinct;
+        self
+    }
+
     /// Counts registered memory and queues against `RLIMIT_MEMLOCK`, as the kernel does for a process
     /// without `CAP_IPC_LOCK`. Without this nothing is, for nothing is locked.
     pub fn memlock(mut self, memlock: bool) -> Self {
@@ -152,7 +159,7 @@ impl Builder {
         self.config.trace.as_deref().map_or(Ok(()), trace::create)?;
         self.config.pcap.as_deref().map_or(Ok(()), pcap::create)?;
         let mut registry = registry::lock();
-        ensure_tree(&mut registry)?;
+        interpose::tree::making(|| ensure_tree(&mut registry))?;
         let shared = power_up(&mut registry, self.name.as_deref(), self.config, self.stepped)?;
         Ok(Device { shared })
     }
@@ -275,6 +282,10 @@ pub struct Environment {
     pub root: PathBuf,
     /// Options of the run, when the process is part of one.
     pub options: Option<Options>,
+    /// Root of the tree that the process would have as its parent: a shell has expanded it in its arguments.
+    pub inherited: Option<PathBuf>,
+    /// Root of the nearest process that started this one and had a tree by then.
+    pub ancestor: Option<PathBuf>,
 }
 
 static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
@@ -284,7 +295,12 @@ pub fn set_environment(environment: Environment) {
     let _ = ENVIRONMENT.set(environment);
 }
 
-/// The process lists its devices: the tree must be there, and in a run a device in it.
+/// The environment, once it was decided.
+pub fn environment() -> Option<&'static Environment> {
+    ENVIRONMENT.get()
+}
+
+/// The process looks for its devices: the tree must be there, and in a run a device in it.
 pub fn prepare() {
     let Some(environment) = ENVIRONMENT.get() else { return };
     let mut registry = registry::lock();
@@ -292,10 +308,10 @@ pub fn prepare() {
         return;
     }
     registry.prepared = true;
-    let outcome = match &environment.options {
+    let outcome = interpose::tree::making(|| match &environment.options {
         Some(options) => ambient(&mut registry, &environment.root, options),
         None => ensure_tree(&mut registry),
-    };
+    });
     if let Err(error) = outcome {
         eprintln!("soft-mlx5: no device: {error}");
     }

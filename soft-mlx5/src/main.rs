@@ -48,6 +48,12 @@ fn cli() -> Command {
                 .help("Share registers, and execute WQEs as they stand there: for programs that copy them whole"),
         )
         .arg(
+            Arg::new("distinct-qp-numbers")
+                .long("distinct-qp-numbers")
+                .action(ArgAction::SetTrue)
+                .help("Never give a QP a number that another one has had"),
+        )
+        .arg(
             Arg::new("memlock")
                 .long("memlock")
                 .action(ArgAction::SetTrue)
@@ -147,6 +153,7 @@ fn run(matches: &ArgMatches) -> ExitCode {
         .link_layer(link)
         .shared_registers(matches.get_flag("shared-registers"))
         .blue_flame(matches.get_flag("blue-flame"))
+        .distinct_qp_numbers(matches.get_flag("distinct-qp-numbers"))
         .memlock(matches.get_flag("memlock"))
         .real_time(matches.get_flag("real-time"))
         .strict(matches.get_flag("strict"));

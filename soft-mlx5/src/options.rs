@@ -32,6 +32,8 @@ pub struct Options {
     pub shared_registers: bool,
     /// Execute WQEs as they stand in shared registers.
     pub blue_flame: bool,
+    /// Never give a queue pair a number that another one has had.
+    pub distinct_qp_numbers: bool,
     /// Count what is registered against `RLIMIT_MEMLOCK`.
     pub memlock: bool,
     /// Timestamps in real time, for programs that ask for them.
@@ -58,6 +60,9 @@ impl Options {
         }
         if self.blue_flame {
             words.push("blue-flame".into());
+        }
+        if self.distinct_qp_numbers {
+            words.push("distinct-qp-numbers".into());
         }
         if self.memlock {
             words.push("memlock".into());
@@ -92,6 +97,7 @@ impl Options {
             pcap: None,
             shared_registers: false,
             blue_flame: false,
+            distinct_qp_numbers: false,
             memlock: false,
             real_time: false,
             strict: false,
@@ -109,6 +115,7 @@ impl Options {
                 }
                 None if word == "shared-registers" => options.shared_registers = true,
                 None if word == "blue-flame" => options.blue_flame = true,
+                None if word == "distinct-qp-numbers" => options.distinct_qp_numbers = true,
                 None if word == "memlock" => options.memlock = true,
                 None if word == "real-time" => options.real_time = true,
                 None if word == "strict" => options.strict = true,
@@ -131,6 +138,7 @@ impl Options {
             shared_registers: self.shared_registers,
             small_steps: false,
             blue_flame: self.blue_flame,
+            distinct_qp_numbers: self.distinct_qp_numbers,
             memlock: self.memlock,
             real_time: self.real_time,
             strict: self.strict,
@@ -171,6 +179,7 @@ mod tests {
             pcap: Some("/tmp/c=d".into()),
             shared_registers: true,
             blue_flame: true,
+            distinct_qp_numbers: true,
             memlock: true,
             real_time: true,
             strict: true,

@@ -28,6 +28,7 @@ pub struct Runner {
     pcap: Option<PathBuf>,
     shared_registers: bool,
     blue_flame: bool,
+    distinct_qp_numbers: bool,
     memlock: bool,
     real_time: bool,
     strict: bool,
@@ -46,6 +47,7 @@ impl Runner {
             pcap: None,
             shared_registers: false,
             blue_flame: false,
+            distinct_qp_numbers: false,
             memlock: false,
             real_time: false,
             strict: false,
@@ -102,6 +104,13 @@ impl Runner {
         self
     }
 
+    /// Never gives a queue pair a number that another one has had: see
+    /// [`Builder::distinct_qp_numbers`](crate::Builder::distinct_qp_numbers).
+    pub fn distinct_qp_numbers(mut self, distinct: bool) -> Self {
+        self.distinct_qp_numbers = distinct;
+        self
+    }
+
     /// Counts registered memory and queues against `RLIMIT_MEMLOCK`, as the kernel does.
     pub fn memlock(mut self, memlock: bool) -> Self {
         self.memlock = memlock;
@@ -142,6 +151,7 @@ impl Runner {
             pcap: fresh(&self.pcap, pcap::create)?,
             shared_registers: self.shared_registers,
             blue_flame: self.blue_flame,
+            distinct_qp_numbers: self.distinct_qp_numbers,
             memlock: self.memlock,
             real_time: self.real_time,
             strict: self.strict,

@@ -14,7 +14,11 @@ use crate::kernel::limits;
 use crate::nic::PortAddress;
 
 const REAL: &str = "/sys";
-const CLASSES: [&str; 2] = ["class/infiniband", "class/infiniband_verbs"];
+/// Classes that list devices, below the root.
+pub const CLASSES: [&str; 2] = ["class/infiniband", "class/infiniband_verbs"];
+
+/// Directory of the PCI functions, below the root. The real one has none of this name.
+pub const DEVICES: &str = "devices/soft-mlx5";
 
 /// A root of our own.
 #[derive(Debug)]
@@ -166,7 +170,7 @@ impl Tree {
     fn pci(&self, names: &Names) -> PathBuf {
         // Names of devices are unique in the tree, and so are the numbers of uverbs devices.
         let (bus, function) = (0x80 + names.uverbs / 8, names.uverbs % 8);
-        self.root.join(format!("devices/pci0000:80/0000:{bus:02x}:00.{function}"))
+        self.root.join(DEVICES).join(format!("0000:{bus:02x}:00.{function}"))
     }
 }
 

@@ -80,7 +80,7 @@ impl QueuePair {
     /// let mut qp = receiver.create_qp(&QpConfig::ud(0x1234).receives(64, 1))?;
     /// // Receives are posted before the first datagram can come.
     /// let queue = qp.receive_queue().expect("a queue of its own");
-    /// receiver.fill(queue, &BufferPool::new(&pd, 64, 40 + 1024)?);
+    /// receiver.fill(queue, &BufferPool::new(&pd, 64, 40 + 1024)?)?;
     /// qp.activate()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

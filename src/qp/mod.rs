@@ -124,6 +124,14 @@ impl QueuePair {
         recv_cq: Arc<Cq>,
         srq: Option<Arc<Srq>>,
     ) -> Result<Self> {
+        // SAFETY: the queue pair is alive, and its type never changes.
+        let qp_type = unsafe { (*qp).qp_type };
+        if !matches!(qp_type, sys::IBV_QPT_RC | sys::IBV_QPT_UC | sys::IBV_QPT_UD) {
+            return Err(Error::Unsupported {
+                operation: "attach_raw_qp",
+                when: "on a queue pair of this type, such as one for raw packets: it takes RC, UC and UD",
+            });
+        }
         // SAFETY: forwarded.
         let (qp, attr) = unsafe { Qp::from_raw(pd, qp, recv_cq, srq)? };
         let mut config = config.clone();
@@ -166,6 +174,11 @@ impl QueuePair {
     /// Its own receive queue, for posting; `None` when it takes receives from a shared one.
     pub fn receive_queue(&self) -> Option<RqId> {
         self.receive_queue
+    }
+
+    /// What it was made like, with the transport that it has.
+    pub(crate) const fn config(&self) -> &QpConfig {
+        &self.config
     }
 
     /// The shared receive queue that it takes receives from.

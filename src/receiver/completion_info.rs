@@ -8,6 +8,7 @@ use rdma_core_sys as sys;
 use super::failure::Cause;
 use super::status::wc_status;
 use super::verbs::Wc;
+use crate::clock::{Timestamp, TimestampClock};
 use crate::status::WcStatus;
 use crate::wc_flags::WcFlags;
 
@@ -151,11 +152,12 @@ impl CompletionInfo<'_> {
         flags
     }
 
-    /// Time of completion in ticks of the device's clock, if it was asked for.
-    pub(super) fn timestamp(&self, asked_for: bool) -> Option<u64> {
-        match self {
-            Self::Cqe(cqe) => asked_for.then(|| cqe.timestamp()),
-            Self::Wc(wc) => wc.timestamp,
-        }
+    /// Time of completion, if it was asked for, by this clock.
+    pub(super) fn timestamp(&self, clock: Option<TimestampClock>) -> Option<Timestamp> {
+        let raw = match self {
+            Self::Cqe(cqe) => cqe.timestamp(),
+            Self::Wc(wc) => wc.timestamp?,
+        };
+        Some(Timestamp::new(raw, clock?))
     }
 }

@@ -15,7 +15,7 @@ use crate::status::WcStatus;
 /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
 /// # let pool = BufferPool::new(&pd, 4, 64)?;
 /// # let qp = receiver.create_qp(&QpConfig::rc().receives(4, 1))?;
-/// # receiver.fill(qp.receive_queue().expect("a queue of its own"), &pool);
+/// # receiver.fill(qp.receive_queue().expect("a queue of its own"), &pool)?;
 /// use doorbell::{Cause, WcStatus};
 ///
 /// // A connection that ends: what is posted to its own queue comes back.

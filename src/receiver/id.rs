@@ -33,7 +33,7 @@ impl SrqId {
 /// let own = world.peer_receiver.create_qp(&QpConfig::rc().receives(16, 1))?;
 /// let queue = own.receive_queue().expect("a queue of its own");
 /// let pool = BufferPool::new(&world.pd, 16, 256)?;
-/// assert_eq!(world.peer_receiver.fill(queue, &pool), 16);
+/// assert_eq!(world.peer_receiver.fill(queue, &pool)?, 16);
 /// // A queue pair on an SRQ has none to post to.
 /// assert!(world.qp.receive_queue().is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
-use super::Receiver;
+use super::post::PostFailure;
+use super::{Poller, Receiver};
 use super::id::{QueueId, SrqId};
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, ObjectName};
@@ -58,8 +59,12 @@ pub struct Statistics {
     pub empty_polls: u64,
     /// Times that a queue was below its watermark and buffers were posted.
     pub refills: u64,
-    /// Least number of receives that a queue with a watermark or a [`SharedPoster`] had outstanding at the
-    /// start of a batch, before anything was done about it; `None` when there is no such queue.
+    /// Least number of receives that the device had of a queue with a watermark or a [`SharedPoster`] at the
+    /// start of a batch, before anything was done about it; `None` when there is no such queue. Receives that have
+    /// completed and wait to be polled are not among them, as far as the next 256 completions show.
+    ///
+    /// At 0 the next message meets no receive: a connection retries it later (RNR), and a datagram is dropped. The
+    /// device counts both, see [`Context::out_of_buffer`](crate::Context::out_of_buffer).
     pub low_water: Option<u32>,
     /// Messages of which cache lines were prefetched, see
     /// [`ReceiverConfig::prefetch`](crate::ReceiverConfig::prefetch). One that waits for several batches is
@@ -67,12 +72,17 @@ pub struct Statistics {
     pub prefetched: u64,
 }
 
+/// Completions that are looked at to count those that wait.
+const WAITING: u32 = 256;
+
 /// The state of it all.
 #[derive(Default)]
 pub(super) struct Maintenance {
     queues: Vec<Kept>,
     wake: Option<Arc<Wake>>,
     counted: Statistics,
+    /// The queues of completions that wait to be polled, in their order.
+    waiting: Vec<u32>,
     /// Completions taken, modulo 2^32, when they were counted last.
     seen: u32,
     /// Cache lines of each message to prefetch.
@@ -97,6 +107,11 @@ struct Kept {
 }
 
 impl Kept {
+    /// Returns `true` if the receiver posts to the queue.
+    const fn is_fed(&self) -> bool {
+        self.returned.is_some() || self.refill.is_some()
+    }
+
     /// The queue is gone: what it was given goes back to its pool. Whether more may come.
     fn turn_away(&self) -> bool {
         self.returned.as_ref().is_some_and(|returned| {
@@ -136,7 +151,8 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Error::Gone`] when there is no such queue; [`Error::OutOfRange`] when it cannot hold `watermark`
-    /// receives; [`Error::Foreign`] when the pool is of another protection domain.
+    /// receives; [`Error::NoRoomForHeader`] for buffers too small for the datagrams of
+    /// the queue; [`Error::Foreign`] when the pool is of another protection domain.
     pub fn keep_filled(
         &mut self,
         queue: impl Into<QueueId>,
@@ -146,8 +162,14 @@ impl Receiver {
         let queue = queue.into();
         self.find(queue).ok_or(Error::Gone { what: "queue" })?;
         Error::check_range("watermark", watermark.into(), 1, self.capacity(queue).into())?;
-        if !pool.pd().is_same(&self.pd) {
-            return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
+        match self.check_pool(queue, pool) {
+            Ok(()) => {}
+            Err(PostFailure::NoRoomForHeader { capacity }) => {
+                return Err(Error::NoRoomForHeader { capacity });
+            }
+            Err(_) => {
+                return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
+            }
         }
         self.kept(queue).refill = Some((pool.clone(), watermark));
         Ok(())
@@ -361,7 +383,8 @@ impl Receiver {
         let Some(mut work) = self.maintenance.take() else {
             return;
         };
-        let Maintenance { queues, counted, .. } = &mut *work;
+        self.count_waiting(&mut work);
+        let Maintenance { queues, counted, waiting, .. } = &mut *work;
         let exists = |kept: &Kept| self.find(kept.queue).is_some();
         queues.retain(|kept| exists(kept) || kept.turn_away());
         for kept in queues.iter() {
@@ -369,10 +392,10 @@ impl Receiver {
                 continue;
             }
             let queue = kept.queue;
-            let outstanding = self.outstanding(queue);
-            if kept.returned.is_some() || kept.refill.is_some() {
-                counted.low_water =
-                    Some(counted.low_water.map_or(outstanding, |least| least.min(outstanding)));
+            if kept.is_fed() {
+                let waits = waiting.iter().filter(|&&index| index == queue.index).count() as u32;
+                let left = self.outstanding(queue).saturating_sub(waits);
+                counted.low_water = Some(counted.low_water.map_or(left, |least| least.min(left)));
             }
             if let Some(returned) = &kept.returned {
                 self.post_returned(queue, returned);
@@ -380,12 +403,34 @@ impl Receiver {
             if let Some((pool, watermark)) = &kept.refill {
                 let low = self.outstanding(queue) < *watermark;
                 let wanted = (all || low) && self.vacant(queue) > 0 && self.is_alive(queue);
-                if wanted && self.fill(queue, pool) > 0 {
+                // A pool that the queue can take; what a failing QP refuses goes back to it.
+                if wanted && self.fill(queue, pool).is_ok_and(|posted| posted > 0) {
                     counted.refills += 1;
                 }
             }
         }
         self.maintenance = Some(work);
+    }
+
+    /// Notes the queues of the completions that wait to be polled, if their number matters to a queue that is fed.
+    fn count_waiting(&mut self, work: &mut Maintenance) {
+        let Maintenance { queues, waiting, .. } = work;
+        waiting.clear();
+        if !queues.iter().any(Kept::is_fed) {
+            return;
+        }
+        // Once: batches do not allocate.
+        waiting.reserve(WAITING as usize);
+        let only = (self.queues.len() == 1).then_some(0);
+        match &mut self.poller {
+            Poller::Direct(direct) => direct.cq.look_ahead(WAITING, |cqe| {
+                waiting.extend(only.or_else(|| self.qps.queue_of(cqe.qpn())));
+            }),
+            Poller::Verbs(cq) => {
+                let completions = cq.look_ahead(WAITING as usize);
+                waiting.extend(completions.map(|wc| (wc.wc.wr_id >> 32) as u32));
+            }
+        }
     }
 
     /// Whether there is such a queue and messages may come there: not where everything that is posted comes back

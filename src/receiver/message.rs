@@ -12,6 +12,7 @@ use super::completion_info::{CompletionInfo, Source};
 use super::lent::{Lent, LentSlot};
 use super::maintain::Refused;
 use super::slot_context::Owner;
+use crate::clock::Timestamp;
 use crate::memory::RecvBuffer;
 use crate::wc_flags::WcFlags;
 
@@ -101,13 +102,15 @@ impl Message<'_, '_> {
         self.info().flags(self.batch.receiver.qps.is_datagram(self.qp_num()))
     }
 
-    /// When the device completed the message, in ticks of its clock: see [`Context::clock`]. `None` unless
-    /// [`ReceiverConfig::timestamps`] asked for it and the device has a clock.
+    /// When the device completed the message; [`Receiver::clock`] makes nanoseconds of it. `None` unless
+    /// [`ReceiverConfig::timestamps`] or [`ReceiverConfig::real_time_timestamps`] asked for it and the device has a
+    /// clock.
     ///
-    /// [`Context::clock`]: crate::Context::clock
+    /// [`Receiver::clock`]: crate::Receiver::clock
     /// [`ReceiverConfig::timestamps`]: crate::ReceiverConfig::timestamps
-    pub fn timestamp(&self) -> Option<u64> {
-        self.info().timestamp(self.batch.receiver.has_timestamps())
+    /// [`ReceiverConfig::real_time_timestamps`]: crate::ReceiverConfig::real_time_timestamps
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        self.info().timestamp(self.batch.receiver.timestamp_clock())
     }
 
     /// The pieces of the message, in order.

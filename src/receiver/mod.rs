@@ -36,7 +36,7 @@ use mlx5_ring::cq::CompletionQueue;
 use rdma_core_sys::Mlx5dv;
 
 use crate::channel::CompletionChannel;
-use crate::clock::Clock;
+use crate::clock::{Clock, TimestampClock};
 use crate::context::Context;
 use crate::cq::{Cq, CqInit, Timestamps};
 use crate::error::{Error, Result};
@@ -67,6 +67,7 @@ pub(crate) use verbs::{VerbsCq, VerbsQueue};
 
 use lent::LentSlot;
 use maintain::Maintenance;
+use post::LeastBuffer;
 use qp_table::QpTable;
 
 /// One completion queue and every receive queue that completes on it.
@@ -92,7 +93,7 @@ use qp_table::QpTable;
 /// let pool = BufferPool::new(&pd, 512, 4096)?;
 /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(512))?;
 /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
-/// receiver.fill(srq, &pool);
+/// receiver.fill(srq, &pool)?;
 /// let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
 /// qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
 /// loop {
@@ -146,6 +147,8 @@ struct QueueEntry {
     number: u32,
     /// It is among those to ring for.
     unrung: bool,
+    /// Which buffers it takes.
+    least_buffer: LeastBuffer,
 }
 
 impl Receiver {
@@ -248,7 +251,7 @@ impl Receiver {
     }
 
     /// The clock of the [timestamps](crate::Message::timestamp) of this receiver: a reading of the device's clock,
-    /// or, when they are in [real time](ReceiverConfig::real_time_timestamps), what takes them apart.
+    /// or, when they are in [real time](ReceiverConfig::real_time_timestamps), one that no reading is needed for.
     ///
     /// # Errors
     /// Those of [`Context::clock`].
@@ -330,9 +333,9 @@ impl Receiver {
         if self.cq_failed { Err(Error::CqFailed) } else { Ok(()) }
     }
 
-    /// Returns `true` if the completions have times.
-    fn has_timestamps(&self) -> bool {
-        self.cq.with_timestamps().is_some()
+    /// Returns the clock of the times that completions have.
+    fn timestamp_clock(&self) -> Option<TimestampClock> {
+        TimestampClock::of(&self.cq)
     }
 }
 

@@ -1,14 +1,14 @@
 //! Posting receives.
 
-use std::fmt;
-
 use mlx5_ring::receive::{PostError as RingError, ReceiveRing};
 
-use super::Receiver;
+use super::{QueueEntry, Receiver};
 use super::buffer_owners::BufferOwners;
+use super::datagram::GRH_SIZE;
 use super::id::QueueId;
 use super::queue::RecvQueue;
 use super::verbs::VerbsQueue;
+use crate::error::Error;
 use crate::memory::{BufferPool, RecvBuffer};
 use crate::mlx5::DirectSrq;
 
@@ -22,7 +22,7 @@ use crate::mlx5::DirectSrq;
 /// let error = world.receiver.post(world.srq, [spare]).expect_err("all receives are posted");
 /// assert_eq!(error.reason, PostFailure::Full);
 /// // The buffer is in the error, for another time.
-/// assert_eq!(error.into_buffers().count(), 1);
+/// assert_eq!(error.buffers.len(), 1);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -47,6 +47,15 @@ pub enum PostFailure {
     /// The queue belongs to another receiver or was destroyed.
     #[error("the queue is not one of this receiver, or was destroyed")]
     NoQueue,
+    /// The receives of this queue are for datagrams, and the first buffer has no room for the
+    /// [header](crate::GRH_SIZE) in front of them: the device would drop each datagram without a completion.
+    #[error(
+        "a buffer of {capacity} bytes for a queue of datagrams: it needs {GRH_SIZE} bytes for the header (GRH_SIZE), and room for the payload behind them"
+    )]
+    NoRoomForHeader {
+        /// Bytes of the first buffer of the receive.
+        capacity: u32,
+    },
     /// The call of libibverbs failed with this `errno` (verbs path only).
     #[error("posting failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),
@@ -64,45 +73,20 @@ pub enum PostFailure {
 /// buffers.extend(std::iter::from_fn(|| pool.take()).take(3));
 /// let error = receiver.post(srq, buffers).unwrap_err();
 /// assert_eq!((error.posted, error.reason), (0, PostFailure::Full));
-/// assert_eq!(error.into_buffers().count(), 3);
+/// assert_eq!(error.buffers.len(), 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct PostError<I> {
+#[derive(Debug, thiserror::Error)]
+#[error("{reason} (after {posted} posted)")]
+pub struct PostError {
     /// Receives that the queue took, the first ones. They are with the device, but for one that may wait in the
     /// spare slot that [`fill`](Receiver::fill) keeps.
     pub posted: usize,
     /// Why it did not take the next one.
     pub reason: PostFailure,
-    /// Buffers that were taken from the iterator and not posted, in order.
-    pub unposted: Vec<RecvBuffer>,
-    /// What was not taken from the iterator.
-    pub rest: I,
+    /// The buffers that were not posted, in order.
+    pub buffers: Vec<RecvBuffer>,
 }
-
-impl<I: Iterator<Item = RecvBuffer>> PostError<I> {
-    /// All buffers that were not posted, in order.
-    pub fn into_buffers(self) -> impl Iterator<Item = RecvBuffer> {
-        self.unposted.into_iter().chain(self.rest)
-    }
-}
-
-impl<I> fmt::Debug for PostError<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostError")
-            .field("posted", &self.posted)
-            .field("reason", &self.reason)
-            .field("unposted", &self.unposted.len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<I> fmt::Display for PostError<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (after {} posted)", self.reason, self.posted)
-    }
-}
-
-impl<I> std::error::Error for PostError<I> {}
 
 /// A receive of several buffers was not posted; they are here.
 ///
@@ -126,6 +110,46 @@ pub struct ScatterError {
     pub buffers: Vec<RecvBuffer>,
 }
 
+/// The sizes of buffers that a queue takes and has.
+#[derive(Clone, Copy)]
+pub(super) struct LeastBuffer {
+    /// A queue pair for datagrams receives from the queue.
+    datagrams: bool,
+    /// The smallest first buffer that was posted since the queue was empty.
+    posted: u32,
+}
+
+impl LeastBuffer {
+    /// A queue of no receives, for messages of any length.
+    pub(super) const EMPTY: Self = Self { datagrams: false, posted: u32::MAX };
+
+    const fn check(&self, capacity: u32) -> Result<(), PostFailure> {
+        if self.datagrams && capacity < GRH_SIZE as u32 {
+            return Err(PostFailure::NoRoomForHeader { capacity });
+        }
+        Ok(())
+    }
+
+    /// Takes note of a buffer that is about to be posted, or refuses it.
+    fn take(&mut self, capacity: u32) -> Result<(), PostFailure> {
+        self.check(capacity)?;
+        self.posted = self.posted.min(capacity);
+        Ok(())
+    }
+
+    /// A queue pair for datagrams is about to receive from the queue, which holds receives or not.
+    pub(super) fn for_datagrams(&mut self, is_empty: bool) -> crate::error::Result<()> {
+        if is_empty {
+            self.posted = u32::MAX;
+        }
+        if self.posted < GRH_SIZE as u32 {
+            return Err(Error::NoRoomForHeader { capacity: self.posted });
+        }
+        self.datagrams = true;
+        Ok(())
+    }
+}
+
 impl Receiver {
     /// Posts a receive for each buffer, with one doorbell for all, and returns how many that were.
     ///
@@ -141,20 +165,16 @@ impl Receiver {
     ///     Ok(posted) => println!("{posted} receives posted"),
     ///     Err(error) => {
     ///         println!("{error}");
-    ///         let kept: Vec<_> = error.into_buffers().collect();
-    ///         println!("{} buffers are still here", kept.len());
+    ///         println!("{} buffers are still here", error.buffers.len());
     ///     }
     /// }
     /// ```
     ///
     /// # Errors
     /// [`PostError`] at the first receive that cannot be posted: the queue has `posted` of them, all others
-    /// come back.
-    pub fn post<I>(
-        &mut self,
-        queue: impl Into<QueueId>,
-        buffers: I,
-    ) -> Result<usize, PostError<I::IntoIter>>
+    /// come back in it, and the iterator is taken to its end for that. To leave in the iterator what the queue has
+    /// no room for, post `buffers.by_ref().take(room)`, with [`vacant`](Self::vacant) as the room.
+    pub fn post<I>(&mut self, queue: impl Into<QueueId>, buffers: I) -> Result<usize, PostError>
     where
         I: IntoIterator<Item = RecvBuffer>,
     {
@@ -162,7 +182,10 @@ impl Receiver {
         let mut unposted = Vec::new();
         match self.post_each(queue.into(), &mut rest, &mut unposted) {
             (posted, Ok(())) => Ok(posted),
-            (posted, Err(reason)) => Err(PostError { posted, reason, unposted, rest }),
+            (posted, Err(reason)) => {
+                unposted.extend(rest);
+                Err(PostError { posted, reason, buffers: unposted })
+            }
         }
     }
 
@@ -180,19 +203,43 @@ impl Receiver {
     /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
     /// // One more than can be posted: each slot of the SRQ has a buffer of its own then.
     /// let pool = doorbell::BufferPool::new(&pd, 512, 4096)?;
-    /// assert_eq!(receiver.fill(srq, &pool), 511);
+    /// assert_eq!(receiver.fill(srq, &pool)?, 511);
     /// assert_eq!(pool.available(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn fill(&mut self, queue: impl Into<QueueId>, pool: &BufferPool) -> usize {
+    ///
+    /// # Errors
+    /// [`PostError`] when the queue is not one of this receiver, when the pool is of another protection domain or its
+    /// buffers are too small for the datagrams of the queue, and when the driver refuses. A queue that is full and a
+    /// pool that is empty are no errors.
+    pub fn fill(
+        &mut self,
+        queue: impl Into<QueueId>,
+        pool: &BufferPool,
+    ) -> Result<usize, PostError> {
         let queue = queue.into();
-        let mut unposted = Vec::new();
+        let mut buffers = Vec::new();
+        let refused = |reason| PostError { posted: 0, reason, buffers: Vec::new() };
+        self.check_pool(queue, pool).map_err(refused)?;
         let (posted, result) =
-            self.post_each(queue, &mut std::iter::from_fn(|| pool.take()), &mut unposted);
-        if let (Err(PostFailure::Full), Some(buffer)) = (result, unposted.pop()) {
-            self.keep_spare(queue, buffer);
+            self.post_each(queue, &mut std::iter::from_fn(|| pool.take()), &mut buffers);
+        match result {
+            Ok(()) => Ok(posted),
+            Err(PostFailure::Full) => {
+                buffers.pop().into_iter().for_each(|buffer| self.keep_spare(queue, buffer));
+                Ok(posted)
+            }
+            Err(reason) => Err(PostError { posted, reason, buffers }),
         }
-        posted
+    }
+
+    /// Refuses a pool whose buffers a queue cannot take, whether it has buffers now or not.
+    pub(super) fn check_pool(&self, queue: QueueId, pool: &BufferPool) -> Result<(), PostFailure> {
+        self.find(queue).ok_or(PostFailure::NoQueue)?;
+        if !pool.pd().is_same(&self.pd) {
+            return Err(PostFailure::Foreign);
+        }
+        self.queues[queue.index as usize].least_buffer.check(pool.buffer_size())
     }
 
     /// Posts one receive whose message is scattered over `buffers` in order.
@@ -235,6 +282,10 @@ impl Receiver {
         if self.vacant(queue) == 0 {
             return fail(PostFailure::Full, buffers);
         }
+        let first = buffers[0].capacity() as u32;
+        if let Err(reason) = self.queues[queue.index as usize].least_buffer.take(first) {
+            return fail(reason, buffers);
+        }
         let lens: Vec<_> = buffers.iter().map(|buffer| buffer.len()).collect();
         let mut sges = Vec::with_capacity(buffers.len());
         let context = match self.owners.enter_list(buffers, &mut sges) {
@@ -275,10 +326,11 @@ impl Receiver {
         }
         self.end_batch();
         let Self { queues, owners, .. } = self;
-        let (posted, result) = match &mut queues[queue.index as usize].queue {
-            RecvQueue::Srq(srq) => post_srq(srq, owners, buffers),
-            RecvQueue::Rq(rq) => post_direct(&mut rq.ring, owners, buffers),
-            RecvQueue::Verbs(verbs) => return post_verbs(verbs, owners, buffers, unposted),
+        let QueueEntry { queue, least_buffer: least, .. } = &mut queues[queue.index as usize];
+        let (posted, result) = match queue {
+            RecvQueue::Srq(srq) => post_srq(srq, owners, least, buffers),
+            RecvQueue::Rq(rq) => post_direct(&mut rq.ring, owners, least, buffers),
+            RecvQueue::Verbs(verbs) => return post_verbs(verbs, owners, least, buffers, unposted),
             RecvQueue::Closed => return (0, Err(PostFailure::NoQueue)),
         };
         let result = result.map_err(|(reason, buffer)| {
@@ -302,9 +354,10 @@ impl Receiver {
 fn post_srq(
     srq: &mut DirectSrq,
     owners: &mut BufferOwners,
+    least: &mut LeastBuffer,
     buffers: &mut impl Iterator<Item = RecvBuffer>,
 ) -> (usize, Result<(), Unposted>) {
-    let (posted, result) = post_direct(&mut srq.ring, owners, buffers);
+    let (posted, result) = post_direct(&mut srq.ring, owners, least, buffers);
     match result {
         Err((PostFailure::Full, buffer)) if srq.keeps_spare && !srq.ring.is_loaded() => {
             if let Err(buffer) = load_spare(srq, owners, buffer) {
@@ -341,6 +394,7 @@ type Unposted = (PostFailure, RecvBuffer);
 fn post_direct<Q: ReceiveRing<Data = super::SlotContext>>(
     ring: &mut Q,
     owners: &mut BufferOwners,
+    least: &mut LeastBuffer,
     buffers: &mut impl Iterator<Item = RecvBuffer>,
 ) -> (usize, Result<(), Unposted>) {
     let mut posting = ring.posting();
@@ -350,6 +404,9 @@ fn post_direct<Q: ReceiveRing<Data = super::SlotContext>>(
         let Some(mut pool) = owners.batch(&first) else {
             return (posted, Err((PostFailure::Foreign, first)));
         };
+        if let Err(reason) = least.take(first.capacity() as u32) {
+            return (posted, Err((reason, first)));
+        }
         let mut buffer = first;
         next = loop {
             let (context, segment) = pool.describe(&buffer);
@@ -371,6 +428,7 @@ fn post_direct<Q: ReceiveRing<Data = super::SlotContext>>(
 fn post_verbs(
     queue: &mut VerbsQueue,
     owners: &mut BufferOwners,
+    least: &mut LeastBuffer,
     buffers: &mut impl Iterator<Item = RecvBuffer>,
     unposted: &mut Vec<RecvBuffer>,
 ) -> (usize, Result<(), PostFailure>) {
@@ -380,6 +438,10 @@ fn post_verbs(
     for buffer in buffers {
         if chain.queue.free_slots() == 0 {
             (last, ended) = (Some(buffer), Err(PostFailure::Full));
+            break;
+        }
+        if let Err(reason) = least.take(buffer.capacity() as u32) {
+            (last, ended) = (Some(buffer), Err(reason));
             break;
         }
         match chain.owners.enter(buffer) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::post::LeastBuffer;
 use super::queue::{QueueObject, RecvQueue};
 use super::verbs::VerbsQueue;
 use super::{QueueEntry, QueueId, Receiver, RqId, Srq, SrqConfig, SrqId};
@@ -88,8 +89,8 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Foreign`] for an SRQ of another receiver, and those of
-    /// [`create_srq`](Self::create_srq).
+    /// [`Error::Foreign`] for an SRQ of another receiver, [`Error::NoRoomForHeader`] for datagrams into an SRQ whose
+    /// posted buffers have no room for their header, and those of [`create_srq`](Self::create_srq).
     pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
         self.check_cq()?;
         let srq = match config.shared() {
@@ -125,18 +126,32 @@ impl Receiver {
         max_sge: u32,
     ) -> Result<()> {
         let object = qp.object();
+        if let Some(id) = config.shared() {
+            self.expect_datagrams(id.0, config)?;
+        }
         self.forget_dropped(object.qp_num());
         let index = match config.shared() {
             Some(id) => id.0.index,
             None => {
                 // SAFETY: the caller's contract.
                 let id = unsafe { self.add_rq(Arc::clone(&object), max_wr, max_sge) }?;
+                self.expect_datagrams(id.0, config)?;
                 qp.set_receive_queue(id);
                 id.0.index
             }
         };
         self.qps.insert(&object, index);
         Ok(())
+    }
+
+    /// Has a queue refuse buffers that are too small for datagrams from now on, when a queue pair like `config` takes
+    /// them from it.
+    fn expect_datagrams(&mut self, id: QueueId, config: &QpConfig) -> Result<()> {
+        if config.qp_type != rdma_core_sys::IBV_QPT_UD {
+            return Ok(());
+        }
+        let is_empty = self.outstanding(id) == 0;
+        self.queues[id.index as usize].least_buffer.for_datagrams(is_empty)
     }
 
     /// # Safety
@@ -169,7 +184,8 @@ impl Receiver {
         self.committed += capacity;
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
-        let entry = QueueEntry { queue, number, unrung: false };
+        let least_buffer = LeastBuffer::EMPTY;
+        let entry = QueueEntry { queue, number, unrung: false, least_buffer };
         match self.queues.get_mut(index as usize) {
             Some(closed) => *closed = entry,
             None => {

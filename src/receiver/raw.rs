@@ -103,12 +103,13 @@ impl Receiver {
         }
     }
 
-    /// Attaches a QP that was made with libibverbs on the CQ of this receiver. `config` names the SRQ that it
-    /// was created with, if any, and how it is to be connected; its sizes do not matter. The caller
+    /// Attaches a QP of a transport that [`QpConfig`] has, which was made with libibverbs on the CQ of this receiver.
+    /// `config` names the SRQ that it was created with, if any, and how it is to be connected; its sizes do not matter. The caller
     /// destroys it, after the receiver and the returned handle.
     ///
     /// # Errors
-    /// Those of [`create_qp`](Self::create_qp).
+    /// [`Error::Unsupported`] for a raw packet QP and other types that [`QpConfig`] does not have; those of
+    /// [`create_qp`](Self::create_qp).
     ///
     /// # Safety
     /// - `qp` belongs to the domain of this receiver, receives on its CQ and on that SRQ, sends on another CQ
@@ -125,6 +126,7 @@ impl Receiver {
         let cq = Arc::clone(&self.cq);
         // SAFETY: the caller's contract.
         let mut qp = unsafe { QueuePair::from_raw(self.pd(), qp, config, cq, srq)? };
+        let config = &qp.config().clone();
         let cap = *qp.object().cap();
         // SAFETY: the caller's contract.
         unsafe { self.enter(&mut qp, config, cap.max_recv_wr, cap.max_recv_sge) }?;

@@ -27,7 +27,7 @@ pub fn bytes_that_outlive_the_batch(receiver: &mut Receiver) -> &[u8] {
 pub fn posting_in_the_middle(receiver: &mut Receiver, srq: SrqId, pool: &BufferPool) {
     let mut batch = receiver.poll();
     let message = batch.next();
-    receiver.fill(srq, pool); //~ E0499
+    receiver.fill(srq, pool).unwrap(); //~ E0499
     drop(message);
 }
 

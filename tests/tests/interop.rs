@@ -141,13 +141,13 @@ impl Side {
         let mut qps = Vec::new();
         if program.addresses == 1 {
             let qp = receiver.create_qp(&config.receives(RECEIVES, 1)).unwrap();
-            receiver.fill(qp.receive_queue().unwrap(), &pool);
+            receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
             qps.push(qp);
         } else {
             let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
             let config = config.srq(srq);
             qps.extend((0..program.qps).map(|_| receiver.create_qp(&config).unwrap()));
-            receiver.fill(srq, &pool);
+            receiver.fill(srq, &pool).unwrap();
         }
         let sent = vec![0; program.qps];
         let context = pd.context().clone();

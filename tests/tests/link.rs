@@ -47,7 +47,7 @@ fn sends_fail_in_time_and_buffers_come_back_when_the_link_goes_down() {
         skip!("DOORBELL_LINK does not name an interface that may be taken down");
     };
     let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     w.peers.send(0, 64);
     receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message.len(), 64));
     w.peers.settle();

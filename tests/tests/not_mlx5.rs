@@ -61,7 +61,7 @@ fn the_direct_path_is_refused_and_the_verbs_path_works() {
     let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
     let pool = doorbell::BufferPool::new(&pd, 32, 64).unwrap();
     let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
-    receiver.fill(srq, &pool);
+    receiver.fill(srq, &pool).unwrap();
     for number in 0..100 {
         peers.send(0, 64);
         receiving::messages(&mut receiver, 1, |message| {

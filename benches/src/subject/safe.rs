@@ -100,7 +100,7 @@ fn with_buffers(
 ) -> Box<dyn Subject> {
     let pool = pool(world, shape);
     for &queue in &queues {
-        assert_eq!(receiver.fill(queue, &pool), shape.receives() as usize);
+        assert_eq!(receiver.fill(queue, &pool).unwrap(), shape.receives() as usize);
     }
     let queue = queues[0];
     Box::new(Safe { receiver, queue, pool, way, buffers: Vec::new(), _qps: qps })
@@ -123,7 +123,7 @@ impl Subject for Safe {
     }
 
     fn post(&mut self, _batch: u32) {
-        self.receiver.fill(self.queue, &self.pool);
+        self.receiver.fill(self.queue, &self.pool).unwrap();
     }
 
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {

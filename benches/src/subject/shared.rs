@@ -86,7 +86,7 @@ pub(super) fn make(
     let (mut receiver, queues, qps) = safe::receiver(world, objects);
     let queue = queues[0];
     let pool = pool(world, objects.shape);
-    assert_eq!(receiver.fill(queue, &pool), objects.shape.receives() as usize);
+    assert_eq!(receiver.fill(queue, &pool).unwrap(), objects.shape.receives() as usize);
     let poster = poster.then(|| receiver.shared_poster(queue).expect("a poster"));
     let receiver = Arc::new(Mutex::new(receiver));
     let way = match poster {

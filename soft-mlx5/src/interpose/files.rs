@@ -1,9 +1,10 @@
 //! Calls that name a file: open, stat, access.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::mode_t;
 
+use super::tree::Meant;
 use super::{is_active, ours, raw};
 
 pub const ANCHOR: *const c_void = open as *const c_void;
@@ -14,7 +15,7 @@ fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int
             return ours::open(&device, stand_in, flags);
         }
     }
-    raw::openat(dir, path, flags, mode)
+    raw::openat(dir, Meant::by(path).as_ptr(), flags, mode)
 }
 
 // Variadic in libc: the mode is passed like any third argument, and is not looked at without
@@ -84,16 +85,33 @@ pub unsafe extern "C" fn openat64(
     open_at(dir, path, flags, mode)
 }
 
-fn stat_at(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int) -> c_int {
-    if is_active() {
-        if let Some((_, stand_in)) = ours::find(path) {
-            return raw::fstatat(libc::AT_FDCWD, stand_in.as_ptr(), buf, 0);
-        }
-    }
-    raw::fstatat(dir, path, buf, flags)
+/// `openat` as fortified programs call it.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+    open_at(dir, path, flags, 0)
 }
 
-macro_rules! stats {
+/// `openat64` as fortified programs call it.
+///
+/// # Safety
+/// That of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+    open_at(dir, path, flags, 0)
+}
+
+fn stat_at(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int) -> c_int {
+    raw::fstatat(dir, Meant::by_or_device(path).as_ptr(), buf, flags)
+}
+
+fn access_at(dir: c_int, path: *const c_char, mode: c_int) -> c_int {
+    raw::faccessat(dir, Meant::by_or_device(path).as_ptr(), mode)
+}
+
+macro_rules! calls {
     ($($name:ident($($argument:ident: $ty:ty),*) => $run:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
@@ -109,7 +127,8 @@ macro_rules! stats {
 const HERE: c_int = libc::AT_FDCWD;
 const NO_FOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
-stats! {
+// Those with a version are what programs call that were built for glibc before 2.33; the structure is the kernel's.
+calls! {
     stat(path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, 0);
     stat64(path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, 0);
     lstat(path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, NO_FOLLOW);
@@ -118,18 +137,21 @@ stats! {
         => stat_at(dir, path, buf, flags);
     fstatat64(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int)
         => stat_at(dir, path, buf, flags);
-}
-
-/// `access`.
-///
-/// # Safety
-/// That of libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
-    if is_active() {
-        if let Some((_, stand_in)) = ours::find(path) {
-            return raw::faccessat(libc::AT_FDCWD, stand_in.as_ptr(), mode);
-        }
-    }
-    raw::faccessat(libc::AT_FDCWD, path, mode)
+    __xstat(_version: c_int, path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, 0);
+    __xstat64(_version: c_int, path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, 0);
+    __lxstat(_version: c_int, path: *const c_char, buf: *mut c_void)
+        => stat_at(HERE, path, buf, NO_FOLLOW);
+    __lxstat64(_version: c_int, path: *const c_char, buf: *mut c_void)
+        => stat_at(HERE, path, buf, NO_FOLLOW);
+    __fxstatat(_version: c_int, dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int)
+        => stat_at(dir, path, buf, flags);
+    __fxstatat64(_version: c_int, dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int)
+        => stat_at(dir, path, buf, flags);
+    statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut c_void)
+        => raw::statx(dir, Meant::by_or_device(path).as_ptr(), flags, mask, buf);
+    faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int)
+        => raw::faccessat2(dir, Meant::by_or_device(path).as_ptr(), mode, flags);
+    access(path: *const c_char, mode: c_int) => access_at(HERE, path, mode);
+    euidaccess(path: *const c_char, mode: c_int) => access_at(HERE, path, mode);
+    eaccess(path: *const c_char, mode: c_int) => access_at(HERE, path, mode);
 }

@@ -4,12 +4,16 @@
 //! environment may be changed only while there is one thread.
 
 use std::ffi::c_void;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use super::ACTIVE;
 use crate::device::{self, Environment};
 use crate::options::{self, Options};
 use crate::run_dir::{fresh_name, fresh_path};
+
+/// Environment variable with the tree of the nearest process before this one that has one.
+const ANCESTOR: &str = "SOFT_MLX5_TREE";
 
 pub const ANCHORS: [*const c_void; 2] = [(&raw const AT_START).cast(), (&raw const AT_END).cast()];
 
@@ -28,9 +32,21 @@ extern "C" fn at_start() {
         Some(options) => options.dir.join(fresh_name("process")),
         None => fresh_path("process"),
     };
+    let of_this_run = |name: &str| {
+        let path = PathBuf::from(std::env::var_os(name)?);
+        options.as_ref().is_some_and(|options| path.starts_with(&options.dir)).then_some(path)
+    };
+    let inherited = of_this_run("SYSFS_PATH");
+    let nearest = inherited.clone().filter(|root| root.exists());
+    let ancestor = nearest.or_else(|| of_this_run(ANCESTOR));
     // SAFETY: constructors run on the only thread.
-    unsafe { std::env::set_var("SYSFS_PATH", &root) };
-    device::set_environment(Environment { root, options });
+    unsafe {
+        std::env::set_var("SYSFS_PATH", &root);
+        if let Some(ancestor) = &ancestor {
+            std::env::set_var(ANCESTOR, ancestor);
+        }
+    }
+    device::set_environment(Environment { root, options, inherited, ancestor });
     ACTIVE.store(true, Ordering::Release);
 }
 

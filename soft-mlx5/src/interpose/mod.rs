@@ -8,8 +8,10 @@ mod calls;
 mod files;
 mod init;
 mod ours;
+mod paths;
 mod raw;
 mod signals;
+pub mod tree;
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +27,7 @@ fn is_active() -> bool {
 /// nothing else refers to them.
 pub fn ensure_linked() {
     let [start, end] = init::ANCHORS;
-    let anchors: [*const c_void; 5] = [calls::ANCHOR, files::ANCHOR, signals::ANCHOR, start, end];
+    let anchors: [*const c_void; 6] =
+        [calls::ANCHOR, files::ANCHOR, paths::ANCHOR, signals::ANCHOR, start, end];
     std::hint::black_box(anchors);
 }

@@ -70,6 +70,32 @@ pub fn fstatat(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int) 
     call!(SYS_newfstatat, dir, path, buf, flags) as c_int
 }
 
+pub fn statx(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    buf: *mut c_void,
+) -> c_int {
+    call!(SYS_statx, dir, path, flags, mask, buf) as c_int
+}
+
+pub fn readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, size: size_t) -> ssize_t {
+    call!(SYS_readlinkat, dir, path, buf, size) as ssize_t
+}
+
+pub fn chdir(path: *const c_char) -> c_int {
+    call!(SYS_chdir, path) as c_int
+}
+
+/// With flags, as of Linux 5.8; without any on older kernels, too.
+pub fn faccessat2(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+    if flags == 0 {
+        return faccessat(dir, path, mode);
+    }
+    call!(SYS_faccessat2, dir, path, mode, flags) as c_int
+}
+
 pub fn faccessat(dir: c_int, path: *const c_char, mode: c_int) -> c_int {
     call!(SYS_faccessat, dir, path, mode) as c_int
 }

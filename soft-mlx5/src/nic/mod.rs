@@ -95,6 +95,8 @@ pub struct NicConfig {
     /// Give programs UAR objects, whose few registers many queue pairs share, instead of a register for
     /// each queue pair.
     pub shared_registers: bool,
+    /// Never give a queue pair the number that another one has had.
+    pub distinct_qp_numbers: bool,
     /// A step takes one packet, and lets one queue pair execute one WQE or send one packet.
     pub small_steps: bool,
     /// Execute WQEs as they stand in a register that queue pairs share: each ring copies its WQE whole.
@@ -166,7 +168,11 @@ impl Nic {
         Ok(Self {
             core: Core::new(&config)?,
             pds: Table::new(1, MAX_PDS),
-            qps: Table::new(FIRST_QPN, MAX_QPS),
+            qps: if config.distinct_qp_numbers {
+                Table::distinct(FIRST_QPN)
+            } else {
+                Table::new(FIRST_QPN, MAX_QPS)
+            },
             uar: Uar::new()?,
             groups: Vec::new(),
             schedule: Schedule::new(&config.faults),
@@ -332,24 +338,27 @@ impl Nic {
         self.core.trace.rang(page, &ring);
         let qpn = (ring.value >> 8) as u32 & 0xff_ffff;
         let bytes = ring.value.to_be_bytes();
-        let named = self.qps.get_mut(qpn).filter(|qp| qp.attr.register.page == page);
-        let Some(qp) = named else {
-            return self.core.strict.violation(Rule::DoorbellQpn, Object::Uar(page), qpn, &bytes);
-        };
         let index = (ring.value >> 40) as u16;
-        if qp.takes_doorbells() {
-            qp.sq.ring(index, ring.value as u8 & 0x3f);
-            self.core.activate(qp);
-        } else {
-            let object = qp.object();
-            self.core.strict.violation(Rule::DoorbellState, object, index.into(), &bytes);
+        match self.qps.get_mut(qpn).filter(|qp| qp.attr.register.page == page) {
+            Some(qp) if qp.takes_doorbells() => {
+                qp.sq.ring(index, ring.value as u8 & 0x3f);
+                self.core.activate(qp);
+            }
+            Some(qp) => {
+                let object = qp.object();
+                self.core.strict.violation(Rule::DoorbellState, object, index.into(), &bytes);
+            }
+            None => self.core.strict.violation(Rule::DoorbellQpn, Object::Uar(page), qpn, &bytes),
         }
-        if users.len() > 1 {
-            // Another's ring may have been overwritten by this one.
-            for user in users {
-                if let Some(qp) = self.qps.get_mut(*user).filter(|qp| qp.takes_doorbells()) {
-                    qp.ring_by_record(&mut self.core);
-                }
+        if users == [qpn] {
+            return;
+        }
+        // Another's ring may have been overwritten by this one: that of a user of this register or, where the value
+        // does not belong here, of any on the page.
+        let others = if users.contains(&qpn) { users.to_vec() } else { self.uar.users_of(page) };
+        for user in others {
+            if let Some(qp) = self.qps.get_mut(user).filter(|qp| qp.takes_doorbells()) {
+                qp.ring_by_record(&mut self.core);
             }
         }
     }

@@ -135,11 +135,12 @@ fn atomic_data(
     if packet.operation != Operation::AtomicAcknowledge {
         return Err(Failure::BAD_RESPONSE);
     }
-    let original = packet.original.to_ne_bytes();
     let inline = goes_inline(qp, core, request);
-    place(qp, core, request, 0, &original, inline)?;
+    place(qp, core, request, 0, &packet.original.to_ne_bytes(), inline)?;
     qp.requester.acknowledged_up_to(psn::add(packet.bth.psn, 1));
-    requester::finish(qp, core, inline.then_some(&original));
+    // In memory a result is in host order. In a CQE it is big-endian, as UCX reads it; libmlx5 copies the bytes as they
+    // are, so its programs get them swapped.
+    requester::finish(qp, core, inline.then_some(&packet.original.to_be_bytes()));
     Ok(())
 }
 

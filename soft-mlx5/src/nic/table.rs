@@ -2,21 +2,39 @@
 
 use std::collections::VecDeque;
 
+// A number has 24 bits.
+const NUMBERS: u32 = 1 << 24;
+// Slots of a table whose numbers do not repeat, as a power of two: the bits above count how often a slot was used.
+const DISTINCT_SLOTS: u32 = 14;
+
 /// Objects of one kind, found by number.
 #[derive(Debug)]
 pub struct Table<T> {
     base: u32,
-    slots: Vec<Option<T>>,
+    slots: Vec<Slot<T>>,
     // First in, first out: a number rests as long as possible before it names another object, so
     // that what arrives late for the old one finds nothing.
     free: VecDeque<u32>,
     limit: u32,
+    distinct: bool,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    number: u32,
+    object: Option<T>,
 }
 
 impl<T> Table<T> {
     /// A table whose first number is `base` and which holds at most `limit` objects.
     pub fn new(base: u32, limit: u32) -> Self {
-        Self { base, slots: Vec::new(), free: VecDeque::new(), limit }
+        Self { base, slots: Vec::new(), free: VecDeque::new(), limit, distinct: false }
+    }
+
+    /// A table that never gives a number twice. It is full for good after nearly 2^24 objects, and holds at most 2^14
+    /// at once.
+    pub fn distinct(base: u32) -> Self {
+        Self { distinct: true, ..Self::new(base, 1 << DISTINCT_SLOTS) }
     }
 
     /// Stores the object that `make` builds from its number; `None` when the table is full.
@@ -27,60 +45,78 @@ impl<T> Table<T> {
         let index = match resting {
             Some(index) => index,
             None if (self.slots.len() as u32) < self.limit => {
-                self.slots.push(None);
-                self.slots.len() as u32 - 1
+                let index = self.slots.len() as u32;
+                self.slots.push(Slot { number: self.base + index, object: None });
+                index
             }
             None => return None,
         };
-        let number = self.base + index;
-        self.slots[index as usize] = Some(make(number));
-        Some(number)
+        let slot = &mut self.slots[index as usize];
+        slot.object = Some(make(slot.number));
+        Some(slot.number)
     }
 
-    /// Takes an object out; its number rests.
+    /// Takes an object out; its number rests, or is never given again.
     pub fn remove(&mut self, number: u32) -> Option<T> {
-        let index = number.wrapping_sub(self.base);
-        let object = self.slots.get_mut(index as usize)?.take()?;
-        self.free.push_back(index);
+        let index = self.index(number)?;
+        let object = self.slots[index].object.take()?;
+        let mut again = true;
+        if self.distinct {
+            let next = number + (1 << DISTINCT_SLOTS);
+            again = next < NUMBERS;
+            self.slots[index].number = next;
+        }
+        if again {
+            self.free.push_back(index as u32);
+        }
         Some(object)
+    }
+
+    // Where an object of this number would be.
+    fn place(&self, number: u32) -> usize {
+        let index = number.wrapping_sub(self.base);
+        let mask = if self.distinct { (1 << DISTINCT_SLOTS) - 1 } else { u32::MAX };
+        (index & mask) as usize
+    }
+
+    fn index(&self, number: u32) -> Option<usize> {
+        let index = self.place(number);
+        self.slots.get(index).is_some_and(|slot| slot.number == number).then_some(index)
     }
 
     /// The object with this number.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
-        self.slots.get(number.wrapping_sub(self.base) as usize)?.as_ref()
+        self.slots[self.index(number)?].object.as_ref()
     }
 
     /// The object with this number.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        self.slots.get_mut(number.wrapping_sub(self.base) as usize)?.as_mut()
+        let index = self.index(number)?;
+        self.slots[index].object.as_mut()
     }
 
-    /// The next object after number `cursor`, which moves there, and after the last one the first.
+    /// The object in the next slot after that of number `cursor`, which moves there, and after the last one the first.
     pub fn next_mut(&mut self, cursor: &mut u32) -> Option<(u32, &mut T)> {
-        let from =
-            (cursor.wrapping_sub(self.base) as usize).saturating_add(1).min(self.slots.len());
+        let from = self.place(*cursor).saturating_add(1).min(self.slots.len());
         let (before, after) = self.slots.split_at(from);
-        let found = after.iter().position(Option::is_some).map(|index| from + index);
-        let index = found.or_else(|| before.iter().position(Option::is_some))?;
-        *cursor = self.base + index as u32;
-        Some((*cursor, self.slots[index].as_mut()?))
+        let is_used = |slot: &Slot<T>| slot.object.is_some();
+        let found = after.iter().position(is_used).map(|index| from + index);
+        let index = found.or_else(|| before.iter().position(is_used))?;
+        let Slot { number, object } = &mut self.slots[index];
+        *cursor = *number;
+        Some((*number, object.as_mut()?))
     }
 
-    /// All objects, in the order of their numbers.
+    /// All objects, in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let numbered = self.slots.iter().enumerate();
-        numbered.filter_map(|(index, slot)| Some((self.base + index as u32, slot.as_ref()?)))
+        self.slots.iter().filter_map(|slot| Some((slot.number, slot.object.as_ref()?)))
     }
 
-    /// All objects, in the order of their numbers.
+    /// All objects, in the order of their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        let base = self.base;
-        self.slots
-            .iter_mut()
-            .enumerate()
-            .filter_map(move |(index, slot)| Some((base + index as u32, slot.as_mut()?)))
+        self.slots.iter_mut().filter_map(|slot| Some((slot.number, slot.object.as_mut()?)))
     }
 }
 
@@ -99,6 +135,30 @@ mod tests {
         assert!(table.get(first).is_none());
         assert!(table.get(0).is_none());
         assert!(table.get(0x3f).is_none());
+    }
+
+    #[test]
+    fn distinct_numbers_do_not_repeat_and_end() {
+        let mut table = Table::distinct(0x40);
+        let held = table.insert_with(|n| n).unwrap();
+        let mut seen = std::collections::HashSet::from([held]);
+        for _ in 0..200_000 {
+            let number = table.insert_with(|n| n).unwrap();
+            assert!(seen.insert(number) && number < NUMBERS, "{number:#x}");
+            assert_eq!(table.get(number), Some(&number));
+            assert_eq!(table.remove(number), Some(number));
+            assert_eq!(table.get(number), None);
+            assert_eq!(table.remove(number), None);
+        }
+        assert_eq!(table.get(held), Some(&held));
+        // A device looks at all slots: they must not grow with the numbers given.
+        assert!(table.slots.len() < 1000, "{}", table.slots.len());
+        let mut given = seen.len();
+        while let Some(number) = table.insert_with(|n| n) {
+            table.remove(number);
+            given += 1;
+        }
+        assert!(given as u32 > NUMBERS - 2 * (1 << DISTINCT_SLOTS), "{given}");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! A page is shared memory: the program's mapping and the device's are two views of one memory file. The
 //! device takes a doorbell by swapping it for zero, a value that no doorbell has, so it sees a second
 //! ring with the same bytes, too. What it cannot see is a ring that was overwritten before it looked: a
-//! register used by several queue pairs therefore says only "look at the records of all of them".
+//! register used by several queue pairs therefore says only "look at the records of all of them", and a value that
+//! names none of them "look at the records of the page".
 
 use std::collections::BTreeMap;
 use std::io;
@@ -219,6 +220,12 @@ impl Uar {
     pub fn users(&self, register: usize) -> (u32, &[u32]) {
         let used = &self.registers[register];
         (used.register.page, &used.qps)
+    }
+
+    /// All queue pairs that ring at a page.
+    pub fn users_of(&self, page: u32) -> Vec<u32> {
+        let there = self.registers.iter().filter(|used| used.register.page == page);
+        there.flat_map(|used| used.qps.iter().copied()).collect()
     }
 
     /// Both halves of a register as they are in memory, as far as a BlueFlame write goes.

@@ -101,9 +101,12 @@ impl Flags {
         self.0 & SOLICITED != 0
     }
 
-    /// Starts after all earlier reads and atomics.
+    /// Starts after all earlier reads and atomics: fence (UCX, the kernel), strong ordering, and both fences (libmlx5).
+    /// The small fence alone waits for local operations, none of which outlasts its turn here.
     pub fn fenced(self) -> bool {
-        self.0 & FENCE_MASK == FENCE
+        const READ_FENCE: u8 = 2 << 5;
+        const STRONG_ORDERING: u8 = 3 << 5;
+        matches!(self.0 & FENCE_MASK, READ_FENCE | STRONG_ORDERING | FENCE)
     }
 }
 

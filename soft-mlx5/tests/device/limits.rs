@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use soft_mlx5::Device;
 
-use crate::world::{World, errno, poll, post_send, post_srq_recv};
+use crate::world::{World, errno, poll, post_recv, post_send, post_srq_recv};
 use rdma_core_sys::*;
 
 #[test]
@@ -81,6 +81,32 @@ fn a_thousand_queue_pairs_on_one_srq_and_cq() {
 }
 
 #[test]
+fn queue_pair_numbers_repeat_unless_asked() {
+    for distinct in [false, true] {
+        let world = World::new(Device::builder().stepped().distinct_qp_numbers(distinct));
+        let cq = world.cq(16);
+        let mr = world.reg(Box::leak(vec![0; 64].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
+        let mut numbers = std::collections::HashSet::new();
+        for _ in 0..300 {
+            let qp = world.connected(cq, ptr::null_mut());
+            post_recv(qp, mr, 0, 32);
+            post_send(qp, mr, 32, 32);
+            world.device().settle();
+            // SAFETY: the QP is alive until it is destroyed.
+            let number = unsafe { (*qp).qp_num };
+            numbers.insert(number);
+            for _ in 0..2 {
+                let wc = poll(cq).expect("a completion");
+                assert_eq!((wc.status, wc.qp_num), (IBV_WC_SUCCESS, number));
+            }
+            // SAFETY: as above.
+            assert_eq!(unsafe { ibv_destroy_qp(qp) }, 0);
+        }
+        assert_eq!(numbers.len() == 300, distinct, "{}", numbers.len());
+    }
+}
+
+#[test]
 fn a_thousand_queue_pairs_receive_from_one_srq_into_one_cq() {
     const QPS: usize = 1000;
     const SIZE: usize = 64;
@@ -140,8 +166,8 @@ fn a_resized_queue_keeps_what_was_not_polled() {
     let qp = world.connected(cq, ptr::null_mut());
     let mr = world.reg(Box::leak(vec![0; 64].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
     let exchange = || {
-        crate::world::post_recv(qp, mr, 0, 32);
-        crate::world::post_send(qp, mr, 32, 32);
+        post_recv(qp, mr, 0, 32);
+        post_send(qp, mr, 32, 32);
         world.device().settle();
     };
     exchange();
@@ -152,7 +178,6 @@ fn a_resized_queue_keeps_what_was_not_polled() {
         assert_ne!(ibv_resize_cq(cq, 1 << 23), 0);
     }
     exchange();
-    let statuses: Vec<_> =
-        std::iter::from_fn(|| crate::world::poll(cq)).map(|wc| wc.status).collect();
+    let statuses: Vec<_> = std::iter::from_fn(|| poll(cq)).map(|wc| wc.status).collect();
     assert_eq!(statuses, [IBV_WC_SUCCESS; 4]);
 }

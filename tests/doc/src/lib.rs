@@ -56,7 +56,7 @@ impl World {
         let mut receiver = Receiver::new(&pd, config).unwrap();
         let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2)).unwrap();
         let pool = BufferPool::new(&pd, 32, 256).unwrap();
-        receiver.fill(srq, &pool);
+        receiver.fill(srq, &pool).unwrap();
         let mut peer_receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
         let config = QpConfig::rc().max_inline(64);
         let mut qp = receiver.create_qp(&config.clone().srq(srq)).unwrap();
@@ -64,7 +64,7 @@ impl World {
         qp.connect(&peer.address().unwrap()).unwrap();
         peer.connect(&qp.address().unwrap()).unwrap();
         let for_peer = BufferPool::new(&pd, 16, 256).unwrap();
-        peer_receiver.fill(peer.receive_queue().unwrap(), &for_peer);
+        peer_receiver.fill(peer.receive_queue().unwrap(), &for_peer).unwrap();
         Self { receiver, srq, pool, qp, peer, peer_receiver, pd, device }
     }
 
@@ -118,7 +118,7 @@ impl Datagrams {
             let config = QpConfig::ud(0x1234).receives(16, 1).max_inline(64);
             let mut qp = receiver.create_qp(&config).unwrap();
             let pool = BufferPool::new(&pd, 16, 256).unwrap();
-            receiver.fill(qp.receive_queue().unwrap(), &pool);
+            receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
             qp.activate().unwrap();
             (receiver, qp)
         };

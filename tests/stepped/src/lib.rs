@@ -48,7 +48,7 @@ impl Stepped {
         far.connect(&near.address().unwrap()).unwrap();
         let rq = near.receive_queue().unwrap();
         let pool = BufferPool::new(&pd, receiver.capacity(rq), 64).unwrap();
-        receiver.fill(rq, &pool);
+        receiver.fill(rq, &pool).unwrap();
         Self { receiver, rq, pool, near, far, _far_receiver: far_receiver, pd, device }
     }
 

@@ -25,12 +25,15 @@ fn run(builder: Builder, config: ReceiverConfig) -> Vec<u64> {
         s.device.settle();
     }
     let clock = s.receiver.clock().unwrap();
+    // That of the device needs no knowledge of what the receiver asked for.
+    let of_device = s.pd.context().clock().unwrap();
     let mut batch = s.receiver.poll();
     let mut raw = Vec::new();
     for time in sent {
         let timestamp = batch.next().unwrap().unwrap().timestamp().expect("it was asked for");
-        assert_eq!(clock.nanoseconds(timestamp), time, "{timestamp:#x}");
-        raw.push(timestamp);
+        assert_eq!(clock.nanoseconds(timestamp), Ok(time), "{timestamp:?}");
+        assert_eq!(of_device.nanoseconds(timestamp), Ok(time), "{timestamp:?}");
+        raw.push(timestamp.raw());
     }
     raw
 }

@@ -50,8 +50,8 @@ impl World {
         far.connect(&near.address().unwrap()).unwrap();
         let pool = BufferPool::new(&pd, 64, SIZE).unwrap();
         let filled = match srq {
-            Some(srq) => receiver.fill(srq, &pool),
-            None => receiver.fill(near.receive_queue().unwrap(), &pool),
+            Some(srq) => receiver.fill(srq, &pool).unwrap(),
+            None => receiver.fill(near.receive_queue().unwrap(), &pool).unwrap(),
         };
         assert!(filled >= 15);
         Self { receiver, srq, near, far, far_receiver, pool, pd, device }

@@ -131,10 +131,10 @@ fn a_removed_device_gives_every_posted_buffer_back_flagged() {
         let rq = own.receive_queue().unwrap();
         // None is left in the pool.
         let pool = BufferPool::new(&pd, 8 + 7 + 1, 64).unwrap();
-        receiver.fill(rq, &pool);
+        receiver.fill(rq, &pool).unwrap();
         let two = vec![pool.take().unwrap(), pool.take().unwrap()];
         receiver.post_scatter(srq, two).unwrap();
-        receiver.fill(srq, &pool);
+        receiver.fill(srq, &pool).unwrap();
         assert_eq!(pool.available(), 0);
         let posted = 8 + 7;
 

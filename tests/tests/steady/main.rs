@@ -140,7 +140,7 @@ fn take_and_post(receiver: &mut Receiver, queue: QueueId, count: u32, taken: &mu
 #[test]
 fn recycling_on_an_srq() {
     let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         receive(receiver, count, |message| {
             black_box(message::read(&message));
@@ -152,7 +152,7 @@ fn recycling_on_an_srq() {
 #[test]
 fn recycling_on_a_receive_queue() {
     let mut w = Single::new(64, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         receive(receiver, count, |message| {
             black_box(message::read(&message));
@@ -164,7 +164,7 @@ fn recycling_on_a_receive_queue() {
 #[test]
 fn posting_to_an_srq() {
     let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let mut taken = Vec::with_capacity(64);
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         take_and_post(receiver, w.srq.into(), count, &mut taken);
@@ -175,7 +175,7 @@ fn posting_to_an_srq() {
 #[test]
 fn posting_to_a_receive_queue() {
     let mut w = Single::new(64, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     let mut taken = Vec::with_capacity(64);
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         take_and_post(receiver, w.rq.into(), count, &mut taken);
@@ -208,8 +208,8 @@ fn recycling_with_several_queues_on_the_cq() {
     let pool = BufferPool::new(&pd, 128, 64).unwrap();
     let config = QpConfig::rc().srq(srq);
     let (_near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
-    receiver.fill(srq, &pool);
-    receiver.fill(other.receive_queue().unwrap(), &pool);
+    receiver.fill(srq, &pool).unwrap();
+    receiver.fill(other.receive_queue().unwrap(), &pool).unwrap();
     let did = observe_receiving(&mut receiver, peers, |receiver, count| {
         receive(receiver, count, |message| {
             black_box((message::read(&message), message.qp_num(), message.imm()));
@@ -221,7 +221,7 @@ fn recycling_with_several_queues_on_the_cq() {
 #[test]
 fn an_allocation_or_a_system_call_per_message_would_be_seen() {
     let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         receive(receiver, count, |message| {
             drop(black_box(message.to_vec()));

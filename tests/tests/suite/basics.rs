@@ -12,7 +12,7 @@ const LENGTHS: [usize; 14] = [12, 31, 32, 33, 63, 64, 65, 255, 256, 257, 4095, 4
 #[test]
 fn messages_of_any_length_arrive_whole_through_an_srq() {
     let mut w = Shared::new(7, 2, 65_536);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     for (i, len) in LENGTHS.into_iter().cycle().take(100).enumerate() {
         let number = w.peers.send(i % 2, len);
         receiving::messages(&mut w.receiver, 1, |message| {
@@ -26,7 +26,7 @@ fn messages_of_any_length_arrive_whole_through_an_srq() {
 #[test]
 fn messages_of_any_length_arrive_whole_through_a_receive_queue() {
     let mut w = Single::new(8, 65_536);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     for len in LENGTHS.into_iter().cycle().take(100) {
         let number = w.peers.send(0, len);
         receiving::messages(&mut w.receiver, 1, |message| {
@@ -40,7 +40,7 @@ fn messages_of_any_length_arrive_whole_through_a_receive_queue() {
 #[test]
 fn short_messages_have_exactly_the_bytes_sent() {
     let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let bytes: Vec<u8> = (1..=64).collect();
     for len in (0..=64).chain([0, 0, 1]) {
         w.peers.reap(0);
@@ -52,7 +52,7 @@ fn short_messages_have_exactly_the_bytes_sent() {
 #[test]
 fn immediate_data_arrives_as_it_was_given() {
     let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     for imm in [Some(0x0102_0304), None, Some(0), Some(u32::MAX), None] {
         w.peers.reap(0);
         w.peers.qps[0].send_inline(b"with or without", imm).unwrap();
@@ -161,10 +161,10 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
         near.extend(qps);
         far.push(peers);
     }
-    receiver.fill(one, &pools[0]);
-    receiver.fill(two, &pools[1]);
+    receiver.fill(one, &pools[0]).unwrap();
+    receiver.fill(two, &pools[1]).unwrap();
     for (qp, pool) in near[4..].iter().zip([&pools[2], &pools[2], &pools[3], &pools[3]]) {
-        receiver.fill(qp.receive_queue().unwrap(), pool);
+        receiver.fill(qp.receive_queue().unwrap(), pool).unwrap();
     }
 
     let mut random = message::Random::new(1);
@@ -233,10 +233,10 @@ fn ask_again(receiver: &mut Receiver, peers: &mut Peers) {
 #[test]
 fn a_batch_that_found_nothing_may_be_asked_again() {
     let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     ask_again(&mut w.receiver, &mut w.peers);
     let mut w = Single::new(31, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     ask_again(&mut w.receiver, &mut w.peers);
 }
 
@@ -249,7 +249,7 @@ fn what_waits_for_a_slot_is_rung_for_when_messages_of_several_queues_are_taken()
     for srq in srqs {
         let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
         let pool = BufferPool::new(&pd, 64, 64).unwrap();
-        receiver.fill(srq, &pool);
+        receiver.fill(srq, &pool).unwrap();
         let count = 64 - pool.available();
         let mut taken = Vec::new();
         for _ in 0..count {
@@ -314,7 +314,7 @@ fn replace_each(
 #[test]
 fn a_message_of_an_srq_leaves_its_slot_to_another_buffer() {
     let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
 }
 
@@ -328,14 +328,14 @@ fn a_message_of_an_srq_with_room_leaves_its_slot_to_another_buffer() {
 #[test]
 fn a_message_of_a_receive_queue_leaves_its_slot_to_another_buffer() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
 }
 
 #[test]
 fn a_batch_ends_at_its_budget_and_the_rest_comes_later() {
     let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     for _ in 0..10 {
         w.peers.send(0, 64);
     }

@@ -10,7 +10,7 @@ use doorbell_tests::{Peers, device, message, receiving};
 #[test]
 fn where_a_message_came_from() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     w.peers.qps[0].send_inline(b"with", Some(0xcafe_f00d)).unwrap();
     w.peers.send(0, 20);
     let (qp_num, sender) = (w.near.qp_num(), w.peers.qps[0].qp_num());
@@ -39,7 +39,7 @@ fn timestamps_are_those_of_the_clock_and_in_order() {
     let qp = QpConfig::rc().receives(16, 1);
     let (near, mut peers) = Peers::connect(&pd, &mut receiver, &qp, 1, 64);
     let pool = BufferPool::new(&pd, 16, 64).unwrap();
-    receiver.fill(near[0].receive_queue().unwrap(), &pool);
+    receiver.fill(near[0].receive_queue().unwrap(), &pool).unwrap();
 
     let clock = match pd.context().clock() {
         Ok(clock) => Some(clock),
@@ -55,7 +55,8 @@ fn timestamps_are_those_of_the_clock_and_in_order() {
             let Some(clock) = clock else {
                 return assert_eq!(message.timestamp(), None);
             };
-            let now = clock.nanoseconds(message.timestamp().expect("it was asked for"));
+            let timestamp = message.timestamp().expect("it was asked for");
+            let now = clock.nanoseconds(timestamp).unwrap();
             let passed = Duration::from_nanos(now.checked_sub(last).expect("time goes on"));
             assert!(passed > pause, "{passed:?} for {pause:?}");
             last = now;
@@ -78,7 +79,7 @@ fn compression_is_refused_where_it_cannot_be_read() {
 #[test]
 fn a_cq_is_resized_where_verbs_poll_it() {
     let mut w = Single::new(8, 64);
-    let posted = w.receiver.fill(w.rq, &w.pool);
+    let posted = w.receiver.fill(w.rq, &w.pool).unwrap();
     if device::drives_directly(w.pd.context()) {
         let refused = w.receiver.resize_cq(512);
         assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");

@@ -46,7 +46,7 @@ impl Side {
         let mut receiver = device::receiver(&pd, 64);
         let srq = receiver.create_srq(&SrqConfig::new(31)).unwrap();
         let pool = BufferPool::new(&pd, 64, 64).unwrap();
-        receiver.fill(srq, &pool);
+        receiver.fill(srq, &pool).unwrap();
         Self { receiver, srq, pool }
     }
 
@@ -213,7 +213,7 @@ fn receives_come_back_when_a_connection_ends() {
     let address = first_address!();
     let (mut near, mut far) = (Side::new(), Side::new());
     let mut qp = near.receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
-    let posted = near.receiver.fill(qp.receive_queue().unwrap(), &near.pool);
+    let posted = near.receiver.fill(qp.receive_queue().unwrap(), &near.pool).unwrap();
     let mut far_qp = far.qp();
     let (client, server) =
         meet(address, &mut qp, |request| request.accept(&mut far_qp, b"", PATIENCE));

@@ -25,11 +25,11 @@ impl End {
         let config = config.max_inline(64);
         let qp = if shared {
             let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
-            receiver.fill(srq, &pool);
+            receiver.fill(srq, &pool).unwrap();
             receiver.create_qp(&config.srq(srq)).unwrap()
         } else {
             let qp = receiver.create_qp(&config.receives(16, 1)).unwrap();
-            receiver.fill(qp.receive_queue().unwrap(), &pool);
+            receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
             qp
         };
         let mut this = Self { qp, receiver, pool };
@@ -151,7 +151,7 @@ fn a_wrong_queue_key_is_heard_by_nobody() {
 #[test]
 fn what_datagrams_cannot_do_is_refused() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     let pd = w.pd.clone();
     let mut end = End::new(&pd, QpConfig::ud(QKEY), false);
     let address = end.qp.address().unwrap();

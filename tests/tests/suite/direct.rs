@@ -162,7 +162,7 @@ fn an_entry_outside_its_region_fails_the_receive_and_is_not_written() {
         });
 
         // The other queue pair and the queue work on.
-        w.receiver.fill(w.srq, &w.pool);
+        w.receiver.fill(w.srq, &w.pool).unwrap();
         w.peers.send(1, 64);
         receiving::messages(&mut w.receiver, 1, |message| {
             assert_eq!(message::read(&message), (1, 0));
@@ -183,7 +183,7 @@ fn more_entries_than_a_receive_has_room_for() {
         let refused = ring.posting().post(SlotContext::from_wr_id(1), &sges).unwrap_err();
         assert_eq!(refused, PostError::TooManySges);
     }
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     w.peers.send(0, 64);
     receiving::messages(&mut w.receiver, 1, |_| ());
 }

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[test]
 fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
     let mut w = Shared::new(31, 2, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let mut events = w.pd.context().events().unwrap();
     let mut expected = [0; 2];
     for round in 0..10 {
@@ -84,7 +84,7 @@ fn reconnect(w: &mut Shared, at: usize) {
 #[test]
 fn an_event_of_before_a_reset_does_not_end_the_wait_for_the_next() {
     let mut w = Shared::new(31, 2, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let mut events = w.pd.context().events().unwrap();
     fail(&mut w, &events, 0);
     reconnect(&mut w, 0);
@@ -104,7 +104,7 @@ fn an_event_of_before_a_reset_does_not_end_the_wait_for_the_next() {
 #[test]
 fn a_queue_pair_that_has_failed_already_is_drained_with_the_event_of_that() {
     let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let mut events = w.pd.context().events().unwrap();
     for round in 0..3 {
         fail(&mut w, &events, 0);
@@ -117,7 +117,7 @@ fn a_queue_pair_that_has_failed_already_is_drained_with_the_event_of_that() {
 #[test]
 fn a_queue_pair_with_a_receive_queue_owes_no_event() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     let mut events = w.pd.context().events().unwrap();
     w.peers.send(0, 64);
     w.peers.settle();
@@ -151,7 +151,7 @@ fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back()
         let (mut near, _peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
         let qp = near.remove(0);
         let rq = qp.receive_queue().unwrap();
-        assert_eq!(receiver.fill(rq, &pool), 16, "round {round}");
+        assert_eq!(receiver.fill(rq, &pool).unwrap(), 16, "round {round}");
         drop(qp);
         let refused = receiver.create_qp(&config).unwrap_err();
         assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");

@@ -30,7 +30,7 @@ fn overfill(receiver: &mut Receiver, queue: QueueId, pool: &BufferPool) -> usize
     let error = receiver.post(queue, buffers).unwrap_err();
     assert_eq!(error.reason, PostFailure::Full);
     assert_eq!(error.posted, capacity - 3);
-    let back: Vec<usize> = error.into_buffers().map(|buffer| number(&buffer)).collect();
+    let back: Vec<usize> = error.buffers.iter().map(|buffer| number(buffer)).collect();
     assert_eq!(back, [capacity, capacity + 1, capacity + 2], "what was not posted, in order");
     assert_eq!(receiver.vacant(queue), 0);
     assert_eq!(pool.available(), pool.count() as usize - capacity);
@@ -86,7 +86,7 @@ fn a_buffer_of_another_domain_ends_the_post_before_it() {
     buffers.insert(2, foreign.take().unwrap());
     let error = w.receiver.post(w.srq, buffers).unwrap_err();
     assert_eq!((error.posted, error.reason), (2, PostFailure::Foreign));
-    let back: Vec<RecvBuffer> = error.into_buffers().collect();
+    let back: Vec<RecvBuffer> = error.buffers;
     assert_eq!(back.len(), 3);
     assert_eq!((number(&back[1]), number(&back[2])), (2, 3));
     drop(back);
@@ -112,7 +112,7 @@ fn posting_nothing_is_no_error() {
 fn an_empty_cq_has_nothing_before_the_first_message_and_after_the_last() {
     let mut w = Single::new(16, 64);
     receiving::nothing(&mut w.receiver);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     receiving::nothing(&mut w.receiver);
     // Several laps of the CQ, in which old CQEs lie about.
     for _ in 0..10 * w.receiver.cq_capacity() {
@@ -161,7 +161,7 @@ fn an_srq_is_emptied_and_refilled_time_and_again() {
 #[test]
 fn a_receive_queue_is_emptied_and_refilled_time_and_again() {
     let mut w = Single::new(16, 64);
-    let capacity = w.receiver.fill(w.rq, &w.pool);
+    let capacity = w.receiver.fill(w.rq, &w.pool).unwrap();
     let mut held = Vec::new();
     let mut expected = 0;
     for _ in 0..60 {
@@ -186,7 +186,7 @@ fn a_receive_queue_is_emptied_and_refilled_time_and_again() {
 #[test]
 fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
     let mut w = Shared::new(7, 1, 64);
-    let capacity = w.receiver.fill(w.srq, &w.pool);
+    let capacity = w.receiver.fill(w.srq, &w.pool).unwrap();
     let holds = w.pool.count() as usize - w.pool.available();
     for _ in 0..holds {
         w.peers.send(0, 40);
@@ -198,7 +198,7 @@ fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
 
     let error = w.receiver.post(w.srq, numbered(&w.pool, holds + 2)).unwrap_err();
     assert_eq!((error.posted, error.reason), (holds, PostFailure::Full));
-    let back: Vec<usize> = error.into_buffers().map(|buffer| number(&buffer)).collect();
+    let back: Vec<usize> = error.buffers.iter().map(|buffer| number(buffer)).collect();
     assert_eq!(back, [holds, holds + 1]);
     assert_eq!(w.receiver.vacant(w.srq), 0);
     // The device has all of them but the spare.

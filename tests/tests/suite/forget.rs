@@ -29,7 +29,7 @@ fn lend_and_forget(receiver: &mut Receiver, count: usize) {
 #[test]
 fn a_forgotten_batch_costs_nothing() {
     let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let mut expected = 0;
     for round in 0..4 {
         arrive(&mut w.peers, 6);
@@ -59,7 +59,7 @@ fn a_forgotten_batch_costs_nothing() {
 #[test]
 fn the_message_that_a_forgotten_batch_lent_is_recycled_on_a_receive_queue() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     for number in 0..40 {
         w.peers.send(0, 40);
         w.peers.settle();
@@ -74,7 +74,7 @@ fn the_message_that_a_forgotten_batch_lent_is_recycled_on_a_receive_queue() {
 #[test]
 fn a_reset_behind_a_forgotten_batch_hands_nothing_over() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     arrive(&mut w.peers, 4);
     lend_and_forget(&mut w.receiver, 4);
     w.receiver.reset_qp(&mut w.near).unwrap();
@@ -131,7 +131,7 @@ fn forgotten_batches_of_several_queues_give_their_cqes_back() {
 #[test]
 fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
     let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let mut taken = Vec::new();
     for round in 0..4 {
         arrive(&mut w.peers, 6);
@@ -155,7 +155,7 @@ fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping()
     let [srq, _other] = [1, 1].map(|_| receiver.create_srq(&SrqConfig::new(1)).unwrap());
     let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
     let pool = BufferPool::new(&pd, 64, 64).unwrap();
-    receiver.fill(srq, &pool);
+    receiver.fill(srq, &pool).unwrap();
     let waiting = 64 - pool.available() - receiver.capacity(srq) as usize;
     let mut taken = Vec::new();
     for _ in 0..receiver.capacity(srq) {
@@ -177,7 +177,7 @@ fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping()
 fn what_is_posted_behind_a_forgotten_batch_is_received() {
     let mut w = Single::new(8, 64);
     for taken in 1..4 {
-        w.receiver.fill(w.rq, &w.pool);
+        w.receiver.fill(w.rq, &w.pool).unwrap();
         arrive(&mut w.peers, taken);
         let mut batch = w.receiver.poll();
         let buffers: Vec<_> = (0..taken).map(|_| batch.next().unwrap().unwrap().take()).collect();
@@ -195,7 +195,7 @@ fn what_is_posted_behind_a_forgotten_batch_is_received() {
 #[test]
 fn the_device_never_writes_to_what_was_taken_after_a_batch_was_forgotten() {
     let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     arrive(&mut w.peers, 6);
     // Two of these are given back to the queue before the third is asked for.
     lend_and_forget(&mut w.receiver, 3);
@@ -216,7 +216,7 @@ fn the_device_never_writes_to_what_was_taken_after_a_batch_was_forgotten() {
 #[test]
 fn a_forgotten_buffer_is_missing_from_its_pool() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     w.peers.send(0, 40);
     receiving::messages(&mut w.receiver, 1, |message| forget(message.take()));
     w.receiver.reset_qp(&mut w.near).unwrap();
@@ -226,7 +226,7 @@ fn a_forgotten_buffer_is_missing_from_its_pool() {
 #[test]
 fn a_forgotten_receiver_keeps_receiving_into_memory_that_stays() {
     let mut w = Shared::new(7, 1, 64);
-    let posted = w.receiver.fill(w.srq, &w.pool);
+    let posted = w.receiver.fill(w.srq, &w.pool).unwrap();
     let missing = w.pool.count() as usize - w.pool.available();
     assert!(missing >= posted);
     forget(w.receiver);
@@ -244,7 +244,7 @@ fn a_forgotten_receiver_keeps_receiving_into_memory_that_stays() {
 #[test]
 fn a_forgotten_queue_pair_is_not_destroyed() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     let near = w.near.qp_num();
     forget(w.near);
     w.peers.send(0, 64);
@@ -268,7 +268,7 @@ fn forgotten_parents_stay_for_their_children() {
 
 fn other_objects_work() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     for number in 0..20 {
         w.peers.send(0, 64);
         receiving::messages(&mut w.receiver, 1, |message| {

@@ -9,6 +9,7 @@ mod direct;
 mod disconnect;
 mod exhaustion;
 mod failures;
+mod first_use;
 mod forget;
 mod memory;
 mod numbers;

@@ -20,7 +20,7 @@ fn receive_into(pd: &doorbell::ProtectionDomain, pool: &BufferPool) {
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
     let config = QpConfig::rc().srq(srq);
     let (_near, mut peers) = Peers::connect(pd, &mut receiver, &config, 1, pool.buffer_size());
-    assert!(receiver.fill(srq, pool) > 0);
+    assert!(receiver.fill(srq, pool).unwrap() > 0);
     for number in 0..30 {
         peers.send(0, pool.buffer_size() as usize);
         receiving::messages(&mut receiver, 1, |message| {
@@ -147,12 +147,12 @@ fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
         .collect();
     assert_eq!(marked.len(), 9);
     drop(marked);
-    let posted = receiver.fill(srq, &pool);
+    let posted = receiver.fill(srq, &pool).unwrap();
 
     let answers = BufferPool::new(&pd, 1, 120).unwrap();
     let back = peers.qps[0].receive_queue().unwrap();
     for number in 0..30 {
-        peers.receiver.fill(back, &answers);
+        peers.receiver.fill(back, &answers).unwrap();
         let len = [12, 99, 100][number as usize % 3];
         peers.send(0, len);
         let mut taken = None;
@@ -173,7 +173,7 @@ fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
             assert_eq!(payload.len(), len);
         });
         receiving::wait("the send", || near[0].poll_send().is_some());
-        receiver.fill(srq, &pool);
+        receiver.fill(srq, &pool).unwrap();
     }
     receiver.destroy_qp(near.remove(0)).unwrap();
     receiver.destroy_srq(srq).unwrap();

@@ -30,7 +30,7 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
     let config = QpConfig::rc().mtu(Mtu::Mtu256);
     let messages = million();
     let mut w = Shared::with(511, 1, QPS as u32, LONGEST, config);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
 
     let mut peers = w.peers;
     let sender = thread::spawn(move || {
@@ -95,7 +95,7 @@ fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
     const WINDOWS: u64 = 20;
     let messages = million();
     let mut w = Shared::new(1023, 4, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
 
     let window = messages / WINDOWS;
     let mut peers = w.peers;

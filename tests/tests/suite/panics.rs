@@ -39,7 +39,7 @@ fn receive_with_panics(receiver: &mut Receiver, peers: &mut Peers, every: u64) {
 #[test]
 fn a_panic_in_a_batch_of_an_srq_loses_no_message_and_no_slot() {
     let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     receive_with_panics(&mut w.receiver, &mut w.peers, 3);
     assert_eq!(w.receiver.vacant(w.srq), 0);
 }
@@ -47,7 +47,7 @@ fn a_panic_in_a_batch_of_an_srq_loses_no_message_and_no_slot() {
 #[test]
 fn a_panic_in_a_batch_of_a_receive_queue_loses_no_message_and_no_slot() {
     let mut w = Single::new(16, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     receive_with_panics(&mut w.receiver, &mut w.peers, 4);
     assert_eq!(w.receiver.vacant(w.rq), 0);
 }
@@ -55,7 +55,7 @@ fn a_panic_in_a_batch_of_a_receive_queue_loses_no_message_and_no_slot() {
 #[test]
 fn a_panic_with_a_message_in_hand_that_was_taken() {
     let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     w.peers.send(0, 40);
     w.peers.settle();
     let before = w.pool.available();

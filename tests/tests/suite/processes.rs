@@ -18,7 +18,7 @@ fn other_program() -> Command {
 fn programs_are_spawned_while_messages_arrive() {
     const MESSAGES: u64 = 20_000;
     let mut w = Shared::new(63, 2, 512);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let mut peers = w.peers;
     let sender = thread::spawn(move || {
         for i in 0..MESSAGES {
@@ -47,7 +47,7 @@ fn programs_are_spawned_while_messages_arrive() {
 #[test]
 fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
     let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     w.peers.send(0, 64);
     w.peers.settle();
     let taken = w.pool.take();

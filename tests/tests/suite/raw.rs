@@ -87,8 +87,8 @@ fn receive_through(shared: bool) {
     let mut near = unsafe { receiver.attach_raw_qp(made.qp, &config) }.unwrap();
     let pool = BufferPool::new(&pd, 2 * RECEIVES + 2, 128).unwrap();
     let capacity = match srq {
-        Some(srq) => receiver.fill(srq, &pool),
-        None => receiver.fill(near.receive_queue().unwrap(), &pool),
+        Some(srq) => receiver.fill(srq, &pool).unwrap(),
+        None => receiver.fill(near.receive_queue().unwrap(), &pool).unwrap(),
     };
     assert!(capacity >= RECEIVES as usize, "{capacity}");
 
@@ -130,8 +130,8 @@ fn a_hand_made_srq_beside_one_of_the_library() {
     let (near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(theirs), 1, 64);
     let (near_ours, mut peers_ours) =
         Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(ours), 1, 64);
-    receiver.fill(theirs, &pool);
-    receiver.fill(ours, &pool);
+    receiver.fill(theirs, &pool).unwrap();
+    receiver.fill(ours, &pool).unwrap();
     for number in 0..200 {
         peers.send(0, 64);
         peers_ours.send(0, 64);
@@ -162,4 +162,25 @@ fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
     assert_eq!(receiver.capacity(rq) - receiver.vacant(rq), 1);
     drop(receiver);
     drop(made);
+}
+
+#[test]
+fn a_queue_pair_for_raw_packets_is_not_attached() {
+    let pd = device::pd();
+    let made = Made::new(&pd, false);
+    // SAFETY: nobody else uses the objects, and they are destroyed last.
+    let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, device::path()) }.unwrap();
+    for qp_type in [sys::IBV_QPT_RAW_PACKET, sys::IBV_QPT_XRC_RECV, sys::IBV_QPT_DRIVER] {
+        // SAFETY: a copy of a live object: the type alone is looked at.
+        let mut other = unsafe { ptr::read(made.qp) };
+        other.qp_type = qp_type;
+        // SAFETY: as above.
+        let refused = unsafe { receiver.attach_raw_qp(&mut other, &QpConfig::rc()) }.unwrap_err();
+        assert!(refused.to_string().contains("raw packets"), "{refused}");
+    }
+    // SAFETY: as above.
+    drop(
+        unsafe { receiver.attach_raw_qp(made.qp, &QpConfig::rc().receives(RECEIVES, 1)) }.unwrap(),
+    );
+    drop((receiver, made));
 }

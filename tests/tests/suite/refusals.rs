@@ -212,7 +212,8 @@ fn queues_of_another_receiver() {
     let error = other.post(w.srq, w.pool.take()).unwrap_err();
     assert_eq!((error.posted, error.reason), (0, PostFailure::NoQueue));
     drop(error);
-    assert_eq!((other.capacity(w.srq), other.vacant(w.srq), other.fill(w.srq, &w.pool)), (0, 0, 0));
+    assert_eq!((other.capacity(w.srq), other.vacant(w.srq)), (0, 0));
+    assert_eq!(other.fill(w.srq, &w.pool).unwrap_err().reason, PostFailure::NoQueue);
     let refused = other.create_qp(&QpConfig::rc().srq(w.srq)).unwrap_err();
     assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
 }
@@ -239,7 +240,7 @@ fn connecting_twice_and_to_what_cannot_be() {
     // And still it can be connected.
     w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
     doorbell_tests::peers::join(&mut w.near, &mut w.peers.qps[0]);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     w.peers.send(0, 64);
     receiving::messages(&mut w.receiver, 1, |_| ());
 }

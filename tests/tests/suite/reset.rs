@@ -11,7 +11,7 @@ fn a_queue_pair_with_a_receive_queue_is_used_again() {
     let mut w = Single::new(16, 64);
     let mut next = 0;
     for round in 0..20 {
-        w.receiver.fill(w.rq, &w.pool);
+        w.receiver.fill(w.rq, &w.pool).unwrap();
         // In some rounds nothing arrives, in some what has arrived is not looked at.
         let (sent, looked_at) = [(0, 0), (5, 5), (7, 3), (16, 0)][round % 4];
         for _ in 0..sent {
@@ -38,7 +38,7 @@ fn a_queue_pair_with_a_receive_queue_is_used_again() {
 #[test]
 fn a_reset_on_an_srq_recycles_any_number_of_messages_that_nobody_looked_at() {
     let mut w = Shared::new(255, 1, 64);
-    let capacity = w.receiver.fill(w.srq, &w.pool);
+    let capacity = w.receiver.fill(w.srq, &w.pool).unwrap();
     for _ in 0..200 {
         w.peers.send(0, 40);
     }
@@ -58,7 +58,7 @@ fn a_reset_on_an_srq_recycles_any_number_of_messages_that_nobody_looked_at() {
 #[test]
 fn a_reset_on_an_srq_drops_the_messages_of_that_queue_pair_only() {
     let mut w = Shared::new(15, 3, 64);
-    let capacity = w.receiver.fill(w.srq, &w.pool);
+    let capacity = w.receiver.fill(w.srq, &w.pool).unwrap();
     let mut expected = [0; 3];
     for round in 0..30 {
         let victim = round % 3;
@@ -90,7 +90,7 @@ fn a_reset_on_an_srq_drops_the_messages_of_that_queue_pair_only() {
 #[test]
 fn a_queue_pair_that_failed_gives_its_buffers_back_and_works_after_a_reset() {
     let mut w = Single::new(16, 64);
-    let posted = w.receiver.fill(w.rq, &w.pool);
+    let posted = w.receiver.fill(w.rq, &w.pool).unwrap();
     w.near.to_error().unwrap();
     let failures = receiving::failures(&mut w.receiver, posted);
     assert_eq!(failures.len(), posted);
@@ -104,7 +104,7 @@ fn a_queue_pair_that_failed_gives_its_buffers_back_and_works_after_a_reset() {
     assert_eq!(w.near.state().unwrap(), QpState::Error);
 
     w.receiver.reset_qp(&mut w.near).unwrap();
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
     join(&mut w.near, &mut w.peers.qps[0]);
     let number = w.peers.send(0, 64);
@@ -116,21 +116,21 @@ fn a_queue_pair_that_failed_gives_its_buffers_back_and_works_after_a_reset() {
 #[test]
 fn flushed_receives_that_nobody_polled_do_not_survive_a_reset() {
     let mut w = Single::new(16, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     w.near.to_error().unwrap();
     // Some of the flushes are seen.
     drop(receiving::failures(&mut w.receiver, 1));
     w.receiver.reset_qp(&mut w.near).unwrap();
     assert_eq!(w.pool.available(), w.pool.count() as usize);
     receiving::nothing(&mut w.receiver);
-    assert_eq!(w.receiver.fill(w.rq, &w.pool), w.receiver.capacity(w.rq) as usize);
+    assert_eq!(w.receiver.fill(w.rq, &w.pool).unwrap(), w.receiver.capacity(w.rq) as usize);
 }
 
 #[test]
 fn receives_can_be_posted_between_reset_and_connecting() {
     let mut w = Single::new(16, 64);
     w.receiver.reset_qp(&mut w.near).unwrap();
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
     join(&mut w.near, &mut w.peers.qps[0]);
     w.peers.send(0, 64);
@@ -156,7 +156,7 @@ fn sends_that_a_reset_ended_give_their_buffers_back() {
 #[test]
 fn a_queue_pair_of_another_receiver_is_refused_and_untouched() {
     let mut w = Single::new(16, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     let mut other = device::receiver(&w.pd, 64);
     let refused = other.reset_qp(&mut w.near).unwrap_err();
     assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
@@ -189,7 +189,7 @@ fn an_event_of_before_a_reset_is_not_one_of_the_next_connection() {
     w.receiver.reset_qp(&mut w.near).unwrap();
     w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
     join(&mut w.near, &mut w.peers.qps[0]);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     for event in [
         AsyncEvent::QpFatal { qp_num },
         AsyncEvent::QpRequestError { qp_num },

@@ -46,7 +46,7 @@ fn sending(mut peers: Peers) -> (mpsc::Sender<()>, JoinHandle<Peers>) {
 fn a_task_is_woken_by_each_message() {
     run(async {
         let mut w = Shared::new(31, 1, 64);
-        w.receiver.fill(w.srq, &w.pool);
+        w.receiver.fill(w.srq, &w.pool).unwrap();
         let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
         let (send, thread) = sending(w.peers);
         for number in 0..share(2000) {
@@ -59,10 +59,22 @@ fn a_task_is_woken_by_each_message() {
 }
 
 #[test]
+fn a_receiver_is_waited_for_in_a_spawned_task() {
+    run(async {
+        let mut w = Shared::new(31, 1, 64);
+        w.receiver.fill(w.srq, &w.pool).unwrap();
+        let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
+        let task = tokio::spawn(async move { receive(&mut receiver).await });
+        w.peers.send(0, 64);
+        assert_eq!(task.await.unwrap(), 0);
+    });
+}
+
+#[test]
 fn a_wait_that_is_given_up_loses_nothing() {
     run(async {
         let mut w = Shared::new(31, 1, 64);
-        w.receiver.fill(w.srq, &w.pool);
+        w.receiver.fill(w.srq, &w.pool).unwrap();
         let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
         for number in 0..5 {
             let given_up = timeout(Duration::from_millis(5), receiver.ready()).await;
@@ -102,7 +114,7 @@ fn a_buffer_from_another_thread_wakes_a_task_whose_queue_is_dry() {
 fn the_limit_of_an_srq_arrives_in_a_stream_of_events() {
     run(async {
         let mut w = Shared::new(15, 1, 64);
-        w.receiver.fill(w.srq, &w.pool);
+        w.receiver.fill(w.srq, &w.pool).unwrap();
         let mut events = EventStream::new(w.pd.context().events().unwrap()).unwrap();
         let mut next = async || poll_fn(|cx| Pin::new(&mut events).poll_next(cx)).await;
         let nothing = timeout(Duration::from_millis(5), next()).await;

@@ -48,7 +48,7 @@ fn an_srq_and_what_belongs_to_it() {
     in_every_order(|| {
         let mut w = Shared::new(7, 1, 64);
         let spare = w.pool.take();
-        w.receiver.fill(w.srq, &w.pool);
+        w.receiver.fill(w.srq, &w.pool).unwrap();
         for _ in 0..3 {
             w.peers.send(0, 64);
         }
@@ -73,7 +73,7 @@ fn a_receive_queue_and_what_belongs_to_it() {
     in_every_order(|| {
         let mut w = Single::new(8, 64);
         let spare = w.pool.take();
-        w.receiver.fill(w.rq, &w.pool);
+        w.receiver.fill(w.rq, &w.pool).unwrap();
         // These wait for receives when the queue is gone.
         for _ in 0..20 {
             w.peers.send(0, 64);
@@ -102,7 +102,7 @@ fn a_context_a_domain_and_a_pool() {
 #[test]
 fn buffers_left_in_a_queue_come_back_when_it_is_destroyed() {
     let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let all = w.pool.count() as usize;
     drop(w.receiver);
     // The queue pair still refers to the SRQ: the device may take a receive at any time.
@@ -111,7 +111,7 @@ fn buffers_left_in_a_queue_come_back_when_it_is_destroyed() {
     assert_eq!(w.pool.available(), all);
 
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     drop(w.near);
     assert!(w.pool.available() < w.pool.count() as usize);
     drop(w.receiver);
@@ -121,7 +121,7 @@ fn buffers_left_in_a_queue_come_back_when_it_is_destroyed() {
 #[test]
 fn a_receiver_moves_between_threads_as_a_unit() {
     let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     for _ in 0..20 {
         let mut receiver = w.receiver;
         let mut peers = w.peers;

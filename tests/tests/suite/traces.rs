@@ -104,11 +104,11 @@ fn each_step_of_the_control_path_is_told_and_no_message() {
     let registered = ["count=128", "buffer_size=64"].map(str::to_owned);
     told(&lines.take(), "pool registered", &registered);
 
-    receiver.fill(srq, &pool);
+    receiver.fill(srq, &pool).unwrap();
     for _ in 0..100 {
         peers.send(0, 40);
         receiving::messages(&mut receiver, 1, |message| drop(message.take()));
-        receiver.fill(srq, &pool);
+        receiver.fill(srq, &pool).unwrap();
     }
     assert_eq!(lines.take(), <[String; 0]>::default(), "the data path has told something");
 

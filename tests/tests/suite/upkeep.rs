@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{BufferPool, Error, QpConfig, RecvBuffer, Statistics};
+use doorbell::{BufferPool, Error, PostFailure, QpConfig, RecvBuffer, Statistics};
 use doorbell_tests::peers::join;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, message, receiving, share};
@@ -71,10 +71,10 @@ fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
     w.receiver.refill();
     let capacity = w.receiver.capacity(w.srq);
-    assert_eq!(w.receiver.fill(w.srq, &foreign), 0);
+    assert_eq!(w.receiver.fill(w.srq, &foreign).unwrap_err().reason, PostFailure::Foreign);
     assert_eq!((w.receiver.vacant(w.srq), foreign.available()), (capacity, 64));
     // A buffer in the spare slot is what `fill` leaves there when the queue is full, and only then.
-    assert_eq!(w.receiver.fill(w.srq, &w.pool), capacity as usize);
+    assert_eq!(w.receiver.fill(w.srq, &w.pool).unwrap(), capacity as usize);
     let direct = device::drives_directly(w.pd.context());
     let away = capacity as usize + usize::from(direct);
     assert_eq!(w.pool.available(), w.pool.count() as usize - away);
@@ -225,7 +225,7 @@ fn buffers_given_to_a_queue_that_is_full_or_gone_go_back_to_their_pool() {
 #[test]
 fn buffers_given_to_a_queue_that_is_gone_go_back_while_its_receiver_lives() {
     let Single { mut receiver, rq, pool, near, peers, .. } = Single::new(8, 64);
-    let posted = receiver.fill(rq, &pool) as u32;
+    let posted = receiver.fill(rq, &pool).unwrap() as u32;
     let poster = receiver.shared_poster(rq).unwrap();
     receiver.poll();
     let all = pool.count() as usize;
@@ -260,7 +260,7 @@ fn counts_are_those_of_the_messages() {
     let mut w = Shared::new(15, 1, 64);
     assert_eq!(w.receiver.statistics(), None);
     w.receiver.count();
-    let posted = w.receiver.fill(w.srq, &w.pool) as u64;
+    let posted = w.receiver.fill(w.srq, &w.pool).unwrap() as u64;
     receiving::messages(&mut w.receiver, 0, |_| ());
     for _ in 0..10 {
         w.peers.send(0, 40);

@@ -23,7 +23,7 @@ fn channel(receiver: &Receiver) -> &CompletionChannel {
 #[test]
 fn nothing_arrives_and_the_time_runs_out() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     assert!(!w.receiver.wait(Duration::ZERO).unwrap());
     let began = Instant::now();
     assert!(!w.receiver.wait(Duration::from_millis(30)).unwrap());
@@ -33,7 +33,7 @@ fn nothing_arrives_and_the_time_runs_out() {
 #[test]
 fn what_has_arrived_is_not_waited_for() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     w.peers.send(0, 20);
     assert!(w.receiver.wait(PATIENCE).unwrap());
     assert!(w.receiver.arm().unwrap(), "it was not polled yet");
@@ -44,7 +44,7 @@ fn what_has_arrived_is_not_waited_for() {
 #[test]
 fn an_armed_receiver_makes_its_channel_readable_once() {
     let mut w = Shared::new(16, 2, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     w.peers.send(0, 20);
     receiving::messages(&mut w.receiver, 1, |_| ());
     let soon = Duration::from_millis(20);
@@ -83,7 +83,7 @@ fn send_empty(qp: &QueuePair, solicited: bool) {
 #[test]
 fn solicited_arms_wait_for_solicited_messages() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     assert!(!w.receiver.arm_solicited().unwrap());
     send_empty(&w.peers.qps[0], false);
     receiving::messages(&mut w.receiver, 1, |_| ());
@@ -99,7 +99,7 @@ fn solicited_arms_wait_for_solicited_messages() {
 #[test]
 fn a_message_at_any_time_ends_the_wait() {
     let mut w = Single::new(64, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     let rounds = device::share(30_000);
     let (go, start) = mpsc::channel();
     let mut peers = w.peers;
@@ -148,7 +148,7 @@ fn a_cq_without_a_channel_says_so() {
 #[test]
 fn a_receiver_with_unread_events_is_dropped() {
     let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     for _ in 0..3 {
         assert!(!w.receiver.arm().unwrap());
         w.peers.send(0, 20);

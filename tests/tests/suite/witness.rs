@@ -361,7 +361,7 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
     };
     let rq = near.receive_queue().unwrap();
     let pool = BufferPool::new(&pd, RECEIVES, BUFFER as u32).unwrap();
-    receiver.fill(rq, &pool);
+    receiver.fill(rq, &pool).unwrap();
     for (i, form) in forms.iter().enumerate() {
         let mut cqe = form.cqe;
         cqe[57..60].copy_from_slice(&other.qp_num().to_be_bytes()[1..]);
@@ -474,7 +474,7 @@ fn cqes_of_no_message_are_told_as_what_they_are() {
     };
     let rq = near.receive_queue().unwrap();
     let pool = BufferPool::new(&pd, RECEIVES, BUFFER as u32).unwrap();
-    let posted = receiver.fill(rq, &pool);
+    let posted = receiver.fill(rq, &pool).unwrap();
     let cqe = |opcode, counter: u16, syndromes: [u8; 2]| {
         let mut cqe = ErrorCqe::zeroed();
         [cqe.vendor_err_synd, cqe.syndrome] = syndromes;

@@ -10,7 +10,7 @@ const MESSAGES: u64 = 2 * 65_536 + 10_000;
 #[test]
 fn an_srq_wraps() {
     let mut w = Shared::new(63, 3, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let mut expected = [0; 3];
     let mut sent = 0_u64;
     let mut kept = Vec::new();
@@ -38,7 +38,7 @@ fn an_srq_wraps() {
 #[test]
 fn a_receive_queue_wraps() {
     let mut w = Single::new(32, 64);
-    w.receiver.fill(w.rq, &w.pool);
+    w.receiver.fill(w.rq, &w.pool).unwrap();
     let mut expected = 0;
     let mut kept = Vec::new();
     while expected < MESSAGES {
@@ -61,7 +61,7 @@ fn a_receive_queue_wraps() {
 #[test]
 fn the_smallest_queues_wrap() {
     let mut w = Shared::new(1, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     for number in 0..70_000 {
         w.peers.send(0, 16);
         receiving::messages(&mut w.receiver, 1, |message| {

@@ -47,7 +47,7 @@ impl Arm {
         let mut memory = vec![0u8; (RECEIVES as usize + 2) * BUFFER as usize];
         let at = (NonNull::from(&mut memory[..]).cast(), memory.len());
         let pool = BufferPool::from_memory(pd, memory, BUFFER)?;
-        assert_eq!(receiver.fill(srq, &pool), RECEIVES as usize);
+        assert_eq!(receiver.fill(srq, &pool).unwrap(), RECEIVES as usize);
         let mut far = Receiver::new(pd, &ReceiverConfig::new())?;
         let mut near = receiver.create_qp(&QpConfig::rc().srq(srq))?;
         let mut sender = far.create_qp(&QpConfig::rc().sends(BATCH))?;

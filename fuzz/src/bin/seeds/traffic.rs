@@ -287,7 +287,7 @@ pub fn compressed(format: Compression, count: usize) -> Vec<[u8; 64]> {
     near.connect(&far.address().expect("an address")).expect("a connection");
     far.connect(&near.address().expect("an address")).expect("a connection");
     let pool = BufferPool::new(&pd, 32, 64).expect("a pool");
-    receiver.fill(near.receive_queue().expect("it has one"), &pool);
+    receiver.fill(near.receive_queue().expect("it has one"), &pool).unwrap();
     for n in 0..count {
         far.send_inline(&[n as u8; 40][..n + 8], None).expect("room");
     }

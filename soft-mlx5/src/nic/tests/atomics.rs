@@ -1,11 +1,13 @@
 //! Atomics.
 
+use mlx5_wire::cqe::CqeFormat;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use mlx5_wire::remote::AtomicSegment;
 
 use super::program::*;
 use crate::faults::Faults;
 use crate::nic::NicConfig;
+use crate::nic::objects::*;
 
 fn word(memory: &Memory, at: usize) -> u64 {
     u64::from_ne_bytes(memory.get(at, 8).try_into().unwrap())
@@ -33,18 +35,50 @@ fn compare_swap_and_fetch_add() {
     let memory = Memory::new(64);
     let key = device.register(&memory, ALL_ACCESS);
     let (remote, local) = ((memory.addr() + 8, key), (memory.addr() + 32, key));
-    memory.set(8, &10u64.to_ne_bytes());
+    // No two bytes are alike: what is swapped shows.
+    const FIRST: u64 = 0x0102_0304_0506_0708;
+    const SUM: u64 = FIRST + 0x1011_1213_1415_1617;
+    const LAST: u64 = 0xf1e2_d3c4_b5a6_9788;
+    memory.set(8, &FIRST.to_ne_bytes());
     for (opcode, swap_add, compare, before, after) in [
-        (WqeOpcode::ATOMIC_FA, 5, 0, 10, 15),
-        (WqeOpcode::ATOMIC_CS, 99, 14, 15, 15),
-        (WqeOpcode::ATOMIC_CS, 99, 15, 15, 99),
-        (WqeOpcode::ATOMIC_FA, u64::MAX, 0, 99, 98),
+        (WqeOpcode::ATOMIC_FA, SUM - FIRST, 0, FIRST, SUM),
+        (WqeOpcode::ATOMIC_CS, LAST, SUM.swap_bytes(), SUM, SUM),
+        (WqeOpcode::ATOMIC_CS, LAST, SUM, SUM, LAST),
+        (WqeOpcode::ATOMIC_FA, u64::MAX, 0, LAST, LAST - 1),
     ] {
         let index = device.post(&mut a, &work(opcode, swap_add, compare, remote, local));
         device.settle();
         let cqe = send.expect(CqeOpcode::Requester, &a, index);
         assert_eq!((cqe.send_opcode(), cqe.byte_cnt.get()), (opcode.get(), 8));
         assert_eq!((word(&memory, 32), word(&memory, 8)), (before, after));
+    }
+}
+
+#[test]
+fn a_result_is_big_endian_in_a_cqe_and_in_host_order_in_memory() {
+    const BEFORE: u64 = 0x0102_0304_0506_0708;
+    const ADD: u64 = 0x1020_3040_5060_7080;
+    for size in [64, 128] {
+        let mut device = Device::new();
+        let (mut send, recv) = (device.cq_of_size(16, size), device.cq(16));
+        let with_scatter = |attr| QpAttr { scatter_to_cqe_sq: true, ..attr };
+        let (mut a, _b) = device.pair(with_scatter, &send, &recv);
+        let memory = Memory::new(64);
+        let key = device.register(&memory, ALL_ACCESS);
+        let (remote, local) = ((memory.addr() + 8, key), (memory.addr() + 32, key));
+        memory.set(8, &BEFORE.to_ne_bytes());
+        device.post(&mut a, &work(WqeOpcode::ATOMIC_FA, ADD, 0, remote, local));
+        device.settle();
+        let (cqe, front) = send.poll_both().unwrap();
+        assert_ne!(cqe.format(), CqeFormat::Plain);
+        let found = if size == 128 { front } else { cqe.to_bytes().to_vec() };
+        assert_eq!(found[..8], BEFORE.to_be_bytes(), "CQE of {size} bytes");
+        assert_eq!((word(&memory, 32), word(&memory, 8)), (0, BEFORE + ADD));
+        // Unsignaled, it goes to memory.
+        let unsignaled = work(WqeOpcode::ATOMIC_CS, 1, BEFORE + ADD, remote, local).flags(0);
+        device.post(&mut a, &unsignaled);
+        device.settle();
+        assert_eq!((word(&memory, 32), word(&memory, 8)), (BEFORE + ADD, 1));
     }
 }
 

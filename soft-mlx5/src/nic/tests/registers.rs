@@ -143,3 +143,27 @@ fn registers_that_only_ring_mix_nothing() {
     s.device.settle();
     assert_eq!((s.received(0, 0), s.received(1, 0)), (vec![b'a'; LEN], vec![b'b'; LEN]));
 }
+
+#[test]
+fn a_ring_under_a_foreign_value_is_not_lost() {
+    // A QP that does not exist, one of another page, and one of the same page that rings elsewhere.
+    for stranger in [0, 1, 2] {
+        let mut device = Device::new();
+        let (send, mut recv) = (device.cq(64), device.cq(64));
+        let mut pairs: Vec<_> = (0..4).map(|_| device.pair(|attr| attr, &send, &recv)).collect();
+        let number = |at: usize| pairs[at].0.number.0;
+        let named = [0xabcdef, number(3), number(1)][stranger];
+        assert_eq!(pairs[0].0.attr.register.page, pairs[1].0.attr.register.page);
+        assert_ne!(pairs[0].0.attr.register.page, pairs[3].0.attr.register.page);
+        let (a, b) = &mut pairs[0];
+        let counter = b.post_receive(&[]);
+        device.post(a, &Work::send());
+        let Register { page, offset } = a.attr.register;
+        device.write_register(page, offset, u64::from(named) << 8 | 1);
+        device.settle();
+        recv.expect(CqeOpcode::ResponderSend, b, counter);
+        recv.expect_nothing();
+        let expected = u64::from(stranger != 2);
+        assert_eq!(device.nic.violations(Rule::DoorbellQpn), expected, "{named:#x}");
+    }
+}

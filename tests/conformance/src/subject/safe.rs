@@ -132,7 +132,7 @@ impl Subject for Safe {
         let mut buffer = pool.take()?;
         let sge = sys::ibv_sge { lkey: self.spare_key, ..self.sge(&mut buffer) };
         drop(buffer);
-        self.wrapped.receiver.fill(queue, pool);
+        self.wrapped.receiver.fill(queue, pool).unwrap();
         // Unless there is one in that slot already.
         (pool.available() == 0).then(|| (sge.addr, vec![sge]))
     }

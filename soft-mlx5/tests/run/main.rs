@@ -1,6 +1,8 @@
 //! `soft-mlx5 run`: options, exit codes, signals, processes, and what is left behind.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod sysfs;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

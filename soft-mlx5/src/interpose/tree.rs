@@ -1,0 +1,117 @@
+//! Paths that lead into the tree of sysfs that this process sees.
+//!
+//! libibverbs looks below `SYSFS_PATH`. Other programs name the classes below `/sys`, and either may look before libibverbs
+//! has asked for the devices: the tree is made when somebody looks. A process that has none looks into that of the
+//! nearest process that started it and has one, so that a shell child sees the device of the program.
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::{is_active, ours, raw};
+use crate::device::{self, Environment};
+use crate::sysfs::{CLASSES, DEVICES};
+
+const SYS: &str = "/sys";
+
+thread_local! {
+    // This thread makes the tree: it means the real one.
+    static MAKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs what makes the tree, whose own paths lead nowhere else.
+pub fn making<T>(work: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            MAKING.set(self.0);
+        }
+    }
+    let _restore = Restore(MAKING.replace(true));
+    work()
+}
+
+/// A path as the kernel gets it: the program's, or what stands for it.
+pub struct Meant {
+    path: *const c_char,
+    // Owns what `path` points to where that is in the tree.
+    led: Option<CString>,
+}
+
+impl Meant {
+    /// What stands for a path of the tree.
+    pub fn by(path: *const c_char) -> Self {
+        match lead(path) {
+            Some(led) => Self { path: led.as_ptr(), led: Some(led) },
+            None => Self { path, led: None },
+        }
+    }
+
+    /// The same, or what stands for a device.
+    pub fn by_or_device(path: *const c_char) -> Self {
+        match is_active().then(|| ours::find(path)).flatten() {
+            Some((_, stand_in)) => Self { path: stand_in.as_ptr(), led: None },
+            None => Self::by(path),
+        }
+    }
+
+    /// The path.
+    pub fn as_ptr(&self) -> *const c_char {
+        self.path
+    }
+
+    /// Whether it is not the program's.
+    pub fn is_led(&self) -> bool {
+        self.led.is_some()
+    }
+}
+
+/// The path that a path of the tree has for the program: the reverse of what [`Meant::by`] does to literal ones.
+pub fn as_literal(path: &CStr) -> Option<CString> {
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let inside = path.strip_prefix(root(device::environment()?)?).ok()?;
+    CString::new(Path::new(SYS).join(inside).as_os_str().as_bytes()).ok()
+}
+
+fn lead(path: *const c_char) -> Option<CString> {
+    // SAFETY: a path that is not null is a string; its first byte is looked at before the rest.
+    if !is_active() || path.is_null() || unsafe { *path } as u8 != b'/' || MAKING.get() {
+        return None;
+    }
+    // SAFETY: as above.
+    let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
+    let environment = device::environment()?;
+    let inside = match path.strip_prefix(SYS) {
+        Ok(inside) => {
+            let ours = CLASSES.into_iter().chain([DEVICES]).any(|dir| inside.starts_with(dir));
+            ours.then_some(inside)?
+        }
+        Err(_) => {
+            // A root that nobody has made yet.
+            let roots = [Some(&environment.root), environment.inherited.as_ref()];
+            let missing = |root: &&PathBuf| path.starts_with(root) && !exists(root);
+            path.strip_prefix(roots.into_iter().flatten().find(missing)?).ok()?
+        }
+    };
+    let led = root(environment)?.join(inside);
+    CString::new(led.into_os_string().as_bytes()).ok()
+}
+
+// Root of the tree that this process sees, which exists.
+fn root(environment: &Environment) -> Option<&Path> {
+    if exists(&environment.root) {
+        return Some(&environment.root);
+    }
+    environment.options.as_ref()?;
+    if let Some(ancestor) = environment.ancestor.as_deref().filter(|root| exists(root)) {
+        return Some(ancestor);
+    }
+    device::prepare();
+    exists(&environment.root).then_some(&environment.root)
+}
+
+fn exists(path: &Path) -> bool {
+    let path = CString::new(path.as_os_str().as_bytes());
+    path.is_ok_and(|path| raw::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0)
+}

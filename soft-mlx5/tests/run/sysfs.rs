@@ -1,0 +1,118 @@
+//! The InfiniBand classes of sysfs, as programs find them that ask libibverbs for nothing.
+
+use crate::common::{SOFT_MLX5, finish, run};
+
+fn shell(script: &str) -> String {
+    finish(&mut run(&["--link", "roce"], &["sh", "-c", script])).succeeded()
+}
+
+fn python(script: &str) -> String {
+    finish(&mut run(&[], &["/usr/bin/python3", "-c", script])).succeeded()
+}
+
+#[test]
+fn the_first_look_finds_the_device() {
+    for look in [
+        "ls /sys/class/infiniband",
+        "cat /sys/class/infiniband_verbs/uverbs*/ibdev",
+        "ls \"$SYSFS_PATH/class/infiniband\"",
+        "cd /sys/class/infiniband && echo *",
+        "cat /sys/class/infiniband_verbs/uverbs0/device/infiniband_verbs/uverbs0/ibdev",
+        "test -e /sys/class/infiniband/mlx5_0/ports/1/gids/0 && echo mlx5_0",
+    ] {
+        let found = shell(look);
+        assert!(found.split_whitespace().any(|name| name == "mlx5_0"), "{look}: {found}");
+    }
+}
+
+#[test]
+fn real_paths_lead_to_the_pci_function() {
+    let script =
+        "readlink -f /sys/class/infiniband/mlx5_0/device; realpath /sys/class/infiniband/mlx5_0";
+    let found = shell(script);
+    let lines: Vec<_> = found.lines().collect();
+    assert_eq!(lines[1], format!("{}/infiniband/mlx5_0", lines[0]));
+    assert!(lines[0].ends_with("/0000:80:00.0"), "{found}");
+    assert_eq!(shell(&format!("cat {}/vendor", lines[0])), "0x15b3\n");
+}
+
+/// A child of a program that has a device sees that device, and not one of its own.
+#[test]
+fn a_child_sees_the_device_of_its_parent() {
+    let found = python(
+        "import ctypes, subprocess
+ibv = ctypes.CDLL('libibverbs.so.1')
+count = ctypes.c_int()
+assert ibv.ibv_get_device_list(ctypes.byref(count)) and count.value >= 1
+gid = '/sys/class/infiniband/mlx5_0/ports/1/gids/0'
+mine = open(gid).read()
+print(mine == subprocess.check_output(['cat', gid], text=True))
+print(mine == subprocess.check_output(f'x=$(cat {gid}); echo $x', shell=True, text=True))
+print(mine == subprocess.check_output('sh -c \"cat ' + gid + '\"; true', shell=True, text=True))",
+    );
+    assert_eq!(found, "True\nTrue\nTrue\n");
+}
+
+/// Each of the calls with which a C program can look at a path.
+#[test]
+fn every_call_on_a_path_is_led_into_the_tree() {
+    const SCRIPT: &str = r#"
+import ctypes, os
+c = ctypes.CDLL(None, use_errno=True)
+DIR, FILE = b'/sys/class/infiniband/mlx5_0', b'/sys/class/infiniband/mlx5_0/node_type'
+AT, buf = -100, ctypes.create_string_buffer(4096)
+def text(fd):
+    assert fd >= 0, os.strerror(ctypes.get_errno())
+    got = os.read(fd, 100); os.close(fd); return got
+for name in 'open', 'open64', '__open_2', '__open64_2':
+    assert text(getattr(c, name)(FILE, 0)) == b'1: CA\n', name
+for name in 'openat', 'openat64', '__openat_2', '__openat64_2':
+    assert text(getattr(c, name)(AT, FILE, 0)) == b'1: CA\n', name
+c.fdopendir.restype = ctypes.c_void_p
+for name in 'fopen', 'fopen64', 'opendir', 'realpath', '__realpath_chk', 'canonicalize_file_name':
+    getattr(c, name).restype = ctypes.c_void_p
+for name in 'fopen', 'fopen64':
+    file = getattr(c, name)(FILE, b'r')
+    assert file and c.fileno(ctypes.c_void_p(file)) >= 0, name
+assert c.opendir(DIR)
+entries = ctypes.c_void_p()
+for name in 'scandir', 'scandir64':
+    assert getattr(c, name)(DIR, ctypes.byref(entries), None, None) > 3, name
+for name in 'stat', 'stat64', 'lstat', 'lstat64':
+    assert getattr(c, name)(FILE, buf) == 0, name
+for name in '__xstat', '__xstat64', '__lxstat', '__lxstat64':
+    assert getattr(c, name)(1, FILE, buf) == 0, name
+for name in '__fxstatat', '__fxstatat64':
+    assert getattr(c, name)(1, AT, FILE, buf, 0) == 0, name
+for name in 'fstatat', 'fstatat64':
+    assert getattr(c, name)(AT, FILE, buf, 0) == 0, name
+assert c.statx(AT, FILE, 0, 0x7ff, buf) == 0
+for name in 'access', 'euidaccess', 'eaccess':
+    assert getattr(c, name)(FILE, os.R_OK) == 0, name
+assert c.faccessat(AT, FILE, os.R_OK, 0) == 0
+for name, before, after in ('readlink', (), ()), ('readlinkat', (AT,), ()), ('__readlink_chk', (), (4096,)):
+    length = getattr(c, name)(*before, DIR, buf, 4096, *after)
+    assert buf.raw[:length].endswith(b'/infiniband/mlx5_0'), name
+for name, after in ('realpath', (None,)), ('realpath', (buf,)), ('__realpath_chk', (buf, 4096)), ('canonicalize_file_name', ()):
+    found = getattr(c, name)(DIR, *after)
+    found = ctypes.cast(found, ctypes.c_char_p).value
+    assert found.startswith(b'/sys/devices/') and c.access(found, 0) == 0, (name, found)
+assert c.chdir(DIR) == 0 and open('node_type').read() == '1: CA\n'
+# What is not there is not there, and others' paths are their own.
+assert c.access(b'/sys/class/infiniband/mlx5_9', 0) == -1 and ctypes.get_errno() == 2
+assert c.access(b'/sys/class/infiniband_other', 0) == -1
+assert c.realpath(b'/usr/bin/../bin', buf) and buf.value == os.path.realpath('/usr/bin').encode()
+assert c.fopen(b'/proc/self/maps', b'r')
+print('fine')
+"#;
+    assert_eq!(python(SCRIPT), "fine\n");
+}
+
+#[test]
+fn programs_that_look_at_other_paths_get_no_device() {
+    // Each run has a directory of its own, in which a device would leave a tree.
+    let script = "ls /sys/class /dev >/dev/null; dir=${SOFT_MLX5##*,dir=}; ls \"$dir\" | wc -l";
+    assert_eq!(shell(script).trim(), "0");
+    let inner = [SOFT_MLX5, "run", "--", "sh", "-c", "ls /sys/class/infiniband | wc -l"];
+    assert_eq!(finish(&mut run(&[], &inner)).succeeded().trim(), "1");
+}

@@ -1,0 +1,84 @@
+//! Which values move between threads and which are shared by them, checked by the compiler.
+
+use static_assertions::{assert_impl_all, assert_not_impl_any};
+
+use crate::tags::{self, TagMatchingSrq};
+use crate::*;
+
+// Objects of libibverbs that any thread may use.
+assert_impl_all!(Context: Send, Sync);
+assert_impl_all!(Device: Send);
+assert_impl_all!(ProtectionDomain: Send, Sync);
+assert_impl_all!(CompletionChannel: Send, Sync);
+assert_impl_all!(AddressHandle: Send, Sync);
+assert_impl_all!(BufferPool: Send, Sync);
+assert_impl_all!(RecvBuffer: Send, Sync);
+assert_impl_all!(SharedPoster: Send, Sync);
+assert_impl_all!(RemoteMemory: Send);
+assert_impl_all!(AsyncEvents: Send);
+
+// What has one owner at a time.
+assert_impl_all!(Receiver: Send);
+assert_impl_all!(QueuePair: Send);
+assert_impl_all!(TagMatchingSrq: Send);
+assert_not_impl_any!(Receiver: Sync);
+assert_impl_all!(Batch<'static>: Send);
+assert_not_impl_any!(Batch<'static>: Sync);
+assert_not_impl_any!(Message<'static, 'static>: Send, Sync);
+
+// Plain values, configurations, and what a call gives back.
+assert_impl_all!(AsyncEvent: Send, Sync);
+assert_impl_all!(Clock: Send, Sync);
+assert_impl_all!(Timestamp: Send, Sync);
+assert_impl_all!(Gid: Send, Sync);
+assert_impl_all!(MulticastGroup: Send, Sync);
+assert_impl_all!(PoolConfig: Send, Sync);
+assert_impl_all!(QpAddress: Send, Sync);
+assert_impl_all!(QpConfig: Send, Sync);
+assert_impl_all!(ReceiverConfig: Send, Sync);
+assert_impl_all!(Sender: Send, Sync);
+assert_impl_all!(SendCompletion: Send, Sync);
+assert_impl_all!(SrqConfig: Send, Sync);
+assert_impl_all!(Statistics: Send, Sync);
+assert_impl_all!(QueueId: Send, Sync);
+assert_impl_all!(tags::ReceiveId: Send, Sync);
+assert_impl_all!(tags::TagEvent: Send, Sync);
+assert_impl_all!(tags::TaggedBuffer: Send, Sync);
+
+// Errors go into `Box<dyn Error + Send + Sync>` and `anyhow::Error`.
+assert_impl_all!(Error: Send, Sync, std::error::Error);
+assert_impl_all!(Failure: Send, Sync, std::error::Error);
+assert_impl_all!(MemoryError<Vec<u8>>: Send, Sync, std::error::Error);
+assert_impl_all!(NotSent: Send, Sync, std::error::Error);
+assert_impl_all!(PostError: Send, Sync, std::error::Error);
+assert_impl_all!(Refused: Send, Sync, std::error::Error);
+assert_impl_all!(ScatterError: Send, Sync, std::error::Error);
+assert_impl_all!(SendError: Send, Sync, std::error::Error);
+assert_impl_all!(WrongClock: Send, Sync, std::error::Error);
+assert_impl_all!(tags::PostTagError: Send, Sync, std::error::Error);
+assert_impl_all!(tags::SendTagError<RecvBuffer>: Send, Sync, std::error::Error);
+
+#[cfg(feature = "rdmacm")]
+mod connection_manager {
+    use super::*;
+    use crate::rdmacm::{Connection, Listener, Request, Route};
+
+    assert_impl_all!(Connection: Send);
+    assert_impl_all!(Listener: Send);
+    assert_impl_all!(Request: Send);
+    assert_impl_all!(Route: Send);
+}
+
+/// What a multi-threaded runtime needs of a future that is spawned.
+#[cfg(feature = "tokio")]
+mod futures {
+    use super::*;
+
+    assert_impl_all!(AsyncReceiver: Send);
+    assert_impl_all!(EventStream: Send, futures_core::Stream);
+
+    const _: fn(&mut AsyncReceiver) = |receiver| {
+        fn spawned<F: Future + Send>(_: F) {}
+        spawned(receiver.ready());
+    };
+}
