@@ -1,10 +1,9 @@
 //! The rings of doorbell, through `as_direct`.
 
-use doorbell::Resident;
+use doorbell::SlotContext;
 use mlx5_ring::completion::Cqe;
 use mlx5_ring::cq::CompletionQueue;
-use mlx5_ring::receive::{self, Queue, Receiving};
-use mlx5_ring::rq::PostError;
+use mlx5_ring::receive::{self, PostError, ReceiveRing};
 use mlx5_ring::sge::Sge;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
@@ -91,7 +90,7 @@ impl Subject for Ring {
             let mut posting = queue.posting();
             for (posted, ((id, _), sges)) in receives.iter().zip(&all).enumerate() {
                 // SAFETY: the memory is looked at only while the device rests.
-                match unsafe { posting.post(Resident::from_wr_id(*id), sges) } {
+                match unsafe { posting.post(SlotContext::from_wr_id(*id), sges) } {
                     Ok(_) => {}
                     Err(PostError::Full) => return (posted, Some(Refusal::Full)),
                     Err(PostError::TooManySges) => return (posted, Some(Refusal::TooManyEntries)),
@@ -110,7 +109,7 @@ impl Subject for Ring {
         let loaded = unsafe {
             let mut direct = self.wrapped.receiver.as_direct().expect("the direct path");
             let (_, queue) = direct.srq(srq).expect("the SRQ exists");
-            queue.load(Resident::from_wr_id(receive.0), &sges)
+            queue.load(SlotContext::from_wr_id(receive.0), &sges)
         };
         loaded.is_ok().then_some(receive)
     }
@@ -134,7 +133,7 @@ impl Subject for Ring {
                     queue.release(slot);
                 }
             }
-            queue.ring();
+            queue.ring_doorbell();
         });
         (0, id)
     }
@@ -149,13 +148,12 @@ impl Subject for Ring {
 
     fn id(&mut self, _: usize, wqe: &Wqe) -> u64 {
         with_queue!(self, |_cq, queue| {
-            // SAFETY: the slot was posted.
-            unsafe { queue.book().data(wqe.slot) }.wr_id()
+            queue.slots().posted(wqe.slot).map_or(0, |data| data.wr_id())
         })
     }
 }
 
-fn poll<Q: Queue<Data = Resident>>(
+fn poll<Q: ReceiveRing<Data = SlotContext>>(
     cq: &mut CompletionQueue,
     queue: &mut Q,
     budget: u32,
@@ -163,47 +161,49 @@ fn poll<Q: Queue<Data = Resident>>(
     held: &mut Vec<(u32, u64)>,
 ) -> Vec<Completion> {
     let mut completions = Vec::new();
-    // SAFETY: every receive on the CQ belongs to the queue.
-    let mut receiving = unsafe { Receiving::new(cq, queue, budget) };
-    while let Some(completion) = receiving.next() {
-        match completion {
-            receive::Completion::Message(message) => {
-                // SAFETY: the position is of this batch.
-                let fields = unsafe { of_message(receiving.cqe(message.position()), message.data) };
+    while (completions.len() as u32) < budget {
+        let Some(cqe) = cq.next() else { break };
+        // SAFETY: every receive on the CQ belongs to the queue; its memory is looked at only while the device rests.
+        let completion = match unsafe { receive::complete(queue, &cqe) } {
+            receive::Completion::Message(slot) => {
+                // SAFETY: the slot is held.
+                let id = unsafe { queue.data(slot) }.wr_id();
                 let given = give[completions.len() % give.len()];
                 match given {
-                    // SAFETY: the message is of this batch, and nobody uses its memory.
-                    Give::Recycle => unsafe { receiving.recycle(message) },
-                    // SAFETY: as above.
-                    Give::Take => drop(unsafe { receiving.take(message) }),
-                    Give::Hold => held.push((message.slot(), message.data.wr_id())),
+                    // SAFETY: the slot is held, and nobody uses its memory.
+                    Give::Recycle => unsafe { queue.recycle(slot) },
+                    // SAFETY: the slot is held.
+                    Give::Take => unsafe { queue.release(slot) },
+                    Give::Hold => held.push((slot, id)),
                 }
-                completions.push(Completion { fields, given, data: None });
+                Completion { fields: of_message(&cqe, id), given, data: None }
             }
-            receive::Completion::Failed(message) => {
-                // SAFETY: the position is of this batch.
-                let cqe = unsafe { receiving.cqe(message.position()) };
+            receive::Completion::Failed(slot) => {
+                // SAFETY: the slot is held.
+                let id = unsafe { queue.data(slot) }.wr_id();
+                // SAFETY: as above.
+                unsafe { queue.release(slot) }
                 let fields = vec![
-                    ("wr_id", message.data.wr_id()),
+                    ("wr_id", id),
                     ("status", status(cqe.syndrome()).into()),
                     ("vendor_err", cqe.vendor_err_synd().into()),
                     ("qp_num", cqe.qpn().into()),
                 ];
-                // SAFETY: the message is of this batch.
-                unsafe { receiving.take(message) };
-                completions.push(Completion { fields, given: Give::Take, data: None });
+                Completion { fields, given: Give::Take, data: None }
             }
-            receive::Completion::Other(_) | receive::Completion::Stray(_) => {
-                let fields = vec![("stray", 1)];
-                completions.push(Completion { fields, given: Give::Take, data: None });
+            receive::Completion::NotAReceive | receive::Completion::Stray => {
+                Completion { fields: vec![("stray", 1)], given: Give::Take, data: None }
             }
-        }
+        };
+        completions.push(completion);
     }
+    cq.publish();
+    queue.ring_doorbell();
     completions
 }
 
 /// What a CQE says, in the terms of `struct ibv_wc`.
-fn of_message(cqe: Cqe<'_>, data: Resident) -> Vec<(&'static str, u64)> {
+fn of_message(cqe: &Cqe<'_>, wr_id: u64) -> Vec<(&'static str, u64)> {
     let all = cqe.to_cqe64();
     let flags_rqpn = all.flags_rqpn.get();
     let (opcode, flags) = match cqe.opcode() {
@@ -214,7 +214,7 @@ fn of_message(cqe: Cqe<'_>, data: Resident) -> Vec<(&'static str, u64)> {
     };
     let grh = if flags_rqpn >> 28 & 3 != 0 { sys::IBV_WC_GRH } else { 0 };
     let mut fields = vec![
-        ("wr_id", data.wr_id()),
+        ("wr_id", wr_id),
         ("status", sys::IBV_WC_SUCCESS.into()),
         ("opcode", opcode.into()),
         ("byte_len", cqe.byte_count().into()),

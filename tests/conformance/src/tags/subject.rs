@@ -6,8 +6,8 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use doorbell::{Context, Path, ProtectionDomain, Receiver, Resident, SrqId};
-use mlx5_ring::receive::{self, Outcome};
+use doorbell::{Context, Path, ProtectionDomain, Receiver, SlotContext, SrqId};
+use mlx5_ring::receive::{self, ReceiveRing};
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{self, SendQueue};
 use mlx5_ring::tag_list::{self, Append, Completion, Handle, PostError, TagList};
@@ -124,19 +124,17 @@ impl Subject {
         let post = |(id, sge): &&(u64, sys::ibv_sge)| {
             let sge = Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey };
             // SAFETY: the memory is looked at only while the device rests.
-            unsafe { posting.post(Resident::from_wr_id(*id), &[sge]) }.is_ok()
+            unsafe { posting.post(SlotContext::from_wr_id(*id), &[sge]) }.is_ok()
         };
         receives.iter().take_while(post).count()
     }
 
     /// What doorbell has noted for a slot of the SRQ.
     pub fn id(&mut self, slot: u32) -> u64 {
-        // SAFETY: the ring stays where it is; the slot was posted.
-        unsafe {
-            let mut direct = self.receiver.as_direct().expect("the direct path");
-            let (_, srq) = direct.srq(self.srq).expect("the SRQ exists");
-            srq.book().data(slot).wr_id()
-        }
+        // SAFETY: the ring stays where it is.
+        let mut direct = unsafe { self.receiver.as_direct() }.expect("the direct path");
+        let (_, srq) = direct.srq(self.srq).expect("the SRQ exists");
+        srq.slots().posted(slot).map_or(0, |data| data.wr_id())
     }
 
     /// Takes at most `budget` completions.
@@ -146,9 +144,8 @@ impl Subject {
         let mut direct = unsafe { self.receiver.as_direct() }.expect("the direct path");
         let (cq, srq) = direct.srq(self.srq).expect("the SRQ exists");
         let size = cq.stride();
-        let mut completions = cq.completions();
         while (told.len() as u32) < budget {
-            let Some(cqe) = completions.next() else { break };
+            let Some(cqe) = cq.next() else { break };
             // SAFETY: from the CQ of the list, once and in order; the memory of receives is looked at only
             // while the device rests.
             let completion = unsafe { self.list.complete(cqe, size) };
@@ -157,14 +154,16 @@ impl Subject {
                 Completion::Unexpected | Completion::NoTag | Completion::Other
             );
             // SAFETY: as above; each slot is given back once.
-            let (slot, failed) = match unsafe { ours.then(|| receive::complete(srq, cqe, size)) } {
-                Some(Outcome::Message(slot)) => (Some(slot), false),
-                Some(Outcome::Failed(slot)) => (Some(slot), true),
-                Some(Outcome::Other | Outcome::Stray) | None => (None, false),
+            let (slot, failed) = match unsafe { ours.then(|| receive::complete(srq, &cqe)) } {
+                Some(receive::Completion::Message(slot)) => (Some(slot), false),
+                Some(receive::Completion::Failed(slot)) => (Some(slot), true),
+                Some(receive::Completion::NotAReceive | receive::Completion::Stray) | None => {
+                    (None, false)
+                }
             };
             let slot = slot.map(|slot| {
-                // SAFETY: it was posted and has completed just now.
-                let id = unsafe { srq.book().data(slot) }.wr_id();
+                // SAFETY: the slot is held.
+                let id = unsafe { srq.data(slot) }.wr_id();
                 // SAFETY: as above.
                 unsafe { srq.release(slot) };
                 id
@@ -179,6 +178,7 @@ impl Subject {
                 failure: failed.then(|| (cqe.syndrome(), cqe.vendor_err_synd())),
             });
         }
+        cq.publish();
         told
     }
 }
