@@ -3,12 +3,14 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-tags setup test bench rxe conformance explore memory mutants cargo-mutants fuzz soak fmt lint doc book package
+.PHONY: help demo demo-tags setup check test proof bench rxe conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
 	@echo 'make demo-tags  receives by tag, from several senders; DEMO_SOFTWARE=1 matches in the library'
-	@echo 'make test     installs what is missing and runs the whole test-suite'
+	@echo 'make check    format, clippy, unit tests and the direct path: after an edit'
+	@echo 'make test     installs what is missing and runs the test-suite'
+	@echo 'make proof    sanitizers, mutants, fuzzing, explorers, conformance, other platforms, Soft-RoCE'
 	@echo 'make bench    counts instructions and takes times beside stock libmlx5'
 	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
 	@echo 'make conformance N=100000    compares doorbell with libmlx5 under random operations; SEED=number'
@@ -20,10 +22,11 @@ help:
 	@echo 'make soak N=100000000    messages through one SRQ of soft-mlx5 over a link that fails in every way'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
-	@echo 'make lint     format, clippy and documentation, warnings being errors'
 	@echo 'make doc      builds the documentation of the crates'
 	@echo 'make book     renders the book in docs to target/book'
 	@echo 'make package  makes the packages of the crates, and builds what is in them and nothing else'
+	@echo
+	@echo 'cargo xtask   lists the steps of check, test and proof; cargo xtask --filter NAME STEP runs a part of one'
 
 setup:
 	@scripts/setup.sh test
@@ -36,8 +39,11 @@ demo-tags:
 	@scripts/setup.sh build
 	@scripts/demo-tags.sh
 
-test: setup
-	@scripts/test.sh
+# Two of these together, as `make test proof`, are one run with one result.
+RINGS := $(filter check test proof, $(MAKECMDGOALS))
+
+check test proof: setup
+	@[ $@ != $(firstword $(RINGS)) ] || cargo xtask $(RINGS)
 
 bench:
 	@scripts/setup.sh bench
@@ -53,7 +59,7 @@ conformance:
 
 mutants:
 	@scripts/setup.sh build
-	@scripts/mutants.sh
+	@cargo xtask mutants
 
 cargo-mutants:
 	@scripts/setup.sh build
@@ -61,12 +67,11 @@ cargo-mutants:
 
 explore:
 	@scripts/setup.sh build
-	@cargo test --release -p mlx5-ring --lib explorer -- --include-ignored --nocapture --test-threads 1
+	@cargo xtask --long explore
 
 memory:
 	@scripts/setup.sh bench
-	@scripts/memory.sh asan long
-	@scripts/memory.sh valgrind long
+	@cargo xtask --long asan valgrind
 
 fuzz:
 	@scripts/setup.sh test
@@ -79,9 +84,6 @@ soak:
 fmt:
 	cargo fmt --all
 
-lint: setup
-	@scripts/test.sh format clippy doc
-
 doc: setup
 	cargo doc --workspace --no-deps
 
@@ -89,4 +91,4 @@ book:
 	@scripts/book.sh
 
 package: setup
-	@scripts/packages.sh
+	@cargo xtask package

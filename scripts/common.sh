@@ -17,10 +17,3 @@ skip() {
     [ "${CI-}" = true ] && exit 1
     exit 3
 }
-
-# What makes `cargo --config` give each test a process of its own, under a command if one is given:
-# apart SECONDS COMMAND
-apart() {
-    cargo build --quiet -p doorbell-tests --bin isolate
-    echo "target.$(host_platform).runner = ['$(target_directory)/debug/isolate', '--limit', '$1', '--under', '$2']"
-}

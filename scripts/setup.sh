@@ -75,7 +75,7 @@ rust_parts() {
         timeout 600 rustup target add aarch64-unknown-linux-gnu
     }
     local oldest
-    oldest=$(scripts/oldest-rust.sh)
+    oldest=$(sed -n 's/^rust-version = "\([0-9.]*\)"$/\1.0/p' Cargo.toml)
     rustup toolchain list | grep -q "^$oldest-" || {
         printf 'setup: installing Rust %s\n' "$oldest"
         timeout 600 rustup toolchain install "$oldest" --profile minimal --no-self-update

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 pub fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.ancestors().nth(2).unwrap().join(name);
-    assert!(path.is_file(), "{} is not built: use scripts/test.sh", path.display());
+    assert!(path.is_file(), "{} is not built: run `cargo xtask examples`", path.display());
     path
 }
 

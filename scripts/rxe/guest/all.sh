@@ -54,16 +54,18 @@ run_tests() {
             set -- "$@" "$test"
         fi
     done </tmp/tests
-    [ $# = 0 ] || isolate --jobs 2 --limit 60 "$binary" --exact "$@" || code=1
+    [ $# = 0 ] || xtask isolate --jobs 2 --limit 600 "$binary" --exact "$@" || code=1
 }
 
 # Runs cases one after the other; leaves the output, the exit code and the hundredths of a second of each.
 run_lane() {
     for case in "$@"; do
         result=/tmp/cases/$(basename "$case" .sh) began=$(now)
-        timeout 60 sh "$case" >"$result.output" 2>&1
+        timeout 900 sh "$case" >"$result.output" 2>&1
         echo $? >"$result.code"
         echo $(($(now) - began)) >"$result.took"
+        # init looks whether this file grows.
+        echo "$case" >>/tmp/progress
     done
 }
 

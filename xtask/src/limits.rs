@@ -1,0 +1,104 @@
+//! Bounds that stop only a command that makes no progress, however busy the machine is.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+
+/// A process that gets a hundredth of a processor, on average over this time, waits for something.
+const STALLED: Duration = Duration::from_secs(240);
+/// Pauses between two looks at the processes of a group.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How a command ended.
+pub enum Ended {
+    Itself(ExitStatus),
+    /// It was stopped, and why.
+    Stopped(String),
+}
+
+/// Starts the command in a process group of its own, which ends when this process does.
+pub fn spawn(command: &mut Command) -> Result<Child> {
+    command.process_group(0);
+    // SAFETY: prctl is a system call, which may be made between fork and exec.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    command.spawn().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))
+}
+
+/// Waits for a command that [`spawn`] started, and ends what is left of its group.
+///
+/// The group is stopped after `limit` of processor time, or when it hardly used any for [`STALLED`].
+pub fn wait(child: &mut Child, limit: Option<Duration>) -> Result<Ended> {
+    let group = child.id() as libc::pid_t;
+    let mut pause = Duration::from_micros(200);
+    let mut looked = Instant::now();
+    let mut stretch = (Instant::now(), Duration::ZERO);
+    let ended = loop {
+        if let Some(status) = child.try_wait().map_err(|e| format!("waitpid: {e}"))? {
+            break Ended::Itself(status);
+        }
+        if looked.elapsed() > LOOK {
+            looked = Instant::now();
+            let used = processor_time(group);
+            if let Some(limit) = limit.filter(|limit| used > *limit) {
+                break Ended::Stopped(format!(
+                    "not done after {} s of processor time",
+                    limit.as_secs()
+                ));
+            }
+            let (since, before) = stretch;
+            if used.saturating_sub(before) > STALLED / 100 {
+                stretch = (Instant::now(), used);
+            } else if since.elapsed() > STALLED {
+                break Ended::Stopped(format!("stalled for {} s", STALLED.as_secs()));
+            }
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    };
+    // SAFETY: kill sends a signal and touches no memory.
+    unsafe { libc::kill(-group, libc::SIGKILL) };
+    if matches!(ended, Ended::Stopped(_)) {
+        child.wait().map_err(|e| format!("waitpid: {e}"))?;
+    }
+    Ok(ended)
+}
+
+/// Returns the processor time that the processes of a group, and those they waited for, have used.
+fn processor_time(group: libc::pid_t) -> Duration {
+    // SAFETY: sysconf reads a constant of the system.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    let mut ticks = 0;
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // PID (NAME) STATE PPID PGRP ...; the name may contain anything.
+        let Some((_, rest)) = stat.rsplit_once(')') else { continue };
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        if fields.get(2).and_then(|pgrp| pgrp.parse().ok()) == Some(group) {
+            // utime, stime, cutime, cstime.
+            let times = fields.iter().skip(11).take(4);
+            ticks += times.filter_map(|time| time.parse::<u64>().ok()).sum::<u64>();
+        }
+    }
+    Duration::from_millis(ticks * 1000 / per_second)
+}
+
+/// Returns the processor time of all processes that this one has waited for.
+pub fn children_time() -> Duration {
+    // SAFETY: all zeroes are a value of rusage, which consists of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is valid for writes.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
+    let time = |time: libc::timeval| {
+        Duration::new(time.tv_sec as u64, (time.tv_usec as u32).saturating_mul(1000))
+    };
+    time(usage.ru_utime) + time(usage.ru_stime)
+}

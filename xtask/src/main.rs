@@ -1,0 +1,54 @@
+//! Runs the tests and the checks of this repository, see docs/testing.md.
+//!
+//! ```text
+//! cargo xtask                               lists the steps
+//! cargo xtask test                          runs a ring of steps: check, test or proof
+//! cargo xtask --filter order direct verbs   runs these steps, and of their tests those whose name contains `order`
+//! cargo xtask --long mutants                runs the long form of a step
+//! cargo xtask isolate BINARY [ARGUMENT...]  runs each test of a test binary in a process of its own
+//! cargo xtask vm-files                      builds what goes into the virtual machine of `rxe`, and lists it
+//! ```
+
+mod artifacts;
+mod isolate;
+mod limits;
+mod memory;
+mod mutants;
+mod packages;
+mod session;
+mod steps;
+
+use std::process::ExitCode;
+
+use session::Session;
+
+/// A failure that is not the failure of a test, in words.
+type Result<T> = std::result::Result<T, String>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        // As a test harness does.
+        Ok(false) => ExitCode::from(101),
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn dispatch(arguments: &[String]) -> Result<bool> {
+    match arguments.first().map(String::as_str) {
+        None => {
+            steps::list();
+            Ok(true)
+        }
+        Some("isolate") => isolate::command(&arguments[1..]),
+        Some("vm-files") => steps::vm_files().map(|()| true),
+        Some(_) => {
+            let (session, names) = Session::parse(arguments)?;
+            steps::run(session, &names)
+        }
+    }
+}

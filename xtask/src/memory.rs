@@ -1,0 +1,104 @@
+//! The rings, the safe layer and the device under tools that watch memory. Conformance reaches all three layers, and
+//! libmlx5, in one process.
+//!
+//! The long form runs sixteen times as many random operations, and the tests that take a million messages.
+
+use std::process::Command;
+
+use crate::artifacts::{self, Artifact};
+use crate::isolate::{self, Binary, Options, Totals};
+use crate::session::{Session, counted, installed, skip, whole};
+use crate::{Result, steps};
+
+const VALGRIND: &str = "valgrind -q --error-exitcode=9";
+
+fn times(session: &Session) -> u32 {
+    if session.long { 16 } else { 1 }
+}
+
+/// Runs tests and conformance under AddressSanitizer.
+pub fn asan(session: &Session) -> Result<Totals> {
+    if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+        return Ok(skip("Rust has AddressSanitizer for x86_64-unknown-linux-gnu only"));
+    }
+    // The device of the integration tests is loaded into their processes as it is.
+    artifacts::build(&mut session.cargo(steps::EVERYTHING))?;
+    let build = |targets: &str| {
+        let mut cargo = session.cargo(targets);
+        cargo.args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"]);
+        cargo.arg(session.target.join("asan"));
+        // The stable compiler has it, and does not let on.
+        cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+        artifacts::build(&mut cargo)
+    };
+    let mut built = build(
+        "test --no-run --lib --test cq --test rq --test srq --test events \
+        --test compression --test suite --test tags",
+    )?;
+    built.extend(build("build --bin conformance --test cq")?);
+    let select = |wanted: fn(&str, &str) -> bool| -> Vec<Binary> {
+        let chosen = built.iter().filter(|a: &&Artifact| a.test && wanted(&a.package, &a.target));
+        chosen.map(|artifact| artifact.binary.clone()).collect()
+    };
+
+    // Nothing outlives the tests of the rings, so leaks count.
+    let mut options = Options { limit: 900, jobs: session.jobs, ..Options::default() };
+    options.variables = vec![
+        ("RING_SEED".into(), "1".into()),
+        ("PROPTEST_CASES".into(), (8 * times(session)).to_string()),
+    ];
+    let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
+    let rings = Options { arguments: words("--skip explorer"), ..options.clone() };
+    let mut totals = isolate::run(&select(|package, _| package == "mlx5-ring"), &rings)?;
+
+    // Buffers that a device may still write are never freed, and libibverbs keeps its lists. The device meets
+    // signals itself, and lets those pass that are the program's.
+    let lenient = "detect_leaks=0:handle_segv=0:handle_sigbus=0";
+    options.variables.push(("ASAN_OPTIONS".into(), lenient.into()));
+    let device = select(|package, target| {
+        (package == "soft-mlx5" && target == "soft_mlx5")
+            || (package == "doorbell-stepped-tests" && matches!(target, "events" | "compression"))
+    });
+    totals += isolate::run(&device, &options)?;
+
+    let runner = session.target.join("debug/soft-mlx5").display().to_string();
+    let on_device = Options {
+        under: [runner].into_iter().chain(words("run --strict --")).collect(),
+        arguments: words(if session.long { "" } else { "--skip a_million" }),
+        ..options.clone()
+    };
+    let suites =
+        select(|package, target| package == "doorbell-tests" && matches!(target, "suite" | "tags"));
+    totals += isolate::run(&suites, &on_device)?;
+
+    let program = session.target.join("asan/x86_64-unknown-linux-gnu/debug/conformance");
+    let mut conformance = Command::new(program);
+    conformance.env("ASAN_OPTIONS", lenient);
+    totals += operations(&mut conformance, 16_000 * times(session))?;
+    Ok(totals)
+}
+
+/// Runs conformance and the tests of the rings under valgrind.
+pub fn valgrind(session: &Session) -> Result<Totals> {
+    if !installed("valgrind") {
+        return Ok(skip("valgrind is not installed"));
+    }
+    let built = artifacts::build(&mut session.cargo(steps::EVERYTHING))?;
+    let mut conformance = Command::new(session.target.join("debug/conformance"));
+    conformance.env("CONFORMANCE_UNDER", VALGRIND);
+    let mut totals = operations(&mut conformance, 3000 * times(session))?;
+    for ring in built.iter().filter(|a| a.test && a.package == "mlx5-ring" && a.kind == "lib") {
+        let mut words = VALGRIND.split_whitespace();
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).arg(&ring.binary.path).current_dir(&ring.binary.directory);
+        command.args("--quiet --skip explorer --skip bitmap --test-threads 1".split_whitespace());
+        // One case of each random test, unless more are asked for.
+        command.env("PROPTEST_CASES", times(session).to_string()).env("RING_SEED", "1");
+        totals += counted(&mut command)?;
+    }
+    Ok(totals)
+}
+
+fn operations(conformance: &mut Command, number: u32) -> Result<Totals> {
+    whole(conformance.args(["--operations", &number.to_string(), "--seed", "1"]))
+}

@@ -1,0 +1,171 @@
+//! Errors of the kind that drivers have, put in one at a time: sees that a test catches each.
+//!
+//! A patch in scripts/mutants says what the error is, and which tests (arguments of `cargo test`) must fail with it.
+//! The same tests must pass without it. A filter chooses the patches whose names contain it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::Result;
+use crate::isolate::Totals;
+use crate::limits::{self, Ended};
+use crate::session::Session;
+
+/// Processor time of tests. An error may well make a test run for ever.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Mutant {
+    name: String,
+    patch: PathBuf,
+    /// The error, in words.
+    error: String,
+    /// Arguments of `cargo test`.
+    test: String,
+}
+
+/// Where the patches are applied.
+struct Tree {
+    tree: PathBuf,
+    target: PathBuf,
+    log: PathBuf,
+}
+
+enum Tests {
+    Pass,
+    Fail,
+    /// They were stopped, and why.
+    Stopped(String),
+}
+
+/// Tries all chosen patches.
+pub fn run(session: &Session) -> Result<Totals> {
+    let all = read_patches(&session.root.join("scripts/mutants"))?;
+    let tree = Tree::new(session)?;
+    // All patches, also when only some are tried: who changes a line sees that a patch must follow.
+    for mutant in &all {
+        tree.apply(mutant, &["--check"])?;
+    }
+    let wanted = |m: &&Mutant| session.filter.as_ref().is_none_or(|part| m.name.contains(part));
+    let chosen: Vec<_> = all.iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        return Err(format!("no patch has {:?} in its name", session.filter));
+    }
+    // The tests by themselves: a test that fails anyway catches nothing.
+    for test in chosen.iter().map(|mutant| &mutant.test).collect::<BTreeSet<_>>() {
+        match tree.tests(test)? {
+            Tests::Pass if tree.log()?.contains("test result: ok. 0 passed") => {
+                return Err(format!("cargo test {test} runs no test"));
+            }
+            Tests::Pass => {}
+            _ => return Err(format!("cargo test {test} fails without an error\n{}", tree.log()?)),
+        }
+    }
+    let mut totals = Totals::default();
+    for mutant in chosen {
+        tree.apply(mutant, &[])?;
+        let tests = tree.tests(&mutant.test).map_err(|e| format!("{}: {e}", mutant.name))?;
+        tree.apply(mutant, &["--reverse"])?;
+        let verdict = match tests {
+            Tests::Pass => {
+                totals.failed += 1;
+                "FAILED, no test sees it".into()
+            }
+            Tests::Fail => {
+                totals.passed += 1;
+                "ok".into()
+            }
+            Tests::Stopped(why) => {
+                totals.passed += 1;
+                format!("ok, {why}")
+            }
+        };
+        println!("test mutants::{} ... {verdict}: {}", mutant.name, mutant.error);
+    }
+    println!("mutants: {} caught, {} missed", totals.passed, totals.failed);
+    Ok(totals)
+}
+
+fn read_patches(folder: &Path) -> Result<Vec<Mutant>> {
+    let mut mutants = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?.flatten() {
+        let patch = entry.path();
+        let text = fs::read_to_string(&patch).map_err(|e| format!("{}: {e}", patch.display()))?;
+        let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let test = text.lines().find_map(|line| line.strip_prefix("Test: "));
+        let test = test.ok_or(format!("{name} does not say which tests see it"))?.to_owned();
+        let error = text.lines().next().unwrap_or_default().to_owned();
+        mutants.push(Mutant { name, patch, error, test });
+    }
+    mutants.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(mutants)
+}
+
+impl Tree {
+    /// Copies the files of the repository, those that are not committed included.
+    fn new(session: &Session) -> Result<Self> {
+        let folder = session.target.join("mutants");
+        let tree = folder.join("tree");
+        let _ = fs::remove_dir_all(&tree);
+        let mut list = Command::new("git");
+        list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+        let files = list.current_dir(&session.root).output().map_err(|e| format!("git: {e}"))?;
+        for file in String::from_utf8_lossy(&files.stdout).split('\0') {
+            let (from, to) = (session.root.join(file), tree.join(file));
+            if from.is_file() {
+                let into = to.parent().unwrap_or(&tree);
+                let copied = fs::create_dir_all(into).and_then(|()| fs::copy(&from, &to));
+                copied.map_err(|e| format!("copying {file}: {e}"))?;
+            }
+        }
+        Ok(Self { tree, target: folder.join("target"), log: folder.join("log") })
+    }
+
+    fn apply(&self, mutant: &Mutant, how: &[&str]) -> Result<()> {
+        let mut apply = Command::new("git");
+        apply.args(["apply", "--recount"]).args(how).arg(&mutant.patch);
+        // Git must not take the tree for a part of the repository around it.
+        apply.env("GIT_CEILING_DIRECTORIES", self.tree.parent().unwrap_or(&self.tree));
+        match apply.current_dir(&self.tree).status() {
+            Ok(status) if status.success() => Ok(()),
+            _ => Err(format!("{} does not apply any more: change the patch", mutant.name)),
+        }
+    }
+
+    fn log(&self) -> Result<String> {
+        fs::read_to_string(&self.log).map_err(|e| format!("{}: {e}", self.log.display()))
+    }
+
+    /// Builds and runs tests.
+    fn tests(&self, arguments: &str) -> Result<Tests> {
+        let Ended::Itself(built) = self.cargo(&format!("--no-run {arguments}"), None)? else {
+            return Err("the compiler makes no progress".into());
+        };
+        if !built.success() {
+            return Err(format!("cargo test --no-run {arguments} fails\n{}", self.log()?));
+        }
+        Ok(match self.cargo(arguments, Some(LIMIT))? {
+            Ended::Itself(status) if status.success() => Tests::Pass,
+            Ended::Itself(_) => Tests::Fail,
+            Ended::Stopped(why) => Tests::Stopped(why),
+        })
+    }
+
+    fn cargo(&self, arguments: &str, limit: Option<Duration>) -> Result<Ended> {
+        let log = fs::File::create(&self.log).map_err(|e| format!("the log: {e}"))?;
+        let copy = log.try_clone().map_err(|e| format!("the log: {e}"))?;
+        let mut command = Command::new("cargo");
+        // Quick to build is what matters.
+        command.args(["test", "--quiet", "--offline"]);
+        command.args(["--config", "profile.dev.package.soft-mlx5.opt-level=0"]);
+        command.args(["--config", "profile.dev.debug=false"]);
+        command.args(arguments.split_whitespace()).current_dir(&self.tree).stdin(Stdio::null());
+        command.env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "1");
+        // Few cases, the same each time, and no time for making a failing one smaller.
+        command.env("PROPTEST_CASES", "24").env("PROPTEST_MAX_SHRINK_ITERS", "0");
+        command.env("RING_SEED", "1").stdout(log).stderr(copy);
+        limits::wait(&mut limits::spawn(&mut command)?, limit)
+    }
+}

@@ -1,0 +1,415 @@
+//! The steps of the test-suite, in three rings.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Instant;
+
+use crate::artifacts::{self, Artifact};
+use crate::isolate::{self, Binary, Options, Totals};
+use crate::session::{Session, counted, installed, skip, whole};
+use crate::{Result, limits, memory, mutants, packages};
+
+/// When a step runs.
+#[derive(Clone, Copy, PartialEq)]
+enum Ring {
+    /// After an edit.
+    Check,
+    /// After an edit, and for a newcomer's verdict.
+    CheckAndTest,
+    /// For a newcomer's verdict.
+    Test,
+    /// Before a release, and in continuous integration.
+    Proof,
+}
+
+struct Step {
+    name: &'static str,
+    ring: Ring,
+    run: fn(&Session) -> Result<Totals>,
+}
+
+const fn step(name: &'static str, ring: Ring, run: fn(&Session) -> Result<Totals>) -> Step {
+    Step { name, ring, run }
+}
+
+/// docs/testing.md says what each of them proves.
+const STEPS: &[Step] = &[
+    step("format", Ring::CheckAndTest, |s| whole(&mut s.cargo("fmt --all --check"))),
+    step("clippy", Ring::CheckAndTest, clippy),
+    step("quick", Ring::Check, quick),
+    step("unit", Ring::Test, unit),
+    step("device", Ring::Test, device),
+    step("direct", Ring::Test, |s| integration(s, "direct")),
+    step("verbs", Ring::Test, |s| integration(s, "verbs")),
+    step("examples", Ring::Test, examples),
+    step("conformance", Ring::Test, conformance),
+    step("doctest", Ring::Test, doctest),
+    step("doc", Ring::Proof, doc),
+    step("package", Ring::Proof, packages::run),
+    step("features", Ring::Proof, features),
+    step("oldest", Ring::Proof, oldest),
+    step("aarch64", Ring::Proof, aarch64),
+    step("programs", Ring::Proof, programs),
+    step("python", Ring::Proof, python),
+    step("explore", Ring::Proof, explore),
+    step("long-conformance", Ring::Proof, long_conformance),
+    step("asan", Ring::Proof, memory::asan),
+    step("valgrind", Ring::Proof, memory::valgrind),
+    step("mutants", Ring::Proof, mutants::run),
+    step("fuzz", Ring::Proof, fuzz),
+    step("counts", Ring::Proof, counts),
+    step("soak", Ring::Proof, soak),
+    step("rxe", Ring::Proof, rxe),
+];
+
+impl Step {
+    fn is_in(&self, ring: &str) -> bool {
+        match self.ring {
+            Ring::Check => ring == "check",
+            Ring::CheckAndTest => ring == "check" || ring == "test",
+            Ring::Test => ring == "test",
+            Ring::Proof => ring == "proof",
+        }
+    }
+}
+
+/// Prints the names of all steps.
+pub fn list() {
+    for ring in ["check", "test", "proof"] {
+        let names = STEPS.iter().filter(|step| step.is_in(ring)).map(|step| step.name);
+        println!("{ring}: {}", names.collect::<Vec<_>>().join(" "));
+    }
+}
+
+/// Runs steps and rings by their names. A step that fails does not keep the others from running.
+pub fn run(session: Session, names: &[String]) -> Result<bool> {
+    let mut steps = Vec::new();
+    for name in names {
+        let before = steps.len();
+        steps.extend(STEPS.iter().filter(|step| step.name == *name || step.is_in(name)));
+        if steps.len() == before {
+            return Err(format!("there is no step and no ring {name}: `cargo xtask` lists them"));
+        }
+    }
+    let began = Instant::now();
+    // No step after this one uses the network.
+    if !whole(&mut session.cargo("fetch --locked --quiet"))?.is_success() {
+        return Err("cargo fetch failed: is there a network?".into());
+    }
+    let (mut totals, mut broken) = (Totals::default(), Vec::new());
+    for step in steps {
+        println!("test: {}", step.name);
+        let (began, used) = (Instant::now(), limits::children_time());
+        let done = (step.run)(&session).unwrap_or_else(|message| {
+            println!("{message}");
+            Totals { failed: 1, ..Totals::default() }
+        });
+        let verdict = match done {
+            Totals { failed: 1.., .. } => {
+                broken.push(step.name);
+                "FAILED"
+            }
+            Totals { passed: 0, .. } => "skipped",
+            _ => "ok",
+        };
+        totals += done;
+        println!(
+            "test: {}: {verdict}, {} s, {} s of processor time",
+            step.name,
+            began.elapsed().as_secs(),
+            (limits::children_time() - used).as_secs()
+        );
+    }
+    let seconds = began.elapsed().as_secs();
+    if broken.is_empty() {
+        println!("test: ok: {totals}, {seconds} s");
+    } else {
+        println!("test: failed: {}\ntest: FAILED: {totals}, {seconds} s", broken.join(" "));
+    }
+    Ok(broken.is_empty())
+}
+
+/// Everything that all tests need: programs, examples, preloaded libraries and test binaries.
+pub const EVERYTHING: &str = "build --lib --bins --tests --examples";
+
+/// What a test binary needs to run.
+#[derive(Clone, Copy, PartialEq)]
+enum Needs {
+    Nothing,
+    /// It has a device in its own process.
+    Device,
+    /// Verbs programs of the system.
+    Programs,
+    /// It runs on what libibverbs shows.
+    AnyDevice,
+    /// The same, and the device reaches those of other processes.
+    Network,
+    /// The programs of this build, which it starts on devices of their own.
+    Examples,
+    /// The twins of the conformance test.
+    Twins,
+    /// A link that may be taken down, as only the virtual machine has.
+    Link,
+}
+
+fn needs(artifact: &Artifact) -> Needs {
+    match (&*artifact.package, &*artifact.target) {
+        ("soft-mlx5", "programs") => Needs::Programs,
+        ("soft-mlx5" | "doorbell-stepped-tests", _) => Needs::Device,
+        ("doorbell-conformance", _) => Needs::Twins,
+        ("doorbell-tests", _) if artifact.kind != "test" => Needs::Nothing,
+        ("doorbell-tests", "docs" | "compile_fail" | "handover") => Needs::Nothing,
+        ("doorbell-tests", "interop" | "tags_interop") => Needs::Network,
+        ("doorbell-tests", "link") => Needs::Link,
+        (
+            "doorbell-tests",
+            "demo" | "event_server" | "info" | "latency" | "multicast" | "pingpong",
+        ) => Needs::Examples,
+        ("doorbell-tests", _) => Needs::AnyDevice,
+        _ => Needs::Nothing,
+    }
+}
+
+/// Builds the targets, and returns the test binaries with these needs.
+fn tests(session: &Session, targets: &str, needed: &[Needs]) -> Result<Vec<Binary>> {
+    let artifacts = artifacts::build(&mut session.cargo(targets))?;
+    let chosen = artifacts.into_iter().filter(|a| a.test && needed.contains(&needs(a)));
+    let chosen: Vec<Binary> = chosen.map(|artifact| artifact.binary).collect();
+    if chosen.is_empty() {
+        return Err(format!("cargo {targets} builds no test of this step"));
+    }
+    Ok(chosen)
+}
+
+/// Options for tests that may use so many seconds of processor time.
+fn options(session: &Session, limit: u64) -> Options {
+    let arguments = session.selection();
+    Options { limit, arguments, jobs: session.jobs, ..Options::default() }
+}
+
+fn clippy(session: &Session) -> Result<Totals> {
+    whole(&mut session.cargo("clippy --workspace --all-targets --quiet --locked -- -D warnings"))
+}
+
+/// The library and the direct path, without what takes long.
+fn quick(session: &Session) -> Result<Totals> {
+    let build = "build --bin soft-mlx5 --test suite --test steady --test tags --test registration";
+    let direct = tests(session, build, &[Needs::AnyDevice])?;
+    let mut unit = options(session, 300);
+    unit.arguments.extend(["--skip", "explorer"].map(String::from));
+    let libraries = tests(session, "test --no-run --lib", &[Needs::Nothing])?;
+    let mut totals = isolate::run(&libraries, &unit)?;
+    // Fewer messages, and not those of the two laps of 16 bits.
+    let mut device = on_device(session, "direct", &[]);
+    device.variables.push(("DOORBELL_SHARE".into(), "10".into()));
+    device.arguments.extend(["--skip", "wraparound"].map(String::from));
+    totals += isolate::run(&direct, &device)?;
+    Ok(totals)
+}
+
+/// Everything that needs no device.
+fn unit(session: &Session) -> Result<Totals> {
+    isolate::run(&tests(session, EVERYTHING, &[Needs::Nothing])?, &options(session, 900))
+}
+
+/// A breach of a rule stops the process, and a process has one device.
+fn device(session: &Session) -> Result<Totals> {
+    isolate::run(&tests(session, EVERYTHING, &[Needs::Device])?, &options(session, 300))
+}
+
+/// The integration tests never link the device: they run on what libibverbs shows them.
+fn integration(session: &Session, path: &str) -> Result<Totals> {
+    let binaries = tests(session, EVERYTHING, &[Needs::AnyDevice])?;
+    let mut totals = isolate::run(&binaries, &on_device(session, path, &[]))?;
+    let fabric = format!("test-{}", std::process::id());
+    let mut network = on_device(session, path, &["--fabric", &fabric]);
+    network.variables.push(("DOORBELL_NETWORKED".into(), "1".into()));
+    totals += isolate::run(&tests(session, EVERYTHING, &[Needs::Network])?, &network)?;
+    Ok(totals)
+}
+
+/// Options for tests that run under `soft-mlx5 run --strict`.
+fn on_device(session: &Session, path: &str, more: &[&str]) -> Options {
+    let mut options = options(session, 300);
+    options.under.push(session.target.join("debug/soft-mlx5").display().to_string());
+    let arguments = ["run", "--strict"].iter().chain(more).chain(&["--"]);
+    options.under.extend(arguments.map(ToString::to_string));
+    options.variables.push(("DOORBELL_PATH".into(), path.into()));
+    options
+}
+
+/// The programs of this repository, each on a device of its own.
+fn examples(session: &Session) -> Result<Totals> {
+    isolate::run(&tests(session, EVERYTHING, &[Needs::Examples])?, &options(session, 300))
+}
+
+/// Verbs programs of the system on the device.
+fn programs(session: &Session) -> Result<Totals> {
+    isolate::run(&tests(session, EVERYTHING, &[Needs::Programs])?, &options(session, 300))
+}
+
+fn conformance(session: &Session) -> Result<Totals> {
+    let mut totals =
+        isolate::run(&tests(session, EVERYTHING, &[Needs::Twins])?, &options(session, 300))?;
+    if session.filter.is_none() {
+        totals += conformance_of(session, 10_000)?;
+    }
+    Ok(totals)
+}
+
+fn long_conformance(session: &Session) -> Result<Totals> {
+    artifacts::build(&mut session.cargo(EVERYTHING))?;
+    conformance_of(session, 100_000)
+}
+
+fn conformance_of(session: &Session, operations: u32) -> Result<Totals> {
+    let mut command = Command::new(session.target.join("debug/conformance"));
+    whole(command.args(["--operations", &operations.to_string()]))
+}
+
+fn doctest(session: &Session) -> Result<Totals> {
+    let mut command = session.cargo("test --workspace --doc --no-fail-fast --locked --");
+    counted(command.args(session.selection()))
+}
+
+fn doc(session: &Session) -> Result<Totals> {
+    whole(
+        session
+            .cargo("doc --workspace --no-deps --quiet --locked")
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
+}
+
+/// The library with each feature by itself: all else is built with all of them.
+fn features(session: &Session) -> Result<Totals> {
+    let mut totals = Totals::default();
+    for features in ["", "memmap2", "rdmacm", "tracing", "tokio"] {
+        let mut command =
+            session.cargo("clippy -p doorbell --quiet --locked --no-default-features");
+        totals += whole(command.args(["--features", features, "--", "-D", "warnings"]))?;
+    }
+    let mut command =
+        session.cargo("clippy -p soft-mlx5 --lib --quiet --locked --no-default-features");
+    totals += whole(command.args(["--", "-D", "warnings"]))?;
+    Ok(totals)
+}
+
+/// Returns the oldest supported toolchain by the name that rustup gives it.
+pub fn oldest_toolchain(session: &Session) -> Result<String> {
+    let manifest = session.root.join("Cargo.toml");
+    let text = std::fs::read_to_string(&manifest).map_err(|e| format!("Cargo.toml: {e}"))?;
+    let version = text.lines().find_map(|line| line.strip_prefix("rust-version = \""));
+    let version = version.and_then(|rest| rest.strip_suffix('"'));
+    version.map(|version| format!("{version}.0")).ok_or("Cargo.toml has no rust-version".into())
+}
+
+fn oldest(session: &Session) -> Result<Totals> {
+    let toolchain = format!("+{}", oldest_toolchain(session)?);
+    let there = Command::new("cargo").args([&toolchain, "--version"]).output();
+    if !there.is_ok_and(|output| output.status.success()) {
+        return Ok(skip(&format!("Rust {} is not installed", &toolchain[1..])));
+    }
+    whole(
+        &mut session
+            .cargo(&format!("{toolchain} check --workspace --all-targets --quiet --locked")),
+    )
+}
+
+fn aarch64(session: &Session) -> Result<Totals> {
+    if !installed("qemu-aarch64-static") {
+        return Ok(skip("qemu-aarch64-static is not installed"));
+    }
+    let mut command = session.cargo(
+        "test -p mlx5-wire -p mlx5-ring --lib --tests --no-fail-fast --locked \
+         --target aarch64-unknown-linux-gnu --",
+    );
+    command.args(session.selection());
+    let variable = |name| format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{name}");
+    command.env(variable("LINKER"), "aarch64-linux-gnu-gcc");
+    command.env(variable("RUNNER"), "qemu-aarch64-static -L /usr/aarch64-linux-gnu");
+    counted(&mut command)
+}
+
+/// rdma-core's tests in Python.
+fn python(session: &Session) -> Result<Totals> {
+    artifacts::build(&mut session.cargo(EVERYTHING))?;
+    let mut command = Command::new(session.root.join("soft-mlx5/tests/programs/pyverbs.py"));
+    command.arg(session.target.join("debug/soft-mlx5")).args(session.selection());
+    counted(&mut command)
+}
+
+/// Every state of small queues, those of 8 slots only when they are asked for.
+fn explore(session: &Session) -> Result<Totals> {
+    let mut command = session.cargo("test --release -p mlx5-ring --lib --locked explorer --");
+    command.args(["--include-ignored", "--nocapture"]);
+    if session.long {
+        command.args(["--test-threads", "1"]);
+    } else {
+        command.args(["--skip", "_of_8"]);
+    }
+    counted(&mut command)
+}
+
+fn fuzz(session: &Session) -> Result<Totals> {
+    whole(&mut session.script("fuzz.sh short"))
+}
+
+/// Instructions of the data path, which callgrind counts exactly.
+fn counts(session: &Session) -> Result<Totals> {
+    if !installed("valgrind") {
+        return Ok(skip("valgrind is not installed"));
+    }
+    let built = whole(&mut session.cargo("build --release --quiet --locked -p doorbell-benches"))?;
+    if !built.is_success() {
+        return Ok(built);
+    }
+    let mut command = Command::new(session.target.join("release/bench"));
+    command.args(["counts", "--baseline", "benches/baseline.txt", "--out"]);
+    whole(command.arg(session.target.join("bench")).current_dir(&session.root))
+}
+
+/// A part of what `make soak` sends, over a link that fails in every way.
+fn soak(session: &Session) -> Result<Totals> {
+    let built = artifacts::build(&mut session.cargo(EVERYTHING))?;
+    let mut totals = Totals::default();
+    for device in built.iter().filter(|a| a.test && a.target == "soft_mlx5" && a.kind != "test") {
+        let mut command = Command::new(&device.binary.path);
+        command.args(["--ignored", "--nocapture", "nic::tests::soak::long"]);
+        totals += counted(command.env("SOAK_MESSAGES", "3000000"))?;
+    }
+    Ok(totals)
+}
+
+/// The verbs path on Soft-RoCE, in a virtual machine.
+fn rxe(session: &Session) -> Result<Totals> {
+    let mut command = session.script("rxe/run.sh");
+    counted(command.env("FILTER", session.filter.clone().unwrap_or_default()))
+}
+
+/// The packages whose programs and examples the tests in the virtual machine start.
+const VM_PROGRAMS: &[&str] = &["doorbell", "doorbell-info", "soft-mlx5", "xtask"];
+
+/// Builds what goes into the virtual machine, and prints a line `test FILE` or `program FILE` for each.
+pub fn vm_files() -> Result<()> {
+    let session = Session::new()?;
+    let mut lines = BTreeSet::new();
+    for artifact in artifacts::build(&mut session.cargo(EVERYTHING))? {
+        let kind = match needs(&artifact) {
+            Needs::AnyDevice | Needs::Network | Needs::Link if artifact.test => "test",
+            _ if !artifact.test && VM_PROGRAMS.contains(&&*artifact.package) => "program",
+            _ => continue,
+        };
+        lines.insert(format!("{kind} {}", artifact.binary.path.display()));
+    }
+    let device = session.target.join("debug/libsoft_mlx5.so");
+    lines.insert(format!("program {}", device.display()));
+    lines.iter().for_each(|line| println!("{line}"));
+    Ok(())
+}
+
+impl Totals {
+    /// Returns `true` if nothing failed.
+    pub const fn is_success(self) -> bool {
+        self.failed == 0
+    }
+}
