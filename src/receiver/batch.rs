@@ -92,52 +92,29 @@ impl<'a> Batch<'a> {
     /// Returns the next message, or the next receive that failed; `None` when nothing has arrived or the budget is used
     /// up. The message before it is recycled, unless it was taken.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
-    #[inline]
+    #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {
-        loop {
-            self.receiver.give_back();
-            if self.left == 0 {
-                return None;
-            }
-            let Poller::Direct(direct) = &mut self.receiver.poller else {
-                return self.next_verbs();
-            };
-            // SAFETY: the message that shows the CQE borrows the batch, which publishes the consumer index when it ends.
-            let cqe = unsafe { direct.cq.next()?.detach() };
-            self.left -= 1;
-            let (queue, completion) = self.receiver.complete(&cqe);
-            if let Completion::Message(slot) = completion {
-                // SAFETY: it was completed just now, so it is held.
-                let context = unsafe { self.receiver.queue(queue).context(slot) };
-                self.receiver.lent = Some(LentSlot { queue, slot });
-                // The common case on its own saves a call and a `Result` in memory: some 20 instructions a message.
-                if cqe.is_plain_send() {
-                    if let Some(lent) = Lent::in_one_buffer(context, cqe.byte_count()) {
-                        return Some(Ok(Message { lent, cqe: Some(cqe), batch: self }));
-                    }
-                }
-            }
-            match self.receiver.finish(queue, completion, &cqe) {
-                Some(Ok(lent)) => return Some(Ok(Message { lent, cqe: Some(cqe), batch: self })),
-                Some(Err(failure)) => return Some(Err(failure)),
-                // Left over from a queue pair that was dropped.
-                None => {}
-            }
+        self.receiver.give_back();
+        self.left = self.left.checked_sub(1)?;
+        if let Some((lent, cqe)) = self.receiver.next_plain_send() {
+            return Some(Ok(Message { lent, cqe: Some(cqe), batch: self }));
         }
-    }
-
-    #[cold]
-    fn next_verbs(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {
-        let next = self.receiver.next_verbs()?;
-        self.left -= 1;
-        Some(next.map(|lent| Message { lent, cqe: None, batch: self }))
+        if self.receiver.is_idle() {
+            return None;
+        }
+        match self.receiver.next_other()? {
+            Ok((lent, cqe)) => Some(Ok(Message { lent, cqe, batch: self })),
+            Err(failure) => Some(Err(failure)),
+        }
     }
 }
 
 impl Drop for Batch<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        self.receiver.end_batch();
+        if !self.receiver.is_settled() {
+            self.receiver.end_batch();
+        }
     }
 }
 
@@ -154,7 +131,7 @@ impl Receiver {
 
     /// Publishes the consumer index, then rings for everything that was posted meanwhile, in this order: the receives that
     /// the doorbells hand over need the room on the CQ. A batch that was forgotten left all of it to the next call.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn end_batch(&mut self) {
         self.give_back();
         if let Poller::Direct(direct) = &mut self.poller {
@@ -167,45 +144,79 @@ impl Receiver {
         }
     }
 
-    /// Completes the receive that a CQE names; returns the index of its queue.
+    /// Takes the next completion if it is a plain SEND that fits into one buffer.
+    ///
+    /// Everything else does as well through [`next_other`](Self::next_other), which takes 40 instructions more.
     #[inline(always)]
-    fn complete(&mut self, cqe: &Cqe<'_>) -> (u32, Completion) {
-        let queue = if self.queues.len() == 1 { Some(0) } else { self.qps.queue_of(cqe.qpn()) };
-        let Some(queue) = queue else {
-            return (u32::MAX, Completion::Stray);
-        };
-        // SAFETY: it is the only queue, or that of the queue pair; buffers are posted by the receiver, which owns them.
-        (queue, unsafe { self.queue(queue).complete(cqe) })
+    fn next_plain_send(&mut self) -> Option<(Lent, Cqe<'static>)> {
+        let Poller::Direct(direct) = &mut self.poller else { return None };
+        // SAFETY: the message that shows the CQE borrows the batch, which publishes the consumer index when it ends.
+        let cqe = unsafe { direct.cq.peek_plain_send()?.detach() };
+        let index = if self.queues.len() == 1 { 0 } else { self.qps.queue_of(cqe.qpn())? };
+        let queue = &mut self.queues.get_mut(index as usize)?.queue;
+        let (slot, context) = queue.posted(cqe.wqe_counter())?;
+        let lent = Lent::in_one_buffer(context, cqe.byte_count())?;
+        // SAFETY: the slot that was returned just now.
+        unsafe { queue.hold(slot) };
+        direct.cq.advance();
+        self.lent = LentSlot { queue: index, slot };
+        Some((lent, cqe))
     }
 
-    /// Does with a completion what is not done in the common case. `None` when the CQE is of a queue that is gone.
+    /// Returns `true` if the CQ is driven directly and nothing has arrived.
+    #[inline(always)]
+    fn is_idle(&self) -> bool {
+        matches!(&self.poller, Poller::Direct(direct) if direct.cq.is_empty())
+    }
+
+    /// Returns `true` if there is nothing for [`end_batch`](Self::end_batch) to do.
+    #[inline(always)]
+    fn is_settled(&self) -> bool {
+        let published = match &self.poller {
+            Poller::Direct(direct) => direct.cq.is_published(),
+            Poller::Verbs(_) => true,
+        };
+        published && self.lent == LentSlot::NONE && self.unrung.is_empty()
+    }
+
+    /// Takes the next completion, whatever it is. Those of queue pairs that were dropped are passed over.
     #[inline(never)]
-    fn finish(
-        &mut self,
-        queue: u32,
-        completion: Completion,
-        cqe: &Cqe<'_>,
-    ) -> Option<Result<Lent, Failure>> {
-        let gone = self.queues.get(queue as usize).is_none_or(|entry| entry.queue.is_closed());
-        let (slot, failed) = match completion {
+    fn next_other(&mut self) -> Option<Result<(Lent, Option<Cqe<'static>>), Failure>> {
+        loop {
+            let Poller::Direct(direct) = &mut self.poller else {
+                return self.next_verbs().map(|next| next.map(|lent| (lent, None)));
+            };
+            // SAFETY: as in `next_plain_send`.
+            let cqe = unsafe { direct.cq.next()?.detach() };
+            let index = if self.queues.len() == 1 { Some(0) } else { self.qps.queue_of(cqe.qpn()) };
+            if let Some(next) = index.and_then(|index| self.complete(index, cqe)) {
+                return Some(next.map(|lent| (lent, Some(cqe))));
+            }
+        }
+    }
+
+    /// Completes the receive that a CQE names. `None` when its queue is closed.
+    fn complete(&mut self, index: u32, cqe: Cqe<'_>) -> Option<Result<Lent, Failure>> {
+        let queue = self.queue(index);
+        if queue.is_closed() {
+            return None;
+        }
+        let qp_num = cqe.qpn();
+        // SAFETY: it is the only queue, or that of the queue pair; buffers are posted by the receiver, which owns them.
+        let (slot, failed) = match unsafe { queue.complete(cqe) } {
             Completion::Message(slot) => (slot, false),
             Completion::Failed(slot) => (slot, true),
-            _ if gone => return None,
-            Completion::NotAReceive => {
-                return Some(Err(Failure::of(cqe.qpn(), Cause::NotAReceive)));
-            }
-            Completion::Stray => return Some(Err(Failure::of(cqe.qpn(), Cause::Stray))),
+            Completion::NotAReceive => return Some(Err(Failure::of(qp_num, Cause::NotAReceive))),
+            Completion::Stray => return Some(Err(Failure::of(qp_num, Cause::Stray))),
         };
-        self.lent = Some(LentSlot { queue, slot });
-        let info = CompletionInfo::Cqe(*cqe);
+        self.lent = LentSlot { queue: index, slot };
         if failed {
-            let (qp_num, cause, vendor_err) = info.failure();
+            let (qp_num, cause, vendor_err) = CompletionInfo::Cqe(cqe).failure();
             let failure = Failure { qp_num, cause, vendor_err, buffers: Vec::new() };
             return Some(Err(self.fail(failure)));
         }
         let written = cqe.opcode() == CqeOpcode::ResponderWriteImm;
-        let len = if written { 0 } else { cqe.byte_count() };
-        Some(self.lend(cqe.qpn(), len))
+        Some(self.lend(qp_num, if written { 0 } else { cqe.byte_count() }))
     }
 
     /// Takes the next completion through verbs.
@@ -227,7 +238,7 @@ impl Receiver {
         let Some((slot, _)) = completed else {
             return Some(Err(Failure::of(qp_num, Cause::Stray)));
         };
-        self.lent = Some(LentSlot { queue, slot });
+        self.lent = LentSlot { queue, slot };
         if status != sys::IBV_WC_SUCCESS {
             let failure = Failure { qp_num, cause, vendor_err, buffers: Vec::new() };
             return Some(Err(self.fail(failure)));
@@ -238,11 +249,12 @@ impl Receiver {
 
     /// Lends the message of `len` bytes in the lent slot.
     fn lend(&mut self, qp_num: u32, len: u32) -> Result<Lent, Failure> {
-        let Some(LentSlot { queue, slot }) = self.lent else {
-            return Err(Failure::of(qp_num, Cause::Stray));
-        };
+        let LentSlot { queue, slot } = self.lent;
         // SAFETY: a lent slot is held.
         let context = unsafe { self.queue(queue).context(slot) };
+        if let Some(lent) = Lent::in_one_buffer(context, len) {
+            return Ok(lent);
+        }
         self.owners.lend(context, len).ok_or_else(|| {
             self.release_lent();
             Failure::of(qp_num, Cause::Foreign(context.wr_id()))
@@ -251,7 +263,7 @@ impl Receiver {
 
     /// Takes note that the receive in the lent slot failed; its buffer stays in the queue or goes to the failure.
     fn fail(&mut self, mut failure: Failure) -> Failure {
-        let Some(LentSlot { queue, slot }) = self.lent else { return failure };
+        let LentSlot { queue, slot } = self.lent;
         // SAFETY: a lent slot is held.
         let context = unsafe { self.queue(queue).context(slot) };
         let faulted = failure.cause == Cause::PageFault;

@@ -30,8 +30,21 @@ impl Lent {
 }
 
 /// The slot of a message that is lent, or was when its batch was forgotten. It is held.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct LentSlot {
     pub(super) queue: u32,
     pub(super) slot: u32,
+}
+
+impl LentSlot {
+    /// No message is lent.
+    pub(super) const NONE: Self = Self { queue: u32::MAX, slot: 0 };
+
+    /// Returns the slot, and that none is lent from now on.
+    #[inline(always)]
+    pub(super) fn take(&mut self) -> Option<Self> {
+        let lent = *self;
+        self.queue = u32::MAX;
+        (lent.queue != u32::MAX).then_some(lent)
+    }
 }

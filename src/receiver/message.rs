@@ -227,10 +227,9 @@ impl Message<'_, '_> {
         let (entered, segment) = pool.describe(&buffer);
         pool.keep(buffer);
         drop(pool);
-        if let Some(LentSlot { queue, slot }) = receiver.lent {
-            // SAFETY: a lent slot is held; the buffer is the queue's from now on.
-            unsafe { receiver.queue(queue).rewrite(slot, entered, segment) };
-        }
+        let LentSlot { queue, slot } = receiver.lent;
+        // SAFETY: a lent slot is held; the buffer is the queue's from now on.
+        unsafe { receiver.queue(queue).rewrite(slot, entered, segment) };
         // SAFETY: the slot has the other buffer now; the length was clamped to this one.
         Ok(unsafe { receiver.owners.take(context.pool(), start, len as u32) })
     }

@@ -110,7 +110,7 @@ pub struct Receiver {
     queues: Vec<QueueEntry>,
     /// The slot of the message that is lent, or was when its batch was forgotten. `[lent-held]`: it is held, and its
     /// queue is not closed.
-    lent: Option<LentSlot>,
+    lent: LentSlot,
     /// Indices of the queues that a batch has posted to and not rung for.
     unrung: Vec<u32>,
     owners: BufferOwners,
@@ -128,6 +128,7 @@ pub struct Receiver {
 }
 
 /// Who polls the CQ.
+#[repr(u8)]
 enum Poller {
     Direct(DirectCq),
     Verbs(VerbsCq),
@@ -228,7 +229,7 @@ impl Receiver {
         Ok(Self {
             poller,
             queues: Vec::new(),
-            lent: None,
+            lent: LentSlot::NONE,
             unrung: Vec::new(),
             owners: BufferOwners::new(pd.clone()),
             qps: QpTable::default(),

@@ -17,6 +17,8 @@ use crate::mlx5::{DirectRq, DirectSrq};
 use crate::qp::Qp;
 
 /// A queue that receives are posted to.
+// A tag of its own, not one inside a field: it is looked at twice a message.
+#[repr(u8)]
 pub(crate) enum RecvQueue {
     /// A shared receive queue, driven directly.
     Srq(DirectSrq),
@@ -128,14 +130,39 @@ impl RecvQueue {
         on_queue!(self, ring => ring.max_sge(), verbs => verbs.max_sge(), 0)
     }
 
+    /// Returns the slot of the WQE that completes with `wqe_counter`, and what was posted there, if the device has it.
+    #[inline(always)]
+    pub(super) fn posted(&self, wqe_counter: u16) -> Option<(u32, SlotContext)> {
+        on_queue!(
+            self,
+            ring => {
+                let slot = ring.posted_slot(wqe_counter)?;
+                // SAFETY: it is posted.
+                Some((slot, unsafe { ring.data(slot) }))
+            },
+            _verbs => None,
+            None
+        )
+    }
+
+    /// Marks a slot as completed.
+    ///
+    /// # Safety
+    /// [`posted`](Self::posted) returned it, and nothing was done since.
+    #[inline(always)]
+    pub(super) unsafe fn hold(&mut self, slot: u32) {
+        // SAFETY: the caller's contract.
+        on_queue!(self, ring => unsafe { ring.hold(slot) }, _verbs => (), ());
+    }
+
     /// Completes the WQE that `cqe` names.
     ///
     /// # Safety
     /// `cqe` is of this queue, and what is posted to it are buffers of its receiver.
-    #[inline(always)]
-    pub(super) unsafe fn complete(&mut self, cqe: &Cqe<'_>) -> Completion {
+    pub(super) unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Completion {
+        let stray = Completion::Stray;
         // SAFETY: the caller's contract.
-        on_queue!(self, ring => unsafe { receive::complete(ring, cqe) }, _v => Completion::Stray, Completion::Stray)
+        on_queue!(self, ring => unsafe { receive::complete(ring, cqe) }, _verbs => stray, stray)
     }
 
     /// Returns what was posted into a slot.
@@ -149,23 +176,19 @@ impl RecvQueue {
         on_queue!(self, ring => unsafe { ring.data(slot) }, verbs => verbs.context(slot), nothing)
     }
 
-    /// Returns what was posted for the WQE that completes with `wqe_counter`, if the device has it.
-    pub(super) fn posted(&self, wqe_counter: u16) -> Option<SlotContext> {
-        let slot = match self {
-            Self::Rq(rq) => u32::from(wqe_counter) % rq.ring.slots().count(),
-            _ => wqe_counter.into(),
-        };
-        on_queue!(self, ring => ring.slots().posted(slot), _v => None, None)
-    }
-
     /// Gives a slot back with its buffer.
     ///
     /// # Safety
     /// `slot` is held, and nobody uses its buffer.
     #[inline(always)]
     pub(super) unsafe fn recycle(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
-        on_queue!(self, ring => unsafe { ring.recycle(slot) }, verbs => verbs.recycle(slot), ())
+        match self {
+            // SAFETY: the caller's contract.
+            Self::Srq(srq) => unsafe { srq.ring.recycle(slot) },
+            // SAFETY: the caller's contract.
+            Self::Rq(rq) => unsafe { rq.ring.recycle(slot) },
+            other => other.give_back_through_verbs(slot, true),
+        }
     }
 
     /// Gives a slot back without its buffer.
@@ -174,8 +197,22 @@ impl RecvQueue {
     /// `slot` is held.
     #[inline(always)]
     pub(super) unsafe fn release(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
-        on_queue!(self, ring => unsafe { ring.release(slot) }, verbs => verbs.release(slot), ())
+        match self {
+            // SAFETY: the caller's contract.
+            Self::Srq(srq) => unsafe { srq.ring.release(slot) },
+            // SAFETY: the caller's contract.
+            Self::Rq(rq) => unsafe { rq.ring.release(slot) },
+            other => other.give_back_through_verbs(slot, false),
+        }
+    }
+
+    #[cold]
+    fn give_back_through_verbs(&mut self, slot: u32, with_buffer: bool) {
+        match self {
+            Self::Verbs(verbs) if with_buffer => verbs.recycle(slot),
+            Self::Verbs(verbs) => verbs.release(slot),
+            _ => {}
+        }
     }
 
     /// Describes another buffer in a slot.

@@ -167,7 +167,13 @@ impl Receiver {
             None => RecvQueue::Verbs(VerbsQueue::new(QueueObject::Rq(qp), index, max_wr, max_sge)),
         };
         let id = self.add(index, queue)?;
-        told!(index, max_wr, capacity = self.capacity(id), max_sge, "receive queue created");
+        told!(
+            qp_num = self.qp_of(id).map_or(0, |qp| qp.qp_num()),
+            max_wr,
+            capacity = self.capacity(id),
+            max_sge,
+            "receive queue created"
+        );
         Ok(RqId(id))
     }
 

@@ -149,7 +149,7 @@ impl Receiver {
                         let of_qp = cqe.qpn() == qp_num;
                         if of_qp {
                             // SAFETY: a CQE of a QP on this SRQ, to which the receiver posts its buffers.
-                            let completion = unsafe { receive::complete(&mut srq.ring, &cqe) };
+                            let completion = unsafe { receive::complete(&mut srq.ring, cqe) };
                             if let Completion::Message(slot) | Completion::Failed(slot) = completion
                             {
                                 // SAFETY: completed just now; nobody has seen its buffer.

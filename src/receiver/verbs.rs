@@ -123,6 +123,7 @@ impl VerbsQueue {
     }
 
     /// Gives a held slot back without its buffer.
+    #[cold]
     pub(crate) fn release(&mut self, slot: u32) {
         self.slots[slot as usize].context = None;
         self.free.push(slot);
@@ -134,12 +135,14 @@ impl VerbsQueue {
     }
 
     /// Gives a held slot back with its buffer, to be posted with the chain.
+    #[cold]
     pub(crate) fn recycle(&mut self, slot: u32) {
         self.chain.push(slot);
     }
 
     /// Posts the chain; what a queue pair that failed does not take goes back to its pools, as it does when it is
     /// destroyed.
+    #[cold]
     pub(crate) fn post_chain_or_drop(&mut self, owners: &mut BufferOwners) {
         let mut rejected = Vec::new();
         let _ = self.post_chain(owners, &mut rejected);

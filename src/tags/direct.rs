@@ -134,7 +134,7 @@ impl DirectTags {
                         continue;
                     }
                     // SAFETY: a CQE of the CQ that the SRQ completes on; its WQEs are buffers of ours.
-                    let received = unsafe { receive::complete(&mut self.srq.ring, &cqe) };
+                    let received = unsafe { receive::complete(&mut self.srq.ring, cqe) };
                     let (slot, failed) = match received {
                         Received::Message(slot) => (slot, false),
                         Received::Failed(slot) => (slot, true),

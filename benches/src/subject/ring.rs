@@ -117,9 +117,19 @@ impl<Q: ReceiveRing<Data = u64>, const N: usize> Ring<Q, N> {
     fn batch(&mut self, batch: u32, sum: &mut Sum, mut give_back: impl FnMut(&mut Q, u32)) {
         let queue = &mut self.queue;
         for _ in 0..batch {
+            if let Some(cqe) = self.cq.peek_plain_send() {
+                if let Some(slot) = queue.complete(cqe.wqe_counter()) {
+                    let len = cqe.byte_count();
+                    self.cq.advance();
+                    // SAFETY: the slot is held.
+                    sum.add(unsafe { queue.data(slot) }, len.into());
+                    give_back(queue, slot);
+                    continue;
+                }
+            }
             let Some(cqe) = self.cq.next() else { break };
             // SAFETY: all completions of the CQ are the queue's, whose buffers stay; the slot is held.
-            let (slot, len) = match unsafe { receive::complete(queue, &cqe) } {
+            let (slot, len) = match unsafe { receive::complete(queue, cqe) } {
                 Completion::Message(slot) => (slot, cqe.byte_count()),
                 Completion::Failed(slot) => (slot, 0),
                 Completion::NotAReceive | Completion::Stray => unexpected(),

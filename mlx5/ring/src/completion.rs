@@ -46,12 +46,21 @@ impl LastWord {
         self.0.to_ne_bytes()[3]
     }
 
+    /// Returns `true` for a plain SEND that is software's on a lap with this owner bit.
+    #[inline(always)]
+    pub(crate) const fn is_plain_send(self, owner: u8) -> bool {
+        (self.op_own() ^ owner) & !cqe::SOLICITED_EVENT == PLAIN_SEND
+    }
+
     #[inline(always)]
     const fn wqe_counter(self) -> u16 {
         let [upper, lower, ..] = self.0.to_ne_bytes();
         u16::from_be_bytes([upper, lower])
     }
 }
+
+/// `op_own` of a SEND whose payload is in the posted buffer, with owner bit 0.
+const PLAIN_SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
 
 /// What a CQE is about, as a receive queue sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +110,7 @@ impl<'a> Cqe<'a> {
     /// Returns `true` if this is a SEND without immediate data whose payload is in the posted buffer.
     #[inline(always)]
     pub fn is_plain_send(&self) -> bool {
-        const PLAIN_SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
-        self.op_own() & !(cqe::SOLICITED_EVENT | cqe::OWNER) == PLAIN_SEND
+        self.last_word.is_plain_send(self.op_own() & cqe::OWNER)
     }
 
     /// Returns what the CQE is about.

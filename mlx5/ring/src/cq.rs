@@ -56,6 +56,9 @@ pub struct CompletionQueue {
     count: u32,
     mask: u32,
     dbrec: DoorbellRecord,
+    /// The next CQE, and the owner bit that it has when it is software's: what follows from the consumer index.
+    next: NonNull<u8>,
+    owner: u8,
     /// CQEs taken since creation.
     consumer_index: u32,
     /// The consumer index that the device knows.
@@ -87,14 +90,17 @@ impl CompletionQueue {
     /// for as long as the queue exists, and its CQEs were initialised as the driver does (opcode 15).
     pub unsafe fn new(layout: Layout) -> Result<Self, LayoutError> {
         layout.check()?;
+        // SAFETY: the offset is inside the first entry.
+        let cqes = unsafe { layout.buf.add(layout.cqe_size as usize - Cqe64::SIZE) };
         Ok(Self {
-            // SAFETY: the offset is inside the first entry.
-            cqes: unsafe { layout.buf.add(layout.cqe_size as usize - Cqe64::SIZE) },
+            cqes,
             stride: layout.cqe_size as usize,
             count: layout.cqe_cnt,
             mask: layout.cqe_cnt - 1,
             // SAFETY: forwarded from the caller.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
+            next: cqes,
+            owner: 0,
             consumer_index: 0,
             published: 0,
             compression: None,
@@ -111,10 +117,18 @@ impl CompletionQueue {
         self.consumer_index
     }
 
-    /// Whether nothing has arrived that was not taken.
-    #[inline]
+    /// Returns `true` if nothing has arrived that was not taken.
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.arrived(self.consumer_index).is_none()
+        // SAFETY: a CQE of the buffer.
+        let last_word = unsafe { LastWord::read(self.next) };
+        !is_software_owned(last_word.op_own(), self.owner)
+    }
+
+    /// Returns `true` if the device knows of all CQEs that were taken.
+    #[inline(always)]
+    pub const fn is_published(&self) -> bool {
+        self.published == self.consumer_index
     }
 
     /// Bytes from one CQE to the next: 64 or 128.
@@ -145,7 +159,7 @@ impl CompletionQueue {
     /// Takes the next CQE, if it has arrived. It stays readable until the consumer index is
     /// [published](Self::publish), and is not seen again, published or not.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the queue")]
-    #[inline(always)]
+    #[inline]
     pub fn next(&mut self) -> Option<Cqe<'_>> {
         let index = self.consumer_index;
         // SAFETY: it is software's until the consumer index is published, which needs `&mut self`.
@@ -154,8 +168,42 @@ impl CompletionQueue {
             // SAFETY: as above.
             cqe = unsafe { self.software_cqe(index).detach() };
         }
-        self.consumer_index = index.wrapping_add(1);
+        self.advance();
         Some(cqe)
+    }
+
+    /// Returns the next CQE, without taking it, if it has arrived and is a plain SEND ([`Cqe::is_plain_send`]).
+    ///
+    /// One compare decides both: with [`next`](Self::next) and a look at the opcode it would be 20 instructions more.
+    #[inline(always)]
+    pub fn peek_plain_send(&self) -> Option<Cqe<'_>> {
+        // SAFETY: a CQE of the buffer.
+        let last_word = unsafe { LastWord::read(self.next) };
+        if !last_word.is_plain_send(self.owner) {
+            return None;
+        }
+        barrier::owner_before_cqe();
+        // SAFETY: the owner bit says that it is software's.
+        Some(unsafe { Cqe::new(self.next, last_word, self.stride as u32) })
+    }
+
+    /// Takes the CQE that [`peek_plain_send`](Self::peek_plain_send) returned.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        self.consumer_index = self.consumer_index.wrapping_add(1);
+        if self.consumer_index & self.mask == 0 {
+            return self.seek(self.consumer_index);
+        }
+        // SAFETY: it was not the last CQE of the buffer.
+        self.next = unsafe { self.next.add(self.stride) };
+    }
+
+    /// Goes to the CQE at `index`.
+    #[cold]
+    fn seek(&mut self, index: u32) {
+        self.consumer_index = index;
+        self.next = self.cqe(index);
+        self.owner = self.owner(index);
     }
 
     /// Gives all CQEs that were taken back to the device: stores the consumer index if that changes it.
@@ -210,7 +258,7 @@ impl CompletionQueue {
         }
         if removed > 0 {
             // What was moved stands behind all that is given back, so no store to it can come too late.
-            self.consumer_index = start.wrapping_add(removed);
+            self.seek(start.wrapping_add(removed));
             self.publish();
         }
         removed

@@ -12,7 +12,7 @@ use crate::receive::ReceiveRing;
 /// # Safety
 /// The WQE in `slot` was posted under the contract that its addresses are this process's, and has completed.
 #[inline]
-pub(crate) unsafe fn deliver<Q: ReceiveRing>(queue: &Q, cqe: &Cqe<'_>, slot: u32) {
+pub(crate) unsafe fn deliver<Q: ReceiveRing>(queue: &Q, cqe: Cqe<'_>, slot: u32) {
     if let Some((payload, capacity)) = cqe.inline_payload() {
         let len = cqe.byte_count().min(capacity);
         // SAFETY: `payload` is valid for `capacity` bytes; the rest is the caller's contract.

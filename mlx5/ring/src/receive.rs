@@ -76,9 +76,24 @@ pub trait ReceiveRing {
         segment: DataSegment,
     ) -> Result<u32, PostError>;
 
-    /// Returns the slot of the WQE that completed with `wqe_counter`, which is held from now on; `None` when the device
-    /// does not have such a WQE.
-    fn complete(&mut self, wqe_counter: u16) -> Option<u32>;
+    /// Returns the slot of the WQE that completes with `wqe_counter`; `None` when the device does not have such a WQE.
+    fn posted_slot(&self, wqe_counter: u16) -> Option<u32>;
+
+    /// Marks a slot as completed: it is held from now on.
+    ///
+    /// # Safety
+    /// [`posted_slot`](Self::posted_slot) returned it, and nothing was done since.
+    unsafe fn hold(&mut self, slot: u32);
+
+    /// Completes the WQE that completes with `wqe_counter`: returns its slot, which is held from now on; `None` when the
+    /// device does not have such a WQE.
+    #[inline(always)]
+    fn complete(&mut self, wqe_counter: u16) -> Option<u32> {
+        let slot = self.posted_slot(wqe_counter)?;
+        // SAFETY: the slot that was returned just now.
+        unsafe { self.hold(slot) };
+        Some(slot)
+    }
 
     /// Gives a held slot back with its buffer, which is posted again.
     ///
@@ -106,13 +121,13 @@ pub trait ReceiveRing {
         Posting { queue: self }
     }
 
-    /// Returns the caller's value of a held slot.
+    /// Returns the caller's value of a slot.
     ///
     /// # Safety
-    /// `slot` is held.
+    /// `slot` is posted or held.
     #[inline(always)]
     unsafe fn data(&self, slot: u32) -> Self::Data {
-        // SAFETY: a held slot exists and has data.
+        // SAFETY: such a slot exists and has data.
         unsafe { self.slots().data(slot) }
     }
 
@@ -187,25 +202,8 @@ pub enum Completion {
 ///
 /// # Safety
 /// `cqe` is of this queue, whose WQEs were posted under the [contract of posting](ReceiveRing#contract-of-posting).
-#[inline(always)]
-pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: &Cqe<'_>) -> Completion {
-    if cqe.is_plain_send() {
-        // The common case on its own saves the look at format and opcode: some 12 instructions a message.
-        return match queue.complete(cqe.wqe_counter()) {
-            Some(slot) => Completion::Message(slot),
-            None => Completion::Stray,
-        };
-    }
-    // SAFETY: the caller's contract.
-    unsafe { complete_other(queue, cqe) }
-}
-
-/// [`complete`] of anything but a plain SEND.
-///
-/// # Safety
-/// As [`complete`].
-#[inline(never)]
-unsafe fn complete_other<Q: ReceiveRing>(queue: &mut Q, cqe: &Cqe<'_>) -> Completion {
+#[inline]
+pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completion {
     let kind = cqe.kind();
     match kind {
         CqeKind::NotAReceive => return Completion::NotAReceive,

@@ -236,12 +236,18 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     #[inline(always)]
-    fn complete(&mut self, wqe_counter: u16) -> Option<u32> {
+    fn posted_slot(&self, wqe_counter: u16) -> Option<u32> {
         let slot = u32::from(wqe_counter) & self.mask;
         // A counter of another lap names the same slot, so the WQE must be the one that was posted there last.
         let age = self.head.wrapping_sub(1).wrapping_sub(slot) & self.mask;
         let newest = self.head.wrapping_sub(1).wrapping_sub(age);
-        (newest as u16 == wqe_counter && self.slots.hold(slot)).then_some(slot)
+        (newest as u16 == wqe_counter && self.slots.is_posted(slot)).then_some(slot)
+    }
+
+    #[inline(always)]
+    unsafe fn hold(&mut self, slot: u32) {
+        // SAFETY: a slot that is posted exists.
+        unsafe { self.slots.get_mut(slot).state = SlotState::Held };
     }
 
     #[inline(always)]

@@ -79,28 +79,15 @@ impl<T: Copy> Slots<T> {
 
     /// Returns the caller's value of `slot` if the device has it.
     pub fn posted(&self, slot: u32) -> Option<T> {
-        if slot >= self.count {
-            return None;
-        }
-        // SAFETY: checked.
-        let slot = unsafe { self.get(slot) };
-        // SAFETY: [data-set]: it is posted.
-        (slot.state == SlotState::Posted).then(|| unsafe { slot.data.assume_init() })
+        // SAFETY: it is posted, so it exists and has data.
+        self.is_posted(slot).then(|| unsafe { self.data(slot) })
     }
 
-    /// Marks `slot` as completed if the device has it.
+    /// Returns `true` if the device has `slot`.
     #[inline(always)]
-    pub(crate) fn hold(&mut self, slot: u32) -> bool {
-        if slot >= self.count {
-            return false;
-        }
+    pub(crate) fn is_posted(&self, slot: u32) -> bool {
         // SAFETY: checked.
-        let slot = unsafe { self.get_mut(slot) };
-        if slot.state != SlotState::Posted {
-            return false;
-        }
-        slot.state = SlotState::Held;
-        true
+        slot < self.count && unsafe { self.get(slot).state == SlotState::Posted }
     }
 
     /// Returns `slot`.

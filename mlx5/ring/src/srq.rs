@@ -200,16 +200,38 @@ impl<T: Copy> SharedReceiveQueue<T> {
         }
     }
 
+    /// Links the last free slot to the one after it.
+    #[inline(always)]
+    fn link(&mut self, last: u32, slot: u32) {
+        // SAFETY: [slot-index].
+        if unsafe { self.slots.get(last).link } != slot as u16 {
+            self.store_link(last, slot);
+        }
+    }
+
     /// Makes `slot` the last free one.
     #[inline(always)]
     fn append(&mut self, slot: u32) {
-        let tail = self.tail;
-        // SAFETY: [slot-index].
-        if unsafe { self.slots.get(tail).link } != slot as u16 {
-            self.store_link(tail, slot);
-        }
+        self.link(self.tail, slot);
         self.tail = slot;
         self.free += 1;
+    }
+
+    /// Gives a held slot back whose buffer is posted in the slot at the head, which has none.
+    ///
+    /// # Safety
+    /// As [`recycle`](ReceiveRing::recycle).
+    unsafe fn recycle_copied(&mut self, slot: u32) {
+        let to = self.head;
+        // SAFETY: two slots, neither of which is the device's; the held one has data.
+        unsafe {
+            sge::copy(self.segments(slot), self.segments(to), self.max_sge);
+            let data = self.slots.data(slot);
+            self.slots.get_mut(slot).state = SlotState::Free;
+            self.slots.set(to, data, SlotState::Posted);
+        }
+        self.append(slot);
+        self.advance();
     }
 
     /// Returns the slot for a new receive.
@@ -282,29 +304,34 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
-    fn complete(&mut self, wqe_counter: u16) -> Option<u32> {
+    fn posted_slot(&self, wqe_counter: u16) -> Option<u32> {
         let slot = u32::from(wqe_counter);
-        self.slots.hold(slot).then_some(slot)
+        self.slots.is_posted(slot).then_some(slot)
+    }
+
+    #[inline(always)]
+    unsafe fn hold(&mut self, slot: u32) {
+        // SAFETY: a slot that is posted exists.
+        unsafe { self.slots.get_mut(slot).state = SlotState::Held };
     }
 
     #[inline(always)]
     unsafe fn recycle(&mut self, slot: u32) {
-        self.append(slot);
-        if self.is_loaded() {
-            // SAFETY: a slot that is held exists.
-            unsafe { self.slots.get_mut(slot).state = SlotState::Loaded };
-        } else {
-            let to = self.head;
-            // The slot at the head has no buffer: it gets this one.
-            // SAFETY: two slots, neither of which is the device's; the held one has data.
-            unsafe {
-                sge::copy(self.segments(slot), self.segments(to), self.max_sge);
-                let data = self.slots.data(slot);
-                self.slots.get_mut(slot).state = SlotState::Free;
-                self.slots.set(to, data, SlotState::Posted);
-            }
+        let last = self.tail;
+        self.link(last, slot);
+        // SAFETY: [slot-index].
+        if unsafe { self.slots.get(last).state } != SlotState::Loaded {
+            // SAFETY: the caller's contract.
+            return unsafe { self.recycle_copied(slot) };
         }
-        self.advance();
+        // [loaded-alone]: `last` is the head, too. It is posted, and this one waits in its place.
+        // SAFETY: [slot-index]; a slot that is held exists.
+        unsafe {
+            self.slots.get_mut(last).state = SlotState::Posted;
+            self.slots.get_mut(slot).state = SlotState::Loaded;
+        }
+        (self.head, self.tail) = (slot, slot);
+        self.posted = self.posted.wrapping_add(1);
     }
 
     #[inline(always)]

@@ -164,7 +164,7 @@ fn poll<Q: ReceiveRing<Data = SlotContext>>(
     while (completions.len() as u32) < budget {
         let Some(cqe) = cq.next() else { break };
         // SAFETY: every receive on the CQ belongs to the queue; its memory is looked at only while the device rests.
-        let completion = match unsafe { receive::complete(queue, &cqe) } {
+        let completion = match unsafe { receive::complete(queue, cqe) } {
             receive::Completion::Message(slot) => {
                 // SAFETY: the slot is held.
                 let id = unsafe { queue.data(slot) }.wr_id();
