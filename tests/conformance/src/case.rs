@@ -285,8 +285,6 @@ impl<'a> Case<'a> {
         reference::reset(&self.twins.libmlx5, qp);
         self.run.tally.add(tally::PURGED, purged.len() as u64);
         if self.shape.shared {
-            // libmlx5 frees the slots from the newest to the oldest.
-            self.queues[queue].diverged |= purged.len() > 1;
             for id in &purged {
                 self.complete(queue, *id)?;
             }
@@ -304,7 +302,7 @@ impl<'a> Case<'a> {
         self.work()
     }
 
-    /// Receives that have completed on a QP and were not polled, oldest first.
+    /// Receives that have completed on a QP and were not polled, newest first: in that order both free their slots.
     fn completed_on(&self, qp: usize) -> Vec<u64> {
         use mlx5_wire::cqe::Cqe64;
         if !self.shape.shared {
@@ -320,6 +318,7 @@ impl<'a> Case<'a> {
         cqes.filter(|cqe| cqe.sop_drop_qpn.get() & 0xff_ffff == number)
             .filter_map(|cqe| view.outstanding_in(cqe.wqe_counter.get().into()))
             .map(|wqe| wqe.id)
+            .rev()
             .collect()
     }
 

@@ -102,19 +102,10 @@ fn work(options: &Options, sessions: u64) -> ExitCode {
         }
     }
     print!("{}", tally.lines());
-    if let Some(library) = library() {
+    if let Some(library) = reference::library() {
         println!("library: {library}");
     }
     ExitCode::SUCCESS
-}
-
-/// File name of the libmlx5 in this process.
-fn library() -> Option<String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let name = maps
-        .lines()
-        .find_map(|line| line.rsplit('/').next().filter(|name| name.contains("libmlx5")));
-    name.map(str::to_owned)
 }
 
 fn report(session: u64, failure: &Failure, fault: Option<Fault>) {

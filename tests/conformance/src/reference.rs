@@ -1,6 +1,7 @@
 //! The twin that libibverbs and the stock libmlx5 drive.
 
 use std::ptr;
+use std::sync::OnceLock;
 
 use rdma_core_sys as sys;
 
@@ -72,4 +73,20 @@ pub fn arm(twin: &Twin, solicited_only: bool) {
 pub fn reset(twin: &Twin, qp: usize) {
     verbs::to_state(twin.base.qps[qp], sys::IBV_QPS_RESET);
     verbs::to_init(twin.base.qps[qp]);
+}
+
+/// Returns the file name of the libmlx5 in this process.
+pub fn library() -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let name = maps
+        .lines()
+        .find_map(|line| line.rsplit('/').next().filter(|name| name.contains("libmlx5")));
+    name.map(str::to_owned)
+}
+
+/// Returns `true` if libmlx5 is known to append freed slots of an SRQ to its list in the order in which they were
+/// freed, as doorbell does. Newer ones look for a run of free slots.
+pub fn appends_freed_slots() -> bool {
+    static APPENDS: OnceLock<bool> = OnceLock::new();
+    *APPENDS.get_or_init(|| library().is_some_and(|name| name.contains(".24.44.")))
 }

@@ -63,7 +63,6 @@ counts! {
     EXACT = "bytes of queues, records and CQEs compared one by one", 10_000_000;
     VIEWED = "bytes of WQEs compared in the device's order", 1_000_000;
     PAYLOAD = "bytes of message memory compared", 100_000_000;
-    BEHIND_END = "masked: bytes behind the end of a scatter list", 0;
     FREE_SLOT = "masked: bytes of slots that the device may not read", 0;
     STALE = "masked: bytes that libmlx5 leaves as they were in a list operation", 0;
     BLUE_FLAME = "masked: bytes behind the doorbell that libmlx5 writes to a register", 0;
