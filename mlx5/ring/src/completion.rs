@@ -327,3 +327,6 @@ impl fmt::Debug for Cqe<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

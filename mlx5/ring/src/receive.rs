@@ -222,3 +222,6 @@ unsafe fn complete_other<Q: ReceiveRing>(queue: &mut Q, cqe: &Cqe<'_>) -> Comple
     unsafe { inline::deliver(queue, cqe, slot) }
     Completion::Message(slot)
 }
+
+#[cfg(test)]
+mod tests;

@@ -298,3 +298,6 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

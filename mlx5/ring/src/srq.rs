@@ -341,3 +341,6 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
