@@ -3,10 +3,11 @@
 use super::ReceiveQueue;
 
 impl<T: Copy> ReceiveQueue<T> {
-    /// Puts the running counters where they wrap in this lap; returns the distance from where they were.
-    pub fn wrap_soon(&mut self) -> u32 {
-        let by = (self.head_slot() | !self.mask).wrapping_sub(self.head);
-        self.head = self.head.wrapping_add(by);
+    /// Puts the running counters into the lap before `end`; returns the distance from where they were.
+    pub fn count_to(&mut self, end: u32) -> u32 {
+        let head = end.wrapping_sub(self.slots.count()).wrapping_add(self.head_slot());
+        let by = head.wrapping_sub(self.head);
+        self.head = head;
         self.rung = self.rung.wrapping_add(by);
         by
     }

@@ -23,7 +23,7 @@ pub struct CqeSpec {
 }
 
 impl CqeSpec {
-    pub fn new(opcode: CqeOpcode, wqe_counter: u16) -> Self {
+    pub const fn new(opcode: CqeOpcode, wqe_counter: u16) -> Self {
         let format = CqeFormat::Plain;
         Self { opcode, format, wqe_counter, byte_count: 0, qpn: 0x77, payload: 0 }
     }

@@ -59,11 +59,11 @@ impl Queue {
         Self { ring, device }
     }
 
-    /// Puts the counters where they wrap soon. Returns how far that is from where they were.
-    pub fn shift(&mut self) -> u32 {
+    /// Puts the counters shortly before `end`. Returns how far that is from where they were.
+    pub fn shift(&mut self, end: u32) -> u32 {
         let by = match &mut self.ring {
-            Ring::Srq(srq) => srq.wrap_soon(),
-            Ring::Rq(rq) => rq.wrap_soon(),
+            Ring::Srq(srq) => srq.count_to(end),
+            Ring::Rq(rq) => rq.count_to(end),
         };
         let Device { seen, .. } = self.device;
         self.device.set_record(self.device.record().wrapping_add(by as u16));

@@ -1,5 +1,6 @@
 //! One or two queues on a CQ, their device, and the steps that a test can take with them.
 
+use std::collections::VecDeque;
 use std::vec::Vec;
 
 use mlx5_wire::cqe::CqeFormat;
@@ -13,6 +14,7 @@ use super::{Arena, CqDevice, CqeSpec};
 use crate::cq::CompletionQueue;
 use crate::receive::{self, Completion, PostError, ReceiveRing};
 use crate::sge::Sge;
+use crate::slots::SlotState;
 
 /// Sizes of a [`Rig`].
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct Setup {
     pub cqes: u32,
     pub cqe_size: usize,
     pub compression: Option<MiniCqeFormat>,
+    /// Bits of the counters that wrap soon.
+    pub wrap: u32,
 }
 
 /// How to give back a held slot.
@@ -55,9 +59,13 @@ pub struct State {
     pub queues: Vec<Queue>,
     pub cq: CompletionQueue,
     pub producer: CqDevice,
-    pub arrived: Vec<Arrived>,
+    pub arrived: VecDeque<Arrived>,
     pub held: Vec<Held>,
     pub owners: Vec<(Owner, Shape)>,
+    /// Where to look for a free buffer.
+    hint: usize,
+    /// Bytes that recycling in place has stored to WQEs.
+    pub stored: usize,
 }
 
 pub struct Rig {
@@ -103,25 +111,26 @@ impl Rig {
             queues,
             cq,
             producer,
-            arrived: Vec::new(),
+            arrived: VecDeque::new(),
             held: Vec::new(),
             owners: (0..count).map(shape).collect(),
+            hint: 0,
+            stored: 0,
         };
         let mut rig = Self { state, buffers: Buffers::new(count as usize), memory };
-        rig.wrap_soon();
+        rig.wrap_soon(setup.wrap);
         rig
     }
 
-    /// Puts all running counters where they wrap in the next lap or two, and changes nothing else.
-    pub fn wrap_soon(&mut self) {
+    /// Puts all running counters where their lower `bits` bits wrap in the next lap or two, and changes nothing else.
+    pub fn wrap_soon(&mut self, bits: u32) {
         let State { queues, cq, producer, arrived, .. } = &mut self.state;
-        let laps = 2 * producer.count;
-        let consumer_index = cq.consumer_index();
-        let by = (consumer_index | !(laps - 1)).wrapping_sub(consumer_index);
+        let (laps, index, end) = (2 * producer.count, cq.consumer_index(), (1u64 << bits) as u32);
+        let by = (index & (laps - 1)).wrapping_sub(laps).wrapping_add(end).wrapping_sub(index);
         cq.shift(by);
         producer.shift(by);
         for (i, queue) in queues.iter_mut().enumerate() {
-            let by = queue.shift();
+            let by = queue.shift(end);
             if queue.device.is_srq() {
                 continue;
             }
@@ -133,9 +142,12 @@ impl Rig {
         }
     }
 
-    fn free_buffer(&self) -> u32 {
-        let free = self.owners.iter().position(|(owner, _)| *owner == Owner::Test);
-        free.expect("there is one more buffer than slots") as u32
+    fn free_buffer(&mut self) -> u32 {
+        let count = self.owners.len();
+        let mut from = (self.hint..count).chain(0..self.hint);
+        let free = from.find(|&id| self.owners[id].0 == Owner::Test);
+        self.hint = free.expect("there is one more buffer than slots");
+        self.hint as u32
     }
 
     fn sges(&self, id: u32) -> Vec<Sge> {
@@ -150,7 +162,8 @@ impl Rig {
 
     /// Posts a buffer, without a doorbell. Returns whether there was room.
     pub fn post(&mut self, queue: usize) -> bool {
-        let (id, State { queues, .. }) = (self.free_buffer(), &self.state);
+        let id = self.free_buffer();
+        let State { queues, .. } = &self.state;
         let sges = self.sges(id);
         let Queue { device, .. } = &queues[queue];
         let room = on!(&queues[queue].ring, ring => ring.free_slots() > 0 && match &queues[queue].ring {
@@ -158,7 +171,7 @@ impl Rig {
             // A receive queue posts in order: the next slot may be in use while another one is free.
             Ring::Rq(rq) => {
                 let next = rq.head() & (device.slots - 1);
-                ring.slots().state(next) == crate::slots::SlotState::Free
+                ring.slots().state(next) == SlotState::Free
             }
         });
         let ring = &mut self.state.queues[queue].ring;
@@ -213,7 +226,7 @@ impl Rig {
             return false;
         };
         assert!(!arrived.is_empty(), "a CQE that the device owns was taken");
-        let Arrived { queue, spec, completion } = arrived.remove(0);
+        let Arrived { queue, spec, completion } = arrived.pop_front().unwrap();
         assert_eq!((cqe.wqe_counter(), cqe.byte_count()), (spec.wqe_counter, spec.byte_count));
         assert_eq!(cqe.qpn(), spec.qpn);
         let is_inline = matches!(spec.format, CqeFormat::Inline32 | CqeFormat::Inline64);
@@ -231,7 +244,8 @@ impl Rig {
         assert_eq!(*owner, Owner::Queue(queue), "buffer {buffer}");
         *owner = Owner::Held;
         if is_inline && matches!(completion, Completion::Message(_)) {
-            self.buffers.check_payload(buffer, *shape, spec.byte_count, spec.payload);
+            let most = if spec.format == CqeFormat::Inline32 { 32 } else { 64 };
+            self.buffers.check_payload(buffer, *shape, spec.byte_count.min(most), spec.payload);
         }
         held.push(Held { queue, slot, buffer });
         true
@@ -245,7 +259,7 @@ impl Rig {
             let whole = self.buffers.sges(spare, Shape::WHOLE).next().unwrap();
             DataSegment::new(whole.addr, whole.length, whole.lkey)
         };
-        let State { queues, held, owners, .. } = &mut self.state;
+        let State { queues, held, owners, stored, .. } = &mut self.state;
         held.remove(at);
         owners[buffer as usize].0 = if how == Give::Recycle { Owner::Queue(queue) } else { Owner::Test };
         let Queue { ring, device } = &mut queues[queue];
@@ -260,21 +274,24 @@ impl Rig {
                 }
             }
         }
-        // In order, nothing is stored to a WQE but a link that changes.
-        let stores = match ring {
+        // In its turn, nothing is stored to a WQE but a link that changes.
+        let waits = |slot| on!(&*ring, ring => ring.slots().state(slot)) == SlotState::Loaded;
+        let expected = match &*ring {
             Ring::Srq(srq) if srq.is_loaded() => {
                 let last = srq.head_slot();
                 let link = last as usize * device.stride + 2;
-                if device.link(last) == slot as u16 { Some(0..0) } else { Some(link..link + 2) }
+                Some(link..link + if device.link(last) == slot as u16 { 0 } else { 2 })
             }
-            Ring::Rq(rq) if slot == rq.head() & (device.slots - 1) => Some(0..0),
+            Ring::Rq(rq) if slot == rq.head() & (device.slots - 1) => {
+                (!(0..device.slots).any(waits)).then_some(0..0)
+            }
             _ => None,
         };
         // SAFETY: as above.
         let mut recycle = || on!(ring, ring => unsafe { ring.recycle(slot) });
-        match stores {
-            // Where buffers wait, one of them may be moved.
-            Some(expected) if device.slots <= 64 && device.is_srq() => {
+        match expected {
+            Some(expected) if device.slots <= 64 => {
+                *stored += expected.len();
                 assert_eq!(device.stores(recycle), expected.collect::<Vec<_>>(), "stores to WQEs");
             }
             _ => recycle(),
@@ -327,7 +344,7 @@ impl Rig {
             _ => Completion::Message(slot),
         };
         self.producer.write(&spec);
-        self.arrived.push(Arrived { queue, spec, completion });
+        self.arrived.push_back(Arrived { queue, spec, completion });
     }
 
     /// Completes the WQEs from `position` on, as many of `count` as have counters that follow each other, as a compressed
@@ -349,7 +366,7 @@ impl Rig {
             let byte_count = 1000 + u32::from(i);
             let spec = CqeSpec { wqe_counter: first.wrapping_add(i), byte_count, ..title };
             minis.push((u64::from(!i) << 32 | u64::from(byte_count)).to_be_bytes());
-            self.state.arrived.push(Arrived { queue, spec, completion: Completion::Message(slot) });
+            self.state.arrived.push_back(Arrived { queue, spec, completion: Completion::Message(slot) });
         }
         self.state.producer.write_block(&title, &minis);
         true
@@ -396,7 +413,7 @@ impl Rig {
             let spec = CqeSpec { qpn: qpn(queue), byte_count: 1, ..spec };
             (self.state.cq, self.state.producer) = before.clone();
             self.producer.write(&spec);
-            self.arrived.push(Arrived { queue, spec, completion });
+            self.arrived.push_back(Arrived { queue, spec, completion });
             assert!(self.next());
         }
     }

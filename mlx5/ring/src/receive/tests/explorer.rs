@@ -100,7 +100,7 @@ fn steps(rig: &Rig, space: &Space) -> Vec<Step> {
         steps.push(Step::Publish);
     }
     let is_message = |cqe: &Completion| matches!(cqe, Completion::Message(_) | Completion::Failed(_));
-    if rig.arrived.first().is_some_and(|cqe| rig.held.len() < space.max_held || !is_message(&cqe.completion)) {
+    if rig.arrived.front().is_some_and(|cqe| rig.held.len() < space.max_held || !is_message(&cqe.completion)) {
         steps.push(Step::Next);
     }
     for at in 0..rig.held.len() {
@@ -214,6 +214,7 @@ fn explore(space: Space, limit: usize) -> usize {
         cqes: space.cqes,
         cqe_size: 64,
         compression: None,
+        wrap: 32,
     };
     let mut rig = Rig::new(&setup);
     let mut known = HashSet::<u128, BuildHasherDefault<AsItIs>>::default();
@@ -237,7 +238,7 @@ fn explore(space: Space, limit: usize) -> usize {
             }
             rig.check();
             if known.insert(fingerprint(&rig, space.relative)) && known.len() <= limit {
-                rig.wrap_soon();
+                rig.wrap_soon(32);
                 let trail = Some(Rc::new(Trail(step, trail.clone())));
                 to_do.push_back((rig.state.clone(), rig.memory.save(), trail));
             }

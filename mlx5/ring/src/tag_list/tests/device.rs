@@ -1,6 +1,5 @@
 //! The memory around a list, and CQEs for it.
 
-use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use std::boxed::Box;
