@@ -75,11 +75,7 @@ impl Device {
         let new = self.record().wrapping_sub(self.seen);
         assert!(u32::from(new) <= self.capacity(), "doorbell for {new} WQEs");
         for _ in 0..new {
-            let slot = if self.is_srq() {
-                self.next
-            } else {
-                self.seen & (self.slots - 1) as u16
-            };
+            let slot = if self.is_srq() { self.next } else { self.seen & (self.slots - 1) as u16 };
             assert!(u32::from(slot) < self.slots, "a link leads out of the queue, to {slot}");
             assert!(!self.has(slot.into()), "slot {slot} posted twice");
             let at = usize::from(slot) * self.stride;
@@ -131,7 +127,8 @@ impl Device {
         let first = unsafe { self.wqes.add(slot as usize * self.stride + self.lead) };
         let count = (self.stride - self.lead) / 16;
         // SAFETY: segments of the WQE.
-        let segments = (0..count).map(move |i| unsafe { first.cast::<DataSegment>().add(i).read() });
+        let segments =
+            (0..count).map(move |i| unsafe { first.cast::<DataSegment>().add(i).read() });
         segments.take_while(|segment| *segment != DataSegment::TERMINATOR)
     }
 

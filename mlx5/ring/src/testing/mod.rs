@@ -13,11 +13,12 @@ mod device;
 pub mod queue;
 mod random;
 mod rig;
+mod strays;
 
 pub use arena::Arena;
 pub use buffers::Owner;
 pub use cq_device::{CqDevice, CqeSpec};
 pub use queue::Kind;
-pub use random::{Random, cases, seed};
 pub(crate) use queue::on;
+pub use random::{Random, cases, seed};
 pub use rig::{Give, Rig, Setup, State};

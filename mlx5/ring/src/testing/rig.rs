@@ -89,7 +89,7 @@ impl core::ops::DerefMut for Rig {
 }
 
 /// Number of the QP on which messages for a queue arrive.
-fn qpn(queue: usize) -> u32 {
+pub fn qpn(queue: usize) -> u32 {
     0x70 + queue as u32
 }
 
@@ -102,8 +102,9 @@ impl Rig {
             cq = cq.with_compression(format).unwrap();
         }
         let queues = setup.queues.iter();
-        let queues: Vec<_> =
-            queues.map(|&(kind, slots, stride)| Queue::new(&mut memory, kind, slots, stride)).collect();
+        let queues: Vec<_> = queues
+            .map(|&(kind, slots, stride)| Queue::new(&mut memory, kind, slots, stride))
+            .collect();
         // One more than the queues hold, so that a free one is always there.
         let count = 1 + queues.iter().map(|queue| queue.device.slots).sum::<u32>();
         let shape = |id| (Owner::Test, Shape(1 + (id % 2) as u8));
@@ -233,7 +234,9 @@ impl Rig {
         let (Queue { ring, device }, format) = (&mut queues[queue], cqe.format());
         // SAFETY: a CQE of this queue, whose buffers are memory of this process.
         assert_eq!(on!(ring, ring => unsafe { receive::complete(ring, &cqe) }), completion);
-        let (Completion::Message(slot) | Completion::Failed(slot)) = completion else { return true };
+        let (Completion::Message(slot) | Completion::Failed(slot)) = completion else {
+            return true;
+        };
         if !is_inline {
             assert_eq!(format, CqeFormat::Plain);
         }
@@ -261,7 +264,8 @@ impl Rig {
         };
         let State { queues, held, owners, stored, .. } = &mut self.state;
         held.remove(at);
-        owners[buffer as usize].0 = if how == Give::Recycle { Owner::Queue(queue) } else { Owner::Test };
+        owners[buffer as usize].0 =
+            if how == Give::Recycle { Owner::Queue(queue) } else { Owner::Test };
         let Queue { ring, device } = &mut queues[queue];
         // SAFETY: the slot is held until now; the ledger gives its buffer to the queue, or takes it.
         unsafe {
@@ -316,7 +320,10 @@ impl Rig {
             let id = on!(ring, ring => ring.slots().posted(slot)).expect("the slot is posted");
             let (owner, shape) = self.owners[id as usize];
             assert_eq!(owner, Owner::Queue(queue), "buffer {id}");
-            assert!(device.segments(slot).eq(self.buffers.segments(id, shape)), "WQE in slot {slot}");
+            assert!(
+                device.segments(slot).eq(self.buffers.segments(id, shape)),
+                "WQE in slot {slot}"
+            );
         }
         assert!(self.owed() <= self.producer.room(), "the CQ can overrun");
     }
@@ -352,7 +359,9 @@ impl Rig {
     pub fn complete_block(&mut self, queue: usize, position: usize, count: usize) -> bool {
         let Queue { ring, device } = &mut self.state.queues[queue];
         let first = device.counter(device.queue[position].into());
-        let follows = |i: usize| device.counter(device.queue[position + i].into()) == first.wrapping_add(i as u16);
+        let follows = |i: usize| {
+            device.counter(device.queue[position + i].into()) == first.wrapping_add(i as u16)
+        };
         let most = count.min(device.queue.len() - position);
         let count = (0..most).take_while(|&i| follows(i)).count();
         if count < 2 {
@@ -366,56 +375,14 @@ impl Rig {
             let byte_count = 1000 + u32::from(i);
             let spec = CqeSpec { wqe_counter: first.wrapping_add(i), byte_count, ..title };
             minis.push((u64::from(!i) << 32 | u64::from(byte_count)).to_be_bytes());
-            self.state.arrived.push_back(Arrived { queue, spec, completion: Completion::Message(slot) });
+            self.state.arrived.push_back(Arrived {
+                queue,
+                spec,
+                completion: Completion::Message(slot),
+            });
         }
         self.state.producer.write_block(&title, &minis);
         true
-    }
-
-    /// The device writes, one after the other in the same place, CQEs that mean nothing to a queue: of WQEs that it does
-    /// not have, of a form that this CQ has not, or of no receive. Software has taken all others; one entry is free.
-    pub fn strays(&mut self, queue: usize) {
-        let posted = |slot| on!(&self.queues[queue].ring, ring => ring.slots().posted(slot)).is_some();
-        let Queue { ring, device } = &self.queues[queue];
-        let (slots, posted): (u32, Vec<_>) = (device.slots, (0..device.slots).filter(|&slot| posted(slot)).collect());
-        let counters: Vec<u16> = match ring {
-            Ring::Srq(_) => posted.iter().map(|&slot| slot as u16).collect(),
-            Ring::Rq(rq) => posted.iter().map(|&slot| {
-                let last = rq.head().wrapping_sub(1);
-                last.wrapping_sub(last.wrapping_sub(slot) & (slots - 1)) as u16
-            }).collect(),
-        };
-        use CqeOpcode as Op;
-        let first = self.queues[queue].device.seen.wrapping_sub(2 * slots as u16);
-        let lap = (0..4 * slots as u16 + 2).map(|i| first.wrapping_add(i));
-        let absent = lap.chain(0..slots as u16 + 2).filter(|counter| !counters.contains(counter));
-        let ops = [Op::ResponderSend, Op::ResponderSendImm, Op::ResponderError];
-        let mut cqes: Vec<_> = absent
-            .zip(ops.into_iter().cycle())
-            .map(|(counter, op)| (CqeSpec::new(op, counter), Completion::Stray))
-            .collect();
-        let counter = counters.first().copied().unwrap_or(7);
-        for op in [Op::Requester, Op::RequesterError, Op::SignatureError, Op::NoPacket] {
-            cqes.push((CqeSpec::new(op, counter), Completion::NotAReceive));
-        }
-        for op in [Op::ResizeCq, Op::Unknown(7), Op::Unknown(8)] {
-            cqes.push((CqeSpec::new(op, counter), Completion::Stray));
-        }
-        for format in [CqeFormat::Compressed, CqeFormat::Inline64] {
-            let impossible = format == CqeFormat::Compressed || self.producer.size == 64;
-            if impossible {
-                let spec = CqeSpec { format, ..CqeSpec::new(Op::ResponderSend, counter) };
-                cqes.push((spec, Completion::Stray));
-            }
-        }
-        let before = (self.cq.clone(), self.producer.clone());
-        for (spec, completion) in cqes {
-            let spec = CqeSpec { qpn: qpn(queue), byte_count: 1, ..spec };
-            (self.state.cq, self.state.producer) = before.clone();
-            self.producer.write(&spec);
-            self.arrived.push_back(Arrived { queue, spec, completion });
-            assert!(self.next());
-        }
     }
 
     /// Takes all buffers of a queue back: its QP was reset, or the SRQ destroyed. The slots that are held stay their
