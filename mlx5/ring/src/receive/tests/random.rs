@@ -171,6 +171,6 @@ fn long_runs_and_large_queues() {
     ] {
         let setup = Setup { wrap: 32, ..setup(Vec::from([(kind, slots, 32)]), random) };
         std::println!("{setup:?}");
-        run(&setup, random, if cfg!(target_arch = "aarch64") { steps / 4 } else { steps }, 16);
+        run(&setup, random, cases(steps), 16);
     }
 }
