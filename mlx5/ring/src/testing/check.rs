@@ -42,7 +42,10 @@ impl Rig {
             } else {
                 Owner::Queue(number)
             };
-            assert_eq!(self.owners[id as usize].0, owner, "buffer {id} in slot {slot}");
+            let (now, shape) = self.owners[id as usize];
+            assert_eq!(now, owner, "buffer {id} in slot {slot}");
+            let described = device.segments(slot).eq(self.buffers.segments(id, shape));
+            assert!(described, "the WQE in slot {slot} describes another buffer than {id}");
         }
         let owned = self.owners.iter().filter(|(owner, _)| *owner == Owner::Queue(number));
         assert_eq!(owned.count(), loaded + posted, "buffers of the queue");

@@ -70,7 +70,7 @@ pub struct State {
 
 pub struct Rig {
     pub state: State,
-    buffers: Buffers,
+    pub buffers: Buffers,
     pub memory: Arena,
 }
 

@@ -76,12 +76,8 @@ fn steps(rig: &Rig, space: &Space) -> Vec<Step> {
     let mut steps = Vec::new();
     let published = rig.cq.consumer_index() == rig.cq.published;
     for (i, queue) in rig.queues.iter().enumerate() {
-        if on!(&queue.ring, ring => ring.free_slots()) > 0 {
-            steps.push(Step::Post(i));
-        }
-        if rig.can_load(i) {
-            steps.push(Step::Load(i));
-        }
+        // Where there is no room, they change nothing.
+        steps.extend([Step::Post(i), Step::Load(i)]);
         if published && on!(&queue.ring, ring => ring.needs_doorbell()) {
             steps.push(Step::RingDoorbell(i));
         }
@@ -117,7 +113,7 @@ fn steps(rig: &Rig, space: &Space) -> Vec<Step> {
 fn take(rig: &mut Rig, step: Step) {
     match step {
         Step::Post(queue) => drop(rig.post(queue)),
-        Step::Load(queue) => assert!(rig.load(queue)),
+        Step::Load(queue) => drop(rig.load(queue)),
         Step::RingDoorbell(queue) => rig.ring_doorbell(queue),
         Step::Publish => rig.publish(),
         Step::Next => assert!(rig.next()),
