@@ -335,3 +335,6 @@ impl fmt::Debug for Cqe<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

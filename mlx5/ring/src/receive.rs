@@ -44,7 +44,8 @@ pub trait ReceiveRing {
     /// Returns the number of SGEs that a WQE has room for.
     fn max_sge(&self) -> u32;
 
-    /// Returns the number of receives that can be posted now.
+    /// Returns the number of receives that there is room for. A receive queue posts in order: where slots were given back
+    /// out of order, posting says [`PostError::Full`] until the next slot is free, too.
     fn free_slots(&self) -> u32;
 
     /// Returns the data segments of `slot`.
@@ -220,3 +221,6 @@ pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completio
     unsafe { inline::deliver(queue, cqe, slot) }
     Completion::Message(slot)
 }
+
+#[cfg(test)]
+mod tests;

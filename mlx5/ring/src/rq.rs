@@ -160,9 +160,10 @@ impl<T: Copy> ReceiveQueue<T> {
     fn post_waiting(&mut self) {
         while self.waiting > 0 {
             let to = self.head_slot();
-            // SAFETY: masked, here and below.
+            // SAFETY: masked.
             match unsafe { self.slots.get(to).state } {
                 SlotState::Posted | SlotState::Held => return,
+                // SAFETY: masked.
                 SlotState::Loaded => unsafe { self.slots.get_mut(to).state = SlotState::Posted },
                 SlotState::Free => self.move_wqe(self.next_waiting(), to),
             }
@@ -304,3 +305,6 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -368,3 +368,6 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

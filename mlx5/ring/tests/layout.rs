@@ -30,7 +30,7 @@ fn of_receive_queues() {
         assert_eq!((check(count, 16), check(count, 512)), (Ok(()), Ok(())), "{count} WQEs");
     }
     for count in [0, 3, (1 << 15) - 1, (1 << 15) + 1, 1 << 16] {
-        assert_eq!(check(count, 16), Err(rq::LayoutError::SlotCount), "{count} WQEs");
+        assert_eq!(check(count, 16), Err(rq::LayoutError::WqeCount), "{count} WQEs");
     }
     for stride in [0, 8, 15, 17, 48] {
         assert_eq!(check(4, stride), Err(rq::LayoutError::Stride), "WQEs of {stride} bytes");

@@ -19,6 +19,32 @@ impl Arena {
         self.0.push((piece, layout));
         piece.cast()
     }
+
+    /// Copies what is in all pieces.
+    pub fn save(&self) -> Vec<u8> {
+        let mut bytes =
+            Vec::<u8>::with_capacity(self.0.iter().map(|(_, layout)| layout.size()).sum());
+        for (piece, layout) in &self.0 {
+            let at = bytes.len();
+            // SAFETY: the vector has room for all pieces, and each is as long as its layout says.
+            unsafe {
+                bytes.as_mut_ptr().add(at).copy_from_nonoverlapping(piece.as_ptr(), layout.size());
+                bytes.set_len(at + layout.size());
+            }
+        }
+        bytes
+    }
+
+    /// Puts back what [`save`](Self::save) copied.
+    pub fn load(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        for (piece, layout) in &self.0 {
+            let from = &bytes[at..at + layout.size()];
+            // SAFETY: the piece is as long.
+            unsafe { piece.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) }
+            at += from.len();
+        }
+    }
 }
 
 impl Drop for Arena {

@@ -1,37 +1,31 @@
 //! The device's side of a completion queue.
 
 use core::ptr::NonNull;
-use std::vec::Vec;
 
 use mlx5_wire::be::{Be16, Be32};
 use mlx5_wire::cqe::{Cqe64, CqeFormat, FRESH_OP_OWN, op_own};
+use mlx5_wire::mini_cqe::{MINI_CQES_PER_ARRAY, array_of};
 use mlx5_wire::opcode::CqeOpcode;
 
+use super::Arena;
+use crate::cq::{CompletionQueue, Layout};
+
 /// What a CQE shall say.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqeSpec {
     pub opcode: CqeOpcode,
     pub format: CqeFormat,
     pub wqe_counter: u16,
     pub byte_count: u32,
     pub qpn: u32,
-    pub solicited: bool,
-    /// Bytes for the inline formats.
-    pub payload: Vec<u8>,
+    /// First byte of an inline payload, from which the others count up.
+    pub payload: u8,
 }
 
 impl CqeSpec {
-    /// A plain SEND.
-    pub fn send(wqe_counter: u16, byte_count: u32) -> Self {
-        Self {
-            opcode: CqeOpcode::ResponderSend,
-            format: CqeFormat::Plain,
-            wqe_counter,
-            byte_count,
-            qpn: 0x77,
-            solicited: false,
-            payload: Vec::new(),
-        }
+    pub const fn new(opcode: CqeOpcode, wqe_counter: u16) -> Self {
+        let format = CqeFormat::Plain;
+        Self { opcode, format, wqe_counter, byte_count: 0, qpn: 0x77, payload: 0 }
     }
 }
 
@@ -40,105 +34,125 @@ impl CqeSpec {
 pub struct CqDevice {
     buf: NonNull<u8>,
     dbrec: NonNull<Be32>,
-    count: u32,
-    size: usize,
+    pub count: u32,
+    pub size: usize,
     pub producer_index: u32,
-    /// CQEs from the producer index to the end of the buffer were never written.
-    pub first_lap: bool,
 }
 
 impl CqDevice {
-    /// Takes a buffer of `count` entries of `size` bytes and marks all of them as never written.
-    pub fn new(buf: NonNull<u8>, dbrec: NonNull<Be32>, count: u32, size: usize) -> Self {
-        for i in 0..count as usize {
-            // SAFETY: inside the buffer.
-            unsafe { buf.add((i + 1) * size - 1).write_volatile(FRESH_OP_OWN) }
+    /// Makes a CQ of `count` entries of `size` bytes, of which none was ever written.
+    pub fn new(arena: &mut Arena, count: u32, size: usize) -> Self {
+        let cq = Self {
+            buf: arena.cut(count as usize * size),
+            dbrec: arena.cut(8),
+            count,
+            size,
+            producer_index: 0,
+        };
+        for index in 0..count {
+            // SAFETY: inside the entry.
+            unsafe { cq.entry(index).add(size - 1).write_volatile(FRESH_OP_OWN) }
         }
-        Self { buf, dbrec, count, size, producer_index: 0, first_lap: true }
+        cq
     }
 
-    /// As if `index` CQEs had gone through the queue before.
-    pub fn start_at(&mut self, index: u32) {
-        self.producer_index = index;
-        self.first_lap = index < self.count;
-        for i in 0..self.count {
-            // The last lap's CQEs are of the other owner; their opcode is a valid one.
-            let before = index.wrapping_sub(self.count).wrapping_add(i);
-            let owner = u8::from(before & self.count != 0);
-            let at = (before & (self.count - 1)) as usize;
-            let never = self.first_lap && at as u32 >= index;
-            let op_own = if never { FRESH_OP_OWN } else { 0x20 | owner };
-            // SAFETY: inside the buffer.
-            unsafe { self.buf.add((at + 1) * self.size - 1).write_volatile(op_own) }
-        }
+    /// Returns software's side.
+    pub fn queue(&self) -> CompletionQueue {
+        let Self { buf, dbrec, count: cqe_cnt, .. } = *self;
+        let layout = Layout { buf, dbrec, cqe_cnt, cqe_size: self.size as u32 };
+        // SAFETY: memory of the arena, which the caller keeps; its opcodes are 15.
+        unsafe { CompletionQueue::new(layout) }.unwrap()
     }
 
-    /// CQEs that were written and are not given back, by the doorbell record.
-    pub fn outstanding(&self) -> u32 {
+    /// Returns the consumer index in the doorbell record.
+    pub fn record(&self) -> u32 {
         // SAFETY: a doorbell record of the test's.
-        let consumer_index = unsafe { self.dbrec.read_volatile() }.get();
-        assert_eq!(consumer_index >> 24, 0, "upper byte of the consumer index");
-        self.producer_index.wrapping_sub(consumer_index) & 0xff_ffff
+        unsafe { self.dbrec.read_volatile() }.get()
     }
 
-    /// CQEs from `index` up to the end of the buffer, and whether its lap is an odd one.
-    pub fn place(&self, index: u32) -> (u32, bool) {
-        (self.count - (index & (self.count - 1)), index & self.count != 0)
+    /// Returns the number of CQEs that were written and are not given back, by the doorbell record.
+    pub fn outstanding(&self) -> u32 {
+        assert_eq!(self.record() >> 24, 0, "upper byte of the consumer index");
+        let outstanding = self.producer_index.wrapping_sub(self.record()) & 0xff_ffff;
+        assert!(outstanding <= self.count, "more is given back than was written");
+        outstanding
     }
 
-    /// An index at such a [`place`](Self::place), before all counters wrap.
-    pub fn index_at(&self, to_end: u32, odd: bool) -> u32 {
-        let laps = if odd { 1 } else { 2 } * self.count;
-        0u32.wrapping_sub(laps).wrapping_add(self.count - to_end)
+    pub fn room(&self) -> u32 {
+        self.count - self.outstanding()
     }
 
-    /// The same place on the first lap.
-    pub fn first_index_at(&self, to_end: u32) -> u32 {
-        (self.count - to_end) & (self.count - 1)
+    /// As if `by` more CQEs, which is a multiple of two laps, had gone through the queue.
+    pub fn shift(&mut self, by: u32) {
+        self.producer_index = self.producer_index.wrapping_add(by);
+        let record = Be32::new(self.record().wrapping_add(by) & 0xff_ffff);
+        // SAFETY: a doorbell record of the test's.
+        unsafe { self.dbrec.write_volatile(record) }
     }
 
-    pub fn has_room(&self) -> bool {
-        self.outstanding() < self.count
+    /// Returns where the entry of `index` starts.
+    pub fn entry(&self, index: u32) -> NonNull<u8> {
+        // SAFETY: masked to the buffer.
+        unsafe { self.buf.add((index & (self.count - 1)) as usize * self.size) }
+    }
+
+    fn owner(&self, index: u32) -> u8 {
+        u8::from(index & self.count != 0)
+    }
+
+    /// Changes the counter of a CQE.
+    pub fn set_counter(&self, index: u32, wqe_counter: u16) {
+        let to = self.entry(index);
+        // SAFETY: the field of the CQE proper, which is the last 64 bytes.
+        unsafe { to.add(self.size - 4).cast::<Be16>().write(Be16::new(wqe_counter)) }
     }
 
     /// Writes the next CQE.
     pub fn write(&mut self, spec: &CqeSpec) {
-        assert!(self.outstanding() < self.count, "CQ overrun");
+        assert!(self.room() > 0, "CQ overrun");
         let index = self.producer_index;
-        let owner = u8::from(index & self.count != 0);
-        // SAFETY: masked to the buffer; the CQE proper is the last 64 bytes of an entry.
-        let entry = unsafe { self.buf.add((index & (self.count - 1)) as usize * self.size) };
-        // SAFETY: as above.
-        let target = unsafe { entry.add(self.size - Cqe64::SIZE) };
         let mut cqe = Cqe64::zeroed();
+        cqe.imm_inval_pkey = Be32::new(!index);
         cqe.byte_cnt = Be32::new(spec.byte_count);
         cqe.sop_drop_qpn = Be32::new(spec.qpn);
         cqe.wqe_counter = Be16::new(spec.wqe_counter);
-        cqe.imm_inval_pkey = Be32::new(0xcafe_f00d);
         // A signature that may be anything.
         cqe.signature = index as u8 ^ 0x5a;
-        cqe.op_own = FRESH_OP_OWN | (owner ^ 1);
-        let mut bytes = cqe.to_bytes();
-        let lead = match spec.format {
-            CqeFormat::Inline32 => {
-                bytes[..spec.payload.len()].copy_from_slice(&spec.payload);
-                &[][..]
-            }
-            CqeFormat::Inline64 => &spec.payload[..],
-            CqeFormat::Plain | CqeFormat::Compressed => &[][..],
+        cqe.op_own = FRESH_OP_OWN | (self.owner(index) ^ 1);
+        let mut bytes = [0; 128];
+        bytes[64..].copy_from_slice(&cqe.to_bytes());
+        let payload = match spec.format {
+            CqeFormat::Inline32 => 64..96,
+            CqeFormat::Inline64 if self.size == 128 => 0..64,
+            _ => 0..0,
         };
-        for (i, &byte) in lead.iter().enumerate() {
-            // SAFETY: the first half of a 128-byte entry.
+        for (i, byte) in bytes[payload].iter_mut().enumerate() {
+            *byte = spec.payload.wrapping_add(i as u8);
+        }
+        let entry = self.entry(index);
+        for (i, &byte) in bytes[128 - self.size..].iter().enumerate() {
+            // SAFETY: inside the entry.
             unsafe { entry.add(i).write_volatile(byte) }
         }
-        for (i, &byte) in bytes[..63].iter().enumerate() {
-            // SAFETY: inside the CQE.
-            unsafe { target.add(i).write_volatile(byte) }
-        }
-        let op_own = op_own(spec.opcode, spec.format, spec.solicited, owner);
+        let op_own = op_own(spec.opcode, spec.format, false, self.owner(index));
         // SAFETY: inside the CQE.
-        unsafe { target.add(63).write_volatile(op_own) }
+        unsafe { entry.add(self.size - 1).write_volatile(op_own) }
         self.producer_index = index.wrapping_add(1);
-        self.first_lap &= self.producer_index & (self.count - 1) != 0;
+    }
+
+    /// Writes a compressed block: `title` says what the CQEs share, `mini` the other eight bytes of each, of which the
+    /// last four are the length of the message.
+    pub fn write_block(&mut self, title: &CqeSpec, minis: &[[u8; 8]]) {
+        let count = minis.len() as u32;
+        assert!((2..=self.room()).contains(&count), "CQ overrun");
+        let start = self.producer_index;
+        for (i, mini) in minis.iter().enumerate() {
+            let array = self.entry(start.wrapping_add(array_of(i as u32)));
+            let place = i % MINI_CQES_PER_ARRAY * 8;
+            // SAFETY: an array fills an entry. Of the CQEs that it takes the place of, no other byte is written.
+            unsafe { array.add(place).cast::<[u8; 8]>().write_volatile(*mini) }
+        }
+        self.write(&CqeSpec { format: CqeFormat::Compressed, byte_count: count, ..*title });
+        self.producer_index = start.wrapping_add(count);
     }
 }

@@ -1,200 +1,172 @@
 //! The device's side of a receive queue or SRQ.
 
 use core::ptr::NonNull;
-use std::collections::BTreeSet;
+use std::vec;
 use std::vec::Vec;
 
 use mlx5_wire::be::{Be16, Be32};
 use mlx5_wire::data::DataSegment;
 
-/// A WQE from its doorbell until its completion is polled.
-#[derive(Clone, Debug, Default)]
-pub struct Taken {
-    /// `wqe_counter` of its completion.
-    pub wqe_counter: u16,
-    pub slot: u32,
-    /// All its bytes, link included.
-    bytes: Vec<u8>,
-    pub segments: Vec<DataSegment>,
-}
+use super::Arena;
 
 /// Reads a queue as hardware would, and believes nothing.
 #[derive(Clone, Debug)]
 pub struct Device {
-    wqes: NonNull<u8>,
-    stride: usize,
-    slots: u32,
-    dbrec: NonNull<Be32>,
+    pub wqes: NonNull<u8>,
+    /// Copies of the WQEs, as they were at the doorbell.
+    copies: NonNull<u8>,
+    pub stride: usize,
+    pub slots: u32,
+    pub dbrec: NonNull<Be32>,
     /// Bytes of a WQE before its data segments; an SRQ's have a link there.
     lead: usize,
     /// Count of WQEs handed over, as far as seen.
     pub seen: u16,
     /// SRQ: slot of the WQE after the last one seen.
     pub next: u16,
-    /// WQEs that the device has, in the order in which it will take them.
-    pub queue: Vec<Taken>,
-    /// WQEs that have completed; their CQEs were not polled yet.
-    pub completed: Vec<Taken>,
+    /// Slots whose WQEs the device has, in the order in which it was given them.
+    pub queue: Vec<u16>,
+    /// Which slots are in `queue`, or have completed and were not polled.
+    taken: Vec<bool>,
 }
 
 impl Device {
-    pub fn new(
-        wqes: NonNull<u8>,
-        stride: usize,
-        slots: u32,
-        dbrec: NonNull<Be32>,
-        lead: usize,
-    ) -> Self {
-        let (queue, completed) = (Vec::new(), Vec::new());
-        Self { wqes, stride, slots, dbrec, lead, seen: 0, next: 0, queue, completed }
-    }
-
-    /// As if `index` WQEs had been handed over before.
-    pub fn start_at(&mut self, index: u32) {
-        self.seen = index as u16;
-        // SAFETY: a doorbell record of the test's.
-        unsafe { self.dbrec.write_volatile(Be32::new(index & 0xffff)) }
+    pub fn new(arena: &mut Arena, slots: u32, stride: usize, is_srq: bool) -> Self {
+        let bytes = slots as usize * stride;
+        Self {
+            wqes: arena.cut(bytes),
+            copies: arena.cut(bytes),
+            stride,
+            slots,
+            dbrec: arena.cut(8),
+            lead: if is_srq { 16 } else { 0 },
+            seen: 0,
+            next: 0,
+            queue: Vec::new(),
+            taken: vec![false; slots as usize],
+        }
     }
 
     pub fn is_srq(&self) -> bool {
         self.lead > 0
     }
 
-    /// WQEs that can be with the device at once.
-    pub fn capacity(&self) -> usize {
-        self.slots as usize - usize::from(self.is_srq())
+    /// Returns the number of WQEs that can be with the device at once.
+    pub fn capacity(&self) -> u32 {
+        self.slots - u32::from(self.is_srq())
     }
 
-    fn bytes(&self, slot: u32) -> impl Iterator<Item = u8> + use<> {
-        let (wqes, start) = (self.wqes, slot as usize * self.stride);
-        // SAFETY: `slot` was checked to be inside the queue.
-        (start..start + self.stride).map(move |i| unsafe { wqes.add(i).read_volatile() })
+    /// Returns the count in the doorbell record.
+    pub fn record(&self) -> u16 {
+        // SAFETY: a doorbell record of the test's.
+        let record = unsafe { self.dbrec.read_volatile() }.get();
+        assert_eq!(record >> 16, 0, "upper half of the doorbell record");
+        record as u16
     }
 
-    fn link(bytes: &[u8]) -> u16 {
-        u16::from_be_bytes(bytes[2..4].try_into().unwrap())
+    pub fn set_record(&mut self, count: u16) {
+        // SAFETY: a doorbell record of the test's.
+        unsafe { self.dbrec.write_volatile(Be32::new(count.into())) }
+        self.seen = count;
     }
 
     /// Reads the doorbell record and takes over what it announces. Returns how many WQEs that were.
     pub fn look(&mut self) -> usize {
-        // SAFETY: a doorbell record of the test's.
-        let record = unsafe { self.dbrec.read_volatile() }.get();
-        assert_eq!(record >> 16, 0, "upper half of the doorbell record");
-        let new = (record as u16).wrapping_sub(self.seen);
-        assert!(usize::from(new) <= self.capacity(), "doorbell for {new} WQEs");
+        let new = self.record().wrapping_sub(self.seen);
+        assert!(u32::from(new) <= self.capacity(), "doorbell for {new} WQEs");
         for _ in 0..new {
-            let (slot, wqe_counter) = if self.is_srq() {
-                (u32::from(self.next), self.next)
-            } else {
-                (u32::from(self.seen) & (self.slots - 1), self.seen)
-            };
-            assert!(slot < self.slots, "a link leads out of the queue, to {slot}");
-            let posted = || self.queue.iter().chain(&self.completed);
-            assert!(posted().all(|taken| taken.slot != slot), "slot {slot} posted twice");
-            let taken = self.read(slot, wqe_counter);
-            self.next = Self::link(&taken.bytes);
-            self.queue.push(taken);
+            let slot = if self.is_srq() { self.next } else { self.seen & (self.slots - 1) as u16 };
+            assert!(u32::from(slot) < self.slots, "a link leads out of the queue, to {slot}");
+            assert!(!self.has(slot.into()), "slot {slot} posted twice");
+            let at = usize::from(slot) * self.stride;
+            // SAFETY: a WQE of the queue and its copy.
+            unsafe { self.copies.add(at).copy_from_nonoverlapping(self.wqes.add(at), self.stride) }
+            self.next = self.link(slot.into());
+            self.taken[usize::from(slot)] = true;
+            self.queue.push(slot);
             self.seen = self.seen.wrapping_add(1);
         }
-        assert!(self.queue.len() + self.completed.len() <= self.capacity(), "overcommitted");
         new.into()
     }
 
-    fn read(&self, slot: u32, wqe_counter: u16) -> Taken {
-        let mut taken = Taken::default();
-        self.read_into(&mut taken, slot, wqe_counter);
-        taken
+    /// Returns `true` if the WQE in `slot` is the device's, as far as software can know.
+    pub fn has(&self, slot: u32) -> bool {
+        self.taken[slot as usize]
     }
 
-    fn read_into(&self, taken: &mut Taken, slot: u32, wqe_counter: u16) {
-        (taken.slot, taken.wqe_counter) = (slot, wqe_counter);
-        taken.bytes.clear();
-        taken.bytes.extend(self.bytes(slot));
-        taken.segments.clear();
-        for segment in taken.bytes[self.lead..].chunks_exact(16) {
-            let segment = DataSegment::from_bytes(segment.try_into().unwrap());
-            if segment.is_terminator() {
-                assert_eq!(segment, DataSegment::TERMINATOR);
-                break;
-            }
-            taken.segments.push(segment);
+    /// Completes the WQE at `position` of the queue; returns its slot.
+    pub fn complete(&mut self, position: usize) -> u32 {
+        self.queue.remove(position).into()
+    }
+
+    /// Takes note that the completion of `slot` was polled.
+    pub fn polled(&mut self, slot: u32) {
+        assert!(core::mem::replace(&mut self.taken[slot as usize], false));
+    }
+
+    /// Forgets everything, as when the QP is reset.
+    pub fn reset(&mut self) {
+        self.queue.clear();
+        self.taken.fill(false);
+        self.set_record(0);
+    }
+
+    /// Returns the `wqe_counter` of the completion of the WQE in `slot`, which the device has: of the running indices
+    /// that share a slot, the last one.
+    pub fn counter(&self, slot: u32) -> u16 {
+        if self.is_srq() {
+            return slot as u16;
         }
+        let last = self.seen.wrapping_sub(1);
+        last.wrapping_sub(last.wrapping_sub(slot as u16) & (self.slots - 1) as u16)
     }
 
-    /// As if it had the WQEs in these slots, after `seen` that were handed over. On an SRQ, `next` is the slot of
-    /// the next one.
-    pub fn restore(&mut self, seen: u16, next: u16, slots: impl Iterator<Item = u32>) {
-        (self.seen, self.next) = (seen, next);
-        // SAFETY: a doorbell record of the test's.
-        unsafe { self.dbrec.write_volatile(Be32::new(seen.into())) }
-        let mut old = std::mem::take(&mut self.queue);
-        old.append(&mut self.completed);
-        for slot in slots {
-            // Of the indices that share a slot, the last one.
-            let last = seen.wrapping_sub(1);
-            let age = last.wrapping_sub(slot as u16) & (self.slots as u16 - 1);
-            let counter = if self.is_srq() { slot as u16 } else { last.wrapping_sub(age) };
-            // Memory of those that it had: this is done often.
-            let mut taken = old.pop().unwrap_or_default();
-            self.read_into(&mut taken, slot, counter);
-            self.queue.push(taken);
-        }
+    /// Returns the data segments of a WQE, up to the terminator.
+    pub fn segments(&self, slot: u32) -> impl Iterator<Item = DataSegment> {
+        // SAFETY: a WQE of the queue.
+        let first = unsafe { self.wqes.add(slot as usize * self.stride + self.lead) };
+        let count = (self.stride - self.lead) / 16;
+        // SAFETY: segments of the WQE.
+        let segments =
+            (0..count).map(move |i| unsafe { first.cast::<DataSegment>().add(i).read() });
+        segments.take_while(|segment| *segment != DataSegment::TERMINATOR)
     }
 
-    /// Every WQE that the device has reads as it did at the doorbell, link included; on an SRQ the links of
-    /// those that have completed must stay until the completion is polled, too.
+    /// Returns the link of a WQE.
+    pub fn link(&self, slot: u32) -> u16 {
+        // SAFETY: a WQE of the queue; aligned by the stride.
+        unsafe { self.wqes.add(slot as usize * self.stride + 2).cast::<Be16>().read() }.get()
+    }
+
+    /// Checks that every WQE that the device has reads as it did at the doorbell, link included.
     pub fn check(&self) {
-        for taken in self.queue.iter().chain(&self.completed) {
-            let unchanged = self.bytes(taken.slot).eq(taken.bytes.iter().copied());
-            assert!(unchanged, "WQE in slot {} changed", taken.slot);
+        for slot in (0..self.slots as usize).filter(|slot| self.taken[*slot]) {
+            let at = slot * self.stride;
+            let bytes = |from: NonNull<u8>| {
+                // SAFETY: a WQE of the queue or its copy, which nobody writes now.
+                unsafe { core::slice::from_raw_parts(from.add(at).as_ptr(), self.stride) }
+            };
+            assert!(bytes(self.wqes) == bytes(self.copies), "WQE in slot {slot} changed");
         }
     }
 
-    /// The position in the queue of the WQE in `slot`.
-    pub fn position(&self, slot: u32) -> usize {
-        self.queue.iter().position(|taken| taken.slot == slot).expect("it is with the device")
-    }
-
-    /// Values of `wqe_counter` that no CQE can have now.
-    pub fn not_posted(&self) -> Vec<u16> {
-        let slots = self.slots as u16;
-        let counters = if self.is_srq() { 0..slots + 2 } else { 0..3 * slots + 2 };
-        let first = if self.is_srq() { 0 } else { self.seen.wrapping_sub(2 * slots) };
-        let posted = |counter: &u16| self.queue.iter().any(|taken| taken.wqe_counter == *counter);
-        counters.map(|i| first.wrapping_add(i)).filter(|counter| !posted(counter)).collect()
-    }
-
-    /// The WQE at `position` of the queue has completed.
-    pub fn complete(&mut self, position: usize) -> Taken {
-        let taken = self.queue.remove(position);
-        self.completed.push(taken.clone());
-        taken
-    }
-
-    /// The completion of `wqe_counter` was polled.
-    pub fn polled(&mut self, wqe_counter: u16) -> Taken {
-        let found = self.completed.iter().position(|taken| taken.wqe_counter == wqe_counter);
-        self.completed.remove(found.expect("polled a completion that the device did not write"))
-    }
-
-    /// Slots that are with the device, or were when their CQEs were written.
-    pub fn posted(&self) -> BTreeSet<u32> {
-        self.queue.iter().chain(&self.completed).map(|taken| taken.slot).collect()
-    }
-
-    /// Puts a link into a slot.
-    pub fn set_link(&mut self, slot: u32, link: u16) {
-        // SAFETY: as in `link_of`.
-        unsafe {
-            let wqe = self.wqes.add(slot as usize * self.stride + 2);
-            wqe.cast::<Be16>().write_volatile(Be16::new(link));
-        }
-    }
-
-    /// The link in a slot.
-    pub fn link_of(&self, slot: u32) -> u16 {
-        // SAFETY: a slot of the queue; aligned by the stride.
-        unsafe { self.wqes.add(slot as usize * self.stride + 2).cast::<Be16>().read_volatile() }
-            .get()
+    /// Returns the offsets of the bytes that `write` stores to the WQEs, which it must not read.
+    pub fn stores(&self, write: impl FnOnce()) -> Vec<usize> {
+        let size = self.slots as usize * self.stride;
+        // SAFETY: bytes of the queue.
+        let byte = |i| unsafe { self.wqes.add(i) };
+        let invert = |i| {
+            // SAFETY: as above.
+            unsafe { byte(i).write(!byte(i).read()) }
+        };
+        (0..size).for_each(invert);
+        // SAFETY: as above.
+        let before: Vec<u8> = (0..size).map(|i| unsafe { byte(i).read() }).collect();
+        write();
+        // SAFETY: as above.
+        let (stored, kept): (Vec<_>, Vec<_>) =
+            (0..size).partition(|&i| unsafe { byte(i).read() } != before[i]);
+        kept.into_iter().for_each(invert);
+        stored
     }
 }

@@ -154,7 +154,7 @@ impl Subject {
                 Completion::Unexpected | Completion::NoTag | Completion::Other
             );
             // SAFETY: as above; each slot is given back once.
-            let (slot, failed) = match unsafe { ours.then(|| receive::complete(srq, &cqe)) } {
+            let (slot, failed) = match unsafe { ours.then(|| receive::complete(srq, cqe)) } {
                 Some(receive::Completion::Message(slot)) => (Some(slot), false),
                 Some(receive::Completion::Failed(slot)) => (Some(slot), true),
                 Some(receive::Completion::NotAReceive | receive::Completion::Stray) | None => {

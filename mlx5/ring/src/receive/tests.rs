@@ -1,0 +1,107 @@
+mod explorer;
+mod noise;
+mod random;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::vec::Vec;
+
+use mlx5_wire::opcode::CqeOpcode;
+
+use super::{PostError, Posting, ReceiveRing};
+use crate::sge::Sge;
+use crate::testing::{CqeSpec, Give, Kind, Rig, Setup, on};
+
+const SEND: CqeSpec = CqeSpec::new(CqeOpcode::ResponderSend, 0);
+
+/// One queue, on a CQ with as many entries as it has slots.
+fn alone(kind: Kind, slots: u32) -> Rig {
+    let queues = Vec::from([(kind, slots, 64)]);
+    Rig::new(&Setup { queues, cqes: slots, cqe_size: 64, compression: None, wrap: 32 })
+}
+
+/// A full queue.
+fn full(kind: Kind, slots: u32) -> Rig {
+    let mut rig = alone(kind, slots);
+    while rig.post(0) {}
+    rig.load(0);
+    rig.end();
+    rig
+}
+
+/// Receives `count` messages and recycles each at once.
+fn recycle(rig: &mut Rig, count: u32, position: impl Fn(&Rig) -> usize) {
+    for _ in 0..count {
+        let position = position(rig);
+        rig.complete(0, position, SEND);
+        assert!(rig.next());
+        rig.give(0, Give::Recycle);
+        rig.end();
+        rig.check();
+    }
+}
+
+#[test]
+fn recycling_in_order_stores_to_no_wqe() {
+    for kind in [Kind::Srq, Kind::Rq] {
+        let mut rig = full(kind, 8);
+        recycle(&mut rig, 40, |_| 0);
+        assert_eq!(rig.stored, 0, "{kind:?}");
+    }
+}
+
+#[test]
+fn links_that_stay_wrong_are_stored_once() {
+    let mut rig = full(Kind::Srq, 8);
+    recycle(&mut rig, 1, |_| 3);
+    recycle(&mut rig, 7, |_| 0);
+    assert!((2..=6).contains(&rig.stored), "{} bytes", rig.stored);
+    let stored = rig.stored;
+    recycle(&mut rig, 40, |_| 0);
+    assert_eq!(rig.stored, stored, "the new order is kept");
+}
+
+#[test]
+#[should_panic(expected = "the CQ can overrun")]
+fn a_doorbell_before_the_consumer_index_overruns_an_exact_cq() {
+    let mut rig = full(Kind::Rq, 2);
+    rig.complete(0, 0, SEND);
+    assert!(rig.next());
+    rig.give(0, Give::Recycle);
+    rig.ring_doorbell(0);
+}
+
+fn post<Q: ReceiveRing<Data = u32>>(posting: &mut Posting<'_, Q>) -> Result<u32, PostError> {
+    // SAFETY: no message arrives.
+    unsafe { posting.post(7, &[Sge { addr: 0x1000, length: 8, lkey: 1 }]) }
+}
+
+#[test]
+fn a_borrow_to_post_rings_once_in_a_panic_too_and_not_when_forgotten() {
+    for kind in [Kind::Srq, Kind::Rq] {
+        let mut rig = alone(kind, 8);
+        let queue = &mut rig.state.queues[0];
+        let (ring, device) = (&mut queue.ring, &queue.device);
+        let start = device.record();
+        let rung = || device.record().wrapping_sub(start);
+        on!(ring, ring => {
+            drop(ring.posting());
+            assert_eq!((rung(), ring.needs_doorbell()), (0, false));
+            let mut posting = ring.posting();
+            assert!(post(&mut posting).is_ok() && post(&mut posting).is_ok());
+            assert_eq!(rung(), 0, "the doorbell rang in the middle");
+            drop(posting);
+            assert_eq!(rung(), 2);
+            let mut posting = ring.posting();
+            assert!(post(&mut posting).is_ok());
+            core::mem::forget(posting);
+            assert_eq!((rung(), ring.needs_doorbell()), (2, true));
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                let mut posting = ring.posting();
+                assert!(post(&mut posting).is_ok());
+                panic!("in the middle of a batch");
+            }));
+            assert!(panicked.is_err());
+            assert_eq!((rung(), ring.needs_doorbell()), (4, false));
+        });
+    }
+}
