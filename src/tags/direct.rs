@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mlx5_ring::receive::{self, Outcome};
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{self, SendQueue};
+use mlx5_ring::sq::{self, BasicBlocks};
 use mlx5_ring::tag_list::{self, Append, Completion, PostError, TagList};
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::tmh::Tmh;
@@ -60,7 +60,7 @@ impl DirectTags {
         let storage =
             tag_list::Storage { entries: entries.start(), operations: operations.start() };
         // SAFETY: a fresh queue pair of our own, which keeps its queue mapped and outlives the list.
-        let queue = unsafe { SendQueue::new(layout) }.map_err(|e| not_direct(layout_error(e)))?;
+        let queue = unsafe { BasicBlocks::new(layout) }.map_err(|e| not_direct(layout_error(e)))?;
         // SAFETY: as above, on an SRQ for as many tags; the arrays live as long as the list.
         let list = unsafe { TagList::new(queue, storage, config.max_tags) };
         let books = Books::new(pd.clone(), None);

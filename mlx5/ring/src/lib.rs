@@ -1,7 +1,7 @@
 //! The rings of an mlx5 device over raw memory: how WQEs and CQEs are handed over.
 //!
 //! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`],
-//! [`cq::CompletionQueue`], [`sq::SendQueue`] and on top of it [`tag_list::TagList`];
+//! [`cq::CompletionQueue`], [`sq::SendQueue`], and [`tag_list::TagList`] on the same basic blocks;
 //! [`receive::Receiving`] walks a completion queue and gives buffers back to the queue they came from in
 //! one pass; [`arm::CqDoorbell`] asks for an event. Nothing here allocates, makes a system call or knows of
 //! libibverbs: the constructors take the pointers that `mlx5dv_init_obj` hands out, and storage of the
@@ -14,7 +14,7 @@
 //!
 //! # Short borrows
 //! Like a submission queue of `io-uring`, a queue is driven through a short borrow
-//! ([`rq::ReceiveQueue::posting`], [`srq::SharedReceiveQueue::posting`], [`tag_list::TagList::posting`],
+//! ([`rq::ReceiveQueue::posting`], [`srq::SharedReceiveQueue::posting`], [`sq::SendQueue::posting`], [`tag_list::TagList::posting`],
 //! [`cq::CompletionQueue::completions`]) that keeps the indices in registers and publishes them once, when it is dropped: many WQEs, one
 //! doorbell. That holds in a panic too: the doorbell covers exactly the WQEs that were written.
 #![no_std]

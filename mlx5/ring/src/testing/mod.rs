@@ -9,6 +9,7 @@ mod arena;
 mod cq_device;
 mod device;
 mod rig;
+pub mod trace;
 
 pub use arena::Arena;
 pub use cq_device::{CqDevice, CqeSpec};
