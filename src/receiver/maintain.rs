@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
+use super::id::{QueueId, SrqId};
 use super::post::PostFailure;
 use super::{Poller, Receiver};
-use super::id::{QueueId, SrqId};
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, ObjectName};
 use crate::memory::BufferPool;

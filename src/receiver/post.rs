@@ -2,12 +2,12 @@
 
 use mlx5_ring::receive::{PostError as RingError, ReceiveRing};
 
-use super::{QueueEntry, Receiver};
 use super::buffer_owners::BufferOwners;
 use super::datagram::GRH_SIZE;
 use super::id::QueueId;
 use super::queue::RecvQueue;
 use super::verbs::VerbsQueue;
+use super::{QueueEntry, Receiver};
 use crate::error::Error;
 use crate::memory::{BufferPool, RecvBuffer};
 use crate::mlx5::DirectSrq;

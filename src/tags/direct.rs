@@ -7,7 +7,7 @@ use mlx5_ring::arm::CqDoorbell;
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::receive::{self, Completion as Received, ReceiveRing};
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::SendQueue;
+use mlx5_ring::sq::BasicBlocks;
 use mlx5_ring::tag_list::{self, Append, Completion, PostError, TagList};
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::tmh::Tmh;
@@ -64,7 +64,7 @@ impl DirectTags {
         let storage =
             tag_list::Storage { entries: entries.start(), operations: operations.start() };
         // SAFETY: a fresh queue pair of our own, which keeps its queue mapped and outlives the list.
-        let queue = unsafe { SendQueue::new(layout) }.map_err(|e| not_direct(layout_error(e)))?;
+        let queue = unsafe { BasicBlocks::new(layout) }.map_err(|e| not_direct(layout_error(e)))?;
         // SAFETY: as above, on an SRQ for as many tags; the arrays live as long as the list.
         let list = unsafe { TagList::new(queue, storage, config.max_tags) };
         Ok(Self {

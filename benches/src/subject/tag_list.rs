@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::SendQueue;
+use mlx5_ring::sq::BasicBlocks;
 use mlx5_ring::tag_list::{Append, Completion, Storage, TagList};
 
 use super::ring::storage;
@@ -34,7 +34,7 @@ pub(super) fn make(objects: &Objects, batch: u32) -> Box<dyn Subject> {
     };
     // SAFETY: fresh objects that nobody else drives, and storage that stays.
     let (cq, list) = unsafe {
-        let queue = SendQueue::new(layout).expect("a send queue");
+        let queue = BasicBlocks::new(layout).expect("a send queue");
         let cq = CompletionQueue::new(objects.cq_layout).expect("a CQ");
         (cq, TagList::new(queue, storage, tags as u16))
     };

@@ -15,6 +15,18 @@ compile_error!("mlx5-ring knows the memory ordering of x86-64 and aarch64 only")
 
 use core::arch::asm;
 
+/// In unit tests, notes what happens, in order: nothing else shows that a barrier stands where it must.
+macro_rules! traced {
+    ($event:expr) => {
+        #[cfg(test)]
+        {
+            use crate::testing::trace::Event;
+            crate::testing::trace::event($event);
+        }
+    };
+}
+pub(crate) use traced;
+
 /// Between the stores to WQEs and the store to the doorbell record.
 ///
 /// The device reads the record first and the WQEs it covers afterwards. If the record became visible
@@ -27,6 +39,7 @@ use core::arch::asm;
 ///   outer shareable domain, which a coherent device belongs to.
 #[inline(always)]
 pub fn wqe_before_doorbell_record() {
+    traced!(Event::RecordFence);
     // SAFETY: no registers, no stack, no memory access: only an ordering.
     unsafe {
         #[cfg(target_arch = "x86_64")]
@@ -83,12 +96,16 @@ pub fn cqe_stores_before_consumer_index() {
 ///
 /// The register starts the device, which then reads the record and the WQEs.
 ///
+/// It is also between the stores to a WQE and those that copy it to the register (BlueFlame): the device must not see
+/// a copy that is newer than what it then reads.
+///
 /// - x86-64: the register is mapped write-combining, and stores to such memory are weakly ordered
 ///   against others: `sfence` (SDM vol. 2B, SFENCE).
 /// - aarch64: `dsb st` completes all stores before it; a register is Device or Normal-NC memory, against
 ///   which `dmb` to the outer shareable domain gives no guarantee on all systems.
 #[inline(always)]
 pub fn doorbell_record_before_uar() {
+    traced!(Event::RegisterFence);
     // SAFETY: no registers, no stack, no memory access: only an ordering.
     unsafe {
         #[cfg(target_arch = "x86_64")]
@@ -98,9 +115,12 @@ pub fn doorbell_record_before_uar() {
     }
 }
 
-/// After the store to a UAR register: pushes it out of the write-combining buffer, and keeps the next
-/// store to a BlueFlame register from merging with it. The same instructions as
+/// After the stores to a UAR register: pushes them out of the write-combining buffer, and keeps the next
+/// write to the register from merging with them. The same instructions as
 /// [`doorbell_record_before_uar`], for the same kinds of memory.
+///
+/// The stores of one BlueFlame copy have no order among each other; libmlx5, the kernel and UCX order them no
+/// more.
 #[inline(always)]
 pub fn flush_uar() {
     doorbell_record_before_uar();

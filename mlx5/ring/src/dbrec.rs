@@ -21,6 +21,7 @@ impl DoorbellRecord {
     /// Stores `value`. The caller has ordered what it announces, see [`crate::barrier`].
     #[inline(always)]
     pub fn write(&mut self, value: Be32) {
+        crate::barrier::traced!(Event::Record(value.get()));
         // SAFETY: aligned and writable by the contract of `new`; volatile because the device reads it.
         unsafe { self.0.as_ptr().write_volatile(value) }
     }

@@ -1,8 +1,8 @@
 //! The rings of an mlx5 device over raw memory: how WQEs and CQEs are handed over.
 //!
 //! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`],
-//! [`cq::CompletionQueue`], [`sq::SendQueue`] and on top of it [`tag_list::TagList`];
-//! [`receive`] has what the two receive queues share, [`arm::CqDoorbell`] asks for an event. Nothing here allocates, makes a system call or knows of
+//! [`cq::CompletionQueue`], [`sq::SendQueue`], and [`tag_list::TagList`] on the same basic blocks; [`receive`] has what the
+//! two receive queues share, [`arm::CqDoorbell`] asks for an event. Nothing here allocates, makes a system call or knows of
 //! libibverbs: the constructors take the pointers that `mlx5dv_init_obj` hands out, and storage of the
 //! caller's for what software must remember of each slot.
 //!
@@ -13,9 +13,10 @@
 //!
 //! # Short borrows
 //! Like a submission queue of `io-uring`, a queue is driven through a short borrow
-//! ([`receive::ReceiveRing::posting`], [`tag_list::TagList::posting`], [`cq::CompletionQueue::completions`]) that publishes
-//! its index once, when it is dropped: many WQEs, one doorbell. That holds in a panic too. The indices themselves are in
-//! the queue after each step, so a borrow that was forgotten costs a late doorbell and nothing else.
+//! ([`receive::ReceiveRing::posting`], [`sq::SendQueue::posting`], [`tag_list::TagList::posting`],
+//! [`cq::CompletionQueue::completions`]) that publishes its index once, when it is dropped: many WQEs, one doorbell. That
+//! holds in a panic too. The indices themselves are in the queue after each step, so a borrow that was forgotten costs a
+//! late doorbell and nothing else.
 #![no_std]
 
 #[cfg(test)]

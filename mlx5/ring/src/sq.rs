@@ -1,19 +1,46 @@
-//! Send queue: a ring of basic blocks.
+//! Send queue: a ring of basic blocks that holds the WQEs of one QP.
 //!
-//! Only what tag matching needs: WQEs of one basic block each, which are list operations. The queue counts
-//! blocks; whoever posts also learns from completions how far the device has come.
+//! - A WQE is up to 63 units of 16 bytes and takes whole [`blocks`](BasicBlocks) of 64. It starts at any block
+//!   and goes on at the start of the ring where it reaches the end. So the queue counts blocks, not requests.
+//! - A CQE names the first block of a WQE by the running index. It retires that WQE and all before it, because a
+//!   WQE without a CQE of its own has succeeded: the device reports each one that fails, asked or not.
+//! - Which WQEs ask for a CQE is the caller's choice ([`Flags::SIGNALED`]). The queue asks on its own before it is
+//!   full of WQEs that nothing would retire.
+//! - After each request all state is in the queue. A [`Posting`] that is forgotten costs a late doorbell.
+//!
+//! # Safety
+//! All `unsafe` of sends has one contract, by these names:
+//!
+//! - *exclusive*: the queue was empty, its QP in RESET, when [`SendQueue::new`] took it over, and nothing but this
+//!   value posts to it. Its buffer and doorbell record and its register stay mapped, and the storage valid and
+//!   untouched by others, for as long as the value exists. The QP was made without a signature in its WQEs, and such
+//!   that data of READs and atomics comes to memory and never in a CQE.
+//! - *register*: with [`BlueFlame`] other than [`Never`](BlueFlame::Never), no other queue has this register.
+//! - *memory*: what an SGE or a remote key names stays valid, the memory that a READ or an atomic writes is
+//!   untouched, and the memory that a SEND or WRITE reads is not written, until the request's value has come
+//!   back from [`SendQueue::complete`] or [`SendQueue::reset`]. Inline bytes are copied at once.
+//! - *ready*: the QP is in RTS, or in SQD, SQE or error, when something is posted.
 
+mod blocks;
+mod completion;
+mod posting;
+mod request;
+mod span;
+#[cfg(test)]
+mod tests;
+mod wqe;
+
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use mlx5_wire::be::{Be32, Be64};
-use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB};
-use mlx5_wire::dbrec;
-use mlx5_wire::opcode::WqeOpcode;
+use mlx5_wire::be::Be32;
+use mlx5_wire::ctrl::{MAX_DS, SEND_WQE_BB, UNITS_PER_BB};
 
-use crate::barrier;
-use crate::dbrec::DoorbellRecord;
-use crate::prefetch;
-use crate::uar::Register;
+pub use blocks::BasicBlocks;
+pub use completion::{Completed, Completion, Failure, Retired};
+pub use posting::Posting;
+pub use request::{Flags, Immediate, Payload, PostError, Remote};
+pub(crate) use span::Span;
 
 /// Where a send queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
 #[derive(Clone, Copy, Debug)]
@@ -44,11 +71,12 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// Whether [`SendQueue::new`] can take it.
+    /// Checks that the queue can be driven directly.
     ///
     /// # Errors
     /// See [`LayoutError`].
     pub const fn check(&self) -> Result<(), LayoutError> {
+        // `wqe_counter` has 16 bits and must tell a block from the same block one lap later.
         if !self.wqe_cnt.is_power_of_two() || self.wqe_cnt > 1 << 15 {
             return Err(LayoutError::BlockCount);
         }
@@ -59,164 +87,169 @@ impl Layout {
     }
 }
 
-/// Words of a basic block, and those of them behind the control segment.
-const WORDS: usize = SEND_WQE_BB / 8;
-const BODY: usize = WORDS - 2;
-
-/// Blocks by which lines are fetched before they are written. The device has read them since they were written
-/// last, so most are in no cache; the store buffer alone holds only a few WQEs while their lines come. Behind
-/// the end of the ring it is a hint in vain.
-const AHEAD: usize = 16;
-
-/// A send queue.
-#[derive(Debug)]
-pub struct SendQueue {
-    blocks: NonNull<Be64>,
-    mask: u32,
-    dbrec: DoorbellRecord,
-    register: Register,
-    qpn: u32,
-    /// Blocks written since the queue exists; those that the device knows; those that it has executed.
-    posted: u32,
-    rung: u32,
-    done: u32,
+/// When a WQE is copied to the register, so that the device need not read it from memory. The doorbell must be that
+/// of a single WQE, of 2 to 16 units, and the register must have two halves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlueFlame {
+    /// Never: the register is shared, or BlueFlame is switched off (`MLX5_SHUT_UP_BF`).
+    Never,
+    /// When it has inline bytes (`MLX5_POST_SEND_PREFER_BF=0`).
+    Inline,
+    /// Always.
+    Always,
 }
 
-// SAFETY: the queue owns its blocks by the contract of `new`.
-unsafe impl Send for SendQueue {}
+/// Most blocks of a WQE that is copied.
+const COPIED_BLOCKS: u32 = 4;
 
-impl SendQueue {
-    /// Takes over the send queue of a QP to which nothing was posted.
+/// How a send queue is driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Most basic blocks of a WQE. More than the queue has or than a WQE can have counts as that many. The fewer, the
+    /// more WQEs can be posted without a CQE.
+    pub max_wqe_blocks: u32,
+    /// When WQEs are copied to the register.
+    pub blue_flame: BlueFlame,
+}
+
+/// What software remembers of the WQE that starts at a block, in memory of the caller's.
+#[derive(Debug)]
+pub struct Record<T> {
+    /// Blocks of the WQE; 0 in the middle of one.
+    blocks: u32,
+    data: MaybeUninit<T>,
+}
+
+/// A send queue; `T` is what the caller wants back with each completion.
+#[derive(Debug)]
+pub struct SendQueue<T> {
+    blocks: BasicBlocks,
+    /// One for each block.
+    records: NonNull<Record<T>>,
+    blue_flame: BlueFlame,
+    /// Most units of a WQE.
+    max_units: u32,
+    /// Running count of blocks up to the last WQE that asked for a CQE.
+    asked: u32,
+    /// Most blocks that may follow it without asking.
+    max_silent: u32,
+}
+
+// SAFETY: [exclusive] the queue is driven through `&mut` only, and its storage is nobody else's.
+unsafe impl<T: Send> Send for SendQueue<T> {}
+
+impl<T: Copy> SendQueue<T> {
+    /// Takes over the send queue of a QP. `storage` has a record for each basic block.
     ///
     /// # Errors
     /// See [`LayoutError`].
     ///
     /// # Safety
-    /// `layout` describes a send queue to which nobody else posts; its buffer, record and register stay mapped
-    /// for as long as the queue exists.
-    pub unsafe fn new(layout: Layout) -> Result<Self, LayoutError> {
-        layout.check()?;
+    /// `layout` and `storage` are *exclusive*, and the register is as *register* says, see [the module](self).
+    pub unsafe fn new(
+        layout: Layout,
+        config: Config,
+        storage: NonNull<MaybeUninit<Record<T>>>,
+    ) -> Result<Self, LayoutError> {
+        // SAFETY: [exclusive] forwarded.
+        let blocks = unsafe { BasicBlocks::new(layout) }?;
+        let count = layout.wqe_cnt;
+        let max_units = config.max_wqe_blocks.clamp(1, count).saturating_mul(UNITS_PER_BB);
+        let max_units = max_units.min(MAX_DS);
+        for index in 0..count as usize {
+            let record = Record { blocks: 0, data: MaybeUninit::uninit() };
+            // SAFETY: [exclusive] one of `count` records.
+            unsafe { storage.add(index).write(MaybeUninit::new(record)) }
+        }
+        let halves_are_too_small = layout.register_size < COPIED_BLOCKS * layout.stride;
+        let blue_flame = if halves_are_too_small { BlueFlame::Never } else { config.blue_flame };
+        // A WQE of any size finds room as soon as those that asked are retired.
+        let room = count - max_units.div_ceil(UNITS_PER_BB);
         Ok(Self {
-            blocks: layout.buf.cast(),
-            mask: layout.wqe_cnt - 1,
-            // SAFETY: the second word of the record; the rest is the caller's contract.
-            dbrec: unsafe { DoorbellRecord::new(layout.dbrec.add(dbrec::SEND)) },
-            // SAFETY: the caller's contract.
-            register: unsafe { Register::new(layout.register, layout.register_size) },
-            qpn: layout.qpn,
-            posted: 0,
-            rung: 0,
-            done: 0,
+            blocks,
+            records: storage.cast(),
+            blue_flame,
+            max_units,
+            asked: 0,
+            max_silent: room.min(count / 4),
         })
     }
 
-    /// Basic blocks.
-    pub const fn blocks(&self) -> u32 {
-        self.mask + 1
+    /// Returns the number of basic blocks.
+    pub const fn capacity(&self) -> u32 {
+        self.blocks.count()
     }
 
-    /// Basic blocks that can be written now.
+    /// Returns the number of basic blocks that can be written now.
     #[inline(always)]
     pub const fn vacant(&self) -> u32 {
-        self.blocks() - self.posted.wrapping_sub(self.done)
+        self.blocks.vacant()
     }
 
-    /// Running count of basic blocks written; its lower 16 bits are the index of the next one.
+    /// Returns `true` if all that was posted is retired.
+    pub const fn is_empty(&self) -> bool {
+        self.vacant() == self.capacity()
+    }
+
+    /// Starts a batch of requests; the doorbell rings once when it is dropped.
     #[inline(always)]
-    pub const fn posted(&self) -> u32 {
-        self.posted
+    pub fn posting(&mut self) -> Posting<'_, T> {
+        Posting::new(self)
     }
 
-    /// Vacant blocks that follow each other, `most` at most, for WQEs of one block and this opcode.
-    #[inline(always)]
-    pub(crate) fn span(&self, opcode: WqeOpcode, most: u32) -> Span {
-        let at = self.posted & self.mask;
-        let count = self.vacant().min(self.blocks() - at).min(most);
-        let first = ControlSegment::first_word(opcode.get(), self.posted as u16, self.qpn, 0);
-        let next = self.block(self.posted);
-        // SAFETY: no more blocks than there are up to the end of the ring.
-        let end = unsafe { next.add(count as usize * WORDS) };
-        Span { next, end, first }
-    }
-
-    /// Takes note of the WQEs written to a span, and returns how many are new.
-    #[inline(always)]
-    pub(crate) fn commit(&mut self, span: Span) -> u16 {
-        let written = ControlSegment::index_of(span.first).wrapping_sub(self.posted as u16);
-        self.posted = self.posted.wrapping_add(written.into());
-        written
-    }
-
-    /// Takes note of one WQE that was written to a span which is lost.
-    pub(crate) const fn skip(&mut self) {
-        self.posted = self.posted.wrapping_add(1);
-    }
-
-    #[inline(always)]
-    fn block(&self, index: u32) -> NonNull<Be64> {
-        // SAFETY: the index is masked to the ring.
-        unsafe { self.blocks.add((index & self.mask) as usize * WORDS) }
-    }
-
-    /// Hands the WQEs written since the last doorbell to the device.
-    #[inline(always)]
-    pub fn ring(&mut self) {
-        if self.rung == self.posted {
-            return;
-        }
-        self.rung = self.posted;
-        // SAFETY: the first word of the last WQE; volatile because the device may read it.
-        let first = unsafe { self.block(self.posted.wrapping_sub(1)).read_volatile() };
-        barrier::wqe_before_doorbell_record();
-        self.dbrec.write(dbrec::work_queue(self.posted));
-        self.register.ring(first);
-    }
-
-    /// The device has executed the WQEs before running index `upto`.
-    #[inline(always)]
-    pub(crate) const fn executed(&mut self, upto: u32) {
-        self.done = upto;
-    }
-}
-
-/// Vacant blocks of a [`SendQueue`], and how far they have been written: what a batch keeps in registers.
-///
-/// It ends where the ring ends, so inside of it writing is counting. The queue learns of the WQEs from
-/// [`SendQueue::commit`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    next: NonNull<Be64>,
-    end: NonNull<Be64>,
-    /// First word of the next control segment, but for the size.
-    first: u64,
-}
-
-impl Span {
-    #[inline(always)]
-    pub(crate) fn is_full(&self) -> bool {
-        self.next == self.end
-    }
-
-    /// Writes a WQE of `2 + body.len()` words. The span is not full.
+    /// Starts the queue again, as `ibv_modify_qp` to RESET does. `each` gets back what is outstanding, in order.
     ///
     /// # Safety
-    /// What the WQE tells the device to do is sound, until it has done it.
-    #[inline(always)]
-    pub(crate) unsafe fn write<const N: usize>(&mut self, body: [Be64; N]) {
-        const { assert!(N % 2 == 0 && N <= BODY) }
-        debug_assert!(!self.is_full());
-        let units = 1 + N as u64 / 2;
-        let first = self.first.wrapping_add(units * ControlSegment::UNIT);
-        prefetch::for_write::<{ AHEAD * SEND_WQE_BB }, _>(self.next.as_ptr());
-        // SAFETY: a block of the ring, which has room for eight words. The device does not read a vacant block.
-        unsafe {
-            self.next.write_volatile(Be64::new(first));
-            self.next.add(1).write_volatile(Be64::new(0));
-            for (i, word) in body.into_iter().enumerate() {
-                self.next.add(2 + i).write_volatile(word);
-            }
-            self.next = self.next.add(WORDS);
+    /// The QP is in RESET, or destroyed, and the CQ holds no CQE of it any more.
+    pub unsafe fn reset(&mut self, mut each: impl FnMut(T)) {
+        let end = self.blocks.posted();
+        while let Some(data) = self.retire_one(end) {
+            each(data);
         }
-        self.first = self.first.wrapping_add(ControlSegment::NEXT_INDEX);
+        self.blocks.reset();
+        self.asked = 0;
+    }
+
+    /// Decides whether a WQE of `blocks` blocks asks for a CQE, and takes note of it.
+    #[inline(always)]
+    fn ask(&mut self, flags: Flags, blocks: u32) -> Flags {
+        let end = self.blocks.posted().wrapping_add(blocks);
+        if flags.contains(Flags::SIGNALED) || end.wrapping_sub(self.asked) > self.max_silent {
+            self.asked = end;
+            return flags | Flags::SIGNALED;
+        }
+        flags
+    }
+
+    /// Takes note of a WQE that was written: `blocks` blocks from the next one on.
+    #[inline(always)]
+    fn remember(&mut self, blocks: u32, data: T) {
+        let start = self.blocks.posted();
+        for middle in 1..blocks {
+            self.record(start.wrapping_add(middle)).blocks = 0;
+        }
+        *self.record(start) = Record { blocks, data: MaybeUninit::new(data) };
+        self.blocks.advance(blocks);
+    }
+
+    /// Retires the oldest WQE, if it starts before running index `end`.
+    #[inline(always)]
+    fn retire_one(&mut self, end: u32) -> Option<T> {
+        let start = self.blocks.retired();
+        if start == end {
+            return None;
+        }
+        let record = self.record(start);
+        let blocks = record.blocks;
+        // SAFETY: between `retired` and `posted` stand WQEs, each with its record, and `retired` is the start of one.
+        let data = unsafe { record.data.assume_init() };
+        self.blocks.retire(start.wrapping_add(blocks));
+        Some(data)
+    }
+
+    #[inline(always)]
+    fn record(&mut self, index: u32) -> &mut Record<T> {
+        // SAFETY: [exclusive] masked to the array, which `new` has filled.
+        unsafe { self.records.add((index & (self.blocks.count() - 1)) as usize).as_mut() }
     }
 }

@@ -23,7 +23,7 @@ use mlx5_wire::tmh::Tmh;
 use static_assertions::const_assert;
 
 use crate::completion::Cqe;
-use crate::sq::{SendQueue, Span};
+use crate::sq::{BasicBlocks, Span};
 
 use entry::{APPENDING, INCOMPLETE, LIVE, MATCHED, REMOVING};
 
@@ -48,7 +48,7 @@ pub struct Storage<T> {
 /// A tag list; `T` is what the caller wants back with each completion.
 #[derive(Debug)]
 pub struct TagList<T> {
-    queue: SendQueue,
+    queue: BasicBlocks,
     entries: NonNull<Entry<T>>,
     tags: u16,
     /// The entry of the next append, which the last one announced, and the last free one.
@@ -164,7 +164,7 @@ impl<T: Copy> TagList<T> {
     /// - `queue` is that of a QP on a tag-matching SRQ for at least `tags` tags, to whose list nothing was
     ///   posted, and to which nobody else posts.
     /// - `storage` is valid, and untouched by others, for as long as the list exists.
-    pub unsafe fn new(queue: SendQueue, storage: Storage<T>, tags: u16) -> Self {
+    pub unsafe fn new(queue: BasicBlocks, storage: Storage<T>, tags: u16) -> Self {
         debug_assert!((1..=MAX_TAGS).contains(&tags));
         for index in 0..=tags {
             // SAFETY: one of `tags + 1` entries.
@@ -213,7 +213,7 @@ impl<T: Copy> TagList<T> {
     #[inline(always)]
     const fn silent(&self) -> u32 {
         let since = self.queue.posted().wrapping_sub(self.asked_end);
-        (self.queue.blocks() / 4).saturating_sub(since)
+        (self.queue.count() / 4).saturating_sub(since)
     }
 
     /// Room for `most` appends, as far as list and send queue have it in one piece.
@@ -314,14 +314,14 @@ impl<T: Copy> TagList<T> {
         if self.outstanding() == 0 {
             return Completion::Stray;
         }
-        let at = self.answered & (self.queue.blocks() - 1);
+        let at = self.answered & (self.queue.count() - 1);
         // SAFETY: masked to the array; written when its CQE was asked for.
         let operation = unsafe { self.operations.add(at as usize).read().assume_init() };
         if operation.op != cqe.app_op() {
             return Completion::Stray;
         }
         self.answered = self.answered.wrapping_add(1);
-        self.queue.executed(operation.end);
+        self.queue.retire(operation.end);
         let result = cqe.list_result();
         let hw_phase = result.hw_phase_cnt.get();
         let index = operation.entry;

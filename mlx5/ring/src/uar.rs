@@ -1,44 +1,104 @@
-//! UAR register of a send queue, rung with eight bytes.
+//! UAR register of a send queue.
 
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
+use mlx5_wire::ctrl::SEND_WQE_BB;
 
 use crate::barrier;
 
 /// A register of a UAR page, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp::bf`.
 ///
-/// libmlx5 lets queues share registers, and its lock on them is not public. A BlueFlame write, of a whole
-/// WQE, must not be mixed with that of another queue; a store of eight bytes is one transaction on the bus
-/// and needs no lock. So nothing but eight bytes is ever written.
+/// It has two halves that are written in turn. Each write is followed by a fence, so that two writes never merge.
+///
+/// libmlx5 lets queues share registers, and its lock on them is not public. A store of eight bytes is one
+/// transaction on the bus and needs no lock. A [copy](Self::copy) of a whole WQE (BlueFlame) must not be mixed
+/// with that of another queue.
 #[derive(Debug)]
 pub struct Register {
     at: NonNull<u8>,
     /// Bytes from one half to the other; 0 for a register that has one.
     half: usize,
-    /// The half that is written next is the second.
-    second: bool,
+    /// Where the half that is written next begins.
+    offset: usize,
 }
 
 impl Register {
     /// Takes the register at `at`, whose two halves are `half` bytes apart (`bf.size`); 0 when it has one.
     ///
     /// # Safety
-    /// `at`, and with two halves also `at + half`, are aligned to eight bytes and stay writable for as long as
+    /// `at` is aligned to 64 bytes. Eight bytes there, with two halves `2 * half` bytes, stay writable for as long as
     /// the value exists, and take doorbells of this queue.
     pub const unsafe fn new(at: NonNull<u8>, half: u32) -> Self {
-        Self { at, half: half as usize, second: false }
+        Self { at, half: half as usize, offset: 0 }
     }
 
-    /// Rings with the first eight bytes of the control segment of the last WQE. The doorbell record has
-    /// been written.
+    /// Rings with the first eight bytes of the control segment of the last WQE. The doorbell record was written, and
+    /// a fence stands after it.
     #[inline(always)]
-    pub fn ring(&mut self, ctrl: Be64) {
-        let offset = if self.second { self.half } else { 0 };
-        barrier::doorbell_record_before_uar();
-        // SAFETY: one of the two halves, aligned by the contract of `new`; volatile because it is a register.
-        unsafe { self.at.add(offset).cast::<Be64>().write_volatile(ctrl) }
+    pub fn write(&mut self, ctrl: Be64) {
+        // SAFETY: one of the halves, aligned by the contract of `new`; volatile because it is a register.
+        unsafe { self.next().cast::<Be64>().write_volatile(ctrl) }
         barrier::flush_uar();
-        self.second = !self.second;
+    }
+
+    /// Rings with the basic blocks of a WQE, stale bytes after its end included. The doorbell record was written, and
+    /// a fence stands after it.
+    ///
+    /// # Safety
+    /// The blocks are aligned to 64 bytes and readable, no more of them than a half has room for, and no other queue
+    /// has this register.
+    #[inline(always)]
+    pub unsafe fn copy(&mut self, blocks: impl Iterator<Item = NonNull<u8>>) {
+        let half = self.next();
+        for (index, block) in blocks.enumerate() {
+            // SAFETY: inside of the half by the contract.
+            unsafe { copy_block(block, half.add(index * SEND_WQE_BB)) }
+        }
+        barrier::flush_uar();
+    }
+
+    /// Returns the half to write now, and turns to the other one.
+    #[inline(always)]
+    fn next(&mut self) -> NonNull<u8> {
+        // SAFETY: the start of one of the halves.
+        let half = unsafe { self.at.add(self.offset) };
+        self.offset ^= self.half;
+        barrier::traced!(Event::Register(half));
+        half
+    }
+}
+
+/// Copies 64 bytes with eight stores, which write combining makes one transaction of.
+///
+/// # Safety
+/// Both are aligned to 64 bytes, `from` is readable and `to` is writable.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
+    let (from, to) = (from.cast::<u64>(), to.cast::<u64>());
+    for word in 0..SEND_WQE_BB / size_of::<u64>() {
+        // SAFETY: inside of the 64 bytes; volatile because one is a WQE and the other a register.
+        unsafe { to.add(word).write_volatile(from.add(word).read_volatile()) }
+    }
+}
+
+/// Copies 64 bytes with one store instruction.
+///
+/// # Safety
+/// Both are aligned to 64 bytes, `from` is readable and `to` is writable.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
+    // SAFETY: reads and writes 64 bytes, by the contract.
+    unsafe {
+        core::arch::asm!(
+            "ld1 {{v0.16b, v1.16b, v2.16b, v3.16b}}, [{from}]",
+            "st1 {{v0.16b, v1.16b, v2.16b, v3.16b}}, [{to}]",
+            from = in(reg) from.as_ptr(),
+            to = in(reg) to.as_ptr(),
+            out("v0") _, out("v1") _, out("v2") _, out("v3") _,
+            options(nostack, preserves_flags)
+        );
     }
 }

@@ -17,6 +17,13 @@ pub const SMALL_FENCE: u8 = 1 << 5;
 /// The fence bits of `fm_ce_se`.
 pub const FENCE_MASK: u8 = 7 << 5;
 
+/// Bytes of the unit in which a WQE is measured.
+pub const UNIT: usize = 16;
+/// Units of a basic block.
+pub const UNITS_PER_BB: u32 = (SEND_WQE_BB / UNIT) as u32;
+/// Most units of a WQE: `ds` has six bits.
+pub const MAX_DS: u32 = 63;
+
 layout! {
     /// Opcode, index, size and flags of a send WQE.
     ///

@@ -1,6 +1,7 @@
 //! Datagram segment: the address vector in a UD send WQE (`struct mlx5_wqe_av`).
 
-use crate::be::{Be16, Be32};
+use crate::be::{Be16, Be32, Be64};
+use crate::layout::Field;
 
 /// Bit of `dqp_dct` that says the vector is the extended one (`MLX5_EXTENDED_UD_AV`).
 pub const EXTENDED_UD_AV: u32 = 0x8000_0000;
@@ -37,6 +38,93 @@ layout! {
     }
 }
 
+impl DatagramSegment {
+    /// Numbers of queue pairs have 24 bits.
+    const QPN: u32 = 0xff_ffff;
+
+    /// The segment for QP `qpn` at the end of this address vector, with the key `qkey`. The vector is what
+    /// `mlx5dv_init_obj` reports for an address handle (`struct mlx5_wqe_av`).
+    #[inline]
+    pub const fn to(mut self, qpn: u32, qkey: u32) -> Self {
+        self.qkey = Be32::new(qkey);
+        self.dqp_dct = Be32::new(EXTENDED_UD_AV | qpn & Self::QPN);
+        self
+    }
+
+    /// An address vector without fields.
+    const EMPTY: Self = Self {
+        qkey: Be32::new(0),
+        reserved4: [0; 4],
+        dqp_dct: Be32::new(EXTENDED_UD_AV),
+        stat_rate_sl: 0,
+        fl_mlid: 0,
+        rlid: Be16::new(0),
+        reserved16: [0; 4],
+        rmac: [0; 6],
+        tclass: 0,
+        hop_limit: 0,
+        grh_gid_fl: Be32::new(0),
+        rgid: [0; 16],
+    };
+
+    /// An address vector of InfiniBand without a GRH: LID and service level.
+    #[inline]
+    pub const fn infiniband(dlid: u16, sl: u8) -> Self {
+        Self { stat_rate_sl: sl & 0xf, rlid: Be16::new(dlid), ..Self::EMPTY }
+    }
+
+    /// This address vector of InfiniBand with a GRH.
+    #[inline]
+    pub const fn with_grh(self, grh: GlobalRoute) -> Self {
+        let flags = Be32::new(GRH_PRESENT | grh.sgid_and_flow());
+        Self { grh_gid_fl: flags, ..self.route(grh) }
+    }
+
+    /// An address vector of RoCE v2: MAC address and UDP source port, service level and route.
+    #[inline]
+    pub const fn roce(rmac: [u8; 6], udp_source_port: u16, sl: u8, grh: GlobalRoute) -> Self {
+        let path = Self {
+            stat_rate_sl: (sl & 7) << 1,
+            rlid: Be16::new(udp_source_port),
+            rmac,
+            ..Self::EMPTY
+        };
+        Self { grh_gid_fl: Be32::new(grh.sgid_and_flow()), ..path.route(grh) }
+    }
+
+    const fn route(self, grh: GlobalRoute) -> Self {
+        Self { tclass: grh.tclass, hop_limit: grh.hop_limit, rgid: grh.dgid, ..self }
+    }
+
+    /// The segment as six words of memory; reserved bytes are zero.
+    #[inline(always)]
+    pub fn to_words(&self) -> [Be64; 6] {
+        let bytes = self.to_bytes();
+        core::array::from_fn(|word| Field::read(&bytes[8 * word..8 * word + 8]))
+    }
+}
+
+/// What a GRH says of the way of a datagram (`struct ibv_global_route`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalRoute {
+    /// Destination GID.
+    pub dgid: [u8; 16],
+    /// Index of the source GID.
+    pub sgid_index: u8,
+    /// Flow label, of 20 bits.
+    pub flow_label: u32,
+    /// Traffic class.
+    pub tclass: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+}
+
+impl GlobalRoute {
+    const fn sgid_and_flow(&self) -> u32 {
+        (self.sgid_index as u32) << 20 | self.flow_label & 0xf_ffff
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +142,38 @@ mod tests {
         assert_eq!(segment.rmac, [20, 21, 22, 23, 24, 25]);
         assert_eq!(segment.rgid[15], 47);
         assert_eq!(segment.to_bytes(), bytes);
+        assert_eq!(segment.to_words()[0].get(), 0x0001_0203_0405_0607);
+        assert_eq!(segment.to_words()[5].get(), 0x2829_2a2b_2c2d_2e2f);
+    }
+
+    const ROUTE: GlobalRoute = GlobalRoute {
+        dgid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x12],
+        sgid_index: 3,
+        flow_label: 0xfff5_4321,
+        tclass: 0x20,
+        hop_limit: 0x40,
+    };
+
+    #[test]
+    fn an_infiniband_address() {
+        let local = DatagramSegment::infiniband(0x1234, 5).to(0xff00_0055, 0x1111_1111);
+        let mut bytes = [0; 48];
+        bytes[..4].copy_from_slice(&[0x11; 4]);
+        bytes[8..16].copy_from_slice(&[0x80, 0, 0, 0x55, 5, 0, 0x12, 0x34]);
+        assert_eq!(local.to_bytes(), bytes);
+        bytes[26..32].copy_from_slice(&[0x20, 0x40, 0x40, 0x35, 0x43, 0x21]);
+        bytes[32..].copy_from_slice(&ROUTE.dgid);
+        assert_eq!(local.with_grh(ROUTE).to_bytes(), bytes);
+    }
+
+    #[test]
+    fn a_roce_address_has_no_grh_bit() {
+        let av = DatagramSegment::roce([1, 2, 3, 4, 5, 6], 0xc001, 5, ROUTE).to(0x55, 0x1111_1111);
+        let mut bytes = [0; 48];
+        bytes[..4].copy_from_slice(&[0x11; 4]);
+        bytes[8..16].copy_from_slice(&[0x80, 0, 0, 0x55, 0x0a, 0, 0xc0, 0x01]);
+        bytes[20..32].copy_from_slice(&[1, 2, 3, 4, 5, 6, 0x20, 0x40, 0x00, 0x35, 0x43, 0x21]);
+        bytes[32..].copy_from_slice(&ROUTE.dgid);
+        assert_eq!(av.to_bytes(), bytes);
     }
 }

@@ -29,6 +29,7 @@ pub mod ctrl;
 pub mod data;
 pub mod datagram;
 pub mod dbrec;
+pub mod eth;
 pub mod inline;
 pub mod mini_cqe;
 pub mod next;

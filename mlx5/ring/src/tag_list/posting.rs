@@ -225,7 +225,7 @@ impl<T: Copy> TagList<T> {
     #[inline(always)]
     fn ask(&mut self, op: AppOp, entry: u16) {
         let end = self.queue.posted();
-        let at = self.asked & (self.queue.blocks() - 1);
+        let at = self.asked & (self.queue.count() - 1);
         let operation = Operation { op, entry, count: self.carried, end };
         // SAFETY: masked to the array. No more operations are outstanding than the queue has blocks.
         unsafe { self.operations.add(at as usize).write(MaybeUninit::new(operation)) }

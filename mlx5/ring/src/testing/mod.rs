@@ -14,6 +14,7 @@ pub mod queue;
 mod random;
 mod rig;
 mod strays;
+pub mod trace;
 
 pub use arena::Arena;
 pub use buffers::Owner;

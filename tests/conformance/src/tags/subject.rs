@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use doorbell::{Context, Path, ProtectionDomain, Receiver, SlotContext, SrqId};
 use mlx5_ring::receive::{self, ReceiveRing};
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{self, SendQueue};
+use mlx5_ring::sq::{self, BasicBlocks};
 use mlx5_ring::tag_list::{self, Append, Completion, Handle, PostError, TagList};
 use mlx5_wire::dbrec;
 use mlx5_wire::syndrome::Syndrome;
@@ -72,7 +72,7 @@ impl Subject {
         };
         // SAFETY: the queue is fresh and its memory outlives the list, as the boxes do.
         let list = unsafe {
-            let queue = SendQueue::new(layout).expect("a send queue of libmlx5");
+            let queue = BasicBlocks::new(layout).expect("a send queue of libmlx5");
             TagList::new(queue, storage, shape.tags)
         };
         Self { list, receiver, srq, fault, record, _entries: entries, _operations: operations }

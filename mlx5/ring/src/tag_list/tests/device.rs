@@ -13,7 +13,7 @@ use mlx5_wire::tmh::Tmh;
 
 use super::super::{Completion, Entry, Operation, Storage, TagList};
 use crate::completion::{Cqe, LastWord};
-use crate::sq::{Layout, SendQueue};
+use crate::sq::{BasicBlocks, Layout};
 use crate::testing::Arena;
 
 pub struct Rig {
@@ -69,7 +69,7 @@ impl Rig {
             qpn: 0x1234,
         };
         // SAFETY: memory of the arena, which lives as long as the list.
-        let queue = unsafe { SendQueue::new(layout) }.unwrap();
+        let queue = unsafe { BasicBlocks::new(layout) }.unwrap();
         let mut entries: Box<[_]> = (0..=tags).map(|_| MaybeUninit::uninit()).collect();
         let mut operations: Box<[_]> = (0..blocks).map(|_| MaybeUninit::uninit()).collect();
         let storage = Storage {

@@ -1,0 +1,182 @@
+//! The ring itself: basic blocks, how far they are used, and the doorbell.
+
+use core::ptr::NonNull;
+
+use mlx5_wire::be::Be64;
+use mlx5_wire::ctrl::SEND_WQE_BB;
+use mlx5_wire::dbrec;
+
+use super::{Layout, LayoutError};
+use crate::barrier;
+use crate::dbrec::DoorbellRecord;
+use crate::uar::Register;
+
+/// The basic blocks of a send queue, counted from when the QP left RESET. The lower 16 bits of a count are the index
+/// that the device knows.
+#[derive(Debug)]
+pub struct BasicBlocks {
+    buf: NonNull<u8>,
+    pub(super) mask: u32,
+    dbrec: DoorbellRecord,
+    register: Register,
+    pub(super) qpn: u32,
+    /// Blocks written.
+    pub(super) posted: u32,
+    /// First block of the WQE that was written last.
+    pub(super) last: u32,
+    /// Blocks that the device knows.
+    rung: u32,
+    /// Blocks of WQEs that have completed.
+    retired: u32,
+}
+
+// SAFETY: [exclusive] the blocks are reached through `&mut` only.
+unsafe impl Send for BasicBlocks {}
+
+impl BasicBlocks {
+    /// Takes over the send queue of a QP to which nothing was posted.
+    ///
+    /// # Errors
+    /// See [`LayoutError`].
+    ///
+    /// # Safety
+    /// `layout` is *exclusive*, see [the module](super).
+    pub unsafe fn new(layout: Layout) -> Result<Self, LayoutError> {
+        layout.check()?;
+        Ok(Self {
+            buf: layout.buf,
+            mask: layout.wqe_cnt - 1,
+            // SAFETY: [exclusive] the second of the two words of the record.
+            dbrec: unsafe { DoorbellRecord::new(layout.dbrec.add(dbrec::SEND)) },
+            // SAFETY: [exclusive] the register as libmlx5 reports it.
+            register: unsafe { Register::new(layout.register, layout.register_size) },
+            qpn: layout.qpn,
+            posted: 0,
+            last: 0,
+            rung: 0,
+            retired: 0,
+        })
+    }
+
+    /// Returns the number of blocks.
+    #[inline(always)]
+    pub const fn count(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Returns the number of blocks that can be written now.
+    #[inline(always)]
+    pub const fn vacant(&self) -> u32 {
+        self.count() - self.posted.wrapping_sub(self.retired)
+    }
+
+    /// Returns the running count of blocks written.
+    #[inline(always)]
+    pub const fn posted(&self) -> u32 {
+        self.posted
+    }
+
+    /// Returns the running count of blocks that are free again.
+    #[inline(always)]
+    pub const fn retired(&self) -> u32 {
+        self.retired
+    }
+
+    /// Returns the address of the block with running index `index`.
+    #[inline(always)]
+    pub(super) fn block(&self, index: u32) -> NonNull<u8> {
+        // SAFETY: `mask` is that of the ring.
+        unsafe { block_at(self.buf, self.mask, index) }
+    }
+
+    /// Returns the address after the last block.
+    #[inline(always)]
+    pub(super) fn end(&self) -> NonNull<u8> {
+        // SAFETY: the end of the ring.
+        unsafe { self.buf.add(self.count() as usize * SEND_WQE_BB) }
+    }
+
+    /// Returns the address of the first block.
+    #[inline(always)]
+    pub(super) const fn start(&self) -> NonNull<u8> {
+        self.buf
+    }
+
+    /// Takes note of a WQE of `blocks` blocks that was written. There was room for it.
+    #[inline(always)]
+    pub(super) const fn advance(&mut self, blocks: u32) {
+        self.last = self.posted;
+        self.posted = self.posted.wrapping_add(blocks);
+    }
+
+    /// Takes note that the WQEs before running index `end` have completed.
+    #[inline(always)]
+    pub(crate) const fn retire(&mut self, end: u32) {
+        self.retired = end;
+    }
+
+    /// As if so many blocks had gone through the ring.
+    #[cfg(test)]
+    pub(super) const fn told_and_retired(&mut self, index: u32) {
+        (self.rung, self.retired) = (index, index);
+    }
+
+    /// Starts again. The halves of the register go on in turn.
+    pub(super) const fn reset(&mut self) {
+        (self.posted, self.last, self.rung, self.retired) = (0, 0, 0, 0);
+    }
+
+    /// Returns `true` if the device has not been told of the last WQE alone, of at most `most` blocks.
+    #[inline(always)]
+    pub(super) const fn is_single(&self, most: u32) -> bool {
+        self.rung == self.last && self.posted.wrapping_sub(self.last) <= most
+    }
+
+    /// Hands the WQEs written since the last doorbell to the device, with the first eight bytes of the last one.
+    #[inline(always)]
+    pub fn ring(&mut self) {
+        if self.announce() {
+            // SAFETY: the first word of a WQE; volatile because the device may read it.
+            let ctrl = unsafe { self.block(self.last).cast::<Be64>().read_volatile() };
+            self.register.write(ctrl);
+        }
+    }
+
+    /// As [`ring`](Self::ring), with the whole of the last WQE.
+    ///
+    /// # Safety
+    /// A half of the register has room for the WQE, and the register is as *register* says, see [the module](super).
+    #[inline(always)]
+    pub(super) unsafe fn ring_blue_flame(&mut self) {
+        if self.announce() {
+            let (last, count) = (self.last, self.posted.wrapping_sub(self.last));
+            let Self { buf, mask, register, .. } = self;
+            // SAFETY: [register] and the caller's contract; the blocks are in the ring.
+            unsafe {
+                register
+                    .copy((0..count).map(|block| block_at(*buf, *mask, last.wrapping_add(block))));
+            }
+        }
+    }
+
+    /// Writes the doorbell record; returns `false` if there is nothing new.
+    #[inline(always)]
+    fn announce(&mut self) -> bool {
+        if self.rung == self.posted {
+            return false;
+        }
+        self.rung = self.posted;
+        barrier::wqe_before_doorbell_record();
+        self.dbrec.write(dbrec::work_queue(self.posted));
+        barrier::doorbell_record_before_uar();
+        true
+    }
+}
+
+/// # Safety
+/// `buf` is a ring of `mask + 1` blocks.
+#[inline(always)]
+unsafe fn block_at(buf: NonNull<u8>, mask: u32, index: u32) -> NonNull<u8> {
+    // SAFETY: the index is masked to the ring.
+    unsafe { buf.add((index & mask) as usize * SEND_WQE_BB) }
+}

@@ -1,0 +1,99 @@
+//! What a CQE says of a send queue.
+
+use mlx5_wire::cqe::CqeFormat;
+use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
+use mlx5_wire::syndrome::Syndrome;
+
+use super::SendQueue;
+use crate::completion::Cqe;
+
+/// A CQE of a send queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// QP whose send queue it is of.
+    pub qpn: u32,
+    /// Index of the first block of the WQE that it names.
+    pub wqe_counter: u16,
+    /// Opcode of that WQE.
+    pub opcode: WqeOpcode,
+    /// How the WQE ended: bytes that a READ or atomic has brought, or why it failed.
+    pub result: Result<u32, Failure>,
+}
+
+/// Why a WQE failed. Those behind it are flushed ([`Syndrome::WR_FLUSH`]), with a CQE for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Cause.
+    pub syndrome: Syndrome,
+    /// Cause in the device's own terms.
+    pub vendor: u8,
+}
+
+impl Completion {
+    /// Reads a CQE; returns `None` if it is not of a send queue, or brings data in its own bytes, which *exclusive*
+    /// rules out ([the module](super)).
+    #[inline(always)]
+    pub fn read(cqe: Cqe<'_>) -> Option<Self> {
+        let result = match cqe.opcode() {
+            CqeOpcode::Requester if cqe.format() == CqeFormat::Plain => Ok(cqe.byte_count()),
+            CqeOpcode::RequesterError => {
+                Err(Failure { syndrome: cqe.syndrome(), vendor: cqe.vendor_err_synd() })
+            }
+            _ => return None,
+        };
+        let opcode = WqeOpcode::new(cqe.send_opcode());
+        Some(Self { qpn: cqe.qpn(), wqe_counter: cqe.wqe_counter(), opcode, result })
+    }
+}
+
+/// A WQE that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retired<T> {
+    /// What it was posted with.
+    pub data: T,
+    /// Whether the CQE names this WQE. All others have succeeded.
+    pub is_named: bool,
+}
+
+/// The WQEs that a CQE retires, oldest first; the last one is the one that it names. Dropping it retires the rest.
+#[derive(Debug)]
+pub struct Completed<'a, T: Copy> {
+    queue: &'a mut SendQueue<T>,
+    end: u32,
+}
+
+impl<T: Copy> SendQueue<T> {
+    /// Retires the WQEs up to the one that starts at the block `wqe_counter`. Returns `None` if no WQE which is
+    /// outstanding starts there: the CQE cannot be true, and nothing has changed.
+    #[inline(always)]
+    pub fn complete(&mut self, wqe_counter: u16) -> Option<Completed<'_, T>> {
+        let retired = self.blocks.retired();
+        let ahead = u32::from(wqe_counter.wrapping_sub(retired as u16));
+        if ahead >= self.blocks.posted().wrapping_sub(retired) {
+            return None;
+        }
+        let start = retired.wrapping_add(ahead);
+        let blocks = self.record(start).blocks;
+        if blocks == 0 {
+            return None;
+        }
+        Some(Completed { end: start.wrapping_add(blocks), queue: self })
+    }
+}
+
+impl<T: Copy> Iterator for Completed<'_, T> {
+    type Item = Retired<T>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Retired<T>> {
+        let data = self.queue.retire_one(self.end)?;
+        Some(Retired { data, is_named: self.queue.blocks.retired() == self.end })
+    }
+}
+
+impl<T: Copy> Drop for Completed<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.queue.blocks.retire(self.end);
+    }
+}

@@ -1,0 +1,270 @@
+//! Posting requests, many with one doorbell.
+
+use mlx5_wire::be::{Be32, Be64};
+use mlx5_wire::ctrl::{ControlSegment, UNITS_PER_BB};
+use mlx5_wire::data::DataSegment;
+use mlx5_wire::datagram::DatagramSegment;
+use mlx5_wire::opcode::WqeOpcode;
+use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
+
+use super::request::{Flags, Immediate, Payload, PostError, Remote};
+use super::wqe::Writer;
+use super::{BlueFlame, COPIED_BLOCKS, SendQueue};
+use crate::sge::Sge;
+
+/// Posts to a send queue; dropping it rings the doorbell once for all WQEs written.
+///
+/// Each request takes the value that its completion gives back. A request that is refused writes nothing and ends
+/// nothing: those before it are posted.
+#[derive(Debug)]
+pub struct Posting<'a, T: Copy> {
+    queue: &'a mut SendQueue<T>,
+    /// Units of the last WQE, and whether it has inline bytes.
+    last: (u32, bool),
+}
+
+/// Opcode of a request, and the last word of its control segment.
+struct What(WqeOpcode, u32);
+
+impl<'a, T: Copy> Posting<'a, T> {
+    #[inline(always)]
+    pub(super) fn new(queue: &'a mut SendQueue<T>) -> Self {
+        Self { queue, last: (0, false) }
+    }
+
+    /// Returns the number of basic blocks that can be written now.
+    #[inline(always)]
+    pub const fn vacant(&self) -> u32 {
+        self.queue.vacant()
+    }
+
+    /// Sends a message (`IBV_WR_SEND`, `_WITH_IMM`, `_WITH_INV`).
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// *memory* and *ready*, see [the module](super).
+    #[inline(always)]
+    pub unsafe fn send(
+        &mut self,
+        payload: Payload<'_>,
+        immediate: Immediate,
+        flags: Flags,
+        data: T,
+    ) -> Result<(), PostError> {
+        let what = match immediate {
+            Immediate::None => What(WqeOpcode::SEND, 0),
+            Immediate::Data(data) => What(WqeOpcode::SEND_IMM, data),
+            Immediate::Invalidate(rkey) => What(WqeOpcode::SEND_INVAL, rkey),
+        };
+        // SAFETY: the caller's [memory] and [ready].
+        unsafe { self.post(what, [], payload, flags, data) }
+    }
+
+    /// Sends a datagram to where `to` says, from a UD QP.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// *memory* and *ready*, see [the module](super).
+    #[inline(always)]
+    pub unsafe fn send_to(
+        &mut self,
+        to: &DatagramSegment,
+        payload: Payload<'_>,
+        immediate: Option<u32>,
+        flags: Flags,
+        data: T,
+    ) -> Result<(), PostError> {
+        let what = match immediate {
+            None => What(WqeOpcode::SEND, 0),
+            Some(data) => What(WqeOpcode::SEND_IMM, data),
+        };
+        // SAFETY: the caller's [memory] and [ready].
+        unsafe { self.post(what, to.to_words(), payload, flags, data) }
+    }
+
+    /// Writes to memory of the peer (`IBV_WR_RDMA_WRITE`, `_WITH_IMM`).
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// *memory* and *ready*, see [the module](super).
+    #[inline(always)]
+    pub unsafe fn write(
+        &mut self,
+        to: Remote,
+        payload: Payload<'_>,
+        immediate: Option<u32>,
+        flags: Flags,
+        data: T,
+    ) -> Result<(), PostError> {
+        let what = match immediate {
+            None => What(WqeOpcode::RDMA_WRITE, 0),
+            Some(data) => What(WqeOpcode::RDMA_WRITE_IMM, data),
+        };
+        let head = RemoteAddressSegment::new(to.addr, to.rkey).to_words();
+        // SAFETY: the caller's [memory] and [ready].
+        unsafe { self.post(what, head, payload, flags, data) }
+    }
+
+    /// Reads memory of the peer into `sges` (`IBV_WR_RDMA_READ`).
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// *memory* and *ready*, see [the module](super).
+    #[inline(always)]
+    pub unsafe fn read(
+        &mut self,
+        from: Remote,
+        sges: &[Sge],
+        flags: Flags,
+        data: T,
+    ) -> Result<(), PostError> {
+        let head = RemoteAddressSegment::new(from.addr, from.rkey).to_words();
+        let what = What(WqeOpcode::RDMA_READ, 0);
+        // SAFETY: the caller's [memory] and [ready].
+        unsafe { self.post(what, head, Payload::gather(sges), flags, data) }
+    }
+
+    /// Adds to eight bytes of the peer, and stores what was there to `result` (`IBV_WR_ATOMIC_FETCH_AND_ADD`).
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// *memory* and *ready*, see [the module](super).
+    #[inline(always)]
+    pub unsafe fn fetch_add(
+        &mut self,
+        at: Remote,
+        add: u64,
+        result: Sge,
+        flags: Flags,
+        data: T,
+    ) -> Result<(), PostError> {
+        // SAFETY: the caller's [memory] and [ready].
+        unsafe {
+            let operands = AtomicSegment::fetch_add(add);
+            self.atomic(WqeOpcode::ATOMIC_FA, at, operands, result, flags, data)
+        }
+    }
+
+    /// Stores `swap` to eight bytes of the peer that say `compare`, and what was there to `result`
+    /// (`IBV_WR_ATOMIC_CMP_AND_SWP`).
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// *memory* and *ready*, see [the module](super).
+    #[inline(always)]
+    pub unsafe fn compare_swap(
+        &mut self,
+        at: Remote,
+        [compare, swap]: [u64; 2],
+        result: Sge,
+        flags: Flags,
+        data: T,
+    ) -> Result<(), PostError> {
+        // SAFETY: the caller's [memory] and [ready].
+        unsafe {
+            let operands = AtomicSegment::compare_swap(compare, swap);
+            self.atomic(WqeOpcode::ATOMIC_CS, at, operands, result, flags, data)
+        }
+    }
+
+    /// # Safety
+    /// *memory* and *ready*, see [the module](super).
+    #[inline(always)]
+    unsafe fn atomic(
+        &mut self,
+        opcode: WqeOpcode,
+        at: Remote,
+        operands: AtomicSegment,
+        result: Sge,
+        flags: Flags,
+        data: T,
+    ) -> Result<(), PostError> {
+        let [addr, rkey] = RemoteAddressSegment::new(at.addr, at.rkey).to_words();
+        let [first, second] = operands.to_words();
+        let head = [addr, rkey, first, second];
+        // SAFETY: the caller's [memory] and [ready].
+        unsafe { self.post(What(opcode, 0), head, Payload::gather(&[result]), flags, data) }
+    }
+
+    /// Writes a WQE: control segment, the `N` words of `head`, payload.
+    ///
+    /// # Safety
+    /// *memory* and *ready*, see [the module](super).
+    #[inline(always)]
+    unsafe fn post<const N: usize>(
+        &mut self,
+        What(opcode, imm): What,
+        head: [Be64; N],
+        payload: Payload<'_>,
+        flags: Flags,
+        data: T,
+    ) -> Result<(), PostError> {
+        let queue = &mut *self.queue;
+        let (inline, units) = payload.measure()?;
+        let units = 1 + N / 2 + units;
+        if units > queue.max_units as usize {
+            return Err(if inline > 0 { PostError::InlineTooLong } else { PostError::TooLong });
+        }
+        let units = units as u32;
+        let blocks = units.div_ceil(UNITS_PER_BB);
+        if blocks > queue.vacant() {
+            return Err(PostError::Full);
+        }
+        let flags = queue.ask(flags, blocks);
+        let index = queue.blocks.posted() as u16;
+        let mut ctrl =
+            ControlSegment::new(opcode.get(), index, queue.blocks.qpn, units as u8, flags.bits());
+        ctrl.imm = Be32::new(imm);
+        // SAFETY: the blocks are vacant, and what is written are the units that were measured.
+        unsafe {
+            let mut wqe = Writer::new(&mut queue.blocks, ctrl.to_words(), head);
+            if inline > 0 {
+                wqe.inline(payload.inline, inline);
+            }
+            for sge in payload.sges {
+                if sge.length != 0 {
+                    wqe.data(DataSegment::new(sge.addr, sge.length, sge.lkey));
+                }
+            }
+        }
+        queue.remember(blocks, data);
+        self.last = (units, inline > 0);
+        Ok(())
+    }
+
+    /// Returns `true` if the doorbell copies the WQE: if there is a single one, and libmlx5 would copy it.
+    #[inline(always)]
+    fn is_copied(&self) -> bool {
+        let (units, inline) = self.last;
+        let wanted = match self.queue.blue_flame {
+            BlueFlame::Never => false,
+            BlueFlame::Inline => inline,
+            BlueFlame::Always => true,
+        };
+        wanted && units > 1 && self.queue.blocks.is_single(COPIED_BLOCKS)
+    }
+}
+
+impl<T: Copy> Drop for Posting<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.is_copied() {
+            // SAFETY: [register] the register is this queue's alone, and a half of it has room for the WQE.
+            unsafe { self.queue.blocks.ring_blue_flame() }
+        } else {
+            self.queue.blocks.ring();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What can be asked of a send queue.
+
+use core::ops::BitOr;
+
+use mlx5_wire::ctrl::{CQ_UPDATE, FENCE, MAX_DS, SOLICITED, UNIT};
+use mlx5_wire::inline::{INLINE_SEG, InlineHeader};
+
+use crate::sge::Sge;
+
+/// Flags of a request (`enum ibv_send_flags`). They are `fm_ce_se` of the control segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// The request asks for a CQE (`IBV_SEND_SIGNALED`).
+    pub const SIGNALED: Self = Self(CQ_UPDATE);
+    /// The receiver's CQE is solicited (`IBV_SEND_SOLICITED`).
+    pub const SOLICITED: Self = Self(SOLICITED);
+    /// The request waits for all READs and atomics before it (`IBV_SEND_FENCE`).
+    pub const FENCE: Self = Self(FENCE);
+
+    /// Returns `true` if all of `flags` are set.
+    #[inline(always)]
+    pub const fn contains(self, flags: Self) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+
+    /// Returns the byte of the control segment.
+    #[inline(always)]
+    pub(super) const fn bits(self) -> u8 {
+        self.0
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Self;
+
+    #[inline(always)]
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Memory of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// First byte, as the peer's memory region names it.
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+/// What a SEND carries beside its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Immediate {
+    /// Nothing.
+    #[default]
+    None,
+    /// Immediate data, in the host's byte order.
+    Data(u32),
+    /// A key that the receiver's device invalidates.
+    Invalidate(u32),
+}
+
+/// The bytes of a SEND or WRITE: those of `inline` and then those of `sges`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Payload<'a> {
+    /// Pieces that are copied to the WQE.
+    pub inline: &'a [&'a [u8]],
+    /// Registered memory. An entry of length 0 is left out.
+    pub sges: &'a [Sge],
+}
+
+impl<'a> Payload<'a> {
+    /// Bytes of registered memory.
+    #[inline(always)]
+    pub const fn gather(sges: &'a [Sge]) -> Self {
+        Self { inline: &[], sges }
+    }
+
+    /// Bytes that are copied to the WQE.
+    #[inline(always)]
+    pub const fn inline(pieces: &'a [&'a [u8]]) -> Self {
+        Self { inline: pieces, sges: &[] }
+    }
+
+    /// Returns the number of inline bytes, and of the units that the payload takes in a WQE.
+    #[inline(always)]
+    pub(super) fn measure(&self) -> Result<(usize, usize), PostError> {
+        let mut len = 0_usize;
+        for piece in self.inline {
+            len = len.saturating_add(piece.len());
+        }
+        if len > MAX_INLINE {
+            return Err(PostError::InlineTooLong);
+        }
+        let mut units = InlineHeader::units(len);
+        for sge in self.sges {
+            if sge.length >= INLINE_SEG {
+                return Err(PostError::SgeTooLong);
+            }
+            units += usize::from(sge.length != 0);
+        }
+        Ok((len, units))
+    }
+}
+
+/// Most inline bytes of any WQE: all units but that of the control segment, less the header.
+const MAX_INLINE: usize = (MAX_DS as usize - 1) * UNIT - InlineHeader::SIZE;
+
+/// Why a request was not posted. Nothing was written then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// The queue has not as many basic blocks free as the WQE takes: take completions.
+    Full,
+    /// The WQE would have more basic blocks than the queue was made for: use fewer SGEs.
+    TooLong,
+    /// There are more inline bytes than a WQE of this queue has room for.
+    InlineTooLong,
+    /// An SGE is of 2 GiB or more, which a data segment cannot say.
+    SgeTooLong,
+}

@@ -1,0 +1,89 @@
+//! Writing WQEs of one basic block each, as list operations of tag matching are, by counting alone.
+
+use core::ptr::NonNull;
+
+use mlx5_wire::be::Be64;
+use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB};
+use mlx5_wire::opcode::WqeOpcode;
+
+use super::BasicBlocks;
+use crate::prefetch;
+
+/// Words of a basic block, and those of them after the control segment.
+const WORDS: usize = SEND_WQE_BB / 8;
+const BODY: usize = WORDS - 2;
+
+/// Blocks by which lines are fetched before they are written. The device has read them since they were written
+/// last, so most are in no cache; the store buffer alone holds only a few WQEs while their lines come. Beyond
+/// the end of the ring it is a hint in vain.
+const AHEAD: usize = 16;
+
+impl BasicBlocks {
+    /// Returns vacant blocks that follow each other, `most` at most, for WQEs of one block and this opcode.
+    #[inline(always)]
+    pub(crate) fn span(&self, opcode: WqeOpcode, most: u32) -> Span {
+        let at = self.posted & self.mask;
+        let count = self.vacant().min(self.count() - at).min(most);
+        let first = ControlSegment::first_word(opcode.get(), self.posted as u16, self.qpn, 0);
+        let next = self.block(self.posted).cast::<Be64>();
+        // SAFETY: no more blocks than there are up to the end of the ring.
+        let end = unsafe { next.add(count as usize * WORDS) };
+        Span { next, end, first }
+    }
+
+    /// Takes note of the WQEs written to a span, and returns how many are new.
+    #[inline(always)]
+    pub(crate) fn commit(&mut self, span: Span) -> u16 {
+        let written = ControlSegment::index_of(span.first).wrapping_sub(self.posted as u16);
+        self.posted = self.posted.wrapping_add(written.into());
+        self.last = self.posted.wrapping_sub(1);
+        written
+    }
+
+    /// Takes note of one WQE that was written to a span which is lost.
+    pub(crate) const fn skip(&mut self) {
+        self.advance(1);
+    }
+}
+
+/// Vacant blocks of a send queue, and how far they have been written: what a batch keeps in registers.
+///
+/// It ends where the ring ends, so inside of it writing is counting. The blocks learn of the WQEs from
+/// [`BasicBlocks::commit`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    next: NonNull<Be64>,
+    end: NonNull<Be64>,
+    /// First word of the next control segment, but for the size.
+    first: u64,
+}
+
+impl Span {
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// Writes a WQE of `2 + body.len()` words. The span is not full.
+    ///
+    /// # Safety
+    /// What the WQE tells the device to do is sound, until it has done it.
+    #[inline(always)]
+    pub(crate) unsafe fn write<const N: usize>(&mut self, body: [Be64; N]) {
+        const { assert!(N % 2 == 0 && N <= BODY) }
+        debug_assert!(!self.is_full());
+        let units = 1 + N as u64 / 2;
+        let first = self.first.wrapping_add(units * ControlSegment::UNIT);
+        prefetch::for_write::<{ AHEAD * SEND_WQE_BB }, _>(self.next.as_ptr());
+        // SAFETY: a block of the ring, which has room for eight words. The device does not read a vacant block.
+        unsafe {
+            self.next.write_volatile(Be64::new(first));
+            self.next.add(1).write_volatile(Be64::new(0));
+            for (i, word) in body.into_iter().enumerate() {
+                self.next.add(2 + i).write_volatile(word);
+            }
+            self.next = self.next.add(WORDS);
+        }
+        self.first = self.first.wrapping_add(ControlSegment::NEXT_INDEX);
+    }
+}

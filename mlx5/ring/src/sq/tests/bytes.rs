@@ -1,0 +1,188 @@
+//! WQEs byte by byte. The expected bytes are those that libmlx5 writes.
+
+use std::string::String;
+use std::vec::Vec;
+
+use mlx5_wire::datagram::{DatagramSegment, GlobalRoute};
+
+use super::super::{Flags, Immediate, Payload, PostError, Posting, Remote};
+use super::rig::{Rig, inline_of};
+use crate::sge::Sge;
+
+const SGE: Sge = Sge { addr: 0x1122_3344_5566_7788, length: 0x100, lkey: 0xaabb_ccdd };
+const DATA: &str = "00000100 aabbccdd 11223344 55667788";
+const REMOTE: Remote = Remote { addr: 0x0102_0304_0506_0708, rkey: 0x99 };
+const RADDR: &str = "01020304 05060708 00000099 00000000";
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<_> = text.chars().filter(|digit| !digit.is_whitespace()).collect();
+    let byte = |pair: &[char]| u8::from_str_radix(&String::from_iter(pair), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
+
+/// Posts at running index `index`, and compares what the device finds.
+#[track_caller]
+fn writes(
+    index: u32,
+    expected: &str,
+    post: impl FnOnce(&mut Posting<'_, u32>) -> Result<(), PostError>,
+) {
+    let mut rig = Rig::new(8, 4);
+    rig.start_at(index, 0);
+    assert_eq!(post(&mut rig.queue.posting()), Ok(()));
+    assert_eq!(rig.device.look(), 1);
+    let expected = hex(expected);
+    assert_eq!(rig.device.queue[0].bytes, expected);
+    // What is beyond the end of the WQE in its last block is as it was.
+    let wqe = &rig.device.queue[0];
+    let last = rig.device.block(index + wqe.blocks - 1);
+    assert!(last[(expected.len() - 1) % 64 + 1..].iter().all(|byte| *byte == 0xee));
+}
+
+const SIGNALED: Flags = Flags::SIGNALED;
+
+#[test]
+fn sends() {
+    let one = &[SGE][..];
+    let flags = SIGNALED | Flags::SOLICITED;
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
+    writes(0, &std::format!("0000000a 12345602 0000000a 00000000 {DATA}"), |posting| unsafe {
+        posting.send(Payload::gather(one), Immediate::None, flags, 0)
+    });
+    let three = &[SGE, SGE, SGE][..];
+    let expected = std::format!("0000010b 12345604 00000008 0000cafe {DATA} {DATA} {DATA}");
+    // SAFETY: as above.
+    writes(1, &expected, |posting| unsafe {
+        posting.send(Payload::gather(three), Immediate::Data(0xcafe), SIGNALED, 0)
+    });
+    // SAFETY: as above.
+    writes(2, &std::format!("00000201 12345602 00000000 11223344 {DATA}"), |posting| unsafe {
+        posting.send(Payload::gather(one), Immediate::Invalidate(0x1122_3344), Flags::NONE, 0)
+    });
+    // SAFETY: as above.
+    writes(5, "0000050a 12345601 00000000 00000000", |posting| unsafe {
+        posting.send(Payload::default(), Immediate::None, Flags::NONE, 0)
+    });
+}
+
+#[test]
+fn empty_entries_and_empty_inline_pieces_are_left_out() {
+    let empty = Sge { length: 0, ..SGE };
+    let sges = &[empty, SGE, empty][..];
+    let payload = Payload { inline: &[&[], &[]], sges };
+    // SAFETY: as above.
+    writes(0, &std::format!("0000000a 12345602 00000000 00000000 {DATA}"), |posting| unsafe {
+        posting.send(payload, Immediate::None, Flags::NONE, 0)
+    });
+}
+
+#[test]
+fn one_sided() {
+    let one = &[SGE][..];
+    let write = Payload::gather(one);
+    let expected = std::format!("00000208 12345603 00000080 00000000 {RADDR} {DATA}");
+    // SAFETY: as above.
+    writes(2, &expected, |posting| unsafe { posting.write(REMOTE, write, None, Flags::FENCE, 0) });
+    let expected = std::format!("00000209 12345603 00000000 0000cafe {RADDR} {DATA}");
+    // SAFETY: as above.
+    writes(2, &expected, |posting| unsafe {
+        posting.write(REMOTE, write, Some(0xcafe), Flags::NONE, 0)
+    });
+    // Over the end of the ring.
+    let two = &[SGE, SGE, SGE][..];
+    let expected = std::format!("00000710 12345605 00000008 00000000 {RADDR} {DATA} {DATA} {DATA}");
+    // SAFETY: as above.
+    writes(7, &expected, |posting| unsafe { posting.read(REMOTE, two, SIGNALED, 0) });
+    let result = Sge { length: 8, ..SGE };
+    let data = "00000008 aabbccdd 11223344 55667788";
+    let expected = std::format!(
+        "00000311 12345604 00000008 00000000 {RADDR} 00000000 00000022 00000000 00000011 {data}"
+    );
+    // SAFETY: as above.
+    writes(3, &expected, |posting| unsafe {
+        posting.compare_swap(REMOTE, [0x11, 0x22], result, SIGNALED, 0)
+    });
+    let expected = std::format!(
+        "00ffff12 12345604 00000008 00000000 {RADDR} 00000000 00000022 00000000 00000000 {data}"
+    );
+    // SAFETY: as above.
+    writes(0xffff, &expected, |posting| unsafe {
+        posting.fetch_add(REMOTE, 0x22, result, SIGNALED, 0)
+    });
+}
+
+#[test]
+fn datagrams() {
+    let dgid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    let route = GlobalRoute { dgid, sgid_index: 0, flow_label: 0, tclass: 0x20, hop_limit: 0x40 };
+    let to = DatagramSegment::roce([1, 2, 3, 4, 5, 6], 0xc001, 3, route).to(0x55, 0x1111_1111);
+    let expected = std::format!(
+        "0000070a 12345605 00000008 00000000 11111111 00000000 80000055 0600c001
+         00000000 01020304 05062040 00000000 fe800000 00000000 00000000 00000009 {DATA}"
+    );
+    // SAFETY: as above.
+    writes(7, &expected, |posting| unsafe {
+        posting.send_to(&to, Payload::gather(&[SGE]), None, SIGNALED, 0)
+    });
+    let expected = "0000070b 12345605 00000008 00000007 11111111 00000000 80000055 0600c001
+         00000000 01020304 05062040 00000000 fe800000 00000000 00000000 00000009
+         80000003 01020300 00000000 00000000";
+    let mut rig = Rig::new(8, 4);
+    rig.start_at(7, 0);
+    // SAFETY: as above.
+    unsafe {
+        let payload = Payload::inline(&[&[1, 2], &[3]]);
+        rig.queue.posting().send_to(&to, payload, Some(7), SIGNALED, 0).unwrap();
+    }
+    rig.device.look();
+    let bytes = &rig.device.queue[0].bytes;
+    assert_eq!((&bytes[..71], bytes.len()), (&hex(expected)[..71], 80));
+}
+
+/// Each length at each distance from the end of the ring, in pieces that are cut at each place around it.
+#[test]
+fn inline_bytes_go_on_at_the_start_of_the_ring_at_any_byte() {
+    let source: Vec<u8> = (0..=255).collect();
+    let mut rig = Rig::new(4, 4);
+    for start in 0..4 {
+        for len in 1..=inline_of(4) {
+            for cut in (0..=len).step_by(1 + len / 7) {
+                rig.start_at(start, 0);
+                let (first, second) = source[..len].split_at(cut);
+                let pieces = [first, second];
+                // SAFETY: inline bytes alone.
+                unsafe {
+                    let payload = Payload::inline(&pieces);
+                    rig.queue.posting().send(payload, Immediate::None, SIGNALED, 0).unwrap();
+                }
+                assert_eq!(rig.device.look(), 1);
+                let bytes = &rig.device.queue[0].bytes;
+                assert_eq!(bytes.len(), 16 + (4 + len).next_multiple_of(16), "{len}");
+                assert_eq!(bytes[16..20], (0x8000_0000 | len as u32).to_be_bytes());
+                assert_eq!(bytes[20..20 + len], source[..len], "{start} {len} {cut}");
+            }
+        }
+    }
+}
+
+/// A header inline and the rest by pointer: the pointer stands at the next unit, after the bytes of each length.
+#[test]
+fn an_inline_header_and_pointers() {
+    let header = [7_u8; 64];
+    for start in 0..4 {
+        for len in 1..=64 {
+            let mut rig = Rig::new(4, 4);
+            rig.start_at(start, 0);
+            // SAFETY: as above.
+            unsafe {
+                let payload = Payload { inline: &[&header[..len]], sges: &[SGE, SGE] };
+                rig.queue.posting().send(payload, Immediate::None, SIGNALED, 0).unwrap();
+            }
+            rig.device.look();
+            let bytes = &rig.device.queue[0].bytes;
+            assert_eq!(bytes.len(), 16 + (4 + len).next_multiple_of(16) + 32);
+            assert_eq!(bytes[20..20 + len], header[..len]);
+            assert_eq!(bytes[bytes.len() - 32..], [hex(DATA), hex(DATA)].concat(), "{start} {len}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Writing a WQE, unit by unit, around the end of the ring.
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use mlx5_wire::be::{Be32, Be64};
+use mlx5_wire::ctrl::{SEND_WQE_BB, UNIT};
+use mlx5_wire::data::DataSegment;
+use mlx5_wire::inline::InlineHeader;
+
+use super::BasicBlocks;
+
+/// Writes to vacant blocks from the next one on. The device does not read them before the doorbell record covers
+/// them, which a barrier keeps after all of this.
+pub(super) struct Writer<'a> {
+    /// The next byte; before a segment at a unit, perhaps at the end of the ring.
+    next: NonNull<u8>,
+    start: NonNull<u8>,
+    end: NonNull<u8>,
+    blocks: PhantomData<&'a mut BasicBlocks>,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes the control segment and the `N` words of the segments that stand directly behind it, all in one block.
+    ///
+    /// # Safety
+    /// The blocks of the WQE, of which the caller writes no more than it has, are vacant.
+    #[inline(always)]
+    pub(super) unsafe fn new<const N: usize>(
+        blocks: &'a mut BasicBlocks,
+        ctrl: [Be64; 2],
+        head: [Be64; N],
+    ) -> Self {
+        const { assert!(N % 2 == 0 && (2 + N) * size_of::<Be64>() <= SEND_WQE_BB) }
+        let first = blocks.block(blocks.posted());
+        let words = first.cast::<Be64>();
+        // SAFETY: all in one vacant block, and aligned as it is.
+        unsafe {
+            for (i, word) in ctrl.into_iter().chain(head).enumerate() {
+                words.add(i).write_volatile(word);
+            }
+            let next = words.add(2 + N).cast();
+            Self { next, start: blocks.start(), end: blocks.end(), blocks: PhantomData }
+        }
+    }
+
+    /// Goes on at the start of the ring, where a segment would begin at its end.
+    #[inline(always)]
+    fn wrap(&mut self) {
+        if self.next == self.end {
+            self.next = self.start;
+        }
+    }
+
+    /// Writes a data segment.
+    ///
+    /// # Safety
+    /// The WQE has a unit left.
+    #[inline(always)]
+    pub(super) unsafe fn data(&mut self, segment: DataSegment) {
+        self.wrap();
+        let [first, second] = segment.to_words();
+        let words = self.next.cast::<Be64>();
+        // SAFETY: a unit of a vacant block, by the contract; a unit never reaches over the end of the ring.
+        unsafe {
+            words.write_volatile(first);
+            words.add(1).write_volatile(second);
+            self.next = self.next.add(UNIT);
+        }
+    }
+
+    /// Writes an inline segment of the `len` bytes that `pieces` have together.
+    ///
+    /// # Safety
+    /// The WQE has [`InlineHeader::units`] left for `len` bytes.
+    #[inline(always)]
+    pub(super) unsafe fn inline(&mut self, pieces: &[&[u8]], len: usize) {
+        self.wrap();
+        // SAFETY: the first bytes of a unit of a vacant block, by the contract.
+        unsafe {
+            self.next.cast::<Be32>().write_volatile(InlineHeader::new(len as u32).byte_count);
+            self.next = self.next.add(InlineHeader::SIZE);
+        }
+        for piece in pieces {
+            // SAFETY: the pieces are no more bytes than the header says.
+            unsafe { self.bytes(piece) }
+        }
+        // The next segment starts at a unit.
+        let behind = InlineHeader::SIZE + len;
+        // SAFETY: at most the end of the last unit of the segment, inside of the ring or at its end.
+        self.next = unsafe { self.next.add(behind.next_multiple_of(UNIT) - behind) };
+    }
+
+    /// Copies inline bytes, which go on at the start of the ring at any byte.
+    ///
+    /// # Safety
+    /// The inline segment has as many bytes left.
+    #[inline(always)]
+    unsafe fn bytes(&mut self, bytes: &[u8]) {
+        let from = NonNull::from(bytes).cast::<u8>();
+        // SAFETY: `next` is not after the end of the same ring.
+        let room = unsafe { self.end.offset_from(self.next) } as usize;
+        // SAFETY: vacant blocks by the contract, as far as the end of the ring and from its start on; they are not
+        // memory that a slice can borrow.
+        unsafe {
+            if bytes.len() <= room {
+                from.copy_to_nonoverlapping(self.next, bytes.len());
+                self.next = self.next.add(bytes.len());
+            } else {
+                from.copy_to_nonoverlapping(self.next, room);
+                from.add(room).copy_to_nonoverlapping(self.start, bytes.len() - room);
+                self.next = self.start.add(bytes.len() - room);
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Ethernet segment: what a raw packet QP is told of a frame (`struct mlx5_wqe_eth_seg`).
+
+use crate::be::{Be16, Be32};
+
+/// `cs_flags`: the device writes the layer 3 checksum (`MLX5_ETH_WQE_L3_CSUM`).
+pub const L3_CSUM: u8 = 1 << 6;
+/// `cs_flags`: the device writes the layer 4 checksum (`MLX5_ETH_WQE_L4_CSUM`).
+pub const L4_CSUM: u8 = 1 << 7;
+/// `cs_flags`: as [`L3_CSUM`], of the packet inside a tunnel.
+pub const L3_INNER_CSUM: u8 = 1 << 4;
+/// `cs_flags`: as [`L4_CSUM`], of the packet inside a tunnel.
+pub const L4_INNER_CSUM: u8 = 1 << 5;
+/// `inline_hdr_sz`: the device inserts the VLAN tag that stands in place of the header.
+pub const INSERT_VLAN: u16 = 1 << 15;
+/// Bytes of the frame that stand in the segment itself. Longer headers go on in units of 16 bytes.
+pub const INLINE_HEADER_START: usize = 2;
+
+layout! {
+    /// Offloads, and the first bytes of the frame.
+    pub struct EthSegment: 16 {
+        /// Offsets of headers for checksums by software parsing.
+        0 => swp_offsets: [u8; 4],
+        /// Checksums that the device writes.
+        4 => cs_flags: u8,
+        /// What the offsets are of.
+        5 => swp_flags: u8,
+        /// Bytes of payload in each segment of a TSO.
+        6 => mss: Be16,
+        /// For flow rules.
+        8 => flow_metadata: Be32,
+        /// Bytes of the inline header, or [`INSERT_VLAN`].
+        12 => inline_hdr_sz: Be16,
+        /// First bytes of the inline header, or the VLAN tag.
+        14 => inline_hdr_start: [u8; INLINE_HEADER_START],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tso_of_a_header_of_54_bytes() {
+        let bytes = [0, 0, 0, 0, 0xc0, 0, 0x05, 0xb4, 0, 0, 0, 0, 0, 0x36, 0xaa, 0xbb];
+        let segment = EthSegment::from_bytes(&bytes);
+        assert_eq!(segment.cs_flags, L3_CSUM | L4_CSUM);
+        assert_eq!((segment.mss.get(), segment.inline_hdr_sz.get()), (1460, 54));
+        assert_eq!(segment.inline_hdr_start, [0xaa, 0xbb]);
+        assert_eq!(segment.to_bytes(), bytes);
+        assert_eq!((L3_INNER_CSUM, L4_INNER_CSUM, INSERT_VLAN), (0x10, 0x20, 0x8000));
+    }
+}
