@@ -122,11 +122,13 @@ impl Receiver {
     /// Gives back the slot of the message that was lent before: its buffer is posted again.
     #[inline(always)]
     pub(super) fn give_back(&mut self) {
-        if let Some(LentSlot { queue, slot }) = self.lent.take() {
-            // SAFETY: the slot is held, and nobody uses its buffer: what showed it borrowed the batch.
-            unsafe { self.queue(queue).recycle(slot) };
-            self.ring_later(queue);
-        }
+        let LentSlot { queue, slot } = self.lent;
+        // There is no such queue when no message is lent.
+        let Some(entry) = self.queues.get_mut(queue as usize) else { return };
+        self.lent = LentSlot::NONE;
+        // SAFETY: [lent-held], and nobody uses its buffer: what showed it borrowed the batch.
+        unsafe { entry.queue.recycle(slot) };
+        entry.ring_later(queue, &mut self.unrung);
     }
 
     /// Publishes the consumer index, then rings for everything that was posted meanwhile, in this order: the receives that
@@ -285,11 +287,12 @@ impl Receiver {
     /// Gives the lent slot back without its buffer, which is the caller's.
     #[inline(always)]
     pub(super) fn release_lent(&mut self) {
-        if let Some(LentSlot { queue, slot }) = self.lent.take() {
-            // SAFETY: a lent slot is held.
-            unsafe { self.queue(queue).release(slot) };
-            self.ring_later(queue);
-        }
+        let LentSlot { queue, slot } = self.lent;
+        let Some(entry) = self.queues.get_mut(queue as usize) else { return };
+        self.lent = LentSlot::NONE;
+        // SAFETY: [lent-held].
+        unsafe { entry.queue.release(slot) };
+        entry.ring_later(queue, &mut self.unrung);
     }
 }
 

@@ -39,12 +39,4 @@ pub(super) struct LentSlot {
 impl LentSlot {
     /// No message is lent.
     pub(super) const NONE: Self = Self { queue: u32::MAX, slot: 0 };
-
-    /// Returns the slot, and that none is lent from now on.
-    #[inline(always)]
-    pub(super) fn take(&mut self) -> Option<Self> {
-        let lent = *self;
-        self.queue = u32::MAX;
-        (lent.queue != u32::MAX).then_some(lent)
-    }
 }

@@ -133,16 +133,11 @@ impl RecvQueue {
     /// Returns the slot of the WQE that completes with `wqe_counter`, and what was posted there, if the device has it.
     #[inline(always)]
     pub(super) fn posted(&self, wqe_counter: u16) -> Option<(u32, SlotContext)> {
-        on_queue!(
-            self,
-            ring => {
-                let slot = ring.posted_slot(wqe_counter)?;
-                // SAFETY: it is posted.
-                Some((slot, unsafe { ring.data(slot) }))
-            },
-            _verbs => None,
-            None
-        )
+        match self {
+            Self::Srq(srq) => posted(&srq.ring, wqe_counter),
+            Self::Rq(rq) => posted(&rq.ring, wqe_counter),
+            Self::Verbs(_) | Self::Closed => None,
+        }
     }
 
     /// Marks a slot as completed.
@@ -269,4 +264,14 @@ impl RecvQueue {
             Self::Closed => {}
         }
     }
+}
+
+#[inline(always)]
+fn posted<Q: ReceiveRing<Data = SlotContext>>(
+    ring: &Q,
+    wqe_counter: u16,
+) -> Option<(u32, SlotContext)> {
+    let slot = ring.posted_slot(wqe_counter)?;
+    // SAFETY: it is posted.
+    Some((slot, unsafe { ring.data(slot) }))
 }

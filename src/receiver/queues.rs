@@ -226,16 +226,6 @@ impl Receiver {
         &mut self.queues[index as usize].queue
     }
 
-    /// Has the queue rung for when the batch ends.
-    #[inline(always)]
-    pub(super) fn ring_later(&mut self, index: u32) {
-        let entry = &mut self.queues[index as usize];
-        if !entry.unrung {
-            entry.unrung = true;
-            self.unrung.push(index);
-        }
-    }
-
     /// Returns a queue of this receiver that was not destroyed.
     pub(super) fn find(&self, id: QueueId) -> Option<&RecvQueue> {
         let entry = self.queues.get(id.index as usize)?;
@@ -296,5 +286,16 @@ impl Receiver {
     /// Returns the queue pair whose own receive queue this is.
     pub(super) fn qp_of(&self, queue: QueueId) -> Option<&Arc<Qp>> {
         self.find(queue).and_then(RecvQueue::qp)
+    }
+}
+
+impl QueueEntry {
+    /// Has the queue, whose index this is, rung for when the batch ends.
+    #[inline(always)]
+    pub(super) fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
+        if !self.unrung {
+            self.unrung = true;
+            unrung.push(index);
+        }
     }
 }
