@@ -149,6 +149,7 @@ impl Receiver {
     /// # qp.connect(&peer.address()?)?;
     /// # peer.connect(&qp.address()?)?;
     /// use doorbell::{Cause, SlotContext};
+    /// use mlx5_ring::receive::ReceiveRing;
     /// use mlx5_ring::sge::Sge;
     /// use rdma_core_sys as sys;
     ///
@@ -201,10 +202,12 @@ impl Receiver {
 /// # let mut world = doorbell_doc::World::new();
 /// # world.send(b"hello");
 /// # let (receiver, srq) = (&mut world.receiver, world.srq);
+/// use mlx5_ring::receive::ReceiveRing;
+///
 /// // SAFETY: nothing is posted or completed through the ring: it is only asked.
 /// if let Some(mut rings) = unsafe { receiver.as_direct() } {
 ///     let (cq, ring) = rings.srq(srq)?;
-///     println!("{} entries, {} slots", cq.capacity(), ring.slots());
+///     println!("{} entries, {} slots", cq.capacity(), ring.slots().count());
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

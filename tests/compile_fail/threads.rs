@@ -21,11 +21,6 @@ pub fn peers_write_what_two_threads_look_at(memory: &RemoteMemory) {
     shared(memory); //~ E0277
 }
 
-pub fn a_batch_that_leaves_its_thread(batch: Batch<'_>) {
-    fn sent<T: Send>(_: T) {}
-    sent(batch); //~ E0277
-}
-
 pub fn a_batch_that_two_threads_look_at(batch: &Batch<'_>) {
     fn shared<T: Sync>(_: &T) {}
     shared(batch); //~ E0277

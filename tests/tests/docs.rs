@@ -204,7 +204,8 @@ fn has_test(name: &str) -> bool {
         let places = [
             format!("tests/tests/{path}.rs"),
             format!("tests/stepped/tests/{path}.rs"),
-            format!("mlx5/ring/tests/{path}.rs"),
+            format!("mlx5/ring/src/{path}.rs"),
+            format!("mlx5/ring/src/{path}/tests.rs"),
             format!("soft-mlx5/tests/{path}.rs"),
             format!("soft-mlx5/src/{path}/tests.rs"),
         ];

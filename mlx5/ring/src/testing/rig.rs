@@ -233,7 +233,7 @@ impl Rig {
         let is_inline = matches!(spec.format, CqeFormat::Inline32 | CqeFormat::Inline64);
         let (Queue { ring, device }, format) = (&mut queues[queue], cqe.format());
         // SAFETY: a CQE of this queue, whose buffers are memory of this process.
-        assert_eq!(on!(ring, ring => unsafe { receive::complete(ring, &cqe) }), completion);
+        assert_eq!(on!(ring, ring => unsafe { receive::complete(ring, cqe) }), completion);
         let (Completion::Message(slot) | Completion::Failed(slot)) = completion else {
             return true;
         };

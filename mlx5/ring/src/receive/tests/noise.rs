@@ -48,7 +48,7 @@ fn noise_gives_no_slot_two_owners() {
             for _ in 0..random.below(producer.count + 1) {
                 let Some(cqe) = cq.next() else { break };
                 // SAFETY: payload of 64 bytes or less goes to buffers that exist.
-                let completion = on!(&mut queues[0].ring, ring => unsafe { complete(ring, &cqe) });
+                let completion = on!(&mut queues[0].ring, ring => unsafe { complete(ring, cqe) });
                 if let Completion::Message(slot) | Completion::Failed(slot) = completion {
                     assert!(!held.contains(&slot), "slot {slot} has two owners");
                     held.push(slot);

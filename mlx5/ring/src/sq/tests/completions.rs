@@ -1,6 +1,5 @@
 //! Completions, errors, and what is refused.
 
-use core::marker::PhantomData;
 use core::ptr::NonNull;
 use std::vec::Vec;
 
@@ -10,7 +9,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::super::{Completion, Failure, Flags, Immediate, Payload, PostError};
 use super::rig::{QPN, Rig, inline_of};
-use crate::completion::Cqe;
+use crate::completion::{Cqe, LastWord};
 use crate::sge::Sge;
 use crate::testing::Arena;
 
@@ -23,7 +22,7 @@ fn read(bytes: &[u8; 64]) -> Option<Completion> {
     // SAFETY: an aligned CQE in the arena, which nobody writes after this.
     unsafe {
         cqe.cast().write(*bytes);
-        Completion::read(Cqe::new(cqe, PhantomData))
+        Completion::read(Cqe::new(cqe, LastWord::read(cqe), 64))
     }
 }
 
