@@ -198,6 +198,7 @@ impl Receiver {
     }
 
     /// Completes the receive that a CQE names. `None` when its queue is closed.
+    #[inline(always)]
     fn complete(&mut self, index: u32, cqe: Cqe<'_>) -> Option<Result<Lent, Failure>> {
         let queue = self.queue(index);
         if queue.is_closed() {
@@ -250,6 +251,7 @@ impl Receiver {
     }
 
     /// Lends the message of `len` bytes in the lent slot.
+    #[inline(always)]
     fn lend(&mut self, qp_num: u32, len: u32) -> Result<Lent, Failure> {
         let LentSlot { queue, slot } = self.lent;
         // SAFETY: a lent slot is held.

@@ -154,6 +154,7 @@ impl RecvQueue {
     ///
     /// # Safety
     /// `cqe` is of this queue, and what is posted to it are buffers of its receiver.
+    #[inline(always)]
     pub(super) unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Completion {
         let stray = Completion::Stray;
         // SAFETY: the caller's contract.
