@@ -91,6 +91,7 @@ mod fd_table;
 mod guard;
 mod interpose;
 mod kernel;
+mod netdev;
 pub mod nic;
 mod options;
 mod registry;

@@ -160,6 +160,38 @@ fn a_thousand_queue_pairs_receive_from_one_srq_into_one_cq() {
 }
 
 #[test]
+fn a_process_opens_many_contexts() {
+    let world = World::stepped();
+    let mr = world.reg(Box::leak(vec![0; 64].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
+    let open: Vec<_> = (0..200).map(|_| crate::world::open(world.device().name())).collect();
+    // SAFETY: the contexts are open, and what is made on one is used while it is.
+    unsafe {
+        let pd = ibv_alloc_pd(open[199]);
+        let mr = ibv_reg_mr(pd, (*mr).addr, 64, IBV_ACCESS_LOCAL_WRITE);
+        let cq = ibv_create_cq(open[199], 64, ptr::null_mut(), ptr::null_mut(), 0);
+        assert!(!pd.is_null() && !mr.is_null() && !cq.is_null());
+        // More QPs than the last context has registers.
+        for _ in 0..20 {
+            let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, ..Default::default() };
+            init.qp_type = IBV_QPT_RC;
+            (init.cap.max_send_wr, init.cap.max_recv_wr) = (4, 4);
+            (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+            let qp = ibv_create_qp(pd, &mut init);
+            assert!(!qp.is_null());
+            world.connect(qp, qp);
+            post_recv(qp, mr, 0, 32);
+            post_send(qp, mr, 32, 32);
+        }
+        world.device().settle();
+        let done = std::iter::from_fn(|| poll(cq)).filter(|wc| wc.status == IBV_WC_SUCCESS);
+        assert_eq!(done.count(), 40);
+        for ctx in open {
+            assert_eq!(ibv_close_device(ctx), 0);
+        }
+    }
+}
+
+#[test]
 fn a_resized_queue_keeps_what_was_not_polled() {
     let world = World::stepped();
     let cq = world.cq(7);
