@@ -38,9 +38,10 @@ use crate::clock::{Clock, TimestampClock};
 use crate::context::Context;
 use crate::cq::{Cq, CqInit, Timestamps};
 use crate::error::{Error, Result};
+use crate::events::Patience;
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
-use crate::qp::{Qp, QpConfig, QueuePair};
+use crate::qp::{Qp, QpConfig, QpEnd, QueuePair};
 use crate::trace::told;
 
 pub use batch::Batch;
@@ -355,10 +356,10 @@ impl Receiver {
     /// posted buffers have no room for their header, and those of [`create_srq`](Self::create_srq).
     pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
         self.check_cq()?;
+        self.end_dropped();
         let srq = match config.shared() {
             Some(id) => Some(self.srq_object(id)?),
             None => {
-                self.end_dropped();
                 self.check_room(config.max_recv_wr().into())?;
                 None
             }
@@ -479,6 +480,27 @@ impl Receiver {
         for (id, qp_num) in over {
             self.end_rq(id, qp_num);
         }
+        // Those on SRQs have been in ERROR since then. On the direct path what has come back stays on the CQ, to be
+        // polled.
+        for qp in self.books.qps.take_dropped() {
+            // One that cannot be taken to ERROR is destroyed all the same.
+            if let Ok(end) = qp.stop_receiving(Patience::Progress) {
+                self.note_end(end);
+            }
+            if let Engine::Verbs(verbs) = &mut self.engine {
+                verbs.fetch_all();
+            }
+        }
+        if !self.has_arrived() {
+            self.books.qps.take_departed().into_iter().for_each(|number| self.unroute(number));
+        }
+    }
+
+    /// Counts a QP whose receives may be lost to their SRQ.
+    fn note_end(&mut self, end: QpEnd) {
+        if end == QpEnd::LastWqeMissing {
+            self.count_missing_last_wqe();
+        }
     }
 
     /// Gives up the receive queue of a QP.
@@ -486,6 +508,7 @@ impl Receiver {
         self.committed -= u64::from(self.capacity(id));
         self.discard(id.index as usize);
         self.unroute(qp_num);
+        self.books.qps.remove(qp_num);
     }
 
     fn discard(&mut self, index: usize) {
@@ -605,7 +628,8 @@ impl Receiver {
 
     /// Brings a QP back to state INIT, as if it were new: it can be connected again. Completions that
     /// have not been polled are dropped. Receives posted to a receive queue of its own come back to
-    /// their pools; those of an SRQ stay posted there.
+    /// their pools. Those of an SRQ stay posted there, and what the QP had taken from it, in the middle of a message,
+    /// is posted again: the device is waited for until it has given that back.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
@@ -620,18 +644,20 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`].
-    pub fn reset_qp(&mut self, qp: &mut QueuePair) -> Result<()> {
-        self.let_go(qp)?;
-        qp.modify_to_init()
+    pub fn reset_qp(&mut self, qp: &mut QueuePair) -> Result<QpEnd> {
+        let end = self.let_go(qp)?;
+        qp.modify_to_init()?;
+        Ok(end)
     }
 
     /// Destroys a QP. Completions that have not been polled are dropped. Receives posted to a receive
-    /// queue of its own come back to their pools; those of an SRQ stay posted there.
+    /// queue of its own come back to their pools. Those of an SRQ stay posted there, and what the QP had taken from it,
+    /// in the middle of a message, is posted again: the device is waited for until it has given that back.
     ///
-    /// A QP on an SRQ may also just be dropped; on the verbs path the driver then forgets completions that
-    /// have not been polled, and with them their slots of the SRQ. One with a receive queue of its own may be
-    /// dropped too: what is posted to it comes back flushed from [`poll`](Self::poll), and when all has,
-    /// the next [`create_qp`](Self::create_qp) ends it and has its room on the CQ.
+    /// A QP may also just be dropped, which waits for nothing. What it had taken from its SRQ, and what is posted to a
+    /// receive queue of its own, comes back flushed from [`poll`](Self::poll), behind the messages that have arrived;
+    /// the next [`create_qp`](Self::create_qp) or [`destroy_srq`](Self::destroy_srq) then destroys it. A receive queue
+    /// of its own has its room on the CQ until all of it has come back.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, qp, srq, pool, device: _device, .. } =
@@ -647,13 +673,16 @@ impl Receiver {
     /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`] when it cannot be taken to RESET, and
     /// then everything that the device may still use stays allocated. When the driver refuses to destroy it,
     /// all that is leaked with a warning.
-    pub fn destroy_qp(&mut self, mut qp: QueuePair) -> Result<()> {
-        self.let_go(&mut qp)?;
+    pub fn destroy_qp(&mut self, mut qp: QueuePair) -> Result<QpEnd> {
+        let end = self.let_go(&mut qp)?;
         match qp.receive_queue() {
             Some(id) => self.end_rq(id.0, qp.qp_num()),
-            None => self.unroute(qp.qp_num()),
+            None => {
+                self.unroute(qp.qp_num());
+                self.books.qps.remove(qp.qp_num());
+            }
         }
-        Ok(())
+        Ok(end)
     }
 
     /// Destroys an SRQ. Its receives come back to their pools, and its room on the CQ is free again.
@@ -664,6 +693,7 @@ impl Receiver {
     /// SRQ of this receiver. When the driver refuses, everything that the device may still use is leaked
     /// with a warning.
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<()> {
+        self.end_dropped();
         let object = self.srq_object(id)?;
         // The receiver has one, and this is the other.
         if Arc::strong_count(&object) > 2 {
@@ -694,19 +724,26 @@ impl Receiver {
 
     /// Takes a QP to RESET, in which the device has let go of all its receives, and forgets what the CQ
     /// holds of it.
-    fn let_go(&mut self, qp: &mut QueuePair) -> Result<()> {
+    fn let_go(&mut self, qp: &mut QueuePair) -> Result<QpEnd> {
         let queue = self.queue_of(qp)?;
+        let mut end = QpEnd::Complete;
+        let direct = matches!(self.engine, Engine::Direct(_));
+        // RESET alone takes back what is posted to a queue of the QP's own. What it has taken from an SRQ completes in
+        // ERROR only.
+        if !direct || qp.receive_queue().is_none() {
+            end = qp.stop_receiving(Patience::Progress)?;
+            self.note_end(end);
+        }
         if let Engine::Verbs(verbs) = &mut self.engine {
-            // The driver drops the completions of a QP in RESET without telling whose slots they name:
-            // take them out before. In ERROR no new message completes.
-            qp.to_error()?;
+            // The driver drops the completions of a QP in RESET without telling whose slots they name: take them out
+            // before.
             verbs.fetch_all();
         }
         // A doorbell that is rung behind the reset would hand over what is taken back.
         self.recover();
         qp.modify_to_reset()?;
         self.forget(qp.qp_num(), queue);
-        Ok(())
+        Ok(end)
     }
 
     /// The queue that a QP of this receiver completes.

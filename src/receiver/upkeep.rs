@@ -72,6 +72,9 @@ pub struct Statistics {
     /// [`ReceiverConfig::prefetch`](crate::ReceiverConfig::prefetch). One that waits for several batches is
     /// counted in each.
     pub prefetched: u64,
+    /// Queue pairs that ended without the report of their last receive, see
+    /// [`QpEnd::LastWqeMissing`](crate::QpEnd::LastWqeMissing): so many receives may be lost to their SRQs.
+    pub last_wqe_missing: u64,
 }
 
 /// Completions that are looked at to count those that wait.
@@ -330,6 +333,12 @@ impl Receiver {
         let seen = self.completions_taken();
         if self.upkeep.is_none() {
             self.upkeep_mut().seen = seen;
+        }
+    }
+
+    pub(super) fn count_missing_last_wqe(&mut self) {
+        if let Some(upkeep) = &mut self.upkeep {
+            upkeep.counted.last_wqe_missing += 1;
         }
     }
 
