@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, QpConfig, QpEnd, QpState};
 use doorbell_tests::peers::join;
+use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
-
-const PATIENCE: Duration = Duration::from_secs(5);
 
 #[test]
 fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
