@@ -102,6 +102,11 @@ mod sysfs;
 #[cfg(test)]
 mod test_memory;
 
+/// The examples of the README are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub use device::{Builder, Device};
 pub use fabric::{Fabric, LinkLayer, Switch};
 pub use faults::Faults;
