@@ -1,7 +1,7 @@
 //! Limits, as reported and as enforced.
 
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use soft_mlx5::Device;
 
