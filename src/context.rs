@@ -12,6 +12,7 @@ use sys::Mlx5dv;
 
 use crate::capabilities::query_mlx5;
 use crate::error::{Error, Result};
+use crate::events::EventFile;
 use crate::owner::{Owner, warn_leak};
 use crate::path::{NotDirect, Path};
 use crate::pd::ProtectionDomain;
@@ -19,6 +20,8 @@ use crate::trace::told;
 
 /// Vendor identifier (OUI) that NVIDIA's adapters report.
 const VENDOR_MELLANOX: u32 = 0x02c9;
+/// What Soft-RoCE reports in its place.
+const VENDOR_SOFT_ROCE: u32 = 0xff_ffff;
 
 /// Variables with which libmlx5 puts signatures into WQEs.
 const SIGNATURE_VARIABLES: [&str; 2] = ["MLX5_SRQ_SIGNATURE", "MLX5_QP_SIGNATURE"];
@@ -45,8 +48,7 @@ struct Inner {
     direct: Result<&'static Mlx5dv, NotDirect>,
     owner: Owner,
     closes: bool,
-    /// Whether somebody reads the asynchronous events.
-    events_taken: AtomicBool,
+    events: EventFile,
     /// The device was removed: see [`Context::mark_removed`].
     removed: AtomicBool,
 }
@@ -108,7 +110,7 @@ impl Context {
             direct: Err(NotDirect::NotMlx5),
             owner: Owner::this_process(),
             closes,
-            events_taken: AtomicBool::new(false),
+            events: EventFile::new(),
             removed: AtomicBool::new(false),
         };
         // SAFETY: an open context and a writable structure.
@@ -311,8 +313,14 @@ impl Context {
         self.0.context
     }
 
-    pub(crate) fn events_taken(&self) -> &AtomicBool {
-        &self.0.events_taken
+    pub(crate) fn event_file(&self) -> &EventFile {
+        &self.0.events
+    }
+
+    /// Whether a queue pair on an SRQ that is in ERROR reports when it takes nothing more from there. The
+    /// specification asks for it; Soft-RoCE of Linux 6.1 does not, and has flushed all when it is in ERROR.
+    pub(crate) fn reports_last_wqe(&self) -> bool {
+        self.attr().vendor_id != VENDOR_SOFT_ROCE
     }
 
     /// The kernel has ended everything that was made on the device, and with it all its access to memory: the

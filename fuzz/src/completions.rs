@@ -250,7 +250,8 @@ impl Subject {
     fn stop(&mut self, target: &Target, byte: u8) {
         let index = usize::from(byte & SECOND != 0) % self.qps.len();
         if let Some(qp) = &mut self.qps[index] {
-            let _ = if byte & RAW == 0 { self.receiver.reset_qp(qp) } else { qp.to_error() };
+            let _ =
+                if byte & RAW == 0 { self.receiver.reset_qp(qp).map(drop) } else { qp.to_error() };
         }
         target.device.step();
     }

@@ -300,6 +300,11 @@ pub fn environment() -> Option<&'static Environment> {
     ENVIRONMENT.get()
 }
 
+/// Whether the process is part of a run.
+pub fn is_in_run() -> bool {
+    ENVIRONMENT.get().is_some_and(|environment| environment.options.is_some())
+}
+
 /// The process looks for its devices: the tree must be there, and in a run a device in it.
 pub fn prepare() {
     let Some(environment) = ENVIRONMENT.get() else { return };

@@ -91,6 +91,7 @@ mod fd_table;
 mod guard;
 mod interpose;
 mod kernel;
+mod netdev;
 pub mod nic;
 mod options;
 mod registry;
@@ -100,6 +101,11 @@ mod shared;
 mod sysfs;
 #[cfg(test)]
 mod test_memory;
+
+/// The examples of the README are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub use device::{Builder, Device};
 pub use fabric::{Fabric, LinkLayer, Switch};

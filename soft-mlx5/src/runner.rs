@@ -16,6 +16,12 @@ use crate::run_dir::{RunDir, fresh_path};
 
 const LIBRARY: &str = "libsoft_mlx5.so";
 
+/// The library that an installed program carries, see build.rs.
+#[cfg(carries_library)]
+const CARRIED: Option<&[u8]> = Some(include_bytes!(env!("SOFT_MLX5_LIBRARY")));
+#[cfg(not(carries_library))]
+const CARRIED: Option<&[u8]> = None;
+
 /// A command to run, and the devices that it shall find.
 #[derive(Debug, Clone)]
 pub struct Runner {
@@ -138,8 +144,8 @@ impl Runner {
             let what = "the name of a fabric consists of letters, digits, `-`, `_` and `.`";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        let library = library()?;
         let dir = RunDir::create(fresh_path("run"))?;
+        let library = library(dir.path())?;
         let own = || dir.path().file_name().map(|name| name.to_string_lossy().into_owned());
         let options = Options {
             dir: dir.path().into(),
@@ -212,18 +218,25 @@ fn start(parent: u32, awaited: &libc::sigset_t) -> io::Result<()> {
 }
 
 // The library lies beside the program, or one directory up or down while cargo builds it. Cargo does
-// not always bring all of them up to date, so the newest counts.
-fn library() -> io::Result<PathBuf> {
+// not always bring all of them up to date, so the newest counts. A program that was installed is alone, and
+// writes the library that it carries to the directory of the run.
+fn library(run: &Path) -> io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let dir = program.parent().unwrap_or(Path::new("/"));
     let candidates =
         [dir.join(LIBRARY), dir.join("deps").join(LIBRARY), dir.join("..").join(LIBRARY)];
     let age = |path: &PathBuf| fs::metadata(path).and_then(|found| found.modified()).ok();
     let newest = candidates.into_iter().filter(|path| path.is_file()).max_by_key(age);
-    newest.and_then(|path| fs::canonicalize(path).ok()).ok_or_else(|| {
+    if let Some(path) = newest.and_then(|path| fs::canonicalize(path).ok()) {
+        return Ok(path);
+    }
+    let Some(bytes) = CARRIED else {
         let what = format!("{LIBRARY} is not beside the program in {}", dir.display());
-        io::Error::new(io::ErrorKind::NotFound, what)
-    })
+        return Err(io::Error::new(io::ErrorKind::NotFound, what));
+    };
+    let path = run.join(LIBRARY);
+    fs::write(&path, bytes)?;
+    Ok(path)
 }
 
 // In LD_PRELOAD spaces and colons separate paths.
@@ -232,7 +245,7 @@ fn preload(library: &Path, dir: &Path) -> io::Result<OsString> {
     let mut value = library.as_os_str().to_owned();
     if separated(library) {
         let link = dir.join(LIBRARY);
-        if separated(&link) {
+        if separated(&link) || link == library {
             let what = format!("cannot preload {}: it has a space or colon", library.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }

@@ -10,10 +10,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::fabric::LinkLayer;
+use crate::fabric::address::{GidType, table_entry};
 use crate::kernel::limits;
+use crate::netdev;
 use crate::nic::PortAddress;
 
 const REAL: &str = "/sys";
+const EMPTY_GID: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
+const EMPTY_PKEY: &str = "0x0000\n";
 /// Classes that list devices, below the root.
 pub const CLASSES: [&str; 2] = ["class/infiniband", "class/infiniband_verbs"];
 
@@ -125,12 +129,18 @@ impl Tree {
         for (name, value) in PCI_FILES {
             write(&pci.join(name), value)?;
         }
-        for (table, entries) in [("gids", limits::GIDS_INFINIBAND), ("pkeys", limits::PKEYS.into())]
-        {
+        let gids = match link {
+            LinkLayer::InfiniBand => limits::GIDS_INFINIBAND,
+            LinkLayer::Ethernet => limits::GIDS_ETHERNET,
+        };
+        for (table, entries) in [("gids", gids), ("pkeys", limits::PKEYS.into())] {
             let table = device.join("ports/1").join(table);
             // All empty entries are one file: links are made faster.
-            for index in 2..entries {
-                fs::hard_link(table.join("1"), table.join(index.to_string()))?;
+            let entry = |index: u32| table.join(index.to_string());
+            let first = (0..entries).find(|index| !entry(*index).exists()).unwrap_or(0);
+            fs::write(entry(first), if table.ends_with("gids") { EMPTY_GID } else { EMPTY_PKEY })?;
+            for index in first + 1..entries {
+                fs::hard_link(entry(first), entry(index))?;
             }
         }
         let verbs = pci.join("infiniband_verbs").join(uverbs_name(names));
@@ -208,15 +218,19 @@ fn port_files(port: &PortAddress, link: LinkLayer) -> Vec<(String, String)> {
         ("lid_mask_count".into(), "0".into()),
         ("sm_lid".into(), if ethernet { "0x0" } else { "0x1" }.into()),
         ("sm_sl".into(), "0".into()),
-        ("gids/0".into(), grouped(&port.gid)),
-        ("gids/1".into(), grouped(&[0; 16])),
         ("pkeys/0".into(), format!("{:#06x}", limits::DEFAULT_PKEY)),
-        ("pkeys/1".into(), "0x0000".into()),
     ];
     files.extend(port_state(port.up).map(|(name, value)| (name.into(), value.into())));
-    // On InfiniBand the real attribute cannot be read, which means the same as its absence.
-    if ethernet {
-        files.push(("gid_attrs/types/0".into(), "RoCE v2".into()));
+    // Attributes of empty entries cannot be read, which means the same as their absence.
+    for (index, (gid_type, gid)) in
+        (0..).map_while(|index| Some((index, table_entry(port.lid, link, index)?)))
+    {
+        let named = if gid_type == GidType::RoceV2 { "RoCE v2" } else { "IB/RoCE v1" };
+        files.push((format!("gids/{index}"), grouped(&gid)));
+        files.push((format!("gid_attrs/types/{index}"), named.into()));
+        if ethernet {
+            files.push((format!("gid_attrs/ndevs/{index}"), netdev::name()));
+        }
     }
     files.into_iter().map(|(name, value)| (format!("ports/1/{name}"), value)).collect()
 }
@@ -249,8 +263,7 @@ mod tests {
     use crate::run_dir::{RunDir, fresh_path};
 
     fn port() -> PortAddress {
-        let mut gid = [0; 16];
-        (gid[0], gid[15]) = (0xfe, 7);
+        let (_, gid) = table_entry(7, LinkLayer::InfiniBand, 0).unwrap();
         PortAddress { lid: 7, gid, guid: 0x0102_0304_0506_0708, mac: [0; 6], up: true }
     }
 
@@ -283,8 +296,9 @@ mod tests {
         assert_eq!(read("infiniband_verbs/uverbs0/dev"), "1:3\n");
         let device = "infiniband/mlx5_bond_0";
         assert_eq!(read(&format!("{device}/node_guid")), "0102:0304:0506:0708\n");
-        let gid = "fe00:0000:0000:0000:0000:0000:0000:0007\n";
+        let gid = "fe80:0000:0000:0000:00db:00ff:fe00:0007\n";
         assert_eq!(read(&format!("{device}/ports/1/gids/0")), gid);
+        assert_eq!(read(&format!("{device}/ports/1/gids/7")), EMPTY_GID);
         assert_eq!(read(&format!("{device}/ports/1/pkeys/127")), "0x0000\n");
         let real = fs::canonicalize(tree.root().join("class").join(device)).unwrap();
         let pci = real.ancestors().nth(2).unwrap();

@@ -22,6 +22,7 @@ use self::address::{Local, MAX_24_BITS};
 use self::outstanding::Sends;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
+use crate::events::Patience;
 use crate::pd::ProtectionDomain;
 use crate::receiver::{RqId, Srq, SrqId};
 use crate::trace::told;
@@ -32,7 +33,7 @@ pub use datagram::AddressHandle;
 pub use mtu::Mtu;
 pub use multicast::MulticastGroup;
 pub use send::{NotSent, SendCompletion, SendError};
-pub use state::QpState;
+pub use state::{QpEnd, QpState};
 
 pub(crate) use object::Qp;
 
@@ -45,7 +46,7 @@ pub(crate) use object::Qp;
 /// copy from there.
 ///
 /// Dropping it disconnects. A buffer whose send has not completed goes back to its pool when the queue
-/// pair has been destroyed. With a receive queue of its own that is not at once: see
+/// pair has been destroyed, which the receiver does later: see
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).
 ///
 /// ```
@@ -335,6 +336,11 @@ impl QueuePair {
         self.sends.give_up();
         self.psn = psn;
         Ok(())
+    }
+
+    /// To ERROR, in which the device takes no receives any more; see [`Qp::stop_receiving`].
+    pub(crate) fn stop_receiving(&self, patience: Patience) -> Result<QpEnd> {
+        self.qp.stop_receiving(patience)
     }
 
     /// From RESET to INIT, in which receives can be posted.

@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rdma_core_sys as sys;
@@ -10,9 +10,10 @@ use sys::Mlx5dv;
 
 use super::config::QpConfig;
 use super::multicast::MulticastGroup;
-use super::state::QpState;
+use super::state::{QpEnd, QpState};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
+use crate::events::Patience;
 use crate::pd::ProtectionDomain;
 use crate::receiver::{DeferredFree, Srq};
 use crate::trace::told;
@@ -22,6 +23,8 @@ pub(crate) struct Qp {
     qp: *mut sys::ibv_qp,
     /// The state as this process knows it: `ibv_qp_state`.
     state: AtomicU32,
+    /// It can have taken receives since it was in RESET.
+    receives: AtomicBool,
     cap: sys::ibv_qp_cap,
     parts: ManuallyDrop<Parts>,
     /// Multicast groups that it has joined.
@@ -34,7 +37,7 @@ struct Parts {
     pd: ProtectionDomain,
     send_cq: Cq,
     _recv_cq: Arc<Cq>,
-    _srq: Option<Arc<Srq>>,
+    srq: Option<Arc<Srq>>,
     deferred: DeferredFree,
 }
 
@@ -46,7 +49,7 @@ impl Parts {
         srq: Option<Arc<Srq>>,
     ) -> ManuallyDrop<Self> {
         let deferred = DeferredFree::default();
-        ManuallyDrop::new(Self { pd: pd.clone(), send_cq, _recv_cq: recv_cq, _srq: srq, deferred })
+        ManuallyDrop::new(Self { pd: pd.clone(), send_cq, _recv_cq: recv_cq, srq, deferred })
     }
 }
 
@@ -134,14 +137,17 @@ impl Qp {
             return Err(Error::last_os(operation, context.name()));
         }
         let parts = Parts::new(pd, send_cq, recv_cq, srq);
-        Ok(Self {
+        let this = Self {
             qp,
             state: AtomicU32::new(sys::IBV_QPS_RESET),
+            receives: AtomicBool::new(false),
             cap: init.cap,
             parts,
             groups: Mutex::default(),
             destroys: true,
-        })
+        };
+        this.enter_events();
+        Ok(this)
     }
 
     /// A queue pair that the caller made and will destroy. Also returns its attributes.
@@ -161,6 +167,7 @@ impl Qp {
         let mut this = Self {
             qp,
             state: AtomicU32::new(sys::IBV_QPS_UNKNOWN),
+            receives: AtomicBool::new(true),
             cap: Default::default(),
             parts,
             groups: Mutex::default(),
@@ -169,7 +176,14 @@ impl Qp {
         let mask = sys::IBV_QP_STATE | sys::IBV_QP_CAP | sys::IBV_QP_PORT | sys::IBV_QP_SQ_PSN;
         let (attr, init) = this.query(mask)?;
         this.cap = init.cap;
+        this.enter_events();
         Ok((this, attr))
+    }
+
+    fn enter_events(&self) {
+        if self.has_srq() {
+            self.pd().context().event_file().enter_srq_qp(self.qp_num());
+        }
     }
 
     pub(crate) const fn as_raw(&self) -> *mut sys::ibv_qp {
@@ -209,8 +223,13 @@ impl Qp {
         &self.parts.deferred
     }
 
+    /// Whether it takes receives from an SRQ.
+    pub(crate) fn has_srq(&self) -> bool {
+        self.parts.srq.is_some()
+    }
+
     /// Whether this process made the queue pair, so that it may also end it.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         self.destroys && self.pd().context().owner().is_this_process()
     }
 
@@ -251,6 +270,17 @@ impl Qp {
         }
         if mask & sys::IBV_QP_STATE != 0 {
             self.state.store(attr.qp_state, Ordering::Relaxed);
+            match attr.qp_state {
+                sys::IBV_QPS_RESET => {
+                    self.receives.store(false, Ordering::Relaxed);
+                    if self.has_srq() {
+                        let context = self.pd().context();
+                        context.event_file().forget_last_wqe(context, self.qp_num())?;
+                    }
+                }
+                sys::IBV_QPS_RTR => self.receives.store(true, Ordering::Relaxed),
+                _ => {}
+            }
             told!(qp_num = self.qp_num(), state = %self.known_state(), "state of a queue pair changed");
         }
         Ok(())
@@ -260,6 +290,23 @@ impl Qp {
     pub(super) fn modify_state(&self, state: QpState) -> Result<()> {
         let mut attr = sys::ibv_qp_attr { qp_state: state.as_raw(), ..Default::default() };
         self.modify(&mut attr, sys::IBV_QP_STATE)
+    }
+
+    /// Takes it to ERROR, and waits until the device takes nothing more for it from its SRQ: then all that it had
+    /// taken is on the CQ.
+    pub(crate) fn stop_receiving(&self, patience: Patience) -> Result<QpEnd> {
+        if self.known_state() == QpState::Reset {
+            return Ok(QpEnd::Complete);
+        }
+        let context = self.pd().context();
+        let reports =
+            self.has_srq() && self.receives.load(Ordering::Relaxed) && context.reports_last_wqe();
+        self.modify_state(QpState::Error)?;
+        if !reports || context.event_file().wait_last_wqe(context, self.qp_num(), patience)? {
+            return Ok(QpEnd::Complete);
+        }
+        told!(qp_num = self.qp_num(), "a queue pair does not report its last WQE");
+        Ok(QpEnd::LastWqeMissing)
     }
 
     /// Asks the driver; the state is always among the answers, and known from then on.
@@ -296,6 +343,8 @@ impl Drop for Qp {
             return;
         }
         self.leave_all();
+        // Before another queue pair can have its number.
+        self.pd().context().event_file().leave_qp(self.qp_num());
         if self.destroys {
             // SAFETY: created by us, destroyed once; nobody posts any more.
             let errno = unsafe { sys::ibv_destroy_qp(self.qp) };

@@ -71,6 +71,30 @@ impl fmt::Display for QpState {
     }
 }
 
+/// What became of the receives that a queue pair had taken from its SRQ when it ended.
+///
+/// A queue pair takes a receive with the first packet of a message. When it ends before the last packet, the receive
+/// comes back flushed, and the device then reports that it was the last one (`IBV_EVENT_QP_LAST_WQE_REACHED`).
+///
+/// ```
+/// # let doorbell_doc::World { mut receiver, mut qp, device: _device, .. } = doorbell_doc::World::new();
+/// use doorbell::QpEnd;
+///
+/// if receiver.reset_qp(&mut qp)? == QpEnd::LastWqeMissing {
+///     println!("the SRQ may have a receive less; see Statistics::last_wqe_missing");
+/// }
+/// # Ok::<(), doorbell::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QpEnd {
+    /// All have come back, or it has a receive queue of its own.
+    Complete,
+    /// The device did not report the last one, though it was waited for: a receive that the queue pair had taken may
+    /// be lost to the SRQ. The queue pair has ended all the same.
+    LastWqeMissing,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,17 +4,15 @@ use std::time::{Duration, Instant};
 
 use super::Receiver;
 use crate::error::{Error, Result};
-use crate::events::{AsyncEvent, AsyncEvents};
-use crate::qp::{QpState, QueuePair};
+use crate::events::{AsyncEvents, Patience};
+use crate::qp::{QpEnd, QueuePair};
 
 impl Receiver {
     /// Disconnects a QP so that no message that has arrived is lost, the first half of a graceful end:
     ///
     /// 1. `drain_qp` takes it to the error state. A QP on an SRQ may still be about to take receives: the
-    ///    event [`LastWqeReached`](AsyncEvent::LastWqeReached) says that it does not, and is waited for.
-    ///    One of before a reset, which nobody has read, is dropped; of a QP that has failed by itself, one that
-    ///    is there counts, for it cannot be told from which error it is. Other events are kept for who reads
-    ///    `events` next.
+    ///    event [`LastWqeReached`](crate::AsyncEvent::LastWqeReached) says that it does not, and is waited for, whoever
+    ///    reads it. Other events are kept for who reads `events` next.
     /// 2. The program polls until nothing comes: messages, then flushed receives.
     /// 3. [`destroy_qp`](Self::destroy_qp) ends it, or [`reset_qp`](Self::reset_qp) makes it new, to be
     ///    connected again.
@@ -34,6 +32,9 @@ impl Receiver {
     /// # Ok::<(), doorbell::Error>(())
     /// ```
     ///
+    /// [`destroy_qp`](Self::destroy_qp) and [`reset_qp`](Self::reset_qp) alone wait, too, and drop the messages that
+    /// were not polled.
+    ///
     /// # Errors
     /// [`Error::TimedOut`] when the event does not come within `patience`: the QP is in the error state, and
     /// destroying it is as safe as after the event, but what it had taken from the SRQ may be dropped.
@@ -48,24 +49,13 @@ impl Receiver {
         if !events.context().is_same(self.pd.context()) {
             return Err(Error::Foreign { what: "the reader of events", domain: "device" });
         }
-        if qp.receive_queue().is_some() {
-            return qp.to_error();
+        let deadline = Instant::now().checked_add(patience);
+        match qp.stop_receiving(Patience::Until(deadline))? {
+            QpEnd::LastWqeMissing => Err(Error::TimedOut {
+                operation: "drain_qp",
+                subject: format!("QP {:#x}, which owes the event LAST_WQE_REACHED,", qp.qp_num()),
+            }),
+            _ => Ok(()),
         }
-        let last = AsyncEvent::LastWqeReached { qp_num: qp.qp_num() };
-        // In this order: of a QP that is not in ERROR after they were taken, those events are of an earlier error,
-        // before a reset. One that fails by itself from here on says so behind them.
-        events.take_all()?;
-        let failed_before = qp.state()? == QpState::Error;
-        qp.to_error()?;
-        // A QP in ERROR says it once. If one was taken it counts, for it cannot be told from one of an earlier error,
-        // which goes, too.
-        let told = events.forget(last) && failed_before;
-        if told || events.wait_for(Instant::now().checked_add(patience), last)? {
-            return Ok(());
-        }
-        Err(Error::TimedOut {
-            operation: "drain_qp",
-            subject: format!("QP {:#x}, which owes the event LAST_WQE_REACHED,", qp.qp_num()),
-        })
     }
 }

@@ -70,6 +70,9 @@ pub struct Statistics {
     /// [`ReceiverConfig::prefetch`](crate::ReceiverConfig::prefetch). One that waits for several batches is
     /// counted in each.
     pub prefetched: u64,
+    /// Queue pairs that ended without the report of their last receive, see
+    /// [`QpEnd::LastWqeMissing`](crate::QpEnd::LastWqeMissing): so many receives may be lost to their SRQs.
+    pub last_wqe_missing: u64,
 }
 
 /// Completions that are looked at to count those that wait.
@@ -329,6 +332,12 @@ impl Receiver {
         let seen = self.completions_taken();
         if self.maintenance.is_none() {
             self.maintenance_mut().seen = seen;
+        }
+    }
+
+    pub(super) fn count_missing_last_wqe(&mut self) {
+        if let Some(work) = &mut self.maintenance {
+            work.counted.last_wqe_missing += 1;
         }
     }
 

@@ -14,14 +14,19 @@ pub(crate) struct QpTable {
     routes: Routes,
     /// By the index that `routes` has; `None` is free.
     entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    /// Numbers of queue pairs that were destroyed while the CQ may have held completions of theirs.
+    departed: Vec<u32>,
 }
 
 struct Entry {
-    number: u32,
     /// Index of the queue that it completes.
     queue: u32,
     /// A queue pair belongs to its handle: it may be gone.
     qp: Weak<Qp>,
+    /// One on an SRQ is kept when its handle is dropped: what it has taken from the SRQ comes back before it is
+    /// destroyed.
+    kept: Option<Arc<Qp>>,
     qp_type: sys::ibv_qp_type,
 }
 
@@ -29,28 +34,40 @@ impl QpTable {
     /// Enters a queue pair that completes a queue. One of its number must have been removed.
     pub(crate) fn insert(&mut self, qp: &Arc<Qp>, queue: u32) {
         let number = qp.qp_num();
-        let entry = Entry { number, queue, qp: Arc::downgrade(qp), qp_type: qp.qp_type() };
-        let index = self.entries.iter().position(Option::is_none).unwrap_or_else(|| {
+        let kept = (qp.has_srq() && qp.is_ours()).then(|| Arc::clone(qp));
+        let qp_type = qp.qp_type();
+        let entry = Entry { queue, qp: Arc::downgrade(qp), kept, qp_type };
+        let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
-            self.entries.len() - 1
+            self.entries.len() as u32 - 1
         });
-        self.entries[index] = Some(entry);
-        self.routes.insert(number, index as u32);
+        self.entries[index as usize] = Some(entry);
+        self.routes.insert(number, index);
     }
 
-    /// Removes the queue pair with this number.
+    /// Forgets a queue pair of which nothing is on the CQ.
     pub(crate) fn remove(&mut self, number: u32) {
         if let Some(index) = self.routes.remove(number) {
             self.entries[index as usize] = None;
+            self.free.push(index);
+            self.departed.retain(|&departed| departed != number);
         }
     }
 
-    /// Removes the queue pairs whose handle was dropped. Call it only while no completion of theirs is on the CQ.
-    pub(crate) fn remove_dropped(&mut self) {
-        for entry in &mut self.entries {
-            if let Some(dropped) = entry.take_if(|entry| entry.qp.strong_count() == 0) {
-                self.routes.remove(dropped.number);
-            }
+    /// Takes the queue pairs on SRQs whose handles were dropped.
+    pub(crate) fn take_dropped(&mut self) -> Vec<Arc<Qp>> {
+        let entries = self.entries.iter_mut().flatten();
+        let dropped: Vec<_> = entries
+            .filter_map(|entry| entry.kept.take_if(|qp| Arc::strong_count(qp) == 1))
+            .collect();
+        self.departed.extend(dropped.iter().map(|qp| qp.qp_num()));
+        dropped
+    }
+
+    /// Forgets the queue pairs that were dropped. Call it only while the CQ is empty.
+    pub(crate) fn remove_departed(&mut self) {
+        for number in std::mem::take(&mut self.departed) {
+            self.remove(number);
         }
     }
 

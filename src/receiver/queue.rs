@@ -167,8 +167,8 @@ impl RecvQueue {
     /// `slot` is held.
     #[inline(always)]
     pub(super) unsafe fn context(&self, slot: u32) -> SlotContext {
-        // SAFETY: the caller's contract.
         let nothing = SlotContext::from_wr_id(0);
+        // SAFETY: the caller's contract.
         on_queue!(self, ring => unsafe { ring.data(slot) }, verbs => verbs.context(slot), nothing)
     }
 
@@ -235,9 +235,9 @@ impl RecvQueue {
         context: SlotContext,
         sges: &[Sge],
     ) -> Result<(), PostFailure> {
-        // SAFETY: the caller's contract.
         let posted = on_queue!(
             self,
+            // SAFETY: the caller's contract.
             ring => unsafe { ring.post(context, sges) }.map(drop),
             verbs => verbs.post(context),
             return Err(PostFailure::NoQueue)

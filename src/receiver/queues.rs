@@ -93,10 +93,10 @@ impl Receiver {
     /// posted buffers have no room for their header, and those of [`create_srq`](Self::create_srq).
     pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
         self.check_cq()?;
+        self.end_dropped();
         let srq = match config.shared() {
             Some(id) => Some(self.srq_object(id)?),
             None => {
-                self.end_dropped();
                 self.check_room(config.max_recv_wr().into())?;
                 None
             }

@@ -7,12 +7,14 @@ use mlx5_ring::receive::{self, Completion, ReceiveRing};
 use super::queue::RecvQueue;
 use super::{Poller, QueueId, Receiver, SrqId};
 use crate::error::{Error, Result};
-use crate::qp::QueuePair;
+use crate::events::Patience;
+use crate::qp::{QpEnd, QueuePair};
 
 impl Receiver {
     /// Brings a QP back to state INIT, as if it were new: it can be connected again. Completions that
     /// have not been polled are dropped. Receives posted to a receive queue of its own come back to
-    /// their pools; those of an SRQ stay posted there.
+    /// their pools. Those of an SRQ stay posted there, and what the QP had taken from it, in the middle of a message,
+    /// is posted again: the device is waited for until it has given that back.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
@@ -27,18 +29,20 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`].
-    pub fn reset_qp(&mut self, qp: &mut QueuePair) -> Result<()> {
-        self.let_go(qp)?;
-        qp.modify_to_init()
+    pub fn reset_qp(&mut self, qp: &mut QueuePair) -> Result<QpEnd> {
+        let (_, end) = self.let_go(qp)?;
+        qp.modify_to_init()?;
+        Ok(end)
     }
 
     /// Destroys a QP. Completions that have not been polled are dropped. Receives posted to a receive
-    /// queue of its own come back to their pools; those of an SRQ stay posted there.
+    /// queue of its own come back to their pools. Those of an SRQ stay posted there, and what the QP had taken from it,
+    /// in the middle of a message, is posted again: the device is waited for until it has given that back.
     ///
-    /// A QP on an SRQ may also just be dropped; on the verbs path the driver then forgets completions that
-    /// have not been polled, and with them their slots of the SRQ. One with a receive queue of its own may be
-    /// dropped too: what is posted to it comes back flushed from [`poll`](Self::poll), and when all has,
-    /// the next [`create_qp`](Self::create_qp) ends it and has its room on the CQ.
+    /// A QP may also just be dropped, which waits for nothing. What it had taken from its SRQ, and what is posted to a
+    /// receive queue of its own, comes back flushed from [`poll`](Self::poll), behind the messages that have arrived;
+    /// the next [`create_qp`](Self::create_qp) or [`destroy_srq`](Self::destroy_srq) then destroys it. A receive queue
+    /// of its own has its room on the CQ until all of it has come back.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, qp, srq, pool, device: _device, .. } =
@@ -54,13 +58,13 @@ impl Receiver {
     /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`] when it cannot be taken to RESET, and
     /// then everything that the device may still use stays allocated. When the driver refuses to destroy it,
     /// all that is leaked with a warning.
-    pub fn destroy_qp(&mut self, mut qp: QueuePair) -> Result<()> {
-        let id = self.let_go(&mut qp)?;
+    pub fn destroy_qp(&mut self, mut qp: QueuePair) -> Result<QpEnd> {
+        let (id, end) = self.let_go(&mut qp)?;
         self.qps.remove(qp.qp_num());
         if qp.receive_queue().is_some() {
             self.close(id.index);
         }
-        Ok(())
+        Ok(end)
     }
 
     /// Destroys an SRQ. Its receives come back to their pools, and its room on the CQ is free again.
@@ -71,6 +75,7 @@ impl Receiver {
     /// SRQ of this receiver. When the driver refuses, everything that the device may still use is leaked
     /// with a warning.
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<()> {
+        self.end_dropped();
         let object = self.srq_object(id)?;
         // The receiver has one, and this is the other.
         if Arc::strong_count(&object) > 2 {
@@ -93,20 +98,32 @@ impl Receiver {
     }
 
     /// Takes a QP to RESET, in which the device has let go of all its receives, and forgets what the CQ holds of it.
-    /// Returns the queue that it completes.
-    fn let_go(&mut self, qp: &mut QueuePair) -> Result<QueueId> {
+    /// Returns the queue that it completes, and how it ended.
+    fn let_go(&mut self, qp: &mut QueuePair) -> Result<(QueueId, QpEnd)> {
         let id = self.queue_of(qp)?;
         // A doorbell that is rung behind the reset would hand over what is taken back.
         self.end_batch();
+        let mut end = QpEnd::Complete;
+        // RESET alone takes back what is posted to a queue of the QP's own. What it has taken from an SRQ completes in
+        // ERROR only; and through verbs, the driver drops the completions of a QP in RESET without telling whose slots
+        // they name: they are taken out before.
+        if self.mlx5dv().is_none() || qp.receive_queue().is_none() {
+            end = qp.stop_receiving(Patience::Progress)?;
+            self.note_end(end);
+        }
         if let Poller::Verbs(cq) = &mut self.poller {
-            // The driver drops the completions of a QP in RESET without telling whose slots they name: take them out
-            // before. In ERROR no new message completes.
-            qp.to_error()?;
             cq.retain(|_| true);
         }
         qp.modify_to_reset()?;
         self.forget(qp.qp_num(), id.index);
-        Ok(id)
+        Ok((id, end))
+    }
+
+    /// Counts a QP whose receives may be lost to their SRQ.
+    fn note_end(&mut self, end: QpEnd) {
+        if end == QpEnd::LastWqeMissing {
+            self.count_missing_last_wqe();
+        }
     }
 
     /// Returns the queue that a QP of this receiver completes.
@@ -122,17 +139,6 @@ impl Receiver {
         if let Some(index) = self.qps.queue_of(qp_num) {
             self.forget(qp_num, index);
             self.qps.remove(qp_num);
-        }
-        if self.is_drained() {
-            self.qps.remove_dropped();
-        }
-    }
-
-    /// Returns `true` if no completion waits that may be of a QP that is gone.
-    fn is_drained(&self) -> bool {
-        match &self.poller {
-            Poller::Direct(direct) => direct.cq.is_empty(),
-            Poller::Verbs(cq) => cq.waiting().next().is_none(),
         }
     }
 
@@ -201,6 +207,20 @@ impl Receiver {
         for (id, qp_num) in over {
             self.qps.remove(qp_num);
             self.close(id.index);
+        }
+        // Those on SRQs have been in ERROR since then. On the direct path what has come back stays on the CQ, to be
+        // polled.
+        for qp in self.qps.take_dropped() {
+            // One that cannot be taken to ERROR is destroyed all the same.
+            if let Ok(end) = qp.stop_receiving(Patience::Progress) {
+                self.note_end(end);
+            }
+            if let Poller::Verbs(cq) = &mut self.poller {
+                cq.retain(|_| true);
+            }
+        }
+        if !self.has_arrived() {
+            self.qps.remove_departed();
         }
     }
 }

@@ -191,6 +191,14 @@ impl Engine {
         }
     }
 
+    /// Ends a queue pair that takes no receives any more, and of which all has arrived.
+    pub(super) fn destroy_qp(&mut self, qp: QueuePair) {
+        match self {
+            Self::Direct(_) | Self::Verbs(_) => drop(qp),
+            Self::Software(software) => software.destroy_qp(qp),
+        }
+    }
+
     /// Keeps a tagged buffer that the device may still write until it cannot.
     pub(super) fn park(&self, buffer: RecvBuffer) {
         let srq = match self {

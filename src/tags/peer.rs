@@ -14,8 +14,9 @@ use super::message::TaggedBuffer;
 use super::receives::Key;
 use crate::connect;
 use crate::error::{Error, Result};
+use crate::events::Patience;
 use crate::memory::RecvBuffer;
-use crate::qp::{NotSent, QpAddress, QpConfig, QueuePair};
+use crate::qp::{NotSent, QpAddress, QpConfig, QpEnd, QueuePair};
 use crate::status::WcStatus;
 
 /// A peer of one [`TagMatchingSrq`].
@@ -197,6 +198,8 @@ impl TagMatchingSrq {
     /// [`Error::OutOfRange`] before [`fill`](Self::fill) has given the device 33 buffers; those of
     /// [`QueuePair::connect`].
     pub fn connect(&mut self, peer: PeerId, address: &PeerAddress) -> Result<()> {
+        // Messages of other peers may have taken some since the last poll.
+        self.refill();
         let posted = self.engine.posted();
         let (min, max) = (MIN_SLOTS.into(), u32::MAX.into());
         Error::check_range("count of buffers for unexpected messages", posted.into(), min, max)?;
@@ -219,18 +222,26 @@ impl TagMatchingSrq {
 
     /// Ends a connection. Sends that are outstanding, and rendezvous that the peer has not read, end with
     /// status `WR_FLUSH_ERR`; receives whose data was to be read from it fail. Messages that have arrived whole go on
-    /// to wait for their receives.
+    /// to wait for their receives. The device is waited for until it has given back what a message that was not whole
+    /// had taken.
     ///
     /// # Errors
     /// [`Error::Foreign`], [`Error::Gone`]; [`Error::Verbs`] when the device refuses, and then the peer stays.
-    pub fn remove_peer(&mut self, id: PeerId) -> Result<()> {
+    pub fn remove_peer(&mut self, id: PeerId) -> Result<QpEnd> {
         let peer = self.known_peer(id)?;
+        // In ERROR before either is waited for.
         peer.incoming.to_error()?;
-        peer.outgoing.to_error()?;
-        peer.outgoing.modify_to_reset()?;
+        let ends = [
+            peer.outgoing.stop_receiving(Patience::Progress)?,
+            peer.incoming.stop_receiving(Patience::Progress)?,
+        ];
+        // What is flushed from here on is no news.
+        peer.failed = true;
         self.take_arrived();
+        self.known_peer(id)?.outgoing.modify_to_reset()?;
+        self.poll_sends(id);
         let Some(mut peer) = self.peers.get_mut(id.index as usize).and_then(Option::take) else {
-            return Ok(());
+            return Ok(QpEnd::Complete);
         };
         for work in peer.backlog.drain(..) {
             if let Work::Read { receive, .. } = work {
@@ -238,12 +249,14 @@ impl TagMatchingSrq {
             }
         }
         // The device reads for nobody any more.
-        drop(peer);
+        self.engine.destroy_qp(peer.incoming);
+        self.engine.destroy_qp(peer.outgoing);
         self.unexpected.forget_offers(id);
         for (buffer, (send, peer)) in self.offers.withdraw_all(|(_, peer)| *peer == id) {
             self.sent(send, peer, true, WcStatus::WR_FLUSH_ERR, buffer);
         }
-        Ok(())
+        let complete = ends.into_iter().all(|end| end == QpEnd::Complete);
+        Ok(if complete { QpEnd::Complete } else { QpEnd::LastWqeMissing })
     }
 
     /// Sends a message that is matched by its tag, with its payload. The event

@@ -64,4 +64,9 @@ impl SoftwareTags {
     pub(super) fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
         self.receiver.create_qp(&config.clone().srq(self.srq))
     }
+
+    pub(super) fn destroy_qp(&mut self, qp: QueuePair) {
+        // What stays allocated when the device refuses is leaked with a warning.
+        let _ = self.receiver.destroy_qp(qp);
+    }
 }

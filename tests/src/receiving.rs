@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use doorbell::{Failure, Message, Receiver};
 
-/// How long anything may make no progress.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long anything may make no progress. The busiest machine gives a thread some time in it.
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Calls `done` until it returns true.
 ///

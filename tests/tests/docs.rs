@@ -10,7 +10,9 @@ fn root() -> PathBuf {
 
 /// The README, the changelog and all pages of the book.
 fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![root().join("README.md"), root().join("CHANGELOG.md")];
+    let others =
+        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "soft-mlx5/README.md"];
+    let mut pages = others.map(|page| root().join(page)).to_vec();
     for entry in fs::read_dir(root().join("docs")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "md") {

@@ -2,27 +2,27 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use doorbell_tests::programs::{built, on_soft_mlx5};
+use doorbell_tests::receiving;
 
-fn command(name: &str) -> Command {
+fn command(name: &str, options: &[&str]) -> Command {
     let fabric = format!("event-server-{}", std::process::id());
-    let mut command = on_soft_mlx5(&["--fabric", &fabric], built(&format!("examples/{name}")));
+    let options = [&["--fabric", &fabric], options].concat();
+    let mut command = on_soft_mlx5(&options, built(&format!("examples/{name}")));
     command.stdout(Stdio::null());
     command
 }
 
-fn client(server: &str, connections: u32, messages: u32) -> Child {
+fn client(server: &str, connections: u32, messages: u32, options: &[&str]) -> Child {
     let numbers = [connections, messages].map(|number| number.to_string());
-    let mut command = command("srq_client");
+    let mut command = command("srq_client", options);
     command.args(["--connections", &numbers[0], "--messages", &numbers[1], server]);
     command.spawn().unwrap()
 }
 
 fn serve(path: &str, poisoned: bool) {
-    let mut server = command("event_server");
+    let mut server = command("event_server", &[]);
     server.args(["--path", path, "--connections", "3", "127.0.0.1:0"]).stdout(Stdio::piped());
     if poisoned {
         // The driver's entries for posting, polling and arming abort.
@@ -36,12 +36,17 @@ fn serve(path: &str, poisoned: bool) {
     let (address, chosen) = rest.trim().split_once(", path ").unwrap();
     assert_eq!(chosen, path);
 
-    let mut killed = client(address, 1, 10_000_000);
-    thread::sleep(Duration::from_millis(500));
+    // Its device writes down what it does: it is killed in the middle of that.
+    let trace = std::env::temp_dir().join(format!("doorbell-trace-{}", std::process::id()));
+    let mut killed = client(address, 1, 10_000_000, &["--trace", trace.to_str().unwrap()]);
+    receiving::wait("the client to send", || {
+        std::fs::metadata(&trace).is_ok_and(|trace| trace.len() > 100_000)
+    });
     // The runner of the device ends with its command, and the command with it.
     killed.kill().unwrap();
     killed.wait().unwrap();
-    let ok = client(address, 2, 2000).wait().unwrap().success();
+    std::fs::remove_file(&trace).unwrap();
+    let ok = client(address, 2, 2000, &[]).wait().unwrap().success();
 
     let mut said = String::new();
     lines.read_to_string(&mut said).unwrap();

@@ -83,7 +83,8 @@ fn json_says_the_same() {
     let port = &device["ports"][0];
     assert_eq!(port["link_layer"], "Ethernet");
     assert_eq!(port["gigabits"], 100.0);
-    assert_eq!(port["gids"][0]["kind"], "RoCE v2");
+    assert_eq!(port["gids"][0]["kind"], "RoCE v1");
+    assert_eq!(port["gids"][1]["kind"], "RoCE v2");
     assert_eq!(device["tag_matching"]["max_tags"], 127);
     assert_eq!(device["cqe_compression"]["formats"], json!(["hash", "checksum"]));
     assert_eq!(device["timestamps"]["bits"], 63);

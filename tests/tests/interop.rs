@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{BufferPool, Context, Mtu, QpAddress, QpConfig, QueuePair, Receiver, SrqConfig};
+use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::{device, message, skip};
 use rdma_core_sys as sys;
 
@@ -236,8 +237,8 @@ impl Side {
             }
             if self.received + self.completed > before {
                 progress = Instant::now();
-            } else if progress.elapsed() > Duration::from_secs(20) {
-                panic!("nothing for 20 s: {}", peer.end());
+            } else if progress.elapsed() > PATIENCE {
+                panic!("nothing for {PATIENCE:?}: {}", peer.end());
             }
             thread::yield_now();
         }
@@ -296,7 +297,7 @@ impl Peer {
             }
             let ended =
                 self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_some());
-            if ended || began.elapsed() > Duration::from_secs(20) {
+            if ended || began.elapsed() > PATIENCE {
                 panic!("no connection: {}", self.end());
             }
             thread::sleep(Duration::from_millis(10));

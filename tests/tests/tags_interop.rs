@@ -6,16 +6,16 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use doorbell::tags::{
     Offload, PeerAddress, PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, Mtu, QpAddress, QpConfig};
+use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::{device, skip};
 
 const ALL: u64 = u64::MAX;
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The C program.
 struct Program {

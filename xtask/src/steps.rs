@@ -46,6 +46,7 @@ const STEPS: &[Step] = &[
     step("doctest", Ring::Test, doctest),
     step("doc", Ring::Proof, doc),
     step("package", Ring::Proof, packages::run),
+    step("install", Ring::Proof, install),
     step("features", Ring::Proof, features),
     step("oldest", Ring::Proof, oldest),
     step("aarch64", Ring::Proof, aarch64),
@@ -278,6 +279,20 @@ fn doc(session: &Session) -> Result<Totals> {
             .cargo("doc --workspace --no-deps --quiet --locked")
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
+}
+
+/// The program `soft-mlx5` as `cargo install` makes it: one file, which works from anywhere.
+fn install(session: &Session) -> Result<Totals> {
+    let root = session.target.join("installed");
+    let mut cargo =
+        session.cargo("install --path soft-mlx5 --locked --offline --force --quiet --root");
+    let installed = whole(cargo.arg(&root))?;
+    if !installed.is_success() {
+        return Ok(installed);
+    }
+    let mut run = Command::new(root.join("bin/soft-mlx5"));
+    run.args(["run", "--strict", "--", "ibv_devinfo"]).current_dir("/");
+    whole(&mut run)
 }
 
 /// The library with each feature by itself: all else is built with all of them.

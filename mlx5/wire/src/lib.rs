@@ -23,6 +23,11 @@
 #[macro_use]
 mod layout;
 
+/// The example of the README is run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod be;
 pub mod cqe;
 pub mod ctrl;

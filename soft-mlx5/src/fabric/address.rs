@@ -1,6 +1,8 @@
 //! Addresses of a port. All of them derive from its LID, so a peer's LID follows from its GID without
 //! asking anybody.
 
+use super::LinkLayer;
+
 /// First LID given to a port.
 pub const FIRST_LID: u16 = 1;
 /// Last unicast LID.
@@ -10,6 +12,34 @@ pub const LAST_LID: u16 = 0xbfff;
 // bytes are the LID: the port GID is then the link-local IPv6 address of that MAC, as RoCE wants it.
 const GUID_BASE: u64 = 0x00db_00ff_fe00_0000;
 const SUBNET_PREFIX: u64 = 0xfe80_0000_0000_0000;
+
+// The IPv4 address is 10.219.x.x, whose last two bytes are the LID; as a GID it is mapped to IPv6.
+const IPV4_BASE: u128 = 0xffff_0adb_0000;
+
+/// What packets a GID is for (numbers of `enum ibv_gid_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum GidType {
+    /// InfiniBand.
+    InfiniBand = 0,
+    /// RoCE v1: a GRH behind the Ethernet header.
+    RoceV1 = 1,
+    /// RoCE v2: IPv4 or IPv6, and UDP.
+    RoceV2 = 2,
+}
+
+/// The entry at `index` of the GID table of the port with this LID; `None` where it is empty. On Ethernet they are those
+/// of an interface with a link-local and an IPv4 address.
+pub const fn table_entry(lid: u16, layer: LinkLayer, index: u32) -> Option<(GidType, [u8; 16])> {
+    match (layer, index) {
+        (LinkLayer::InfiniBand, 0) => Some((GidType::InfiniBand, gid(lid))),
+        (LinkLayer::Ethernet, 0) => Some((GidType::RoceV1, gid(lid))),
+        (LinkLayer::Ethernet, 1) => Some((GidType::RoceV2, gid(lid))),
+        (LinkLayer::Ethernet, 2) => Some((GidType::RoceV1, ipv4_gid(lid))),
+        (LinkLayer::Ethernet, 3) => Some((GidType::RoceV2, ipv4_gid(lid))),
+        _ => None,
+    }
+}
 
 /// GUID of the port (and node) with this LID.
 pub const fn guid(lid: u16) -> u64 {
@@ -21,6 +51,15 @@ pub const fn gid(lid: u16) -> [u8; 16] {
     ((SUBNET_PREFIX as u128) << 64 | guid(lid) as u128).to_be_bytes()
 }
 
+const fn ipv4_gid(lid: u16) -> [u8; 16] {
+    (IPV4_BASE | lid as u128).to_be_bytes()
+}
+
+/// The IPv4 address that a GID stands for.
+pub fn ipv4_of_gid(gid: &[u8; 16]) -> Option<[u8; 4]> {
+    gid.strip_prefix(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])?.first_chunk().copied()
+}
+
 /// MAC address of the port with this LID.
 pub const fn mac(lid: u16) -> [u8; 6] {
     [0x02, 0xdb, 0, 0, (lid >> 8) as u8, lid as u8]
@@ -30,14 +69,23 @@ pub const fn mac(lid: u16) -> [u8; 6] {
 pub fn lid_of_gid(gid: &[u8; 16]) -> Option<u16> {
     let gid = u128::from_be_bytes(*gid);
     let guid = gid as u64;
-    let unicast = (gid >> 64) as u64 == SUBNET_PREFIX && guid & !0xffff == GUID_BASE;
+    let link_local = (gid >> 64) as u64 == SUBNET_PREFIX && guid & !0xffff == GUID_BASE;
+    let ipv4 = gid & !0xffff == IPV4_BASE;
     let lid = guid as u16;
-    (unicast && (FIRST_LID..=LAST_LID).contains(&lid)).then_some(lid)
+    ((link_local || ipv4) && (FIRST_LID..=LAST_LID).contains(&lid)).then_some(lid)
 }
 
-/// Whether this GID is a multicast group.
-pub const fn is_multicast_gid(gid: &[u8; 16]) -> bool {
-    gid[0] == 0xff
+/// Whether this GID is a multicast group: of IPv6, or a mapped one of IPv4.
+pub fn is_multicast_gid(gid: &[u8; 16]) -> bool {
+    gid[0] == 0xff || ipv4_of_gid(gid).is_some_and(|ipv4| ipv4[0] >> 4 == 0xe)
+}
+
+/// MAC address of a multicast group.
+pub fn multicast_mac(gid: &[u8; 16]) -> [u8; 6] {
+    match ipv4_of_gid(gid) {
+        Some([_, a, b, c]) => [0x01, 0x00, 0x5e, a & 0x7f, b, c],
+        None => [0x33, 0x33, gid[12], gid[13], gid[14], gid[15]],
+    }
 }
 
 #[cfg(test)]
@@ -47,8 +95,14 @@ mod tests {
     #[test]
     fn gid_and_lid_name_the_same_port() {
         for lid in [FIRST_LID, 2, 0x100, LAST_LID] {
-            assert_eq!(lid_of_gid(&gid(lid)), Some(lid));
+            for layer in [LinkLayer::InfiniBand, LinkLayer::Ethernet] {
+                for (_, gid) in (0..8).filter_map(|index| table_entry(lid, layer, index)) {
+                    assert_eq!(lid_of_gid(&gid), Some(lid));
+                }
+            }
         }
+        assert_eq!(ipv4_of_gid(&ipv4_gid(0x1234)), Some([10, 219, 0x12, 0x34]));
+        assert_eq!(ipv4_of_gid(&gid(1)), None);
         assert_eq!(
             gid(0x1234),
             [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0xdb, 0, 0xff, 0xfe, 0, 0x12, 0x34]
@@ -56,9 +110,22 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_both_families() {
+        let mut group = ipv4_gid(1);
+        assert!(!is_multicast_gid(&group) && !is_multicast_gid(&gid(1)));
+        group[12..].copy_from_slice(&[239, 129, 2, 3]);
+        assert!(is_multicast_gid(&group));
+        assert_eq!(multicast_mac(&group), [0x01, 0x00, 0x5e, 1, 2, 3]);
+        let group = 0xff12_0000_0000_0000_0000_0000_0102_0304_u128.to_be_bytes();
+        assert!(is_multicast_gid(&group));
+        assert_eq!(multicast_mac(&group), [0x33, 0x33, 1, 2, 3, 4]);
+    }
+
+    #[test]
     fn foreign_gids_have_no_lid() {
         assert_eq!(lid_of_gid(&[0; 16]), None);
         assert_eq!(lid_of_gid(&gid(0)), None);
+        assert_eq!(lid_of_gid(&ipv4_gid(0)), None);
         assert_eq!(lid_of_gid(&gid(0xc000)), None);
         let mut other_prefix = gid(7);
         other_prefix[1] = 0x81;

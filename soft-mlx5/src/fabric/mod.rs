@@ -4,6 +4,7 @@
 //! [`faults`] asked for, [`switch`] and [`socket`] carry them within a process and between processes.
 
 pub mod address;
+pub mod ethernet;
 pub mod faults;
 pub mod headers;
 mod icrc;
@@ -35,6 +36,6 @@ pub enum LinkLayer {
     /// InfiniBand: peers are addressed by LID, a GRH is optional.
     #[default]
     InfiniBand,
-    /// Ethernet (RoCE v2): peers are addressed by GID, a GRH is required.
+    /// Ethernet (RoCE): peers are addressed by GID, a GRH is required.
     Ethernet,
 }

@@ -3,9 +3,10 @@
 //! A frame is an InfiniBand local route header followed by a RoCE v2 packet without its Ethernet
 //! header: IPv6 (the same 40 bytes as a GRH), UDP, transport headers, payload, padding, ICRC. On
 //! either link layer the local route header says which ports talk; a GRH counts as present when its
-//! next-header field says so. Every length is a multiple of four.
+//! next-header field says so. Every length is a multiple of four. Packets of RoCE v1 differ in that field, and those over
+//! IPv4 have mapped addresses: [`super::ethernet`] says how they look to others.
 
-use super::address;
+use super::address::GidType;
 use super::headers::{Aeth, AtomicEth, Bth, Deth, Header, Reth};
 use super::icrc::Crc;
 use super::opcode::Operation;
@@ -28,7 +29,10 @@ pub const MIN_FRAME: usize = TRANSPORT + ICRC_SIZE;
 
 /// UDP port of RoCE v2.
 pub const ROCE_PORT: u16 = 4791;
-const UDP_PROTOCOL: u8 = 17;
+/// Next header of RoCE v2.
+pub const UDP_PROTOCOL: u8 = 17;
+/// Next header of a GRH: a base transport header follows (`IB_NEXT_HDR` in libibverbs).
+pub const BASE_TRANSPORT: u8 = 0x1b;
 const LNH_LOCAL: u8 = 2;
 const LNH_GLOBAL: u8 = 3;
 
@@ -43,6 +47,8 @@ pub struct Route {
     pub sl: u8,
     /// A GRH is part of the packet.
     pub global: bool,
+    /// GID of the sender, and what packets it is for.
+    pub sgid: (GidType, [u8; 16]),
     /// GID of the receiver.
     pub dgid: [u8; 16],
     /// Flow label of the GRH.
@@ -102,9 +108,10 @@ impl Frame {
         bytes[LRH + 6..LRH + 8].copy_from_slice(&route.slid.to_be_bytes());
         let flow = 6 << 28 | u32::from(route.traffic_class) << 20 | route.flow_label & 0xf_ffff;
         bytes[IP..IP + 4].copy_from_slice(&flow.to_be_bytes());
-        bytes[IP + 6] = UDP_PROTOCOL;
+        let (gid_type, sgid) = route.sgid;
+        bytes[IP + 6] = if gid_type == GidType::RoceV1 { BASE_TRANSPORT } else { UDP_PROTOCOL };
         bytes[IP + 7] = route.hop_limit;
-        bytes[IP + 8..IP + 24].copy_from_slice(&address::gid(route.slid));
+        bytes[IP + 8..IP + 24].copy_from_slice(&sgid);
         bytes[IP + 24..IP + 40].copy_from_slice(&route.dgid);
         // The source port tells flows apart; both directions of a connection need not agree.
         let source_port = 0xc000 | (bth.dest_qpn & 0x3fff) as u16;
@@ -242,7 +249,7 @@ impl<'a> Packet<'a> {
         let versions = frame[LRH] & 0xf == 0
             && lnh >= LNH_LOCAL
             && frame[IP] >> 4 == 6
-            && frame[IP + 6] == UDP_PROTOCOL
+            && matches!(frame[IP + 6], UDP_PROTOCOL | BASE_TRANSPORT)
             && frame[UDP + 2..UDP + 4] == ROCE_PORT.to_be_bytes();
         let bth = Bth::parse(&frame[BTH..]);
         if !versions || bth.version != 0 {
@@ -306,6 +313,7 @@ fn take<H: Header>(rest: &mut &[u8]) -> Result<H, ParseError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::address;
     use crate::fabric::headers::{NakCode, Syndrome};
 
     fn route() -> Route {
@@ -314,6 +322,7 @@ mod tests {
             dlid: 5,
             sl: 2,
             global: true,
+            sgid: (GidType::RoceV2, address::gid(3)),
             dgid: address::gid(5),
             flow_label: 0x12345,
             traffic_class: 0x20,

@@ -312,7 +312,7 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::address;
+    use crate::fabric::address::{self, GidType};
     use crate::fabric::headers::Bth;
     use crate::fabric::packet::Route;
 
@@ -327,6 +327,7 @@ mod tests {
             dlid,
             sl: 0,
             global: false,
+            sgid: (GidType::InfiniBand, address::gid(1)),
             dgid: address::gid(dlid),
             flow_label: 0,
             traffic_class: 0,

@@ -15,7 +15,11 @@ fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int
             return ours::open(&device, stand_in, flags);
         }
     }
-    raw::openat(dir, Meant::by(path).as_ptr(), flags, mode)
+    let fd = raw::openat(dir, Meant::by(path).as_ptr(), flags, mode);
+    if fd < 0 {
+        ours::explain_failure(path);
+    }
+    fd
 }
 
 // Variadic in libc: the mode is passed like any third argument, and is not looked at without

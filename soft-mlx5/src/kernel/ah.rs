@@ -33,7 +33,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
         return Err(EINVAL);
     }
     if core.attr.is_global != 0 {
-        call.check_gid(1, core.attr.grh.sgid_index)?;
+        call.check_gid(1, core.attr.grh.sgid_index, &core.attr.grh.dgid)?;
     }
     let room = request.driver.output;
     let dmac = mac_of(&core.attr.grh.dgid);
@@ -51,8 +51,8 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
 fn mac_of(gid: &[u8; 16]) -> [u8; 6] {
     match address::lid_of_gid(gid) {
         Some(lid) => address::mac(lid),
-        // IPv6 multicast; another address is out of reach, as after a failed neighbour lookup.
-        None if address::is_multicast_gid(gid) => [0x33, 0x33, gid[12], gid[13], gid[14], gid[15]],
+        None if address::is_multicast_gid(gid) => address::multicast_mac(gid),
+        // Out of reach, as after a failed neighbour lookup.
         None => [0; 6],
     }
 }

@@ -127,7 +127,8 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
     let context = if objects {
         Context::of_objects(cqe_version)
     } else {
-        Context::new(&mut call.core.uars, cqe_version)
+        let bfregs = call.core.uars.registers(bfregs as usize);
+        Context::new(&mut call.core.uars, cqe_version, bfregs)?
     };
     let answer = answer(&context, call.core.real_time);
     call.file().context = Some(context);
@@ -149,7 +150,7 @@ fn answer(context: &Context, real_time: bool) -> AllocContextResp {
         qp_tab_size: limits::MAX_QP,
         bf_reg_size: uar::BFREG_SIZE as u32,
         // None to a library that manages UAR objects.
-        tot_bfregs: if context.has_objects() { 0 } else { uar::STATIC_BFREGS as u32 },
+        tot_bfregs: if context.has_objects() { 0 } else { context.bfregs() as u32 },
         cache_line_size: 64,
         max_sq_desc_sz: limits::MAX_SQ_DESC as u16,
         max_rq_desc_sz: limits::MAX_RQ_DESC as u16,

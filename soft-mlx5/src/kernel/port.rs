@@ -7,6 +7,8 @@ use super::errno::{EINVAL, ENODATA};
 use super::udata::Request;
 use super::{Call, limits};
 use crate::fabric::LinkLayer;
+use crate::fabric::address::{self, GidType, table_entry};
+use crate::netdev;
 use crate::nic::objects::Result;
 
 /// Attributes of QUERY_PORT.
@@ -43,9 +45,6 @@ const SPEED_EDR: u8 = 32;
 const CAPS_INFINIBAND: u32 = 0x2651_e848;
 // IP-based GIDs and connection manager.
 const CAPS_ETHERNET: u32 = 1 << 26 | 1 << 16;
-
-const GID_INFINIBAND: u32 = 0;
-const GID_ROCE_V2: u32 = 2;
 
 impl Call<'_> {
     fn port(&mut self, port: u32) -> Result<QueryPortResp> {
@@ -88,23 +87,23 @@ impl Call<'_> {
     }
 
     fn gid(&mut self, port: u32, index: u32) -> Result<GidEntry> {
-        let table = self.port(port)?.gid_tbl_len;
-        match index {
-            0 => {}
-            _ if index < table => return Err(ENODATA),
-            _ => return Err(EINVAL),
+        if index >= self.port(port)?.gid_tbl_len {
+            return Err(EINVAL);
         }
-        let gid_type = match self.core.link {
-            LinkLayer::InfiniBand => GID_INFINIBAND,
-            LinkLayer::Ethernet => GID_ROCE_V2,
-        };
-        let gid = self.nic().port().gid;
-        Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type, netdev_ifindex: 0 })
+        let lid = self.nic().port().lid;
+        let (gid_type, gid) = table_entry(lid, self.core.link, index).ok_or(ENODATA)?;
+        let netdev_ifindex = if gid_type == GidType::InfiniBand { 0 } else { netdev::index() };
+        let gid_type = gid_type as u32;
+        Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type, netdev_ifindex })
     }
 
-    /// Checks the source of a global route.
-    pub(super) fn check_gid(&mut self, port: u32, index: u8) -> Result<()> {
-        self.gid(port, index.into()).map(drop)
+    /// Checks the source of a global route to `dgid`. On Ethernet both are of one family of addresses, for the kernel looks
+    /// for a way between them.
+    pub(super) fn check_gid(&mut self, port: u32, index: u8, dgid: &[u8; 16]) -> Result<()> {
+        let sgid = self.gid(port, index.into())?.gid;
+        let is_ipv4 = |gid| address::ipv4_of_gid(gid).is_some();
+        let routed = self.core.link == LinkLayer::Ethernet && !address::is_multicast_gid(dgid);
+        if routed && is_ipv4(&sgid) != is_ipv4(dgid) { Err(EINVAL) } else { Ok(()) }
     }
 }
 
@@ -141,9 +140,18 @@ pub fn gid_table(call: &mut Call, attrs: &Attrs) -> Result<()> {
     if entry_size == 0 || room.len % entry_size != 0 || room.len == 0 {
         return Err(EINVAL);
     }
-    let mut bytes = call.gid(1, 0)?.to_bytes();
-    bytes.resize(entry_size, 0);
+    let length = call.port(1)?.gid_tbl_len;
+    let entries: Vec<_> = (0..length).filter_map(|index| call.gid(1, index).ok()).collect();
+    if entries.len() > room.len / entry_size {
+        return Err(EINVAL);
+    }
+    let mut bytes = Vec::new();
+    for entry in &entries {
+        let end = bytes.len() + entry_size;
+        bytes.extend(entry.to_bytes());
+        bytes.resize(end, 0);
+    }
     room.put_bytes(&bytes)?;
     attrs.mark_written(2)?;
-    attrs.put(3, &1u64)
+    attrs.put(3, &(entries.len() as u64))
 }

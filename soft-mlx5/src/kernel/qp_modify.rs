@@ -133,7 +133,7 @@ impl Call<'_> {
             return Err(EINVAL);
         }
         if global {
-            self.check_gid(1, dest.sgid_index)?;
+            self.check_gid(1, dest.sgid_index, &dest.dgid)?;
         }
         // IBV_RATE_MAX, or one of the rates up to 800 Gb/s except the unused number 1.
         if dest.static_rate == 1 || dest.static_rate > 25 { Err(EINVAL) } else { Ok(()) }

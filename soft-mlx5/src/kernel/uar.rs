@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 use super::Call;
-use super::errno::{EBUSY, EINVAL, ENOSYS, EPERM};
+use super::errno::{EBUSY, EINVAL, ENOMEM, ENOSYS, EPERM};
 use crate::nic::objects::{Register, Result};
 
 const PAGE: u64 = 4096;
@@ -17,6 +17,11 @@ pub const BFREGS_PER_PAGE: usize = 2;
 const GROSS_BFREGS_PER_PAGE: usize = 4;
 /// Registers that a context starts with: as many as the library can map.
 pub const STATIC_BFREGS: usize = 512;
+/// Contexts that get so many. Others get as many as they ask for, which is 16 unless `MLX5_TOTAL_UUARS` says otherwise: a
+/// process has some 65,000 mappings, and each page takes two.
+const LARGE_CONTEXTS: usize = 32;
+/// UAR pages of a device.
+const MAX_PAGES: u32 = 1 << 14;
 /// Registers of the thread domains.
 pub const DYNAMIC_BFREGS: usize = 512;
 
@@ -33,14 +38,19 @@ impl UarPages {
     const RESTING: usize = 1024;
 
     /// A page that nobody uses.
-    pub fn allocate(&mut self) -> u32 {
-        if self.free.len() > Self::RESTING {
-            if let Some(page) = self.free.pop_front() {
-                return page;
-            }
+    pub fn allocate(&mut self) -> Result<u32> {
+        if self.free.len() > Self::RESTING || self.used == MAX_PAGES {
+            return self.free.pop_front().ok_or(ENOMEM);
         }
         self.used += 1;
-        self.used - 1
+        Ok(self.used - 1)
+    }
+
+    /// Registers of the next context, which asks for `wanted`.
+    pub fn registers(&self, wanted: usize) -> usize {
+        let in_use = self.used as usize - self.free.len();
+        let many = in_use < LARGE_CONTEXTS * (STATIC_BFREGS / BFREGS_PER_PAGE);
+        if many { STATIC_BFREGS } else { wanted.min(STATIC_BFREGS) }
     }
 
     /// Nobody uses a page any more.
@@ -64,14 +74,29 @@ pub struct Context {
 
 impl Context {
     /// A context with its first registers.
-    pub fn new(pages: &mut UarPages, cqe_version: u8) -> Self {
-        Self {
+    pub fn new(pages: &mut UarPages, cqe_version: u8, bfregs: usize) -> Result<Self> {
+        let mut context = Self {
             cqe_version,
-            static_pages: (0..STATIC_BFREGS / BFREGS_PER_PAGE).map(|_| pages.allocate()).collect(),
+            static_pages: Vec::new(),
             dynamic_pages: vec![None; DYNAMIC_BFREGS / BFREGS_PER_PAGE],
             object_pages: Vec::new(),
-            users: vec![0; STATIC_BFREGS],
+            users: vec![0; bfregs],
+        };
+        for _ in 0..bfregs / BFREGS_PER_PAGE {
+            match pages.allocate() {
+                Ok(page) => context.static_pages.push(page),
+                Err(error) => {
+                    context.release(pages);
+                    return Err(error);
+                }
+            }
         }
+        Ok(context)
+    }
+
+    /// Registers that it started with.
+    pub fn bfregs(&self) -> usize {
+        self.users.len()
     }
 
     /// A context whose library manages UAR objects.
@@ -126,7 +151,7 @@ impl Context {
         if self.has_objects() {
             return Err(EINVAL);
         }
-        let order = (1..STATIC_BFREGS).chain([0]);
+        let order = (1..self.bfregs()).chain([0]);
         let bfreg = order.min_by_key(|&bfreg| self.users[bfreg]).unwrap_or(0);
         self.users[bfreg] += 1;
         Ok(bfreg)
@@ -204,7 +229,7 @@ pub fn map(call: &mut Call, request: MapRequest) -> Result<(RawFd, u64)> {
             if dynamic.is_some() {
                 return Err(EBUSY);
             }
-            let page = call.core.uars.allocate();
+            let page = call.core.uars.allocate()?;
             call.context()?.dynamic_pages[index] = Some(page);
             page
         }
@@ -236,7 +261,7 @@ mod tests {
 
     #[test]
     fn each_qp_has_its_own_register_until_there_are_none_left() {
-        let mut context = Context::new(&mut UarPages::default(), 1);
+        let mut context = Context::new(&mut UarPages::default(), 1, STATIC_BFREGS).unwrap();
         let bfregs: Vec<_> =
             (0..STATIC_BFREGS).map(|_| context.allocate_bfreg().unwrap()).collect();
         let places: HashSet<_> = bfregs.iter().map(|&bfreg| context.register(bfreg)).collect();
@@ -250,8 +275,8 @@ mod tests {
     #[test]
     fn registers_sit_in_the_second_half_of_their_page() {
         let mut pages = UarPages::default();
-        let first = Context::new(&mut pages, 1);
-        let second = Context::new(&mut pages, 1);
+        let first = Context::new(&mut pages, 1, STATIC_BFREGS).unwrap();
+        let second = Context::new(&mut pages, 1, STATIC_BFREGS).unwrap();
         assert_eq!(first.register(3), Register { page: 1, offset: 0xa00 });
         assert_eq!(second.register(2), Register { page: 257, offset: 0x800 });
         assert_eq!((gross(0), gross(1), gross(2), gross(3)), (0, 1, 4, 5));
@@ -261,8 +286,25 @@ mod tests {
     #[test]
     fn pages_of_a_closed_context_rest() {
         let mut pages = UarPages::default();
-        let first = Context::new(&mut pages, 1);
+        let first = Context::new(&mut pages, 1, STATIC_BFREGS).unwrap();
         first.release(&mut pages);
-        assert_eq!(Context::new(&mut pages, 1).cq_page(), Ok(256));
+        assert_eq!(Context::new(&mut pages, 1, 16).unwrap().cq_page(), Ok(256));
+    }
+
+    #[test]
+    fn contexts_end_when_there_are_no_pages_and_not_before() {
+        let mut pages = UarPages::default();
+        let mut open = Vec::new();
+        let error = loop {
+            let bfregs = pages.registers(16);
+            match Context::new(&mut pages, 1, bfregs) {
+                Ok(context) => open.push(context),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((open.len(), error), (32 + (16384 - 32 * 256) / 8, ENOMEM));
+        assert_eq!((open[31].bfregs(), open[32].bfregs()), (512, 16));
+        open.pop().unwrap().release(&mut pages);
+        assert!(Context::new(&mut pages, 1, 16).is_ok());
     }
 }

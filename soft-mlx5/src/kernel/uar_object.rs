@@ -48,7 +48,7 @@ pub fn alloc(call: &mut Call, attrs: &Attrs) -> Result<()> {
     if attrs.constant(ALLOC_TYPE)? >= ALLOC_TYPES {
         return Err(EOPNOTSUPP);
     }
-    let page = call.core.uars.allocate();
+    let page = call.core.uars.allocate()?;
     let number = call.context()?.add_object_page(page);
     let handle = call.insert(UarObject { page, number });
     let told = attrs

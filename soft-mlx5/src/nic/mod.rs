@@ -114,7 +114,7 @@ pub struct NicConfig {
 pub struct PortAddress {
     /// Local identifier; also where GID, GUID and MAC address come from.
     pub lid: u16,
-    /// GID at index 0.
+    /// GID at index 0 of the table.
     pub gid: [u8; 16],
     /// Port and node GUID.
     pub guid: u64,

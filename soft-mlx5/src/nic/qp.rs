@@ -349,7 +349,7 @@ impl Qp {
     }
 }
 
-/// The way from port `slid` to where an address vector points.
+/// The way from port `slid` to where an address vector points; `None` when that or the source GID is missing.
 pub fn route(av: &AddressVector, slid: u16, layer: LinkLayer) -> Option<Route> {
     let by_gid = av.grh.and_then(|grh| address::lid_of_gid(&grh.dgid));
     let dlid = match layer {
@@ -357,11 +357,17 @@ pub fn route(av: &AddressVector, slid: u16, layer: LinkLayer) -> Option<Route> {
         LinkLayer::InfiniBand if av.dlid == 0 => by_gid?,
         LinkLayer::InfiniBand => av.dlid,
     };
+    route_to(av, slid, dlid, layer)
+}
+
+/// The same, to port `dlid`.
+pub fn route_to(av: &AddressVector, slid: u16, dlid: u16, layer: LinkLayer) -> Option<Route> {
     Some(Route {
         slid,
         dlid,
         sl: av.sl,
         global: av.grh.is_some(),
+        sgid: address::table_entry(slid, layer, av.grh.map_or(0, |grh| grh.sgid_index.into()))?,
         dgid: av.grh.map_or_else(|| address::gid(dlid), |grh| grh.dgid),
         flow_label: av.grh.map_or(0, |grh| grh.flow_label),
         traffic_class: av.grh.map_or(0, |grh| grh.traffic_class),

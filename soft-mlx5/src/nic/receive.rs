@@ -10,7 +10,7 @@ use super::qp::Qp;
 use super::responder::{Message, Refusal};
 use super::scatter::ScatterError;
 use super::tm::{self, Role, message};
-use crate::fabric::LinkLayer;
+use crate::fabric::ethernet::delivered_grh;
 use crate::fabric::headers::NakCode;
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::Packet;
@@ -179,23 +179,6 @@ pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refu
     done.map_err(|_| Refusal::ACCESS)
 }
 
-/// What a program finds in front of a datagram: on Ethernet the IPv6 header, on InfiniBand the GRH, behind which there
-/// is no UDP header.
-fn delivered_grh(packet: &Packet, link: LinkLayer) -> [u8; GRH_SIZE] {
-    const LENGTH: usize = 4;
-    const NEXT_HEADER: usize = 6;
-    /// Next header of a GRH: a base transport header follows (`IB_NEXT_HDR` in libibverbs).
-    const BASE_TRANSPORT: u8 = 0x1b;
-    const UDP: u16 = 8;
-    let mut grh = *packet.grh;
-    if link == LinkLayer::InfiniBand {
-        grh[NEXT_HEADER] = BASE_TRANSPORT;
-        let length = u16::from_be_bytes([grh[LENGTH], grh[LENGTH + 1]]).saturating_sub(UDP);
-        grh[LENGTH..LENGTH + 2].copy_from_slice(&length.to_be_bytes());
-    }
-    grh
-}
-
 /// A datagram: whatever is wrong with it, it is dropped and nobody is told.
 pub fn datagram(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     if packet.deth.qkey != qp.qkey || !core.take_receive(qp) {
@@ -213,7 +196,8 @@ pub fn datagram(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         return qp.fail(core);
     }
     let placed = if packet.global {
-        list.write(&core.mkeys, pd, 0, &delivered_grh(packet, core.link_layer))
+        let (grh, from) = delivered_grh(packet, core.link_layer);
+        list.write(&core.mkeys, pd, from as u64, &grh[from..])
     } else {
         // Without a GRH these bytes are undefined: they stay as they are.
         Ok(())

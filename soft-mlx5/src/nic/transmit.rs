@@ -7,7 +7,7 @@ use mlx5_wire::opcode::WqeOpcode;
 use super::core::Core;
 use super::objects::{AddressVector, Grh, Service};
 use super::psn;
-use super::qp::{Qp, route};
+use super::qp::{Qp, route, route_to};
 use super::requester::Request;
 use super::wqe::{Kind, SendWqe, Trailer, WqeError};
 use crate::fabric::LinkLayer;
@@ -237,8 +237,7 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
     if av.grh.is_some_and(|grh| address::is_multicast_gid(&grh.dgid)) {
         // Who is a member is known to each port alone: all of them get a copy.
         for dlid in core.link.peers(core.now).into_iter().chain([lid]) {
-            let copy = AddressVector { dlid, ..av };
-            if let Some(way) = route(&copy, lid, LinkLayer::InfiniBand) {
+            if let Some(way) = route_to(&av, lid, dlid, core.link_layer) {
                 emit(core, &way);
             }
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The program under test.
 pub const SOFT_MLX5: &str = env!("CARGO_BIN_EXE_soft-mlx5");
 
-const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// What a program left behind.
 #[derive(Debug)]

@@ -44,8 +44,8 @@ fn received(world: &World, cq: *mut ibv_cq) -> ibv_wc {
     *all.iter().find(|wc| wc.opcode & IBV_WC_RECV != 0).expect("it has arrived")
 }
 
-/// A datagram with a GRH, and the answer to whom its completion names.
-fn answer(link: LinkLayer) {
+/// A datagram with a GRH of this entry of the GID table, and the answer to whom its completion names.
+fn answer(link: LinkLayer, index: u8) {
     let world = World::new(Device::builder().stepped().strict(true).link_layer(link));
     let cq = world.cq(16);
     let (asks, answers) = (ready(&world, cq), ready(&world, cq));
@@ -60,7 +60,8 @@ fn answer(link: LinkLayer) {
         assert_eq!(ibv_query_port(world.ctx, 1, &mut port), 0);
         let mut attr =
             ibv_ah_attr { dlid: port.lid, port_num: 1, is_global: 1, ..Default::default() };
-        assert_eq!(ibv_query_gid(world.ctx, 1, 0, &mut attr.grh.dgid), 0);
+        assert_eq!(ibv_query_gid(world.ctx, 1, index.into(), &mut attr.grh.dgid), 0);
+        attr.grh.sgid_index = index;
         (attr.grh.hop_limit, attr.grh.traffic_class, attr.grh.flow_label) = (7, 3, 5);
         let ah = ibv_create_ah(world.pd, &mut attr);
         assert!(!ah.is_null());
@@ -73,7 +74,7 @@ fn answer(link: LinkLayer) {
         let grh = memory.as_mut_ptr().add(128).cast::<ibv_grh>();
         let mut found = ibv_ah_attr::default();
         assert_eq!(ibv_init_ah_from_wc(world.ctx, 1, &mut wc, grh, &mut found), 0, "{}", errno());
-        assert_eq!((found.is_global, found.grh.sgid_index, found.dlid), (1, 0, wc.slid));
+        assert_eq!((found.is_global, found.grh.sgid_index, found.dlid), (1, index, wc.slid));
         assert_eq!((found.grh.hop_limit, found.grh.traffic_class), (7, 3));
         assert_eq!(found.grh.dgid.raw, attr.grh.dgid.raw);
         let back = ibv_create_ah_from_wc(world.pd, &mut wc, grh, 1);
@@ -88,10 +89,12 @@ fn answer(link: LinkLayer) {
 
 #[test]
 fn who_asked_is_answered_on_infiniband() {
-    answer(LinkLayer::InfiniBand);
+    answer(LinkLayer::InfiniBand, 0);
 }
 
 #[test]
 fn who_asked_is_answered_on_ethernet() {
-    answer(LinkLayer::Ethernet);
+    for index in 0..4 {
+        answer(LinkLayer::Ethernet, index);
+    }
 }

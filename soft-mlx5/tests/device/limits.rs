@@ -1,11 +1,11 @@
 //! Limits, as reported and as enforced.
 
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use soft_mlx5::Device;
 
-use crate::world::{World, errno, poll, post_recv, post_send, post_srq_recv};
+use crate::world::{PATIENCE, World, errno, poll, post_recv, post_send, post_srq_recv};
 use rdma_core_sys::*;
 
 #[test]
@@ -136,7 +136,7 @@ fn a_thousand_queue_pairs_receive_from_one_srq_into_one_cq() {
         }
         let (mut sent, mut received) = (0, vec![false; QPS]);
         while sent < QPS || received.contains(&false) {
-            assert!(start.elapsed() < Duration::from_secs(60), "round {round}: {sent} sent");
+            assert!(start.elapsed() < PATIENCE, "round {round}: {sent} sent");
             let Some(wc) = poll(cq) else { continue };
             assert_eq!(wc.status, IBV_WC_SUCCESS);
             if wc.opcode & IBV_WC_RECV == 0 {
@@ -156,6 +156,38 @@ fn a_thousand_queue_pairs_receive_from_one_srq_into_one_cq() {
     for qp in qps {
         // SAFETY: alive until here.
         assert_eq!(unsafe { ibv_destroy_qp(qp) }, 0);
+    }
+}
+
+#[test]
+fn a_process_opens_many_contexts() {
+    let world = World::stepped();
+    let mr = world.reg(Box::leak(vec![0; 64].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
+    let open: Vec<_> = (0..200).map(|_| crate::world::open(world.device().name())).collect();
+    // SAFETY: the contexts are open, and what is made on one is used while it is.
+    unsafe {
+        let pd = ibv_alloc_pd(open[199]);
+        let mr = ibv_reg_mr(pd, (*mr).addr, 64, IBV_ACCESS_LOCAL_WRITE);
+        let cq = ibv_create_cq(open[199], 64, ptr::null_mut(), ptr::null_mut(), 0);
+        assert!(!pd.is_null() && !mr.is_null() && !cq.is_null());
+        // More QPs than the last context has registers.
+        for _ in 0..20 {
+            let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, ..Default::default() };
+            init.qp_type = IBV_QPT_RC;
+            (init.cap.max_send_wr, init.cap.max_recv_wr) = (4, 4);
+            (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+            let qp = ibv_create_qp(pd, &mut init);
+            assert!(!qp.is_null());
+            world.connect(qp, qp);
+            post_recv(qp, mr, 0, 32);
+            post_send(qp, mr, 32, 32);
+        }
+        world.device().settle();
+        let done = std::iter::from_fn(|| poll(cq)).filter(|wc| wc.status == IBV_WC_SUCCESS);
+        assert_eq!(done.count(), 40);
+        for ctx in open {
+            assert_eq!(ibv_close_device(ctx), 0);
+        }
     }
 }
 

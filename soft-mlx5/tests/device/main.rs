@@ -7,6 +7,7 @@ mod datagrams;
 mod descriptors;
 mod faults;
 mod fuzz;
+mod gids;
 mod lifecycle;
 mod limits;
 mod objects;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::world::{World, poll, post_recv, post_send};
+use crate::world::{PATIENCE, World, poll, post_recv, post_send};
 use rdma_core_sys::*;
 
 fn fill(memory: &mut [u8]) {
@@ -70,7 +70,7 @@ fn a_threaded_device_needs_no_help() {
         assert_eq!(ibv_post_srq_recv(srq, &mut wr, &mut std::ptr::null_mut()), 0);
     }
     post_send(qp, mr, 0, 100);
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();
     while completions.len() < 2 {
         assert!(Instant::now() < deadline, "{} completions", completions.len());

@@ -3,9 +3,13 @@
 use std::ffi::CStr;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rdma_core_sys::*;
 use soft_mlx5::{Builder, Device};
+
+/// How long anything may make no progress. The busiest machine gives a thread some time in it.
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 // A process has few slots for devices, and descriptors are counted: one test at a time.
 static SERIAL: Mutex<()> = Mutex::new(());

@@ -53,6 +53,16 @@ fn ud() {
 }
 
 #[test]
+fn every_entry_of_the_gid_table() {
+    for index in ["1", "2", "3"] {
+        for program in ["ibv_rc_pingpong", "ibv_ud_pingpong"] {
+            let arguments = ["-g", index, "-c", "-n", "300"];
+            pingpong(&["--strict", "--link", "roce"], program, &arguments);
+        }
+    }
+}
+
+#[test]
 fn one_srq_for_sixteen_queue_pairs() {
     everywhere("ibv_srq_pingpong", &["-q", "16"]);
 }

@@ -133,7 +133,7 @@ fn the_command_starts_with_no_signal_blocked() {
 }
 
 fn wait_until(mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + common::PATIENCE;
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain");
         thread::sleep(Duration::from_millis(5));

@@ -116,3 +116,26 @@ fn programs_that_look_at_other_paths_get_no_device() {
     let inner = [SOFT_MLX5, "run", "--", "sh", "-c", "ls /sys/class/infiniband | wc -l"];
     assert_eq!(finish(&mut run(&[], &inner)).succeeded().trim(), "1");
 }
+
+#[test]
+fn gid_tables_show_types_and_interfaces() {
+    let script = "cd /sys/class/infiniband/mlx5_0/ports/1 && cat gid_attrs/types/* && cat gid_attrs/ndevs/* && \
+        ls gids | wc -l && cat gids/3 gids/4";
+    let found = shell(script);
+    let lines: Vec<_> = found.lines().collect();
+    assert_eq!(lines[..4], ["IB/RoCE v1", "RoCE v2", "IB/RoCE v1", "RoCE v2"]);
+    // Programs ask the kernel for the interface of this name.
+    for name in &lines[4..8] {
+        assert!(std::path::Path::new("/sys/class/net").join(name).exists(), "{found}");
+    }
+    assert_eq!(lines[8], "255");
+    assert!(lines[9].starts_with("0000:0000:0000:0000:0000:ffff:"), "{found}");
+    assert_eq!(lines[10], "0000:0000:0000:0000:0000:0000:0000:0000");
+    let devinfo = finish(&mut run(&["--link", "roce"], &["ibv_devinfo", "-v"])).succeeded();
+    assert_eq!(devinfo.matches("GID[").count(), 4, "{devinfo}");
+
+    let on_infiniband = "cd /sys/class/infiniband/mlx5_0/ports/1 && ls gids | wc -l && cat gids/[1-7] | uniq && \
+        cat gid_attrs/types/*";
+    let found = finish(&mut run(&[], &["sh", "-c", on_infiniband])).succeeded();
+    assert_eq!(found, "8\n0000:0000:0000:0000:0000:0000:0000:0000\nIB/RoCE v1\n");
+}

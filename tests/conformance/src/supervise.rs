@@ -17,7 +17,7 @@ use crate::tally::{self, Tally};
 /// Sessions of one process.
 const SHARE: u64 = 32;
 /// A process needs a few seconds for its share.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Where files are made in no time.
 const IN_MEMORY: &str = "/dev/shm";

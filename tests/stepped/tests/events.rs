@@ -1,11 +1,11 @@
 //! Asynchronous events, and what a receiver does about them.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use doorbell::{
-    AsyncEvent, AsyncEvents, BufferPool, Cause, Error, Path, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, ReceiverConfig, SrqConfig, WcStatus,
+    AsyncEvent, AsyncEvents, BufferPool, Cause, Error, Path, ProtectionDomain, QpConfig, QpEnd,
+    QueuePair, Receiver, ReceiverConfig, SrqConfig, WcStatus,
 };
 use doorbell_stepped_tests::Stepped;
 use soft_mlx5::Device;
@@ -233,7 +233,7 @@ fn an_srq_below_its_limit_is_refilled_and_armed_again() {
 
 /// A queue pair fails by itself, and again after it was reset, before anybody reads an event.
 #[test]
-fn a_drain_of_what_has_failed_twice_takes_both_last_wqe_events_and_no_others() {
+fn a_drain_of_what_has_failed_twice_waits_for_the_event_of_the_second_failure() {
     for path in PATHS {
         let mut ends = Ends::new(path);
         let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
@@ -241,19 +241,42 @@ fn a_drain_of_what_has_failed_twice_takes_both_last_wqe_events_and_no_others() {
         let Ends { mut receiver, mut far_receiver, pd, device } = ends;
         let mut events = pd.context().events().unwrap();
         let qp_num = near.qp_num();
-        for _ in 0..2 {
-            receiver.reset_qp(&mut near).unwrap();
-            far_receiver.reset_qp(&mut far).unwrap();
-            near.connect(&far.address().unwrap()).unwrap();
-            far.connect(&near.address().unwrap()).unwrap();
-            assert!(device.fail_qp(qp_num));
-            device.settle();
-        }
-        receiver.drain_qp(&near, &mut events, Duration::from_secs(1)).unwrap();
-        assert_eq!(all(&mut events), [AsyncEvent::QpFatal { qp_num }; 2], "{path}");
-        // None of this error is to come.
-        let late = receiver.drain_qp(&near, &mut events, Duration::ZERO).unwrap_err();
+        assert!(device.fail_qp(qp_num));
+        device.settle();
+        assert_eq!(receiver.reset_qp(&mut near).unwrap(), QpEnd::Complete);
+        far_receiver.reset_qp(&mut far).unwrap();
+        near.connect(&far.address().unwrap()).unwrap();
+        far.connect(&near.address().unwrap()).unwrap();
+        assert!(device.fail_qp(qp_num));
+        // The device has not come to it.
+        let late = receiver.drain_qp(&near, &mut events, Duration::from_millis(20)).unwrap_err();
         assert!(matches!(late, Error::TimedOut { .. }), "{path}: {late}");
+        assert!(late.to_string().contains("LAST_WQE"), "{late}");
+        device.settle();
+        receiver.drain_qp(&near, &mut events, Duration::ZERO).unwrap();
+        assert_eq!(all(&mut events), [AsyncEvent::QpFatal { qp_num }; 2], "{path}");
+    }
+}
+
+/// A device that never reports a last WQE: the wait ends, the result says it, the count says it, and the next wait is
+/// not as long.
+#[test]
+fn a_last_wqe_that_is_not_reported_is_counted() {
+    for path in PATHS {
+        let mut ends = Ends::new(path);
+        let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
+        let (mut near, _far) = ends.connect(&QpConfig::rc().srq(srq));
+        let (mut other, _other_far) = ends.connect(&QpConfig::rc().srq(srq));
+        let Ends { mut receiver, device: _device, .. } = ends;
+        receiver.count();
+        // Nobody steps the device.
+        let took = [&mut near, &mut other].map(|qp| {
+            let began = Instant::now();
+            assert_eq!(receiver.reset_qp(qp).unwrap(), QpEnd::LastWqeMissing, "{path}");
+            began.elapsed()
+        });
+        assert!(took[1] < took[0], "{path}: {took:?}");
+        assert_eq!(receiver.statistics().unwrap().last_wqe_missing, 2, "{path}");
     }
 }
 

@@ -1,14 +1,15 @@
 //! Connections that end on purpose, with everything that has arrived, and are made again.
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, QpConfig, QpState};
+use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, QpConfig, QpEnd, QpState};
 use doorbell_tests::peers::join;
+use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
-
-const PATIENCE: Duration = Duration::from_secs(5);
 
 #[test]
 fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
@@ -44,16 +45,38 @@ fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
 }
 
 #[test]
-fn an_event_that_never_comes_is_waited_for_no_longer_than_was_said() {
+fn a_queue_pair_that_is_drained_stays_drained() {
     let mut w = Shared::new(7, 1, 64);
     let mut events = w.pd.context().events().unwrap();
-    w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
-    // It comes once.
-    let short = Duration::from_millis(20);
-    let late = w.receiver.drain_qp(&w.near[0], &mut events, short).unwrap_err();
-    assert!(matches!(late, Error::TimedOut { .. }), "{late:?}");
-    assert!(late.to_string().contains("LAST_WQE"), "{late}");
-    w.receiver.destroy_qp(w.near.remove(0)).unwrap();
+    for _ in 0..2 {
+        w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
+    }
+    w.receiver.drain_qp(&w.near[0], &mut events, Duration::ZERO).unwrap();
+    assert_eq!(w.receiver.destroy_qp(w.near.remove(0)).unwrap(), QpEnd::Complete);
+}
+
+/// Another thread reads the events, among them that of the queue pair that is drained.
+#[test]
+fn a_queue_pair_is_drained_whoever_reads_its_event() {
+    let mut w = Shared::new(7, 1, 64);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let (mut others, over) = (w.pd.context().events().unwrap(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut read = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                read.extend(others.next_within(Duration::from_millis(1)).unwrap());
+            }
+            read
+        });
+        for _ in 0..100 {
+            assert_eq!(w.receiver.reset_qp(&mut w.near[0]).unwrap(), QpEnd::Complete);
+            w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+            join(&mut w.near[0], &mut w.peers.qps[0]);
+        }
+        over.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    });
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn overfill(receiver: &mut Receiver, queue: QueueId, pool: &BufferPool) -> usize
     let error = receiver.post(queue, buffers).unwrap_err();
     assert_eq!(error.reason, PostFailure::Full);
     assert_eq!(error.posted, capacity - 3);
-    let back: Vec<usize> = error.buffers.iter().map(|buffer| number(buffer)).collect();
+    let back: Vec<usize> = error.buffers.iter().map(number).collect();
     assert_eq!(back, [capacity, capacity + 1, capacity + 2], "what was not posted, in order");
     assert_eq!(receiver.vacant(queue), 0);
     assert_eq!(pool.available(), pool.count() as usize - capacity - error.buffers.len());
@@ -199,7 +199,7 @@ fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
 
     let error = w.receiver.post(w.srq, numbered(&w.pool, holds + 2)).unwrap_err();
     assert_eq!((error.posted, error.reason), (holds, PostFailure::Full));
-    let back: Vec<usize> = error.buffers.iter().map(|buffer| number(buffer)).collect();
+    let back: Vec<usize> = error.buffers.iter().map(number).collect();
     assert_eq!(back, [holds, holds + 1]);
     assert_eq!(w.receiver.vacant(w.srq), 0);
     // The device has all of them but the spare.

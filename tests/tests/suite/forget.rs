@@ -167,7 +167,7 @@ fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping()
     }
     for _ in 0..waiting {
         peers.send(0, 40);
-        assert!(receiver.wait(Duration::from_secs(20)).unwrap());
+        assert!(receiver.wait(receiving::PATIENCE).unwrap());
         receiving::messages(&mut receiver, 1, |message| taken.push(message.take()));
     }
     assert!(taken.iter().map(|buffer| message::read(buffer).1).eq(0..taken.len() as u64));

@@ -4,6 +4,7 @@ mod attributes;
 mod basics;
 mod completions;
 mod connection_manager;
+mod cut;
 mod datagrams;
 mod direct;
 mod disconnect;

@@ -69,7 +69,9 @@ fn messages_of_a_dropped_queue_pair_are_not_the_next_ones() {
     let qp = w.near.remove(0);
     let number = qp.qp_num();
     drop(qp);
+    // Ends the dropped one.
     let config = QpConfig::rc().srq(w.srq);
+    let _between = w.receiver.create_qp(&config).unwrap();
     let _again = create_with(number, &w.pd, &mut w.receiver, &config);
     receiving::nothing(&mut w.receiver);
 }

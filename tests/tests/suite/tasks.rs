@@ -7,12 +7,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use doorbell::{AsyncEvent, AsyncReceiver, EventStream};
+use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::Shared;
 use doorbell_tests::{Peers, message, receiving, share};
 use futures_core::Stream;
 use tokio::time::timeout;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

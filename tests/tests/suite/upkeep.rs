@@ -185,7 +185,7 @@ fn every_buffer_that_many_threads_give_back_is_posted_again() {
     let mut expected = [0u64; 2];
     for number in 0..messages {
         // All buffers may be away: then only one that is given back can wake this thread.
-        let arrived = w.receiver.wait(Duration::from_secs(20)).unwrap();
+        let arrived = w.receiver.wait(receiving::PATIENCE).unwrap();
         assert!(arrived, "message {number} never came");
         receiving::messages(&mut w.receiver, 1, |message| {
             let (from, seen) = message::read(&message);
@@ -321,7 +321,7 @@ fn a_sleeper_is_woken_by_buffers_that_another_thread_drops_into_the_pool() {
         thread::sleep(Duration::from_millis(50));
         drop(away);
     });
-    assert!(w.receiver.wait(Duration::from_secs(20)).unwrap(), "it slept on");
+    assert!(w.receiver.wait(receiving::PATIENCE).unwrap(), "it slept on");
     receiving::messages(&mut w.receiver, 1, |message| {
         assert_eq!(message::read(&message), (0, 0));
     });

@@ -9,12 +9,10 @@ use std::time::{Duration, Instant};
 use doorbell::{CompletionChannel, Error, QueuePair, Receiver};
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::message::Random;
+use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, receiving};
 use rdma_core_sys as sys;
-
-/// Longer than any wake-up takes.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn channel(receiver: &Receiver) -> &CompletionChannel {
     receiver.channel().expect("a receiver has a channel")

@@ -3,8 +3,10 @@
 mod basics;
 mod batches;
 mod broken;
+mod cut;
 mod manual;
 mod model;
 mod races;
+mod raw;
 mod refusals;
 mod world;

@@ -5,7 +5,6 @@
 //! and all messages afterwards. A receive that was cancelled is as if it had never been.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 use doorbell::tags::{Offload, ReceiveId, TagEvent};
 use doorbell_tests::device;
@@ -53,6 +52,8 @@ struct Run {
     late: usize,
     by_library: usize,
     markers: usize,
+    /// Eager messages that the device of the receiver has not acknowledged.
+    under_way: usize,
 }
 
 impl Run {
@@ -69,6 +70,7 @@ impl Run {
             late: 0,
             by_library: 0,
             markers: 0,
+            under_way: 0,
         }
     }
 
@@ -132,7 +134,9 @@ impl Run {
             let mut message = doorbell::tags::TaggedBuffer::new(buffer).unwrap();
             message.set_len(len);
             message.copy_from_slice(&payload);
-            self.far.tags.send(peer, tag, context, message).is_ok()
+            let sent = self.far.tags.send(peer, tag, context, message).is_ok();
+            self.under_way += usize::from(sent);
+            sent
         };
         if sent {
             self.messages.push(tag);
@@ -176,10 +180,28 @@ impl Run {
             None => false,
             Some(TagEvent::Sent(sent)) => {
                 assert!(sent.status.is_success());
+                self.under_way -= usize::from(!sent.rendezvous);
                 true
             }
             Some(other) => panic!("{other:?}"),
         }
+    }
+
+    /// Lets the device get ahead of the program: messages arrive, and the receiver does not look. Messages for which
+    /// there is no room arrive only after it did.
+    fn let_messages_arrive(&mut self) {
+        for _ in 0..100_000 {
+            while self.poll_far() {}
+            if self.under_way == 0 {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Returns how many receives the device and the library have matched.
+    const fn matched_by(&self) -> (usize, usize) {
+        (self.matched - self.by_library, self.by_library)
     }
 
     /// Now and then the mood changes: whether receives come before their messages, or after them.
@@ -202,8 +224,7 @@ impl Run {
                 self.far.tags.probe(0, 0);
                 self.near.tags.synchronize().unwrap();
             }
-            // The device gets ahead of the program.
-            1..=3 | 7..=8 | 10 => std::thread::sleep(Duration::from_micros(self.random.below(30))),
+            1..=3 | 7..=8 | 10 => self.let_messages_arrive(),
             11 => while self.poll_near() {},
             12..=13 => {
                 self.poll_near();
@@ -223,7 +244,9 @@ impl Run {
             while self.poll_far() {}
             let Some(buffer) = self.far.pool.take() else { return false };
             let message = doorbell::tags::TaggedBuffer::new(buffer).unwrap();
-            self.far.tags.send_no_tag(self.far.peers[0], message).is_ok()
+            let sent = self.far.tags.send_no_tag(self.far.peers[0], message).is_ok();
+            self.under_way += usize::from(sent);
+            sent
         });
         wait("the marker", || {
             while self.poll_near() {}
@@ -287,8 +310,13 @@ fn run(way: Offload, shape: &Shape, steps: u64, seed: u64) {
     };
     println!("{way:?}, seed {seed}");
     let mut run = Run::new(way, shape, seed);
-    for step in 0..steps {
+    let both = way != Offload::Never && shape.tags >= 10;
+    let mut step = 0;
+    // How far the device comes in one step depends on the machine: who matches is seen to the end, not hoped for.
+    while step < steps || (both && (run.matched_by().0 == 0 || run.matched_by().1 == 0)) {
         run.step(step);
+        step += 1;
+        assert!(step < 100 * steps, "(device, library) matched {:?}", run.matched_by());
     }
     run.finish();
     // Cancel what is left, so that the model knows which receives count.
@@ -310,10 +338,7 @@ fn run(way: Offload, shape: &Shape, steps: u64, seed: u64) {
         messages.len(),
         receives.len(),
     );
-    // How far the device comes depends on the machine.
-    assert!(*matched as u64 > steps / 200);
-    let by_device = matched - by_library;
-    assert!(by_device.min(*by_library) > 0 || way == Offload::Never || shape.tags < 10);
+    assert!(*matched > 0);
 }
 
 fn steps() -> u64 {

@@ -1,13 +1,14 @@
 //! Bad input: typed errors, and nothing lost.
 
 use doorbell::tags::{
-    CancelError, NotSentTagged, Offers, Offload, PeerAddress, ReceiveFailure, TagEvent, TagFailure,
-    TagHeader, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
+    CancelError, NotSentTagged, Offers, Offload, ReceiveFailure, TagEvent, TagFailure, TagHeader,
+    TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
-use doorbell::{BufferPool, Error, QpConfig, QueuePair, Receiver};
+use doorbell::{BufferPool, Error, QpConfig};
 use doorbell_tests::device;
 
-use crate::world::{ALL, SHAPE, Shape, Side, pair, wait, ways};
+use crate::raw::Raw;
+use crate::world::{ALL, SHAPE, Shape, pair, wait, ways};
 
 #[test]
 fn receives_that_cannot_be_give_the_buffer_back() {
@@ -131,45 +132,6 @@ fn a_message_longer_than_its_receive_fails_it() {
     }
 }
 
-/// A message that says what it likes, from a queue pair that is no tag-matching one's.
-struct Raw {
-    _receiver: Receiver,
-    _back: QueuePair,
-    qp: QueuePair,
-    pool: BufferPool,
-}
-
-impl Raw {
-    /// Takes the place of the sender.
-    fn connect(near: &mut Side) -> Self {
-        let pd = near.tags.pd().clone();
-        let mut receiver = device::receiver(&pd, 64);
-        let config = QpConfig::rc().receives(16, 1);
-        let (mut qp, mut back) =
-            (receiver.create_qp(&config).unwrap(), receiver.create_qp(&config).unwrap());
-        let peer = near.tags.add_peer(&QpConfig::rc().min_rnr_timer(1)).unwrap();
-        near.peers = vec![peer];
-        let there = near.tags.address(peer).unwrap();
-        let (outgoing, incoming) = (qp.address().unwrap(), back.address().unwrap());
-        near.tags.connect(peer, &PeerAddress { incoming, outgoing }).unwrap();
-        qp.connect(&there.incoming).unwrap();
-        back.connect(&there.outgoing).unwrap();
-        let pool = BufferPool::new(&pd, 8, 64).unwrap();
-        Self { _receiver: receiver, _back: back, qp, pool }
-    }
-
-    fn send(&mut self, header: &TagHeader, behind: &[u8]) {
-        self.send_bytes(&[&header.to_bytes()[..], behind].concat());
-    }
-
-    fn send_bytes(&mut self, bytes: &[u8]) {
-        let mut buffer = self.pool.take().unwrap();
-        buffer.set_len(bytes.len());
-        buffer.copy_from_slice(bytes);
-        self.qp.send(buffer, None).unwrap();
-    }
-}
-
 #[test]
 fn malformed_messages_are_told_and_harm_nothing() {
     for way in ways() {
@@ -185,7 +147,7 @@ fn malformed_messages_are_told_and_harm_nothing() {
             raw.send(header, behind);
             match near.event() {
                 TagEvent::Malformed { peer, buffer } => {
-                    assert_eq!((peer, buffer.len()), (near.peers[0], 16 + behind.len()));
+                    assert_eq!((peer, buffer.len()), (raw.peer, 16 + behind.len()));
                 }
                 other => panic!("{other:?}"),
             }

@@ -1,17 +1,11 @@
 //! A receiver and senders, in one process.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
 use doorbell::tags::{
     Offload, PeerId, ReceiveFailure, ReceiveId, Received, TagEvent, TagMatchingConfig,
     TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, ProtectionDomain, QpConfig};
 use doorbell_tests::device;
-
-/// How long anything may make no progress.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 pub const ALL: u64 = u64::MAX;
 
@@ -165,16 +159,7 @@ impl Side {
     }
 }
 
-/// Calls `done` until it returns true.
-#[track_caller]
-pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < PATIENCE, "waiting for {what}: nothing for {PATIENCE:?}");
-        // The device may need this core.
-        thread::yield_now();
-    }
-}
+pub use doorbell_tests::receiving::wait;
 
 /// Two sides, connected as often as the shape says.
 pub fn pair(offload: Offload, shape: &Shape) -> (Side, Side) {

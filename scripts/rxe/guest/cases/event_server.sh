@@ -2,7 +2,7 @@
 set -e
 event_server --device rxe0 --connections 3 192.0.2.1:18604 >/tmp/event_server &
 server=$!
-sleep 0.5
+/suite/listening 18604
 srq_client --device rxe0 --connections 1 --messages 500 --seed 1 192.0.2.1:18604 &
 srq_client --device rxe0 --connections 2 --messages 1000 --seed 2 192.0.2.1:18604
 wait $server || { cat /tmp/event_server; exit 1; }

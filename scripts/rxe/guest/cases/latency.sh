@@ -2,7 +2,7 @@
 set -e
 for events in '' -e; do
     latency --device rxe0 --port 18605 $events &
-    sleep 0.5
+    /suite/listening 18605
     latency --device rxe0 --port 18605 --iters 500 --warm-up 50 $events 192.0.2.1 | tee /tmp/latency
     wait $!
     grep 'p99\.9' /tmp/latency

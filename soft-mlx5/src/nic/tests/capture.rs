@@ -7,8 +7,9 @@ use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::AtomicSegment;
 
 use super::program::*;
-use crate::fabric::pcap;
+use crate::fabric::{LinkLayer, address, pcap};
 use crate::nic::NicConfig;
+use crate::nic::objects::*;
 use crate::run_dir::{RunDir, fresh_path};
 
 // The fields of each packet.
@@ -75,5 +76,48 @@ fn tshark_decodes_every_operation_without_complaint() {
         assert!(packet[1] == "0x000040" || packet[1] == "0x000041", "{packet:?}");
         assert_eq!(packet[2], "1", "the checksum is good: {packet:?}");
         assert_eq!(packet[3..], ["", ""], "{packet:?}");
+    }
+}
+
+#[test]
+fn tshark_tells_the_versions_of_roce_apart() {
+    let dir = RunDir::create(fresh_path("test")).unwrap();
+    for (index, layers) in [
+        (0, "eth:ethertype:infiniband"),
+        (1, "eth:ethertype:ipv6:udp:infiniband"),
+        (2, "eth:ethertype:infiniband"),
+        (3, "eth:ethertype:ip:udp:infiniband"),
+    ] {
+        let path = dir.path().join(format!("capture-{index}"));
+        pcap::create(&path).unwrap();
+        let link_layer = LinkLayer::Ethernet;
+        let config = NicConfig { pcap: Some(path.clone()), link_layer, ..NicConfig::default() };
+        let mut device = Device::with(config);
+        let (mut send, recv) = (device.cq(64), device.cq(64));
+        let (mut a, b) = device.pair(|attr| attr, &send, &recv);
+        let (_, dgid) = address::table_entry(1, link_layer, index).unwrap();
+        let sgid_index = index as u8;
+        let grh = Grh { dgid, sgid_index, flow_label: 0, hop_limit: 64, traffic_class: 0 };
+        for qp in [&a, &b] {
+            let av = AddressVector { grh: Some(grh), ..AddressVector::default() };
+            device.modify(qp, QpModify { av: Some(av), ..QpModify::default() });
+        }
+        let memory = Memory::new(64);
+        let key = device.register(&memory, ALL_ACCESS);
+        let write = Work::new(WqeOpcode::RDMA_WRITE).remote(memory.addr(), key);
+        device.post(&mut a, &write.inline(b"payload"));
+        device.settle();
+        assert_eq!(send.drain().len(), 1);
+        let fields =
+            ["infiniband.bth.opcode", "frame.protocols", "_ws.expert.message", "_ws.malformed"];
+        let packets = tshark(&path, &fields);
+        assert_eq!(packets.len(), 2);
+        for (packet, opcode) in packets.iter().zip(["10", "17"]) {
+            assert_eq!(
+                packet[..2],
+                [opcode, &format!("{layers}{}", if opcode == "10" { ":data" } else { "" })]
+            );
+            assert_eq!(packet[2..], ["", ""], "{packet:?}");
+        }
     }
 }

@@ -85,22 +85,35 @@ fn a_datagram_arrives_behind_forty_bytes() {
 
 #[test]
 fn the_grh_tells_who_sent() {
-    for link_layer in [LinkLayer::InfiniBand, LinkLayer::Ethernet] {
+    use LinkLayer::{Ethernet, InfiniBand};
+    for (link_layer, index) in
+        [(InfiniBand, 0), (Ethernet, 0), (Ethernet, 1), (Ethernet, 2), (Ethernet, 3)]
+    {
         let mut s = setup_with(NicConfig { link_layer, ..NicConfig::default() });
         s.receive(1024);
+        s.memory.set(0, &[0xee; 40]);
         // On Ethernet the LID field holds something else.
-        let dlid = if link_layer == LinkLayer::Ethernet { 0xc123 } else { 1 };
-        let gid = s.device.nic.port().gid;
-        let work = Work::send().bytes(&to(s.b.number.0, dlid, Some(gid), QKEY));
-        s.device.post(&mut s.a, &work.inline(b"x"));
+        let dlid = if link_layer == Ethernet { 0xc123 } else { 1 };
+        let (gid_type, gid) = address::table_entry(1, link_layer, index).unwrap();
+        let mut segment = DatagramSegment::from_bytes(&to(s.b.number.0, dlid, Some(gid), QKEY));
+        segment.grh_gid_fl = (segment.grh_gid_fl.get() | index << 20).into();
+        s.device.post(&mut s.a, &Work::send().bytes(&segment.to_bytes()).inline(b"x"));
         s.device.settle();
         let cqe = s.recv.expect(CqeOpcode::ResponderSend, &s.b, 0);
         assert!(cqe.has_grh());
         let grh = s.memory.get(0, 40);
+        // One byte padded to four, and the ICRC.
+        const TRANSPORT: u8 = 12 + 8 + 4 + 4;
+        if index == 3 {
+            assert_eq!(grh[..20], [0xee; 20], "nothing is said of these");
+            assert_eq!(grh[20..30], [0x45, 0x20, 0, 20 + 8 + TRANSPORT, 0, 0, 0x40, 0, 9, 17]);
+            assert_eq!((&grh[32..36], &grh[36..]), (&gid[12..], &gid[12..]));
+            continue;
+        }
         assert_eq!(grh[..4], [0x62, 0x01, 0x23, 0x45]);
-        // What follows: a base transport header on InfiniBand, UDP on Ethernet; one byte padded to four, and the ICRC.
-        let (next, udp) = if link_layer == LinkLayer::Ethernet { (17, 8) } else { (0x1b, 0) };
-        assert_eq!(grh[4..8], [0, udp + 12 + 8 + 4 + 4, next, 9]);
+        // What follows: a base transport header on InfiniBand and with RoCE v1, UDP with v2.
+        let (next, udp) = if gid_type == address::GidType::RoceV2 { (17, 8) } else { (0x1b, 0) };
+        assert_eq!(grh[4..8], [0, udp + TRANSPORT, next, 9], "{index}");
         assert_eq!((&grh[8..24], &grh[24..]), (&gid[..], &gid[..]));
     }
 }

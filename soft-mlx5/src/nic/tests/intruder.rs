@@ -4,12 +4,13 @@ use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
 
 use super::program::*;
+use crate::fabric::address::{self, GidType};
 use crate::fabric::headers::{Aeth, AtomicEth, Bth, Deth, NakCode, Reth, Syndrome};
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::{Frame, Packet, Route};
 use crate::fabric::rng::Rng;
 use crate::fabric::switch::SwitchPort;
-use crate::fabric::{Fabric, Switch, address};
+use crate::fabric::{Fabric, Switch};
 use crate::nic::NicConfig;
 use crate::nic::objects::*;
 use crate::nic::psn;
@@ -55,6 +56,7 @@ impl Setup {
             dlid: 1,
             sl: 0,
             global: false,
+            sgid: (GidType::InfiniBand, address::gid(slid)),
             dgid: address::gid(1),
             flow_label: 0,
             traffic_class: 0,

@@ -1,6 +1,7 @@
 //! List operations: WQEs that change the tag list.
 
 use mlx5_wire::cqe::{Cqe64, CqeFormat, op_own};
+use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use mlx5_wire::tm::{
     AppOp, CQE_REQUEST, REMOVE_SUCCESS, SW_CNT_VALID, TagMatchingResult, TagMatchingSegment,
@@ -31,8 +32,13 @@ pub fn execute(qp: &mut Qp, core: &mut Core, wqe: &SendWqe) -> Result<(), WqeErr
     }
     let mut buffer = ScatterList::default();
     if operation == TmOpcode::Append {
-        let at = UNIT + TagMatchingSegment::SIZE;
-        buffer.parse(wqe.tail(at), qp.object(), index.into(), &mut core.strict);
+        let data = wqe.tail(UNIT + TagMatchingSegment::SIZE);
+        // UCX appends empty buffers with a length of 0, and no key: they take empty messages.
+        let length =
+            data.first_chunk().map_or(0, |data| DataSegment::from_bytes(data).byte_count.get());
+        if length > 0 {
+            buffer.parse(data, qp.object(), index.into(), &mut core.strict);
+        }
     }
     let list = list_of(qp, core).ok_or(WqeError::Malformed)?;
     if segment.flags & SW_CNT_VALID != 0 && !list.synchronize(segment.sw_cnt.get()) {

@@ -1,6 +1,7 @@
 //! Messages that bring their data along.
 
 use super::*;
+use crate::nic::strict::Rule;
 
 #[test]
 fn a_message_goes_into_the_oldest_buffer_that_its_tag_matches() {
@@ -45,6 +46,30 @@ fn an_empty_message_needs_no_buffer() {
     let entry = world.appended(9, ALL, 0, 0);
     world.send_tagged(9, &[]);
     assert_eq!(world.expect(AppOp::CONSUMED_MSG, entry).byte_cnt.get(), 0);
+}
+
+#[test]
+fn a_buffer_of_length_0_is_empty() {
+    // UCX appends with the address of the buffer and a key, or with none.
+    for keyed in [true, false] {
+        let mut world = World::new(&PLAIN);
+        let data = DataSegment::new(world.memory.addr(), 0, if keyed { world.key } else { 0 });
+        for next in [1, 2] {
+            let append = operation(TmOpcode::Append, CQE_REQUEST, next, 0, (9, ALL));
+            world.operate(append, Some(data));
+            world.expect(AppOp::APPEND, next - 1);
+        }
+        world.memory.set(0, &[0xee; 8]);
+        world.send_tagged(9, &[]);
+        assert_eq!(world.expect(AppOp::CONSUMED_MSG, 0).byte_cnt.get(), 0);
+        // It has no room, as a buffer of 2 GiB would.
+        world.send_tagged(9, b"payload!");
+        world.expect(AppOp::MSG_COMPLETION_CANCELED, 1);
+        assert_eq!(world.memory.get(0, 8), [0xee; 8]);
+        for rule in [Rule::ZeroLength, Rule::Stride] {
+            assert_eq!(world.device.nic.violations(rule), 0);
+        }
+    }
 }
 
 #[test]

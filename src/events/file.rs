@@ -1,0 +1,303 @@
+//! The event file of a context. Whoever reads it reads for all: what it does not want waits for the others.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rdma_core_sys as sys;
+
+use super::AsyncEvent;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::poll;
+use crate::trace::told;
+
+/// How often a wait looks whether another thread has read the event.
+const LOOK: Duration = Duration::from_millis(5);
+/// Looks without any event of the device after which a wait gives up: 5 s of a thread that runs, more of one that
+/// has to wait for a processor.
+const LOOKS: u32 = 1000;
+
+/// How long to wait for an event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// As long as the device reports anything.
+    Progress,
+    /// Until then; for ever without a time.
+    Until(Option<Instant>),
+}
+
+/// The event file of a context, and what was read from it.
+pub(crate) struct EventFile {
+    /// The program has a reader, of which there is one at a time.
+    has_reader: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Events that were read, for the program's reader.
+    waiting: VecDeque<AsyncEvent>,
+    /// Queue pairs on SRQs, by number; whether each has reported its last WQE since it was in ERROR.
+    last_wqe: BTreeMap<u32, bool>,
+    /// Readable while events wait: another thread may have read what made the file readable.
+    wake: Option<OwnedFd>,
+    awake: bool,
+    /// The device has reported the last WQE of a queue pair.
+    reports: bool,
+    /// It owed a report and has never given any: it is not waited for again.
+    silent: bool,
+    /// The device has failed: then the file may end.
+    fatal: bool,
+    ended: bool,
+}
+
+impl EventFile {
+    pub(crate) const fn new() -> Self {
+        Self {
+            has_reader: AtomicBool::new(false),
+            state: Mutex::new(State {
+                waiting: VecDeque::new(),
+                last_wqe: BTreeMap::new(),
+                wake: None,
+                awake: false,
+                reports: false,
+                silent: false,
+                fatal: false,
+                ended: false,
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while holding it")
+    }
+
+    /// Enters the program's reader; `false` while there is one. Returns what becomes readable with the next event.
+    pub(super) fn enter_reader(&self, context: &Context) -> Result<Option<OwnedFd>> {
+        if self.has_reader.swap(true, Ordering::Acquire) {
+            return Ok(None);
+        }
+        let made = eventfd().and_then(|wake| {
+            let file = file(context);
+            Ok((epoll(&[file, wake.as_fd()])?, wake))
+        });
+        match made {
+            Ok((ready, wake)) => {
+                let mut state = self.lock();
+                (state.wake, state.awake) = (Some(wake), false);
+                state.tell();
+                Ok(Some(ready))
+            }
+            Err(error) => {
+                self.has_reader.store(false, Ordering::Release);
+                Err(Error::Io(error))
+            }
+        }
+    }
+
+    pub(super) fn leave_reader(&self) {
+        self.lock().wake = None;
+        self.has_reader.store(false, Ordering::Release);
+    }
+
+    /// The next event for the program, if there is one.
+    pub(super) fn next(&self, context: &Context) -> Result<Option<AsyncEvent>> {
+        let mut state = self.lock();
+        let next = match state.waiting.pop_front() {
+            Some(event) => Some(event),
+            None => state.read(context)?,
+        };
+        state.tell();
+        Ok(next)
+    }
+
+    /// Whether the file has ended, and with it the device.
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().ended
+    }
+
+    /// Takes note of a queue pair on an SRQ.
+    pub(crate) fn enter_srq_qp(&self, qp_num: u32) {
+        self.lock().last_wqe.insert(qp_num, false);
+    }
+
+    /// Forgets a queue pair that is about to be destroyed, with its events.
+    pub(crate) fn leave_qp(&self, qp_num: u32) {
+        let mut state = self.lock();
+        state.last_wqe.remove(&qp_num);
+        state.waiting.retain(|event| event.qp_num() != Some(qp_num));
+        state.tell();
+    }
+
+    /// Forgets that a queue pair has reported its last WQE: a reset has ended the error.
+    pub(crate) fn forget_last_wqe(&self, context: &Context, qp_num: u32) -> Result<()> {
+        let mut state = self.lock();
+        state.read_all(context)?;
+        state.forget_last_wqe(qp_num, false);
+        Ok(())
+    }
+
+    /// Waits until a queue pair on an SRQ has reported its last WQE; `false` when the time is over or the device is
+    /// gone. Other events wait for the program.
+    pub(crate) fn wait_last_wqe(
+        &self,
+        context: &Context,
+        qp_num: u32,
+        patience: Patience,
+    ) -> Result<bool> {
+        let mut looks = 0;
+        loop {
+            let mut state = self.lock();
+            if state.read_all(context)? > 0 {
+                looks = 0;
+            }
+            if state.last_wqe.get(&qp_num) == Some(&true) {
+                state.forget_last_wqe(qp_num, true);
+                return Ok(true);
+            }
+            let now = Instant::now();
+            let over = match patience {
+                Patience::Progress => looks == LOOKS || state.silent,
+                Patience::Until(deadline) => deadline.is_some_and(|deadline| now >= deadline),
+            };
+            if over || state.ended {
+                state.silent |= looks == LOOKS && !state.reports;
+                return Ok(false);
+            }
+            drop(state);
+            looks += 1;
+            let look = match patience {
+                Patience::Until(Some(deadline)) => deadline.min(now + LOOK),
+                _ => now + LOOK,
+            };
+            wait(context, file(context), Some(look))?;
+        }
+    }
+}
+
+impl State {
+    /// Reads all events there are, for the program. Returns how many.
+    fn read_all(&mut self, context: &Context) -> Result<usize> {
+        let mut count = 0;
+        while let Some(event) = self.read(context)? {
+            self.waiting.push_back(event);
+            count += 1;
+        }
+        self.tell();
+        Ok(count)
+    }
+
+    fn forget_last_wqe(&mut self, qp_num: u32, reported: bool) {
+        if let Some(known) = self.last_wqe.get_mut(&qp_num) {
+            *known = reported;
+        }
+        self.waiting.retain(|event| *event != AsyncEvent::LastWqeReached { qp_num });
+        self.tell();
+    }
+
+    /// Reads one event, if there is one.
+    fn read(&mut self, context: &Context) -> Result<Option<AsyncEvent>> {
+        let device = context.name();
+        if self.ended || !wait(context, file(context), Some(Instant::now()))? {
+            return Ok(None);
+        }
+        let mut event = sys::ibv_async_event {
+            element: sys::ibv_async_event__bindgen_ty_1 { port_num: 0 },
+            event_type: 0,
+        };
+        // A file that has ended sets no `errno`.
+        // SAFETY: the variable of this thread.
+        unsafe { *libc::__errno_location() = 0 };
+        // SAFETY: an open context and a writable structure; it does not block, for the file is readable and the
+        // lock makes this its only reader.
+        if unsafe { sys::ibv_get_async_event(context.as_raw(), &mut event) } != 0 {
+            let error = io::Error::last_os_error();
+            // The file of a device that is gone comes to its end; the kernel also says why.
+            if self.fatal && matches!(error.raw_os_error(), Some(0 | libc::EIO)) {
+                self.ended = true;
+                context.mark_removed();
+                told!(device, "device removed");
+                return Ok(None);
+            }
+            return Err(Error::verbs("ibv_get_async_event", device, error));
+        }
+        // SAFETY: taken just now.
+        let found = unsafe { AsyncEvent::new(&event) };
+        // SAFETY: acknowledged once; the object may be destroyed from now on.
+        unsafe { sys::ibv_ack_async_event(&mut event) };
+        self.fatal |= found == AsyncEvent::DeviceFatal;
+        if let AsyncEvent::LastWqeReached { qp_num } = found {
+            (self.reports, self.silent) = (true, false);
+            if let Some(reported) = self.last_wqe.get_mut(&qp_num) {
+                *reported = true;
+            }
+        }
+        told!(device, event = ?found, "event");
+        Ok(Some(found))
+    }
+
+    /// Makes the reader's descriptor readable if events wait, and only then.
+    fn tell(&mut self) {
+        let wanted = !self.waiting.is_empty();
+        let Some(wake) = self.wake.as_ref().filter(|_| wanted != self.awake) else { return };
+        let (fd, mut count) = (wake.as_raw_fd(), 1u64.to_ne_bytes());
+        // SAFETY: eight bytes of ours. Neither blocks: the counter is 0 before it is written, and 1 before it is read.
+        unsafe {
+            match wanted {
+                true => libc::write(fd, count.as_ptr().cast(), count.len()),
+                false => libc::read(fd, count.as_mut_ptr().cast(), count.len()),
+            }
+        };
+        self.awake = wanted;
+    }
+}
+
+/// The event file itself.
+fn file(context: &Context) -> BorrowedFd<'_> {
+    // SAFETY: the context is open, and its file with it.
+    unsafe { BorrowedFd::borrow_raw((*context.as_raw()).async_fd) }
+}
+
+/// Waits until there is something to read; whether there is.
+pub(super) fn wait(
+    context: &Context,
+    fd: BorrowedFd<'_>,
+    deadline: Option<Instant>,
+) -> Result<bool> {
+    poll::is_readable(fd, deadline).map_err(|source| Error::verbs("poll", context.name(), source))
+}
+
+/// # Safety
+/// `fd` is what a call that opens a descriptor returned.
+unsafe fn opened(fd: libc::c_int) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the caller's contract: it was opened just now, and is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: a plain call, and what it returned.
+    unsafe { opened(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
+}
+
+/// A descriptor that is readable while one of `fds` is.
+fn epoll(fds: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
+    // SAFETY: a plain call, and what it returned.
+    let epoll = unsafe { opened(libc::epoll_create1(libc::EPOLL_CLOEXEC))? };
+    for fd in fds {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: two open descriptors and an initialised structure.
+        let added = unsafe {
+            libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event)
+        };
+        if added != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(epoll)
+}

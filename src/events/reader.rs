@@ -1,0 +1,132 @@
+//! The program's reader of events.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use super::{AsyncEvent, file};
+use crate::context::Context;
+use crate::error::{Error, Result};
+
+/// The asynchronous events of a device, of which there is one reader at a time.
+///
+/// As an iterator it waits for the next event, and ends when the device is gone. For `epoll(7)` and the
+/// like it has a descriptor, which is readable when [`try_next`](Self::try_next) has something.
+///
+/// ```
+/// # let device = doorbell_doc::device();
+/// use doorbell::AsyncEvent;
+///
+/// let events = doorbell::open("mlx5_0")?.events()?;
+/// # device.set_link(false);
+/// # device.remove();
+/// for event in events {
+///     match event? {
+///         AsyncEvent::PortError { port } => println!("port {port} is down"),
+///         other => println!("{other:?}"),
+///     }
+/// }
+/// # Ok::<(), doorbell::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct AsyncEvents {
+    context: Context,
+    /// Readable while there is an event, read already or not.
+    ready: OwnedFd,
+}
+
+impl Context {
+    /// The asynchronous events of the device.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] while another reader exists; [`Error::Io`] when the process has no descriptors left.
+    pub fn events(&self) -> Result<AsyncEvents> {
+        match self.event_file().enter_reader(self)? {
+            Some(ready) => Ok(AsyncEvents { context: self.clone(), ready }),
+            None => Err(Error::InUse { what: "event file", users: "another AsyncEvents" }),
+        }
+    }
+}
+
+impl AsyncEvents {
+    /// The next event if there is one; does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn try_next(&mut self) -> Result<Option<AsyncEvent>> {
+        self.next_until(Some(Instant::now()))
+    }
+
+    /// The next event, for which it waits at most for `timeout`; for ever without one. `None` when the time
+    /// is over or the device is gone.
+    ///
+    /// ```
+    /// # let device = doorbell_doc::device();
+    /// use std::time::Duration;
+    ///
+    /// use doorbell::AsyncEvent;
+    ///
+    /// let mut events = doorbell::open("mlx5_0")?.events()?;
+    /// assert_eq!(events.try_next()?, None);
+    /// # device.set_link(false);
+    /// let event = events.next_within(Duration::from_secs(5))?;
+    /// assert_eq!(event, Some(AsyncEvent::PortError { port: 1 }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn next_within(
+        &mut self,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Option<AsyncEvent>> {
+        self.next_until(timeout.into().and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Whether the device is gone, with its file.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.context.event_file().has_ended()
+    }
+
+    fn next_until(&mut self, deadline: Option<Instant>) -> Result<Option<AsyncEvent>> {
+        let file = self.context.event_file();
+        loop {
+            if let Some(event) = file.next(&self.context)? {
+                return Ok(Some(event));
+            }
+            if file.has_ended() || !file::wait(&self.context, self.as_fd(), deadline)? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Iterator for AsyncEvents {
+    type Item = Result<AsyncEvent>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_within(None).transpose()
+    }
+}
+
+impl AsFd for AsyncEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+}
+
+impl AsRawFd for AsyncEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ready.as_raw_fd()
+    }
+}
+
+impl Drop for AsyncEvents {
+    fn drop(&mut self) {
+        self.context.event_file().leave_reader();
+    }
+}

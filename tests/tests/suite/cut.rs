@@ -1,0 +1,151 @@
+//! Connections that break off in the middle of a message: the receive that the message has taken comes back.
+
+use doorbell::{
+    BufferPool, Cause, QpConfig, QpEnd, QueuePair, Receiver, SrqConfig, SrqId, WcStatus,
+};
+use doorbell_tests::cut::{self, Cut};
+use doorbell_tests::peers::join;
+use doorbell_tests::{device, message, receiving};
+
+/// Slots of the SRQ, and entries of the CQ.
+const SLOTS: u32 = 15;
+/// More connections than slots.
+const CONNECTIONS: u32 = 20;
+
+/// A receiver whose CQ holds what its SRQ can have posted, and nothing more.
+struct World {
+    receiver: Receiver,
+    srq: SrqId,
+    pool: BufferPool,
+    far_receiver: Receiver,
+    cut: Cut,
+}
+
+impl World {
+    fn new() -> Self {
+        let pd = device::pd();
+        let mut receiver = device::receiver(&pd, SLOTS);
+        let srq = receiver.create_srq(&SrqConfig::new(SLOTS)).unwrap();
+        let pool = BufferPool::new(&pd, SLOTS + 1, cut::LEN as u32).unwrap();
+        receiver.post(srq, std::iter::from_fn(|| pool.take()).take(SLOTS as usize)).unwrap();
+        let far_receiver = device::receiver(&pd, 16);
+        Self { receiver, srq, pool, far_receiver, cut: Cut::new(&pd) }
+    }
+
+    /// A connection; the second queue pair is the client's.
+    fn connect(&mut self) -> (QueuePair, QueuePair) {
+        let mut near = self.receiver.create_qp(&QpConfig::rc().srq(self.srq)).unwrap();
+        let far = QpConfig::rc().receives(1, 1).max_inline(64);
+        let mut far = self.far_receiver.create_qp(&far).unwrap();
+        join(&mut near, &mut far);
+        (near, far)
+    }
+
+    /// Cuts a new connection in the middle of a message.
+    fn cut(&mut self) -> QueuePair {
+        let (near, far) = self.connect();
+        self.cut.send(&far, &near, &[]);
+        self.far_receiver.destroy_qp(far).unwrap();
+        near
+    }
+
+    /// Takes the receives that have come back flushed, which the SRQ has again; returns how many.
+    fn take_flushed(&mut self) -> u32 {
+        let mut batch = self.receiver.poll();
+        let mut count = 0;
+        while let Some(next) = batch.next() {
+            let failure = next.expect_err("no message is whole");
+            assert_eq!(failure.cause, Cause::Status(WcStatus::WR_FLUSH_ERR));
+            count += 1;
+        }
+        count
+    }
+
+    /// A new client finds every slot of the SRQ.
+    fn assert_whole(mut self) {
+        assert_eq!(self.receiver.vacant(self.srq), 0);
+        let (near, mut far) = self.connect();
+        let mut bytes = [0; 64];
+        // As many as the queue holds before the first one is looked at.
+        for number in 0..SLOTS.into() {
+            message::write(&mut bytes, 0, number);
+            far.send_inline(&bytes, None).unwrap();
+        }
+        receiving::wait("all sends", || {
+            while let Some(done) = far.poll_send() {
+                assert!(done.status.is_success(), "{}", done.status);
+            }
+            far.sends_outstanding() == 0
+        });
+        let mut expected = 0;
+        receiving::messages(&mut self.receiver, SLOTS as usize, |message| {
+            assert_eq!(message::read(&message), (0, expected));
+            expected += 1;
+        });
+        self.receiver.destroy_qp(near).unwrap();
+        self.receiver.destroy_srq(self.srq).unwrap();
+        assert_eq!(self.pool.available(), self.pool.count() as usize);
+    }
+}
+
+#[test]
+fn a_reset_gives_the_receive_of_a_half_message_back() {
+    let mut world = World::new();
+    for round in 0..CONNECTIONS {
+        let mut near = world.cut();
+        assert_eq!(world.receiver.reset_qp(&mut near).unwrap(), QpEnd::Complete);
+        assert_eq!(world.receiver.vacant(world.srq), 0, "connection {round}");
+        world.receiver.destroy_qp(near).unwrap();
+    }
+    world.assert_whole();
+}
+
+#[test]
+fn the_end_of_a_queue_pair_gives_the_receive_of_a_half_message_back() {
+    let mut world = World::new();
+    for round in 0..CONNECTIONS {
+        let near = world.cut();
+        world.receiver.destroy_qp(near).unwrap();
+        assert_eq!(world.receiver.vacant(world.srq), 0, "connection {round}");
+    }
+    world.assert_whole();
+}
+
+/// A handle is dropped, and the receiver is not told.
+#[test]
+fn a_dropped_queue_pair_gives_the_receive_of_a_half_message_back() {
+    let mut world = World::new();
+    for _ in 0..CONNECTIONS {
+        drop(world.cut());
+        let mut flushed = 0;
+        receiving::wait("the receive of a half message", || {
+            flushed += world.take_flushed();
+            flushed == 1
+        });
+    }
+    world.assert_whole();
+}
+
+/// All connections are cut before the receiver looks at the first of them; some handles are dropped.
+#[test]
+fn the_receives_of_many_half_messages_come_back_together() {
+    let mut world = World::new();
+    for _ in 0..3 {
+        let ends: Vec<QueuePair> = (0..SLOTS).map(|_| world.cut()).collect();
+        let mut dropped = 0;
+        for (at, near) in ends.into_iter().enumerate() {
+            if at % 2 == 0 {
+                assert_eq!(world.receiver.destroy_qp(near).unwrap(), QpEnd::Complete);
+            } else {
+                drop(near);
+                dropped += 1;
+            }
+        }
+        let mut flushed = 0;
+        receiving::wait("every receive", || {
+            flushed += world.take_flushed();
+            flushed == dropped
+        });
+    }
+    world.assert_whole();
+}

@@ -1,0 +1,47 @@
+//! Peers that are no tag-matching queues.
+
+use doorbell::tags::{PeerAddress, PeerId, TagHeader};
+use doorbell::{BufferPool, QpConfig, QueuePair, Receiver};
+use doorbell_tests::device;
+
+use crate::world::Side;
+
+/// A peer of plain queue pairs, whose messages say what it likes.
+pub struct Raw {
+    _receiver: Receiver,
+    _back: QueuePair,
+    /// What the other side calls it.
+    pub peer: PeerId,
+    pub qp: QueuePair,
+    pool: BufferPool,
+}
+
+impl Raw {
+    /// Takes the place of the sender.
+    pub fn connect(near: &mut Side) -> Self {
+        let pd = near.tags.pd().clone();
+        let mut receiver = device::receiver(&pd, 64);
+        let config = QpConfig::rc().receives(16, 1);
+        let (mut qp, mut back) =
+            (receiver.create_qp(&config).unwrap(), receiver.create_qp(&config).unwrap());
+        let peer = near.tags.add_peer(&QpConfig::rc().min_rnr_timer(1)).unwrap();
+        let there = near.tags.address(peer).unwrap();
+        let (outgoing, incoming) = (qp.address().unwrap(), back.address().unwrap());
+        near.tags.connect(peer, &PeerAddress { incoming, outgoing }).unwrap();
+        qp.connect(&there.incoming).unwrap();
+        back.connect(&there.outgoing).unwrap();
+        let pool = BufferPool::new(&pd, 8, 64).unwrap();
+        Self { _receiver: receiver, _back: back, peer, qp, pool }
+    }
+
+    pub fn send(&mut self, header: &TagHeader, behind: &[u8]) {
+        self.send_bytes(&[&header.to_bytes()[..], behind].concat());
+    }
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let mut buffer = self.pool.take().unwrap();
+        buffer.set_len(bytes.len());
+        buffer.copy_from_slice(bytes);
+        self.qp.send(buffer, None).unwrap();
+    }
+}
