@@ -1,31 +1,29 @@
 //! Exchange of addresses with a peer, over any stream.
 //!
-//! Both sides do the same: write one frame of [`FRAME`] bytes, read the other's, connect, write one
-//! byte that tells whether that worked, read the other's. Numbers are big-endian.
+//! Both sides do the same: write one frame, read the other's, connect, write one byte that tells whether that worked,
+//! read the other's. A frame of a connection is [`FRAME`] bytes long; that of a queue pair for datagrams has its queue
+//! key behind them, in four more. Numbers are big-endian.
 //!
 //! | bytes | |
 //! |---|---|
 //! | 0..8 | `doorbell` in ASCII |
-//! | 8..10 | version, 1 |
-//! | 10 | MTU: 1 for 256 bytes, doubling up to 5 for 4,096 |
-//! | 11 | zero |
-//! | 12..14 | LID |
-//! | 14..16 | zero |
-//! | 16..20 | number of the queue pair |
-//! | 20..24 | first PSN |
-//! | 24..40 | GID, or zeroes |
-//! | 40 | 1: connected; 0: not |
+//! | 8..40 | the address, see [`QpAddress::to_bytes`]; byte 11 is 1 for datagrams |
+//! | 40..44 | only for datagrams: the queue key |
+//!
+//! The byte at the end is 1 for connected, 0 for not.
 
 use std::io::{self, Read, Write};
 
-use rdma_core_sys as sys;
-
 use crate::error::{Error, Result};
-use crate::qp::{Mtu, QpAddress, QueuePair};
+use crate::qp::{AddressHandle, Mtu, QpAddress, QpState, QueuePair};
 
 const MAGIC: [u8; 8] = *b"doorbell";
-const VERSION: u16 = 1;
-const FRAME: usize = 40;
+const FRAME: usize = MAGIC.len() + QpAddress::BYTES;
+
+/// Where a frame says what its queue pair is for.
+const KIND: usize = 11;
+const CONNECTION: u8 = 0;
+const DATAGRAMS: u8 = 1;
 
 const CONNECTED: u8 = 1;
 const FAILED: u8 = 0;
@@ -36,7 +34,8 @@ impl QueuePair {
     ///
     /// The stream has to take 41 bytes without the peer reading, as sockets and pipes do. A peer that
     /// never answers is waited for as long as the stream waits: set its time-outs. The stream can be
-    /// used for anything else before and afterwards.
+    /// used for anything else before and afterwards. For datagrams there is
+    /// [`address_handle_over`](Self::address_handle_over).
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -62,9 +61,72 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`Error::Handshake`] when the peer sends something else, leaves, or cannot connect;
-    /// [`Error::Io`] when the stream fails; those of [`connect`](Self::connect).
+    /// [`Error::SilentPeer`] when it sends too little before the stream gives up; [`Error::Io`] when the stream fails;
+    /// [`Error::Unsupported`] for datagrams; those of [`connect`](Self::connect).
     pub fn connect_over<S: Read + Write>(&mut self, stream: &mut S) -> Result<()> {
+        if self.is_datagram() {
+            return Err(Error::Unsupported {
+                operation: "connect_over",
+                when: "for datagrams: use address_handle_over",
+            });
+        }
         exchange(stream, &[self.address()?], |[peer]| self.connect(&peer))
+    }
+
+    /// Exchanges addresses and queue keys with the owner of a queue pair for datagrams who calls this at the other end
+    /// of `stream`, [activates](Self::activate) this one if it is new, and returns where to send to. When it returns, both
+    /// can send; receives should be posted before. A queue pair for datagrams may do so with any number of peers.
+    ///
+    /// What [`connect_over`](Self::connect_over) says of the stream holds, with 45 bytes.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig};
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let config = QpConfig::ud(0x1234).max_inline(64);
+    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// let mut qp = receiver.create_qp(&config)?;
+    /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let mut peer = other.create_qp(&config)?;
+    /// let (mut here, mut there) = UnixStream::pair()?;
+    /// // The other side, here a thread.
+    /// let side = std::thread::spawn(move || peer.address_handle_over(&mut there).map(|_| peer));
+    /// let to = qp.address_handle_over(&mut here)?;
+    /// # let _peer =
+    /// side.join().expect("no panic")?;
+    /// qp.send_inline_to(b"hello", &to, None)?;
+    /// # doorbell_doc::finish(&mut qp);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`connect_over`](Self::connect_over), [`activate`](Self::activate) and
+    /// [`address_handle`](Self::address_handle); [`Error::Unsupported`] for a connected transport.
+    pub fn address_handle_over<S: Read + Write>(
+        &mut self,
+        stream: &mut S,
+    ) -> Result<AddressHandle> {
+        if !self.is_datagram() {
+            return Err(Error::Unsupported {
+                operation: "address_handle_over",
+                when: "on a connected transport: use connect_over",
+            });
+        }
+        stream.write_all(&encode(&self.address()?, DATAGRAMS))?;
+        stream.write_all(&self.qkey().to_be_bytes())?;
+        stream.flush()?;
+        let peer = read_frame(stream, DATAGRAMS)
+            .and_then(|peer| Ok((peer, u32::from_be_bytes(read(stream)?))))
+            .and_then(|(peer, qkey)| {
+                let to = self.address_handle(&peer, qkey)?;
+                if self.known_state() == QpState::Init {
+                    self.activate()?;
+                }
+                Ok(to)
+            });
+        agree(stream, peer)
     }
 }
 
@@ -75,17 +137,22 @@ pub(crate) fn exchange<const N: usize, S: Read + Write>(
     connect: impl FnOnce([QpAddress; N]) -> Result<()>,
 ) -> Result<()> {
     for address in addresses {
-        stream.write_all(&encode(address))?;
+        stream.write_all(&encode(address, CONNECTION))?;
     }
     stream.flush()?;
     let connected = read_addresses(stream).and_then(connect);
+    agree(stream, connected)
+}
+
+/// Tells the peer whether this side succeeded, and gives what it came to when the peer says that it did too.
+fn agree<T, S: Read + Write>(stream: &mut S, outcome: Result<T>) -> Result<T> {
     // The peer waits for it in either case. That it cannot be told is the lesser of two errors.
-    let told = stream.write_all(&[if connected.is_ok() { CONNECTED } else { FAILED }]);
+    let told = stream.write_all(&[if outcome.is_ok() { CONNECTED } else { FAILED }]);
     let told = told.and_then(|()| stream.flush());
-    connected?;
+    let outcome = outcome?;
     told?;
     match read(stream)? {
-        [CONNECTED] => Ok(()),
+        [CONNECTED] => Ok(outcome),
         [FAILED] => {
             Err(handshake("it could not connect its side, which has an error that says why"))
         }
@@ -96,7 +163,7 @@ pub(crate) fn exchange<const N: usize, S: Read + Write>(
 fn read_addresses<const N: usize>(stream: &mut impl Read) -> Result<[QpAddress; N]> {
     let mut addresses = [QpAddress { lid: 0, gid: [0; 16], qpn: 0, psn: 0, mtu: Mtu::Mtu256 }; N];
     for address in &mut addresses {
-        *address = decode(&read(stream)?)?;
+        *address = read_frame(stream, CONNECTION)?;
     }
     Ok(addresses)
 }
@@ -107,45 +174,57 @@ fn handshake(what: &str) -> Error {
 
 fn read<const N: usize>(stream: &mut impl Read) -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    match stream.read_exact(&mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            Err(handshake("it closed the connection during the exchange"))
+    let mut received = 0;
+    while received < N {
+        match stream.read(&mut bytes[received..]) {
+            Ok(0) => return Err(handshake("it closed the connection during the exchange")),
+            Ok(count) => received += count,
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                // The first is what a socket gives whose time-out is over.
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    return Err(Error::SilentPeer { received, expected: N });
+                }
+                _ => return Err(error.into()),
+            },
         }
-        Err(error) => Err(error.into()),
     }
+    Ok(bytes)
 }
 
-fn encode(address: &QpAddress) -> [u8; FRAME] {
+fn encode(address: &QpAddress, kind: u8) -> [u8; FRAME] {
     let mut frame = [0; FRAME];
-    frame[..8].copy_from_slice(&MAGIC);
-    frame[8..10].copy_from_slice(&VERSION.to_be_bytes());
-    frame[10] = address.mtu as u8;
-    frame[12..14].copy_from_slice(&address.lid.to_be_bytes());
-    frame[16..20].copy_from_slice(&address.qpn.to_be_bytes());
-    frame[20..24].copy_from_slice(&address.psn.to_be_bytes());
-    frame[24..].copy_from_slice(&address.gid);
+    frame[..MAGIC.len()].copy_from_slice(&MAGIC);
+    frame[MAGIC.len()..].copy_from_slice(&address.to_bytes());
+    frame[KIND] = kind;
     frame
 }
 
-fn decode(frame: &[u8; FRAME]) -> Result<QpAddress> {
-    let u16_at = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-    let u32_at = |at: usize| u32::from(u16_at(at)) << 16 | u32::from(u16_at(at + 2));
-    if frame[..8] != MAGIC {
+fn read_frame(stream: &mut impl Read, kind: u8) -> Result<QpAddress> {
+    decode(&read(stream)?, kind)
+}
+
+fn decode(frame: &[u8; FRAME], kind: u8) -> Result<QpAddress> {
+    let (magic, rest) = frame.split_at(MAGIC.len());
+    if magic != MAGIC {
         return Err(handshake(&format!(
             "it begins with \"{}\" instead of \"doorbell\"",
-            frame[..8].escape_ascii()
+            magic.escape_ascii()
         )));
     }
-    let version = u16_at(8);
-    if version != VERSION {
-        return Err(handshake(&format!("it speaks version {version}, and this side {VERSION}")));
+    let mut bytes = [0; QpAddress::BYTES];
+    bytes.copy_from_slice(rest);
+    let address = QpAddress::from_bytes(&bytes).map_err(|error| handshake(&error.to_string()))?;
+    match (kind, frame[KIND]) {
+        (asked, given) if asked == given => Ok(address),
+        (_, DATAGRAMS) => Err(handshake(
+            "its queue pair is for datagrams, and this one for a connection: both sides need the same transport",
+        )),
+        (_, CONNECTION) => Err(handshake(
+            "its queue pair is for a connection, and this one for datagrams: both sides need the same transport",
+        )),
+        (_, other) => Err(handshake(&format!("it has a transport with the number {other}"))),
     }
-    let mtu = Mtu::from_raw(sys::ibv_mtu::from(frame[10]))
-        .ok_or_else(|| handshake(&format!("its MTU has the code {}", frame[10])))?;
-    let mut gid = [0; 16];
-    gid.copy_from_slice(&frame[24..]);
-    Ok(QpAddress { lid: u16_at(12), gid, qpn: u32_at(16), psn: u32_at(20), mtu })
 }
 
 #[cfg(test)]
@@ -166,14 +245,18 @@ mod tests {
 
     #[test]
     fn a_frame_is_these_bytes() {
-        assert_eq!(encode(&ADDRESS), BYTES);
-        assert_eq!(decode(&BYTES).unwrap(), ADDRESS);
+        assert_eq!(encode(&ADDRESS, CONNECTION), BYTES);
+        assert_eq!(decode(&BYTES, CONNECTION).unwrap(), ADDRESS);
+        let mut datagrams = BYTES;
+        datagrams[KIND] = 1;
+        assert_eq!(encode(&ADDRESS, DATAGRAMS), datagrams);
+        assert_eq!(decode(&datagrams, DATAGRAMS).unwrap(), ADDRESS);
     }
 
     fn refusal(at: usize, byte: u8) -> String {
         let mut frame = BYTES;
         frame[at] = byte;
-        match decode(&frame) {
+        match decode(&frame, CONNECTION) {
             Err(Error::Handshake(why)) => why,
             other => panic!("{other:?}"),
         }
@@ -187,11 +270,36 @@ mod tests {
         assert!(refusal(8, 1).contains("version 257"));
         assert!(refusal(10, 0).contains("MTU"));
         assert!(refusal(10, 6).contains("MTU"));
+        assert!(refusal(KIND, DATAGRAMS).contains("for datagrams"));
+        assert!(refusal(KIND, 7).contains("number 7"));
     }
 
     #[test]
     fn a_peer_that_leaves_is_not_an_io_error() {
         let mut short = &BYTES[..39];
         assert!(matches!(read::<FRAME>(&mut short), Err(Error::Handshake(_))));
+    }
+
+    /// What a socket does whose time-out is over, after some bytes.
+    struct Silent<'a>(&'a [u8], io::ErrorKind);
+
+    impl Read for Silent<'_> {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(bytes)? {
+                0 => Err(self.1.into()),
+                count => Ok(count),
+            }
+        }
+    }
+
+    #[test]
+    fn a_peer_that_is_silent_is_named_with_what_came() {
+        for kind in [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut] {
+            let error = read::<FRAME>(&mut Silent(&BYTES[..3], kind)).unwrap_err();
+            assert!(matches!(error, Error::SilentPeer { received: 3, expected: FRAME }), "{error}");
+            assert!(error.to_string().contains("calls connect_over"), "{error}");
+        }
+        let mut broken = Silent(&BYTES[..3], io::ErrorKind::BrokenPipe);
+        assert!(matches!(read::<FRAME>(&mut broken), Err(Error::Io(_))));
     }
 }

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 
 use rdma_core_sys::LoadError;
 
 use crate::path::NotDirect;
+use crate::qp::QpState;
 use crate::receiver::PostError;
 
 /// Result of an operation on the control path.
@@ -164,6 +166,63 @@ pub enum Error {
         when: &'static str,
     },
 
+    /// The queue pair is in a state in which the operation is not possible.
+    #[error(
+        "{operation} on QP {qp_num:#x}, which is in state {state}: it takes one in {needed}, new or after Receiver::reset_qp, and once"
+    )]
+    WrongState {
+        /// The method.
+        operation: &'static str,
+        /// Number of the queue pair.
+        qp_num: u32,
+        /// Its state.
+        state: QpState,
+        /// The state that the method starts from.
+        needed: QpState,
+    },
+
+    /// The address is not one of a multicast group.
+    #[error(
+        "{operation}: {} is no multicast group; IP groups are 224.0.0.0/4 and ff00::/8, and the GIDs of InfiniBand groups begin with ff", group(.gid)
+    )]
+    NotMulticast {
+        /// The method.
+        operation: &'static str,
+        /// The address, as a GID.
+        gid: [u8; 16],
+    },
+
+    /// The queue pair has joined the multicast group already.
+    #[error("join: QP {qp_num:#x} is a member of {} already", group(.gid))]
+    AlreadyMember {
+        /// Number of the queue pair.
+        qp_num: u32,
+        /// The group.
+        gid: [u8; 16],
+    },
+
+    /// The queue pair is not a member of the multicast group.
+    #[error(
+        "leave: QP {qp_num:#x} is not a member of {}: it has not joined, or has left already", group(.gid)
+    )]
+    NotMember {
+        /// Number of the queue pair.
+        qp_num: u32,
+        /// The group.
+        gid: [u8; 16],
+    },
+
+    /// The peer sent too little in the exchange of addresses before the stream gave up.
+    #[error(
+        "exchange of addresses: the peer was silent for as long as the stream waits ({received} of {expected} bytes came): see that it calls connect_over at its end, or set a longer read time-out on the stream"
+    )]
+    SilentPeer {
+        /// Bytes of the answer that came.
+        received: usize,
+        /// Bytes of the answer.
+        expected: usize,
+    },
+
     /// The peer did not take part in the exchange of addresses, or its address is none to connect to.
     #[error("no connection to the peer: {0}")]
     Handshake(String),
@@ -234,6 +293,12 @@ impl Error {
     }
 }
 
+/// A GID as an IP address: IPv4 where it is one.
+fn group(gid: &[u8; 16]) -> IpAddr {
+    let address = Ipv6Addr::from(*gid);
+    address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
+}
+
 /// The refusals that programs meet, in words.
 fn refusal(reason: &i32) -> &'static str {
     match reason {
@@ -287,6 +352,12 @@ fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
         ("ibv_create_qp" | "mlx5dv_create_qp", Some(libc::EINVAL)) => {
             ": the sizes exceed what a queue pair of this device holds: fewer sends, receives, buffers per receive, or less inline data"
         }
+        ("ibv_attach_mcast", Some(libc::EINVAL)) => {
+            ": the device takes no such member; on InfiniBand the group needs the multicast LID that the subnet manager gave it, in MulticastGroup::lid"
+        }
+        ("ibv_attach_mcast", Some(libc::ENOMEM)) => {
+            ": the device has room for no more members (max_mcast_grp and max_mcast_qp_attach of Context::attr)"
+        }
         ("mmap(MAP_HUGETLB)", _) => {
             ": too few huge pages are reserved: raise vm.nr_hugepages with sysctl, or use HugePages::Transparent"
         }
@@ -334,6 +405,8 @@ mod tests {
         assert!(words("ibv_reg_mr", libc::ENOMEM).contains("RLIMIT_MEMLOCK"));
         assert!(words("ibv_create_srq", libc::ENOMEM).contains("RLIMIT_MEMLOCK"));
         assert!(words("mmap(MAP_HUGETLB)", libc::ENOMEM).contains("nr_hugepages"));
+        assert!(words("ibv_attach_mcast", libc::EINVAL).contains("MulticastGroup::lid"));
+        assert!(words("ibv_attach_mcast", libc::ENOMEM).contains("max_mcast_qp_attach"));
         assert!(words("ibv_modify_qp", libc::EIO).contains("removed"));
         assert!(words("ibv_modify_qp", libc::ENETUNREACH).contains("both ports are up"));
         let cm = "rdma_create_event_channel";

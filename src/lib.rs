@@ -44,8 +44,12 @@
 //! All are off by default.
 //! - `memmap2`: pools in mappings of the crate of that name, see [`StableMemory`].
 //! - `rdmacm`: connecting by IP address, module `rdmacm`.
+//! - `serde`: [`QpAddress`] in the formats of serde.
 //! - `tokio`: `AsyncReceiver` and `EventStream`.
 //! - `tracing`: events of the control path, which the page on diagnostics of the book lists.
+
+// Their types are in public signatures.
+pub use {mlx5_ring, rdma_core_sys};
 
 mod capabilities;
 mod channel;

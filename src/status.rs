@@ -99,6 +99,24 @@ impl WcStatus {
         self.0
     }
 
+    /// What usually is the reason, where the words of libibverbs do not say it.
+    const fn hint(self) -> &'static str {
+        match self {
+            Self::LOC_LEN_ERR => {
+                ": the message was longer than the buffers of the receive that it met, or a send longer than the port takes"
+            }
+            Self::LOC_PROT_ERR => {
+                ": the memory of the request is not registered for it in this domain"
+            }
+            Self::REM_INV_REQ_ERR => {
+                ": the peer does not take the message; it may be longer than the buffers of the receive that it met"
+            }
+            Self::RETRY_EXC_ERR => ": the peer is gone, or is not connected to this queue pair",
+            Self::RNR_RETRY_EXC_ERR => ": the peer had no receive posted",
+            _ => "",
+        }
+    }
+
     /// Whether it is [`SUCCESS`](Self::SUCCESS).
     pub const fn is_success(self) -> bool {
         self.0 == sys::IBV_WC_SUCCESS
@@ -118,7 +136,8 @@ impl fmt::Display for WcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // SAFETY: takes any value and returns a string constant.
         let words = unsafe { CStr::from_ptr(sys::ibv_wc_status_str(self.0)) };
-        f.write_str(&words.to_string_lossy())
+        f.write_str(&words.to_string_lossy())?;
+        f.write_str(self.hint())
     }
 }
 
@@ -129,7 +148,9 @@ mod tests {
     #[test]
     fn displays_the_words_of_libibverbs() {
         assert_eq!(WcStatus::SUCCESS.to_string(), "success");
-        assert_eq!(WcStatus::RNR_RETRY_EXC_ERR.to_string(), "RNR retry counter exceeded");
+        assert_eq!(WcStatus::WR_FLUSH_ERR.to_string(), "Work Request Flushed Error");
+        let length = WcStatus::LOC_LEN_ERR.to_string();
+        assert!(length.starts_with("local length error: the message was longer"), "{length}");
         assert_eq!(WcStatus::from_raw(1000).to_string(), "unknown");
     }
 

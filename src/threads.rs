@@ -54,6 +54,7 @@ assert_impl_all!(PostError: Send, Sync, std::error::Error);
 assert_impl_all!(Refused: Send, Sync, std::error::Error);
 assert_impl_all!(ScatterError: Send, Sync, std::error::Error);
 assert_impl_all!(SendError: Send, Sync, std::error::Error);
+assert_impl_all!(AddressError: Send, Sync, std::error::Error);
 assert_impl_all!(WrongClock: Send, Sync, std::error::Error);
 assert_impl_all!(tags::PostTagError: Send, Sync, std::error::Error);
 assert_impl_all!(tags::SendTagError<RecvBuffer>: Send, Sync, std::error::Error);

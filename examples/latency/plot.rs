@@ -1,62 +1,86 @@
 //! The distribution as a curve: latency over the share of messages that are at most as slow, stretched so
-//! that each further nine takes the same width.
+//! that each further nine takes the same width. The axis of latency is logarithmic.
 
 use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 
-/// What is printed and marked.
-pub const QUANTILES: [(&str, f64); 5] =
+/// What is printed and marked, as far as there are enough messages for it.
+const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
+
+/// Messages that have to be slower than a quantile, so that it is more than the luck of one of them.
+const TAIL: f64 = 10.0;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
-const LEFT: f64 = 70.0;
-const TOP: f64 = 40.0;
+const LEFT: f64 = 90.0;
+const TOP: f64 = 60.0;
 
-/// Nines at the right end.
-const NINES: f64 = 4.3;
 const POINTS: u32 = 200;
 
-/// Latencies in ns as an SVG with axes in µs.
+/// The quantiles that so many messages can tell.
+pub fn quantiles(messages: u64) -> impl Iterator<Item = (&'static str, f64)> {
+    QUANTILES.into_iter().filter(move |(_, quantile)| {
+        // A median is one of any number.
+        *quantile <= 0.5 || messages as f64 * (1.0 - quantile) >= TAIL - 1e-6
+    })
+}
+
+/// Latencies in ns as an SVG with an axis in µs.
 pub fn svg(histogram: &Histogram<u64>, title: &str) -> String {
-    let quantile = |nines: f64| 1.0 - 10f64.powf(-nines);
     let micros = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
-    let highest = micros(quantile(NINES)).max(0.001);
-    let x = |nines: f64| LEFT + WIDTH * nines / NINES;
-    let y = |micros: f64| TOP + HEIGHT * (1.0 - micros / highest);
+    // The curve ends where the last messages are too few.
+    let nines = (histogram.len() as f64 / TAIL).log10().max(1.0);
+    let quantile = |nines: f64| 1.0 - 10f64.powf(-nines);
+    let ticks = ticks(micros(0.0).max(0.001), micros(quantile(nines)).max(0.001));
+    let (lowest, highest) = (ticks[0].log10(), ticks[ticks.len() - 1].log10());
+    let x = |at: f64| LEFT + WIDTH * at / nines;
+    let y = |micros: f64| {
+        let share = (micros.max(0.001).log10() - lowest) / (highest - lowest);
+        TOP + HEIGHT * (1.0 - share.clamp(0.0, 1.0))
+    };
 
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"24\">{title}</text>\n",
+         <text x=\"{LEFT}\" y=\"24\">{title}</text>\n\
+         <text x=\"{LEFT}\" y=\"42\" fill=\"#555\">half of the round trip, µs, logarithmic, over the share of \
+         messages that are not slower</text>\n",
         LEFT + WIDTH + 30.0,
         TOP + HEIGHT + 50.0
     );
-    for step in 0..=4 {
-        let value = highest * f64::from(step) / 4.0;
-        line(&mut svg, [LEFT, y(value), LEFT + WIDTH, y(value)]);
-        text(&mut svg, LEFT - 8.0, y(value) + 4.0, "end", &format!("{value:.1} µs"));
+    for &tick in &ticks {
+        line(&mut svg, [LEFT, y(tick), LEFT + WIDTH, y(tick)]);
+        text(&mut svg, LEFT - 8.0, y(tick) + 4.0, "end", &format!("{tick} µs"));
     }
-    for (name, quantile) in QUANTILES {
-        let nines = -(1.0 - quantile).log10();
-        line(&mut svg, [x(nines), TOP, x(nines), TOP + HEIGHT]);
-        text(&mut svg, x(nines), TOP + HEIGHT + 18.0, "middle", name);
-        text(
-            &mut svg,
-            x(nines),
-            TOP + HEIGHT + 34.0,
-            "middle",
-            &format!("{:.2}", micros(quantile)),
-        );
+    for (name, quantile) in quantiles(histogram.len()) {
+        let at = x(-(1.0 - quantile).log10());
+        line(&mut svg, [at, TOP, at, TOP + HEIGHT]);
+        text(&mut svg, at, TOP + HEIGHT + 18.0, "middle", name);
+        text(&mut svg, at, TOP + HEIGHT + 34.0, "middle", &format!("{:.2}", micros(quantile)));
     }
     svg += "<polyline fill=\"none\" stroke=\"#0a58ca\" stroke-width=\"2\" points=\"";
     for point in 0..=POINTS {
-        let nines = NINES * f64::from(point) / f64::from(POINTS);
-        let _ = write!(svg, "{:.1},{:.1} ", x(nines), y(micros(quantile(nines))));
+        let at = nines * f64::from(point) / f64::from(POINTS);
+        let _ = write!(svg, "{:.1},{:.1} ", x(at), y(micros(quantile(at))));
     }
     svg += "\"/>\n</svg>\n";
     svg
+}
+
+/// Round values around a range: 1, 2 and 5 times powers of ten.
+fn ticks(least: f64, most: f64) -> Vec<f64> {
+    let from = least.log10().floor() as i32;
+    let to = most.log10().ceil() as i32;
+    let all: Vec<f64> = (from..=to)
+        .flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(power)))
+        // 0.1 * 2 and the like, without the digits that are not meant.
+        .map(|tick| (tick * 1e6).round() / 1e6)
+        .collect();
+    let first = all.iter().rposition(|&tick| tick <= least).unwrap_or(0);
+    let last = all.iter().position(|&tick| tick >= most).unwrap_or(all.len() - 1);
+    all[first..=last.max(first + 1).min(all.len() - 1)].to_vec()
 }
 
 fn line(svg: &mut String, [x1, y1, x2, y2]: [f64; 4]) {
@@ -68,4 +92,32 @@ fn line(svg: &mut String, [x1, y1, x2, y2]: [f64; 4]) {
 
 fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(messages: u64) -> Vec<&'static str> {
+        quantiles(messages).map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn no_quantile_is_finer_than_the_messages_allow() {
+        assert_eq!(names(1), ["p50"]);
+        assert_eq!(names(99), ["p50"]);
+        assert_eq!(names(100), ["p50", "p90"]);
+        assert_eq!(names(1000), ["p50", "p90", "p99"]);
+        assert_eq!(names(9_999), ["p50", "p90", "p99"]);
+        assert_eq!(names(10_000), ["p50", "p90", "p99", "p99.9"]);
+        assert_eq!(names(100_000), ["p50", "p90", "p99", "p99.9", "p99.99"]);
+    }
+
+    #[test]
+    fn ticks_are_round_and_around_the_values() {
+        assert_eq!(ticks(0.8, 13.0), [0.5, 1.0, 2.0, 5.0, 10.0, 20.0]);
+        assert_eq!(ticks(1.0, 1.0), [1.0, 2.0]);
+        assert_eq!(ticks(0.001, 0.003), [0.001, 0.002, 0.005]);
+        assert_eq!(ticks(700.0, 999.0), [500.0, 1000.0]);
+    }
 }

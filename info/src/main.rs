@@ -7,6 +7,7 @@ mod print;
 mod process;
 mod sysfs;
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -63,12 +64,22 @@ fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
         .map(|device| Device::query(device, &process))
         .collect();
     let report = Report { process, devices };
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+    let text = if args.json {
+        serde_json::to_string_pretty(&report)? + "\n"
     } else {
-        print!("{}", print::text(&report));
-    }
+        print::text(&report)
+    };
+    write(&text)?;
     Ok(report.devices.iter().all(|device| device.error.is_none()))
+}
+
+/// Writes to standard output. A reader that has read enough, such as `head`, is no error.
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 /// The error, and what sysfs says about it: the kernel may have devices that libibverbs has no provider for.

@@ -1,6 +1,7 @@
 //! A registered pool: one memory region, cut into buffers of equal size.
 
 use std::fmt;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -449,6 +450,37 @@ impl RecvBuffer {
         self.len = len as u32;
     }
 
+    /// Appends `bytes` to those in use.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use std::io::Write;
+    ///
+    /// let pool = doorbell::BufferPool::new(&pd, 1, 64)?;
+    /// let mut buffer = pool.take().expect("a new pool is full");
+    /// buffer.extend_from_slice(b"answer: ");
+    /// // A buffer is also written to; what has no room is an error there.
+    /// write!(buffer, "{}", 42)?;
+    /// assert_eq!(*buffer, *b"answer: 42");
+    /// buffer.clear();
+    /// assert!(buffer.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// When they are more than the buffer has room for.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let start = self.len();
+        self.set_len(start + bytes.len());
+        self[start..].copy_from_slice(bytes);
+    }
+
+    /// Has no bytes in use.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
     #[inline(always)]
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
@@ -499,6 +531,31 @@ impl DerefMut for RecvBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `deref`, and borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.addr().as_ptr(), self.len()) }
+    }
+}
+
+impl AsRef<[u8]> for RecvBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for RecvBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// Appends to the bytes in use, as far as there is room.
+impl io::Write for RecvBuffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = bytes.len().min(self.capacity() - self.len());
+        self.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -14,18 +14,24 @@ const LINK_LAYER_ETHERNET: u8 = 2;
 /// Largest number of a queue pair, and largest PSN.
 pub(crate) const MAX_24_BITS: u32 = 0xff_ffff;
 
+/// Least number of a queue pair that programs use: 0 and 1 are the subnet management and the general services
+/// interface of the port.
+const FIRST_QPN: u32 = 2;
+
 /// What a peer needs to know of a queue pair in order to connect to it.
 ///
-/// [`connect_over`](crate::QueuePair::connect_over) exchanges it; a program with a way of its own builds
-/// it from what it was told.
+/// [`connect_over`](crate::QueuePair::connect_over) exchanges it; a program with a way of its own sends it as
+/// [bytes](Self::to_bytes), as text (`Display` and `FromStr`), or with serde (feature `serde`), or builds it from what it
+/// was told.
 ///
 /// ```
 /// use doorbell::{Mtu, QpAddress};
 ///
 /// let peer = QpAddress { lid: 3, gid: [0; 16], qpn: 0x118, psn: 0x4711, mtu: Mtu::Mtu4096 };
-/// # let _ = peer;
+/// assert_eq!(peer.to_string().parse(), Ok(peer));
+/// assert_eq!(QpAddress::from_bytes(&peer.to_bytes()), Ok(peer));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpAddress {
     /// LID of the port; 0 on Ethernet.
     pub lid: u16,
@@ -48,6 +54,7 @@ pub(super) struct Local {
     pub(super) mtu: Mtu,
     sgid_index: u8,
     needs_grh: bool,
+    ethernet: bool,
 }
 
 /// How packets find the peer.
@@ -82,12 +89,22 @@ impl Local {
         // A port that is down may report none.
         let mtu = Mtu::from_raw(attr.active_mtu).unwrap_or(Mtu::Mtu256);
         let mtu = config.mtu.map_or(mtu, |most| most.min(mtu));
-        Ok(Self { lid: attr.lid, gid, mtu, sgid_index, needs_grh })
+        Ok(Self { lid: attr.lid, gid, mtu, sgid_index, needs_grh, ethernet })
+    }
+
+    /// Whether the port is one of Ethernet (RoCE).
+    pub(super) const fn is_ethernet(&self) -> bool {
+        self.ethernet
     }
 
     /// How to reach `peer`.
     pub(super) fn route(&self, peer: &QpAddress) -> Result<Route> {
-        Error::check_range("qpn of the peer", peer.qpn.into(), 0, MAX_24_BITS.into())?;
+        Error::check_range(
+            "qpn of the peer",
+            peer.qpn.into(),
+            FIRST_QPN.into(),
+            MAX_24_BITS.into(),
+        )?;
         Error::check_range("psn of the peer", peer.psn.into(), 0, MAX_24_BITS.into())?;
         if peer.gid != [0; 16] {
             return Ok(Route::Global { sgid_index: self.sgid_index });
@@ -109,9 +126,9 @@ impl Local {
 fn choose_gid(entries: &[sys::ibv_gid_entry], port: u8) -> u8 {
     let v2 = || {
         entries.iter().filter(|entry| {
-            entry.port_num == port.into()
+            entry.port_num == u32::from(port)
                 && entry.gid_type == sys::IBV_GID_TYPE_ROCE_V2
-                && entry.gid_index <= u8::MAX.into()
+                && entry.gid_index <= u32::from(u8::MAX)
         })
     };
     let ipv4 = v2().find(|entry| {
@@ -158,7 +175,14 @@ mod tests {
     }
 
     fn local(needs_grh: bool) -> Local {
-        Local { lid: 1, gid: [0; 16], mtu: Mtu::Mtu4096, sgid_index: 4, needs_grh }
+        Local {
+            lid: 1,
+            gid: [0; 16],
+            mtu: Mtu::Mtu4096,
+            sgid_index: 4,
+            needs_grh,
+            ethernet: needs_grh,
+        }
     }
 
     fn peer(lid: u16, gid: [u8; 16]) -> QpAddress {
@@ -176,10 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_24_bits_are_refused() {
+    fn numbers_that_no_queue_pair_of_a_program_has_are_refused() {
         let out = |peer| matches!(local(false).route(&peer), Err(Error::OutOfRange { .. }));
         assert!(out(QpAddress { qpn: 1 << 24, ..peer(7, IPV4) }));
         assert!(out(QpAddress { psn: 1 << 24, ..peer(7, IPV4) }));
+        assert!(out(QpAddress { qpn: 0, ..peer(7, IPV4) }));
+        assert!(out(QpAddress { qpn: 1, ..peer(7, IPV4) }));
+        assert!(!out(QpAddress { qpn: 2, ..peer(7, IPV4) }));
         assert!(!out(QpAddress { qpn: 0xff_ffff, psn: 0xff_ffff, ..peer(7, IPV4) }));
     }
 }

@@ -16,7 +16,10 @@ use crate::receiver::SrqId;
 #[derive(Clone, Debug)]
 pub struct QpConfig {
     pub(crate) qp_type: sys::ibv_qp_type,
-    receives: Receives,
+    /// Receives of its own, and the most buffers of one, if that was asked for.
+    own: Option<(u32, u32)>,
+    /// The shared receive queue. The queue pair then has none of its own.
+    srq: Option<SrqId>,
     pub(crate) max_send_wr: u32,
     pub(crate) max_inline: u32,
     pub(crate) port: u8,
@@ -37,13 +40,19 @@ pub struct QpConfig {
     pub(crate) qkey: u32,
 }
 
-/// Where a queue pair takes its receives from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Receives {
-    /// A receive queue of its own.
-    Own { max_wr: u32, max_sge: u32 },
-    /// A shared one. The queue pair then has none of its own.
-    Shared(SrqId),
+/// Receives of a queue pair of which nothing was said, and the most buffers of one.
+const RECEIVES: (u32, u32) = (128, 1);
+
+/// Queue keys with the upper bit are privileged: only the system sends with them.
+const MAX_QKEY: u32 = 0x7fff_ffff;
+
+pub(super) fn check_qkey(qkey: u32) -> Result<()> {
+    Error::check_range(
+        "qkey, whose upper bit is reserved for the system,",
+        qkey.into(),
+        0,
+        MAX_QKEY.into(),
+    )
 }
 
 impl QpConfig {
@@ -60,7 +69,8 @@ impl QpConfig {
     pub const fn rc() -> Self {
         Self {
             qp_type: sys::IBV_QPT_RC,
-            receives: Receives::Own { max_wr: 128, max_sge: 1 },
+            own: None,
+            srq: None,
             max_send_wr: 128,
             max_inline: 0,
             port: 1,
@@ -104,9 +114,10 @@ impl QpConfig {
         config
     }
 
-    /// Takes receives from a shared receive queue instead of one of its own.
+    /// Takes receives from a shared receive queue instead of one of its own. Together with
+    /// [`receives`](Self::receives) it is refused.
     pub const fn srq(mut self, srq: SrqId) -> Self {
-        self.receives = Receives::Shared(srq);
+        self.srq = Some(srq);
         self
     }
 
@@ -114,7 +125,7 @@ impl QpConfig {
     /// driver may round up, mlx5 to a power of two of at least 64 bytes: `receives(1, 1)` makes four slots on
     /// the direct path. [`Receiver::capacity`](crate::Receiver::capacity) says how many can be posted.
     pub const fn receives(mut self, max_wr: u32, max_sge: u32) -> Self {
-        self.receives = Receives::Own { max_wr, max_sge };
+        self.own = Some((max_wr, max_sge));
         self
     }
 
@@ -209,7 +220,7 @@ impl QpConfig {
 
     /// Takes receives from an SRQ that is no receiver's.
     pub(crate) const fn foreign_srq(mut self) -> Self {
-        self.receives = Receives::Shared(SrqId::FOREIGN);
+        (self.srq, self.own) = (Some(SrqId::FOREIGN), None);
         self
     }
 
@@ -234,36 +245,47 @@ impl QpConfig {
 
     /// The shared receive queue, if it is to use one.
     pub(crate) const fn shared(&self) -> Option<SrqId> {
-        match self.receives {
-            Receives::Own { .. } => None,
-            Receives::Shared(srq) => Some(srq),
+        self.srq
+    }
+
+    /// Receives of its own receive queue, and buffers of one.
+    const fn own(&self) -> (u32, u32) {
+        match (self.srq, self.own) {
+            (Some(_), _) => (0, 0),
+            (None, Some(own)) => own,
+            (None, None) => RECEIVES,
         }
     }
 
     /// Receives of its own receive queue.
     pub(crate) const fn max_recv_wr(&self) -> u32 {
-        match self.receives {
-            Receives::Own { max_wr, .. } => max_wr,
-            Receives::Shared(_) => 0,
-        }
+        self.own().0
     }
 
     /// Buffers of one receive of its own receive queue.
     pub(crate) const fn max_recv_sge(&self) -> u32 {
-        match self.receives {
-            Receives::Own { max_sge, .. } => max_sge,
-            Receives::Shared(_) => 0,
-        }
+        self.own().1
     }
 
     /// Checks what can be checked against the device before anything is made.
     pub(crate) fn check(&self, attr: &sys::ibv_device_attr) -> Result<()> {
         let max_wr = attr.max_qp_wr.max(0) as u64;
         let max_sge = attr.max_sge.max(0) as u64;
-        if let Receives::Own { max_wr: wr, max_sge: sge } = self.receives {
-            Error::check_range("max_wr of receives", wr.into(), 1, max_wr)?;
-            Error::check_range("max_sge of receives", sge.into(), 1, max_sge)?;
+        match (self.srq, self.own) {
+            (Some(_), Some(_)) => {
+                return Err(Error::Unsupported {
+                    operation: "QpConfig::receives",
+                    when: "together with QpConfig::srq: a queue pair takes its receives from one of the two",
+                });
+            }
+            (Some(_), None) => {}
+            (None, _) => {
+                let (wr, sge) = self.own();
+                Error::check_range("max_wr of receives", wr.into(), 1, max_wr)?;
+                Error::check_range("max_sge of receives", sge.into(), 1, max_sge)?;
+            }
         }
+        check_qkey(self.qkey)?;
         if !self.device_sends {
             Error::check_range("max_wr of sends", self.max_send_wr.into(), 1, max_wr)?;
         }
@@ -311,6 +333,27 @@ mod tests {
         assert_eq!(refused(QpConfig::rc().sends(1025)), "max_wr of sends");
         assert_eq!(refused(QpConfig::rc().port(0)), "port");
         assert_eq!(refused(QpConfig::rc().port(3)), "port");
+    }
+
+    #[test]
+    fn receives_are_shared_or_its_own() {
+        let shared = QpConfig::rc().srq(SrqId::FOREIGN);
+        assert!(shared.check(&attr()).is_ok());
+        assert_eq!((shared.max_recv_wr(), shared.max_recv_sge()), (0, 0));
+        for both in
+            [shared.clone().receives(4, 1), QpConfig::rc().receives(4, 1).srq(SrqId::FOREIGN)]
+        {
+            let refused = both.check(&attr()).unwrap_err().to_string();
+            assert!(refused.contains("together with QpConfig::srq"), "{refused}");
+        }
+        // Tag matching has an SRQ of its own, whatever is said of receives.
+        assert!(QpConfig::rc().receives(4, 1).foreign_srq().check(&attr()).is_ok());
+    }
+
+    #[test]
+    fn queue_keys_of_the_system_are_refused() {
+        assert!(QpConfig::ud(0x7fff_ffff).check(&attr()).is_ok());
+        assert!(refused(QpConfig::ud(0x8000_0000)).starts_with("qkey"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rdma_core_sys as sys;
 
 use super::address::QpAddress;
+use super::config::check_qkey;
 use super::mtu::Mtu;
 use super::send::{NotSent, SendError};
 use super::state::QpState;
@@ -86,7 +87,7 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a connected transport, and when the queue pair is not in INIT;
+    /// [`Error::Unsupported`] for a connected transport; [`Error::WrongState`] when the queue pair is not in INIT;
     /// [`Error::Verbs`].
     pub fn activate(&mut self) -> Result<()> {
         if !self.is_datagram() {
@@ -95,7 +96,7 @@ impl QueuePair {
                 when: "on a connected transport: use connect",
             });
         }
-        self.check_connectable()?;
+        self.check_connectable("activate")?;
         self.qp.modify_state(QpState::Rtr)?;
         let (mut attr, mask) = transition::datagram_rts(self.psn);
         self.qp.modify(&mut attr, mask)
@@ -104,8 +105,9 @@ impl QueuePair {
     /// The queue pair at `peer`, which takes datagrams with this queue key.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Handshake`] when the address cannot be one; [`Error::Verbs`].
+    /// [`Error::OutOfRange`] and [`Error::Handshake`] when the address or the queue key cannot be one; [`Error::Verbs`].
     pub fn address_handle(&self, peer: &QpAddress, qkey: u32) -> Result<AddressHandle> {
+        check_qkey(qkey)?;
         let mut attr = transition::path(&self.config, self.local()?.route(peer)?, peer);
         // SAFETY: a live domain and an initialised structure.
         let ah = unsafe { sys::ibv_create_ah(self.qp.pd().as_raw(), &mut attr) };
@@ -133,7 +135,7 @@ impl QueuePair {
         self.address_handle(&peer, self.config.qkey)
     }
 
-    pub(super) fn is_datagram(&self) -> bool {
+    pub(crate) fn is_datagram(&self) -> bool {
         self.qp.qp_type() == sys::IBV_QPT_UD
     }
 

@@ -3,6 +3,7 @@
 mod address;
 mod config;
 mod datagram;
+mod encoding;
 mod mtu;
 mod multicast;
 mod object;
@@ -30,6 +31,7 @@ use crate::trace::told;
 pub use address::QpAddress;
 pub use config::QpConfig;
 pub use datagram::AddressHandle;
+pub use encoding::AddressError;
 pub use mtu::Mtu;
 pub use multicast::MulticastGroup;
 pub use send::{NotSent, SendCompletion, SendError};
@@ -177,6 +179,16 @@ impl QueuePair {
         self.receive_queue
     }
 
+    /// The state as this process knows it.
+    pub(crate) fn known_state(&self) -> QpState {
+        self.qp.known_state()
+    }
+
+    /// The queue key that senders of datagrams need.
+    pub(crate) const fn qkey(&self) -> u32 {
+        self.config.qkey
+    }
+
     /// What it was made like, with the transport that it has.
     pub(crate) const fn config(&self) -> &QpConfig {
         &self.config
@@ -225,8 +237,8 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] when the queue pair is not in INIT; [`Error::OutOfRange`] and
-    /// [`Error::Handshake`] when the address cannot be one; [`Error::PortDown`]; [`Error::Verbs`] when the device refuses, and
+    /// [`Error::WrongState`] when the queue pair is not in INIT; [`Error::Unsupported`] for datagrams;
+    /// [`Error::OutOfRange`] and [`Error::Handshake`] when the address cannot be one; [`Error::PortDown`]; [`Error::Verbs`] when the device refuses, and
     /// the queue pair has to be reset.
     pub fn connect(&mut self, peer: &QpAddress) -> Result<()> {
         if self.is_datagram() {
@@ -235,7 +247,7 @@ impl QueuePair {
                 when: "for datagrams: use activate and address_handle",
             });
         }
-        self.check_connectable()?;
+        self.check_connectable("connect")?;
         self.check_port()?;
         let local = self.local()?;
         let (route, mtu) = (local.route(peer)?, local.mtu.min(peer.mtu));
@@ -259,14 +271,12 @@ impl QueuePair {
     }
 
     /// Refuses a queue pair that was connected before.
-    pub(crate) fn check_connectable(&self) -> Result<()> {
-        if self.qp.known_state() == QpState::Init {
+    pub(crate) fn check_connectable(&self, operation: &'static str) -> Result<()> {
+        let (state, needed) = (self.qp.known_state(), QpState::Init);
+        if state == needed {
             return Ok(());
         }
-        Err(Error::Unsupported {
-            operation: "connect",
-            when: "unless the queue pair is new or was reset",
-        })
+        Err(Error::WrongState { operation, qp_num: self.qp_num(), state, needed })
     }
 
     /// Connects with the attributes that a connection manager has for each state. What the configuration
@@ -276,7 +286,7 @@ impl QueuePair {
         &mut self,
         attributes: impl Fn(QpState) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_attr_mask)>,
     ) -> Result<()> {
-        self.check_connectable()?;
+        self.check_connectable("connect")?;
         let (mut attr, _) = attributes(QpState::Init)?;
         self.qp.modify(&mut attr, sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT)?;
         self.config.port = attr.port_num;

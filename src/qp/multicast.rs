@@ -45,12 +45,12 @@ impl MulticastGroup {
     }
 
     /// Refuses what no adapter takes for a group.
-    fn check(&self) -> Result<()> {
+    fn check(&self, operation: &'static str) -> Result<()> {
         let v4 = Ipv6Addr::from(self.gid).to_ipv4_mapped();
         if self.gid[0] == 0xff || v4.is_some_and(|address: Ipv4Addr| address.is_multicast()) {
             return Ok(());
         }
-        Err(Error::Handshake(format!("{} is no multicast group", Ipv6Addr::from(self.gid))))
+        Err(Error::NotMulticast { operation, gid: self.gid })
     }
 
     const fn raw(&self) -> sys::ibv_gid {
@@ -82,19 +82,21 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a connected transport; [`Error::Handshake`] when the address is not one of a
-    /// group; [`Error::InUse`] when it has joined already; [`Error::Verbs`], with `ENOMEM` when the adapter
-    /// has room for no more (`max_mcast_qp_attach` of [`Context::attr`](crate::Context::attr)).
+    /// [`Error::Unsupported`] for a connected transport; [`Error::NotMulticast`] when the address is not one of a
+    /// group; [`Error::OutOfRange`] on InfiniBand when its LID is none for multicast; [`Error::AlreadyMember`] when the
+    /// queue pair has joined already; [`Error::Verbs`], with `ENOMEM` when the adapter has room for no more
+    /// (`max_mcast_qp_attach` of [`Context::attr`](crate::Context::attr)).
     pub fn join(&mut self, group: &MulticastGroup) -> Result<()> {
         self.check_multicast("join")?;
-        group.check()?;
+        group.check("join")?;
+        self.check_lid(group)?;
         self.qp.join(group)
     }
 
     /// Leaves a group (`ibv_detach_mcast(3)`). What has arrived can still be polled.
     ///
     /// # Errors
-    /// [`Error::Gone`] when it has not joined; [`Error::Verbs`].
+    /// [`Error::NotMember`] when it has not joined; [`Error::Verbs`].
     pub fn leave(&mut self, group: &MulticastGroup) -> Result<()> {
         self.qp.leave(group)
     }
@@ -115,14 +117,29 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a connected transport; [`Error::Handshake`] when the address is not one of a
-    /// group; [`Error::Verbs`].
+    /// [`Error::Unsupported`] for a connected transport; [`Error::NotMulticast`] when the address is not one of a
+    /// group; [`Error::OutOfRange`] on InfiniBand when its LID is none for multicast, and for a queue key of the system;
+    /// [`Error::Verbs`].
     pub fn multicast_handle(&self, group: &MulticastGroup, qkey: u32) -> Result<AddressHandle> {
         self.check_multicast("multicast_handle")?;
-        group.check()?;
+        group.check("multicast_handle")?;
+        self.check_lid(group)?;
         // The number that stands for all members.
         let (MulticastGroup { gid, lid }, qpn) = (*group, MAX_24_BITS);
         self.address_handle(&QpAddress { lid, gid, qpn, psn: 0, mtu: Mtu::Mtu256 }, qkey)
+    }
+
+    /// Refuses a LID with which no packet to the group would go out on InfiniBand; Ethernet has none.
+    fn check_lid(&self, group: &MulticastGroup) -> Result<()> {
+        if self.local()?.is_ethernet() {
+            return Ok(());
+        }
+        Error::check_range(
+            "lid of a multicast group on InfiniBand, which the subnet manager gives,",
+            group.lid.into(),
+            0xc000,
+            0xfffe,
+        )
     }
 
     fn check_multicast(&self, operation: &'static str) -> Result<()> {
@@ -137,10 +154,7 @@ impl Qp {
     fn join(&self, group: &MulticastGroup) -> Result<()> {
         let mut groups = self.groups();
         if groups.contains(group) {
-            return Err(Error::InUse {
-                what: "group",
-                users: "this queue pair, which has joined it",
-            });
+            return Err(Error::AlreadyMember { qp_num: self.qp_num(), gid: group.gid });
         }
         // SAFETY: a live queue pair and a GID.
         let errno = unsafe { sys::ibv_attach_mcast(self.as_raw(), &group.raw(), group.lid) };
@@ -154,7 +168,7 @@ impl Qp {
     fn leave(&self, group: &MulticastGroup) -> Result<()> {
         let mut groups = self.groups();
         let at = groups.iter().position(|joined| joined == group);
-        let at = at.ok_or(Error::Gone { what: "membership of the group" })?;
+        let at = at.ok_or(Error::NotMember { qp_num: self.qp_num(), gid: group.gid })?;
         let errno = self.detach(group);
         if errno != 0 {
             return Err(Error::returned("ibv_detach_mcast", self.pd().context().name(), errno));
@@ -185,10 +199,15 @@ mod tests {
         let group = |address: &str| MulticastGroup::ip(address.parse().unwrap());
         assert_eq!(group("239.1.2.3").gid[10..], [0xff, 0xff, 239, 1, 2, 3]);
         for address in ["239.1.2.3", "224.0.0.1", "ff02::1", "ff0e::1:2"] {
-            assert!(group(address).check().is_ok(), "{address}");
+            assert!(group(address).check("join").is_ok(), "{address}");
         }
-        for address in ["192.0.2.1", "255.255.255.255", "2001:db8::1", "::efef:0102"] {
-            assert!(matches!(group(address).check(), Err(Error::Handshake(_))), "{address}");
+        for address in ["192.0.2.1", "255.255.255.255", "2001:db8::1", "::ffef:102"] {
+            let refused = group(address).check("join").unwrap_err();
+            assert!(matches!(refused, Error::NotMulticast { .. }), "{refused}");
+            assert!(
+                refused.to_string().starts_with(&format!("join: {address} is no")),
+                "{refused}"
+            );
         }
     }
 }

@@ -95,7 +95,7 @@ impl Route {
         timeout: Duration,
     ) -> Result<Connection> {
         self.id.check_device(qp)?;
-        qp.check_connectable()?;
+        qp.check_connectable("connect")?;
         let mut param = Id::conn_param(qp, private_data, MAX_PRIVATE_DATA)?;
         // SAFETY: a live identifier; the parameters refer to bytes that outlive the call.
         let result = unsafe { (self.id.cm.connect)(self.id.as_raw(), &mut param) };

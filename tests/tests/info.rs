@@ -1,6 +1,6 @@
 //! `doorbell-info` on the software device, and without a device.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use doorbell_tests::programs::{built, on_soft_mlx5};
@@ -140,4 +140,17 @@ fn without_a_device_it_says_what_to_look_for() {
     assert!(complaint.contains("the kernel has mlx5_3"), "{complaint}");
     assert!(complaint.contains("ibverbs-providers"), "{complaint}");
     std::fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn a_reader_that_has_read_enough_is_no_error() {
+    for arguments in [&["--json"][..], &[]] {
+        let mut command = on("roce");
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // As `head` does it: the pipe is closed before anything was written.
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    }
 }

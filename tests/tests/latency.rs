@@ -45,8 +45,10 @@ fn quantiles_are_in_order_and_drawn() {
     let arguments = ["-n", "500", "-w", "10", "-s", "2000", "--svg", svg.to_str().unwrap()];
     let said = measure("direct", &arguments);
     assert!(said.starts_with("500 messages of 2000 bytes on mlx5_0, path direct: "), "{said}");
-    let names = ["min", "p50", "p90", "p99", "p99.9", "p99.99", "max"];
+    let names = ["min", "p50", "p90", "max"];
     let values = names.map(|name| value(&said, name));
+    // 500 messages do not tell what one of a hundred takes.
+    assert!(!said.contains("p99"), "{said}");
     assert!(values[0] > 0.0 && values.is_sorted(), "{said}");
 
     let drawn = std::fs::read_to_string(&svg).unwrap();
@@ -60,7 +62,7 @@ fn quantiles_are_in_order_and_drawn() {
     assert_eq!(points.len(), 201);
     // Upwards is slower.
     assert!(points.is_sorted_by(|a, b| a.0 <= b.0 && a.1 >= b.1), "{drawn}");
-    assert!(points.iter().all(|(_, y)| (40.0..=360.0).contains(y)), "{drawn}");
+    assert!(points.iter().all(|(_, y)| (60.0..=380.0).contains(y)), "{drawn}");
     assert!(drawn.ends_with("</svg>\n"), "{drawn}");
 }
 

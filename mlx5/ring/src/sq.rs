@@ -93,7 +93,7 @@ impl Layout {
 pub enum BlueFlame {
     /// Never: the register is shared, or BlueFlame is switched off (`MLX5_SHUT_UP_BF`).
     Never,
-    /// When it has inline bytes (`MLX5_POST_SEND_PREFER_BF=0`).
+    /// When it was given inline pieces (`MLX5_POST_SEND_PREFER_BF=0`).
     Inline,
     /// Always.
     Always,

@@ -47,6 +47,7 @@ impl DatagramSegment {
     #[inline]
     pub const fn to(mut self, qpn: u32, qkey: u32) -> Self {
         self.qkey = Be32::new(qkey);
+        self.reserved4 = [0; 4];
         self.dqp_dct = Be32::new(EXTENDED_UD_AV | qpn & Self::QPN);
         self
     }

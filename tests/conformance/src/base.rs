@@ -24,7 +24,7 @@ pub struct Base {
     pub peer_cq: *mut sys::ibv_cq,
     pub peers: Vec<*mut sys::ibv_qp>,
     mrs: Vec<*mut sys::ibv_mr>,
-    lid: u16,
+    pub lid: u16,
     mtu: sys::ibv_mtu,
 }
 
@@ -62,6 +62,11 @@ impl Base {
     /// Adds so many peers, each of which can have as much outstanding as `cap` says. The objects under test exist
     /// already: their CQ is the first one.
     pub fn add_peers(&mut self, count: u32, cap: sys::ibv_qp_cap) {
+        self.add_peers_of(sys::IBV_QPT_RC, count, cap);
+    }
+
+    /// As [`add_peers`](Self::add_peers), of another type.
+    pub fn add_peers_of(&mut self, qp_type: sys::ibv_qp_type, count: u32, cap: sys::ibv_qp_cap) {
         let entries = (cap.max_send_wr + cap.max_recv_wr) * count;
         // SAFETY: the context is open.
         self.peer_cq = unsafe { cq(self.peer_context, entries, ptr::null_mut()) };
@@ -69,7 +74,7 @@ impl Base {
             let mut init = sys::ibv_qp_init_attr {
                 send_cq: self.peer_cq,
                 recv_cq: self.peer_cq,
-                qp_type: sys::IBV_QPT_RC,
+                qp_type,
                 sq_sig_all: 1,
                 cap,
                 ..Default::default()

@@ -23,6 +23,8 @@ pub enum Fault {
     Mask,
     /// The doorbell record of the command queue is ahead.
     CommandRecord,
+    /// The doorbell record of a send queue is ahead.
+    SendRecord,
 }
 
 impl Fault {

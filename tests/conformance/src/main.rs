@@ -18,6 +18,7 @@ mod plan;
 mod poison;
 mod queue;
 mod reference;
+mod sends;
 mod session;
 mod shrink;
 mod subject;

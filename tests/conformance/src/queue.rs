@@ -175,7 +175,17 @@ impl CompletionQueue {
     /// The one on which receives of a QP complete.
     pub fn of(queues: &Queues, qp_num: u32) -> Self {
         let qp = queues.qps.iter().find(|qp| qp.number == qp_num).expect("the QP exists");
-        let on = |cq: &&inspect::CompletionQueue| cq.number == qp.attr.recv_cq.0;
+        Self::numbered(queues, qp.attr.recv_cq.0)
+    }
+
+    /// The one on which sends of a QP complete.
+    pub fn of_sends(queues: &Queues, qp_num: u32) -> Self {
+        let qp = queues.qps.iter().find(|qp| qp.number == qp_num).expect("the QP exists");
+        Self::numbered(queues, qp.attr.send_cq.0)
+    }
+
+    fn numbered(queues: &Queues, number: u32) -> Self {
+        let on = |cq: &&inspect::CompletionQueue| cq.number == number;
         let cq = queues.cqs.iter().find(on).expect("the CQ exists");
         let (count, size) = (cq.attr.cqe_count, cq.attr.cqe_size as usize);
         // SAFETY: as for work queues.

@@ -9,6 +9,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use crate::case::Queues;
 use crate::difference::Difference;
 use crate::fault::Fault;
+use crate::sends::Sends;
 use crate::session::{Kind, Memory, Outcome, Plan, PlanOf, Run};
 use crate::tags::Tags;
 use crate::tally::Tally;
@@ -41,15 +42,22 @@ pub struct Failure {
     pub shrunk_difference: Difference,
 }
 
-/// One session in so many is of tag matching.
+/// In each round of so many sessions one is of sends, the last; of the others one in so many is of tag matching.
+const ROUND: u64 = 11;
 const TAGS: u64 = 5;
 
 /// Calls a function for the kind of session `$session`, with its number among those of its kind.
 macro_rules! of_kind {
     ($session:ident, $function:ident($($argument:expr),*)) => {
-        match ($session / TAGS, $session % TAGS) {
-            (number, 4) => $function::<Tags>(number, $session $(, $argument)*),
-            _ => $function::<Queues>($session - $session / TAGS, $session $(, $argument)*),
+        match ($session / ROUND, $session % ROUND) {
+            (number, 10) => $function::<Sends>(number, $session $(, $argument)*),
+            (round, turn) => {
+                let session = (ROUND - 1) * round + turn;
+                match (session / TAGS, session % TAGS) {
+                    (number, 4) => $function::<Tags>(number, $session $(, $argument)*),
+                    _ => $function::<Queues>(session - session / TAGS, $session $(, $argument)*),
+                }
+            }
         }
     };
 }

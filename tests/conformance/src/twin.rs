@@ -162,7 +162,7 @@ impl twins::Twin for Twin {
         }
     }
 
-    fn poll_peers(&self) -> Vec<sys::ibv_wc> {
+    fn poll_peers(&mut self) -> Vec<sys::ibv_wc> {
         verbs::poll(self.base.peer_cq, u32::MAX)
     }
 }

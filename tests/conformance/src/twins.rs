@@ -21,7 +21,7 @@ pub trait Twin {
     /// Posts messages on a peer; returns how many it took.
     fn send(&mut self, index: usize, sends: &[Self::Send]) -> usize;
     /// What the peers' sends led to.
-    fn poll_peers(&self) -> Vec<sys::ibv_wc>;
+    fn poll_peers(&mut self) -> Vec<sys::ibv_wc>;
 }
 
 pub struct Twins<T> {
@@ -130,6 +130,11 @@ impl<T: Twin> Twins<T> {
         for base in self.bases() {
             base.fail(qp);
         }
+    }
+
+    /// A QP has gone to error by itself.
+    pub fn note_failure(&mut self, qp: usize) {
+        self.failed[qp] = true;
     }
 
     pub fn has_failed(&self, qp: usize) -> bool {

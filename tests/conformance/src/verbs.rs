@@ -61,7 +61,8 @@ fn modify(qp: *mut sys::ibv_qp, mut attr: sys::ibv_qp_attr, mask: u32) {
 }
 
 /// What peers may do.
-const ACCESS: u32 = sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ;
+const ACCESS: u32 =
+    sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_ATOMIC;
 
 /// To RESET or to error.
 pub fn to_state(qp: *mut sys::ibv_qp, state: sys::ibv_qp_state) {
@@ -121,6 +122,25 @@ pub fn to_rts(qp: *mut sys::ibv_qp) {
         | sys::IBV_QP_SQ_PSN
         | sys::IBV_QP_MAX_QP_RD_ATOMIC;
     modify(qp, attr, mask);
+}
+
+/// A UD QP to INIT.
+pub fn to_init_ud(qp: *mut sys::ibv_qp) {
+    let attr = sys::ibv_qp_attr {
+        qp_state: sys::IBV_QPS_INIT,
+        port_num: 1,
+        qkey: crate::sends::QKEY,
+        ..Default::default()
+    };
+    let mask = sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_QKEY;
+    modify(qp, attr, mask);
+}
+
+/// A UD QP from INIT to RTS.
+pub fn to_rts_ud(qp: *mut sys::ibv_qp) {
+    to_state(qp, sys::IBV_QPS_RTR);
+    let attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_RTS, sq_psn: 0x10, ..Default::default() };
+    modify(qp, attr, sys::IBV_QP_STATE | sys::IBV_QP_SQ_PSN);
 }
 
 /// The LID of port 1.

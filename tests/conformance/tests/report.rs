@@ -120,6 +120,13 @@ fn a_wrong_record_of_the_command_queue() {
 }
 
 #[test]
+fn a_wrong_record_of_a_send_queue() {
+    let report = reported(&["--replay", "10", "--inject", "send-record"]);
+    assert!(report.place.starts_with("seed 0xa, operation "), "{}", report.place);
+    report.shows("send queue: doorbell record, word 1", "Post {");
+}
+
+#[test]
 fn a_run_says_how_much_it_compared() {
     let (ok, report) = run(&["--operations", "500", "--seed", "7"]);
     assert!(ok, "{report}");

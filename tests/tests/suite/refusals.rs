@@ -223,7 +223,7 @@ fn connecting_twice_and_to_what_cannot_be() {
     let mut w = Single::new(8, 64);
     let there = w.peers.qps[0].address().unwrap();
     let refused = w.near.connect(&there).unwrap_err();
-    assert!(matches!(refused, Error::Unsupported { .. }), "{refused:?}");
+    assert!(matches!(refused, Error::WrongState { operation: "connect", .. }), "{refused:?}");
 
     w.receiver.reset_qp(&mut w.near).unwrap();
     for wrong in [

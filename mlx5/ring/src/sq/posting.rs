@@ -19,7 +19,7 @@ use crate::sge::Sge;
 #[derive(Debug)]
 pub struct Posting<'a, T: Copy> {
     queue: &'a mut SendQueue<T>,
-    /// Units of the last WQE, and whether it has inline bytes.
+    /// Units of the last WQE, and whether it was given inline pieces, be they empty: libmlx5 asks no more.
     last: (u32, bool),
 }
 
@@ -240,7 +240,7 @@ impl<'a, T: Copy> Posting<'a, T> {
             }
         }
         queue.remember(blocks, data);
-        self.last = (units, inline > 0);
+        self.last = (units, !payload.inline.is_empty());
         Ok(())
     }
 

@@ -186,7 +186,7 @@ impl twins::Twin for Twin {
         sends.len()
     }
 
-    fn poll_peers(&self) -> Vec<sys::ibv_wc> {
+    fn poll_peers(&mut self) -> Vec<sys::ibv_wc> {
         let completions = verbs::poll(self.base.peer_cq, u32::MAX);
         for wc in &completions {
             if wc.status == sys::IBV_WC_SUCCESS && wc.opcode == sys::IBV_WC_RECV {

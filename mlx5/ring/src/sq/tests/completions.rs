@@ -65,6 +65,12 @@ fn cqes_of_a_send_queue() {
 fn a_cqe_retires_all_up_to_the_wqe_that_it_names() {
     let mut rig = Rig::new(16, 4);
     rig.start_at(14, 0);
+    // A WQE has started at each block before.
+    for data in 0..16 {
+        rig.send(1, NONE, data).unwrap();
+    }
+    rig.complete(29).unwrap();
+    rig.start_at(14, 0);
     for (data, blocks) in [1, 2, 3, 1].into_iter().enumerate() {
         let flags = if data == 1 { SIGNALED } else { NONE };
         rig.send(blocks, flags, data as u32).unwrap();

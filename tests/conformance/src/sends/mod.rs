@@ -1,0 +1,217 @@
+//! Sends: `ibv_post_send` and `ibv_poll_cq` on one twin, the ring of doorbell on the other.
+
+mod plan;
+mod post;
+mod queue;
+mod request;
+mod subject;
+mod twin;
+
+use std::collections::VecDeque;
+
+use proptest::strategy::Strategy;
+use rdma_core_sys as sys;
+
+use crate::difference::{Difference, Result, same};
+use crate::memory::Region;
+use crate::pair::same_completions;
+use crate::queue::CompletionQueue;
+use crate::session::{self, Kind, Memory, Outcome, Plan, Run};
+use crate::subject::status;
+use crate::tally;
+use crate::twins::Twins;
+use crate::verbs;
+
+use plan::{Operation, Shape};
+use queue::Queue;
+use request::Request;
+use subject::Subject;
+use twin::Twin;
+
+pub use request::QKEY;
+
+/// Sessions of sends.
+pub struct Sends;
+
+impl Kind for Sends {
+    type Shape = Shape;
+    type Operation = Operation;
+
+    fn plan(number: u64) -> impl Strategy<Value = Plan<Shape, Operation>> {
+        plan::plan(number)
+    }
+
+    fn run(plan: &Plan<Shape, Operation>, memory: Memory, run: Run<'_>) -> Outcome {
+        session::drive(Case::new(&plan.shape, memory, run), &plan.operations)
+    }
+}
+
+/// A queue pair under test, as the session knows it.
+struct Sender {
+    queues: [Queue; 2],
+    /// Requests that no CQE has retired.
+    outstanding: VecDeque<Request>,
+    /// Blocks and requests since the last one that asked for a CQE.
+    silent: [u32; 2],
+}
+
+struct Case<'a> {
+    // Before its twin.
+    subject: Subject,
+    twins: Twins<Twin>,
+    shape: Shape,
+    memory: Memory,
+    senders: Vec<Sender>,
+    cqs: [CompletionQueue; 2],
+    next_id: u64,
+    run: Run<'a>,
+}
+
+impl<'a> session::Case<'a> for Case<'a> {
+    type Operation = Operation;
+    type Twin = Twin;
+
+    fn parts(&mut self) -> (&mut Twins<Twin>, &mut Run<'a>) {
+        (&mut self.twins, &mut self.run)
+    }
+
+    fn lead(&mut self) -> Result<()> {
+        self.blocks_lead()?;
+        self.twins.begin(&self.shape.wire);
+        self.compare(true)
+    }
+
+    fn apply(&mut self, _: u64, operation: &Operation) -> Result<()> {
+        match operation {
+            Operation::Post { qp, anew, requests } => {
+                let qp = *qp as usize % self.senders.len();
+                if *anew && self.twins.has_failed(qp) {
+                    self.reset(qp)?;
+                }
+                self.post(qp, requests)
+            }
+            Operation::Traffic(traffic) => self.traffic(traffic),
+            Operation::Poll { budget } => self.poll(*budget),
+        }
+    }
+
+    fn compare(&mut self, _: bool) -> Result<()> {
+        let (theirs, ours) = self.twins.queues();
+        let cqs = [&self.cqs[0], &self.cqs[1]];
+        same_completions(cqs, [&theirs, &ours], self.run.tally, |_| {})
+    }
+
+    fn reset(&mut self, qp: usize) -> Result<()> {
+        self.run.tally.add(tally::SEND_RESETS, 1);
+        self.twins.renew(qp);
+        self.twins.libmlx5.reset(qp);
+        self.twins.doorbell.reset(qp);
+        let back = self.subject.reset(qp);
+        let sender = &mut self.senders[qp];
+        let expected: Vec<_> = sender.outstanding.drain(..).map(|request| request.id).collect();
+        if back != expected {
+            let texts = (format!("{expected:?}"), format!("{back:?}"));
+            return Err(Difference::new("requests that a reset gives back", texts.0, texts.1));
+        }
+        sender.silent = [0; 2];
+        for queue in &mut sender.queues {
+            queue.reset();
+        }
+        self.work()
+    }
+
+    fn count(&mut self) {
+        let consumed = self.cqs[1].record()[0];
+        self.run.tally.add(tally::CQ_LAPS, u64::from(consumed / self.cqs[1].count()));
+    }
+}
+
+impl<'a> Case<'a> {
+    fn new(shape: &Shape, memory: Memory, run: Run<'a>) -> Self {
+        let Memory { arena, source, target, headers } = memory;
+        // Atomics find small numbers.
+        target.write(&vec![0; target.len()]);
+        let regions: [Region; 4] = [source, arena, target, headers];
+        let doorbell = Twin::new("twin_doorbell", shape, regions);
+        let libmlx5 = Twin::new("twin_libmlx5", shape, regions);
+        assert_eq!(libmlx5.keys, doorbell.keys, "equal keys");
+        let subject = Subject::new(&doorbell, shape, run.fault);
+        let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
+        let cqs = [
+            CompletionQueue::of_sends(&theirs, libmlx5.base.qp_num(0)),
+            CompletionQueue::of_sends(&ours, doorbell.base.qp_num(0)),
+        ];
+        let queue = |twin: &Twin, qp: usize| Queue::new(&subject::layout(twin, twin.base.qps[qp]));
+        let senders = (0..shape.qps as usize)
+            .map(|qp| Sender {
+                queues: [queue(&libmlx5, qp), queue(&doorbell, qp)],
+                outstanding: VecDeque::new(),
+                silent: [0; 2],
+            })
+            .collect();
+        Self {
+            subject,
+            twins: Twins::new(libmlx5, doorbell, vec![arena, target, headers]),
+            shape: shape.clone(),
+            memory,
+            senders,
+            cqs,
+            next_id: 1,
+            run,
+        }
+    }
+
+    /// Takes at most `budget` completions from both.
+    fn poll(&mut self, budget: u32) -> Result<()> {
+        let theirs = verbs::poll(self.twins.libmlx5.cq, budget);
+        let ours = self.subject.poll(budget);
+        same(|| "completions of sends".into(), theirs.len() as u64, ours.len() as u64)?;
+        for (wc, told) in theirs.iter().zip(ours) {
+            let Some(told) = told else {
+                return Err(Difference::new("CQE of a send queue", "a completion", "stray"));
+            };
+            self.completed(wc, &told)?;
+        }
+        Ok(())
+    }
+
+    /// Compares a completion with what libibverbs says of it.
+    fn completed(&mut self, wc: &sys::ibv_wc, told: &subject::Told) -> Result<()> {
+        let sender = &mut self.senders[told.qp];
+        let upto = sender.outstanding.iter().position(|request| request.id == wc.wr_id);
+        let Some(upto) = upto else {
+            return Err(Difference::new("wr_id of a completion", wc.wr_id, "not outstanding"));
+        };
+        let over: Vec<_> = sender.outstanding.drain(..=upto).collect();
+        let ids: Vec<_> = over.iter().map(|request| request.id).collect();
+        if ids != told.retired {
+            let texts = (format!("{ids:?}"), format!("{:?}", told.retired));
+            return Err(Difference::new("requests that a CQE retires", texts.0, texts.1));
+        }
+        let named = over.last().expect("the named one");
+        let field = |name: &str| format!("completion of wr_id {:#x}: {name}", wc.wr_id);
+        same(|| field("qp_num"), wc.qp_num.into(), told.completion.qpn.into())?;
+        match told.completion.result {
+            Ok(bytes) => {
+                same(|| field("status"), wc.status.into(), sys::IBV_WC_SUCCESS.into())?;
+                same(|| field("opcode"), wc.opcode.into(), named.wc_opcode().into())?;
+                let brings = matches!(named.kind, plan::Kind::Read);
+                if brings {
+                    same(|| field("byte_len"), wc.byte_len.into(), bytes.into())?;
+                }
+                self.run.tally.add(tally::SEND_DONE, 1);
+                self.run.tally.add(tally::SEND_DONE_SILENT, over.len() as u64 - 1);
+            }
+            Err(failure) => {
+                let ours = status(failure.syndrome);
+                same(|| field("status"), wc.status.into(), ours.into())?;
+                same(|| field("vendor_err"), wc.vendor_err.into(), failure.vendor.into())?;
+                let flushed = ours == sys::IBV_WC_WR_FLUSH_ERR;
+                let name = if flushed { tally::SEND_FLUSHED } else { tally::SEND_FAILED };
+                self.run.tally.add(name, 1);
+                self.twins.note_failure(told.qp);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Posting requests to both twins.
+
+use rdma_core_sys as sys;
+
+use super::plan::{self, Kind};
+use super::request::{Destination, Request};
+use super::{Case, queue, subject};
+use crate::difference::{Difference, Result};
+use crate::plan::Key;
+use crate::session::Case as _;
+use crate::subject::UNKNOWN_KEY;
+use crate::tally;
+use crate::twin::SOURCE;
+
+impl Case<'_> {
+    /// Brings the index of the send queues near its wrap.
+    pub(super) fn blocks_lead(&mut self) -> Result<()> {
+        let request = plan::Request {
+            kind: Kind::Send,
+            pieces: Vec::new(),
+            at: 0,
+            good_key: true,
+            inline: false,
+            signaled: true,
+            solicited: false,
+            fence: false,
+        };
+        for qp in 0..self.senders.len() {
+            let mut left = self.shape.lead;
+            while left > 0 {
+                let count = left.min(self.twins.libmlx5.cap.max_send_wr).clamp(1, 64);
+                self.post(qp, &vec![request.clone(); count as usize])?;
+                self.work()?;
+                self.poll(u32::MAX)?;
+                left = left.saturating_sub(count);
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts requests in one call.
+    pub(super) fn post(&mut self, qp: usize, planned: &[plan::Request]) -> Result<()> {
+        let silent = self.senders[qp].silent;
+        self.senders[qp].queues.iter_mut().for_each(queue::Queue::look_at_register);
+        let mut requests: Vec<_> = planned.iter().map(|request| self.request(request)).collect();
+        for request in &mut requests {
+            request.signaled = self.must_ask(qp, request);
+        }
+        let taken = self.post_to_libmlx5(qp, &mut requests)?;
+        requests.truncate(taken);
+        self.senders[qp].silent = silent;
+        for request in &requests {
+            self.must_ask(qp, request);
+        }
+        let results = self.subject.post(qp, self.shape.datagrams, &requests);
+        for (request, result) in requests.into_iter().zip(results) {
+            if result.is_err() {
+                return Err(Difference::new("request posted", "yes", format!("{result:?}")));
+            }
+            self.count_request(&request);
+            self.senders[qp].outstanding.push_back(request);
+        }
+        let [theirs, ours] = &mut self.senders[qp].queues;
+        queue::compare(theirs, ours, self.run.tally)
+    }
+
+    /// Makes a request of a planned one: one that fits.
+    fn request(&mut self, planned: &plan::Request) -> Request {
+        let plan::Request { kind, at, good_key, inline, signaled, solicited, fence, .. } = *planned;
+        let twin = &self.twins.libmlx5;
+        let keys = twin.keys;
+        let reads = matches!(kind, Kind::Read | Kind::FetchAdd(_) | Kind::CompareSwap(..));
+        let atomic = reads && kind != Kind::Read;
+        let inline = inline && !reads;
+        let mut room = match (inline, self.shape.datagrams) {
+            (true, _) => twin.cap.max_inline_data.min(900),
+            (false, true) => 900,
+            (false, false) => u32::MAX,
+        };
+        let (memory, key) = if reads {
+            (self.memory.arena, keys.results)
+        } else {
+            (self.memory.source, keys.source)
+        };
+        let sge = |piece: &plan::Piece| {
+            let length = piece.length.min(room);
+            room -= length;
+            let lkey = if piece.key == Key::Good { key } else { UNKNOWN_KEY };
+            let addr = memory.address() + u64::from(piece.offset);
+            sys::ibv_sge { addr, length, lkey }
+        };
+        let mut sges: Vec<_> = planned.pieces.iter().map(sge).collect();
+        if atomic {
+            let addr = memory.address() + u64::from(at);
+            sges = vec![sys::ibv_sge { addr, length: 8, lkey: key }];
+        }
+        debug_assert!(SOURCE >= plan::END as usize);
+        self.next_id += 1;
+        let rkey = if good_key { keys.target } else { UNKNOWN_KEY };
+        let remote = (self.memory.target.address() + u64::from(at), rkey);
+        Request { id: self.next_id, kind, sges, inline, remote, signaled, solicited, fence }
+    }
+
+    /// Decides whether a request asks for a CQE: as it says, and when doorbell would ask on its own, or the queue of
+    /// libmlx5 would be full of requests that do not.
+    fn must_ask(&mut self, qp: usize, request: &Request) -> bool {
+        let blocks = request.blocks(self.shape.datagrams);
+        let capacity = self.subject.capacity(qp);
+        let most = subject::max_wqe_blocks(&self.twins.libmlx5, &self.shape).min(capacity);
+        let max_silent = (capacity - most).min(capacity / 4);
+        let [silent, requests] = self.senders[qp].silent;
+        let asks = request.signaled
+            || silent + blocks > max_silent
+            || requests + 1 >= self.twins.libmlx5.cap.max_send_wr;
+        self.senders[qp].silent = if asks { [0; 2] } else { [silent + blocks, requests + 1] };
+        asks
+    }
+
+    /// Posts with one call of `ibv_post_send`; returns how many were taken.
+    fn post_to_libmlx5(&mut self, qp: usize, requests: &mut [Request]) -> Result<usize> {
+        let twin = &self.twins.libmlx5;
+        let to = self
+            .shape
+            .datagrams
+            .then(|| Destination { ah: twin.ah, qpn: twin.base.number(twin.base.peers[qp]) });
+        let mut wrs: Vec<_> = requests.iter_mut().map(|request| request.wr(to.as_ref())).collect();
+        for index in 1..wrs.len() {
+            wrs[index - 1].next = &raw mut wrs[index];
+        }
+        let (mut bad, first) = (std::ptr::null_mut(), wrs.as_mut_ptr());
+        // SAFETY: the QP is alive, the list can be read, and the memory that it names is looked at only while the
+        // device rests.
+        match unsafe { sys::ibv_post_send(twin.base.qps[qp], first, &mut bad) } {
+            0 => Ok(requests.len()),
+            libc::ENOMEM => {
+                self.run.tally.add(tally::SEND_FULL, 1);
+                // SAFETY: `bad` is an element of the list.
+                Ok(unsafe { bad.offset_from(first) as usize })
+            }
+            errno => {
+                Err(Difference::new("requests posted", format!("errno {errno}"), requests.len()))
+            }
+        }
+    }
+
+    fn count_request(&mut self, request: &Request) {
+        let name = match request.kind {
+            Kind::Send if self.shape.datagrams => tally::SEND_DATAGRAMS,
+            Kind::SendImmediate(_) if self.shape.datagrams => tally::SEND_DATAGRAMS,
+            Kind::Send | Kind::SendImmediate(_) | Kind::SendInvalidate(_) => tally::SEND_SENDS,
+            Kind::Write | Kind::WriteImmediate(_) => tally::SEND_WRITES,
+            Kind::Read => tally::SEND_READS,
+            Kind::FetchAdd(_) | Kind::CompareSwap(..) => tally::SEND_ATOMICS,
+        };
+        if self.twins.payload {
+            self.run.tally.add(name, 1);
+            self.run.tally.add(tally::SEND_INLINE, u64::from(request.inline));
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Sends as doorbell drives them: the ring itself, one for each queue pair, and one CQ.
+
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use mlx5_ring::cq::{self, CompletionQueue};
+use mlx5_ring::sq::{self, BlueFlame, Completion, Config, PostError, Record, SendQueue};
+use mlx5_wire::datagram::DatagramSegment;
+use rdma_core_sys as sys;
+
+use super::plan::Shape;
+use super::request::{QKEY, Request};
+use super::twin::Twin;
+use crate::fault::{self, Fault};
+use crate::memory::Region;
+use crate::verbs::done;
+
+/// A CQE as the ring tells it.
+#[derive(Debug)]
+pub struct Told {
+    pub qp: usize,
+    pub completion: Completion,
+    /// What is over, oldest first; the last one is what the CQE names.
+    pub retired: Vec<u64>,
+}
+
+pub struct Subject {
+    cq: CompletionQueue,
+    queues: Vec<SendQueue<u64>>,
+    numbers: Vec<u32>,
+    destinations: Vec<DatagramSegment>,
+    fault: Option<Fault>,
+    records: Vec<Region>,
+    _storage: Vec<Box<[MaybeUninit<Record<u64>>]>>,
+}
+
+impl Subject {
+    pub fn new(twin: &Twin, shape: &Shape, fault: Option<Fault>) -> Self {
+        let av = address_vector(twin);
+        let mut subject = Self {
+            // SAFETY: a fresh CQ that nobody else polls, and that outlives the subject.
+            cq: unsafe { CompletionQueue::new(cq_layout(twin)) }.expect("a CQ of libmlx5"),
+            queues: Vec::new(),
+            numbers: Vec::new(),
+            destinations: Vec::new(),
+            fault,
+            records: Vec::new(),
+            _storage: Vec::new(),
+        };
+        let blue_flame = match (shape.shut_up_bf, shape.prefer_bf) {
+            (true, _) => BlueFlame::Never,
+            (false, false) => BlueFlame::Inline,
+            (false, true) => BlueFlame::Always,
+        };
+        let config = Config { max_wqe_blocks: max_wqe_blocks(twin, shape), blue_flame };
+        for (qp, peer) in twin.base.qps.iter().zip(&twin.base.peers) {
+            let layout = layout(twin, *qp);
+            let mut storage: Box<[_]> = Box::new_uninit_slice(layout.wqe_cnt as usize)
+                .into_iter()
+                .map(|_: MaybeUninit<u8>| MaybeUninit::uninit())
+                .collect();
+            let records = NonNull::from(&mut *storage).cast();
+            // SAFETY: a fresh queue, whose register is its own: libmlx5 shares none of the first. The box and the
+            // QP live longer.
+            let queue = unsafe { SendQueue::new(layout, config, records) };
+            subject.queues.push(queue.expect("a send queue of libmlx5"));
+            subject.numbers.push(layout.qpn);
+            subject.destinations.push(av.to(twin.base.number(*peer), QKEY));
+            // SAFETY: the doorbell record of the QP.
+            subject.records.push(unsafe { Region::new(layout.dbrec.cast(), 8) });
+            subject._storage.push(storage);
+        }
+        subject
+    }
+
+    pub fn capacity(&self, qp: usize) -> u32 {
+        self.queues[qp].capacity()
+    }
+
+    /// Posts requests with one doorbell.
+    pub fn post(
+        &mut self,
+        qp: usize,
+        datagram: bool,
+        requests: &[Request],
+    ) -> Vec<Result<(), PostError>> {
+        let mut posting = self.queues[qp].posting();
+        let to = datagram.then_some(&self.destinations[qp]);
+        let results = requests
+            .iter()
+            // SAFETY: the memory is looked at only while the device rests.
+            .map(|request| unsafe { request.post(&mut posting, to) })
+            .collect();
+        drop(posting);
+        if self.fault == Some(Fault::SendRecord) {
+            fault::flip(self.records[qp], mlx5_wire::dbrec::SEND, 1);
+        }
+        results
+    }
+
+    /// Takes at most `budget` CQEs.
+    pub fn poll(&mut self, budget: u32) -> Vec<Option<Told>> {
+        let mut told = Vec::new();
+        let mut completions = self.cq.completions();
+        while (told.len() as u32) < budget {
+            let Some(cqe) = completions.next() else { break };
+            let Some(completion) = Completion::read(cqe) else {
+                told.push(None);
+                continue;
+            };
+            let qp = self.numbers.iter().position(|number| *number == completion.qpn);
+            told.push(qp.and_then(|qp| {
+                let completed = self.queues[qp].complete(completion.wqe_counter)?;
+                let retired = completed.map(|retired| retired.data).collect();
+                Some(Told { qp, completion, retired })
+            }));
+        }
+        told
+    }
+
+    /// The QP was reset: forgets what the CQ holds of it. Returns what was outstanding.
+    pub fn reset(&mut self, qp: usize) -> Vec<u64> {
+        let number = self.numbers[qp];
+        self.cq.purge(|cqe| cqe.qpn() == number);
+        let mut back = Vec::new();
+        // SAFETY: the QP was in RESET, and nothing was posted since.
+        unsafe { self.queues[qp].reset(|id| back.push(id)) }
+        back
+    }
+}
+
+/// Basic blocks of the largest WQE that libmlx5 has made room for.
+pub fn max_wqe_blocks(twin: &Twin, shape: &Shape) -> u32 {
+    let overhead = if shape.datagrams { 64 } else { 48 };
+    (overhead + 4 + twin.cap.max_inline_data) / 64
+}
+
+fn init_obj(twin: &Twin, kind: u32, fill: impl FnOnce(&mut sys::mlx5dv_obj)) {
+    let _ = twin;
+    // SAFETY: a structure of pointers.
+    let mut obj: sys::mlx5dv_obj = unsafe { std::mem::zeroed() };
+    fill(&mut obj);
+    let mlx5dv = sys::Mlx5dv::get().expect("libmlx5 is loaded");
+    // SAFETY: the callers' live objects of an mlx5 device, and writable structures.
+    done(unsafe { (mlx5dv.init_obj)(&mut obj, kind.into()) }, "mlx5dv_init_obj");
+}
+
+fn some<T>(pointer: *mut T) -> NonNull<T> {
+    NonNull::new(pointer).expect("a queue has memory")
+}
+
+/// Where the send queue of a QP is.
+pub fn layout(twin: &Twin, qp: *mut sys::ibv_qp) -> sq::Layout {
+    // SAFETY: a structure of integers and pointers.
+    let mut out: sys::mlx5dv_qp = unsafe { std::mem::zeroed() };
+    init_obj(twin, sys::MLX5DV_OBJ_QP, |obj| (obj.qp.in_, obj.qp.out) = (qp, &mut out));
+    sq::Layout {
+        buf: some(out.sq.buf).cast(),
+        dbrec: some(out.dbrec.cast()),
+        wqe_cnt: out.sq.wqe_cnt,
+        stride: out.sq.stride,
+        register: some(out.bf.reg).cast(),
+        register_size: out.bf.size,
+        qpn: twin.base.number(qp),
+    }
+}
+
+fn cq_layout(twin: &Twin) -> cq::Layout {
+    // SAFETY: as above.
+    let mut out: sys::mlx5dv_cq = unsafe { std::mem::zeroed() };
+    init_obj(twin, sys::MLX5DV_OBJ_CQ, |obj| (obj.cq.in_, obj.cq.out) = (twin.cq, &mut out));
+    cq::Layout {
+        buf: some(out.buf).cast(),
+        dbrec: some(out.dbrec.cast()),
+        cqe_cnt: out.cqe_cnt,
+        cqe_size: out.cqe_size,
+    }
+}
+
+fn address_vector(twin: &Twin) -> DatagramSegment {
+    // SAFETY: as above.
+    let mut out: sys::mlx5dv_ah = unsafe { std::mem::zeroed() };
+    init_obj(twin, sys::MLX5DV_OBJ_AH, |obj| (obj.ah.in_, obj.ah.out) = (twin.ah, &mut out));
+    // SAFETY: the address vector of a live handle, which nobody writes.
+    DatagramSegment::from_bytes(unsafe { &*out.av.cast::<[u8; DatagramSegment::SIZE]>() })
+}
