@@ -15,7 +15,8 @@ fn numbers(finding: &Finding) -> Vec<(&str, &str)> {
 
 #[test]
 fn reports_of_programs_are_read() {
-    let cases: [(&str, Option<&str>, &[(&str, &str)]); 17] = [
+    type Case<'a> = (&'a str, Option<&'a str>, &'a [(&'a str, &'a str)]);
+    let cases: [Case; 17] = [
         (
             "[n1:31180:0:31180] ib_mlx5_log.c:143  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)\n\
              [n1:31180:0:31180] ib_mlx5_log.c:143  DCI QP 0x14e4 wqe[446]: SEND s-e [rqpn 0x2248a rlid 703] [inl len 18]\n",

@@ -107,8 +107,7 @@ pub fn reports(lines: &[Line]) -> Vec<Logged> {
 /// Returns the findings of the reports that no dump shows; the same report counts once.
 pub fn findings(logs: Vec<Logged>, dumped: &[(usize, Facts)]) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
-    let mut known: HashMap<(Option<&str>, Option<bool>, Option<u32>, Facts), usize> =
-        HashMap::new();
+    let mut known: HashMap<_, usize> = HashMap::new();
     for logged in logs {
         let first = dumped.partition_point(|(line, _)| line + NEAR < logged.line);
         let is_dumped = dumped[first..]
@@ -120,8 +119,8 @@ pub fn findings(logs: Vec<Logged>, dumped: &[(usize, Facts)]) -> Vec<Finding> {
         }
         let sort = Facts { qpn: None, wqe_counter: None, ci: None, ..logged.facts.clone() };
         let key = (logged.printer, logged.requester, logged.status, sort);
-        if let Some(&at) = known.get(&key) {
-            found[at].times += 1;
+        if let Some(same) = known.get(&key).and_then(|&at| found.get_mut(at)) {
+            same.times += 1;
             continue;
         }
         known.insert(key, found.len());

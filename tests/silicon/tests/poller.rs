@@ -26,7 +26,7 @@ fn poll(device: &Device, cqe: [u8; 64], fields: Option<&Fields>) -> (Cause, u32,
     let qp = receiver.create_qp(&QpConfig::rc().receives(RECEIVES, 1)).unwrap();
     let rq = qp.receive_queue().unwrap();
     let pool = BufferPool::new(&pd, RECEIVES, 64).unwrap();
-    assert_eq!(receiver.fill(rq, &pool), RECEIVES as usize);
+    assert_eq!(receiver.fill(rq, &pool).unwrap(), RECEIVES as usize);
     let mut cqe = cqe;
     if fields.is_some() {
         // As if it were this queue pair's, and its first receive.
