@@ -59,7 +59,7 @@ fn a_queue_pair_that_is_drained_stays_drained() {
 #[test]
 fn a_queue_pair_is_drained_whoever_reads_its_event() {
     let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool);
+    w.receiver.fill(w.srq, &w.pool).unwrap();
     let (mut others, over) = (w.pd.context().events().unwrap(), AtomicBool::new(false));
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
