@@ -23,6 +23,8 @@ fn main() -> ExitCode {
     cargo.args(["--no-default-features", "--target", &variable("TARGET"), "--target-dir"]);
     cargo.arg(&target_dir).current_dir(variable("CARGO_MANIFEST_DIR"));
     cargo.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    // The build script of the inner build inherits it, and would build the library once more, without end.
+    cargo.env_remove("CARGO_FEATURE_CLI");
     match cargo.status() {
         Ok(status) if status.success() => {
             let folder = target_dir.join(variable("TARGET")).join("release");

@@ -1,14 +1,13 @@
 //! Exchange of addresses with a peer, over any stream.
 //!
 //! Both sides do the same: write one frame, read the other's, connect, write one byte that tells whether that worked,
-//! read the other's. A frame of a connection is [`FRAME`] bytes long; that of a queue pair for datagrams has its queue
-//! key behind them, in four more. Numbers are big-endian.
+//! read the other's. Queue pairs for datagrams tell their queue keys after the frames, in four bytes. Numbers are
+//! big-endian.
 //!
 //! | bytes | |
 //! |---|---|
 //! | 0..8 | `doorbell` in ASCII |
 //! | 8..40 | the address, see [`QpAddress::to_bytes`]; byte 11 is 1 for datagrams |
-//! | 40..44 | only for datagrams: the queue key |
 //!
 //! The byte at the end is 1 for connected, 0 for not.
 
@@ -115,10 +114,14 @@ impl QueuePair {
             });
         }
         stream.write_all(&encode(&self.address()?, DATAGRAMS))?;
-        stream.write_all(&self.qkey().to_be_bytes())?;
         stream.flush()?;
         let peer = read_frame(stream, DATAGRAMS)
-            .and_then(|peer| Ok((peer, u32::from_be_bytes(read(stream)?))))
+            .and_then(|peer| {
+                // Only now: a peer of another transport would leave it unread, and the stream end with a reset.
+                stream.write_all(&self.qkey().to_be_bytes())?;
+                stream.flush()?;
+                Ok((peer, u32::from_be_bytes(read(stream)?)))
+            })
             .and_then(|(peer, qkey)| {
                 let to = self.address_handle(&peer, qkey)?;
                 if self.known_state() == QpState::Init {

@@ -9,7 +9,7 @@ const WIDTH: f64 = 860.0;
 const BARS: (f64, f64) = (340.0, 790.0);
 const BAR: f64 = 14.0;
 const GROUP: f64 = 42.0;
-const TOP: f64 = 84.0;
+const TOP: f64 = 96.0;
 
 /// Most rows of a chart: the tables have all.
 const MOST: usize = 10;
@@ -24,7 +24,7 @@ pub fn bars(title: &str, measured: &str, rows: &[&Row]) -> String {
     let left_out = match rows.len() - shown.len() {
         0 => String::new(),
         _ => format!(
-            "; {} of {} operations, those with the greatest ratios and a sample of the rest",
+            "{} of {} operations: those with the greatest ratios, and a sample of the rest",
             shown.len(),
             rows.len()
         ),
@@ -34,8 +34,9 @@ pub fn bars(title: &str, measured: &str, rows: &[&Row]) -> String {
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n\
          <text x=\"12\" y=\"24\" font-size=\"16\">{title}</text>\n\
-         <text x=\"12\" y=\"44\" fill=\"#555\">{unit}, logarithmic; upper bar doorbell, lower bar the \
-         reference{left_out}</text>\n"
+         <text x=\"12\" y=\"42\" fill=\"#555\">{unit}, logarithmic; upper bar doorbell, lower bar the \
+         reference, red where doorbell takes more</text>\n\
+         <text x=\"12\" y=\"58\" fill=\"#555\">{left_out}</text>\n"
     );
     let bottom = TOP + GROUP * shown.len() as f64;
     for tick in axis.ticks() {
@@ -72,8 +73,7 @@ pub fn bars(title: &str, measured: &str, rows: &[&Row]) -> String {
     let (device, machine) = (height - 26.0, height - 10.0);
     let _ = writeln!(
         svg,
-        "<text x=\"12\" y=\"{device}\" fill=\"#555\">device: none, the rings are memory that no adapter touches; \
-         red: more than the reference</text>\n\
+        "<text x=\"12\" y=\"{device}\" fill=\"#555\">device: none, the rings are memory that no adapter touches</text>\n\
          <text x=\"12\" y=\"{machine}\" fill=\"#555\">{measured}</text>"
     );
     svg.push_str("</svg>\n");

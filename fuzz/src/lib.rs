@@ -9,9 +9,11 @@
 //! | [`wqes`] | WQEs, doorbell records and register writes of a program |
 //! | [`packets`] | packets that reach the port of the device |
 //! | [`completions`] | CQEs in the CQ of a [`doorbell::Receiver`] |
+//! | [`decode`] | text for `doorbell decode` |
 
 pub mod commands;
 pub mod completions;
+pub mod decode;
 pub mod encoding;
 mod input;
 pub mod memory;

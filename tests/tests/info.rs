@@ -1,4 +1,4 @@
-//! `doorbell-info` on the software device, and without a device.
+//! `doorbell info` on the software device, and without a device.
 
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -6,8 +6,11 @@ use std::thread;
 use doorbell_tests::programs::{built, on_soft_mlx5};
 use serde_json::{Value, json};
 
-fn info() -> std::path::PathBuf {
-    built("doorbell-info")
+/// `doorbell info`.
+fn info() -> Command {
+    let mut command = Command::new(built("doorbell"));
+    command.arg("info");
+    command
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -21,7 +24,9 @@ fn first_device(output: &Output) -> String {
 }
 
 fn on(link: &str) -> Command {
-    on_soft_mlx5(&["--link", link], info())
+    let mut command = on_soft_mlx5(&["--link", link], built("doorbell"));
+    command.arg("info");
+    command
 }
 
 #[test]
@@ -103,18 +108,18 @@ fn what_keeps_from_the_direct_path_is_told() {
     assert!(warning.contains(reason), "{warning}");
 }
 
-/// Its complaint when it fails.
-fn refused(command: &mut Command) -> String {
+/// Its complaint when it fails with this code.
+fn refused(code: i32, command: &mut Command) -> String {
     let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stdout));
     assert_eq!(text(&output.stdout), "");
     text(&output.stderr)
 }
 
 #[test]
 fn an_unknown_device_is_refused_with_the_names_that_exist() {
-    let complaint = refused(on("ib").args(["mlx5_0", "mlx5_9"]));
-    assert_eq!(complaint, "doorbell-info: no RDMA device named mlx5_9: there is mlx5_0\n");
+    let complaint = refused(2, on("ib").args(["mlx5_0", "mlx5_9"]));
+    assert_eq!(complaint, "doorbell info: no RDMA device named mlx5_9: there is mlx5_0\n");
 }
 
 /// A tree of sysfs in which libibverbs sees what is made there.
@@ -131,12 +136,12 @@ fn without_a_device_it_says_what_to_look_for() {
         doorbell_tests::skip!("this machine has a device, which netlink shows");
     }
     let root = empty_tree("nothing");
-    let complaint = refused(Command::new(info()).env("SYSFS_PATH", &root));
+    let complaint = refused(1, info().env("SYSFS_PATH", &root));
     assert!(complaint.contains("no RDMA device found: load the driver"), "{complaint}");
 
     // The kernel has one that libibverbs cannot use.
     std::fs::create_dir_all(root.join("class/infiniband/mlx5_3")).unwrap();
-    let complaint = refused(Command::new(info()).env("SYSFS_PATH", &root));
+    let complaint = refused(1, info().env("SYSFS_PATH", &root));
     assert!(complaint.contains("the kernel has mlx5_3"), "{complaint}");
     assert!(complaint.contains("ibverbs-providers"), "{complaint}");
     std::fs::remove_dir_all(root).unwrap();

@@ -402,7 +402,7 @@ fn rxe(session: &Session) -> Result<Totals> {
 }
 
 /// The packages whose programs and examples the tests in the virtual machine start.
-const VM_PROGRAMS: &[&str] = &["doorbell", "doorbell-info", "soft-mlx5", "xtask"];
+const VM_PROGRAMS: &[&str] = &["doorbell", "doorbell-cli", "soft-mlx5", "xtask"];
 
 /// Builds what goes into the virtual machine, and prints a line `test FILE` or `program FILE` for each.
 pub fn vm_files() -> Result<()> {

@@ -122,7 +122,7 @@ layout! {
         56 => sop_drop_qpn: Be32,
         /// SRQ: slot. Receive queue: running index. Send queue: index of the basic block.
         60 => wqe_counter: Be16,
-        /// Checksum of the CQE.
+        /// Checksum of the CQE, see [`crate::signature`].
         62 => signature: u8,
         /// Opcode, format, solicited event and owner.
         63 => op_own: u8,
@@ -194,9 +194,11 @@ layout! {
         32 => srqn_uidx: Be32,
         /// Reserved.
         36 => reserved36: [u8; 16],
-        /// Reserved.
-        52 => reserved52: [u8; 2],
-        /// Cause in the device's own terms.
+        /// Cause in the terms of the hardware (`struct uct_ib_mlx5_err_cqe` in UCX).
+        52 => hw_err_synd: u8,
+        /// Kind of [`hw_err_synd`](Self::hw_err_synd); UCX prints the upper four bits.
+        53 => hw_synd_type: u8,
+        /// Cause in the device's own terms, see [`crate::vendor`].
         54 => vendor_err_synd: u8,
         /// Cause, see [`crate::syndrome::Syndrome`].
         55 => syndrome: u8,
@@ -204,7 +206,7 @@ layout! {
         56 => s_wqe_opcode_qpn: Be32,
         /// As in [`Cqe64::wqe_counter`].
         60 => wqe_counter: Be16,
-        /// Checksum of the CQE.
+        /// Checksum of the CQE, see [`crate::signature`].
         62 => signature: u8,
         /// Opcode, format, solicited event and owner.
         63 => op_own: u8,
@@ -250,7 +252,7 @@ layout! {
         40 => sig_err_offset: Be64,
         /// Reserved.
         48 => reserved48: [u8; 14],
-        /// Checksum of the CQE.
+        /// Checksum of the CQE, see [`crate::signature`].
         62 => signature: u8,
         /// Opcode, format, solicited event and owner.
         63 => op_own: u8,
@@ -330,7 +332,9 @@ mod tests {
         bytes[54..56].copy_from_slice(&[0xf9, 0x05]);
         bytes[56..60].copy_from_slice(&[0x0a, 0x00, 0x01, 0x20]);
         bytes[60..64].copy_from_slice(&[0x00, 0x11, 0x00, 0xe0]);
+        bytes[52..54].copy_from_slice(&[0x01, 0x20]);
         let cqe = ErrorCqe::from_bytes(&bytes);
+        assert_eq!((cqe.hw_err_synd, cqe.hw_synd_type), (0x01, 0x20));
         assert_eq!((cqe.vendor_err_synd, cqe.syndrome), (0xf9, 5));
         assert_eq!((cqe.qpn(), cqe.send_opcode()), (0x120, 0x0a));
         assert_eq!(cqe.wqe_counter.get(), 0x11);

@@ -44,7 +44,48 @@ impl Syndrome {
     pub const fn get(self) -> u8 {
         self.0
     }
+
+    /// Returns the syndrome's name in `mlx5dv.h` without the prefix, its name in `ibv_wc_status_str` and the number of
+    /// that `ibv_wc_status`, as libmlx5 converts them.
+    pub fn names(self) -> Option<Names> {
+        let row = TABLE.iter().find(|row| row.0 == self.0)?;
+        Some(Names { mlx5: row.1, verbs: row.2, status: row.3 })
+    }
+
+    /// Returns the syndrome that libmlx5 reports as this `ibv_wc_status`.
+    pub fn from_status(status: u32) -> Option<Self> {
+        // Everything that has no status of its own is a general error.
+        TABLE.iter().find(|row| row.3 == status).map(|row| Self(row.0))
+    }
 }
+
+/// What a syndrome is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// In `mlx5dv.h`, without `MLX5_CQE_SYNDROME_`.
+    pub mlx5: &'static str,
+    /// In `ibv_wc_status_str`.
+    pub verbs: &'static str,
+    /// Number of the `ibv_wc_status`.
+    pub status: u32,
+}
+
+/// Syndrome, name of mlx5, name and number of verbs.
+const TABLE: [(u8, &str, &str, u32); 13] = [
+    (0x01, "LOCAL_LENGTH_ERR", "local length error", 1),
+    (0x02, "LOCAL_QP_OP_ERR", "local QP operation error", 2),
+    (0x04, "LOCAL_PROT_ERR", "local protection error", 4),
+    (0x05, "WR_FLUSH_ERR", "Work Request Flushed Error", 5),
+    (0x06, "MW_BIND_ERR", "memory bind operation error", 6),
+    (0x10, "BAD_RESP_ERR", "bad response error", 7),
+    (0x11, "LOCAL_ACCESS_ERR", "local access error", 8),
+    (0x12, "REMOTE_INVAL_REQ_ERR", "remote invalid request error", 9),
+    (0x13, "REMOTE_ACCESS_ERR", "remote access error", 10),
+    (0x14, "REMOTE_OP_ERR", "remote operation error", 11),
+    (0x15, "TRANSPORT_RETRY_EXC_ERR", "transport retry counter exceeded", 12),
+    (0x16, "RNR_RETRY_EXC_ERR", "RNR retry counter exceeded", 13),
+    (0x22, "REMOTE_ABORTED_ERR", "aborted error", 16),
+];
 
 /// Vendor syndrome of an ODP page fault (`MLX5_CQE_VENDOR_SYNDROME_ODP_PFAULT`).
 pub const VENDOR_ODP_PFAULT: u8 = 0x93;
@@ -61,6 +102,18 @@ pub const fn is_odp_page_fault(syndrome: Syndrome, vendor: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_syndrome_has_the_names_of_mlx5dv_and_of_verbs() {
+        let prot = Syndrome::LOCAL_PROT.names().unwrap();
+        assert_eq!((prot.mlx5, prot.status), ("LOCAL_PROT_ERR", 4));
+        assert_eq!(Syndrome::REMOTE_ACCESS.names().unwrap().verbs, "remote access error");
+        assert_eq!(Syndrome::new(0x03).names(), None);
+        for row in TABLE {
+            assert_eq!(Syndrome::from_status(row.3), Some(Syndrome::new(row.0)));
+        }
+        assert_eq!(Syndrome::from_status(3), None);
+    }
 
     #[test]
     fn page_faults_are_told_by_both_syndromes() {

@@ -7,39 +7,47 @@ use mlx5_wire::syndrome::Syndrome;
 use super::cq::Completion;
 use super::qp::Qp;
 
-/// Syndrome of an error CQE, with the number that firmware gives along.
+/// What an error CQE says about the cause. `docs/soft-mlx5.md` says which bytes adapters were seen to write and which are
+/// extrapolated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
     /// What software acts upon.
     pub syndrome: Syndrome,
-    /// What support asks for. These are numbers seen in reports of ConnectX users; no document lists
-    /// them.
+    /// What support asks for.
     pub vendor: u8,
+    /// `hw_err_synd` and `hw_synd_type`.
+    pub hardware: [u8; 2],
 }
 
 impl Failure {
-    /// Too long for what was posted.
-    pub const LOCAL_LENGTH: Self = Self { syndrome: Syndrome::LOCAL_LENGTH, vendor: 0xd6 };
+    /// A send WQE whose sizes are not legal.
+    pub const LOCAL_LENGTH: Self = Self::new(Syndrome::LOCAL_LENGTH, 0x68, [0x60, 0x10]);
+    /// A message or answer that is too long for what was posted.
+    pub const LOCAL_LENGTH_RECEIVE: Self = Self::new(Syndrome::LOCAL_LENGTH, 0x8e, [0, 0]);
     /// Illegal WQE.
-    pub const LOCAL_QP_OP: Self = Self { syndrome: Syndrome::LOCAL_QP_OP, vendor: 0x68 };
+    pub const LOCAL_QP_OP: Self = Self::new(Syndrome::LOCAL_QP_OP, 0x68, [0x01, 0]);
     /// A local key does not allow the access: seen at the requester.
-    pub const LOCAL_PROT: Self = Self { syndrome: Syndrome::LOCAL_PROT, vendor: 0x51 };
+    pub const LOCAL_PROT: Self = Self::new(Syndrome::LOCAL_PROT, 0x53, [0x9d, 0]);
     /// The same, seen at the responder.
-    pub const LOCAL_PROT_RECEIVE: Self = Self { syndrome: Syndrome::LOCAL_PROT, vendor: 0x52 };
+    pub const LOCAL_PROT_RECEIVE: Self = Self::new(Syndrome::LOCAL_PROT, 0x32, [0x92, 0]);
     /// The queue pair was in error before the WQE's turn came.
-    pub const FLUSH: Self = Self { syndrome: Syndrome::WR_FLUSH, vendor: 0xf9 };
+    pub const FLUSH: Self = Self::new(Syndrome::WR_FLUSH, 0xf9, [0x01, 0]);
     /// An answer that does not fit the request.
-    pub const BAD_RESPONSE: Self = Self { syndrome: Syndrome::BAD_RESP, vendor: 0x83 };
+    pub const BAD_RESPONSE: Self = Self::new(Syndrome::BAD_RESP, 0x83, [0, 0]);
     /// The responder found the request invalid.
-    pub const REMOTE_INVALID: Self = Self { syndrome: Syndrome::REMOTE_INVAL_REQ, vendor: 0x8a };
+    pub const REMOTE_INVALID: Self = Self::new(Syndrome::REMOTE_INVAL_REQ, 0x8a, [0, 0]);
     /// The responder refused the access.
-    pub const REMOTE_ACCESS: Self = Self { syndrome: Syndrome::REMOTE_ACCESS, vendor: 0x88 };
+    pub const REMOTE_ACCESS: Self = Self::new(Syndrome::REMOTE_ACCESS, 0x88, [0, 0]);
     /// The responder could not complete the operation.
-    pub const REMOTE_OPERATION: Self = Self { syndrome: Syndrome::REMOTE_OP, vendor: 0x89 };
+    pub const REMOTE_OPERATION: Self = Self::new(Syndrome::REMOTE_OP, 0x89, [0, 0]);
     /// No acknowledgement after all retries.
-    pub const RETRIES: Self = Self { syndrome: Syndrome::TRANSPORT_RETRY_EXC, vendor: 0x81 };
+    pub const RETRIES: Self = Self::new(Syndrome::TRANSPORT_RETRY_EXC, 0x81, [0, 0]);
     /// Receiver not ready after all retries.
-    pub const RNR_RETRIES: Self = Self { syndrome: Syndrome::RNR_RETRY_EXC, vendor: 0x87 };
+    pub const RNR_RETRIES: Self = Self::new(Syndrome::RNR_RETRY_EXC, 0x87, [0, 0]);
+
+    const fn new(syndrome: Syndrome, vendor: u8, hardware: [u8; 2]) -> Self {
+        Self { syndrome, vendor, hardware }
+    }
 }
 
 fn number(opcode: u8, qpn: u32) -> u32 {
@@ -77,11 +85,13 @@ pub fn responder_error(qp: &Qp, counter: u16, failure: Failure) -> Completion {
 fn error(qp: &Qp, cqe: CqeOpcode, opcode: u8, counter: u16, failure: Failure) -> Completion {
     let mut bytes = ErrorCqe::zeroed();
     bytes.srqn_uidx = qp.attr.user_index.into();
+    [bytes.hw_err_synd, bytes.hw_synd_type] = failure.hardware;
     bytes.vendor_err_synd = failure.vendor;
     bytes.syndrome = failure.syndrome.get();
     bytes.s_wqe_opcode_qpn = number(opcode, qp.number).into();
     bytes.wqe_counter = counter.into();
-    bytes.op_own = op_own(cqe, CqeFormat::Plain, false, 0);
+    // Adapters set the bit in each error CQE of a send queue and of a receive queue of RDMA.
+    bytes.op_own = op_own(cqe, CqeFormat::Plain, true, 0);
     Completion { cqe: bytes.to_bytes(), front: None }
 }
 

@@ -3,6 +3,7 @@
 use mlx5_wire::cqe::{Cqe64, CqeFormat, SOLICITED_EVENT, op_own};
 use mlx5_wire::dbrec::{ARM, Arm, CONSUMER_INDEX, CONSUMER_INDEX_MASK};
 use mlx5_wire::opcode::CqeOpcode;
+use mlx5_wire::signature::signature;
 
 use super::compress::Block;
 use super::memory::{Span, Unmapped};
@@ -19,11 +20,12 @@ const EFAULT: Errno = Errno(libc::EFAULT);
 const CQE_SIZE: usize = 64;
 // Owner, opcode and the fields that must not be seen before the rest: one store.
 const LAST_WORD: usize = CQE_SIZE - 8;
+const SIGNATURE: usize = CQE_SIZE - 2;
 
 /// A CQE on its way into a queue.
 #[derive(Debug, Clone)]
 pub struct Completion {
-    /// The CQE; the owner bit is the queue's business.
+    /// The CQE; the owner bit and the signature are the queue's business.
     pub cqe: [u8; CQE_SIZE],
     /// Payload for the 64 bytes in front of it, in a queue of 128-byte CQEs.
     pub front: Option<[u8; CQE_SIZE]>,
@@ -245,10 +247,12 @@ impl Cq {
         if let Some(front) = completion.front.as_ref().filter(|_| size > CQE_SIZE) {
             self.ring.write(slot * size, front)?;
         }
-        self.ring.write(at, &completion.cqe[..LAST_WORD])?;
+        let mut cqe = completion.cqe;
+        cqe[CQE_SIZE - 1] = cqe[CQE_SIZE - 1] & !1 | owner;
+        cqe[SIGNATURE] = signature(&cqe, self.produced);
+        self.ring.write(at, &cqe[..LAST_WORD])?;
         let mut last = [0; 8];
-        last.copy_from_slice(&completion.cqe[LAST_WORD..]);
-        last[7] = last[7] & !1 | owner;
+        last.copy_from_slice(&cqe[LAST_WORD..]);
         self.ring.publish(at + LAST_WORD, last)?;
         self.produced = self.produced.wrapping_add(1);
         Ok(())

@@ -42,7 +42,7 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
     let receive = &mut qp.responder.receive;
     let placed = receive.placed;
     if placed + len as u64 > receive.list.capacity() {
-        let failure = Failure::LOCAL_LENGTH;
+        let failure = Failure::LOCAL_LENGTH_RECEIVE;
         return Err(Refusal::Fatal(NakCode::InvalidRequest, Some(failure)));
     }
     let inline = only && len > 0 && qp.attr.scatter_to_cqe_rq && len <= inline_capacity(qp, core);
@@ -50,7 +50,7 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
         qp.responder.receive.list.write(&core.mkeys, pd, placed, packet.payload).map_err(
             |error| match error {
                 ScatterError::Length => {
-                    Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH))
+                    Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH_RECEIVE))
                 }
                 ScatterError::Protection => {
                     Refusal::Fatal(NakCode::RemoteOperational, Some(Failure::LOCAL_PROT_RECEIVE))

@@ -164,7 +164,7 @@ fn place(
     let segments: Vec<DataSegment> = wqe.segments(at).collect();
     let pd = if qp.rendezvous.is_some() { core.receive_pd(qp) } else { qp.attr.pd };
     scatter(&segments, &core.mkeys, pd, offset, bytes).map_err(|error| match error {
-        ScatterError::Length => Failure::LOCAL_LENGTH,
+        ScatterError::Length => Failure::LOCAL_LENGTH_RECEIVE,
         ScatterError::Protection => Failure::LOCAL_PROT,
     })
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use mlx5_wire::cqe::Cqe64;
+use mlx5_wire::signature;
 use soft_mlx5::nic::inspect::Queues;
 
 use crate::difference::{Difference, Result, describe, same, same_bytes};
@@ -197,7 +198,10 @@ pub fn same_completions(
             let at = entry.len() - Cqe64::SIZE;
             let bytes = entry[at..].try_into().expect("a CQE");
             let mut cqe = Cqe64::from_bytes(bytes);
+            let residue = signature::residue(bytes);
             mask(&mut cqe);
+            // The signature covers what was cleared: it becomes that of the bytes that are left.
+            cqe.signature ^= residue ^ signature::residue(&cqe.to_bytes());
             entry[at..].copy_from_slice(&cqe.to_bytes());
         }
         same_bytes(|| format!("CQE {number} of those that wait"), &theirs, &ours)?;

@@ -1,6 +1,6 @@
 //! What a configuration says of a queue pair is what the driver has.
 
-use doorbell::{QpConfig, QueuePair};
+use doorbell::{Mtu, QpAddress, QpConfig, QueuePair};
 use doorbell_tests::device;
 use rdma_core_sys as sys;
 
@@ -62,4 +62,24 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
     }
     let refused = receiver.create_qp(&config.pkey_index(last + 1)).unwrap_err();
     assert!(refused.to_string().contains("pkey_index"), "{refused}");
+}
+
+#[test]
+fn the_path_mtu_is_the_lesser_of_both_sides() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 64);
+    let config = QpConfig::rc().receives(4, 1).sends(4);
+    for (ours, theirs, path) in [
+        (Mtu::Mtu1024, Mtu::Mtu256, 256),
+        (Mtu::Mtu512, Mtu::Mtu4096, 512),
+        (Mtu::Mtu512, Mtu::Mtu512, 512),
+    ] {
+        let mut near = receiver.create_qp(&config.clone().mtu(ours)).unwrap();
+        let far = receiver.create_qp(&config).unwrap();
+        near.connect(&QpAddress { mtu: theirs, ..far.address().unwrap() }).unwrap();
+        let code = query(&near, sys::IBV_QP_PATH_MTU).path_mtu;
+        assert_eq!(128 << code, path, "{ours:?} here, {theirs:?} there");
+        receiver.destroy_qp(near).unwrap();
+        receiver.destroy_qp(far).unwrap();
+    }
 }

@@ -219,6 +219,22 @@ fn every_member_of_a_group_gets_a_copy_until_it_leaves() {
     receiving::nothing(&mut sender.receiver);
 }
 
+/// A member cannot be destroyed: what is posted to it would stay with the device for ever.
+#[test]
+fn a_queue_pair_that_is_dropped_has_left_its_groups() {
+    let pd = device::pd();
+    for _ in 0..3 {
+        let mut end = End::new(&pd, QpConfig::ud(QKEY), false);
+        let (group, _member) = group(&end.qp);
+        end.qp.join(&group).unwrap();
+        let End { qp, receiver, pool } = end;
+        assert!(pool.available() < pool.count() as usize);
+        drop(receiver);
+        drop(qp);
+        assert_eq!(pool.available(), pool.count() as usize, "the queue pair was not destroyed");
+    }
+}
+
 #[test]
 fn what_is_no_group_or_cannot_join_is_refused() {
     let mut w = Single::new(8, 64);

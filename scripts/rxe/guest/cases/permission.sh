@@ -4,7 +4,7 @@ echo 'guest:x:1000:1000::/:/bin/sh' >/etc/passwd
 node=$(ls /dev/infiniband/uverbs*)
 chmod 600 "$node"
 code=0
-su guest -c 'PATH=$PATH:/suite/programs; doorbell-info; first_receiver 127.0.0.1:0' >/tmp/refused 2>&1 || code=$?
+su guest -c 'PATH=$PATH:/suite/programs; doorbell info; first_receiver 127.0.0.1:0' >/tmp/refused 2>&1 || code=$?
 chmod 666 "$node"
 cat /tmp/refused
 [ $code = 1 ]

@@ -15,6 +15,7 @@ mod refusals;
 mod registers;
 mod send;
 mod shared;
+mod silicon;
 mod soak;
 mod sockets;
 mod tags;

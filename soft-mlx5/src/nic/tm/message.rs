@@ -110,7 +110,7 @@ pub fn place(
         _ => packet.payload,
     };
     if bytes.len() as u64 > room {
-        return Err(Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH)));
+        return Err(Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH_RECEIVE)));
     }
     let inline = first && last && goes_inline(qp, core, bytes.len());
     if !inline {
@@ -118,7 +118,7 @@ pub fn place(
         let list = &qp.responder.receive.list;
         list.write(&core.mkeys, pd, placed, bytes).map_err(|error| match error {
             ScatterError::Length => {
-                Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH))
+                Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH_RECEIVE))
             }
             ScatterError::Protection => {
                 Refusal::Fatal(NakCode::RemoteOperational, Some(Failure::LOCAL_PROT_RECEIVE))

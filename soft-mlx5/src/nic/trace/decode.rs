@@ -179,7 +179,8 @@ impl Cqe<'_> {
         let opcode = if sender { "REQ_ERR" } else { "RESP_ERR" };
         let qpn = cqe.s_wqe_opcode_qpn.get() & 0xff_ffff;
         write!(f, "opcode={opcode} qp={qpn:#x} wqe_counter={}", cqe.wqe_counter.get())?;
-        write!(f, " syndrome={:#04x} vendor_err_synd={:#04x}", cqe.syndrome, cqe.vendor_err_synd)
+        write!(f, " syndrome={:#04x} vendor_err_synd={:#04x}", cqe.syndrome, cqe.vendor_err_synd)?;
+        write!(f, " hw_err_synd={:#04x} hw_synd_type={:#04x}", cqe.hw_err_synd, cqe.hw_synd_type)
     }
 }
 
@@ -254,8 +255,37 @@ mod tests {
         error.op_own = 0xd0;
         assert_eq!(
             Cqe(&error.to_bytes()).to_string(),
-            "opcode=REQ_ERR qp=0x41 wqe_counter=0 syndrome=0x05 vendor_err_synd=0x00"
+            "opcode=REQ_ERR qp=0x41 wqe_counter=0 syndrome=0x05 vendor_err_synd=0x00 \
+             hw_err_synd=0x00 hw_synd_type=0x00"
         );
+    }
+
+    #[test]
+    fn cqes_of_adapters() {
+        const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/silicon/dumps.txt");
+        let dumps = std::fs::read_to_string(PATH).unwrap();
+        let mut seen = 0;
+        for stanza in dumps.split("\n\n").filter(|stanza| stanza.starts_with("cqe")) {
+            let value = |key| stanza.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            let hex = value("bytes ");
+            let bytes = |at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
+            let fields: Vec<_> = value("fields ").split([' ', '/']).collect();
+            let [opcode, _, syndrome, vendor, hw, kind, _, qpn, counter, _] = fields[..] else {
+                panic!()
+            };
+            let number = |hex| u32::from_str_radix(hex, 16).unwrap();
+            assert_eq!(
+                Cqe(&std::array::from_fn(bytes)).to_string(),
+                format!(
+                    "opcode={opcode} qp={:#x} wqe_counter={} syndrome=0x{syndrome} \
+                     vendor_err_synd=0x{vendor} hw_err_synd=0x{hw} hw_synd_type=0x{kind}",
+                    number(qpn),
+                    number(counter)
+                )
+            );
+            seen += 1;
+        }
+        assert_eq!(seen, 28);
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use doorbell::{Context, Path};
 use serde::Serialize;
 
+use super::names;
 use crate::process::Process;
-use crate::{names, sysfs};
+use crate::sysfs;
 
 /// A device. Without `error` all the rest is true.
 #[derive(Default, Serialize)]

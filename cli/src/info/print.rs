@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::Report;
-use crate::device::{Device, Port};
+use super::Report;
+use super::device::{Device, Port};
 
 /// The whole report.
 pub fn text(report: &Report) -> String {

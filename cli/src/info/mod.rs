@@ -1,32 +1,19 @@
-//! `doorbell-info`: the RDMA devices of this machine, the path that doorbell would take on each, and what
-//! stands in the way of it.
+//! `doorbell info`: the RDMA devices of this machine, the path that doorbell would take on each, and what stands in the way
+//! of it.
 
 mod device;
 mod names;
 mod print;
-mod process;
-mod sysfs;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use clap::Parser;
 use serde::Serialize;
 
+use crate::args::InfoArgs;
+use crate::process::Process;
+use crate::sysfs;
 use device::Device;
-use process::Process;
-
-/// Tell what doorbell makes of the RDMA devices of this machine
-#[derive(Parser)]
-#[command(name = "doorbell-info", version)]
-struct Args {
-    /// Names of the devices to tell about [default: all]
-    devices: Vec<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
 
 /// All that is printed.
 #[derive(Serialize)]
@@ -35,20 +22,16 @@ struct Report {
     devices: Vec<Device>,
 }
 
-fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+/// Prints the report; returns `true` if every device could be asked.
+pub fn run(args: &InfoArgs) -> Result<bool, Box<dyn std::error::Error>> {
+    let present = match doorbell::devices() {
+        Ok(present) => present,
+        // Nothing was asked for that could not be: it is what there is to tell.
         Err(error) => {
-            eprintln!("doorbell-info: {error}");
-            ExitCode::FAILURE
+            eprintln!("doorbell info: {}", explain(&error));
+            return Ok(false);
         }
-    }
-}
-
-/// Whether every device could be told about.
-fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
-    let present = doorbell::devices().map_err(|error| explain(&error))?;
+    };
     let mut names: Vec<&str> = present.iter().map(doorbell::Device::name).collect();
     if !args.devices.is_empty() {
         if let Some(name) = args.devices.iter().find(|name| !names.contains(&&***name)) {

@@ -1,0 +1,57 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// Tools for mlx5 (NVIDIA ConnectX) adapters: what is there, and what an error means.
+///
+/// The exit code is 0 when all is well, 1 when there is something to look at, 2 for wrong use.
+#[derive(Debug, Parser)]
+#[command(name = "doorbell", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Tell what doorbell makes of the RDMA devices of this machine
+    Info(InfoArgs),
+    /// Explain CQEs, WQEs and error reports of mlx5 adapters in pasted text
+    ///
+    /// Reads what libmlx5, the kernel, UCX, NCCL, SPDK, perftest, DPDK or DOCA print, and bare hexadecimal bytes in any
+    /// grouping, among other lines. For each it says what it is, field by field, what failed, where to look, and how sure that
+    /// is. Exits with 1 if there is an error in the text.
+    Decode(DecodeArgs),
+    /// Print the completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page (troff)
+    Man,
+}
+
+/// Arguments of `doorbell info`.
+#[derive(Debug, Args)]
+pub struct InfoArgs {
+    /// Names of the devices to tell about [default: all]
+    pub devices: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `doorbell decode`.
+#[derive(Debug, Args)]
+pub struct DecodeArgs {
+    /// File with the text [default: standard input]
+    pub file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,332 @@
+//! Bytes in hexadecimal, found in lines of text and put together.
+
+use super::lines::Line;
+
+/// Bytes of a CQE and of a basic block.
+const BLOCK: usize = 64;
+/// Other lines that may stand between two rows of one dump.
+const MOST_BETWEEN: usize = 4;
+/// Bytes in a row without an offset that make it a row.
+const LEAST_BARE: usize = 8;
+
+/// What stood before the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Context {
+    /// Nothing that is known.
+    None,
+    /// The words before a CQE, or before all CQEs of a queue.
+    Cqe(&'static str),
+    /// The words before the WQE of a CQE.
+    SendWqe,
+    /// The words before all WQEs of a send queue.
+    SendRing,
+    /// The words before all WQEs of a receive queue.
+    ReceiveRing,
+}
+
+/// Bytes that belong together.
+#[derive(Debug)]
+pub struct Block {
+    /// Line of the first, from 1.
+    pub line: usize,
+    /// What stood before them.
+    pub context: Context,
+    /// Which program printed them.
+    pub printer: Option<&'static str>,
+    /// Offset of the first, where the dump says it.
+    pub base: Option<u64>,
+    /// The bytes in the order of memory.
+    pub bytes: Vec<u8>,
+    /// Bytes in a group.
+    pub group: usize,
+    /// What was corrected.
+    pub notes: Vec<String>,
+}
+
+/// Words before a dump, in lower case.
+const HEADS: [(&str, Context, &str); 9] = [
+    ("got completion with error", Context::Cqe("libmlx5"), "libmlx5"),
+    ("dump error cqe", Context::Cqe("mlx5_ib"), "mlx5_ib"),
+    ("error cqe on cqn", Context::Cqe("mlx5_core"), "mlx5_core"),
+    ("wqe dump", Context::SendWqe, "mlx5_core"),
+    ("mlx5 error cq", Context::Cqe("DPDK"), "DPDK"),
+    ("mlx5 error sq", Context::SendRing, "DPDK"),
+    ("mlx5 error rq", Context::ReceiveRing, "DPDK"),
+    ("cqe_dump", Context::Cqe("mlx5_ib"), "mlx5_ib"),
+    ("err cqe:", Context::Cqe("DPDK"), "DPDK"),
+];
+
+/// Returns bytes as text.
+pub fn text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns all blocks of a text.
+pub fn blocks(lines: &[Line]) -> Vec<Block> {
+    let mut found = Vec::new();
+    let mut open: Option<Open> = None;
+    let mut context = (Context::None, None);
+    for line in lines {
+        let head = head(&line.text);
+        let row = row(&line.text);
+        if head.is_some() {
+            let same_dump = row.is_some() && head.map(|head| head.0) == Some(context.0);
+            if !same_dump {
+                found.extend(open.take().map(Open::close));
+            }
+            context = head.map_or(context, |(context, printer)| (context, Some(printer)));
+        }
+        if let Some(row) = row {
+            let goes_on = open.as_ref().is_some_and(|open| open.takes(&row));
+            if !goes_on {
+                found.extend(open.take().map(Open::close));
+            }
+            open.get_or_insert_with(|| Open::new(line.number, context)).add(row);
+            continue;
+        }
+        if line.text.is_empty() || head.is_some() {
+            continue;
+        }
+        let Some(current) = &mut open else { continue };
+        current.between += 1;
+        if current.between > MOST_BETWEEN || current.is_whole() {
+            found.extend(open.take().map(Open::close));
+            context = (Context::None, None);
+        }
+    }
+    found.extend(open.map(Open::close));
+    found
+}
+
+fn head(line: &str) -> Option<(Context, &'static str)> {
+    // The words stand near the beginning; a line of a megabyte is a dump.
+    let start = line
+        .get(..line.len().min(512))
+        .or_else(|| line.get(..256))
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    HEADS.iter().find(|head| start.contains(head.0)).map(|head| (head.1, head.2))
+}
+
+/// One line of a dump.
+#[derive(Debug, PartialEq, Eq)]
+struct Row {
+    offset: Option<u64>,
+    bytes: Vec<u8>,
+    group: usize,
+    cut: bool,
+}
+
+/// The longest run of groups of equal size in a line.
+fn row(line: &str) -> Option<Row> {
+    let mut best: Option<Row> = None;
+    let mut run: Option<Row> = None;
+    let mut offset = None;
+    let words = line
+        .split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '"' | '{' | '}' | '(' | ')'));
+    for word in words.filter(|word| !word.is_empty()) {
+        if let Some(number) = word.strip_suffix(':').and_then(as_offset) {
+            keep(&mut best, run.take());
+            offset = Some(number);
+            continue;
+        }
+        let digits = word.strip_prefix("0x").or_else(|| word.strip_prefix("\\x")).unwrap_or(word);
+        let hex = digits.bytes().take_while(u8::is_ascii_hexdigit).count();
+        let whole = hex == digits.len() && hex % 2 == 0 && hex > 0;
+        // Other text may follow the last word without a space.
+        let goes_on = run.as_ref().is_some_and(|run| hex == 2 * run.group);
+        if !whole && !goes_on {
+            keep(&mut best, run.take());
+            offset = None;
+            continue;
+        }
+        if !goes_on {
+            keep(&mut best, run.take());
+            run =
+                Some(Row { offset: offset.take(), bytes: Vec::new(), group: hex / 2, cut: false });
+        }
+        let current = run.as_mut().expect("begun");
+        push(&mut current.bytes, &digits[..hex]);
+        if !whole {
+            current.cut = true;
+            keep(&mut best, run.take());
+        }
+    }
+    keep(&mut best, run);
+    best.filter(|row| row.bytes.len() >= if row.offset.is_some() { 1 } else { LEAST_BARE })
+}
+
+fn keep(best: &mut Option<Row>, run: Option<Row>) {
+    let Some(run) = run else { return };
+    let is_better = |best: &Row| {
+        (run.offset.is_some(), run.bytes.len()) > (best.offset.is_some(), best.bytes.len())
+    };
+    if best.as_ref().is_none_or(is_better) {
+        *best = Some(run);
+    }
+}
+
+fn as_offset(word: &str) -> Option<u64> {
+    let digits = word.strip_prefix("0x").unwrap_or(word);
+    (2..=16).contains(&digits.len()).then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
+fn push(bytes: &mut Vec<u8>, digits: &str) {
+    let digit = |c: u8| (c as char).to_digit(16).unwrap_or_default() as u8;
+    bytes
+        .extend(digits.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])));
+}
+
+/// A block that is being read.
+struct Open {
+    block: Block,
+    /// Offset and length of the last row.
+    last: Option<(u64, usize)>,
+    between: usize,
+    mixed: bool,
+    /// The rows, for a block whose rows are too long.
+    rows: Vec<Vec<u8>>,
+}
+
+impl Open {
+    fn new(line: usize, (context, printer): (Context, Option<&'static str>)) -> Self {
+        let block = Block {
+            line,
+            context,
+            printer,
+            base: None,
+            bytes: Vec::new(),
+            group: 0,
+            notes: Vec::new(),
+        };
+        Self { block, last: None, between: 0, mixed: false, rows: Vec::new() }
+    }
+
+    fn is_whole(&self) -> bool {
+        !self.rows.is_empty() && self.rows.iter().map(Vec::len).sum::<usize>() % BLOCK == 0
+    }
+
+    fn takes(&self, row: &Row) -> bool {
+        match (self.last, row.offset) {
+            // Words of one size: hashes in lines of their own are no rows of one dump.
+            (None, None) => self.rows.is_empty() || row.group == self.block.group,
+            (Some((last, len)), Some(offset)) => {
+                let step = offset.wrapping_sub(last);
+                // A row that is too long is cut when the next one says where it begins.
+                step > 0 && step <= len as u64 && (step == len as u64 || step % 8 == 0)
+            }
+            _ => false,
+        }
+    }
+
+    fn add(&mut self, row: Row) {
+        if let (Some((last, len)), Some(offset)) = (self.last, row.offset) {
+            let step = offset.wrapping_sub(last) as usize;
+            if step < len {
+                self.cut_to(step);
+            }
+        }
+        if self.between > 0 {
+            self.mixed = true;
+            self.between = 0;
+        }
+        if self.rows.is_empty() {
+            self.block.base = row.offset;
+            self.block.group = row.group;
+        }
+        if row.cut {
+            self.block
+                .notes
+                .push("other text follows a word of the dump without a space: cut off".into());
+        }
+        self.last = row.offset.map(|offset| (offset, row.bytes.len()));
+        self.rows.push(row.bytes);
+    }
+
+    /// Cuts the last row to `step` bytes.
+    fn cut_to(&mut self, step: usize) {
+        const NOTE: &str = "rows have more bytes than their offsets leave room for: what is too much was cut off their end";
+        if let Some(row) = self.rows.last_mut() {
+            row.truncate(step);
+        }
+        if !self.block.notes.iter().any(|note| note == NOTE) {
+            self.block.notes.push(NOTE.into());
+        }
+    }
+
+    fn close(mut self) -> Block {
+        // The last row is as long as those before it.
+        if let (Some(_), [.., before, last]) = (self.last, self.rows.as_slice()) {
+            if last.len() > before.len() {
+                let step = before.len();
+                self.cut_to(step);
+            }
+        }
+        let total: usize = self.rows.iter().map(Vec::len).sum();
+        let sixteens = |row: &Vec<u8>| row.len() / 16 * 16;
+        let trimmed: usize = self.rows.iter().map(sixteens).sum();
+        if self.last.is_none() && total % BLOCK != 0 && trimmed % BLOCK == 0 && trimmed > 0 {
+            // Numbers in front of the rows that look like words of it, such as a date.
+            for row in &mut self.rows {
+                row.drain(..row.len() % 16);
+            }
+            self.block.notes.push("words in front of full rows of 16 bytes were left out".into());
+        }
+        if self.mixed {
+            self.block.notes.push(
+                "other lines stand between the rows: if several programs print at once, the rows may be of different dumps".into(),
+            );
+        }
+        self.block.bytes = self.rows.concat();
+        self.block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::lines::lines;
+
+    fn only(text: &str) -> Block {
+        let mut blocks = blocks(&lines(text.as_bytes()));
+        assert_eq!(blocks.len(), 1, "{blocks:?}");
+        blocks.remove(0)
+    }
+
+    #[test]
+    fn a_row_is_the_longest_run_of_equal_groups() {
+        let row = row("[  408.380187] 00000030: 00 00 a9 00 56 04 | ..V.").unwrap();
+        assert_eq!((row.offset, row.group), (Some(0x30), 1));
+        assert_eq!(row.bytes, [0, 0, 0xa9, 0, 0x56, 4]);
+        assert_eq!(super::row("error 4, opcode 1, len 21938, vendor err 81"), None);
+        assert_eq!(super::row("dead beef face 10.5.0.202"), None, "six bytes");
+        let glued = super::row("00000000 00008813 08006214 0000f6d2[1496344648.549828] [vegas06:1")
+            .unwrap();
+        assert_eq!((glued.bytes.len(), glued.cut), (16, true));
+    }
+
+    #[test]
+    fn rows_are_put_together_by_their_offsets() {
+        let block =
+            only("00000000: 01 02 03 04 05 06 07 08 09\n00000008: 11 12 13 14 15 16 17 18 19\n");
+        assert_eq!(block.bytes.len(), 16, "nine bytes in a row of eight");
+        assert_eq!(block.notes.len(), 1);
+        assert_eq!(blocks(&lines(b"00000000: 01 02\n00000000: 03 04")).len(), 2);
+        assert_eq!(only("00000030: 00 01 02 03").base, Some(0x30));
+    }
+
+    #[test]
+    fn lines_between_rows_are_told() {
+        let mixed = "00000000 00000000 00000000 00000000\nother text\n".repeat(4);
+        let block = only(&mixed);
+        assert_eq!(block.bytes.len(), 64);
+        assert!(block.notes[0].contains("other lines"));
+    }
+
+    #[test]
+    fn dates_in_front_of_rows_are_left_out() {
+        let dated = "20260729 00000000 00000000 00000000 00000001\n".repeat(4);
+        let block = only(&dated);
+        assert_eq!((block.bytes.len(), block.bytes[15]), (64, 1));
+    }
+}

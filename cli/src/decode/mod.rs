@@ -1,0 +1,229 @@
+//! Finds CQEs, WQEs and reports of errors in text, and says what they mean.
+//!
+//! Nothing is guessed in silence: what was taken for what, and by which sign, is in the notes of each finding.
+
+mod cause;
+mod cqe;
+mod cqe_fields;
+mod hex;
+mod lines;
+mod log;
+mod log_formats;
+mod print;
+mod wqe;
+
+use std::io::Read;
+
+use serde::Serialize;
+
+use crate::args::DecodeArgs;
+pub use cause::{Blame, Explanation, Source};
+
+/// Bytes of input that are looked at.
+const MOST_INPUT: u64 = 64 << 20;
+/// Findings that are told; the others are counted.
+const MOST_FINDINGS: usize = 64;
+
+/// What was found in a text.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    /// In the order of the text.
+    pub findings: Vec<Finding>,
+    /// Findings beyond those that are told.
+    pub left_out: usize,
+    /// What concerns the text as a whole.
+    pub notes: Vec<String>,
+}
+
+/// One CQE, WQE or report of an error.
+#[derive(Debug, Default, Serialize)]
+pub struct Finding {
+    /// Line of the text, from 1.
+    pub line: usize,
+    /// What it is.
+    pub kind: Kind,
+    /// Which program printed it, where that can be seen.
+    pub printer: Option<&'static str>,
+    /// How often the same was reported.
+    pub times: usize,
+    /// Its bytes in the order of memory; none for a report in words.
+    #[serde(serialize_with = "as_hex")]
+    pub bytes: Vec<u8>,
+    /// Place of the first byte in the whole, for a part.
+    pub first_byte: usize,
+    /// Field by field.
+    pub fields: Vec<Field>,
+    /// What the signature of a CQE says.
+    pub signature: Option<Signature>,
+    /// What failed and what to do, for an error.
+    pub explanation: Option<Explanation>,
+    /// What was assumed, corrected, or does not fit together.
+    pub notes: Vec<String>,
+    /// Numbers for those that compare findings.
+    #[serde(skip)]
+    facts: Facts,
+}
+
+/// What a finding is.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A CQE of an error.
+    ErrorCqe,
+    /// The last bytes of a CQE of an error.
+    PartOfErrorCqe,
+    /// Another CQE.
+    Cqe,
+    /// A send WQE.
+    Wqe,
+    /// A report of an error in words.
+    Log,
+    /// Bytes that are neither.
+    #[default]
+    Unknown,
+}
+
+/// A field of a CQE or WQE.
+#[derive(Debug, Serialize)]
+pub struct Field {
+    /// Offset in bytes; none for what was read from words.
+    pub offset: Option<usize>,
+    /// Name in `mlx5dv.h` or in UCX.
+    pub name: &'static str,
+    /// The number.
+    pub value: String,
+    /// What it means.
+    pub meaning: Option<String>,
+}
+
+/// What the signature of a CQE says.
+#[derive(Debug, Serialize)]
+pub struct Signature {
+    /// XOR of the bytes of the index that the CQE was signed with.
+    pub residue: u8,
+    /// Whether it holds; none without a known index.
+    pub holds: Option<bool>,
+    /// The same in words.
+    pub text: String,
+}
+
+/// Numbers by which findings are compared.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+struct Facts {
+    syndrome: Option<u8>,
+    vendor: Option<u8>,
+    qpn: Option<u32>,
+    wqe_counter: Option<u16>,
+    opcode: Option<u8>,
+    /// Index of the CQE that was printed beside it.
+    ci: Option<u32>,
+}
+
+impl Finding {
+    /// Returns `true` if it is an error.
+    pub fn is_error(&self) -> bool {
+        matches!(self.kind, Kind::ErrorCqe | Kind::PartOfErrorCqe | Kind::Log)
+    }
+
+    fn field(
+        &mut self,
+        offset: impl Into<Option<usize>>,
+        name: &'static str,
+        value: String,
+    ) -> &mut Field {
+        self.fields.push(Field { offset: offset.into(), name, value, meaning: None });
+        self.fields.last_mut().expect("just added")
+    }
+}
+
+impl Field {
+    fn means(&mut self, meaning: impl Into<String>) {
+        self.meaning = Some(meaning.into());
+    }
+}
+
+fn as_hex<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&hex::text(bytes))
+}
+
+/// Prints what is found in a file or in standard input; returns `false` if there is an error in it.
+pub fn run(args: &DecodeArgs) -> Result<bool, Box<dyn std::error::Error>> {
+    let mut input = Vec::new();
+    match &args.file {
+        Some(path) => {
+            let file = std::fs::File::open(path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            file.take(MOST_INPUT)
+                .read_to_end(&mut input)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        None => drop(std::io::stdin().lock().take(MOST_INPUT).read_to_end(&mut input)?),
+    }
+    let report = decode(&input);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", print::text(&report));
+    }
+    if report.findings.is_empty() {
+        return Err("found no CQE, no WQE and no report of an error of an mlx5 adapter. A dump needs at least its last 16 bytes; \
+                    see doorbell decode --help for what is read"
+            .into());
+    }
+    Ok(!report.findings.iter().any(Finding::is_error))
+}
+
+/// Returns what is found in a text.
+pub fn decode(input: &[u8]) -> Report {
+    let lines = lines::lines(input);
+    let mut report = Report::default();
+    lines::foreign_formats(&lines, &mut report.notes);
+    let logs = log::reports(&lines);
+    let blocks = hex::blocks(&lines);
+    let mut findings: Vec<Finding> = Vec::new();
+    for block in &blocks {
+        findings.extend(decode_block(block, &logs));
+    }
+    let dumped: Vec<(usize, Facts)> = findings
+        .iter()
+        .filter(|finding| finding.is_error())
+        .map(|finding| (finding.line, finding.facts.clone()))
+        .collect();
+    findings.extend(log::findings(logs, &dumped));
+    findings.sort_by_key(|finding| finding.line);
+    wqe::relate(&mut findings);
+    report.left_out = findings.len().saturating_sub(MOST_FINDINGS);
+    findings.truncate(MOST_FINDINGS);
+    report.findings = findings;
+    report
+}
+
+/// Returns what the bytes of a block are.
+fn decode_block(block: &hex::Block, logs: &[log::Logged]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let entries = match block.context {
+        hex::Context::ReceiveRing => return vec![receive_ring(block)],
+        hex::Context::SendWqe | hex::Context::SendRing => wqe::decode(block),
+        hex::Context::Cqe(_) => cqe::decode(block, logs),
+        hex::Context::None if cqe::looks_like_error(&block.bytes) => cqe::decode(block, logs),
+        hex::Context::None if wqe::looks_like_one(&block.bytes) => wqe::decode(block),
+        hex::Context::None => cqe::decode(block, logs),
+    };
+    for mut finding in entries {
+        finding.notes.splice(0..0, block.notes.iter().cloned());
+        found.push(finding);
+    }
+    found
+}
+
+fn receive_ring(block: &hex::Block) -> Finding {
+    let mut finding = Finding {
+        line: block.line,
+        printer: block.printer,
+        bytes: block.bytes.clone(),
+        ..Finding::default()
+    };
+    finding.times = 1;
+    finding.notes.push("a receive ring: its WQEs are not decoded".into());
+    finding
+}

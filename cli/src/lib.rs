@@ -1,0 +1,9 @@
+//! The parts of the program `doorbell`.
+//!
+//! [`decode`] is for other programs, too: it finds CQEs, WQEs and reports of errors in text, and says what they mean.
+
+pub mod args;
+pub mod decode;
+pub mod info;
+mod process;
+mod sysfs;

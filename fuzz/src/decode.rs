@@ -1,0 +1,21 @@
+//! Text for `doorbell decode`: whatever it is, there is an answer.
+
+use doorbell_cli::decode;
+
+/// Decodes the bytes, and looks at what must be true of any answer.
+pub fn run(bytes: &[u8]) {
+    let report = decode::decode(bytes);
+    for finding in &report.findings {
+        assert!(finding.line > 0 && finding.times > 0);
+        assert!(finding.first_byte + finding.bytes.len() <= 64 || finding.first_byte == 0);
+        assert_eq!(
+            finding.explanation.is_some(),
+            finding.is_error() && !finding.fields.is_empty() && explained(finding)
+        );
+    }
+}
+
+/// Errors are explained, but for those whose end is missing and those of a status that mlx5 does not have.
+fn explained(finding: &decode::Finding) -> bool {
+    finding.fields.iter().any(|field| field.name == "syndrome")
+}

@@ -1,0 +1,87 @@
+//! Each dump in the CQ of a receiver: it is reported once, as what it is, and no buffer is lost by it.
+
+use doorbell::{BufferPool, Cause, Path, QpConfig, Receiver, ReceiverConfig};
+use doorbell_silicon::{Fields, cqes};
+use soft_mlx5::Device;
+use soft_mlx5::nic::objects::CqAttr;
+
+const RECEIVES: u32 = 4;
+
+/// Writes a CQE where the device would write its first.
+fn write(cq: &CqAttr, mut cqe: [u8; 64]) {
+    // The first lap.
+    cqe[63] &= !1;
+    assert_eq!(cq.cqe_size, 64);
+    // SAFETY: the buffer of a CQ of this process, to which no references exist; the device is stepped and does nothing.
+    unsafe { (cq.buf as *mut u8).copy_from_nonoverlapping(cqe.as_ptr(), 64) };
+}
+
+/// What a receiver makes of it: the cause, the queue pair that it names, and how many buffers come back.
+fn poll(device: &Device, cqe: [u8; 64], fields: Option<&Fields>) -> (Cause, u32, usize) {
+    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    let config = ReceiverConfig::new().path(Path::Direct).cq_capacity(RECEIVES);
+    let mut receiver = Receiver::new(&pd, &config).unwrap();
+    // That of the sends comes with the queue pair.
+    let cq = device.queues().cqs.last().expect("the CQ of the receiver").attr;
+    let qp = receiver.create_qp(&QpConfig::rc().receives(RECEIVES, 1)).unwrap();
+    let rq = qp.receive_queue().unwrap();
+    let pool = BufferPool::new(&pd, RECEIVES, 64).unwrap();
+    assert_eq!(receiver.fill(rq, &pool).unwrap(), RECEIVES as usize);
+    let mut cqe = cqe;
+    if fields.is_some() {
+        // As if it were this queue pair's, and its first receive.
+        cqe[57..60].copy_from_slice(&qp.qp_num().to_be_bytes()[1..]);
+        cqe[60..62].copy_from_slice(&[0; 2]);
+    }
+    write(&cq, cqe);
+    let mut batch = receiver.poll();
+    let failure = batch.next().expect("it is reported").expect_err("as an error");
+    assert!(batch.next().is_none(), "once");
+    let found = (failure.cause, failure.qp_num, failure.buffers.len());
+    drop(failure);
+    drop(batch);
+    drop((qp, receiver));
+    let free: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+    assert_eq!(free.len(), RECEIVES as usize, "no buffer is lost");
+    found
+}
+
+/// One test: a device for each thread would need names of their own.
+#[test]
+fn each_dump_is_reported_once_and_loses_no_buffer() {
+    let device = Device::builder().stepped().build().unwrap();
+    as_they_are(&device);
+    as_if_they_were_ours(&device);
+}
+
+fn as_they_are(device: &Device) {
+    for dump in cqes() {
+        let (cause, _, buffers) = poll(device, dump.cqe(), None);
+        let fields = dump.fields.as_ref().unwrap();
+        // A CQ of one receive queue routes nothing: what names a posted receive is that queue's.
+        let ours = fields.opcode == "RESP_ERR" && u32::from(fields.wqe_counter) < RECEIVES;
+        let expected = match cause {
+            Cause::Status(_) => ours,
+            Cause::Stray | Cause::NotAReceive => !ours,
+            _ => false,
+        };
+        assert!(expected, "{}: {cause:?}", dump.name);
+        assert_eq!(buffers, usize::from(ours), "{}", dump.name);
+    }
+}
+
+/// Errors of receive queues give their buffer back with the status.
+fn as_if_they_were_ours(device: &Device) {
+    for dump in cqes() {
+        let fields = dump.fields.as_ref().unwrap();
+        let (cause, _, buffers) = poll(device, dump.cqe(), Some(fields));
+        if fields.opcode == "REQ_ERR" {
+            assert!(matches!(cause, Cause::NotAReceive), "{}: {cause:?}", dump.name);
+            assert_eq!(buffers, 0, "{}", dump.name);
+            continue;
+        }
+        let Cause::Status(status) = cause else { panic!("{}: {cause:?}", dump.name) };
+        assert_eq!(status.to_string(), "local protection error", "{}", dump.name);
+        assert_eq!(buffers, 1, "{}", dump.name);
+    }
+}
