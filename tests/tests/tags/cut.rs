@@ -1,7 +1,7 @@
 //! Peers that break off in the middle of a message: what the message had taken comes back.
 
+use doorbell::QpEnd;
 use doorbell::tags::{Offload, ReceiveFailure, TagEvent, TagHeader};
-use doorbell::{BufferPool, QpEnd};
 use doorbell_tests::cut::{self, Cut};
 
 use crate::raw::Raw;

@@ -1,14 +1,14 @@
 //! Bad input: typed errors, and nothing lost.
 
 use doorbell::tags::{
-    CancelError, NotSentTagged, Offers, Offload, PeerAddress, ReceiveFailure, TagEvent, TagFailure,
-    TagHeader, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
+    CancelError, NotSentTagged, Offers, Offload, ReceiveFailure, TagEvent, TagFailure, TagHeader,
+    TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
-use doorbell::{BufferPool, Error, QpConfig, QueuePair, Receiver};
+use doorbell::{BufferPool, Error, QpConfig};
 use doorbell_tests::device;
 
 use crate::raw::Raw;
-use crate::world::{ALL, SHAPE, Shape, Side, pair, wait, ways};
+use crate::world::{ALL, SHAPE, Shape, pair, wait, ways};
 
 #[test]
 fn receives_that_cannot_be_give_the_buffer_back() {
