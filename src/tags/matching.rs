@@ -41,8 +41,8 @@ impl TagMatchingSrq {
             self.handle(each);
         }
         self.arrived = arrived;
-        for index in 0..self.peers.len() as u32 {
-            self.poll_sends(PeerId { owner: self.id, index });
+        for at in 0..self.peers.len() {
+            self.poll_sends(self.peers.at(at));
         }
         if self.phase.is_due() && !self.manual && self.engine.offloads() {
             self.operations.push(Operation::Synchronize);
@@ -126,7 +126,7 @@ impl TagMatchingSrq {
     }
 
     fn peer_of(&self, qp_num: u32) -> Option<PeerId> {
-        self.routes.find(qp_num).map(|at| PeerId { owner: self.id, index: at })
+        self.routes.find(qp_num).and_then(|index| self.peers.id(index))
     }
 
     /// Changes the state of a receive that the device has matched. A message that waited for its removal
@@ -173,12 +173,15 @@ impl TagMatchingSrq {
             Some(TagHeader::Rendezvous { tag, context, memory }) => {
                 self.arrive(arrival(tag, context, Content::Rendezvous(memory)));
             }
-            Some(header @ TagHeader::Fin { .. }) => match self.offers.finish(&header) {
-                Some((buffer, (send, to))) => {
-                    self.sent(send, to, true, WcStatus::SUCCESS, buffer);
+            Some(header @ TagHeader::Fin { .. }) => {
+                // No peer but the one that was offered the buffer knows that it has been read.
+                match self.offers.finish_if(&header, |(_, to)| *to == peer) {
+                    Some((buffer, (send, to))) => {
+                        self.sent(send, to, true, WcStatus::SUCCESS, buffer);
+                    }
+                    None => self.events.push_back(TagEvent::Malformed { peer, buffer }),
                 }
-                None => self.events.push_back(TagEvent::Malformed { peer, buffer }),
-            },
+            }
             Some(TagHeader::NoTag) => {
                 let message = TaggedBuffer::arrived(buffer);
                 self.events.push_back(TagEvent::NoTag { peer, message });
@@ -293,9 +296,9 @@ impl TagMatchingSrq {
         self.set(key, State::Matched);
         let Some(receive) = self.receives.get_mut(key) else { return };
         let room = receive.room();
+        let peer = self.routes.find(qp_num).and_then(|index| self.peers.id(index));
         let Some(buffer) = &mut receive.buffer else { return };
-        let Some(peer) = self.routes.find(qp_num).map(|at| PeerId { owner: self.id, index: at })
-        else {
+        let Some(peer) = peer else {
             return self.fail(key, ReceiveFailure::PeerGone);
         };
         let len = len as usize;

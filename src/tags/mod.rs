@@ -19,6 +19,7 @@ mod matching;
 mod message;
 mod offers;
 mod peer;
+mod peers;
 mod phase;
 mod post;
 mod receives;
@@ -39,7 +40,7 @@ use crate::receiver::Routes;
 use config::MIN_SLOTS;
 use direct::DirectTags;
 use engine::{Arrived, Engine, Operation};
-use peer::Peer;
+use peers::Peers;
 use phase::Phase;
 use receives::{Receive, Receives, State};
 use software::SoftwareTags;
@@ -93,7 +94,7 @@ pub use unexpected::Probe;
 /// ```
 pub struct TagMatchingSrq {
     // Before the engine: queue pairs refer to its SRQ.
-    peers: Vec<Option<Peer>>,
+    peers: Peers,
     engine: Engine,
     pool: Option<BufferPool>,
     /// For receives without a buffer: where the headers of what they match go. Made for the first one.
@@ -151,7 +152,7 @@ impl TagMatchingSrq {
         };
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
-            peers: Vec::new(),
+            peers: Peers::new(id),
             engine,
             pool: None,
             scratch: None,
@@ -228,12 +229,19 @@ impl TagMatchingSrq {
     /// wait: make it larger than the number of slots by the messages that may wait for their receives.
     /// Returns how many the device has.
     ///
+    /// A message that waits for its receive holds its buffer, whoever sent it: when all do, the message that a receive
+    /// waits for cannot arrive. [`unexpected`](Self::unexpected) against the size of the pool tells; another pool, in
+    /// a second call, or a receive for one of the messages helps.
+    ///
     /// # Errors
-    /// [`Error::Foreign`] for a pool of another domain.
+    /// [`Error::Foreign`] for a pool of another domain; [`Error::OutOfRange`] for buffers that have no room for the
+    /// headers of an offer, 32 bytes.
     pub fn fill(&mut self, pool: &BufferPool) -> Result<u32> {
         if !pool.pd().is_same(&self.pd) {
             return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
         }
+        let (size, min) = (pool.buffer_size().into(), header::RENDEZVOUS as u64);
+        Error::check_range("size of a buffer for messages", size, min, u32::MAX.into())?;
         self.pool = Some(pool.clone());
         self.refill();
         Ok(self.engine.posted())

@@ -84,11 +84,21 @@ impl<T> Offers<T> {
     }
 
     /// The buffer and the data of the rendezvous that a FIN ends; `None` when it is no FIN, or not that of a
-    /// rendezvous that was offered.
+    /// rendezvous that was offered. Only the peer that was offered the buffer may end the rendezvous: keep one value
+    /// for each connection.
     pub fn finish(&mut self, header: &TagHeader) -> Option<(RecvBuffer, T)> {
+        self.finish_if(header, |_| true)
+    }
+
+    /// The same, if `may_end` says so of the data.
+    pub(super) fn finish_if(
+        &mut self,
+        header: &TagHeader,
+        may_end: impl FnOnce(&T) -> bool,
+    ) -> Option<(RecvBuffer, T)> {
         let TagHeader::Fin { tag, context, memory } = *header else { return None };
         let offer = self.0.get(&memory.addr)?;
-        if offer.memory != memory || offer.header != (tag, context) {
+        if offer.memory != memory || offer.header != (tag, context) || !may_end(&offer.data) {
             return None;
         }
         self.0.remove(&memory.addr).map(|offer| (offer.buffer, offer.data))

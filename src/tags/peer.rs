@@ -39,6 +39,8 @@ use crate::status::WcStatus;
 pub struct PeerId {
     pub(super) owner: u32,
     pub(super) index: u32,
+    /// Peers that had the index before.
+    pub(super) generation: u32,
 }
 
 /// A send; the numbers of a queue ascend.
@@ -137,24 +139,20 @@ impl TagMatchingSrq {
         };
         let incoming = self.engine.create_qp(&self.pd, &receiving)?;
         let outgoing = self.engine.create_qp(&self.pd, &config.max_inline(inline))?;
-        let index = self.peers.len() as u32;
-        self.routes.insert(incoming.qp_num(), index);
-        self.routes.insert(outgoing.qp_num(), index);
-        self.peers.push(Some(Peer {
+        let numbers = [incoming.qp_num(), outgoing.qp_num()];
+        let id = self.peers.add(Peer {
             incoming,
             outgoing,
             posted: VecDeque::new(),
             backlog: VecDeque::new(),
             failed: false,
-        }));
-        Ok(PeerId { owner: self.id, index })
+        });
+        numbers.iter().for_each(|&number| self.routes.insert(number, id.index));
+        Ok(id)
     }
 
     pub(super) fn peer_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
-        if peer.owner != self.id {
-            return None;
-        }
-        self.peers.get_mut(peer.index as usize)?.as_mut()
+        self.peers.get_mut(peer)
     }
 
     fn known_peer(&mut self, peer: PeerId) -> Result<&mut Peer> {
@@ -240,9 +238,10 @@ impl TagMatchingSrq {
         self.take_arrived();
         self.known_peer(id)?.outgoing.modify_to_reset()?;
         self.poll_sends(id);
-        let Some(mut peer) = self.peers.get_mut(id.index as usize).and_then(Option::take) else {
-            return Ok(QpEnd::Complete);
-        };
+        let Some(mut peer) = self.peers.remove(id) else { return Ok(QpEnd::Complete) };
+        // All that they received has been taken.
+        self.routes.remove(peer.incoming.qp_num());
+        self.routes.remove(peer.outgoing.qp_num());
         for work in peer.backlog.drain(..) {
             if let Work::Read { receive, .. } = work {
                 self.fail(receive, super::event::ReceiveFailure::PeerGone);
@@ -358,6 +357,11 @@ impl TagMatchingSrq {
         if self.peer_mut(id).is_none() {
             return Err(SendTagError { buffer, reason: NotSentTagged::NoPeer });
         }
+        // The peer reads through a queue pair of our domain.
+        if !buffer.pool().pd().is_same(&self.pd) {
+            let reason = NotSentTagged::Queue(NotSent::Foreign);
+            return Err(SendTagError { buffer, reason });
+        }
         let message = self.offers.offer(buffer, tag, context, (send, id))?;
         let Some(peer) = self.peer_mut(id) else { return Ok(send) };
         match peer.outgoing.send_inline(&message, None) {
@@ -428,7 +432,7 @@ impl TagMatchingSrq {
         memory: OfferedMemory,
     ) -> Option<Work> {
         let buffer = self.receives.get_mut(receive)?.buffer.take()?;
-        let peer = self.peers.get_mut(id.index as usize)?.as_mut()?;
+        let peer = self.peers.get_mut(id)?;
         match peer.outgoing.read(buffer, memory.len, memory.addr, memory.rkey) {
             Ok(()) => {
                 peer.posted.push_back(Posted::Read { receive, offer });

@@ -32,6 +32,17 @@ pub fn delivered_grh(packet: &Packet, link: LinkLayer) -> ([u8; GRH], usize) {
     (grh, GRH - IPV4)
 }
 
+/// What the CQE of a datagram says in the place of a service level: bit 3 for UDP, and the header before it (UCX's
+/// `uct_ud_iface_check_grh` cites the PRM).
+pub fn packet_type(packet: &Packet) -> u8 {
+    const UDP_BEHIND: u8 = 1 << 3;
+    match ipv4_header(packet.grh) {
+        _ if is_v1(packet.grh) => 0,
+        None => UDP_BEHIND | 1,
+        Some(_) => UDP_BEHIND | 2,
+    }
+}
+
 /// Appends a packet with the type that stands in front of it.
 pub fn emit(frame: &Frame, bytes: &mut Vec<u8>) {
     let packet = frame.ip_packet();

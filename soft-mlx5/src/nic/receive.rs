@@ -10,7 +10,8 @@ use super::qp::Qp;
 use super::responder::{Message, Refusal};
 use super::scatter::ScatterError;
 use super::tm::{self, Role, message};
-use crate::fabric::ethernet::delivered_grh;
+use crate::fabric::LinkLayer;
+use crate::fabric::ethernet::{delivered_grh, packet_type};
 use crate::fabric::headers::NakCode;
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::Packet;
@@ -229,7 +230,10 @@ fn complete(
     inline: bool,
 ) {
     let Some(counter) = release(qp, core) else { return };
-    let arrival = Arrival { opcode, ..arrival(qp, packet, byte_cnt) };
+    let mut arrival = Arrival { opcode, ..arrival(qp, packet, byte_cnt) };
+    if qp.attr.service == Service::Ud && core.link_layer == LinkLayer::Ethernet {
+        arrival.sl = packet_type(packet);
+    }
     let format = core.cqs.get(receive_cq(qp, core).0).map(|cq| cq.inline_format());
     let inline = format.filter(|_| inline).map(|format| (format, packet.payload));
     let mut cqe = completion::responder(qp, counter, &arrival, inline, core.now);

@@ -281,6 +281,13 @@ impl<'a> Case<'a> {
             }
         }
         let purged = self.completed_on(qp);
+        if self.shape.shared {
+            // The subject waits for the last WQE, which the device reports when it works.
+            for twin in [&self.twins.libmlx5, &self.twins.doorbell] {
+                twin.base.fail(qp);
+                twin.base.device.settle();
+            }
+        }
         self.subject.reset(qp);
         reference::reset(&self.twins.libmlx5, qp);
         self.run.tally.add(tally::PURGED, purged.len() as u64);

@@ -62,7 +62,7 @@ impl World {
     }
 
     /// A new client finds every slot of the SRQ.
-    fn assert_whole(mut self) {
+    fn ends_whole(mut self) {
         assert_eq!(self.receiver.vacant(self.srq), 0);
         let (near, mut far) = self.connect();
         let mut bytes = [0; 64];
@@ -97,7 +97,7 @@ fn a_reset_gives_the_receive_of_a_half_message_back() {
         assert_eq!(world.receiver.vacant(world.srq), 0, "connection {round}");
         world.receiver.destroy_qp(near).unwrap();
     }
-    world.assert_whole();
+    world.ends_whole();
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn the_end_of_a_queue_pair_gives_the_receive_of_a_half_message_back() {
         world.receiver.destroy_qp(near).unwrap();
         assert_eq!(world.receiver.vacant(world.srq), 0, "connection {round}");
     }
-    world.assert_whole();
+    world.ends_whole();
 }
 
 /// A handle is dropped, and the receiver is not told.
@@ -123,7 +123,7 @@ fn a_dropped_queue_pair_gives_the_receive_of_a_half_message_back() {
             flushed == 1
         });
     }
-    world.assert_whole();
+    world.ends_whole();
 }
 
 /// All connections are cut before the receiver looks at the first of them; some handles are dropped.
@@ -147,5 +147,5 @@ fn the_receives_of_many_half_messages_come_back_together() {
             flushed == dropped
         });
     }
-    world.assert_whole();
+    world.ends_whole();
 }

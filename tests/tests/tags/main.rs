@@ -6,6 +6,7 @@ mod broken;
 mod cut;
 mod manual;
 mod model;
+mod peers;
 mod races;
 mod raw;
 mod refusals;

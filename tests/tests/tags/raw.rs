@@ -1,14 +1,14 @@
 //! Peers that are no tag-matching queues.
 
-use doorbell::tags::{PeerAddress, PeerId, TagHeader};
+use doorbell::tags::{OfferedMemory, PeerAddress, PeerId, TagHeader};
 use doorbell::{BufferPool, QpConfig, QueuePair, Receiver};
-use doorbell_tests::device;
+use doorbell_tests::{device, receiving};
 
 use crate::world::Side;
 
 /// A peer of plain queue pairs, whose messages say what it likes.
 pub struct Raw {
-    _receiver: Receiver,
+    receiver: Receiver,
     _back: QueuePair,
     /// What the other side calls it.
     pub peer: PeerId,
@@ -31,7 +31,20 @@ impl Raw {
         qp.connect(&there.incoming).unwrap();
         back.connect(&there.outgoing).unwrap();
         let pool = BufferPool::new(&pd, 8, 64).unwrap();
-        Self { _receiver: receiver, _back: back, peer, qp, pool }
+        let rq = back.receive_queue().expect("a queue of its own");
+        let received = BufferPool::new(&pd, 8, 64).unwrap();
+        receiver.post(rq, std::iter::from_fn(|| received.take())).unwrap();
+        Self { receiver, _back: back, peer, qp, pool }
+    }
+
+    /// What `near` sends to this peer, which has to be an offer.
+    pub fn offered(&mut self) -> OfferedMemory {
+        let mut offered = None;
+        receiving::messages(&mut self.receiver, 1, |message| offered = TagHeader::parse(&message));
+        match offered {
+            Some(TagHeader::Rendezvous { memory, .. }) => memory,
+            other => panic!("{other:?}"),
+        }
     }
 
     pub fn send(&mut self, header: &TagHeader, behind: &[u8]) {

@@ -101,6 +101,8 @@ fn the_grh_tells_who_sent() {
         s.device.settle();
         let cqe = s.recv.expect(CqeOpcode::ResponderSend, &s.b, 0);
         assert!(cqe.has_grh());
+        let sl = if link_layer == Ethernet { [0, 9, 0, 10][index as usize] } else { 3 };
+        assert_eq!(cqe.sl(), sl, "the type of the packet");
         let grh = s.memory.get(0, 40);
         // One byte padded to four, and the ICRC.
         const TRANSPORT: u8 = 12 + 8 + 4 + 4;
