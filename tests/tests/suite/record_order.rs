@@ -1,0 +1,97 @@
+//! The order in which a batch stores the doorbell records: the page where they stand is protected, and the first store
+//! is the one that faults.
+
+use std::ffi::c_void;
+use std::mem::zeroed;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use doorbell::{BufferPool, QpConfig, SrqConfig};
+use doorbell_tests::peers::Peers;
+use doorbell_tests::{device, direct_only};
+use rdma_core_sys as sys;
+use sys::Mlx5dv;
+
+const PAGE: usize = 4096;
+/// Receives, and entries of the CQ.
+const RECEIVES: u32 = 63;
+
+/// The address of each first store to a protected page, in order.
+static STORED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static STORES: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes note of a store, and lets it through.
+extern "C" fn note(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel's description of the fault.
+    let addr = unsafe { (*info).si_addr() } as usize;
+    match STORED.get(STORES.fetch_add(1, Ordering::Relaxed)) {
+        Some(place) => place.store(addr, Ordering::Relaxed),
+        // SAFETY: ends the process.
+        None => unsafe { libc::abort() },
+    }
+    protect(addr, libc::PROT_READ | libc::PROT_WRITE);
+}
+
+fn protect(addr: usize, protection: libc::c_int) {
+    let page = addr / PAGE * PAGE;
+    // SAFETY: a page of the driver's doorbell records, which stays mapped; it is written by this thread only.
+    assert_eq!(unsafe { libc::mprotect(page as *mut c_void, PAGE, protection) }, 0);
+}
+
+/// Where the doorbell records of a CQ and of an SRQ stand.
+fn records(cq: *mut sys::ibv_cq, srq: *mut sys::ibv_srq) -> [usize; 2] {
+    let mlx5dv = Mlx5dv::get().unwrap();
+    // SAFETY: structures of integers and pointers; live objects of an mlx5 device.
+    unsafe {
+        let (mut cq_out, mut srq_out): (sys::mlx5dv_cq, sys::mlx5dv_srq) = (zeroed(), zeroed());
+        let mut obj: sys::mlx5dv_obj = zeroed();
+        (obj.cq.in_, obj.cq.out) = (cq, &mut cq_out);
+        (obj.srq.in_, obj.srq.out) = (srq, &mut srq_out);
+        let kinds = sys::MLX5DV_OBJ_CQ | sys::MLX5DV_OBJ_SRQ;
+        assert_eq!((mlx5dv.init_obj)(&mut obj, kinds.into()), 0);
+        [cq_out.dbrec as usize, srq_out.dbrec as usize]
+    }
+}
+
+/// A thread that is preempted between the two stores must not have handed over receives for whose completions the
+/// device does not know of room.
+#[test]
+fn the_consumer_index_is_stored_before_the_record_of_the_receives() {
+    let pd = device::pd();
+    direct_only!(pd.context());
+    let mut receiver = device::receiver(&pd, RECEIVES);
+    let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
+    let pool = BufferPool::new(&pd, RECEIVES, 64).unwrap();
+    receiver.post(srq, std::iter::from_fn(|| pool.take())).unwrap();
+    let config = QpConfig::rc().srq(srq);
+    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
+    // SAFETY: a live queue pair.
+    let [cq, srq] = unsafe { records((*near[0].as_raw()).recv_cq, (*near[0].as_raw()).srq) };
+    // SAFETY: the handler calls nothing but mprotect.
+    unsafe {
+        let mut action: libc::sigaction = zeroed();
+        action.sa_sigaction = note as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
+    }
+    for count in [1, 7, RECEIVES] {
+        for _ in 0..count {
+            peers.send(0, 40);
+        }
+        peers.settle();
+        let mut batch = receiver.poll();
+        for _ in 0..count {
+            batch.next().expect("it has arrived").unwrap();
+        }
+        [cq, srq].into_iter().for_each(|record| protect(record, libc::PROT_READ));
+        drop(batch);
+        assert!(STORES.swap(0, Ordering::Relaxed) > 0, "nothing was stored");
+        let first = STORED[0].load(Ordering::Relaxed);
+        assert!(
+            (cq..cq + 8).contains(&first),
+            "{count}: {first:#x} before the consumer index {cq:#x}, SRQ {srq:#x}"
+        );
+        [cq, srq]
+            .into_iter()
+            .for_each(|record| protect(record, libc::PROT_READ | libc::PROT_WRITE));
+    }
+}
