@@ -107,6 +107,8 @@ struct Kept {
     returned: Option<Arc<Returned>>,
     refill: Option<(BufferPool, u32)>,
     srq_limit: Option<u32>,
+    /// The device has reported the limit, which is armed again once there are as many receives.
+    limit_reached: bool,
 }
 
 impl Kept {
@@ -258,8 +260,15 @@ impl Receiver {
     /// [`Error::OutOfRange`] when the queue cannot hold `limit` receives; [`Error::Gone`],
     /// [`Error::Foreign`] and [`Error::Verbs`].
     pub fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<()> {
-        let object = self.srq_object(srq)?;
         Error::check_range("limit", limit.into(), 0, self.capacity(srq).into())?;
+        self.set_srq_limit(srq, limit)?;
+        let kept = self.kept(srq.0);
+        (kept.srq_limit, kept.limit_reached) = ((limit > 0).then_some(limit), false);
+        Ok(())
+    }
+
+    fn set_srq_limit(&self, srq: SrqId, limit: u32) -> Result<()> {
+        let object = self.srq_object(srq)?;
         let mut attr = sys::ibv_srq_attr { srq_limit: limit, ..Default::default() };
         // SAFETY: a live SRQ and an initialised structure.
         let errno =
@@ -267,13 +276,13 @@ impl Receiver {
         if errno != 0 {
             return Err(Error::returned("ibv_modify_srq", self.pd.context().name(), errno));
         }
-        self.kept(srq.0).srq_limit = (limit > 0).then_some(limit);
         Ok(())
     }
 
     /// Does what an event of the device asks of this receiver; whether it was about one of its queues.
     ///
-    /// - The limit of an SRQ: refills it, and arms the limit again when there are enough receives.
+    /// - The limit of an SRQ: refills it, and arms the limit again when there are as many receives; if the pool is empty,
+    ///   the refill that brings them does so.
     /// - The end of the device: nothing yet, see [`reclaim`](Self::reclaim).
     /// - The CQ failed: [`arm`](Self::arm), [`wait`](Self::wait) and what makes or attaches queues give
     ///   [`Error::CqFailed`](crate::Error::CqFailed) from then on. What had arrived is still there.
@@ -296,21 +305,15 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// Those of [`arm_srq_limit`](Self::arm_srq_limit).
+    /// None today: what an event asks of the driver is tried again at the next refill.
     pub fn handle_event(&mut self, event: &AsyncEvent) -> Result<bool> {
         match *event {
             AsyncEvent::SrqLimitReached { srq } => {
                 let Some(id) = self.find_srq(srq) else {
                     return Ok(false);
                 };
+                self.kept(id.0).limit_reached = true;
                 self.keep_queues(true);
-                let limit = self.kept(id.0).srq_limit;
-                match limit {
-                    Some(limit) if self.outstanding(id.0) >= limit => {
-                        self.arm_srq_limit(id, limit)?
-                    }
-                    _ => {}
-                }
                 Ok(true)
             }
             AsyncEvent::QpFatal { qp_num }
@@ -396,7 +399,7 @@ impl Receiver {
         let Maintenance { queues, counted, waiting, .. } = &mut *work;
         let exists = |kept: &Kept| self.find(kept.queue).is_some();
         queues.retain(|kept| exists(kept) || kept.turn_away());
-        for kept in queues.iter() {
+        for kept in queues.iter_mut() {
             if self.find(kept.queue).is_none() {
                 continue;
             }
@@ -416,6 +419,11 @@ impl Receiver {
                 if wanted && self.fill(queue, pool).is_ok_and(|posted| posted > 0) {
                     counted.refills += 1;
                 }
+            }
+            if let Some(limit) = kept.srq_limit.filter(|_| kept.limit_reached) {
+                // What the driver refuses is tried again at the next refill.
+                kept.limit_reached = self.outstanding(queue) < limit
+                    || self.set_srq_limit(SrqId(queue), limit).is_err();
             }
         }
         self.maintenance = Some(work);
@@ -507,7 +515,13 @@ impl Receiver {
     fn kept(&mut self, queue: QueueId) -> &mut Kept {
         let queues = &mut self.maintenance_mut().queues;
         let at = queues.iter().position(|kept| kept.queue == queue).unwrap_or_else(|| {
-            queues.push(Kept { queue, returned: None, refill: None, srq_limit: None });
+            queues.push(Kept {
+                queue,
+                returned: None,
+                refill: None,
+                srq_limit: None,
+                limit_reached: false,
+            });
             queues.len() - 1
         });
         &mut queues[at]
