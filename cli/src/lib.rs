@@ -4,6 +4,7 @@
 
 pub mod args;
 pub mod decode;
+pub mod doctor;
 pub mod info;
 mod process;
 mod sysfs;

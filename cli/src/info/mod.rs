@@ -2,7 +2,7 @@
 //! of it.
 
 mod device;
-mod names;
+pub(crate) mod names;
 mod print;
 
 use std::io::{self, Write};
@@ -66,7 +66,7 @@ fn write(text: &str) -> io::Result<()> {
 }
 
 /// The error, and what sysfs says about it: the kernel may have devices that libibverbs has no provider for.
-fn explain(error: &doorbell::Error) -> String {
+pub(crate) fn explain(error: &doorbell::Error) -> String {
     let root = std::env::var_os("SYSFS_PATH").map_or(Path::new("/sys").into(), PathBuf::from);
     let kernel = sysfs::devices(&root);
     if !matches!(error, doorbell::Error::NoDevice) || kernel.is_empty() {
