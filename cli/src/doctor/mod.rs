@@ -72,11 +72,12 @@ pub fn run(args: &DoctorArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let process = Process::this();
     let patients: Vec<Patient> =
         present.iter().filter(wanted).map(|device| examine(device, &process)).collect();
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&patients)?);
+    let text = if args.json {
+        serde_json::to_string_pretty(&patients)? + "\n"
     } else {
-        patients.iter().for_each(print);
-    }
+        patients.iter().map(text).collect()
+    };
+    crate::output::write(&text)?;
     let checks = patients.iter().flat_map(|patient| &patient.checks);
     Ok(checks.into_iter().all(|check| matches!(check.level, Level::Ok | Level::Note)))
 }
@@ -110,8 +111,8 @@ fn examine(device: &doorbell::Device, process: &Process) -> Patient {
     patient
 }
 
-fn print(patient: &Patient) {
-    println!("{}", patient.device);
+fn text(patient: &Patient) -> String {
+    let mut out = format!("{}\n", patient.device);
     for check in &patient.checks {
         let level = match check.level {
             Level::Ok => "ok",
@@ -119,6 +120,7 @@ fn print(patient: &Patient) {
             Level::Warning => "WARNING",
             Level::Failure => "FAILURE",
         };
-        println!("  {level:<8} {}: {}", check.what, check.text);
+        out += &format!("  {level:<8} {}: {}\n", check.what, check.text);
     }
+    out
 }
