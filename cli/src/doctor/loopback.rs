@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell::{BufferPool, Context, QpConfig, Receiver, ReceiverConfig};
+use doorbell::{BufferPool, Context, QpConfig, Receiver, ReceiverConfig, WcStatus};
 
 const MESSAGE: &[u8] = b"doorbell doctor";
 /// An adapter ends a send itself, after its retries; this ends the wait for one that does not.
@@ -29,9 +29,9 @@ pub fn send(context: &Context, port: u8, gid_index: u8) -> Result<(), String> {
     let (mut sent, mut arrived) = (false, false);
     while !(sent && arrived) {
         if let Some(completion) = near.poll_send() {
-            if completion.status.to_string() != "success" {
+            if completion.status != WcStatus::SUCCESS {
                 return Err(format!(
-                    "{}, vendor syndrome {:#04x}: the addresses of this entry do not lead back to the port",
+                    "{} (vendor syndrome {:#04x})",
                     completion.status, completion.vendor_err
                 ));
             }
