@@ -27,6 +27,11 @@ pub enum Command {
     /// grouping, among other lines. For each it says what it is, field by field, what failed, where to look, and how sure that
     /// is. Exits with 1 if there is an error in the text.
     Decode(DecodeArgs),
+    /// Find what keeps queue pairs from connecting, or messages from arriving
+    ///
+    /// Looks at limits, permissions, ports, MTU, GIDs, partitions and counters, sends a message from the port to itself through
+    /// each GID, and looks at the counters again. Changes nothing on the machine.
+    Doctor(DoctorArgs),
     /// Print the completion script for a shell
     Completions {
         /// The shell
@@ -41,6 +46,16 @@ pub enum Command {
 pub struct InfoArgs {
     /// Names of the devices to tell about [default: all]
     pub devices: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `doorbell doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Name of the device [default: all]
+    pub device: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

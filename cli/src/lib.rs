@@ -4,6 +4,8 @@
 
 pub mod args;
 pub mod decode;
+pub mod doctor;
 pub mod info;
+mod output;
 mod process;
 mod sysfs;

@@ -36,7 +36,8 @@ pub fn numa_nodes(root: &Path) -> Vec<(u32, Vec<u32>)> {
     nodes
 }
 
-fn entries(dir: &Path) -> Vec<String> {
+/// The names in a directory; none where it cannot be read.
+pub fn entries(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }

@@ -164,7 +164,7 @@ fn needs(artifact: &Artifact) -> Needs {
         ("doorbell-tests", "link") => Needs::Link,
         (
             "doorbell-tests",
-            "demo" | "event_server" | "info" | "latency" | "multicast" | "pingpong",
+            "demo" | "doctor" | "event_server" | "info" | "latency" | "multicast" | "pingpong",
         ) => Needs::Examples,
         ("doorbell-tests", _) => Needs::AnyDevice,
         _ => Needs::Nothing,

@@ -160,11 +160,12 @@ pub fn run(args: &DecodeArgs) -> Result<bool, Box<dyn std::error::Error>> {
         None => drop(std::io::stdin().lock().take(MOST_INPUT).read_to_end(&mut input)?),
     }
     let report = decode(&input);
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+    let text = if args.json {
+        serde_json::to_string_pretty(&report)? + "\n"
     } else {
-        print!("{}", print::text(&report));
-    }
+        print::text(&report)
+    };
+    crate::output::write(&text)?;
     if report.findings.is_empty() {
         return Err("found no CQE, no WQE and no report of an error of an mlx5 adapter. A dump needs at least its last 16 bytes; \
                     see doorbell decode --help for what is read"

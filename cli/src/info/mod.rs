@@ -2,10 +2,9 @@
 //! of it.
 
 mod device;
-mod names;
+pub(crate) mod names;
 mod print;
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -52,21 +51,12 @@ pub fn run(args: &InfoArgs) -> Result<bool, Box<dyn std::error::Error>> {
     } else {
         print::text(&report)
     };
-    write(&text)?;
+    crate::output::write(&text)?;
     Ok(report.devices.iter().all(|device| device.error.is_none()))
 }
 
-/// Writes to standard output. A reader that has read enough, such as `head`, is no error.
-fn write(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
-    }
-}
-
 /// The error, and what sysfs says about it: the kernel may have devices that libibverbs has no provider for.
-fn explain(error: &doorbell::Error) -> String {
+pub(crate) fn explain(error: &doorbell::Error) -> String {
     let root = std::env::var_os("SYSFS_PATH").map_or(Path::new("/sys").into(), PathBuf::from);
     let kernel = sysfs::devices(&root);
     if !matches!(error, doorbell::Error::NoDevice) || kernel.is_empty() {

@@ -1,0 +1,121 @@
+//! Counters of a port, and what they mean.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{Level, Patient};
+use crate::sysfs;
+
+/// Counters of trouble, with what they count.
+const MEANINGS: [(&str, &str); 26] = [
+    ("out_of_buffer", "messages that found no receive posted: post more receives, or sooner"),
+    ("rnr_nak_retry_err", "refusals by a receiver that was not ready, after which sends ended"),
+    (
+        "local_ack_timeout_err",
+        "acknowledgements that did not come in time: loss, congestion, a peer that is gone",
+    ),
+    ("packet_seq_err", "packets that were lost on the way to the peer"),
+    ("out_of_sequence", "packets that came out of order: loss, or more than one path"),
+    ("duplicate_request", "requests that came twice: acknowledgements were lost or late"),
+    ("implied_nak_seq_err", "lost answers to READs"),
+    ("req_cqe_error", "sends that completed in error"),
+    ("resp_cqe_error", "receives that completed in error"),
+    ("req_remote_access_errors", "accesses that peers refused"),
+    ("req_remote_invalid_request", "requests that peers refused as invalid"),
+    ("resp_local_length_error", "messages that were longer than their receive"),
+    ("resp_remote_access_errors", "accesses of peers that were refused here"),
+    ("rx_icrc_encapsulated", "RoCE packets with a wrong checksum"),
+    ("roce_adp_retrans", "adaptive retransmissions: packets are lost"),
+    ("rx_discards_phy", "packets that the port dropped for want of buffers: flow control (PFC)"),
+    ("port_rcv_errors", "damaged packets"),
+    ("port_xmit_discards", "packets that were dropped before they left"),
+    ("port_rcv_constraint_errors", "packets of other partitions"),
+    ("port_rcv_remote_physical_errors", "packets that were damaged before the last switch"),
+    ("symbol_error", "errors of the cable"),
+    ("link_downed", "times that the link went down"),
+    ("link_error_recovery", "times that the link recovered from errors"),
+    ("local_link_integrity_errors", "errors of the link"),
+    ("excessive_buffer_overrun_errors", "overruns of the port's buffers"),
+    ("VL15_dropped", "management packets that were dropped"),
+];
+
+/// Values by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Counters(BTreeMap<String, u64>);
+
+impl Counters {
+    /// Reads those of a port.
+    pub fn read(port: &Path) -> Self {
+        let mut values = BTreeMap::new();
+        for dir in ["counters", "hw_counters"].map(|name| port.join(name)) {
+            for name in sysfs::entries(&dir) {
+                if let Some(value) =
+                    sysfs::read(&dir.join(&name)).and_then(|text| text.parse().ok())
+                {
+                    values.insert(name, value);
+                }
+            }
+        }
+        Self(values)
+    }
+
+    /// Adds what the counters of trouble say, and which of them rose.
+    pub fn compare(&self, patient: &mut Patient, port: &str, after: &Self) {
+        if after.0.is_empty() {
+            return patient.add(Level::Note, format!("{port} counters"), "none in sysfs");
+        }
+        let mut quiet = true;
+        for (name, meaning) in MEANINGS {
+            let Some(&now) = after.0.get(name) else { continue };
+            let rose = now.saturating_sub(self.0.get(name).copied().unwrap_or_default());
+            let what = format!("{port} {name}");
+            if rose > 0 {
+                let text = format!(
+                    "{now}, {rose} of them during the loopback messages (or by other programs meanwhile): {meaning}"
+                );
+                patient.add(Level::Warning, what, text);
+            } else if now > 0 {
+                patient.add(
+                    Level::Note,
+                    what,
+                    format!("{now} since the driver was loaded: {meaning}"),
+                );
+            }
+            quiet &= now == 0;
+        }
+        if quiet {
+            patient.add(Level::Ok, format!("{port} counters"), "all counters of trouble are 0");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(values: &[(&str, u64)]) -> Counters {
+        Counters(values.iter().map(|&(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    fn told(before: &Counters, after: &Counters) -> Vec<(Level, String)> {
+        let mut patient = Patient { device: "mlx5_0".into(), checks: Vec::new() };
+        before.compare(&mut patient, "port 1", after);
+        patient.checks.into_iter().map(|check| (check.level, check.text)).collect()
+    }
+
+    #[test]
+    fn what_rises_is_a_warning_and_what_is_old_a_note() {
+        let before = counters(&[("out_of_buffer", 3), ("link_downed", 1), ("port_rcv_data", 5)]);
+        let after = counters(&[("out_of_buffer", 5), ("link_downed", 1), ("port_rcv_data", 9)]);
+        let told = told(&before, &after);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].0 == Level::Warning && told[0].1.starts_with("5, 2 of them"), "{told:?}");
+        assert_eq!(told[1].0, Level::Note);
+    }
+
+    #[test]
+    fn no_counters_and_no_trouble_are_told_apart() {
+        assert_eq!(told(&Counters::default(), &Counters::default())[0].0, Level::Note);
+        assert_eq!(told(&counters(&[]), &counters(&[("out_of_buffer", 0)]))[0].0, Level::Ok);
+    }
+}

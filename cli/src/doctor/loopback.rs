@@ -1,0 +1,54 @@
+//! A message from a queue pair to another of the same port.
+
+use std::time::{Duration, Instant};
+
+use doorbell::{BufferPool, Context, QpConfig, Receiver, ReceiverConfig, WcStatus};
+
+const MESSAGE: &[u8] = b"doorbell doctor";
+/// An adapter ends a send itself, after its retries; this ends the wait for one that does not.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Sends a message through this GID, and waits for it; the error says what failed and what it means.
+pub fn send(context: &Context, port: u8, gid_index: u8) -> Result<(), String> {
+    let text = |error: doorbell::Error| error.to_string();
+    let pd = context.alloc_pd().map_err(text)?;
+    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(8)).map_err(text)?;
+    // 67 ms for each of four tries.
+    let config =
+        QpConfig::rc().receives(2, 1).sends(2).max_inline(32).port(port).gid_index(gid_index);
+    let config = config.timeout(14).retry_cnt(3).rnr_retry(3);
+    let mut near = receiver.create_qp(&config).map_err(text)?;
+    let mut far = receiver.create_qp(&config).map_err(text)?;
+    near.connect(&far.address().map_err(text)?).map_err(text)?;
+    far.connect(&near.address().map_err(text)?).map_err(text)?;
+    let queue = far.receive_queue().ok_or("the queue pair has no receive queue")?;
+    let pool = BufferPool::new(&pd, 2, 64).map_err(text)?;
+    receiver.fill(queue, &pool).map_err(|error| error.to_string())?;
+    near.send_inline(MESSAGE, None).map_err(|error| error.to_string())?;
+    let began = Instant::now();
+    let (mut sent, mut arrived) = (false, false);
+    while !(sent && arrived) {
+        if let Some(completion) = near.poll_send() {
+            if completion.status != WcStatus::SUCCESS {
+                return Err(format!(
+                    "{} (vendor syndrome {:#04x})",
+                    completion.status, completion.vendor_err
+                ));
+            }
+            sent = true;
+        }
+        let mut batch = receiver.poll();
+        while let Some(found) = batch.next() {
+            match found {
+                Ok(message) => arrived |= *message == *MESSAGE,
+                Err(failure) => return Err(format!("the receive failed: {failure}")),
+            }
+        }
+        drop(batch);
+        if began.elapsed() > LONGEST {
+            return Err("neither a message nor an error within a minute".into());
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
