@@ -69,7 +69,7 @@ fn the_consumer_index_is_stored_before_the_record_of_the_receives() {
     // SAFETY: the handler calls nothing but mprotect.
     unsafe {
         let mut action: libc::sigaction = zeroed();
-        action.sa_sigaction = note as usize;
+        action.sa_sigaction = note as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
         assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
     }
