@@ -32,10 +32,10 @@ pub fn asan(session: &Session) -> Result<Totals> {
         artifacts::build(&mut cargo)
     };
     let mut built = build(
-        "test --no-run --lib --test cq --test rq --test srq --test events \
+        "test --no-run --lib --test events \
         --test compression --test suite --test tags",
     )?;
-    built.extend(build("build --bin conformance --test cq")?);
+    built.extend(build("build --bin conformance")?);
     let select = |wanted: fn(&str, &str) -> bool| -> Vec<Binary> {
         let chosen = built.iter().filter(|a: &&Artifact| a.test && wanted(&a.package, &a.target));
         chosen.map(|artifact| artifact.binary.clone()).collect()
@@ -91,7 +91,7 @@ pub fn valgrind(session: &Session) -> Result<Totals> {
         let mut words = VALGRIND.split_whitespace();
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).arg(&ring.binary.path).current_dir(&ring.binary.directory);
-        command.args("--quiet --skip explorer --skip bitmap --test-threads 1".split_whitespace());
+        command.args("--quiet --skip explorer --test-threads 1".split_whitespace());
         // One case of each random test, unless more are asked for.
         command.env("PROPTEST_CASES", times(session).to_string()).env("RING_SEED", "1");
         totals += counted(&mut command)?;

@@ -130,7 +130,7 @@ fn a_queue_pair_connects_again_after_a_reset() {
         let route = Route::resolve((address, 1).into(), PATIENCE).unwrap();
         route.connect(qp, b"", PATIENCE).unwrap_err()
     };
-    assert!(matches!(again(&mut near_qp), Error::Unsupported { .. }), "while it is connected");
+    assert!(matches!(again(&mut near_qp), Error::WrongState { .. }), "while it is connected");
     client.disconnect(&near_qp).unwrap();
     drop(far_end);
     near.receiver.reset_qp(&mut near_qp).unwrap();

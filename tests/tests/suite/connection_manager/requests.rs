@@ -94,8 +94,8 @@ fn what_cannot_be_accepted_is_rejected_with_the_reason_told_to_the_program() {
     used.to_error().unwrap();
     let [asking, answering] = asked(address, &mut near_qp, &mut used, b"");
     assert!(matches!(asking, Error::Rejected { .. }), "{asking}");
-    assert!(matches!(answering, Error::Unsupported { .. }), "{answering}");
-    assert!(answering.to_string().contains("new or was reset"), "{answering}");
+    assert!(matches!(answering, Error::WrongState { .. }), "{answering}");
+    assert!(answering.to_string().contains("after Receiver::reset_qp"), "{answering}");
 
     // Neither has cost the asking queue pair anything, nor the one that said too much.
     let (client, server) =
