@@ -14,7 +14,7 @@ const TOP: f64 = 96.0;
 /// Most rows of a chart: the tables have all.
 const MOST: usize = 10;
 
-/// Two bars for each of up to [`MOST`] rows, on a logarithmic axis: doorbell, and what it is compared with. `measured`
+/// Two bars for each of up to ten rows, on a logarithmic axis: doorbell, and what it is compared with. `measured`
 /// says when and on what machine.
 pub fn bars(title: &str, measured: &str, rows: &[&Row]) -> String {
     let shown = choose(rows);
