@@ -280,7 +280,6 @@ impl<'a> Case<'a> {
                 self.give_back(0, false)?;
             }
         }
-        let purged = self.completed_on(qp);
         if self.shape.shared {
             // The subject waits for the last WQE, which the device reports when it works.
             for twin in [&self.twins.libmlx5, &self.twins.doorbell] {
@@ -288,6 +287,7 @@ impl<'a> Case<'a> {
                 twin.base.device.settle();
             }
         }
+        let purged = self.completed_on(qp);
         self.subject.reset(qp);
         reference::reset(&self.twins.libmlx5, qp);
         self.run.tally.add(tally::PURGED, purged.len() as u64);
