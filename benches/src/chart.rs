@@ -145,7 +145,6 @@ mod tests {
             reference,
             reference_name: "libmlx5".to_owned(),
             spread: None,
-            aim: None,
         }
     }
 
