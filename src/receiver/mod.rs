@@ -343,7 +343,10 @@ impl Receiver {
 impl Drop for Receiver {
     /// The QPs may live on, and with them the queues: what is posted stays theirs, until they are destroyed.
     fn drop(&mut self) {
-        self.end_batch();
+        // The queues are the parent's in a forked child, where their memory may not even be mapped.
+        if self.pd.context().owner().is_this_process() {
+            self.end_batch();
+        }
         for entry in &mut self.queues {
             if let Some(object) = entry.queue.object() {
                 let owners = &self.owners;

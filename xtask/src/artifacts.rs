@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn packages_have_the_name_of_their_folder_or_another() {
-        assert_eq!(package_name("path+file:///work/soft-mlx5#0.1.0"), "soft-mlx5");
-        assert_eq!(package_name("path+file:///work/mlx5/ring#mlx5-ring@0.1.0"), "mlx5-ring");
+        assert_eq!(package_name("path+file:///src/soft-mlx5#0.1.0"), "soft-mlx5");
+        assert_eq!(package_name("path+file:///src/mlx5/ring#mlx5-ring@0.1.0"), "mlx5-ring");
         let registry = "registry+https://github.com/rust-lang/crates.io-index#clap@4.5.1";
         assert_eq!(package_name(registry), "clap");
     }

@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-/// Who has the WQE and the buffer of a slot.
+/// The owner of the WQE and the buffer of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum SlotState {
