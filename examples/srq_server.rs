@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE, Report};
 use doorbell::{
-    BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, RecvBuffer, SrqConfig, SrqId,
+    Buffer, BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqConfig, SrqId,
 };
 
 /// Receives that are posted. One less than a power of two is what fits an SRQ best.
@@ -219,7 +219,7 @@ fn receive(
 fn post_again(
     receiver: &mut Receiver,
     srq: SrqId,
-    buffers: Vec<RecvBuffer>,
+    buffers: Vec<Buffer>,
 ) -> Result<(), Box<dyn Error>> {
     if buffers.len() == 1 {
         receiver.post(srq, buffers)?;

@@ -16,7 +16,7 @@ use crate::events::EventFile;
 use crate::owner::{Owner, warn_leak};
 use crate::path::{NotDirect, Path};
 use crate::pd::ProtectionDomain;
-use crate::trace::told;
+use crate::trace::trace_event;
 
 /// Vendor identifier (OUI) that NVIDIA's adapters report.
 const VENDOR_MELLANOX: u32 = 0x02c9;
@@ -120,7 +120,7 @@ impl Context {
         }
         // SAFETY: an open context.
         inner.direct = unsafe { find_mlx5dv((*context).device, &inner.attr) };
-        told!(device = name, firmware = text(&inner.attr.fw_ver), "device opened");
+        trace_event!(device = name, firmware = text(&inner.attr.fw_ver), "device opened");
         Ok(Self(Arc::new(inner)))
     }
 
@@ -240,19 +240,19 @@ impl Context {
     pub(crate) fn choose(&self, path: Path) -> Result<Option<&'static Mlx5dv>> {
         let direct = match path {
             Path::Verbs => {
-                told!(device = self.name(), path = %Path::Verbs, asked = %path, "path chosen");
+                trace_event!(device = self.name(), path = %Path::Verbs, asked = %path, "path chosen");
                 return Ok(None);
             }
             Path::Auto | Path::Direct => self.direct(),
         };
         match (direct, path) {
             (Ok(mlx5dv), _) => {
-                told!(device = self.name(), path = %Path::Direct, asked = %path, "path chosen");
+                trace_event!(device = self.name(), path = %Path::Direct, asked = %path, "path chosen");
                 Ok(Some(mlx5dv))
             }
             (Err(reason), Path::Direct) => Err(self.not_direct(reason)),
             (Err(_reason), _) => {
-                told!(device = self.name(), path = %Path::Verbs, asked = %path, reason = %_reason, "path chosen");
+                trace_event!(device = self.name(), path = %Path::Verbs, asked = %path, reason = %_reason, "path chosen");
                 Ok(None)
             }
         }
@@ -383,7 +383,7 @@ impl Inner {
     fn destroyed(&self, operation: &str, errno: i32) -> bool {
         // For a device that it has removed the kernel refuses every command, after it has done this itself.
         if errno == 0 || self.is_removed() {
-            told!(device = self.name, operation, "destroyed");
+            trace_event!(device = self.name, operation, "destroyed");
             return true;
         }
         warn_leak(operation, &self.name, errno);

@@ -90,15 +90,15 @@ pub use error::{Error, Result};
 pub use events::{AsyncEvent, AsyncEvents, ObjectName};
 pub use gid::{Gid, GidKind};
 pub use memory::{
-    BufferPool, HugePages, MemoryError, PoolConfig, RecvBuffer, RemoteMemory, StableMemory,
+    Buffer, BufferPool, HugePages, MemoryError, PoolConfig, RemoteMemory, StableMemory,
 };
 pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;
 pub use qp::*;
 pub use receiver::{
-    Batch, Cause, Compression, Datagram, DirectQueues, Failure, GRH_SIZE, Message, PostError,
-    PostFailure, QueueId, Receiver, ReceiverConfig, Refused, RqId, ScatterError, Sender,
-    SharedPoster, SlotContext, Source, SrqConfig, SrqId, Statistics,
+    Batch, Cause, Compression, Datagram, DatagramSource, DirectQueues, Failure, GRH_SIZE, Message,
+    MessageSource, PostError, PostFailure, QueueId, Receiver, ReceiverConfig, RqId, ScatterError,
+    SharedPoster, SlotContext, SrqConfig, SrqId, Statistics, WrongDomain,
 };
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]

@@ -72,7 +72,7 @@ pub struct UnknownPath(String);
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// match Receiver::new(&pd, &ReceiverConfig::new().path(Path::Direct)) {
 ///     Ok(receiver) => assert_eq!(receiver.path(), Path::Direct),
-///     // Only who insists is told; `Path::Auto` takes the verbs path.
+///     // Only who insists is trace_event; `Path::Auto` takes the verbs path.
 ///     Err(Error::NotDirect { reason, .. }) => println!("{reason}"),
 ///     Err(other) => return Err(other.into()),
 /// }

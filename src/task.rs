@@ -59,7 +59,7 @@ impl AsyncReceiver {
     /// # Errors
     /// [`Error::Verbs`]; [`Error::Io`].
     pub async fn ready(&mut self) -> Result<()> {
-        if let (None, Some(returns)) = (&self.returns, self.receiver.returns_fd()) {
+        if let (None, Some(returns)) = (&self.returns, self.receiver.wake_fd()) {
             self.returns = Some(registered(returns)?);
         }
         self.receiver.end_batch();

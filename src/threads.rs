@@ -12,7 +12,7 @@ assert_impl_all!(ProtectionDomain: Send, Sync);
 assert_impl_all!(CompletionChannel: Send, Sync);
 assert_impl_all!(AddressHandle: Send, Sync);
 assert_impl_all!(BufferPool: Send, Sync);
-assert_impl_all!(RecvBuffer: Send, Sync);
+assert_impl_all!(Buffer: Send, Sync);
 assert_impl_all!(SharedPoster: Send, Sync);
 assert_impl_all!(RemoteMemory: Send);
 assert_impl_all!(AsyncEvents: Send);
@@ -36,7 +36,7 @@ assert_impl_all!(PoolConfig: Send, Sync);
 assert_impl_all!(QpAddress: Send, Sync);
 assert_impl_all!(QpConfig: Send, Sync);
 assert_impl_all!(ReceiverConfig: Send, Sync);
-assert_impl_all!(Sender: Send, Sync);
+assert_impl_all!(DatagramSource: Send, Sync);
 assert_impl_all!(SendCompletion: Send, Sync);
 assert_impl_all!(SrqConfig: Send, Sync);
 assert_impl_all!(Statistics: Send, Sync);
@@ -51,13 +51,13 @@ assert_impl_all!(Failure: Send, Sync, std::error::Error);
 assert_impl_all!(MemoryError<Vec<u8>>: Send, Sync, std::error::Error);
 assert_impl_all!(NotSent: Send, Sync, std::error::Error);
 assert_impl_all!(PostError: Send, Sync, std::error::Error);
-assert_impl_all!(Refused: Send, Sync, std::error::Error);
+assert_impl_all!(WrongDomain: Send, Sync, std::error::Error);
 assert_impl_all!(ScatterError: Send, Sync, std::error::Error);
 assert_impl_all!(SendError: Send, Sync, std::error::Error);
 assert_impl_all!(AddressError: Send, Sync, std::error::Error);
 assert_impl_all!(WrongClock: Send, Sync, std::error::Error);
 assert_impl_all!(tags::PostTagError: Send, Sync, std::error::Error);
-assert_impl_all!(tags::SendTagError<RecvBuffer>: Send, Sync, std::error::Error);
+assert_impl_all!(tags::SendTagError<Buffer>: Send, Sync, std::error::Error);
 
 #[cfg(feature = "rdmacm")]
 mod connection_manager {

@@ -1,11 +1,11 @@
 //! Events of the control path for who subscribes to `tracing`; nothing without the feature.
 
 /// An event of level DEBUG: fields and words as `tracing::debug!` takes them.
-macro_rules! told {
+macro_rules! trace_event {
     ($($event:tt)*) => {
         #[cfg(feature = "tracing")]
         ::tracing::debug!($($event)*);
     };
 }
 
-pub(crate) use told;
+pub(crate) use trace_event;

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
-use doorbell::{BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, RecvBuffer};
+use doorbell::{Buffer, BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig};
 use hdrhistogram::Histogram;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -149,7 +149,7 @@ struct Side {
     events: bool,
     size: usize,
     /// What is sent, while it is not on its way.
-    buffer: Option<RecvBuffer>,
+    buffer: Option<Buffer>,
 }
 
 impl Side {

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use doorbell::{
-    BufferPool, Mtu, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, RecvBuffer, SrqConfig,
-    SrqId,
+    Buffer, BufferPool, Mtu, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -90,7 +89,7 @@ struct PingPong<'a> {
     pool: BufferPool,
     posted: u32,
     /// By queue pair: the message that was received and not answered yet.
-    answers: Vec<Option<RecvBuffer>>,
+    answers: Vec<Option<Buffer>>,
     received: u64,
     sent: u64,
 }

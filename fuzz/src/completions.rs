@@ -8,8 +8,8 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use doorbell::{
-    BufferPool, Compression, Context, Path, ProtectionDomain, QpConfig, QueueId, QueuePair,
-    Receiver, ReceiverConfig, RecvBuffer, SrqConfig,
+    Buffer, BufferPool, Compression, Context, Path, ProtectionDomain, QpConfig, QueueId, QueuePair,
+    Receiver, ReceiverConfig, SrqConfig,
 };
 use rdma_core_sys as sys;
 use soft_mlx5::Device;
@@ -90,7 +90,7 @@ struct Subject {
     next: [u16; 2],
     last: [u8; 64],
     front: [u8; 64],
-    taken: Vec<RecvBuffer>,
+    taken: Vec<Buffer>,
 }
 
 /// A CQ of entries of 128 bytes.

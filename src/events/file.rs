@@ -13,7 +13,7 @@ use super::AsyncEvent;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::poll;
-use crate::trace::told;
+use crate::trace::trace_event;
 
 /// How often a wait looks whether another thread has read the event.
 const LOOK: Duration = Duration::from_millis(5);
@@ -219,7 +219,7 @@ impl State {
             if self.fatal && matches!(error.raw_os_error(), Some(0 | libc::EIO)) {
                 self.ended = true;
                 context.mark_removed();
-                told!(device, "device removed");
+                trace_event!(device, "device removed");
                 return Ok(None);
             }
             return Err(Error::verbs("ibv_get_async_event", device, error));
@@ -235,7 +235,7 @@ impl State {
                 *reported = true;
             }
         }
-        told!(device, event = ?found, "event");
+        trace_event!(device, event = ?found, "event");
         Ok(Some(found))
     }
 

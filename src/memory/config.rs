@@ -29,7 +29,7 @@ impl PoolConfig {
     }
 
     /// Keeps so many bytes in front of each buffer, which no receive writes. A program that sends a message on
-    /// puts its header there, see [`RecvBuffer::headroom_mut`](crate::RecvBuffer::headroom_mut). 0 by default.
+    /// puts its header there, see [`Buffer::headroom_mut`](crate::Buffer::headroom_mut). 0 by default.
     ///
     /// Messages still start on cache lines, so each buffer grows by whole lines of 64 bytes.
     pub const fn headroom(mut self, bytes: u32) -> Self {

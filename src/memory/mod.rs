@@ -10,7 +10,7 @@ mod slots;
 pub use backing::{MemoryError, StableMemory};
 pub use config::PoolConfig;
 pub use mapping::HugePages;
-pub use pool::{BufferPool, RecvBuffer};
+pub use pool::{Buffer, BufferPool};
 pub use remote::RemoteMemory;
 
 pub(crate) use pool::Pool;

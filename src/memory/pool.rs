@@ -17,7 +17,7 @@ use super::mapping::{HugePages, Mapping};
 use super::slots::{ALIGNMENT, Slots};
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::trace::told;
+use crate::trace::trace_event;
 
 /// Registered memory for messages, in buffers of one size. Clones are the same pool.
 ///
@@ -63,7 +63,7 @@ struct Free(NonNull<u8>);
 unsafe impl Send for Free {}
 
 // SAFETY: the region's handle is used to free it only; each buffer has one owner at a time, tracked by
-// `RecvBuffer` and the queues, and the free list is a concurrent queue.
+// `Buffer` and the queues, and the free list is a concurrent queue.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
@@ -243,7 +243,7 @@ impl BufferPool {
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
         }
-        told!(
+        trace_event!(
             device = pd.context().name(),
             count = slots.count,
             buffer_size = slots.buffer_size,
@@ -255,9 +255,9 @@ impl BufferPool {
     }
 
     /// Takes a free buffer, empty (`len` 0), or `None` when all are in use.
-    pub fn take(&self) -> Option<RecvBuffer> {
+    pub fn take(&self) -> Option<Buffer> {
         let Free(start) = self.0.free.pop()?;
-        Some(RecvBuffer { pool: ManuallyDrop::new(Arc::clone(&self.0)), start, len: 0 })
+        Some(Buffer { pool: ManuallyDrop::new(Arc::clone(&self.0)), start, len: 0 })
     }
 
     /// Bytes that a buffer holds.
@@ -363,18 +363,18 @@ impl fmt::Debug for BufferPool {
 /// std::thread::spawn(move || assert_eq!(*buffer, *b"hello")).join().expect("no panic");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct RecvBuffer {
+pub struct Buffer {
     pool: ManuallyDrop<Arc<Pool>>,
     start: NonNull<u8>,
     len: u32,
 }
 
 // SAFETY: the memory is the buffer's alone.
-unsafe impl Send for RecvBuffer {}
+unsafe impl Send for Buffer {}
 // SAFETY: a shared reference only reads it.
-unsafe impl Sync for RecvBuffer {}
+unsafe impl Sync for Buffer {}
 
-impl RecvBuffer {
+impl Buffer {
     /// # Safety
     /// A buffer of `pool` starts at `start`; from now on it is the value's alone, and at most that buffer's
     /// size is `len`.
@@ -516,7 +516,7 @@ impl RecvBuffer {
     }
 }
 
-impl Deref for RecvBuffer {
+impl Deref for Buffer {
     type Target = [u8];
 
     #[inline]
@@ -526,7 +526,7 @@ impl Deref for RecvBuffer {
     }
 }
 
-impl DerefMut for RecvBuffer {
+impl DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `deref`, and borrowed mutably.
@@ -534,20 +534,20 @@ impl DerefMut for RecvBuffer {
     }
 }
 
-impl AsRef<[u8]> for RecvBuffer {
+impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-impl AsMut<[u8]> for RecvBuffer {
+impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
         self
     }
 }
 
 /// Appends to the bytes in use, as far as there is room.
-impl io::Write for RecvBuffer {
+impl io::Write for Buffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = bytes.len().min(self.capacity() - self.len());
         self.extend_from_slice(&bytes[..count]);
@@ -559,7 +559,7 @@ impl io::Write for RecvBuffer {
     }
 }
 
-impl Drop for RecvBuffer {
+impl Drop for Buffer {
     /// In place it takes the buffer apart, and nothing has its address: a buffer that is moved from a message to where
     /// the program keeps it, which may panic, stays in registers.
     #[inline(always)]
@@ -574,9 +574,9 @@ fn give_back(pool: Arc<Pool>, start: NonNull<u8>) {
     pool.put(start);
 }
 
-impl fmt::Debug for RecvBuffer {
+impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecvBuffer")
+        f.debug_struct("Buffer")
             .field("len", &self.len)
             .field("capacity", &self.capacity())
             .finish_non_exhaustive()

@@ -9,7 +9,7 @@ use rdma_core_sys as sys;
 use super::mapping::{HugePages, Mapping};
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::trace::told;
+use crate::trace::trace_event;
 
 /// Registered memory that peers may write (`IBV_ACCESS_REMOTE_WRITE`), over QPs made with
 /// [`QpConfig::remote_write`](crate::QpConfig::remote_write).
@@ -55,7 +55,7 @@ impl RemoteMemory {
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
         }
-        told!(device = pd.context().name(), bytes = len, "remote memory registered");
+        trace_event!(device = pd.context().name(), bytes = len, "remote memory registered");
         Ok(Self { memory: ManuallyDrop::new(memory), len, mr, pd: pd.clone() })
     }
 

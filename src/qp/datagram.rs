@@ -12,9 +12,9 @@ use super::send::{NotSent, SendError};
 use super::state::QpState;
 use super::{QueuePair, transition};
 use crate::error::{Error, Result};
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 use crate::pd::ProtectionDomain;
-use crate::receiver::Sender;
+use crate::receiver::DatagramSource;
 
 /// A queue pair that datagrams are sent to. Clones are the same one.
 ///
@@ -123,7 +123,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// Those of [`address_handle`](Self::address_handle).
-    pub fn reply_to(&self, sender: &Sender) -> Result<AddressHandle> {
+    pub fn reply_to(&self, sender: &DatagramSource) -> Result<AddressHandle> {
         let peer = QpAddress {
             lid: sender.lid(),
             gid: sender.gid().unwrap_or_default(),
@@ -159,7 +159,7 @@ impl QueuePair {
     /// [`SendError`] has the buffer and the reason.
     pub fn send_to(
         &mut self,
-        buffer: RecvBuffer,
+        buffer: Buffer,
         to: &AddressHandle,
         imm: Option<u32>,
     ) -> Result<(), SendError> {

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::events::Patience;
 use crate::pd::ProtectionDomain;
 use crate::receiver::{RqId, Srq, SrqId};
-use crate::trace::told;
+use crate::trace::trace_event;
 
 pub use address::QpAddress;
 pub use config::QpConfig;
@@ -255,7 +255,7 @@ impl QueuePair {
         self.qp.modify(&mut attr, mask)?;
         let (mut attr, mask) = transition::rts(&self.config, self.psn);
         self.qp.modify(&mut attr, mask)?;
-        told!(qp_num = self.qp_num(), peer_qp_num = peer.qpn, mtu = ?mtu, "connected");
+        trace_event!(qp_num = self.qp_num(), peer_qp_num = peer.qpn, mtu = ?mtu, "connected");
         Ok(())
     }
 
@@ -303,7 +303,7 @@ impl QueuePair {
         attr.retry_cnt = self.config.retry_cnt;
         attr.rnr_retry = self.config.rnr_retry;
         self.qp.modify(&mut attr, mask)?;
-        told!(qp_num = self.qp_num(), "connected through the connection manager");
+        trace_event!(qp_num = self.qp_num(), "connected through the connection manager");
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::events::Patience;
 use crate::pd::ProtectionDomain;
 use crate::receiver::{DeferredFree, Srq};
-use crate::trace::told;
+use crate::trace::trace_event;
 
 /// A queue pair of libibverbs and all that has to outlive it.
 pub(crate) struct Qp {
@@ -281,7 +281,7 @@ impl Qp {
                 sys::IBV_QPS_RTR => self.receives.store(true, Ordering::Relaxed),
                 _ => {}
             }
-            told!(qp_num = self.qp_num(), state = %self.known_state(), "state of a queue pair changed");
+            trace_event!(qp_num = self.qp_num(), state = %self.known_state(), "state of a queue pair changed");
         }
         Ok(())
     }
@@ -305,7 +305,7 @@ impl Qp {
         if !reports || context.event_file().wait_last_wqe(context, self.qp_num(), patience)? {
             return Ok(QpEnd::Complete);
         }
-        told!(qp_num = self.qp_num(), "a queue pair does not report its last WQE");
+        trace_event!(qp_num = self.qp_num(), "a queue pair does not report its last WQE");
         Ok(QpEnd::LastWqeMissing)
     }
 

@@ -2,13 +2,13 @@
 
 use super::datagram::AddressHandle;
 use super::send::SendCompletion;
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 use crate::status::WcStatus;
 
 /// Outstanding sends in the order of posting, which is that of completion. A send is known by its
 /// running number, which is also its `wr_id`.
 pub(super) struct Sends {
-    slots: Box<[Option<RecvBuffer>]>,
+    slots: Box<[Option<Buffer>]>,
     /// Where each datagram goes: the device may look until it is sent.
     handles: Box<[Option<AddressHandle>]>,
     limit: u64,
@@ -46,18 +46,18 @@ impl Sends {
         self.head
     }
 
-    fn slot(&mut self, number: u64) -> &mut Option<RecvBuffer> {
+    fn slot(&mut self, number: u64) -> &mut Option<Buffer> {
         let mask = self.slots.len() - 1;
         &mut self.slots[number as usize & mask]
     }
 
     /// The send numbered [`next`](Self::next) was posted; it is not full.
-    pub(super) fn posted(&mut self, buffer: Option<RecvBuffer>) {
+    pub(super) fn posted(&mut self, buffer: Option<Buffer>) {
         self.posted_to(buffer, None);
     }
 
     /// The same, for a datagram.
-    pub(super) fn posted_to(&mut self, buffer: Option<RecvBuffer>, to: Option<AddressHandle>) {
+    pub(super) fn posted_to(&mut self, buffer: Option<Buffer>, to: Option<AddressHandle>) {
         debug_assert!(!self.is_full());
         let index = self.head as usize & (self.slots.len() - 1);
         self.handles[index] = to;
@@ -102,7 +102,7 @@ impl Sends {
     }
 
     /// The buffers of all sends that the device may still read.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = RecvBuffer> {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Buffer> {
         self.tail = self.head;
         self.slots.iter_mut().filter_map(Option::take)
     }

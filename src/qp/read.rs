@@ -4,14 +4,14 @@ use rdma_core_sys as sys;
 
 use super::QueuePair;
 use super::send::{NotSent, SendError};
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 
 impl QueuePair {
     /// Reads `len` bytes at `remote_addr` of the peer's memory into `buffer`, which holds as many. It
     /// comes back from [`poll_send`](Self::poll_send).
     pub(crate) fn read(
         &mut self,
-        mut buffer: RecvBuffer,
+        mut buffer: Buffer,
         len: u32,
         remote_addr: u64,
         rkey: u32,

@@ -9,7 +9,7 @@ use rdma_core_sys as sys;
 use super::QueuePair;
 use super::datagram::AddressHandle;
 use super::state::QpState;
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 use crate::status::WcStatus;
 
 /// Why a send was not posted. The queue is as it was.
@@ -79,7 +79,7 @@ pub enum NotSent {
 #[error("not sent: {reason}")]
 pub struct SendError {
     /// The buffer, as it was given.
-    pub buffer: RecvBuffer,
+    pub buffer: Buffer,
     /// Why.
     #[source]
     pub reason: NotSent,
@@ -117,7 +117,7 @@ impl fmt::Debug for SendError {
 #[must_use = "a send may have failed"]
 pub struct SendCompletion {
     /// The buffer that was sent, or `None` for an inline send.
-    pub buffer: Option<RecvBuffer>,
+    pub buffer: Option<Buffer>,
     /// How it ended.
     pub status: WcStatus,
     /// Code of the device for a failure; 0 when it succeeded or was given up by a reset.
@@ -152,12 +152,12 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`SendError`] has the buffer and the reason.
-    pub fn send(&mut self, buffer: RecvBuffer, imm: Option<u32>) -> Result<(), SendError> {
+    pub fn send(&mut self, buffer: Buffer, imm: Option<u32>) -> Result<(), SendError> {
         self.send_with_headroom(buffer, 0, imm)
     }
 
     /// As [`send`](Self::send), with the last `headroom` bytes in front of the buffer as the start of the
-    /// message, see [`RecvBuffer::headroom_mut`].
+    /// message, see [`Buffer::headroom_mut`].
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -182,7 +182,7 @@ impl QueuePair {
     /// When the pool of the buffer has less headroom.
     pub fn send_with_headroom(
         &mut self,
-        buffer: RecvBuffer,
+        buffer: Buffer,
         headroom: usize,
         imm: Option<u32>,
     ) -> Result<(), SendError> {

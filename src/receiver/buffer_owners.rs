@@ -10,7 +10,7 @@ use mlx5_wire::data::DataSegment;
 use super::deferred_free::DeferredFree;
 use super::lent::Lent;
 use super::slot_context::{Owner, SlotContext};
-use crate::memory::{Pool, RecvBuffer};
+use crate::memory::{Buffer, Pool};
 use crate::pd::ProtectionDomain;
 
 /// A buffer as a queue holds it: by number, without a reference count of its own.
@@ -78,20 +78,20 @@ pub(super) struct PoolBatch<'a> {
 impl PoolBatch<'_> {
     /// Returns `true` if `buffer` is of this pool.
     #[inline(always)]
-    pub(super) fn has(&self, buffer: &RecvBuffer) -> bool {
+    pub(super) fn has(&self, buffer: &Buffer) -> bool {
         Arc::as_ptr(buffer.pool()) == self.pool
     }
 
     /// Returns how a buffer of the pool is posted.
     #[inline(always)]
-    pub(super) fn describe(&self, buffer: &RecvBuffer) -> (SlotContext, DataSegment) {
+    pub(super) fn describe(&self, buffer: &Buffer) -> (SlotContext, DataSegment) {
         let addr = buffer.addr().as_ptr().expose_provenance() as u64;
         (self.context.at(addr), DataSegment { addr: Be64::new(addr), ..self.segment })
     }
 
     /// Keeps a buffer of the pool, which is in a queue from now on.
     #[inline(always)]
-    pub(super) fn keep(&mut self, buffer: RecvBuffer) {
+    pub(super) fn keep(&mut self, buffer: Buffer) {
         let (pool, _) = buffer.into_parts();
         debug_assert_eq!(Arc::as_ptr(&pool), self.pool);
         std::mem::forget(pool);
@@ -122,7 +122,7 @@ impl BufferOwners {
 
     /// Starts to post buffers of the pool of `buffer`; `None` if that is of another protection domain.
     #[inline]
-    pub(super) fn batch(&mut self, buffer: &RecvBuffer) -> Option<PoolBatch<'_>> {
+    pub(super) fn batch(&mut self, buffer: &Buffer) -> Option<PoolBatch<'_>> {
         let number = self.number_of(buffer)?;
         let of = self.pools[number].as_mut()?;
         let (context, segment) = (of.context, of.segment);
@@ -130,7 +130,7 @@ impl BufferOwners {
     }
 
     /// Returns the number of the pool of `buffer`.
-    fn number_of(&mut self, buffer: &RecvBuffer) -> Option<usize> {
+    fn number_of(&mut self, buffer: &Buffer) -> Option<usize> {
         let is_it = |owned: &Option<OwnedPool>| {
             owned.as_ref().is_some_and(|owned| Arc::ptr_eq(&owned.pool, buffer.pool()))
         };
@@ -174,7 +174,7 @@ impl BufferOwners {
     }
 
     /// Enters a buffer that is about to be posted, or gives back one of another domain.
-    pub(crate) fn enter(&mut self, buffer: RecvBuffer) -> Result<(SlotContext, Sge), RecvBuffer> {
+    pub(crate) fn enter(&mut self, buffer: Buffer) -> Result<(SlotContext, Sge), Buffer> {
         let Some(mut batch) = self.batch(&buffer) else {
             return Err(buffer);
         };
@@ -187,9 +187,9 @@ impl BufferOwners {
     /// Enters the buffers of one receive, or gives them back when one is of another domain.
     pub(crate) fn enter_list(
         &mut self,
-        buffers: Vec<RecvBuffer>,
+        buffers: Vec<Buffer>,
         sges: &mut Vec<Sge>,
-    ) -> Result<SlotContext, Vec<RecvBuffer>> {
+    ) -> Result<SlotContext, Vec<Buffer>> {
         if !buffers.iter().all(|buffer| buffer.pool().pd().is_same(&self.pd)) {
             return Err(buffers);
         }
@@ -244,11 +244,11 @@ impl BufferOwners {
     /// # Safety
     /// The buffer was entered, is in no queue any more and nobody else's, and has room for `len` bytes.
     #[inline(always)]
-    pub(super) unsafe fn take(&mut self, pool: u32, start: NonNull<u8>, len: u32) -> RecvBuffer {
+    pub(super) unsafe fn take(&mut self, pool: u32, start: NonNull<u8>, len: u32) -> Buffer {
         let owned = self.owned(pool);
         owned.buffers -= 1;
         // SAFETY: [pool-counted]: the reference of this buffer, which was entered; the rest is the caller's contract.
-        unsafe { RecvBuffer::new(Arc::from_raw(Arc::as_ptr(&owned.pool)), start, len) }
+        unsafe { Buffer::new(Arc::from_raw(Arc::as_ptr(&owned.pool)), start, len) }
     }
 
     /// Keeps the buffers of a receive that the device may still write, until `deferred` is told.
@@ -263,7 +263,7 @@ impl BufferOwners {
         &mut self,
         context: SlotContext,
         mut len: u32,
-        mut each: impl FnMut(RecvBuffer),
+        mut each: impl FnMut(Buffer),
     ) {
         let mut give = |owners: &mut Self, piece: &Piece| {
             let part = len.min(piece.capacity);

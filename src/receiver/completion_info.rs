@@ -25,7 +25,7 @@ use crate::wc_flags::WcFlags;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct MessageSource {
     /// Number of the queue pair that sent it.
     pub qp_num: u32,
     /// LID of its port; 0 on Ethernet.
@@ -111,15 +111,15 @@ impl CompletionInfo<'_> {
     }
 
     /// `None` where inline data overwrote it.
-    pub(super) fn source(&self) -> Option<Source> {
+    pub(super) fn source(&self) -> Option<MessageSource> {
         match self {
-            Self::Cqe(cqe) => (cqe.format() != CqeFormat::Inline32).then(|| Source {
+            Self::Cqe(cqe) => (cqe.format() != CqeFormat::Inline32).then(|| MessageSource {
                 qp_num: cqe.source_qpn(),
                 lid: cqe.slid(),
                 sl: cqe.sl(),
                 dlid_path_bits: cqe.dlid_path_bits(),
             }),
-            Self::Wc(Wc { wc, .. }) => Some(Source {
+            Self::Wc(Wc { wc, .. }) => Some(MessageSource {
                 qp_num: wc.src_qp,
                 lid: wc.slid,
                 sl: wc.sl,

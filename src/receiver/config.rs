@@ -111,7 +111,7 @@ impl ReceiverConfig {
     ///
     /// It is worth trying where the messages of a batch are read one after the other from memory that is in no
     /// cache: many buffers, and an adapter that does not write to the cache of the CPU that polls. Where they
-    /// are in a cache already it only costs. A receiver that prefetches also [counts](crate::Receiver::count).
+    /// are in a cache already it only costs. A receiver that prefetches also [counts](crate::Receiver::enable_statistics).
     pub const fn prefetch(mut self, lines: u32) -> Self {
         self.prefetch = lines;
         self

@@ -1,6 +1,6 @@
 //! Received datagrams: 40 bytes of header, then the payload.
 
-use super::completion_info::Source;
+use super::completion_info::MessageSource;
 use super::message::Message;
 use crate::wc_flags::WcFlags;
 
@@ -40,7 +40,7 @@ pub const GRH_SIZE: usize = 40;
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'m> {
     bytes: &'m [u8],
-    source: Source,
+    source: MessageSource,
     has_grh: bool,
 }
 
@@ -62,8 +62,8 @@ pub struct Datagram<'m> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sender {
-    source: Source,
+pub struct DatagramSource {
+    source: MessageSource,
     grh: Option<[u8; GRH_SIZE]>,
 }
 
@@ -95,17 +95,17 @@ impl<'m> Datagram<'m> {
     }
 
     /// Where it came from.
-    pub const fn source(&self) -> Source {
+    pub const fn source(&self) -> MessageSource {
         self.source
     }
 
     /// Who sent it, to answer later.
-    pub fn sender(&self) -> Sender {
-        Sender { source: self.source, grh: self.grh().copied() }
+    pub fn sender(&self) -> DatagramSource {
+        DatagramSource { source: self.source, grh: self.grh().copied() }
     }
 }
 
-impl Sender {
+impl DatagramSource {
     /// Number of its queue pair.
     pub const fn qp_num(&self) -> u32 {
         self.source.qp_num
@@ -143,11 +143,11 @@ mod tests {
 
     #[test]
     fn the_sender_is_in_either_header() {
-        let source = Source { qp_num: 7, lid: 3, sl: 0, dlid_path_bits: 0 };
+        let source = MessageSource { qp_num: 7, lid: 3, sl: 0, dlid_path_bits: 0 };
         let mut grh = [0xee; GRH_SIZE];
         (grh[0], grh[20]) = (0x60, 0x45);
         grh[8..24].copy_from_slice(&[1; 16]);
-        assert_eq!(Sender { source, grh: Some(grh) }.gid(), Some([1; 16]));
+        assert_eq!(DatagramSource { source, grh: Some(grh) }.gid(), Some([1; 16]));
         // RFC 791, with whatever was in the buffer in front of it.
         let header =
             [0x45, 0, 0, 0x54, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 192, 0, 2, 9, 192, 0, 2, 1];
@@ -155,7 +155,7 @@ mod tests {
         grh[30..32].copy_from_slice(&[0xb6, 0x8e]);
         grh[32..36].copy_from_slice(&[192, 0, 2, 9]);
         let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 9];
-        assert_eq!(Sender { source, grh: Some(grh) }.gid(), Some(mapped));
-        assert_eq!(Sender { source, grh: None }.gid(), None);
+        assert_eq!(DatagramSource { source, grh: Some(grh) }.gid(), Some(mapped));
+        assert_eq!(DatagramSource { source, grh: None }.gid(), None);
     }
 }

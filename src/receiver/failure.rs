@@ -1,6 +1,6 @@
 //! Receives that failed.
 
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 use crate::status::WcStatus;
 
 /// A receive that failed, or a completion that makes no sense.
@@ -42,7 +42,7 @@ pub struct Failure {
     /// Cause in the device's own terms, 0 if it gave none.
     pub vendor_err: u32,
     /// The buffers of the receive, unless its queue keeps them.
-    pub buffers: Vec<RecvBuffer>,
+    pub buffers: Vec<Buffer>,
 }
 
 /// What went wrong with a receive.

@@ -53,7 +53,7 @@ pub struct RqId(pub(crate) QueueId);
 /// // What is posted to, a shared queue or that of one queue pair.
 /// let queues: [QueueId; 2] = [srq.into(), rq.into()];
 /// for queue in queues {
-///     println!("{} of {} receives are vacant", receiver.vacant(queue), receiver.capacity(queue));
+///     println!("{} of {} receives are free", receiver.free_slots(queue), receiver.capacity(queue));
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -17,7 +17,7 @@ use crate::events::{AsyncEvent, ObjectName};
 use crate::memory::BufferPool;
 use crate::qp::{Qp, QpState};
 
-pub use shared::{Refused, SharedPoster};
+pub use shared::{SharedPoster, WrongDomain};
 
 pub(super) use shared::{Returned, Wake};
 
@@ -33,7 +33,7 @@ mod sync {
 /// ```
 /// # let mut world = doorbell_doc::World::new();
 /// # let receiver = &mut world.receiver;
-/// receiver.count();
+/// receiver.enable_statistics();
 /// # drop(receiver.poll());
 /// # world.send(b"hello");
 /// # let receiver = &mut world.receiver;
@@ -182,7 +182,7 @@ impl Receiver {
 
     /// A handle with which any thread gives buffers to a queue; the next batch posts them. A thread that
     /// sleeps in [`wait`](Self::wait) is woken. Whoever sleeps on the channel with a loop of its own also
-    /// watches [`returns_fd`](Self::returns_fd).
+    /// watches [`wake_fd`](Self::wake_fd).
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -195,7 +195,7 @@ impl Receiver {
     /// std::thread::spawn(move || poster.post(message)).join().expect("no panic")?;
     /// // The next batch posts it; `wait` would be woken for that.
     /// receiver.refill();
-    /// assert_eq!(receiver.vacant(srq), 0);
+    /// assert_eq!(receiver.free_slots(srq), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -232,7 +232,7 @@ impl Receiver {
     /// drop(batch);
     /// // Now, and not when the next batch begins.
     /// receiver.refill();
-    /// assert_eq!(receiver.vacant(srq), 0);
+    /// assert_eq!(receiver.free_slots(srq), 0);
     /// # drop(taken);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -331,7 +331,7 @@ impl Receiver {
     }
 
     /// Starts counting; see [`statistics`](Self::statistics).
-    pub fn count(&mut self) {
+    pub fn enable_statistics(&mut self) {
         let seen = self.completions_taken();
         if self.maintenance.is_none() {
             self.maintenance_mut().seen = seen;
@@ -344,7 +344,7 @@ impl Receiver {
         }
     }
 
-    /// What was counted since [`count`](Self::count), or since the first watermark, limit or
+    /// What was counted since [`enable_statistics`](Self::enable_statistics), or since the first watermark, limit or
     /// [`SharedPoster`]; `None` before.
     ///
     /// The counts follow from the indices of the rings, once per batch: a message costs nothing.
@@ -414,7 +414,7 @@ impl Receiver {
             }
             if let Some((pool, watermark)) = &kept.refill {
                 let low = self.outstanding(queue) < *watermark;
-                let wanted = (all || low) && self.vacant(queue) > 0 && self.is_alive(queue);
+                let wanted = (all || low) && self.free_slots(queue) > 0 && self.is_alive(queue);
                 // A pool that the queue can take; what a failing QP refuses goes back to it.
                 if wanted && self.fill(queue, pool).is_ok_and(|posted| posted > 0) {
                     counted.refills += 1;
@@ -466,7 +466,7 @@ impl Receiver {
     }
 
     fn post_returned(&mut self, queue: QueueId, returned: &Returned) {
-        let room = self.vacant(queue) as usize;
+        let room = self.free_slots(queue) as usize;
         if room > 0 && !returned.is_empty() {
             // Buffers of this domain, and no more than there is room for: what a failing QP refuses goes back
             // to its pool.
@@ -482,7 +482,7 @@ impl Receiver {
         wake.park();
         queues.iter().any(|kept| {
             let waiting = kept.returned.as_ref().is_some_and(|returned| !returned.is_empty());
-            waiting && self.vacant(kept.queue) > 0
+            waiting && self.free_slots(kept.queue) > 0
         })
     }
 
@@ -499,7 +499,7 @@ impl Receiver {
 
     /// What becomes readable when a [`SharedPoster`] is given a buffer after [`arm`](Self::arm); `None` when
     /// there is no such handle. [`arm`](Self::arm) makes it unreadable again, and a batch posts the buffer.
-    pub fn returns_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+    pub fn wake_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.wake().map(Wake::as_fd)
     }
 

@@ -8,12 +8,12 @@ use super::batch::Batch;
 use mlx5_ring::completion::Cqe;
 
 use super::Poller;
-use super::completion_info::{CompletionInfo, Source};
+use super::completion_info::{CompletionInfo, MessageSource};
 use super::lent::{Lent, LentSlot};
-use super::maintain::Refused;
+use super::maintain::WrongDomain;
 use super::slot_context::Owner;
 use crate::clock::Timestamp;
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 use crate::wc_flags::WcFlags;
 
 /// A received message, lent by its batch. Dropping it recycles its slot when the batch goes on;
@@ -93,7 +93,7 @@ impl Message<'_, '_> {
 
     /// Where the message came from. `None` when the device put its bytes over this into the CQE, which it
     /// may do with up to 32 bytes on queue pairs that were not made by this library.
-    pub fn source(&self) -> Option<Source> {
+    pub fn source(&self) -> Option<MessageSource> {
         self.info().source()
     }
 
@@ -179,7 +179,7 @@ impl Message<'_, '_> {
     /// # Panics
     /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
-    pub fn take(self) -> RecvBuffer {
+    pub fn take(self) -> Buffer {
         let Lent { context, start, len, .. } = self.lent;
         if self.is_scattered() {
             scattered();
@@ -210,19 +210,19 @@ impl Message<'_, '_> {
     /// ```
     ///
     /// # Errors
-    /// [`Refused`] with a buffer that the device could not write, and then the message is recycled.
+    /// [`WrongDomain`] with a buffer that the device could not write, and then the message is recycled.
     ///
     /// # Panics
     /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
-    pub fn replace(self, buffer: RecvBuffer) -> Result<RecvBuffer, Refused> {
+    pub fn replace(self, buffer: Buffer) -> Result<Buffer, WrongDomain> {
         let Lent { context, start, len, .. } = self.lent;
         if self.is_scattered() {
             scattered();
         }
         let receiver = &mut *self.batch.receiver;
         let Some(mut pool) = receiver.owners.batch(&buffer) else {
-            return Err(Refused(buffer));
+            return Err(WrongDomain(buffer));
         };
         let (entered, segment) = pool.describe(&buffer);
         pool.keep(buffer);
@@ -235,7 +235,7 @@ impl Message<'_, '_> {
     }
 
     /// Moves all buffers of the receive out of the queue, each holding its part of the message.
-    pub fn into_buffers(self) -> Vec<RecvBuffer> {
+    pub fn into_buffers(self) -> Vec<Buffer> {
         let mut buffers = Vec::new();
         let receiver = &mut *self.batch.receiver;
         receiver.release_lent();

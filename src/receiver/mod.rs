@@ -43,15 +43,15 @@ use crate::error::{Error, Result};
 use crate::mlx5;
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
-use crate::trace::told;
+use crate::trace::trace_event;
 
 pub use batch::Batch;
-pub use completion_info::Source;
+pub use completion_info::MessageSource;
 pub use config::{Compression, ReceiverConfig, SrqConfig};
-pub use datagram::{Datagram, GRH_SIZE, Sender};
+pub use datagram::{Datagram, DatagramSource, GRH_SIZE};
 pub use failure::{Cause, Failure};
 pub use id::{QueueId, RqId, SrqId};
-pub use maintain::{Refused, SharedPoster, Statistics};
+pub use maintain::{SharedPoster, Statistics, WrongDomain};
 pub use message::Message;
 pub use post::{PostError, PostFailure, ScatterError};
 pub use raw::Direct as DirectQueues;
@@ -172,7 +172,7 @@ impl Receiver {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
         let cq = Arc::new(Self::create_cq(context, config, mlx5dv)?);
-        told!(device = context.name(), entries = cq.capacity(), "completion queue created");
+        trace_event!(device = context.name(), entries = cq.capacity(), "completion queue created");
         // SAFETY: a fresh CQ that nobody else knows.
         let mut receiver = unsafe { Self::with_cq(pd, cq, mlx5dv) }?;
         receiver.prefetch_lines(config.prefetch);

@@ -9,7 +9,7 @@ use super::queue::RecvQueue;
 use super::verbs::VerbsQueue;
 use super::{QueueEntry, Receiver};
 use crate::error::Error;
-use crate::memory::{BufferPool, RecvBuffer};
+use crate::memory::{Buffer, BufferPool};
 use crate::mlx5::DirectSrq;
 
 /// Why a receive was not posted.
@@ -68,7 +68,7 @@ pub enum PostFailure {
 /// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
 /// use doorbell::PostFailure;
 ///
-/// # receiver.post(srq, std::iter::from_fn(|| pool.take()).take(receiver.vacant(srq) as usize)).expect("room");
+/// # receiver.post(srq, std::iter::from_fn(|| pool.take()).take(receiver.free_slots(srq) as usize)).expect("room");
 /// let mut buffers = Vec::new();
 /// buffers.extend(std::iter::from_fn(|| pool.take()).take(3));
 /// let error = receiver.post(srq, buffers).unwrap_err();
@@ -85,7 +85,7 @@ pub struct PostError {
     /// Why it did not take the next one.
     pub reason: PostFailure,
     /// The buffers that were not posted, in order.
-    pub buffers: Vec<RecvBuffer>,
+    pub buffers: Vec<Buffer>,
 }
 
 /// A receive of several buffers was not posted; they are here.
@@ -107,7 +107,7 @@ pub struct ScatterError {
     /// Why not.
     pub reason: PostFailure,
     /// The buffers.
-    pub buffers: Vec<RecvBuffer>,
+    pub buffers: Vec<Buffer>,
 }
 
 /// The sizes of buffers that a queue takes and has.
@@ -173,10 +173,10 @@ impl Receiver {
     /// # Errors
     /// [`PostError`] at the first receive that cannot be posted: the queue has `posted` of them, all others
     /// come back in it, and the iterator is taken to its end for that. To leave in the iterator what the queue has
-    /// no room for, post `buffers.by_ref().take(room)`, with [`vacant`](Self::vacant) as the room.
+    /// no room for, post `buffers.by_ref().take(room)`, with [`free_slots`](Self::free_slots) as the room.
     pub fn post<I>(&mut self, queue: impl Into<QueueId>, buffers: I) -> Result<usize, PostError>
     where
-        I: IntoIterator<Item = RecvBuffer>,
+        I: IntoIterator<Item = Buffer>,
     {
         let mut rest = buffers.into_iter();
         let mut unposted = Vec::new();
@@ -257,7 +257,7 @@ impl Receiver {
     ///         break;
     ///     }
     /// }
-    /// assert_eq!(receiver.vacant(srq), 0);
+    /// assert_eq!(receiver.free_slots(srq), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -266,7 +266,7 @@ impl Receiver {
     pub fn post_scatter(
         &mut self,
         queue: impl Into<QueueId>,
-        buffers: Vec<RecvBuffer>,
+        buffers: Vec<Buffer>,
     ) -> Result<(), ScatterError> {
         let queue = queue.into();
         let fail = |reason, buffers| Err(ScatterError { reason, buffers });
@@ -279,7 +279,7 @@ impl Receiver {
         if buffers.len() > max {
             return fail(PostFailure::TooManyBuffers { given: buffers.len(), max }, buffers);
         }
-        if self.vacant(queue) == 0 {
+        if self.free_slots(queue) == 0 {
             return fail(PostFailure::Full, buffers);
         }
         let first = buffers[0].capacity() as u32;
@@ -318,8 +318,8 @@ impl Receiver {
     fn post_each(
         &mut self,
         queue: QueueId,
-        buffers: &mut impl Iterator<Item = RecvBuffer>,
-        unposted: &mut Vec<RecvBuffer>,
+        buffers: &mut impl Iterator<Item = Buffer>,
+        unposted: &mut Vec<Buffer>,
     ) -> (usize, Result<(), PostFailure>) {
         if self.find(queue).is_none() {
             return (0, Err(PostFailure::NoQueue));
@@ -341,7 +341,7 @@ impl Receiver {
     }
 
     /// Puts a buffer into the slot of an SRQ that stays unposted. From any other queue it goes back to its pool.
-    fn keep_spare(&mut self, queue: QueueId, buffer: RecvBuffer) {
+    fn keep_spare(&mut self, queue: QueueId, buffer: Buffer) {
         let Self { queues, owners, .. } = self;
         if let RecvQueue::Srq(srq) = &mut queues[queue.index as usize].queue {
             srq.keeps_spare = true;
@@ -355,7 +355,7 @@ fn post_srq(
     srq: &mut DirectSrq,
     owners: &mut BufferOwners,
     least: &mut LeastBuffer,
-    buffers: &mut impl Iterator<Item = RecvBuffer>,
+    buffers: &mut impl Iterator<Item = Buffer>,
 ) -> (usize, Result<(), Unposted>) {
     let (posted, result) = post_direct(&mut srq.ring, owners, least, buffers);
     match result {
@@ -373,8 +373,8 @@ fn post_srq(
 fn load_spare(
     srq: &mut DirectSrq,
     owners: &mut BufferOwners,
-    buffer: RecvBuffer,
-) -> Result<(), RecvBuffer> {
+    buffer: Buffer,
+) -> Result<(), Buffer> {
     let len = buffer.len();
     let (context, sge) = owners.enter(buffer)?;
     // SAFETY: a buffer of ours, owned by the queue from now on.
@@ -387,7 +387,7 @@ fn load_spare(
 }
 
 /// Why a buffer was not posted, and the buffer.
-type Unposted = (PostFailure, RecvBuffer);
+type Unposted = (PostFailure, Buffer);
 
 /// Posts each buffer. From one to the next of the same pool only the address changes.
 #[inline(always)]
@@ -395,7 +395,7 @@ fn post_direct<Q: ReceiveRing<Data = super::SlotContext>>(
     ring: &mut Q,
     owners: &mut BufferOwners,
     least: &mut LeastBuffer,
-    buffers: &mut impl Iterator<Item = RecvBuffer>,
+    buffers: &mut impl Iterator<Item = Buffer>,
 ) -> (usize, Result<(), Unposted>) {
     let mut posting = ring.posting();
     let mut posted = 0;
@@ -429,8 +429,8 @@ fn post_verbs(
     queue: &mut VerbsQueue,
     owners: &mut BufferOwners,
     least: &mut LeastBuffer,
-    buffers: &mut impl Iterator<Item = RecvBuffer>,
-    unposted: &mut Vec<RecvBuffer>,
+    buffers: &mut impl Iterator<Item = Buffer>,
+    unposted: &mut Vec<Buffer>,
 ) -> (usize, Result<(), PostFailure>) {
     let mut chain = Chain { queue, owners, unposted, posted: 0 };
     let mut last = None;
@@ -471,7 +471,7 @@ fn post_verbs(
 struct Chain<'a> {
     queue: &'a mut VerbsQueue,
     owners: &'a mut BufferOwners,
-    unposted: &'a mut Vec<RecvBuffer>,
+    unposted: &'a mut Vec<Buffer>,
     posted: usize,
 }
 

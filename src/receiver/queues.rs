@@ -9,7 +9,7 @@ use super::{QueueEntry, QueueId, Receiver, RqId, Srq, SrqConfig, SrqId};
 use crate::error::{Error, Result};
 use crate::mlx5;
 use crate::qp::{Qp, QpConfig, QueuePair};
-use crate::trace::told;
+use crate::trace::trace_event;
 
 impl Receiver {
     /// Makes a shared receive queue.
@@ -58,7 +58,7 @@ impl Receiver {
             }
         };
         let id = self.add(index, queue)?;
-        told!(
+        trace_event!(
             device = self.pd.context().name(),
             max_wr,
             capacity = self.capacity(id),
@@ -102,7 +102,7 @@ impl Receiver {
             }
         };
         let mut qp = QueuePair::create(&self.pd, config, Arc::clone(&self.cq), srq, self.mlx5dv())?;
-        told!(
+        trace_event!(
             device = self.pd.context().name(),
             qp_num = qp.qp_num(),
             shared = config.shared().is_some(),
@@ -167,7 +167,7 @@ impl Receiver {
             None => RecvQueue::Verbs(VerbsQueue::new(QueueObject::Rq(qp), index, max_wr, max_sge)),
         };
         let id = self.add(index, queue)?;
-        told!(
+        trace_event!(
             qp_num = self.qp_of(id).map_or(0, |qp| qp.qp_num()),
             max_wr,
             capacity = self.capacity(id),
@@ -263,9 +263,9 @@ impl Receiver {
     /// # let srq = receiver.create_srq(&SrqConfig::new(511))?;
     /// # let pool = doorbell::BufferPool::new(&pd, 1, 64)?;
     /// let all = receiver.capacity(srq);
-    /// assert_eq!(receiver.vacant(srq), all);
+    /// assert_eq!(receiver.free_slots(srq), all);
     /// receiver.post(srq, pool.take())?;
-    /// assert_eq!(receiver.vacant(srq), all - 1);
+    /// assert_eq!(receiver.free_slots(srq), all - 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn capacity(&self, queue: impl Into<QueueId>) -> u32 {
@@ -273,7 +273,7 @@ impl Receiver {
     }
 
     /// Returns the number of receives that can be posted to a queue now, at most its [`capacity`](Self::capacity).
-    pub fn vacant(&self, queue: impl Into<QueueId>) -> u32 {
+    pub fn free_slots(&self, queue: impl Into<QueueId>) -> u32 {
         self.find(queue.into()).map_or(0, RecvQueue::free_slots)
     }
 

@@ -142,7 +142,7 @@ impl Receiver {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let sleep =
                 if starving { Some(left.map_or(LOOK, |left| left.min(LOOK))) } else { left };
-            let awake = self.waking_channel()?.or_is_readable(self.returns_fd(), sleep);
+            let awake = self.waking_channel()?.or_is_readable(self.wake_fd(), sleep);
             self.unpark();
             if !awake? && sleep == left {
                 return Ok(self.has_arrived());

@@ -18,7 +18,7 @@ use super::engine::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
 use super::hardware::Objects;
 use super::receives::Key;
 use crate::error::Result;
-use crate::memory::{BufferPool, RecvBuffer};
+use crate::memory::{Buffer, BufferPool};
 use crate::mlx5::{self, DirectSrq, Storage, layout_error};
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair};
@@ -243,7 +243,7 @@ fn facts(header: &Tmh) -> (u64, u32) {
 }
 
 /// The buffer of a receive as the device is to see it.
-pub(super) fn sge(buffer: &RecvBuffer) -> Sge {
+pub(super) fn sge(buffer: &Buffer) -> Sge {
     // Headers of a rendezvous that software must finish go into the buffer. The bytes behind a smaller
     // one, up to the next cache line, belong to it alone.
     let length = (buffer.capacity() as u32).max(super::header::RENDEZVOUS as u32);

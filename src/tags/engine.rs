@@ -8,7 +8,7 @@ use super::receives::Key;
 use super::software::SoftwareTags;
 use super::verbs::VerbsTags;
 use crate::error::Result;
-use crate::memory::{BufferPool, RecvBuffer};
+use crate::memory::{Buffer, BufferPool};
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair};
 use crate::status::WcStatus;
@@ -91,7 +91,7 @@ pub(super) enum Arrived {
     },
     /// A message that no receive in the list matched; `counted` by the device.
     Message {
-        buffer: RecvBuffer,
+        buffer: Buffer,
         counted: bool,
         qp_num: u32,
     },
@@ -200,7 +200,7 @@ impl Engine {
     }
 
     /// Keeps a tagged buffer that the device may still write until it cannot.
-    pub(super) fn park(&self, buffer: RecvBuffer) {
+    pub(super) fn park(&self, buffer: Buffer) {
         let srq = match self {
             Self::Direct(direct) => direct.object(),
             Self::Verbs(verbs) => verbs.object(),

@@ -5,7 +5,7 @@ use std::fmt;
 use super::message::TaggedBuffer;
 use super::post::TaggedReceive;
 use super::receives::ReceiveId;
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 use crate::qp::NotSent;
 use crate::status::WcStatus;
 
@@ -100,7 +100,7 @@ pub enum ListFailure {
 #[error("{reason}")]
 pub struct PostTagError {
     /// The buffer, as it was given.
-    pub buffer: RecvBuffer,
+    pub buffer: Buffer,
     /// Why.
     pub reason: TagFailure,
 }
@@ -243,7 +243,7 @@ impl<B> fmt::Debug for SendTagError<B> {
     }
 }
 
-impl SendTagError<RecvBuffer> {
+impl SendTagError<Buffer> {
     /// The same for the buffer with its header.
     pub(super) fn tagged(self) -> SendTagError<TaggedBuffer> {
         SendTagError { buffer: TaggedBuffer::arrived(self.buffer), reason: self.reason }

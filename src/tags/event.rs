@@ -4,7 +4,7 @@ use super::error::ListFailure;
 use super::message::TaggedBuffer;
 use super::peer::{PeerId, SendId};
 use super::receives::ReceiveId;
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 use crate::status::WcStatus;
 
 /// What [`poll`](super::TagMatchingSrq::poll) tells.
@@ -39,14 +39,14 @@ pub enum TagEvent {
         /// Why.
         cause: ReceiveFailure,
         /// Its buffer.
-        buffer: RecvBuffer,
+        buffer: Buffer,
     },
     /// A receive was cancelled: no message has matched it.
     Cancelled {
         /// The receive.
         receive: ReceiveId,
         /// Its buffer.
-        buffer: RecvBuffer,
+        buffer: Buffer,
     },
     /// A message without tag has arrived.
     NoTag {
@@ -60,7 +60,7 @@ pub enum TagEvent {
         /// Who sent it.
         peer: PeerId,
         /// All bytes of it.
-        buffer: RecvBuffer,
+        buffer: Buffer,
     },
     /// A message was sent; one that was offered for rendezvous has been read.
     Sent(Sent),
@@ -108,7 +108,7 @@ pub struct Received {
     /// The message came first, and waited for the receive.
     pub waited: bool,
     /// The payload.
-    pub buffer: RecvBuffer,
+    pub buffer: Buffer,
 }
 
 /// Why a receive that matched has no message.
@@ -176,5 +176,5 @@ pub struct Sent {
     /// How it ended.
     pub status: WcStatus,
     /// The buffer: of a rendezvous as it was given, else with the header in front of the payload.
-    pub buffer: RecvBuffer,
+    pub buffer: Buffer,
 }

@@ -15,7 +15,7 @@ use super::message::TaggedBuffer;
 use super::peer::{PeerId, SendId, Work};
 use super::receives::{Key, Receive, State};
 use super::unexpected::{Content, Message};
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 use crate::status::WcStatus;
 
 impl TagMatchingSrq {
@@ -162,7 +162,7 @@ impl TagMatchingSrq {
     }
 
     /// A message that the device did not match.
-    fn message(&mut self, buffer: RecvBuffer, qp_num: u32) {
+    fn message(&mut self, buffer: Buffer, qp_num: u32) {
         let Some(peer) = self.peer_of(qp_num) else { return };
         let header = TagHeader::parse(&buffer);
         let arrival = |tag, context, content| Message { peer, tag, context, content, number: 0 };
@@ -265,7 +265,7 @@ impl TagMatchingSrq {
         key: Key,
         offer: &TagHeader,
         status: WcStatus,
-        buffer: RecvBuffer,
+        buffer: Buffer,
     ) {
         if let Some(receive) = self.receives.get_mut(key) {
             receive.buffer = Some(buffer);
@@ -318,7 +318,7 @@ impl TagMatchingSrq {
         self.complete(key, peer, false);
     }
 
-    fn end(&mut self, key: Key) -> Option<(super::ReceiveId, RecvBuffer)> {
+    fn end(&mut self, key: Key) -> Option<(super::ReceiveId, Buffer)> {
         let (id, receive) = self.receives.take(key)?;
         Some((id, receive.buffer?))
     }
@@ -348,7 +348,7 @@ impl TagMatchingSrq {
         peer: PeerId,
         rendezvous: bool,
         status: WcStatus,
-        buffer: RecvBuffer,
+        buffer: Buffer,
     ) {
         self.events.push_back(TagEvent::Sent(Sent { send, peer, rendezvous, status, buffer }));
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use super::header::{EAGER, TagHeader};
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 
 /// A buffer of which the first 16 bytes are kept for the header of the message. Dereferences to the payload.
 ///
@@ -21,14 +21,14 @@ use crate::memory::RecvBuffer;
 /// assert_eq!(message.into_buffer().len(), 16 + 5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct TaggedBuffer(RecvBuffer);
+pub struct TaggedBuffer(Buffer);
 
 impl TaggedBuffer {
     /// Takes a buffer, with an empty payload.
     ///
     /// # Errors
     /// The buffer, when it has no room for a header.
-    pub fn new(mut buffer: RecvBuffer) -> Result<Self, RecvBuffer> {
+    pub fn new(mut buffer: Buffer) -> Result<Self, Buffer> {
         if buffer.capacity() < EAGER {
             return Err(buffer);
         }
@@ -37,7 +37,7 @@ impl TaggedBuffer {
     }
 
     /// A message that has arrived whole, header included.
-    pub(super) fn arrived(buffer: RecvBuffer) -> Self {
+    pub(super) fn arrived(buffer: Buffer) -> Self {
         debug_assert!(buffer.len() >= EAGER);
         Self(buffer)
     }
@@ -58,7 +58,7 @@ impl TaggedBuffer {
 
     /// Writes the header: what [`QueuePair::send`](crate::QueuePair::send) then sends is a message for a
     /// tag-matching SRQ. A header of a rendezvous cannot be meant: it becomes that of an eager message.
-    pub fn into_message(mut self, header: &TagHeader) -> RecvBuffer {
+    pub fn into_message(mut self, header: &TagHeader) -> Buffer {
         let header = match *header {
             TagHeader::Rendezvous { tag, context, .. } | TagHeader::Fin { tag, context, .. } => {
                 TagHeader::Eager { tag, context }
@@ -70,7 +70,7 @@ impl TaggedBuffer {
     }
 
     /// The buffer, which holds the payload behind 16 bytes.
-    pub fn into_buffer(self) -> RecvBuffer {
+    pub fn into_buffer(self) -> Buffer {
         self.0
     }
 }

@@ -6,7 +6,7 @@ use mlx5_wire::tmh::Rvh;
 
 use super::error::{NotSentTagged, SendTagError};
 use super::header::{OfferedMemory, RENDEZVOUS, TagHeader, rendezvous};
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 
 const _: () = assert!(RENDEZVOUS == 16 + Rvh::SIZE);
 
@@ -41,7 +41,7 @@ pub struct Offers<T = ()>(BTreeMap<u64, Offer<T>>);
 struct Offer<T> {
     header: (u64, u32),
     memory: OfferedMemory,
-    buffer: RecvBuffer,
+    buffer: Buffer,
     data: T,
 }
 
@@ -68,11 +68,11 @@ impl<T> Offers<T> {
     /// [`NotSentTagged::NotReadable`]: the buffer is not of a [`readable`](crate::BufferPool::readable) pool.
     pub fn offer(
         &mut self,
-        buffer: RecvBuffer,
+        buffer: Buffer,
         tag: u64,
         context: u32,
         data: T,
-    ) -> Result<[u8; 32], SendTagError<RecvBuffer>> {
+    ) -> Result<[u8; 32], SendTagError<Buffer>> {
         let Some(rkey) = buffer.pool().rkey() else {
             return Err(SendTagError { buffer, reason: NotSentTagged::NotReadable });
         };
@@ -86,7 +86,7 @@ impl<T> Offers<T> {
     /// The buffer and the data of the rendezvous that a FIN ends; `None` when it is no FIN, or not that of a
     /// rendezvous that was offered. Only the peer that was offered the buffer may end the rendezvous: keep one value
     /// for each connection.
-    pub fn finish(&mut self, header: &TagHeader) -> Option<(RecvBuffer, T)> {
+    pub fn finish(&mut self, header: &TagHeader) -> Option<(Buffer, T)> {
         self.finish_if(header, |_| true)
     }
 
@@ -95,7 +95,7 @@ impl<T> Offers<T> {
         &mut self,
         header: &TagHeader,
         may_end: impl FnOnce(&T) -> bool,
-    ) -> Option<(RecvBuffer, T)> {
+    ) -> Option<(Buffer, T)> {
         let TagHeader::Fin { tag, context, memory } = *header else { return None };
         let offer = self.0.get(&memory.addr)?;
         if offer.memory != memory || offer.header != (tag, context) || !may_end(&offer.data) {
@@ -105,7 +105,7 @@ impl<T> Offers<T> {
     }
 
     /// Takes back an offer that was not sent.
-    pub(super) fn withdraw(&mut self, message: &[u8; RENDEZVOUS]) -> Option<(RecvBuffer, T)> {
+    pub(super) fn withdraw(&mut self, message: &[u8; RENDEZVOUS]) -> Option<(Buffer, T)> {
         match TagHeader::parse(message)? {
             TagHeader::Rendezvous { tag, context, memory } => {
                 self.finish(&TagHeader::Fin { tag, context, memory })
@@ -115,7 +115,7 @@ impl<T> Offers<T> {
     }
 
     /// Takes all those back of which `which` says so.
-    pub(super) fn withdraw_all(&mut self, which: impl Fn(&T) -> bool) -> Vec<(RecvBuffer, T)> {
+    pub(super) fn withdraw_all(&mut self, which: impl Fn(&T) -> bool) -> Vec<(Buffer, T)> {
         let addrs: Vec<u64> =
             self.0.iter().filter(|(_, offer)| which(&offer.data)).map(|(addr, _)| *addr).collect();
         let offers = addrs.iter().filter_map(|addr| self.0.remove(addr));

@@ -15,7 +15,7 @@ use super::receives::Key;
 use crate::connect;
 use crate::error::{Error, Result};
 use crate::events::Patience;
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 use crate::qp::{NotSent, QpAddress, QpConfig, QpEnd, QueuePair};
 use crate::status::WcStatus;
 
@@ -304,7 +304,7 @@ impl TagMatchingSrq {
     fn send_message(
         &mut self,
         id: PeerId,
-        buffer: RecvBuffer,
+        buffer: Buffer,
     ) -> Result<SendId, SendTagError<TaggedBuffer>> {
         let send = SendId(self.next_send);
         let Some(peer) = self.peer_mut(id) else {
@@ -351,8 +351,8 @@ impl TagMatchingSrq {
         id: PeerId,
         tag: u64,
         context: u32,
-        buffer: RecvBuffer,
-    ) -> Result<SendId, SendTagError<RecvBuffer>> {
+        buffer: Buffer,
+    ) -> Result<SendId, SendTagError<Buffer>> {
         let send = SendId(self.next_send);
         if self.peer_mut(id).is_none() {
             return Err(SendTagError { buffer, reason: NotSentTagged::NoPeer });

@@ -6,7 +6,7 @@ use super::header::RENDEZVOUS;
 use super::receives::{Key, Receive, ReceiveId, State};
 use super::{TagMatchingSrq, direct};
 use crate::error::Error;
-use crate::memory::{BufferPool, RecvBuffer};
+use crate::memory::{Buffer, BufferPool};
 
 /// A receive for the oldest message with `message.tag & mask == tag`.
 ///
@@ -27,12 +27,12 @@ pub struct TaggedReceive {
     /// Bits of the tag that count.
     pub mask: u64,
     /// Where the payload goes; without one the receive takes only messages without payload.
-    pub buffer: Option<RecvBuffer>,
+    pub buffer: Option<Buffer>,
 }
 
 impl TaggedReceive {
     /// A receive into `buffer`.
-    pub const fn new(tag: u64, mask: u64, buffer: RecvBuffer) -> Self {
+    pub const fn new(tag: u64, mask: u64, buffer: Buffer) -> Self {
         Self { tag, mask, buffer: Some(buffer) }
     }
 
@@ -78,12 +78,7 @@ impl TagMatchingSrq {
     ///
     /// # Errors
     /// [`PostTagError`] has the buffer and the reason.
-    pub fn post(
-        &mut self,
-        tag: u64,
-        mask: u64,
-        buffer: RecvBuffer,
-    ) -> Result<ReceiveId, PostTagError> {
+    pub fn post(&mut self, tag: u64, mask: u64, buffer: Buffer) -> Result<ReceiveId, PostTagError> {
         self.post_one(TaggedReceive::new(tag, mask, buffer)).map_err(|(receive, reason)| {
             match receive.buffer {
                 Some(buffer) => PostTagError { buffer, reason },
@@ -258,7 +253,7 @@ impl TagMatchingSrq {
     }
 
     /// A buffer for the headers of what a receive without one matches.
-    fn scratch(&mut self) -> Result<RecvBuffer, TagFailure> {
+    fn scratch(&mut self) -> Result<Buffer, TagFailure> {
         if self.scratch.is_none() {
             let pool = BufferPool::new(&self.pd, self.max_tags.into(), RENDEZVOUS as u32);
             self.scratch = Some(pool.map_err(|error| match error {

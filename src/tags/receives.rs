@@ -2,7 +2,7 @@
 
 use super::engine::ListHandle;
 use super::unexpected::Message;
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 
 /// A receive: no two have the same one.
 ///
@@ -83,7 +83,7 @@ pub(super) struct Receive {
     /// The message came before it.
     pub(super) late: bool,
     /// `None` while a read has it.
-    pub(super) buffer: Option<RecvBuffer>,
+    pub(super) buffer: Option<Buffer>,
     /// It takes only messages without payload; its buffer is the library's, for headers.
     pub(super) empty: bool,
 }

@@ -44,8 +44,8 @@ impl SoftwareTags {
     }
 
     pub(super) fn refill(&mut self, pool: &BufferPool) -> u32 {
-        let vacant = self.receiver.vacant(self.srq) as usize;
-        let buffers = std::iter::from_fn(|| pool.take()).take(vacant);
+        let free_slots = self.receiver.free_slots(self.srq) as usize;
+        let buffers = std::iter::from_fn(|| pool.take()).take(free_slots);
         // What is not posted goes back to the pool.
         match self.receiver.post(self.srq, buffers) {
             Ok(posted) => posted as u32,
@@ -58,7 +58,7 @@ impl SoftwareTags {
     }
 
     pub(super) fn posted(&self) -> u32 {
-        self.receiver.capacity(self.srq) - self.receiver.vacant(self.srq)
+        self.receiver.capacity(self.srq) - self.receiver.free_slots(self.srq)
     }
 
     pub(super) fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {

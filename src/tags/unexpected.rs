@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::header::OfferedMemory;
 use super::peer::PeerId;
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 
 /// A tagged message that the device did not deliver by itself.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Message {
 #[derive(Debug)]
 pub(super) enum Content {
     /// The message with its header.
-    Eager(RecvBuffer),
+    Eager(Buffer),
     /// Where to read it.
     Rendezvous(OfferedMemory),
 }

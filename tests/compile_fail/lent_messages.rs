@@ -1,8 +1,8 @@
 //! A message is lent until the batch goes on, and the batch keeps the receiver.
 
-use doorbell::{BufferPool, Receiver, RecvBuffer, SrqId};
+use doorbell::{BufferPool, Receiver, Buffer, SrqId};
 
-pub fn right(receiver: &mut Receiver) -> Vec<RecvBuffer> {
+pub fn right(receiver: &mut Receiver) -> Vec<Buffer> {
     let mut kept = Vec::new();
     let mut batch = receiver.poll();
     while let Some(message) = batch.next() {

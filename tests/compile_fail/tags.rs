@@ -1,9 +1,9 @@
 //! Tag operations exist only where there is a tag list: a plain SRQ has none.
 
 use doorbell::tags::{ReceiveId, TagMatchingSrq, TaggedReceive};
-use doorbell::{RecvBuffer, Receiver, SrqId};
+use doorbell::{Buffer, Receiver, SrqId};
 
-pub fn right(tags: &mut TagMatchingSrq, buffer: RecvBuffer) {
+pub fn right(tags: &mut TagMatchingSrq, buffer: Buffer) {
     let receive = tags.post(1, u64::MAX, buffer).unwrap();
     tags.cancel(receive).unwrap();
 }
@@ -20,7 +20,7 @@ pub fn a_list_of_a_plain_srq(srq: SrqId) -> TagMatchingSrq {
     TagMatchingSrq::from(srq) //~ E0308
 }
 
-pub fn posted_twice(tags: &mut TagMatchingSrq, buffer: RecvBuffer) {
+pub fn posted_twice(tags: &mut TagMatchingSrq, buffer: Buffer) {
     tags.post(1, u64::MAX, buffer).unwrap();
     tags.post(2, u64::MAX, buffer).unwrap(); //~ E0382
 }

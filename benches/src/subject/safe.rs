@@ -1,8 +1,8 @@
 //! The safe layer of doorbell.
 
 use doorbell::{
-    BufferPool, Compression, Failure, Path, QpConfig, QueueId, QueuePair, Receiver, ReceiverConfig,
-    RecvBuffer, SrqConfig,
+    Buffer, BufferPool, Compression, Failure, Path, QpConfig, QueueId, QueuePair, Receiver,
+    ReceiverConfig, SrqConfig,
 };
 use rdma_core_sys::ibv_cq_ex_to_cq;
 
@@ -19,7 +19,7 @@ struct Safe {
     pool: BufferPool,
     way: Way,
     /// Buffers that were moved out.
-    buffers: Vec<RecvBuffer>,
+    buffers: Vec<Buffer>,
     _qps: Vec<QueuePair>,
 }
 

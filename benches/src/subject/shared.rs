@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver as Jobs, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use doorbell::{QueueId, QueuePair, Receiver, RecvBuffer, SharedPoster};
+use doorbell::{Buffer, QueueId, QueuePair, Receiver, SharedPoster};
 
 use super::safe::{self, pool};
 use super::{Subject, unexpected};
@@ -43,7 +43,7 @@ enum Way {
 
 impl Way {
     #[inline(always)]
-    fn give_back(&self, buffer: RecvBuffer) {
+    fn give_back(&self, buffer: Buffer) {
         let refused = match self {
             Self::Poster(poster) => poster.post(buffer).is_err(),
             Self::Mutex(receiver, queue) => lock(receiver).post(*queue, [buffer]).is_err(),
@@ -61,7 +61,7 @@ fn lock(receiver: &Mutex<Receiver>) -> impl std::ops::DerefMut<Target = Receiver
 /// The other thread.
 struct Other {
     /// What it gives back next.
-    jobs: Sender<Vec<RecvBuffer>>,
+    jobs: Sender<Vec<Buffer>>,
     state: Arc<AtomicU32>,
     thread: JoinHandle<()>,
 }
@@ -71,7 +71,7 @@ struct Shared {
     receiver: Arc<Mutex<Receiver>>,
     way: Way,
     /// Messages that were taken, and such as this thread gives back.
-    buffers: Vec<RecvBuffer>,
+    buffers: Vec<Buffer>,
     givers: Givers,
     other: Option<Other>,
     _qps: Vec<QueuePair>,
@@ -104,7 +104,7 @@ pub(super) fn make(
 }
 
 /// The other thread, until its subject is gone.
-fn work(jobs: &Jobs<Vec<RecvBuffer>>, state: &AtomicU32, way: &Way) {
+fn work(jobs: &Jobs<Vec<Buffer>>, state: &AtomicU32, way: &Way) {
     pin(1);
     for buffers in jobs {
         state.store(READY, Ordering::Release);

@@ -182,13 +182,13 @@ impl<T: Copy> SendQueue<T> {
 
     /// Returns the number of basic blocks that can be written now.
     #[inline(always)]
-    pub const fn vacant(&self) -> u32 {
-        self.blocks.vacant()
+    pub const fn free_blocks(&self) -> u32 {
+        self.blocks.free_blocks()
     }
 
     /// Returns `true` if all that was posted is retired.
     pub const fn is_empty(&self) -> bool {
-        self.vacant() == self.capacity()
+        self.free_blocks() == self.capacity()
     }
 
     /// Starts a batch of requests; the doorbell rings once when it is dropped.

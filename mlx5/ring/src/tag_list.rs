@@ -194,14 +194,14 @@ impl<T: Copy> TagList<T> {
     /// Tags that can be appended now, as far as the send queue has room. Appends of a batch that was forgotten
     /// count from the next batch or completion on.
     #[inline(always)]
-    pub const fn vacant(&self) -> u16 {
+    pub const fn free_entries(&self) -> u16 {
         self.tags - self.used
     }
 
     /// Operations that can be posted now.
     #[inline(always)]
-    pub const fn vacant_operations(&self) -> u32 {
-        self.queue.vacant()
+    pub const fn free_operations(&self) -> u32 {
+        self.queue.free_blocks()
     }
 
     /// Operations whose CQE was asked for and has not come.
@@ -219,7 +219,7 @@ impl<T: Copy> TagList<T> {
     /// Room for `most` appends, as far as list and send queue have it in one piece.
     #[inline(always)]
     fn span(&self, most: u32) -> Span {
-        self.queue.span(WqeOpcode::TAG_MATCHING, most.min(self.vacant().into()))
+        self.queue.span(WqeOpcode::TAG_MATCHING, most.min(self.free_entries().into()))
     }
 
     /// Takes note of appends that were written to a span; `head` is the entry of the next one.

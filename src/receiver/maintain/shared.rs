@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::handover::Handover;
 use super::wake_state::WakeState;
-use crate::memory::RecvBuffer;
+use crate::memory::Buffer;
 use crate::pd::ProtectionDomain;
 
 /// Gives buffers to a queue from any thread. Clones are the same one.
@@ -20,7 +20,7 @@ use crate::pd::ProtectionDomain;
 /// # world.send(b"hello");
 /// # let (receiver, srq) = (&mut world.receiver, world.srq);
 /// let poster = receiver.shared_poster(srq)?;
-/// let (sender, messages) = std::sync::mpsc::channel::<doorbell::RecvBuffer>();
+/// let (sender, messages) = std::sync::mpsc::channel::<doorbell::Buffer>();
 /// std::thread::spawn(move || {
 ///     for message in messages {
 ///         println!("{} bytes", message.len());
@@ -40,20 +40,20 @@ pub struct SharedPoster(Arc<Returned>);
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
-/// use doorbell::{BufferPool, Refused};
+/// use doorbell::{BufferPool, WrongDomain};
 ///
 /// let poster = world.receiver.shared_poster(world.srq)?;
 /// // A pool of another domain, which the device would refuse to write for this queue.
 /// let other = BufferPool::new(&world.pd.context().alloc_pd()?, 1, 256)?;
 /// let buffer = other.take().expect("a new pool is full");
-/// let Refused(buffer) = poster.post(buffer).expect_err("another domain");
+/// let WrongDomain(buffer) = poster.post(buffer).expect_err("another domain");
 /// drop(buffer);
 /// assert_eq!(other.available(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error("the buffer's pool belongs to another protection domain: make one with the receiver's")]
-pub struct Refused(pub RecvBuffer);
+pub struct WrongDomain(pub Buffer);
 
 impl SharedPoster {
     pub(super) fn new(returned: Arc<Returned>) -> Self {
@@ -63,10 +63,10 @@ impl SharedPoster {
     /// Gives a buffer to the queue. Takes no lock, and makes a system call only when the receiver sleeps.
     ///
     /// # Errors
-    /// [`Refused`] for a buffer that the device could not write.
-    pub fn post(&self, buffer: RecvBuffer) -> Result<(), Refused> {
+    /// [`WrongDomain`] for a buffer that the device could not write.
+    pub fn post(&self, buffer: Buffer) -> Result<(), WrongDomain> {
         if !buffer.pool().pd().is_same(&self.0.pd) {
-            return Err(Refused(buffer));
+            return Err(WrongDomain(buffer));
         }
         let Returned { buffers, wake, .. } = &*self.0;
         if buffers.give(&wake.wake_state, buffer) {
@@ -84,7 +84,7 @@ impl fmt::Debug for SharedPoster {
 
 /// Buffers that wait to be posted.
 pub(in super::super) struct Returned {
-    buffers: Handover<RecvBuffer>,
+    buffers: Handover<Buffer>,
     pd: ProtectionDomain,
     wake: Arc<Wake>,
 }
@@ -98,7 +98,7 @@ impl Returned {
         self.buffers.is_empty()
     }
 
-    pub(super) fn pop(&self) -> Option<RecvBuffer> {
+    pub(super) fn pop(&self) -> Option<Buffer> {
         self.buffers.take()
     }
 

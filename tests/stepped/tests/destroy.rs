@@ -5,8 +5,8 @@ use std::io::{Read, Seek};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use doorbell::{
-    AddressHandle, BufferPool, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, ReceiverConfig, RecvBuffer, SrqConfig, SrqId,
+    AddressHandle, Buffer, BufferPool, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair,
+    Receiver, ReceiverConfig, SrqConfig, SrqId,
 };
 use soft_mlx5::faults::{FailDestroy, Which};
 use soft_mlx5::{Device, Faults, LinkLayer};
@@ -106,7 +106,7 @@ fn send_into_what_is_left(far: &mut QueuePair, device: &Device) {
 }
 
 /// All buffers that a pool gives, with a pattern in them.
-fn take_all(pool: &BufferPool) -> Vec<RecvBuffer> {
+fn take_all(pool: &BufferPool) -> Vec<Buffer> {
     std::iter::from_fn(|| pool.take())
         .map(|mut buffer| {
             buffer.set_len(SIZE as usize);
@@ -116,7 +116,7 @@ fn take_all(pool: &BufferPool) -> Vec<RecvBuffer> {
         .collect()
 }
 
-fn assert_untouched(buffers: &[RecvBuffer]) {
+fn assert_untouched(buffers: &[Buffer]) {
     assert!(buffers.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0xaa)));
 }
 

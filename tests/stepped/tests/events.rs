@@ -217,10 +217,10 @@ fn an_srq_below_its_limit_is_refilled_and_armed_again() {
                         matches!(found[..], [AsyncEvent::SrqLimitReached { .. }]),
                         "{path}: round {round}: {found:?}"
                     );
-                    assert_eq!(receiver.vacant(srq), last);
+                    assert_eq!(receiver.free_slots(srq), last);
                     assert!(receiver.handle_event(&found[0]).unwrap());
                     assert!(!far_receiver.handle_event(&found[0]).unwrap());
-                    assert_eq!(receiver.vacant(srq), 0);
+                    assert_eq!(receiver.free_slots(srq), 0);
                 }
             }
             receiver.refill();
@@ -268,7 +268,7 @@ fn a_last_wqe_that_is_not_reported_is_counted() {
         let (mut near, _far) = ends.connect(&QpConfig::rc().srq(srq));
         let (mut other, _other_far) = ends.connect(&QpConfig::rc().srq(srq));
         let Ends { mut receiver, device: _device, .. } = ends;
-        receiver.count();
+        receiver.enable_statistics();
         // Nobody steps the device.
         let took = [&mut near, &mut other].map(|qp| {
             let began = Instant::now();

@@ -54,7 +54,7 @@ fn it_is_off_unless_asked_for() {
     for path in [Path::Direct, Path::Verbs] {
         let config = ReceiverConfig::new().cq_capacity(2 * RECEIVES).path(path);
         let mut world = Stepped::with(config, RECEIVES);
-        world.receiver.count();
+        world.receiver.enable_statistics();
         send(&mut world, 0, 10);
         assert_eq!(take(&mut world, 0, 64), 10);
         assert_eq!(prefetched(&world), 0);

@@ -8,7 +8,7 @@ use std::hint::{black_box, spin_loop};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{BufferPool, Message, QpConfig, QueueId, Receiver, RecvBuffer, SrqConfig};
+use doorbell::{Buffer, BufferPool, Message, QpConfig, QueueId, Receiver, SrqConfig};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, message, share};
 use system_calls::Watch;
@@ -126,7 +126,7 @@ fn observe_receiving(
 }
 
 /// Takes every message and posts its buffer again, up to 16 at once.
-fn take_and_post(receiver: &mut Receiver, queue: QueueId, count: u32, taken: &mut Vec<RecvBuffer>) {
+fn take_and_post(receiver: &mut Receiver, queue: QueueId, count: u32, taken: &mut Vec<Buffer>) {
     let mut left = count;
     while left > 0 {
         let some = left.min(16);
@@ -187,7 +187,7 @@ fn posting_to_a_receive_queue() {
 fn recycling_scattered_messages() {
     let mut w = Shared::with(15, 3, 1, 40, QpConfig::rc());
     let pieces = BufferPool::new(&w.pd, 3 * w.receiver.capacity(w.srq), 16).unwrap();
-    while w.receiver.vacant(w.srq) > 0 {
+    while w.receiver.free_slots(w.srq) > 0 {
         let buffers = (0..3).map(|_| pieces.take().unwrap()).collect();
         w.receiver.post_scatter(w.srq, buffers).unwrap();
     }

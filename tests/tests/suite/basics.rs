@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{BufferPool, ProtectionDomain, QpConfig, Receiver, RecvBuffer, Refused, SrqConfig};
+use doorbell::{Buffer, BufferPool, ProtectionDomain, QpConfig, Receiver, SrqConfig, WrongDomain};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
 
@@ -203,7 +203,7 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
 
 /// Asks a batch for messages until there are none, and again when there are others.
 fn ask_again(receiver: &mut Receiver, peers: &mut Peers) {
-    let mut kept: Vec<RecvBuffer> = Vec::new();
+    let mut kept: Vec<Buffer> = Vec::new();
     let send = |peers: &mut Peers, count| {
         for _ in 0..count {
             peers.send(0, 40);
@@ -302,7 +302,7 @@ fn replace_each(
     let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
     peers.send(0, 64);
     receiving::messages(receiver, 1, |message| {
-        let Refused(buffer) = message.replace(foreign.take().unwrap()).unwrap_err();
+        let WrongDomain(buffer) = message.replace(foreign.take().unwrap()).unwrap_err();
         assert_eq!(foreign.available(), 0);
         drop(buffer);
     });

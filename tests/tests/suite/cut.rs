@@ -63,7 +63,7 @@ impl World {
 
     /// A new client finds every slot of the SRQ.
     fn ends_whole(mut self) {
-        assert_eq!(self.receiver.vacant(self.srq), 0);
+        assert_eq!(self.receiver.free_slots(self.srq), 0);
         let (near, mut far) = self.connect();
         let mut bytes = [0; 64];
         // As many as the queue holds before the first one is looked at.
@@ -94,7 +94,7 @@ fn a_reset_gives_the_receive_of_a_half_message_back() {
     for round in 0..CONNECTIONS {
         let mut near = world.cut();
         assert_eq!(world.receiver.reset_qp(&mut near).unwrap(), QpEnd::Complete);
-        assert_eq!(world.receiver.vacant(world.srq), 0, "connection {round}");
+        assert_eq!(world.receiver.free_slots(world.srq), 0, "connection {round}");
         world.receiver.destroy_qp(near).unwrap();
     }
     world.ends_whole();
@@ -106,7 +106,7 @@ fn the_end_of_a_queue_pair_gives_the_receive_of_a_half_message_back() {
     for round in 0..CONNECTIONS {
         let near = world.cut();
         world.receiver.destroy_qp(near).unwrap();
-        assert_eq!(world.receiver.vacant(world.srq), 0, "connection {round}");
+        assert_eq!(world.receiver.free_slots(world.srq), 0, "connection {round}");
     }
     world.ends_whole();
 }

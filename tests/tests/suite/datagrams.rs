@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use doorbell::{
-    BufferPool, Error, GRH_SIZE, MulticastGroup, NotSent, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, Sender, SrqConfig, WcFlags,
+    BufferPool, DatagramSource, Error, GRH_SIZE, MulticastGroup, NotSent, ProtectionDomain,
+    QpConfig, QueuePair, Receiver, SrqConfig, WcFlags,
 };
 use doorbell_tests::world::Single;
 use doorbell_tests::{device, receiving};
@@ -38,7 +38,7 @@ impl End {
     }
 
     /// Takes a datagram; returns who sent it.
-    fn take(&mut self, payload: &[u8], from: &QueuePair, global: bool) -> Sender {
+    fn take(&mut self, payload: &[u8], from: &QueuePair, global: bool) -> DatagramSource {
         let mut sender = None;
         let qp_num = self.qp.qp_num();
         receiving::messages(&mut self.receiver, 1, |message| {

@@ -34,7 +34,7 @@ fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
         w.receiver.reset_qp(&mut w.near[0]).unwrap();
         w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
         join(&mut w.near[0], &mut w.peers.qps[0]);
-        assert_eq!(w.receiver.vacant(w.srq), 0);
+        assert_eq!(w.receiver.free_slots(w.srq), 0);
     }
     for qp in w.near {
         w.receiver.drain_qp(&qp, &mut events, PATIENCE).unwrap();

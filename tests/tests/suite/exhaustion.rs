@@ -1,11 +1,11 @@
 //! Queues that are full, and queues that run dry.
 
-use doorbell::{BufferPool, PostFailure, QueueId, Receiver, RecvBuffer};
+use doorbell::{Buffer, BufferPool, PostFailure, QueueId, Receiver};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
 
 /// Buffers that can be told apart by their contents.
-fn numbered(pool: &BufferPool, count: usize) -> Vec<RecvBuffer> {
+fn numbered(pool: &BufferPool, count: usize) -> Vec<Buffer> {
     let buffer = |number: usize| {
         let mut buffer = pool.take().unwrap();
         buffer.set_len(8);
@@ -15,7 +15,7 @@ fn numbered(pool: &BufferPool, count: usize) -> Vec<RecvBuffer> {
     (0..count).map(buffer).collect()
 }
 
-fn number(buffer: &RecvBuffer) -> usize {
+fn number(buffer: &Buffer) -> usize {
     usize::from_le_bytes(buffer[..8].try_into().unwrap())
 }
 
@@ -25,14 +25,14 @@ fn overfill(receiver: &mut Receiver, queue: QueueId, pool: &BufferPool) -> usize
     assert!(capacity >= 4);
     let mut buffers = numbered(pool, capacity + 3).into_iter();
     assert_eq!(receiver.post(queue, buffers.by_ref().take(3)).unwrap(), 3);
-    assert_eq!(receiver.vacant(queue) as usize, capacity - 3);
+    assert_eq!(receiver.free_slots(queue) as usize, capacity - 3);
 
     let error = receiver.post(queue, buffers).unwrap_err();
     assert_eq!(error.reason, PostFailure::Full);
     assert_eq!(error.posted, capacity - 3);
     let back: Vec<usize> = error.buffers.iter().map(number).collect();
     assert_eq!(back, [capacity, capacity + 1, capacity + 2], "what was not posted, in order");
-    assert_eq!(receiver.vacant(queue), 0);
+    assert_eq!(receiver.free_slots(queue), 0);
     assert_eq!(pool.available(), pool.count() as usize - capacity - error.buffers.len());
     drop(error);
 
@@ -55,7 +55,7 @@ fn drain(receiver: &mut Receiver, queue: QueueId, peers: &mut Peers, capacity: u
         assert_eq!(message::read(buffer), (0, number as u64));
     }
     receiving::nothing(receiver);
-    assert_eq!(receiver.vacant(queue) as usize, capacity);
+    assert_eq!(receiver.free_slots(queue) as usize, capacity);
 
     assert_eq!(receiver.post(queue, taken.pop()).unwrap(), 1);
     receiving::messages(receiver, 1, |message| {
@@ -87,7 +87,7 @@ fn a_buffer_of_another_domain_ends_the_post_before_it() {
     buffers.insert(2, foreign.take().unwrap());
     let error = w.receiver.post(w.srq, buffers).unwrap_err();
     assert_eq!((error.posted, error.reason), (2, PostFailure::Foreign));
-    let back: Vec<RecvBuffer> = error.buffers;
+    let back: Vec<Buffer> = error.buffers;
     assert_eq!(back.len(), 3);
     assert_eq!((number(&back[1]), number(&back[2])), (2, 3));
     drop(back);
@@ -105,7 +105,7 @@ fn a_buffer_of_another_domain_ends_the_post_before_it() {
 fn posting_nothing_is_no_error() {
     let mut w = Shared::new(15, 1, 64);
     assert_eq!(w.receiver.post(w.srq, []).unwrap(), 0);
-    assert_eq!(w.receiver.vacant(w.srq), w.receiver.capacity(w.srq));
+    assert_eq!(w.receiver.free_slots(w.srq), w.receiver.capacity(w.srq));
     receiving::nothing(&mut w.receiver);
 }
 
@@ -147,7 +147,7 @@ fn an_srq_is_emptied_and_refilled_time_and_again() {
             check(&message);
             held.push(message.take());
         });
-        assert_eq!(w.receiver.vacant(w.srq) as usize, capacity);
+        assert_eq!(w.receiver.free_slots(w.srq) as usize, capacity);
         assert!(w.receiver.poll().next().is_none());
 
         // Refilled in another order, in pieces.
@@ -194,16 +194,16 @@ fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
     }
     let mut taken = Vec::new();
     receiving::messages(&mut w.receiver, holds, |message| taken.push(message.take()));
-    assert_eq!(w.receiver.vacant(w.srq) as usize, capacity);
+    assert_eq!(w.receiver.free_slots(w.srq) as usize, capacity);
     drop(taken);
 
     let error = w.receiver.post(w.srq, numbered(&w.pool, holds + 2)).unwrap_err();
     assert_eq!((error.posted, error.reason), (holds, PostFailure::Full));
     let back: Vec<usize> = error.buffers.iter().map(number).collect();
     assert_eq!(back, [holds, holds + 1]);
-    assert_eq!(w.receiver.vacant(w.srq), 0);
+    assert_eq!(w.receiver.free_slots(w.srq), 0);
     // The device has all of them but the spare.
-    w.receiver.count();
+    w.receiver.enable_statistics();
     let with_device = w.receiver.statistics().unwrap().posted;
     assert_eq!(with_device, capacity as u64);
     for number in 0..2 * holds as u64 {

@@ -80,7 +80,7 @@ fn a_queue_pair_that_fails_takes_nothing_from_the_others_on_its_srq() {
     assert!(matches!(refused, NotSent::State(QpState::Error)), "{refused:?}");
     w.near[1].send_inline(b"", None).unwrap();
 
-    assert_eq!(w.receiver.vacant(w.srq), 0);
+    assert_eq!(w.receiver.free_slots(w.srq), 0);
     for number in 0..50 {
         w.peers.send(1, 64);
         receiving::messages(&mut w.receiver, 1, |message| {

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::{
-    BufferPool, Error, MulticastGroup, NotSent, PostFailure, QpAddress, QpConfig, QpState,
-    RecvBuffer, SrqConfig, WcStatus,
+    Buffer, BufferPool, Error, MulticastGroup, NotSent, PostFailure, QpAddress, QpConfig, QpState,
+    SrqConfig, WcStatus,
 };
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, receiving};
@@ -41,7 +41,7 @@ fn a_fill_that_cannot_be_is_refused_with_the_reason() {
 }
 
 /// Posts with `?` from an iterator that borrows: the error outlives it, and has what was not posted.
-fn post_what_is_lent(w: &mut Shared, buffers: Vec<RecvBuffer>) -> Result<usize, Box<dyn StdError>> {
+fn post_what_is_lent(w: &mut Shared, buffers: Vec<Buffer>) -> Result<usize, Box<dyn StdError>> {
     let mut buffers = buffers;
     Ok(w.receiver.post(w.srq, buffers.drain(..))?)
 }
@@ -69,9 +69,9 @@ fn there_is_room_for_at_most_the_capacity_of_a_queue() {
     for _ in 0..w.pool.count() as usize - w.pool.available() {
         w.peers.send(0, 40);
         receiving::messages(&mut w.receiver, 1, |message| held.push(message.take()));
-        assert!(w.receiver.vacant(w.srq) <= capacity);
+        assert!(w.receiver.free_slots(w.srq) <= capacity);
     }
-    assert_eq!(w.receiver.vacant(w.srq), capacity);
+    assert_eq!(w.receiver.free_slots(w.srq), capacity);
     // And so many can be posted.
     let again = held.drain(..).take(capacity as usize);
     assert_eq!(w.receiver.post(w.srq, again).unwrap(), capacity as usize);

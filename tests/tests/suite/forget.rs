@@ -67,7 +67,7 @@ fn the_message_that_a_forgotten_batch_lent_is_recycled_on_a_receive_queue() {
         assert_eq!(message::read(&batch.next().unwrap().unwrap()), (0, number));
         forget(batch);
         receiving::nothing(&mut w.receiver);
-        assert_eq!(w.receiver.vacant(w.rq), 0);
+        assert_eq!(w.receiver.free_slots(w.rq), 0);
     }
 }
 
@@ -103,7 +103,7 @@ fn a_post_behind_a_forgotten_batch_counts_what_it_posted() {
     arrive(&mut w.peers, 4);
     lend_and_forget(&mut w.receiver, 4);
     assert_eq!(w.receiver.post(w.srq, w.pool.take()).unwrap(), 1);
-    assert_eq!(w.receiver.vacant(w.srq), 4);
+    assert_eq!(w.receiver.free_slots(w.srq), 4);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn what_is_posted_behind_a_forgotten_batch_is_received() {
             w.peers.send(0, 40);
             receiving::messages(&mut w.receiver, 1, |_| {});
         }
-        assert_eq!(w.receiver.vacant(w.rq), 0);
+        assert_eq!(w.receiver.free_slots(w.rq), 0);
     }
 }
 

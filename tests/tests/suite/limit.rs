@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use doorbell::{AsyncEvent, AsyncEvents, RecvBuffer};
+use doorbell::{AsyncEvent, AsyncEvents, Buffer};
 use doorbell_tests::receiving;
 use doorbell_tests::world::Shared;
 
 /// Takes so many messages that the limit is reached, and waits for the event.
-fn reach(w: &mut Shared, events: &mut AsyncEvents) -> (Vec<RecvBuffer>, AsyncEvent) {
+fn reach(w: &mut Shared, events: &mut AsyncEvents) -> (Vec<Buffer>, AsyncEvent) {
     for _ in 0..10 {
         w.peers.send(0, 40);
     }
@@ -33,7 +33,7 @@ fn a_limit_that_was_reached_while_the_pool_was_empty_is_armed_by_the_next_refill
         assert!(w.receiver.handle_event(&event).unwrap());
         drop(taken);
         w.receiver.refill();
-        assert_eq!(w.receiver.vacant(w.srq), 0);
+        assert_eq!(w.receiver.free_slots(w.srq), 0);
     }
     drop(held);
 }

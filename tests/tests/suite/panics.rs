@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use doorbell::{QueueId, Receiver, RecvBuffer};
+use doorbell::{Buffer, QueueId, Receiver};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, message, receiving};
 
@@ -41,7 +41,7 @@ fn a_panic_in_a_batch_of_an_srq_loses_no_message_and_no_slot() {
     let mut w = Shared::new(15, 1, 64);
     w.receiver.fill(w.srq, &w.pool).unwrap();
     receive_with_panics(&mut w.receiver, &mut w.peers, 3);
-    assert_eq!(w.receiver.vacant(w.srq), 0);
+    assert_eq!(w.receiver.free_slots(w.srq), 0);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_panic_in_a_batch_of_a_receive_queue_loses_no_message_and_no_slot() {
     let mut w = Single::new(16, 64);
     w.receiver.fill(w.rq, &w.pool).unwrap();
     receive_with_panics(&mut w.receiver, &mut w.peers, 4);
-    assert_eq!(w.receiver.vacant(w.rq), 0);
+    assert_eq!(w.receiver.free_slots(w.rq), 0);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_panic_with_a_message_in_hand_that_was_taken() {
         });
     }));
     assert!(panicked.is_err());
-    assert_eq!(w.receiver.vacant(w.srq), 1);
+    assert_eq!(w.receiver.free_slots(w.srq), 1);
     assert_eq!(w.pool.available(), before + 1);
 }
 
@@ -75,24 +75,24 @@ fn post_with_panic(
     receiver: &mut Receiver,
     queue: QueueId,
     peers: &mut Peers,
-    buffers: Vec<RecvBuffer>,
+    buffers: Vec<Buffer>,
 ) {
     assert_eq!(buffers.len(), 5);
-    let vacant = receiver.vacant(queue);
+    let free_slots = receiver.free_slots(queue);
     let panicking = buffers
         .into_iter()
         .chain(std::iter::from_fn(|| std::panic::resume_unwind(Box::new("from the iterator"))));
     let panicked =
         catch_unwind(AssertUnwindSafe(|| receiver.post(queue, panicking).map(drop).is_ok()));
     assert!(panicked.is_err());
-    assert_eq!(receiver.vacant(queue), vacant - 5);
+    assert_eq!(receiver.free_slots(queue), free_slots - 5);
 
     for _ in 0..6 {
         peers.send(0, 40);
     }
     receiving::messages(receiver, 5, |message| drop(message.take()));
     receiving::nothing(receiver);
-    assert_eq!(receiver.vacant(queue), vacant);
+    assert_eq!(receiver.free_slots(queue), free_slots);
 }
 
 #[test]

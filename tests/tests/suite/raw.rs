@@ -159,7 +159,7 @@ fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
     receiver.post(rq, pool.take()).unwrap();
     drop(near);
     receiver.refill();
-    assert_eq!(receiver.capacity(rq) - receiver.vacant(rq), 1);
+    assert_eq!(receiver.capacity(rq) - receiver.free_slots(rq), 1);
     drop(receiver);
     drop(made);
 }

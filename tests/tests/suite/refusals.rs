@@ -201,7 +201,7 @@ fn more_buffers_than_a_receive_of_the_queue_takes() {
     let refused = receiver.post_scatter(srq, Vec::new()).unwrap_err();
     assert_eq!(refused.reason, PostFailure::NoBuffer);
     assert_eq!(pool.available(), 64);
-    assert_eq!(receiver.vacant(srq), receiver.capacity(srq));
+    assert_eq!(receiver.free_slots(srq), receiver.capacity(srq));
     receiver.post_scatter(srq, some(2)).unwrap();
 }
 
@@ -212,7 +212,7 @@ fn queues_of_another_receiver() {
     let error = other.post(w.srq, w.pool.take()).unwrap_err();
     assert_eq!((error.posted, error.reason), (0, PostFailure::NoQueue));
     drop(error);
-    assert_eq!((other.capacity(w.srq), other.vacant(w.srq)), (0, 0));
+    assert_eq!((other.capacity(w.srq), other.free_slots(w.srq)), (0, 0));
     assert_eq!(other.fill(w.srq, &w.pool).unwrap_err().reason, PostFailure::NoQueue);
     let refused = other.create_qp(&QpConfig::rc().srq(w.srq)).unwrap_err();
     assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");

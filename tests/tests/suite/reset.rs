@@ -27,7 +27,7 @@ fn a_queue_pair_with_a_receive_queue_is_used_again() {
         w.receiver.reset_qp(&mut w.near).unwrap();
         assert_eq!(w.near.state().unwrap(), QpState::Init);
         assert_eq!(w.pool.available(), w.pool.count() as usize, "round {round}");
-        assert_eq!(w.receiver.vacant(w.rq), w.receiver.capacity(w.rq));
+        assert_eq!(w.receiver.free_slots(w.rq), w.receiver.capacity(w.rq));
         receiving::nothing(&mut w.receiver);
 
         w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
@@ -44,7 +44,7 @@ fn a_reset_on_an_srq_recycles_any_number_of_messages_that_nobody_looked_at() {
     }
     w.peers.settle();
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
-    assert_eq!(w.receiver.vacant(w.srq), 0);
+    assert_eq!(w.receiver.free_slots(w.srq), 0);
     w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
     join(&mut w.near[0], &mut w.peers.qps[0]);
     for number in 200..200 + 3 * capacity as u64 {
@@ -80,7 +80,7 @@ fn a_reset_on_an_srq_drops_the_messages_of_that_queue_pair_only() {
         let sent = [0, 1, 2].map(|from| w.peers.sent(from));
         assert_eq!(expected, sent, "round {round}");
         // The slots of what was dropped are with the device again.
-        assert_eq!(w.receiver.vacant(w.srq), 0);
+        assert_eq!(w.receiver.free_slots(w.srq), 0);
 
         w.peers.receiver.reset_qp(&mut w.peers.qps[victim]).unwrap();
         join(&mut w.near[victim], &mut w.peers.qps[victim]);

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{BufferPool, Error, PostFailure, QpConfig, RecvBuffer, Statistics};
+use doorbell::{Buffer, BufferPool, Error, PostFailure, QpConfig, Statistics};
 use doorbell_tests::peers::join;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, message, receiving, share};
@@ -18,18 +18,22 @@ fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
     w.receiver.keep_filled(w.srq, &w.pool, 8).unwrap();
     // The first batch finds it empty.
     assert!(w.receiver.poll().next().is_none());
-    assert_eq!(w.receiver.vacant(w.srq), 0);
+    assert_eq!(w.receiver.free_slots(w.srq), 0);
 
     let mut held = Vec::new();
     for number in 0..200 {
         w.peers.send(0, 40);
-        let vacant = w.receiver.vacant(w.srq);
+        let free_slots = w.receiver.free_slots(w.srq);
         receiving::messages(&mut w.receiver, 1, |message| {
             assert_eq!(message::read(&message), (0, number));
             held.push(message.take());
         });
-        let refilled = w.receiver.vacant(w.srq) <= vacant;
-        assert_eq!(refilled, capacity - vacant < 8, "{vacant} vacant before message {number}");
+        let refilled = w.receiver.free_slots(w.srq) <= free_slots;
+        assert_eq!(
+            refilled,
+            capacity - free_slots < 8,
+            "{free_slots} free before message {number}"
+        );
         held.truncate(4);
     }
 }
@@ -40,7 +44,7 @@ fn a_receive_queue_is_refilled_as_far_as_the_pool_goes() {
     let pool = BufferPool::new(&w.pd, 5, 64).unwrap();
     w.receiver.keep_filled(w.rq, &pool, 16).unwrap();
     w.receiver.refill();
-    assert_eq!(w.receiver.capacity(w.rq) - w.receiver.vacant(w.rq), 5);
+    assert_eq!(w.receiver.capacity(w.rq) - w.receiver.free_slots(w.rq), 5);
     let mut held = Vec::new();
     for _ in 0..8 {
         w.peers.send(0, 40);
@@ -72,7 +76,7 @@ fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     w.receiver.refill();
     let capacity = w.receiver.capacity(w.srq);
     assert_eq!(w.receiver.fill(w.srq, &foreign).unwrap_err().reason, PostFailure::Foreign);
-    assert_eq!((w.receiver.vacant(w.srq), foreign.available()), (capacity, 64));
+    assert_eq!((w.receiver.free_slots(w.srq), foreign.available()), (capacity, 64));
     // A buffer in the spare slot is what `fill` leaves there when the queue is full, and only then.
     assert_eq!(w.receiver.fill(w.srq, &w.pool).unwrap(), capacity as usize);
     let direct = device::drives_directly(w.pd.context());
@@ -96,7 +100,7 @@ fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again()
     w.receiver.keep_filled(w.rq, &w.pool, 8).unwrap();
     for round in 0..3 {
         w.receiver.refill();
-        assert_eq!(w.receiver.vacant(w.rq), 0);
+        assert_eq!(w.receiver.free_slots(w.rq), 0);
         w.near.to_error().unwrap();
         // Nothing but what was posted comes back, however often it is polled.
         let flushed = receiving::failures(&mut w.receiver, 8);
@@ -159,7 +163,7 @@ fn every_buffer_that_many_threads_give_back_is_posted_again() {
 
     let (workers, threads): (Vec<_>, Vec<_>) = (0..WORKERS)
         .map(|_| {
-            let (sender, given) = mpsc::channel::<RecvBuffer>();
+            let (sender, given) = mpsc::channel::<Buffer>();
             let poster = poster.clone();
             let thread = thread::spawn(move || {
                 let mut read = 0u64;
@@ -199,7 +203,7 @@ fn every_buffer_that_many_threads_give_back_is_posted_again() {
     assert_eq!(read, messages);
     let _peers = sender.join().unwrap();
     w.receiver.refill();
-    assert_eq!(w.receiver.vacant(w.srq), 0, "a buffer was lost");
+    assert_eq!(w.receiver.free_slots(w.srq), 0, "a buffer was lost");
     assert_eq!(w.pool.available(), outside, "a buffer went astray");
 }
 
@@ -212,7 +216,7 @@ fn buffers_given_to_a_queue_that_is_full_or_gone_go_back_to_their_pool() {
         poster.post(w.pool.take().unwrap()).unwrap();
     }
     w.receiver.refill();
-    assert_eq!(w.receiver.vacant(w.srq), 0);
+    assert_eq!(w.receiver.free_slots(w.srq), 0);
     w.receiver.destroy_qp(w.near.remove(0)).unwrap();
     // Given while there is a receiver, and not yet posted.
     poster.post(w.pool.take().unwrap()).unwrap();
@@ -259,7 +263,7 @@ fn a_buffer_of_another_domain_is_refused_to_the_thread_that_gives_it() {
 fn counts_are_those_of_the_messages() {
     let mut w = Shared::new(15, 1, 64);
     assert_eq!(w.receiver.statistics(), None);
-    w.receiver.count();
+    w.receiver.enable_statistics();
     let posted = w.receiver.fill(w.srq, &w.pool).unwrap() as u64;
     receiving::messages(&mut w.receiver, 0, |_| ());
     for _ in 0..10 {

@@ -510,7 +510,7 @@ fn cqes_of_no_message_are_told_as_what_they_are() {
     }
     let refused = near.send_inline(b"", None);
     assert!(matches!(refused, Err(NotSent::State(QpState::Error))), "{refused:?}");
-    assert_eq!(receiver.vacant(rq), 2, "of {posted}");
+    assert_eq!(receiver.free_slots(rq), 2, "of {posted}");
     drop((near, receiver));
 }
 

@@ -66,7 +66,7 @@ impl BasicBlocks {
 
     /// Returns the number of blocks that can be written now.
     #[inline(always)]
-    pub const fn vacant(&self) -> u32 {
+    pub const fn free_blocks(&self) -> u32 {
         self.count() - self.posted.wrapping_sub(self.retired)
     }
 

@@ -34,8 +34,8 @@ impl<'a, T: Copy> Posting<'a, T> {
 
     /// Returns the number of basic blocks that can be written now.
     #[inline(always)]
-    pub const fn vacant(&self) -> u32 {
-        self.queue.vacant()
+    pub const fn free_blocks(&self) -> u32 {
+        self.queue.free_blocks()
     }
 
     /// Sends a message (`IBV_WR_SEND`, `_WITH_IMM`, `_WITH_INV`).
@@ -219,7 +219,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         }
         let units = units as u32;
         let blocks = units.div_ceil(UNITS_PER_BB);
-        if blocks > queue.vacant() {
+        if blocks > queue.free_blocks() {
             return Err(PostError::Full);
         }
         let flags = queue.ask(flags, blocks);
@@ -227,7 +227,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         let mut ctrl =
             ControlSegment::new(opcode.get(), index, queue.blocks.qpn, units as u8, flags.bits());
         ctrl.imm = Be32::new(imm);
-        // SAFETY: the blocks are vacant, and what is written are the units that were measured.
+        // SAFETY: the blocks are free, and what is written are the units that were measured.
         unsafe {
             let mut wqe = Writer::new(&mut queue.blocks, ctrl.to_words(), head);
             if inline > 0 {

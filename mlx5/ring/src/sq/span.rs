@@ -19,11 +19,11 @@ const BODY: usize = WORDS - 2;
 const AHEAD: usize = 16;
 
 impl BasicBlocks {
-    /// Returns vacant blocks that follow each other, `most` at most, for WQEs of one block and this opcode.
+    /// Returns free blocks that follow each other, `most` at most, for WQEs of one block and this opcode.
     #[inline(always)]
     pub(crate) fn span(&self, opcode: WqeOpcode, most: u32) -> Span {
         let at = self.posted & self.mask;
-        let count = self.vacant().min(self.count() - at).min(most);
+        let count = self.free_blocks().min(self.count() - at).min(most);
         let first = ControlSegment::first_word(opcode.get(), self.posted as u16, self.qpn, 0);
         let next = self.block(self.posted).cast::<Be64>();
         // SAFETY: no more blocks than there are up to the end of the ring.
@@ -75,7 +75,7 @@ impl Span {
         let units = 1 + N as u64 / 2;
         let first = self.first.wrapping_add(units * ControlSegment::UNIT);
         prefetch::for_write::<{ AHEAD * SEND_WQE_BB }, _>(self.next.as_ptr());
-        // SAFETY: a block of the ring, which has room for eight words. The device does not read a vacant block.
+        // SAFETY: a block of the ring, which has room for eight words. The device does not read a free block.
         unsafe {
             self.next.write_volatile(Be64::new(first));
             self.next.add(1).write_volatile(Be64::new(0));

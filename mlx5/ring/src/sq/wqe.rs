@@ -10,7 +10,7 @@ use mlx5_wire::inline::InlineHeader;
 
 use super::BasicBlocks;
 
-/// Writes to vacant blocks from the next one on. The device does not read them before the doorbell record covers
+/// Writes to free blocks from the next one on. The device does not read them before the doorbell record covers
 /// them, which a barrier keeps after all of this.
 pub(super) struct Writer<'a> {
     /// The next byte; before a segment at a unit, perhaps at the end of the ring.
@@ -24,7 +24,7 @@ impl<'a> Writer<'a> {
     /// Writes the control segment and the `N` words of the segments that stand directly behind it, all in one block.
     ///
     /// # Safety
-    /// The blocks of the WQE, of which the caller writes no more than it has, are vacant.
+    /// The blocks of the WQE, of which the caller writes no more than it has, are free.
     #[inline(always)]
     pub(super) unsafe fn new<const N: usize>(
         blocks: &'a mut BasicBlocks,
@@ -34,7 +34,7 @@ impl<'a> Writer<'a> {
         const { assert!(N % 2 == 0 && (2 + N) * size_of::<Be64>() <= SEND_WQE_BB) }
         let first = blocks.block(blocks.posted());
         let words = first.cast::<Be64>();
-        // SAFETY: all in one vacant block, and aligned as it is.
+        // SAFETY: all in one free block, and aligned as it is.
         unsafe {
             for (i, word) in ctrl.into_iter().chain(head).enumerate() {
                 words.add(i).write_volatile(word);
@@ -61,7 +61,7 @@ impl<'a> Writer<'a> {
         self.wrap();
         let [first, second] = segment.to_words();
         let words = self.next.cast::<Be64>();
-        // SAFETY: a unit of a vacant block, by the contract; a unit never reaches over the end of the ring.
+        // SAFETY: a unit of a free block, by the contract; a unit never reaches over the end of the ring.
         unsafe {
             words.write_volatile(first);
             words.add(1).write_volatile(second);
@@ -76,7 +76,7 @@ impl<'a> Writer<'a> {
     #[inline(always)]
     pub(super) unsafe fn inline(&mut self, pieces: &[&[u8]], len: usize) {
         self.wrap();
-        // SAFETY: the first bytes of a unit of a vacant block, by the contract.
+        // SAFETY: the first bytes of a unit of a free block, by the contract.
         unsafe {
             self.next.cast::<Be32>().write_volatile(InlineHeader::new(len as u32).byte_count);
             self.next = self.next.add(InlineHeader::SIZE);
@@ -100,7 +100,7 @@ impl<'a> Writer<'a> {
         let from = NonNull::from(bytes).cast::<u8>();
         // SAFETY: `next` is not after the end of the same ring.
         let room = unsafe { self.end.offset_from(self.next) } as usize;
-        // SAFETY: vacant blocks by the contract, as far as the end of the ring and from its start on; they are not
+        // SAFETY: free blocks by the contract, as far as the end of the ring and from its start on; they are not
         // memory that a slice can borrow.
         unsafe {
             if bytes.len() <= room {

@@ -203,10 +203,10 @@ impl<T: Copy> TagList<T> {
     #[inline(never)]
     fn extend(&mut self, span: Span, head: u16) -> Result<(Span, bool), PostError> {
         self.commit(span, head);
-        if self.vacant() == 0 {
+        if self.free_entries() == 0 {
             return Err(PostError::ListFull);
         }
-        if self.queue.vacant() == 0 {
+        if self.queue.free_blocks() == 0 {
             return Err(PostError::QueueFull);
         }
         let silent = self.silent();

@@ -139,7 +139,7 @@ fn a_full_list_is_reported_before_anything_is_written() {
         append(&mut rig, tagged(data), None).unwrap();
     }
     assert_eq!(append(&mut rig, tagged(3), None), Err(PostError::ListFull));
-    assert_eq!((rig.list.vacant(), rig.doorbells.record()), (0, 3));
+    assert_eq!((rig.list.free_entries(), rig.doorbells.record()), (0, 3));
     assert_eq!(rig.block(3), [0; 64]);
 }
 
@@ -155,7 +155,7 @@ fn a_full_queue_is_reported_before_anything_is_written() {
     assert_eq!(rig.list.posting().synchronize(Some(0), true), Err(PostError::QueueFull));
     assert_eq!(rig.doorbells.record(), 4);
     rig.answer(AppOp::APPEND, 0, true);
-    assert_eq!(rig.list.vacant_operations(), 1);
+    assert_eq!(rig.list.free_operations(), 1);
     // The remove was not posted, so it can be now.
     assert_eq!(rig.list.posting().remove(handle, None), Ok(()));
 }
@@ -173,7 +173,7 @@ fn a_receive_is_over_once() {
     assert_eq!(rig.answer(AppOp::REMOVE, 3, true), removed);
     assert_eq!(rig.list.data(handle), None);
     assert_eq!(rig.list.posting().remove(handle, None), Err(PostError::Gone));
-    assert_eq!(rig.list.vacant(), 4);
+    assert_eq!(rig.list.free_entries(), 4);
     // The entry comes round, and the old handle does not name it.
     for data in 0..4 {
         let next = append(&mut rig, tagged(data), None).unwrap();
@@ -195,12 +195,12 @@ fn a_remove_that_comes_too_late_keeps_the_entry_until_all_cqes_have_come() {
     assert_eq!(rig.message(AppOp::CONSUMED, 0, header(5, 1), 0), matched);
     let late = Completion::TooLate { handle, hw_phase: 0, phase: 0 };
     assert_eq!(rig.answer(AppOp::REMOVE, 0, false), late);
-    assert_eq!(rig.list.vacant(), 1);
+    assert_eq!(rig.list.free_entries(), 1);
     assert_eq!(rig.list.posting().remove(handle, None), Err(PostError::Matched));
     // The header is that of the match, whatever the later CQE has there.
     let received = Completion::Received { handle, data: 5, header: header(5, 1), byte_count: 77 };
     assert_eq!(rig.message(AppOp::EXPECTED, 0, header(0, 0), 77), received);
-    assert_eq!(rig.list.vacant(), 2);
+    assert_eq!(rig.list.free_entries(), 2);
 
     // And in the other order.
     let handle = append(&mut rig, tagged(6), None).unwrap();
@@ -209,10 +209,10 @@ fn a_remove_that_comes_too_late_keeps_the_entry_until_all_cqes_have_come() {
     let told = rig.message(AppOp::CONSUMED_MSG, handle.entry(), header(6, 2), 9);
     let received = Completion::Received { handle, data: 6, header: header(6, 2), byte_count: 9 };
     assert_eq!(told, received);
-    assert_eq!(rig.list.vacant(), 1);
+    assert_eq!(rig.list.free_entries(), 1);
     let late = Completion::TooLate { handle, hw_phase: 0, phase: 0 };
     assert_eq!(rig.answer(AppOp::REMOVE, 0, false), late);
-    assert_eq!(rig.list.vacant(), 2);
+    assert_eq!(rig.list.free_entries(), 2);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_rendezvous_for_software_is_told_in_one_or_in_two_parts() {
     rig.message(AppOp::CONSUMED, 2, header(1, 0), 0);
     let told = rig.message(AppOp::MSG_COMPLETION_CANCELED, 2, header(0, 0), 0);
     assert_eq!(told, Completion::Canceled { handle: three, data: 3 });
-    assert_eq!(rig.list.vacant(), 4);
+    assert_eq!(rig.list.free_entries(), 4);
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn what_cannot_be_true_is_stray_and_changes_nothing() {
     rig.list.posting().remove(second, None).unwrap();
     rig.message(AppOp::CONSUMED_MSG, second.entry(), header(6, 0), 0);
     assert_eq!(rig.answer(AppOp::REMOVE, 0, true), Completion::Stray);
-    assert_eq!((rig.list.vacant(), rig.list.data(handle)), (2, None));
+    assert_eq!((rig.list.free_entries(), rig.list.data(handle)), (2, None));
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn a_cqe_is_asked_for_before_the_queue_is_full() {
         assert_eq!(asked, [4, 9, 14], "batches of {batch}");
         assert_eq!(append(&mut rig, tagged(0), None), Err(PostError::QueueFull));
         rig.answer(AppOp::APPEND, 0, true);
-        assert_eq!(rig.list.vacant_operations(), 5);
+        assert_eq!(rig.list.free_operations(), 5);
     }
 }
 
@@ -345,7 +345,7 @@ fn a_forgotten_batch_is_rung_by_the_next() {
         if completes {
             // By a device that knows more than it was told.
             rig.message(AppOp::CONSUMED_MSG, 1, header(1, 0), 0);
-            assert_eq!(rig.list.vacant(), 6);
+            assert_eq!(rig.list.free_entries(), 6);
         }
         let next = append(&mut rig, tagged(3), None).unwrap();
         assert_eq!((next.entry(), rig.doorbells.record()), (3, 4));

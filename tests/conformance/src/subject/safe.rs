@@ -1,6 +1,6 @@
 //! `Receiver` with buffers of a pool.
 
-use doorbell::{BufferPool, Cause, PostFailure, ProtectionDomain, QueueId, RecvBuffer};
+use doorbell::{Buffer, BufferPool, Cause, PostFailure, ProtectionDomain, QueueId};
 use rdma_core_sys as sys;
 
 use super::{Completion, Receive, Subject, Wrapped, domain};
@@ -19,8 +19,8 @@ pub struct Safe {
     spare: Option<BufferPool>,
     key: u32,
     spare_key: u32,
-    prepared: Vec<Vec<RecvBuffer>>,
-    taken: Vec<RecvBuffer>,
+    prepared: Vec<Vec<Buffer>>,
+    taken: Vec<Buffer>,
 }
 
 /// The domain and the pools, which register memory in the same order on both twins.
@@ -53,7 +53,7 @@ impl Pools {
 }
 
 /// Where a buffer starts.
-fn address(buffer: &mut RecvBuffer) -> u64 {
+fn address(buffer: &mut Buffer) -> u64 {
     let len = buffer.len();
     buffer.set_len(buffer.capacity());
     let address = buffer.as_ptr().expose_provenance() as u64;
@@ -77,7 +77,7 @@ impl Safe {
         }
     }
 
-    fn sge(&self, buffer: &mut RecvBuffer) -> sys::ibv_sge {
+    fn sge(&self, buffer: &mut Buffer) -> sys::ibv_sge {
         let length = buffer.capacity() as u32;
         sys::ibv_sge { addr: address(buffer), length, lkey: self.key }
     }

@@ -54,7 +54,7 @@ impl Case<'_> {
     /// Makes requests of operations: those that can be.
     fn batch(&mut self, operations: &[ListOperation]) -> Result<Batch> {
         let mut batch = Batch::default();
-        let mut vacant = self.subject.vacant();
+        let mut free = self.subject.free_entries();
         let mut removed = Vec::new();
         for operation in operations {
             let id = self.id();
@@ -91,11 +91,11 @@ impl Case<'_> {
             };
             let request = Request { id, what, signaled, count: None };
             if matches!(what, What::Add { .. }) {
-                if vacant == 0 {
+                if free == 0 {
                     batch.refused = Some(request);
                     break;
                 }
-                vacant -= 1;
+                free -= 1;
             }
             let signaled = self.must_ask(signaled);
             let count = self.count_of(lag);

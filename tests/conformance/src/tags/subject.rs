@@ -79,8 +79,8 @@ impl Subject {
     }
 
     /// Tags that can be added.
-    pub fn vacant(&self) -> usize {
-        self.list.vacant().into()
+    pub fn free_entries(&self) -> usize {
+        self.list.free_entries().into()
     }
 
     /// Posts list operations with one doorbell; each result has the handle of an append.

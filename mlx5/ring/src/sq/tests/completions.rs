@@ -75,9 +75,9 @@ fn a_cqe_retires_all_up_to_the_wqe_that_it_names() {
         let flags = if data == 1 { SIGNALED } else { NONE };
         rig.send(blocks, flags, data as u32).unwrap();
     }
-    assert_eq!(rig.queue.vacant(), 9);
+    assert_eq!(rig.queue.free_blocks(), 9);
     assert_eq!(rig.complete(15).unwrap(), [(0, false), (1, true)]);
-    assert_eq!(rig.queue.vacant(), 12);
+    assert_eq!(rig.queue.free_blocks(), 12);
     // Of a WQE that is over, in the middle of one, and beyond all.
     for stray in [14, 15, 16, 18, 19, 21, 22, 17 + 16] {
         assert_eq!(rig.complete(stray), None, "{stray}");
@@ -110,11 +110,11 @@ fn a_completion_that_is_dropped_or_forgotten_keeps_the_count() {
         rig.send(1, NONE, data).unwrap();
     }
     drop(rig.queue.complete(1).unwrap());
-    assert_eq!(rig.queue.vacant(), 6);
+    assert_eq!(rig.queue.free_blocks(), 6);
     let mut completed = rig.queue.complete(3).unwrap();
     assert_eq!(completed.next().unwrap().data, 2);
     core::mem::forget(completed);
-    assert_eq!(rig.queue.vacant(), 7);
+    assert_eq!(rig.queue.free_blocks(), 7);
     assert_eq!(rig.complete(3).unwrap(), [(3, true)]);
 }
 
@@ -162,7 +162,7 @@ fn what_is_too_long_is_refused_and_says_why() {
         assert_eq!(refused, Err(PostError::InlineTooLong), "{len}");
     }
     assert_eq!(rig.device.look(), 3);
-    assert_eq!(rig.queue.vacant(), 64 - 2 - 1 - 2);
+    assert_eq!(rig.queue.free_blocks(), 64 - 2 - 1 - 2);
     // A size has six bits: 16 blocks hold a unit more.
     let mut rig = Rig::new(64, 100);
     let (most, more) = ([sge(1); 62], [sge(1); 63]);

@@ -115,7 +115,7 @@ fn a_forgotten_batch_costs_a_late_doorbell() {
         posting.send(payload, Immediate::None, Flags::NONE, 7).unwrap();
     }
     core::mem::forget(posting);
-    assert_eq!((rig.device.look(), rig.queue.vacant()), (0, 7));
+    assert_eq!((rig.device.look(), rig.queue.free_blocks()), (0, 7));
     rig.send(1, Flags::SIGNALED, 8).unwrap();
     assert_eq!(rig.device.look(), 2);
     assert!(rig.device.register()[0][8..].iter().all(|byte| *byte == 0));

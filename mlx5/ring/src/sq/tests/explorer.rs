@@ -112,14 +112,14 @@ impl Explorer {
             self.replay(posted);
             let reported = (0..posted.len()).filter(|wqe| *wqe >= failed || posted[*wqe].asks);
             let mut retired = 0;
-            let mut vacant = self.rig.queue.vacant();
+            let mut free = self.rig.queue.free_blocks();
             for wqe in reported {
                 let back = self.rig.complete(starts[wqe]).expect("an outstanding WQE");
                 let expected: Vec<_> =
                     (retired..=wqe).map(|data| (data as u32, data == wqe)).collect();
                 assert_eq!(back, expected, "{posted:?}, failed at {failed}");
-                vacant += posted[retired..=wqe].iter().map(|wqe| wqe.blocks).sum::<u32>();
-                assert_eq!(self.rig.queue.vacant(), vacant, "{posted:?}, failed at {failed}");
+                free += posted[retired..=wqe].iter().map(|wqe| wqe.blocks).sum::<u32>();
+                assert_eq!(self.rig.queue.free_blocks(), free, "{posted:?}, failed at {failed}");
                 retired = wqe + 1;
             }
             if failed == posted.len() {

@@ -189,7 +189,7 @@ impl Model {
     fn post(&mut self, requests: &[Request]) {
         let mut posting = self.rig.queue.posting();
         let mut posted = Vec::new();
-        let mut vacant = posting.vacant() as usize;
+        let mut free = posting.free_blocks() as usize;
         let mut index = self.index;
         for request in requests {
             let wqe = request.wqe(index);
@@ -199,12 +199,12 @@ impl Model {
             let expected = match blocks {
                 _ if blocks > self.max_blocks && inline => Err(PostError::InlineTooLong),
                 _ if blocks > self.max_blocks => Err(PostError::TooLong),
-                _ if blocks > vacant => Err(PostError::Full),
+                _ if blocks > free => Err(PostError::Full),
                 _ => Ok(()),
             };
             assert_eq!(request.post(&mut posting, self.next), expected, "{request:?}");
             if expected.is_ok() {
-                vacant -= blocks;
+                free -= blocks;
                 self.outstanding.push_back(self.next);
                 self.next += 1;
                 index = index.wrapping_add(blocks as u16);
@@ -244,7 +244,7 @@ impl Model {
             }
         }
         let blocks: u32 = self.rig.device.queue.iter().map(|wqe| wqe.blocks).sum();
-        assert_eq!(self.rig.queue.vacant() + blocks, self.rig.queue.capacity());
+        assert_eq!(self.rig.queue.free_blocks() + blocks, self.rig.queue.capacity());
     }
 
     fn reset(&mut self) {

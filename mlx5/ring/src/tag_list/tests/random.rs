@@ -91,7 +91,7 @@ fn check(rig: &mut Rig, random: &mut Random, open: &Open, over: &Over) {
 fn batch(rig: &mut Rig, random: &mut Random, open: &mut Open, number: &mut u32, operations: usize) {
     // What a forgotten batch has appended is counted from the next one on.
     drop(rig.list.posting());
-    let (mut vacant, mut blocks) = (rig.list.vacant(), rig.list.vacant_operations());
+    let (mut free, mut blocks) = (rig.list.free_entries(), rig.list.free_operations());
     let mut posting = rig.list.posting();
     for _ in 0..operations {
         let result = match random.below(4) {
@@ -100,11 +100,11 @@ fn batch(rig: &mut Rig, random: &mut Random, open: &mut Open, number: &mut u32, 
                 // SAFETY: no buffer.
                 let result =
                     unsafe { posting.append(Append { signaled, ..tagged(*number) }, None) };
-                let full = if vacant == 0 { PostError::ListFull } else { PostError::QueueFull };
+                let full = if free == 0 { PostError::ListFull } else { PostError::QueueFull };
                 result.map_err(|error| assert_eq!(error, full)).map(|handle| {
                     open.insert(*number, handle);
                     *number += 1;
-                    vacant -= 1;
+                    free -= 1;
                 })
             }
             2 => {
@@ -120,7 +120,7 @@ fn batch(rig: &mut Rig, random: &mut Random, open: &mut Open, number: &mut u32, 
                 .synchronize(Some(0), random.below(2) == 0)
                 .map_err(|error| assert_eq!(error, PostError::QueueFull)),
         };
-        assert!(result.is_ok() || vacant == 0 || blocks == 0, "refused, and there is room");
+        assert!(result.is_ok() || free == 0 || blocks == 0, "refused, and there is room");
         blocks -= u32::from(result.is_ok());
     }
     if random.below(8) == 0 {
