@@ -98,7 +98,7 @@ pub use qp::*;
 pub use receiver::{
     Batch, Cause, Compression, Datagram, DatagramSource, DirectQueues, Failure, GRH_SIZE, Message,
     MessageSource, PostError, PostFailure, QueueId, Receiver, ReceiverConfig, RqId, ScatterError,
-    SharedPoster, SlotContext, SrqConfig, SrqId, Statistics, WrongDomain,
+    SharedPoster, SlotContext, SrqConfig, SrqId, Statistics, WrongCqe, WrongDomain,
 };
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]

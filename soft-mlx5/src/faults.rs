@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use crate::nic::defects::Defect;
+
 /// Faults of a device. Everything random among them follows from the seed of the device.
 ///
 /// In the text form, that of the command line, each field is an option; [`Faults::set`] reads them.
@@ -37,6 +39,8 @@ pub struct Faults {
     pub remove_after: Option<Duration>,
     /// The device works once in this time, and then on one packet and one QP only.
     pub slow: Option<Duration>,
+    /// A rule that the device breaks.
+    pub defect: Option<Defect>,
 }
 
 /// Commands that fail, by the type of the object that they destroy.
@@ -120,6 +124,7 @@ pub const OPTIONS: &[FaultOption] = fault_options! {
     "fail-destroy" Some("KIND[:N]"), "Let the destruction of each (or the N-th) mr, qp, srq, cq, ah or pd fail";
     "port-flap" Some("UP:DOWN"), "Take the port down after UP ms and up after DOWN ms, over and over";
     "remove-after" Some("MS"), "Remove the device this many milliseconds after its first use";
+    "fault" Some("NAME"), "Break a rule that programs rely on; an unknown name lists all";
     "slow" Some("US"), "Work once in so many microseconds, on one packet";
 };
 
@@ -157,6 +162,16 @@ impl Faults {
                 number(value).map(|ms| self.remove_after = Some(Duration::from_millis(ms)))
             }
             "slow" => ordinal(value).map(|us| self.slow = Some(Duration::from_micros(us))),
+            "fault" => {
+                let found = Defect::ALL.iter().find(|defect| defect.name() == value);
+                match found {
+                    Some(defect) => {
+                        self.defect = Some(*defect);
+                        Ok(())
+                    }
+                    None => return Err(unknown_defect(value)),
+                }
+            }
             _ => Err("there is no such fault"),
         };
         outcome.map_err(|what| format!("--{name} {value}: {what}"))
@@ -183,6 +198,7 @@ impl Faults {
         let flap = self.port_flap;
         add("port-flap", flap.map(|f| format!("{}:{}", f.up.as_millis(), f.down.as_millis())));
         add("remove-after", self.remove_after.map(|time| time.as_millis().to_string()));
+        add("fault", self.defect.map(|defect| defect.name().to_owned()));
         add("slow", self.slow.map(|time| time.as_micros().to_string()));
         options
     }
@@ -211,6 +227,14 @@ impl FailDestroy {
         *field = which;
         Ok(())
     }
+}
+
+fn unknown_defect(value: &str) -> String {
+    let mut text = format!("--fault {value}: must be one of");
+    for defect in Defect::ALL {
+        text += &format!("\n  {:<16} {}", defect.name(), defect.help());
+    }
+    text
 }
 
 impl Which {
@@ -252,7 +276,7 @@ mod tests {
 
     #[test]
     fn every_option_is_read_and_written_the_same() {
-        let values = ["0.5", "7:9", "7", "qp:3", ""];
+        let values = ["0.5", "7:9", "7", "qp:3", "torn-cqe", ""];
         let mut all = Faults::default();
         for option in OPTIONS {
             let mut one = Faults::default();

@@ -53,9 +53,9 @@ impl Receiver {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn poll_up_to(&mut self, budget: u32) -> Batch<'_> {
+    pub fn poll_up_to(&mut self, mut budget: u32) -> Batch<'_> {
         if self.maintenance.is_some() {
-            self.maintain(budget);
+            budget = self.maintain(budget);
         }
         Batch { receiver: self, left: budget }
     }

@@ -25,6 +25,7 @@ pub struct ReceiverConfig {
     pub(crate) compression: Option<Compression>,
     pub(crate) prefetch: u32,
     pub(crate) comp_vector: u32,
+    pub(crate) verify_cqes: bool,
 }
 
 /// What the CQEs of a compressed block have of their own beside the length of the message (mini-CQE formats
@@ -71,6 +72,7 @@ impl ReceiverConfig {
             compression: None,
             prefetch: 0,
             comp_vector: 0,
+            verify_cqes: false,
         }
     }
 
@@ -124,6 +126,21 @@ impl ReceiverConfig {
     /// [`Context::num_comp_vectors`]: crate::Context::num_comp_vectors
     pub const fn comp_vector(mut self, vector: u32) -> Self {
         self.comp_vector = vector;
+        self
+    }
+
+    /// Checks the signature of every CQE before a batch takes it: see [`WrongCqe`](crate::WrongCqe). Off by default, which
+    /// costs nothing; on, it reads each CQE twice. A receiver that checks also
+    /// [counts](crate::Receiver::enable_statistics).
+    ///
+    /// A wrong CQE is counted ([`Statistics::wrong_cqes`](crate::Statistics::wrong_cqes)) and kept
+    /// ([`Receiver::wrong_cqe`](crate::Receiver::wrong_cqe)); its message is then delivered as the CQE says. A batch takes no
+    /// CQE that was not checked: those that arrive meanwhile wait for the next batch.
+    ///
+    /// On the direct path, and not together with [`compression`](Self::compression), only:
+    /// [`Receiver::new`](crate::Receiver::new) gives [`Error::Unsupported`](crate::Error::Unsupported) otherwise.
+    pub const fn verify_cqes(mut self, wanted: bool) -> Self {
+        self.verify_cqes = wanted;
         self
     }
 

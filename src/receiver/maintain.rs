@@ -5,12 +5,14 @@ mod handover;
 mod shared;
 mod wake_state;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
 use super::id::{QueueId, SrqId};
 use super::post::PostFailure;
+use super::verify::WrongCqe;
 use super::{Poller, Receiver};
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, ObjectName};
@@ -70,6 +72,10 @@ pub struct Statistics {
     /// [`ReceiverConfig::prefetch`](crate::ReceiverConfig::prefetch). One that waits for several batches is
     /// counted in each.
     pub prefetched: u64,
+    /// CQEs whose signature was checked, see [`ReceiverConfig::verify_cqes`](crate::ReceiverConfig::verify_cqes).
+    pub verified_cqes: u64,
+    /// Those among them whose signature was wrong.
+    pub wrong_cqes: u64,
     /// Queue pairs that ended without the report of their last receive, see
     /// [`QpEnd::LastWqeMissing`](crate::QpEnd::LastWqeMissing): so many receives may be lost to their SRQs.
     pub last_wqe_missing: u64,
@@ -83,13 +89,15 @@ const WAITING: u32 = 256;
 pub(super) struct Maintenance {
     queues: Vec<Kept>,
     wake: Option<Arc<Wake>>,
-    counted: Statistics,
+    pub(super) counted: Statistics,
     /// The queues of completions that wait to be polled, in their order.
     waiting: Vec<u32>,
     /// Completions taken, modulo 2^32, when they were counted last.
     seen: u32,
     /// Cache lines of each message to prefetch.
     pub(super) prefetch: u32,
+    /// CQEs whose signature was wrong, where they are checked.
+    pub(super) wrong_cqes: Option<VecDeque<WrongCqe>>,
 }
 
 impl Drop for Maintenance {
@@ -356,10 +364,10 @@ impl Receiver {
         Some(counted)
     }
 
-    /// The work of a batch.
+    /// Does the work of a batch of at most `budget` completions; returns how many it may take.
     #[cold]
     #[inline(never)]
-    pub(super) fn maintain(&mut self, budget: u32) {
+    pub(super) fn maintain(&mut self, budget: u32) -> u32 {
         let taken = self.completions_taken();
         if let Some(work) = &mut self.maintenance {
             let count = taken.wrapping_sub(work.seen);
@@ -372,6 +380,7 @@ impl Receiver {
         if let Some(work) = &mut self.maintenance {
             work.counted.prefetched += prefetched;
         }
+        self.verify(budget)
     }
 
     /// Makes batches prefetch.
@@ -503,7 +512,7 @@ impl Receiver {
         self.wake().map(Wake::as_fd)
     }
 
-    fn maintenance_mut(&mut self) -> &mut Maintenance {
+    pub(super) fn maintenance_mut(&mut self) -> &mut Maintenance {
         let seen = self.completions_taken();
         self.maintenance.get_or_insert_with(|| {
             let mut work = Box::<Maintenance>::default();

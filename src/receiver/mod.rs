@@ -25,6 +25,7 @@ mod srq;
 mod status;
 mod teardown;
 mod verbs;
+mod verify;
 mod wait;
 
 use std::fmt;
@@ -56,6 +57,7 @@ pub use message::Message;
 pub use post::{PostError, PostFailure, ScatterError};
 pub use raw::Direct as DirectQueues;
 pub use slot_context::SlotContext;
+pub use verify::WrongCqe;
 
 pub(crate) use buffer_owners::BufferOwners;
 pub(crate) use deferred_free::DeferredFree;
@@ -176,6 +178,9 @@ impl Receiver {
         // SAFETY: a fresh CQ that nobody else knows.
         let mut receiver = unsafe { Self::with_cq(pd, cq, mlx5dv) }?;
         receiver.prefetch_lines(config.prefetch);
+        if config.verify_cqes {
+            receiver.verify_cqes(config)?;
+        }
         Ok(receiver)
     }
 

@@ -53,6 +53,11 @@ impl CqDoorbell {
         Self { record, register, cqn: place.cqn, sequence: 0 }
     }
 
+    /// Returns the number of the CQ.
+    pub const fn cqn(&self) -> u32 {
+        self.cqn
+    }
+
     /// Asks for one event, when there is a CQE at `consumer_index` or beyond it; with `solicited_only` one
     /// whose sender asked for it, or one in error.
     #[inline]

@@ -6,6 +6,7 @@ use mlx5_wire::be::Be32;
 use mlx5_wire::cqe::{Cqe64, CqeFormat, FRESH_OP_OWN, OWNER};
 use mlx5_wire::dbrec;
 use mlx5_wire::mini_cqe::MiniCqeFormat;
+use mlx5_wire::signature::{fold, is_signed};
 
 use crate::barrier;
 use crate::completion::{Cqe, LastWord};
@@ -231,6 +232,21 @@ impl CompletionQueue {
         }
     }
 
+    /// Checks the [signatures](mlx5_wire::signature) of the next CQEs that have arrived, at most `count`, and takes none.
+    /// Calls `wrong` with the index and the bytes of each whose signature is not that of its index; returns how many it
+    /// has checked. It ends before a compressed block, whose arrays have no signature.
+    pub fn verify_ahead(&self, count: u32, mut wrong: impl FnMut(u32, [u8; Cqe64::SIZE])) -> u32 {
+        let mut index = self.consumer_index;
+        self.look_ahead(count, |cqe| {
+            let bytes = cqe.bytes();
+            if !is_signed(&bytes, index) {
+                wrong(index, bytes);
+            }
+            index = index.wrapping_add(1);
+        });
+        index.wrapping_sub(self.consumer_index)
+    }
+
     /// Drops every CQE that has arrived and for which `remove` says so, keeping the order of the others:
     /// what a driver does when a QP is reset or destroyed, because its number may come back.
     pub fn purge(&mut self, mut remove: impl FnMut(Cqe<'_>) -> bool) -> u32 {
@@ -266,6 +282,8 @@ impl CompletionQueue {
 
     fn move_cqe(&mut self, from: u32, to: u32) {
         let (source, target) = (self.cqe(from), self.cqe(to));
+        // The signature is over the index and the owner bit: one that was wrong stays wrong.
+        let signature = fold(from) ^ fold(to) ^ self.owner(from) ^ self.owner(to);
         let lead = self.stride() - Cqe64::SIZE;
         let owner = self.owner(to);
         // SAFETY: both CQEs are software's and distinct; a whole entry starts `lead` bytes before its
@@ -274,6 +292,8 @@ impl CompletionQueue {
             source.sub(lead).copy_to_nonoverlapping(target.sub(lead), self.stride());
             let op_own = target.add(core::mem::offset_of!(Cqe64, op_own));
             op_own.write_volatile(op_own.read_volatile() & !OWNER | owner);
+            let signed = target.add(core::mem::offset_of!(Cqe64, signature));
+            signed.write_volatile(signed.read_volatile() ^ signature);
         }
     }
 

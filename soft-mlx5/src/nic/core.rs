@@ -5,6 +5,7 @@ use std::io;
 
 use super::NicConfig;
 use super::cq::{Completion, Cq};
+use super::defects::{Defect, Defects, TORN_NS};
 use super::faults::OperationFaults;
 use super::memory::Unmapped;
 use super::mkey::MkeyTable;
@@ -46,6 +47,10 @@ pub struct Core {
     pub events: VecDeque<Event>,
     /// Operations that fail on request.
     pub faults: OperationFaults,
+    /// The rule that the device breaks, on request.
+    pub defects: Defects,
+    /// CQs with a torn CQE, and when it becomes whole.
+    pub torn: Vec<(Cqn, u64)>,
     /// Completions on their way to their CQs.
     pub shuffler: Shuffler,
     /// What is told of all this.
@@ -82,6 +87,8 @@ impl Core {
             timers: Timers::default(),
             events: VecDeque::new(),
             faults: OperationFaults::new(config.faults, config.seed),
+            defects: Defects::new(config.faults.defect),
+            torn: Vec::new(),
             shuffler: Shuffler::new(config.faults.shuffle_completions, config.seed),
             strict: Strict::new(config.strict),
             active: VecDeque::new(),
@@ -132,11 +139,21 @@ impl Core {
 
     /// Writes a CQE now.
     pub fn write_cqe(&mut self, cqn: Cqn, completion: &Completion) {
+        match self.defects.completions(completion) {
+            None => self.push_cqe(cqn, completion),
+            Some(others) => others.iter().for_each(|completion| self.push_cqe(cqn, completion)),
+        }
+    }
+
+    fn push_cqe(&mut self, cqn: Cqn, completion: &Completion) {
         self.progress = true;
         // A queue pair may outlive its CQ only through a driver's mistake; then nobody is listening.
         let Some(cq) = self.cqs.get_mut(cqn.0) else { return };
         self.trace.completed(cqn, cq.producer(), completion);
-        let event = cq.push(completion, &mut self.strict);
+        let event = cq.push(completion, &self.defects, &mut self.strict);
+        if self.defects.is(Defect::TornCqe) {
+            self.torn.push((cqn, self.now + TORN_NS));
+        }
         if cq.holds_back() && !self.held_back.contains(&cqn) {
             self.held_back.push(cqn);
         }
@@ -169,6 +186,18 @@ impl Core {
         }
     }
 
+    /// Writes the rest of torn CQEs whose time has come.
+    pub fn mend_cqes(&mut self) {
+        let Self { torn, now, cqs, strict, .. } = self;
+        torn.retain(|(cqn, until)| {
+            let due = *until <= *now;
+            if let Some(cq) = cqs.get_mut(cqn.0).filter(|_| due) {
+                cq.mend(strict);
+            }
+            !due
+        });
+    }
+
     /// Takes a receive WQE for the message that begins at `qp`; `false` when none is posted.
     pub fn take_receive(&mut self, qp: &mut Qp) -> bool {
         let receive = &mut qp.responder.receive;
@@ -176,6 +205,13 @@ impl Core {
             return true;
         }
         receive.placed = 0;
+        if self.defects.is(Defect::StaleRecord) {
+            let srq = qp.attr.srq.and_then(|srqn| self.srqs.get(srqn.0));
+            if srq.map_or_else(|| qp.rq.available(), Srq::available).is_ok_and(|posted| posted < 2)
+            {
+                return false;
+            }
+        }
         receive.counter = match qp.attr.srq {
             None => {
                 let (strict, trace) = (&mut self.strict, &mut self.trace);
@@ -197,10 +233,14 @@ impl Core {
                     return false;
                 }
                 let taken = taken.ok().flatten();
+                if let Some(taken) = taken.filter(|_| self.defects.is(Defect::SrqOrder)) {
+                    srq.ignore_link(taken.slot);
+                }
                 self.events.extend(taken.and_then(|taken| taken.event));
                 taken.map(|taken| taken.slot)
             }
         };
+        self.defects.receive(&mut receive.list);
         if let Some(counter) = receive.counter {
             self.trace.receive(qp.number, qp.attr.srq, counter, &receive.list);
         }

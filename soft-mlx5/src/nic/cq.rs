@@ -6,6 +6,7 @@ use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::signature::signature;
 
 use super::compress::Block;
+use super::defects::{Defect, Defects};
 use super::memory::{Span, Unmapped};
 use super::objects::{self, CqAttr, Cqn, Errno, Event};
 use super::strict::{Object, Rule, Strict};
@@ -63,6 +64,8 @@ pub struct Cq {
     failed: bool,
     // What waits to be compressed, where that was asked for.
     block: Option<Block>,
+    // Where a torn CQE is, and its bytes but the last word.
+    torn: Option<(usize, [u8; LAST_WORD])>,
 }
 
 /// The same completion with its timestamp in real time: seconds in the upper half, nanoseconds in the lower. The
@@ -114,7 +117,13 @@ impl Cq {
             spent: None,
             failed: false,
             block: attr.compression.map(Block::new),
+            torn: None,
         })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> Cqn {
+        self.number
     }
 
     /// What it was created with, except for the buffer after a resize.
@@ -147,17 +156,23 @@ impl Cq {
     }
 
     /// Writes a CQE; what follows from it for the driver is returned.
-    pub fn push(&mut self, completion: &Completion, strict: &mut Strict) -> Option<Event> {
+    pub fn push(
+        &mut self,
+        completion: &Completion,
+        defects: &Defects,
+        strict: &mut Strict,
+    ) -> Option<Event> {
         if self.failed {
             return None;
         }
-        let pushed = self.try_push(completion, strict);
+        let pushed = self.try_push(completion, defects, strict);
         self.unless_lost(pushed, strict)
     }
 
     fn try_push(
         &mut self,
         completion: &Completion,
+        defects: &Defects,
         strict: &mut Strict,
     ) -> Result<Option<Event>, Unmapped> {
         if self.is_full(strict)? {
@@ -173,7 +188,7 @@ impl Cq {
         }
         match &mut self.block {
             Some(block) if block.takes(completion) => block.hold(completion),
-            _ => self.write(completion)?,
+            _ => self.write(completion, defects)?,
         }
         if completion.is_solicited() {
             self.solicited = Some(self.producer());
@@ -209,7 +224,7 @@ impl Cq {
             let slot = self.produced.wrapping_add(*place) & (self.attr.cqe_count - 1);
             self.ring.write(slot as usize * CQE_SIZE, array)?;
         }
-        self.write(&Completion { cqe: *title, front: None })?;
+        self.write(&Completion { cqe: *title, front: None }, &Defects::default())?;
         self.produced = self.produced.wrapping_add(len - 1);
         Ok(())
     }
@@ -238,7 +253,8 @@ impl Cq {
         Ok(self.produced.wrapping_sub(index) & CONSUMER_INDEX_MASK)
     }
 
-    fn write(&mut self, completion: &Completion) -> Result<(), Unmapped> {
+    fn write(&mut self, completion: &Completion, defects: &Defects) -> Result<(), Unmapped> {
+        self.finish_torn()?;
         let log = self.attr.cqe_count.trailing_zeros();
         let slot = (self.produced & (self.attr.cqe_count - 1)) as usize;
         let owner = (self.produced >> log & 1) as u8;
@@ -250,12 +266,31 @@ impl Cq {
         let mut cqe = completion.cqe;
         cqe[CQE_SIZE - 1] = cqe[CQE_SIZE - 1] & !1 | owner;
         cqe[SIGNATURE] = signature(&cqe, self.produced);
-        self.ring.write(at, &cqe[..LAST_WORD])?;
+        defects.finish(&mut cqe);
+        if defects.is(Defect::TornCqe) {
+            let mut rest = [0; LAST_WORD];
+            rest.copy_from_slice(&cqe[..LAST_WORD]);
+            self.torn = Some((at, rest));
+        } else {
+            self.ring.write(at, &cqe[..LAST_WORD])?;
+        }
         let mut last = [0; 8];
         last.copy_from_slice(&cqe[LAST_WORD..]);
         self.ring.publish(at + LAST_WORD, last)?;
         self.produced = self.produced.wrapping_add(1);
         Ok(())
+    }
+
+    fn finish_torn(&mut self) -> Result<(), Unmapped> {
+        let Some((at, rest)) = self.torn.take() else { return Ok(()) };
+        self.ring.write(at, &rest)
+    }
+
+    /// Writes the rest of a torn CQE.
+    #[cold]
+    pub fn mend(&mut self, strict: &mut Strict) {
+        let mended = self.finish_torn().map(|()| None);
+        self.unless_lost(mended, strict);
     }
 
     /// Looks at the arm record after a CQ doorbell.
@@ -313,7 +348,7 @@ impl Cq {
         }
         let mut cqe = [0; CQE_SIZE];
         cqe[CQE_SIZE - 1] = op_own(CqeOpcode::ResizeCq, CqeFormat::Plain, false, 0);
-        self.write(&Completion { cqe, front: None })?;
+        self.write(&Completion { cqe, front: None }, &Defects::default())?;
         self.ring = new;
         (self.attr.buf, self.attr.cqe_count) = (buf, count);
         self.consumed = self.produced.wrapping_sub(unread);

@@ -10,6 +10,7 @@ mod completion;
 mod compress;
 mod core;
 mod cq;
+pub mod defects;
 mod execute;
 mod faults;
 mod handover;
@@ -46,6 +47,7 @@ use std::path::PathBuf;
 
 use self::blue_flame::Copies;
 use self::core::Core;
+use self::defects::{Defect, Defects};
 use self::faults::Schedule;
 use self::objects::{Event, QpState, Qpn, Result};
 use self::qp::{Qp, Turn, is_connected};
@@ -216,6 +218,7 @@ impl Nic {
     pub fn set_faults(&mut self, faults: Faults) {
         self.core.link.set_faults(faults);
         self.core.faults.set(faults);
+        self.core.defects = Defects::new(faults.defect);
         self.core.shuffler.set(faults.shuffle_completions);
         self.schedule.set(&faults);
     }
@@ -237,7 +240,8 @@ impl Nic {
 
     /// Next event for the driver.
     pub fn next_event(&mut self) -> Option<Event> {
-        self.core.events.pop_front()
+        let Core { events, defects, .. } = &mut self.core;
+        std::iter::from_fn(|| events.pop_front()).find(|event| !defects.loses(event))
     }
 
     /// Works for a bounded while at time `now_ns`; `false` when there was nothing to do.
@@ -263,6 +267,7 @@ impl Nic {
         }
         self.core.release_completions();
         self.core.write_blocks();
+        self.core.mend_cqes();
         self.core.progress |= self.core.link.flush(self.core.now);
         self.fail_users_of_failed_cqs();
         // Whose turn did not come in a small step may have something to do.
@@ -286,6 +291,7 @@ impl Nic {
             core.timers.next(),
             core.link.next_deadline(),
             core.shuffler.next_deadline(),
+            core.torn.iter().map(|(_, until)| *until).min(),
             self.schedule.next_deadline(core.now),
         ];
         all.into_iter().flatten().min()
@@ -317,8 +323,11 @@ impl Nic {
         core.progress |= self.uar.take_arms(|cqs| {
             for cq in cqs {
                 let Some(cq) = core.cqs.get_mut(*cq) else { continue };
+                let number = cq.number();
                 let event = cq.arm(&mut core.strict, &mut core.trace);
-                core.raise(event);
+                let early =
+                    core.defects.is(Defect::EarlyEvent).then_some(Event::Completion(number));
+                core.raise(event.or(early));
             }
         });
         let mut rings = std::mem::take(&mut self.rings);

@@ -48,16 +48,18 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
     }
     let inline = only && len > 0 && qp.attr.scatter_to_cqe_rq && len <= inline_capacity(qp, core);
     if !inline {
-        qp.responder.receive.list.write(&core.mkeys, pd, placed, packet.payload).map_err(
-            |error| match error {
+        let changed = core.defects.payload(packet.payload);
+        let payload = changed.as_deref().unwrap_or(packet.payload);
+        qp.responder.receive.list.write(&core.mkeys, pd, placed, payload).map_err(|error| {
+            match error {
                 ScatterError::Length => {
                     Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH_RECEIVE))
                 }
                 ScatterError::Protection => {
                     Refusal::Fatal(NakCode::RemoteOperational, Some(Failure::LOCAL_PROT_RECEIVE))
                 }
-            },
-        )?;
+            }
+        })?;
     }
     qp.responder.receive.placed += len as u64;
     if packet.operation.has_ieth() {

@@ -54,6 +54,20 @@ impl ScatterList {
         }
     }
 
+    /// Uses the segments in the other order: a [defect](super::defects).
+    #[cold]
+    pub fn reverse(&mut self) {
+        self.segments.reverse();
+    }
+
+    /// Swaps the halves of each address: a [defect](super::defects).
+    #[cold]
+    pub fn swap_address_halves(&mut self) {
+        for segment in &mut self.segments {
+            segment.addr = segment.addr.get().rotate_left(32).into();
+        }
+    }
+
     /// Bytes that fit.
     pub fn capacity(&self) -> u64 {
         self.capacity

@@ -92,7 +92,8 @@ impl Srq {
         self.taken
     }
 
-    fn available(&self) -> Result<u16, Unmapped> {
+    /// Posted WQEs that were not taken.
+    pub fn available(&self) -> Result<u16, Unmapped> {
         Ok((self.record.record(RECEIVE)? as u16).wrapping_sub(self.taken))
     }
 
@@ -209,6 +210,12 @@ impl Srq {
         self.next = self.inside(next_of(link));
         self.taken = self.taken.wrapping_add(1);
         Ok(Some(TakenSlot { slot, event: self.check_limit(available - 1) }))
+    }
+
+    /// Goes on with the slot after this one, whatever its link says: a [defect](super::defects).
+    #[cold]
+    pub fn ignore_link(&mut self, slot: u16) {
+        self.next = self.inside(slot.wrapping_add(1));
     }
 
     /// The CQE of a slot was written: the program may post it again.

@@ -98,7 +98,7 @@ fn every_cqe_is_seen_once_and_no_other() {
         let mut strict = Strict::new(false);
         for index in 0..1000 {
             assert!(program.cqe(index).is_none(), "{index} before it was written");
-            assert_eq!(cq.push(&send(index as u16), &mut strict), None);
+            assert_eq!(cq.push(&send(index as u16), &Defects::default(), &mut strict), None);
             assert_eq!(program.cqe(index).unwrap().wqe_counter.get(), index as u16);
             program.consume(index + 1);
         }
@@ -112,27 +112,33 @@ fn indices_wrap_at_24_bits() {
     (cq.produced, cq.consumed) = (CONSUMER_INDEX_MASK - 1, CONSUMER_INDEX_MASK - 1);
     program.consume(CONSUMER_INDEX_MASK - 1);
     for index in CONSUMER_INDEX_MASK - 1..CONSUMER_INDEX_MASK + 9 {
-        assert_eq!(cq.push(&send(0), &mut strict), None);
+        assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), None);
         program.consume(index + 1);
     }
     for _ in 0..4 {
-        assert_eq!(cq.push(&send(0), &mut strict), None);
+        assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), None);
     }
-    assert_eq!(cq.push(&send(0), &mut strict), Some(Event::CqError(Cqn(0x400))));
+    assert_eq!(
+        cq.push(&send(0), &Defects::default(), &mut strict),
+        Some(Event::CqError(Cqn(0x400)))
+    );
 }
 
 #[test]
 fn an_overrun_is_reported_once_and_writes_nothing() {
     let (program, mut cq) = Program::new(2, 64);
     let mut strict = Strict::new(false);
-    cq.push(&send(1), &mut strict);
-    cq.push(&send(2), &mut strict);
-    assert_eq!(cq.push(&send(3), &mut strict), Some(Event::CqError(Cqn(0x400))));
-    assert_eq!(cq.push(&send(3), &mut strict), None);
+    cq.push(&send(1), &Defects::default(), &mut strict);
+    cq.push(&send(2), &Defects::default(), &mut strict);
+    assert_eq!(
+        cq.push(&send(3), &Defects::default(), &mut strict),
+        Some(Event::CqError(Cqn(0x400)))
+    );
+    assert_eq!(cq.push(&send(3), &Defects::default(), &mut strict), None);
     assert_eq!(program.cqe(0).unwrap().wqe_counter.get(), 1);
     assert_eq!(program.cqe(1).unwrap().wqe_counter.get(), 2);
     program.consume(2);
-    assert_eq!(cq.push(&send(3), &mut strict), None);
+    assert_eq!(cq.push(&send(3), &Defects::default(), &mut strict), None);
     assert!(program.cqe(2).is_none());
 }
 
@@ -140,10 +146,10 @@ fn an_overrun_is_reported_once_and_writes_nothing() {
 fn a_consumer_index_ahead_is_a_violation() {
     let (program, mut cq) = Program::new(2, 64);
     let mut strict = Strict::new(false);
-    cq.push(&send(1), &mut strict);
-    cq.push(&send(2), &mut strict);
+    cq.push(&send(1), &Defects::default(), &mut strict);
+    cq.push(&send(2), &Defects::default(), &mut strict);
     program.consume(3);
-    cq.push(&send(3), &mut strict);
+    cq.push(&send(3), &Defects::default(), &mut strict);
     assert_eq!(strict.count(Rule::ConsumerIndex), 1);
 }
 
@@ -153,14 +159,14 @@ fn an_event_for_each_arm() {
     let mut strict = Strict::new(false);
     let event = Some(Event::Completion(Cqn(0x400)));
     // A doorbell for another CQ of the page.
-    assert_eq!(cq.push(&send(9), &mut strict), None);
+    assert_eq!(cq.push(&send(9), &Defects::default(), &mut strict), None);
     assert_eq!(arm(&mut cq), None);
     program.consume(1);
     // The first arm writes zeros, as they stood there before the CQ was created.
     program.arm(Arm { consumer_index: 1, ..ANY });
     assert_eq!(arm(&mut cq), None);
-    assert_eq!(cq.push(&send(0), &mut strict), event);
-    assert_eq!(cq.push(&send(1), &mut strict), None);
+    assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), event);
+    assert_eq!(cq.push(&send(1), &Defects::default(), &mut strict), None);
     // The same sequence number again: its event was raised already.
     program.arm(Arm { consumer_index: 2, ..ANY });
     assert_eq!(arm(&mut cq), None);
@@ -169,7 +175,7 @@ fn an_event_for_each_arm() {
     assert_eq!(arm(&mut cq), event);
     program.arm(Arm { sequence: 2, consumer_index: 3, ..ANY });
     assert_eq!(arm(&mut cq), None);
-    assert_eq!(cq.push(&send(2), &mut strict), event);
+    assert_eq!(cq.push(&send(2), &Defects::default(), &mut strict), event);
 }
 
 #[test]
@@ -179,14 +185,14 @@ fn solicited_arms_wait_for_solicited_cqes_and_errors() {
     let event = Some(Event::Completion(Cqn(0x400)));
     program.arm(Arm { solicited_only: true, ..ANY });
     assert_eq!(arm(&mut cq), None);
-    assert_eq!(cq.push(&send(0), &mut strict), None);
+    assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), None);
     let solicited = completion(1, CqeOpcode::ResponderSend, true);
-    assert_eq!(cq.push(&solicited, &mut strict), event);
+    assert_eq!(cq.push(&solicited, &Defects::default(), &mut strict), event);
     // The solicited CQE was taken: it does not count again.
     program.arm(Arm { sequence: 1, solicited_only: true, consumer_index: 2 });
     assert_eq!(arm(&mut cq), None);
     let error = completion(2, CqeOpcode::ResponderError, false);
-    assert_eq!(cq.push(&error, &mut strict), event);
+    assert_eq!(cq.push(&error, &Defects::default(), &mut strict), event);
 }
 
 #[test]
@@ -194,20 +200,20 @@ fn resize_ends_the_old_buffer_and_continues_in_the_new_one() {
     let (old, mut cq) = Program::new(4, 64);
     let mut strict = Strict::new(false);
     for counter in 0..3 {
-        cq.push(&send(counter), &mut strict);
+        cq.push(&send(counter), &Defects::default(), &mut strict);
     }
     let mut new = vec![u64::from_ne_bytes([0xf0; 8]); 8 * 8];
     cq.resize(new.as_mut_ptr() as u64, 8, &mut strict).unwrap();
     assert_eq!(old.cqe(3).unwrap().opcode(), CqeOpcode::ResizeCq);
-    assert_eq!(cq.push(&send(9), &mut strict), None);
+    assert_eq!(cq.push(&send(9), &Defects::default(), &mut strict), None);
     let new = Program { ring: new, record: old.record, size: 64, count: 8 };
     assert_eq!(new.cqe(4).unwrap().wqe_counter.get(), 9);
     // Four were not read, for the resize CQE does not count; four more fit into eight.
     for _ in 0..4 {
-        assert_eq!(cq.push(&send(0), &mut strict), None);
+        assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), None);
     }
     assert_eq!(cq.resize(new.ring.as_ptr() as u64, 4, &mut strict), Err(Errno(libc::EINVAL)));
-    assert!(matches!(cq.push(&send(0), &mut strict), Some(Event::CqError(_))));
+    assert!(matches!(cq.push(&send(0), &Defects::default(), &mut strict), Some(Event::CqError(_))));
     assert_eq!(strict.count(Rule::ConsumerIndex), 0);
 }
 
@@ -256,7 +262,7 @@ fn blocks_of_any_length_at_any_place() {
                     cqe.check_sum = (i as u16).into();
                 }
                 let completion = Completion { cqe: cqe.to_bytes(), front: None };
-                assert_eq!(cq.push(&completion, &mut strict), None);
+                assert_eq!(cq.push(&completion, &Defects::default(), &mut strict), None);
                 expected.push((counter, 100 + i, i));
                 counter = counter.wrapping_add(1);
             }
@@ -275,7 +281,7 @@ fn a_block_ends_where_a_mini_cqe_cannot_tell_the_difference() {
     let (program, mut cq) = Program::compressed(64, 1);
     let mut strict = Strict::new(false);
     let mut push = |cq: &mut Cq, completion: &Completion| {
-        assert_eq!(cq.push(completion, &mut strict), None);
+        assert_eq!(cq.push(completion, &Defects::default(), &mut strict), None);
     };
     for counter in [1, 2, 3, 9, 10] {
         push(&mut cq, &send(counter));
@@ -297,9 +303,12 @@ fn an_event_of_a_block_comes_with_it_and_an_overrun_counts_it() {
     assert_eq!(arm(&mut cq), None);
     for counter in 0..4 {
         let solicited = completion(counter, CqeOpcode::ResponderSend, true);
-        assert_eq!(cq.push(&solicited, &mut strict), None);
+        assert_eq!(cq.push(&solicited, &Defects::default(), &mut strict), None);
     }
     assert_eq!(cq.write_block(&mut Strict::new(false)), Some(Event::Completion(Cqn(0x400))));
-    assert_eq!(cq.push(&send(4), &mut strict), Some(Event::CqError(Cqn(0x400))));
+    assert_eq!(
+        cq.push(&send(4), &Defects::default(), &mut strict),
+        Some(Event::CqError(Cqn(0x400)))
+    );
     assert_eq!(read(&program, 0, 1).len(), 4);
 }

@@ -42,6 +42,9 @@ pub struct TagList {
     order: Vec<u16>,
     // Entry of the next append: announced by the one before it.
     next: u16,
+    // The youngest entry that matches is taken, and masks are ignored: defects.
+    youngest: bool,
+    exact: bool,
     // Unexpected messages: those that the device counted, those that software says it has handled.
     hw_phase: u16,
     sw_phase: u16,
@@ -61,6 +64,8 @@ impl TagList {
             entries: std::iter::repeat_with(entry).take(usize::from(max_tags) + 1).collect(),
             order: Vec::new(),
             next: 0,
+            youngest: false,
+            exact: false,
             hw_phase: 0,
             sw_phase: 0,
         }
@@ -131,11 +136,22 @@ impl TagList {
         Ok(true)
     }
 
+    /// Lets the list break its rules: [defects](super::super::defects).
+    #[cold]
+    pub fn break_rules(&mut self, youngest: bool, exact: bool) {
+        (self.youngest, self.exact) = (youngest, exact);
+    }
+
     fn position(&self, tag: u64) -> Option<usize> {
-        self.order.iter().position(|index| {
+        let matches = |index: &u16| {
             let entry = &self.entries[usize::from(*index)];
-            entry.enabled && (entry.tag ^ tag) & entry.mask == 0
-        })
+            let mask = if self.exact { u64::MAX } else { entry.mask };
+            entry.enabled && (entry.tag ^ tag) & mask == 0
+        };
+        if self.youngest {
+            return self.order.iter().rposition(matches);
+        }
+        self.order.iter().position(matches)
     }
 
     /// The oldest entry that a message with this tag matches.

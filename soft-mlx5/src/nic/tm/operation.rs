@@ -10,6 +10,7 @@ use mlx5_wire::tm::{
 
 use super::super::core::Core;
 use super::super::cq::Completion;
+use super::super::defects::Defect;
 use super::super::qp::Qp;
 use super::super::scatter::ScatterList;
 use super::super::strict::Rule;
@@ -44,7 +45,11 @@ pub fn execute(qp: &mut Qp, core: &mut Core, wqe: &SendWqe) -> Result<(), WqeErr
     if segment.flags & SW_CNT_VALID != 0 && !list.synchronize(segment.sw_cnt.get()) {
         breach(qp, core, Rule::TagPhase, index, &segment);
     }
+    let (youngest, exact) = (core.defects.is(Defect::TagOrder), core.defects.is(Defect::TagMask));
     let list = list_of(qp, core).ok_or(WqeError::Malformed)?;
+    if youngest || exact {
+        list.break_rules(youngest, exact);
+    }
     let named = segment.index.get();
     let done = match operation {
         TmOpcode::Append => {
@@ -55,7 +60,10 @@ pub fn execute(qp: &mut Qp, core: &mut Core, wqe: &SendWqe) -> Result<(), WqeErr
         TmOpcode::Remove => list.remove(named).map(|found| (AppOp::REMOVE, named, found)),
         _ => Ok((AppOp::NOOP, 0, true)),
     };
-    let hw_phase = list.hw_phase();
+    let mut hw_phase = list.hw_phase();
+    if core.defects.is(Defect::TagPhase) {
+        hw_phase = hw_phase.wrapping_add(1);
+    }
     let Ok((op, entry, success)) = done else {
         return Err(breach(qp, core, Rule::TagIndex, index, &segment));
     };

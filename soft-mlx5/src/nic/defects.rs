@@ -1,0 +1,230 @@
+//! Devices that are broken on purpose: each breaks one rule that programs rely on.
+//!
+//! Tests of programs that judge a device, such as `doorbell selftest`, need devices that must not pass. Each defect has one
+//! hook, in this module or where this module is called.
+
+use mlx5_wire::cqe::{OWNER, SOLICITED_EVENT};
+use mlx5_wire::opcode::CqeOpcode;
+use mlx5_wire::syndrome::Syndrome;
+
+use super::cq::Completion;
+use super::objects::Event;
+use super::scatter::ScatterList;
+
+/// What is done in each N-th case only.
+const SELDOM: u64 = 40;
+/// Nanoseconds for which a torn CQE stays torn, unless another one is written before.
+pub const TORN_NS: u64 = 100_000;
+
+// Places in a CQE.
+const IMMEDIATE: usize = 36;
+const BYTE_COUNT: usize = 44;
+const TIMESTAMP: usize = 48;
+const VENDOR: usize = 54;
+const SYNDROME: usize = 55;
+const QPN: usize = 57;
+const COUNTER: usize = 60;
+const OP_OWN: usize = 63;
+
+macro_rules! defects {
+    ($($variant:ident $name:literal, $help:literal;)*) => {
+        /// A rule that the device breaks.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Defect {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl Defect {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Returns the name, as on the command line.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// Returns what is wrong with the device.
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$variant => $help,)* }
+            }
+        }
+    };
+}
+
+defects! {
+    SwappedAddress "swapped-address", "Addresses in receive WQEs are read with their halves swapped";
+    SrqOrder "srq-order", "The links of an SRQ are ignored: the next slot is the one after";
+    StaleRecord "stale-record", "The last receive that a doorbell record covers is not seen";
+    SegmentOrder "segment-order", "The data segments of a receive are used from the last to the first";
+    Payload "payload", "The last byte of each message is changed";
+    Immediate "immediate", "Immediate data come with their bytes swapped";
+    ByteCount "byte-count", "CQEs of receives count a byte too many";
+    LateCqe "late-cqe", "Each 40th CQE of a receive is written after the one that follows";
+    TornCqe "torn-cqe", "The last 8 bytes of a CQE are written first, the others after a pause";
+    Signature "signature", "The signature of each CQE is wrong";
+    Counter "counter", "CQEs of receives name the WQE after theirs";
+    Owner "owner", "The owner bit of each CQE is that of the other lap";
+    Opcode "opcode", "A SEND is reported as one with immediate data";
+    QpNumber "qp-number", "CQEs name the queue pair after theirs";
+    Clock "clock", "Timestamps run backwards";
+    Syndrome "syndrome", "Each error but a flush is reported as a local QP operation error";
+    Vendor "vendor", "Vendor syndromes are others";
+    LostFlush "lost-flush", "Receives of a failed queue pair are not flushed";
+    LostLimit "lost-limit", "The event of an SRQ's limit is lost";
+    LostLastWqe "lost-last-wqe", "The event of the last WQE is lost";
+    LostEvent "lost-event", "Completion events are lost";
+    EarlyEvent "early-event", "Arming a CQ raises its event at once";
+    Unsolicited "unsolicited", "No CQE of a message is solicited";
+    LostWrite "lost-write", "The bytes of each 40th message are not written";
+    DoubleCqe "double-cqe", "Each 40th CQE of a receive is written twice";
+    TagOrder "tag-order", "A message takes the youngest entry that matches, not the oldest";
+    TagMask "tag-mask", "Masks of tag-list entries are ignored";
+    TagPhase "tag-phase", "List operations report one unexpected message too many";
+}
+
+/// The defect of a device, if it has one.
+#[derive(Debug, Default)]
+pub struct Defects {
+    defect: Option<Defect>,
+    count: u64,
+    late: Option<Completion>,
+}
+
+impl Defects {
+    /// A device with this defect.
+    pub fn new(defect: Option<Defect>) -> Self {
+        Self { defect, ..Self::default() }
+    }
+
+    /// Returns `true` if the device has this defect.
+    #[inline]
+    pub fn is(&self, defect: Defect) -> bool {
+        self.defect == Some(defect)
+    }
+
+    fn seldom(&mut self, defect: Defect) -> bool {
+        self.count += u64::from(self.is(defect));
+        self.is(defect) && self.count % SELDOM == 0
+    }
+
+    /// The segments of a receive WQE were read.
+    pub fn receive(&self, list: &mut ScatterList) {
+        match self.defect {
+            Some(Defect::SwappedAddress) => list.swap_address_halves(),
+            Some(Defect::SegmentOrder) => list.reverse(),
+            _ => {}
+        }
+    }
+
+    /// Returns the bytes of a message that are written; `None` for all as they are.
+    pub fn payload(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
+        if self.seldom(Defect::LostWrite) {
+            return Some(Vec::new());
+        }
+        let (last, rest) = payload.split_last().filter(|_| self.is(Defect::Payload))?;
+        Some([rest, &[last ^ 0x10]].concat())
+    }
+
+    /// Returns the CQEs that are written in the place of one; `None` for itself.
+    pub fn completions(&mut self, completion: &Completion) -> Option<Vec<Completion>> {
+        let defect = self.defect?;
+        let mut changed = completion.clone();
+        let cqe = &mut changed.cqe;
+        let opcode = CqeOpcode::from_bits(cqe[OP_OWN] >> 4);
+        let error = matches!(opcode, CqeOpcode::RequesterError | CqeOpcode::ResponderError);
+        let flush = error && cqe[SYNDROME] == Syndrome::WR_FLUSH.get();
+        let message = opcode.is_responder() && !error;
+        match defect {
+            Defect::ByteCount if message => add(&mut cqe[BYTE_COUNT..][..4]),
+            Defect::Counter if message => add(&mut cqe[COUNTER..][..2]),
+            Defect::QpNumber => add(&mut cqe[QPN..][..3]),
+            Defect::Immediate if opcode == CqeOpcode::ResponderSendImm => {
+                cqe[IMMEDIATE..][..4].reverse();
+            }
+            Defect::Opcode if opcode == CqeOpcode::ResponderSend => {
+                cqe[OP_OWN] = cqe[OP_OWN] & 0xf | (CqeOpcode::ResponderSendImm.bits() << 4);
+            }
+            Defect::Clock if !error => cqe[TIMESTAMP + 1..][..7].iter_mut().for_each(|b| *b = !*b),
+            Defect::Unsolicited if message => cqe[OP_OWN] &= !SOLICITED_EVENT,
+            Defect::Syndrome if error && !flush => cqe[SYNDROME] = Syndrome::LOCAL_QP_OP.get(),
+            Defect::Vendor if error => cqe[VENDOR] ^= 0x40,
+            Defect::LostFlush if flush && opcode == CqeOpcode::ResponderError => {
+                return Some(vec![]);
+            }
+            Defect::DoubleCqe if message && self.seldom(defect) => {
+                return Some(vec![changed.clone(), changed]);
+            }
+            Defect::LateCqe if message => {
+                if let Some(late) = self.late.take() {
+                    return Some(vec![changed, late]);
+                }
+                if self.seldom(defect) {
+                    self.late = Some(changed);
+                    return Some(vec![]);
+                }
+            }
+            _ => return None,
+        }
+        Some(vec![changed])
+    }
+
+    /// Changes the last bytes of a CQE that a queue has finished: signature and owner.
+    pub fn finish(&self, cqe: &mut [u8; 64]) {
+        match self.defect {
+            Some(Defect::Signature) => cqe[62] ^= 0x5a,
+            Some(Defect::Owner) => cqe[OP_OWN] ^= OWNER,
+            _ => {}
+        }
+    }
+
+    /// Returns `true` if an event is lost on its way to the driver.
+    pub fn loses(&self, event: &Event) -> bool {
+        match event {
+            Event::Completion(_) => self.is(Defect::LostEvent),
+            Event::SrqLimit(_) => self.is(Defect::LostLimit),
+            Event::LastWqe(_) => self.is(Defect::LostLastWqe),
+            _ => false,
+        }
+    }
+}
+
+/// Adds one to a big-endian number.
+fn add(bytes: &mut [u8]) {
+    for byte in bytes.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = Defect::ALL.iter().map(|defect| defect.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Defect::ALL.len());
+    }
+
+    #[test]
+    fn a_sound_device_changes_nothing() {
+        let mut sound = Defects::default();
+        let completion = Completion { cqe: [0x21; 64], front: None };
+        assert!(sound.completions(&completion).is_none() && sound.payload(b"abc").is_none());
+        let mut cqe = [7; 64];
+        sound.finish(&mut cqe);
+        assert_eq!(cqe, [7; 64]);
+        assert!(!sound.loses(&Event::LastWqe(super::super::objects::Qpn(1))));
+    }
+
+    #[test]
+    fn numbers_carry() {
+        let mut bytes = [0, 0xff, 0xff];
+        add(&mut bytes);
+        assert_eq!(bytes, [1, 0, 0]);
+    }
+}
