@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-tags setup check test proof bench rxe conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package
+.PHONY: help demo demo-tags setup check test proof busy bench rxe conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
@@ -11,6 +11,7 @@ help:
 	@echo 'make check    format, clippy, unit tests and the direct path: after an edit'
 	@echo 'make test     installs what is missing and runs the test-suite'
 	@echo 'make proof    sanitizers, mutants, fuzzing, explorers, conformance, other platforms, Soft-RoCE'
+	@echo 'make busy N=20  runs the test-suite beside N busy loops; NICENESS=10 lets it finish earlier; STEPS="direct verbs" these steps'
 	@echo 'make bench    counts instructions and takes times beside stock libmlx5'
 	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
 	@echo 'make conformance N=100000    compares doorbell with libmlx5 under random operations; SEED=number'
@@ -44,6 +45,9 @@ RINGS := $(filter check test proof, $(MAKECMDGOALS))
 
 check test proof: setup
 	@[ $@ != $(firstword $(RINGS)) ] || cargo xtask $(RINGS)
+
+busy: setup
+	@cargo xtask --busy $(or $(N),20) --niceness $(or $(NICENESS),0) $(or $(STEPS),test)
 
 bench:
 	@scripts/setup.sh bench

@@ -2,11 +2,31 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::Result;
 use crate::isolate::Binary;
+use crate::limits::children_time;
+
+/// Milliseconds of processor time that went into building.
+static BUILDING: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the processor time of all builds so far.
+pub fn building_time() -> Duration {
+    Duration::from_millis(BUILDING.load(Ordering::Relaxed))
+}
+
+/// Runs a build, whose processor time is counted as such.
+pub fn building<T>(build: impl FnOnce() -> T) -> T {
+    let before = children_time();
+    let result = build();
+    let used = (children_time() - before).as_millis() as u64;
+    BUILDING.fetch_add(used, Ordering::Relaxed);
+    result
+}
 
 /// An executable that cargo has built.
 pub struct Artifact {
@@ -27,7 +47,8 @@ pub struct Artifact {
 pub fn build(command: &mut Command) -> Result<Vec<Artifact>> {
     command.args(["--workspace", "--quiet", "--locked"]);
     command.arg("--message-format=json-render-diagnostics").stdin(Stdio::null());
-    let output = command.stderr(Stdio::inherit()).output().map_err(|e| format!("cargo: {e}"))?;
+    let output = building(|| command.stderr(Stdio::inherit()).output());
+    let output = output.map_err(|e| format!("cargo: {e}"))?;
     if !output.status.success() {
         return Err(format!("{command:?}: {}", output.status));
     }

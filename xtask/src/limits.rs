@@ -102,3 +102,17 @@ pub fn children_time() -> Duration {
     };
     time(usage.ru_utime) + time(usage.ru_stime)
 }
+
+/// Starts threads that do nothing but use processors, until this process ends. Their niceness is that much higher
+/// than the one of the tests.
+pub fn keep_busy(threads: usize, niceness: u8) {
+    for _ in 0..threads {
+        thread::spawn(move || {
+            // SAFETY: nice is a system call. On Linux it concerns the calling thread only, and may always rise.
+            unsafe { libc::nice(niceness.into()) };
+            loop {
+                std::hint::spin_loop();
+            }
+        });
+    }
+}

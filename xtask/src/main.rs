@@ -5,6 +5,7 @@
 //! cargo xtask test                          runs a ring of steps: check, test or proof
 //! cargo xtask --filter order direct verbs   runs these steps, and of their tests those whose name contains `order`
 //! cargo xtask --long mutants                runs the long form of a step
+//! cargo xtask --busy 20 test                runs it beside 20 busy loops; --niceness 10 makes them yield
 //! cargo xtask isolate BINARY [ARGUMENT...]  runs each test of a test binary in a process of its own
 //! cargo xtask vm-files                      builds what goes into the virtual machine of `rxe`, and lists it
 //! ```

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::Result;
+use crate::artifacts::building;
 use crate::isolate::Totals;
 use crate::limits::{self, Ended};
 use crate::session::Session;
@@ -140,7 +141,8 @@ impl Tree {
 
     /// Builds and runs tests.
     fn tests(&self, arguments: &str) -> Result<Tests> {
-        let Ended::Itself(built) = self.cargo(&format!("--no-run {arguments}"), None)? else {
+        let tests = building(|| self.cargo(&format!("--no-run {arguments}"), None))?;
+        let Ended::Itself(built) = tests else {
             return Err("the compiler makes no progress".into());
         };
         if !built.success() {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::Result;
 use crate::isolate::Totals;
-use crate::session::{Session, whole};
+use crate::session::{Session, built, whole};
 
 struct Package {
     name: String,
@@ -47,7 +47,7 @@ pub fn run(session: &Session) -> Result<Totals> {
     let mut build = session.cargo("build --workspace --lib --bins --offline --quiet");
     build.current_dir(&work).env("CARGO_TARGET_DIR", folder.join("target"));
     // One test for each package: a failure is that of all.
-    let built = whole(&mut build)?;
+    let built = built(&mut build)?;
     let count = packages.len();
     for package in packages {
         println!("package: {} {}", package.name, package.version);

@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::str::FromStr;
 
-use crate::Result;
 use crate::isolate::Totals;
 use crate::limits::{self, Ended};
+use crate::{Result, artifacts};
 
 /// The arguments of a run, and the places that the steps use.
 pub struct Session {
@@ -20,10 +21,14 @@ pub struct Session {
     pub long: bool,
     /// Tests that run side by side; as many as processors when it is 0.
     pub jobs: usize,
+    /// Threads that keep processors busy beside the steps.
+    pub busy: usize,
+    /// By how much their niceness is higher than the one of the tests.
+    pub niceness: u8,
 }
 
 impl Session {
-    /// Reads `[--long] [--filter NAME] [--jobs N] NAME...`; returns the names, too.
+    /// Reads `[--long] [--filter NAME] [--jobs N] [--busy N [--niceness N]] NAME...`; returns the names, too.
     pub fn parse(arguments: &[String]) -> Result<(Self, Vec<String>)> {
         let mut session = Self::new()?;
         let mut names = Vec::new();
@@ -33,9 +38,9 @@ impl Session {
             match argument.as_str() {
                 "--long" => session.long = true,
                 "--filter" => session.filter = Some(value()?.clone()),
-                "--jobs" => {
-                    session.jobs = value()?.parse().map_err(|_| "--jobs needs a number")?;
-                }
+                "--jobs" => session.jobs = number("--jobs", value()?)?,
+                "--busy" => session.busy = number("--busy", value()?)?,
+                "--niceness" => session.niceness = number("--niceness", value()?)?,
                 name if name.starts_with('-') => return Err(format!("there is no option {name}")),
                 name => names.push(name.to_owned()),
             }
@@ -50,7 +55,7 @@ impl Session {
         let program = std::env::current_exe().map_err(|e| format!("the path of xtask: {e}"))?;
         let target = program.ancestors().nth(2).ok_or("xtask is not in a target directory")?;
         let (root, target) = (root.to_owned(), target.to_owned());
-        Ok(Self { root, target, filter: None, long: false, jobs: 0 })
+        Ok(Self { root, target, filter: None, long: false, jobs: 0, busy: 0, niceness: 0 })
     }
 
     /// Returns a cargo command with these arguments, separated by spaces.
@@ -72,6 +77,10 @@ impl Session {
     pub fn selection(&self) -> Vec<String> {
         self.filter.iter().cloned().collect()
     }
+}
+
+fn number<T: FromStr>(option: &str, value: &str) -> Result<T> {
+    value.parse().map_err(|_| format!("{option} needs a number, not {value}"))
 }
 
 /// Whether a missing tool is a failure: a newcomer skips, continuous integration does not.
@@ -105,6 +114,11 @@ pub fn whole(command: &mut Command) -> Result<Totals> {
         Ended::Itself(_) => Ok(Totals { failed: 1, ..Totals::default() }),
         Ended::Stopped(why) => Err(format!("{command:?}: {why}")),
     }
+}
+
+/// Runs a command that only builds or checks, and that is one test in itself.
+pub fn built(command: &mut Command) -> Result<Totals> {
+    artifacts::building(|| whole(command))
 }
 
 /// Runs a command that prints `test result:` lines like libtest, and sums them up. Exit code 3 says that it cannot run

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::artifacts::{self, Artifact};
 use crate::isolate::{self, Binary, Options, Totals};
-use crate::session::{Session, counted, installed, skip, whole};
+use crate::session::{Session, built, counted, installed, skip, whole};
 use crate::{Result, limits, memory, mutants, packages};
 
 /// When a step runs.
@@ -97,10 +97,15 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
     if !whole(&mut session.cargo("fetch --locked --quiet"))?.is_success() {
         return Err("cargo fetch failed: is there a network?".into());
     }
+    if session.busy > 0 {
+        println!("test: {} busy loops, {} nicer than the tests", session.busy, session.niceness);
+        limits::keep_busy(session.busy, session.niceness);
+    }
     let (mut totals, mut broken) = (Totals::default(), Vec::new());
     for step in steps {
         println!("test: {}", step.name);
         let (began, used) = (Instant::now(), limits::children_time());
+        let building = artifacts::building_time();
         let done = (step.run)(&session).unwrap_or_else(|message| {
             println!("{message}");
             Totals { failed: 1, ..Totals::default() }
@@ -115,10 +120,11 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
         };
         totals += done;
         println!(
-            "test: {}: {verdict}, {} s, {} s of processor time",
+            "test: {}: {verdict}, {} s, {} s of processor time, {} s of them building",
             step.name,
             began.elapsed().as_secs(),
-            (limits::children_time() - used).as_secs()
+            (limits::children_time() - used).as_secs(),
+            (artifacts::building_time() - building).as_secs()
         );
     }
     let seconds = began.elapsed().as_secs();
@@ -189,7 +195,7 @@ fn options(session: &Session, limit: u64) -> Options {
 }
 
 fn clippy(session: &Session) -> Result<Totals> {
-    whole(&mut session.cargo("clippy --workspace --all-targets --quiet --locked -- -D warnings"))
+    built(&mut session.cargo("clippy --workspace --all-targets --quiet --locked -- -D warnings"))
 }
 
 /// The library and the direct path, without what takes long.
@@ -274,7 +280,7 @@ fn doctest(session: &Session) -> Result<Totals> {
 }
 
 fn doc(session: &Session) -> Result<Totals> {
-    whole(
+    built(
         session
             .cargo("doc --workspace --no-deps --quiet --locked")
             .env("RUSTDOCFLAGS", "-D warnings"),
@@ -286,7 +292,7 @@ fn install(session: &Session) -> Result<Totals> {
     let root = session.target.join("installed");
     let mut cargo =
         session.cargo("install --path soft-mlx5 --locked --offline --force --quiet --root");
-    let installed = whole(cargo.arg(&root))?;
+    let installed = built(cargo.arg(&root))?;
     if !installed.is_success() {
         return Ok(installed);
     }
@@ -301,11 +307,11 @@ fn features(session: &Session) -> Result<Totals> {
     for features in ["", "memmap2", "rdmacm", "tracing", "tokio"] {
         let mut command =
             session.cargo("clippy -p doorbell --quiet --locked --no-default-features");
-        totals += whole(command.args(["--features", features, "--", "-D", "warnings"]))?;
+        totals += built(command.args(["--features", features, "--", "-D", "warnings"]))?;
     }
     let mut command =
         session.cargo("clippy -p soft-mlx5 --lib --quiet --locked --no-default-features");
-    totals += whole(command.args(["--", "-D", "warnings"]))?;
+    totals += built(command.args(["--", "-D", "warnings"]))?;
     Ok(totals)
 }
 
@@ -324,7 +330,7 @@ fn oldest(session: &Session) -> Result<Totals> {
     if !there.is_ok_and(|output| output.status.success()) {
         return Ok(skip(&format!("Rust {} is not installed", &toolchain[1..])));
     }
-    whole(
+    built(
         &mut session
             .cargo(&format!("{toolchain} check --workspace --all-targets --quiet --locked")),
     )
@@ -334,15 +340,22 @@ fn aarch64(session: &Session) -> Result<Totals> {
     if !installed("qemu-aarch64-static") {
         return Ok(skip("qemu-aarch64-static is not installed"));
     }
-    let mut command = session.cargo(
-        "test -p mlx5-wire -p mlx5-ring --lib --tests --no-fail-fast --locked \
-         --target aarch64-unknown-linux-gnu --",
-    );
-    command.args(session.selection());
-    let variable = |name| format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{name}");
-    command.env(variable("LINKER"), "aarch64-linux-gnu-gcc");
-    command.env(variable("RUNNER"), "qemu-aarch64-static -L /usr/aarch64-linux-gnu");
-    counted(&mut command)
+    let cargo = |more: &str| {
+        let mut command = session.cargo(
+            "test -p mlx5-wire -p mlx5-ring --lib --tests --no-fail-fast --locked \
+             --target aarch64-unknown-linux-gnu",
+        );
+        let variable = |name| format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{name}");
+        command.env(variable("LINKER"), "aarch64-linux-gnu-gcc");
+        command.env(variable("RUNNER"), "qemu-aarch64-static -L /usr/aarch64-linux-gnu");
+        command.arg(more);
+        command
+    };
+    let tests = built(&mut cargo("--no-run"))?;
+    if !tests.is_success() {
+        return Ok(tests);
+    }
+    counted(cargo("--").args(session.selection()))
 }
 
 /// rdma-core's tests in Python.
@@ -355,7 +368,12 @@ fn python(session: &Session) -> Result<Totals> {
 
 /// Every state of small queues, those of 8 slots only when they are asked for.
 fn explore(session: &Session) -> Result<Totals> {
-    let mut command = session.cargo("test --release -p mlx5-ring --lib --locked explorer --");
+    const TESTS: &str = "test --release -p mlx5-ring --lib --locked";
+    let tests = built(&mut session.cargo(&format!("{TESTS} --no-run --quiet")))?;
+    if !tests.is_success() {
+        return Ok(tests);
+    }
+    let mut command = session.cargo(&format!("{TESTS} explorer --"));
     command.args(["--include-ignored", "--nocapture"]);
     if session.long {
         command.args(["--test-threads", "1"]);
@@ -374,9 +392,9 @@ fn counts(session: &Session) -> Result<Totals> {
     if !installed("valgrind") {
         return Ok(skip("valgrind is not installed"));
     }
-    let built = whole(&mut session.cargo("build --release --quiet --locked -p doorbell-benches"))?;
-    if !built.is_success() {
-        return Ok(built);
+    let bench = built(&mut session.cargo("build --release --quiet --locked -p doorbell-benches"))?;
+    if !bench.is_success() {
+        return Ok(bench);
     }
     let mut command = Command::new(session.target.join("release/bench"));
     command.args(["counts", "--baseline", "benches/baseline.txt", "--out"]);
@@ -385,9 +403,10 @@ fn counts(session: &Session) -> Result<Totals> {
 
 /// A part of what `make soak` sends, over a link that fails in every way.
 fn soak(session: &Session) -> Result<Totals> {
-    let built = artifacts::build(&mut session.cargo(EVERYTHING))?;
+    let artifacts = artifacts::build(&mut session.cargo(EVERYTHING))?;
     let mut totals = Totals::default();
-    for device in built.iter().filter(|a| a.test && a.target == "soft_mlx5" && a.kind != "test") {
+    for device in artifacts.iter().filter(|a| a.test && a.target == "soft_mlx5" && a.kind != "test")
+    {
         let mut command = Command::new(&device.binary.path);
         command.args(["--ignored", "--nocapture", "nic::tests::soak::long"]);
         totals += counted(command.env("SOAK_MESSAGES", "3000000"))?;

@@ -16,6 +16,7 @@ import gzip
 import os
 import pathlib
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,9 @@ import tempfile
 
 TESTS = pathlib.Path("/usr/share/doc/rdma-core/tests")
 SKIPS = pathlib.Path(__file__).with_name("python-skips.txt")
-TIMEOUT = 60
+# Processor time of a test, in seconds. What only waits is stopped later: the machine may be busy.
+PROCESSOR_TIME = 60
+TIMEOUT = 1200
 LINKS = ["ib", "roce"]
 
 # There is no module `srq` in rdma-core 44.
@@ -85,6 +88,7 @@ def run_tests(soft_mlx5, tests, options, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=TIMEOUT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_TIME, PROCESSOR_TIME)),
     )
 
 
@@ -204,6 +208,12 @@ def main():
     complaints = judge(results, skips, complete=not arguments.filter)
     for complaint in complaints:
         print(complaint, file=sys.stderr)
+    if not arguments.markdown:
+        # As a test harness of Rust says it.
+        passed = sum(result.outcome == "passed" for result in results)
+        skipped = sum(result.outcome == "skipped" for result in results)
+        verdict = "FAILED" if complaints else "ok"
+        print(f"test result: {verdict}. {passed} passed; {len(complaints)} failed; {skipped} skipped")
     if complaints:
         sys.exit(f"pyverbs: {len(complaints)} complaints")
 
