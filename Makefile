@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-tags setup check test proof busy bench rxe conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package
+.PHONY: help demo demo-tags setup check test proof busy bench rxe conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package action
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
@@ -21,6 +21,7 @@ help:
 	@echo 'make memory   runs the tests under AddressSanitizer, and conformance under valgrind'
 	@echo 'make fuzz N=10000000    gives inputs that a fuzzer makes to the device and to the reader of CQs; TARGET=name, SEED=number'
 	@echo 'make soak N=100000000    messages through one SRQ of soft-mlx5 over a link that fails in every way'
+	@echo 'make action   runs the steps of the GitHub action in clean systems of Debian 12 and 13; needs root'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
 	@echo 'make doc      builds the documentation of the crates'
@@ -96,3 +97,7 @@ book:
 
 package: setup
 	@cargo xtask package
+
+action:
+	@scripts/setup.sh action
+	@scripts/action-check.sh

@@ -4,6 +4,7 @@
 #   scripts/setup.sh build    what building and running needs
 #   scripts/setup.sh bench    the above and what the benches need
 #   scripts/setup.sh test     the above and what the test-suite needs
+#   scripts/setup.sh action   what is needed for building, and for making clean systems
 #
 # Says nothing and touches no network when all is there.
 set -euo pipefail
@@ -87,6 +88,7 @@ case ${1-} in
     build) debian_packages "${build[@]}" ;;
     bench) debian_packages "${build[@]}" "${benches[@]}" ;;
     test) debian_packages "${build[@]}" "${benches[@]}" "${tests[@]}" ;;
-    *) die "usage: setup.sh build|bench|test" ;;
+    action) debian_packages "${build[@]}" mmdebstrap debian-archive-keyring ;;
+    *) die "usage: setup.sh build|bench|test|action" ;;
 esac
 rust_parts "$1"

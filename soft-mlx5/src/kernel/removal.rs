@@ -34,12 +34,6 @@ impl Core {
         gone
     }
 
-    /// Whether it is time for a removal that was asked for.
-    pub(super) fn removal_is_due(&self, now: u64) -> bool {
-        let after = self.faults.remove_after.filter(|_| !self.is_removed());
-        after.is_some_and(|after| u128::from(now) >= after.as_nanos())
-    }
-
     /// When the device will be removed.
     pub fn removal_time(&self) -> Option<u64> {
         let after = self.faults.remove_after.filter(|_| !self.is_removed());

@@ -58,8 +58,9 @@ impl OperationFaults {
 #[derive(Debug)]
 pub struct Schedule {
     flap: Option<PortFlap>,
-    // What the port was last told.
+    // What the port was last told, and until when changes were looked for.
     up: bool,
+    looked: u64,
     slow: Option<u64>,
     next_work: u64,
 }
@@ -68,7 +69,7 @@ impl Schedule {
     /// A schedule that begins at power-up.
     pub fn new(faults: &Faults) -> Self {
         let slow = faults.slow.map(nanoseconds);
-        Self { flap: faults.port_flap, up: true, slow, next_work: 0 }
+        Self { flap: faults.port_flap, up: true, looked: 0, slow, next_work: 0 }
     }
 
     /// Changes the schedule; the port stays as it is until the next time it would change.
@@ -76,13 +77,21 @@ impl Schedule {
         (self.flap, self.slow) = (faults.port_flap, faults.slow.map(nanoseconds));
     }
 
-    /// State that the port takes at time `now`, if it changes.
+    /// The next state that the port takes until time `now`. A device that is late makes up for every change.
     pub fn port_change(&mut self, now: u64) -> Option<bool> {
-        let (up, period) = flap_times(self.flap?);
-        let state = now % period < up;
-        let changes = state != self.up;
+        let flap = self.flap.filter(|flap| next_change(*flap, self.looked) <= now);
+        let Some(flap) = flap else {
+            self.looked = now;
+            return None;
+        };
+        self.looked = next_change(flap, self.looked);
+        let (up, period) = flap_times(flap);
+        let state = self.looked % period < up;
+        if state == self.up {
+            return self.port_change(now);
+        }
         self.up = state;
-        changes.then_some(state)
+        Some(state)
     }
 
     /// Whether a slow device works at time `now`; one that is not slow always does.
@@ -102,11 +111,7 @@ impl Schedule {
 
     /// When something changes next after `now`.
     pub fn next_deadline(&self, now: u64) -> Option<u64> {
-        let flap = self.flap.map(|flap| {
-            let (up, period) = flap_times(flap);
-            let into = now % period;
-            now - into + if into < up { up } else { period }
-        });
+        let flap = self.flap.map(|flap| next_change(flap, now));
         flap.into_iter().chain(self.slow.map(|_| self.next_work)).min()
     }
 }
@@ -117,7 +122,15 @@ fn nanoseconds(time: Duration) -> u64 {
 
 fn flap_times(flap: PortFlap) -> (u64, u64) {
     let (up, down) = (nanoseconds(flap.up), nanoseconds(flap.down));
-    (up, (up + down).max(1))
+    // So that a late device has few changes to make up for, whatever it was told.
+    (up, (up + down).max(1000))
+}
+
+/// When the port changes next after `now`.
+fn next_change(flap: PortFlap, now: u64) -> u64 {
+    let (up, period) = flap_times(flap);
+    let into = now % period;
+    now - into + if into < up { up } else { period }
 }
 
 #[cfg(test)]
@@ -126,16 +139,19 @@ mod tests {
 
     #[test]
     fn the_port_follows_its_times() {
-        let (up, down) = (Duration::from_nanos(30), Duration::from_nanos(10));
+        let (up, down) = (Duration::from_micros(30), Duration::from_micros(10));
         let faults = Faults { port_flap: Some(PortFlap { up, down }), ..Faults::default() };
         let mut schedule = Schedule::new(&faults);
         let changes: Vec<_> = (0..100)
-            .filter_map(|now| schedule.port_change(now).map(|change| (now, change)))
+            .filter_map(|now| schedule.port_change(now * 1000).map(|change| (now, change)))
             .collect();
         assert_eq!(changes, [(30, false), (40, true), (70, false), (80, true)]);
-        assert_eq!(schedule.next_deadline(0), Some(30));
-        assert_eq!(schedule.next_deadline(30), Some(40));
-        assert_eq!(schedule.next_deadline(79), Some(80));
+        let mut late = Schedule::new(&faults);
+        let changes: Vec<_> = std::iter::from_fn(|| late.port_change(75_000)).collect();
+        assert_eq!(changes, [false, true, false]);
+        assert_eq!(schedule.next_deadline(0), Some(30_000));
+        assert_eq!(schedule.next_deadline(30_000), Some(40_000));
+        assert_eq!(schedule.next_deadline(79_000), Some(80_000));
     }
 
     #[test]

@@ -249,7 +249,7 @@ impl Nic {
         self.core.now = self.core.now.max(now_ns);
         self.core.trace.now = self.core.now;
         self.core.progress = false;
-        if let Some(up) = self.schedule.port_change(self.core.now) {
+        while let Some(up) = self.schedule.port_change(self.core.now) {
             self.set_link(up);
         }
         if !self.schedule.works(self.core.now) {

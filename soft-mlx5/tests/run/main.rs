@@ -68,7 +68,7 @@ fn faults_of_the_command_line_reach_the_device() {
 fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
     let options = ["--port-flap", "100:100", "--remove-after", "250"];
     // It ends when it cannot read on.
-    let outcome = finish(&mut run(&options, &["timeout", "20", "ibv_asyncwatch"]));
+    let outcome = finish(&mut run(&options, &["timeout", "240", "ibv_asyncwatch"]));
     let events: Vec<_> =
         outcome.stdout.lines().filter(|line| line.contains("event_type")).collect();
     let named = |word: &str| events.iter().filter(|line| line.contains(word)).count();

@@ -1,8 +1,6 @@
 //! Completion queues that have as many entries as receives can complete, and not one more.
 
 use std::mem::forget;
-use std::thread;
-use std::time::Duration;
 
 use doorbell::{AsyncEvent, BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver};
 use doorbell::{SrqConfig, SrqId};
@@ -13,8 +11,6 @@ use doorbell_tests::{device, message, receiving};
 const RECEIVES: u32 = 63;
 /// Messages to each: more than twice what its SRQ holds.
 const MESSAGES: u64 = 127;
-/// Long enough for a device to deliver whatever it may.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Two SRQs on one CQ, and a client of each.
 struct World {
@@ -73,7 +69,7 @@ impl World {
 }
 
 /// Messages of the two SRQs by turns, each recycled before the next is looked at; in the middle of the batch the
-/// device gets the time to deliver more.
+/// device delivers whatever it may.
 #[test]
 fn messages_of_two_queues_by_turns_do_not_overrun_their_cq() {
     let mut world = World::new();
@@ -87,7 +83,7 @@ fn messages_of_two_queues_by_turns_do_not_overrun_their_cq() {
         assert_eq!(message::read(&message).1, seen[at]);
         seen[at] += 1;
         if seen == [RECEIVES as u64 / 2; 2] {
-            thread::sleep(PAUSE);
+            receiving::let_the_device_work();
         }
     }
     drop(batch);
@@ -114,6 +110,6 @@ fn a_post_behind_a_forgotten_batch_of_two_queues_does_not_overrun_their_cq() {
     for (srq, buffers) in world.srqs.into_iter().zip(taken) {
         world.receiver.post(srq, buffers).unwrap();
     }
-    thread::sleep(PAUSE);
+    receiving::let_the_device_work();
     world.finish(seen);
 }

@@ -1,7 +1,5 @@
 //! The limit of an SRQ whose pool runs empty.
 
-use std::time::Duration;
-
 use doorbell::{AsyncEvent, AsyncEvents, Buffer};
 use doorbell_tests::receiving;
 use doorbell_tests::world::Shared;
@@ -13,7 +11,7 @@ fn reach(w: &mut Shared, events: &mut AsyncEvents) -> (Vec<Buffer>, AsyncEvent) 
     }
     let mut taken = Vec::new();
     receiving::messages(&mut w.receiver, 10, |message| taken.push(message.take()));
-    let event = events.next_within(Duration::from_secs(20)).unwrap().expect("the limit is reached");
+    let event = events.next_within(receiving::PATIENCE).unwrap().expect("the limit is reached");
     assert!(matches!(event, AsyncEvent::SrqLimitReached { .. }), "{event:?}");
     (taken, event)
 }

@@ -1,8 +1,9 @@
 //! Waiting in tasks of tokio.
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::mpsc;
+use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -100,11 +101,11 @@ fn a_buffer_from_another_thread_wakes_a_task_whose_queue_is_dry() {
         let buffer = w.pool.take().unwrap();
         let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
         w.peers.send(0, 64);
-        let thread = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(50));
-            poster.post(buffer).unwrap();
-        });
-        assert_eq!(receive(&mut receiver).await, 0);
+        let mut waiting = pin!(receive(&mut receiver));
+        let early = poll_fn(|task| Poll::Ready(waiting.as_mut().poll(task))).await;
+        assert!(early.is_pending(), "a message without a receive");
+        let thread = thread::spawn(move || poster.post(buffer).unwrap());
+        assert_eq!(waiting.await, 0);
         thread.join().unwrap();
     });
 }

@@ -85,12 +85,16 @@ fn a_pool_of_another_domain_keeps_and_fills_nothing() {
 }
 
 /// Times that this thread has gone to sleep.
-fn sleeps() -> i64 {
-    // SAFETY: a structure of integers.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: a writable structure.
-    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
-    usage.ru_nvcsw
+fn sleeps() -> u64 {
+    // SAFETY: a system call without arguments.
+    sleeps_of(unsafe { libc::gettid() })
+}
+
+/// Times that a thread of this process has gone to sleep.
+fn sleeps_of(thread: libc::pid_t) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
 }
 
 #[test]
@@ -321,8 +325,13 @@ fn a_sleeper_is_woken_by_buffers_that_another_thread_drops_into_the_pool() {
     assert!(!w.receiver.wait(Duration::from_millis(30)).unwrap());
     assert!(began.elapsed() >= Duration::from_millis(30));
     w.peers.send(0, 40);
+    // SAFETY: a system call without arguments.
+    let sleeper = unsafe { libc::gettid() };
+    let before = sleeps_of(sleeper);
     let other = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(50));
+        while sleeps_of(sleeper) == before {
+            thread::yield_now();
+        }
         drop(away);
     });
     assert!(w.receiver.wait(receiving::PATIENCE).unwrap(), "it slept on");
