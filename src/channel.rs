@@ -64,21 +64,20 @@ impl CompletionChannel {
         self.channel
     }
 
-    /// Takes all events that have arrived; returns how many. Does not block.
-    pub(crate) fn take_events(&self) -> Result<u32> {
-        let mut events = 0;
+    /// Takes all events that have arrived, and calls `each` with the CQ of each. Does not block.
+    pub(crate) fn take_events(&self, mut each: impl FnMut(*mut sys::ibv_cq)) -> Result<()> {
         while self.is_readable(Some(Duration::ZERO))? {
             let (mut cq, mut user) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY: a live channel and writable pointers; it does not block, for it is readable, and the
-            // owner of the CQ is its only reader.
+            // owner of its CQs is its only reader.
             if unsafe { sys::ibv_get_cq_event(self.channel, &mut cq, &mut user) } != 0 {
                 return Err(Error::last_os("ibv_get_cq_event", self.context.name()));
             }
             // SAFETY: an event of this CQ was taken, and is acknowledged once.
             unsafe { sys::ibv_ack_cq_events(cq, 1) };
-            events += 1;
+            each(cq);
         }
-        Ok(events)
+        Ok(())
     }
 
     /// Waits until there is an event; `false` when the time is over.

@@ -1,6 +1,7 @@
 //! Completion queue, the control object.
 
 use std::ptr;
+use std::sync::Arc;
 
 use mlx5_wire::cqe::Cqe64;
 use mlx5_wire::mini_cqe::MiniCqeFormat;
@@ -17,7 +18,7 @@ pub(crate) struct Cq {
     cq: *mut sys::ibv_cq,
     context: Context,
     // Dropped after the CQ is destroyed.
-    channel: Option<CompletionChannel>,
+    channel: Option<Arc<CompletionChannel>>,
     form: Form,
     destroys: bool,
 }
@@ -27,7 +28,7 @@ pub(crate) struct CqInit {
     /// Entries, at least.
     pub(crate) entries: u32,
     /// Where its events go.
-    pub(crate) channel: Option<CompletionChannel>,
+    pub(crate) channel: Option<Arc<CompletionChannel>>,
     /// The interrupt that its events come by.
     pub(crate) comp_vector: u32,
 }
@@ -46,18 +47,28 @@ impl CqInit {
     }
 
     fn raw_channel(&self) -> *mut sys::ibv_comp_channel {
-        self.channel.as_ref().map_or(ptr::null_mut(), CompletionChannel::as_raw)
+        self.channel.as_ref().map_or(ptr::null_mut(), |channel| channel.as_raw())
     }
 
     /// The same in the extended form.
-    fn extended(&self, wc_flags: u32) -> sys::ibv_cq_init_attr_ex {
+    fn extended(&self, context: &Context, wc_flags: u32) -> sys::ibv_cq_init_attr_ex {
         sys::ibv_cq_init_attr_ex {
-            cqe: self.entries,
+            cqe: to_ask_for(context, self.entries),
             channel: self.raw_channel(),
             comp_vector: self.comp_vector,
             wc_flags: wc_flags.into(),
             ..Default::default()
         }
+    }
+}
+
+/// Returns what to ask the driver for so that it makes a CQ of at least `entries`, and not twice as many.
+///
+/// libmlx5 makes the power of two above what it is asked for, and says one entry less.
+pub(crate) fn to_ask_for(context: &Context, entries: u32) -> u32 {
+    match context.mlx5dv() {
+        Some(_) => (entries.next_power_of_two() - 1).max(1),
+        None => entries,
     }
 }
 
@@ -108,7 +119,8 @@ impl Cq {
     /// A plain CQ.
     pub(crate) fn create(context: &Context, init: CqInit) -> Result<Self> {
         init.check(context)?;
-        let (entries, vector) = (init.entries as i32, init.comp_vector as i32);
+        let vector = init.comp_vector as i32;
+        let entries = to_ask_for(context, init.entries) as i32;
         let channel = init.raw_channel();
         // SAFETY: an open context, a channel of it or none; no user pointer.
         let cq = unsafe {
@@ -134,7 +146,7 @@ impl Cq {
             });
         }
         init.check(context)?;
-        let mut extended = init.extended(STANDARD_FLAGS | timestamps.wc_flag());
+        let mut extended = init.extended(context, STANDARD_FLAGS | timestamps.wc_flag());
         // SAFETY: an open context, a channel of it or none, an initialised structure.
         let cq = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut extended) };
         if cq.is_null() {
@@ -149,9 +161,12 @@ impl Cq {
         Ok(Self::created(context, cq, init, Form::Timestamps(timestamps)))
     }
 
-    /// A CQ for the sends of a queue pair that receives on `other`: the timestamps of both have one form.
-    pub(crate) fn create_beside(other: &Self, entries: u32) -> Result<Self> {
-        let (context, init) = (&other.context, CqInit::polled(entries));
+    /// A CQ for the sends of a queue pair that receives on `other`: the timestamps of both have one form. Its events go
+    /// to the channel of `other` if `wakes` is set.
+    pub(crate) fn create_beside(other: &Self, entries: u32, wakes: bool) -> Result<Self> {
+        let mut init = CqInit::polled(entries);
+        init.channel = other.channel.clone().filter(|_| wakes);
+        let context = &other.context;
         match other.form {
             Form::Timestamps(Timestamps::RealTime) => {
                 Self::create_with_timestamps(context, init, Timestamps::RealTime)
@@ -168,7 +183,7 @@ impl Cq {
         mlx5dv: &Mlx5dv,
     ) -> Result<Self> {
         init.check(context)?;
-        let mut extended = init.extended(STANDARD_FLAGS);
+        let mut extended = init.extended(context, STANDARD_FLAGS);
         let mask =
             sys::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE | sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
         let mut mlx5 = sys::mlx5dv_cq_init_attr {
@@ -188,9 +203,10 @@ impl Cq {
 
     /// A CQ of the extended form (`ibv_create_cq_ex(3)`) for tag matching, which can tell `wc_flags`.
     pub(crate) fn create_for_tags(context: &Context, entries: u32, wc_flags: u32) -> Result<Self> {
-        let init = CqInit::polled(entries);
+        let channel = Some(Arc::new(CompletionChannel::create(context)?));
+        let init = CqInit { channel, ..CqInit::polled(entries) };
         init.check(context)?;
-        let mut extended = init.extended(wc_flags);
+        let mut extended = init.extended(context, wc_flags);
         // SAFETY: an open context and an initialised structure.
         let cq = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut extended) };
         if cq.is_null() {
@@ -209,7 +225,7 @@ impl Cq {
     /// `cq` belongs to `context` and lives for as long as the value, and so does its channel.
     pub(crate) unsafe fn from_raw(context: &Context, cq: *mut sys::ibv_cq) -> Self {
         // SAFETY: forwarded.
-        let channel = unsafe { CompletionChannel::of_cq(context, cq) };
+        let channel = unsafe { CompletionChannel::of_cq(context, cq).map(Arc::new) };
         Self { cq, context: context.clone(), channel, form: Form::Plain, destroys: false }
     }
 
@@ -233,14 +249,26 @@ impl Cq {
         &self.context
     }
 
-    pub(crate) const fn channel(&self) -> Option<&CompletionChannel> {
-        self.channel.as_ref()
+    pub(crate) fn channel(&self) -> Option<&CompletionChannel> {
+        self.channel.as_deref()
     }
 
-    /// Entries the CQ holds.
+    /// Asks for an event when the next completion arrives (`ibv_req_notify_cq(3)`). Not for a CQ that is driven directly.
+    pub(crate) fn arm(&self, solicited_only: bool) -> Result<()> {
+        // SAFETY: a live CQ.
+        match unsafe { sys::ibv_req_notify_cq(self.cq, i32::from(solicited_only)) } {
+            0 => Ok(()),
+            errno => Err(Error::returned("ibv_req_notify_cq", self.context.name(), errno)),
+        }
+    }
+
+    /// Returns how many completions the CQ holds. An mlx5 CQ holds as many as it has entries: the owner bit tells a full
+    /// one from an empty one. libmlx5 says one less.
     pub(crate) fn capacity(&self) -> u32 {
         // SAFETY: the CQ is alive.
-        unsafe { (*self.cq).cqe }.max(0) as u32
+        let said = unsafe { (*self.cq).cqe }.max(0) as u32;
+        let holds_one_more = self.context.mlx5dv().is_some() && (said + 1).is_power_of_two();
+        said + u32::from(holds_one_more)
     }
 }
 

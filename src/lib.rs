@@ -97,12 +97,12 @@ pub use pd::ProtectionDomain;
 pub use qp::*;
 pub use receiver::{
     Batch, Cause, Compression, Datagram, DatagramSource, DirectQueues, Failure, GRH_SIZE, Message,
-    MessageSource, PostError, PostFailure, QueueId, Receiver, ReceiverConfig, RqId, ScatterError,
-    SharedPoster, SlotContext, SrqConfig, SrqId, Statistics, WrongCqe, WrongDomain,
+    MessageSource, PostError, PostFailure, QueueId, Receiver, ReceiverConfig, ReplaceError, RqId,
+    ScatterError, SharedPoster, SlotContext, SrqConfig, SrqId, Statistics, WrongCqe, WrongDomain,
 };
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]
-pub use task::{AsyncReceiver, EventStream};
+pub use task::{AsyncReceiver, AsyncTagMatchingSrq, EventStream};
 pub use wc_flags::WcFlags;
 
 /// What the README and the book show compiles.

@@ -13,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, AsyncEvents};
 use crate::receiver::Receiver;
+use crate::tags::{TagEvent, TagMatchingSrq};
 
 /// A [`Receiver`] whose messages a task of tokio waits for. It is used like the receiver that it holds.
 ///
@@ -77,6 +78,79 @@ impl AsyncReceiver {
     /// Takes the receiver out of the runtime.
     pub fn into_inner(self) -> Receiver {
         self.receiver
+    }
+}
+
+/// A [`TagMatchingSrq`] whose events a task of tokio waits for. It is used like the queue that it holds.
+///
+/// ```no_run
+/// use doorbell::AsyncTagMatchingSrq;
+/// use doorbell::tags::{TagEvent, TagMatchingConfig, TagMatchingSrq};
+///
+/// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let tags = TagMatchingSrq::new(&pd, &TagMatchingConfig::new(64))?;
+/// let mut tags = AsyncTagMatchingSrq::new(tags)?;
+/// loop {
+///     match tags.event().await? {
+///         TagEvent::Received(got) => println!("{:#x}: {} bytes", got.tag, got.buffer.len()),
+///         other => println!("{other:?}"),
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct AsyncTagMatchingSrq {
+    /// A copy of the queue's descriptor, which is registered once.
+    channel: AsyncFd<OwnedFd>,
+    tags: TagMatchingSrq,
+}
+
+impl AsyncTagMatchingSrq {
+    /// Registers the queue with the runtime of the task that calls.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the process has no descriptors left.
+    ///
+    /// # Panics
+    /// Outside of a runtime of tokio, or in one without I/O.
+    pub fn new(tags: TagMatchingSrq) -> Result<Self> {
+        Ok(Self { channel: registered(tags.channel())?, tags })
+    }
+
+    /// Waits for the next event. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]; [`Error::Io`].
+    pub async fn event(&mut self) -> Result<TagEvent> {
+        loop {
+            if self.tags.arm()? {
+                if let Some(event) = self.tags.poll() {
+                    return Ok(event);
+                }
+            }
+            let fds = [Some(&self.channel)];
+            poll_fn(|cx| poll_readable(&fds, cx)).await?;
+        }
+    }
+
+    /// Takes the queue out of the runtime.
+    pub fn into_inner(self) -> TagMatchingSrq {
+        self.tags
+    }
+}
+
+impl Deref for AsyncTagMatchingSrq {
+    type Target = TagMatchingSrq;
+
+    fn deref(&self) -> &TagMatchingSrq {
+        &self.tags
+    }
+}
+
+impl DerefMut for AsyncTagMatchingSrq {
+    fn deref_mut(&mut self) -> &mut TagMatchingSrq {
+        &mut self.tags
     }
 }
 

@@ -52,6 +52,7 @@ assert_impl_all!(MemoryError<Vec<u8>>: Send, Sync, std::error::Error);
 assert_impl_all!(NotSent: Send, Sync, std::error::Error);
 assert_impl_all!(PostError: Send, Sync, std::error::Error);
 assert_impl_all!(WrongDomain: Send, Sync, std::error::Error);
+assert_impl_all!(ReplaceError: Send, Sync, std::error::Error);
 assert_impl_all!(ScatterError: Send, Sync, std::error::Error);
 assert_impl_all!(SendError: Send, Sync, std::error::Error);
 assert_impl_all!(AddressError: Send, Sync, std::error::Error);
@@ -76,7 +77,13 @@ mod futures {
     use super::*;
 
     assert_impl_all!(AsyncReceiver: Send);
+    assert_impl_all!(AsyncTagMatchingSrq: Send);
     assert_impl_all!(EventStream: Send, futures_core::Stream);
+
+    const _: fn(&mut AsyncTagMatchingSrq) = |tags| {
+        fn spawned<F: Future + Send>(_: F) {}
+        spawned(tags.event());
+    };
 
     const _: fn(&mut AsyncReceiver) = |receiver| {
         fn spawned<F: Future + Send>(_: F) {}

@@ -37,6 +37,8 @@ pub struct QpConfig {
     pub(crate) remote_read: bool,
     /// The device has the send queue, for the rendezvous of tag matching: nothing is posted to it.
     pub(crate) device_sends: bool,
+    /// Completions of sends make the completion channel of the receives readable.
+    pub(crate) sends_wake: bool,
     pub(crate) qkey: u32,
 }
 
@@ -86,6 +88,7 @@ impl QpConfig {
             remote_write: false,
             remote_read: false,
             device_sends: false,
+            sends_wake: false,
             qkey: 0,
         }
     }
@@ -227,6 +230,12 @@ impl QpConfig {
     /// Lets the peer read memory of pools that are made for it.
     pub(crate) const fn remote_read(mut self) -> Self {
         self.remote_read = true;
+        self
+    }
+
+    /// Lets completions of sends wake who sleeps on the completion channel of the receives.
+    pub(crate) const fn sends_wake(mut self) -> Self {
+        self.sends_wake = true;
         self
     }
 

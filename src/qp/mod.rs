@@ -349,6 +349,11 @@ impl QueuePair {
     }
 
     /// To ERROR, in which the device takes no receives any more; see [`Qp::stop_receiving`].
+    /// The CQ of the sends.
+    pub(crate) fn send_cq(&self) -> &Cq {
+        self.qp.send_cq()
+    }
+
     pub(crate) fn stop_receiving(&self, patience: Patience) -> Result<QpEnd> {
         self.qp.stop_receiving(patience)
     }

@@ -73,7 +73,7 @@ impl Qp {
         if !recv_cq.context().is_same(context) {
             return Err(Error::Foreign { what: "the completion queue", domain: "device" });
         }
-        let send_cq = Cq::create_beside(&recv_cq, config.max_send_wr.max(1))?;
+        let send_cq = Cq::create_beside(&recv_cq, config.max_send_wr.max(1), config.sends_wake)?;
         Self::create_with(pd, config, send_cq, recv_cq, srq, mlx5dv)
     }
 

@@ -1,8 +1,10 @@
 //! What a receiver and its shared receive queues should be like.
 
 use mlx5_wire::mini_cqe::MiniCqeFormat;
+use rdma_core_sys as sys;
 
 use crate::cq::Timestamps;
+use crate::error::{Error, Result};
 use crate::path::Path;
 
 /// What a [`Receiver`](crate::Receiver) should be like.
@@ -76,8 +78,8 @@ impl ReceiverConfig {
         }
     }
 
-    /// Entries of the CQ: at least as many as receives can be outstanding on all queues together. The
-    /// driver rounds up to a power of two.
+    /// Entries of the CQ: at least as many as receives can be outstanding on all queues together. On an mlx5 device
+    /// the CQ has the power of two from there up, on both paths: 501 become 512.
     pub const fn cq_capacity(mut self, entries: u32) -> Self {
         self.cq_capacity = entries;
         self
@@ -176,7 +178,8 @@ pub struct SrqConfig {
 }
 
 impl SrqConfig {
-    /// A queue for `max_wr` outstanding receives of one buffer each. The driver may round up.
+    /// A queue for `max_wr` outstanding receives of one buffer each. An mlx5 device makes it a power of two less one:
+    /// see [`Receiver::capacity`](crate::Receiver::capacity).
     pub const fn new(max_wr: u32) -> Self {
         Self { max_wr, max_sge: 1 }
     }
@@ -185,5 +188,13 @@ impl SrqConfig {
     pub const fn max_sge(mut self, max_sge: u32) -> Self {
         self.max_sge = max_sge;
         self
+    }
+
+    /// Checks the sizes against the limits of the device.
+    pub(super) fn check(&self, attr: &sys::ibv_device_attr) -> Result<()> {
+        let max_wr = attr.max_srq_wr.max(0) as u64;
+        let max_sge = attr.max_srq_sge.max(0) as u64;
+        Error::check_range("max_wr of the SRQ", self.max_wr.into(), 1, max_wr)?;
+        Error::check_range("max_sge of the SRQ", self.max_sge.into(), 1, max_sge)
     }
 }

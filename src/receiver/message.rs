@@ -10,7 +10,7 @@ use mlx5_ring::completion::Cqe;
 use super::Poller;
 use super::completion_info::{CompletionInfo, MessageSource};
 use super::lent::{Lent, LentSlot};
-use super::maintain::WrongDomain;
+use super::post::{PostFailure, ReplaceError};
 use super::slot_context::Owner;
 use crate::clock::Timestamp;
 use crate::memory::Buffer;
@@ -210,21 +210,30 @@ impl Message<'_, '_> {
     /// ```
     ///
     /// # Errors
-    /// [`WrongDomain`] with a buffer that the device could not write, and then the message is recycled.
+    /// [`ReplaceError`] with a buffer that the device could not write: one of another domain, or for datagrams one
+    /// without room for their header. Then the message is recycled.
     ///
     /// # Panics
     /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
-    pub fn replace(self, buffer: Buffer) -> Result<Buffer, WrongDomain> {
+    pub fn replace(self, buffer: Buffer) -> Result<Buffer, ReplaceError> {
         let Lent { context, start, len, .. } = self.lent;
         if self.is_scattered() {
             scattered();
         }
         let receiver = &mut *self.batch.receiver;
         let Some(mut pool) = receiver.owners.batch(&buffer) else {
-            return Err(WrongDomain(buffer));
+            return Err(ReplaceError { reason: PostFailure::Foreign, buffer });
         };
         let (entered, segment) = pool.describe(&buffer);
+        // Buffers of one pool have one size, which was checked when the slot was posted.
+        if entered.pool() != context.pool() {
+            let least = &mut receiver.queues[receiver.lent.queue as usize].least_buffer;
+            if let Err(reason) = least.take(entered.capacity()) {
+                drop(pool);
+                return Err(ReplaceError { reason, buffer });
+            }
+        }
         pool.keep(buffer);
         drop(pool);
         let LentSlot { queue, slot } = receiver.lent;

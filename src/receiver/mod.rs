@@ -39,7 +39,7 @@ use rdma_core_sys::Mlx5dv;
 use crate::channel::CompletionChannel;
 use crate::clock::{Clock, TimestampClock};
 use crate::context::Context;
-use crate::cq::{Cq, CqInit, Timestamps};
+use crate::cq::{self, Cq, CqInit, Timestamps};
 use crate::error::{Error, Result};
 use crate::mlx5;
 use crate::path::Path;
@@ -54,7 +54,7 @@ pub use failure::{Cause, Failure};
 pub use id::{QueueId, RqId, SrqId};
 pub use maintain::{SharedPoster, Statistics, WrongDomain};
 pub use message::Message;
-pub use post::{PostError, PostFailure, ScatterError};
+pub use post::{PostError, PostFailure, ReplaceError, ScatterError};
 pub use raw::Direct as DirectQueues;
 pub use slot_context::SlotContext;
 pub use verify::WrongCqe;
@@ -192,7 +192,7 @@ impl Receiver {
         let refused = |when| Err(Error::Unsupported { operation: "CQE compression", when });
         let init = CqInit {
             entries: config.cq_capacity,
-            channel: Some(CompletionChannel::create(context)?),
+            channel: Some(Arc::new(CompletionChannel::create(context)?)),
             comp_vector: config.comp_vector,
         };
         match (config.compression, mlx5dv) {
@@ -200,9 +200,9 @@ impl Receiver {
                 Some(form) => Cq::create_with_timestamps(context, init, form),
                 None => Cq::create(context, init),
             },
-            (Some(_), _) if config.timestamps.is_some() => {
-                refused("together with timestamps: the CQEs of a block have one in common")
-            }
+            (Some(_), _) if config.timestamps.is_some() => refused(
+                "together with timestamps, which a compressed block has one of for all its CQEs: ask for one of the two",
+            ),
             (Some(_), None) => refused("on the verbs path: libmlx5 does not read compressed CQEs"),
             (Some(compression), Some(mlx5dv)) => {
                 let format = compression.format();
@@ -273,7 +273,7 @@ impl Receiver {
         &self.pd
     }
 
-    /// Entries of the CQ.
+    /// Completions that the CQ holds: on an mlx5 device the power of two from what was asked for up.
     pub fn cq_capacity(&self) -> u32 {
         self.cq.capacity()
     }
@@ -298,7 +298,8 @@ impl Receiver {
     /// # Errors
     /// [`Error::Unsupported`] on the direct path, where libmlx5 would free the memory that is polled: make
     /// the CQ large enough, or another receiver. [`Error::CqTooSmall`] when the queues need more,
-    /// [`Error::OutOfRange`], [`Error::Verbs`].
+    /// [`Error::OutOfRange`]; [`Error::Verbs`], also when the CQ is full, for an mlx5 device needs an entry to end the old
+    /// buffer: poll, and call again.
     pub fn resize_cq(&mut self, entries: u32) -> Result<()> {
         if let Poller::Direct(_) = self.poller {
             return Err(Error::Unsupported {
@@ -312,8 +313,9 @@ impl Receiver {
         if u64::from(entries) < self.committed {
             return Err(Error::CqTooSmall { capacity: entries.into(), needed: self.committed });
         }
+        let asked = cq::to_ask_for(context, entries) as i32;
         // SAFETY: a live CQ, which this thread alone polls.
-        let errno = unsafe { rdma_core_sys::ibv_resize_cq(self.cq.as_raw(), entries as i32) };
+        let errno = unsafe { rdma_core_sys::ibv_resize_cq(self.cq.as_raw(), asked) };
         match errno {
             0 => Ok(()),
             _ => Err(Error::returned("ibv_resize_cq", context.name(), errno)),

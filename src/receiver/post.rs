@@ -110,6 +110,30 @@ pub struct ScatterError {
     pub buffers: Vec<Buffer>,
 }
 
+/// The buffer of a message was not replaced; the one that was to replace it is here.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # world.send(b"hello");
+/// use doorbell::{BufferPool, PostFailure};
+///
+/// let foreign = BufferPool::new(&world.pd.context().alloc_pd()?, 1, 64)?;
+/// let mut batch = world.receiver.poll();
+/// let message = batch.next().expect("a message")?;
+/// let error = message.replace(foreign.take().expect("a buffer")).expect_err("another domain");
+/// assert_eq!(error.reason, PostFailure::Foreign);
+/// drop(error.buffer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct ReplaceError {
+    /// Why not.
+    pub reason: PostFailure,
+    /// The buffer.
+    pub buffer: Buffer,
+}
+
 /// The sizes of buffers that a queue takes and has.
 #[derive(Clone, Copy)]
 pub(super) struct LeastBuffer {
@@ -131,7 +155,7 @@ impl LeastBuffer {
     }
 
     /// Takes note of a buffer that is about to be posted, or refuses it.
-    fn take(&mut self, capacity: u32) -> Result<(), PostFailure> {
+    pub(super) fn take(&mut self, capacity: u32) -> Result<(), PostFailure> {
         self.check(capacity)?;
         self.posted = self.posted.min(capacity);
         Ok(())

@@ -32,10 +32,11 @@ impl Receiver {
     /// [`Error::CqTooSmall`], [`Error::OutOfRange`], [`Error::NotDirect`], [`Error::Verbs`].
     pub fn create_srq(&mut self, config: &SrqConfig) -> Result<SrqId> {
         self.check_cq()?;
+        config.check(self.pd.context().attr())?;
         self.check_room(config.max_wr.into())?;
-        let srq = Arc::new(Srq::create(&self.pd, config)?);
+        let (srq, max_wr) = Srq::create(&self.pd, config)?;
         // SAFETY: a fresh SRQ that nobody else knows.
-        unsafe { self.add_srq(srq, config.max_wr, config.max_sge) }
+        unsafe { self.add_srq(Arc::new(srq), max_wr, config.max_sge) }
     }
 
     /// # Safety
@@ -109,8 +110,9 @@ impl Receiver {
             sends = config.max_send_wr,
             "queue pair created"
         );
+        let made = qp.object().cap().max_recv_wr;
         // SAFETY: a fresh QP that nobody else knows.
-        unsafe { self.enter(&mut qp, config, config.max_recv_wr(), config.max_recv_sge()) }?;
+        unsafe { self.enter(&mut qp, config, made, config.max_recv_sge()) }?;
         Ok(qp)
     }
 

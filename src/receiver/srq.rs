@@ -25,10 +25,7 @@ unsafe impl Send for Srq {}
 unsafe impl Sync for Srq {}
 
 impl Srq {
-    pub(crate) fn create(pd: &ProtectionDomain, config: &SrqConfig) -> Result<Self> {
-        let attr = pd.context().attr();
-        Error::check_range("max_wr", config.max_wr.into(), 1, attr.max_srq_wr.max(0) as u64)?;
-        Error::check_range("max_sge", config.max_sge.into(), 1, attr.max_srq_sge.max(0) as u64)?;
+    pub(crate) fn create(pd: &ProtectionDomain, config: &SrqConfig) -> Result<(Self, u32)> {
         let mut init = sys::ibv_srq_init_attr::default();
         init.attr.max_wr = config.max_wr;
         init.attr.max_sge = config.max_sge;
@@ -37,7 +34,9 @@ impl Srq {
         if srq.is_null() {
             return Err(Error::last_os("ibv_create_srq", pd.context().name()));
         }
-        Ok(Self { srq, pd: pd.clone(), deferred: DeferredFree::default(), destroys: true })
+        let max_wr = init.attr.max_wr;
+        let this = Self { srq, pd: pd.clone(), deferred: DeferredFree::default(), destroys: true };
+        Ok((this, max_wr))
     }
 
     /// An SRQ for tag matching (`ibv_create_srq_ex(3)`): `max_wr` receives for messages that match nothing, and

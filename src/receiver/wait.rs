@@ -1,11 +1,11 @@
 //! Waiting for completions without polling.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use rdma_core_sys as sys;
 
 use super::{Poller, Receiver};
 use crate::channel::CompletionChannel;
+use crate::cq::Cq;
 use crate::error::{Error, Result};
 
 /// How often a sleeper looks whether a pool has got a buffer back that a queue needs.
@@ -85,7 +85,13 @@ impl Receiver {
         if self.cq_failed {
             return if self.has_arrived() { Ok(true) } else { Err(Error::CqFailed) };
         }
-        let events = self.waking_channel()?.take_events()?;
+        let (mut events, own) = (0, self.cq.as_raw());
+        self.waking_channel()?.take_events(|cq| events += u32::from(cq == own))?;
+        self.arm_cq(events, solicited_only)
+    }
+
+    /// Arms the CQ, of which `events` were taken from the channel. Returns `true` if something has arrived already.
+    pub(crate) fn arm_cq(&mut self, events: u32, solicited_only: bool) -> Result<bool> {
         // A queue that runs dry while other threads have its buffers would never wake anybody.
         while self.park() {
             self.post_all_returned();
@@ -95,15 +101,7 @@ impl Receiver {
                 (0..events).for_each(|_| direct.doorbell.event());
                 direct.doorbell.arm(direct.cq.consumer_index(), solicited_only);
             }
-            Poller::Verbs(_) => {
-                // SAFETY: a live CQ.
-                let errno =
-                    unsafe { sys::ibv_req_notify_cq(self.cq.as_raw(), i32::from(solicited_only)) };
-                if errno != 0 {
-                    let device = self.pd.context().name();
-                    return Err(Error::returned("ibv_req_notify_cq", device, errno));
-                }
-            }
+            Poller::Verbs(_) => self.cq.arm(solicited_only)?,
         }
         Ok(self.has_arrived())
     }
@@ -148,6 +146,11 @@ impl Receiver {
                 return Ok(self.has_arrived());
             }
         }
+    }
+
+    /// The CQ.
+    pub(crate) const fn cq(&self) -> &Arc<Cq> {
+        &self.cq
     }
 
     pub(crate) fn waking_channel(&self) -> Result<&CompletionChannel> {

@@ -17,6 +17,7 @@ use super::config::TagMatchingConfig;
 use super::engine::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
 use super::hardware::Objects;
 use super::receives::Key;
+use crate::cq::Cq;
 use crate::error::Result;
 use crate::memory::{Buffer, BufferPool};
 use crate::mlx5::{self, DirectSrq, Storage, layout_error};
@@ -31,7 +32,7 @@ pub(super) struct DirectTags {
     command: QueuePair,
     srq: DirectSrq,
     cq: CompletionQueue,
-    _doorbell: CqDoorbell,
+    doorbell: CqDoorbell,
     mlx5dv: &'static Mlx5dv,
     owners: BufferOwners,
     objects: Objects,
@@ -72,7 +73,7 @@ impl DirectTags {
             command,
             srq,
             cq: ring,
-            _doorbell: doorbell,
+            doorbell,
             mlx5dv,
             owners: BufferOwners::new(pd.clone()),
             objects,
@@ -220,8 +221,13 @@ impl DirectTags {
         self.objects.create_qp(pd, config, Some(self.mlx5dv))
     }
 
-    pub(super) fn cq_capacity(&self) -> u32 {
-        self.objects.cq.capacity()
+    pub(super) fn arm(&mut self, events: u32) {
+        (0..events).for_each(|_| self.doorbell.event());
+        self.doorbell.arm(self.cq.consumer_index(), false);
+    }
+
+    pub(super) fn cq_object(&self) -> &Cq {
+        &self.objects.cq
     }
 
     pub(super) const fn object(&self) -> &Arc<Srq> {

@@ -7,6 +7,7 @@ use super::direct::DirectTags;
 use super::receives::Key;
 use super::software::SoftwareTags;
 use super::verbs::VerbsTags;
+use crate::cq::Cq;
 use crate::error::Result;
 use crate::memory::{Buffer, BufferPool};
 use crate::pd::ProtectionDomain;
@@ -125,12 +126,22 @@ impl Engine {
     }
 
     /// Arrivals that can wait to be taken.
-    pub(super) fn cq_capacity(&self) -> u32 {
+    pub(super) fn cq(&self) -> &Cq {
         match self {
-            Self::Direct(direct) => direct.cq_capacity(),
-            Self::Verbs(verbs) => verbs.cq_capacity(),
-            Self::Software(software) => software.cq_capacity(),
+            Self::Direct(direct) => direct.cq_object(),
+            Self::Verbs(verbs) => verbs.cq_object(),
+            Self::Software(software) => software.cq_object(),
         }
+    }
+
+    /// Asks for an event when something arrives; `events` of the CQ were taken from its channel.
+    pub(super) fn arm(&mut self, events: u32) -> Result<()> {
+        match self {
+            Self::Direct(direct) => direct.arm(events),
+            Self::Verbs(verbs) => return verbs.cq_object().arm(false),
+            Self::Software(software) => return software.arm(events),
+        }
+        Ok(())
     }
 
     /// Takes up to [`BATCH`] arrivals.

@@ -23,7 +23,7 @@ impl TagMatchingSrq {
     /// does not say which receives that were.
     pub(super) fn take_arrived(&mut self) {
         // Other peers may go on sending: what is on the CQ now has been taken when as many have been as it holds.
-        let mut left = self.engine.cq_capacity() as usize;
+        let mut left = self.engine.cq().capacity() as usize;
         while left > 0 {
             match self.progress() {
                 0 => return,
@@ -36,13 +36,13 @@ impl TagMatchingSrq {
     pub(super) fn progress(&mut self) -> usize {
         let mut arrived = std::mem::take(&mut self.arrived);
         self.engine.poll(&mut arrived);
-        let taken = arrived.len();
+        let mut taken = arrived.len();
         for each in arrived.drain(..) {
             self.handle(each);
         }
         self.arrived = arrived;
         for at in 0..self.peers.len() {
-            self.poll_sends(self.peers.at(at));
+            taken += self.poll_sends(self.peers.at(at));
         }
         if self.phase.is_due() && !self.manual && self.engine.offloads() {
             self.operations.push(Operation::Synchronize);
@@ -51,7 +51,19 @@ impl TagMatchingSrq {
             self.break_list(ListFailure::Verbs(errno));
         }
         self.refill();
+        self.report_low_buffers();
         taken
+    }
+
+    /// Reports once that unexpected messages hold nearly all buffers: without a word, a message that a receive waits for
+    /// would never arrive.
+    fn report_low_buffers(&mut self) {
+        let low = self.is_short_of_buffers();
+        if low && !self.low_reported {
+            let (posted, unexpected) = (self.engine.posted(), self.unexpected.len());
+            self.events.push_back(TagEvent::BuffersLow { posted, unexpected });
+        }
+        self.low_reported = low;
     }
 
     /// Posts the operations that have come up.

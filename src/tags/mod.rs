@@ -26,6 +26,7 @@ mod receives;
 mod software;
 mod unexpected;
 mod verbs;
+mod wait;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -112,6 +113,8 @@ pub struct TagMatchingSrq {
     max_tags: u16,
     manual: bool,
     broken: Option<ListFailure>,
+    /// [`TagEvent::BuffersLow`] was reported, and is still true.
+    low_reported: bool,
     /// Messages that the library has handled.
     arrivals: u64,
     next_send: u64,
@@ -169,6 +172,7 @@ impl TagMatchingSrq {
             max_tags: config.max_tags,
             manual: config.manual,
             broken: None,
+            low_reported: false,
             arrivals: 0,
             next_send: 0,
         })
@@ -230,8 +234,8 @@ impl TagMatchingSrq {
     /// Returns how many the device has.
     ///
     /// A message that waits for its receive holds its buffer, whoever sent it: when all do, the message that a receive
-    /// waits for cannot arrive. [`unexpected`](Self::unexpected) against the size of the pool tells; another pool, in
-    /// a second call, or a receive for one of the messages helps.
+    /// waits for cannot arrive. [`TagEvent::BuffersLow`] reports it while 32 buffers are left; another pool, in
+    /// a second call, or receives for the messages that wait help.
     ///
     /// # Errors
     /// [`Error::Foreign`] for a pool of another domain; [`Error::OutOfRange`] for buffers that have no room for the

@@ -93,6 +93,8 @@ pub(super) struct Peer {
     /// What is to be posted as soon as there is room.
     pub(super) backlog: VecDeque<Work>,
     pub(super) failed: bool,
+    /// The next completion of `outgoing` makes the completion channel readable.
+    pub(super) armed: bool,
 }
 
 #[derive(Debug)]
@@ -128,8 +130,14 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Verbs`].
+    /// [`Error::Unsupported`] for datagrams; [`Error::OutOfRange`], [`Error::Verbs`].
     pub fn add_peer(&mut self, config: &QpConfig) -> Result<PeerId> {
+        if config.qp_type != rdma_core_sys::IBV_QPT_RC {
+            return Err(Error::Unsupported {
+                operation: "add_peer",
+                when: "with a configuration for datagrams: tag matching needs reliable connections, QpConfig::rc()",
+            });
+        }
         let config = config.clone().remote_read();
         let inline = config.max_inline.max(RENDEZVOUS as u32);
         let receiving = if self.offload() {
@@ -138,7 +146,8 @@ impl TagMatchingSrq {
             config.clone().sends(1).max_inline(0)
         };
         let incoming = self.engine.create_qp(&self.pd, &receiving)?;
-        let outgoing = self.engine.create_qp(&self.pd, &config.max_inline(inline))?;
+        let sending = config.max_inline(inline).sends_wake();
+        let outgoing = self.engine.create_qp(&self.pd, &sending)?;
         let numbers = [incoming.qp_num(), outgoing.qp_num()];
         let id = self.peers.add(Peer {
             incoming,
@@ -146,6 +155,7 @@ impl TagMatchingSrq {
             posted: VecDeque::new(),
             backlog: VecDeque::new(),
             failed: false,
+            armed: false,
         });
         numbers.iter().for_each(|&number| self.routes.insert(number, id.index));
         Ok(id)
@@ -380,9 +390,12 @@ impl TagMatchingSrq {
     }
 
     /// Takes what has become of sends, reads and FINs to a peer, and posts what waits for room.
-    pub(super) fn poll_sends(&mut self, id: PeerId) {
+    /// Returns how many completed.
+    pub(super) fn poll_sends(&mut self, id: PeerId) -> usize {
+        let mut taken = 0;
         while let Some(peer) = self.peer_mut(id) {
             let Some(completion) = peer.outgoing.poll_send() else { break };
+            taken += 1;
             let posted = peer.posted.pop_front();
             let status = completion.status;
             if !status.is_success() {
@@ -399,6 +412,7 @@ impl TagMatchingSrq {
             }
         }
         self.pump(id);
+        taken
     }
 
     /// Posts what waits for room in the queue of a peer.

@@ -51,6 +51,10 @@ impl Peers {
         self.name(index)
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
+        self.places.iter_mut().filter_map(|place| place.peer.as_mut())
+    }
+
     fn place_mut(&mut self, id: PeerId) -> Option<&mut Place> {
         let place = self.places.get_mut(id.index as usize)?;
         (id.owner == self.owner && id.generation == place.generation).then_some(place)

@@ -2,6 +2,7 @@
 
 use super::config::TagMatchingConfig;
 use super::engine::{Arrived, BATCH};
+use crate::cq::Cq;
 use crate::error::Result;
 use crate::memory::BufferPool;
 use crate::path::Path;
@@ -53,8 +54,12 @@ impl SoftwareTags {
         }
     }
 
-    pub(super) fn cq_capacity(&self) -> u32 {
-        self.receiver.cq_capacity()
+    pub(super) fn arm(&mut self, events: u32) -> Result<()> {
+        self.receiver.arm_cq(events, false).map(drop)
+    }
+
+    pub(super) fn cq_object(&self) -> &Cq {
+        self.receiver.cq()
     }
 
     pub(super) fn posted(&self) -> u32 {

@@ -10,6 +10,7 @@ use super::config::TagMatchingConfig;
 use super::engine::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
 use super::hardware::Objects;
 use super::receives::Key;
+use crate::cq::Cq;
 use crate::error::Result;
 use crate::memory::BufferPool;
 use crate::pd::ProtectionDomain;
@@ -254,8 +255,8 @@ impl VerbsTags {
         self.objects.create_qp(pd, config, None)
     }
 
-    pub(super) fn cq_capacity(&self) -> u32 {
-        self.objects.cq.capacity()
+    pub(super) fn cq_object(&self) -> &Cq {
+        &self.objects.cq
     }
 
     pub(super) const fn object(&self) -> &Arc<Srq> {

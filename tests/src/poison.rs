@@ -11,6 +11,7 @@ use std::sync::{Mutex, OnceLock};
 use rdma_core_sys as sys;
 
 type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, c_int, *mut sys::ibv_wc) -> c_int;
+type ReqNotifyCq = unsafe extern "C" fn(*mut sys::ibv_cq, c_int) -> c_int;
 type PostSend = unsafe extern "C" fn(
     *mut sys::ibv_qp,
     *mut sys::ibv_send_wr,
@@ -20,6 +21,7 @@ type PostSend = unsafe extern "C" fn(
 /// What the driver put into the entries that still have work to do.
 struct Driver {
     poll_cq: PollCq,
+    req_notify_cq: ReqNotifyCq,
     post_send: PostSend,
 }
 
@@ -43,6 +45,7 @@ pub unsafe fn post_and_poll(context: *mut sys::ibv_context) {
         let ops = &mut (*context).ops;
         let driver = DRIVER.get_or_init(|| Driver {
             poll_cq: ops.poll_cq.expect("a driver can poll"),
+            req_notify_cq: ops.req_notify_cq.expect("a driver can arm"),
             post_send: ops.post_send.expect("a driver can send"),
         });
         let same = ops.poll_cq.is_some_and(|entry| std::ptr::fn_addr_eq(entry, driver.poll_cq));
@@ -149,8 +152,15 @@ unsafe extern "C" fn post_srq_recv(
     forbidden("post_srq_recv")
 }
 
-unsafe extern "C" fn req_notify_cq(_: *mut sys::ibv_cq, _: c_int) -> c_int {
-    forbidden("req_notify_cq")
+unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
+    if !is_send_cq(cq as usize) {
+        forbidden("req_notify_cq");
+    }
+    match DRIVER.get() {
+        // SAFETY: the arguments of the caller.
+        Some(driver) => unsafe { (driver.req_notify_cq)(cq, solicited_only) },
+        None => process::abort(),
+    }
 }
 
 unsafe extern "C" fn post_srq_ops(

@@ -31,7 +31,8 @@ impl Shared {
     /// The same, with room for `max_sge` buffers in each receive, and queue pairs like `config`.
     pub fn with(max_wr: u32, max_sge: u32, qps: u32, buffer_size: u32, config: QpConfig) -> Self {
         let pd = device::pd();
-        let mut receiver = device::receiver(&pd, 2 * max_wr + 64);
+        // As many as the SRQ has receives, and not one more.
+        let mut receiver = device::receiver(&pd, (max_wr + 1).next_power_of_two() - 1);
         let srq = receiver.create_srq(&SrqConfig::new(max_wr).max_sge(max_sge)).unwrap();
         let pool = BufferPool::new(&pd, 2 * receiver.capacity(srq), buffer_size).unwrap();
         let config = config.srq(srq).min_rnr_timer(QUICK);
@@ -59,8 +60,13 @@ pub struct Single {
 impl Single {
     /// A connection with a queue for `max_wr` receives of `buffer_size` bytes.
     pub fn new(max_wr: u32, buffer_size: u32) -> Self {
+        Self::beside(max_wr, buffer_size, 0)
+    }
+
+    /// The same, on a CQ that has room for `others` receives of other queues.
+    pub fn beside(max_wr: u32, buffer_size: u32, others: u32) -> Self {
         let pd = device::pd();
-        let mut receiver = device::receiver(&pd, 2 * max_wr + 64);
+        let mut receiver = device::receiver(&pd, max_wr.max(4) + others);
         let config = QpConfig::rc().receives(max_wr, 1).min_rnr_timer(QUICK);
         let (mut near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, buffer_size);
         let near = near.remove(0);

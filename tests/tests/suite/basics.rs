@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{Buffer, BufferPool, ProtectionDomain, QpConfig, Receiver, SrqConfig, WrongDomain};
+use doorbell::{Buffer, BufferPool, PostFailure, ProtectionDomain, QpConfig, Receiver, SrqConfig};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
 
@@ -302,9 +302,9 @@ fn replace_each(
     let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
     peers.send(0, 64);
     receiving::messages(receiver, 1, |message| {
-        let WrongDomain(buffer) = message.replace(foreign.take().unwrap()).unwrap_err();
-        assert_eq!(foreign.available(), 0);
-        drop(buffer);
+        let error = message.replace(foreign.take().unwrap()).unwrap_err();
+        assert_eq!((error.reason, foreign.available()), (PostFailure::Foreign, 0));
+        drop(error.buffer);
     });
     assert_eq!((pool.available() + other.available(), foreign.available()), (free, 1));
     drop(kept);

@@ -68,12 +68,15 @@ fn timestamps_are_those_of_the_clock_and_in_order() {
 fn compression_is_refused_where_it_cannot_be_read() {
     let pd = device::pd();
     let config = ReceiverConfig::new().cq_capacity(64).compression(Compression::Hash);
-    let refused = |config: &ReceiverConfig| match Receiver::new(&pd, config) {
-        Err(Error::Unsupported { operation, when }) => assert!(!when.is_empty(), "{operation}"),
+    let refused = |config: &ReceiverConfig, reason: &str| match Receiver::new(&pd, config) {
+        Err(error @ Error::Unsupported { .. }) => {
+            let text = error.to_string();
+            assert!(text.contains("CQE compression") && text.contains(reason), "{text}");
+        }
         other => panic!("{other:?}"),
     };
-    refused(&config.clone().path(Path::Verbs));
-    refused(&config.path(device::path()).timestamps(true));
+    refused(&config.clone().path(Path::Verbs), "on the verbs path");
+    refused(&config.path(device::path()).timestamps(true), "together with timestamps");
 }
 
 #[test]
@@ -89,13 +92,14 @@ fn a_cq_is_resized_where_verbs_poll_it() {
     let before = w.receiver.cq_capacity();
     let mut number = 0;
     for entries in [4 * before, before] {
-        for _ in 0..posted {
+        // All but one: the device ends the old buffer with an entry of its own.
+        for _ in 1..posted {
             w.peers.send(0, 20);
         }
         w.peers.settle();
         w.receiver.resize_cq(entries).unwrap();
         assert!(w.receiver.cq_capacity() >= entries);
-        receiving::messages(&mut w.receiver, posted, |message| {
+        receiving::messages(&mut w.receiver, posted - 1, |message| {
             assert_eq!(message::read(&message), (0, number));
             number += 1;
         });

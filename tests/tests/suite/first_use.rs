@@ -11,7 +11,7 @@ use doorbell::{
     SrqConfig, WcStatus,
 };
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{device, receiving};
+use doorbell_tests::{Peers, device, receiving};
 
 const QKEY: u32 = 0x1111;
 
@@ -158,6 +158,46 @@ fn an_srq_takes_datagrams_when_its_buffers_have_room_for_the_header() {
     drop(qp);
 }
 
+/// A buffer that is put in the place of a message is looked at like one that is posted.
+#[test]
+fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_header() {
+    let pd = device::pd();
+    let small = BufferPool::new(&pd, 1, 39).unwrap();
+    let large = BufferPool::new(&pd, 64, 512).unwrap();
+    let mut receiver = device::receiver(&pd, 64);
+    let config = QpConfig::ud(QKEY).receives(4, 1).max_inline(64);
+    let mut qp = receiver.create_qp(&config).unwrap();
+    receiver.fill(qp.receive_queue().unwrap(), &large).unwrap();
+    qp.activate().unwrap();
+    let itself = qp.address_handle(&qp.address().unwrap(), QKEY).unwrap();
+    let free = large.available();
+    for round in 0..20u8 {
+        qp.send_inline_to(&[round; 8], &itself, None).unwrap();
+        receiving::messages(&mut receiver, 1, |message| {
+            assert_eq!(message.datagram().unwrap().payload(), [round; 8]);
+            let refused = message.replace(small.take().unwrap()).unwrap_err();
+            assert_eq!(refused.reason, PostFailure::NoRoomForHeader { capacity: 39 });
+            assert_eq!(small.available(), 0, "the buffer is in the error");
+        });
+        receiving::wait("the end of a send", || qp.poll_send().is_some());
+        assert_eq!((small.available(), large.available()), (1, free));
+    }
+    // Where it is fit for the queue, it is one that a queue pair for datagrams may find there later.
+    let srq = receiver.create_srq(&SrqConfig::new(3)).unwrap();
+    let (near, mut peers) =
+        Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq).min_rnr_timer(1), 1, 64);
+    receiver.post(srq, large.take()).unwrap();
+    peers.send(0, 20);
+    receiving::messages(&mut receiver, 1, |message| {
+        drop(message.replace(small.take().unwrap()).unwrap());
+    });
+    match receiver.create_qp(&QpConfig::ud(QKEY).srq(srq)) {
+        Err(Error::NoRoomForHeader { capacity: 39 }) => {}
+        other => panic!("{other:?}"),
+    }
+    drop(near);
+}
+
 #[test]
 fn an_activation_is_not_repeated_and_the_error_is_about_it() {
     let pd = device::pd();
@@ -224,7 +264,7 @@ fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
 
 #[test]
 fn numbers_that_no_peer_has_and_keys_of_the_system_are_refused() {
-    let mut w = Single::new(8, 64);
+    let mut w = Single::beside(8, 64, 8);
     w.receiver.reset_qp(&mut w.near).unwrap();
     let there = w.peers.qps[0].address().unwrap();
     for qpn in [0, 1] {
@@ -382,7 +422,7 @@ fn more_than_a_buffer_holds_is_not_appended() {
 
 #[test]
 fn a_send_to_nowhere_says_which_call_is_right() {
-    let mut w = Single::new(4, 64);
+    let mut w = Single::beside(4, 64, 4);
     let mut qp = w.receiver.create_qp(&QpConfig::ud(QKEY).receives(4, 1)).unwrap();
     qp.activate().unwrap();
     let refused = qp.send_inline(b"", None).unwrap_err();

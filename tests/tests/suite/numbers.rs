@@ -36,7 +36,7 @@ fn create_with(
 
 #[test]
 fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
-    let Single { mut receiver, rq, pool, near, mut peers, pd } = Single::new(8, 64);
+    let Single { mut receiver, rq, pool, near, mut peers, pd } = Single::beside(8, 64, 16);
     receiver.post(rq, std::iter::from_fn(|| pool.take()).take(4)).unwrap();
     for _ in 0..4 {
         peers.send(0, 40);

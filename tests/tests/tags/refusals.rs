@@ -230,8 +230,11 @@ fn a_queue_that_cannot_be_is_refused_in_words() {
         let many = make(TagMatchingConfig::new(60_000).offload(Offload::Required)).unwrap_err();
         assert!(matches!(many, Error::OutOfRange { what: "max_tags", .. }), "{many}");
     }
-    // Without buffers nothing could arrive.
     let mut tags = make(TagMatchingConfig::new(4)).unwrap();
+    let refused = tags.add_peer(&QpConfig::ud(7)).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported { operation: "add_peer", .. }), "{refused}");
+    assert!(refused.to_string().contains("QpConfig::rc()"), "{refused}");
+    // Without buffers nothing could arrive.
     let peer = tags.add_peer(&QpConfig::rc()).unwrap();
     let itself = tags.address(peer).unwrap();
     assert!(matches!(tags.connect(peer, &itself), Err(Error::OutOfRange { .. })));

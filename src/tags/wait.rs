@@ -1,0 +1,138 @@
+//! Waiting for events without polling.
+
+use std::time::{Duration, Instant};
+
+use super::TagMatchingSrq;
+use super::config::MIN_SLOTS;
+use super::peer::Peer;
+use crate::channel::CompletionChannel;
+use crate::error::Result;
+
+/// How often a sleeper looks whether a pool has got a buffer back that the device needs.
+const LOOK: Duration = Duration::from_millis(5);
+
+impl TagMatchingSrq {
+    /// Returns what becomes readable when the queue was armed and something happens: a message arrives, a send or a
+    /// read completes, a peer fails.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Tags::new();
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// println!("for poll(2) and the like: {}", world.tags.channel().as_raw_fd());
+    /// ```
+    pub fn channel(&self) -> &CompletionChannel {
+        self.engine.cq().channel().expect("every CQ for tags is made with a channel")
+    }
+
+    /// Asks for the [channel](Self::channel) to become readable when something happens. Returns `true` if
+    /// [`poll`](Self::poll) has an event already: take it, and do not sleep.
+    ///
+    /// Takes the events of earlier calls from the channel, and covers the sends that are outstanding: call it before each
+    /// sleep, as the last thing.
+    ///
+    /// ```no_run
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # let config = doorbell::tags::TagMatchingConfig::new(64);
+    /// # let mut tags = doorbell::tags::TagMatchingSrq::new(&pd, &config)?;
+    /// let fd = tags.channel().as_raw_fd();
+    /// loop {
+    ///     while !tags.arm()? {
+    ///         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    ///         // Other descriptors could be waited for beside it.
+    ///         unsafe { libc::poll(&mut poll, 1, -1) };
+    ///     }
+    ///     while let Some(event) = tags.poll() {
+    ///         println!("{event:?}");
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs).
+    pub fn arm(&mut self) -> Result<bool> {
+        while self.events.is_empty() {
+            self.arm_all()?;
+            // What came before the CQs were armed makes no event. Handling it may post operations, whose completions do.
+            if self.progress() == 0 {
+                break;
+            }
+        }
+        Ok(!self.events.is_empty())
+    }
+
+    /// Arms the CQ of the SRQ, and those of outstanding sends that are not armed.
+    fn arm_all(&mut self) -> Result<()> {
+        let Self { engine, peers, .. } = self;
+        let own = engine.cq().as_raw();
+        let mut events = 0;
+        let channel = engine.cq().channel().expect("every CQ for tags is made with a channel");
+        channel.take_events(|cq| {
+            if cq == own {
+                events += 1;
+                return;
+            }
+            let mut all = peers.iter_mut();
+            if let Some(peer) = all.find(|peer| peer.outgoing.send_cq().as_raw() == cq) {
+                peer.armed = false;
+            }
+        })?;
+        engine.arm(events)?;
+        let silent = |peer: &&mut Peer| !peer.armed && peer.outgoing.sends_outstanding() > 0;
+        for peer in peers.iter_mut().filter(silent) {
+            peer.outgoing.send_cq().arm(false)?;
+            peer.armed = true;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until [`poll`](Self::poll) has an event, at most for `timeout`; returns `true` if it has one. Sleeps without
+    /// end if there is no time.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Tags::new();
+    /// # world.send(7, b"hello");
+    /// # let doorbell_doc::Tags { tags, pool, .. } = &mut world;
+    /// use std::time::Duration;
+    ///
+    /// use doorbell::tags::TagEvent;
+    ///
+    /// tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
+    /// assert!(tags.wait(Duration::from_secs(60))?);
+    /// let event = tags.poll();
+    /// assert!(matches!(event, Some(TagEvent::Received(_))), "{event:?}");
+    /// // Nothing else comes.
+    /// assert!(!tags.wait(Duration::from_millis(10))?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`arm`](Self::arm).
+    pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
+        let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if self.arm()? {
+                return Ok(true);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // A buffer that is dropped into a pool wakes no sleeper.
+            let sleep = if self.is_short_of_buffers() {
+                Some(left.map_or(LOOK, |left| left.min(LOOK)))
+            } else {
+                left
+            };
+            if !self.channel().is_readable(sleep)? && sleep == left {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Returns `true` if the device has fewer buffers for messages than it needs, and the pool has none.
+    pub(super) fn is_short_of_buffers(&self) -> bool {
+        self.pool.is_some() && self.engine.posted() < MIN_SLOTS
+    }
+}

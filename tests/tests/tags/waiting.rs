@@ -1,0 +1,260 @@
+//! Sleeping until something happens: no wake-up is lost, whatever it is.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell::AsyncTagMatchingSrq;
+use doorbell::tags::TagEvent;
+use doorbell_tests::descriptor::is_readable;
+use doorbell_tests::device;
+use doorbell_tests::receiving::PATIENCE;
+
+use crate::world::{ALL, SHAPE, Shape, Side, join, pair, ways};
+
+/// Sleeps for the next event.
+#[track_caller]
+fn slept(side: &mut Side) -> TagEvent {
+    assert!(side.tags.wait(PATIENCE).unwrap(), "nobody woke the sleeper");
+    side.tags.poll().expect("wait has said that there is one")
+}
+
+/// Sleeps on the descriptor, as a program with a loop of its own does, until there is an event.
+#[track_caller]
+fn woken(side: &mut Side) -> TagEvent {
+    while !side.tags.arm().unwrap() {
+        assert!(is_readable(side.tags.channel(), PATIENCE), "nobody woke the sleeper");
+    }
+    side.tags.poll().expect("arm has said that there is one")
+}
+
+#[test]
+fn nothing_happens_and_the_time_runs_out() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &SHAPE);
+        near.post(1, ALL);
+        for _ in 0..3 {
+            let began = Instant::now();
+            assert!(!near.tags.wait(Duration::from_millis(30)).unwrap());
+            assert!(began.elapsed() >= Duration::from_millis(30), "{:?}", began.elapsed());
+        }
+        // An append of which the device has reported the execution is nothing to wake up for, once it was taken.
+        assert!(!near.tags.arm().unwrap());
+        assert!(!is_readable(near.tags.channel(), Duration::from_millis(20)));
+        far.send(0, 1, 0, b"hello");
+        assert!(is_readable(near.tags.channel(), PATIENCE));
+        assert_eq!(*near.received().buffer, *b"hello");
+    }
+}
+
+/// Each thing that a program waits for, while nobody polls but the sleeper.
+#[test]
+fn a_match_an_unexpected_message_a_send_and_a_rendezvous_wake_a_sleeper() {
+    for way in ways() {
+        for wait in [slept, woken] {
+            let (mut near, mut far) = pair(way, &Shape { peers: 3, ..SHAPE });
+            for round in 0..20 {
+                let peer = round as usize % 3;
+                // A match.
+                near.post(round, ALL);
+                assert!(!near.tags.arm().unwrap());
+                far.send(peer, round, 0, b"match");
+                assert!(matches!(wait(&mut near), TagEvent::Received(got) if got.tag == round));
+                // The end of a send.
+                let event = wait(&mut far);
+                assert!(matches!(event, TagEvent::Sent(sent) if sent.status.is_success()));
+
+                // An unexpected message makes the descriptor readable; it is no event.
+                assert!(!near.tags.arm().unwrap());
+                far.send(peer, round, 0, b"unexpected");
+                assert!(is_readable(near.tags.channel(), PATIENCE), "{way:?}");
+                near.wait_unexpected(1);
+                near.post(round, ALL);
+                assert!(matches!(wait(&mut near), TagEvent::Received(got) if got.tag == round));
+                assert!(matches!(wait(&mut far), TagEvent::Sent(_)));
+
+                // A rendezvous that comes before its receive: the library reads, and the sender sleeps until the FIN.
+                far.offer(peer, round, 0, &[7; 3000]);
+                near.wait_unexpected(1);
+                near.post(round, ALL);
+                assert!(
+                    matches!(wait(&mut near), TagEvent::Received(got) if *got.buffer == [7; 3000])
+                );
+                assert!(!near.tags.wait(Duration::ZERO).unwrap());
+                assert!(matches!(wait(&mut far), TagEvent::Sent(sent) if sent.rendezvous));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_failure_of_a_peer_wakes_a_sleeper_and_the_others_go_on() {
+    for way in ways() {
+        for wait in [slept, woken] {
+            let (mut near, mut far) = pair(way, &Shape { peers: 2, ..SHAPE });
+            assert!(!near.tags.arm().unwrap());
+            // A message longer than any buffer ends the connection at both sides.
+            let (tag, pool) = (5, doorbell::BufferPool::new(far.tags.pd(), 1, 20_000).unwrap());
+            let mut message = doorbell::tags::TaggedBuffer::new(pool.take().unwrap()).unwrap();
+            message.set_len(19_000);
+            far.tags.send(far.peers[0], tag, 0, message).unwrap();
+            let event = wait(&mut near);
+            assert!(matches!(event, TagEvent::PeerFailed { peer, .. } if peer == near.peers[0]));
+            let mut failed = false;
+            for _ in 0..2 {
+                match wait(&mut far) {
+                    TagEvent::Sent(sent) => assert!(!sent.status.is_success()),
+                    TagEvent::PeerFailed { peer, .. } => failed = peer == far.peers[0],
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(failed);
+            near.post(9, ALL);
+            far.send(1, 9, 0, b"still there");
+            assert!(matches!(wait(&mut near), TagEvent::Received(_)));
+            // A peer that comes in the place of one that was armed is armed, too.
+            assert!(matches!(wait(&mut far), TagEvent::Sent(_)));
+            assert!(!far.tags.arm().unwrap());
+            near.tags.remove_peer(near.peers[0]).unwrap();
+            far.tags.remove_peer(far.peers[0]).unwrap();
+            join(&mut near, &mut far, 0);
+            near.post(10, ALL);
+            far.send(0, 10, 0, b"again");
+            assert!(matches!(wait(&mut near), TagEvent::Received(_)));
+            assert!(matches!(wait(&mut far), TagEvent::Sent(_)));
+        }
+    }
+}
+
+/// A message for each sleep, sent somewhere between before the arming and after the sleep begins.
+#[test]
+fn a_message_at_any_time_ends_the_sleep() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &SHAPE);
+        let rounds = device::share(3000);
+        let (go, start) = mpsc::channel();
+        let sender = thread::spawn(move || {
+            for round in start {
+                for _ in 0..(round * 7919) % 3000 {
+                    std::hint::spin_loop();
+                }
+                far.send(0, round, 0, &[1; 40]);
+                assert!(!far.sent());
+            }
+        });
+        for round in 0..rounds {
+            // Each second one is unexpected when it comes.
+            if round % 2 == 0 {
+                near.post(round, ALL);
+            }
+            go.send(round).unwrap();
+            if round % 2 == 1 {
+                for _ in 0..(round * 104_729) % 3000 {
+                    std::hint::spin_loop();
+                }
+                near.post(round, ALL);
+            }
+            match slept(&mut near) {
+                TagEvent::Received(got) => assert_eq!(got.tag, round),
+                other => panic!("{way:?}, round {round}: {other:?}"),
+            }
+        }
+        drop(go);
+        sender.join().unwrap();
+    }
+}
+
+#[test]
+fn a_task_is_woken_by_each_event() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &SHAPE);
+        near.post(0, ALL);
+        let Side { tags, pool, peers, .. } = near;
+        let task = runtime.block_on(async move {
+            let mut tags = AsyncTagMatchingSrq::new(tags).unwrap();
+            let (go, start) = mpsc::channel();
+            let sender = thread::spawn(move || {
+                for round in start {
+                    far.send(0, round, 0, &[1; 40]);
+                    assert!(!far.sent());
+                }
+            });
+            let received = async {
+                for round in 0..200 {
+                    go.send(round).unwrap();
+                    match tags.event().await.unwrap() {
+                        TagEvent::Received(got) => assert_eq!(got.tag, round),
+                        other => panic!("{other:?}"),
+                    }
+                    tags.post(round + 1, ALL, pool.take().unwrap()).unwrap();
+                }
+                // A wait that is given up loses nothing.
+                let given_up = tokio::time::timeout(Duration::from_millis(5), tags.event()).await;
+                assert!(given_up.is_err());
+                go.send(200).unwrap();
+                assert!(matches!(tags.event().await.unwrap(), TagEvent::Received(_)));
+                let mut tags = tags.into_inner();
+                tags.remove_peer(peers[0]).unwrap();
+                drop(go);
+                sender
+            };
+            tokio::time::timeout(PATIENCE, received).await.expect("nothing happens")
+        });
+        task.join().unwrap();
+    }
+}
+
+/// 80 messages that nobody asks for take all of 64 buffers, and the one that a receive waits for is behind them.
+#[test]
+fn unexpected_messages_that_hold_all_buffers_are_reported() {
+    for way in ways() {
+        let shape = Shape { spare: 0, sends: 100, ..SHAPE };
+        let (mut near, mut far) = pair(way, &shape);
+        let receive = near.post(1, ALL);
+        for _ in 0..80 {
+            far.send(0, 2, 0, &[2; 40]);
+        }
+        far.send(0, 1, 0, b"wanted");
+        match slept(&mut near) {
+            TagEvent::BuffersLow { posted, unexpected } => {
+                assert!(posted < 33 && unexpected > 0, "{posted} {unexpected}");
+            }
+            other => panic!("{way:?}: {other:?}"),
+        }
+        // Once.
+        near.wait_unexpected_at_least(64 - 32);
+        assert!(!near.tags.wait(Duration::from_millis(30)).unwrap());
+        // Receives for what waits give buffers back, and the message arrives; another pool would do as well.
+        let before = near.tags.unexpected();
+        if way == doorbell::tags::Offload::Never {
+            let more =
+                doorbell::BufferPool::new(near.tags.pd(), 64, SHAPE.buffer_size + 64).unwrap();
+            near.tags.fill(&more).unwrap();
+            match slept(&mut near) {
+                TagEvent::Received(got) => assert_eq!(got.receive, receive),
+                other => panic!("{way:?}: {other:?}"),
+            }
+            assert!(near.tags.unexpected() > before);
+            continue;
+        }
+        let mut wanted = 0;
+        for _ in 0..80 {
+            near.post(2, ALL);
+            loop {
+                match slept(&mut near) {
+                    TagEvent::Received(got) if got.receive == receive => wanted += 1,
+                    TagEvent::Received(got) => {
+                        assert_eq!(got.tag, 2);
+                        break;
+                    }
+                    TagEvent::BuffersLow { .. } => {}
+                    other => panic!("{way:?}: {other:?}"),
+                }
+            }
+        }
+        if wanted == 0 {
+            assert_eq!(near.received().receive, receive);
+        }
+    }
+}
