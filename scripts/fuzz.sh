@@ -4,6 +4,7 @@
 #   scripts/fuzz.sh 10000000              all targets; SEED=number, default 1
 #   scripts/fuzz.sh 1000000 wqes packets  only these
 #   scripts/fuzz.sh short                 replays the corpus, and a few thousand inputs with a fixed seed
+#   scripts/fuzz.sh build                 only builds them
 #   scripts/fuzz.sh merge                 puts what earlier runs found into the corpus, as little of it as covers the same
 #   scripts/fuzz.sh seeds DIRECTORY       records inputs from programs of rdma-core
 #
@@ -37,7 +38,7 @@ build() {
 
 # Runs a target: run TARGET INPUTS ARGUMENTS...; prints one line, and all of the log when it fails.
 run() {
-    local name=$1 inputs=$2 found=$target_dir/fuzz/$1 log edges
+    local name=$1 inputs=$2 found=$target_dir/fuzz/$1 log
     shift 2
     mkdir -p "$found"
     log=$found.log
@@ -47,10 +48,9 @@ run() {
         echo "fuzz: $name: FAILED; again: $bin/fuzz-$name $found/crash-*"
         return 1
     fi
-    edges=$(sed -n 's/^#[0-9]*\tDONE *cov: \([0-9]*\) .*/\1/p' "$log")
-    printf 'fuzz: %s: ok: %s inputs, %s of %s edges, seed %s\n' "$name" \
-        "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" "$edges" \
-        "$(sed -n 's/^INFO: Loaded 1 PC tables (\([0-9]*\) PCs).*/\1/p' "$log")" "${SEED:-1}"
+    # In libFuzzer's own words: the edges there are, those that were covered, and the inputs.
+    grep -e '^INFO: Loaded 1 PC tables' -e 'DONE' -e '^stat::number_of_executed_units' "$log" | sed "s/^/fuzz: $name: /"
+    echo "fuzz: $name: ok, seed ${SEED:-1}"
 }
 
 # What the targets read is what stock libibverbs and libmlx5 write.
@@ -83,6 +83,9 @@ case ${1-} in
             rm -r "$new"
             [ "$code" = 0 ] || exit "$code"
         done
+        ;;
+    build)
+        build
         ;;
     merge)
         build

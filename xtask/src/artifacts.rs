@@ -45,7 +45,12 @@ pub struct Artifact {
 /// All packages are always chosen, so that the features of dependencies, and with them what is built, are the
 /// same for each choice of targets.
 pub fn build(command: &mut Command) -> Result<Vec<Artifact>> {
-    command.args(["--workspace", "--quiet", "--locked"]);
+    build_these(command.arg("--workspace"))
+}
+
+/// The same, for the packages that the command names.
+pub fn build_these(command: &mut Command) -> Result<Vec<Artifact>> {
+    command.args(["--quiet", "--locked"]);
     command.arg("--message-format=json-render-diagnostics").stdin(Stdio::null());
     let output = building(|| command.stderr(Stdio::inherit()).output());
     let output = output.map_err(|e| format!("cargo: {e}"))?;

@@ -23,19 +23,16 @@ pub fn asan(session: &Session) -> Result<Totals> {
     }
     // The device of the integration tests is loaded into their processes as it is.
     artifacts::build(&mut session.cargo(steps::EVERYTHING))?;
-    let build = |targets: &str| {
-        let mut cargo = session.cargo(targets);
-        cargo.args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"]);
-        cargo.arg(session.target.join("asan"));
-        // The stable compiler has it, and does not let on.
-        cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
-        artifacts::build(&mut cargo)
-    };
-    let mut built = build(
-        "test --no-run --lib --test events \
-        --test compression --test suite --test tags",
-    )?;
-    built.extend(build("build --bin conformance")?);
+    // Only what runs, and all of it in one build. Tests of conformance bring along its program.
+    let mut cargo = session.cargo(
+        "test --no-run -p mlx5-ring -p soft-mlx5 -p doorbell-stepped-tests -p doorbell-tests \
+         -p doorbell-conformance --lib --test events --test compression --test suite --test tags \
+         --test report --target x86_64-unknown-linux-gnu --target-dir",
+    );
+    cargo.arg(session.target.join("asan"));
+    // The stable compiler has it, and does not let on.
+    cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+    let built = artifacts::build_these(&mut cargo)?;
     let select = |wanted: fn(&str, &str) -> bool| -> Vec<Binary> {
         let chosen = built.iter().filter(|a: &&Artifact| a.test && wanted(&a.package, &a.target));
         chosen.map(|artifact| artifact.binary.clone()).collect()

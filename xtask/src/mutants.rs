@@ -4,13 +4,13 @@
 //! The same tests must pass without it. A filter chooses the patches whose names contain it.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
+use std::{fs, iter, thread};
 
 use crate::Result;
-use crate::artifacts::building;
 use crate::isolate::Totals;
 use crate::limits::{self, Ended};
 use crate::session::Session;
@@ -41,13 +41,13 @@ enum Tests {
     Stopped(String),
 }
 
-/// Tries all chosen patches.
+/// Tries all chosen patches, in two trees: one is built while the tests of the other run.
 pub fn run(session: &Session) -> Result<Totals> {
     let all = read_patches(&session.root.join("scripts/mutants"))?;
-    let tree = Tree::new(session)?;
+    let trees = [Tree::new(session, 0)?, Tree::new(session, 1)?];
     // All patches, also when only some are tried: who changes a line sees that a patch must follow.
     for mutant in &all {
-        tree.apply(mutant, &["--check"])?;
+        trees[0].apply(mutant, &["--check"])?;
     }
     let wanted = |m: &&Mutant| session.filter.as_ref().is_none_or(|part| m.name.contains(part));
     let chosen: Vec<_> = all.iter().filter(wanted).collect();
@@ -55,38 +55,50 @@ pub fn run(session: &Session) -> Result<Totals> {
         return Err(format!("no patch has {:?} in its name", session.filter));
     }
     // The tests by themselves: a test that fails anyway catches nothing.
-    for test in chosen.iter().map(|mutant| &mutant.test).collect::<BTreeSet<_>>() {
-        match tree.tests(test)? {
-            Tests::Pass if tree.log()?.contains("test result: ok. 0 passed") => {
-                return Err(format!("cargo test {test} runs no test"));
-            }
-            Tests::Pass => {}
-            _ => return Err(format!("cargo test {test} fails without an error\n{}", tree.log()?)),
+    let tests: BTreeSet<_> = chosen.iter().map(|mutant| &mutant.test).collect();
+    side_by_side(&trees, tests, |tree, test| match tree.tests(test)? {
+        Tests::Pass if tree.log()?.contains("test result: ok. 0 passed") => {
+            Err(format!("cargo test {test} runs no test"))
         }
-    }
-    let mut totals = Totals::default();
-    for mutant in chosen {
+        Tests::Pass => Ok(()),
+        _ => Err(format!("cargo test {test} fails without an error\n{}", tree.log()?)),
+    })?;
+    let caught = side_by_side(&trees, chosen, |tree, mutant| {
         tree.apply(mutant, &[])?;
         let tests = tree.tests(&mutant.test).map_err(|e| format!("{}: {e}", mutant.name))?;
         tree.apply(mutant, &["--reverse"])?;
-        let verdict = match tests {
-            Tests::Pass => {
-                totals.failed += 1;
-                "FAILED, no test sees it".into()
-            }
-            Tests::Fail => {
-                totals.passed += 1;
-                "ok".into()
-            }
-            Tests::Stopped(why) => {
-                totals.passed += 1;
-                format!("ok, {why}")
-            }
+        let (caught, verdict) = match tests {
+            Tests::Pass => (false, "FAILED, no test sees it".into()),
+            Tests::Fail => (true, "ok".into()),
+            Tests::Stopped(why) => (true, format!("ok, {why}")),
         };
         println!("test mutants::{} ... {verdict}: {}", mutant.name, mutant.error);
-    }
+        Ok(caught)
+    })?;
+    let passed = caught.iter().filter(|caught| **caught).count();
+    let totals = Totals { passed, failed: caught.len() - passed, skipped: 0 };
     println!("mutants: {} caught, {} missed", totals.passed, totals.failed);
     Ok(totals)
+}
+
+/// Calls `each` with every item and a tree that is free.
+fn side_by_side<T: Send, R: Send>(
+    trees: &[Tree],
+    items: impl IntoIterator<Item = T, IntoIter: Send>,
+    each: impl Fn(&Tree, T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let items = Mutex::new(items.into_iter());
+    let next = || items.lock().ok()?.next();
+    let worker = |tree| iter::from_fn(next).map(|item| each(tree, item)).collect();
+    thread::scope(|scope| {
+        let workers: Vec<_> = trees.iter().map(|tree| scope.spawn(move || worker(tree))).collect();
+        let mut results = Vec::new();
+        for worker in workers {
+            let done: Result<Vec<R>> = worker.join().map_err(|_| "a worker panicked")?;
+            results.extend(done?);
+        }
+        Ok(results)
+    })
 }
 
 fn read_patches(folder: &Path) -> Result<Vec<Mutant>> {
@@ -106,9 +118,9 @@ fn read_patches(folder: &Path) -> Result<Vec<Mutant>> {
 
 impl Tree {
     /// Copies the files of the repository, those that are not committed included.
-    fn new(session: &Session) -> Result<Self> {
+    fn new(session: &Session, number: usize) -> Result<Self> {
         let folder = session.target.join("mutants");
-        let tree = folder.join("tree");
+        let tree = folder.join(format!("tree-{number}"));
         let _ = fs::remove_dir_all(&tree);
         let mut list = Command::new("git");
         list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
@@ -121,7 +133,7 @@ impl Tree {
                 copied.map_err(|e| format!("copying {file}: {e}"))?;
             }
         }
-        Ok(Self { tree, target: folder.join("target"), log: folder.join("log") })
+        Ok(Self { tree, target: folder.join("target"), log: folder.join(format!("log-{number}")) })
     }
 
     fn apply(&self, mutant: &Mutant, how: &[&str]) -> Result<()> {
@@ -141,8 +153,7 @@ impl Tree {
 
     /// Builds and runs tests.
     fn tests(&self, arguments: &str) -> Result<Tests> {
-        let tests = building(|| self.cargo(&format!("--no-run {arguments}"), None))?;
-        let Ended::Itself(built) = tests else {
+        let Ended::Itself(built) = self.cargo(&format!("--no-run {arguments}"), None)? else {
             return Err("the compiler makes no progress".into());
         };
         if !built.success() {

@@ -384,6 +384,10 @@ fn explore(session: &Session) -> Result<Totals> {
 }
 
 fn fuzz(session: &Session) -> Result<Totals> {
+    let targets = built(&mut session.script("fuzz.sh build"))?;
+    if targets.passed == 0 {
+        return Ok(targets);
+    }
     whole(&mut session.script("fuzz.sh short"))
 }
 
