@@ -357,11 +357,11 @@ fn ensure_tree(registry: &mut Registry) -> io::Result<()> {
 // looks into the same one as its parent: it finds its own device under the same names.
 fn ambient(registry: &mut Registry, root: &Path, options: &Options) -> io::Result<()> {
     if registry.tree.is_some() {
-        return power_up(registry, None, options.config(), false).map(drop);
+        return power_up(registry, None, options.config.clone(), false).map(drop);
     }
     let draft = options.dir.join(format!("draft-{}", std::process::id()));
     registry.tree = Some(Tree::create(&draft)?);
-    let powered = power_up(registry, None, options.config(), false);
+    let powered = power_up(registry, None, options.config.clone(), false);
     let placed = std::fs::rename(&draft, root);
     if placed.is_err() {
         let _ = std::fs::remove_dir_all(&draft);

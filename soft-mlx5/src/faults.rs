@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::options::{DeviceOption, options};
+
 pub use crate::nic::defects::Defect;
 
 /// Faults of a device. Everything random among them follows from the seed of the device.
@@ -93,25 +95,8 @@ pub struct PortFlap {
     pub down: Duration,
 }
 
-/// A fault as an option of the command line.
-#[derive(Debug, Clone, Copy)]
-pub struct FaultOption {
-    /// Name of the option.
-    pub name: &'static str,
-    /// What its value is called, for one that has a value.
-    pub value: Option<&'static str>,
-    /// What it does.
-    pub help: &'static str,
-}
-
-macro_rules! fault_options {
-    ($($name:literal $value:expr, $help:literal;)*) => {
-        &[$(FaultOption { name: $name, value: $value, help: $help }),*]
-    };
-}
-
 /// All faults as options.
-pub const OPTIONS: &[FaultOption] = fault_options! {
+pub const OPTIONS: &[DeviceOption] = options! {
     "loss" Some("P"), "Lose packets with this probability, 0 to 1";
     "duplicate" Some("P"), "Send packets twice with this probability";
     "reorder" Some("P"), "Let packets be overtaken with this probability";

@@ -1,84 +1,139 @@
-//! What `soft-mlx5 run` tells the device in each process of the command.
+//! The options of a device: one table for the program, for the environment that it makes, and for what the device
+//! itself is told.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::fabric::{Fabric, LinkLayer};
-use crate::faults::Faults;
+use crate::faults;
 use crate::nic::NicConfig;
 
 /// Environment variable that carries [`Options`].
 pub const VARIABLE: &str = "SOFT_MLX5";
 
-/// Options of a run.
-#[derive(Debug, Clone, PartialEq)]
+/// An option of `soft-mlx5 run`.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceOption {
+    /// Name of the option.
+    pub name: &'static str,
+    /// What its value is called, for one that has a value.
+    pub value: Option<&'static str>,
+    /// What it does.
+    pub help: &'static str,
+}
+
+/// Makes a table of options.
+macro_rules! options {
+    ($($name:literal $value:expr, $help:literal;)*) => {
+        &[$($crate::options::DeviceOption { name: $name, value: $value, help: $help }),*]
+    };
+}
+pub(crate) use options;
+
+/// All options but those of faults.
+const DEVICE: &[DeviceOption] = options! {
+    "fabric" Some("NAME"), "Join a fabric: devices under one name reach each other [default: one for this run]";
+    "seed" Some("N"), "Seed of everything random [default: 0]";
+    "link" Some("LAYER"), "Link layer of the port: ib or roce [default: ib]";
+    "shared-registers" None, "Let QPs share UAR registers, as on an adapter under many of them";
+    "blue-flame" None, "Share registers, and execute WQEs as they stand there: for programs that copy them whole";
+    "distinct-qp-numbers" None, "Never give a QP a number that another one has had";
+    "memlock" None, "Count registered memory against RLIMIT_MEMLOCK, as the kernel does";
+    "real-time" None, "Offer timestamps in real time";
+    "strict" None, "Stop the program where an adapter would silently mangle something";
+    "trace" Some("FILE"), "Write a line for each WQE, doorbell and CQE to a file";
+    "pcap" Some("FILE"), "Write the packets between devices to a file that tshark reads";
+};
+
+/// Returns the options of a device, and after them those of faults.
+pub fn all() -> [&'static [DeviceOption]; 2] {
+    [DEVICE, faults::OPTIONS]
+}
+
+impl NicConfig {
+    /// Sets an option by its name and its value, which is empty for an option without one. The error says what the
+    /// value must be.
+    pub fn set(&mut self, name: &str, value: &OsStr) -> Result<(), String> {
+        let refused = |what| format!("--{name} {}: {what}", value.to_string_lossy());
+        let text = || value.to_str().ok_or_else(|| refused("is not UTF-8"));
+        if faults::OPTIONS.iter().any(|option| option.name == name) {
+            return self.faults.set(name, text()?);
+        }
+        if let Some(flag) = self.flag(name) {
+            *flag = true;
+            return if value.is_empty() { Ok(()) } else { Err(refused("has no value")) };
+        }
+        match name {
+            "trace" => self.trace = Some(value.into()),
+            "pcap" => self.pcap = Some(value.into()),
+            "fabric" if is_fabric_name(text()?) => self.fabric = Fabric::Named(text()?.into()),
+            "fabric" => return Err(refused(NOT_A_FABRIC)),
+            "seed" => {
+                self.seed = text()?.parse().map_err(|_| refused("must be a whole number"))?;
+            }
+            "link" => match text()? {
+                "ib" => self.link_layer = LinkLayer::InfiniBand,
+                "roce" => self.link_layer = LinkLayer::Ethernet,
+                _ => return Err(refused("must be ib or roce")),
+            },
+            _ => return Err(refused("there is no such option")),
+        }
+        Ok(())
+    }
+
+    fn flag(&mut self, name: &str) -> Option<&mut bool> {
+        Some(match name {
+            "shared-registers" => &mut self.shared_registers,
+            "blue-flame" => &mut self.blue_flame,
+            "distinct-qp-numbers" => &mut self.distinct_qp_numbers,
+            "memlock" => &mut self.memlock,
+            "real-time" => &mut self.real_time,
+            "strict" => &mut self.strict,
+            _ => return None,
+        })
+    }
+
+    /// Returns the options of which [`Self::set`] makes the same device.
+    fn options(&self) -> Vec<(&'static str, OsString)> {
+        let mut config = self.clone();
+        let mut options = Vec::new();
+        for DeviceOption { name, .. } in DEVICE {
+            let value = match *name {
+                "fabric" => match &self.fabric {
+                    Fabric::Named(fabric) => Some(fabric.into()),
+                    Fabric::Private | Fabric::Switch(_) => None,
+                },
+                "seed" => Some(self.seed.to_string().into()),
+                "link" if self.link_layer == LinkLayer::Ethernet => Some("roce".into()),
+                "trace" => self.trace.clone().map(PathBuf::into_os_string),
+                "pcap" => self.pcap.clone().map(PathBuf::into_os_string),
+                flag => config.flag(flag).filter(|flag| **flag).map(|_| OsString::new()),
+            };
+            options.extend(value.map(|value| (*name, value)));
+        }
+        options.extend(self.faults.options().into_iter().map(|(name, value)| (name, value.into())));
+        options
+    }
+}
+
+/// What `soft-mlx5 run` tells the device in each process of the command.
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Directory of the run: each process keeps its sysfs tree there.
     pub dir: PathBuf,
-    /// Name of the fabric, `None` for one of its own.
-    pub fabric: Option<String>,
-    /// What goes wrong.
-    pub faults: Faults,
-    /// Seed of everything random.
-    pub seed: u64,
-    /// Kind of link.
-    pub link: LinkLayer,
-    /// File for a line of each WQE, doorbell and CQE.
-    pub trace: Option<PathBuf>,
-    /// File for the packets between devices.
-    pub pcap: Option<PathBuf>,
-    /// Let queue pairs share registers.
-    pub shared_registers: bool,
-    /// Execute WQEs as they stand in shared registers.
-    pub blue_flame: bool,
-    /// Never give a queue pair a number that another one has had.
-    pub distinct_qp_numbers: bool,
-    /// Count what is registered against `RLIMIT_MEMLOCK`.
-    pub memlock: bool,
-    /// Timestamps in real time, for programs that ask for them.
-    pub real_time: bool,
-    /// Stop the program where an adapter would mangle something.
-    pub strict: bool,
+    /// The device.
+    pub config: NicConfig,
 }
 
 impl Options {
     /// The form in which the environment carries them.
     pub fn encode(&self) -> String {
-        let mut words = Vec::new();
-        if let Some(fabric) = &self.fabric {
-            words.push(format!("fabric={fabric}"));
-        }
-        for (name, value) in self.faults.options() {
-            words.push(format!("fault-{name}={value}"));
-        }
-        words.push(format!("seed={}", self.seed));
-        words
-            .push(format!("link={}", if self.link == LinkLayer::Ethernet { "roce" } else { "ib" }));
-        if self.shared_registers {
-            words.push("shared-registers".into());
-        }
-        if self.blue_flame {
-            words.push("blue-flame".into());
-        }
-        if self.distinct_qp_numbers {
-            words.push("distinct-qp-numbers".into());
-        }
-        if self.memlock {
-            words.push("memlock".into());
-        }
-        if self.real_time {
-            words.push("real-time".into());
-        }
-        if self.strict {
-            words.push("strict".into());
-        }
-        for (name, path) in [("trace", &self.trace), ("pcap", &self.pcap)] {
-            words.extend(path.as_ref().map(|path| format!("{name}={}", hex(path))));
-        }
+        let options = self.config.options().into_iter();
+        let words: String =
+            options.map(|(name, value)| format!("{name}={},", escape(&value))).collect();
         // Last, for it may hold commas.
-        words.push(format!("dir={}", self.dir.display()));
-        words.join(",")
+        format!("{words}dir={}", self.dir.display())
     }
 
     /// Reads what [`Self::encode`] wrote; `None` when it is something else.
@@ -87,75 +142,34 @@ impl Options {
             Some(dir) => ("", dir),
             None => text.split_once(",dir=")?,
         };
-        let mut options = Self {
-            dir: dir.into(),
-            fabric: None,
-            faults: Faults::default(),
-            seed: 0,
-            link: LinkLayer::InfiniBand,
-            trace: None,
-            pcap: None,
-            shared_registers: false,
-            blue_flame: false,
-            distinct_qp_numbers: false,
-            memlock: false,
-            real_time: false,
-            strict: false,
-        };
+        let mut config = NicConfig::default();
         for word in words.split(',').filter(|word| !word.is_empty()) {
-            match word.split_once('=') {
-                Some(("fabric", name)) => options.fabric = Some(name.into()),
-                Some(("seed", seed)) => options.seed = seed.parse().ok()?,
-                Some(("link", "ib")) => options.link = LinkLayer::InfiniBand,
-                Some(("link", "roce")) => options.link = LinkLayer::Ethernet,
-                Some(("trace", path)) => options.trace = Some(unhex(path)?),
-                Some(("pcap", path)) => options.pcap = Some(unhex(path)?),
-                Some((name, value)) => {
-                    options.faults.set(name.strip_prefix("fault-")?, value).ok()?
-                }
-                None if word == "shared-registers" => options.shared_registers = true,
-                None if word == "blue-flame" => options.blue_flame = true,
-                None if word == "distinct-qp-numbers" => options.distinct_qp_numbers = true,
-                None if word == "memlock" => options.memlock = true,
-                None if word == "real-time" => options.real_time = true,
-                None if word == "strict" => options.strict = true,
-                None => return None,
-            }
+            let (name, value) = word.split_once('=')?;
+            config.set(name, &unescape(value)?).ok()?;
         }
-        Some(options)
-    }
-
-    /// The device that they describe.
-    pub fn config(&self) -> NicConfig {
-        NicConfig {
-            fabric: self.fabric.clone().map_or(Fabric::Private, Fabric::Named),
-            link_layer: self.link,
-            faults: self.faults,
-            seed: self.seed,
-            trace: self.trace.clone(),
-            pcap: self.pcap.clone(),
-            epoch: 0,
-            shared_registers: self.shared_registers,
-            small_steps: false,
-            blue_flame: self.blue_flame,
-            distinct_qp_numbers: self.distinct_qp_numbers,
-            memlock: self.memlock,
-            real_time: self.real_time,
-            strict: self.strict,
-        }
+        Some(Self { dir: dir.into(), config })
     }
 }
 
 // A path may hold what separates words.
-fn hex(path: &Path) -> String {
-    path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+fn escape(value: &OsStr) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte);
+    let bytes = value.as_bytes().iter();
+    bytes.map(|&b| if plain(b) { char::from(b).into() } else { format!("%{b:02x}") }).collect()
 }
 
-fn unhex(text: &str) -> Option<PathBuf> {
-    let digits = text.as_bytes().chunks_exact(2);
-    let bytes = digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
-    bytes.collect::<Option<Vec<_>>>().map(|bytes| OsString::from_vec(bytes).into())
+fn unescape(text: &str) -> Option<OsString> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend(part.get(2..)?.bytes());
+    }
+    Some(OsString::from_vec(bytes))
 }
+
+/// What the name of a fabric must be.
+pub const NOT_A_FABRIC: &str = "the name of a fabric consists of letters, digits, `-`, `_` and `.`";
 
 /// Whether a fabric can have this name: it becomes part of a file name.
 pub fn is_fabric_name(name: &str) -> bool {
@@ -168,34 +182,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_survive_the_environment() {
-        let all = Options {
-            dir: "/tmp/a,b=c".into(),
-            fabric: Some("f-1".into()),
-            faults: Faults { loss: 0.02, shuffle_completions: true, ..Faults::default() },
-            seed: 77,
-            link: LinkLayer::Ethernet,
-            trace: Some("/tmp/a,b".into()),
-            pcap: Some("/tmp/c=d".into()),
-            shared_registers: true,
-            blue_flame: true,
-            distinct_qp_numbers: true,
-            memlock: true,
-            real_time: true,
-            strict: true,
-        };
-        assert_eq!(Options::decode(&all.encode()), Some(all.clone()));
-        let few = Options { fabric: None, strict: false, link: LinkLayer::InfiniBand, ..all };
-        assert_eq!(Options::decode(&few.encode()), Some(few));
+    fn every_option_survives_the_environment() {
+        let values = ["", "roce", "7", "0.5", "7:9", "qp:3", "/tmp/a,b=c%20\u{e9}"];
+        let mut config = NicConfig::default();
+        let plain = config.options().len();
+        let mut count = 0;
+        for option in all().into_iter().flatten() {
+            let fits = |value: &&&str| {
+                value.is_empty() == option.value.is_none()
+                    && config.clone().set(option.name, OsStr::new(value)).is_ok()
+            };
+            let Some(value) = values.iter().rev().find(fits) else {
+                // Names that only the list of defects has.
+                assert_eq!(option.name, "fault", "no value fits --{}", option.name);
+                continue;
+            };
+            config.set(option.name, OsStr::new(value)).unwrap();
+            count += 1;
+        }
+        // The seed is always told.
+        assert_eq!(config.options().len(), count, "{plain}");
+        let options = Options { dir: "/tmp/a,b=c".into(), config };
+        let again = Options::decode(&options.encode()).unwrap();
+        assert_eq!(again.encode(), options.encode());
+        assert_eq!((again.dir, again.config.options()), (options.dir, options.config.options()));
         assert_eq!(Options::decode("dir=/x").unwrap().dir, PathBuf::from("/x"));
     }
 
     #[test]
     fn foreign_text_is_no_options() {
-        assert_eq!(Options::decode(""), None);
-        assert_eq!(Options::decode("fault-loss=0.1"), None);
-        assert_eq!(Options::decode("fault-loss=x,dir=/x"), None);
-        assert_eq!(Options::decode("color=red,dir=/x"), None);
+        for text in
+            ["", "loss=0.1", "loss=x,dir=/x", "color=red,dir=/x", "strict,dir=/x", "seed=%7,dir=/x"]
+        {
+            assert!(Options::decode(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_the_readme_is_this_one() {
+        let mut table = String::from("| option | what it does |\n|---|---|\n");
+        for DeviceOption { name, value, help } in all().into_iter().flatten() {
+            let value = value.map(|value| format!(" {value}")).unwrap_or_default();
+            table += &format!("| `--{name}{value}` | {help} |\n");
+        }
+        assert!(include_str!("../README.md").contains(&table), "put this into README.md:\n{table}");
     }
 
     #[test]

@@ -8,11 +8,12 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
-use crate::fabric::{LinkLayer, pcap};
-use crate::faults::Faults;
-use crate::nic::trace;
+use crate::fabric::{Fabric, pcap};
+use crate::nic::{NicConfig, trace};
 use crate::options::{self, Options};
 use crate::run_dir::{RunDir, fresh_path};
+
+pub use crate::options::{DeviceOption, all as options};
 
 const LIBRARY: &str = "libsoft_mlx5.so";
 
@@ -26,113 +27,23 @@ const CARRIED: Option<&[u8]> = None;
 #[derive(Debug, Clone)]
 pub struct Runner {
     command: Vec<OsString>,
-    fabric: Option<String>,
-    faults: Faults,
-    seed: u64,
-    link: LinkLayer,
-    trace: Option<PathBuf>,
-    pcap: Option<PathBuf>,
-    shared_registers: bool,
-    blue_flame: bool,
-    distinct_qp_numbers: bool,
-    memlock: bool,
-    real_time: bool,
-    strict: bool,
+    config: NicConfig,
 }
 
 impl Runner {
     /// Runs this program with these arguments.
     pub fn new(command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        Self {
-            command: command.into_iter().map(Into::into).collect(),
-            fabric: None,
-            faults: Faults::default(),
-            seed: 0,
-            link: LinkLayer::InfiniBand,
-            trace: None,
-            pcap: None,
-            shared_registers: false,
-            blue_flame: false,
-            distinct_qp_numbers: false,
-            memlock: false,
-            real_time: false,
-            strict: false,
-        }
+        let command = command.into_iter().map(Into::into).collect();
+        Self { command, config: NicConfig::default() }
     }
 
-    /// Joins a fabric, whose devices reach each other. Without one the processes of this run have a
-    /// fabric of their own.
-    pub fn fabric(mut self, name: impl Into<String>) -> Self {
-        self.fabric = Some(name.into());
-        self
-    }
-
-    /// What goes wrong in each device.
-    pub fn faults(mut self, faults: Faults) -> Self {
-        self.faults = faults;
-        self
-    }
-
-    /// Seed of everything random.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Kind of link.
-    pub fn link_layer(mut self, link: LinkLayer) -> Self {
-        self.link = link;
-        self
-    }
-
-    /// Writes a line for each WQE, doorbell and CQE of all processes to this file.
-    pub fn trace(mut self, path: impl Into<PathBuf>) -> Self {
-        self.trace = Some(path.into());
-        self
-    }
-
-    /// Writes the packets of all devices to this file, in the format of `tcpdump`.
-    pub fn pcap(mut self, path: impl Into<PathBuf>) -> Self {
-        self.pcap = Some(path.into());
-        self
-    }
-
-    /// Lets QPs share registers, as on an adapter under many of them.
-    pub fn shared_registers(mut self, shared: bool) -> Self {
-        self.shared_registers = shared;
-        self
-    }
-
-    /// Lets QPs share registers, and executes WQEs as they stand there: see
-    /// [`Builder::blue_flame`](crate::Builder::blue_flame).
-    pub fn blue_flame(mut self, blue_flame: bool) -> Self {
-        self.blue_flame = blue_flame;
-        self
-    }
-
-    /// Never gives a queue pair a number that another one has had: see
-    /// [`Builder::distinct_qp_numbers`](crate::Builder::distinct_qp_numbers).
-    pub fn distinct_qp_numbers(mut self, distinct: bool) -> Self {
-        self.distinct_qp_numbers = distinct;
-        self
-    }
-
-    /// Counts registered memory and queues against `RLIMIT_MEMLOCK`, as the kernel does.
-    pub fn memlock(mut self, memlock: bool) -> Self {
-        self.memlock = memlock;
-        self
-    }
-
-    /// Offers timestamps in real time.
-    pub fn real_time(mut self, real_time: bool) -> Self {
-        self.real_time = real_time;
-        self
-    }
-
-    /// Stops the program where an adapter would silently mangle something.
-    pub fn strict(mut self, strict: bool) -> Self {
-        self.strict = strict;
-        self
+    /// Sets an option of the device by its name and its value, which is empty for an option without one: see
+    /// [`options()`]. Without `fabric` the processes of this run have a fabric of their own.
+    ///
+    /// # Errors
+    /// What the value must be.
+    pub fn set(&mut self, name: &str, value: &OsStr) -> Result<(), String> {
+        self.config.set(name, value)
     }
 
     /// Runs the command to its end. Signals sent to this process meanwhile go to the command.
@@ -140,28 +51,16 @@ impl Runner {
         let (program, arguments) = self.command.split_first().ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidInput, "there is no command to run")
         })?;
-        if self.fabric.as_deref().is_some_and(|name| !options::is_fabric_name(name)) {
-            let what = "the name of a fabric consists of letters, digits, `-`, `_` and `.`";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
         let dir = RunDir::create(fresh_path("run"))?;
         let library = library(dir.path())?;
-        let own = || dir.path().file_name().map(|name| name.to_string_lossy().into_owned());
-        let options = Options {
-            dir: dir.path().into(),
-            fabric: self.fabric.clone().or_else(own),
-            faults: self.faults,
-            seed: self.seed,
-            link: self.link,
-            trace: fresh(&self.trace, trace::create)?,
-            pcap: fresh(&self.pcap, pcap::create)?,
-            shared_registers: self.shared_registers,
-            blue_flame: self.blue_flame,
-            distinct_qp_numbers: self.distinct_qp_numbers,
-            memlock: self.memlock,
-            real_time: self.real_time,
-            strict: self.strict,
-        };
+        let mut config = self.config.clone();
+        if config.fabric == Fabric::Private {
+            let own = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            config.fabric = Fabric::Named(own);
+        }
+        config.trace = fresh(&config.trace, trace::create)?;
+        config.pcap = fresh(&config.pcap, pcap::create)?;
+        let options = Options { dir: dir.path().into(), config };
         let mut command = Command::new(program);
         command.args(arguments);
         command.env("LD_PRELOAD", preload(&library, dir.path())?);
