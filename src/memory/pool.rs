@@ -507,6 +507,17 @@ impl Buffer {
         matches!(*self.pool.backing, Backing::Pages(_))
     }
 
+    /// Returns another buffer of the pool, with `len` bytes in use, for this one, which is the caller's.
+    ///
+    /// # Safety
+    /// The buffer at `start` is one of this pool and nobody else's, and has room for `len` bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn exchange(self, start: NonNull<u8>, len: u32) -> Self {
+        let (pool, _) = self.into_parts();
+        // SAFETY: the caller's contract.
+        unsafe { Self::new(pool, start, len) }
+    }
+
     /// Gives up ownership: the caller sees to it that the buffer gets back to the pool.
     #[inline(always)]
     pub(crate) fn into_parts(self) -> (Arc<Pool>, NonNull<u8>) {

@@ -54,6 +54,13 @@ impl OwnedPool {
             segment: DataSegment::new(0, size, pool.lkey()),
         }
     }
+
+    /// Returns how a buffer of the pool is posted.
+    #[inline(always)]
+    fn describe(&self, buffer: &Buffer) -> (SlotContext, DataSegment) {
+        let addr = buffer.addr().as_ptr().expose_provenance() as u64;
+        (self.context.at(addr), DataSegment { addr: Be64::new(addr), ..self.segment })
+    }
 }
 
 impl Drop for OwnedPool {
@@ -127,6 +134,17 @@ impl BufferOwners {
         let of = self.pools[number].as_mut()?;
         let (context, segment) = (of.context, of.segment);
         Some(PoolBatch { pool: Arc::as_ptr(&of.pool), context, segment, count: 0, of })
+    }
+
+    /// Returns how a buffer is posted, if it is of the pool with this number.
+    #[inline(always)]
+    pub(super) fn describe_of(
+        &self,
+        pool: u32,
+        buffer: &Buffer,
+    ) -> Option<(SlotContext, DataSegment)> {
+        let owned = self.pools.get(pool as usize)?.as_ref()?;
+        Arc::ptr_eq(&owned.pool, buffer.pool()).then(|| owned.describe(buffer))
     }
 
     /// Returns the number of the pool of `buffer`.
@@ -226,13 +244,19 @@ impl BufferOwners {
     }
 
     /// Returns a message of `len` bytes; `None` for a receive that has no buffer of ours.
-    pub(super) fn lend(&self, context: SlotContext, len: u32) -> Option<Lent> {
+    pub(super) fn lend(
+        &self,
+        queue: u32,
+        slot: u32,
+        context: SlotContext,
+        len: u32,
+    ) -> Option<Lent> {
         let first = self.pieces(&context).next()?;
         let capacity = self.pieces(&context).map(|piece| u64::from(piece.capacity)).sum();
         // What the device reports is not trusted.
         let len = u64::from(len).min(capacity) as usize;
         let in_first = len.min(first.capacity as usize);
-        Some(Lent { context, start: first.addr, first: in_first, len })
+        Some(Lent { queue, slot, context, start: first.addr, first: in_first, len })
     }
 
     pub(crate) fn lkey(&self, piece: &Piece) -> u32 {

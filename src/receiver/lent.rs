@@ -7,6 +7,9 @@ use super::slot_context::SlotContext;
 /// A message as its batch lends it.
 #[derive(Clone, Copy)]
 pub(super) struct Lent {
+    /// Where its receive was posted: index of the queue and slot.
+    pub(super) queue: u32,
+    pub(super) slot: u32,
     pub(super) context: SlotContext,
     /// The first buffer, and how many bytes of the message are in it.
     pub(super) start: NonNull<u8>,
@@ -16,27 +19,32 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// Returns a message of `len` bytes that is in the only buffer of its receive.
+    /// Returns a message of `len` bytes that is in the only buffer of its receive, which has room for it.
     #[inline(always)]
-    pub(super) fn in_one_buffer(context: SlotContext, len: u32) -> Option<Self> {
-        let bytes = len as usize;
-        context.holds(len).then(|| Self {
-            context,
-            start: context.start(),
-            first: bytes,
-            len: bytes,
-        })
+    pub(super) fn in_one_buffer(queue: u32, slot: u32, context: SlotContext, len: u32) -> Self {
+        debug_assert!(context.holds(len));
+        let len = len as usize;
+        Self { queue, slot, context, start: context.start(), first: len, len }
     }
 }
 
-/// The slot of a message that is lent, or was when its batch was forgotten. It is held.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct LentSlot {
-    pub(super) queue: u32,
-    pub(super) slot: u32,
-}
+/// The slot of the message that was lent last, until it is given back.
+#[derive(Clone, Copy)]
+pub(super) struct LentSlot(u32);
 
 impl LentSlot {
-    /// No message is lent.
-    pub(super) const NONE: Self = Self { queue: u32::MAX, slot: 0 };
+    /// No slot has this number.
+    pub(super) const NONE: Self = Self(u32::MAX);
+
+    #[inline(always)]
+    pub(super) const fn new(slot: u32) -> Self {
+        Self(slot)
+    }
+
+    /// Returns the slot, and forgets it.
+    #[inline(always)]
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let slot = std::mem::replace(self, Self::NONE).0;
+        (slot != Self::NONE.0).then_some(slot)
+    }
 }

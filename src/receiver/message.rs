@@ -4,14 +4,15 @@ use std::fmt;
 use std::ops::Deref;
 use std::slice;
 
-use super::batch::Batch;
 use mlx5_ring::completion::Cqe;
 
-use super::Poller;
+use super::batch::Batch;
+
 use super::completion_info::{CompletionInfo, MessageSource};
-use super::lent::{Lent, LentSlot};
+use super::lent::Lent;
 use super::post::{PostFailure, ReplaceError};
 use super::slot_context::Owner;
+use super::{Poller, Receiver};
 use crate::clock::Timestamp;
 use crate::memory::Buffer;
 use crate::wc_flags::WcFlags;
@@ -181,11 +182,11 @@ impl Message<'_, '_> {
     #[inline(always)]
     pub fn take(self) -> Buffer {
         let Lent { context, start, len, .. } = self.lent;
-        if self.is_scattered() {
+        if !context.is_single() {
             scattered();
         }
         let receiver = &mut *self.batch.receiver;
-        receiver.release_lent();
+        receiver.release(&self.lent);
         // SAFETY: its slot was given back without it, just now; the length was clamped to the buffer.
         unsafe { receiver.owners.take(context.pool(), start, len as u32) }
     }
@@ -217,28 +218,18 @@ impl Message<'_, '_> {
     /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
     pub fn replace(self, buffer: Buffer) -> Result<Buffer, ReplaceError> {
-        let Lent { context, start, len, .. } = self.lent;
-        if self.is_scattered() {
+        let Lent { queue, slot, context, start, len, .. } = self.lent;
+        if !context.is_single() {
             scattered();
         }
         let receiver = &mut *self.batch.receiver;
-        let Some(mut pool) = receiver.owners.batch(&buffer) else {
-            return Err(ReplaceError { reason: PostFailure::Foreign, buffer });
-        };
-        let (entered, segment) = pool.describe(&buffer);
-        // Buffers of one pool have one size, which was checked when the slot was posted.
-        if entered.pool() != context.pool() {
-            let least = &mut receiver.queues[receiver.lent.queue as usize].least_buffer;
-            if let Err(reason) = least.take(entered.capacity()) {
-                drop(pool);
-                return Err(ReplaceError { reason, buffer });
-            }
+        if let Some((entered, segment)) = receiver.owners.describe_of(context.pool(), &buffer) {
+            // SAFETY: [lent-held]; the buffer is the queue's from now on.
+            unsafe { receiver.queue(queue).rewrite(slot, entered, segment) };
+            // SAFETY: the slot has the other buffer of this pool now; the length was clamped to this one.
+            return Ok(unsafe { buffer.exchange(start, len as u32) });
         }
-        pool.keep(buffer);
-        drop(pool);
-        let LentSlot { queue, slot } = receiver.lent;
-        // SAFETY: a lent slot is held; the buffer is the queue's from now on.
-        unsafe { receiver.queue(queue).rewrite(slot, entered, segment) };
+        receiver.put_in(queue, slot, buffer)?;
         // SAFETY: the slot has the other buffer now; the length was clamped to this one.
         Ok(unsafe { receiver.owners.take(context.pool(), start, len as u32) })
     }
@@ -247,10 +238,31 @@ impl Message<'_, '_> {
     pub fn into_buffers(self) -> Vec<Buffer> {
         let mut buffers = Vec::new();
         let receiver = &mut *self.batch.receiver;
-        receiver.release_lent();
+        receiver.release(&self.lent);
         let Lent { context, len, .. } = self.lent;
         receiver.owners.leave(context, len as u32, |buffer| buffers.push(buffer));
         buffers
+    }
+}
+
+impl Receiver {
+    /// Puts a buffer into the slot of a message, whose own buffer is the caller's from now on.
+    #[cold]
+    fn put_in(&mut self, queue: u32, slot: u32, buffer: Buffer) -> Result<(), ReplaceError> {
+        let Some(mut pool) = self.owners.batch(&buffer) else {
+            return Err(ReplaceError { reason: PostFailure::Foreign, buffer });
+        };
+        let (entered, segment) = pool.describe(&buffer);
+        let least = &mut self.queues[queue as usize].least_buffer;
+        if let Err(reason) = least.take(entered.capacity()) {
+            drop(pool);
+            return Err(ReplaceError { reason, buffer });
+        }
+        pool.keep(buffer);
+        drop(pool);
+        // SAFETY: [lent-held]; the buffer is the queue's from now on.
+        unsafe { self.queue(queue).rewrite(slot, entered, segment) };
+        Ok(())
     }
 }
 

@@ -110,10 +110,7 @@ pub struct Receiver {
     poller: Poller,
     /// By index; a closed one is used again.
     queues: Vec<QueueEntry>,
-    /// The slot of the message that is lent, or was when its batch was forgotten. `[lent-held]`: it is held, and its
-    /// queue is not closed.
-    lent: LentSlot,
-    /// Indices of the queues that a batch has posted to and not rung for.
+    /// Indices of the queues of which a batch has taken messages, and not rung for since.
     unrung: Vec<u32>,
     owners: BufferOwners,
     qps: QpTable,
@@ -148,6 +145,9 @@ struct QueueEntry {
     queue: RecvQueue,
     /// Tells it from queues that had the same index before.
     number: u32,
+    /// The slot of the message that was lent last, until it is given back. `[lent-held]`: it is held, and the queue is
+    /// among those to ring for.
+    lent: LentSlot,
     /// It is among those to ring for.
     unrung: bool,
     /// Which buffers it takes.
@@ -234,7 +234,6 @@ impl Receiver {
         Ok(Self {
             poller,
             queues: Vec::new(),
-            lent: LentSlot::NONE,
             unrung: Vec::new(),
             owners: BufferOwners::new(pd.clone()),
             qps: QpTable::default(),

@@ -30,7 +30,7 @@ impl Receiver {
                 let index = if queues.len() == 1 { Some(0) } else { qps.queue_of(cqe.qpn()) };
                 let queue = index.and_then(|index| queues.get(index as usize));
                 let context = queue.and_then(|entry| entry.queue.posted(cqe.wqe_counter()));
-                context.map(|(_, context)| context).into_iter().for_each(&mut each);
+                context.into_iter().for_each(&mut each);
             }),
             Poller::Verbs(cq) => {
                 // Asks the device when nothing is left of what it gave.

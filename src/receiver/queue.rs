@@ -130,24 +130,11 @@ impl RecvQueue {
         on_queue!(self, ring => ring.max_sge(), verbs => verbs.max_sge(), 0)
     }
 
-    /// Returns the slot of the WQE that completes with `wqe_counter`, and what was posted there, if the device has it.
-    #[inline(always)]
-    pub(super) fn posted(&self, wqe_counter: u16) -> Option<(u32, SlotContext)> {
-        match self {
-            Self::Srq(srq) => posted(&srq.ring, wqe_counter),
-            Self::Rq(rq) => posted(&rq.ring, wqe_counter),
-            Self::Verbs(_) | Self::Closed => None,
-        }
-    }
-
-    /// Marks a slot as completed.
-    ///
-    /// # Safety
-    /// [`posted`](Self::posted) returned it, and nothing was done since.
-    #[inline(always)]
-    pub(super) unsafe fn hold(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
-        on_queue!(self, ring => unsafe { ring.hold(slot) }, _verbs => (), ());
+    /// Returns what was posted for the WQE that completes with `wqe_counter`, if the device has it.
+    pub(super) fn posted(&self, wqe_counter: u16) -> Option<SlotContext> {
+        let slot = on_queue!(self, ring => ring.posted_slot(wqe_counter), _verbs => None, None)?;
+        // SAFETY: it is posted.
+        on_queue!(self, ring => Some(unsafe { ring.data(slot) }), _verbs => None, None)
     }
 
     /// Completes the WQE that `cqe` names.
@@ -265,14 +252,4 @@ impl RecvQueue {
             Self::Closed => {}
         }
     }
-}
-
-#[inline(always)]
-fn posted<Q: ReceiveRing<Data = SlotContext>>(
-    ring: &Q,
-    wqe_counter: u16,
-) -> Option<(u32, SlotContext)> {
-    let slot = ring.posted_slot(wqe_counter)?;
-    // SAFETY: it is posted.
-    Some((slot, unsafe { ring.data(slot) }))
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::lent::LentSlot;
 use super::post::LeastBuffer;
 use super::queue::{QueueObject, RecvQueue};
 use super::verbs::VerbsQueue;
@@ -193,7 +194,7 @@ impl Receiver {
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
         let least_buffer = LeastBuffer::EMPTY;
-        let entry = QueueEntry { queue, number, unrung: false, least_buffer };
+        let entry = QueueEntry { queue, number, lent: LentSlot::NONE, unrung: false, least_buffer };
         match self.queues.get_mut(index as usize) {
             Some(closed) => *closed = entry,
             None => {

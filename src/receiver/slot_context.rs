@@ -97,6 +97,12 @@ impl SlotContext {
         self.owner.number()
     }
 
+    /// Returns `true` if the receive has one buffer, of a pool.
+    #[inline(always)]
+    pub(super) const fn is_single(&self) -> bool {
+        self.owner.bound() != 0
+    }
+
     /// Returns `true` if a message of `len` bytes is in the only buffer of the receive.
     #[inline(always)]
     pub(super) const fn holds(&self, len: u32) -> bool {

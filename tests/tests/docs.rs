@@ -263,7 +263,7 @@ fn what_the_readme_says_of_cost_is_what_was_counted() {
             .find_map(|line| line.strip_prefix(operation)?.strip_prefix('\t'))
             .and_then(|rest| rest.split('\t').next()?.parse::<f64>().ok())
             .unwrap_or_else(|| panic!("{operation} was not counted"));
-        let table = cells(&tables, operation);
+        let table = cells(&tables, row);
         let said = cells(&readme, row);
         assert_eq!(said.len(), 2, "{row}: doorbell and libmlx5");
         assert!((said[0] - counted).abs() < 1.0, "{row}: README.md {}, counted {counted}", said[0]);

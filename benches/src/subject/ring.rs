@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use mlx5_ring::arm::CqDoorbell;
+use mlx5_ring::completion::CqeKind;
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::receive::{self, Completion, ReceiveRing};
 use mlx5_ring::rq::ReceiveQueue;
@@ -117,7 +118,7 @@ impl<Q: ReceiveRing<Data = u64>, const N: usize> Ring<Q, N> {
     fn batch(&mut self, batch: u32, sum: &mut Sum, mut give_back: impl FnMut(&mut Q, u32)) {
         let queue = &mut self.queue;
         for _ in 0..batch {
-            if let Some(cqe) = self.cq.peek_plain_send() {
+            if let Some(cqe) = self.cq.peek().filter(|cqe| cqe.kind() == CqeKind::Send) {
                 if let Some(slot) = queue.complete(cqe.wqe_counter()) {
                     let len = cqe.byte_count();
                     self.cq.advance();

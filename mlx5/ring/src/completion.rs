@@ -21,7 +21,8 @@ pub struct Cqe<'a> {
     cqe: NonNull<u8>,
     last_word: LastWord,
     /// Bytes of the whole entry: 64, or 128 of which this is the second half.
-    size: u32,
+    size: u16,
+    kind: CqeKind,
     batch: PhantomData<&'a ()>,
 }
 
@@ -46,10 +47,10 @@ impl LastWord {
         self.0.to_ne_bytes()[3]
     }
 
-    /// Returns `true` for a plain SEND that is software's on a lap with this owner bit.
+    /// Returns what a CQE with this word is on a lap with this owner bit.
     #[inline(always)]
-    pub(crate) const fn is_plain_send(self, owner: u8) -> bool {
-        (self.op_own() ^ owner) & !cqe::SOLICITED_EVENT == PLAIN_SEND
+    pub(crate) const fn kind(self, owner: u8) -> CqeKind {
+        KINDS[(self.op_own() ^ owner) as usize]
     }
 
     #[inline(always)]
@@ -59,20 +60,55 @@ impl LastWord {
     }
 }
 
-/// `op_own` of a SEND whose payload is in the posted buffer, with owner bit 0.
-const PLAIN_SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
-
-/// What a CQE is about, as a receive queue sees it.
+/// What a CQE is, by its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum CqeKind {
-    /// A message was received.
-    Message,
+    /// The device has not written it yet.
+    Pending,
+    /// A SEND arrived, with or without immediate data; the payload is in the posted buffers.
+    Send,
+    /// A message arrived whose payload, if it is short enough, is in the CQE.
+    Inline,
+    /// An RDMA WRITE with immediate data was completed: nothing is in the posted buffers.
+    Written,
+    /// Title of a compressed block.
+    Compressed,
     /// A receive failed.
     Failed,
     /// Something other than a receive: a send, a tag-list operation.
     NotAReceive,
-    /// No device writes this to a CQ of this form that nobody resizes.
+    /// No device writes this to a CQ that nobody resizes.
     Impossible,
+}
+
+/// Kinds of CQEs by `op_own`, where the owner bit is 0 for software's.
+const KINDS: [CqeKind; 256] = {
+    let mut kinds = [CqeKind::Pending; 256];
+    let mut op_own = 0;
+    while op_own < 256 {
+        kinds[op_own] = kind_of(op_own as u8);
+        op_own += 1;
+    }
+    kinds
+};
+
+const fn kind_of(op_own: u8) -> CqeKind {
+    if op_own & cqe::OWNER != 0 {
+        return CqeKind::Pending;
+    }
+    match (CqeOpcode::from_bits(op_own >> 4), CqeFormat::from_op_own(op_own)) {
+        (CqeOpcode::Invalid, _) => CqeKind::Pending,
+        (CqeOpcode::ResizeCq | CqeOpcode::Unknown(_), _) => CqeKind::Impossible,
+        (_, CqeFormat::Compressed) => CqeKind::Compressed,
+        (CqeOpcode::ResponderError, _) => CqeKind::Failed,
+        (opcode, CqeFormat::Inline32 | CqeFormat::Inline64) if opcode.is_responder() => {
+            CqeKind::Inline
+        }
+        (CqeOpcode::ResponderWriteImm, _) => CqeKind::Written,
+        (opcode, _) if opcode.is_responder() => CqeKind::Send,
+        _ => CqeKind::NotAReceive,
+    }
 }
 
 macro_rules! field {
@@ -86,10 +122,29 @@ macro_rules! field {
 impl<'a> Cqe<'a> {
     /// # Safety
     /// - `cqe` is an aligned CQE in mapped memory that the device does not write during `'a`.
-    /// - `last_word` was read from it since it is software's; `size` is that of the entries of its CQ.
+    /// - `last_word` was read from it since it is software's, and `kind` follows from that; `size` is that of the entries
+    ///   of its CQ.
     #[inline(always)]
-    pub(crate) const unsafe fn new(cqe: NonNull<u8>, last_word: LastWord, size: u32) -> Self {
-        Self { cqe, last_word, size, batch: PhantomData }
+    pub(crate) const unsafe fn new(
+        cqe: NonNull<u8>,
+        last_word: LastWord,
+        kind: CqeKind,
+        size: usize,
+    ) -> Self {
+        Self { cqe, last_word, size: size as u16, kind, batch: PhantomData }
+    }
+
+    /// Reads the last word of a CQE that is software's on a lap with this owner bit.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new).
+    #[inline(always)]
+    pub(crate) unsafe fn read(cqe: NonNull<u8>, owner: u8, size: usize) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let last_word = LastWord::read(cqe);
+            Self::new(cqe, last_word, last_word.kind(owner), size)
+        }
     }
 
     /// Returns the CQE for a borrow of another length.
@@ -98,7 +153,8 @@ impl<'a> Cqe<'a> {
     /// The consumer index is not published behind it during `'b`.
     #[inline(always)]
     pub const unsafe fn detach<'b>(self) -> Cqe<'b> {
-        Cqe { cqe: self.cqe, last_word: self.last_word, size: self.size, batch: PhantomData }
+        let Self { cqe, last_word, size, kind, .. } = self;
+        Cqe { cqe, last_word, size, kind, batch: PhantomData }
     }
 
     /// Opcode, format, solicited event and owner.
@@ -107,28 +163,10 @@ impl<'a> Cqe<'a> {
         self.last_word.op_own()
     }
 
-    /// Returns `true` if this is a SEND without immediate data whose payload is in the posted buffer.
+    /// Returns what the CQE is.
     #[inline(always)]
-    pub fn is_plain_send(&self) -> bool {
-        self.last_word.is_plain_send(self.op_own() & cqe::OWNER)
-    }
-
-    /// Returns what the CQE is about.
-    pub fn kind(&self) -> CqeKind {
-        let kind = match self.opcode() {
-            CqeOpcode::ResponderError => CqeKind::Failed,
-            opcode if opcode.is_responder() => CqeKind::Message,
-            CqeOpcode::ResizeCq | CqeOpcode::Invalid | CqeOpcode::Unknown(_) => {
-                return CqeKind::Impossible;
-            }
-            _ => return CqeKind::NotAReceive,
-        };
-        match self.format() {
-            // A block was expanded when it was found; this one is none.
-            CqeFormat::Compressed => CqeKind::Impossible,
-            CqeFormat::Inline64 if self.size == Cqe64::SIZE as u32 => CqeKind::Impossible,
-            _ => kind,
-        }
+    pub const fn kind(&self) -> CqeKind {
+        self.kind
     }
 
     /// Opcode.

@@ -6,7 +6,7 @@
 //! sees plain CQEs: a batch may end inside a block, and no entry that the device skipped keeps an owner bit
 //! that would be right a lap later.
 
-use mlx5_wire::cqe::{Cqe64, CqeFormat, OWNER, SOLICITED_EVENT, op_own};
+use mlx5_wire::cqe::{Cqe64, CqeFormat, SOLICITED_EVENT, op_own};
 use mlx5_wire::mini_cqe::{
     ChecksumMiniCqe, HashMiniCqe, MINI_CQES_PER_ARRAY, MiniCqeFormat, array_of,
 };
@@ -44,6 +44,9 @@ impl CompletionQueue {
         if !is_block {
             return false;
         }
+        let mut cqe = title;
+        let solicited = title.op_own & SOLICITED_EVENT != 0;
+        let plain = op_own(title.opcode(), CqeFormat::Plain, solicited, 0);
         let mut array = [0; Cqe64::SIZE];
         for i in 0..count {
             let place = i as usize % MINI_CQES_PER_ARRAY;
@@ -53,15 +56,27 @@ impl CompletionQueue {
             }
             let mut mini = [0; HashMiniCqe::SIZE];
             mini.copy_from_slice(&array[place * HashMiniCqe::SIZE..][..HashMiniCqe::SIZE]);
-            self.write_cqe(index.wrapping_add(i), &plain(&title, i, &mini, format));
+            match format {
+                MiniCqeFormat::Hash => {
+                    cqe.rx_hash_result = HashMiniCqe::from_bytes(&mini).rx_hash_result;
+                }
+                MiniCqeFormat::Checksum => {
+                    cqe.check_sum = ChecksumMiniCqe::from_bytes(&mini).checksum;
+                }
+            }
+            // Both formats have the length in the same place.
+            cqe.byte_cnt = HashMiniCqe::from_bytes(&mini).byte_cnt;
+            cqe.wqe_counter = title.wqe_counter.get().wrapping_add(i as u16).into();
+            let to = index.wrapping_add(i);
+            cqe.op_own = plain | self.owner(to);
+            self.write_cqe(to, &cqe);
         }
         barrier::cqe_stores_before_consumer_index();
         true
     }
 
     fn write_cqe(&mut self, index: u32, cqe: &Cqe64) {
-        let mut bytes = cqe.to_bytes();
-        bytes[Cqe64::SIZE - 1] = bytes[Cqe64::SIZE - 1] & !OWNER | self.owner(index);
+        let bytes = cqe.to_bytes();
         let target = self.cqe(index).cast::<u64>();
         for (i, word) in bytes.chunks_exact(8).enumerate() {
             let mut value = [0; 8];
@@ -70,18 +85,4 @@ impl CompletionQueue {
             unsafe { target.add(i).write_volatile(u64::from_ne_bytes(value)) }
         }
     }
-}
-
-/// CQE `i` of a block.
-fn plain(title: &Cqe64, i: u32, mini: &[u8; HashMiniCqe::SIZE], format: MiniCqeFormat) -> Cqe64 {
-    let mut cqe = *title;
-    cqe.byte_cnt = HashMiniCqe::from_bytes(mini).byte_cnt;
-    match format {
-        MiniCqeFormat::Hash => cqe.rx_hash_result = HashMiniCqe::from_bytes(mini).rx_hash_result,
-        MiniCqeFormat::Checksum => cqe.check_sum = ChecksumMiniCqe::from_bytes(mini).checksum,
-    }
-    cqe.wqe_counter = title.wqe_counter.get().wrapping_add(i as u16).into();
-    let solicited = title.op_own & SOLICITED_EVENT != 0;
-    cqe.op_own = op_own(title.opcode(), CqeFormat::Plain, solicited, 0);
-    cqe
 }

@@ -3,13 +3,13 @@
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be32;
-use mlx5_wire::cqe::{Cqe64, CqeFormat, FRESH_OP_OWN, OWNER};
+use mlx5_wire::cqe::{Cqe64, OWNER};
 use mlx5_wire::dbrec;
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 use mlx5_wire::signature::{fold, is_signed};
 
 use crate::barrier;
-use crate::completion::{Cqe, LastWord};
+use crate::completion::{Cqe, CqeKind, LastWord};
 use crate::dbrec::DoorbellRecord;
 
 /// Where a CQ is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_cq`.
@@ -70,16 +70,6 @@ pub struct CompletionQueue {
 // SAFETY: the queue is polled through `&mut` only.
 unsafe impl Send for CompletionQueue {}
 
-/// Whether the CQE whose last byte is `op_own` belongs to software on a lap with owner bit `owner`.
-///
-/// Rotated right by one, the byte is the owner bit followed by opcode, format and solicited event; with
-/// the owner bit cleared where it matches, everything below opcode 15 is a number below 0x78, and
-/// everything the device still owns is not. One compare decides.
-#[inline(always)]
-pub(crate) const fn is_software_owned(op_own: u8, owner: u8) -> bool {
-    (op_own ^ owner).rotate_right(1) < FRESH_OP_OWN >> 1
-}
-
 impl CompletionQueue {
     /// Takes over a CQ from which nothing was polled.
     ///
@@ -121,9 +111,7 @@ impl CompletionQueue {
     /// Returns `true` if nothing has arrived that was not taken.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        // SAFETY: a CQE of the buffer.
-        let last_word = unsafe { LastWord::read(self.next) };
-        !is_software_owned(last_word.op_own(), self.owner)
+        self.peek().is_none()
     }
 
     /// Returns `true` if the device knows of all CQEs that were taken.
@@ -162,10 +150,10 @@ impl CompletionQueue {
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the queue")]
     #[inline]
     pub fn next(&mut self) -> Option<Cqe<'_>> {
-        let index = self.consumer_index;
         // SAFETY: it is software's until the consumer index is published, which needs `&mut self`.
-        let mut cqe = unsafe { self.arrived(index)?.detach() };
-        if cqe.format() == CqeFormat::Compressed && self.expand(index) {
+        let mut cqe = unsafe { self.peek()?.detach() };
+        let index = self.consumer_index;
+        if cqe.kind() == CqeKind::Compressed && self.expand(index) {
             // SAFETY: as above.
             cqe = unsafe { self.software_cqe(index).detach() };
         }
@@ -173,22 +161,13 @@ impl CompletionQueue {
         Some(cqe)
     }
 
-    /// Returns the next CQE, without taking it, if it has arrived and is a plain SEND ([`Cqe::is_plain_send`]).
-    ///
-    /// One compare decides both: with [`next`](Self::next) and a look at the opcode it would be 20 instructions more.
+    /// Returns the next CQE, if it has arrived, without taking it. A compressed block shows its title.
     #[inline(always)]
-    pub fn peek_plain_send(&self) -> Option<Cqe<'_>> {
-        // SAFETY: a CQE of the buffer.
-        let last_word = unsafe { LastWord::read(self.next) };
-        if !last_word.is_plain_send(self.owner) {
-            return None;
-        }
-        barrier::owner_before_cqe();
-        // SAFETY: the owner bit says that it is software's.
-        Some(unsafe { Cqe::new(self.next, last_word, self.stride as u32) })
+    pub fn peek(&self) -> Option<Cqe<'_>> {
+        self.arrived_at(self.next, self.owner)
     }
 
-    /// Takes the CQE that [`peek_plain_send`](Self::peek_plain_send) returned.
+    /// Takes the CQE that [`peek`](Self::peek) returned, which is no title of a compressed block.
     #[inline(always)]
     pub fn advance(&mut self) {
         self.consumer_index = self.consumer_index.wrapping_add(1);
@@ -225,7 +204,7 @@ impl CompletionQueue {
     pub fn look_ahead(&self, count: u32, mut each: impl FnMut(Cqe<'_>)) {
         for ahead in 0..count.min(self.count) {
             let Some(cqe) = self.arrived(self.consumer_index.wrapping_add(ahead)) else { return };
-            if cqe.format() == CqeFormat::Compressed {
+            if cqe.kind() == CqeKind::Compressed {
                 return;
             }
             each(cqe);
@@ -254,7 +233,7 @@ impl CompletionQueue {
         let mut end = start;
         while end.wrapping_sub(start) <= self.mask {
             let Some(cqe) = self.arrived(end) else { break };
-            if cqe.format() == CqeFormat::Compressed {
+            if cqe.kind() == CqeKind::Compressed {
                 // One that is no title stays what it is.
                 self.expand(end);
             }
@@ -300,22 +279,28 @@ impl CompletionQueue {
     /// Returns the CQE at `index`, if the device has written it.
     #[inline(always)]
     fn arrived(&self, index: u32) -> Option<Cqe<'_>> {
-        let cqe = self.cqe(index);
+        self.arrived_at(self.cqe(index), self.owner(index))
+    }
+
+    /// Returns `cqe`, which is one of the buffer, if the device has written it on the lap with this owner bit.
+    #[inline(always)]
+    fn arrived_at(&self, cqe: NonNull<u8>, owner: u8) -> Option<Cqe<'_>> {
         // SAFETY: a CQE of the buffer.
         let last_word = unsafe { LastWord::read(cqe) };
-        if !is_software_owned(last_word.op_own(), self.owner(index)) {
+        let kind = last_word.kind(owner);
+        if kind == CqeKind::Pending {
             return None;
         }
         barrier::owner_before_cqe();
         // SAFETY: the owner bit says that it is software's.
-        Some(unsafe { Cqe::new(cqe, last_word, self.stride as u32) })
+        Some(unsafe { Cqe::new(cqe, last_word, kind, self.stride) })
     }
 
     /// Returns the CQE at `index`, which is software's.
     pub(crate) fn software_cqe(&self, index: u32) -> Cqe<'_> {
         let cqe = self.cqe(index);
         // SAFETY: a CQE of the buffer; software's until the consumer index is published, which needs `&mut`.
-        unsafe { Cqe::new(cqe, LastWord::read(cqe), self.stride as u32) }
+        unsafe { Cqe::read(cqe, self.owner(index), self.stride) }
     }
 }
 

@@ -205,20 +205,24 @@ pub enum Completion {
 /// `cqe` is of this queue, whose WQEs were posted under the [contract of posting](ReceiveRing#contract-of-posting).
 #[inline]
 pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completion {
-    let kind = cqe.kind();
-    match kind {
+    match cqe.kind() {
         CqeKind::NotAReceive => return Completion::NotAReceive,
-        CqeKind::Impossible => return Completion::Stray,
-        CqeKind::Message | CqeKind::Failed => {}
+        // Only a CQE of 128 bytes has room for 64 bytes of payload.
+        CqeKind::Inline if cqe.inline_payload().is_none() => return Completion::Stray,
+        // A block was expanded when it was found: a title here is none.
+        CqeKind::Pending | CqeKind::Impossible | CqeKind::Compressed => return Completion::Stray,
+        CqeKind::Send | CqeKind::Inline | CqeKind::Written | CqeKind::Failed => {}
     }
     let Some(slot) = queue.complete(cqe.wqe_counter()) else {
         return Completion::Stray;
     };
-    if kind == CqeKind::Failed {
+    if cqe.kind() == CqeKind::Failed {
         return Completion::Failed(slot);
     }
-    // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
-    unsafe { inline::deliver(queue, cqe, slot) }
+    if cqe.kind() == CqeKind::Inline {
+        // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
+        unsafe { inline::deliver(queue, cqe, slot) }
+    }
     Completion::Message(slot)
 }
 

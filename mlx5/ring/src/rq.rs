@@ -183,6 +183,7 @@ impl<T: Copy> ReceiveQueue<T> {
     }
 
     /// Posts the buffer of slot `from` in slot `to`, which is free, and frees `from`.
+    #[cold]
     fn move_wqe(&mut self, from: u32, to: u32) {
         // SAFETY: both slots exist and are not the device's; `from` has data.
         unsafe {

@@ -112,6 +112,17 @@ impl<T: Copy> Slots<T> {
         unsafe { self.slots.add(slot as usize).as_mut() }
     }
 
+    /// Returns two slots, to change them.
+    ///
+    /// # Safety
+    /// Both are below [`count`](Self::count), and they differ.
+    #[inline(always)]
+    pub(crate) unsafe fn pair_mut(&mut self, one: u32, other: u32) -> [&mut Slot<T>; 2] {
+        debug_assert!(one != other && one < self.count && other < self.count);
+        // SAFETY: [slots-mapped], and the caller's contract.
+        [one, other].map(|slot| unsafe { self.slots.add(slot as usize).as_mut() })
+    }
+
     /// Returns the caller's value of `slot`.
     ///
     /// # Safety

@@ -221,6 +221,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     ///
     /// # Safety
     /// As [`recycle`](ReceiveRing::recycle).
+    #[cold]
     unsafe fn recycle_copied(&mut self, slot: u32) {
         let to = self.head;
         // SAFETY: two slots, neither of which is the device's; the held one has data.
@@ -317,18 +318,18 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
 
     #[inline(always)]
     unsafe fn recycle(&mut self, slot: u32) {
-        let last = self.tail;
-        self.link(last, slot);
-        // SAFETY: [slot-index].
-        if unsafe { self.slots.get(last).state } != SlotState::Loaded {
+        let tail = self.tail;
+        // SAFETY: [slot-index]; a slot that is held exists; the two differ, because the tail is not held.
+        let [last, given] = unsafe { self.slots.pair_mut(tail, slot) };
+        if last.state != SlotState::Loaded {
             // SAFETY: the caller's contract.
             return unsafe { self.recycle_copied(slot) };
         }
-        // [loaded-alone]: `last` is the head, too. It is posted, and this one waits in its place.
-        // SAFETY: [slot-index]; a slot that is held exists.
-        unsafe {
-            self.slots.get_mut(last).state = SlotState::Posted;
-            self.slots.get_mut(slot).state = SlotState::Loaded;
+        // [loaded-alone]: the tail is the head, too. It is posted, and this one waits in its place.
+        last.state = SlotState::Posted;
+        given.state = SlotState::Loaded;
+        if last.link != slot as u16 {
+            self.store_link(tail, slot);
         }
         (self.head, self.tail) = (slot, slot);
         self.posted = self.posted.wrapping_add(1);

@@ -17,22 +17,22 @@ use Limit::{AtMost, Times};
 
 /// Operations of the safe layer on an SRQ where nothing else is said.
 const BOUNDS: [(&str, Limit); 15] = [
-    ("SRQ cycle, lending batch", AtMost(92.0)),
-    ("SRQ cycle, lending batch, random order", AtMost(100.0)),
-    ("SRQ cycle, lending batch, 2 queues in turn", AtMost(118.0)),
+    ("SRQ cycle, lending batch", AtMost(88.0)),
+    ("SRQ cycle, lending batch, random order", AtMost(95.0)),
+    ("SRQ cycle, lending batch, 2 queues in turn", AtMost(119.0)),
     ("SRQ cycle, lending batch, batch 1", AtMost(181.0)),
-    ("SRQ poll of nothing, lending batch", AtMost(45.0)),
-    ("SRQ cycle, owned buffers", AtMost(177.0)),
-    ("SRQ cycle, owned buffers, random order", AtMost(185.0)),
-    ("SRQ cycle, buffers replaced", AtMost(190.0)),
-    ("SRQ cycle, buffers replaced, random order", AtMost(198.0)),
-    ("SRQ cycle, lending batch, compressed", AtMost(170.0)),
-    ("SRQ cycle, lending batch, 32 bytes inline", AtMost(316.0)),
+    ("SRQ poll of nothing, lending batch", AtMost(30.0)),
+    ("SRQ cycle, owned buffers", AtMost(176.0)),
+    ("SRQ cycle, owned buffers, random order", AtMost(184.0)),
+    ("SRQ cycle, buffers replaced", AtMost(143.0)),
+    ("SRQ cycle, buffers replaced, random order", AtMost(150.0)),
+    ("SRQ cycle, lending batch, compressed", AtMost(160.0)),
+    ("SRQ cycle, lending batch, 32 bytes inline", AtMost(291.0)),
     ("SRQ cycle, lending batch, 1000 QPs", Times("SRQ cycle, lending batch", 1.1)),
     ("SRQ cycle, lending batch, 32768 slots", Times("SRQ cycle, lending batch, 64 slots", 1.1)),
-    ("RQ cycle, lending batch", AtMost(101.0)),
+    ("RQ cycle, lending batch", AtMost(95.0)),
     // Half of what ibv_post_srq_ops takes: see the reference's column of the table.
-    ("tag add, batch 16", AtMost(61.0)),
+    ("tag add, batch 16", AtMost(60.0)),
 ];
 
 /// Fails when an operation costs more than its bound, times the tolerance.

@@ -122,8 +122,9 @@ fn all(out: &Path, docs: Option<&Path>) -> Result<()> {
         }
     }
     if let Some(docs) = docs {
-        for (name, text) in tables {
-            markdown::insert(&docs.join("performance.md"), name, &text)?;
+        // All counts are more than a page.
+        for (name, text) in tables.iter().filter(|(name, _)| *name != "counts") {
+            markdown::insert(&docs.join("performance.md"), name, text)?;
         }
     }
     println!("\nbench: {} and charts in {}", json.display(), directory.display());

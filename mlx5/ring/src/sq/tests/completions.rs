@@ -9,7 +9,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::super::{Completion, Failure, Flags, Immediate, Payload, PostError};
 use super::rig::{QPN, Rig, inline_of};
-use crate::completion::{Cqe, LastWord};
+use crate::completion::Cqe;
 use crate::sge::Sge;
 use crate::testing::Arena;
 
@@ -22,7 +22,7 @@ fn read(bytes: &[u8; 64]) -> Option<Completion> {
     // SAFETY: an aligned CQE in the arena, which nobody writes after this.
     unsafe {
         cqe.cast().write(*bytes);
-        Completion::read(Cqe::new(cqe, LastWord::read(cqe), 64))
+        Completion::read(Cqe::read(cqe, bytes[63] & 1, 64))
     }
 }
 

@@ -12,7 +12,7 @@ use mlx5_wire::tm::{AppOp, REMOVE_SUCCESS, TagMatchingResult};
 use mlx5_wire::tmh::Tmh;
 
 use super::super::{Completion, Entry, Operation, Storage, TagList};
-use crate::completion::{Cqe, LastWord};
+use crate::completion::Cqe;
 use crate::sq::{BasicBlocks, Layout};
 use crate::testing::Arena;
 
@@ -122,7 +122,7 @@ impl Rig {
             self.cqe.cast::<[u8; 64]>().write(*lead);
             let half = self.cqe.add(64);
             half.cast::<[u8; 64]>().write(cqe.to_bytes());
-            self.list.complete(Cqe::new(half, LastWord::read(half), 128), 128)
+            self.list.complete(Cqe::read(half, cqe.op_own & 1, 128), 128)
         }
     }
 
