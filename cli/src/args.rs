@@ -32,6 +32,12 @@ pub enum Command {
     /// Looks at limits, permissions, ports, MTU, GIDs, partitions and counters, sends a message from the port to itself through
     /// each GID, and looks at the counters again. Changes nothing on the machine.
     Doctor(DoctorArgs),
+    /// Check that a device does what doorbell relies on
+    ///
+    /// Some fifty checks, each beside stock libmlx5 where that can be: layouts, receives, CQEs and their signatures, errors that
+    /// are provoked, events, barriers, tag matching, speed. Needs no second machine and no root, and changes nothing but its own
+    /// objects. Writes a report without names and addresses of the machine, which can be sent to others.
+    Selftest(SelftestArgs),
     /// Print the completion script for a shell
     Completions {
         /// The shell
@@ -56,6 +62,25 @@ pub struct InfoArgs {
 pub struct DoctorArgs {
     /// Name of the device [default: all]
     pub device: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `doorbell selftest`.
+#[derive(Debug, Args)]
+pub struct SelftestArgs {
+    /// Name of the device [default: the first]
+    pub device: Option<String>,
+    /// Send fewer messages
+    #[arg(long)]
+    pub quick: bool,
+    /// File for the report [default: doorbell-selftest-BOARD-FIRMWARE.txt]
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Write what the device wrote to a file, for soft-mlx5 replay
+    #[arg(long, value_name = "FILE")]
+    pub bundle: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -8,4 +8,5 @@ pub mod doctor;
 pub mod info;
 mod output;
 mod process;
+pub mod selftest;
 mod sysfs;

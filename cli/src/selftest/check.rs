@@ -1,0 +1,114 @@
+//! What a check is, and how one can end.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::lab::Lab;
+
+/// A check: a small function that passes with a few words, fails, or cannot run.
+pub struct Check {
+    /// Group and number, as in `D20`.
+    pub id: &'static str,
+    /// What it looks at.
+    pub name: &'static str,
+    /// What must be there for it.
+    pub needs: Needs,
+    /// The check.
+    pub run: fn(&mut Lab) -> Result<String, Stop>,
+}
+
+/// What must be there for a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Any device.
+    Device,
+    /// Rings that doorbell can drive: an mlx5 device.
+    Rings,
+}
+
+/// Why a check did not pass.
+#[derive(Debug)]
+pub enum Stop {
+    /// The device, the driver or doorbell does something wrong.
+    Fail(String),
+    /// Something is missing that the check needs.
+    Cannot(String),
+}
+
+impl<E: fmt::Display> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Fail(error.to_string())
+    }
+}
+
+/// Ends a check with what is wrong.
+pub fn fail<T>(what: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Fail(what.into()))
+}
+
+/// Ends a check unless two values are equal.
+pub fn same<T: PartialEq + fmt::Debug>(
+    what: impl fmt::Display,
+    wanted: &T,
+    found: &T,
+) -> Result<(), Stop> {
+    if wanted == found {
+        return Ok(());
+    }
+    fail(format!("{what}: {found:x?} instead of {wanted:x?}"))
+}
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// As it should be.
+    Pass,
+    /// Something is wrong.
+    Fail,
+    /// It could not run.
+    Cannot,
+}
+
+/// A check that has run.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// Group and number.
+    pub id: &'static str,
+    /// What it looked at.
+    pub name: &'static str,
+    /// How it ended.
+    pub ending: Ending,
+    /// What was seen.
+    pub text: String,
+}
+
+impl Outcome {
+    /// Runs a check.
+    pub fn of(check: &Check, lab: &mut Lab) -> Self {
+        let done = if check.needs == Needs::Rings && !lab.direct {
+            Err(Stop::Cannot("the device is not mlx5, so there are no rings to look at".into()))
+        } else {
+            (check.run)(lab)
+        };
+        let (ending, text) = match done {
+            Ok(text) => (Ending::Pass, text),
+            Err(Stop::Fail(text)) => (Ending::Fail, text),
+            Err(Stop::Cannot(text)) => (Ending::Cannot, text),
+        };
+        Self { id: check.id, name: check.name, ending, text }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ending = match self.ending {
+            Ending::Pass => "ok",
+            Ending::Fail => "FAIL",
+            Ending::Cannot => "cannot",
+        };
+        write!(f, "{:<4} {ending:<6} {}", self.id, self.name)?;
+        if self.text.is_empty() { Ok(()) } else { write!(f, ": {}", self.text) }
+    }
+}

@@ -1,0 +1,238 @@
+//! Group D: what CQEs say.
+
+use doorbell::{Compression, Path};
+use mlx5_wire::cqe::{Cqe64, CqeFormat};
+use mlx5_wire::opcode::CqeOpcode;
+
+use super::check::{Check, Needs, Stop, fail, same};
+use super::lab::Lab;
+use super::layout::counter;
+use super::pair::{Pair, Shape};
+use super::receive::payload;
+use super::witness::hex;
+
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "D21",
+        name: "owner bits over three laps of a CQ",
+        needs: Needs::Rings,
+        run: owners,
+    },
+    Check {
+        id: "D23",
+        name: "wqe_counter and queue pair of each CQE",
+        needs: Needs::Rings,
+        run: counters,
+    },
+    Check { id: "D24", name: "byte count of each CQE", needs: Needs::Rings, run: byte_counts },
+    Check { id: "D25", name: "opcode of each CQE", needs: Needs::Rings, run: opcodes },
+    Check {
+        id: "D26",
+        name: "timestamps rise, within the time that passes",
+        needs: Needs::Device,
+        run: timestamps,
+    },
+    Check { id: "D28", name: "compressed CQEs", needs: Needs::Rings, run: compressed },
+];
+
+/// Those that look back at all CQEs of the run.
+pub const LAST: &[Check] = &[
+    Check {
+        id: "D20",
+        name: "signature of every CQE of this run",
+        needs: Needs::Rings,
+        run: signatures,
+    },
+    Check {
+        id: "D22",
+        name: "user index of every CQE of this run",
+        needs: Needs::Rings,
+        run: user_indices,
+    },
+    Check { id: "D27", name: "opcodes that were seen", needs: Needs::Rings, run: seen },
+];
+
+/// Lets `count` messages arrive one after the other, and returns the CQEs of the receives.
+fn cqes(
+    lab: &Lab,
+    shape: &Shape,
+    count: u32,
+    imm: impl Fn(u32) -> Option<u32>,
+) -> Result<(Pair, Vec<Cqe64>), Stop> {
+    let mut pair = Pair::new(lab, shape)?;
+    for number in 0..count {
+        pair.send(0, &payload(number, number as usize % 60), imm(number))?;
+    }
+    pair.arrived(count)?;
+    let cqes = pair.cqes().iter().map(Cqe64::from_bytes).collect();
+    Ok((pair, cqes))
+}
+
+fn owners(lab: &mut Lab) -> Result<String, Stop> {
+    let shape = Shape { receives: 16, buffers: 16, cq: Some(16), ..Shape::new(lab) };
+    let mut pair = Pair::new(lab, &shape)?;
+    for round in 0..8 {
+        for number in 0..8 {
+            pair.send(0, &[number], None)?;
+        }
+        // The tap goes by the owner bit and nothing else.
+        pair.arrived(8)?;
+        pair.receive(8, |message| Ok(drop(message?)))?;
+        let tap = pair.tap.as_ref().map_or(0, |tap| tap.seen.len());
+        same("CQEs with the owner bit of their lap", &(8 * (round + 1)), &tap)?;
+    }
+    pair.all_sent(0)?;
+    Ok("64 CQEs in a CQ of 16".into())
+}
+
+fn counters(lab: &mut Lab) -> Result<String, Stop> {
+    let (pair, cqes) = cqes(lab, &Shape::new(lab), 60, |_| None)?;
+    let qpn = pair.near[0].qp_num();
+    for (number, (cqe, bytes)) in cqes.iter().zip(pair.cqes()).enumerate() {
+        same(format!("wqe_counter of CQE {number} ({})", hex(&bytes)), &number, &counter(&bytes))?;
+        same(
+            format!("QP of CQE {number} ({})", hex(&bytes)),
+            &qpn,
+            &(cqe.sop_drop_qpn.get() & 0xff_ffff),
+        )?;
+    }
+    Ok("60 receives".into())
+}
+
+fn byte_counts(lab: &mut Lab) -> Result<String, Stop> {
+    let (_, cqes) = cqes(lab, &Shape::new(lab), 60, |_| None)?;
+    for (number, cqe) in cqes.iter().enumerate() {
+        same(
+            format!("byte_cnt of CQE {number} ({})", hex(&cqe.to_bytes())),
+            &(number as u32 % 60),
+            &cqe.byte_cnt.get(),
+        )?;
+    }
+    Ok("0 to 59 bytes".into())
+}
+
+fn opcodes(lab: &mut Lab) -> Result<String, Stop> {
+    let (mut pair, cqes) =
+        cqes(lab, &Shape::new(lab), 40, |number| (number % 2 == 1).then_some(number))?;
+    for (number, cqe) in cqes.iter().enumerate() {
+        let wanted = [CqeOpcode::ResponderSend, CqeOpcode::ResponderSendImm][number % 2];
+        same(format!("opcode of CQE {number} ({})", hex(&cqe.to_bytes())), &wanted, &cqe.opcode())?;
+        same("format", &CqeFormat::Plain, &CqeFormat::from_op_own(cqe.op_own))?;
+    }
+    pair.all_sent(0)?;
+    let sends = pair.far_taps[0].iter().flat_map(|tap| &tap.seen);
+    for seen in sends {
+        let cqe = Cqe64::from_bytes(seen);
+        same(
+            format!("opcode of the CQE of a send ({})", hex(seen)),
+            &CqeOpcode::Requester,
+            &cqe.opcode(),
+        )?;
+    }
+    Ok("SEND, SEND with immediate data, and the CQEs of their sends".into())
+}
+
+fn timestamps(lab: &mut Lab) -> Result<String, Stop> {
+    let shape = Shape { receiver: |config| config.timestamps(true), ..Shape::new(lab) };
+    let mut pair = Pair::new(lab, &shape)?;
+    let Ok(clock) = lab.context.clock() else {
+        return Err(Stop::Cannot("the device has no clock that can be read".into()));
+    };
+    let began = std::time::Instant::now();
+    let (mut first, mut last) = (None, None);
+    for number in 0..100u32 {
+        pair.send(0, &number.to_be_bytes(), None)?;
+        pair.receive(1, |message| {
+            let Some(time) = message?.timestamp() else {
+                return Err(Stop::Cannot("the device has no timestamps".into()));
+            };
+            let now = clock.nanoseconds(time).map_err(|error| error.to_string())?;
+            if last.is_some_and(|last| now < last) {
+                return fail(format!(
+                    "timestamp {now} ns of message {number} comes after {} ns",
+                    last.unwrap_or(0)
+                ));
+            }
+            first.get_or_insert(now);
+            last = Some(now);
+            Ok(())
+        })?;
+    }
+    let (spent, passed) =
+        (last.unwrap_or(0) - first.unwrap_or(0), began.elapsed().as_nanos() as u64);
+    // Clocks of crystals differ by less than a part in a thousand.
+    if spent > passed + passed / 1000 {
+        return fail(format!("{spent} ns by timestamps in {passed} ns"));
+    }
+    Ok(format!("100 messages in {} us", spent / 1000))
+}
+
+fn compressed(lab: &mut Lab) -> Result<String, Stop> {
+    let caps = lab.context.capabilities()?;
+    let Some(caps) = caps.cqe_compression else {
+        return Err(Stop::Cannot("the device does not compress CQEs".into()));
+    };
+    let mut done = Vec::new();
+    for (there, name, config) in [
+        (
+            caps.hash,
+            "hash",
+            (|config| config.compression(Compression::Hash))
+                as fn(doorbell::ReceiverConfig) -> doorbell::ReceiverConfig,
+        ),
+        (caps.checksum, "checksum", |config| config.compression(Compression::Checksum)),
+    ] {
+        if !there {
+            continue;
+        }
+        let shape =
+            Shape { path: Path::Direct, receiver: config, cq: Some(127), ..Shape::new(lab) };
+        let mut pair = Pair::new(lab, &shape)?;
+        // The tap does not know arrays of mini CQEs.
+        pair.tap = None;
+        let (mut number, mut next) = (0, 0);
+        for _ in lab.rounds(200) {
+            for _ in 0..16 {
+                pair.send(0, &payload(number, 24), None)?;
+                number += 1;
+            }
+            pair.receive(16, |message| {
+                same(format!("message {next}"), &payload(next, 24), &message?.to_vec())?;
+                next += 1;
+                Ok(())
+            })?;
+        }
+        done.push(format!("{name}: {number} messages"));
+    }
+    if done.is_empty() {
+        return Err(Stop::Cannot("the device has no mini-CQE format that doorbell reads".into()));
+    }
+    Ok(done.join(", "))
+}
+
+fn signatures(lab: &mut Lab) -> Result<String, Stop> {
+    let witness = lab.witness.borrow();
+    match witness.wrong {
+        0 => Ok(format!("{} CQEs, all right", witness.seen)),
+        wrong => {
+            fail(format!("{wrong} of {} wrong; {}", witness.seen, witness.examples.join("; ")))
+        }
+    }
+}
+
+fn user_indices(lab: &mut Lab) -> Result<String, Stop> {
+    let witness = lab.witness.borrow();
+    if witness.strangers.is_empty() {
+        return Ok("each queue has one".into());
+    }
+    fail(format!("a queue has several: {}", witness.strangers.join("; ")))
+}
+
+fn seen(lab: &mut Lab) -> Result<String, Stop> {
+    let witness = lab.witness.borrow();
+    let names =
+        witness.first.values().map(|bytes| format!("{:?}", Cqe64::from_bytes(bytes).opcode()));
+    let mut names: Vec<String> = names.collect();
+    names.dedup();
+    Ok(names.join(", "))
+}

@@ -1,0 +1,236 @@
+//! Group E: errors that are provoked, and what the device says of them.
+
+use std::time::Duration;
+
+use doorbell::mlx5_ring::receive::ReceiveRing;
+use doorbell::mlx5_ring::sge::Sge;
+use doorbell::rdma_core_sys as sys;
+use doorbell::{AsyncEvent, Cause, SlotContext, WcStatus};
+use mlx5_wire::cqe::ErrorCqe;
+use mlx5_wire::opcode::CqeOpcode;
+use mlx5_wire::syndrome::Syndrome;
+
+use super::check::{Check, Needs, Stop, fail, same};
+use super::lab::{Lab, Patience};
+use super::pair::{Pair, Shape};
+use super::rings::Tap;
+use super::witness::hex;
+
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "E28",
+        name: "a message longer than its receive",
+        needs: Needs::Device,
+        run: too_long,
+    },
+    Check {
+        id: "E29",
+        name: "a receive with a key that does not exist",
+        needs: Needs::Rings,
+        run: bad_lkey,
+    },
+    Check {
+        id: "E30",
+        name: "a WRITE with a key that the peer does not have",
+        needs: Needs::Rings,
+        run: bad_rkey,
+    },
+    Check { id: "E31", name: "no receive, and no retry", needs: Needs::Device, run: not_ready },
+    Check { id: "E32", name: "a peer that does not answer", needs: Needs::Device, run: dead_peer },
+    Check { id: "E33", name: "receives are flushed in order", needs: Needs::Device, run: flush },
+    Check {
+        id: "E34",
+        name: "the limit of an SRQ raises its event",
+        needs: Needs::Device,
+        run: srq_limit,
+    },
+    Check {
+        id: "E35",
+        name: "the last WQE of a queue pair on an SRQ raises its event",
+        needs: Needs::Device,
+        run: last_wqe,
+    },
+];
+
+/// An error as a CQE reports it: syndrome and vendor syndrome.
+type Code = (Syndrome, u8);
+
+// What soft-mlx5 writes, as adapters were seen to do; docs/soft-mlx5.md says which of them are extrapolated.
+const LENGTH: Code = (Syndrome::LOCAL_LENGTH, 0x8e);
+const INVALID: Code = (Syndrome::REMOTE_INVAL_REQ, 0x8a);
+const PROTECTION: Code = (Syndrome::LOCAL_PROT, 0x32);
+const OPERATION: Code = (Syndrome::REMOTE_OP, 0x89);
+const ACCESS: Code = (Syndrome::REMOTE_ACCESS, 0x88);
+const NOT_READY: Code = (Syndrome::RNR_RETRY_EXC, 0x87);
+const NO_ANSWER: Code = (Syndrome::TRANSPORT_RETRY_EXC, 0x81);
+const FLUSHED: Code = (Syndrome::WR_FLUSH, 0xf9);
+
+/// Compares the first CQE of an error that a tap has seen with what it must say; without a tap there is nothing to compare.
+fn report(what: &str, tap: Option<&Tap>, opcode: CqeOpcode, wanted: Code) -> Result<String, Stop> {
+    let Some(tap) = tap else { return Ok(String::new()) };
+    let mut errors = tap.seen.iter().filter(|bytes| matches!(bytes[63] >> 4, 13 | 14));
+    let Some(first) = errors.next() else { return fail(format!("{what}: no CQE of an error")) };
+    let cqe = ErrorCqe::from_bytes(first);
+    let text = hex(&first[32..]);
+    same(format!("{what}: opcode of its CQE ({text})"), &opcode.bits(), &(cqe.op_own >> 4))?;
+    same(format!("{what}: syndrome ({text})"), &wanted.0.get(), &cqe.syndrome)?;
+    same(format!("{what}: vendor syndrome ({text})"), &wanted.1, &cqe.vendor_err_synd)?;
+    Ok(format!(
+        "{what} {:02x}/{:02x}, hw {:02x}/{:02x}",
+        cqe.syndrome, cqe.vendor_err_synd, cqe.hw_err_synd, cqe.hw_synd_type
+    ))
+}
+
+fn failed(what: &str, wanted: WcStatus, cause: Cause) -> Result<(), Stop> {
+    same(format!("{what}: status"), &format!("{}", Cause::Status(wanted)), &format!("{cause}"))
+}
+
+fn sent(pair: &mut Pair, wanted: WcStatus) -> Result<(), Stop> {
+    let (status, _) = pair.completed(0)?;
+    same("status of the send", &wanted.to_string(), &status.to_string())
+}
+
+fn too_long(lab: &mut Lab) -> Result<String, Stop> {
+    let mut pair = Pair::new(lab, &Shape { buffer: 16, ..Shape::new(lab) })?;
+    pair.send(0, &[7; 17], None)?;
+    pair.receive(1, |message| match message {
+        Err(failure) => failed("the receive", WcStatus::LOC_LEN_ERR, failure.cause),
+        Ok(_) => fail("17 bytes were received into 16"),
+    })?;
+    let near = report("receive", pair.tap.as_ref(), CqeOpcode::ResponderError, LENGTH)?;
+    sent(&mut pair, WcStatus::REM_INV_REQ_ERR)?;
+    let far = report("send", pair.far_taps[0].as_ref(), CqeOpcode::RequesterError, INVALID)?;
+    Ok(format!("{near}; {far}"))
+}
+
+fn bad_lkey(lab: &mut Lab) -> Result<String, Stop> {
+    let mut pair = Pair::new(lab, &Shape { fill: false, ..Shape::new(lab) })?;
+    let memory = pair.pool.take().ok_or("no buffer")?;
+    let queue = pair.near[0].receive_queue().ok_or("no receive queue")?;
+    // SAFETY: the queue pair fails before the memory is written, and the memory lives until it is destroyed.
+    unsafe {
+        let Some(mut rings) = pair.receiver.as_direct() else { return fail("no rings") };
+        let (_, ring) = rings.rq(queue)?;
+        let sge =
+            Sge { addr: memory.as_ptr().expose_provenance() as u64, length: 16, lkey: 0x1234_5678 };
+        ring.posting()
+            .post(SlotContext::from_wr_id(7), &[sge])
+            .map_err(|error| format!("{error:?}"))?;
+    }
+    pair.send(0, b"nowhere", None)?;
+    pair.arrived(1)?;
+    let near = report("receive", pair.tap.as_ref(), CqeOpcode::ResponderError, PROTECTION)?;
+    sent(&mut pair, WcStatus::REM_OP_ERR)?;
+    let far = report("send", pair.far_taps[0].as_ref(), CqeOpcode::RequesterError, OPERATION)?;
+    drop(pair);
+    drop(memory);
+    Ok(format!("{near}; {far}"))
+}
+
+fn bad_rkey(lab: &mut Lab) -> Result<String, Stop> {
+    let shape = Shape { receives_with: |config| config.remote_write(true), ..Shape::new(lab) };
+    let mut pair = Pair::new(lab, &shape)?;
+    let mut bytes = *b"nowhere.";
+    let mut sge =
+        sys::ibv_sge { addr: bytes.as_mut_ptr().expose_provenance() as u64, length: 8, lkey: 0 };
+    let mut wr = sys::ibv_send_wr {
+        sg_list: &mut sge,
+        num_sge: 1,
+        opcode: sys::IBV_WR_RDMA_WRITE,
+        send_flags: sys::IBV_SEND_SIGNALED | sys::IBV_SEND_INLINE,
+        ..Default::default()
+    };
+    wr.wr.rdma =
+        sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: 0x1000, rkey: 0x1234_5678 };
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: a live queue pair in RTS, and a request whose bytes are copied.
+    let errno = unsafe { sys::ibv_post_send(pair.far[0].as_raw(), &mut wr, &mut bad) };
+    same("ibv_post_send", &0, &errno)?;
+    let patience = Patience::new();
+    while pair.far_taps[0].as_mut().is_some_and(|tap| tap.look() == 0) {
+        patience.wait(|| "a WRITE that does not complete".into())?;
+    }
+    report("write", pair.far_taps[0].as_ref(), CqeOpcode::RequesterError, ACCESS)
+}
+
+fn not_ready(lab: &mut Lab) -> Result<String, Stop> {
+    let shape = Shape { fill: false, sender: |config| config.rnr_retry(0), ..Shape::new(lab) };
+    let mut pair = Pair::new(lab, &shape)?;
+    pair.send(0, b"early", None)?;
+    sent(&mut pair, WcStatus::RNR_RETRY_EXC_ERR)?;
+    report("send", pair.far_taps[0].as_ref(), CqeOpcode::RequesterError, NOT_READY)
+}
+
+fn dead_peer(lab: &mut Lab) -> Result<String, Stop> {
+    let shape = Shape { sender: |config| config.timeout(10).retry_cnt(1), ..Shape::new(lab) };
+    let mut pair = Pair::new(lab, &shape)?;
+    let near = pair.near.remove(0);
+    pair.receiver.destroy_qp(near)?;
+    pair.send(0, b"anybody?", None)?;
+    sent(&mut pair, WcStatus::RETRY_EXC_ERR)?;
+    report("send", pair.far_taps[0].as_ref(), CqeOpcode::RequesterError, NO_ANSWER)
+}
+
+fn flush(lab: &mut Lab) -> Result<String, Stop> {
+    let mut pair = Pair::new(lab, &Shape::new(lab))?;
+    for number in 0..5 {
+        pair.send(0, &[number], None)?;
+    }
+    pair.all_sent(0)?;
+    pair.receive(5, |message| Ok(drop(message?.take())))?;
+    pair.near[0].to_error()?;
+    let mut count = 0;
+    pair.receive(59, |message| match message {
+        Err(failure) => {
+            count += failure.buffers.len();
+            failed("a flushed receive", WcStatus::WR_FLUSH_ERR, failure.cause)
+        }
+        Ok(_) => fail("a message after the last one"),
+    })?;
+    same("buffers that came back", &59, &count)?;
+    if pair.tap.is_some() {
+        let counters: Vec<usize> = pair.cqes().iter().map(super::layout::counter).collect();
+        same("wqe_counter of the CQEs", &(0..64).collect(), &counters)?;
+    }
+    report("flush", pair.tap.as_ref(), CqeOpcode::ResponderError, FLUSHED)
+}
+
+fn event(lab: &Lab, what: &str, wanted: impl Fn(&AsyncEvent) -> bool) -> Result<(), Stop> {
+    let mut events = lab.context.events()?;
+    let began = std::time::Instant::now();
+    // It is on its way, or never comes: adapters raise it within microseconds.
+    while began.elapsed() < Duration::from_secs(3) {
+        if events.next_within(Duration::from_millis(100))?.is_some_and(|event| wanted(&event)) {
+            return Ok(());
+        }
+    }
+    fail(format!("{what} does not come"))
+}
+
+fn srq_limit(lab: &mut Lab) -> Result<String, Stop> {
+    let shape = Shape { srq: true, receives: 15, buffers: 15, ..Shape::new(lab) };
+    let mut pair = Pair::new(lab, &shape)?;
+    let srq = pair.srq.ok_or("no SRQ")?;
+    pair.receiver.arm_srq_limit(srq, 10)?;
+    // Nothing is posted again, so ten are left after the fifth, and nine after the sixth.
+    for number in 0..6 {
+        pair.send(0, &[number], None)?;
+    }
+    event(lab, "IBV_EVENT_SRQ_LIMIT_REACHED", |event| {
+        matches!(event, AsyncEvent::SrqLimitReached { .. })
+    })?;
+    Ok("9 of 15 receives left, the limit being 10".into())
+}
+
+fn last_wqe(lab: &mut Lab) -> Result<String, Stop> {
+    let shape = Shape { srq: true, receives: 15, buffers: 15, ..Shape::new(lab) };
+    let pair = Pair::new(lab, &shape)?;
+    pair.near[0].to_error()?;
+    let number = pair.near[0].qp_num();
+    event(
+        lab,
+        "IBV_EVENT_QP_LAST_WQE_REACHED",
+        |event| matches!(event, AsyncEvent::LastWqeReached { qp_num } if *qp_num == number),
+    )?;
+    Ok(String::new())
+}

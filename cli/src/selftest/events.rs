@@ -1,0 +1,126 @@
+//! Group F: sleeping until something arrives.
+
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use doorbell::rdma_core_sys as sys;
+
+use super::check::{Check, Needs, Stop, fail};
+use super::lab::Lab;
+use super::pair::{Pair, Shape};
+
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "F36",
+        name: "an armed CQ raises its event when something arrives, and not before",
+        needs: Needs::Device,
+        run: arm,
+    },
+    Check {
+        id: "F37",
+        name: "arming at the moment of an arrival loses nothing",
+        needs: Needs::Device,
+        run: race,
+    },
+    Check {
+        id: "F38",
+        name: "an event for solicited messages only",
+        needs: Needs::Device,
+        run: solicited,
+    },
+];
+
+/// For an event that has been raised already, or never will be.
+const SURE: Duration = Duration::from_secs(3);
+/// For an event that must not come.
+const QUIET: Duration = Duration::from_millis(20);
+
+fn readable(pair: &Pair, within: Duration) -> Result<bool, Stop> {
+    let Some(channel) = pair.receiver.channel() else { return fail("no completion channel") };
+    let mut poll = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor.
+    Ok(unsafe { libc::poll(&mut poll, 1, within.as_millis() as i32) } == 1)
+}
+
+fn taken(pair: &mut Pair) -> Result<(), Stop> {
+    pair.receive(1, |message| Ok(drop(message?)))
+}
+
+fn arm(lab: &mut Lab) -> Result<String, Stop> {
+    let mut pair = Pair::new(lab, &Shape::new(lab))?;
+    for round in 0..20 {
+        if pair.receiver.arm()? {
+            return fail("an empty CQ says that something has arrived");
+        }
+        if round < 3 && readable(&pair, QUIET)? {
+            return fail("an event before anything has arrived");
+        }
+        pair.send(0, b"wake", None)?;
+        if !readable(&pair, SURE)? {
+            return fail("no event though a message has arrived");
+        }
+        taken(&mut pair)?;
+        pair.all_sent(0)?;
+    }
+    Ok("20 times".into())
+}
+
+fn race(lab: &mut Lab) -> Result<String, Stop> {
+    let mut pair = Pair::new(lab, &Shape::new(lab))?;
+    let (mut before, mut count) = (0, 0);
+    for round in lab.rounds(5000) {
+        count = round + 1;
+        pair.send(0, b"now", None)?;
+        for _ in 0..lab.random(200) {
+            std::hint::spin_loop();
+        }
+        if pair.receiver.arm()? {
+            before += 1;
+        } else if !readable(&pair, SURE)? {
+            return fail(format!(
+                "no event in round {round}, though a message arrived after the CQ was armed"
+            ));
+        }
+        taken(&mut pair)?;
+    }
+    pair.all_sent(0)?;
+    Ok(format!("{count} times; in {before} of them the message was faster"))
+}
+
+/// Sends a byte, and asks for an event at the peer.
+fn send_solicited(pair: &Pair) -> Result<(), Stop> {
+    let mut byte = 1u8;
+    let mut sge =
+        sys::ibv_sge { addr: (&raw mut byte).expose_provenance() as u64, length: 1, lkey: 0 };
+    let mut wr = sys::ibv_send_wr {
+        sg_list: &mut sge,
+        num_sge: 1,
+        opcode: sys::IBV_WR_SEND,
+        send_flags: sys::IBV_SEND_SIGNALED | sys::IBV_SEND_INLINE | sys::IBV_SEND_SOLICITED,
+        ..Default::default()
+    };
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: a live queue pair in RTS, and a request whose byte is copied.
+    match unsafe { sys::ibv_post_send(pair.far[0].as_raw(), &mut wr, &mut bad) } {
+        0 => Ok(()),
+        errno => fail(format!("ibv_post_send: {}", std::io::Error::from_raw_os_error(errno))),
+    }
+}
+
+fn solicited(lab: &mut Lab) -> Result<String, Stop> {
+    let mut pair = Pair::new(lab, &Shape::new(lab))?;
+    if pair.receiver.arm_solicited()? {
+        return fail("an empty CQ says that something has arrived");
+    }
+    pair.send(0, b"hush", None)?;
+    pair.all_sent(0)?;
+    if readable(&pair, QUIET)? {
+        return fail("an event for a message whose sender did not ask for it");
+    }
+    send_solicited(&pair)?;
+    if !readable(&pair, SURE)? {
+        return fail("no event for a message whose sender asked for it");
+    }
+    pair.receive(2, |message| Ok(drop(message?)))?;
+    Ok(String::new())
+}

@@ -1,0 +1,133 @@
+//! The device under test, and what all checks share.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use doorbell::{Context, Path, ProtectionDomain};
+
+use super::check::Stop;
+use super::witness::Witness;
+
+/// The device under test.
+pub struct Lab {
+    /// The device.
+    pub context: Context,
+    /// The domain of all that is made.
+    pub pd: ProtectionDomain,
+    /// doorbell can drive its rings.
+    pub direct: bool,
+    /// It is a model, whose speed says nothing.
+    pub model: bool,
+    /// Port that messages go through, to itself.
+    pub port: u8,
+    /// Fewer messages.
+    pub quick: bool,
+    /// All CQEs that were seen.
+    pub witness: Rc<RefCell<Witness>>,
+    /// Descriptors that were open before anything was made.
+    pub descriptors: usize,
+    /// State of the generator of random numbers.
+    seed: u64,
+}
+
+impl Lab {
+    /// Looks at a device that was opened.
+    pub fn new(
+        context: Context,
+        model: bool,
+        quick: bool,
+        descriptors: usize,
+    ) -> doorbell::Result<Self> {
+        let pd = context.alloc_pd()?;
+        let direct = context.auto_path().0 == Path::Direct;
+        let witness = Rc::default();
+        Ok(Self {
+            context,
+            pd,
+            direct,
+            model,
+            port: 1,
+            quick,
+            witness,
+            descriptors,
+            seed: 0x9e37_79b9_7f4a_7c15,
+        })
+    }
+
+    /// The path that doorbell would take.
+    pub fn path(&self) -> Path {
+        if self.direct { Path::Direct } else { Path::Verbs }
+    }
+
+    /// So many rounds, fewer when the run is to be quick, and no more when they have taken long.
+    pub fn rounds(&self, count: u32) -> Rounds {
+        let (count, seconds) = if self.quick { (count / 10, 0.4) } else { (count, 5.0) };
+        Rounds { next: 0, count, end: Instant::now() + Duration::from_secs_f64(seconds) }
+    }
+
+    /// A random number below `end`.
+    pub fn random(&mut self, end: u32) -> u32 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        (self.seed >> 33) as u32 % end
+    }
+}
+
+/// Numbers of rounds, until there were enough of them or the time is over. At least two come.
+pub struct Rounds {
+    next: u32,
+    count: u32,
+    end: Instant,
+}
+
+impl Iterator for Rounds {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        if self.next >= 2 && (self.next >= self.count || Instant::now() >= self.end) {
+            return None;
+        }
+        self.next += 1;
+        Some(self.next - 1)
+    }
+}
+
+/// Ends a wait in which nothing happens any more.
+///
+/// It counts processor time of this process, which grows while it waits: on a busy machine time passes in which nobody works.
+pub struct Patience {
+    since: Duration,
+}
+
+/// Processor time without anything that happens.
+const LONGEST: Duration = Duration::from_millis(700);
+
+impl Patience {
+    /// Waits from now on.
+    pub fn new() -> Self {
+        Self { since: processor_time() }
+    }
+
+    /// Something has happened.
+    pub fn renew(&mut self) {
+        self.since = processor_time();
+    }
+
+    /// Lets others work; fails when nothing has happened for too long.
+    pub fn wait(&self, what: impl FnOnce() -> String) -> Result<(), Stop> {
+        std::thread::yield_now();
+        if processor_time().saturating_sub(self.since) < LONGEST {
+            return Ok(());
+        }
+        Err(Stop::Fail(format!("nothing happens any more: {}", what())))
+    }
+}
+
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a writable structure.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

@@ -1,0 +1,108 @@
+//! `doorbell selftest`: does this device do what doorbell relies on?
+//!
+//! Each group of checks is a file, and each check a function. Messages go from a port to itself; nothing outside of the
+//! objects that the checks make is changed.
+
+mod barriers;
+mod check;
+mod cqes;
+mod environment;
+mod errors;
+mod events;
+mod lab;
+mod layout;
+mod leave;
+mod pair;
+mod receive;
+mod report;
+mod rings;
+mod speed;
+mod tags;
+mod witness;
+
+use std::error::Error;
+
+use doorbell::Context;
+
+use crate::args::SelftestArgs;
+use crate::sysfs;
+use check::{Check, Ending, Outcome};
+use lab::Lab;
+
+/// The checks in the order in which they run.
+fn checks() -> impl Iterator<Item = &'static Check> {
+    let groups = [
+        environment::CHECKS,
+        layout::CHECKS,
+        receive::CHECKS,
+        cqes::CHECKS,
+        errors::CHECKS,
+        events::CHECKS,
+        barriers::CHECKS,
+        tags::CHECKS,
+        cqes::LAST,
+        speed::CHECKS,
+        leave::CHECKS,
+    ];
+    groups.into_iter().flatten()
+}
+
+/// The identifier that the vendor gave to the board; `unknown` where there is none.
+fn board(context: &Context) -> String {
+    sysfs::read(&context.sysfs_path().join("board_id")).unwrap_or("unknown".into())
+}
+
+/// Runs the checks, and writes the report; returns `true` if none failed.
+pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
+    let name = match &args.device {
+        Some(name) => name.clone(),
+        None => doorbell::devices()?[0].name().to_owned(),
+    };
+    let context = doorbell::open(&name)?;
+    // A device without a kernel driver is a model.
+    let model = sysfs::link(&context.sysfs_path().join("device/driver")).is_none();
+    let descriptors = leave::open_descriptors();
+    let mut lab = Lab::new(context, model, args.quick, descriptors)?;
+    let mut outcomes = Vec::new();
+    for check in checks() {
+        let outcome = Outcome::of(check, &mut lab);
+        if !args.json {
+            crate::output::write(&format!("{outcome}\n"))?;
+        }
+        outcomes.push(outcome);
+    }
+    let verdict = verdict(&outcomes);
+    let report = report::text(&lab, &outcomes, &verdict);
+    let path = args.report.clone().unwrap_or_else(|| report::file_name(&lab.context).into());
+    std::fs::write(&path, report).map_err(|error| format!("{}: {error}", path.display()))?;
+    if let Some(bundle) = &args.bundle {
+        let text = report::bundle(&lab, &outcomes);
+        std::fs::write(bundle, text).map_err(|error| format!("{}: {error}", bundle.display()))?;
+    }
+    let text = if args.json {
+        let json = serde_json::json!({ "verdict": verdict, "model": model, "checks": outcomes });
+        serde_json::to_string_pretty(&json)? + "\n"
+    } else {
+        format!("report: {}\n{verdict}\n", path.display())
+    };
+    crate::output::write(&text)?;
+    Ok(outcomes.iter().all(|outcome| outcome.ending != Ending::Fail))
+}
+
+/// The line that sums it up.
+fn verdict(outcomes: &[Outcome]) -> String {
+    let of = |ending| outcomes.iter().filter(move |outcome| outcome.ending == ending);
+    let cannot = of(Ending::Cannot).count();
+    let failed: Vec<&str> = of(Ending::Fail).map(|outcome| outcome.id).collect();
+    if failed.is_empty() {
+        return format!(
+            "selftest: ok: {} checks, {cannot} could not run",
+            of(Ending::Pass).count()
+        );
+    }
+    format!(
+        "selftest: FAILED: {} ({} passed, {cannot} could not run)",
+        failed.join(" "),
+        of(Ending::Pass).count()
+    )
+}

@@ -1,0 +1,192 @@
+//! Group H: tag matching by the device.
+
+use std::time::{Duration, Instant};
+
+use doorbell::tags::{
+    Offload, Received, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
+};
+use doorbell::{BufferPool, QpConfig};
+
+use super::check::{Check, Needs, Stop, fail, same};
+use super::lab::{Lab, Patience};
+
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "H42",
+        name: "a message takes the oldest receive that matches",
+        needs: Needs::Rings,
+        run: oldest,
+    },
+    Check {
+        id: "H43",
+        name: "masks, and messages that nobody expects",
+        needs: Needs::Rings,
+        run: unexpected,
+    },
+    Check {
+        id: "H44",
+        name: "matching goes on after unexpected messages",
+        needs: Needs::Rings,
+        run: phases,
+    },
+];
+
+/// Link layer of a port (`IBV_LINK_LAYER_ETHERNET`).
+const ETHERNET: u8 = 2;
+const ALL: u64 = u64::MAX;
+
+/// A queue with tags, and one that sends to it.
+struct Sides {
+    near: TagMatchingSrq,
+    far: TagMatchingSrq,
+    pool: BufferPool,
+    to: doorbell::tags::PeerId,
+}
+
+impl Sides {
+    fn new(lab: &Lab) -> Result<Self, Stop> {
+        if lab.context.capabilities()?.tag_matching.is_none() {
+            return Err(Stop::Cannot("the device does not match tags".into()));
+        }
+        // libmlx5 connects its own queue pair for the list without a GRH, which Ethernet needs: no program can make such an SRQ.
+        let ethernet = lab.context.query_port(lab.port)?.link_layer == ETHERNET;
+        let side = |offload| {
+            let config = TagMatchingConfig::new(16).slots(64).path(lab.path()).offload(offload);
+            let mut side = match TagMatchingSrq::new(&lab.pd, &config) {
+                Err(error) if ethernet && offload == Offload::Required => {
+                    return Err(Stop::Cannot(format!(
+                        "libmlx5 makes no tag-matching SRQ on this port: {error}"
+                    )));
+                }
+                made => made?,
+            };
+            side.fill(&BufferPool::new(&lab.pd, 128, 576)?)?;
+            Ok::<_, Stop>(side)
+        };
+        let (mut near, mut far) = (side(Offload::Required)?, side(Offload::Never)?);
+        let config = QpConfig::rc().port(lab.port).sends(32).min_rnr_timer(1);
+        let (from, to) = (near.add_peer(&config)?, far.add_peer(&config)?);
+        let addresses = (near.address(from)?, far.address(to)?);
+        near.connect(from, &addresses.1)?;
+        far.connect(to, &addresses.0)?;
+        let pool = BufferPool::new(&lab.pd, 128, 512)?;
+        Ok(Self { near, far, pool, to })
+    }
+
+    fn post(&mut self, tag: u64, mask: u64) -> Result<doorbell::tags::ReceiveId, Stop> {
+        let buffer = self.pool.take().ok_or("no buffer")?;
+        self.near.post(tag, mask, buffer).map_err(|error| Stop::Fail(error.to_string()))
+    }
+
+    fn send(&mut self, tag: u64, context: u32) -> Result<(), Stop> {
+        let buffer = self.pool.take().ok_or("no buffer")?;
+        let mut message = TaggedBuffer::new(buffer).map_err(|_| "a buffer is too small")?;
+        message.set_len(8);
+        message.copy_from_slice(&tag.to_be_bytes());
+        self.far.send(self.to, tag, context, message).map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    fn received(&mut self) -> Result<Received, Stop> {
+        let patience = Patience::new();
+        loop {
+            if let Some(event) = self.far.poll() {
+                if let TagEvent::PeerFailed { status, .. } = event {
+                    return fail(format!("the peer's send failed: {status}"));
+                }
+            }
+            match self.near.poll() {
+                Some(TagEvent::Received(received)) => return Ok(received),
+                Some(other) => return fail(format!("another event than a message: {other:?}")),
+                None => patience.wait(|| "a message that no receive got".into())?,
+            }
+        }
+    }
+
+    /// Waits until so many messages wait for their receive.
+    fn wait_unexpected(&mut self, count: usize) -> Result<(), Stop> {
+        let patience = Patience::new();
+        while self.near.unexpected() < count {
+            if let Some(event) = self.near.poll() {
+                return fail(format!("an event that nobody expects: {event:?}"));
+            }
+            drop(self.far.poll());
+            patience
+                .wait(|| format!("{} of {count} unexpected messages", self.near.unexpected()))?;
+        }
+        Ok(())
+    }
+}
+
+fn oldest(lab: &mut Lab) -> Result<String, Stop> {
+    let mut sides = Sides::new(lab)?;
+    for round in lab.rounds(200) {
+        let ids = [sides.post(5, ALL)?, sides.post(7, ALL)?, sides.post(5, ALL)?];
+        for (tag, place) in [(5, 0), (5, 2), (7, 1)] {
+            sides.send(tag, round)?;
+            let got = sides.received()?;
+            same(
+                format!("round {round}: receive of the message with tag {tag}"),
+                &format!("{:?}", ids[place]),
+                &format!("{:?}", got.receive),
+            )?;
+            same("tag", &tag, &got.tag)?;
+            same("bytes", &tag.to_be_bytes().to_vec(), &got.buffer.to_vec())?;
+            same("whether the library matched", &false, &got.by_library)?;
+        }
+    }
+    Ok("three entries, of which two have the same tag".into())
+}
+
+fn unexpected(lab: &mut Lab) -> Result<String, Stop> {
+    let mut sides = Sides::new(lab)?;
+    for round in lab.rounds(100) {
+        // The lower half of the tag does not matter.
+        let wide = sides.post(0x12_0000, 0xffff_0000)?;
+        sides.send(0x12_3456, round)?;
+        let got = sides.received()?;
+        same(
+            "receive of a message that its mask lets in",
+            &format!("{wide:?}"),
+            &format!("{:?}", got.receive),
+        )?;
+        same("whether the library matched", &false, &got.by_library)?;
+        sides.send(9, round)?;
+        sides.wait_unexpected(1)?;
+        sides.post(9, ALL)?;
+        let got = sides.received()?;
+        same("tag of a message that came before its receive", &9, &got.tag)?;
+        same("whether the library matched", &true, &got.by_library)?;
+    }
+    Ok(String::new())
+}
+
+fn phases(lab: &mut Lab) -> Result<String, Stop> {
+    let mut sides = Sides::new(lab)?;
+    let (mut by_device, mut rounds) = (0, 0);
+    for round in lab.rounds(100) {
+        rounds = round + 1;
+        for tag in 0..3 {
+            sides.send(100 + tag, round)?;
+        }
+        sides.wait_unexpected(3)?;
+        for tag in 0..3 {
+            sides.post(100 + tag, ALL)?;
+            sides.received()?;
+        }
+        // The counts of unexpected messages must agree again, or the device matches nothing any more.
+        let began = Instant::now();
+        sides.post(1, ALL)?;
+        while sides.near.needs_synchronization() && began.elapsed() < Duration::from_secs(3) {
+            if let Some(event) = sides.near.poll() {
+                return fail(format!("an event that nobody expects: {event:?}"));
+            }
+        }
+        sides.send(1, round)?;
+        by_device += u32::from(!sides.received()?.by_library);
+    }
+    if by_device == 0 {
+        return fail(format!("the device matched none of {rounds} messages after unexpected ones"));
+    }
+    Ok(format!("{by_device} of {rounds} messages matched by the device"))
+}

@@ -1,0 +1,81 @@
+//! What was seen of all CQEs, whoever took them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use mlx5_wire::cqe::{Cqe64, CqeFormat};
+use mlx5_wire::opcode::CqeOpcode;
+use mlx5_wire::signature::is_signed;
+
+/// CQEs of a kind that are kept for the report and the bundle.
+const KEPT: u32 = 64;
+/// Wrong CQEs that are told.
+const TOLD: usize = 4;
+
+/// Counts of all CQEs, and examples.
+#[derive(Default)]
+pub struct Witness {
+    /// CQEs seen.
+    pub seen: u64,
+    /// Those among them whose signature is not that of their index.
+    pub wrong: u64,
+    /// The first of these, in words.
+    pub examples: Vec<String>,
+    /// The first CQE of each opcode and format.
+    pub first: BTreeMap<(u8, u8), [u8; 64]>,
+    /// User index of each queue that completed; whether it is the sending one.
+    users: BTreeMap<(u32, bool), u32>,
+    /// What differs from the first CQE of its queue.
+    pub strangers: Vec<String>,
+    /// CQEs of each opcode that were kept.
+    counts: BTreeMap<u8, u32>,
+    /// Lines for a bundle.
+    pub lines: Vec<String>,
+}
+
+/// The bytes, in groups of four.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for (at, byte) in bytes.iter().enumerate() {
+        let space = if at > 0 && at % 4 == 0 { " " } else { "" };
+        let _ = write!(text, "{space}{byte:02x}");
+    }
+    text
+}
+
+impl Witness {
+    /// Takes note of a CQE that stands at `index` of CQ `cqn`, whose entries have `size` bytes.
+    pub fn note(&mut self, cqn: u32, size: usize, index: u32, bytes: &[u8; 64]) {
+        let cqe = Cqe64::from_bytes(bytes);
+        let opcode = cqe.op_own >> 4;
+        self.seen += 1;
+        if !is_signed(bytes, index) {
+            self.wrong += 1;
+            if self.examples.len() < TOLD {
+                self.examples.push(format!("CQ {cqn:#x}, index {index:#x}: {}", hex(bytes)));
+            }
+        }
+        let format = CqeFormat::from_op_own(cqe.op_own);
+        self.first.entry((opcode, format as u8)).or_insert(*bytes);
+        let requester = matches!(opcode, 0 | 13);
+        if requester || CqeOpcode::from_bits(opcode).is_responder() || opcode == 14 {
+            let queue = (cqe.sop_drop_qpn.get() & 0xff_ffff, requester);
+            let user = cqe.srqn_uidx.get() & 0xff_ffff;
+            let first = *self.users.entry(queue).or_insert(user);
+            if first != user && self.strangers.len() < TOLD {
+                self.strangers.push(format!("{first:#x} and {user:#x} of QP {:#x}", queue.0));
+            }
+        }
+        let kept = self.counts.entry(opcode).or_default();
+        if *kept < KEPT {
+            *kept += 1;
+            self.lines
+                .push(format!("cqe {cqn:#x} {size} {index:#x} {}", hex(bytes).replace(' ', "")));
+        }
+    }
+
+    /// A QP is gone, and its number may come back.
+    pub fn forget(&mut self, qpn: u32) {
+        self.users.retain(|(number, _), _| *number != qpn);
+    }
+}
