@@ -95,6 +95,7 @@ mod netdev;
 pub mod nic;
 mod options;
 mod registry;
+pub mod replay;
 mod run_dir;
 pub mod runner;
 mod shared;

@@ -1,6 +1,7 @@
 //! `soft-mlx5 run [OPTIONS] -- COMMAND`: any verbs program on a software mlx5 device.
 
 use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -24,11 +25,21 @@ fn cli() -> Command {
                 .trailing_var_arg(true)
                 .help("Program and arguments"),
         );
+    let replay = Command::new("replay")
+        .about("Compare what a device wrote, by doorbell selftest --bundle, with what this model writes")
+        .arg(
+            Arg::new("bundle")
+                .value_name("BUNDLE")
+                .value_parser(value_parser!(PathBuf))
+                .required(true)
+                .help("The bundle"),
+        );
     Command::new("soft-mlx5")
         .about("A software mlx5 device for any verbs program")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .subcommand(run)
+        .subcommand(replay)
 }
 
 fn argument(option: &DeviceOption) -> Arg {
@@ -71,6 +82,10 @@ fn main() -> ExitCode {
     };
     match matches.subcommand() {
         Some(("run", matches)) => run(matches),
+        Some(("replay", matches)) => match matches.get_one::<PathBuf>("bundle") {
+            Some(bundle) => replay(bundle),
+            None => complain("there is no bundle to replay"),
+        },
         _ => complain("there is nothing to do but `run`"),
     }
 }
@@ -88,6 +103,16 @@ fn run(matches: &ArgMatches) -> ExitCode {
         Ok(status) => ExitCode::from(exit_code(status)),
         Err(error) => complain(&error.to_string()),
     }
+}
+
+fn replay(bundle: &Path) -> ExitCode {
+    let text = match std::fs::read(bundle) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) => return complain(&format!("{}: {error}", bundle.display())),
+    };
+    let found = soft_mlx5::replay::replay(&text);
+    println!("{found}");
+    if found.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn complain(what: &str) -> ExitCode {

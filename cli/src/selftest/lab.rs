@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use doorbell::{Context, Path, ProtectionDomain};
@@ -101,8 +102,10 @@ pub struct Patience {
     since: Duration,
 }
 
-/// Processor time without anything that happens.
-const LONGEST: Duration = Duration::from_millis(700);
+/// Processor time without anything that happens, and the same once something has stalled: a device that does so will do
+/// it again, and the run shall end.
+const LONGEST: [Duration; 2] = [Duration::from_millis(600), Duration::from_millis(150)];
+static STALLED: AtomicBool = AtomicBool::new(false);
 
 impl Patience {
     /// Waits from now on.
@@ -118,9 +121,11 @@ impl Patience {
     /// Lets others work; fails when nothing has happened for too long.
     pub fn wait(&self, what: impl FnOnce() -> String) -> Result<(), Stop> {
         std::thread::yield_now();
-        if processor_time().saturating_sub(self.since) < LONGEST {
+        let longest = LONGEST[usize::from(STALLED.load(Ordering::Relaxed))];
+        if processor_time().saturating_sub(self.since) < longest {
             return Ok(());
         }
+        STALLED.store(true, Ordering::Relaxed);
         Err(Stop::Fail(format!("nothing happens any more: {}", what())))
     }
 }

@@ -7,7 +7,7 @@ use super::check::{Check, Needs, Stop, fail, same};
 use super::lab::Lab;
 use super::pair::{Pair, Shape};
 use super::rings::Wqes;
-use super::witness::hex;
+use super::witness::{hex, plain};
 
 pub const CHECKS: &[Check] = &[
     Check {
@@ -44,6 +44,20 @@ fn twins(lab: &Lab, shape: &Shape) -> Result<[(Pair, Wqes); 2], Stop> {
         Ok::<_, Stop>((pair, wqes))
     };
     Ok([twin(Path::Direct)?, twin(Path::Verbs)?])
+}
+
+/// The bytes of a WQE up to the end of its list.
+fn used(wqes: &Wqes, slot: usize) -> Vec<u8> {
+    let wqe = wqes.wqe(slot);
+    let (lead, segments) = wqe.split_at(if wqes.shared { 16 } else { 0 });
+    let mut used = lead.to_vec();
+    for bytes in segments.chunks_exact(DataSegment::SIZE) {
+        used.extend_from_slice(bytes);
+        if DataSegment::from_bytes(bytes.try_into().expect("a segment")).is_terminator() {
+            break;
+        }
+    }
+    used
 }
 
 /// A WQE with the place of each buffer in its pool in the stead of its address, and without keys.
@@ -98,6 +112,11 @@ fn wqes(lab: &mut Lab) -> Result<String, Stop> {
             }
         }
         let [(_, ours), (_, theirs)] = &twins;
+        let kind = if srq { "srq" } else { "rq" };
+        for slot in 0..posted as usize {
+            let [our, their] = [ours, theirs].map(|wqes| plain(&used(wqes, slot)));
+            lab.witness.borrow_mut().wqes.push(format!("wqe {kind} {slot:#x} {our} {their}"));
+        }
         let bases = [ours, theirs].map(|wqes| base(wqes, posted as usize));
         for slot in 0..posted as usize {
             let (our, their) = (relative(ours, slot, bases[0]), relative(theirs, slot, bases[1]));

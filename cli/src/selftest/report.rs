@@ -56,7 +56,8 @@ pub fn bundle(lab: &Lab, outcomes: &[Outcome]) -> String {
     for outcome in outcomes {
         let _ = writeln!(text, "check {} {:?}", outcome.id, outcome.ending);
     }
-    for line in &lab.witness.borrow().lines {
+    let witness = lab.witness.borrow();
+    for line in witness.wqes.iter().chain(&witness.lines) {
         let _ = writeln!(text, "{line}");
     }
     let digest = digest(text.as_bytes());

@@ -29,8 +29,10 @@ pub struct Witness {
     pub strangers: Vec<String>,
     /// CQEs of each opcode that were kept.
     counts: BTreeMap<u8, u32>,
-    /// Lines for a bundle.
+    /// CQEs for a bundle.
     pub lines: Vec<String>,
+    /// WQEs for a bundle.
+    pub wqes: Vec<String>,
 }
 
 /// The bytes, in groups of four.
@@ -41,6 +43,11 @@ pub fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{space}{byte:02x}");
     }
     text
+}
+
+/// The bytes without groups.
+pub fn plain(bytes: &[u8]) -> String {
+    hex(bytes).replace(' ', "")
 }
 
 impl Witness {
@@ -69,8 +76,7 @@ impl Witness {
         let kept = self.counts.entry(opcode).or_default();
         if *kept < KEPT {
             *kept += 1;
-            self.lines
-                .push(format!("cqe {cqn:#x} {size} {index:#x} {}", hex(bytes).replace(' ', "")));
+            self.lines.push(format!("cqe {cqn:#x} {size} {index:#x} {}", plain(bytes)));
         }
     }
 

@@ -45,6 +45,22 @@ impl Failure {
     /// Receiver not ready after all retries.
     pub const RNR_RETRIES: Self = Self::new(Syndrome::RNR_RETRY_EXC, 0x87, [0, 0]);
 
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::LOCAL_LENGTH,
+        Self::LOCAL_LENGTH_RECEIVE,
+        Self::LOCAL_QP_OP,
+        Self::LOCAL_PROT,
+        Self::LOCAL_PROT_RECEIVE,
+        Self::FLUSH,
+        Self::BAD_RESPONSE,
+        Self::REMOTE_INVALID,
+        Self::REMOTE_ACCESS,
+        Self::REMOTE_OPERATION,
+        Self::RETRIES,
+        Self::RNR_RETRIES,
+    ];
+
     const fn new(syndrome: Syndrome, vendor: u8, hardware: [u8; 2]) -> Self {
         Self { syndrome, vendor, hardware }
     }

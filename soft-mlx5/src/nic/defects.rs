@@ -79,7 +79,7 @@ defects! {
     DoubleCqe "double-cqe", "Each 40th CQE of a receive is written twice";
     TagOrder "tag-order", "A message takes the youngest entry that matches, not the oldest";
     TagMask "tag-mask", "Masks of tag-list entries are ignored";
-    TagPhase "tag-phase", "List operations report one unexpected message too many";
+    TagPhase "tag-phase", "What software says of unexpected messages is ignored";
 }
 
 /// The defect of a device, if it has one.

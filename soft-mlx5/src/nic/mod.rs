@@ -45,6 +45,8 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
+use mlx5_wire::data::DataSegment;
+
 use self::blue_flame::Copies;
 use self::core::Core;
 use self::defects::{Defect, Defects};
@@ -463,6 +465,23 @@ impl Nic {
             true
         });
     }
+}
+
+/// Syndrome, vendor syndrome, `hw_err_synd` and `hw_synd_type` of each error that a device reports.
+pub(crate) fn failures() -> impl Iterator<Item = [u8; 4]> {
+    completion::Failure::ALL.iter().map(|failure| {
+        let [error, kind] = failure.hardware;
+        [failure.syndrome.get(), failure.vendor, error, kind]
+    })
+}
+
+/// The data segments of a receive WQE as a device reads them; `None` when it would read what was never written.
+pub(crate) fn receive_segments(wqe: &[u8]) -> Option<Vec<DataSegment>> {
+    let (mut list, mut strict) = (scatter::ScatterList::default(), strict::Strict::new(false));
+    list.parse(wqe, Object::Qp(0), 0, &mut strict);
+    let broken = [Rule::Stride, Rule::Terminator, Rule::ZeroLength];
+    let sound = broken.iter().all(|rule| strict.count(*rule) == 0);
+    sound.then(|| list.segments().to_vec())
 }
 
 /// Hands a packet to the queue pair it is for, if that one wants it.

@@ -41,8 +41,9 @@ pub fn execute(qp: &mut Qp, core: &mut Core, wqe: &SendWqe) -> Result<(), WqeErr
             buffer.parse(data, qp.object(), index.into(), &mut core.strict);
         }
     }
+    let deaf = core.defects.is(Defect::TagPhase);
     let list = list_of(qp, core).ok_or(WqeError::Malformed)?;
-    if segment.flags & SW_CNT_VALID != 0 && !list.synchronize(segment.sw_cnt.get()) {
+    if segment.flags & SW_CNT_VALID != 0 && !deaf && !list.synchronize(segment.sw_cnt.get()) {
         breach(qp, core, Rule::TagPhase, index, &segment);
     }
     let (youngest, exact) = (core.defects.is(Defect::TagOrder), core.defects.is(Defect::TagMask));
@@ -60,10 +61,7 @@ pub fn execute(qp: &mut Qp, core: &mut Core, wqe: &SendWqe) -> Result<(), WqeErr
         TmOpcode::Remove => list.remove(named).map(|found| (AppOp::REMOVE, named, found)),
         _ => Ok((AppOp::NOOP, 0, true)),
     };
-    let mut hw_phase = list.hw_phase();
-    if core.defects.is(Defect::TagPhase) {
-        hw_phase = hw_phase.wrapping_add(1);
-    }
+    let hw_phase = list.hw_phase();
     let Ok((op, entry, success)) = done else {
         return Err(breach(qp, core, Rule::TagIndex, index, &segment));
     };
