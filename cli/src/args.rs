@@ -75,6 +75,9 @@ pub struct SelftestArgs {
     /// Send fewer messages
     #[arg(long)]
     pub quick: bool,
+    /// Run only these checks, by their numbers
+    #[arg(long, value_name = "B6,D20", value_delimiter = ',')]
+    pub only: Vec<String>,
     /// File for the report [default: doorbell-selftest-BOARD-FIRMWARE.txt]
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

@@ -170,7 +170,8 @@ fn needs(artifact: &Artifact) -> Needs {
         ("doorbell-tests", "link") => Needs::Link,
         (
             "doorbell-tests",
-            "demo" | "doctor" | "event_server" | "info" | "latency" | "multicast" | "pingpong",
+            "demo" | "doctor" | "event_server" | "info" | "latency" | "multicast" | "pingpong"
+            | "selftest",
         ) => Needs::Examples,
         ("doorbell-tests", _) => Needs::AnyDevice,
         _ => Needs::Nothing,

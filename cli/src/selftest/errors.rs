@@ -177,7 +177,10 @@ fn flush(lab: &mut Lab) -> Result<String, Stop> {
         pair.send(0, &[number], None)?;
     }
     pair.all_sent(0)?;
-    pair.receive(5, |message| Ok(drop(message?.take())))?;
+    pair.receive(5, |message| {
+        message?.take();
+        Ok(())
+    })?;
     pair.near[0].to_error()?;
     let mut count = 0;
     pair.receive(59, |message| match message {

@@ -204,10 +204,7 @@ fn links(lab: &mut Lab) -> Result<String, Stop> {
             )?;
             checked += 1;
         }
-        pair.receive(3, |message| {
-            message?;
-            Ok(())
-        })?;
+        pair.take(3)?;
         pair.all_sent(0)?;
         pair.all_sent(1)?;
     }
@@ -230,10 +227,7 @@ fn indices(lab: &mut Lab) -> Result<String, Stop> {
     for (pair, _) in &mut twins {
         for number in 0..count {
             pair.send(0, &[number as u8], None)?;
-            pair.receive(1, |message| {
-                message?;
-                Ok(())
-            })?;
+            pair.take(1)?;
         }
     }
     let [ours, theirs] = twins.map(|(pair, _)| pair.cqes().iter().map(counter).collect::<Vec<_>>());

@@ -56,15 +56,19 @@ fn board(context: &Context) -> String {
 pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
     let name = match &args.device {
         Some(name) => name.clone(),
-        None => doorbell::devices()?[0].name().to_owned(),
+        None => doorbell::devices()?.first().ok_or(doorbell::Error::NoDevice)?.name().to_owned(),
     };
+    if let Some(unknown) = args.only.iter().find(|id| checks().all(|check| check.id != **id)) {
+        return Err(format!("there is no check {unknown}: docs/selftest.md has the groups").into());
+    }
+    let wanted = |check: &&Check| args.only.is_empty() || args.only.iter().any(|id| id == check.id);
     let context = doorbell::open(&name)?;
     // A device without a kernel driver is a model.
     let model = sysfs::link(&context.sysfs_path().join("device/driver")).is_none();
     let descriptors = leave::open_descriptors();
     let mut lab = Lab::new(context, model, args.quick, descriptors)?;
     let mut outcomes = Vec::new();
-    for check in checks() {
+    for check in checks().filter(wanted) {
         let outcome = Outcome::of(check, &mut lab);
         if !args.json {
             crate::output::write(&format!("{outcome}\n"))?;

@@ -266,6 +266,14 @@ impl Pair {
         Ok(())
     }
 
+    /// Takes exactly `count` messages, whatever they say.
+    pub fn take(&mut self, count: u32) -> Result<(), Stop> {
+        self.receive(count, |message| {
+            message?;
+            Ok(())
+        })
+    }
+
     fn failed_send(&mut self, qp: usize) -> Option<String> {
         while let Some((status, vendor)) = self.poll_send(qp) {
             if !status.is_success() {

@@ -90,10 +90,8 @@ impl Sides {
     fn received(&mut self) -> Result<Received, Stop> {
         let patience = Patience::new();
         loop {
-            if let Some(event) = self.far.poll() {
-                if let TagEvent::PeerFailed { status, .. } = event {
-                    return fail(format!("the peer's send failed: {status}"));
-                }
+            if let Some(TagEvent::PeerFailed { status, .. }) = self.far.poll() {
+                return fail(format!("the peer's send failed: {status}"));
             }
             match self.near.poll() {
                 Some(TagEvent::Received(received)) => return Ok(received),

@@ -73,6 +73,36 @@ pub fn dumps() -> &'static [Dump] {
     })
 }
 
+/// A CQE of a bundle, with its index in its CQ.
+pub type Indexed = (u32, [u8; 64]);
+
+/// Returns the name of each bundle of `doorbell selftest` in `bundles`, and its CQEs.
+///
+/// # Panics
+/// If one cannot be read.
+pub fn bundles() -> Vec<(&'static str, Vec<Indexed>)> {
+    let texts = [("soft-mlx5", include_str!("../bundles/soft-mlx5.txt"))];
+    let all = texts.map(|(name, text)| {
+        let lines = text.lines().filter_map(|line| line.strip_prefix("cqe "));
+        (
+            name,
+            lines.map(|line| indexed(line).unwrap_or_else(|| panic!("{name}: {line}"))).collect(),
+        )
+    });
+    all.into()
+}
+
+fn indexed(line: &str) -> Option<Indexed> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [_, _, index, hex] = words[..] else { return None };
+    let index = u32::from_str_radix(index.strip_prefix("0x")?, 16).ok()?;
+    let mut bytes = [0; 64];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some((index, bytes))
+}
+
 /// Returns the error CQEs.
 pub fn cqes() -> impl Iterator<Item = &'static Dump> {
     dumps().iter().filter(|dump| dump.is_cqe)

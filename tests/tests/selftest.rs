@@ -1,0 +1,164 @@
+//! `doorbell selftest` on the software device: it passes on a sound one, and finds each fault of one that is not.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use doorbell_tests::programs::{built, on_soft_mlx5};
+
+/// Faults of the device by the group of the check that must find each of them: `docs/selftest.md` shows this table.
+const FOUND_BY: &[(&str, &str)] = &[
+    ("B6", "swapped-address"),
+    ("B7", "stale-record"),
+    ("B8", "srq-order"),
+    ("B9", "counter"),
+    ("C10", "payload"),
+    ("C10", "late-cqe"),
+    ("C14", "segment-order"),
+    ("C17", "immediate"),
+    ("D20", "signature"),
+    ("D20", "torn-cqe"),
+    ("D21", "owner"),
+    ("D23", "counter"),
+    ("D23", "qp-number"),
+    ("D24", "byte-count"),
+    ("D25", "opcode"),
+    ("D26", "clock"),
+    ("E28", "syndrome"),
+    ("E30", "vendor"),
+    ("E33", "lost-flush"),
+    ("E34", "lost-limit"),
+    ("E35", "lost-last-wqe"),
+    ("F36", "early-event"),
+    ("F37", "lost-event"),
+    ("F38", "unsolicited"),
+    ("G39", "torn-cqe"),
+    ("G39", "lost-write"),
+    ("G39", "double-cqe"),
+    ("G39", "late-cqe"),
+    ("H42", "tag-order"),
+    ("H43", "tag-mask"),
+    ("H44", "tag-phase"),
+];
+
+/// A file of this process.
+fn file(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("doorbell-selftest-{}-{name}", std::process::id()))
+}
+
+fn text(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+fn last_line(output: &str) -> &str {
+    output.lines().last().unwrap_or_default()
+}
+
+/// Runs the checks of a group on devices with its faults, none of which may pass.
+fn faults_are_found(group: char) {
+    let mut faults: Vec<&str> = Vec::new();
+    for (check, fault) in FOUND_BY.iter().filter(|(check, _)| check.starts_with(group)) {
+        let report = file(fault);
+        let mut run = Command::new(built("soft-mlx5"));
+        run.args(["run", "--fault", fault, "--"]).arg(built("doorbell"));
+        // The checks that look back at all CQEs need others to look back at.
+        let wanted = if *check == "D20" { "C10,G39,D20" } else { check };
+        run.args(["selftest", "--quick", "--only", wanted, "--report"]).arg(&report);
+        let output = run.stdin(Stdio::null()).output().unwrap();
+        let said = text(&output);
+        let found = last_line(&said).strip_prefix("selftest: FAILED: ");
+        let found = found.and_then(|rest| rest.split(" (").next()).unwrap_or_default();
+        assert!(found.split(' ').any(|found| found == *check), "{fault}: {said}");
+        assert_eq!(output.status.code(), Some(1), "{fault}: {said}");
+        let _ = std::fs::remove_file(report);
+        faults.push(fault);
+    }
+    assert!(faults.len() >= 3, "{faults:?}");
+}
+
+macro_rules! groups {
+    ($($name:ident $group:literal;)*) => {
+        $(#[test] fn $name() { faults_are_found($group) })*
+    };
+}
+
+groups! {
+    faults_of_layouts_are_found 'B';
+    faults_of_receives_are_found 'C';
+    faults_of_cqes_are_found 'D';
+    faults_of_errors_are_found 'E';
+    faults_of_events_are_found 'F';
+    faults_of_memory_order_are_found 'G';
+    faults_of_tag_matching_are_found 'H';
+}
+
+/// A sound device passes on either link, and the bundle of the run replays.
+#[test]
+fn a_sound_device_passes_and_its_bundle_replays() {
+    for link in ["ib", "roce"] {
+        let (report, bundle) = (file(&format!("{link}.txt")), file(&format!("{link}.bundle")));
+        let mut run = on_soft_mlx5(&["--link", link], built("doorbell"));
+        run.args(["selftest", "--quick", "--report"]).arg(&report).arg("--bundle").arg(&bundle);
+        let output = run.output().unwrap();
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let verdict = last_line(&said);
+        assert!(verdict.starts_with("selftest: ok: 4"), "{said}");
+        let written = std::fs::read_to_string(&report).unwrap();
+        assert_eq!(written.lines().last(), Some(verdict), "the report ends with the verdict");
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert!(!written.contains(host.trim()) && !written.contains("fe80"), "{written}");
+        let replay = |path: &PathBuf| {
+            let output = Command::new(built("soft-mlx5")).arg("replay").arg(path).output().unwrap();
+            (output.status.code(), text(&output))
+        };
+        let (code, said) = replay(&bundle);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains(" 0 differences from the model"), "{said}");
+        let mut bytes = std::fs::read(&bundle).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&bundle, bytes).unwrap();
+        let (code, said) = replay(&bundle);
+        assert_eq!(code, Some(1), "{said}");
+        for file in [report, bundle] {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+#[test]
+fn wrong_use_has_a_code_of_its_own() {
+    let mut run = on_soft_mlx5(&[], built("doorbell"));
+    let output = run.args(["selftest", "--quick", "--only", "Z9"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    let mut run = on_soft_mlx5(&[], built("doorbell"));
+    let output = run.args(["selftest", "mlx5_7"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+}
+
+/// The table in the book is this one, and has every fault that the device knows.
+#[test]
+fn the_book_shows_every_fault_and_what_finds_it() {
+    let listed = Command::new(built("soft-mlx5"))
+        .args(["run", "--fault", "none-of-them", "--", "true"])
+        .output()
+        .unwrap();
+    let listed = text(&listed);
+    let mut table = String::from("| fault | what the device does | found by |\n|---|---|---|\n");
+    let mut count = 0;
+    for line in listed.lines().filter(|line| line.starts_with("  ")) {
+        let (name, help) = line.trim().split_once(' ').expect("a name and what it does");
+        let found = FOUND_BY.iter().filter(|(_, fault)| *fault == name).map(|(check, _)| *check);
+        let found: Vec<_> = found.collect();
+        assert!(!found.is_empty(), "no check must find {name}");
+        table += &format!("| `{name}` | {} | {} |\n", help.trim(), found.join(", "));
+        count += 1;
+    }
+    assert!(count >= 28, "{listed}");
+    let book = include_str!("../../docs/selftest.md");
+    assert!(book.contains(&table), "docs/selftest.md must show:\n{table}");
+}
