@@ -2,6 +2,7 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use mlx5_wire::cqe::Cqe64;
 use mlx5_wire::mini_cqe::MiniCqeFormat;
@@ -21,6 +22,8 @@ pub(crate) struct Cq {
     channel: Option<Arc<CompletionChannel>>,
     form: Form,
     destroys: bool,
+    /// Resets of queue pairs whose sends complete here.
+    resets: AtomicU32,
 }
 
 /// What a CQ should be like.
@@ -216,7 +219,14 @@ impl Cq {
     }
 
     fn created(context: &Context, cq: *mut sys::ibv_cq, init: CqInit, form: Form) -> Self {
-        Self { cq, context: context.clone(), channel: init.channel, form, destroys: true }
+        Self {
+            cq,
+            context: context.clone(),
+            channel: init.channel,
+            form,
+            destroys: true,
+            resets: AtomicU32::new(0),
+        }
     }
 
     /// A CQ that the caller made and will destroy.
@@ -226,7 +236,14 @@ impl Cq {
     pub(crate) unsafe fn from_raw(context: &Context, cq: *mut sys::ibv_cq) -> Self {
         // SAFETY: forwarded.
         let channel = unsafe { CompletionChannel::of_cq(context, cq).map(Arc::new) };
-        Self { cq, context: context.clone(), channel, form: Form::Plain, destroys: false }
+        Self {
+            cq,
+            context: context.clone(),
+            channel,
+            form: Form::Plain,
+            destroys: false,
+            resets: AtomicU32::new(0),
+        }
     }
 
     pub(crate) const fn as_raw(&self) -> *mut sys::ibv_cq {
@@ -251,6 +268,17 @@ impl Cq {
 
     pub(crate) fn channel(&self) -> Option<&CompletionChannel> {
         self.channel.as_deref()
+    }
+
+    /// A queue pair whose sends complete here was reset.
+    pub(crate) fn note_reset(&self) {
+        self.resets.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns how often that happened, modulo 2^32.
+    #[inline(always)]
+    pub(crate) fn resets(&self) -> u32 {
+        self.resets.load(Ordering::Acquire)
     }
 
     /// Asks for an event when the next completion arrives (`ibv_req_notify_cq(3)`). Not for a CQ that is driven directly.

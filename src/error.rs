@@ -102,12 +102,12 @@ pub enum Error {
         max: u64,
     },
 
-    /// The queues of a receiver can complete more receives than its CQ holds.
+    /// The queues of a receiver, or of a sender, can complete more requests than its CQ holds.
     #[error(
-        "{needed} receives can complete on a CQ of {capacity} entries: make it larger with ReceiverConfig::cq_capacity"
+        "{needed} requests can complete on a CQ of {capacity} entries: make it larger with cq_capacity of ReceiverConfig or SenderConfig"
     )]
     CqTooSmall {
-        /// Receives that could be outstanding with the new queue.
+        /// Receives, or sends, that could be outstanding with the new queue.
         needed: u64,
         /// Entries of the CQ.
         capacity: u64,
@@ -394,7 +394,7 @@ mod tests {
     fn debugging_output_is_the_message() {
         let error = Error::CqTooSmall { needed: 4, capacity: 1 };
         assert_eq!(format!("{error:?}"), error.to_string());
-        assert!(format!("{error:?}").contains("make it larger with ReceiverConfig::cq_capacity"));
+        assert!(format!("{error:?}").contains("make it larger with cq_capacity of ReceiverConfig"));
     }
 
     #[test]

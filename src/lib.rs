@@ -69,10 +69,12 @@ mod owner;
 mod path;
 mod pd;
 mod poll;
+mod poller;
 mod qp;
 #[cfg(feature = "rdmacm")]
 pub mod rdmacm;
 mod receiver;
+mod sender;
 mod status;
 pub mod tags;
 #[cfg(feature = "tokio")]
@@ -90,7 +92,8 @@ pub use error::{Error, Result};
 pub use events::{AsyncEvent, AsyncEvents, ObjectName};
 pub use gid::{Gid, GidKind};
 pub use memory::{
-    Buffer, BufferPool, HugePages, MemoryError, PoolConfig, RemoteMemory, StableMemory,
+    Buffer, BufferPool, HugePages, MemoryError, PoolConfig, RemoteAccess, RemoteMemory,
+    RemoteRegion, StableMemory,
 };
 pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;
@@ -99,6 +102,9 @@ pub use receiver::{
     Batch, Cause, Compression, Datagram, DatagramSource, DirectQueues, Failure, GRH_SIZE, Message,
     MessageSource, PostError, PostFailure, QueueId, Receiver, ReceiverConfig, ReplaceError, RqId,
     ScatterError, SharedPoster, SlotContext, SrqConfig, SrqId, Statistics, WrongCqe, WrongDomain,
+};
+pub use sender::{
+    BufferPart, Payload, Posting, SendBatch, SendCompletion, Sender, SenderConfig, SqId,
 };
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]

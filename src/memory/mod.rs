@@ -4,6 +4,7 @@ mod backing;
 mod config;
 mod mapping;
 mod pool;
+mod region;
 mod remote;
 mod slots;
 
@@ -11,6 +12,7 @@ pub use backing::{MemoryError, StableMemory};
 pub use config::PoolConfig;
 pub use mapping::HugePages;
 pub use pool::{Buffer, BufferPool};
+pub use region::{RemoteAccess, RemoteRegion};
 pub use remote::RemoteMemory;
 
 pub(crate) use pool::Pool;

@@ -7,12 +7,14 @@ use std::ptr::NonNull;
 use rdma_core_sys as sys;
 
 use super::mapping::{HugePages, Mapping};
+use super::region::{RemoteAccess, RemoteRegion};
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
 use crate::trace::trace_event;
 
 /// Registered memory that peers may write (`IBV_ACCESS_REMOTE_WRITE`), over QPs made with
-/// [`QpConfig::remote_write`](crate::QpConfig::remote_write).
+/// [`QpConfig::remote_write`](crate::QpConfig::remote_write); or read, or change by atomic operations, see
+/// [`with_access`](Self::with_access).
 ///
 /// There is never a reference to it, for no one can tell when a peer writes: bytes are copied in and out.
 /// That a completion was polled, of a message that the peer sent after its write, is the only promise that
@@ -44,11 +46,30 @@ impl RemoteMemory {
     /// # Errors
     /// [`Error::OutOfRange`] when `len` is 0 or more than the device registers at once; [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, len: usize) -> Result<Self> {
+        Self::with_access(pd, len, RemoteAccess::WRITE)
+    }
+
+    /// `len` bytes, zeroed, for what `access` says.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// use doorbell::{RemoteAccess, RemoteMemory};
+    ///
+    /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let mut table = RemoteMemory::with_access(&pd, 4096, RemoteAccess::READ)?;
+    /// table.write(0, b"for all to read");
+    /// println!("tell the peers: {:?}", table.region().to_bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn with_access(pd: &ProtectionDomain, len: usize, access: RemoteAccess) -> Result<Self> {
         let max = pd.context().attr().max_mr_size.min(isize::MAX as u64);
         Error::check_range("size of remote memory in bytes", len as u64, 1, max)?;
         let memory = Mapping::new(len, HugePages::No)
             .map_err(|source| Error::verbs("mmap", "the system", source))?;
-        let access = sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_WRITE;
+        let access = access.flags();
         // SAFETY: the mapping is readable and writable and outlives the region, see `Drop`.
         let mr =
             unsafe { sys::ibv_reg_mr(pd.as_raw(), memory.start().as_ptr().cast(), len, access) };
@@ -57,6 +78,11 @@ impl RemoteMemory {
         }
         trace_event!(device = pd.context().name(), bytes = len, "remote memory registered");
         Ok(Self { memory: ManuallyDrop::new(memory), len, mr, pd: pd.clone() })
+    }
+
+    /// Returns what peers need to know.
+    pub fn region(&self) -> RemoteRegion {
+        RemoteRegion::new(self.addr(), self.len, self.rkey())
     }
 
     /// Address for peers.

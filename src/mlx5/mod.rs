@@ -10,8 +10,9 @@ use mlx5_ring::arm::{self, CqDoorbell};
 use mlx5_ring::cq::{self, CompletionQueue};
 use mlx5_ring::rq::{self, ReceiveQueue};
 use mlx5_ring::slots::Slot;
-use mlx5_ring::sq;
+use mlx5_ring::sq::{self, Record, SendQueue};
 use mlx5_ring::srq::{self, SharedReceiveQueue};
+use mlx5_wire::datagram::DatagramSegment;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
@@ -19,6 +20,7 @@ use crate::cq::{Cq, Form};
 use crate::path::NotDirect;
 use crate::qp::Qp;
 use crate::receiver::{SlotContext, Srq};
+use crate::sender::Request;
 
 pub(crate) use storage::Storage;
 
@@ -37,6 +39,13 @@ pub(crate) struct DirectRq {
     pub(crate) ring: ReceiveQueue<SlotContext>,
     pub(crate) object: Arc<Qp>,
     _slots: Storage<Slot<SlotContext>>,
+}
+
+/// The send queue of a queue pair and what its ring stands on.
+pub(crate) struct DirectSq {
+    pub(crate) ring: SendQueue<Request>,
+    _records: Storage<Record<Request>>,
+    _object: Arc<Qp>,
 }
 
 /// Takes over a CQ from which nothing was polled.
@@ -121,6 +130,26 @@ pub(crate) unsafe fn receive_queue(
     Ok(DirectRq { ring, object, _slots: slots })
 }
 
+/// Takes over the send queue of a queue pair to which nothing was posted.
+///
+/// # Safety
+/// Nobody else posts sends to the queue pair while the value exists, and its register is as *register* says, see
+/// [`mlx5_ring::sq`].
+pub(crate) unsafe fn send_ring(
+    mlx5dv: &Mlx5dv,
+    object: Arc<Qp>,
+    config: sq::Config,
+    max_unsignaled: u32,
+) -> Result<DirectSq, NotDirect> {
+    let layout = send_queue(mlx5dv, object.as_raw(), object.qp_num())?;
+    let records = Storage::uninit(layout.wqe_cnt as usize);
+    // SAFETY: the layout is libmlx5's, the object keeps it mapped, and the records live as long as the ring. The queue
+    // pair has no signatures and no scatter to CQE.
+    let ring = unsafe { SendQueue::new(layout, config, records.start().cast()) };
+    let ring = ring.map_err(layout_error)?.with_max_silent(max_unsignaled);
+    Ok(DirectSq { ring, _records: records, _object: object })
+}
+
 /// Returns where the send queue of a queue pair is.
 pub(crate) fn send_queue(
     mlx5dv: &Mlx5dv,
@@ -139,6 +168,21 @@ pub(crate) fn send_queue(
     };
     layout.check().map_err(layout_error)?;
     Ok(layout)
+}
+
+/// Returns the address vector of a handle of an mlx5 device.
+pub(crate) fn address_vector(
+    mlx5dv: &Mlx5dv,
+    ah: *mut sys::ibv_ah,
+) -> Result<DatagramSegment, NotDirect> {
+    let mut out = sys::mlx5dv_ah { av: std::ptr::null_mut(), comp_mask: 0 };
+    init_obj(mlx5dv, sys::MLX5DV_OBJ_AH, |obj| {
+        obj.ah.in_ = ah;
+        obj.ah.out = &mut out;
+    })?;
+    let vector = non_null(out.av, "address vector")?;
+    // SAFETY: the vector is part of the handle, which is alive, and has the size of the segment.
+    Ok(DatagramSegment::from_bytes(&unsafe { vector.cast::<[u8; DatagramSegment::SIZE]>().read() }))
 }
 
 fn queue_pair(mlx5dv: &Mlx5dv, qp: *mut sys::ibv_qp) -> Result<sys::mlx5dv_qp, NotDirect> {

@@ -21,6 +21,7 @@ pub struct QpConfig {
     /// The shared receive queue. The queue pair then has none of its own.
     srq: Option<SrqId>,
     pub(crate) max_send_wr: u32,
+    pub(crate) max_send_sge: u32,
     pub(crate) max_inline: u32,
     pub(crate) port: u8,
     pub(crate) gid_index: Option<u8>,
@@ -35,6 +36,8 @@ pub struct QpConfig {
     pub(crate) remote_write: bool,
     /// Peers may read memory that is registered for that.
     pub(crate) remote_read: bool,
+    /// Peers may change it by atomic operations.
+    pub(crate) remote_atomic: bool,
     /// The device has the send queue, for the rendezvous of tag matching: nothing is posted to it.
     pub(crate) device_sends: bool,
     /// Completions of sends make the completion channel of the receives readable.
@@ -74,6 +77,7 @@ impl QpConfig {
             own: None,
             srq: None,
             max_send_wr: 128,
+            max_send_sge: 1,
             max_inline: 0,
             port: 1,
             gid_index: None,
@@ -87,6 +91,7 @@ impl QpConfig {
             min_rnr_timer: 12,
             remote_write: false,
             remote_read: false,
+            remote_atomic: false,
             device_sends: false,
             sends_wake: false,
             qkey: 0,
@@ -135,6 +140,12 @@ impl QpConfig {
     /// Sends that can be outstanding.
     pub const fn sends(mut self, max_wr: u32) -> Self {
         self.max_send_wr = max_wr;
+        self
+    }
+
+    /// Buffers that one request may gather, 1 by default; for queue pairs of a [`Sender`](crate::Sender).
+    pub const fn send_buffers(mut self, max_sge: u32) -> Self {
+        self.max_send_sge = max_sge;
         self
     }
 
@@ -227,12 +238,6 @@ impl QpConfig {
         self
     }
 
-    /// Lets the peer read memory of pools that are made for it.
-    pub(crate) const fn remote_read(mut self) -> Self {
-        self.remote_read = true;
-        self
-    }
-
     /// Lets completions of sends wake who sleeps on the completion channel of the receives.
     pub(crate) const fn sends_wake(mut self) -> Self {
         self.sends_wake = true;
@@ -249,6 +254,19 @@ impl QpConfig {
     /// [`RemoteMemory`](crate::RemoteMemory).
     pub const fn remote_write(mut self, allowed: bool) -> Self {
         self.remote_write = allowed;
+        self
+    }
+
+    /// Lets the peer read memory that is registered for that: a [readable](crate::PoolConfig::readable) pool, or
+    /// [`RemoteMemory`](crate::RemoteMemory).
+    pub const fn remote_read(mut self, allowed: bool) -> Self {
+        self.remote_read = allowed;
+        self
+    }
+
+    /// Lets the peer change [`RemoteMemory`](crate::RemoteMemory) by atomic operations.
+    pub const fn remote_atomic(mut self, allowed: bool) -> Self {
+        self.remote_atomic = allowed;
         self
     }
 
@@ -297,6 +315,7 @@ impl QpConfig {
         check_qkey(self.qkey)?;
         if !self.device_sends {
             Error::check_range("max_wr of sends", self.max_send_wr.into(), 1, max_wr)?;
+            Error::check_range("send_buffers", self.max_send_sge.into(), 1, max_sge)?;
         }
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
         Error::check_range("service_level", self.service_level.into(), 0, 15)?;

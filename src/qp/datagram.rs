@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use mlx5_wire::datagram::DatagramSegment;
 use rdma_core_sys as sys;
 
 use super::address::QpAddress;
@@ -13,6 +14,7 @@ use super::state::QpState;
 use super::{QueuePair, transition};
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
+use crate::mlx5;
 use crate::pd::ProtectionDomain;
 use crate::receiver::DatagramSource;
 
@@ -34,6 +36,8 @@ pub struct AddressHandle {
     ah: Arc<Ah>,
     qp_num: u32,
     qkey: u32,
+    /// What stands in a WQE, on an mlx5 device.
+    segment: DatagramSegment,
 }
 
 struct Ah {
@@ -50,6 +54,27 @@ impl AddressHandle {
     /// Number of the queue pair.
     pub const fn qp_num(&self) -> u32 {
         self.qp_num
+    }
+
+    /// Returns `true` if queue pairs of this domain can send to it.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, pd: &ProtectionDomain) -> bool {
+        self.ah.pd.is_same(pd)
+    }
+
+    /// What stands in the WQE of a datagram.
+    #[inline(always)]
+    pub(crate) const fn segment(&self) -> &DatagramSegment {
+        &self.segment
+    }
+
+    /// Puts the destination into a request.
+    pub(crate) fn describe(&self, wr: &mut sys::ibv_send_wr) {
+        wr.wr.ud = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+            ah: self.ah.ah,
+            remote_qpn: self.qp_num,
+            remote_qkey: self.qkey,
+        };
     }
 }
 
@@ -115,7 +140,11 @@ impl QueuePair {
             return Err(Error::last_os("ibv_create_ah", self.qp.pd().context().name()));
         }
         let ah = Arc::new(Ah { ah, pd: self.qp.pd().clone() });
-        Ok(AddressHandle { ah, qp_num: peer.qpn, qkey })
+        let context = self.qp.pd().context();
+        let vector = context.mlx5dv().map(|mlx5dv| mlx5::address_vector(mlx5dv, ah.ah));
+        let vector = vector.transpose().map_err(|error| context.not_direct(error))?;
+        let segment = vector.unwrap_or(DatagramSegment::zeroed()).to(peer.qpn, qkey);
+        Ok(AddressHandle { ah, qp_num: peer.qpn, qkey, segment })
     }
 
     /// The sender of a datagram that this queue pair received, to answer it. It must take datagrams with the
@@ -177,7 +206,7 @@ impl QueuePair {
                 self.sends.posted_to(Some(buffer), Some(to.clone()));
                 Ok(())
             }
-            Err(reason) => Err(SendError { buffer, reason }),
+            Err(reason) => Err(SendError { payload: buffer, reason }),
         }
     }
 
@@ -212,11 +241,7 @@ impl QueuePair {
                 if !to.ah.pd.is_same(self.qp.pd()) {
                     return Err(NotSent::Foreign);
                 }
-                wr.wr.ud = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
-                    ah: to.ah.ah,
-                    remote_qpn: to.qp_num,
-                    remote_qkey: to.qkey,
-                };
+                to.describe(wr);
                 Ok(())
             }
             _ => Err(NotSent::Transport),

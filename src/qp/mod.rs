@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::events::Patience;
 use crate::pd::ProtectionDomain;
 use crate::receiver::{RqId, Srq, SrqId};
+use crate::sender::SqId;
 use crate::trace::trace_event;
 
 pub use address::QpAddress;
@@ -34,10 +35,10 @@ pub use datagram::AddressHandle;
 pub use encoding::AddressError;
 pub use mtu::Mtu;
 pub use multicast::MulticastGroup;
-pub use send::{NotSent, SendCompletion, SendError};
+pub use send::{NotSent, SendError};
 pub use state::{QpEnd, QpState};
 
-pub(crate) use object::Qp;
+pub(crate) use object::{Qp, SendSide};
 
 /// One end of a connection: it sends from here, and receives through the
 /// [`Receiver`](crate::Receiver) that made it.
@@ -75,6 +76,7 @@ pub struct QueuePair {
     sends: Sends,
     max_msg_size: u32,
     receive_queue: Option<RqId>,
+    send_queue: Option<SqId>,
 }
 
 impl QueuePair {
@@ -86,9 +88,10 @@ impl QueuePair {
         recv_cq: Arc<Cq>,
         srq: Option<Arc<Srq>>,
         mlx5dv: Option<&'static Mlx5dv>,
+        send: Option<SendSide>,
     ) -> Result<Self> {
-        let qp = Qp::create(pd, config, recv_cq, srq, mlx5dv)?;
-        let limit = config.max_send_wr;
+        let limit = if send.is_some() { 0 } else { config.max_send_wr };
+        let qp = Qp::create(pd, config, recv_cq, srq, mlx5dv, send)?;
         let mut this = Self::new(qp, config, limit, random_psn()?)?;
         this.modify_to_init()?;
         Ok(this)
@@ -166,6 +169,7 @@ impl QueuePair {
             sends: Sends::new(limit),
             max_msg_size,
             receive_queue: None,
+            send_queue: None,
         })
     }
 
@@ -177,6 +181,20 @@ impl QueuePair {
     /// Its own receive queue, for posting; `None` when it takes receives from a shared one.
     pub fn receive_queue(&self) -> Option<RqId> {
         self.receive_queue
+    }
+
+    /// Its send queue, for [`Sender::post`](crate::Sender::post); `None` when it was made without a sender.
+    pub fn send_queue(&self) -> Option<SqId> {
+        self.send_queue
+    }
+
+    pub(crate) fn set_send_queue(&mut self, queue: SqId) {
+        self.send_queue = Some(queue);
+    }
+
+    /// Bytes of the longest message.
+    pub(crate) const fn max_msg_size(&self) -> u32 {
+        self.max_msg_size
     }
 
     /// The state as this process knows it.
@@ -251,9 +269,11 @@ impl QueuePair {
         self.check_port()?;
         let local = self.local()?;
         let (route, mtu) = (local.route(peer)?, local.mtu.min(peer.mtu));
-        let (mut attr, mask) = transition::rtr(&self.config, route, mtu, peer);
+        let pd = self.qp.pd().clone();
+        let device = pd.context().attr();
+        let (mut attr, mask) = transition::rtr(&self.config, route, mtu, peer, device);
         self.qp.modify(&mut attr, mask)?;
-        let (mut attr, mask) = transition::rts(&self.config, self.psn);
+        let (mut attr, mask) = transition::rts(&self.config, self.psn, device);
         self.qp.modify(&mut attr, mask)?;
         trace_event!(qp_num = self.qp_num(), peer_qp_num = peer.qpn, mtu = ?mtu, "connected");
         Ok(())
@@ -273,6 +293,12 @@ impl QueuePair {
     /// Refuses a queue pair that was connected before.
     pub(crate) fn check_connectable(&self, operation: &'static str) -> Result<()> {
         let (state, needed) = (self.qp.known_state(), QpState::Init);
+        if state == needed && self.qp.sends_ended() {
+            return Err(Error::InUse {
+                what: "send queue",
+                users: "sends that the reset ended: poll its sender",
+            });
+        }
         if state == needed {
             return Ok(());
         }
@@ -389,7 +415,8 @@ impl Drop for QueuePair {
             let (pool, start) = buffer.into_parts();
             self.qp.deferred().keep(pool, start);
         }
-        // If the receiver still holds it, its destruction has to wait, but the connection ends now. That
+        self.qp.drop_handle();
+        // If the receiver or the sender still holds it, its destruction has to wait, but the connection ends now. That
         // it fails means only that the peer learns it later.
         let connected = !matches!(self.qp.known_state(), QpState::Reset | QpState::Error);
         if connected && Arc::strong_count(&self.qp) > 1 && self.qp.is_ours() {

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::events::Patience;
 use crate::pd::ProtectionDomain;
 use crate::receiver::{DeferredFree, Srq};
+use crate::sender::ThreadDomain;
 use crate::trace::trace_event;
 
 /// A queue pair of libibverbs and all that has to outlive it.
@@ -25,6 +26,10 @@ pub(crate) struct Qp {
     state: AtomicU32,
     /// It can have taken receives since it was in RESET.
     receives: AtomicBool,
+    /// Its [`QueuePair`](super::QueuePair) exists.
+    has_handle: AtomicBool,
+    /// A reset ended what its sender had posted, and the sender has not taken that back yet.
+    sends_ended: AtomicBool,
     cap: sys::ibv_qp_cap,
     parts: ManuallyDrop<Parts>,
     /// Multicast groups that it has joined.
@@ -35,7 +40,11 @@ pub(crate) struct Qp {
 /// What a queue pair refers to.
 struct Parts {
     pd: ProtectionDomain,
-    send_cq: Cq,
+    send_cq: Arc<Cq>,
+    /// The register of its send queue, if a sender has one of its own.
+    _register: Option<Arc<ThreadDomain>>,
+    /// A sender posts to it, and not its handle.
+    has_sender: bool,
     _recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
     deferred: DeferredFree,
@@ -44,12 +53,38 @@ struct Parts {
 impl Parts {
     fn new(
         pd: &ProtectionDomain,
-        send_cq: Cq,
+        send: SendSide,
         recv_cq: Arc<Cq>,
         srq: Option<Arc<Srq>>,
     ) -> ManuallyDrop<Self> {
-        let deferred = DeferredFree::default();
-        ManuallyDrop::new(Self { pd: pd.clone(), send_cq, _recv_cq: recv_cq, srq, deferred })
+        let SendSide { cq: send_cq, register: _register, has_sender, .. } = send;
+        ManuallyDrop::new(Self {
+            pd: pd.clone(),
+            send_cq,
+            _register,
+            has_sender,
+            _recv_cq: recv_cq,
+            srq,
+            deferred: DeferredFree::default(),
+        })
+    }
+}
+
+/// Where the sends of a queue pair go.
+pub(crate) struct SendSide {
+    /// What they complete on.
+    pub(crate) cq: Arc<Cq>,
+    /// A register of the sender's own.
+    pub(crate) register: Option<Arc<ThreadDomain>>,
+    /// They are posted through a sender, which drives the queue with these functions, or through verbs.
+    pub(crate) mlx5dv: Option<&'static Mlx5dv>,
+    pub(crate) has_sender: bool,
+}
+
+impl SendSide {
+    /// Sends that the queue pair posts itself, through verbs.
+    fn own(cq: Cq) -> Self {
+        Self { cq: Arc::new(cq), register: None, mlx5dv: None, has_sender: false }
     }
 }
 
@@ -67,14 +102,21 @@ impl Qp {
         recv_cq: Arc<Cq>,
         srq: Option<Arc<Srq>>,
         mlx5dv: Option<&'static Mlx5dv>,
+        send: Option<SendSide>,
     ) -> Result<Self> {
         let context = pd.context();
         config.check(context.attr())?;
         if !recv_cq.context().is_same(context) {
             return Err(Error::Foreign { what: "the completion queue", domain: "device" });
         }
-        let send_cq = Cq::create_beside(&recv_cq, config.max_send_wr.max(1), config.sends_wake)?;
-        Self::create_with(pd, config, send_cq, recv_cq, srq, mlx5dv)
+        let send = match send {
+            Some(send) => send,
+            None => {
+                let entries = config.max_send_wr.max(1);
+                SendSide::own(Cq::create_beside(&recv_cq, entries, config.sends_wake)?)
+            }
+        };
+        Self::create_with(pd, config, send, recv_cq, srq, mlx5dv)
     }
 
     /// A queue pair in the RESET state whose sends complete where its receives do.
@@ -87,34 +129,39 @@ impl Qp {
         config.check(pd.context().attr())?;
         // SAFETY: the CQ is alive as long as the queue pair, which holds it as that of its receives.
         let send_cq = unsafe { Cq::from_raw(pd.context(), cq.as_raw()) };
-        Self::create_with(pd, config, send_cq, cq, Some(srq), None)
+        Self::create_with(pd, config, SendSide::own(send_cq), cq, Some(srq), None)
     }
 
     fn create_with(
         pd: &ProtectionDomain,
         config: &QpConfig,
-        send_cq: Cq,
+        send: SendSide,
         recv_cq: Arc<Cq>,
         srq: Option<Arc<Srq>>,
         mlx5dv: Option<&'static Mlx5dv>,
     ) -> Result<Self> {
         let context = pd.context();
         let mut init = sys::ibv_qp_init_attr_ex {
-            send_cq: send_cq.as_raw(),
+            send_cq: send.cq.as_raw(),
             recv_cq: recv_cq.as_raw(),
             srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()),
             qp_type: config.qp_type,
             comp_mask: sys::IBV_QP_INIT_ATTR_PD,
-            pd: pd.as_raw(),
+            pd: send.register.as_ref().map_or(pd.as_raw(), |register| register.as_raw()),
             ..Default::default()
         };
+        if send.mlx5dv.is_some() {
+            // Otherwise libmlx5 makes room for memory windows in each WQE: four times the memory.
+            init.comp_mask |= sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+            init.send_ops_flags = operations(config.qp_type).into();
+        }
         init.cap.max_recv_wr = config.max_recv_wr();
         init.cap.max_recv_sge = config.max_recv_sge();
         init.cap.max_send_wr = config.max_send_wr;
-        init.cap.max_send_sge = 1;
+        init.cap.max_send_sge = config.max_send_sge;
         init.cap.max_inline_data = config.max_inline;
 
-        let (qp, operation) = match mlx5dv {
+        let (qp, operation) = match mlx5dv.or(send.mlx5dv) {
             Some(mlx5dv) => {
                 let mut mlx5 = sys::mlx5dv_qp_init_attr {
                     comp_mask: sys::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into(),
@@ -136,11 +183,13 @@ impl Qp {
         if qp.is_null() {
             return Err(Error::last_os(operation, context.name()));
         }
-        let parts = Parts::new(pd, send_cq, recv_cq, srq);
+        let parts = Parts::new(pd, send, recv_cq, srq);
         let this = Self {
             qp,
             state: AtomicU32::new(sys::IBV_QPS_RESET),
             receives: AtomicBool::new(false),
+            has_handle: AtomicBool::new(true),
+            sends_ended: AtomicBool::new(false),
             cap: init.cap,
             parts,
             groups: Mutex::default(),
@@ -163,11 +212,13 @@ impl Qp {
         let context = pd.context();
         // SAFETY: a live queue pair has a live send CQ, of the same device.
         let send_cq = unsafe { Cq::from_raw(context, (*qp).send_cq) };
-        let parts = Parts::new(pd, send_cq, recv_cq, srq);
+        let parts = Parts::new(pd, SendSide::own(send_cq), recv_cq, srq);
         let mut this = Self {
             qp,
             state: AtomicU32::new(sys::IBV_QPS_UNKNOWN),
             receives: AtomicBool::new(true),
+            has_handle: AtomicBool::new(true),
+            sends_ended: AtomicBool::new(false),
             cap: Default::default(),
             parts,
             groups: Mutex::default(),
@@ -233,6 +284,38 @@ impl Qp {
         self.destroys && self.pd().context().owner().is_this_process()
     }
 
+    /// Returns `true` if this process knows it to be in RTS.
+    #[inline(always)]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == sys::IBV_QPS_RTS
+    }
+
+    /// Returns `true` until its [`QueuePair`](super::QueuePair) is dropped.
+    pub(crate) fn has_handle(&self) -> bool {
+        self.has_handle.load(Ordering::Relaxed)
+    }
+
+    /// Its [`QueuePair`](super::QueuePair) is dropped.
+    pub(super) fn drop_handle(&self) {
+        self.has_handle.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if a sender posts to it.
+    pub(crate) fn has_sender(&self) -> bool {
+        self.parts.has_sender
+    }
+
+    /// Returns `true` if a reset ended sends that the sender has not taken back: until then the queue pair must not
+    /// send again, for the sender may be about to ring for what it posted before.
+    pub(crate) fn sends_ended(&self) -> bool {
+        self.sends_ended.load(Ordering::Acquire)
+    }
+
+    /// The sender has taken back what a reset ended, or will post nothing any more.
+    pub(crate) fn take_back_sends(&self) {
+        self.sends_ended.store(false, Ordering::Release);
+    }
+
     /// The state as this process knows it: what it asked for, or that a completion reported failure.
     #[inline]
     pub(crate) fn known_state(&self) -> QpState {
@@ -273,6 +356,10 @@ impl Qp {
             match attr.qp_state {
                 sys::IBV_QPS_RESET => {
                     self.receives.store(false, Ordering::Relaxed);
+                    if self.parts.has_sender {
+                        self.sends_ended.store(true, Ordering::Release);
+                        self.parts.send_cq.note_reset();
+                    }
                     if self.has_srq() {
                         let context = self.pd().context();
                         context.event_file().forget_last_wqe(context, self.qp_num())?;
@@ -333,6 +420,25 @@ impl Qp {
             return Err(Error::returned("ibv_query_qp", self.pd().context().name(), errno));
         }
         Ok((attr, init))
+    }
+}
+
+/// The operations of a sender on a queue pair of this transport.
+const fn operations(qp_type: sys::ibv_qp_type) -> sys::ibv_qp_create_send_ops_flags {
+    let datagrams = sys::IBV_QP_EX_WITH_SEND | sys::IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let unreliable = datagrams
+        | sys::IBV_QP_EX_WITH_SEND_WITH_INV
+        | sys::IBV_QP_EX_WITH_RDMA_WRITE
+        | sys::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    match qp_type {
+        sys::IBV_QPT_UD => datagrams,
+        sys::IBV_QPT_UC => unreliable,
+        _ => {
+            unreliable
+                | sys::IBV_QP_EX_WITH_RDMA_READ
+                | sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+                | sys::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        }
     }
 }
 

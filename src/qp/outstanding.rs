@@ -1,8 +1,8 @@
 //! Sends that were posted and have not completed.
 
 use super::datagram::AddressHandle;
-use super::send::SendCompletion;
 use crate::memory::Buffer;
+use crate::sender::{Rest, SendCompletion, SqId};
 use crate::status::WcStatus;
 
 /// Outstanding sends in the order of posting, which is that of completion. A send is known by its
@@ -72,7 +72,7 @@ impl Sends {
         wr_id: u64,
         status: WcStatus,
         vendor_err: u32,
-    ) -> Option<SendCompletion> {
+    ) -> Option<SendCompletion<'static>> {
         if wr_id != self.tail || self.tail == self.head {
             return None;
         }
@@ -80,7 +80,8 @@ impl Sends {
         let index = wr_id as usize & (self.slots.len() - 1);
         self.handles[index] = None;
         self.tail += 1;
-        Some(SendCompletion { buffer, status, vendor_err })
+        let (queue, rest) = (SqId::FOREIGN, Rest::default());
+        Some(SendCompletion { queue, token: 0, buffer, status, vendor_err, rest })
     }
 
     /// A reset ended all sends without completions.
@@ -94,7 +95,7 @@ impl Sends {
     }
 
     /// The oldest send, if a reset ended it.
-    pub(super) fn take_given_up(&mut self) -> Option<SendCompletion> {
+    pub(super) fn take_given_up(&mut self) -> Option<SendCompletion<'static>> {
         if self.tail >= self.given_up {
             return None;
         }

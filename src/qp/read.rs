@@ -22,7 +22,7 @@ impl QueuePair {
             reason = Some(NotSent::Foreign);
         }
         if let Some(reason) = reason {
-            return Err(SendError { buffer, reason });
+            return Err(SendError { payload: buffer, reason });
         }
         buffer.set_len(len as usize);
         let addr = buffer.addr().as_ptr().expose_provenance() as u64;
@@ -43,7 +43,7 @@ impl QueuePair {
                 self.sends.posted(Some(buffer));
                 Ok(())
             }
-            Err(reason) => Err(SendError { buffer, reason }),
+            Err(reason) => Err(SendError { payload: buffer, reason }),
         }
     }
 }

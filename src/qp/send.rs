@@ -10,6 +10,7 @@ use super::QueuePair;
 use super::datagram::AddressHandle;
 use super::state::QpState;
 use crate::memory::Buffer;
+use crate::sender::SendCompletion;
 use crate::status::WcStatus;
 
 /// Why a send was not posted. The queue is as it was.
@@ -52,6 +53,28 @@ pub enum NotSent {
     /// A datagram without a destination, or a destination where the connection has one.
     #[error("datagrams, and only they, are sent with send_to and send_inline_to")]
     Transport,
+    /// The queue belongs to another sender, or its queue pair is gone.
+    #[error("the queue is that of another sender, or its queue pair was destroyed")]
+    NoQueue,
+    /// More buffers than a request of this queue gathers.
+    #[error(
+        "more buffers than the {max} that a request gathers: ask for more with QpConfig::send_buffers"
+    )]
+    TooManyBuffers {
+        /// Buffers there is room for.
+        max: usize,
+    },
+    /// More bytes than the memory of the peer has.
+    #[error("{len} bytes are more than the {max} of the peer's memory")]
+    OutOfBounds {
+        /// Bytes of the request.
+        len: usize,
+        /// Bytes of the memory.
+        max: usize,
+    },
+    /// The memory of the peer is none for an atomic operation.
+    #[error("atomic operations take eight bytes at an address that is a multiple of eight")]
+    NotANumber,
     /// `ibv_post_send` failed.
     #[error("ibv_post_send: {0}")]
     Verbs(#[source] io::Error),
@@ -71,57 +94,24 @@ pub enum NotSent {
 /// let refused = qp.send(buffer, None).unwrap_err();
 /// println!("{refused}");
 /// // Nothing is lost.
-/// drop(refused.buffer);
+/// drop(refused.payload);
 /// assert_eq!(pool.available(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(thiserror::Error)]
 #[error("not sent: {reason}")]
-pub struct SendError {
-    /// The buffer, as it was given.
-    pub buffer: Buffer,
+pub struct SendError<P = Buffer> {
+    /// What was to be sent, as it was given.
+    pub payload: P,
     /// Why.
     #[source]
     pub reason: NotSent,
 }
 
-impl fmt::Debug for SendError {
+impl<P> fmt::Debug for SendError<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.reason, f)
     }
-}
-
-/// A send is over.
-///
-/// ```
-/// # let mut world = doorbell_doc::World::new();
-/// # let (qp, pool) = (&mut world.qp, &world.pool);
-/// let mut buffer = pool.take().expect("a free buffer");
-/// buffer.set_len(5);
-/// buffer.copy_from_slice(b"hello");
-/// qp.send(buffer, None)?;
-/// let completion = loop {
-///     if let Some(completion) = qp.poll_send() {
-///         break completion;
-///     }
-/// };
-/// if !completion.status.is_success() {
-///     println!("{}, vendor error {:#x}", completion.status, completion.vendor_err);
-/// }
-/// // The buffer is the program's again, whatever became of the send.
-/// assert_eq!(completion.buffer.expect("it was not sent inline").len(), 5);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-#[must_use = "a send may have failed"]
-pub struct SendCompletion {
-    /// The buffer that was sent, or `None` for an inline send.
-    pub buffer: Option<Buffer>,
-    /// How it ended.
-    pub status: WcStatus,
-    /// Code of the device for a failure; 0 when it succeeded or was given up by a reset.
-    pub vendor_err: u32,
 }
 
 impl QueuePair {
@@ -201,7 +191,7 @@ impl QueuePair {
                 self.sends.posted(Some(buffer));
                 Ok(())
             }
-            Err(reason) => Err(SendError { buffer, reason }),
+            Err(reason) => Err(SendError { payload: buffer, reason }),
         }
     }
 
@@ -268,6 +258,9 @@ impl QueuePair {
 
     /// Whether a request of `len` bytes, of at most `max`, can be posted now.
     pub(super) fn check_room(&self, len: usize, max: usize) -> Result<(), NotSent> {
+        if self.qp.has_sender() {
+            return Err(NotSent::NoQueue);
+        }
         let state = self.qp.known_state();
         if state != QpState::Rts {
             return Err(NotSent::State(state));
@@ -315,7 +308,7 @@ impl QueuePair {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use = "it has the buffer"]
-    pub fn poll_send(&mut self) -> Option<SendCompletion> {
+    pub fn poll_send(&mut self) -> Option<SendCompletion<'static>> {
         if self.sends.outstanding() == 0 {
             return None;
         }

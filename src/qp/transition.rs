@@ -6,9 +6,13 @@ use super::address::{QpAddress, Route};
 use super::config::QpConfig;
 use super::mtu::Mtu;
 
-/// Outstanding RDMA READs and atomics in each direction. The transition demands a number; only the
-/// rendezvous of tag matching reads.
-const RD_ATOMIC: u8 = 1;
+/// Outstanding RDMA READs and atomics in each direction: as many as mlx5 adapters take.
+const RD_ATOMIC: i32 = 16;
+
+/// The same, on a device that takes at most `limit`.
+fn rd_atomic(limit: i32) -> u8 {
+    limit.clamp(1, RD_ATOMIC) as u8
+}
 
 /// Packets may cross any number of routers.
 const HOP_LIMIT: u8 = 255;
@@ -21,7 +25,8 @@ pub(super) fn init(config: &QpConfig) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mas
         port_num: config.port,
         // What may be touched is decided by the keys of memory regions too.
         qp_access_flags: if config.remote_read { sys::IBV_ACCESS_REMOTE_READ } else { 0 }
-            | if config.remote_write { sys::IBV_ACCESS_REMOTE_WRITE } else { 0 },
+            | if config.remote_write { sys::IBV_ACCESS_REMOTE_WRITE } else { 0 }
+            | if config.remote_atomic { sys::IBV_ACCESS_REMOTE_ATOMIC } else { 0 },
         qkey: config.qkey,
         ..Default::default()
     };
@@ -39,6 +44,7 @@ pub(super) fn rtr(
     route: Route,
     mtu: Mtu,
     peer: &QpAddress,
+    device: &sys::ibv_device_attr,
 ) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
     let attr = sys::ibv_qp_attr {
         qp_state: sys::IBV_QPS_RTR,
@@ -46,7 +52,7 @@ pub(super) fn rtr(
         path_mtu: mtu.as_raw(),
         dest_qp_num: peer.qpn,
         rq_psn: peer.psn,
-        max_dest_rd_atomic: RD_ATOMIC,
+        max_dest_rd_atomic: rd_atomic(device.max_qp_rd_atom),
         min_rnr_timer: config.min_rnr_timer,
         ..Default::default()
     };
@@ -85,11 +91,15 @@ pub(super) fn datagram_rts(psn: u32) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask
 }
 
 /// RTR to RTS.
-pub(super) fn rts(config: &QpConfig, psn: u32) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
+pub(super) fn rts(
+    config: &QpConfig,
+    psn: u32,
+    device: &sys::ibv_device_attr,
+) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
     let attr = sys::ibv_qp_attr {
         qp_state: sys::IBV_QPS_RTS,
         sq_psn: psn,
-        max_rd_atomic: RD_ATOMIC,
+        max_rd_atomic: rd_atomic(device.max_qp_init_rd_atom),
         timeout: config.timeout,
         retry_cnt: config.retry_cnt,
         rnr_retry: config.rnr_retry,

@@ -462,10 +462,7 @@ impl Receiver {
     /// Whether there is such a queue and messages may come there: not where everything that is posted comes back
     /// flushed, from a queue pair in ERROR or one that was dropped.
     fn is_alive(&self, queue: QueueId) -> bool {
-        let flushes = |qp: &Arc<Qp>| {
-            // The receiver has one, and the handle the other.
-            qp.known_state() == QpState::Error || Arc::strong_count(qp) == 1
-        };
+        let flushes = |qp: &Arc<Qp>| qp.known_state() == QpState::Error || !qp.has_handle();
         self.find(queue).is_some() && !self.qp_of(queue).is_some_and(flushes)
     }
 

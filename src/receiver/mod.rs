@@ -32,8 +32,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use mlx5_ring::arm::CqDoorbell;
-use mlx5_ring::cq::CompletionQueue;
 use rdma_core_sys::Mlx5dv;
 
 use crate::channel::CompletionChannel;
@@ -41,9 +39,9 @@ use crate::clock::{Clock, TimestampClock};
 use crate::context::Context;
 use crate::cq::{self, Cq, CqInit, Timestamps};
 use crate::error::{Error, Result};
-use crate::mlx5;
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
+use crate::poller::Poller;
 use crate::trace::trace_event;
 
 pub use batch::Batch;
@@ -124,20 +122,6 @@ pub struct Receiver {
     maintenance: Option<Box<Maintenance>>,
     /// The device has said that the CQ is broken.
     cq_failed: bool,
-}
-
-/// Who polls the CQ.
-#[repr(u8)]
-enum Poller {
-    Direct(DirectCq),
-    Verbs(VerbsCq),
-}
-
-/// A CQ that is driven directly.
-struct DirectCq {
-    mlx5dv: &'static Mlx5dv,
-    cq: CompletionQueue,
-    doorbell: CqDoorbell,
 }
 
 /// A queue of the receiver.
@@ -222,17 +206,9 @@ impl Receiver {
         mlx5dv: Option<&'static Mlx5dv>,
     ) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let poller = match mlx5dv {
-            Some(mlx5dv) => {
-                // SAFETY: the caller's contract.
-                let rings = unsafe { mlx5::completion_queue(mlx5dv, &cq) };
-                let (ring, doorbell) = rings.map_err(|error| pd.context().not_direct(error))?;
-                Poller::Direct(DirectCq { mlx5dv, cq: ring, doorbell })
-            }
-            None => Poller::Verbs(VerbsCq::new(Arc::clone(&cq))),
-        };
         Ok(Self {
-            poller,
+            // SAFETY: the caller's contract.
+            poller: unsafe { Poller::new(&cq, mlx5dv) }?,
             queues: Vec::new(),
             unrung: Vec::new(),
             owners: BufferOwners::new(pd.clone()),

@@ -57,9 +57,8 @@ impl QpTable {
     /// Takes the queue pairs on SRQs whose handles were dropped.
     pub(crate) fn take_dropped(&mut self) -> Vec<Arc<Qp>> {
         let entries = self.entries.iter_mut().flatten();
-        let dropped: Vec<_> = entries
-            .filter_map(|entry| entry.kept.take_if(|qp| Arc::strong_count(qp) == 1))
-            .collect();
+        let dropped: Vec<_> =
+            entries.filter_map(|entry| entry.kept.take_if(|qp| !qp.has_handle())).collect();
         self.departed.extend(dropped.iter().map(|qp| qp.qp_num()));
         dropped
     }

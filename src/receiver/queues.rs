@@ -9,7 +9,8 @@ use super::verbs::VerbsQueue;
 use super::{QueueEntry, QueueId, Receiver, RqId, Srq, SrqConfig, SrqId};
 use crate::error::{Error, Result};
 use crate::mlx5;
-use crate::qp::{Qp, QpConfig, QueuePair};
+use crate::qp::{Qp, QpConfig, QueuePair, SendSide};
+use crate::sender::Sender;
 use crate::trace::trace_event;
 
 impl Receiver {
@@ -94,6 +95,42 @@ impl Receiver {
     /// [`Error::Foreign`] for an SRQ of another receiver, [`Error::NoRoomForHeader`] for datagrams into an SRQ whose
     /// posted buffers have no room for their header, and those of [`create_srq`](Self::create_srq).
     pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
+        self.make_qp(config, None)
+    }
+
+    /// Makes a queue pair as [`create_qp`](Self::create_qp) does, which sends through `sender`: its queue there is
+    /// [`QueuePair::send_queue`].
+    ///
+    /// ```
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// let mut sender = Sender::new(&pd, &SenderConfig::new())?;
+    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+    /// let config = QpConfig::rc().srq(srq).sends(64);
+    /// let qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+    /// let queue = qp.send_queue().expect("made with a sender");
+    /// assert_eq!(sender.capacity(queue), 64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a sender of another protection domain, [`Error::CqTooSmall`] when the CQ of one of the two
+    /// cannot hold what can complete on it, and those of [`create_qp`](Self::create_qp).
+    pub fn create_qp_with_sender(
+        &mut self,
+        config: &QpConfig,
+        sender: &mut Sender,
+    ) -> Result<QueuePair> {
+        let send = sender.send_side(&self.pd)?;
+        let mut qp = self.make_qp(config, Some(send))?;
+        // SAFETY: a fresh QP that nobody else knows.
+        unsafe { sender.enter(&mut qp, config) }?;
+        Ok(qp)
+    }
+
+    fn make_qp(&mut self, config: &QpConfig, send: Option<SendSide>) -> Result<QueuePair> {
         self.check_cq()?;
         self.end_dropped();
         let srq = match config.shared() {
@@ -103,7 +140,8 @@ impl Receiver {
                 None
             }
         };
-        let mut qp = QueuePair::create(&self.pd, config, Arc::clone(&self.cq), srq, self.mlx5dv())?;
+        let mut qp =
+            QueuePair::create(&self.pd, config, Arc::clone(&self.cq), srq, self.mlx5dv(), send)?;
         trace_event!(
             device = self.pd.context().name(),
             qp_num = qp.qp_num(),

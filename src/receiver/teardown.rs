@@ -201,7 +201,7 @@ impl Receiver {
             .filter(|&id| self.outstanding(id) == 0)
             .filter_map(|id| {
                 let qp = self.qp_of(id)?;
-                (Arc::strong_count(qp) == 1).then(|| (id, qp.qp_num()))
+                (!qp.has_handle()).then(|| (id, qp.qp_num()))
             })
             .collect();
         for (id, qp_num) in over {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Poller, Receiver};
+use super::Receiver;
 use crate::channel::CompletionChannel;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
@@ -96,13 +96,7 @@ impl Receiver {
         while self.park() {
             self.post_all_returned();
         }
-        match &mut self.poller {
-            Poller::Direct(direct) => {
-                (0..events).for_each(|_| direct.doorbell.event());
-                direct.doorbell.arm(direct.cq.consumer_index(), solicited_only);
-            }
-            Poller::Verbs(_) => self.cq.arm(solicited_only)?,
-        }
+        self.poller.arm(&self.cq, events, solicited_only)?;
         Ok(self.has_arrived())
     }
 
@@ -162,9 +156,6 @@ impl Receiver {
 
     /// Whether there is a completion that no batch has taken.
     pub(crate) fn has_arrived(&mut self) -> bool {
-        match &mut self.poller {
-            Poller::Direct(direct) => !direct.cq.is_empty(),
-            Poller::Verbs(cq) => cq.has_arrived(),
-        }
+        self.poller.has_arrived()
     }
 }

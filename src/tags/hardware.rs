@@ -56,7 +56,7 @@ impl Objects {
     ) -> Result<QueuePair> {
         let config = config.clone().foreign_srq();
         let (cq, srq) = (Arc::clone(&self.cq), Arc::clone(&self.srq));
-        QueuePair::create(pd, &config, cq, Some(srq), mlx5dv)
+        QueuePair::create(pd, &config, cq, Some(srq), mlx5dv, None)
     }
 }
 

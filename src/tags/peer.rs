@@ -138,7 +138,7 @@ impl TagMatchingSrq {
                 when: "with a configuration for datagrams: tag matching needs reliable connections, QpConfig::rc()",
             });
         }
-        let config = config.clone().remote_read();
+        let config = config.clone().remote_read(true);
         let inline = config.max_inline.max(RENDEZVOUS as u32);
         let receiving = if self.offload() {
             config.clone().device_sends()
@@ -328,7 +328,7 @@ impl TagMatchingSrq {
             }
             Err(error) => {
                 let reason = NotSentTagged::Queue(error.reason);
-                Err(SendTagError { buffer: error.buffer, reason }.tagged())
+                Err(SendTagError { buffer: error.payload, reason }.tagged())
             }
         }
     }
@@ -454,7 +454,7 @@ impl TagMatchingSrq {
             }
             Err(error) => {
                 if let Some(receive) = self.receives.get_mut(receive) {
-                    receive.buffer = Some(error.buffer);
+                    receive.buffer = Some(error.payload);
                 }
                 if matches!(error.reason, NotSent::Full) {
                     return Some(Work::Read { receive, offer, memory });

@@ -1,6 +1,6 @@
 //! The device under test.
 
-use doorbell::{Context, Path, ProtectionDomain, Receiver, ReceiverConfig};
+use doorbell::{Context, Path, ProtectionDomain, Receiver, ReceiverConfig, Sender, SenderConfig};
 
 use crate::poison;
 
@@ -54,6 +54,23 @@ pub fn receiver(pd: &ProtectionDomain, cq_capacity: u32) -> Receiver {
     let direct = drives_directly(pd.context());
     assert_eq!(receiver.path(), if direct { Path::Direct } else { Path::Verbs });
     receiver
+}
+
+/// A sender on the path under test, with a CQ of at least `cq_capacity` entries. On the direct path nothing may be sent
+/// through the driver from now on.
+pub fn sender(pd: &ProtectionDomain, cq_capacity: u32) -> Sender {
+    sender_with(pd, &SenderConfig::new().cq_capacity(cq_capacity))
+}
+
+/// The same, like `config`.
+pub fn sender_with(pd: &ProtectionDomain, config: &SenderConfig) -> Sender {
+    let sender = Sender::new(pd, &config.clone().path(path())).unwrap();
+    let direct = drives_directly(pd.context());
+    assert_eq!(sender.path(), if direct { Path::Direct } else { Path::Verbs });
+    if direct {
+        poison::sends();
+    }
+    sender
 }
 
 /// The share of `messages` that this machine can send in reasonable time.

@@ -14,7 +14,8 @@ pub mod poison;
 pub mod programs;
 pub mod rdma;
 pub mod receiving;
+pub mod sending;
 pub mod world;
 
-pub use device::{pd, receiver, share};
+pub use device::{pd, receiver, sender, share};
 pub use peers::Peers;

@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 use std::process;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use rdma_core_sys as sys;
@@ -28,6 +28,8 @@ struct Driver {
 /// One driver, because a test has one device; each of its contexts has the same entries.
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
+/// Whether sends go past the driver.
+static SENDS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 /// CQs of sends.
 static SEND_CQS: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
 static ADDING: Mutex<()> = Mutex::new(());
@@ -60,6 +62,11 @@ pub unsafe fn post_and_poll(context: *mut sys::ibv_context) {
             (*extended).post_srq_ops = Some(post_srq_ops);
         }
     }
+}
+
+/// From now on nothing may be sent through the driver, either.
+pub fn sends() {
+    SENDS_FORBIDDEN.store(true, Ordering::Relaxed);
 }
 
 /// Replaces the entries through which an extended CQ is polled.
@@ -109,6 +116,9 @@ unsafe extern "C" fn post_send(
     wr: *mut sys::ibv_send_wr,
     bad_wr: *mut *mut sys::ibv_send_wr,
 ) -> c_int {
+    if SENDS_FORBIDDEN.load(Ordering::Relaxed) {
+        forbidden("post_send");
+    }
     // SAFETY: a live QP, by the contract of the entry.
     let (send_cq, recv_cq) = unsafe { ((*qp).send_cq, (*qp).recv_cq) };
     if send_cq == recv_cq {

@@ -53,12 +53,21 @@ impl LastWord {
         KINDS[(self.op_own() ^ owner) as usize]
     }
 
+    /// Returns `true` for a send WQE that succeeded, and whose CQE is software's on a lap with this owner bit.
+    #[inline(always)]
+    pub(crate) const fn is_requester(self, owner: u8) -> bool {
+        self.op_own() ^ owner == REQUESTER
+    }
+
     #[inline(always)]
     const fn wqe_counter(self) -> u16 {
         let [upper, lower, ..] = self.0.to_ne_bytes();
         u16::from_be_bytes([upper, lower])
     }
 }
+
+/// `op_own` of a send WQE that succeeded, with owner bit 0.
+const REQUESTER: u8 = cqe::op_own(CqeOpcode::Requester, CqeFormat::Plain, false, 0);
 
 /// What a CQE is, by its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -167,7 +167,21 @@ impl CompletionQueue {
         self.arrived_at(self.next, self.owner)
     }
 
-    /// Takes the CQE that [`peek`](Self::peek) returned, which is no title of a compressed block.
+    /// Returns the next CQE, without taking it, if it has arrived and says that a send WQE succeeded.
+    #[inline(always)]
+    pub fn peek_requester(&self) -> Option<Cqe<'_>> {
+        // SAFETY: a CQE of the buffer.
+        let last_word = unsafe { LastWord::read(self.next) };
+        if !last_word.is_requester(self.owner) {
+            return None;
+        }
+        barrier::owner_before_cqe();
+        // SAFETY: the owner bit says that it is software's.
+        Some(unsafe { Cqe::new(self.next, last_word, CqeKind::NotAReceive, self.stride) })
+    }
+
+    /// Takes the CQE that [`peek`](Self::peek) or [`peek_requester`](Self::peek_requester) returned, which is no title
+    /// of a compressed block.
     #[inline(always)]
     pub fn advance(&mut self) {
         self.consumer_index = self.consumer_index.wrapping_add(1);

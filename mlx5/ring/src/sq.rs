@@ -175,6 +175,20 @@ impl<T: Copy> SendQueue<T> {
         })
     }
 
+    /// Returns this queue with at most `blocks` blocks between two WQEs that ask for a CQE.
+    #[must_use]
+    pub fn with_max_silent(mut self, blocks: u32) -> Self {
+        self.max_silent = self.max_silent.min(blocks);
+        self
+    }
+
+    /// Has the next doorbell written to one half of the register or the other. Queues of one owner that share a
+    /// register take its halves in turn.
+    #[inline(always)]
+    pub fn select_half(&mut self, second: bool) {
+        self.blocks.select_half(second);
+    }
+
     /// Returns the number of basic blocks.
     pub const fn capacity(&self) -> u32 {
         self.blocks.count()
@@ -184,6 +198,18 @@ impl<T: Copy> SendQueue<T> {
     #[inline(always)]
     pub const fn free_blocks(&self) -> u32 {
         self.blocks.free_blocks()
+    }
+
+    /// Returns the running count of blocks that were posted.
+    #[inline(always)]
+    pub const fn posted(&self) -> u32 {
+        self.blocks.posted()
+    }
+
+    /// Returns the running count of blocks that are retired.
+    #[inline(always)]
+    pub const fn retired(&self) -> u32 {
+        self.blocks.retired()
     }
 
     /// Returns `true` if all that was posted is retired.

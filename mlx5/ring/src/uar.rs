@@ -58,6 +58,12 @@ impl Register {
         barrier::flush_uar();
     }
 
+    /// Has the next write go to one half or the other; a register that has one half ignores it.
+    #[inline(always)]
+    pub const fn select_half(&mut self, second: bool) {
+        self.offset = if second { self.half } else { 0 };
+    }
+
     /// Returns the half to write now, and turns to the other one.
     #[inline(always)]
     fn next(&mut self) -> NonNull<u8> {

@@ -78,6 +78,9 @@ impl ControlSegment {
         (first / Self::NEXT_INDEX) as u16
     }
 
+    /// [`CQ_UPDATE`] in the second of [`to_words`](Self::to_words).
+    pub const CQ_UPDATE: u64 = (CQ_UPDATE as u64) << 32;
+
     /// The segment as two words of memory, of which the first is also what is written to a UAR register.
     #[inline(always)]
     pub const fn to_words(&self) -> [Be64; 2] {
@@ -140,6 +143,8 @@ mod tests {
         assert_eq!(built.to_bytes(), SEND_IMM);
         assert_eq!(built.to_words().map(Be64::get), [0x0000_020b_0012_3402, 0x8_dead_beef]);
         assert_eq!(ControlSegment::first_word(0x0b, 2, 0x1234, 2), 0x0000_020b_0012_3402);
+        let silent = ControlSegment { fm_ce_se: 0, ..built };
+        assert_eq!(silent.to_words()[1].get() | ControlSegment::CQ_UPDATE, 0x8_dead_beef);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{
-    AddressHandle, BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig,
+    AddressHandle, Buffer, BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    ReceiverConfig, RemoteAccess, RemoteMemory, RemoteRegion, Sender, SenderConfig, SqId,
     SrqConfig, SrqId,
 };
 use soft_mlx5::Device;
@@ -137,6 +138,109 @@ impl Datagrams {
         // The end of the send of a datagram does not say that it has arrived.
         self.receiver.wait(None).unwrap();
     }
+}
+
+/// A queue pair with a sender, and its peer, which only receives.
+pub struct Sends {
+    /// The sender of the example.
+    pub sender: Sender,
+    /// One that has no queue.
+    pub other_sender: Sender,
+    /// The queue pair of the example.
+    pub qp: QueuePair,
+    /// The other end.
+    pub peer: QueuePair,
+    /// What the example receives on.
+    pub receiver: Receiver,
+    /// What the other end receives on.
+    pub peer_receiver: Receiver,
+    /// Buffers of 256 bytes.
+    pub pool: BufferPool,
+    /// Memory of the other end.
+    pub memory: RemoteMemory,
+    /// The domain of all.
+    pub pd: ProtectionDomain,
+    /// The device. Dropped last.
+    pub device: Device,
+}
+
+impl Sends {
+    /// A connection.
+    ///
+    /// # Panics
+    /// When anything fails.
+    #[expect(clippy::new_without_default, reason = "it is no value like another")]
+    pub fn new() -> Self {
+        let all = QpConfig::rc().remote_write(true).remote_read(true).remote_atomic(true);
+        let mut world = Self::with(&all);
+        world.qp.connect(&world.peer.address().unwrap()).unwrap();
+        world.peer.connect(&world.qp.address().unwrap()).unwrap();
+        world
+    }
+
+    /// Queue pairs for datagrams, with queue key 0x1234.
+    ///
+    /// # Panics
+    /// When anything fails.
+    pub fn datagrams() -> Self {
+        let mut world = Self::with(&QpConfig::ud(0x1234));
+        world.qp.activate().unwrap();
+        world.peer.activate().unwrap();
+        world
+    }
+
+    fn with(config: &QpConfig) -> Self {
+        let device = device();
+        let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
+        let receiver = || Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
+        let sender = || Sender::new(&pd, &SenderConfig::new()).unwrap();
+        let (mut receiver, mut peer_receiver) = (receiver(), receiver());
+        let (mut sender, other_sender) = (sender(), sender());
+        let config = config.clone().receives(16, 1).max_inline(64).send_buffers(4);
+        let qp = receiver.create_qp_with_sender(&config, &mut sender).unwrap();
+        let peer = peer_receiver.create_qp(&config).unwrap();
+        let pool = BufferPool::new(&pd, 64, 256).unwrap();
+        peer_receiver.fill(peer.receive_queue().unwrap(), &pool).unwrap();
+        let access = RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC;
+        let memory = RemoteMemory::with_access(&pd, 4096, access).unwrap();
+        let (peer_receiver, receiver) = (peer_receiver, receiver);
+        Self { sender, other_sender, qp, peer, receiver, peer_receiver, pool, memory, pd, device }
+    }
+
+    /// The queue that the example posts to.
+    ///
+    /// # Panics
+    /// Never.
+    pub fn queue(&self) -> SqId {
+        self.qp.send_queue().unwrap()
+    }
+
+    /// What the example knows of the memory of the other end.
+    pub fn remote(&self) -> RemoteRegion {
+        self.memory.region()
+    }
+
+    /// What the other end receives next.
+    ///
+    /// # Panics
+    /// When it cannot receive.
+    pub fn received(&mut self) -> Vec<u8> {
+        self.peer_receiver.wait(None).unwrap();
+        let mut batch = self.peer_receiver.poll();
+        let message = batch.next().unwrap().unwrap();
+        message.to_vec()
+    }
+}
+
+/// The buffer of the next request that is over.
+///
+/// # Panics
+/// When it failed, or had none.
+pub fn sent(sender: &mut Sender) -> Buffer {
+    sender.wait(None).unwrap();
+    let done = sender.poll().next().map(|done| (done.status, done.buffer)).unwrap();
+    assert!(done.0.is_success(), "{}", done.0);
+    done.1.unwrap()
 }
 
 /// Two tag-matching SRQs that are connected to each other.

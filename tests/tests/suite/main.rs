@@ -23,6 +23,7 @@ mod raw;
 mod record_order;
 mod refusals;
 mod reset;
+mod sends;
 mod sizes;
 mod tasks;
 mod teardown;

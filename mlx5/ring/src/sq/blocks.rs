@@ -121,9 +121,24 @@ impl BasicBlocks {
         (self.rung, self.retired) = (index, index);
     }
 
-    /// Starts again. The halves of the register go on in turn.
-    pub(super) const fn reset(&mut self) {
+    /// Starts again. The halves of the register go on in turn. A doorbell that came after the reset of the QP may have
+    /// written the record.
+    pub(super) fn reset(&mut self) {
         (self.posted, self.last, self.rung, self.retired) = (0, 0, 0, 0);
+        self.dbrec.write(dbrec::work_queue(0));
+    }
+
+    /// Has the next doorbell written to one half of the register or the other.
+    #[inline(always)]
+    pub(super) const fn select_half(&mut self, second: bool) {
+        self.register.select_half(second);
+    }
+
+    /// Writes the second word of the control segment of the last WQE again.
+    #[inline(always)]
+    pub(super) fn rewrite_last(&mut self, word: Be64) {
+        // SAFETY: the second word of a WQE that no doorbell has covered yet.
+        unsafe { self.block(self.last).cast::<Be64>().add(1).write_volatile(word) }
     }
 
     /// Returns `true` if the device has not been told of the last WQE alone, of at most `most` blocks.

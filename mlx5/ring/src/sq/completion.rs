@@ -67,6 +67,13 @@ impl<T: Copy> SendQueue<T> {
     /// outstanding starts there: the CQE cannot be true, and nothing has changed.
     #[inline(always)]
     pub fn complete(&mut self, wqe_counter: u16) -> Option<Completed<'_, T>> {
+        Some(Completed { end: self.end_of(wqe_counter)?, queue: self })
+    }
+
+    /// Returns the running count of blocks up to the end of the WQE that starts at the block `wqe_counter`: what
+    /// [`retire`](Self::retire) takes. `None` if no WQE which is outstanding starts there.
+    #[inline(always)]
+    pub fn end_of(&mut self, wqe_counter: u16) -> Option<u32> {
         let retired = self.blocks.retired();
         let ahead = u32::from(wqe_counter.wrapping_sub(retired as u16));
         if ahead >= self.blocks.posted().wrapping_sub(retired) {
@@ -77,7 +84,15 @@ impl<T: Copy> SendQueue<T> {
         if blocks == 0 {
             return None;
         }
-        Some(Completed { end: start.wrapping_add(blocks), queue: self })
+        Some(start.wrapping_add(blocks))
+    }
+
+    /// Retires the oldest WQE that starts before `end`, which [`end_of`](Self::end_of) returned. `None` when all of them
+    /// are retired.
+    #[inline(always)]
+    pub fn retire(&mut self, end: u32) -> Option<Retired<T>> {
+        let data = self.retire_one(end)?;
+        Some(Retired { data, is_named: self.blocks.retired() == end })
     }
 }
 
@@ -86,8 +101,7 @@ impl<T: Copy> Iterator for Completed<'_, T> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Retired<T>> {
-        let data = self.queue.retire_one(self.end)?;
-        Some(Retired { data, is_named: self.queue.blocks.retired() == self.end })
+        self.queue.retire(self.end)
     }
 }
 

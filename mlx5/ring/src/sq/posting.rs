@@ -21,6 +21,8 @@ pub struct Posting<'a, T: Copy> {
     queue: &'a mut SendQueue<T>,
     /// Units of the last WQE, and whether it was given inline pieces, be they empty: libmlx5 asks no more.
     last: (u32, bool),
+    /// Second word of its control segment, if it does not ask for a CQE.
+    silent: Option<Be64>,
 }
 
 /// Opcode of a request, and the last word of its control segment.
@@ -29,7 +31,7 @@ struct What(WqeOpcode, u32);
 impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
     pub(super) fn new(queue: &'a mut SendQueue<T>) -> Self {
-        Self { queue, last: (0, false) }
+        Self { queue, last: (0, false), silent: None }
     }
 
     /// Returns the number of basic blocks that can be written now.
@@ -227,9 +229,11 @@ impl<'a, T: Copy> Posting<'a, T> {
         let mut ctrl =
             ControlSegment::new(opcode.get(), index, queue.blocks.qpn, units as u8, flags.bits());
         ctrl.imm = Be32::new(imm);
+        let words = ctrl.to_words();
+        self.silent = (!flags.contains(Flags::SIGNALED)).then_some(words[1]);
         // SAFETY: the blocks are free, and what is written are the units that were measured.
         unsafe {
-            let mut wqe = Writer::new(&mut queue.blocks, ctrl.to_words(), head);
+            let mut wqe = Writer::new(&mut queue.blocks, words, head);
             if inline > 0 {
                 wqe.inline(payload.inline, inline);
             }
@@ -242,6 +246,15 @@ impl<'a, T: Copy> Posting<'a, T> {
         queue.remember(blocks, data);
         self.last = (units, !payload.inline.is_empty());
         Ok(())
+    }
+
+    /// Has the last WQE ask for a CQE, if it does not yet: with its completion everything posted so far comes back.
+    #[inline(always)]
+    pub fn signal_last(&mut self) {
+        let Some(word) = self.silent.take() else { return };
+        let queue = &mut *self.queue;
+        queue.blocks.rewrite_last(Be64::new(word.get() | ControlSegment::CQ_UPDATE));
+        queue.asked = queue.blocks.posted();
     }
 
     /// Returns `true` if the doorbell copies the WQE: if there is a single one, and libmlx5 would copy it.

@@ -1,0 +1,271 @@
+//! Completions of sends.
+
+use mlx5_ring::sq::Completion;
+use rdma_core_sys as sys;
+
+use super::queue::{Entry, SendRing};
+use super::request::{Gathered, Request};
+use super::{Sender, SqId};
+use crate::memory::Buffer;
+use crate::poller::Poller;
+use crate::receiver::wc_status;
+use crate::status::WcStatus;
+
+/// Requests that one batch returns at most, unless asked otherwise.
+const BUDGET: u32 = 64;
+
+/// A request is over.
+///
+/// ```
+/// # let mut world = doorbell_doc::Sends::new();
+/// # let (queue, pool) = (world.queue(), world.pool.clone());
+/// # let sender = &mut world.sender;
+/// sender.post(queue)?.token(7).send(pool.take().expect("a free buffer"))?;
+/// let mut buffer = None;
+/// while buffer.is_none() {
+///     let mut batch = sender.poll();
+///     while let Some(done) = batch.next() {
+///         if !done.status.is_success() {
+///             println!("request {}: {}, vendor error {:#x}", done.token, done.status, done.vendor_err);
+///         }
+///         // The buffer is the program's again, whatever became of the request.
+///         buffer = done.buffer;
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+#[must_use = "a send may have failed"]
+pub struct SendCompletion<'a> {
+    /// The queue that it was posted to.
+    pub queue: SqId,
+    /// What [`Posting::token`](crate::Posting::token) said, or 0.
+    pub token: u64,
+    /// The buffer, the first of several; `None` when bytes were copied.
+    pub buffer: Option<Buffer>,
+    /// How it ended.
+    pub status: WcStatus,
+    /// Code of the device for a failure; 0 when it succeeded or was ended by a reset.
+    pub vendor_err: u32,
+    pub(crate) rest: Rest<'a>,
+}
+
+/// The buffers after the first; what is not taken goes back to its pools.
+#[derive(Default)]
+pub(crate) struct Rest<'a>(Option<&'a mut Gathered>);
+
+impl SendCompletion<'_> {
+    /// Takes the next buffer of a request that gathered several.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let (queue, pool) = (world.queue(), world.pool.clone());
+    /// # let sender = &mut world.sender;
+    /// let (header, payload) = (pool.take().expect("free"), pool.take().expect("free"));
+    /// sender.post(queue)?.send([header, payload])?;
+    /// let mut back = 0;
+    /// while back == 0 {
+    ///     if let Some(mut done) = sender.poll().next() {
+    ///         let mut next = done.buffer.take();
+    ///         while let Some(_buffer) = next {
+    ///             back += 1;
+    ///             next = done.next_buffer();
+    ///         }
+    ///     }
+    /// }
+    /// assert_eq!(back, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn next_buffer(&mut self) -> Option<Buffer> {
+        self.rest.0.as_mut()?.take()
+    }
+}
+
+impl Drop for Rest<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(gathered) = &mut self.0 {
+            gathered.drop_unclaimed();
+        }
+    }
+}
+
+impl std::fmt::Debug for Rest<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("..")
+    }
+}
+
+/// Requests that a CQE has completed and that were not returned yet: those of `queue` before `end`, of which the last has
+/// this status.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    queue: u32,
+    end: u32,
+    status: sys::ibv_wc_status,
+    vendor_err: u32,
+}
+
+impl Run {
+    /// No requests.
+    pub(super) const NONE: Self =
+        Self { queue: u32::MAX, end: 0, status: sys::IBV_WC_SUCCESS, vendor_err: 0 };
+
+    /// Returns `true` if it is of the queue with this index.
+    pub(super) const fn is_of(&self, index: usize) -> bool {
+        self.queue as usize == index
+    }
+
+    /// Returns `true` if there is a request that was not returned.
+    pub(super) fn goes_on(&self, queues: &[Option<Entry>]) -> bool {
+        let entry = queues.get(self.queue as usize).and_then(Option::as_ref);
+        entry.is_some_and(|entry| entry.ring.retired() != self.end)
+    }
+}
+
+/// Requests that are over, in the order of posting for each queue.
+///
+/// A batch that is dropped early leaves the rest to the next one. When it is dropped, the CQEs are given back.
+pub struct SendBatch<'a> {
+    sender: &'a mut Sender,
+    left: u32,
+}
+
+impl Sender {
+    /// Takes requests that are over, at most 64: see [`poll_up_to`](Self::poll_up_to).
+    #[inline]
+    pub fn poll(&mut self) -> SendBatch<'_> {
+        self.poll_up_to(BUDGET)
+    }
+
+    /// Takes requests that are over, at most `budget`.
+    #[inline]
+    pub fn poll_up_to(&mut self, budget: u32) -> SendBatch<'_> {
+        SendBatch { sender: self, left: budget }
+    }
+}
+
+impl SendBatch<'_> {
+    /// Returns the next request that is over; `None` when there is none, or the budget is used up.
+    #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<SendCompletion<'_>> {
+        self.left = self.left.checked_sub(1)?;
+        let sender = &mut *self.sender;
+        let mut next = sender.next_of_run();
+        if next.is_none() {
+            if !sender.next_success() && !sender.next_other() {
+                return sender.next_flushed();
+            }
+            next = sender.next_of_run();
+        }
+        let (request, status, vendor_err) = next?;
+        sender.complete(sender.run.queue, request, status, vendor_err)
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Poller::Direct(direct) = &mut self.sender.poller {
+            direct.cq.publish();
+        }
+    }
+}
+
+impl Sender {
+    /// Takes the oldest request that the last CQE has completed.
+    #[inline(always)]
+    fn next_of_run(&mut self) -> Option<(Request, sys::ibv_wc_status, u32)> {
+        let Run { queue, end, status, vendor_err } = self.run;
+        let retired = self.queues.get_mut(queue as usize)?.as_mut()?.ring.retire(end)?;
+        // Those before the one that the CQE names have succeeded.
+        if retired.is_named {
+            return Some((retired.data, status, vendor_err));
+        }
+        Some((retired.data, sys::IBV_WC_SUCCESS, 0))
+    }
+
+    /// Describes a request that is over to the program.
+    #[inline(always)]
+    pub(super) fn complete(
+        &mut self,
+        queue: u32,
+        request: Request,
+        status: sys::ibv_wc_status,
+        vendor_err: u32,
+    ) -> Option<SendCompletion<'_>> {
+        let entry = self.queues.get_mut(queue as usize)?.as_mut()?;
+        entry.gathered.claim(request.more());
+        Some(SendCompletion {
+            queue: entry.id,
+            token: request.token(),
+            // SAFETY: it was taken from its queue just now.
+            buffer: unsafe { request.into_buffer() },
+            status: WcStatus::from_raw(status),
+            vendor_err,
+            rest: Rest((request.more() > 0).then_some(&mut entry.gathered)),
+        })
+    }
+
+    /// Takes the next CQE if it says that a request of a queue that is driven directly succeeded; returns `true` if so.
+    #[inline(always)]
+    fn next_success(&mut self) -> bool {
+        let Poller::Direct(direct) = &mut self.poller else { return false };
+        let Some(cqe) = direct.cq.peek_requester() else { return false };
+        let Some(queue) =
+            (if self.queues.len() == 1 { Some(0) } else { self.routes.find(cqe.qpn()) })
+        else {
+            return false;
+        };
+        let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { return false };
+        let SendRing::Direct(sq) = &mut entry.ring else { return false };
+        let Some(end) = sq.ring.end_of(cqe.wqe_counter()) else { return false };
+        self.run = Run { queue, end, ..Run::NONE };
+        direct.cq.advance();
+        true
+    }
+
+    /// Takes CQEs up to the next one that completes requests; returns `false` when there is none. CQEs that name no
+    /// request which is outstanding are passed over.
+    #[inline(never)]
+    fn next_other(&mut self) -> bool {
+        loop {
+            let run = match &mut self.poller {
+                Poller::Direct(direct) => {
+                    let Some(cqe) = direct.cq.next() else { return false };
+                    let Some(completion) = Completion::read(cqe) else { continue };
+                    let Some(queue) = self.routes.find(completion.qpn) else { continue };
+                    let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
+                    let SendRing::Direct(sq) = &mut entry.ring else { continue };
+                    let Some(end) = sq.ring.end_of(completion.wqe_counter) else { continue };
+                    match completion.result {
+                        Ok(_) => Run { queue, end, ..Run::NONE },
+                        Err(failure) => {
+                            entry.fail();
+                            let status = wc_status(failure.syndrome);
+                            Run { queue, end, status, vendor_err: failure.vendor.into() }
+                        }
+                    }
+                }
+                Poller::Verbs(cq) => {
+                    let Some(wc) = cq.next() else { return false };
+                    let sys::ibv_wc { wr_id, status, vendor_err, .. } = wc.wc;
+                    let queue = (wr_id >> 32) as u32;
+                    let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
+                    let SendRing::Verbs(sq) = &entry.ring else { continue };
+                    let Some(end) = sq.end_of(wr_id) else { continue };
+                    if status == sys::IBV_WC_SUCCESS {
+                        Run { queue, end, ..Run::NONE }
+                    } else {
+                        entry.fail();
+                        Run { queue, end, status, vendor_err }
+                    }
+                }
+            };
+            self.run = run;
+            return true;
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Sending: one completion queue and all the send queues that complete on it.
+
+mod batch;
+mod config;
+mod id;
+mod payload;
+mod posting;
+mod queue;
+mod queues;
+mod register;
+mod request;
+mod teardown;
+mod verbs;
+mod wait;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rdma_core_sys::Mlx5dv;
+
+use crate::channel::CompletionChannel;
+use crate::cq::{Cq, CqInit};
+use crate::error::{Error, Result};
+use crate::path::Path;
+use crate::pd::ProtectionDomain;
+use crate::poller::Poller;
+use crate::receiver::Routes;
+use crate::trace::trace_event;
+
+pub use batch::{SendBatch, SendCompletion};
+pub use config::SenderConfig;
+pub use id::SqId;
+pub use payload::{BufferPart, Payload};
+pub use posting::Posting;
+
+pub(crate) use batch::Rest;
+pub(crate) use register::ThreadDomain;
+pub(crate) use request::Request;
+
+use batch::Run;
+use queue::Entry;
+
+/// One completion queue and every send queue that completes on it.
+///
+/// Polling frees room in the queues and posting fills it: both change the same state, so one value owns both, and moves
+/// between threads as a unit. A queue pair that [`Receiver::create_qp_with_sender`] makes sends from here; its queue is
+/// named by an index, [`QueuePair::send_queue`].
+///
+/// | to | there is |
+/// |---|---|
+/// | send | [`post`](Self::post), with one doorbell for all requests of a [`Posting`] |
+/// | take buffers back | [`poll`](Self::poll), [`poll_up_to`](Self::poll_up_to) |
+/// | sleep | [`wait`](Self::wait); in a loop of one's own [`arm`](Self::arm) and [`channel`](Self::channel) |
+///
+/// Buffers move in, and come back with the completion of their request, in the order of posting for each queue, whatever
+/// became of it. The last request of each posting asks the device for a CQE, which completes those before it, too.
+///
+/// When a queue pair fails, its requests come back with an error. When it is [reset](crate::Receiver::reset_qp) or
+/// [destroyed](crate::Receiver::destroy_qp), those that are outstanding come back from `poll` with
+/// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR): poll before it is connected again. The buffers that are
+/// outstanding when the sender is dropped go back to their pools when their queue pair has been destroyed.
+///
+/// A server that answers many clients, and rings one doorbell for all that it answers to one of them:
+///
+/// ```no_run
+/// use doorbell::{BufferPool, NotSent, QpConfig, QueuePair, Receiver, ReceiverConfig};
+/// use doorbell::{Sender, SenderConfig, SrqConfig};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let pool = BufferPool::new(&pd, 4096, 1024)?;
+/// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// let mut sender = Sender::new(&pd, &SenderConfig::new())?;
+/// let srq = receiver.create_srq(&SrqConfig::new(1023))?;
+/// receiver.fill(srq, &pool)?;
+///
+/// let listener = std::net::TcpListener::bind("0.0.0.0:18515")?;
+/// let mut clients: Vec<QueuePair> = Vec::new();
+/// for stream in listener.incoming().take(16) {
+///     let config = QpConfig::rc().srq(srq).sends(64);
+///     let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+///     qp.connect_over(&mut stream?)?;
+///     clients.push(qp);
+/// }
+///
+/// let mut answers: Vec<Vec<_>> = clients.iter().map(|_| Vec::new()).collect();
+/// loop {
+///     let mut batch = receiver.poll();
+///     while let Some(message) = batch.next() {
+///         let message = message?;
+///         let from = clients.iter().position(|qp| qp.qp_num() == message.qp_num());
+///         let (Some(from), Some(mut answer)) = (from, pool.take()) else { continue };
+///         answer.extend_from_slice(&message);
+///         answers[from].push(answer);
+///     }
+///     drop(batch);
+///     for (qp, answers) in clients.iter().zip(&mut answers) {
+///         let Some(queue) = qp.send_queue().filter(|_| !answers.is_empty()) else { continue };
+///         let mut posting = sender.post(queue)?;
+///         for answer in answers.drain(..) {
+///             match posting.send(answer) {
+///                 Ok(()) => {}
+///                 Err(error) if matches!(error.reason, NotSent::Full) => break,
+///                 Err(error) => return Err(error.into()),
+///             }
+///         }
+///         // The doorbell rings here, once.
+///     }
+///     let mut batch = sender.poll();
+///     while let Some(done) = batch.next() {
+///         // The buffer goes back to its pool.
+///         if !done.status.is_success() {
+///             println!("a client is gone: {}", done.status);
+///         }
+///     }
+/// }
+/// # }
+/// ```
+///
+/// [`Receiver::create_qp_with_sender`]: crate::Receiver::create_qp_with_sender
+/// [`QueuePair::send_queue`]: crate::QueuePair::send_queue
+pub struct Sender {
+    poller: Poller,
+    /// By index; `None` is free for another queue.
+    queues: Vec<Option<Entry>>,
+    /// What the last CQE has completed and no batch has returned.
+    run: Run,
+    /// Half of the register that the next posting takes.
+    second_half: bool,
+    /// Which queue a completion belongs to, by the number of its queue pair.
+    routes: Routes,
+    /// Requests that a reset ended, with the index of their queue.
+    flushed: VecDeque<(u32, Request)>,
+    /// Resets that were taken note of.
+    resets: u32,
+    max_unsignaled: u32,
+    /// The register that all queues share and nobody else has; `None` where there is none to be had.
+    register: Option<Arc<ThreadDomain>>,
+    cq: Arc<Cq>,
+    pd: ProtectionDomain,
+    id: u32,
+    /// Number of the queue that is made next.
+    next_number: u32,
+    /// Requests that can be outstanding on all queues together.
+    committed: u64,
+}
+
+impl Sender {
+    /// Makes a CQ, and decides how it and its queues are driven.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{Path, Sender, SenderConfig};
+    ///
+    /// let sender = Sender::new(&pd, &SenderConfig::new().path(Path::Direct))?;
+    /// assert_eq!(sender.path(), Path::Direct);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotDirect`] when [`Path::Direct`] is asked for and impossible, [`Error::OutOfRange`], [`Error::Verbs`].
+    pub fn new(pd: &ProtectionDomain, config: &SenderConfig) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let context = pd.context();
+        let mlx5dv = context.choose(config.path)?;
+        let init = CqInit {
+            entries: config.cq_capacity,
+            channel: Some(Arc::new(CompletionChannel::create(context)?)),
+            comp_vector: config.comp_vector,
+        };
+        let cq = Arc::new(Cq::create(context, init)?);
+        trace_event!(device = context.name(), entries = cq.capacity(), "completion queue created");
+        Ok(Self {
+            // SAFETY: a fresh CQ that nobody else knows.
+            poller: unsafe { Poller::new(&cq, mlx5dv) }?,
+            queues: Vec::new(),
+            run: Run::NONE,
+            second_half: false,
+            routes: Routes::default(),
+            flushed: VecDeque::new(),
+            resets: 0,
+            max_unsignaled: config.max_unsignaled,
+            register: mlx5dv.and_then(|_| ThreadDomain::create(pd)),
+            cq,
+            pd: pd.clone(),
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            next_number: 0,
+            committed: 0,
+        })
+    }
+
+    /// How the queues are driven: [`Path::Direct`] or [`Path::Verbs`].
+    pub const fn path(&self) -> Path {
+        match self.poller {
+            Poller::Direct(_) => Path::Direct,
+            Poller::Verbs(_) => Path::Verbs,
+        }
+    }
+
+    /// The protection domain.
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Entries of the CQ.
+    pub fn cq_capacity(&self) -> u32 {
+        self.cq.capacity()
+    }
+
+    fn mlx5dv(&self) -> Option<&'static Mlx5dv> {
+        match &self.poller {
+            Poller::Direct(direct) => Some(direct.mlx5dv),
+            Poller::Verbs(_) => None,
+        }
+    }
+
+    fn check_room(&self, requests: u64) -> Result<()> {
+        let (needed, capacity) = (self.committed + requests, u64::from(self.cq.capacity()));
+        if needed > capacity {
+            return Err(Error::CqTooSmall { capacity, needed });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender")
+            .field("path", &self.path())
+            .field("device", &self.pd.context().name())
+            .field("cq_capacity", &self.cq_capacity())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,270 @@
+//! What a request sends.
+
+use std::collections::Bound;
+use std::ops::RangeBounds;
+
+use mlx5_ring::sge::Sge;
+
+use super::request::{self, Gathered, Request};
+use crate::memory::Buffer;
+use crate::pd::ProtectionDomain;
+
+/// What a request sends:
+///
+/// | | |
+/// |---|---|
+/// | `&[u8]`, `&[u8; N]` | a copy of these bytes, which need no registered memory ([`QpConfig::max_inline`](crate::QpConfig::max_inline)) |
+/// | [`Buffer`] | its bytes in use |
+/// | [`BufferPart`] | some of its bytes |
+/// | `[Buffer; N]`, `[BufferPart; N]` | one after the other ([`QpConfig::send_buffers`](crate::QpConfig::send_buffers)) |
+///
+/// Buffers move in and come back with the completion.
+pub trait Payload: sealed::Payload {}
+
+impl<P: sealed::Payload> Payload for P {}
+
+pub(super) mod sealed {
+    use super::{Gathered, ProtectionDomain, Request, Sge};
+
+    pub trait Payload {
+        /// Registered memory.
+        type Sges: AsRef<[Sge]>;
+        fn sges(&self) -> Self::Sges;
+        /// Bytes to copy.
+        fn inline(&self) -> Option<&[u8]>;
+        /// Bytes of the message.
+        fn bytes(&self) -> usize;
+        /// Returns `true` if the device may use the memory in this domain.
+        fn is_of(&self, pd: &ProtectionDomain) -> bool;
+        /// Describes the request to the queue.
+        fn request(&self, token: u64) -> Request;
+        /// Gives the buffers to the request.
+        fn own(self, gathered: &mut Gathered);
+    }
+}
+
+/// Some bytes of a buffer, for a request; the whole buffer comes back.
+///
+/// ```
+/// # let mut world = doorbell_doc::Sends::new();
+/// # let pool = world.pool.clone();
+/// # let queue = world.queue();
+/// # let sender = &mut world.sender;
+/// let (mut header, mut payload) = (pool.take().expect("free"), pool.take().expect("free"));
+/// header.extend_from_slice(b"GET ");
+/// payload.extend_from_slice(b"....index.html....");
+/// let mut posting = sender.post(queue)?;
+/// // The peer receives `GET index.html`.
+/// posting.send([header.part(..), payload.part(4..14)])?;
+/// # drop(posting);
+/// # assert_eq!(world.received(), b"GET index.html");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct BufferPart {
+    buffer: Buffer,
+    /// First byte, counted from the start of its headroom.
+    start: u32,
+    len: u32,
+}
+
+impl Buffer {
+    /// Returns some of its bytes in use, for a request.
+    ///
+    /// # Panics
+    /// When the range is not inside of them.
+    pub fn part(self, range: impl RangeBounds<usize>) -> BufferPart {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&start) => start + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&end) => end + 1,
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => self.len(),
+        };
+        let inside = start <= end && end <= self.len();
+        assert!(inside, "bytes {start}..{end} of a buffer with {} in use", self.len());
+        let headroom = self.headroom().len();
+        BufferPart { start: (headroom + start) as u32, len: (end - start) as u32, buffer: self }
+    }
+
+    /// Returns its bytes in use and, in front of them, the last `bytes` of its headroom, for a request: see
+    /// [`headroom_mut`](Self::headroom_mut).
+    ///
+    /// # Panics
+    /// When there is less headroom.
+    pub fn part_with_headroom(self, bytes: usize) -> BufferPart {
+        let headroom = self.headroom().len();
+        assert!(bytes <= headroom, "{bytes} bytes of a headroom of {headroom}");
+        let len = (bytes + self.len()) as u32;
+        BufferPart { start: (headroom - bytes) as u32, len, buffer: self }
+    }
+}
+
+impl BufferPart {
+    /// Returns the whole buffer.
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+}
+
+/// One piece of registered memory.
+trait Piece {
+    fn sge(&self) -> Sge;
+    fn buffer(&self) -> &Buffer;
+    fn into_buffer(self) -> Buffer;
+}
+
+impl Piece for Buffer {
+    #[inline(always)]
+    fn sge(&self) -> Sge {
+        let addr = self.addr().as_ptr().expose_provenance() as u64;
+        Sge { addr, length: self.len() as u32, lkey: self.pool().lkey() }
+    }
+
+    #[inline(always)]
+    fn buffer(&self) -> &Buffer {
+        self
+    }
+
+    #[inline(always)]
+    fn into_buffer(self) -> Buffer {
+        self
+    }
+}
+
+impl Piece for BufferPart {
+    #[inline(always)]
+    fn sge(&self) -> Sge {
+        let first = self.buffer.headroom().as_ptr().expose_provenance() as u64;
+        let lkey = self.buffer.pool().lkey();
+        Sge { addr: first + u64::from(self.start), length: self.len, lkey }
+    }
+
+    #[inline(always)]
+    fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    #[inline(always)]
+    fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+}
+
+macro_rules! one_piece {
+    ($($piece:ty)*) => {$(
+        impl sealed::Payload for $piece {
+            type Sges = [Sge; 1];
+
+            #[inline(always)]
+            fn sges(&self) -> [Sge; 1] {
+                [self.sge()]
+            }
+
+            #[inline(always)]
+            fn inline(&self) -> Option<&[u8]> {
+                None
+            }
+
+            #[inline(always)]
+            fn bytes(&self) -> usize {
+                self.sge().length as usize
+            }
+
+            #[inline(always)]
+            fn is_of(&self, pd: &ProtectionDomain) -> bool {
+                self.buffer().pool().pd().is_same(pd)
+            }
+
+            #[inline(always)]
+            fn request(&self, token: u64) -> Request {
+                Request::of(token, self.buffer(), 0)
+            }
+
+            #[inline(always)]
+            fn own(self, _: &mut Gathered) {
+                request::own(self.into_buffer());
+            }
+        }
+
+        impl<const N: usize> sealed::Payload for [$piece; N] {
+            type Sges = [Sge; N];
+
+            #[inline(always)]
+            fn sges(&self) -> [Sge; N] {
+                std::array::from_fn(|piece| self[piece].sge())
+            }
+
+            #[inline(always)]
+            fn inline(&self) -> Option<&[u8]> {
+                None
+            }
+
+            #[inline(always)]
+            fn bytes(&self) -> usize {
+                self.iter().map(|piece| piece.sge().length as usize).sum()
+            }
+
+            #[inline(always)]
+            fn is_of(&self, pd: &ProtectionDomain) -> bool {
+                self.iter().all(|piece| piece.buffer().pool().pd().is_same(pd))
+            }
+
+            #[inline(always)]
+            fn request(&self, token: u64) -> Request {
+                const { assert!(N > 0, "a request of no buffer: send b\"\"") }
+                Request::of(token, self[0].buffer(), N as u32 - 1)
+            }
+
+            #[inline(always)]
+            fn own(self, gathered: &mut Gathered) {
+                let mut pieces = self.into_iter();
+                pieces.next().map(Piece::into_buffer).into_iter().for_each(request::own);
+                pieces.for_each(|piece| gathered.push(piece.into_buffer()));
+            }
+        }
+    )*};
+}
+
+one_piece! { Buffer BufferPart }
+
+macro_rules! inline {
+    ($(($($parameter:tt)*) $bytes:ty),*) => {$(
+        impl $($parameter)* sealed::Payload for $bytes {
+            type Sges = [Sge; 0];
+
+            #[inline(always)]
+            fn sges(&self) -> [Sge; 0] {
+                []
+            }
+
+            #[inline(always)]
+            fn inline(&self) -> Option<&[u8]> {
+                Some(&self[..])
+            }
+
+            #[inline(always)]
+            fn bytes(&self) -> usize {
+                self.len()
+            }
+
+            #[inline(always)]
+            fn is_of(&self, _: &ProtectionDomain) -> bool {
+                true
+            }
+
+            #[inline(always)]
+            fn request(&self, token: u64) -> Request {
+                Request::inline(token)
+            }
+
+            #[inline(always)]
+            fn own(self, _: &mut Gathered) {}
+        }
+    )*};
+}
+
+inline! { () &[u8], (<const N: usize>) &[u8; N] }

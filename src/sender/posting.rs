@@ -1,0 +1,496 @@
+//! Posting requests, many with one doorbell.
+
+use mlx5_ring::sge::Sge;
+use mlx5_ring::sq::{self, Flags, Immediate, PostError, Remote};
+
+use super::Sender;
+use super::SqId;
+use super::payload::Payload;
+use super::queue::{Entry, Limits, SendRing, Transport};
+use super::request::{Gathered, Request};
+use super::verbs::VerbsSq;
+use crate::memory::{Buffer, RemoteRegion};
+use crate::pd::ProtectionDomain;
+use crate::qp::{AddressHandle, NotSent, SendError};
+
+impl Sender {
+    /// Starts posting to a queue. The requests are handed to the device when the posting is dropped, with one doorbell.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let (queue, pool) = (world.queue(), world.pool.clone());
+    /// # let sender = &mut world.sender;
+    /// let mut posting = sender.post(queue)?;
+    /// for number in 0..4 {
+    ///     let mut buffer = pool.take().expect("a free buffer");
+    ///     buffer.extend_from_slice(b"a message");
+    ///     posting.token(number).send(buffer)?;
+    /// }
+    /// // The doorbell rings here.
+    /// drop(posting);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NotSent::NoQueue`] for a queue of another sender or one that is gone; [`NotSent::State`] when its queue pair is
+    /// not connected, or has failed.
+    #[inline(always)]
+    pub fn post(&mut self, queue: SqId) -> Result<Posting<'_>, NotSent> {
+        let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_mut);
+        let Some(entry) = entry.filter(|entry| entry.id == queue) else {
+            return Err(NotSent::NoQueue);
+        };
+        if !entry.qp.is_ready() {
+            return Err(NotSent::State(entry.qp.known_state()));
+        }
+        let Entry { ring, gathered, limits, .. } = entry;
+        let ring = match ring {
+            SendRing::Direct(direct) => {
+                self.second_half = !self.second_half;
+                direct.ring.select_half(self.second_half);
+                Ring::Direct(direct.ring.posting())
+            }
+            SendRing::Verbs(verbs) => Ring::Verbs(verbs),
+        };
+        Ok(Posting { ring, gathered, limits, pd: &self.pd, flags: Flags::NONE, token: 0 })
+    }
+}
+
+/// Posts requests to the send queue of one QP; dropping it rings the doorbell once for all of them.
+///
+/// Each request is posted, or refused with an error that gives back what it was given. One that is refused changes
+/// nothing: those before it are posted. What is said in front of a request holds for this one only:
+/// [`token`](Self::token), [`solicited`](Self::solicited), [`fence`](Self::fence), [`signaled`](Self::signaled).
+///
+/// A posting that is forgotten (`mem::forget`) hands its requests over with the next posting of the queue.
+///
+/// ```
+/// # let mut world = doorbell_doc::Sends::new();
+/// # let (queue, pool, remote) = (world.queue(), world.pool.clone(), world.remote());
+/// # let sender = &mut world.sender;
+/// let mut record = pool.take().expect("a free buffer");
+/// record.extend_from_slice(b"a record");
+///
+/// let mut posting = sender.post(queue)?;
+/// posting.write(record, &remote.slice(64, 8)?)?;
+/// posting.token(1).solicited().send(b"written")?;
+/// drop(posting);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Posting<'a> {
+    ring: Ring<'a>,
+    gathered: &'a mut Gathered,
+    limits: &'a Limits,
+    pd: &'a ProtectionDomain,
+    /// Of the next request.
+    flags: Flags,
+    token: u64,
+}
+
+enum Ring<'a> {
+    Direct(sq::Posting<'a, Request>),
+    Verbs(&'a mut VerbsSq),
+}
+
+/// What a request does.
+#[derive(Clone, Copy)]
+pub(super) enum Operation<'a> {
+    Send(Immediate),
+    SendTo(&'a AddressHandle, Option<u32>),
+    Write(Remote, Option<u32>),
+    Read(Remote),
+    FetchAdd(Remote, u64),
+    /// Compare with the first and store the second.
+    CompareSwap(Remote, [u64; 2]),
+}
+
+impl Operation<'_> {
+    /// Returns `true` if the transport has the operation.
+    #[inline(always)]
+    const fn is_of(self, transport: Transport) -> bool {
+        match self {
+            Self::SendTo(..) => matches!(transport, Transport::Datagrams),
+            Self::Send(_) | Self::Write(..) => !matches!(transport, Transport::Datagrams),
+            _ => matches!(transport, Transport::Reliable),
+        }
+    }
+}
+
+impl Posting<'_> {
+    /// Has the completion of the next request say this number.
+    #[inline(always)]
+    pub fn token(&mut self, token: u64) -> &mut Self {
+        self.token = token;
+        self
+    }
+
+    /// Has the receiver's completion of the next request be a solicited one, see
+    /// [`Receiver::arm_solicited`](crate::Receiver::arm_solicited).
+    #[inline(always)]
+    pub fn solicited(&mut self) -> &mut Self {
+        self.flags = self.flags | Flags::SOLICITED;
+        self
+    }
+
+    /// Has the next request wait until all READs and atomics before it are over.
+    #[inline(always)]
+    pub fn fence(&mut self) -> &mut Self {
+        self.flags = self.flags | Flags::FENCE;
+        self
+    }
+
+    /// Has the next request ask for a completion of its own: it comes back as soon as it is over, and not with a later
+    /// one.
+    #[inline(always)]
+    pub fn signaled(&mut self) -> &mut Self {
+        self.flags = self.flags | Flags::SIGNALED;
+        self
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`SendError`] with the payload.
+    #[inline(always)]
+    pub fn send<P: Payload>(&mut self, payload: P) -> Result<(), SendError<P>> {
+        self.gather(Operation::Send(Immediate::None), payload)
+    }
+
+    /// Sends a message with immediate data, which the peer's completion has as the same number.
+    ///
+    /// # Errors
+    /// [`SendError`] with the payload.
+    #[inline(always)]
+    pub fn send_with_imm<P: Payload>(&mut self, payload: P, imm: u32) -> Result<(), SendError<P>> {
+        self.gather(Operation::Send(Immediate::Data(imm)), payload)
+    }
+
+    /// Sends a message and has the peer's device invalidate this key of the peer's.
+    ///
+    /// # Errors
+    /// [`SendError`] with the payload.
+    #[inline(always)]
+    pub fn send_with_invalidate<P: Payload>(
+        &mut self,
+        payload: P,
+        rkey: u32,
+    ) -> Result<(), SendError<P>> {
+        self.gather(Operation::Send(Immediate::Invalidate(rkey)), payload)
+    }
+
+    /// Sends a datagram, with immediate data or without.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Sends::datagrams();
+    /// # let queue = world.queue();
+    /// # let to = world.qp.address_handle(&world.peer.address()?, 0x1234)?;
+    /// # let sender = &mut world.sender;
+    /// sender.post(queue)?.send_to(&to, b"hello", None)?;
+    /// # assert_eq!(world.received()[40..], *b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SendError`] with the payload.
+    #[inline(always)]
+    pub fn send_to<P: Payload>(
+        &mut self,
+        to: &AddressHandle,
+        payload: P,
+        imm: impl Into<Option<u32>>,
+    ) -> Result<(), SendError<P>> {
+        if !to.is_of(self.pd) {
+            return refuse(payload, NotSent::Foreign);
+        }
+        self.gather(Operation::SendTo(to, imm.into()), payload)
+    }
+
+    /// Writes to memory of the peer, to its first bytes.
+    ///
+    /// # Errors
+    /// [`SendError`] with the payload.
+    #[inline(always)]
+    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), SendError<P>> {
+        self.write_to(payload, to, None)
+    }
+
+    /// As [`write`](Self::write); the peer's receiver gets a message without bytes and with this immediate data, for
+    /// which it needs a receive.
+    ///
+    /// # Errors
+    /// [`SendError`] with the payload.
+    #[inline(always)]
+    pub fn write_with_imm<P: Payload>(
+        &mut self,
+        payload: P,
+        to: &RemoteRegion,
+        imm: u32,
+    ) -> Result<(), SendError<P>> {
+        self.write_to(payload, to, Some(imm))
+    }
+
+    #[inline(always)]
+    fn write_to<P: Payload>(
+        &mut self,
+        payload: P,
+        to: &RemoteRegion,
+        imm: Option<u32>,
+    ) -> Result<(), SendError<P>> {
+        let (len, max) = (payload.bytes(), to.len());
+        if len > max {
+            return refuse(payload, NotSent::OutOfBounds { len, max });
+        }
+        self.gather(Operation::Write(to.remote(), imm), payload)
+    }
+
+    /// Reads memory of the peer, all of it, into `buffer`, whose length it will be.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let (queue, pool, remote) = (world.queue(), world.pool.clone(), world.remote());
+    /// # let sender = &mut world.sender;
+    /// let buffer = pool.take().expect("a free buffer");
+    /// sender.post(queue)?.read(buffer, &remote.slice(0, 16)?)?;
+    /// let mut read = None;
+    /// while read.is_none() {
+    ///     if let Some(done) = sender.poll().next() {
+    ///         assert!(done.status.is_success(), "{}", done.status);
+    ///         read = done.buffer;
+    ///     }
+    /// }
+    /// assert_eq!(read.as_deref(), Some(&[0; 16][..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SendError`] with the buffer.
+    #[inline(always)]
+    pub fn read(&mut self, buffer: Buffer, from: &RemoteRegion) -> Result<(), SendError<Buffer>> {
+        self.fetch(Operation::Read(from.remote()), buffer, from.len())
+    }
+
+    /// Adds to a number of the peer's, of eight bytes in the byte order of its processor at a multiple of eight. `buffer`
+    /// gets the number that was there before, in the byte order of this processor.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let (queue, pool, remote) = (world.queue(), world.pool.clone(), world.remote());
+    /// # let sender = &mut world.sender;
+    /// let buffer = pool.take().expect("a free buffer");
+    /// sender.post(queue)?.fetch_add(buffer, &remote.slice(8, 8)?, 1)?;
+    /// # let done = doorbell_doc::sent(sender);
+    /// # let before = u64::from_ne_bytes(done[..].try_into()?);
+    /// # assert_eq!(before, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SendError`] with the buffer.
+    #[inline(always)]
+    pub fn fetch_add(
+        &mut self,
+        buffer: Buffer,
+        at: &RemoteRegion,
+        add: u64,
+    ) -> Result<(), SendError<Buffer>> {
+        self.atomic(Operation::FetchAdd(at.remote(), add), buffer, at)
+    }
+
+    /// Stores `swap` to a number of the peer's, as [`fetch_add`](Self::fetch_add) has it, if it is `compare`. `buffer`
+    /// gets the number that was there before.
+    ///
+    /// # Errors
+    /// [`SendError`] with the buffer.
+    #[inline(always)]
+    pub fn compare_swap(
+        &mut self,
+        buffer: Buffer,
+        at: &RemoteRegion,
+        compare: u64,
+        swap: u64,
+    ) -> Result<(), SendError<Buffer>> {
+        self.atomic(Operation::CompareSwap(at.remote(), [compare, swap]), buffer, at)
+    }
+
+    #[inline(always)]
+    fn atomic(
+        &mut self,
+        operation: Operation<'_>,
+        buffer: Buffer,
+        at: &RemoteRegion,
+    ) -> Result<(), SendError<Buffer>> {
+        if !at.is_a_number() {
+            return refuse(buffer, NotSent::NotANumber);
+        }
+        self.fetch(operation, buffer, size_of::<u64>())
+    }
+
+    /// Posts a request whose answer of `len` bytes goes into `buffer`.
+    #[inline(always)]
+    fn fetch(
+        &mut self,
+        operation: Operation<'_>,
+        mut buffer: Buffer,
+        len: usize,
+    ) -> Result<(), SendError<Buffer>> {
+        let max = buffer.capacity();
+        if len > max {
+            return refuse(buffer, NotSent::TooLong { len, max });
+        }
+        let before = buffer.len();
+        buffer.set_len(len);
+        self.gather(operation, buffer).map_err(|mut error| {
+            error.payload.set_len(before);
+            error
+        })
+    }
+
+    /// Posts a request that uses the memory of `payload`.
+    #[inline(always)]
+    fn gather<P: Payload>(
+        &mut self,
+        operation: Operation<'_>,
+        payload: P,
+    ) -> Result<(), SendError<P>> {
+        let (flags, token) = (self.flags, self.token);
+        (self.flags, self.token) = (Flags::NONE, 0);
+        if let Err(reason) = self.check(operation, &payload) {
+            return refuse(payload, reason);
+        }
+        let request = payload.request(token);
+        let posted = match &mut self.ring {
+            Ring::Direct(posting) => {
+                // SAFETY: [memory] the buffers are the request's until it is retired; inline bytes are copied now.
+                // [ready] by `Sender::post`.
+                unsafe { post(posting, operation, &payload, flags, request) }
+                    .map_err(|error| self.why(error, &payload))
+            }
+            // SAFETY: the same.
+            Ring::Verbs(verbs) => unsafe {
+                through_verbs(verbs, operation, &payload, flags, request)
+            },
+        };
+        match posted {
+            Ok(()) => {
+                payload.own(self.gathered);
+                Ok(())
+            }
+            Err(reason) => refuse(payload, reason),
+        }
+    }
+
+    #[inline(always)]
+    fn check<P: Payload>(&self, operation: Operation<'_>, payload: &P) -> Result<(), NotSent> {
+        if !operation.is_of(self.limits.transport) {
+            return Err(NotSent::Transport);
+        }
+        if !payload.is_of(self.pd) {
+            return Err(NotSent::Foreign);
+        }
+        let len = payload.bytes();
+        let inline = payload.inline().is_some();
+        let max =
+            if inline { self.limits.inline.min(self.limits.bytes) } else { self.limits.bytes };
+        if len > max {
+            return Err(NotSent::TooLong { len, max });
+        }
+        if !inline && payload.sges().as_ref().len() > self.limits.buffers {
+            return Err(NotSent::TooManyBuffers { max: self.limits.buffers });
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn why<P: Payload>(&self, error: PostError, payload: &P) -> NotSent {
+        match error {
+            PostError::Full => NotSent::Full,
+            PostError::TooLong => NotSent::TooManyBuffers { max: self.limits.buffers },
+            PostError::InlineTooLong => {
+                NotSent::TooLong { len: payload.bytes(), max: self.limits.inline }
+            }
+            PostError::SgeTooLong => NotSent::TooLong { len: payload.bytes(), max: 0x7fff_ffff },
+        }
+    }
+}
+
+/// Writes a WQE.
+///
+/// # Safety
+/// [memory] and [ready] of [`mlx5_ring::sq`].
+#[inline(always)]
+unsafe fn post<P: Payload>(
+    posting: &mut sq::Posting<'_, Request>,
+    operation: Operation<'_>,
+    payload: &P,
+    flags: Flags,
+    request: Request,
+) -> Result<(), PostError> {
+    let sges = payload.sges();
+    let sges = sges.as_ref();
+    let inline = payload.inline();
+    let bytes = match &inline {
+        Some(bytes) => sq::Payload::inline(std::slice::from_ref(bytes)),
+        None => sq::Payload::gather(sges),
+    };
+    // SAFETY: the caller's contract. What is not inline has an SGE for a READ, and one for the answer of an atomic.
+    unsafe {
+        match operation {
+            Operation::Send(immediate) => posting.send(bytes, immediate, flags, request),
+            Operation::SendTo(to, imm) => posting.send_to(to.segment(), bytes, imm, flags, request),
+            Operation::Write(to, imm) => posting.write(to, bytes, imm, flags, request),
+            Operation::Read(from) => posting.read(from, sges, flags, request),
+            Operation::FetchAdd(at, add) => {
+                posting.fetch_add(at, add, answer(sges), flags, request)
+            }
+            Operation::CompareSwap(at, operands) => {
+                posting.compare_swap(at, operands, answer(sges), flags, request)
+            }
+        }
+    }
+}
+
+/// Returns where the answer of an atomic goes: `fetch` gave it one buffer.
+#[inline(always)]
+fn answer(sges: &[Sge]) -> Sge {
+    sges.first().copied().unwrap_or(Sge { addr: 0, length: 0, lkey: 0 })
+}
+
+/// Posts through verbs.
+///
+/// # Safety
+/// As for [`post`].
+#[cold]
+unsafe fn through_verbs<P: Payload>(
+    verbs: &mut VerbsSq,
+    operation: Operation<'_>,
+    payload: &P,
+    flags: Flags,
+    request: Request,
+) -> Result<(), NotSent> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match payload.inline() {
+            Some(bytes) => {
+                let addr = bytes.as_ptr().expose_provenance() as u64;
+                let sge = Sge { addr, length: bytes.len() as u32, lkey: 0 };
+                verbs.post(operation, &[sge], true, flags, request)
+            }
+            None => verbs.post(operation, payload.sges().as_ref(), false, flags, request),
+        }
+    }
+}
+
+#[cold]
+fn refuse<P>(payload: P, reason: NotSent) -> Result<(), SendError<P>> {
+    Err(SendError { payload, reason })
+}
+
+impl Drop for Posting<'_> {
+    /// The last request brings back all before it.
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Ring::Direct(posting) = &mut self.ring {
+            posting.signal_last();
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A send queue of a sender, whatever drives it.
+
+use std::sync::Arc;
+
+use mlx5_ring::sq::Retired;
+
+use super::SqId;
+use super::request::{Gathered, Request};
+use super::verbs::VerbsSq;
+use crate::mlx5::DirectSq;
+use crate::qp::Qp;
+
+/// A send queue and what its requests are checked against.
+pub(super) struct Entry {
+    pub(super) ring: SendRing,
+    pub(super) qp: Arc<Qp>,
+    pub(super) gathered: Gathered,
+    pub(super) limits: Limits,
+    pub(super) id: SqId,
+}
+
+impl Entry {
+    /// Takes note that a request failed, and with it the queue pair. What was posted before a reset says nothing of the
+    /// state after it.
+    pub(super) fn fail(&self) {
+        if !self.qp.sends_ended() {
+            self.qp.mark_failed();
+        }
+    }
+}
+
+/// What the requests of a queue are checked against.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Bytes of the longest message.
+    pub(super) bytes: usize,
+    /// Bytes of the longest that is copied.
+    pub(super) inline: usize,
+    /// Most buffers.
+    pub(super) buffers: usize,
+    pub(super) transport: Transport,
+}
+
+/// What requests of a transport can be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transport {
+    /// RC: all but datagrams.
+    Reliable,
+    /// UC: the same, without READs and atomics.
+    Unreliable,
+    /// UD: datagrams.
+    Datagrams,
+}
+
+/// Who posts.
+pub(super) enum SendRing {
+    Direct(DirectSq),
+    Verbs(VerbsSq),
+}
+
+impl SendRing {
+    /// Requests that can be outstanding at most.
+    pub(super) fn capacity(&self) -> u32 {
+        match self {
+            Self::Direct(direct) => direct.ring.capacity(),
+            Self::Verbs(verbs) => verbs.capacity(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Direct(direct) => direct.ring.is_empty(),
+            Self::Verbs(verbs) => verbs.is_empty(),
+        }
+    }
+
+    /// Returns the running count up to which requests are retired.
+    pub(super) fn retired(&self) -> u32 {
+        match self {
+            Self::Direct(direct) => direct.ring.retired(),
+            Self::Verbs(verbs) => verbs.retired(),
+        }
+    }
+
+    /// Takes the oldest request before `end`.
+    #[inline(always)]
+    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<Request>> {
+        match self {
+            Self::Direct(direct) => direct.ring.retire(end),
+            Self::Verbs(verbs) => verbs.retire(end),
+        }
+    }
+
+    /// Takes back all requests: the device has let go of them, or nobody posts any more.
+    pub(super) fn take_back(&mut self, mut each: impl FnMut(Request)) {
+        match self {
+            Self::Direct(direct) => {
+                let end = direct.ring.posted();
+                while let Some(retired) = direct.ring.retire(end) {
+                    each(retired.data);
+                }
+            }
+            Self::Verbs(verbs) => {
+                while let Some(retired) = verbs.retire(verbs.posted()) {
+                    each(retired.data);
+                }
+            }
+        }
+    }
+
+    /// Starts an empty queue again.
+    ///
+    /// # Safety
+    /// The queue pair was reset and has not been ready to send since, and the CQ has nothing of it.
+    pub(super) unsafe fn reset(&mut self) {
+        if let Self::Direct(direct) = self {
+            // SAFETY: the caller's contract.
+            unsafe { direct.ring.reset(|_| {}) }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The queues of a sender: taking them in, and asking for them by their names.
+
+use std::sync::Arc;
+
+use mlx5_ring::sq;
+use rdma_core_sys as sys;
+
+use super::batch::Run;
+use super::queue::{Entry, Limits, SendRing, Transport};
+use super::register::blue_flame;
+use super::request::Gathered;
+use super::verbs::VerbsSq;
+use super::{Sender, SqId};
+use crate::error::{Error, Result};
+use crate::mlx5;
+use crate::pd::ProtectionDomain;
+use crate::qp::{QpConfig, QueuePair, SendSide};
+
+/// Units of the segments in front of the payload: control and datagram, or control, remote address and operands.
+const HEAD_UNITS: u32 = 4;
+
+impl Sender {
+    /// Returns where a queue pair sends that a receiver of this domain makes.
+    pub(crate) fn send_side(&mut self, pd: &ProtectionDomain) -> Result<SendSide> {
+        if !self.pd.is_same(pd) {
+            return Err(Error::Foreign { what: "the sender", domain: "protection domain" });
+        }
+        self.close_departed();
+        Ok(SendSide {
+            cq: Arc::clone(&self.cq),
+            register: self.register.clone(),
+            mlx5dv: self.mlx5dv(),
+            has_sender: true,
+        })
+    }
+
+    /// Takes the send queue of a new queue pair in.
+    ///
+    /// # Safety
+    /// Nothing was posted to the queue, and nobody else posts to it. The queue pair was made with the
+    /// [`send_side`](Self::send_side) of this sender.
+    pub(crate) unsafe fn enter(&mut self, qp: &mut QueuePair, config: &QpConfig) -> Result<()> {
+        let object = qp.object();
+        let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
+        let cap = *object.cap();
+        let ring = match self.mlx5dv() {
+            Some(mlx5dv) => {
+                let bytes = cap.max_inline_data as usize;
+                let inline = mlx5_wire::inline::InlineHeader::units(bytes) as u32;
+                let units = HEAD_UNITS + inline.max(config.max_send_sge);
+                let config = sq::Config {
+                    max_wqe_blocks: units.div_ceil(mlx5_wire::ctrl::UNITS_PER_BB),
+                    blue_flame: blue_flame(self.register.as_ref()),
+                };
+                // SAFETY: the caller's contract; the register is the sender's alone, which rings one queue at a time.
+                let direct = unsafe {
+                    mlx5::send_ring(mlx5dv, Arc::clone(&object), config, self.max_unsignaled)
+                };
+                SendRing::Direct(direct.map_err(|error| self.pd.context().not_direct(error))?)
+            }
+            None => {
+                let limit = config.max_send_wr;
+                SendRing::Verbs(VerbsSq::new(Arc::clone(&object), free as u32, limit))
+            }
+        };
+        let capacity = u64::from(ring.capacity());
+        self.check_room(capacity)?;
+        self.committed += capacity;
+        let id = SqId { sender: self.id, index: free as u32, number: self.next_number };
+        self.next_number = self.next_number.wrapping_add(1);
+        let limits = Limits {
+            bytes: qp.max_msg_size() as usize,
+            inline: cap.max_inline_data as usize,
+            buffers: config.max_send_sge as usize,
+            transport: match object.qp_type() {
+                sys::IBV_QPT_UD => Transport::Datagrams,
+                sys::IBV_QPT_UC => Transport::Unreliable,
+                _ => Transport::Reliable,
+            },
+        };
+        self.routes.insert(object.qp_num(), id.index);
+        let entry = Entry { ring, qp: object, gathered: Gathered::default(), limits, id };
+        match self.queues.get_mut(free) {
+            Some(place) => *place = Some(entry),
+            None => self.queues.push(Some(entry)),
+        }
+        qp.set_send_queue(id);
+        Ok(())
+    }
+
+    /// Lets go of the queue pairs that were dropped and of which nothing is outstanding.
+    pub(super) fn close_departed(&mut self) {
+        for index in 0..self.queues.len() {
+            let is_over = |entry: &Entry| !entry.qp.has_handle() && entry.ring.is_empty();
+            let waits = self.flushed.iter().any(|&(queue, _)| queue as usize == index);
+            if !waits && self.queues[index].as_ref().is_some_and(is_over) {
+                self.close(index);
+            }
+        }
+    }
+
+    fn close(&mut self, index: usize) {
+        let Some(entry) = self.queues[index].take() else { return };
+        if self.run.is_of(index) {
+            self.run = Run::NONE;
+        }
+        self.committed -= u64::from(entry.ring.capacity());
+        // A newer queue pair of the same number has taken the route.
+        if self.routes.find(entry.qp.qp_num()) == Some(index as u32) {
+            self.routes.remove(entry.qp.qp_num());
+        }
+    }
+
+    /// Requests that can be posted to a queue at most, each of one basic block on the direct path; 0 for a queue that
+    /// does not exist.
+    pub fn capacity(&self, queue: SqId) -> u32 {
+        self.find(queue).map_or(0, |entry| entry.ring.capacity())
+    }
+
+    /// Returns `true` if requests of the queue are outstanding, or over and not polled.
+    pub fn is_busy(&self, queue: SqId) -> bool {
+        let waits = || self.flushed.iter().any(|&(index, _)| index == queue.index);
+        self.find(queue).is_some_and(|entry| !entry.ring.is_empty() || waits())
+    }
+
+    fn find(&self, id: SqId) -> Option<&Entry> {
+        let entry = self.queues.get(id.index as usize)?.as_ref()?;
+        (entry.id == id).then_some(entry)
+    }
+}

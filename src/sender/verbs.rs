@@ -1,0 +1,177 @@
+//! The verbs path: one `ibv_post_send` for each request.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+
+use mlx5_ring::sge::Sge;
+use mlx5_ring::sq::{Flags, Immediate, Retired};
+use rdma_core_sys as sys;
+
+use super::posting::Operation;
+use super::request::Request;
+use crate::qp::{AddressHandle, NotSent, Qp};
+
+/// Most SGEs of a request.
+const SGES: usize = 32;
+
+/// A send queue that `ibv_post_send` posts to. Each request asks for a completion.
+pub(crate) struct VerbsSq {
+    qp: Arc<Qp>,
+    /// Index in the sender, which is the upper half of each `wr_id`; the lower half is the running number.
+    index: u32,
+    /// By running number, masked. Those from `tail` to `head` are outstanding.
+    slots: Box<[MaybeUninit<Request>]>,
+    /// Where each datagram goes: the driver may look until it is sent.
+    handles: Box<[Option<AddressHandle>]>,
+    limit: u32,
+    head: u32,
+    tail: u32,
+}
+
+impl VerbsSq {
+    pub(super) fn new(qp: Arc<Qp>, index: u32, limit: u32) -> Self {
+        let slots = (limit as usize).next_power_of_two();
+        Self {
+            qp,
+            index,
+            slots: (0..slots).map(|_| MaybeUninit::uninit()).collect(),
+            handles: (0..slots).map(|_| None).collect(),
+            limit,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    pub(super) const fn capacity(&self) -> u32 {
+        self.limit
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    pub(super) const fn posted(&self) -> u32 {
+        self.head
+    }
+
+    pub(super) const fn retired(&self) -> u32 {
+        self.tail
+    }
+
+    /// Returns the end of the request that completes with `wr_id`; `None` when it is not outstanding.
+    pub(super) fn end_of(&self, wr_id: u64) -> Option<u32> {
+        let ahead = (wr_id as u32).wrapping_sub(self.tail);
+        (ahead < self.head.wrapping_sub(self.tail)).then(|| (wr_id as u32).wrapping_add(1))
+    }
+
+    /// Takes the oldest request before `end`.
+    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<Request>> {
+        if self.tail == end {
+            return None;
+        }
+        let slot = self.slot(self.tail);
+        self.handles[slot] = None;
+        // SAFETY: those between `tail` and `head` were written, and `end` is no further.
+        let data = unsafe { self.slots[slot].assume_init() };
+        self.tail = self.tail.wrapping_add(1);
+        Some(Retired { data, is_named: self.tail == end })
+    }
+
+    fn slot(&self, number: u32) -> usize {
+        number as usize & (self.slots.len() - 1)
+    }
+
+    /// Posts a request.
+    ///
+    /// # Safety
+    /// The SGEs are registered memory that is the request's until it is retired, or inline bytes.
+    #[cold]
+    pub(super) unsafe fn post(
+        &mut self,
+        operation: Operation<'_>,
+        sges: &[Sge],
+        inline: bool,
+        flags: Flags,
+        request: Request,
+    ) -> Result<(), NotSent> {
+        if self.head.wrapping_sub(self.tail) == self.limit {
+            return Err(NotSent::Full);
+        }
+        let mut list = [sys::ibv_sge::default(); SGES];
+        let mut count = 0;
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            let entry = list.get_mut(count).ok_or(NotSent::TooManyBuffers { max: SGES })?;
+            *entry = sys::ibv_sge { addr: sge.addr, length: sge.length, lkey: sge.lkey };
+            count += 1;
+        }
+        let mut wr = sys::ibv_send_wr {
+            wr_id: u64::from(self.index) << 32 | u64::from(self.head),
+            sg_list: list.as_mut_ptr(),
+            num_sge: count as i32,
+            send_flags: sys::IBV_SEND_SIGNALED
+                | if inline { sys::IBV_SEND_INLINE } else { 0 }
+                | if flags.contains(Flags::SOLICITED) { sys::IBV_SEND_SOLICITED } else { 0 }
+                | if flags.contains(Flags::FENCE) { sys::IBV_SEND_FENCE } else { 0 },
+            ..Default::default()
+        };
+        let handle = describe(&mut wr, operation);
+        let mut bad = ptr::null_mut();
+        // SAFETY: a live queue pair in RTS and a list of one initialised request; the memory is by the contract.
+        let errno = unsafe { sys::ibv_post_send(self.qp.as_raw(), &mut wr, &mut bad) };
+        match errno {
+            0 => {}
+            // Some providers return -1 and set errno where the man page promises the number.
+            ..0 => return Err(NotSent::Verbs(io::Error::last_os_error())),
+            _ => return Err(NotSent::Verbs(io::Error::from_raw_os_error(errno))),
+        }
+        let slot = self.slot(self.head);
+        self.slots[slot] = MaybeUninit::new(request);
+        self.handles[slot] = handle.cloned();
+        self.head = self.head.wrapping_add(1);
+        Ok(())
+    }
+}
+
+/// Writes what a request does; returns where a datagram goes.
+fn describe<'a>(wr: &mut sys::ibv_send_wr, operation: Operation<'a>) -> Option<&'a AddressHandle> {
+    let with_imm = |wr: &mut sys::ibv_send_wr, imm: Option<u32>, [without, with]: [u32; 2]| {
+        wr.opcode = if imm.is_some() { with } else { without };
+        wr.__bindgen_anon_1.imm_data = imm.unwrap_or_default().to_be();
+    };
+    match operation {
+        Operation::Send(Immediate::None) => wr.opcode = sys::IBV_WR_SEND,
+        Operation::Send(Immediate::Data(imm)) => {
+            with_imm(wr, Some(imm), [sys::IBV_WR_SEND, sys::IBV_WR_SEND_WITH_IMM]);
+        }
+        Operation::Send(Immediate::Invalidate(rkey)) => {
+            wr.opcode = sys::IBV_WR_SEND_WITH_INV;
+            wr.__bindgen_anon_1.invalidate_rkey = rkey;
+        }
+        Operation::SendTo(to, imm) => {
+            with_imm(wr, imm, [sys::IBV_WR_SEND, sys::IBV_WR_SEND_WITH_IMM]);
+            to.describe(wr);
+            return Some(to);
+        }
+        Operation::Write(to, imm) => {
+            with_imm(wr, imm, [sys::IBV_WR_RDMA_WRITE, sys::IBV_WR_RDMA_WRITE_WITH_IMM]);
+            (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = (to.addr, to.rkey);
+        }
+        Operation::Read(from) => {
+            wr.opcode = sys::IBV_WR_RDMA_READ;
+            (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = (from.addr, from.rkey);
+        }
+        Operation::FetchAdd(at, add) => {
+            wr.opcode = sys::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            (wr.wr.atomic.remote_addr, wr.wr.atomic.rkey) = (at.addr, at.rkey);
+            wr.wr.atomic.compare_add = add;
+        }
+        Operation::CompareSwap(at, [compare, swap]) => {
+            wr.opcode = sys::IBV_WR_ATOMIC_CMP_AND_SWP;
+            (wr.wr.atomic.remote_addr, wr.wr.atomic.rkey) = (at.addr, at.rkey);
+            (wr.wr.atomic.compare_add, wr.wr.atomic.swap) = (compare, swap);
+        }
+    }
+    None
+}

@@ -1,0 +1,87 @@
+//! Waiting for completions without polling.
+
+use std::time::{Duration, Instant};
+
+use super::Sender;
+use crate::channel::CompletionChannel;
+use crate::error::{Error, Result};
+
+impl Sender {
+    /// What becomes readable when the sender was armed and a request that asked for a CQE is over.
+    pub fn channel(&self) -> Option<&CompletionChannel> {
+        self.cq.channel()
+    }
+
+    /// Asks for the [channel](Self::channel) to become readable when a request is over. `true` when one is over already:
+    /// poll, and do not wait. It also takes the events of earlier calls from the channel, so call it before each wait.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let queue = world.queue();
+    /// # let sender = &mut world.sender;
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// sender.post(queue)?.send(b"hello")?;
+    /// let fd = sender.channel().ok_or("no completion channel")?.as_raw_fd();
+    /// while !sender.arm()? {
+    ///     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    ///     // Other descriptors could be waited for beside it, such as that of a receiver.
+    ///     // SAFETY: one structure.
+    ///     unsafe { libc::poll(&mut poll, 1, -1) };
+    /// }
+    /// assert!(sender.poll().next().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without a channel; [`Error::Verbs`].
+    pub fn arm(&mut self) -> Result<bool> {
+        let (mut events, own) = (0, self.cq.as_raw());
+        self.waking_channel()?.take_events(|cq| events += u32::from(cq == own))?;
+        self.poller.arm(&self.cq, events, false)?;
+        Ok(self.has_arrived())
+    }
+
+    /// Sleeps until a request is over, at most for `timeout`; whether one is. For ever without a time. A signal handler
+    /// that runs does not end it, and neither does a reset of a queue pair by another thread.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let queue = world.queue();
+    /// # let sender = &mut world.sender;
+    /// sender.post(queue)?.send(b"hello")?;
+    /// assert!(sender.wait(None)?);
+    /// assert!(sender.poll().next().is_some());
+    /// assert!(!sender.wait(std::time::Duration::ZERO)?, "nothing is outstanding");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`arm`](Self::arm).
+    pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
+        let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if self.has_arrived() || self.arm()? {
+                return Ok(true);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if !self.waking_channel()?.is_readable(left)? {
+                return Ok(self.has_arrived());
+            }
+        }
+    }
+
+    fn waking_channel(&self) -> Result<&CompletionChannel> {
+        self.channel().ok_or(Error::Unsupported {
+            operation: "waiting",
+            when: "on a CQ without a completion channel: create the CQ with one",
+        })
+    }
+
+    /// Returns `true` if there is something to poll.
+    fn has_arrived(&mut self) -> bool {
+        let goes_on = self.run.goes_on(&self.queues);
+        let was_reset = self.cq.resets() != self.resets || !self.flushed.is_empty();
+        goes_on || was_reset || self.poller.has_arrived()
+    }
+}

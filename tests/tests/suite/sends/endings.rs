@@ -1,0 +1,187 @@
+//! Queue pairs that fail, are reset or destroyed with sends outstanding, and senders that end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use doorbell::{Error, NotSent, QpConfig, QpState, SenderConfig, WcStatus};
+use doorbell_tests::peers::join;
+use doorbell_tests::receiving::wait;
+use doorbell_tests::sending::{RECEIVES, Sending};
+
+/// A connection whose far end has no receives left: what is sent waits.
+fn blocked(sends: u32) -> Sending {
+    let config = QpConfig::rc().sends(sends).max_inline(8);
+    let mut w = Sending::with(2, 64, &config, &SenderConfig::new());
+    for _ in 0..RECEIVES {
+        let queue = w.queue(0);
+        w.sender.post(queue).unwrap().send(b"fill").unwrap();
+        w.succeed(1);
+    }
+    // Their receives are not given back before the batch of the far receiver ends, which never begins.
+    w
+}
+
+fn post(w: &mut Sending, qp: usize, count: u64) {
+    let queue = w.queue(qp);
+    let buffers: Vec<_> = (0..count).map(|i| w.buffer(&[i as u8])).collect();
+    let mut posting = w.sender.post(queue).unwrap();
+    for (i, buffer) in buffers.into_iter().enumerate() {
+        posting.token(i as u64).send(buffer).unwrap();
+    }
+}
+
+#[test]
+fn requests_of_a_queue_pair_that_fails_come_back_in_order() {
+    let mut w = blocked(8);
+    post(&mut w, 0, 5);
+    post(&mut w, 1, 3);
+    w.near[0].to_error().unwrap();
+    let done = w.done(8);
+    let failed: Vec<_> = done.iter().filter(|done| done.qp == 0).collect();
+    assert_eq!(failed.len(), 5);
+    for (i, done) in failed.into_iter().enumerate() {
+        assert_eq!((done.token, done.status), (i as u64, WcStatus::WR_FLUSH_ERR));
+        assert_eq!(done.buffers, [[i as u8]]);
+    }
+    // The other one is not concerned.
+    assert!(done.iter().filter(|done| done.qp == 1).all(|done| done.status.is_success()));
+    post(&mut w, 1, 1);
+    w.succeed(1);
+    assert_eq!(w.pool.available(), 256);
+}
+
+#[test]
+fn a_completion_that_says_that_the_queue_pair_failed_ends_posting() {
+    let config = QpConfig::rc().sends(8).rnr_retry(0).max_inline(8);
+    let mut w = Sending::with(1, 64, &config, &SenderConfig::new());
+    let queue = w.queue(0);
+    for _ in 0..RECEIVES {
+        w.sender.post(queue).unwrap().send(b"fill").unwrap();
+        w.succeed(1);
+    }
+    post(&mut w, 0, 3);
+    let statuses: Vec<_> = w.done(3).iter().map(|done| done.status).collect();
+    let flushed = WcStatus::WR_FLUSH_ERR;
+    assert_eq!(statuses, [WcStatus::RNR_RETRY_EXC_ERR, flushed, flushed]);
+    let refused = w.sender.post(queue).err();
+    assert!(matches!(refused, Some(NotSent::State(QpState::Error))), "{refused:?}");
+}
+
+#[test]
+fn a_reset_gives_back_what_is_outstanding_before_the_queue_pair_connects_again() {
+    let mut w = blocked(8);
+    for round in 0..3 {
+        post(&mut w, 0, 5);
+        let Sending { near_receiver, far_receiver, near, far, .. } = &mut w;
+        near_receiver.reset_qp(&mut near[0]).unwrap();
+        far_receiver.reset_qp(&mut far[0]).unwrap();
+        let queue = near[0].send_queue().unwrap();
+        let refused = near[0].connect(&far[0].address().unwrap()).unwrap_err();
+        assert!(matches!(refused, Error::InUse { .. }), "{refused}");
+        let refused = w.sender.post(queue).err();
+        assert!(matches!(refused, Some(NotSent::State(QpState::Init))), "{refused:?}");
+        let done = w.done(5);
+        assert!(done.iter().all(|done| done.status == WcStatus::WR_FLUSH_ERR), "{done:?}");
+        let tokens: Vec<_> = done.iter().map(|done| done.token).collect();
+        assert_eq!(tokens, [0, 1, 2, 3, 4], "round {round}");
+        assert_eq!(w.pool.available(), 256);
+
+        let Sending { far_receiver, near, far, pool, .. } = &mut w;
+        join(&mut near[0], &mut far[0]);
+        far_receiver.fill(far[0].receive_queue().unwrap(), pool).unwrap();
+        let posted = 256 - w.pool.available();
+        post(&mut w, 0, 3);
+        assert_eq!(w.messages(3).len(), 3);
+        w.succeed(3);
+        // Without receives again.
+        let Sending { far_receiver, near_receiver, near, far, .. } = &mut w;
+        near_receiver.reset_qp(&mut near[0]).unwrap();
+        far_receiver.reset_qp(&mut far[0]).unwrap();
+        assert!(w.sender.poll().next().is_none());
+        join(&mut w.near[0], &mut w.far[0]);
+        assert_eq!((posted, w.pool.available()), (RECEIVES as usize, 256));
+    }
+}
+
+#[test]
+fn requests_of_a_queue_pair_that_is_destroyed_come_back() {
+    let mut w = blocked(8);
+    post(&mut w, 0, 5);
+    let queue = w.queue(0);
+    let qp = w.near.remove(0);
+    w.near_receiver.destroy_qp(qp).unwrap();
+    let mut tokens = Vec::new();
+    wait("five sends", || {
+        let mut batch = w.sender.poll();
+        while let Some(done) = batch.next() {
+            assert_eq!((done.queue, done.status), (queue, WcStatus::WR_FLUSH_ERR));
+            tokens.push(done.token);
+        }
+        tokens.len() == 5
+    });
+    assert_eq!(tokens, [0, 1, 2, 3, 4]);
+    assert_eq!(w.pool.available(), 256);
+    assert!(w.sender.poll().next().is_none());
+}
+
+#[test]
+fn requests_of_a_queue_pair_that_is_dropped_come_back_flushed() {
+    let mut w = blocked(8);
+    post(&mut w, 0, 5);
+    drop(w.near.remove(0));
+    let mut over = 0;
+    wait("five sends", || {
+        let mut batch = w.sender.poll();
+        while let Some(done) = batch.next() {
+            assert_eq!(done.status, WcStatus::WR_FLUSH_ERR);
+            over += 1;
+        }
+        over == 5
+    });
+    assert_eq!(w.pool.available(), 256);
+}
+
+#[test]
+fn buffers_of_a_sender_that_is_dropped_come_back_when_their_queue_pair_is_gone() {
+    let Sending { sender, near, near_receiver, pool, far, far_receiver, memory, pd } = {
+        let mut w = blocked(8);
+        post(&mut w, 0, 5);
+        w
+    };
+    drop(sender);
+    // The device may still read them.
+    assert_eq!(pool.available(), 251);
+    drop((near, near_receiver));
+    assert_eq!(pool.available(), 256);
+    drop((far, far_receiver, memory, pd));
+}
+
+#[test]
+fn a_posting_that_is_forgotten_is_handed_over_with_the_next_one() {
+    let config = QpConfig::rc().sends(8).max_inline(8);
+    let mut w = Sending::with(1, 64, &config, &SenderConfig::new());
+    let queue = w.queue(0);
+    let mut posting = w.sender.post(queue).unwrap();
+    posting.send(b"one").unwrap();
+    std::mem::forget(posting);
+    w.sender.post(queue).unwrap().send(b"two").unwrap();
+    let messages = w.messages(2);
+    assert_eq!((&messages[0].1[..], &messages[1].1[..]), (&b"one"[..], &b"two"[..]));
+    w.succeed(2);
+}
+
+#[test]
+fn a_panic_between_requests_hands_over_those_before_it() {
+    let config = QpConfig::rc().sends(8).max_inline(8);
+    let mut w = Sending::with(1, 64, &config, &SenderConfig::new());
+    let queue = w.queue(0);
+    let sender = &mut w.sender;
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let mut posting = sender.post(queue).unwrap();
+        posting.send(b"one").unwrap();
+        posting.send(b"two").unwrap();
+        panic!("a panic of the test");
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(w.messages(2)[1].1, b"two");
+    w.succeed(2);
+}

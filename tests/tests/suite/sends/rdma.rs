@@ -1,0 +1,116 @@
+//! RDMA and atomic operations.
+
+use doorbell::{QpConfig, SenderConfig, WcStatus};
+use doorbell_tests::sending::{Done, Sending};
+
+fn world() -> Sending {
+    let config = QpConfig::rc().sends(8).max_inline(32).send_buffers(2);
+    Sending::with(2, 4096, &config, &SenderConfig::new())
+}
+
+fn read(w: &Sending, offset: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    w.memory.read(offset, &mut bytes);
+    bytes
+}
+
+#[test]
+fn what_is_written_stands_in_the_memory_of_the_peer() {
+    let mut w = world();
+    let (queue, remote) = (w.queue(0), w.remote());
+    let (record, header, tail) = (w.buffer(&[7; 3000]), w.buffer(b"header"), w.buffer(b"tail"));
+    let mut posting = w.sender.post(queue).unwrap();
+    posting.write(record, &remote.slice(1000, 3000).unwrap()).unwrap();
+    posting.write([header, tail], &remote.slice(0, 20).unwrap()).unwrap();
+    posting.write(b"inline", &remote.slice(100, 6).unwrap()).unwrap();
+    posting.write_with_imm(b"told", &remote.slice(200, 4).unwrap(), 77).unwrap();
+    drop(posting);
+    assert_eq!(w.messages(1), [(0, vec![], Some(77))]);
+    w.succeed(4);
+    assert_eq!(read(&w, 1000, 3000), [7; 3000]);
+    assert_eq!(read(&w, 0, 11), *b"headertail\0");
+    assert_eq!((read(&w, 100, 7), read(&w, 200, 4)), (b"inline\0".to_vec(), b"told".to_vec()));
+    assert_eq!((read(&w, 999, 1), read(&w, 4000, 1)), (vec![0], vec![0]));
+    assert_eq!(w.pool.available(), 256);
+}
+
+#[test]
+fn what_is_read_is_what_the_peer_has() {
+    let mut w = world();
+    let bytes: Vec<u8> = (0..4000).map(|i| i as u8 ^ (i >> 8) as u8).collect();
+    w.memory.write(5, &bytes);
+    let (queue, remote) = (w.queue(1), w.remote());
+    let buffers = [0, 1, 2].map(|_| w.buffer(b"old"));
+    let mut posting = w.sender.post(queue).unwrap();
+    for ((buffer, len), token) in buffers.into_iter().zip([4000, 1, 0]).zip(1..) {
+        posting.token(token).read(buffer, &remote.slice(5, len).unwrap()).unwrap();
+    }
+    drop(posting);
+    for (done, (token, len)) in w.done(3).into_iter().zip([(1, 4000), (2, 1), (3, 0)]) {
+        let buffers = vec![bytes[..len].to_vec()];
+        assert_eq!(done, Done { qp: 1, token, status: WcStatus::SUCCESS, buffers });
+    }
+}
+
+#[test]
+fn atomic_operations_change_numbers_and_tell_what_was_there() {
+    let mut w = world();
+    let (queue, remote) = (w.queue(0), w.remote());
+    let number = remote.slice(64, 8).unwrap();
+    w.memory.write(64, &40_u64.to_ne_bytes());
+    let [one, two, three] = [0, 1, 2].map(|_| w.buffer(b""));
+    let mut posting = w.sender.post(queue).unwrap();
+    posting.fetch_add(one, &number, 2).unwrap();
+    posting.compare_swap(two, &number, 42, 1 << 40).unwrap();
+    posting.compare_swap(three, &number, 42, 7).unwrap();
+    drop(posting);
+    let before: Vec<u64> = w
+        .done(3)
+        .iter()
+        .map(|done| u64::from_ne_bytes(done.buffers[0][..].try_into().unwrap()))
+        .collect();
+    assert_eq!(before, [40, 42, 1 << 40]);
+    assert_eq!(read(&w, 64, 8), (1_u64 << 40).to_ne_bytes());
+}
+
+/// A send that waits for a READ sends what the READ has brought: its buffer is not the program's yet, so this looks at
+/// the order of completions only.
+#[test]
+fn a_fenced_request_comes_after_the_reads_before_it() {
+    let mut w = world();
+    let (queue, remote) = (w.queue(0), w.remote());
+    for _ in 0..50 {
+        let buffer = w.buffer(b"");
+        let mut posting = w.sender.post(queue).unwrap();
+        posting.token(1).read(buffer, &remote.slice(0, 4096).unwrap()).unwrap();
+        posting.token(2).fence().send(b"after").unwrap();
+        drop(posting);
+        assert_eq!(w.messages(1)[0].1, b"after");
+        let tokens: Vec<_> = w.done(2).iter().map(|done| done.token).collect();
+        assert_eq!(tokens, [1, 2]);
+    }
+}
+
+/// The peer's device refuses what it has not allowed, and the buffer comes back with its answer.
+#[test]
+fn a_wrong_key_is_refused_by_the_peer() {
+    let mut w = world();
+    let queue = w.queue(0);
+    let remote = w.remote();
+    let wrong = doorbell::RemoteRegion::new(remote.addr(), 64, remote.rkey() ^ 0xff00);
+    let (first, buffer, after) = (w.buffer(b"fine"), w.buffer(b"no"), w.buffer(b"after"));
+    let mut posting = w.sender.post(queue).unwrap();
+    posting.token(1).write(first, &remote).unwrap();
+    posting.token(2).write(buffer, &wrong).unwrap();
+    posting.token(3).send(after).unwrap();
+    drop(posting);
+    let done = w.done(3);
+    let told: Vec<_> = done.iter().map(|done| (done.token, done.status)).collect();
+    let statuses = [WcStatus::SUCCESS, WcStatus::REM_ACCESS_ERR, WcStatus::WR_FLUSH_ERR];
+    assert_eq!(told, [(1, statuses[0]), (2, statuses[1]), (3, statuses[2])]);
+    assert_eq!(
+        (&done[1].buffers, &done[2].buffers),
+        (&vec![b"no".to_vec()], &vec![b"after".to_vec()])
+    );
+    assert_eq!(w.pool.available(), 256);
+}

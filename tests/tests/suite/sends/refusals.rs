@@ -1,0 +1,110 @@
+//! What is refused gives everything back, and changes nothing.
+
+use doorbell::{BufferPool, Error, NotSent, QpConfig, QpState, Sender, SenderConfig, WcStatus};
+use doorbell_tests::device;
+use doorbell_tests::sending::Sending;
+
+#[test]
+fn a_full_queue_gives_the_buffer_back_and_has_room_again_after_completions() {
+    let mut w = Sending::new(1, 4, 64);
+    let queue = w.queue(0);
+    let capacity = w.sender.capacity(queue) as usize;
+    for _ in 0..3 {
+        let buffers: Vec<_> = (0..=capacity).map(|i| w.buffer(&[i as u8])).collect();
+        let mut posting = w.sender.post(queue).unwrap();
+        let mut refused = Vec::new();
+        for buffer in buffers {
+            if let Err(error) = posting.send(buffer) {
+                assert!(matches!(error.reason, NotSent::Full), "{error}");
+                refused.push(error.payload.to_vec());
+            }
+        }
+        drop(posting);
+        assert_eq!(refused, [[capacity as u8]]);
+        assert_eq!(w.messages(capacity).len(), capacity);
+        w.succeed(capacity);
+    }
+    assert_eq!(w.pool.available(), 256);
+}
+
+#[test]
+fn wrong_requests_are_refused_with_their_payload() {
+    let config = QpConfig::rc().sends(4).max_inline(8).send_buffers(2);
+    let mut w = Sending::with(1, 64, &config, &SenderConfig::new());
+    let other_pd = w.pd.context().alloc_pd().unwrap();
+    let foreign = BufferPool::new(&other_pd, 4, 64).unwrap();
+    let (queue, remote) = (w.queue(0), w.remote());
+    let max_inline = w.near[0].max_inline();
+    let long = vec![0; max_inline + 1];
+    let [a, b, c, d, e, f] = [0; 6].map(|_| w.buffer(b"bytes"));
+
+    let mut posting = w.sender.post(queue).unwrap();
+    {
+        let error = posting.send(&long[..]).unwrap_err();
+        assert!(matches!(error.reason, NotSent::TooLong { len, max } if len == max + 1), "{error}");
+        let error = posting.send(foreign.take().unwrap()).unwrap_err();
+        assert!(matches!(error.reason, NotSent::Foreign), "{error}");
+        let error = posting.send([a, foreign.take().unwrap()]).unwrap_err();
+        assert!(matches!(error.reason, NotSent::Foreign), "{error}");
+        let error = posting.send([b, c, d]).unwrap_err();
+        assert!(matches!(error.reason, NotSent::TooManyBuffers { max: 2 }), "{error}");
+        assert_eq!(*error.payload[2], *b"bytes");
+        let error = posting.write(e, &remote.slice(0, 4).unwrap()).unwrap_err();
+        assert!(matches!(error.reason, NotSent::OutOfBounds { len: 5, max: 4 }), "{error}");
+        let error = posting.read(error.payload, &remote.slice(0, 65).unwrap()).unwrap_err();
+        assert!(matches!(error.reason, NotSent::TooLong { len: 65, max: 64 }), "{error}");
+        assert_eq!(*error.payload, *b"bytes");
+        for (offset, len) in [(4, 8), (8, 4), (8, 16)] {
+            let at = remote.slice(offset, len).unwrap();
+            let error = posting.fetch_add(w.pool.take().unwrap(), &at, 1).unwrap_err();
+            assert!(matches!(error.reason, NotSent::NotANumber), "{error}");
+        }
+    }
+    // What was refused is not in the queue, and what was said in front of it not said of this one.
+    posting.token(9).send(f).unwrap();
+    drop(posting);
+    assert_eq!(w.messages(1)[0].1, b"bytes");
+    let done = w.done(1);
+    assert_eq!((done[0].token, done[0].status), (9, WcStatus::SUCCESS));
+    assert_eq!((w.pool.available(), foreign.available()), (256, 4));
+}
+
+#[test]
+fn only_a_connected_queue_pair_of_the_sender_sends() {
+    let mut w = Sending::new(1, 4, 64);
+    let mut other = device::sender(&w.pd, 64);
+    let queue = w.queue(0);
+    assert!(matches!(other.post(queue).err(), Some(NotSent::NoQueue)));
+    let config = QpConfig::rc().sends(4).receives(1, 1);
+    let fresh = w.near_receiver.create_qp_with_sender(&config, &mut other).unwrap();
+    let fresh_queue = fresh.send_queue().unwrap();
+    let refused = other.post(fresh_queue).err();
+    assert!(matches!(refused, Some(NotSent::State(QpState::Init))), "{refused:?}");
+    w.near[0].to_error().unwrap();
+    let refused = w.sender.post(queue).err();
+    assert!(matches!(refused, Some(NotSent::State(QpState::Error))), "{refused:?}");
+    // And it does not send past its sender.
+    let refused = w.near[0].send_inline(b"", None);
+    assert!(matches!(refused, Err(NotSent::NoQueue)), "{refused:?}");
+}
+
+#[test]
+fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
+    let mut w = Sending::new(1, 4, 64);
+    let config = QpConfig::rc().sends(64).receives(1, 1);
+    let mut small = device::sender(&w.pd, 64);
+    let fits = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
+    let refused = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap_err();
+    assert!(matches!(refused, Error::CqTooSmall { needed: 128, capacity: 64 }), "{refused}");
+    // Its room is free again when it is gone.
+    let queue = fits.send_queue().unwrap();
+    drop(fits);
+    let again = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
+    assert_ne!(again.send_queue(), Some(queue));
+    assert!(matches!(small.post(queue).err(), Some(NotSent::NoQueue)));
+
+    let pd = w.pd.context().alloc_pd().unwrap();
+    let mut foreign = Sender::new(&pd, &SenderConfig::new().path(w.sender.path())).unwrap();
+    let refused = w.near_receiver.create_qp_with_sender(&config, &mut foreign).unwrap_err();
+    assert!(matches!(refused, Error::Foreign { .. }), "{refused}");
+}
