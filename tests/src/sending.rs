@@ -59,7 +59,7 @@ impl Sending {
         let config = config.clone().receives(RECEIVES, 1).min_rnr_timer(1);
         let config = config.remote_read(true).remote_write(true).remote_atomic(true);
         let mut sender = device::sender_with(&pd, sender);
-        let mut near_receiver = device::receiver(&pd, RECEIVES * qps);
+        let mut near_receiver = device::receiver(&pd, RECEIVES * qps + 16);
         let mut far_receiver = device::receiver(&pd, RECEIVES * qps);
         let pool = BufferPool::new(&pd, 256, len).unwrap();
         let receives = BufferPool::new(&pd, RECEIVES * qps, len).unwrap();
