@@ -1,5 +1,7 @@
 //! Input that is cut, mixed, long or no text at all gets an answer.
 
+use std::time::Duration;
+
 use doorbell_cli::decode::{Kind, decode};
 use doorbell_silicon::cqes;
 
@@ -65,6 +67,14 @@ fn a_whole_log_of_dumps() {
     assert_eq!((report.findings.len(), report.left_out), (64, 28 * 200 - 64));
 }
 
+/// Processor time of this thread.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a writable structure.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 #[test]
 fn megabytes_of_anything() {
     const MEGABYTE: usize = 1 << 20;
@@ -89,7 +99,10 @@ fn megabytes_of_anything() {
         vec![b'\n'; MEGABYTE],
         vec![0xff; MEGABYTE],
     ] {
+        let began = processor_time();
         decode(&junk);
+        let spent = processor_time() - began;
+        assert!(spent < Duration::from_secs(1), "{spent:?} for {:?}", &junk[..20]);
         // What is there is found behind it.
         let report = decode(
             &[&junk[..], b"\n\nend of that\nand more\nand more\nand more\n", dump.as_bytes()]

@@ -19,6 +19,7 @@ fn a_message_goes_through_each_gid_of_either_link() {
         let report = text(&output);
         assert_eq!(output.status.code(), Some(0), "{report}");
         assert!(report.contains("ok       port 1 loopback through GID 0"), "{report}");
+        assert!(report.contains("note     ODP: the device takes no page faults"), "{report}");
         assert!(!report.contains("WARNING") && !report.contains("FAILURE"), "{report}");
     }
 }

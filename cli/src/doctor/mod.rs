@@ -2,6 +2,7 @@
 
 mod counters;
 mod loopback;
+mod odp;
 mod port;
 
 use serde::Serialize;
@@ -103,6 +104,7 @@ fn examine(device: &doorbell::Device, process: &Process) -> Patient {
         }
     };
     patient.add(Level::Ok, "opening the device", format!("firmware {}", context.firmware()));
+    odp::examine(&mut patient, &context);
     for number in 1..=context.attr().phys_port_cnt {
         if let Err(error) = port::examine(&mut patient, &context, number) {
             patient.add(Level::Failure, format!("port {number}"), error.to_string());
