@@ -130,6 +130,24 @@ fn a_sound_device_passes_and_its_bundle_replays() {
     }
 }
 
+/// As on a device that is not mlx5: libmlx5 is told to write what doorbell does not.
+#[test]
+fn what_needs_rings_says_so_where_there_are_none() {
+    let report = file("verbs.txt");
+    let mut run = on_soft_mlx5(&[], built("doorbell"));
+    run.env("MLX5_SRQ_SIGNATURE", "1");
+    run.args(["selftest", "--quick", "--only", "B6,C10,C13,E31,F36,D20", "--report"]).arg(&report);
+    let output = run.output().unwrap();
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(last_line(&said), "selftest: ok: 4 checks, 2 could not run", "{said}");
+    for check in ["B6 ", "D20"] {
+        let line = said.lines().find(|line| line.starts_with(check)).unwrap_or_default();
+        assert!(line.contains("cannot") && line.contains("MLX5_SRQ_SIGNATURE"), "{said}");
+    }
+    let _ = std::fs::remove_file(report);
+}
+
 #[test]
 fn wrong_use_has_a_code_of_its_own() {
     let mut run = on_soft_mlx5(&[], built("doorbell"));

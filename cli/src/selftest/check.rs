@@ -88,7 +88,9 @@ impl Outcome {
     /// Runs a check.
     pub fn of(check: &Check, lab: &mut Lab) -> Self {
         let done = if check.needs == Needs::Rings && !lab.direct {
-            Err(Stop::Cannot("the device is not mlx5, so there are no rings to look at".into()))
+            let reason =
+                lab.context.auto_path().1.map_or(String::new(), |reason| reason.to_string());
+            Err(Stop::Cannot(format!("doorbell does not drive the rings of this device: {reason}")))
         } else {
             (check.run)(lab)
         };

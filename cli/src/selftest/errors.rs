@@ -81,6 +81,11 @@ fn report(what: &str, tap: Option<&Tap>, opcode: CqeOpcode, wanted: Code) -> Res
     ))
 }
 
+/// What both sides reported; nothing without taps.
+fn both(near: &str, far: &str) -> String {
+    if near.is_empty() { String::new() } else { format!("{near}; {far}") }
+}
+
 fn failed(what: &str, wanted: WcStatus, cause: Cause) -> Result<(), Stop> {
     same(format!("{what}: status"), &format!("{}", Cause::Status(wanted)), &format!("{cause}"))
 }
@@ -100,7 +105,7 @@ fn too_long(lab: &mut Lab) -> Result<String, Stop> {
     let near = report("receive", pair.tap.as_ref(), CqeOpcode::ResponderError, LENGTH)?;
     sent(&mut pair, WcStatus::REM_INV_REQ_ERR)?;
     let far = report("send", pair.far_taps[0].as_ref(), CqeOpcode::RequesterError, INVALID)?;
-    Ok(format!("{near}; {far}"))
+    Ok(both(&near, &far))
 }
 
 fn bad_lkey(lab: &mut Lab) -> Result<String, Stop> {
@@ -124,7 +129,7 @@ fn bad_lkey(lab: &mut Lab) -> Result<String, Stop> {
     let far = report("send", pair.far_taps[0].as_ref(), CqeOpcode::RequesterError, OPERATION)?;
     drop(pair);
     drop(memory);
-    Ok(format!("{near}; {far}"))
+    Ok(both(&near, &far))
 }
 
 fn bad_rkey(lab: &mut Lab) -> Result<String, Stop> {
