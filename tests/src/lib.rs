@@ -14,6 +14,7 @@ pub mod poison;
 pub mod programs;
 pub mod rdma;
 pub mod receiving;
+pub mod records;
 pub mod sending;
 pub mod world;
 

@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use doorbell::{BufferPool, QpConfig, SrqConfig};
 use doorbell_tests::peers::Peers;
-use doorbell_tests::{device, direct_only};
-use rdma_core_sys as sys;
-use sys::Mlx5dv;
+use doorbell_tests::{device, direct_only, records};
 
 const PAGE: usize = 4096;
 /// Receives, and entries of the CQ.
@@ -37,21 +35,6 @@ fn protect(addr: usize, protection: libc::c_int) {
     assert_eq!(unsafe { libc::mprotect(page as *mut c_void, PAGE, protection) }, 0);
 }
 
-/// Where the doorbell records of a CQ and of an SRQ stand.
-fn records(cq: *mut sys::ibv_cq, srq: *mut sys::ibv_srq) -> [usize; 2] {
-    let mlx5dv = Mlx5dv::get().unwrap();
-    // SAFETY: structures of integers and pointers; live objects of an mlx5 device.
-    unsafe {
-        let (mut cq_out, mut srq_out): (sys::mlx5dv_cq, sys::mlx5dv_srq) = (zeroed(), zeroed());
-        let mut obj: sys::mlx5dv_obj = zeroed();
-        (obj.cq.in_, obj.cq.out) = (cq, &mut cq_out);
-        (obj.srq.in_, obj.srq.out) = (srq, &mut srq_out);
-        let kinds = sys::MLX5DV_OBJ_CQ | sys::MLX5DV_OBJ_SRQ;
-        assert_eq!((mlx5dv.init_obj)(&mut obj, kinds.into()), 0);
-        [cq_out.dbrec as usize, srq_out.dbrec as usize]
-    }
-}
-
 /// A thread that is preempted between the two stores must not have handed over receives for whose completions the
 /// device does not know of room.
 #[test]
@@ -65,7 +48,7 @@ fn the_consumer_index_is_stored_before_the_record_of_the_receives() {
     let config = QpConfig::rc().srq(srq);
     let (near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
     // SAFETY: a live queue pair.
-    let [cq, srq] = unsafe { records((*near[0].as_raw()).recv_cq, (*near[0].as_raw()).srq) };
+    let [cq, srq] = unsafe { records::of((*near[0].as_raw()).recv_cq, (*near[0].as_raw()).srq) };
     // SAFETY: the handler calls nothing but mprotect.
     unsafe {
         let mut action: libc::sigaction = zeroed();
