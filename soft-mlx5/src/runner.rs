@@ -65,10 +65,6 @@ impl Runner {
         command.args(arguments);
         command.env("LD_PRELOAD", preload(&library, dir.path())?);
         command.env(options::VARIABLE, options.encode());
-        // UCX replaces mmap by a system call of its own, so its mappings of the device would miss us.
-        if std::env::var_os(UCX_HOOKS).is_none() {
-            command.env(UCX_HOOKS, "none");
-        }
         let signals = Signals::block();
         let parent = std::process::id();
         let awaited = signals.awaited;
@@ -93,8 +89,6 @@ fn fresh(
         io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
     })
 }
-
-const UCX_HOOKS: &str = "UCX_MEM_MMAP_HOOK_MODE";
 
 /// Exit code of a command as a shell reports it: 128 and the number of the signal that ended it.
 pub fn exit_code(status: ExitStatus) -> u8 {

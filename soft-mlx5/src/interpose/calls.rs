@@ -1,6 +1,8 @@
 //! Calls that name a descriptor, and the socket that libibverbs would list devices with.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::{mem, ptr};
 
 use libc::{off_t, size_t, ssize_t};
 
@@ -99,6 +101,42 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -
     }
 }
 
+/// Maps a page of a device; `None` when the descriptor is not one.
+pub fn map_device(
+    addr: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> Option<*mut c_void> {
+    let entry = uverbs(fd).filter(|_| flags & libc::MAP_ANONYMOUS == 0)?;
+    let request = MapRequest { offset: offset as u64, length: length as u64, protection, flags };
+    Some(match ours::call(entry, |core| core.map(entry.id, request)) {
+        Ok((fd, offset)) => raw::mmap(addr, length, protection, flags, fd, offset as off_t),
+        Err(error) => {
+            raw::fail(error);
+            libc::MAP_FAILED
+        }
+    })
+}
+
+type Map = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+
+// libc's mmap, in which others may have put hooks; null before main.
+static LIBC_MMAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Finds the functions of libc to which calls go on.
+pub fn find_libc() {
+    // SAFETY: the names are C strings; libc is loaded and stays so.
+    unsafe {
+        let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if !libc.is_null() {
+            LIBC_MMAP.store(libc::dlsym(libc, c"mmap".as_ptr()), Ordering::Release);
+        }
+    }
+}
+
 fn map(
     addr: *mut c_void,
     length: size_t,
@@ -107,16 +145,16 @@ fn map(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    let Some(entry) = uverbs(fd).filter(|_| flags & libc::MAP_ANONYMOUS == 0) else {
+    if let Some(mapped) = map_device(addr, length, protection, flags, fd, offset) {
+        return mapped;
+    }
+    let libc_mmap = LIBC_MMAP.load(Ordering::Acquire);
+    if libc_mmap.is_null() {
         return raw::mmap(addr, length, protection, flags, fd, offset);
-    };
-    let request = MapRequest { offset: offset as u64, length: length as u64, protection, flags };
-    match ours::call(entry, |core| core.map(entry.id, request)) {
-        Ok((fd, offset)) => raw::mmap(addr, length, protection, flags, fd, offset as off_t),
-        Err(error) => {
-            raw::fail(error);
-            libc::MAP_FAILED
-        }
+    }
+    // SAFETY: libc's function of this name has this type; the arguments are the program's.
+    unsafe {
+        mem::transmute::<*mut c_void, Map>(libc_mmap)(addr, length, protection, flags, fd, offset)
     }
 }
 

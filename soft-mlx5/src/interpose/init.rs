@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use super::ACTIVE;
+use super::{ACTIVE, calls};
 use crate::device::{self, Environment};
 use crate::options::{self, Options};
 use crate::run_dir::{fresh_name, fresh_path};
@@ -47,6 +47,7 @@ extern "C" fn at_start() {
         }
     }
     device::set_environment(Environment { root, options, inherited, ancestor });
+    calls::find_libc();
     ACTIVE.store(true, Ordering::Release);
 }
 

@@ -9,6 +9,7 @@ mod files;
 mod init;
 mod ours;
 mod paths;
+mod provider;
 mod raw;
 mod signals;
 pub mod tree;

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::raw;
+use super::{provider, raw};
 use crate::fd_table::{self, Entry, Kind};
 use crate::registry::{self, STAND_INS};
 use crate::shared::Shared;
@@ -67,6 +67,7 @@ pub fn explain_failure(path: *const c_char) {
 
 /// Opens a device.
 pub fn open(device: &Arc<Shared>, stand_in: &CStr, flags: c_int) -> c_int {
+    provider::lead();
     if let Err(error) = device.start() {
         return raw::fail(error.raw_os_error().unwrap_or(libc::ENOMEM));
     }
@@ -104,6 +105,7 @@ pub fn call<T>(
     entry: Entry,
     work: impl FnOnce(&mut kernel::Core) -> crate::nic::objects::Result<T>,
 ) -> Result<T, c_int> {
+    provider::lead();
     let device = device(entry).ok_or(libc::EIO)?;
     let result = work(&mut device.command());
     result.map_err(|error| error.0)

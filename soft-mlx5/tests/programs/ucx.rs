@@ -59,3 +59,35 @@ fn tags_matched_by_the_adapter() {
         assert!(outputs[1].contains("Final:"), "{size}: {}", outputs[1]);
     }
 }
+
+/// UCX puts hooks in the place of mmap, in three ways, and what it takes for the original depends on the order of
+/// libraries. Its registration cache works with all that are hooks.
+#[test]
+fn memory_is_registered_through_the_cache_with_all_hooks() {
+    const AS_LINKED: &str = "exec \"$@\"";
+    const BEFORE_LIBC: &str = "LD_PRELOAD=$LD_PRELOAD:libucm.so.0 exec \"$@\"";
+    // UCX 1.13 with `reloc` and libc before libucm waits for its own lock as soon as it sees the first sbrk, with no
+    // device at all: its dlsym fails, which allocates memory.
+    for (mode, order) in [
+        ("none", AS_LINKED),
+        ("bistro", AS_LINKED),
+        ("bistro", BEFORE_LIBC),
+        ("reloc", BEFORE_LIBC),
+    ] {
+        let port = free_port();
+        let number = port.to_string();
+        let hooks = format!("UCX_MEM_MMAP_HOOK_MODE={mode}");
+        let settings = [&*hooks, "UCX_TLS=rc_x,self", "UCX_LOG_LEVEL=debug"];
+        let shell = ["sh", "-c", order, "sh", "env"];
+        let program = ["ucx_perftest", "-t", "tag_bw", "-s", "1000000", "-n", "50", "-w", "5"];
+        let server = [&shell[..], &settings, &program, &["-p", &number]].concat();
+        let client = [&server[..], &["127.0.0.1"]].concat();
+        let outputs = pair(&["--strict"], port, &server, &client);
+        assert!(outputs[1].contains("Final:"), "{mode} {order}: {}", outputs[1]);
+        for output in &outputs {
+            // Without hooks UCX has no cache, by design.
+            let refused = output.contains("failed to create registration cache");
+            assert_eq!(refused, mode == "none", "{mode} {order}: {output}");
+        }
+    }
+}
