@@ -4,7 +4,7 @@ use crate::adapter::{Form, Order};
 use crate::lines::Lines;
 use crate::operation::{Operation, What};
 use crate::subject::{Givers, Name};
-use crate::world::{Kind, Locks, Shape};
+use crate::world::{Kind, Locks, Request, Shape};
 
 /// Slots of a queue, where nothing else is said.
 pub const SLOTS: u32 = 1024;
@@ -176,12 +176,17 @@ impl Kind {
             Self::Srq => "SRQ",
             Self::Rq => "RQ",
             Self::Tags => "tag",
+            Self::Sends(Request::Send) => "SEND",
+            Self::Sends(Request::Inline) => "SEND of 32 bytes inline",
+            Self::Sends(Request::Write) => "RDMA WRITE",
+            Self::Sends(Request::Read) => "RDMA READ",
+            Self::Sends(Request::Datagram) => "UD SEND",
         }
     }
 
     const fn slots(self) -> u32 {
         match self {
-            Self::Srq | Self::Rq => SLOTS,
+            Self::Srq | Self::Rq | Self::Sends(_) => SLOTS,
             Self::Tags => ENTRIES,
         }
     }
@@ -191,6 +196,7 @@ impl What {
     const fn name(self, kind: Kind) -> &'static str {
         match self {
             Self::Post if matches!(kind, Kind::Tags) => "add",
+            Self::Cycle if matches!(kind, Kind::Sends(_)) => "post and poll",
             Self::Poll => "poll",
             Self::Post => "post",
             Self::Cycle => "cycle",
@@ -210,6 +216,11 @@ impl Name {
             Self::Libmlx5NextPoll(Locks::Default) => "ibv_next_poll, default locks",
             Self::Libmlx5SrqOps(Locks::Off) => "ibv_post_srq_ops, locks off",
             Self::Libmlx5SrqOps(Locks::Default) => "ibv_post_srq_ops, default locks",
+            Self::PostSend(Locks::Off) => "ibv_post_send, locks off",
+            Self::PostSend(Locks::Default) => "ibv_post_send, default locks",
+            Self::WrBuilders(Locks::Off) => "ibv_wr_*, locks off",
+            Self::WrBuilders(Locks::Default) => "ibv_wr_*, default locks",
+            Self::Sender => "Sender",
             Self::Shared(_) => "SharedPoster",
             Self::Mutex(_) => "a mutex around the receiver",
             Self::Ring => "ring",
@@ -279,6 +290,24 @@ fn tags() -> Vec<Case> {
     vec![Case::tags(What::Post), Case::tags(What::Cycle)]
 }
 
+/// What programs do with a sender. Of the two references the faster one counts, which differs: so each is a row.
+fn sends() -> Vec<Case> {
+    let cycle = |request| Case::new(Kind::Sends(request), What::Cycle, Name::Sender);
+    let cases = [
+        cycle(Request::Send),
+        cycle(Request::Send).batch(1),
+        cycle(Request::Inline),
+        cycle(Request::Inline).batch(1),
+        cycle(Request::Write),
+        cycle(Request::Read),
+        cycle(Request::Datagram),
+        cycle(Request::Send).qps(32),
+    ];
+    let references = [Name::PostSend(Locks::Off), Name::WrBuilders(Locks::Off)];
+    let rows = |case: &Case| references.map(|reference| case.clone().against(reference));
+    cases.iter().flat_map(rows).collect()
+}
+
 /// What time is taken of.
 pub fn timed() -> Vec<(Case, Lines)> {
     let mut cases = Vec::new();
@@ -296,5 +325,5 @@ pub fn timed() -> Vec<(Case, Lines)> {
 
 /// What instructions are counted of.
 pub fn counted() -> Vec<Case> {
-    [safe(), rings(), tags()].concat()
+    [safe(), rings(), tags(), sends()].concat()
 }

@@ -19,6 +19,7 @@ pub mod lines;
 pub mod markdown;
 pub mod operation;
 pub mod report;
+pub mod sends;
 pub mod subject;
 pub mod sum;
 pub mod tags;

@@ -7,6 +7,7 @@ use std::thread;
 use mlx5_ring::cq;
 
 use crate::adapter::{Complete, Form, Order};
+use crate::sends;
 use crate::sum::Sum;
 use crate::tags;
 use crate::world::{Objects, Queue};
@@ -70,6 +71,11 @@ impl Shared {
     /// The CQ, and the send queue that list operations are posted to.
     pub fn of_tags(objects: &tags::Objects) -> Self {
         Self(vec![cqes(&objects.cq_layout), objects.operations])
+    }
+
+    /// The CQ of sends.
+    pub fn of_sends(objects: &sends::Objects) -> Self {
+        Self(vec![cqes(&objects.cq_layout)])
     }
 
     /// Has the other core read all lines, as the device does before it completes anything.

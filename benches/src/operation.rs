@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::adapter::{Adapter, Complete, Form, Order};
 use crate::lines::{Lines, Shared};
+use crate::sends;
 use crate::subject::{self, Name, Subject};
 use crate::sum::Sum;
 use crate::tags;
@@ -72,6 +73,13 @@ impl Rig {
             let subject = subject::make_of_tags(&objects, name, operation.batch);
             let shared = Shared::of_tags(&objects);
             let adapter = Box::new(tags::Sender::new(world, &objects));
+            return Self { operation, adapter, subject, shared, form };
+        }
+        if let Kind::Sends(request) = shape.kind {
+            let objects = sends::Objects::new(world, shape, request, name);
+            let shared = Shared::of_sends(&objects);
+            let adapter = Box::new(sends::Completer::new(&objects, request, operation.batch));
+            let subject = subject::make_of_sends(world, objects, request, name, operation.batch);
             return Self { operation, adapter, subject, shared, form };
         }
         let form = if form == Form::Compressed && !name.is_doorbell() { Form::Plain } else { form };

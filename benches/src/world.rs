@@ -38,6 +38,24 @@ pub enum Kind {
     Rq,
     /// The tag list of a shared receive queue: see [`tags`](crate::tags).
     Tags,
+    /// Send queues: see [`sends`](crate::sends).
+    Sends(Request),
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Request {
+    /// A SEND of one buffer.
+    Send,
+    /// A SEND of bytes that are copied.
+    Inline,
+    /// An RDMA WRITE of one buffer.
+    Write,
+    /// An RDMA READ into one buffer.
+    Read,
+    /// A datagram of one buffer.
+    Datagram,
 }
 
 /// What to make.
@@ -67,7 +85,7 @@ impl Shape {
     pub const fn receives(&self) -> u32 {
         match self.kind {
             Kind::Srq | Kind::Tags => self.slots - 1,
-            Kind::Rq => self.slots,
+            Kind::Rq | Kind::Sends(_) => self.slots,
         }
     }
 }
@@ -152,7 +170,7 @@ impl World {
             let srqs: Vec<_> = match shape.kind {
                 Kind::Srq => (0..shape.queues).map(|_| self.srq(pd, shape)).collect(),
                 Kind::Rq => Vec::new(),
-                Kind::Tags => unreachable!("made by `tags`"),
+                Kind::Tags | Kind::Sends(_) => unreachable!("made elsewhere"),
             };
             let mut init = ibv_qp_init_attr {
                 send_cq,

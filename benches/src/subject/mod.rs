@@ -7,6 +7,7 @@ mod libmlx5;
 mod lists;
 mod ring;
 mod safe;
+mod sends;
 mod shared;
 mod tag_list;
 mod tag_ops;
@@ -17,7 +18,7 @@ use crate::adapter::Form;
 use crate::operation::{Operation, What};
 use crate::sum::Sum;
 use crate::tags;
-use crate::world::{Locks, Objects, World};
+use crate::world::{Locks, Objects, Request, World};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,12 @@ pub enum Name {
     Libmlx5NextPoll(Locks),
     /// Stock libmlx5 through `ibv_post_srq_ops`, and `ibv_start_poll` and `ibv_next_poll`.
     Libmlx5SrqOps(Locks),
+    /// Doorbell's sender.
+    Sender,
+    /// Stock libmlx5 through `ibv_post_send` and `ibv_poll_cq`.
+    PostSend(Locks),
+    /// The same with `ibv_wr_start` and the like.
+    WrBuilders(Locks),
 }
 
 /// A queue and a CQ, driven in one of the ways. All buffers are posted at first.
@@ -76,21 +83,31 @@ pub trait Subject {
 impl Name {
     /// Whether it is a subject of doorbell.
     pub const fn is_doorbell(self) -> bool {
-        !matches!(self, Self::Libmlx5(_) | Self::Libmlx5NextPoll(_) | Self::Libmlx5SrqOps(_))
+        !matches!(
+            self,
+            Self::Libmlx5(_)
+                | Self::Libmlx5NextPoll(_)
+                | Self::Libmlx5SrqOps(_)
+                | Self::PostSend(_)
+                | Self::WrBuilders(_)
+        )
     }
 
     /// What its objects are made with.
     pub const fn locks(self) -> Locks {
         match self {
-            Self::Libmlx5(locks) | Self::Libmlx5NextPoll(locks) | Self::Libmlx5SrqOps(locks) => {
-                locks
-            }
+            Self::Libmlx5(locks)
+            | Self::Libmlx5NextPoll(locks)
+            | Self::Libmlx5SrqOps(locks)
+            | Self::PostSend(locks)
+            | Self::WrBuilders(locks) => locks,
             Self::Ring
             | Self::Lending
             | Self::Owned
             | Self::Replaced
             | Self::Shared(_)
-            | Self::Mutex(_) => Locks::Default,
+            | Self::Mutex(_)
+            | Self::Sender => Locks::Default,
         }
     }
 }
@@ -113,6 +130,7 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
         Name::Libmlx5(_) => libmlx5::make(&objects, false),
         Name::Libmlx5NextPoll(_) => libmlx5::make(&objects, true),
         Name::Libmlx5SrqOps(_) => unreachable!("drives tag lists"),
+        Name::Sender | Name::PostSend(_) | Name::WrBuilders(_) => unreachable!("sends"),
     };
     (objects, subject)
 }
@@ -124,6 +142,17 @@ pub fn make_of_tags(objects: &tags::Objects, name: Name, batch: u32) -> Box<dyn 
         Name::Libmlx5SrqOps(_) => tag_ops::make(objects, batch),
         _ => unreachable!("drives no tag list"),
     }
+}
+
+/// Makes a subject that sends.
+pub fn make_of_sends(
+    world: &World,
+    objects: crate::sends::Objects,
+    request: Request,
+    name: Name,
+    batch: u32,
+) -> Box<dyn Subject> {
+    sends::make(world, objects, request, name, batch)
 }
 
 /// A completion that no subject should see.

@@ -1,0 +1,281 @@
+//! Sends: the objects, and who completes what is posted.
+//!
+//! A subject posts a batch and takes its completion, again and again. The CQEs of a whole round are written before it
+//! begins, for which WQE asks for one is known: the last of each batch. Nobody reads the WQEs.
+
+use std::mem::{ManuallyDrop, offset_of};
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
+
+use doorbell::{
+    AddressHandle, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig,
+};
+use mlx5_ring::cq;
+use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
+use mlx5_wire::opcode::CqeOpcode;
+use rdma_core_sys::*;
+
+use crate::adapter::{Complete, Form, Order};
+use crate::subject::Name;
+use crate::sum::Sum;
+use crate::world::{Memory, Request, Shape, World, made};
+
+/// Bytes that are copied.
+pub const INLINE: usize = 32;
+const QKEY: u32 = 0x1234;
+
+/// A CQ and the queue pairs that send.
+pub struct Objects {
+    /// The queue pairs. Of a sender there is the sender, too.
+    pub qps: Vec<*mut ibv_qp>,
+    /// The CQ of the sends.
+    pub cq: *mut ibv_cq,
+    /// Where the CQ is.
+    pub cq_layout: cq::Layout,
+    /// Memory for the buffers.
+    pub memory: Memory,
+    /// What they were made like.
+    pub shape: Shape,
+    /// Where datagrams go.
+    pub to: ManuallyDrop<AddressHandle>,
+    /// As an address handle of libibverbs.
+    pub ah: *mut ibv_ah,
+    /// What libmlx5 finds each queue pair by; nothing else was sent by it.
+    users: Vec<u32>,
+    /// Those of doorbell.
+    pub doorbell: Option<(Sender, Vec<QueuePair>, Receiver)>,
+}
+
+impl Objects {
+    /// Makes objects for one of the subjects.
+    pub fn new(world: &World, shape: Shape, request: Request, name: Name) -> Self {
+        let cq_capacity = shape.slots * shape.qps;
+        let config = if request == Request::Datagram { QpConfig::ud(QKEY) } else { QpConfig::rc() };
+        let inline = if request == Request::Inline { INLINE as u32 } else { 0 };
+        let sends = shape.slots / shape.qps;
+        let config = config.receives(1, 1).sends(sends).max_inline(inline);
+        let mut receiver = Receiver::new(&world.pd, &ReceiverConfig::new().path(Path::Direct))
+            .expect("a receiver");
+        let sender = SenderConfig::new().cq_capacity(2 * cq_capacity).path(Path::Direct);
+        let mut sender = Sender::new(&world.pd, &sender).expect("a sender");
+        let mut made_by_doorbell: Vec<_> = (0..shape.qps)
+            .map(|_| {
+                let mut qp = receiver.create_qp_with_sender(&config, &mut sender).expect("a QP");
+                let itself = qp.address().expect("an address");
+                match request {
+                    Request::Datagram => qp.activate(),
+                    _ => qp.connect(&itself),
+                }
+                .expect("connected");
+                qp
+            })
+            .collect();
+        let first = &mut made_by_doorbell[0];
+        let itself = first.address().expect("an address");
+        let to = match request {
+            Request::Datagram => first.address_handle(&itself, QKEY),
+            _ => receiver
+                .create_qp(&QpConfig::ud(QKEY).receives(1, 1))
+                .and_then(|qp| qp.address_handle(&itself, QKEY)),
+        };
+        let to = ManuallyDrop::new(to.expect("an address handle"));
+        let memory = world.memory(shape.slots);
+        let locks = name.locks();
+        let (qps, cq) = if name == Name::Sender {
+            // SAFETY: live queue pairs.
+            let cq = unsafe { (*made_by_doorbell[0].as_raw()).send_cq };
+            (made_by_doorbell.iter().map(QueuePair::as_raw).collect(), cq)
+        } else {
+            let cq: *mut ibv_cq = world.cq(2 * cq_capacity, 64, locks).cast();
+            let qp = || world.sending_qp(locks, cq, sends, inline, request == Request::Datagram);
+            ((0..shape.qps).map(|_| qp()).collect(), cq)
+        };
+        let cq_layout = world.cq_layout(cq.cast()).0;
+        let ah = world.address_handle();
+        let mut users = Vec::new();
+        if name != Name::Sender {
+            for (index, &qp) in (0..).zip(&qps) {
+                users.push(world.greet_sender(qp, cq, &cq_layout, index));
+            }
+        }
+        let doorbell = (name == Name::Sender).then_some((sender, made_by_doorbell, receiver));
+        Self { qps, cq, cq_layout, memory, shape, to, ah, users, doorbell }
+    }
+}
+
+/// The device's side.
+pub struct Completer {
+    cq: cq::Layout,
+    qps: Vec<Taken>,
+    /// CQEs written.
+    written: u32,
+    blocks: u32,
+    batch: u32,
+    next: usize,
+}
+
+struct Taken {
+    qpn: u32,
+    user: u32,
+    /// Basic blocks.
+    blocks: u16,
+}
+
+// SAFETY: addresses of memory that stays mapped.
+unsafe impl Send for Completer {}
+
+impl Completer {
+    /// Completes batches of such requests.
+    pub fn new(objects: &Objects, request: Request, batch: u32) -> Self {
+        // SAFETY: live queue pairs.
+        let numbers = objects.qps.iter().map(|&qp| unsafe { (*qp).qp_num });
+        let user = |index| objects.users.get(index).copied();
+        let taken = numbers.enumerate().map(|(index, qpn)| Taken {
+            qpn,
+            user: user(index).unwrap_or(0),
+            blocks: user(index).map_or(0, |_| 1),
+        });
+        let blocks = if request == Request::Datagram { 2 } else { 1 };
+        let (cq, written) = (objects.cq_layout, objects.users.len() as u32);
+        Self { cq, qps: taken.collect(), written, blocks, batch, next: 0 }
+    }
+
+    fn write(&mut self, qpn: u32, user: u32, wqe_counter: u16) {
+        let index = self.written;
+        self.written += 1;
+        let owner = (index & self.cq.cqe_cnt != 0) as u8;
+        let op_own = cqe::op_own(CqeOpcode::Requester, CqeFormat::Plain, false, owner);
+        let cqe = Cqe64 {
+            srqn_uidx: user.into(),
+            sop_drop_qpn: (0x0a00_0000 | qpn).into(),
+            wqe_counter: wqe_counter.into(),
+            op_own: op_own ^ cqe::OWNER,
+            ..Cqe64::zeroed()
+        };
+        let at = (index & (self.cq.cqe_cnt - 1)) as usize * self.cq.cqe_size as usize;
+        // SAFETY: inside of the CQ; software does not read it before its owner has changed.
+        unsafe {
+            let to: NonNull<u8> = self.cq.buf.add(at + self.cq.cqe_size as usize - Cqe64::SIZE);
+            to.cast().write(cqe.to_bytes());
+            fence(Ordering::Release);
+            to.add(offset_of!(Cqe64, op_own)).write_volatile(op_own);
+        }
+    }
+}
+
+impl Complete for Completer {
+    fn complete(&mut self, count: u32, _: Order, _: Form) -> Sum {
+        for _ in 0..count / self.batch {
+            let blocks = self.blocks;
+            let qp = &mut self.qps[self.next];
+            let last = qp.blocks.wrapping_add(((self.batch - 1) * blocks) as u16);
+            qp.blocks = last.wrapping_add(blocks as u16);
+            let (qpn, user) = (qp.qpn, qp.user);
+            self.next = (self.next + 1) % self.qps.len();
+            self.write(qpn, user, last);
+        }
+        Sum { ids: count.into(), bytes: 0 }
+    }
+}
+
+impl World {
+    /// A queue pair for libmlx5, connected to itself.
+    fn sending_qp(
+        &self,
+        locks: crate::world::Locks,
+        cq: *mut ibv_cq,
+        sends: u32,
+        inline: u32,
+        datagrams: bool,
+    ) -> *mut ibv_qp {
+        let mut init = ibv_qp_init_attr_ex {
+            send_cq: cq,
+            recv_cq: cq,
+            qp_type: if datagrams { IBV_QPT_UD } else { IBV_QPT_RC },
+            comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            pd: self.domain(locks),
+            send_ops_flags: IBV_QP_EX_WITH_SEND.into(),
+            ..Default::default()
+        };
+        if !datagrams {
+            init.send_ops_flags |= u64::from(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ);
+        }
+        (init.cap.max_send_wr, init.cap.max_send_sge) = (sends, 1);
+        init.cap.max_inline_data = inline;
+        // SAFETY: an open context, live objects, an initialised structure.
+        unsafe {
+            let qp = made(ibv_create_qp_ex(self.pd.context().as_raw(), &mut init));
+            if datagrams {
+                self.activate(qp)
+            } else {
+                self.connect(qp, (*qp).qp_num)
+            }
+            qp
+        }
+    }
+
+    /// Has the device complete one request without bytes, CQE `index` of the CQ; returns what libmlx5 finds the queue
+    /// pair by.
+    fn greet_sender(
+        &self,
+        qp: *mut ibv_qp,
+        cq: *mut ibv_cq,
+        layout: &cq::Layout,
+        index: usize,
+    ) -> u32 {
+        // SAFETY: a live queue pair that was connected to itself, a live CQ; the CQE was written.
+        unsafe {
+            let mut wr = ibv_send_wr { send_flags: IBV_SEND_SIGNALED, ..Default::default() };
+            wr.opcode = IBV_WR_RDMA_WRITE;
+            if (*qp).qp_type == IBV_QPT_RC {
+                let qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+                let mut attr = ibv_qp_attr { qp_access_flags, ..Default::default() };
+                assert_eq!(ibv_modify_qp(qp, &mut attr, IBV_QP_ACCESS_FLAGS as i32), 0);
+            } else {
+                wr.opcode = IBV_WR_SEND;
+                wr.wr.ud.ah = self.address_handle();
+                (wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey) = ((*qp).qp_num, QKEY);
+            }
+            assert_eq!(ibv_post_send(qp, &mut wr, &mut std::ptr::null_mut()), 0);
+            let mut wc = ibv_wc::default();
+            for _ in 0..1000 {
+                self.device.settle();
+                if ibv_poll_cq(cq, 1, &mut wc) != 0 {
+                    break;
+                }
+                self.device.advance(std::time::Duration::from_micros(100));
+            }
+            assert_eq!(wc.status, IBV_WC_SUCCESS);
+            let at = (index + 1) * layout.cqe_size as usize - Cqe64::SIZE;
+            let cqe: [u8; Cqe64::SIZE] = layout.buf.add(at).cast().read();
+            Cqe64::from_bytes(&cqe).srqn_uidx.get()
+        }
+    }
+
+    /// # Safety
+    /// A fresh queue pair for datagrams.
+    unsafe fn activate(&self, qp: *mut ibv_qp) {
+        let state = |qp_state| ibv_qp_attr { qp_state, ..Default::default() };
+        let init = ibv_qp_attr { port_num: 1, qkey: QKEY, ..state(IBV_QPS_INIT) };
+        let to_init = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+        let (rtr, rts) = (state(IBV_QPS_RTR), state(IBV_QPS_RTS));
+        for (mut attr, mask) in [(init, to_init), (rtr, 0), (rts, IBV_QP_SQ_PSN)] {
+            // SAFETY: the caller's contract.
+            let errno = unsafe { ibv_modify_qp(qp, &mut attr, (mask | IBV_QP_STATE) as i32) };
+            assert_eq!(errno, 0);
+        }
+    }
+
+    fn address_handle(&self) -> *mut ibv_ah {
+        let port = self.pd.context().query_port(1).expect("a port");
+        let mut attr = ibv_ah_attr { dlid: port.lid, port_num: 1, ..Default::default() };
+        // SAFETY: a live domain and an initialised structure.
+        made(unsafe { ibv_create_ah(self.pd.as_raw(), &mut attr) })
+    }
+}
+
+/// The number of the first queue pair and its key, for datagrams of libmlx5.
+pub fn datagram_to(objects: &Objects) -> (u32, u32) {
+    // SAFETY: a live queue pair.
+    (unsafe { (*objects.qps[0]).qp_num }, QKEY)
+}
