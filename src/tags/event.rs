@@ -71,10 +71,10 @@ pub enum TagEvent {
         /// What the device reported.
         status: WcStatus,
     },
-    /// The device has fewer than 33 buffers left for messages that match no receive, and the pool that
-    /// [`fill`](super::TagMatchingSrq::fill) was given has none: soon senders have to wait, and with them the messages
+    /// The device has fewer than 33 buffers left for messages that match no receive, at least as many messages wait for a
+    /// receive, and the pool that [`fill`](super::TagMatchingSrq::fill) was given is empty: soon senders have to wait, and with them the messages
     /// that receives wait for. Post receives for messages that wait for one, or give another pool. Comes
-    /// once, and again after the device has had 33 or more.
+    /// once, and again after that has changed.
     BuffersLow {
         /// Buffers that the device has left.
         posted: u32,

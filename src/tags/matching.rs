@@ -55,12 +55,12 @@ impl TagMatchingSrq {
         taken
     }
 
-    /// Reports once that unexpected messages hold nearly all buffers: without a word, a message that a receive waits for
+    /// Reports once that unexpected messages hold most buffers, and few are left: without a word, a message that a receive waits for
     /// would never arrive.
     fn report_low_buffers(&mut self) {
-        let low = self.is_short_of_buffers();
+        let (posted, unexpected) = (self.engine.posted(), self.unexpected.len());
+        let low = self.is_short_of_buffers() && unexpected >= posted as usize;
         if low && !self.low_reported {
-            let (posted, unexpected) = (self.engine.posted(), self.unexpected.len());
             self.events.push_back(TagEvent::BuffersLow { posted, unexpected });
         }
         self.low_reported = low;

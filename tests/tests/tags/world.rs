@@ -100,9 +100,12 @@ impl Side {
 
     #[track_caller]
     pub fn received(&mut self) -> Received {
-        match self.event() {
-            TagEvent::Received(received) => received,
-            other => panic!("{other:?}"),
+        loop {
+            match self.event() {
+                TagEvent::Received(received) => return received,
+                TagEvent::BuffersLow { .. } => {}
+                other => panic!("{other:?}"),
+            }
         }
     }
 
