@@ -21,6 +21,7 @@ pub(crate) struct Cq {
     // Dropped after the CQ is destroyed.
     channel: Option<Arc<CompletionChannel>>,
     form: Form,
+    through_verbs: bool,
     destroys: bool,
     /// Resets of queue pairs whose sends complete here.
     resets: AtomicU32,
@@ -34,12 +35,14 @@ pub(crate) struct CqInit {
     pub(crate) channel: Option<Arc<CompletionChannel>>,
     /// The interrupt that its events come by.
     pub(crate) comp_vector: u32,
+    /// libibverbs polls it.
+    pub(crate) through_verbs: bool,
 }
 
 impl CqInit {
-    /// A CQ that is only polled.
+    /// A CQ that is only polled, through libibverbs.
     const fn polled(entries: u32) -> Self {
-        Self { entries, channel: None, comp_vector: 0 }
+        Self { entries, channel: None, comp_vector: 0, through_verbs: true }
     }
 
     fn check(&self, context: &Context) -> Result<()> {
@@ -49,6 +52,10 @@ impl CqInit {
         Error::check_range("comp_vector", self.comp_vector.into(), 0, last.into())
     }
 
+    fn to_ask_for(&self, context: &Context) -> u32 {
+        to_ask_for(context, self.entries, self.through_verbs)
+    }
+
     fn raw_channel(&self) -> *mut sys::ibv_comp_channel {
         self.channel.as_ref().map_or(ptr::null_mut(), |channel| channel.as_raw())
     }
@@ -56,7 +63,7 @@ impl CqInit {
     /// The same in the extended form.
     fn extended(&self, context: &Context, wc_flags: u32) -> sys::ibv_cq_init_attr_ex {
         sys::ibv_cq_init_attr_ex {
-            cqe: to_ask_for(context, self.entries),
+            cqe: self.to_ask_for(context),
             channel: self.raw_channel(),
             comp_vector: self.comp_vector,
             wc_flags: wc_flags.into(),
@@ -65,11 +72,15 @@ impl CqInit {
     }
 }
 
-/// Returns what to ask the driver for so that it makes a CQ of at least `entries`, and not twice as many.
+/// Returns what to ask the driver for so that the CQ holds `entries`, rounded up to a power of two on an mlx5 device.
 ///
-/// libmlx5 makes the power of two above what it is asked for, and says one entry less.
-pub(crate) fn to_ask_for(context: &Context, entries: u32) -> u32 {
+/// libmlx5 makes the power of two above what it is asked for, and says one entry less. A CQ that it polls gets twice as
+/// many as it has to hold: when a queue pair is reset or destroyed, libmlx5 (`__mlx5_cq_clean`) does not look at the last
+/// entry of a full CQ.
+pub(crate) fn to_ask_for(context: &Context, entries: u32, through_verbs: bool) -> u32 {
+    let max = context.attr().max_cqe.max(1) as u32;
     match context.mlx5dv() {
+        Some(_) if through_verbs => entries.next_power_of_two().min(max),
         Some(_) => (entries.next_power_of_two() - 1).max(1),
         None => entries,
     }
@@ -123,7 +134,7 @@ impl Cq {
     pub(crate) fn create(context: &Context, init: CqInit) -> Result<Self> {
         init.check(context)?;
         let vector = init.comp_vector as i32;
-        let entries = to_ask_for(context, init.entries) as i32;
+        let entries = init.to_ask_for(context) as i32;
         let channel = init.raw_channel();
         // SAFETY: an open context, a channel of it or none; no user pointer.
         let cq = unsafe {
@@ -224,16 +235,21 @@ impl Cq {
             context: context.clone(),
             channel: init.channel,
             form,
+            through_verbs: init.through_verbs,
             destroys: true,
             resets: AtomicU32::new(0),
         }
     }
 
-    /// A CQ that the caller made and will destroy.
+    /// A CQ that the caller made and will destroy. Through verbs it holds what libmlx5 says, one less than its entries.
     ///
     /// # Safety
     /// `cq` belongs to `context` and lives for as long as the value, and so does its channel.
-    pub(crate) unsafe fn from_raw(context: &Context, cq: *mut sys::ibv_cq) -> Self {
+    pub(crate) unsafe fn from_raw(
+        context: &Context,
+        cq: *mut sys::ibv_cq,
+        through_verbs: bool,
+    ) -> Self {
         // SAFETY: forwarded.
         let channel = unsafe { CompletionChannel::of_cq(context, cq).map(Arc::new) };
         Self {
@@ -241,6 +257,7 @@ impl Cq {
             context: context.clone(),
             channel,
             form: Form::Plain,
+            through_verbs,
             destroys: false,
             resets: AtomicU32::new(0),
         }
@@ -290,13 +307,19 @@ impl Cq {
         }
     }
 
-    /// Returns how many completions the CQ holds. An mlx5 CQ holds as many as it has entries: the owner bit tells a full
-    /// one from an empty one. libmlx5 says one less.
+    /// Returns how many completions the CQ holds: on an mlx5 device a power of two, see [`to_ask_for`].
     pub(crate) fn capacity(&self) -> u32 {
         // SAFETY: the CQ is alive.
         let said = unsafe { (*self.cq).cqe }.max(0) as u32;
-        let holds_one_more = self.context.mlx5dv().is_some() && (said + 1).is_power_of_two();
-        said + u32::from(holds_one_more)
+        let is_mlx5 = self.context.mlx5dv().is_some() && (said + 1).is_power_of_two();
+        match (is_mlx5, self.through_verbs) {
+            // The largest there is has no double.
+            (true, true) if self.destroys && said < self.context.attr().max_cqe as u32 => {
+                said.div_ceil(2)
+            }
+            (true, false) => said + 1,
+            _ => said,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Registered memory: pools of receive buffers.
 
 mod backing;
+mod buffer;
 mod config;
 mod mapping;
 mod pool;
@@ -9,9 +10,10 @@ mod remote;
 mod slots;
 
 pub use backing::{MemoryError, StableMemory};
+pub use buffer::Buffer;
 pub use config::PoolConfig;
 pub use mapping::HugePages;
-pub use pool::{Buffer, BufferPool};
+pub use pool::BufferPool;
 pub use region::{RemoteAccess, RemoteRegion};
 pub use remote::RemoteMemory;
 

@@ -20,7 +20,7 @@ use crate::cq::{Cq, Form};
 use crate::path::NotDirect;
 use crate::qp::Qp;
 use crate::receiver::{SlotContext, Srq};
-use crate::sender::Request;
+use crate::sender::WorkRequest;
 
 pub(crate) use storage::Storage;
 
@@ -43,8 +43,8 @@ pub(crate) struct DirectRq {
 
 /// The send queue of a queue pair and what its ring stands on.
 pub(crate) struct DirectSq {
-    pub(crate) ring: SendQueue<Request>,
-    _records: Storage<Record<Request>>,
+    pub(crate) ring: SendQueue<WorkRequest>,
+    _records: Storage<Record<WorkRequest>>,
     _object: Arc<Qp>,
 }
 

@@ -128,7 +128,7 @@ impl Qp {
     ) -> Result<Self> {
         config.check(pd.context().attr())?;
         // SAFETY: the CQ is alive as long as the queue pair, which holds it as that of its receives.
-        let send_cq = unsafe { Cq::from_raw(pd.context(), cq.as_raw()) };
+        let send_cq = unsafe { Cq::from_raw(pd.context(), cq.as_raw(), true) };
         Self::create_with(pd, config, SendSide::own(send_cq), cq, Some(srq), None)
     }
 
@@ -211,7 +211,7 @@ impl Qp {
     ) -> Result<(Self, sys::ibv_qp_attr)> {
         let context = pd.context();
         // SAFETY: a live queue pair has a live send CQ, of the same device.
-        let send_cq = unsafe { Cq::from_raw(context, (*qp).send_cq) };
+        let send_cq = unsafe { Cq::from_raw(context, (*qp).send_cq, true) };
         let parts = Parts::new(pd, SendSide::own(send_cq), recv_cq, srq);
         let mut this = Self {
             qp,

@@ -63,6 +63,9 @@ impl Receiver {
 
 /// Completions that have arrived. Ends when it is dropped.
 ///
+/// A batch is no `Iterator`: an item of an iterator may outlive the call that returns the next one, and a message may not,
+/// because its buffer is posted again then. Loop with `while let`.
+///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
 /// # world.send(b"hello");

@@ -1,25 +1,25 @@
 //! What a receiver does beside receiving, once per batch: it posts what other threads give back, refills
 //! queues that run low, and counts. A receiver that was asked for none of it pays one compare per batch.
 
+mod events;
 mod handover;
 mod shared;
+mod statistics;
 mod wake_state;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-use rdma_core_sys as sys;
 
 use super::id::{QueueId, SrqId};
 use super::post::PostFailure;
 use super::verify::WrongCqe;
 use super::{Poller, Receiver};
 use crate::error::{Error, Result};
-use crate::events::{AsyncEvent, ObjectName};
 use crate::memory::BufferPool;
 use crate::qp::{Qp, QpState};
 
 pub use shared::{SharedPoster, WrongDomain};
+pub use statistics::Statistics;
 
 pub(super) use shared::{Returned, Wake};
 
@@ -28,57 +28,6 @@ mod sync {
     pub(super) use std::sync::atomic::{AtomicU8, Ordering, fence};
 
     pub(super) use crossbeam::queue::ArrayQueue;
-}
-
-/// What a [`Receiver`] has counted, see [`Receiver::statistics`].
-///
-/// ```
-/// # let mut world = doorbell_doc::World::new();
-/// # let receiver = &mut world.receiver;
-/// receiver.enable_statistics();
-/// # drop(receiver.poll());
-/// # world.send(b"hello");
-/// # let receiver = &mut world.receiver;
-/// let mut batch = receiver.poll();
-/// while batch.next().is_some() {}
-/// drop(batch);
-/// let counted = receiver.statistics().expect("counting was asked for");
-/// assert_eq!((counted.received, counted.empty_polls), (1, 1));
-/// println!("{counted:?}");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Statistics {
-    /// Receives handed to the device: those that have completed and those that are outstanding. What a reset
-    /// or the end of a queue took back is not among them.
-    pub posted: u64,
-    /// Completions taken, failed ones included.
-    pub received: u64,
-    /// Batches.
-    pub polls: u64,
-    /// Batches in which nothing was taken.
-    pub empty_polls: u64,
-    /// Times that a queue was below its watermark and buffers were posted.
-    pub refills: u64,
-    /// Least number of receives that the device had of a queue with a watermark or a [`SharedPoster`] at the
-    /// start of a batch, before anything was done about it; `None` when there is no such queue. Receives that have
-    /// completed and wait to be polled are not among them, as far as the next 256 completions show.
-    ///
-    /// At 0 the next message meets no receive: a connection retries it later (RNR), and a datagram is dropped. The
-    /// device counts both, see [`Context::out_of_buffer`](crate::Context::out_of_buffer).
-    pub low_water: Option<u32>,
-    /// Messages of which cache lines were prefetched, see
-    /// [`ReceiverConfig::prefetch`](crate::ReceiverConfig::prefetch). One that waits for several batches is
-    /// counted in each.
-    pub prefetched: u64,
-    /// CQEs whose signature was checked, see [`ReceiverConfig::verify_cqes`](crate::ReceiverConfig::verify_cqes).
-    pub verified_cqes: u64,
-    /// Those among them whose signature was wrong.
-    pub wrong_cqes: u64,
-    /// Queue pairs that ended without the report of their last receive, see
-    /// [`QpEnd::LastWqeMissing`](crate::QpEnd::LastWqeMissing): so many receives may be lost to their SRQs.
-    pub last_wqe_missing: u64,
 }
 
 /// Completions that are looked at to count those that wait.
@@ -248,122 +197,6 @@ impl Receiver {
         self.keep_queues(true);
     }
 
-    /// Makes the device report [`AsyncEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives;
-    /// 0 for never. With [`handle_event`](Self::handle_event) a program that sleeps refills in time.
-    ///
-    /// ```
-    /// # let mut world = doorbell_doc::World::new();
-    /// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
-    /// let mut events = receiver.pd().context().events()?;
-    /// receiver.keep_filled(srq, pool, 8)?;
-    /// receiver.arm_srq_limit(srq, 8)?;
-    /// // In a loop that also waits for messages:
-    /// while let Some(event) = events.try_next()? {
-    ///     receiver.handle_event(&event)?;
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] when the queue cannot hold `limit` receives; [`Error::Gone`],
-    /// [`Error::Foreign`] and [`Error::Verbs`].
-    pub fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<()> {
-        Error::check_range("limit", limit.into(), 0, self.capacity(srq).into())?;
-        self.set_srq_limit(srq, limit)?;
-        let kept = self.kept(srq.0);
-        (kept.srq_limit, kept.limit_reached) = ((limit > 0).then_some(limit), false);
-        Ok(())
-    }
-
-    fn set_srq_limit(&self, srq: SrqId, limit: u32) -> Result<()> {
-        let object = self.srq_object(srq)?;
-        let mut attr = sys::ibv_srq_attr { srq_limit: limit, ..Default::default() };
-        // SAFETY: a live SRQ and an initialised structure.
-        let errno =
-            unsafe { sys::ibv_modify_srq(object.as_raw(), &mut attr, sys::IBV_SRQ_LIMIT as i32) };
-        if errno != 0 {
-            return Err(Error::returned("ibv_modify_srq", self.pd.context().name(), errno));
-        }
-        Ok(())
-    }
-
-    /// Does what an event of the device asks of this receiver; whether it was about one of its queues.
-    ///
-    /// - The limit of an SRQ: refills it, and arms the limit again when there are as many receives; if the pool is empty,
-    ///   the refill that brings them does so.
-    /// - The end of the device: nothing yet, see [`reclaim`](Self::reclaim).
-    /// - The CQ failed: [`arm`](Self::arm), [`wait`](Self::wait) and what makes or attaches queues give
-    ///   [`Error::CqFailed`](crate::Error::CqFailed) from then on. What had arrived is still there.
-    /// - A queue pair that failed without a completion: takes note, so that what is posted to it afterwards
-    ///   comes back flushed too. What is posted comes back from [`poll`](Self::poll). Each of the three events
-    ///   means that the device has taken it to the error state, and it is asked whether it still is: when the
-    ///   queue pair was reset since, the event is of an earlier connection and nothing is done.
-    ///
-    /// ```
-    /// # let mut world = doorbell_doc::World::new();
-    /// # let receiver = &mut world.receiver;
-    /// let mut events = receiver.pd().context().events()?;
-    /// # world.device.fail_qp(world.qp.qp_num());
-    /// # let receiver = &mut world.receiver;
-    /// while let Some(event) = events.next_within(std::time::Duration::from_millis(100))? {
-    ///     let ours = receiver.handle_event(&event)?;
-    ///     println!("{event:?}{}", if ours { ", of a queue of this receiver" } else { "" });
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None today: what an event asks of the driver is tried again at the next refill.
-    pub fn handle_event(&mut self, event: &AsyncEvent) -> Result<bool> {
-        match *event {
-            AsyncEvent::SrqLimitReached { srq } => {
-                let Some(id) = self.find_srq(srq) else {
-                    return Ok(false);
-                };
-                self.kept(id.0).limit_reached = true;
-                self.keep_queues(true);
-                Ok(true)
-            }
-            AsyncEvent::QpFatal { qp_num }
-            | AsyncEvent::QpRequestError { qp_num }
-            | AsyncEvent::QpAccessError { qp_num } => Ok(self.qp_failed(qp_num)),
-            AsyncEvent::DeviceFatal => Ok(true),
-            AsyncEvent::CqError { cq } => {
-                let ours = cq == ObjectName::of(self.cq.as_raw());
-                self.cq_failed |= ours;
-                Ok(ours)
-            }
-            AsyncEvent::SrqError { srq } => Ok(self.find_srq(srq).is_some()),
-            _ => Ok(false),
-        }
-    }
-
-    /// Starts counting; see [`statistics`](Self::statistics).
-    pub fn enable_statistics(&mut self) {
-        let seen = self.completions_taken();
-        if self.maintenance.is_none() {
-            self.maintenance_mut().seen = seen;
-        }
-    }
-
-    pub(super) fn count_missing_last_wqe(&mut self) {
-        if let Some(work) = &mut self.maintenance {
-            work.counted.last_wqe_missing += 1;
-        }
-    }
-
-    /// What was counted since [`enable_statistics`](Self::enable_statistics), or since the first watermark, limit or
-    /// [`SharedPoster`]; `None` before.
-    ///
-    /// The counts follow from the indices of the rings, once per batch: a message costs nothing.
-    pub fn statistics(&self) -> Option<Statistics> {
-        let work = self.maintenance.as_ref()?;
-        let mut counted = work.counted;
-        counted.end_poll(self.completions_taken().wrapping_sub(work.seen));
-        counted.posted = counted.received + self.all_outstanding();
-        Some(counted)
-    }
-
     /// Does the work of a batch of at most `budget` completions; returns how many it may take.
     #[cold]
     #[inline(never)]
@@ -531,39 +364,5 @@ impl Receiver {
             queues.len() - 1
         });
         &mut queues[at]
-    }
-
-    fn all_outstanding(&self) -> u64 {
-        self.ids().map(|queue| u64::from(self.outstanding(queue))).sum()
-    }
-
-    fn find_srq(&self, name: ObjectName) -> Option<SrqId> {
-        self.ids().map(SrqId).find(|&id| {
-            self.srq_object(id).is_ok_and(|object| ObjectName::of(object.as_raw()) == name)
-        })
-    }
-
-    /// Takes note that a QP with a receive queue here failed, if it has; whether there is one.
-    fn qp_failed(&mut self, qp_num: u32) -> bool {
-        let of_number = |qp: &&Arc<Qp>| qp.qp_num() == qp_num;
-        let Some(qp) = self.ids().filter_map(|queue| self.qp_of(queue)).find(of_number) else {
-            return false;
-        };
-        // An event waits to be read: the QP may have been reset since, or another one has its number.
-        if qp.known_state() != QpState::Error && qp.has_failed() {
-            qp.mark_failed();
-            qp.flush_late_receives();
-        }
-        true
-    }
-}
-
-impl Statistics {
-    /// The batch before, if there was one, took `count` completions.
-    fn end_poll(&mut self, count: u32) {
-        self.received += u64::from(count);
-        if self.polls > 0 && count == 0 {
-            self.empty_polls += 1;
-        }
     }
 }

@@ -178,6 +178,7 @@ impl Receiver {
             entries: config.cq_capacity,
             channel: Some(Arc::new(CompletionChannel::create(context)?)),
             comp_vector: config.comp_vector,
+            through_verbs: mlx5dv.is_none(),
         };
         match (config.compression, mlx5dv) {
             (None, _) => match config.timestamps {
@@ -273,8 +274,7 @@ impl Receiver {
     /// # Errors
     /// [`Error::Unsupported`] on the direct path, where libmlx5 would free the memory that is polled: make
     /// the CQ large enough, or another receiver. [`Error::CqTooSmall`] when the queues need more,
-    /// [`Error::OutOfRange`]; [`Error::Verbs`], also when the CQ is full, for an mlx5 device needs an entry to end the old
-    /// buffer: poll, and call again.
+    /// [`Error::OutOfRange`], [`Error::Verbs`].
     pub fn resize_cq(&mut self, entries: u32) -> Result<()> {
         if let Poller::Direct(_) = self.poller {
             return Err(Error::Unsupported {
@@ -288,7 +288,7 @@ impl Receiver {
         if u64::from(entries) < self.committed {
             return Err(Error::CqTooSmall { capacity: entries.into(), needed: self.committed });
         }
-        let asked = cq::to_ask_for(context, entries) as i32;
+        let asked = cq::to_ask_for(context, entries, true) as i32;
         // SAFETY: a live CQ, which this thread alone polls.
         let errno = unsafe { rdma_core_sys::ibv_resize_cq(self.cq.as_raw(), asked) };
         match errno {

@@ -72,7 +72,7 @@ impl Receiver {
         let mlx5dv = pd.context().choose(path)?;
         // SAFETY: the caller's contract.
         unsafe {
-            let cq = Arc::new(Cq::from_raw(pd.context(), cq));
+            let cq = Arc::new(Cq::from_raw(pd.context(), cq, mlx5dv.is_none()));
             Self::with_cq(pd, cq, mlx5dv)
         }
     }

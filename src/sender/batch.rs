@@ -4,7 +4,7 @@ use mlx5_ring::sq::Completion;
 use rdma_core_sys as sys;
 
 use super::queue::{Entry, SendRing};
-use super::request::{Gathered, Request};
+use super::request::{Gathered, WorkRequest};
 use super::{Sender, SqId};
 use crate::memory::Buffer;
 use crate::poller::Poller;
@@ -127,6 +127,22 @@ impl Run {
 /// Requests that are over, in the order of posting for each queue.
 ///
 /// A batch that is dropped early leaves the rest to the next one. When it is dropped, the CQEs are given back.
+///
+/// ```
+/// # let mut world = doorbell_doc::Sends::new();
+/// # let (queue, pool) = (world.queue(), world.pool.clone());
+/// # let sender = &mut world.sender;
+/// sender.post(queue)?.send(pool.take().expect("a free buffer"))?;
+/// let mut over = 0;
+/// while over < 1 {
+///     let mut batch = sender.poll();
+///     while let Some(done) = batch.next() {
+///         assert!(done.status.is_success(), "{}", done.status);
+///         over += 1;
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SendBatch<'a> {
     sender: &'a mut Sender,
     left: u32,
@@ -177,7 +193,7 @@ impl Drop for SendBatch<'_> {
 impl Sender {
     /// Takes the oldest request that the last CQE has completed.
     #[inline(always)]
-    fn next_of_run(&mut self) -> Option<(Request, sys::ibv_wc_status, u32)> {
+    fn next_of_run(&mut self) -> Option<(WorkRequest, sys::ibv_wc_status, u32)> {
         let Run { queue, end, status, vendor_err } = self.run;
         let retired = self.queues.get_mut(queue as usize)?.as_mut()?.ring.retire(end)?;
         // Those before the one that the CQE names have succeeded.
@@ -192,7 +208,7 @@ impl Sender {
     pub(super) fn complete(
         &mut self,
         queue: u32,
-        request: Request,
+        request: WorkRequest,
         status: sys::ibv_wc_status,
         vendor_err: u32,
     ) -> Option<SendCompletion<'_>> {

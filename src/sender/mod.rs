@@ -37,7 +37,7 @@ pub use posting::Posting;
 
 pub(crate) use batch::Rest;
 pub(crate) use register::ThreadDomain;
-pub(crate) use request::Request;
+pub(crate) use request::WorkRequest;
 
 use batch::Run;
 use queue::Entry;
@@ -132,7 +132,7 @@ pub struct Sender {
     /// Which queue a completion belongs to, by the number of its queue pair.
     routes: Routes,
     /// Requests that a reset ended, with the index of their queue.
-    flushed: VecDeque<(u32, Request)>,
+    flushed: VecDeque<(u32, WorkRequest)>,
     /// Resets that were taken note of.
     resets: u32,
     max_unsignaled: u32,
@@ -170,6 +170,7 @@ impl Sender {
             entries: config.cq_capacity,
             channel: Some(Arc::new(CompletionChannel::create(context)?)),
             comp_vector: config.comp_vector,
+            through_verbs: mlx5dv.is_none(),
         };
         let cq = Arc::new(Cq::create(context, init)?);
         trace_event!(device = context.name(), entries = cq.capacity(), "completion queue created");

@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 
 use mlx5_ring::sge::Sge;
 
-use super::request::{self, Gathered, Request};
+use super::request::{self, Gathered, WorkRequest};
 use crate::memory::Buffer;
 use crate::pd::ProtectionDomain;
 
@@ -19,12 +19,23 @@ use crate::pd::ProtectionDomain;
 /// | `[Buffer; N]`, `[BufferPart; N]` | one after the other ([`QpConfig::send_buffers`](crate::QpConfig::send_buffers)) |
 ///
 /// Buffers move in and come back with the completion.
+///
+/// ```
+/// # let mut world = doorbell_doc::Sends::new();
+/// # let (queue, pool) = (world.queue(), world.pool.clone());
+/// # let sender = &mut world.sender;
+/// let mut posting = sender.post(queue)?;
+/// posting.send(b"a copy of these bytes")?;
+/// posting.send(pool.take().expect("a free buffer"))?;
+/// posting.send([0; 2].map(|_| pool.take().expect("a free buffer")))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Payload: sealed::Payload {}
 
 impl<P: sealed::Payload> Payload for P {}
 
 pub(super) mod sealed {
-    use super::{Gathered, ProtectionDomain, Request, Sge};
+    use super::{Gathered, ProtectionDomain, Sge, WorkRequest};
 
     pub trait Payload {
         /// Registered memory.
@@ -37,7 +48,7 @@ pub(super) mod sealed {
         /// Returns `true` if the device may use the memory in this domain.
         fn is_of(&self, pd: &ProtectionDomain) -> bool;
         /// Describes the request to the queue.
-        fn request(&self, token: u64) -> Request;
+        fn request(&self, token: u64) -> WorkRequest;
         /// Gives the buffers to the request.
         fn own(self, gathered: &mut Gathered);
     }
@@ -180,8 +191,8 @@ macro_rules! one_piece {
             }
 
             #[inline(always)]
-            fn request(&self, token: u64) -> Request {
-                Request::of(token, self.buffer(), 0)
+            fn request(&self, token: u64) -> WorkRequest {
+                WorkRequest::of(token, self.buffer(), 0)
             }
 
             #[inline(always)]
@@ -214,9 +225,9 @@ macro_rules! one_piece {
             }
 
             #[inline(always)]
-            fn request(&self, token: u64) -> Request {
+            fn request(&self, token: u64) -> WorkRequest {
                 const { assert!(N > 0, "a request of no buffer: send b\"\"") }
-                Request::of(token, self[0].buffer(), N as u32 - 1)
+                WorkRequest::of(token, self[0].buffer(), N as u32 - 1)
             }
 
             #[inline(always)]
@@ -257,8 +268,8 @@ macro_rules! inline {
             }
 
             #[inline(always)]
-            fn request(&self, token: u64) -> Request {
-                Request::inline(token)
+            fn request(&self, token: u64) -> WorkRequest {
+                WorkRequest::inline(token)
             }
 
             #[inline(always)]

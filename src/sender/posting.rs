@@ -7,7 +7,7 @@ use super::Sender;
 use super::SqId;
 use super::payload::Payload;
 use super::queue::{Entry, Limits, SendRing, Transport};
-use super::request::{Gathered, Request};
+use super::request::{Gathered, WorkRequest};
 use super::verbs::VerbsSq;
 use crate::memory::{Buffer, RemoteRegion};
 use crate::pd::ProtectionDomain;
@@ -88,7 +88,7 @@ pub struct Posting<'a> {
 }
 
 enum Ring<'a> {
-    Direct(sq::Posting<'a, Request>),
+    Direct(sq::Posting<'a, WorkRequest>),
     Verbs(&'a mut VerbsSq),
 }
 
@@ -419,11 +419,11 @@ impl Posting<'_> {
 /// [memory] and [ready] of [`mlx5_ring::sq`].
 #[inline(always)]
 unsafe fn post<P: Payload>(
-    posting: &mut sq::Posting<'_, Request>,
+    posting: &mut sq::Posting<'_, WorkRequest>,
     operation: Operation<'_>,
     payload: &P,
     flags: Flags,
-    request: Request,
+    request: WorkRequest,
 ) -> Result<(), PostError> {
     let sges = payload.sges();
     let sges = sges.as_ref();
@@ -465,7 +465,7 @@ unsafe fn through_verbs<P: Payload>(
     operation: Operation<'_>,
     payload: &P,
     flags: Flags,
-    request: Request,
+    request: WorkRequest,
 ) -> Result<(), NotSent> {
     // SAFETY: the caller's contract.
     unsafe {

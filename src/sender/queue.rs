@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mlx5_ring::sq::Retired;
 
 use super::SqId;
-use super::request::{Gathered, Request};
+use super::request::{Gathered, WorkRequest};
 use super::verbs::VerbsSq;
 use crate::mlx5::DirectSq;
 use crate::qp::Qp;
@@ -84,7 +84,7 @@ impl SendRing {
 
     /// Takes the oldest request before `end`.
     #[inline(always)]
-    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<Request>> {
+    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<WorkRequest>> {
         match self {
             Self::Direct(direct) => direct.ring.retire(end),
             Self::Verbs(verbs) => verbs.retire(end),
@@ -92,7 +92,7 @@ impl SendRing {
     }
 
     /// Takes back all requests: the device has let go of them, or nobody posts any more.
-    pub(super) fn take_back(&mut self, mut each: impl FnMut(Request)) {
+    pub(super) fn take_back(&mut self, mut each: impl FnMut(WorkRequest)) {
         match self {
             Self::Direct(direct) => {
                 let end = direct.ring.posted();

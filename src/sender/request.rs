@@ -9,7 +9,7 @@ use crate::memory::{Buffer, Pool};
 
 /// What a send queue remembers of a request: its token and its first buffer. The others are in [`Gathered`].
 #[derive(Clone, Copy)]
-pub struct Request {
+pub struct WorkRequest {
     token: u64,
     /// `[request-owns]`: the reference to its pool of a buffer that was taken apart, which is the request's; null without
     /// a buffer.
@@ -21,9 +21,9 @@ pub struct Request {
 }
 
 // SAFETY: a buffer, which may be sent, and numbers.
-unsafe impl Send for Request {}
+unsafe impl Send for WorkRequest {}
 
-impl Request {
+impl WorkRequest {
     /// A request without a buffer.
     #[inline(always)]
     pub(super) const fn inline(token: u64) -> Self {

@@ -10,7 +10,7 @@ use mlx5_ring::sq::{Flags, Immediate, Retired};
 use rdma_core_sys as sys;
 
 use super::posting::Operation;
-use super::request::Request;
+use super::request::WorkRequest;
 use crate::qp::{AddressHandle, NotSent, Qp};
 
 /// Most SGEs of a request.
@@ -22,7 +22,7 @@ pub(crate) struct VerbsSq {
     /// Index in the sender, which is the upper half of each `wr_id`; the lower half is the running number.
     index: u32,
     /// By running number, masked. Those from `tail` to `head` are outstanding.
-    slots: Box<[MaybeUninit<Request>]>,
+    slots: Box<[MaybeUninit<WorkRequest>]>,
     /// Where each datagram goes: the driver may look until it is sent.
     handles: Box<[Option<AddressHandle>]>,
     limit: u32,
@@ -67,7 +67,7 @@ impl VerbsSq {
     }
 
     /// Takes the oldest request before `end`.
-    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<Request>> {
+    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<WorkRequest>> {
         if self.tail == end {
             return None;
         }
@@ -94,7 +94,7 @@ impl VerbsSq {
         sges: &[Sge],
         inline: bool,
         flags: Flags,
-        request: Request,
+        request: WorkRequest,
     ) -> Result<(), NotSent> {
         if self.head.wrapping_sub(self.tail) == self.limit {
             return Err(NotSent::Full);

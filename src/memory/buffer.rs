@@ -1,0 +1,263 @@
+//! A buffer of a pool.
+
+use std::fmt;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use super::backing::Backing;
+use super::pool::Pool;
+use super::slots::ALIGNMENT;
+
+/// A buffer of a pool, owned: no device writes it. Dropping it puts it back into the pool.
+///
+/// Dereferences to its first [`len`](Self::len) bytes: after a receive, exactly the bytes received.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # world.send(b"hello");
+/// let mut kept = Vec::new();
+/// # let receiver = &mut world.receiver;
+/// let mut batch = receiver.poll();
+/// while let Some(message) = batch.next() {
+///     kept.push(message?.take());
+/// }
+/// drop(batch);
+/// // It can go to another thread, and back to its pool from there.
+/// let buffer = kept.remove(0);
+/// std::thread::spawn(move || assert_eq!(*buffer, *b"hello")).join().expect("no panic");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Buffer {
+    pool: ManuallyDrop<Arc<Pool>>,
+    start: NonNull<u8>,
+    len: u32,
+}
+
+// SAFETY: the memory is the buffer's alone.
+unsafe impl Send for Buffer {}
+// SAFETY: a shared reference only reads it.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// # Safety
+    /// A buffer of `pool` starts at `start`; from now on it is the value's alone, and at most that buffer's
+    /// size is `len`.
+    #[inline(always)]
+    pub(crate) unsafe fn new(pool: Arc<Pool>, start: NonNull<u8>, len: u32) -> Self {
+        debug_assert!(pool.has(start) && len <= pool.buffer_size);
+        Self { pool: ManuallyDrop::new(pool), start, len }
+    }
+
+    /// Bytes in use.
+    #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Bytes there is room for.
+    pub fn capacity(&self) -> usize {
+        self.pool.buffer_size as usize
+    }
+
+    /// The bytes in front of the buffer that the device leaves alone, see [`PoolConfig::headroom`].
+    pub fn headroom(&self) -> &[u8] {
+        let bytes = self.pool.headroom as usize;
+        // SAFETY: in front of the buffer, inside its stride, initialised since the pool was made, and ours alone.
+        unsafe { slice::from_raw_parts(self.front(bytes).as_ptr(), bytes) }
+    }
+
+    /// The same, to write a header into: its last bytes are those right in front of the message.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{BufferPool, PoolConfig};
+    ///
+    /// let pool = BufferPool::with(&pd, &PoolConfig::new(16, 256).headroom(16))?;
+    /// let mut buffer = pool.take().expect("a new pool is full");
+    /// buffer.set_len(5);
+    /// buffer.copy_from_slice(b"hello");
+    /// buffer.headroom_mut()[8..].copy_from_slice(&5u64.to_be_bytes());
+    /// assert_eq!(buffer.with_headroom(8), b"\0\0\0\0\0\0\0\x05hello");
+    /// # Ok::<(), doorbell::Error>(())
+    /// ```
+    pub fn headroom_mut(&mut self) -> &mut [u8] {
+        let bytes = self.pool.headroom as usize;
+        // SAFETY: as for `headroom`, and borrowed mutably.
+        unsafe { slice::from_raw_parts_mut(self.front(bytes).as_ptr(), bytes) }
+    }
+
+    /// The last `bytes` of the headroom and, right behind them, the bytes in use.
+    ///
+    /// # Panics
+    /// When there is less headroom.
+    pub fn with_headroom(&self, bytes: usize) -> &[u8] {
+        let headroom = self.headroom().len();
+        assert!(bytes <= headroom, "{bytes} bytes of a headroom of {headroom}");
+        // SAFETY: as for `headroom` and `deref`, of which this is one range.
+        unsafe { slice::from_raw_parts(self.front(bytes).as_ptr(), bytes + self.len()) }
+    }
+
+    /// The address that is so many bytes of headroom in front of the buffer.
+    fn front(&self, bytes: usize) -> NonNull<u8> {
+        debug_assert!(bytes <= self.pool.headroom as usize);
+        // SAFETY: inside the stride of the buffer.
+        unsafe { self.addr().sub(bytes) }
+    }
+
+    /// Sets how many bytes are in use; those that were not keep what an earlier user left there.
+    ///
+    /// # Panics
+    /// When `len` is greater than the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "length {len} of a buffer of {} bytes", self.capacity());
+        self.len = len as u32;
+    }
+
+    /// Appends `bytes` to those in use.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use std::io::Write;
+    ///
+    /// let pool = doorbell::BufferPool::new(&pd, 1, 64)?;
+    /// let mut buffer = pool.take().expect("a new pool is full");
+    /// buffer.extend_from_slice(b"answer: ");
+    /// // A buffer is also written to; what has no room is an error there.
+    /// write!(buffer, "{}", 42)?;
+    /// assert_eq!(*buffer, *b"answer: 42");
+    /// buffer.clear();
+    /// assert!(buffer.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// When they are more than the buffer has room for.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let start = self.len();
+        self.set_len(start + bytes.len());
+        self[start..].copy_from_slice(bytes);
+    }
+
+    /// Has no bytes in use.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    #[inline(always)]
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The first byte.
+    #[inline(always)]
+    pub(crate) const fn addr(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// The first bytes of the memory that is this buffer's alone: of a buffer with so much room, or a
+    /// [padded](Self::is_padded) one.
+    pub(crate) fn head<const N: usize>(&self) -> [u8; N] {
+        const { assert!(N <= ALIGNMENT) }
+        assert!(N <= self.capacity() || self.is_padded());
+        // SAFETY: inside the stride of the buffer, initialised since the pool was made, and ours alone.
+        unsafe { self.addr().cast().read() }
+    }
+
+    /// Whether the memory up to the next cache line is this buffer's. Of a pool in memory of the program's the
+    /// last buffer may end where the memory does.
+    pub(crate) fn is_padded(&self) -> bool {
+        matches!(*self.pool.backing, Backing::Pages(_))
+    }
+
+    /// Returns another buffer of the pool, with `len` bytes in use, for this one, which is the caller's.
+    ///
+    /// # Safety
+    /// The buffer at `start` is one of this pool and nobody else's, and has room for `len` bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn exchange(self, start: NonNull<u8>, len: u32) -> Self {
+        let (pool, _) = self.into_parts();
+        // SAFETY: the caller's contract.
+        unsafe { Self::new(pool, start, len) }
+    }
+
+    /// Gives up ownership: the caller sees to it that the buffer gets back to the pool.
+    #[inline(always)]
+    pub(crate) fn into_parts(self) -> (Arc<Pool>, NonNull<u8>) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, so the reference is moved out once.
+        (unsafe { ManuallyDrop::into_inner(std::ptr::read(&this.pool)) }, this.start)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: inside the buffer, initialised since the pool was made, and ours alone.
+        unsafe { slice::from_raw_parts(self.addr().as_ptr(), self.len()) }
+    }
+}
+
+impl DerefMut for Buffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and borrowed mutably.
+        unsafe { slice::from_raw_parts_mut(self.addr().as_ptr(), self.len()) }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for Buffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// Appends to the bytes in use, as far as there is room.
+impl io::Write for Buffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = bytes.len().min(self.capacity() - self.len());
+        self.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Buffer {
+    /// In place it takes the buffer apart, and nothing has its address: a buffer that is moved from a message to where
+    /// the program keeps it, which may panic, stays in registers.
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: dropped once.
+        give_back(unsafe { ManuallyDrop::take(&mut self.pool) }, self.start);
+    }
+}
+
+#[inline(never)]
+fn give_back(pool: Arc<Pool>, start: NonNull<u8>) {
+    pool.put(start);
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! What events of the device ask of a receiver.
+
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+
+use super::super::Receiver;
+use super::super::id::SrqId;
+use crate::error::{Error, Result};
+use crate::events::{AsyncEvent, ObjectName};
+use crate::qp::{Qp, QpState};
+
+impl Receiver {
+    /// Makes the device report [`AsyncEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives;
+    /// 0 for never. With [`handle_event`](Self::handle_event) a program that sleeps refills in time.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
+    /// let mut events = receiver.pd().context().events()?;
+    /// receiver.keep_filled(srq, pool, 8)?;
+    /// receiver.arm_srq_limit(srq, 8)?;
+    /// // In a loop that also waits for messages:
+    /// while let Some(event) = events.try_next()? {
+    ///     receiver.handle_event(&event)?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when the queue cannot hold `limit` receives; [`Error::Gone`],
+    /// [`Error::Foreign`] and [`Error::Verbs`].
+    pub fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<()> {
+        Error::check_range("limit", limit.into(), 0, self.capacity(srq).into())?;
+        self.set_srq_limit(srq, limit)?;
+        let kept = self.kept(srq.0);
+        (kept.srq_limit, kept.limit_reached) = ((limit > 0).then_some(limit), false);
+        Ok(())
+    }
+
+    pub(super) fn set_srq_limit(&self, srq: SrqId, limit: u32) -> Result<()> {
+        let object = self.srq_object(srq)?;
+        let mut attr = sys::ibv_srq_attr { srq_limit: limit, ..Default::default() };
+        // SAFETY: a live SRQ and an initialised structure.
+        let errno =
+            unsafe { sys::ibv_modify_srq(object.as_raw(), &mut attr, sys::IBV_SRQ_LIMIT as i32) };
+        if errno != 0 {
+            return Err(Error::returned("ibv_modify_srq", self.pd.context().name(), errno));
+        }
+        Ok(())
+    }
+
+    /// Does what an event of the device asks of this receiver; whether it was about one of its queues.
+    ///
+    /// - The limit of an SRQ: refills it, and arms the limit again when there are as many receives; if the pool is empty,
+    ///   the refill that brings them does so.
+    /// - The end of the device: nothing yet, see [`reclaim`](Self::reclaim).
+    /// - The CQ failed: [`arm`](Self::arm), [`wait`](Self::wait) and what makes or attaches queues give
+    ///   [`Error::CqFailed`](crate::Error::CqFailed) from then on. What had arrived is still there.
+    /// - A queue pair that failed without a completion: takes note, so that what is posted to it afterwards
+    ///   comes back flushed too. What is posted comes back from [`poll`](Self::poll). Each of the three events
+    ///   means that the device has taken it to the error state, and it is asked whether it still is: when the
+    ///   queue pair was reset since, the event is of an earlier connection and nothing is done.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let receiver = &mut world.receiver;
+    /// let mut events = receiver.pd().context().events()?;
+    /// # world.device.fail_qp(world.qp.qp_num());
+    /// # let receiver = &mut world.receiver;
+    /// while let Some(event) = events.next_within(std::time::Duration::from_millis(100))? {
+    ///     let ours = receiver.handle_event(&event)?;
+    ///     println!("{event:?}{}", if ours { ", of a queue of this receiver" } else { "" });
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today: what an event asks of the driver is tried again at the next refill.
+    pub fn handle_event(&mut self, event: &AsyncEvent) -> Result<bool> {
+        match *event {
+            AsyncEvent::SrqLimitReached { srq } => {
+                let Some(id) = self.find_srq(srq) else {
+                    return Ok(false);
+                };
+                self.kept(id.0).limit_reached = true;
+                self.keep_queues(true);
+                Ok(true)
+            }
+            AsyncEvent::QpFatal { qp_num }
+            | AsyncEvent::QpRequestError { qp_num }
+            | AsyncEvent::QpAccessError { qp_num } => Ok(self.qp_failed(qp_num)),
+            AsyncEvent::DeviceFatal => Ok(true),
+            AsyncEvent::CqError { cq } => {
+                let ours = cq == ObjectName::of(self.cq.as_raw());
+                self.cq_failed |= ours;
+                Ok(ours)
+            }
+            AsyncEvent::SrqError { srq } => Ok(self.find_srq(srq).is_some()),
+            _ => Ok(false),
+        }
+    }
+
+    fn find_srq(&self, name: ObjectName) -> Option<SrqId> {
+        self.ids().map(SrqId).find(|&id| {
+            self.srq_object(id).is_ok_and(|object| ObjectName::of(object.as_raw()) == name)
+        })
+    }
+
+    /// Takes note that a QP with a receive queue here failed, if it has; whether there is one.
+    fn qp_failed(&mut self, qp_num: u32) -> bool {
+        let of_number = |qp: &&Arc<Qp>| qp.qp_num() == qp_num;
+        let Some(qp) = self.ids().filter_map(|queue| self.qp_of(queue)).find(of_number) else {
+            return false;
+        };
+        // An event waits to be read: the QP may have been reset since, or another one has its number.
+        if qp.known_state() != QpState::Error && qp.has_failed() {
+            qp.mark_failed();
+            qp.flush_late_receives();
+        }
+        true
+    }
+}

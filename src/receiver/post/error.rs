@@ -1,0 +1,126 @@
+//! Why receives were not posted.
+
+use super::super::datagram::GRH_SIZE;
+use crate::memory::Buffer;
+
+/// Why a receive was not posted.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// use doorbell::PostFailure;
+///
+/// let spare = world.pool.take().expect("a free buffer");
+/// let error = world.receiver.post(world.srq, [spare]).expect_err("all receives are posted");
+/// assert_eq!(error.reason, PostFailure::Full);
+/// // The buffer is in the error, for another time.
+/// assert_eq!(error.buffers.len(), 1);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostFailure {
+    /// All that the queue holds is posted: post again when a message has been received.
+    #[error("the queue is full: post again when a message has been received")]
+    Full,
+    /// More buffers than a receive of this queue is scattered over.
+    #[error("{given} buffers for a queue of at most {max} per receive: ask for more with max_sge")]
+    TooManyBuffers {
+        /// Buffers given.
+        given: usize,
+        /// Buffers there is room for.
+        max: usize,
+    },
+    /// No buffer at all.
+    #[error("a receive needs at least one buffer")]
+    NoBuffer,
+    /// The buffer is registered in another protection domain, so the device would refuse to write it.
+    #[error("the buffer's pool belongs to another protection domain: make one with the receiver's")]
+    Foreign,
+    /// The queue belongs to another receiver or was destroyed.
+    #[error("the queue is not one of this receiver, or was destroyed")]
+    NoQueue,
+    /// The receives of this queue are for datagrams, and the first buffer has no room for the
+    /// [header](crate::GRH_SIZE) in front of them: the device would drop each datagram without a completion.
+    #[error(
+        "a buffer of {capacity} bytes for a queue of datagrams: it needs {GRH_SIZE} bytes for the header (GRH_SIZE), and room for the payload behind them"
+    )]
+    NoRoomForHeader {
+        /// Bytes of the first buffer of the receive.
+        capacity: u32,
+    },
+    /// The call of libibverbs failed with this `errno` (verbs path only).
+    #[error("posting failed: {}", std::io::Error::from_raw_os_error(*.0))]
+    Verbs(i32),
+}
+
+/// Not all receives were posted. The queue has `posted` of them; the rest is here.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
+/// use doorbell::PostFailure;
+///
+/// # receiver.post(srq, std::iter::from_fn(|| pool.take()).take(receiver.free_slots(srq) as usize)).expect("room");
+/// let mut buffers = Vec::new();
+/// buffers.extend(std::iter::from_fn(|| pool.take()).take(3));
+/// let error = receiver.post(srq, buffers).unwrap_err();
+/// assert_eq!((error.posted, error.reason), (0, PostFailure::Full));
+/// assert_eq!(error.buffers.len(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{reason} (after {posted} posted)")]
+pub struct PostError {
+    /// Receives that the queue took, the first ones. They are with the device, but for one that may wait in the
+    /// spare slot that [`fill`](Receiver::fill) keeps.
+    pub posted: usize,
+    /// Why it did not take the next one.
+    pub reason: PostFailure,
+    /// The buffers that were not posted, in order.
+    pub buffers: Vec<Buffer>,
+}
+
+/// A receive of several buffers was not posted; they are here.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// use doorbell::{PostFailure, SrqConfig};
+///
+/// let srq = world.receiver.create_srq(&SrqConfig::new(15).max_sge(2))?;
+/// let buffers: Vec<_> = std::iter::from_fn(|| world.pool.take()).take(8).collect();
+/// let error = world.receiver.post_scatter(srq, buffers).expect_err("eight are too many");
+/// assert!(matches!(error.reason, PostFailure::TooManyBuffers { given: 8, .. }));
+/// assert_eq!(error.buffers.len(), 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct ScatterError {
+    /// Why not.
+    pub reason: PostFailure,
+    /// The buffers.
+    pub buffers: Vec<Buffer>,
+}
+
+/// The buffer of a message was not replaced; the one that was to replace it is here.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # world.send(b"hello");
+/// use doorbell::{BufferPool, PostFailure};
+///
+/// let foreign = BufferPool::new(&world.pd.context().alloc_pd()?, 1, 64)?;
+/// let mut batch = world.receiver.poll();
+/// let message = batch.next().expect("a message")?;
+/// let error = message.replace(foreign.take().expect("a buffer")).expect_err("another domain");
+/// assert_eq!(error.reason, PostFailure::Foreign);
+/// drop(error.buffer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct ReplaceError {
+    /// Why not.
+    pub reason: PostFailure,
+    /// The buffer.
+    pub buffer: Buffer,
+}
