@@ -80,7 +80,7 @@ impl CqInit {
 pub(crate) fn to_ask_for(context: &Context, entries: u32, through_verbs: bool) -> u32 {
     let max = context.attr().max_cqe.max(1) as u32;
     match context.mlx5dv() {
-        Some(_) if through_verbs => entries.next_power_of_two().min(max),
+        Some(_) if through_verbs => entries.next_power_of_two().clamp(2, max.max(2)),
         Some(_) => (entries.next_power_of_two() - 1).max(1),
         None => entries,
     }
