@@ -63,7 +63,8 @@ impl Buffer {
         self.pool.buffer_size as usize
     }
 
-    /// The bytes in front of the buffer that the device leaves alone, see [`PoolConfig::headroom`].
+    /// The bytes in front of the buffer that the device leaves alone, see
+    /// [`PoolConfig::headroom`](crate::PoolConfig::headroom).
     pub fn headroom(&self) -> &[u8] {
         let bytes = self.pool.headroom as usize;
         // SAFETY: in front of the buffer, inside its stride, initialised since the pool was made, and ours alone.

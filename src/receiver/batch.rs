@@ -2,7 +2,6 @@
 
 use mlx5_ring::completion::{Cqe, CqeKind};
 use mlx5_ring::receive::{Completion, ReceiveRing};
-use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
 
 use super::completion_info::CompletionInfo;
@@ -215,7 +214,7 @@ impl Receiver {
             let failure = Failure { qp_num, cause, vendor_err, buffers: Vec::new() };
             return Some(Err(self.fail(index, slot, failure)));
         }
-        let written = cqe.opcode() == CqeOpcode::ResponderWriteImm;
+        let written = cqe.is_write();
         Some(self.lend(index, slot, qp_num, if written { 0 } else { cqe.byte_count() }))
     }
 

@@ -184,6 +184,13 @@ impl<'a> Cqe<'a> {
         CqeOpcode::from_bits(self.op_own() >> 4)
     }
 
+    /// Returns `true` if an RDMA WRITE with immediate data has completed a receive: `byte_count` is what was written
+    /// elsewhere.
+    #[inline(always)]
+    pub const fn is_write(&self) -> bool {
+        self.last_word.op_own() >> 4 == CqeOpcode::ResponderWriteImm.bits()
+    }
+
     /// Format.
     #[inline(always)]
     pub fn format(&self) -> CqeFormat {

@@ -33,7 +33,7 @@ pub struct Statistics {
     pub empty_polls: u64,
     /// Times that a queue was below its watermark and buffers were posted.
     pub refills: u64,
-    /// Least number of receives that the device had of a queue with a watermark or a [`SharedPoster`] at the
+    /// Least number of receives that the device had of a queue with a watermark or a [`SharedPoster`](crate::SharedPoster) at the
     /// start of a batch, before anything was done about it; `None` when there is no such queue. Receives that have
     /// completed and wait to be polled are not among them, as far as the next 256 completions show.
     ///
@@ -69,7 +69,7 @@ impl Receiver {
     }
 
     /// What was counted since [`enable_statistics`](Self::enable_statistics), or since the first watermark, limit or
-    /// [`SharedPoster`]; `None` before.
+    /// [`SharedPoster`](crate::SharedPoster); `None` before.
     ///
     /// The counts follow from the indices of the rings, once per batch: a message costs nothing.
     pub fn statistics(&self) -> Option<Statistics> {

@@ -71,7 +71,7 @@ pub enum PostFailure {
 #[error("{reason} (after {posted} posted)")]
 pub struct PostError {
     /// Receives that the queue took, the first ones. They are with the device, but for one that may wait in the
-    /// spare slot that [`fill`](Receiver::fill) keeps.
+    /// spare slot that [`fill`](crate::Receiver::fill) keeps.
     pub posted: usize,
     /// Why it did not take the next one.
     pub reason: PostFailure,
