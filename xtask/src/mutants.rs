@@ -133,7 +133,9 @@ impl Tree {
                 copied.map_err(|e| format!("copying {file}: {e}"))?;
             }
         }
-        Ok(Self { tree, target: folder.join("target"), log: folder.join(format!("log-{number}")) })
+        // Cargo gives the same crates of two trees the same names.
+        let target = folder.join(format!("target-{number}"));
+        Ok(Self { tree, target, log: folder.join(format!("log-{number}")) })
     }
 
     fn apply(&self, mutant: &Mutant, how: &[&str]) -> Result<()> {
