@@ -58,7 +58,8 @@ fn an_srq_of_500_has_the_same_capacity_on_both_paths_and_all_of_it() {
 fn a_cq_is_as_large_as_was_asked_for_and_by_default_4096() {
     let pd = device::pd();
     let config = ReceiverConfig::new().path(device::path());
-    assert_eq!(Receiver::new(&pd, &config).unwrap().cq_capacity(), 4096);
+    let default = Receiver::new(&pd, &config).unwrap().cq_capacity();
+    assert!(default == 4096 || default > 4096 && !is_mlx5(pd.context()), "{default}");
     let largest = pd.context().attr().max_cqe as u32;
     for (asked, mlx5) in [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (511, 512), (512, 512)] {
         let made = Receiver::new(&pd, &config.clone().cq_capacity(asked)).unwrap().cq_capacity();
@@ -69,7 +70,8 @@ fn a_cq_is_as_large_as_was_asked_for_and_by_default_4096() {
     }
     assert!(Receiver::new(&pd, &config.clone().cq_capacity(largest)).is_ok());
     let timestamps = config.clone().cq_capacity(512).timestamps(true);
-    assert!((512..=513).contains(&Receiver::new(&pd, &timestamps).unwrap().cq_capacity()));
+    let made = Receiver::new(&pd, &timestamps).unwrap().cq_capacity();
+    assert!(made == 512 || made > 512 && !is_mlx5(pd.context()), "{made}");
 }
 
 /// The limit that is exceeded is named, also where the CQ would be too small as well.
@@ -78,9 +80,10 @@ fn an_srq_beyond_the_device_is_not_blamed_on_the_cq() {
     let pd = device::pd();
     let mut receiver = device::receiver(&pd, 64);
     let limit = pd.context().attr().max_srq_wr as u64;
-    match receiver.create_srq(&SrqConfig::new(1 << 20)) {
-        Err(error @ Error::OutOfRange { value: 0x10_0000, max, .. }) => {
-            assert_eq!(max, limit);
+    let beyond = limit + 1;
+    match receiver.create_srq(&SrqConfig::new(beyond as u32)) {
+        Err(error @ Error::OutOfRange { value, max, .. }) => {
+            assert_eq!((value, max), (beyond, limit));
             assert!(error.to_string().starts_with("max_wr of the SRQ"), "{error}");
         }
         other => panic!("{other:?}"),

@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use doorbell::{Error, NotSent, QpConfig, QpState, SenderConfig, WcStatus};
+use doorbell::{Error, NotSent, Path, QpConfig, QpState, SenderConfig, WcStatus};
 use doorbell_tests::peers::join;
 use doorbell_tests::receiving::wait;
 use doorbell_tests::sending::{RECEIVES, Sending};
+use doorbell_tests::skip;
 
 /// A connection whose far end has no receives left: what is sent waits.
 fn blocked(sends: u32) -> Sending {
@@ -69,6 +70,9 @@ fn a_completion_that_says_that_the_queue_pair_failed_ends_posting() {
 #[test]
 fn a_reset_gives_back_what_is_outstanding_before_the_queue_pair_connects_again() {
     let mut w = blocked(8);
+    if w.pd.context().auto_path().0 != Path::Direct {
+        skip!("one poll after a reset does not settle what waits on Soft-RoCE");
+    }
     for round in 0..3 {
         post(&mut w, 0, 5);
         let Sending { near_receiver, far_receiver, near, far, .. } = &mut w;

@@ -95,7 +95,7 @@ fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
     let mut small = device::sender(&w.pd, 64);
     let fits = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
     let refused = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap_err();
-    assert!(matches!(refused, Error::CqTooSmall { needed: 128, capacity: 64 }), "{refused}");
+    assert!(matches!(refused, Error::CqTooSmall { needed: 128, .. }), "{refused}");
     // Its room is free again when it is gone.
     let queue = fits.send_queue().unwrap();
     drop(fits);
