@@ -290,7 +290,7 @@ fn tags() -> Vec<Case> {
     vec![Case::tags(What::Post), Case::tags(What::Cycle)]
 }
 
-/// What programs do with a sender. Of the two references the faster one counts, which differs: so each is a row.
+/// What programs do with a sender. Each of the two references is a row, because which one is faster differs.
 fn sends() -> Vec<Case> {
     let cycle = |request| Case::new(Kind::Sends(request), What::Cycle, Name::Sender);
     let cases = [

@@ -26,7 +26,7 @@ const QKEY: u32 = 0x1234;
 
 /// A CQ and the queue pairs that send.
 pub struct Objects {
-    /// The queue pairs. Of a sender there is the sender, too.
+    /// The queue pairs; the subject of a sender has the sender, too.
     pub qps: Vec<*mut ibv_qp>,
     /// The CQ of the sends.
     pub cq: *mut ibv_cq,

@@ -170,8 +170,8 @@ impl Buffer {
         unsafe { self.addr().cast().read() }
     }
 
-    /// Whether the memory up to the next cache line is this buffer's. Of a pool in memory of the program's the
-    /// last buffer may end where the memory does.
+    /// Returns `true` if the memory up to the next cache line is this buffer's. The last buffer of a pool in memory of
+    /// the program may end where that memory does.
     pub(crate) fn is_padded(&self) -> bool {
         matches!(*self.pool.backing, Backing::Pages(_))
     }

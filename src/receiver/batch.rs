@@ -123,9 +123,9 @@ impl Drop for Batch<'_> {
 }
 
 impl Receiver {
-    /// Gives back what was lent, publishes the consumer index, then rings for everything that was posted meanwhile, in this
-    /// order: the receives that the doorbells hand over need the room on the CQ. A batch that was forgotten left all of it
-    /// to the next call.
+    /// Publishes the consumer index, then gives back what was lent and rings for everything that was posted meanwhile, in
+    /// this order: the receives that the doorbells hand over need the room on the CQ. A batch that was forgotten left all of
+    /// it to the next call.
     #[inline(never)]
     pub(crate) fn end_batch(&mut self) {
         if let Poller::Direct(direct) = &mut self.poller {
@@ -142,7 +142,7 @@ impl Receiver {
     /// Gives the message before back, takes a SEND that is in one buffer, and lends it. `None` when it is not what it seems
     /// to be; then the CQE is still there.
     ///
-    /// [`next_other`](Self::next_other) does the same for completions of every kind, and costs 80 instructions more.
+    /// [`next_other`](Self::next_other) does the same for completions of every kind, and costs more.
     #[inline(always)]
     fn lend_send(&mut self, cqe: Cqe<'_>) -> Option<Lent> {
         let Self { poller: Poller::Direct(direct), queues, qps, unrung, .. } = self else {
@@ -313,8 +313,8 @@ impl QueueEntry {
 }
 
 /// Gives back the slot of the message that was lent before, and completes the WQE of a SEND: returns its slot, which is lent
-/// from now on, what was posted there, and the length of the message. `None` when the device does not have such a WQE, or not with exactly one buffer
-/// that has room for the message.
+/// from now on, what was posted there, and the length of the message. Returns `None`, and changes nothing, when the device
+/// does not have such a WQE, or when its receive has not exactly one buffer with room for the message.
 #[inline(always)]
 fn turn<Q: ReceiveRing<Data = SlotContext>>(
     ring: &mut Q,

@@ -45,6 +45,7 @@ impl Receiver {
     ///     while !receiver.arm()? {
     ///         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     ///         // Other descriptors could be waited for beside it.
+    ///         // SAFETY: one initialised entry.
     ///         unsafe { libc::poll(&mut poll, 1, -1) };
     ///     }
     ///     let mut batch = receiver.poll();

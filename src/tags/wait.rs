@@ -43,6 +43,7 @@ impl TagMatchingSrq {
     ///     while !tags.arm()? {
     ///         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     ///         // Other descriptors could be waited for beside it.
+    ///         // SAFETY: one initialised entry.
     ///         unsafe { libc::poll(&mut poll, 1, -1) };
     ///     }
     ///     while let Some(event) = tags.poll() {
