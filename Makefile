@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-tags setup check test proof busy bench rxe conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package action
+.PHONY: help demo demo-tags setup check test proof busy bench rxe conformance long-conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package action
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
@@ -15,12 +15,13 @@ help:
 	@echo 'make bench    counts instructions and takes times beside stock libmlx5'
 	@echo 'make rxe      runs the tests of the verbs path on Soft-RoCE, in a virtual machine'
 	@echo 'make conformance N=100000    compares doorbell with libmlx5 under random operations; SEED=number'
+	@echo 'make long-conformance  1,000,000 operations each with the installed libmlx5 and with that of Debian 13, which it unpacks'
 	@echo 'make mutants  puts in errors of the kind that drivers have, and sees that tests catch them'
 	@echo 'make cargo-mutants  changes mlx5-wire and mlx5-ring in every way cargo-mutants knows; FILE=mlx5/ring/src/srq.rs one file'
 	@echo 'make explore  goes through every state of queues of up to eight slots'
 	@echo 'make memory   runs the tests under AddressSanitizer, and conformance under valgrind'
 	@echo 'make fuzz N=10000000    gives inputs that a fuzzer makes to the device and to the reader of CQs; TARGET=name, SEED=number'
-	@echo 'make soak N=100000000    messages through one SRQ of soft-mlx5 over a link that fails in every way'
+	@echo 'make soak N=100000000    100,000 connections that come and go, and N messages over a link that fails in every way'
 	@echo 'make action   runs the steps of the GitHub action in clean systems of Debian 12 and 13; needs root'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
@@ -62,6 +63,10 @@ conformance:
 	@scripts/setup.sh build
 	@scripts/conformance.sh $(or $(N),100000) $(SEED)
 
+long-conformance:
+	@scripts/setup.sh build
+	@cargo xtask --long long-conformance newer-libmlx5
+
 mutants:
 	@scripts/setup.sh build
 	@cargo xtask mutants
@@ -84,6 +89,7 @@ fuzz:
 
 soak:
 	@scripts/setup.sh build
+	@cargo xtask --long soak
 	@scripts/soak.sh $(or $(N),100000000)
 
 fmt:

@@ -12,25 +12,31 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{BufferPool, Device, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqConfig};
+use doorbell::{
+    BufferPool, Device, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig, SqId,
+    SrqConfig,
+};
 
 const MESSAGES: u64 = 1000;
-const SENDS: u32 = 16;
+const SENDS: u64 = 16;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One device at work.
 struct Station {
     name: String,
     receiver: Receiver,
-    sender: QueuePair,
-    /// The other end of `sender`'s connection, and what that one would receive on.
-    _ends: (QueuePair, Receiver),
+    sender: Sender,
+    queue: SqId,
+    /// Both ends of the connection, and what the sending one would receive on.
+    _ends: (QueuePair, QueuePair, Receiver),
     sent: u64,
+    /// Sends that are over.
+    over: u64,
     received: u64,
 }
 
 impl Station {
-    fn open(device: &Device) -> doorbell::Result<Self> {
+    fn open(device: &Device) -> Result<Self, Box<dyn Error>> {
         let pd = device.open()?.alloc_pd()?;
         let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(64))?;
         let srq = receiver.create_srq(&SrqConfig::new(63))?;
@@ -38,17 +44,21 @@ impl Station {
 
         let mut end = receiver.create_qp(&QpConfig::rc().srq(srq))?;
         let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
-        let config = QpConfig::rc().receives(1, 1).sends(SENDS).max_inline(8);
-        let mut sender = other.create_qp(&config)?;
-        let (here, there) = (end.address()?, sender.address()?);
+        let mut sender = Sender::new(&pd, &SenderConfig::new().cq_capacity(64))?;
+        let config = QpConfig::rc().receives(1, 1).sends(SENDS as u32).max_inline(8);
+        let mut from = other.create_qp_with_sender(&config, &mut sender)?;
+        let queue = from.send_queue().ok_or("the queue pair has no send queue")?;
+        let (here, there) = (end.address()?, from.address()?);
         end.connect(&there)?;
-        sender.connect(&here)?;
+        from.connect(&here)?;
         Ok(Self {
             name: device.name().to_owned(),
             receiver,
             sender,
-            _ends: (end, other),
+            queue,
+            _ends: (end, from, other),
             sent: 0,
+            over: 0,
             received: 0,
         })
     }
@@ -59,15 +69,20 @@ impl Station {
 
     /// Sends what there is room for, and takes what has arrived.
     fn step(&mut self) -> Result<(), Box<dyn Error>> {
-        while let Some(completion) = self.sender.poll_send() {
+        let mut batch = self.sender.poll();
+        while let Some(completion) = batch.next() {
             if !completion.status.is_success() {
                 return Err(format!("{}: send failed: {}", self.name, completion.status).into());
             }
+            self.over += 1;
         }
-        while self.sent < MESSAGES && self.sender.sends_outstanding() < SENDS as usize {
-            self.sender.send_inline(&self.sent.to_be_bytes(), None)?;
+        drop(batch);
+        let mut posting = self.sender.post(self.queue)?;
+        while self.sent < MESSAGES && self.sent - self.over < SENDS {
+            posting.send(self.sent.to_be_bytes())?;
             self.sent += 1;
         }
+        drop(posting);
         let mut batch = self.receiver.poll();
         while let Some(message) = batch.next() {
             let message = message?;
@@ -93,7 +108,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let mut stations =
-        doorbell::devices()?.iter().map(Station::open).collect::<doorbell::Result<Vec<_>>>()?;
+        doorbell::devices()?.iter().map(Station::open).collect::<Result<Vec<_>, _>>()?;
     let began = Instant::now();
     while !stations.iter().all(Station::is_done) {
         for station in &mut stations {

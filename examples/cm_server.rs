@@ -18,8 +18,8 @@ use std::time::Duration;
 use clap::Parser;
 use doorbell::rdmacm::{Connection, Listener, Request, Route};
 use doorbell::{
-    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqConfig,
-    SrqId,
+    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender,
+    SenderConfig, SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -197,7 +197,10 @@ fn client(args: &Args) -> Result<()> {
     let route = Route::resolve(args.address, PATIENCE)?;
     let pd = doorbell::open(route.device_name())?.alloc_pd()?;
     let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().path(args.path))?;
-    let mut qp = receiver.create_qp(&QpConfig::rc().receives(1, 1).max_inline(MESSAGE))?;
+    let mut sender = Sender::new(&pd, &SenderConfig::new().path(args.path))?;
+    let config = QpConfig::rc().receives(1, 1).max_inline(MESSAGE);
+    let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+    let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     let mut route = Some(route);
     for time in 1..=args.times {
         // Each connection takes a route of its own.
@@ -207,12 +210,11 @@ fn client(args: &Args) -> Result<()> {
         };
         let connection = way.connect(&mut qp, &args.messages.to_be_bytes(), PATIENCE)?;
         for number in 0..args.messages {
-            qp.send_inline(&number.to_be_bytes(), None)?;
+            sender.post(queue)?.send(number.to_be_bytes())?;
             // The end of a send says that the message has arrived.
-            while qp.sends_outstanding() > 0 {
-                if let Some(done) = qp.poll_send().filter(|done| !done.status.is_success()) {
-                    return Err(done.status.to_string().into());
-                }
+            sender.wait(None)?;
+            if let Some(done) = sender.poll().next().filter(|done| !done.status.is_success()) {
+                return Err(done.status.to_string().into());
             }
         }
         // The server has to have heard of the end before this queue pair can come back.
@@ -221,6 +223,7 @@ fn client(args: &Args) -> Result<()> {
         }
         // As good as new: the next connection needs no other queue pair.
         receiver.reset_qp(&mut qp)?;
+        while sender.poll().next().is_some() {}
         println!("connection {time}: {} messages sent", args.messages);
     }
     Ok(())

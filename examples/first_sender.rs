@@ -6,7 +6,7 @@
 
 use std::net::TcpStream;
 
-use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig};
+use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:18515".into());
@@ -15,26 +15,32 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = BufferPool::new(&pd, 16, 4096)?;
     // It receives nothing, but a queue pair belongs to a receiver.
     let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    let mut qp = receiver.create_qp(&QpConfig::rc().sends(16))?;
+    let mut sender = Sender::new(&pd, &SenderConfig::new())?;
+    let mut qp = receiver.create_qp_with_sender(&QpConfig::rc().sends(16), &mut sender)?;
+    let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     let mut stream = TcpStream::connect(address)?;
     qp.connect_over(&mut stream)?;
 
     let (mut sent, mut done) = (0, 0);
     while done < 1000 {
-        while let Some(completion) = qp.poll_send() {
+        let mut posting = sender.post(queue)?;
+        while sent < 1000 {
+            // `None` while all buffers are on their way.
+            let Some(mut buffer) = pool.take() else { break };
+            buffer.set_len(64);
+            buffer.fill(sent as u8);
+            posting.send(buffer)?;
+            sent += 1;
+        }
+        // The doorbell rings, once for all of them.
+        drop(posting);
+        let mut batch = sender.poll();
+        while let Some(completion) = batch.next() {
             if !completion.status.is_success() {
                 return Err(completion.status.to_string().into());
             }
+            // Its buffer goes back to the pool here.
             done += 1;
-        }
-        if sent < 1000 {
-            // `None` while all buffers are on their way.
-            if let Some(mut buffer) = pool.take() {
-                buffer.set_len(64);
-                buffer.fill(sent as u8);
-                qp.send(buffer, None)?;
-                sent += 1;
-            }
         }
     }
     Ok(())

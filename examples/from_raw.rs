@@ -16,7 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, Context, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig,
+    BufferPool, Context, Path, ProtectionDomain, QpConfig, Receiver, ReceiverConfig, Sender,
+    SenderConfig,
 };
 use rdma_core_sys::*;
 
@@ -72,15 +73,29 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
 
     // Another queue pair, of doorbell's own, to have something to receive.
     let mut far_receiver = Receiver::new(&pd, &ReceiverConfig::new().path(path))?;
-    let mut far = far_receiver.create_qp(&QpConfig::rc().receives(1, 1).max_inline(32))?;
+    let mut sender = Sender::new(&pd, &SenderConfig::new().path(path))?;
+    let config = QpConfig::rc().receives(1, 1).sends(RECEIVES).max_inline(32);
+    let mut far = far_receiver.create_qp_with_sender(&config, &mut sender)?;
+    let queue = far.send_queue().ok_or("the queue pair has no send queue")?;
     let (here, there) = (qp.address()?, far.address()?);
     qp.connect(&there)?;
     far.connect(&here)?;
 
-    let (mut sent, mut received) = (0, 0);
+    let (mut sent, mut over, mut received) = (0, 0, 0);
     let began = Instant::now();
     while received < MESSAGES {
-        sent += send(&mut far, sent)?;
+        if sent < MESSAGES && sent - over < RECEIVES as usize {
+            sender.post(queue)?.send(text(sent).as_bytes()).map_err(|error| error.reason)?;
+            sent += 1;
+        }
+        let mut batch = sender.poll();
+        while let Some(completion) = batch.next() {
+            if !completion.status.is_success() {
+                return Err(format!("send failed: {}", completion.status).into());
+            }
+            over += 1;
+        }
+        drop(batch);
         let mut batch = receiver.poll();
         while let Some(message) = batch.next() {
             let message = message?;
@@ -104,20 +119,6 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
 
 fn text(number: usize) -> String {
     format!("message {number}")
-}
-
-/// Sends the next message, if there is room, and returns how many it sent.
-fn send(qp: &mut QueuePair, number: usize) -> Result<usize, Box<dyn Error>> {
-    while let Some(completion) = qp.poll_send() {
-        if !completion.status.is_success() {
-            return Err(format!("send failed: {}", completion.status).into());
-        }
-    }
-    if number == MESSAGES || qp.sends_outstanding() == RECEIVES as usize {
-        return Ok(0);
-    }
-    qp.send_inline(text(number).as_bytes(), None)?;
-    Ok(1)
 }
 
 impl Objects {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use clap::Parser;
 use doorbell::{
     BufferPool, GRH_SIZE, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    ReceiverConfig,
+    ReceiverConfig, Sender, SenderConfig,
 };
 use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
@@ -192,17 +192,18 @@ impl Seen {
 fn send(pd: &ProtectionDomain, args: &Args, count: u64) -> Result<()> {
     let mut receiver = Receiver::new(pd, &ReceiverConfig::new().path(args.path))?;
     let config = QpConfig::ud(args.qkey).max_inline(PAYLOAD as u32);
-    let mut qp = receiver.create_qp(&config)?;
+    let mut sender = Sender::new(pd, &SenderConfig::new().path(args.path))?;
+    let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+    let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     qp.activate()?;
     let to = qp.multicast_handle(&group(args, &qp)?, args.qkey)?;
     let mut payload = [0; PAYLOAD];
     for number in 0..count {
         payload[..8].copy_from_slice(&number.to_be_bytes());
-        qp.send_inline_to(&payload, &to, None)?;
-        while qp.sends_outstanding() > 0 {
-            if let Some(done) = qp.poll_send().filter(|done| !done.status.is_success()) {
-                return Err(done.status.to_string().into());
-            }
+        sender.post(queue)?.send_to(&to, payload, None)?;
+        sender.wait(None)?;
+        if let Some(done) = sender.poll().next().filter(|done| !done.status.is_success()) {
+            return Err(done.status.to_string().into());
         }
         thread::sleep(Duration::from_micros(args.gap));
     }

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE};
-use doorbell::{BufferPool, QpConfig, QueuePair, Receiver, ReceiverConfig};
+use doorbell::{
+    BufferPool, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig, SqId,
+};
 
 /// Sends that are outstanding at most on each connection.
 const SENDS: u32 = 64;
@@ -50,10 +52,14 @@ struct Args {
 }
 
 struct Connection {
-    qp: QueuePair,
+    queue: SqId,
     stream: TcpStream,
     digest: Digest,
     to_send: u64,
+    /// Sends that are not over.
+    outstanding: u32,
+    /// Has to live until the server has everything.
+    _qp: QueuePair,
 }
 
 fn main() -> ExitCode {
@@ -75,6 +81,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let pool = BufferPool::new(&pd, SENDS * args.connections, MAX_MESSAGE)?;
     // The server sends nothing back, so nothing is posted to the receive queues.
     let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    let mut sender = Sender::new(&pd, &SenderConfig::new().cq_capacity(SENDS * args.connections))?;
     let mut config = QpConfig::rc().receives(1, 1).sends(SENDS);
     if let Some(index) = args.gid_index {
         config = config.gid_index(index);
@@ -83,15 +90,17 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let mut connections = Vec::new();
     for i in 0..u64::from(args.connections) {
         let mut stream = connect(&args.server)?;
-        let mut qp = receiver.create_qp(&config)?;
+        let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
         qp.connect_over(&mut stream)?;
+        let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         let share = args.messages / u64::from(args.connections);
         let odd = u64::from(i < args.messages % u64::from(args.connections));
-        let digest = Digest::default();
-        connections.push(Connection { qp, stream, digest, to_send: share + odd });
+        let (digest, to_send) = (Digest::default(), share + odd);
+        let connection = Connection { queue, stream, digest, to_send, outstanding: 0, _qp: qp };
+        connections.push(connection);
     }
 
-    send_all(&mut connections, &pool, &mut Random(args.seed))?;
+    send_all(&mut sender, &mut connections, &pool, &mut Random(args.seed))?;
     println!("sent {} messages on {} connections", args.messages, args.connections);
     for connection in &mut connections {
         connection.digest.report().write(&mut connection.stream)?;
@@ -126,6 +135,7 @@ fn connect(server: &str) -> Result<TcpStream, Box<dyn Error>> {
 }
 
 fn send_all(
+    sender: &mut Sender,
     connections: &mut [Connection],
     pool: &BufferPool,
     random: &mut Random,
@@ -133,24 +143,31 @@ fn send_all(
     let mut progress = Instant::now();
     loop {
         let (mut idle, mut done) = (true, true);
-        for Connection { qp, digest, to_send, .. } in connections.iter_mut() {
-            while let Some(completion) = qp.poll_send() {
-                if !completion.status.is_success() {
-                    return Err(format!("send failed: {}", completion.status).into());
-                }
-                // The buffer of the completion goes back to the pool here.
-                idle = false;
+        let mut batch = sender.poll();
+        while let Some(completion) = batch.next() {
+            if !completion.status.is_success() {
+                return Err(format!("send failed: {}", completion.status).into());
             }
-            while *to_send > 0 && qp.sends_outstanding() < SENDS as usize {
+            // Its buffer goes back to the pool here.
+            connections[completion.token as usize].outstanding -= 1;
+            idle = false;
+        }
+        drop(batch);
+        for (index, connection) in connections.iter_mut().enumerate() {
+            let Connection { queue, digest, to_send, outstanding, .. } = connection;
+            // The doorbell rings once for all that there is room for.
+            let mut posting = sender.post(*queue)?;
+            while *to_send > 0 && *outstanding < SENDS {
                 let mut buffer = pool.take().expect("there are as many buffers as sends");
                 buffer.set_len(random.len());
                 random.fill(&mut buffer);
                 digest.update([&buffer[..]]);
-                qp.send(buffer, None)?;
+                posting.token(index as u64).send(buffer)?;
                 *to_send -= 1;
+                *outstanding += 1;
                 idle = false;
             }
-            done &= *to_send == 0 && qp.sends_outstanding() == 0;
+            done &= *to_send == 0 && *outstanding == 0;
         }
         if done {
             return Ok(());

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-cargo build --quiet --workspace --bin conformance --test conformance
+cargo build --quiet --workspace --bin conformance
 target=$(target_directory)
 if [ -n "${SUITE-}" ]; then
     CONFORMANCE_UNDER=$(scripts/newer-rdma-core.sh "$SUITE")

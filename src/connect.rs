@@ -81,12 +81,13 @@ impl QueuePair {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig};
+    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig};
     /// use std::os::unix::net::UnixStream;
     ///
     /// let config = QpConfig::ud(0x1234).max_inline(64);
     /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// let mut qp = receiver.create_qp(&config)?;
+    /// let mut sender = Sender::new(&pd, &SenderConfig::new())?;
+    /// let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
     /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
     /// # let mut peer = other.create_qp(&config)?;
     /// let (mut here, mut there) = UnixStream::pair()?;
@@ -95,8 +96,9 @@ impl QueuePair {
     /// let to = qp.address_handle_over(&mut here)?;
     /// # let _peer =
     /// side.join().expect("no panic")?;
-    /// qp.send_inline_to(b"hello", &to, None)?;
-    /// # doorbell_doc::finish(&mut qp);
+    /// let queue = qp.send_queue().expect("made with a sender");
+    /// sender.post(queue)?.send_to(&to, b"hello", None)?;
+    /// # doorbell_doc::finish(&mut sender, queue);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

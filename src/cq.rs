@@ -175,20 +175,6 @@ impl Cq {
         Ok(Self::created(context, cq, init, Form::Timestamps(timestamps)))
     }
 
-    /// A CQ for the sends of a queue pair that receives on `other`: the timestamps of both have one form. Its events go
-    /// to the channel of `other` if `wakes` is set.
-    pub(crate) fn create_beside(other: &Self, entries: u32, wakes: bool) -> Result<Self> {
-        let mut init = CqInit::polled(entries);
-        init.channel = other.channel.clone().filter(|_| wakes);
-        let context = &other.context;
-        match other.form {
-            Form::Timestamps(Timestamps::RealTime) => {
-                Self::create_with_timestamps(context, init, Timestamps::RealTime)
-            }
-            _ => Self::create(context, init),
-        }
-    }
-
     /// The same, of an mlx5 device, with mini CQEs (basic layout).
     pub(crate) fn create_compressed(
         context: &Context,
@@ -275,6 +261,11 @@ impl Cq {
         }
     }
 
+    /// Returns `true` if it counts time in seconds and nanoseconds.
+    pub(crate) fn is_in_real_time(&self) -> bool {
+        self.form == Form::Timestamps(Timestamps::RealTime)
+    }
+
     pub(crate) const fn form(&self) -> Form {
         self.form
     }
@@ -285,6 +276,11 @@ impl Cq {
 
     pub(crate) fn channel(&self) -> Option<&CompletionChannel> {
         self.channel.as_deref()
+    }
+
+    /// Returns its channel, for another CQ to have, too.
+    pub(crate) fn share_channel(&self) -> Option<Arc<CompletionChannel>> {
+        self.channel.clone()
     }
 
     /// A queue pair whose sends complete here was reset.

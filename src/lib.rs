@@ -104,11 +104,12 @@ pub use receiver::{
     ScatterError, SharedPoster, SlotContext, SrqConfig, SrqId, Statistics, WrongCqe, WrongDomain,
 };
 pub use sender::{
-    BufferPart, Payload, Posting, SendBatch, SendCompletion, Sender, SenderConfig, SqId,
+    BufferPart, NotSent, Payload, Posting, SendBatch, SendCompletion, SendError, Sender,
+    SenderConfig, SqId, WorkRequest,
 };
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]
-pub use task::{AsyncReceiver, AsyncTagMatchingSrq, EventStream};
+pub use task::{AsyncReceiver, AsyncSender, AsyncTagMatchingSrq, EventStream};
 pub use wc_flags::WcFlags;
 
 /// What the README and the book show compiles.

@@ -65,8 +65,9 @@ impl ProtectionDomain {
         self.0.pd
     }
 
+    #[inline(always)]
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.0.pd == other.0.pd
+        Arc::ptr_eq(&self.0, &other.0) || self.0.pd == other.0.pd
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, AsyncEvents};
 use crate::receiver::Receiver;
+use crate::sender::Sender;
 use crate::tags::{TagEvent, TagMatchingSrq};
 
 /// A [`Receiver`] whose messages a task of tokio waits for. It is used like the receiver that it holds.
@@ -78,6 +79,75 @@ impl AsyncReceiver {
     /// Takes the receiver out of the runtime.
     pub fn into_inner(self) -> Receiver {
         self.receiver
+    }
+}
+
+/// A [`Sender`] whose completions a task of tokio waits for. It is used like the sender that it holds.
+///
+/// ```no_run
+/// use doorbell::AsyncSender;
+///
+/// # async fn finish(sender: doorbell::Sender) -> doorbell::Result<()> {
+/// let mut sender = AsyncSender::new(sender)?;
+/// loop {
+///     // Beside the `ready` of a receiver, in a `select!`, if there is one.
+///     sender.ready().await?;
+///     let mut batch = sender.poll();
+///     while let Some(done) = batch.next() {
+///         println!("request {}: {}", done.token, done.status);
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct AsyncSender {
+    /// A copy of the sender's descriptor, which is registered once.
+    channel: AsyncFd<OwnedFd>,
+    sender: Sender,
+}
+
+impl AsyncSender {
+    /// Registers the sender with the runtime of the task that calls.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when its CQ has no completion channel; [`Error::Io`] when the process has no
+    /// descriptors left.
+    ///
+    /// # Panics
+    /// Outside of a runtime of tokio, or in one without I/O.
+    pub fn new(sender: Sender) -> Result<Self> {
+        Ok(Self { channel: registered(sender.waking_channel()?)?, sender })
+    }
+
+    /// Waits until a request is over. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]; [`Error::Io`].
+    pub async fn ready(&mut self) -> Result<()> {
+        while !self.sender.has_arrived() && !self.sender.arm()? {
+            let fds = [Some(&self.channel)];
+            poll_fn(|cx| poll_readable(&fds, cx)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the sender out of the runtime.
+    pub fn into_inner(self) -> Sender {
+        self.sender
+    }
+}
+
+impl Deref for AsyncSender {
+    type Target = Sender;
+
+    fn deref(&self) -> &Sender {
+        &self.sender
+    }
+}
+
+impl DerefMut for AsyncSender {
+    fn deref_mut(&mut self) -> &mut Sender {
+        &mut self.sender
     }
 }
 

@@ -54,8 +54,8 @@ impl Objects {
         let inline = if request == Request::Inline { INLINE as u32 } else { 0 };
         let sends = shape.slots / shape.qps;
         let config = config.receives(1, 1).sends(sends).max_inline(inline);
-        let mut receiver = Receiver::new(&world.pd, &ReceiverConfig::new().path(Path::Direct))
-            .expect("a receiver");
+        let receiver = ReceiverConfig::new().cq_capacity(8 * shape.qps).path(Path::Direct);
+        let mut receiver = Receiver::new(&world.pd, &receiver).expect("a receiver");
         let sender = SenderConfig::new().cq_capacity(2 * cq_capacity).path(Path::Direct);
         let mut sender = Sender::new(&world.pd, &sender).expect("a sender");
         let mut made_by_doorbell: Vec<_> = (0..shape.qps)

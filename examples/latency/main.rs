@@ -20,7 +20,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
-use doorbell::{Buffer, BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig};
+use doorbell::{
+    Buffer, BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig,
+    SqId,
+};
 use hdrhistogram::Histogram;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -143,9 +146,11 @@ fn measure(side: &mut Side, args: &Args) -> Result<()> {
 
 /// One end of the connection.
 struct Side {
-    // Dropped before the receiver: it disconnects.
-    qp: QueuePair,
+    // Dropped first: it disconnects.
+    _qp: QueuePair,
     receiver: Receiver,
+    sender: Sender,
+    queue: SqId,
     events: bool,
     size: usize,
     /// What is sent, while it is not on its way.
@@ -165,23 +170,26 @@ impl Side {
 
         let config = ReceiverConfig::new().cq_capacity(RECEIVES).path(args.path);
         let mut receiver = Receiver::new(&pd, &config)?;
-        let mut qp = receiver.create_qp(&QpConfig::rc().receives(RECEIVES, 1).sends(1))?;
+        let mut sender = Sender::new(&pd, &SenderConfig::new().cq_capacity(16).path(args.path))?;
+        let config = QpConfig::rc().receives(RECEIVES, 1).sends(1);
+        let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+        let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         receiver.fill(qp.receive_queue().ok_or("the queue pair has no receive queue")?, &pool)?;
         qp.connect_over(stream)?;
         let (events, size) = (args.events, size as usize);
-        Ok(Self { qp, receiver, events, size, buffer: Some(buffer) })
+        Ok(Self { _qp: qp, receiver, sender, queue, events, size, buffer: Some(buffer) })
     }
 
     fn send(&mut self) -> Result<()> {
         self.finish_send()?;
         let buffer = self.buffer.take().ok_or("a send is outstanding")?;
-        Ok(self.qp.send(buffer, None)?)
+        Ok(self.sender.post(self.queue)?.send(buffer)?)
     }
 
     /// Takes the completion of what was sent, and its buffer.
     fn finish_send(&mut self) -> Result<()> {
-        while self.qp.sends_outstanding() > 0 {
-            if let Some(completion) = self.qp.poll_send() {
+        while self.buffer.is_none() {
+            if let Some(completion) = self.sender.poll_up_to(1).next() {
                 if !completion.status.is_success() {
                     return Err(format!("send failed: {}", completion.status).into());
                 }

@@ -9,12 +9,14 @@
 mod address;
 
 use std::error::Error;
+use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use doorbell::{
-    Buffer, BufferPool, Mtu, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqConfig, SrqId,
+    Buffer, BufferPool, Mtu, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender,
+    SenderConfig, SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -85,11 +87,14 @@ struct PingPong<'a> {
     // Dropped before the receiver: it disconnects.
     qps: Vec<QueuePair>,
     receiver: Receiver,
+    sender: Sender,
     srq: SrqId,
     pool: BufferPool,
     posted: u32,
     /// By queue pair: the message that was received and not answered yet.
     answers: Vec<Option<Buffer>>,
+    /// By queue pair: its send is not over.
+    on_its_way: Vec<bool>,
     received: u64,
     sent: u64,
 }
@@ -143,12 +148,28 @@ impl<'a> PingPong<'a> {
         if let Some(index) = args.gid_idx {
             config = config.gid_index(index);
         }
-        let qps = (0..args.num_qp).map(|_| receiver.create_qp(&config));
+        let sending = SenderConfig::new().cq_capacity(4 * args.num_qp).path(args.path);
+        let mut sender = Sender::new(&pd, &sending)?;
+        let create = |_| receiver.create_qp_with_sender(&config, &mut sender);
+        let qps = (0..args.num_qp).map(create);
         let qps = qps.collect::<doorbell::Result<Vec<_>>>()?;
 
         let answers = qps.iter().map(|_| None).collect();
         let (posted, received, sent) = (0, 0, 0);
-        let mut side = Self { args, qps, receiver, srq, pool, posted, answers, received, sent };
+        let on_its_way = vec![false; args.num_qp as usize];
+        let mut side = Self {
+            args,
+            qps,
+            receiver,
+            sender,
+            srq,
+            pool,
+            posted,
+            answers,
+            on_its_way,
+            received,
+            sent,
+        };
         side.post()?;
         Ok(side)
     }
@@ -179,14 +200,21 @@ impl<'a> PingPong<'a> {
 
     /// The client sends first, on every queue pair.
     fn begin(&mut self) -> Result<()> {
-        for qp in &mut self.qps {
+        for qp in 0..self.qps.len() {
             let mut buffer = self.pool.take().ok_or("the pool is too small")?;
             buffer.set_len(self.args.size as usize);
             for (i, byte) in buffer.iter_mut().enumerate() {
                 *byte = pattern(i);
             }
-            qp.send(buffer, None)?;
+            self.send(qp, buffer)?;
         }
+        Ok(())
+    }
+
+    fn send(&mut self, qp: usize, buffer: Buffer) -> Result<()> {
+        let queue = self.qps[qp].send_queue().ok_or("the queue pair has no send queue")?;
+        self.sender.post(queue)?.token(qp as u64).send(buffer)?;
+        self.on_its_way[qp] = true;
         Ok(())
     }
 
@@ -211,18 +239,21 @@ impl<'a> PingPong<'a> {
             }
             drop(batch);
 
-            for (qp, answer) in self.qps.iter_mut().zip(&mut self.answers) {
-                while let Some(completion) = qp.poll_send() {
-                    if !completion.status.is_success() {
-                        return Err(format!("send failed: {}", completion.status).into());
-                    }
-                    // Its buffer goes back to the pool.
-                    self.sent += 1;
+            let mut batch = self.sender.poll();
+            while let Some(completion) = batch.next() {
+                if !completion.status.is_success() {
+                    return Err(format!("send failed: {}", completion.status).into());
                 }
-                if self.sent < iters && qp.sends_outstanding() == 0 {
-                    if let Some(mut answer) = answer.take() {
+                // Its buffer goes back to the pool.
+                self.sent += 1;
+                self.on_its_way[completion.token as usize] = false;
+            }
+            drop(batch);
+            for qp in 0..self.qps.len() {
+                if self.sent < iters && !self.on_its_way[qp] {
+                    if let Some(mut answer) = self.answers[qp].take() {
                         answer.set_len(self.args.size as usize);
-                        qp.send(answer, None)?;
+                        self.send(qp, answer)?;
                     }
                 }
             }
@@ -233,12 +264,19 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Sleeps until a message arrives. Sends complete on CQs of their own, which wake nobody: when only they
-    /// are waited for it is for a moment, and otherwise not for ever, because a send may fail.
+    /// Sleeps until a message arrives or a send is over.
     fn sleep(&mut self) -> Result<()> {
-        let unanswered = self.answers.iter().any(Option::is_some);
-        let waits_for_sends = unanswered || self.received >= self.args.iters;
-        self.receiver.wait(Duration::from_millis(if waits_for_sends { 1 } else { 100 }))?;
+        if self.receiver.arm()? || self.sender.arm()? {
+            return Ok(());
+        }
+        let channels = [self.receiver.channel(), self.sender.channel()];
+        let mut fds = channels.map(|channel| libc::pollfd {
+            fd: channel.map_or(-1, AsRawFd::as_raw_fd),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        // SAFETY: as many structures as the array holds. A signal is as good as a wake-up.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
         Ok(())
     }
 }

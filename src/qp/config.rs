@@ -40,8 +40,6 @@ pub struct QpConfig {
     pub(crate) remote_atomic: bool,
     /// The device has the send queue, for the rendezvous of tag matching: nothing is posted to it.
     pub(crate) device_sends: bool,
-    /// Completions of sends make the completion channel of the receives readable.
-    pub(crate) sends_wake: bool,
     pub(crate) qkey: u32,
 }
 
@@ -93,7 +91,6 @@ impl QpConfig {
             remote_read: false,
             remote_atomic: false,
             device_sends: false,
-            sends_wake: false,
             qkey: 0,
         }
     }
@@ -137,19 +134,20 @@ impl QpConfig {
         self
     }
 
-    /// Sends that can be outstanding.
+    /// Requests that can be outstanding on the send queue, of a queue pair that is made with a [`Sender`](crate::Sender).
     pub const fn sends(mut self, max_wr: u32) -> Self {
         self.max_send_wr = max_wr;
         self
     }
 
-    /// Buffers that one request may gather, 1 by default; for queue pairs of a [`Sender`](crate::Sender).
+    /// Buffers that one request may gather, 1 by default.
     pub const fn send_buffers(mut self, max_sge: u32) -> Self {
         self.max_send_sge = max_sge;
         self
     }
 
-    /// Bytes that [`QueuePair::send_inline`](crate::QueuePair::send_inline) takes. The driver may round up.
+    /// Bytes that a request may have copied, see [`Payload`](crate::Payload). The driver may round up, and
+    /// [`QueuePair::max_inline`](crate::QueuePair::max_inline) says to how many.
     pub const fn max_inline(mut self, bytes: u32) -> Self {
         self.max_inline = bytes;
         self
@@ -238,9 +236,9 @@ impl QpConfig {
         self
     }
 
-    /// Lets completions of sends wake who sleeps on the completion channel of the receives.
-    pub(crate) const fn sends_wake(mut self) -> Self {
-        self.sends_wake = true;
+    /// Sends nothing. Not every driver makes a queue pair without any room for sends.
+    pub(crate) const fn idle(mut self) -> Self {
+        (self.max_send_wr, self.max_send_sge, self.max_inline) = (1, 1, 0);
         self
     }
 

@@ -9,11 +9,9 @@ use rdma_core_sys as sys;
 use super::address::QpAddress;
 use super::config::check_qkey;
 use super::mtu::Mtu;
-use super::send::{NotSent, SendError};
 use super::state::QpState;
 use super::{QueuePair, transition};
 use crate::error::{Error, Result};
-use crate::memory::Buffer;
 use crate::mlx5;
 use crate::pd::ProtectionDomain;
 use crate::receiver::DatagramSource;
@@ -21,14 +19,13 @@ use crate::receiver::DatagramSource;
 /// A queue pair that datagrams are sent to. Clones are the same one.
 ///
 /// ```
-/// # let mut world = doorbell_doc::Datagrams::new();
+/// # let mut world = doorbell_doc::Sends::datagrams();
 /// // Where the peer is, by whatever way it was learned.
 /// # let peer = world.peer.address()?;
-/// # let qp = &mut world.qp;
+/// # let (sender, qp, queue) = (&mut world.sender, &world.qp, world.qp.send_queue().expect("a sender"));
 /// let to = qp.address_handle(&peer, 0x1234)?;
 /// assert_eq!(to.qp_num(), peer.qpn);
-/// qp.send_inline_to(b"hello", &to, None)?;
-/// # doorbell_doc::finish(qp);
+/// sender.post(queue)?.send_to(&to, b"hello", None)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -166,85 +163,5 @@ impl QueuePair {
 
     pub(crate) fn is_datagram(&self) -> bool {
         self.qp.qp_type() == sys::IBV_QPT_UD
-    }
-
-    /// As [`send`](Self::send), to a queue pair for datagrams; at most as many bytes as the MTU of the port.
-    ///
-    /// ```
-    /// # use doorbell::BufferPool;
-    /// # let mut world = doorbell_doc::Datagrams::new();
-    /// # let peer = world.peer.address()?;
-    /// # let (qp, pd) = (&mut world.qp, world.pd.clone());
-    /// # let to = qp.address_handle(&peer, 0x1234)?;
-    /// let pool = BufferPool::new(&pd, 4, 1024)?;
-    /// let mut buffer = pool.take().expect("a new pool is full");
-    /// buffer.set_len(1000);
-    /// qp.send_to(buffer, &to, None)?;
-    /// # doorbell_doc::finish(qp);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`SendError`] has the buffer and the reason.
-    pub fn send_to(
-        &mut self,
-        buffer: Buffer,
-        to: &AddressHandle,
-        imm: Option<u32>,
-    ) -> Result<(), SendError> {
-        let max = self.max_msg_size as usize;
-        let posted = if !buffer.pool().pd().is_same(self.qp.pd()) {
-            Err(NotSent::Foreign)
-        } else {
-            let addr = buffer.addr().as_ptr().expose_provenance() as u64;
-            // SAFETY: the buffer is registered in the domain of the queue pair, and `sends` owns it
-            // until its completion or the end of the queue pair.
-            unsafe { self.post(addr, buffer.len(), buffer.pool().lkey(), max, 0, imm, Some(to)) }
-        };
-        match posted {
-            Ok(()) => {
-                self.sends.posted_to(Some(buffer), Some(to.clone()));
-                Ok(())
-            }
-            Err(reason) => Err(SendError { payload: buffer, reason }),
-        }
-    }
-
-    /// As [`send_inline`](Self::send_inline), to a queue pair for datagrams.
-    ///
-    /// # Errors
-    /// [`NotSent`].
-    pub fn send_inline_to(
-        &mut self,
-        bytes: &[u8],
-        to: &AddressHandle,
-        imm: Option<u32>,
-    ) -> Result<(), NotSent> {
-        let addr = bytes.as_ptr().expose_provenance() as u64;
-        let max = self.max_inline().min(self.max_msg_size as usize);
-        let inline = sys::IBV_SEND_INLINE;
-        // SAFETY: an inline send copies the bytes before it returns.
-        unsafe { self.post(addr, bytes.len(), 0, max, inline, imm, Some(to))? }
-        self.sends.posted_to(None, Some(to.clone()));
-        Ok(())
-    }
-
-    /// Puts the destination into a request.
-    pub(super) fn direct(
-        &self,
-        wr: &mut sys::ibv_send_wr,
-        to: Option<&AddressHandle>,
-    ) -> Result<(), NotSent> {
-        match to {
-            None if !self.is_datagram() => Ok(()),
-            Some(to) if self.is_datagram() => {
-                if !to.ah.pd.is_same(self.qp.pd()) {
-                    return Err(NotSent::Foreign);
-                }
-                to.describe(wr);
-                Ok(())
-            }
-            _ => Err(NotSent::Transport),
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Queue pairs: connecting them, and sending.
+//! Queue pairs, and connecting them.
 
 mod address;
 mod config;
@@ -7,9 +7,6 @@ mod encoding;
 mod mtu;
 mod multicast;
 mod object;
-mod outstanding;
-mod read;
-mod send;
 mod state;
 mod transition;
 
@@ -20,7 +17,6 @@ use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
 use self::address::{Local, MAX_24_BITS};
-use self::outstanding::Sends;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::events::Patience;
@@ -35,31 +31,30 @@ pub use datagram::AddressHandle;
 pub use encoding::AddressError;
 pub use mtu::Mtu;
 pub use multicast::MulticastGroup;
-pub use send::{NotSent, SendError};
 pub use state::{QpEnd, QpState};
 
 pub(crate) use object::{Qp, SendSide};
 
-/// One end of a connection: it sends from here, and receives through the
-/// [`Receiver`](crate::Receiver) that made it.
+/// One end of a connection: it receives through the [`Receiver`](crate::Receiver) that made it, and sends through the
+/// [`Sender`](crate::Sender) that it was [made with](crate::Receiver::create_qp_with_sender), if there is one.
 ///
 /// A new queue pair is in the INIT state: receives can be posted to it, and should be before it is
 /// connected. On an mlx5 device that is driven directly it is made without scatter to CQE, with which
 /// the device would put short payloads into the CQE, over the source QP and the SLID, for software to
 /// copy from there.
 ///
-/// Dropping it disconnects. A buffer whose send has not completed goes back to its pool when the queue
-/// pair has been destroyed, which the receiver does later: see
+/// Dropping it disconnects; the receiver and the sender destroy it later: see
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
 /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// use doorbell::{QpConfig, QpState, Receiver, ReceiverConfig};
+/// use doorbell::{QpConfig, QpState, Receiver, ReceiverConfig, Sender, SenderConfig};
 ///
-/// let config = QpConfig::rc().receives(16, 1).max_inline(64);
+/// let config = QpConfig::rc().receives(16, 1).sends(16).max_inline(64);
 /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-/// let mut qp = receiver.create_qp(&config)?;
+/// let mut sender = Sender::new(&pd, &SenderConfig::new())?;
+/// let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
 /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
 /// # let mut peer = other.create_qp(&config)?;
 /// # let theirs = peer.address()?;
@@ -73,7 +68,6 @@ pub struct QueuePair {
     qp: Arc<Qp>,
     config: QpConfig,
     psn: u32,
-    sends: Sends,
     max_msg_size: u32,
     receive_queue: Option<RqId>,
     send_queue: Option<SqId>,
@@ -88,11 +82,10 @@ impl QueuePair {
         recv_cq: Arc<Cq>,
         srq: Option<Arc<Srq>>,
         mlx5dv: Option<&'static Mlx5dv>,
-        send: Option<SendSide>,
+        send: SendSide,
     ) -> Result<Self> {
-        let limit = if send.is_some() { 0 } else { config.max_send_wr };
         let qp = Qp::create(pd, config, recv_cq, srq, mlx5dv, send)?;
-        let mut this = Self::new(qp, config, limit, random_psn()?)?;
+        let mut this = Self::new(qp, config, random_psn()?)?;
         this.modify_to_init()?;
         Ok(this)
     }
@@ -106,8 +99,7 @@ impl QueuePair {
         srq: Arc<Srq>,
     ) -> Result<Self> {
         let qp = Qp::create_on(pd, config, cq, srq)?;
-        // Nothing is posted through it.
-        let mut this = Self::new(qp, config, 0, random_psn()?)?;
+        let mut this = Self::new(qp, config, random_psn()?)?;
         this.modify_to_init()?;
         let itself = this.address()?;
         this.connect(&itself)?;
@@ -119,14 +111,13 @@ impl QueuePair {
     /// connected yet. One in the RESET state is taken to INIT.
     ///
     /// # Safety
-    /// - `qp` belongs to `pd`, receives on `recv_cq` and `srq`, and stays alive for as long as the value.
+    /// - `qp` belongs to `pd`, sends as `send` says, receives on `recv_cq` and `srq`, and stays alive for as long as the value.
     /// - Nobody else posts to it or changes its state.
-    /// - No send of it is outstanding, and its send CQ is used by nothing else: neither polled by others
-    ///   nor the CQ of other queues.
     pub(crate) unsafe fn from_raw(
         pd: &ProtectionDomain,
         qp: *mut sys::ibv_qp,
         config: &QpConfig,
+        send: SendSide,
         recv_cq: Arc<Cq>,
         srq: Option<Arc<Srq>>,
     ) -> Result<Self> {
@@ -139,22 +130,22 @@ impl QueuePair {
             });
         }
         // SAFETY: forwarded.
-        let (qp, attr) = unsafe { Qp::from_raw(pd, qp, recv_cq, srq)? };
+        let (qp, attr) = unsafe { Qp::from_raw(pd, qp, send, recv_cq, srq)? };
         let mut config = config.clone();
+        (config.max_send_wr, config.max_send_sge) = (qp.cap().max_send_wr, qp.cap().max_send_sge);
         let reset = qp.known_state() == QpState::Reset;
         if !reset {
             config.port = attr.port_num;
         }
-        let limit = qp.cap().max_send_wr.min(qp.send_cq().capacity());
         let psn = if qp.known_state() == QpState::Rts { attr.sq_psn } else { random_psn()? };
-        let mut this = Self::new(qp, &config, limit, psn)?;
+        let mut this = Self::new(qp, &config, psn)?;
         if reset {
             this.modify_to_init()?;
         }
         Ok(this)
     }
 
-    fn new(qp: Qp, config: &QpConfig, limit: u32, psn: u32) -> Result<Self> {
+    fn new(qp: Qp, config: &QpConfig, psn: u32) -> Result<Self> {
         let port = qp.pd().context().query_port(config.port)?;
         let mut config = config.clone();
         config.qp_type = qp.qp_type();
@@ -166,7 +157,6 @@ impl QueuePair {
             qp: Arc::new(qp),
             config,
             psn,
-            sends: Sends::new(limit),
             max_msg_size,
             receive_queue: None,
             send_queue: None,
@@ -190,6 +180,11 @@ impl QueuePair {
 
     pub(crate) fn set_send_queue(&mut self, queue: SqId) {
         self.send_queue = Some(queue);
+    }
+
+    /// Bytes that a request may have copied, instead of taking them from a buffer.
+    pub fn max_inline(&self) -> usize {
+        self.qp.cap().max_inline_data as usize
     }
 
     /// Bytes of the longest message.
@@ -345,7 +340,7 @@ impl QueuePair {
         self.qp.pd().context().name()
     }
 
-    /// Disconnects: what is posted comes back flushed, here and in the receiver.
+    /// Disconnects: what is posted comes back flushed, from the receiver and the sender.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, device: _device, .. } = doorbell_doc::World::new();
@@ -363,23 +358,16 @@ impl QueuePair {
         self.qp.modify_state(QpState::Error)
     }
 
-    /// To RESET. Outstanding sends are over, and [`poll_send`](Self::poll_send) gives their buffers back
-    /// as flushed. The doorbell records are zero; receives that were posted are forgotten by the device,
-    /// and their CQEs may still be in the CQ.
+    /// To RESET. Outstanding sends are over, and the sender gives their buffers back as flushed. The doorbell records are
+    /// zero; receives that were posted are forgotten by the device, and their CQEs may still be in the CQ.
     pub(crate) fn modify_to_reset(&mut self) -> Result<()> {
         let psn = random_psn()?;
         self.qp.modify_state(QpState::Reset)?;
-        self.sends.give_up();
         self.psn = psn;
         Ok(())
     }
 
     /// To ERROR, in which the device takes no receives any more; see [`Qp::stop_receiving`].
-    /// The CQ of the sends.
-    pub(crate) fn send_cq(&self) -> &Cq {
-        self.qp.send_cq()
-    }
-
     pub(crate) fn stop_receiving(&self, patience: Patience) -> Result<QpEnd> {
         self.qp.stop_receiving(patience)
     }
@@ -411,10 +399,6 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        for buffer in self.sends.drain() {
-            let (pool, start) = buffer.into_parts();
-            self.qp.deferred().keep(pool, start);
-        }
         self.qp.drop_handle();
         // If the receiver or the sender still holds it, its destruction has to wait, but the connection ends now. That
         // it fails means only that the peer learns it later.
@@ -430,7 +414,6 @@ impl fmt::Debug for QueuePair {
         f.debug_struct("QueuePair")
             .field("qp_num", &self.qp_num())
             .field("state", &self.qp.known_state())
-            .field("sends_outstanding", &self.sends_outstanding())
             .finish_non_exhaustive()
     }
 }

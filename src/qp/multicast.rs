@@ -105,14 +105,15 @@ impl QueuePair {
     ///
     /// ```
     /// # let mut world = doorbell_doc::Datagrams::new();
-    /// # let qp = &mut world.qp;
+    /// # let (sender, qp) = (&mut world.sender, &world.qp);
+    /// # let queue = qp.send_queue().expect("a sender");
     /// use doorbell::MulticastGroup;
     ///
     /// let group = MulticastGroup::ip("ff0e::1:2".parse()?);
     /// # let group = MulticastGroup { lid: 0xc001, ..group };
     /// let to = qp.multicast_handle(&group, 0x1234)?;
-    /// qp.send_inline_to(b"hello, everybody", &to, None)?;
-    /// # doorbell_doc::finish(qp);
+    /// sender.post(queue)?.send_to(&to, b"hello, everybody", None)?;
+    /// # doorbell_doc::finish(sender, queue);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -1,14 +1,14 @@
 //! Queue pair, the control object.
 
+mod create;
+
 use std::mem::ManuallyDrop;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
-use super::config::QpConfig;
 use super::multicast::MulticastGroup;
 use super::state::{QpEnd, QpState};
 use crate::cq::Cq;
@@ -28,6 +28,8 @@ pub(crate) struct Qp {
     receives: AtomicBool,
     /// Its [`QueuePair`](super::QueuePair) exists.
     has_handle: AtomicBool,
+    /// A sender posts to it.
+    has_sender: AtomicBool,
     /// A reset ended what its sender had posted, and the sender has not taken that back yet.
     sends_ended: AtomicBool,
     cap: sys::ibv_qp_cap,
@@ -43,31 +45,9 @@ struct Parts {
     send_cq: Arc<Cq>,
     /// The register of its send queue, if a sender has one of its own.
     _register: Option<Arc<ThreadDomain>>,
-    /// A sender posts to it, and not its handle.
-    has_sender: bool,
     _recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
     deferred: DeferredFree,
-}
-
-impl Parts {
-    fn new(
-        pd: &ProtectionDomain,
-        send: SendSide,
-        recv_cq: Arc<Cq>,
-        srq: Option<Arc<Srq>>,
-    ) -> ManuallyDrop<Self> {
-        let SendSide { cq: send_cq, register: _register, has_sender, .. } = send;
-        ManuallyDrop::new(Self {
-            pd: pd.clone(),
-            send_cq,
-            _register,
-            has_sender,
-            _recv_cq: recv_cq,
-            srq,
-            deferred: DeferredFree::default(),
-        })
-    }
 }
 
 /// Where the sends of a queue pair go.
@@ -81,13 +61,6 @@ pub(crate) struct SendSide {
     pub(crate) has_sender: bool,
 }
 
-impl SendSide {
-    /// Sends that the queue pair posts itself, through verbs.
-    fn own(cq: Cq) -> Self {
-        Self { cq: Arc::new(cq), register: None, mlx5dv: None, has_sender: false }
-    }
-}
-
 // SAFETY: verbs calls on a queue pair are thread-safe (ibverbs(7)); who posts to its queues is the
 // business of `QueuePair` and of the receiver, each of which has one owner.
 unsafe impl Send for Qp {}
@@ -95,142 +68,6 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// A queue pair in the RESET state.
-    pub(super) fn create(
-        pd: &ProtectionDomain,
-        config: &QpConfig,
-        recv_cq: Arc<Cq>,
-        srq: Option<Arc<Srq>>,
-        mlx5dv: Option<&'static Mlx5dv>,
-        send: Option<SendSide>,
-    ) -> Result<Self> {
-        let context = pd.context();
-        config.check(context.attr())?;
-        if !recv_cq.context().is_same(context) {
-            return Err(Error::Foreign { what: "the completion queue", domain: "device" });
-        }
-        let send = match send {
-            Some(send) => send,
-            None => {
-                let entries = config.max_send_wr.max(1);
-                SendSide::own(Cq::create_beside(&recv_cq, entries, config.sends_wake)?)
-            }
-        };
-        Self::create_with(pd, config, send, recv_cq, srq, mlx5dv)
-    }
-
-    /// A queue pair in the RESET state whose sends complete where its receives do.
-    pub(super) fn create_on(
-        pd: &ProtectionDomain,
-        config: &QpConfig,
-        cq: Arc<Cq>,
-        srq: Arc<Srq>,
-    ) -> Result<Self> {
-        config.check(pd.context().attr())?;
-        // SAFETY: the CQ is alive as long as the queue pair, which holds it as that of its receives.
-        let send_cq = unsafe { Cq::from_raw(pd.context(), cq.as_raw(), true) };
-        Self::create_with(pd, config, SendSide::own(send_cq), cq, Some(srq), None)
-    }
-
-    fn create_with(
-        pd: &ProtectionDomain,
-        config: &QpConfig,
-        send: SendSide,
-        recv_cq: Arc<Cq>,
-        srq: Option<Arc<Srq>>,
-        mlx5dv: Option<&'static Mlx5dv>,
-    ) -> Result<Self> {
-        let context = pd.context();
-        let mut init = sys::ibv_qp_init_attr_ex {
-            send_cq: send.cq.as_raw(),
-            recv_cq: recv_cq.as_raw(),
-            srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()),
-            qp_type: config.qp_type,
-            comp_mask: sys::IBV_QP_INIT_ATTR_PD,
-            pd: send.register.as_ref().map_or(pd.as_raw(), |register| register.as_raw()),
-            ..Default::default()
-        };
-        if send.mlx5dv.is_some() {
-            // Otherwise libmlx5 makes room for memory windows in each WQE: four times the memory.
-            init.comp_mask |= sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-            init.send_ops_flags = operations(config.qp_type).into();
-        }
-        init.cap.max_recv_wr = config.max_recv_wr();
-        init.cap.max_recv_sge = config.max_recv_sge();
-        init.cap.max_send_wr = config.max_send_wr;
-        init.cap.max_send_sge = config.max_send_sge;
-        init.cap.max_inline_data = config.max_inline;
-
-        let (qp, operation) = match mlx5dv.or(send.mlx5dv) {
-            Some(mlx5dv) => {
-                let mut mlx5 = sys::mlx5dv_qp_init_attr {
-                    comp_mask: sys::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into(),
-                    // Payload inside a CQE stands where source QP and SLID would be, and has to be
-                    // copied to where it was to be received. The device can do that itself.
-                    create_flags: sys::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
-                    ..Default::default()
-                };
-                // SAFETY: live objects of one device and initialised structures.
-                let qp = unsafe { (mlx5dv.create_qp)(context.as_raw(), &mut init, &mut mlx5) };
-                (qp, "mlx5dv_create_qp")
-            }
-            None => {
-                // SAFETY: as above.
-                let qp = unsafe { sys::ibv_create_qp_ex(context.as_raw(), &mut init) };
-                (qp, "ibv_create_qp")
-            }
-        };
-        if qp.is_null() {
-            return Err(Error::last_os(operation, context.name()));
-        }
-        let parts = Parts::new(pd, send, recv_cq, srq);
-        let this = Self {
-            qp,
-            state: AtomicU32::new(sys::IBV_QPS_RESET),
-            receives: AtomicBool::new(false),
-            has_handle: AtomicBool::new(true),
-            sends_ended: AtomicBool::new(false),
-            cap: init.cap,
-            parts,
-            groups: Mutex::default(),
-            destroys: true,
-        };
-        this.enter_events();
-        Ok(this)
-    }
-
-    /// A queue pair that the caller made and will destroy. Also returns its attributes.
-    ///
-    /// # Safety
-    /// `qp` belongs to `pd`, receives on `recv_cq` and `srq`, and lives for as long as the value.
-    pub(super) unsafe fn from_raw(
-        pd: &ProtectionDomain,
-        qp: *mut sys::ibv_qp,
-        recv_cq: Arc<Cq>,
-        srq: Option<Arc<Srq>>,
-    ) -> Result<(Self, sys::ibv_qp_attr)> {
-        let context = pd.context();
-        // SAFETY: a live queue pair has a live send CQ, of the same device.
-        let send_cq = unsafe { Cq::from_raw(context, (*qp).send_cq, true) };
-        let parts = Parts::new(pd, SendSide::own(send_cq), recv_cq, srq);
-        let mut this = Self {
-            qp,
-            state: AtomicU32::new(sys::IBV_QPS_UNKNOWN),
-            receives: AtomicBool::new(true),
-            has_handle: AtomicBool::new(true),
-            sends_ended: AtomicBool::new(false),
-            cap: Default::default(),
-            parts,
-            groups: Mutex::default(),
-            destroys: false,
-        };
-        let mask = sys::IBV_QP_STATE | sys::IBV_QP_CAP | sys::IBV_QP_PORT | sys::IBV_QP_SQ_PSN;
-        let (attr, init) = this.query(mask)?;
-        this.cap = init.cap;
-        this.enter_events();
-        Ok((this, attr))
-    }
-
     fn enter_events(&self) {
         if self.has_srq() {
             self.pd().context().event_file().enter_srq_qp(self.qp_num());
@@ -265,10 +102,6 @@ impl Qp {
         self.groups.lock().expect("nothing panics while holding it")
     }
 
-    pub(super) fn send_cq(&self) -> &Cq {
-        &self.parts.send_cq
-    }
-
     /// Where buffers wait that the queue pair may still use when nobody can take them any more.
     pub(crate) fn deferred(&self) -> &DeferredFree {
         &self.parts.deferred
@@ -300,9 +133,9 @@ impl Qp {
         self.has_handle.store(false, Ordering::Relaxed);
     }
 
-    /// Returns `true` if a sender posts to it.
-    pub(crate) fn has_sender(&self) -> bool {
-        self.parts.has_sender
+    /// Returns `true` if the library made it, and destroys it.
+    pub(crate) const fn is_made_here(&self) -> bool {
+        self.destroys
     }
 
     /// Returns `true` if a reset ended sends that the sender has not taken back: until then the queue pair must not
@@ -311,7 +144,13 @@ impl Qp {
         self.sends_ended.load(Ordering::Acquire)
     }
 
-    /// The sender has taken back what a reset ended, or will post nothing any more.
+    /// Its sender is gone, which has taken back what was posted.
+    pub(crate) fn drop_sender(&self) {
+        self.has_sender.store(false, Ordering::Release);
+        self.take_back_sends();
+    }
+
+    /// The sender has taken back what a reset ended.
     pub(crate) fn take_back_sends(&self) {
         self.sends_ended.store(false, Ordering::Release);
     }
@@ -356,7 +195,7 @@ impl Qp {
             match attr.qp_state {
                 sys::IBV_QPS_RESET => {
                     self.receives.store(false, Ordering::Relaxed);
-                    if self.parts.has_sender {
+                    if self.has_sender.load(Ordering::Acquire) {
                         self.sends_ended.store(true, Ordering::Release);
                         self.parts.send_cq.note_reset();
                     }
@@ -420,25 +259,6 @@ impl Qp {
             return Err(Error::returned("ibv_query_qp", self.pd().context().name(), errno));
         }
         Ok((attr, init))
-    }
-}
-
-/// The operations of a sender on a queue pair of this transport.
-const fn operations(qp_type: sys::ibv_qp_type) -> sys::ibv_qp_create_send_ops_flags {
-    let datagrams = sys::IBV_QP_EX_WITH_SEND | sys::IBV_QP_EX_WITH_SEND_WITH_IMM;
-    let unreliable = datagrams
-        | sys::IBV_QP_EX_WITH_SEND_WITH_INV
-        | sys::IBV_QP_EX_WITH_RDMA_WRITE
-        | sys::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-    match qp_type {
-        sys::IBV_QPT_UD => datagrams,
-        sys::IBV_QPT_UC => unreliable,
-        _ => {
-            unreliable
-                | sys::IBV_QP_EX_WITH_RDMA_READ
-                | sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-                | sys::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::failure::{Cause, Failure};
 use super::lent::{Lent, LentSlot};
 use super::message::Message;
 use super::slot_context::{Owner, SlotContext};
-use super::{Poller, QueueEntry, Receiver, RecvQueue};
+use super::{BufferOwners, Poller, QpTable, QueueEntry, Receiver, RecvQueue};
 
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
@@ -97,11 +97,13 @@ impl<'a> Batch<'a> {
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {
         self.left = self.left.checked_sub(1)?;
-        if let Poller::Direct(direct) = &self.receiver.poller {
+        let Receiver { poller, queues, qps, unrung, .. } = &mut *self.receiver;
+        if let Poller::Direct(direct) = poller {
             // SAFETY: the message that shows the CQE borrows the batch, which publishes the consumer index when it ends.
             let cqe = unsafe { direct.cq.peek()?.detach() };
             if cqe.kind() == CqeKind::Send {
-                if let Some(lent) = self.receiver.lend_send(cqe) {
+                if let Some(lent) = lend_send(queues, qps, unrung, cqe) {
+                    direct.cq.advance();
                     return Some(Ok(Message { lent, cqe: Some(cqe), batch: self }));
                 }
             }
@@ -137,33 +139,6 @@ impl Receiver {
             entry.give_back();
             entry.queue.ring_doorbell(&mut self.owners);
         }
-    }
-
-    /// Gives the message before back, takes a SEND that is in one buffer, and lends it. `None` when it is not what it seems
-    /// to be; then the CQE is still there.
-    ///
-    /// [`next_other`](Self::next_other) does the same for completions of every kind, and costs more.
-    #[inline(always)]
-    fn lend_send(&mut self, cqe: Cqe<'_>) -> Option<Lent> {
-        let Self { poller: Poller::Direct(direct), queues, qps, unrung, .. } = self else {
-            return None;
-        };
-        let (index, entry) = match &mut queues[..] {
-            [only] => (0, only),
-            queues => {
-                let index = qps.queue_of(cqe.qpn())?;
-                (index, queues.get_mut(index as usize)?)
-            }
-        };
-        let lent = &mut entry.lent;
-        let (slot, context, len) = match &mut entry.queue {
-            RecvQueue::Srq(srq) => turn(&mut srq.ring, lent, cqe)?,
-            RecvQueue::Rq(rq) => turn(&mut rq.ring, lent, cqe)?,
-            RecvQueue::Verbs(_) | RecvQueue::Closed => return None,
-        };
-        entry.ring_later(index, unrung);
-        direct.cq.advance();
-        Some(Lent::in_one_buffer(index, slot, context, len))
     }
 
     /// Returns `true` if there is nothing for [`end_batch`](Self::end_batch) to do.
@@ -203,19 +178,20 @@ impl Receiver {
         entry.give_back();
         entry.ring_later(index, &mut self.unrung);
         // SAFETY: it is the only queue, or that of the queue pair; buffers are posted by the receiver, which owns them.
-        let (slot, failed) = match unsafe { entry.queue.complete(cqe) } {
-            Completion::Message(slot) => (slot, false),
-            Completion::Failed(slot) => (slot, true),
-            Completion::NotAReceive => return Some(Err(Failure::of(qp_num, Cause::NotAReceive))),
-            Completion::Stray => return Some(Err(Failure::of(qp_num, Cause::Stray))),
-        };
-        if failed {
-            let (qp_num, cause, vendor_err) = CompletionInfo::Cqe(cqe).failure();
-            let failure = Failure { qp_num, cause, vendor_err, buffers: Vec::new() };
-            return Some(Err(self.fail(index, slot, failure)));
+        match unsafe { entry.queue.complete(cqe) } {
+            Completion::Message(slot) => {
+                let written = cqe.kind() == CqeKind::Written;
+                let len = if written { 0 } else { cqe.byte_count() };
+                Some(entry.lend(&self.owners, index, slot, qp_num, len))
+            }
+            Completion::Failed(slot) => {
+                let (qp_num, cause, vendor_err) = CompletionInfo::Cqe(cqe).failure();
+                let failure = Failure { qp_num, cause, vendor_err, buffers: Vec::new() };
+                Some(Err(self.fail(index, slot, failure)))
+            }
+            Completion::NotAReceive => Some(Err(Failure::of(qp_num, Cause::NotAReceive))),
+            Completion::Stray => Some(Err(Failure::of(qp_num, Cause::Stray))),
         }
-        let written = cqe.is_write();
-        Some(self.lend(index, slot, qp_num, if written { 0 } else { cqe.byte_count() }))
     }
 
     /// Takes the next completion through verbs.
@@ -244,29 +220,8 @@ impl Receiver {
             return Some(Err(self.fail(index, slot, failure)));
         }
         let written = opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
-        Some(self.lend(index, slot, qp_num, if written { 0 } else { byte_len }))
-    }
-
-    /// Lends the message of `len` bytes in a slot, which is held.
-    #[inline(always)]
-    fn lend(&mut self, index: u32, slot: u32, qp_num: u32, len: u32) -> Result<Lent, Failure> {
-        let entry = &mut self.queues[index as usize];
-        // SAFETY: the slot is held.
-        let context = unsafe { entry.queue.context(slot) };
-        let lent = if context.holds(len) {
-            Lent::in_one_buffer(index, slot, context, len)
-        } else {
-            match self.owners.lend(index, slot, context, len) {
-                Some(lent) => lent,
-                None => {
-                    // SAFETY: the slot is held.
-                    unsafe { entry.queue.release(slot) };
-                    return Err(Failure::of(qp_num, Cause::Foreign(context.wr_id())));
-                }
-            }
-        };
-        entry.lent = LentSlot::new(slot);
-        Ok(lent)
+        let len = if written { 0 } else { byte_len };
+        Some(self.queues[index as usize].lend(&self.owners, index, slot, qp_num, len))
     }
 
     /// Takes note that the receive in a slot, which is held, failed; its buffer stays in the queue or goes to the failure.
@@ -305,11 +260,67 @@ impl QueueEntry {
     /// Gives back the slot of the message that was lent before: its buffer is posted again.
     #[inline(always)]
     fn give_back(&mut self) {
-        if let Some(slot) = self.lent.take() {
+        if let Some(slot) = self.lent.replace(LentSlot::NONE) {
             // SAFETY: [lent-held], and nobody uses its buffer: what showed it borrowed the batch.
             unsafe { self.queue.recycle(slot) };
         }
     }
+
+    /// Lends the message of `len` bytes in a slot, which is held.
+    #[inline(always)]
+    fn lend(
+        &mut self,
+        owners: &BufferOwners,
+        index: u32,
+        slot: u32,
+        qp_num: u32,
+        len: u32,
+    ) -> Result<Lent, Failure> {
+        // SAFETY: the slot is held.
+        let context = unsafe { self.queue.context(slot) };
+        let lent = if context.holds(len) {
+            Lent::in_one_buffer(index, slot, context, len)
+        } else {
+            match owners.lend(index, slot, context, len) {
+                Some(lent) => lent,
+                None => {
+                    // SAFETY: the slot is held.
+                    unsafe { self.queue.release(slot) };
+                    return Err(Failure::of(qp_num, Cause::Foreign(context.wr_id())));
+                }
+            }
+        };
+        self.lent = LentSlot::new(slot);
+        Ok(lent)
+    }
+}
+
+/// Gives the message before back, completes the receive of a SEND that is in one buffer, and lends it. Returns `None`, and
+/// changes nothing, when it is not what it seems to be.
+///
+/// [`next_other`](Receiver::next_other) does the same for completions of every kind, and costs more.
+#[inline(always)]
+fn lend_send(
+    queues: &mut [QueueEntry],
+    qps: &QpTable,
+    unrung: &mut Vec<u32>,
+    cqe: Cqe<'_>,
+) -> Option<Lent> {
+    let (index, entry) = match queues {
+        [only] => (0, only),
+        queues => {
+            let index = qps.queue_of(cqe.qpn())?;
+            (index, queues.get_mut(index as usize)?)
+        }
+    };
+    let lent = &mut entry.lent;
+    let (slot, context, len) = match &mut entry.queue {
+        RecvQueue::Srq(srq) => turn(&mut srq.ring, lent, cqe)?,
+        RecvQueue::Rq(rq) => turn(&mut rq.ring, lent, cqe)?,
+        RecvQueue::Verbs(_) | RecvQueue::Closed => return None,
+    };
+    entry.ring_later(index, unrung);
+    Some(Lent::in_one_buffer(index, slot, context, len))
 }
 
 /// Gives back the slot of the message that was lent before, and completes the WQE of a SEND: returns its slot, which is lent
@@ -328,13 +339,12 @@ fn turn<Q: ReceiveRing<Data = SlotContext>>(
     if !context.holds(len) {
         return None;
     }
-    if let Some(before) = lent.take() {
+    // SAFETY: the slot that was returned above.
+    unsafe { ring.hold(slot) };
+    if let Some(before) = lent.replace(LentSlot::new(slot)) {
         // SAFETY: [lent-held], and nobody uses its buffer: what showed it borrowed the batch.
         unsafe { ring.recycle(before) }
     }
-    // SAFETY: the slot that was returned just now; recycling another one changes no slot that is posted.
-    unsafe { ring.hold(slot) };
-    *lent = LentSlot::new(slot);
     Some((slot, context, len))
 }
 

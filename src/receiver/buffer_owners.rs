@@ -39,9 +39,23 @@ unsafe impl Send for Piece {}
 struct OwnedPool {
     pool: Arc<Pool>,
     buffers: usize,
-    /// What a slot remembers of a buffer, but for the address; and its data segment.
+    form: ReceiveForm,
+}
+
+/// How buffers of a pool are posted, but for the address.
+#[derive(Clone, Copy)]
+struct ReceiveForm {
     context: SlotContext,
     segment: DataSegment,
+}
+
+impl ReceiveForm {
+    /// Returns what the slot of a buffer remembers, and its data segment.
+    #[inline(always)]
+    fn of(&self, buffer: &Buffer) -> (SlotContext, DataSegment) {
+        let addr = buffer.addr().as_ptr().expose_provenance() as u64;
+        (self.context.at(addr), DataSegment { addr: Be64::new(addr), ..self.segment })
+    }
 }
 
 impl OwnedPool {
@@ -50,16 +64,11 @@ impl OwnedPool {
         Self {
             pool: Arc::clone(pool),
             buffers: 0,
-            context: SlotContext::of_pool(number, size),
-            segment: DataSegment::new(0, size, pool.lkey()),
+            form: ReceiveForm {
+                context: SlotContext::of_pool(number, size),
+                segment: DataSegment::new(0, size, pool.lkey()),
+            },
         }
-    }
-
-    /// Returns how a buffer of the pool is posted.
-    #[inline(always)]
-    fn describe(&self, buffer: &Buffer) -> (SlotContext, DataSegment) {
-        let addr = buffer.addr().as_ptr().expose_provenance() as u64;
-        (self.context.at(addr), DataSegment { addr: Be64::new(addr), ..self.segment })
     }
 }
 
@@ -77,8 +86,7 @@ impl Drop for OwnedPool {
 pub(super) struct PoolBatch<'a> {
     of: &'a mut OwnedPool,
     pool: *const Pool,
-    context: SlotContext,
-    segment: DataSegment,
+    form: ReceiveForm,
     count: usize,
 }
 
@@ -92,8 +100,7 @@ impl PoolBatch<'_> {
     /// Returns how a buffer of the pool is posted.
     #[inline(always)]
     pub(super) fn describe(&self, buffer: &Buffer) -> (SlotContext, DataSegment) {
-        let addr = buffer.addr().as_ptr().expose_provenance() as u64;
-        (self.context.at(addr), DataSegment { addr: Be64::new(addr), ..self.segment })
+        self.form.of(buffer)
     }
 
     /// Keeps a buffer of the pool, which is in a queue from now on.
@@ -132,8 +139,7 @@ impl BufferOwners {
     pub(super) fn batch(&mut self, buffer: &Buffer) -> Option<PoolBatch<'_>> {
         let number = self.number_of(buffer)?;
         let of = self.pools[number].as_mut()?;
-        let (context, segment) = (of.context, of.segment);
-        Some(PoolBatch { pool: Arc::as_ptr(&of.pool), context, segment, count: 0, of })
+        Some(PoolBatch { pool: Arc::as_ptr(&of.pool), form: of.form, count: 0, of })
     }
 
     /// Returns how a buffer is posted, if it is of the pool with this number.
@@ -144,7 +150,7 @@ impl BufferOwners {
         buffer: &Buffer,
     ) -> Option<(SlotContext, DataSegment)> {
         let owned = self.pools.get(pool as usize)?.as_ref()?;
-        Arc::ptr_eq(&owned.pool, buffer.pool()).then(|| owned.describe(buffer))
+        Arc::ptr_eq(&owned.pool, buffer.pool()).then(|| owned.form.of(buffer))
     }
 
     /// Returns the number of the pool of `buffer`.

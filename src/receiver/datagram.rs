@@ -23,18 +23,19 @@ pub const GRH_SIZE: usize = 40;
 /// ```
 /// # let mut world = doorbell_doc::Datagrams::new();
 /// # world.send(b"hello");
-/// # let (receiver, qp) = (&mut world.receiver, &mut world.qp);
+/// # let (receiver, sender, qp) = (&mut world.receiver, &mut world.sender, &world.qp);
 /// let mut batch = receiver.poll();
 /// let message = batch.next().expect("a datagram has arrived")?;
 /// let datagram = message.datagram().expect("the queue pair is one for datagrams");
 /// assert_eq!(datagram.payload(), b"hello");
-/// let sender = datagram.sender();
-/// println!("from QP {:#x}, GID {:?}", sender.qp_num(), sender.gid());
+/// let source = datagram.sender();
+/// println!("from QP {:#x}, GID {:?}", source.qp_num(), source.gid());
 /// drop(batch);
 /// // An answer.
-/// let to = qp.reply_to(&sender)?;
-/// qp.send_inline_to(b"good morning", &to, None)?;
-/// # doorbell_doc::finish(qp);
+/// let to = qp.reply_to(&source)?;
+/// let queue = qp.send_queue().expect("made with a sender");
+/// sender.post(queue)?.send_to(&to, b"good morning", None)?;
+/// # doorbell_doc::finish(sender, queue);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -49,16 +50,17 @@ pub struct Datagram<'m> {
 /// ```
 /// # let mut world = doorbell_doc::Datagrams::new();
 /// # world.send(b"are you there?");
-/// # let doorbell_doc::Datagrams { receiver, qp, .. } = &mut world;
+/// # let doorbell_doc::Datagrams { receiver, sender, qp, .. } = &mut world;
 /// // A value that outlives the message and can be kept, one per client.
 /// let mut batch = receiver.poll();
 /// let message = batch.next().expect("a datagram has arrived")?;
-/// let sender = message.datagram().expect("the queue pair takes datagrams").sender();
+/// let source = message.datagram().expect("the queue pair takes datagrams").sender();
 /// drop(batch);
-/// println!("from queue pair {:#x} of the port with LID {}", sender.qp_num(), sender.lid());
-/// let back = qp.reply_to(&sender)?;
-/// qp.send_inline_to(b"I am", &back, None)?;
-/// # doorbell_doc::finish(qp);
+/// println!("from queue pair {:#x} of the port with LID {}", source.qp_num(), source.lid());
+/// let back = qp.reply_to(&source)?;
+/// let queue = qp.send_queue().expect("made with a sender");
+/// sender.post(queue)?.send_to(&back, b"I am", None)?;
+/// # doorbell_doc::finish(sender, queue);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

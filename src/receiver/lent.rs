@@ -41,10 +41,10 @@ impl LentSlot {
         Self(slot)
     }
 
-    /// Returns the slot, and forgets it.
+    /// Puts another slot in its place, and returns the slot that was there.
     #[inline(always)]
-    pub(super) fn take(&mut self) -> Option<u32> {
-        let slot = std::mem::replace(self, Self::NONE).0;
-        (slot != Self::NONE.0).then_some(slot)
+    pub(super) const fn replace(&mut self, slot: Self) -> Option<u32> {
+        let Self(before) = std::mem::replace(self, slot);
+        if before == Self::NONE.0 { None } else { Some(before) }
     }
 }

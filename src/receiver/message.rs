@@ -124,15 +124,16 @@ impl Message<'_, '_> {
     /// # let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2))?;
     /// # let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
     /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// # let mut peer = other.create_qp(&QpConfig::rc().max_inline(64))?;
+    /// # let mut peer_sender = doorbell::Sender::new(&pd, &doorbell::SenderConfig::new())?;
+    /// # let config = QpConfig::rc().max_inline(64);
+    /// # let mut peer = other.create_qp_with_sender(&config, &mut peer_sender)?;
     /// # qp.connect(&peer.address()?)?;
     /// # peer.connect(&qp.address()?)?;
     /// // One message over a small buffer for the header and a larger one.
     /// let (small, large) = (BufferPool::new(&pd, 1, 16)?, BufferPool::new(&pd, 1, 4096)?);
     /// let buffers = [&small, &large].map(|pool| pool.take().expect("a new pool is full"));
     /// receiver.post_scatter(srq, buffers.into())?;
-    /// # peer.send_inline(&[7; 40], None)?;
-    /// # doorbell_doc::finish(&mut peer);
+    /// # doorbell_doc::send(&mut peer_sender, &peer, &[7; 40], None);
     /// let mut batch = receiver.poll();
     /// let message = batch.next().expect("a message has arrived")?;
     /// assert!(message.is_scattered());

@@ -71,8 +71,9 @@ impl Receiver {
         Ok(SrqId(id))
     }
 
-    /// Makes a queue pair that completes its receives on this receiver, in state INIT: receives can be
-    /// posted before it is connected.
+    /// Makes a queue pair that receives only, and completes its receives on this receiver, in state INIT: receives can be
+    /// posted before it is connected. What `config` says of sends does not matter;
+    /// [`create_qp_with_sender`](Self::create_qp_with_sender) makes one that sends, too.
     ///
     /// ```
     /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
@@ -95,7 +96,9 @@ impl Receiver {
     /// [`Error::Foreign`] for an SRQ of another receiver, [`Error::NoRoomForHeader`] for datagrams into an SRQ whose
     /// posted buffers have no room for their header, and those of [`create_srq`](Self::create_srq).
     pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
-        self.make_qp(config, None)
+        config.check(self.pd.context().attr())?;
+        let send = SendSide::idle(Arc::clone(&self.cq));
+        self.make_qp(&config.clone().idle(), send)
     }
 
     /// Makes a queue pair as [`create_qp`](Self::create_qp) does, which sends through `sender`: its queue there is
@@ -117,20 +120,28 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Error::Foreign`] for a sender of another protection domain, [`Error::CqTooSmall`] when the CQ of one of the two
-    /// cannot hold what can complete on it, and those of [`create_qp`](Self::create_qp).
+    /// cannot hold what can complete on it, [`Error::Unsupported`] when one of the two counts time in real time and the
+    /// other does not, and those of [`create_qp`](Self::create_qp).
     pub fn create_qp_with_sender(
         &mut self,
         config: &QpConfig,
         sender: &mut Sender,
     ) -> Result<QueuePair> {
+        if self.cq.is_in_real_time() != sender.is_in_real_time() {
+            return Err(Error::Unsupported {
+                operation: "create_qp_with_sender",
+                when: "with real_time_timestamps in one of ReceiverConfig and SenderConfig: set it in both",
+            });
+        }
         let send = sender.send_side(&self.pd)?;
-        let mut qp = self.make_qp(config, Some(send))?;
+        let mut qp = self.make_qp(config, send)?;
         // SAFETY: a fresh QP that nobody else knows.
         unsafe { sender.enter(&mut qp, config) }?;
         Ok(qp)
     }
 
-    fn make_qp(&mut self, config: &QpConfig, send: Option<SendSide>) -> Result<QueuePair> {
+    /// Makes a queue pair that sends there.
+    pub(crate) fn make_qp(&mut self, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
         self.check_cq()?;
         self.end_dropped();
         let srq = match config.shared() {
@@ -249,6 +260,9 @@ impl Receiver {
         let entry = &mut self.queues[index as usize];
         self.committed -= u64::from(entry.queue.capacity());
         entry.queue = RecvQueue::Closed;
+        // A queue that is the only one again has its messages found as before there were others.
+        let open = self.queues.iter().rposition(|entry| !entry.queue.is_closed());
+        self.queues.truncate(open.map_or(0, |last| last + 1));
         self.owners.forget_unused();
         self.post_all_returned();
     }

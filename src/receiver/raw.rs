@@ -16,7 +16,8 @@ use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
-use crate::qp::{QpConfig, QueuePair};
+use crate::qp::{QpConfig, QueuePair, SendSide};
+use crate::sender::Sender;
 
 impl Receiver {
     /// A receiver on a CQ that was made with libibverbs. The caller destroys it, after the receiver.
@@ -121,11 +122,82 @@ impl Receiver {
         qp: *mut sys::ibv_qp,
         config: &QpConfig,
     ) -> Result<QueuePair> {
+        let send = SendSide::idle(Arc::clone(&self.cq));
+        // SAFETY: the caller's contract.
+        unsafe { self.attach(qp, config, send) }
+    }
+
+    /// The same for a QP that sends on the CQ of `sender`, which posts its sends.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{Path, QpConfig, Receiver, Sender, SenderConfig};
+    /// use rdma_core_sys as sys;
+    ///
+    /// // SAFETY: live objects of one device, destroyed after receiver and sender; nobody else uses them.
+    /// unsafe {
+    ///     let context = pd.context().as_raw();
+    ///     let cq = || sys::ibv_create_cq(context, 255, std::ptr::null_mut(), std::ptr::null_mut(), 0);
+    ///     let (recv_cq, send_cq) = (cq(), cq());
+    ///     let mut init = sys::ibv_qp_init_attr { send_cq, recv_cq, ..Default::default() };
+    ///     init.qp_type = sys::IBV_QPT_RC;
+    ///     (init.cap.max_send_wr, init.cap.max_send_sge) = (4, 1);
+    ///     (init.cap.max_recv_wr, init.cap.max_recv_sge) = (4, 1);
+    ///     let qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
+    ///
+    ///     let mut receiver = Receiver::from_raw_cq(&pd, recv_cq, Path::Auto)?;
+    ///     let mut sender = Sender::from_raw_cq(&pd, send_cq, &SenderConfig::new())?;
+    ///     let config = QpConfig::rc().receives(4, 1);
+    ///     let handle = receiver.attach_raw_qp_with_sender(qp, &config, &mut sender)?;
+    ///     let queue = handle.send_queue().expect("attached with a sender");
+    ///     assert!(sender.capacity(queue) >= 4);
+    ///
+    ///     drop((handle, receiver, sender));
+    ///     sys::ibv_destroy_qp(qp);
+    ///     sys::ibv_destroy_cq(send_cq);
+    ///     sys::ibv_destroy_cq(recv_cq);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`attach_raw_qp`](Self::attach_raw_qp) and [`create_qp_with_sender`](Self::create_qp_with_sender).
+    ///
+    /// # Safety
+    /// - That of [`attach_raw_qp`](Self::attach_raw_qp), but that the QP sends on the CQ of `sender`, and that nobody else
+    ///   posts to its send queue, on the direct path ever again.
+    /// - It was made without `sq_sig_all`, or with `MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`, and without a signature in its
+    ///   WQEs. The caller destroys it after the sender, too.
+    pub unsafe fn attach_raw_qp_with_sender(
+        &mut self,
+        qp: *mut sys::ibv_qp,
+        config: &QpConfig,
+        sender: &mut Sender,
+    ) -> Result<QueuePair> {
+        let send = sender.send_side(self.pd())?;
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut qp = self.attach(qp, config, send)?;
+            let config = qp.config().clone();
+            sender.enter(&mut qp, &config)?;
+            Ok(qp)
+        }
+    }
+
+    /// # Safety
+    /// As for [`attach_raw_qp`](Self::attach_raw_qp); the QP sends as `send` says.
+    unsafe fn attach(
+        &mut self,
+        qp: *mut sys::ibv_qp,
+        config: &QpConfig,
+        send: SendSide,
+    ) -> Result<QueuePair> {
         self.check_cq()?;
         let srq = config.shared().map(|id| self.srq_object(id)).transpose()?;
         let cq = Arc::clone(&self.cq);
         // SAFETY: the caller's contract.
-        let mut qp = unsafe { QueuePair::from_raw(self.pd(), qp, config, cq, srq)? };
+        let mut qp = unsafe { QueuePair::from_raw(self.pd(), qp, config, send, cq, srq)? };
         let config = &qp.config().clone();
         let cap = *qp.object().cap();
         // SAFETY: the caller's contract.
@@ -145,7 +217,9 @@ impl Receiver {
     /// # let srq = receiver.create_srq(&SrqConfig::new(15))?;
     /// # let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
     /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// # let mut peer = other.create_qp(&QpConfig::rc().max_inline(64))?;
+    /// # let mut peer_sender = doorbell::Sender::new(&pd, &doorbell::SenderConfig::new())?;
+    /// # let config = QpConfig::rc().max_inline(64);
+    /// # let mut peer = other.create_qp_with_sender(&config, &mut peer_sender)?;
     /// # qp.connect(&peer.address()?)?;
     /// # peer.connect(&qp.address()?)?;
     /// use doorbell::{Cause, SlotContext};
@@ -169,8 +243,7 @@ impl Receiver {
     ///     }
     ///     mr
     /// };
-    /// # peer.send_inline(b"hello", None)?;
-    /// # doorbell_doc::finish(&mut peer);
+    /// # doorbell_doc::send(&mut peer_sender, &peer, b"hello", None);
     /// let mut batch = receiver.poll();
     /// let completed = batch.next().expect("a message has arrived").unwrap_err();
     /// assert_eq!(completed.cause, Cause::Foreign(7));

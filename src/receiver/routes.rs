@@ -5,8 +5,8 @@ const PAGE_BITS: u32 = 12;
 const PAGE: usize = 1 << PAGE_BITS;
 const NONE: u32 = u32::MAX;
 
-/// An index for each QP number: no hashing, two loads for a look-up. A page without numbers is freed, so numbers that
-/// come and go leave nothing.
+/// An index for each QP number: no hashing, two loads for a look-up. A page without numbers is freed, and the list of
+/// pages ends with the last one that has some, so numbers that come and go leave nothing.
 #[derive(Default)]
 pub(crate) struct Routes {
     pages: Vec<Option<Box<Page>>>,
@@ -41,6 +41,9 @@ impl Routes {
         page.used -= 1;
         if page.used == 0 {
             self.pages[at] = None;
+            let used = self.pages.iter().rposition(Option::is_some);
+            self.pages.truncate(used.map_or(0, |last| last + 1));
+            self.pages.shrink_to_fit();
         }
         Some(index)
     }
@@ -81,11 +84,15 @@ mod tests {
     #[test]
     fn numbers_that_come_and_go_leave_nothing() {
         let mut routes = Routes::default();
-        for number in 0..100_000 {
+        for number in (0..1 << 24).step_by(1000) {
             routes.insert(number, 0);
             routes.insert(number, 1);
             assert_eq!((routes.remove(number), routes.remove(number)), (Some(1), None));
         }
-        assert!(routes.pages.iter().all(Option::is_none));
+        assert_eq!(routes.pages.capacity(), 0);
+        routes.insert(5000, 0);
+        routes.insert(0xff_ffff, 1);
+        assert_eq!((routes.remove(0xff_ffff), routes.find(5000)), (Some(1), Some(0)));
+        assert_eq!(routes.pages.len(), 2);
     }
 }

@@ -1,10 +1,10 @@
 //! Completions of sends.
 
-use mlx5_ring::sq::Completion;
+use mlx5_ring::sq::{Completion, Retired};
 use rdma_core_sys as sys;
 
 use super::queue::{Entry, SendRing};
-use super::request::{Gathered, WorkRequest};
+use super::request::Rest;
 use super::{Sender, SqId};
 use crate::memory::Buffer;
 use crate::poller::Poller;
@@ -48,12 +48,8 @@ pub struct SendCompletion<'a> {
     pub status: WcStatus,
     /// Code of the device for a failure; 0 when it succeeded or was ended by a reset.
     pub vendor_err: u32,
-    pub(crate) rest: Rest<'a>,
+    rest: Rest<'a>,
 }
-
-/// The buffers after the first; what is not taken goes back to its pools.
-#[derive(Default)]
-pub(crate) struct Rest<'a>(Option<&'a mut Gathered>);
 
 impl SendCompletion<'_> {
     /// Takes the next buffer of a request that gathered several.
@@ -78,22 +74,7 @@ impl SendCompletion<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn next_buffer(&mut self) -> Option<Buffer> {
-        self.rest.0.as_mut()?.take()
-    }
-}
-
-impl Drop for Rest<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Some(gathered) = &mut self.0 {
-            gathered.drop_unclaimed();
-        }
-    }
-}
-
-impl std::fmt::Debug for Rest<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("..")
+        self.rest.take()
     }
 }
 
@@ -105,22 +86,38 @@ pub(super) struct Run {
     end: u32,
     status: sys::ibv_wc_status,
     vendor_err: u32,
+    is_over: bool,
 }
 
 impl Run {
     /// No requests.
     pub(super) const NONE: Self =
-        Self { queue: u32::MAX, end: 0, status: sys::IBV_WC_SUCCESS, vendor_err: 0 };
+        Self { queue: u32::MAX, end: 0, status: sys::IBV_WC_SUCCESS, vendor_err: 0, is_over: true };
+
+    /// Requests that have succeeded.
+    #[inline(always)]
+    const fn success(queue: u32, end: u32) -> Self {
+        Self { queue, end, is_over: false, ..Self::NONE }
+    }
+
+    /// Requests of which the last has failed.
+    pub(super) const fn failure(
+        queue: u32,
+        end: u32,
+        status: sys::ibv_wc_status,
+        vendor_err: u32,
+    ) -> Self {
+        Self { queue, end, status, vendor_err, is_over: false }
+    }
 
     /// Returns `true` if it is of the queue with this index.
     pub(super) const fn is_of(&self, index: usize) -> bool {
         self.queue as usize == index
     }
 
-    /// Returns `true` if there is a request that was not returned.
-    pub(super) fn goes_on(&self, queues: &[Option<Entry>]) -> bool {
-        let entry = queues.get(self.queue as usize).and_then(Option::as_ref);
-        entry.is_some_and(|entry| entry.ring.retired() != self.end)
+    /// Returns `true` if all its requests were returned.
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_over
     }
 }
 
@@ -169,15 +166,10 @@ impl SendBatch<'_> {
     pub fn next(&mut self) -> Option<SendCompletion<'_>> {
         self.left = self.left.checked_sub(1)?;
         let sender = &mut *self.sender;
-        let mut next = sender.next_of_run();
-        if next.is_none() {
-            if !sender.next_success() && !sender.next_other() {
-                return sender.next_flushed();
-            }
-            next = sender.next_of_run();
+        if sender.run.is_over && !sender.next_success() && !sender.next_other() {
+            return None;
         }
-        let (request, status, vendor_err) = next?;
-        sender.complete(sender.run.queue, request, status, vendor_err)
+        sender.next_of_run()
     }
 }
 
@@ -187,41 +179,34 @@ impl Drop for SendBatch<'_> {
         if let Poller::Direct(direct) = &mut self.sender.poller {
             direct.cq.publish();
         }
+        if self.sender.cq.resets() != self.sender.resets {
+            self.sender.settle_resets();
+        }
     }
 }
 
 impl Sender {
     /// Takes the oldest request that the last CQE has completed.
     #[inline(always)]
-    fn next_of_run(&mut self) -> Option<(WorkRequest, sys::ibv_wc_status, u32)> {
-        let Run { queue, end, status, vendor_err } = self.run;
-        let retired = self.queues.get_mut(queue as usize)?.as_mut()?.ring.retire(end)?;
+    fn next_of_run(&mut self) -> Option<SendCompletion<'_>> {
+        let run = &mut self.run;
+        let Entry { ring, gathered, id, .. } =
+            self.queues.get_mut(run.queue as usize).and_then(Option::as_mut)?;
+        let Retired { data: request, is_named } = ring.retire(run.end)?;
         // Those before the one that the CQE names have succeeded.
-        if retired.is_named {
-            return Some((retired.data, status, vendor_err));
+        let (mut status, mut vendor_err) = (sys::IBV_WC_SUCCESS, 0);
+        if is_named {
+            run.is_over = true;
+            (status, vendor_err) = (run.status, run.vendor_err);
         }
-        Some((retired.data, sys::IBV_WC_SUCCESS, 0))
-    }
-
-    /// Describes a request that is over to the program.
-    #[inline(always)]
-    pub(super) fn complete(
-        &mut self,
-        queue: u32,
-        request: WorkRequest,
-        status: sys::ibv_wc_status,
-        vendor_err: u32,
-    ) -> Option<SendCompletion<'_>> {
-        let entry = self.queues.get_mut(queue as usize)?.as_mut()?;
-        entry.gathered.claim(request.more());
         Some(SendCompletion {
-            queue: entry.id,
-            token: request.token(),
-            // SAFETY: it was taken from its queue just now.
+            queue: *id,
+            token: request.wr_id(),
+            // SAFETY: it was taken from its queue just now, and nobody else has it.
             buffer: unsafe { request.into_buffer() },
             status: WcStatus::from_raw(status),
             vendor_err,
-            rest: Rest((request.more() > 0).then_some(&mut entry.gathered)),
+            rest: gathered.rest(request.more()),
         })
     }
 
@@ -238,45 +223,45 @@ impl Sender {
         let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { return false };
         let SendRing::Direct(sq) = &mut entry.ring else { return false };
         let Some(end) = sq.ring.end_of(cqe.wqe_counter()) else { return false };
-        self.run = Run { queue, end, ..Run::NONE };
+        self.run = Run::success(queue, end);
         direct.cq.advance();
         true
     }
 
     /// Takes CQEs up to the next one that completes requests; returns `false` when there is none. CQEs that name no
-    /// request which is outstanding are passed over.
+    /// request which is outstanding are passed over. What a reset ended comes when there is no CQE.
     #[inline(never)]
     fn next_other(&mut self) -> bool {
         loop {
             let run = match &mut self.poller {
                 Poller::Direct(direct) => {
-                    let Some(cqe) = direct.cq.next() else { return false };
+                    let Some(cqe) = direct.cq.next() else { return self.next_reset() };
                     let Some(completion) = Completion::read(cqe) else { continue };
                     let Some(queue) = self.routes.find(completion.qpn) else { continue };
                     let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
                     let SendRing::Direct(sq) = &mut entry.ring else { continue };
                     let Some(end) = sq.ring.end_of(completion.wqe_counter) else { continue };
                     match completion.result {
-                        Ok(_) => Run { queue, end, ..Run::NONE },
+                        Ok(_) => Run::success(queue, end),
                         Err(failure) => {
                             entry.fail();
                             let status = wc_status(failure.syndrome);
-                            Run { queue, end, status, vendor_err: failure.vendor.into() }
+                            Run::failure(queue, end, status, failure.vendor.into())
                         }
                     }
                 }
                 Poller::Verbs(cq) => {
-                    let Some(wc) = cq.next() else { return false };
+                    let Some(wc) = cq.next() else { return self.next_reset() };
                     let sys::ibv_wc { wr_id, status, vendor_err, .. } = wc.wc;
                     let queue = (wr_id >> 32) as u32;
                     let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
                     let SendRing::Verbs(sq) = &entry.ring else { continue };
                     let Some(end) = sq.end_of(wr_id) else { continue };
                     if status == sys::IBV_WC_SUCCESS {
-                        Run { queue, end, ..Run::NONE }
+                        Run::success(queue, end)
                     } else {
                         entry.fail();
-                        Run { queue, end, status, vendor_err }
+                        Run::failure(queue, end, status, vendor_err)
                     }
                 }
             };

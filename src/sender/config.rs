@@ -19,12 +19,19 @@ pub struct SenderConfig {
     pub(crate) path: Path,
     pub(crate) comp_vector: u32,
     pub(crate) max_unsignaled: u32,
+    pub(crate) real_time: bool,
 }
 
 impl SenderConfig {
     /// A CQ of 4,096 entries, [`Path::Auto`].
     pub const fn new() -> Self {
-        Self { cq_capacity: 4096, path: Path::Auto, comp_vector: 0, max_unsignaled: u32::MAX }
+        Self {
+            cq_capacity: 4096,
+            path: Path::Auto,
+            comp_vector: 0,
+            max_unsignaled: u32::MAX,
+            real_time: false,
+        }
     }
 
     /// Entries of the CQ: at least as many as sends can be outstanding on all queues together. The driver rounds up
@@ -51,6 +58,15 @@ impl SenderConfig {
     /// a posting always asks, and at least every fourth part of the queue.
     pub const fn max_unsignaled(mut self, requests: u32) -> Self {
         self.max_unsignaled = requests;
+        self
+    }
+
+    /// Has the CQ count time as those of receivers with
+    /// [`real_time_timestamps`](crate::ReceiverConfig::real_time_timestamps), for queue pairs of such: libmlx5 makes none
+    /// whose two CQs have different clocks. [`Sender::new`](crate::Sender::new) gives
+    /// [`Error::Unsupported`](crate::Error::Unsupported) where the device has no real time.
+    pub const fn real_time_timestamps(mut self) -> Self {
+        self.real_time = true;
         self
     }
 }

@@ -14,14 +14,7 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SqId {
-    /// Tells senders apart, so that an index of another one is an error and not a wrong queue.
-    pub(crate) sender: u32,
     pub(crate) index: u32,
-    /// Tells queues apart that had the same index one after the other.
+    /// Tells all queues of the program apart, so that the name of another sender's is an error and not a wrong queue.
     pub(crate) number: u32,
-}
-
-impl SqId {
-    /// A send queue that is no sender's.
-    pub(crate) const FOREIGN: Self = Self { sender: u32::MAX, index: 0, number: 0 };
 }

@@ -2,26 +2,27 @@
 
 mod batch;
 mod config;
+mod error;
 mod id;
+mod operation;
 mod payload;
 mod posting;
 mod queue;
 mod queues;
+mod raw;
 mod register;
 mod request;
 mod teardown;
 mod verbs;
 mod wait;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_core_sys::Mlx5dv;
 
 use crate::channel::CompletionChannel;
-use crate::cq::{Cq, CqInit};
+use crate::cq::{Cq, CqInit, Timestamps};
 use crate::error::{Error, Result};
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
@@ -31,13 +32,13 @@ use crate::trace::trace_event;
 
 pub use batch::{SendBatch, SendCompletion};
 pub use config::SenderConfig;
+pub use error::{NotSent, SendError};
 pub use id::SqId;
 pub use payload::{BufferPart, Payload};
 pub use posting::Posting;
 
-pub(crate) use batch::Rest;
 pub(crate) use register::ThreadDomain;
-pub(crate) use request::WorkRequest;
+pub use request::WorkRequest;
 
 use batch::Run;
 use queue::Entry;
@@ -59,8 +60,9 @@ use queue::Entry;
 ///
 /// When a queue pair fails, its requests come back with an error. When it is [reset](crate::Receiver::reset_qp) or
 /// [destroyed](crate::Receiver::destroy_qp), those that are outstanding come back from `poll` with
-/// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR): poll before it is connected again. The buffers that are
-/// outstanding when the sender is dropped go back to their pools when their queue pair has been destroyed.
+/// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR): poll until nothing is left before it is connected again.
+/// Buffers that are outstanding when the sender is dropped go back to their pools when their queue pair has been
+/// destroyed.
 ///
 /// A server that answers many clients, and rings one doorbell for all that it answers to one of them:
 ///
@@ -131,8 +133,6 @@ pub struct Sender {
     second_half: bool,
     /// Which queue a completion belongs to, by the number of its queue pair.
     routes: Routes,
-    /// Requests that a reset ended, with the index of their queue.
-    flushed: VecDeque<(u32, WorkRequest)>,
     /// Resets that were taken note of.
     resets: u32,
     max_unsignaled: u32,
@@ -140,9 +140,6 @@ pub struct Sender {
     register: Option<Arc<ThreadDomain>>,
     cq: Arc<Cq>,
     pd: ProtectionDomain,
-    id: u32,
-    /// Number of the queue that is made next.
-    next_number: u32,
     /// Requests that can be outstanding on all queues together.
     committed: u64,
 }
@@ -163,32 +160,54 @@ impl Sender {
     /// # Errors
     /// [`Error::NotDirect`] when [`Path::Direct`] is asked for and impossible, [`Error::OutOfRange`], [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, config: &SenderConfig) -> Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self::on_channel(pd, config, Arc::new(CompletionChannel::create(pd.context())?))
+    }
+
+    /// The same, with a completion channel that other CQs may have, too.
+    pub(crate) fn on_channel(
+        pd: &ProtectionDomain,
+        config: &SenderConfig,
+        channel: Arc<CompletionChannel>,
+    ) -> Result<Self> {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
         let init = CqInit {
             entries: config.cq_capacity,
-            channel: Some(Arc::new(CompletionChannel::create(context)?)),
+            channel: Some(channel),
             comp_vector: config.comp_vector,
             through_verbs: mlx5dv.is_none(),
         };
-        let cq = Arc::new(Cq::create(context, init)?);
+        let cq = if config.real_time {
+            Cq::create_with_timestamps(context, init, Timestamps::RealTime)?
+        } else {
+            Cq::create(context, init)?
+        };
+        let cq = Arc::new(cq);
         trace_event!(device = context.name(), entries = cq.capacity(), "completion queue created");
+        // SAFETY: a fresh CQ that nobody else knows.
+        unsafe { Self::with_cq(pd, config, cq, mlx5dv) }
+    }
+
+    /// # Safety
+    /// Nothing was polled from the CQ, and nobody else polls, arms or resizes it.
+    unsafe fn with_cq(
+        pd: &ProtectionDomain,
+        config: &SenderConfig,
+        cq: Arc<Cq>,
+        mlx5dv: Option<&'static Mlx5dv>,
+    ) -> Result<Self> {
         Ok(Self {
-            // SAFETY: a fresh CQ that nobody else knows.
+            // SAFETY: the caller's contract.
             poller: unsafe { Poller::new(&cq, mlx5dv) }?,
             queues: Vec::new(),
             run: Run::NONE,
             second_half: false,
             routes: Routes::default(),
-            flushed: VecDeque::new(),
             resets: 0,
             max_unsignaled: config.max_unsignaled,
             register: mlx5dv.and_then(|_| ThreadDomain::create(pd)),
             cq,
             pd: pd.clone(),
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            next_number: 0,
             committed: 0,
         })
     }
@@ -209,6 +228,10 @@ impl Sender {
     /// Entries of the CQ.
     pub fn cq_capacity(&self) -> u32 {
         self.cq.capacity()
+    }
+
+    pub(crate) fn is_in_real_time(&self) -> bool {
+        self.cq.is_in_real_time()
     }
 
     fn mlx5dv(&self) -> Option<&'static Mlx5dv> {

@@ -13,7 +13,7 @@ use crate::pd::ProtectionDomain;
 ///
 /// | | |
 /// |---|---|
-/// | `&[u8]`, `&[u8; N]` | a copy of these bytes, which need no registered memory ([`QpConfig::max_inline`](crate::QpConfig::max_inline)) |
+/// | `&[u8]`, `&[u8; N]`, `[u8; N]` | a copy of these bytes, which need no registered memory ([`QpConfig::max_inline`](crate::QpConfig::max_inline)) |
 /// | [`Buffer`] | its bytes in use |
 /// | [`BufferPart`] | some of its bytes |
 /// | `[Buffer; N]`, `[BufferPart; N]` | one after the other ([`QpConfig::send_buffers`](crate::QpConfig::send_buffers)) |
@@ -121,11 +121,23 @@ impl BufferPart {
     }
 }
 
+/// The buffer that an answer of `len` bytes goes into.
+pub(super) struct Answer {
+    pub(super) buffer: Buffer,
+    pub(super) len: u32,
+}
+
 /// One piece of registered memory.
 trait Piece {
     fn sge(&self) -> Sge;
     fn buffer(&self) -> &Buffer;
     fn into_buffer(self) -> Buffer;
+
+    /// Bytes in use of the buffer that comes back.
+    #[inline(always)]
+    fn len_after(&self) -> u32 {
+        self.buffer().len() as u32
+    }
 }
 
 impl Piece for Buffer {
@@ -165,6 +177,28 @@ impl Piece for BufferPart {
     }
 }
 
+impl Piece for Answer {
+    #[inline(always)]
+    fn sge(&self) -> Sge {
+        Sge { length: self.len, ..self.buffer.sge() }
+    }
+
+    #[inline(always)]
+    fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    #[inline(always)]
+    fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+
+    #[inline(always)]
+    fn len_after(&self) -> u32 {
+        self.len
+    }
+}
+
 macro_rules! one_piece {
     ($($piece:ty)*) => {$(
         impl sealed::Payload for $piece {
@@ -192,7 +226,7 @@ macro_rules! one_piece {
 
             #[inline(always)]
             fn request(&self, token: u64) -> WorkRequest {
-                WorkRequest::of(token, self.buffer(), 0)
+                WorkRequest::of(token, self.buffer(), self.len_after(), 0)
             }
 
             #[inline(always)]
@@ -227,7 +261,7 @@ macro_rules! one_piece {
             #[inline(always)]
             fn request(&self, token: u64) -> WorkRequest {
                 const { assert!(N > 0, "a request of no buffer: send b\"\"") }
-                WorkRequest::of(token, self[0].buffer(), N as u32 - 1)
+                WorkRequest::of(token, self[0].buffer(), self[0].len_after(), N as u32 - 1)
             }
 
             #[inline(always)]
@@ -240,7 +274,7 @@ macro_rules! one_piece {
     )*};
 }
 
-one_piece! { Buffer BufferPart }
+one_piece! { Buffer BufferPart Answer }
 
 macro_rules! inline {
     ($(($($parameter:tt)*) $bytes:ty),*) => {$(
@@ -269,7 +303,7 @@ macro_rules! inline {
 
             #[inline(always)]
             fn request(&self, token: u64) -> WorkRequest {
-                WorkRequest::inline(token)
+                WorkRequest::from_wr_id(token)
             }
 
             #[inline(always)]
@@ -278,4 +312,4 @@ macro_rules! inline {
     )*};
 }
 
-inline! { () &[u8], (<const N: usize>) &[u8; N] }
+inline! { () &[u8], (<const N: usize>) &[u8; N], (<const N: usize>) [u8; N] }

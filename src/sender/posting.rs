@@ -1,17 +1,18 @@
 //! Posting requests, many with one doorbell.
 
-use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{self, Flags, Immediate, PostError, Remote};
+use mlx5_ring::sq::{self, Flags, Immediate};
 
 use super::Sender;
 use super::SqId;
-use super::payload::Payload;
-use super::queue::{Entry, Limits, SendRing, Transport};
+use super::error::{NotSent, SendError};
+use super::operation::{self, Operation};
+use super::payload::{Answer, Payload};
+use super::queue::{Entry, Limits, SendRing};
 use super::request::{Gathered, WorkRequest};
 use super::verbs::VerbsSq;
 use crate::memory::{Buffer, RemoteRegion};
 use crate::pd::ProtectionDomain;
-use crate::qp::{AddressHandle, NotSent, SendError};
+use crate::qp::AddressHandle;
 
 impl Sender {
     /// Starts posting to a queue. The requests are handed to the device when the posting is dropped, with one doorbell.
@@ -90,30 +91,6 @@ pub struct Posting<'a> {
 enum Ring<'a> {
     Direct(sq::Posting<'a, WorkRequest>),
     Verbs(&'a mut VerbsSq),
-}
-
-/// What a request does.
-#[derive(Clone, Copy)]
-pub(super) enum Operation<'a> {
-    Send(Immediate),
-    SendTo(&'a AddressHandle, Option<u32>),
-    Write(Remote, Option<u32>),
-    Read(Remote),
-    FetchAdd(Remote, u64),
-    /// Compare with the first and store the second.
-    CompareSwap(Remote, [u64; 2]),
-}
-
-impl Operation<'_> {
-    /// Returns `true` if the transport has the operation.
-    #[inline(always)]
-    const fn is_of(self, transport: Transport) -> bool {
-        match self {
-            Self::SendTo(..) => matches!(transport, Transport::Datagrams),
-            Self::Send(_) | Self::Write(..) => !matches!(transport, Transport::Datagrams),
-            _ => matches!(transport, Transport::Reliable),
-        }
-    }
 }
 
 impl Posting<'_> {
@@ -330,19 +307,15 @@ impl Posting<'_> {
     fn fetch(
         &mut self,
         operation: Operation<'_>,
-        mut buffer: Buffer,
+        buffer: Buffer,
         len: usize,
     ) -> Result<(), SendError<Buffer>> {
         let max = buffer.capacity();
         if len > max {
             return refuse(buffer, NotSent::TooLong { len, max });
         }
-        let before = buffer.len();
-        buffer.set_len(len);
-        self.gather(operation, buffer).map_err(|mut error| {
-            error.payload.set_len(before);
-            error
-        })
+        self.gather(operation, Answer { buffer, len: len as u32 })
+            .map_err(|error| SendError { payload: error.payload.buffer, reason: error.reason })
     }
 
     /// Posts a request that uses the memory of `payload`.
@@ -357,17 +330,16 @@ impl Posting<'_> {
         if let Err(reason) = self.check(operation, &payload) {
             return refuse(payload, reason);
         }
-        let request = payload.request(token);
         let posted = match &mut self.ring {
             Ring::Direct(posting) => {
                 // SAFETY: [memory] the buffers are the request's until it is retired; inline bytes are copied now.
                 // [ready] by `Sender::post`.
-                unsafe { post(posting, operation, &payload, flags, request) }
-                    .map_err(|error| self.why(error, &payload))
+                unsafe { operation::post(posting, operation, &payload, flags, token) }
+                    .map_err(|error| self.limits.refusal(error, payload.bytes()))
             }
             // SAFETY: the same.
             Ring::Verbs(verbs) => unsafe {
-                through_verbs(verbs, operation, &payload, flags, request)
+                operation::through_verbs(verbs, operation, &payload, flags, token)
             },
         };
         match posted {
@@ -394,89 +366,11 @@ impl Posting<'_> {
         if len > max {
             return Err(NotSent::TooLong { len, max });
         }
-        if !inline && payload.sges().as_ref().len() > self.limits.buffers {
+        let buffers = payload.sges().as_ref().len();
+        if buffers > 1 && buffers > self.limits.buffers {
             return Err(NotSent::TooManyBuffers { max: self.limits.buffers });
         }
         Ok(())
-    }
-
-    #[cold]
-    fn why<P: Payload>(&self, error: PostError, payload: &P) -> NotSent {
-        match error {
-            PostError::Full => NotSent::Full,
-            PostError::TooLong => NotSent::TooManyBuffers { max: self.limits.buffers },
-            PostError::InlineTooLong => {
-                NotSent::TooLong { len: payload.bytes(), max: self.limits.inline }
-            }
-            PostError::SgeTooLong => NotSent::TooLong { len: payload.bytes(), max: 0x7fff_ffff },
-        }
-    }
-}
-
-/// Writes a WQE.
-///
-/// # Safety
-/// [memory] and [ready] of [`mlx5_ring::sq`].
-#[inline(always)]
-unsafe fn post<P: Payload>(
-    posting: &mut sq::Posting<'_, WorkRequest>,
-    operation: Operation<'_>,
-    payload: &P,
-    flags: Flags,
-    request: WorkRequest,
-) -> Result<(), PostError> {
-    let sges = payload.sges();
-    let sges = sges.as_ref();
-    let inline = payload.inline();
-    let bytes = match &inline {
-        Some(bytes) => sq::Payload::inline(std::slice::from_ref(bytes)),
-        None => sq::Payload::gather(sges),
-    };
-    // SAFETY: the caller's contract. What is not inline has an SGE for a READ, and one for the answer of an atomic.
-    unsafe {
-        match operation {
-            Operation::Send(immediate) => posting.send(bytes, immediate, flags, request),
-            Operation::SendTo(to, imm) => posting.send_to(to.segment(), bytes, imm, flags, request),
-            Operation::Write(to, imm) => posting.write(to, bytes, imm, flags, request),
-            Operation::Read(from) => posting.read(from, sges, flags, request),
-            Operation::FetchAdd(at, add) => {
-                posting.fetch_add(at, add, answer(sges), flags, request)
-            }
-            Operation::CompareSwap(at, operands) => {
-                posting.compare_swap(at, operands, answer(sges), flags, request)
-            }
-        }
-    }
-}
-
-/// Returns where the answer of an atomic goes: `fetch` gave it one buffer.
-#[inline(always)]
-fn answer(sges: &[Sge]) -> Sge {
-    sges.first().copied().unwrap_or(Sge { addr: 0, length: 0, lkey: 0 })
-}
-
-/// Posts through verbs.
-///
-/// # Safety
-/// As for [`post`].
-#[cold]
-unsafe fn through_verbs<P: Payload>(
-    verbs: &mut VerbsSq,
-    operation: Operation<'_>,
-    payload: &P,
-    flags: Flags,
-    request: WorkRequest,
-) -> Result<(), NotSent> {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match payload.inline() {
-            Some(bytes) => {
-                let addr = bytes.as_ptr().expose_provenance() as u64;
-                let sge = Sge { addr, length: bytes.len() as u32, lkey: 0 };
-                verbs.post(operation, &[sge], true, flags, request)
-            }
-            None => verbs.post(operation, payload.sges().as_ref(), false, flags, request),
-        }
     }
 }
 

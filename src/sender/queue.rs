@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use mlx5_ring::sq::Retired;
+use mlx5_ring::sq::{PostError, Retired};
 
 use super::SqId;
+use super::error::NotSent;
 use super::request::{Gathered, WorkRequest};
 use super::verbs::VerbsSq;
 use crate::mlx5::DirectSq;
@@ -41,6 +42,19 @@ pub(super) struct Limits {
     pub(super) transport: Transport,
 }
 
+impl Limits {
+    /// Says why the ring refused a request of so many bytes.
+    #[cold]
+    pub(super) fn refusal(&self, error: PostError, len: usize) -> NotSent {
+        match error {
+            PostError::Full => NotSent::Full,
+            PostError::TooLong => NotSent::TooManyBuffers { max: self.buffers },
+            PostError::InlineTooLong => NotSent::TooLong { len, max: self.inline },
+            PostError::SgeTooLong => NotSent::TooLong { len, max: 0x7fff_ffff },
+        }
+    }
+}
+
 /// What requests of a transport can be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
@@ -74,20 +88,20 @@ impl SendRing {
         }
     }
 
-    /// Returns the running count up to which requests are retired.
-    pub(super) fn retired(&self) -> u32 {
-        match self {
-            Self::Direct(direct) => direct.ring.retired(),
-            Self::Verbs(verbs) => verbs.retired(),
-        }
-    }
-
     /// Takes the oldest request before `end`.
     #[inline(always)]
-    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<WorkRequest>> {
+    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<&WorkRequest>> {
         match self {
             Self::Direct(direct) => direct.ring.retire(end),
             Self::Verbs(verbs) => verbs.retire(end),
+        }
+    }
+
+    /// Returns the end of the oldest request, up to which it is retired.
+    pub(super) fn end_of_oldest(&mut self) -> Option<u32> {
+        match self {
+            Self::Direct(direct) => direct.ring.end_of(direct.ring.retired() as u16),
+            Self::Verbs(verbs) => verbs.end_of_oldest(),
         }
     }
 
@@ -97,12 +111,12 @@ impl SendRing {
             Self::Direct(direct) => {
                 let end = direct.ring.posted();
                 while let Some(retired) = direct.ring.retire(end) {
-                    each(retired.data);
+                    each(*retired.data);
                 }
             }
             Self::Verbs(verbs) => {
                 while let Some(retired) = verbs.retire(verbs.posted()) {
-                    each(retired.data);
+                    each(*retired.data);
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! The queues of a sender: taking them in, and asking for them by their names.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use mlx5_ring::sq;
 use rdma_core_sys as sys;
@@ -19,6 +20,9 @@ use crate::qp::{QpConfig, QueuePair, SendSide};
 /// Units of the segments in front of the payload: control and datagram, or control, remote address and operands.
 const HEAD_UNITS: u32 = 4;
 
+/// Number of the queue that is made next.
+static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+
 impl Sender {
     /// Returns where a queue pair sends that a receiver of this domain makes.
     pub(crate) fn send_side(&mut self, pd: &ProtectionDomain) -> Result<SendSide> {
@@ -34,12 +38,17 @@ impl Sender {
         })
     }
 
+    /// Returns the same for a queue pair that nothing is posted to.
+    pub(crate) fn idle_side(&self) -> SendSide {
+        SendSide::idle(Arc::clone(&self.cq))
+    }
+
     /// Takes the send queue of a new queue pair in.
     ///
     /// # Safety
     /// Nothing was posted to the queue, and nobody else posts to it. The queue pair was made with the
     /// [`send_side`](Self::send_side) of this sender.
-    pub(crate) unsafe fn enter(&mut self, qp: &mut QueuePair, config: &QpConfig) -> Result<()> {
+    pub(crate) unsafe fn enter(&mut self, qp: &mut QueuePair, config: &QpConfig) -> Result<SqId> {
         let object = qp.object();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         let cap = *object.cap();
@@ -48,11 +57,14 @@ impl Sender {
                 let bytes = cap.max_inline_data as usize;
                 let inline = mlx5_wire::inline::InlineHeader::units(bytes) as u32;
                 let units = HEAD_UNITS + inline.max(config.max_send_sge);
+                // A queue pair that the program made has a register that others may have.
+                let register = self.register.as_ref().filter(|_| object.is_made_here());
                 let config = sq::Config {
                     max_wqe_blocks: units.div_ceil(mlx5_wire::ctrl::UNITS_PER_BB),
-                    blue_flame: blue_flame(self.register.as_ref()),
+                    blue_flame: blue_flame(register),
                 };
-                // SAFETY: the caller's contract; the register is the sender's alone, which rings one queue at a time.
+                // SAFETY: the caller's contract; a register that is copied to is the sender's alone, which rings one queue
+                // at a time.
                 let direct = unsafe {
                     mlx5::send_ring(mlx5dv, Arc::clone(&object), config, self.max_unsignaled)
                 };
@@ -66,8 +78,7 @@ impl Sender {
         let capacity = u64::from(ring.capacity());
         self.check_room(capacity)?;
         self.committed += capacity;
-        let id = SqId { sender: self.id, index: free as u32, number: self.next_number };
-        self.next_number = self.next_number.wrapping_add(1);
+        let id = SqId { index: free as u32, number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
         let limits = Limits {
             bytes: qp.max_msg_size() as usize,
             inline: cap.max_inline_data as usize,
@@ -85,15 +96,14 @@ impl Sender {
             None => self.queues.push(Some(entry)),
         }
         qp.set_send_queue(id);
-        Ok(())
+        Ok(id)
     }
 
     /// Lets go of the queue pairs that were dropped and of which nothing is outstanding.
-    pub(super) fn close_departed(&mut self) {
+    pub(crate) fn close_departed(&mut self) {
         for index in 0..self.queues.len() {
             let is_over = |entry: &Entry| !entry.qp.has_handle() && entry.ring.is_empty();
-            let waits = self.flushed.iter().any(|&(queue, _)| queue as usize == index);
-            if !waits && self.queues[index].as_ref().is_some_and(is_over) {
+            if self.queues[index].as_ref().is_some_and(is_over) {
                 self.close(index);
             }
         }
@@ -119,8 +129,7 @@ impl Sender {
 
     /// Returns `true` if requests of the queue are outstanding, or over and not polled.
     pub fn is_busy(&self, queue: SqId) -> bool {
-        let waits = || self.flushed.iter().any(|&(index, _)| index == queue.index);
-        self.find(queue).is_some_and(|entry| !entry.ring.is_empty() || waits())
+        self.find(queue).is_some_and(|entry| !entry.ring.is_empty())
     }
 
     fn find(&self, id: SqId) -> Option<&Entry> {

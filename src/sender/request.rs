@@ -7,8 +7,15 @@ use std::sync::Arc;
 
 use crate::memory::{Buffer, Pool};
 
-/// What a send queue remembers of a request: its token and its first buffer. The others are in [`Gathered`].
-#[derive(Clone, Copy)]
+/// What a send queue remembers of a request: its token and its first buffer.
+///
+/// ```
+/// use doorbell::WorkRequest;
+///
+/// // A request that is posted through the ring itself says what it is by its `wr_id`.
+/// assert_eq!(WorkRequest::from_wr_id(7).wr_id(), 7);
+/// ```
+#[derive(Clone, Copy, Debug)]
 pub struct WorkRequest {
     token: u64,
     /// `[request-owns]`: the reference to its pool of a buffer that was taken apart, which is the request's; null without
@@ -24,22 +31,22 @@ pub struct WorkRequest {
 unsafe impl Send for WorkRequest {}
 
 impl WorkRequest {
-    /// A request without a buffer.
+    /// A request without a buffer of this library: what it sends was copied, or is the caller's business.
     #[inline(always)]
-    pub(super) const fn inline(token: u64) -> Self {
-        Self { token, pool: std::ptr::null(), start: NonNull::dangling(), len: 0, more: 0 }
+    pub const fn from_wr_id(wr_id: u64) -> Self {
+        Self { token: wr_id, pool: std::ptr::null(), start: NonNull::dangling(), len: 0, more: 0 }
     }
 
-    /// Describes a request whose first buffer is `buffer`. It owns nothing before [`own`].
+    /// Describes a request whose first buffer is `buffer`, of which `len` bytes are in use when it comes back. It owns
+    /// nothing before [`own`].
     #[inline(always)]
-    pub(super) fn of(token: u64, buffer: &Buffer, more: u32) -> Self {
-        let (pool, start, len) = (Arc::as_ptr(buffer.pool()), buffer.addr(), buffer.len() as u32);
-        Self { token, pool, start, len, more }
+    pub(super) fn of(token: u64, buffer: &Buffer, len: u32, more: u32) -> Self {
+        Self { token, pool: Arc::as_ptr(buffer.pool()), start: buffer.addr(), len, more }
     }
 
-    /// The program's number for it.
+    /// The program's number for it: the token of its completion.
     #[inline(always)]
-    pub(super) const fn token(&self) -> u64 {
+    pub const fn wr_id(&self) -> u64 {
         self.token
     }
 
@@ -84,17 +91,20 @@ impl Gathered {
         self.buffers.push_back(buffer);
     }
 
-    /// A request of `more` buffers after the first is over. What the one before did not take goes back to its pools.
+    /// Returns the buffers after the first, `more` of them, of a request that is over.
     #[inline(always)]
-    pub(super) fn claim(&mut self, more: u32) {
-        if self.unclaimed > 0 {
-            self.drop_unclaimed();
+    pub(super) fn rest(&mut self, more: u32) -> Rest<'_> {
+        if more == 0 {
+            return Rest(None);
         }
+        // Those of a completion that was forgotten.
+        self.drop_unclaimed();
         self.unclaimed = more;
+        Rest(Some(self))
     }
 
     /// Takes a buffer of the request that is over.
-    pub(super) fn take(&mut self) -> Option<Buffer> {
+    fn take(&mut self) -> Option<Buffer> {
         self.unclaimed = self.unclaimed.checked_sub(1)?;
         self.buffers.pop_front()
     }
@@ -106,7 +116,33 @@ impl Gathered {
     }
 
     #[cold]
-    pub(super) fn drop_unclaimed(&mut self) {
+    fn drop_unclaimed(&mut self) {
         while self.take().is_some() {}
+    }
+}
+
+/// The buffers of a request after the first; what is not taken goes back to its pools.
+#[derive(Default)]
+pub(super) struct Rest<'a>(Option<&'a mut Gathered>);
+
+impl Rest<'_> {
+    /// Takes the next buffer.
+    pub(super) fn take(&mut self) -> Option<Buffer> {
+        self.0.as_mut()?.take()
+    }
+}
+
+impl Drop for Rest<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(gathered) = &mut self.0 {
+            gathered.drop_unclaimed();
+        }
+    }
+}
+
+impl std::fmt::Debug for Rest<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("..")
     }
 }

@@ -3,43 +3,48 @@
 use rdma_core_sys as sys;
 
 use super::Sender;
-use super::batch::{Run, SendCompletion};
+use super::batch::Run;
 use super::queue::Entry;
 
 impl Sender {
-    /// Returns the next request that a reset ended. Call it only when nothing of the CQ is left.
-    #[inline(always)]
-    pub(super) fn next_flushed(&mut self) -> Option<SendCompletion<'_>> {
-        if self.cq.resets() == self.resets && self.flushed.is_empty() {
-            return None;
+    /// Takes the oldest request that a reset ended; returns `false` when there is none. Call it when the last run is over
+    /// and the CQ is empty.
+    pub(super) fn next_reset(&mut self) -> bool {
+        if self.cq.resets() == self.resets || self.poller.has_arrived() {
+            return false;
         }
-        self.take_flushed()
+        for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.sends_ended()) {
+            if let Some(end) = entry.ring.end_of_oldest() {
+                self.run = Run::failure(entry.id.index, end, sys::IBV_WC_WR_FLUSH_ERR, 0);
+                return true;
+            }
+        }
+        self.settle_resets();
+        false
     }
 
+    /// Starts the queues again that a reset ended and whose requests were all returned.
     #[cold]
-    fn take_flushed(&mut self) -> Option<SendCompletion<'_>> {
-        self.notice_resets();
-        let (queue, request) = self.flushed.pop_front()?;
-        self.complete(queue, request, sys::IBV_WC_WR_FLUSH_ERR, 0)
-    }
-
-    /// Takes back the requests of queue pairs that were reset.
-    fn notice_resets(&mut self) {
+    pub(super) fn settle_resets(&mut self) {
         let resets = self.cq.resets();
         // What has completed before the reset is polled first. The device of a queue pair in RESET writes no more CQEs.
-        if resets == self.resets || self.poller.has_arrived() {
+        if !self.run.is_over() || self.poller.has_arrived() {
             return;
         }
-        self.resets = resets;
-        self.run = Run::NONE;
+        let mut are_settled = true;
         for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.sends_ended()) {
-            let index = entry.id.index;
-            entry.ring.take_back(|request| self.flushed.push_back((index, request)));
+            if !entry.ring.is_empty() {
+                are_settled = false;
+                continue;
+            }
             // SAFETY: the queue pair cannot become ready to send before the next line, and the CQ is empty.
             unsafe { entry.ring.reset() }
             entry.qp.take_back_sends();
         }
-        self.close_departed();
+        if are_settled {
+            self.resets = resets;
+            self.close_departed();
+        }
     }
 }
 
@@ -59,11 +64,7 @@ impl Drop for Sender {
             });
             gathered.take_all().for_each(&mut keep);
             // Nothing is posted any more.
-            qp.take_back_sends();
-        }
-        for (_, request) in self.flushed.drain(..) {
-            // SAFETY: it is over, and nobody has its buffer.
-            drop(unsafe { request.into_buffer() });
+            qp.drop_sender();
         }
     }
 }

@@ -9,9 +9,10 @@ use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Flags, Immediate, Retired};
 use rdma_core_sys as sys;
 
-use super::posting::Operation;
+use super::error::NotSent;
+use super::operation::Operation;
 use super::request::WorkRequest;
-use crate::qp::{AddressHandle, NotSent, Qp};
+use crate::qp::{AddressHandle, Qp};
 
 /// Most SGEs of a request.
 const SGES: usize = 32;
@@ -56,26 +57,28 @@ impl VerbsSq {
         self.head
     }
 
-    pub(super) const fn retired(&self) -> u32 {
-        self.tail
-    }
-
     /// Returns the end of the request that completes with `wr_id`; `None` when it is not outstanding.
     pub(super) fn end_of(&self, wr_id: u64) -> Option<u32> {
         let ahead = (wr_id as u32).wrapping_sub(self.tail);
         (ahead < self.head.wrapping_sub(self.tail)).then(|| (wr_id as u32).wrapping_add(1))
     }
 
+    /// Returns the end of the oldest request.
+    pub(super) fn end_of_oldest(&self) -> Option<u32> {
+        self.end_of(self.tail.into())
+    }
+
     /// Takes the oldest request before `end`.
-    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<WorkRequest>> {
+    #[cold]
+    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<&WorkRequest>> {
         if self.tail == end {
             return None;
         }
         let slot = self.slot(self.tail);
         self.handles[slot] = None;
-        // SAFETY: those between `tail` and `head` were written, and `end` is no further.
-        let data = unsafe { self.slots[slot].assume_init() };
         self.tail = self.tail.wrapping_add(1);
+        // SAFETY: those between `tail` and `head` were written, and `end` is no further.
+        let data = unsafe { self.slots[slot].assume_init_ref() };
         Some(Retired { data, is_named: self.tail == end })
     }
 

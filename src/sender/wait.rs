@@ -38,6 +38,11 @@ impl Sender {
     pub fn arm(&mut self) -> Result<bool> {
         let (mut events, own) = (0, self.cq.as_raw());
         self.waking_channel()?.take_events(|cq| events += u32::from(cq == own))?;
+        self.arm_cq(events)
+    }
+
+    /// The same, when `events` of the CQ were taken from its channel since the last call.
+    pub(crate) fn arm_cq(&mut self, events: u32) -> Result<bool> {
         self.poller.arm(&self.cq, events, false)?;
         Ok(self.has_arrived())
     }
@@ -71,7 +76,7 @@ impl Sender {
         }
     }
 
-    fn waking_channel(&self) -> Result<&CompletionChannel> {
+    pub(crate) fn waking_channel(&self) -> Result<&CompletionChannel> {
         self.channel().ok_or(Error::Unsupported {
             operation: "waiting",
             when: "on a CQ without a completion channel: create the CQ with one",
@@ -79,9 +84,8 @@ impl Sender {
     }
 
     /// Returns `true` if there is something to poll.
-    fn has_arrived(&mut self) -> bool {
-        let goes_on = self.run.goes_on(&self.queues);
-        let was_reset = self.cq.resets() != self.resets || !self.flushed.is_empty();
-        goes_on || was_reset || self.poller.has_arrived()
+    pub(crate) fn has_arrived(&mut self) -> bool {
+        let was_reset = self.cq.resets() != self.resets;
+        !self.run.is_over() || was_reset || self.poller.has_arrived()
     }
 }

@@ -42,12 +42,20 @@ pub struct TagMatchingConfig {
     pub(super) path: Path,
     pub(super) offload: Offload,
     pub(super) manual: bool,
+    pub(super) sends: u32,
 }
 
 impl TagMatchingConfig {
-    /// A list of up to `max_tags` receives, and room for 64 messages that match none.
+    /// A list of up to `max_tags` receives, room for 64 messages that match none, and for 8,192 sends.
     pub const fn new(max_tags: u16) -> Self {
-        Self { max_tags, slots: 64, path: Path::Auto, offload: Offload::Auto, manual: false }
+        Self {
+            max_tags,
+            slots: 64,
+            path: Path::Auto,
+            offload: Offload::Auto,
+            manual: false,
+            sends: 8192,
+        }
     }
 
     /// Room for messages that match no receive when they arrive, at least 33: fewer are nothing to an
@@ -61,6 +69,13 @@ impl TagMatchingConfig {
     /// of two, of which one stays unposted.
     pub(super) const fn receives(&self) -> u32 {
         (self.slots + 1).next_power_of_two() - 1
+    }
+
+    /// Sends that can be outstanding to all peers together, reads of rendezvous among them. A peer takes as much of it
+    /// as its send queue holds: with [`QpConfig::rc`](crate::QpConfig::rc) on the direct path 256.
+    pub const fn sends(mut self, sends: u32) -> Self {
+        self.sends = sends;
+        self
     }
 
     /// How the queues are driven.

@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::memory::{Buffer, BufferPool};
 use crate::mlx5::{self, DirectSrq, Storage, layout_error};
 use crate::pd::ProtectionDomain;
-use crate::qp::{QpConfig, QueuePair};
+use crate::qp::{QpConfig, QueuePair, SendSide};
 use crate::receiver::{BufferOwners, Srq, wc_status};
 use crate::status::WcStatus;
 
@@ -217,8 +217,13 @@ impl DirectTags {
         self.srq.ring.slots().count() - 1 - self.srq.ring.free_slots()
     }
 
-    pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig) -> Result<QueuePair> {
-        self.objects.create_qp(pd, config, Some(self.mlx5dv))
+    pub(super) fn create_qp(
+        &self,
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        send: SendSide,
+    ) -> Result<QueuePair> {
+        self.objects.create_qp(pd, config, Some(self.mlx5dv), send)
     }
 
     pub(super) fn arm(&mut self, events: u32) {

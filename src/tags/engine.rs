@@ -11,7 +11,7 @@ use crate::cq::Cq;
 use crate::error::Result;
 use crate::memory::{Buffer, BufferPool};
 use crate::pd::ProtectionDomain;
-use crate::qp::{QpConfig, QueuePair};
+use crate::qp::{QpConfig, QueuePair, SendSide};
 use crate::status::WcStatus;
 
 /// Arrivals taken at once.
@@ -194,11 +194,12 @@ impl Engine {
         &mut self,
         pd: &ProtectionDomain,
         config: &QpConfig,
+        send: SendSide,
     ) -> Result<QueuePair> {
         match self {
-            Self::Direct(direct) => direct.create_qp(pd, config),
-            Self::Verbs(verbs) => verbs.create_qp(pd, config),
-            Self::Software(software) => software.create_qp(config),
+            Self::Direct(direct) => direct.create_qp(pd, config, send),
+            Self::Verbs(verbs) => verbs.create_qp(pd, config, send),
+            Self::Software(software) => software.create_qp(config, send),
         }
     }
 

@@ -6,7 +6,7 @@ use super::message::TaggedBuffer;
 use super::post::TaggedReceive;
 use super::receives::ReceiveId;
 use crate::memory::Buffer;
-use crate::qp::NotSent;
+use crate::sender::NotSent;
 use crate::status::WcStatus;
 
 /// Why a tagged receive was not posted.

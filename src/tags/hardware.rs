@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::qp::{QpConfig, QueuePair};
+use crate::qp::{QpConfig, QueuePair, SendSide};
 use crate::receiver::Srq;
 
 /// A tag-matching SRQ and its CQ, which is that of nothing else.
@@ -53,10 +53,11 @@ impl Objects {
         pd: &ProtectionDomain,
         config: &QpConfig,
         mlx5dv: Option<&'static Mlx5dv>,
+        send: SendSide,
     ) -> Result<QueuePair> {
         let config = config.clone().foreign_srq();
         let (cq, srq) = (Arc::clone(&self.cq), Arc::clone(&self.srq));
-        QueuePair::create(pd, &config, cq, Some(srq), mlx5dv, None)
+        QueuePair::create(pd, &config, cq, Some(srq), mlx5dv, send)
     }
 }
 

@@ -41,9 +41,7 @@ impl TagMatchingSrq {
             self.handle(each);
         }
         self.arrived = arrived;
-        for at in 0..self.peers.len() {
-            taken += self.poll_sends(self.peers.at(at));
-        }
+        taken += self.poll_sends();
         if self.phase.is_due() && !self.manual && self.engine.offloads() {
             self.operations.push(Operation::Synchronize);
         }

@@ -56,7 +56,7 @@ impl TaggedBuffer {
         self.0.set_len(EAGER + len);
     }
 
-    /// Writes the header: what [`QueuePair::send`](crate::QueuePair::send) then sends is a message for a
+    /// Writes the header: what [`Posting::send`](crate::Posting::send) then sends is a message for a
     /// tag-matching SRQ. A header of a rendezvous cannot be meant: it becomes that of an eager message.
     pub fn into_message(mut self, header: &TagHeader) -> Buffer {
         let header = match *header {

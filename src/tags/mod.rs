@@ -37,10 +37,12 @@ use crate::memory::BufferPool;
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
 use crate::receiver::Routes;
+use crate::sender::{Sender, SenderConfig};
 
 use config::MIN_SLOTS;
 use direct::DirectTags;
 use engine::{Arrived, Engine, Operation};
+use peer::Over;
 use peers::Peers;
 use phase::Phase;
 use receives::{Receive, Receives, State};
@@ -96,6 +98,8 @@ pub use unexpected::Probe;
 pub struct TagMatchingSrq {
     // Before the engine: queue pairs refer to its SRQ.
     peers: Peers,
+    /// Through which all peers are sent to.
+    sender: Sender,
     engine: Engine,
     pool: Option<BufferPool>,
     /// For receives without a buffer: where the headers of what they match go. Made for the first one.
@@ -106,6 +110,7 @@ pub struct TagMatchingSrq {
     phase: Phase,
     operations: Vec<Operation>,
     arrived: Vec<Arrived>,
+    over: Vec<Over>,
     events: VecDeque<TagEvent>,
     routes: Routes,
     pd: ProtectionDomain,
@@ -153,9 +158,14 @@ impl TagMatchingSrq {
                 Err(_) => Self::software(pd, config)?,
             },
         };
+        let sending = SenderConfig::new().cq_capacity(config.sends).path(config.path);
+        let channel =
+            engine.cq().share_channel().expect("every CQ for tags is made with a channel");
+        let sender = Sender::on_channel(pd, &sending, channel)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             peers: Peers::new(id),
+            sender,
             engine,
             pool: None,
             scratch: None,
@@ -165,6 +175,7 @@ impl TagMatchingSrq {
             phase: Phase::default(),
             operations: Vec::new(),
             arrived: Vec::new(),
+            over: Vec::new(),
             events: VecDeque::new(),
             routes: Routes::default(),
             pd: pd.clone(),

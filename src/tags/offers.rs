@@ -14,7 +14,7 @@ const _: () = assert!(RENDEZVOUS == 16 + Rvh::SIZE);
 /// says so with a FIN.
 ///
 /// [`TagMatchingSrq`](super::TagMatchingSrq) has one of its own. A program that sends through a plain
-/// [`QueuePair`](crate::QueuePair) uses it like this: [`offer`](Self::offer) gives the message to send; what
+/// [`Sender`](crate::Sender) uses it like this: [`offer`](Self::offer) gives the message to send; what
 /// the receiver of the same connection then gets is handed to [`finish`](Self::finish).
 ///
 /// Dropping it gives the buffers up. A peer that has not read them reads what then stands there.

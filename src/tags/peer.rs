@@ -9,14 +9,17 @@ use std::io::{Read, Write};
 use super::TagMatchingSrq;
 use super::config::MIN_SLOTS;
 use super::error::{NotSentTagged, SendTagError};
+use super::event::ReceiveFailure;
 use super::header::{OfferedMemory, RENDEZVOUS, TagHeader};
 use super::message::TaggedBuffer;
 use super::receives::Key;
 use crate::connect;
 use crate::error::{Error, Result};
 use crate::events::Patience;
-use crate::memory::Buffer;
-use crate::qp::{NotSent, QpAddress, QpConfig, QpEnd, QueuePair};
+use crate::memory::{Buffer, RemoteRegion};
+use crate::qp::{QpAddress, QpConfig, QpEnd, QueuePair};
+use crate::sender::{NotSent, SendError};
+use crate::sender::{Payload, Sender, SqId};
 use crate::status::WcStatus;
 
 /// A peer of one [`TagMatchingSrq`].
@@ -88,13 +91,38 @@ pub struct PeerAddress {
 pub(super) struct Peer {
     pub(super) incoming: QueuePair,
     pub(super) outgoing: QueuePair,
+    /// The send queue of `outgoing`.
+    queue: SqId,
     /// What was posted to `outgoing`, in order.
     pub(super) posted: VecDeque<Posted>,
     /// What is to be posted as soon as there is room.
     pub(super) backlog: VecDeque<Work>,
     pub(super) failed: bool,
-    /// The next completion of `outgoing` makes the completion channel readable.
-    pub(super) armed: bool,
+}
+
+impl Peer {
+    /// Sends a message.
+    fn send<P: Payload>(
+        &mut self,
+        sender: &mut Sender,
+        id: PeerId,
+        payload: P,
+        posted: Posted,
+    ) -> Result<(), SendError<P>> {
+        match sender.post(self.queue) {
+            Ok(mut posting) => posting.token(id.token()).send(payload)?,
+            Err(reason) => return Err(SendError { payload, reason }),
+        }
+        self.posted.push_back(posted);
+        Ok(())
+    }
+}
+
+/// A send, read or FIN that has completed.
+pub(super) struct Over {
+    peer: PeerId,
+    status: WcStatus,
+    buffer: Option<Buffer>,
 }
 
 #[derive(Debug)]
@@ -109,10 +137,31 @@ pub(super) enum Posted {
     Fin,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
     Read { receive: Key, offer: TagHeader, memory: OfferedMemory },
     Fin([u8; RENDEZVOUS]),
+}
+
+impl Work {
+    /// The receive that ends with it.
+    fn receive(self) -> Option<Key> {
+        match self {
+            Self::Read { receive, .. } => Some(receive),
+            Self::Fin(_) => None,
+        }
+    }
+}
+
+impl PeerId {
+    /// The token of all that is posted for the peer.
+    fn token(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    fn of_token(owner: u32, token: u64) -> Self {
+        Self { owner, index: token as u32, generation: (token >> 32) as u32 }
+    }
 }
 
 impl TagMatchingSrq {
@@ -130,7 +179,8 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for datagrams; [`Error::OutOfRange`], [`Error::Verbs`].
+    /// [`Error::Unsupported`] for datagrams; [`Error::CqTooSmall`] when there is no room for the sends, see
+    /// [`TagMatchingConfig::sends`](super::TagMatchingConfig::sends); [`Error::OutOfRange`], [`Error::Verbs`].
     pub fn add_peer(&mut self, config: &QpConfig) -> Result<PeerId> {
         if config.qp_type != rdma_core_sys::IBV_QPT_RC {
             return Err(Error::Unsupported {
@@ -140,22 +190,23 @@ impl TagMatchingSrq {
         }
         let config = config.clone().remote_read(true);
         let inline = config.max_inline.max(RENDEZVOUS as u32);
-        let receiving = if self.offload() {
-            config.clone().device_sends()
-        } else {
-            config.clone().sends(1).max_inline(0)
-        };
-        let incoming = self.engine.create_qp(&self.pd, &receiving)?;
-        let sending = config.max_inline(inline).sends_wake();
-        let outgoing = self.engine.create_qp(&self.pd, &sending)?;
+        let receiving =
+            if self.offload() { config.clone().device_sends() } else { config.clone().idle() };
+        let send = self.sender.idle_side();
+        let incoming = self.engine.create_qp(&self.pd, &receiving, send)?;
+        let sending = config.max_inline(inline);
+        let send = self.sender.send_side(&self.pd)?;
+        let mut outgoing = self.engine.create_qp(&self.pd, &sending, send)?;
+        // SAFETY: a fresh queue pair that nobody else knows, made for this sender.
+        let queue = unsafe { self.sender.enter(&mut outgoing, &sending) }?;
         let numbers = [incoming.qp_num(), outgoing.qp_num()];
         let id = self.peers.add(Peer {
             incoming,
             outgoing,
+            queue,
             posted: VecDeque::new(),
             backlog: VecDeque::new(),
             failed: false,
-            armed: false,
         });
         numbers.iter().for_each(|&number| self.routes.insert(number, id.index));
         Ok(id)
@@ -246,20 +297,25 @@ impl TagMatchingSrq {
         // What is flushed from here on is no news.
         peer.failed = true;
         self.take_arrived();
-        self.known_peer(id)?.outgoing.modify_to_reset()?;
-        self.poll_sends(id);
+        let peer = self.known_peer(id)?;
+        peer.outgoing.modify_to_reset()?;
+        let queue = peer.queue;
+        while self.sender.is_busy(queue) {
+            self.poll_sends();
+        }
         let Some(mut peer) = self.peers.remove(id) else { return Ok(QpEnd::Complete) };
         // All that they received has been taken.
         self.routes.remove(peer.incoming.qp_num());
         self.routes.remove(peer.outgoing.qp_num());
         for work in peer.backlog.drain(..) {
             if let Work::Read { receive, .. } = work {
-                self.fail(receive, super::event::ReceiveFailure::PeerGone);
+                self.fail(receive, ReceiveFailure::PeerGone);
             }
         }
         // The device reads for nobody any more.
         self.engine.destroy_qp(peer.incoming);
         self.engine.destroy_qp(peer.outgoing);
+        self.sender.close_departed();
         self.unexpected.forget_offers(id);
         for (buffer, (send, peer)) in self.offers.withdraw_all(|(_, peer)| *peer == id) {
             self.sent(send, peer, true, WcStatus::WR_FLUSH_ERR, buffer);
@@ -317,12 +373,12 @@ impl TagMatchingSrq {
         buffer: Buffer,
     ) -> Result<SendId, SendTagError<TaggedBuffer>> {
         let send = SendId(self.next_send);
-        let Some(peer) = self.peer_mut(id) else {
+        let Self { sender, peers, .. } = self;
+        let Some(peer) = peers.get_mut(id) else {
             return Err(SendTagError { buffer, reason: NotSentTagged::NoPeer }.tagged());
         };
-        match peer.outgoing.send(buffer, None) {
+        match peer.send(sender, id, buffer, Posted::Message(send)) {
             Ok(()) => {
-                peer.posted.push_back(Posted::Message(send));
                 self.next_send += 1;
                 Ok(send)
             }
@@ -373,14 +429,14 @@ impl TagMatchingSrq {
             return Err(SendTagError { buffer, reason });
         }
         let message = self.offers.offer(buffer, tag, context, (send, id))?;
-        let Some(peer) = self.peer_mut(id) else { return Ok(send) };
-        match peer.outgoing.send_inline(&message, None) {
+        let Self { sender, peers, .. } = self;
+        let Some(peer) = peers.get_mut(id) else { return Ok(send) };
+        match peer.send(sender, id, &message, Posted::Offer) {
             Ok(()) => {
-                peer.posted.push_back(Posted::Offer);
                 self.next_send += 1;
                 Ok(send)
             }
-            Err(reason) => match self.offers.withdraw(&message) {
+            Err(SendError { reason, .. }) => match self.offers.withdraw(&message) {
                 Some((buffer, _)) => {
                     Err(SendTagError { buffer, reason: NotSentTagged::Queue(reason) })
                 }
@@ -389,19 +445,21 @@ impl TagMatchingSrq {
         }
     }
 
-    /// Takes what has become of sends, reads and FINs to a peer, and posts what waits for room.
-    /// Returns how many completed.
-    pub(super) fn poll_sends(&mut self, id: PeerId) -> usize {
-        let mut taken = 0;
-        while let Some(peer) = self.peer_mut(id) {
-            let Some(completion) = peer.outgoing.poll_send() else { break };
-            taken += 1;
-            let posted = peer.posted.pop_front();
-            let status = completion.status;
+    /// Takes what has become of sends, reads and FINs, and posts what waits for room. Returns how many completed.
+    pub(super) fn poll_sends(&mut self) -> usize {
+        let mut over = std::mem::take(&mut self.over);
+        let mut batch = self.sender.poll();
+        while let Some(done) = batch.next() {
+            let peer = PeerId::of_token(self.id, done.token);
+            over.push(Over { peer, status: done.status, buffer: done.buffer });
+        }
+        drop(batch);
+        for &mut Over { peer: id, status, ref mut buffer } in &mut over {
+            let posted = self.peer_mut(id).and_then(|peer| peer.posted.pop_front());
             if !status.is_success() {
                 self.peer_failed(id, status);
             }
-            match (posted, completion.buffer) {
+            match (posted, buffer.take()) {
                 (Some(Posted::Message(send)), Some(buffer)) => {
                     self.sent(send, id, false, status, buffer);
                 }
@@ -411,57 +469,60 @@ impl TagMatchingSrq {
                 _ => {}
             }
         }
-        self.pump(id);
+        // Afterwards, so that all FINs to a peer have one doorbell.
+        over.iter().for_each(|over| self.pump(over.peer));
+        let taken = over.len();
+        over.clear();
+        self.over = over;
         taken
     }
 
-    /// Posts what waits for room in the queue of a peer.
+    /// Posts what waits for room in the queue of a peer, with one doorbell.
     pub(super) fn pump(&mut self, id: PeerId) {
-        while let Some(peer) = self.peer_mut(id) {
-            let Some(work) = peer.backlog.pop_front() else { return };
-            let again = match work {
-                Work::Fin(message) => match peer.outgoing.send_inline(&message, None) {
-                    Ok(()) => {
-                        peer.posted.push_back(Posted::Fin);
-                        None
+        let Self { sender, peers, receives, .. } = self;
+        let waits = |peer: &&mut Peer| !peer.backlog.is_empty();
+        let Some(peer) = peers.get_mut(id).filter(waits) else { return };
+        let Peer { queue, posted, backlog, .. } = peer;
+        let mut gone = Vec::new();
+        match sender.post(*queue) {
+            Ok(mut posting) => {
+                while let Some(work) = backlog.pop_front() {
+                    posting.token(id.token());
+                    let result = match work {
+                        Work::Fin(message) => {
+                            posting.send(&message).map(|()| Posted::Fin).map_err(|e| e.reason)
+                        }
+                        Work::Read { receive, offer, memory } => {
+                            let buffer = &mut receives.get_mut(receive).map(|r| &mut r.buffer);
+                            let Some(to) = buffer.as_mut().and_then(|buffer| buffer.take()) else {
+                                continue;
+                            };
+                            let OfferedMemory { addr, len, rkey } = memory;
+                            let from = RemoteRegion::new(addr, len as usize, rkey);
+                            match posting.read(to, &from) {
+                                Ok(()) => Ok(Posted::Read { receive, offer }),
+                                Err(error) => {
+                                    if let Some(buffer) = buffer {
+                                        **buffer = Some(error.payload);
+                                    }
+                                    Err(error.reason)
+                                }
+                            }
+                        }
+                    };
+                    match result {
+                        Ok(work) => posted.push_back(work),
+                        Err(NotSent::Full) => {
+                            backlog.push_front(work);
+                            break;
+                        }
+                        // The peer will learn of the failure, or knows.
+                        Err(_) => gone.extend(work.receive()),
                     }
-                    Err(NotSent::Full) => Some(Work::Fin(message)),
-                    // The peer will learn of the failure, or knows.
-                    Err(_) => None,
-                },
-                Work::Read { receive, offer, memory } => self.post_read(id, receive, offer, memory),
-            };
-            if let (Some(work), Some(peer)) = (again, self.peer_mut(id)) {
-                peer.backlog.push_front(work);
-                return;
-            }
-        }
-    }
-
-    fn post_read(
-        &mut self,
-        id: PeerId,
-        receive: Key,
-        offer: TagHeader,
-        memory: OfferedMemory,
-    ) -> Option<Work> {
-        let buffer = self.receives.get_mut(receive)?.buffer.take()?;
-        let peer = self.peers.get_mut(id)?;
-        match peer.outgoing.read(buffer, memory.len, memory.addr, memory.rkey) {
-            Ok(()) => {
-                peer.posted.push_back(Posted::Read { receive, offer });
-                None
-            }
-            Err(error) => {
-                if let Some(receive) = self.receives.get_mut(receive) {
-                    receive.buffer = Some(error.payload);
                 }
-                if matches!(error.reason, NotSent::Full) {
-                    return Some(Work::Read { receive, offer, memory });
-                }
-                self.fail(receive, super::event::ReceiveFailure::PeerGone);
-                None
             }
+            Err(_) => gone.extend(backlog.drain(..).filter_map(Work::receive)),
         }
+        gone.into_iter().for_each(|receive| self.fail(receive, ReceiveFailure::PeerGone));
     }
 }

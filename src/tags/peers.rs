@@ -6,8 +6,6 @@ pub(super) struct Peers {
     owner: u32,
     places: Vec<Place>,
     free: Vec<u32>,
-    /// Indices of the peers there are: those that have gone cost a poll nothing.
-    present: Vec<u32>,
 }
 
 #[derive(Default)]
@@ -18,17 +16,7 @@ struct Place {
 
 impl Peers {
     pub(super) const fn new(owner: u32) -> Self {
-        Self { owner, places: Vec::new(), free: Vec::new(), present: Vec::new() }
-    }
-
-    /// Peers there are.
-    pub(super) fn len(&self) -> usize {
-        self.present.len()
-    }
-
-    /// The peer number `at` of those there are, in no order.
-    pub(super) fn at(&self, at: usize) -> PeerId {
-        self.name(self.present[at])
+        Self { owner, places: Vec::new(), free: Vec::new() }
     }
 
     /// The peer with this index.
@@ -47,12 +35,7 @@ impl Peers {
             self.places.len() as u32 - 1
         });
         self.places[index as usize].peer = Some(peer);
-        self.present.push(index);
         self.name(index)
-    }
-
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
-        self.places.iter_mut().filter_map(|place| place.peer.as_mut())
     }
 
     fn place_mut(&mut self, id: PeerId) -> Option<&mut Place> {
@@ -68,7 +51,6 @@ impl Peers {
         let place = self.place_mut(id)?;
         let peer = place.peer.take()?;
         place.generation = place.generation.wrapping_add(1);
-        self.present.retain(|&present| present != id.index);
         self.free.push(id.index);
         Some(peer)
     }

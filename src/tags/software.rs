@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::memory::BufferPool;
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
-use crate::qp::{QpConfig, QueuePair};
+use crate::qp::{QpConfig, QueuePair, SendSide};
 use crate::receiver::{Cause, Receiver, ReceiverConfig, SrqConfig, SrqId};
 
 pub(super) struct SoftwareTags {
@@ -66,8 +66,8 @@ impl SoftwareTags {
         self.receiver.capacity(self.srq) - self.receiver.free_slots(self.srq)
     }
 
-    pub(super) fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
-        self.receiver.create_qp(&config.clone().srq(self.srq))
+    pub(super) fn create_qp(&mut self, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
+        self.receiver.make_qp(&config.clone().srq(self.srq), send)
     }
 
     pub(super) fn destroy_qp(&mut self, qp: QueuePair) {

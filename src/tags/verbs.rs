@@ -14,7 +14,7 @@ use crate::cq::Cq;
 use crate::error::Result;
 use crate::memory::BufferPool;
 use crate::pd::ProtectionDomain;
-use crate::qp::{QpConfig, QueuePair};
+use crate::qp::{QpConfig, QueuePair, SendSide};
 use crate::receiver::{BufferOwners, QueueObject, Srq, VerbsQueue};
 use crate::status::WcStatus;
 
@@ -251,8 +251,13 @@ impl VerbsTags {
         self.queue.capacity() - self.queue.free_slots()
     }
 
-    pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig) -> Result<QueuePair> {
-        self.objects.create_qp(pd, config, None)
+    pub(super) fn create_qp(
+        &self,
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        send: SendSide,
+    ) -> Result<QueuePair> {
+        self.objects.create_qp(pd, config, None, send)
     }
 
     pub(super) fn cq_object(&self) -> &Cq {

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use super::TagMatchingSrq;
 use super::config::MIN_SLOTS;
-use super::peer::Peer;
 use crate::channel::CompletionChannel;
 use crate::error::Result;
 
@@ -66,29 +65,16 @@ impl TagMatchingSrq {
         Ok(!self.events.is_empty())
     }
 
-    /// Arms the CQ of the SRQ, and those of outstanding sends that are not armed.
+    /// Arms the CQ of the SRQ and that of the sends, which share the channel.
     fn arm_all(&mut self) -> Result<()> {
-        let Self { engine, peers, .. } = self;
-        let own = engine.cq().as_raw();
-        let mut events = 0;
-        let channel = engine.cq().channel().expect("every CQ for tags is made with a channel");
-        channel.take_events(|cq| {
-            if cq == own {
-                events += 1;
-                return;
-            }
-            let mut all = peers.iter_mut();
-            if let Some(peer) = all.find(|peer| peer.outgoing.send_cq().as_raw() == cq) {
-                peer.armed = false;
-            }
+        let own = self.engine.cq().as_raw();
+        let (mut events, mut of_sends) = (0, 0);
+        self.channel().take_events(|cq| match cq == own {
+            true => events += 1,
+            false => of_sends += 1,
         })?;
-        engine.arm(events)?;
-        let silent = |peer: &&mut Peer| !peer.armed && peer.outgoing.sends_outstanding() > 0;
-        for peer in peers.iter_mut().filter(silent) {
-            peer.outgoing.send_cq().arm(false)?;
-            peer.armed = true;
-        }
-        Ok(())
+        self.engine.arm(events)?;
+        self.sender.arm_cq(of_sends).map(drop)
     }
 
     /// Sleeps until [`poll`](Self::poll) has an event, at most for `timeout`; returns `true` if it has one. Sleeps without

@@ -8,9 +8,9 @@ pub fn right(receiver: &mut Receiver, srq: SrqId) {
     receiver.destroy_srq(srq).unwrap();
 }
 
-pub fn used_after_destruction(receiver: &mut Receiver, mut qp: QueuePair) {
+pub fn used_after_destruction(receiver: &mut Receiver, qp: QueuePair) {
     receiver.destroy_qp(qp).unwrap();
-    qp.send_inline(b"", None).unwrap(); //~ E0382
+    qp.to_error().unwrap(); //~ E0382
 }
 
 pub fn receives_beside_the_srq(receiver: &mut Receiver) {

@@ -1,6 +1,6 @@
 //! What was posted belongs to the queue until it completes.
 
-use doorbell::{BufferPool, QueuePair, Receiver, SrqId};
+use doorbell::{BufferPool, Posting, Receiver, RemoteRegion, Sender, SqId, SrqId};
 
 pub fn right(receiver: &mut Receiver, srq: SrqId, pool: &BufferPool) {
     let buffer = pool.take().unwrap();
@@ -32,10 +32,27 @@ pub fn reference_that_outlives_the_post(receiver: &mut Receiver, srq: SrqId, poo
     println!("{inside:?}");
 }
 
-pub fn written_after_sending(qp: &mut QueuePair, pool: &BufferPool) {
+pub fn written_after_sending(posting: &mut Posting<'_>, pool: &BufferPool) {
     let mut buffer = pool.take().unwrap();
-    qp.send(buffer, None).unwrap();
+    posting.send(buffer).unwrap();
     buffer[0] = 1; //~ E0382
+}
+
+pub fn looked_at_while_a_read_writes(
+    posting: &mut Posting<'_>,
+    pool: &BufferPool,
+    from: &RemoteRegion,
+) -> usize {
+    let buffer = pool.take().unwrap();
+    posting.read(buffer, from).unwrap();
+    buffer.len() //~ E0382
+}
+
+pub fn polled_between_two_requests(sender: &mut Sender, queue: SqId) {
+    let mut posting = sender.post(queue).unwrap();
+    posting.send(b"one").unwrap();
+    sender.poll(); //~ E0499
+    posting.send(b"two").unwrap();
 }
 
 pub fn pushed_to_a_ring_without_a_contract(receiver: &mut Receiver) {

@@ -2,11 +2,13 @@
 
 use std::thread;
 
-use doorbell::{Batch, BufferPool, Context, QueuePair, Receiver, RemoteMemory, SharedPoster};
+use doorbell::{
+    Batch, BufferPool, Context, Receiver, RemoteMemory, SendBatch, Sender, SharedPoster, SqId,
+};
 
-pub fn right(mut receiver: Receiver, mut qp: QueuePair) {
+pub fn right(mut receiver: Receiver, mut sender: Sender, queue: SqId) {
     thread::spawn(move || drop(receiver.poll()));
-    thread::spawn(move || qp.send_inline(b"", None));
+    thread::spawn(move || drop(sender.post(queue)));
 }
 
 pub fn what_may_be_shared(context: &Context, pool: &BufferPool, poster: &SharedPoster) {
@@ -31,9 +33,14 @@ pub fn polled_by_two(receiver: &Receiver) {
     shared(receiver); //~ E0277
 }
 
-pub fn posted_by_two(mut qp: QueuePair) {
+pub fn a_batch_of_sends_that_two_threads_look_at(batch: &SendBatch<'_>) {
+    fn shared<T: Sync>(_: &T) {}
+    shared(batch); //~ E0277
+}
+
+pub fn posted_by_two(mut sender: Sender, queue: SqId) {
     thread::scope(|scope| {
-        scope.spawn(|| qp.send_inline(b"", None));
-        scope.spawn(|| qp.send_inline(b"", None)); //~ E0499
+        scope.spawn(|| drop(sender.post(queue)));
+        scope.spawn(|| drop(sender.post(queue))); //~ E0499
     });
 }

@@ -23,6 +23,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut sys::ibv_device) -> *mut sys::
     if !context.is_null() {
         // SAFETY: it was opened just now.
         unsafe { poison::post_and_poll(context) };
+        poison::sends();
         eprintln!("poison: direct or not at all");
     }
     context

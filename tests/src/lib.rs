@@ -5,6 +5,7 @@
 //! libibverbs shows; `DOORBELL_PATH` is `direct` or `verbs`, else what `Path::Auto` gives. On a slow machine
 //! `DOORBELL_SHARE=N` divides the numbers of messages that are about endurance only.
 
+pub mod c_program;
 pub mod cut;
 pub mod descriptor;
 pub mod device;
@@ -12,10 +13,10 @@ pub mod message;
 pub mod peers;
 pub mod poison;
 pub mod programs;
-pub mod rdma;
 pub mod receiving;
 pub mod records;
 pub mod sending;
+pub mod sending_qp;
 pub mod world;
 
 pub use device::{pd, receiver, sender, share};

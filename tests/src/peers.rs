@@ -1,14 +1,17 @@
 //! Connections inside one process: queue pairs of the receiver under test, and their far ends.
 
-use doorbell::{BufferPool, NotSent, ProtectionDomain, QpConfig, QueuePair, Receiver};
+use doorbell::{
+    BufferPool, Error, NotSent, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver,
+};
 
 use crate::device;
 use crate::message;
+use crate::sending_qp::SendingQp;
 
 /// The far ends of connections, for sending to the receiver under test.
 pub struct Peers {
     /// What the far ends send on. Before `receiver`, which they refer to.
-    pub qps: Vec<QueuePair>,
+    pub qps: Vec<SendingQp>,
     /// What the far ends receive on: nothing is sent there.
     pub receiver: Receiver,
     pool: BufferPool,
@@ -39,7 +42,7 @@ impl Peers {
         let near = (0..count)
             .map(|_| {
                 let mut near = receiver.create_qp(near).unwrap();
-                let mut far = peers.receiver.create_qp(&far).unwrap();
+                let mut far = SendingQp::create(&mut peers.receiver, &far).unwrap();
                 join(&mut near, &mut far);
                 peers.qps.push(far);
                 near
@@ -79,6 +82,11 @@ impl Peers {
         number.unwrap()
     }
 
+    /// Resets a far end.
+    pub fn reset(&mut self, at: usize) {
+        self.qps[at].reset(&mut self.receiver).unwrap();
+    }
+
     /// Messages that a far end has sent.
     pub fn sent(&self, from: usize) -> u64 {
         self.sent[from]
@@ -100,6 +108,15 @@ impl Peers {
             (0..self.qps.len()).for_each(|from| self.reap(from));
             self.qps.iter().all(|qp| qp.sends_outstanding() == 0)
         });
+    }
+}
+
+/// The state that the library knows a queue pair to be in, without asking the device; not INIT.
+pub fn known_state(qp: &mut QueuePair) -> QpState {
+    let itself = qp.address().unwrap();
+    match qp.connect(&itself) {
+        Err(Error::WrongState { state, .. }) => state,
+        other => panic!("{other:?}"),
     }
 }
 

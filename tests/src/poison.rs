@@ -1,7 +1,7 @@
 //! Direct means direct: entries of a context that the direct path must not call abort.
 //!
-//! Receives are posted and polled by doorbell itself. Sends go through libibverbs on CQs of their own,
-//! so polling stays possible for a CQ that something was sent on, and only for such a one.
+//! Receives and sends are posted and polled by doorbell itself. What a test sends with verbs goes through libibverbs on
+//! CQs of their own, so polling stays possible for a CQ that something was sent on, and only for such a one.
 
 use std::ffi::c_int;
 use std::process;

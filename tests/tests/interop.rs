@@ -13,7 +13,9 @@ use std::str;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{BufferPool, Context, Mtu, QpAddress, QpConfig, QueuePair, Receiver, SrqConfig};
+use doorbell::{
+    BufferPool, Context, Mtu, QpAddress, QpConfig, QueuePair, Receiver, Sender, SrqConfig,
+};
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::{device, message, skip};
 use rdma_core_sys as sys;
@@ -124,9 +126,12 @@ struct Side {
     program: Program,
     qps: Vec<QueuePair>,
     receiver: Receiver,
+    sender: Sender,
     pool: BufferPool,
     context: Context,
     sent: Vec<u64>,
+    /// By queue pair: its send is not over.
+    on_its_way: Vec<bool>,
     received: usize,
     completed: usize,
 }
@@ -137,22 +142,34 @@ impl Side {
         std::env::var_os("DOORBELL_NETWORKED")?;
         let pd = device::pd();
         let mut receiver = device::receiver(&pd, 4 * RECEIVES);
+        let mut sender = device::sender(&pd, 64);
         let config = QpConfig::rc().mtu(MTU).sends(2);
         let pool = BufferPool::new(&pd, 4 * RECEIVES, SIZE as u32 + 1).unwrap();
         let mut qps = Vec::new();
         if program.addresses == 1 {
-            let qp = receiver.create_qp(&config.receives(RECEIVES, 1)).unwrap();
+            let qp =
+                receiver.create_qp_with_sender(&config.receives(RECEIVES, 1), &mut sender).unwrap();
             receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
             qps.push(qp);
         } else {
             let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
             let config = config.srq(srq);
-            qps.extend((0..program.qps).map(|_| receiver.create_qp(&config).unwrap()));
+            let mut create = |_| receiver.create_qp_with_sender(&config, &mut sender).unwrap();
+            qps.extend((0..program.qps).map(&mut create));
             receiver.fill(srq, &pool).unwrap();
         }
-        let sent = vec![0; program.qps];
-        let context = pd.context().clone();
-        Some(Self { program, qps, receiver, pool, context, sent, received: 0, completed: 0 })
+        Some(Self {
+            program,
+            qps,
+            receiver,
+            sender,
+            pool,
+            context: pd.context().clone(),
+            sent: vec![0; program.qps],
+            on_its_way: vec![false; program.qps],
+            received: 0,
+            completed: 0,
+        })
     }
 
     /// Starts the program, with addresses of the same kind as ours.
@@ -196,8 +213,10 @@ impl Side {
         let mut buffer = self.pool.take().expect("there are more buffers than receives and sends");
         buffer.set_len(SIZE);
         message::write(&mut buffer, qp as u32, self.sent[qp]);
-        self.qps[qp].send(buffer, None).unwrap();
+        let queue = self.qps[qp].send_queue().unwrap();
+        self.sender.post(queue).unwrap().token(qp as u64).send(buffer).unwrap();
         self.sent[qp] += 1;
+        self.on_its_way[qp] = true;
     }
 
     /// Answers until the program is done, which is when as many messages have gone each way.
@@ -205,12 +224,7 @@ impl Side {
         let mut progress = Instant::now();
         while self.received < EXCHANGES || self.completed < EXCHANGES {
             let before = self.received + self.completed;
-            for qp in &mut self.qps {
-                while let Some(done) = qp.poll_send() {
-                    assert!(done.status.is_success(), "{}", done.status);
-                    self.completed += 1;
-                }
-            }
+            self.poll_sends();
             let mut answer = Vec::new();
             let mut batch = self.receiver.poll();
             while let Some(message) = batch.next() {
@@ -246,11 +260,17 @@ impl Side {
 
     /// The answer can arrive before the completion of what it answers.
     fn await_room(&mut self, qp: usize) {
-        while self.qps[qp].sends_outstanding() > 0 {
-            if let Some(done) = self.qps[qp].poll_send() {
-                assert!(done.status.is_success(), "{}", done.status);
-                self.completed += 1;
-            }
+        while self.on_its_way[qp] {
+            self.poll_sends();
+        }
+    }
+
+    fn poll_sends(&mut self) {
+        let mut batch = self.sender.poll();
+        while let Some(done) = batch.next() {
+            assert!(done.status.is_success(), "{}", done.status);
+            self.on_its_way[done.token as usize] = false;
+            self.completed += 1;
         }
     }
 }

@@ -75,7 +75,7 @@ fn sends_fail_in_time_and_buffers_come_back_when_the_link_goes_down() {
     drop(link);
     expect(&mut events, AsyncEvent::PortActive { port: 1 });
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
-    w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+    w.peers.reset(0);
     while w.peers.qps[0].poll_send().is_some() {}
     join(&mut w.near[0], &mut w.peers.qps[0]);
     w.peers.send(0, 64);

@@ -6,10 +6,11 @@ use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
 use doorbell::{
-    BufferPool, HugePages, PoolConfig, QpConfig, QpState, QueuePair, RemoteMemory, WcStatus,
+    BufferPool, HugePages, PoolConfig, QpConfig, QpState, RemoteMemory, RemoteRegion, WcStatus,
 };
+use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Shared;
-use doorbell_tests::{device, rdma, receiving};
+use doorbell_tests::{device, receiving};
 use rdma_core_sys as sys;
 
 const LOCAL: sys::ibv_access_flags = sys::IBV_ACCESS_LOCAL_WRITE;
@@ -71,14 +72,14 @@ fn pools_are_registered_for_local_writes_and_on_request_for_reads_of_peers() {
 }
 
 /// Writes eight bytes to `addr`, and how that ended.
-fn write(qp: &mut QueuePair, addr: u64, rkey: u32) -> WcStatus {
-    rdma::write(qp, b"intruder", addr, rkey);
-    let mut wc = sys::ibv_wc::default();
-    // SAFETY: a live queue pair, and room for a completion.
-    receiving::wait("the end of the write", || unsafe {
-        sys::ibv_poll_cq((*qp.as_raw()).send_cq, 1, &mut wc) == 1
+fn write(qp: &mut SendingQp, addr: u64, rkey: u32) -> WcStatus {
+    qp.write(b"intruder", &RemoteRegion::new(addr, 8, rkey)).unwrap();
+    let mut sent = None;
+    receiving::wait("the end of the write", || {
+        sent = qp.poll_send();
+        sent.is_some()
     });
-    WcStatus::from_raw(wc.status)
+    sent.unwrap().status
 }
 
 #[test]

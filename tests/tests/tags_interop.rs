@@ -1,10 +1,6 @@
 //! Tag matching with a C program that uses `ibv_post_srq_ops`, in another process: each side receives what
 //! the other sends.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
@@ -12,71 +8,11 @@ use doorbell::tags::{
     Offload, PeerAddress, PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, Mtu, QpAddress, QpConfig};
+use doorbell_tests::c_program::Program;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::{device, skip};
 
 const ALL: u64 = u64::MAX;
-
-/// The C program.
-struct Program {
-    process: Child,
-    input: ChildStdin,
-    lines: Receiver<String>,
-}
-
-impl Program {
-    fn start() -> Self {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/interop/tags.c");
-        let program =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tags-{}", std::process::id()));
-        // The compiler is none of the processes that have a device.
-        let compiled = Command::new("cc")
-            .args(["-Wall", "-Wextra", "-Werror", "-O1", source, "-libverbs", "-o"])
-            .arg(&program)
-            .env_remove("LD_PRELOAD")
-            .status()
-            .expect("a C compiler");
-        assert!(compiled.success());
-        let mut process =
-            Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let _ = std::fs::remove_file(program);
-        let input = process.stdin.take().unwrap();
-        let lines = read_lines(process.stdout.take().unwrap());
-        Self { process, input, lines }
-    }
-
-    fn say(&mut self, line: &str) {
-        writeln!(self.input, "{line}").unwrap();
-    }
-
-    fn hear(&mut self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("an answer")
-    }
-
-    fn ask(&mut self, line: &str) -> String {
-        self.say(line);
-        self.hear()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn read_lines(output: ChildStdout) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
-}
 
 struct World {
     program: Program,
@@ -88,7 +24,7 @@ struct World {
 
 impl World {
     fn new(offload: Offload) -> Self {
-        let mut program = Program::start();
+        let mut program = Program::start("tags");
         let pd = device::pd();
         let config = TagMatchingConfig::new(16).path(device::path()).offload(offload);
         let mut tags = TagMatchingSrq::new(&pd, &config).unwrap();

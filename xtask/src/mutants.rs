@@ -1,7 +1,8 @@
 //! Errors of the kind that drivers have, put in one at a time: sees that a test catches each.
 //!
-//! A patch in scripts/mutants says what the error is, and which tests (arguments of `cargo test`) must fail with it.
-//! The same tests must pass without it. A filter chooses the patches whose names contain it.
+//! A patch in scripts/mutants says what the error is, which tests (arguments of `cargo test`) must fail with it, and on
+//! which path (`direct` or `verbs`) they run if they need a device, which is the one without errors. The same tests must
+//! pass without the patch. A filter chooses the patches whose names contain it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,10 +11,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 use std::{fs, iter, thread};
 
-use crate::Result;
 use crate::isolate::Totals;
 use crate::limits::{self, Ended};
 use crate::session::Session;
+use crate::steps::EVERYTHING;
+use crate::{Result, artifacts};
 
 /// Processor time of tests. An error may well make a test run for ever.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -23,8 +25,15 @@ struct Mutant {
     patch: PathBuf,
     /// The error, in words.
     error: String,
+    test: Test,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Test {
+    /// The path, when the test runs on a device.
+    device: Option<String>,
     /// Arguments of `cargo test`.
-    test: String,
+    arguments: String,
 }
 
 /// Where the patches are applied.
@@ -32,6 +41,9 @@ struct Tree {
     tree: PathBuf,
     target: PathBuf,
     log: PathBuf,
+    /// The device without errors.
+    device: PathBuf,
+    takes_last: bool,
 }
 
 enum Tests {
@@ -44,24 +56,27 @@ enum Tests {
 /// Tries all chosen patches, in two trees: one is built while the tests of the other run.
 pub fn run(session: &Session) -> Result<Totals> {
     let all = read_patches(&session.root.join("scripts/mutants"))?;
-    let trees = [Tree::new(session, 0)?, Tree::new(session, 1)?];
-    // All patches, also when only some are tried: who changes a line sees that a patch must follow.
-    for mutant in &all {
-        trees[0].apply(mutant, &["--check"])?;
-    }
     let wanted = |m: &&Mutant| session.filter.as_ref().is_none_or(|part| m.name.contains(part));
     let chosen: Vec<_> = all.iter().filter(wanted).collect();
     if chosen.is_empty() {
         return Err(format!("no patch has {:?} in its name", session.filter));
     }
+    if chosen.iter().any(|mutant| mutant.test.device.is_some()) {
+        artifacts::build(&mut session.cargo(EVERYTHING))?;
+    }
+    let trees = [Tree::new(session, 0)?, Tree::new(session, 1)?];
+    // All patches, also when only some are tried: who changes a line sees that a patch must follow.
+    for mutant in &all {
+        trees[0].apply(mutant, &["--check"])?;
+    }
     // The tests by themselves: a test that fails anyway catches nothing.
     let tests: BTreeSet<_> = chosen.iter().map(|mutant| &mutant.test).collect();
     side_by_side(&trees, tests, |tree, test| match tree.tests(test)? {
         Tests::Pass if tree.log()?.contains("test result: ok. 0 passed") => {
-            Err(format!("cargo test {test} runs no test"))
+            Err(format!("cargo test {} runs no test", test.arguments))
         }
         Tests::Pass => Ok(()),
-        _ => Err(format!("cargo test {test} fails without an error\n{}", tree.log()?)),
+        _ => Err(format!("cargo test {} fails without an error\n{}", test.arguments, tree.log()?)),
     })?;
     let caught = side_by_side(&trees, chosen, |tree, mutant| {
         tree.apply(mutant, &[])?;
@@ -81,17 +96,22 @@ pub fn run(session: &Session) -> Result<Totals> {
     Ok(totals)
 }
 
-/// Calls `each` with every item and a tree that is free.
+/// Calls `each` with every item and a tree that is free. One tree takes items from the front, the other from the back:
+/// what items that stand together need is built in one of them.
 fn side_by_side<T: Send, R: Send>(
     trees: &[Tree],
-    items: impl IntoIterator<Item = T, IntoIter: Send>,
+    items: impl IntoIterator<Item = T, IntoIter: DoubleEndedIterator + Send>,
     each: impl Fn(&Tree, T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     let items = Mutex::new(items.into_iter());
-    let next = || items.lock().ok()?.next();
-    let worker = |tree| iter::from_fn(next).map(|item| each(tree, item)).collect();
+    let next = |tree: &Tree| match (items.lock().ok()?, tree.takes_last) {
+        (mut items, false) => items.next(),
+        (mut items, true) => items.next_back(),
+    };
+    let worker = |tree| iter::from_fn(|| next(tree)).map(|item| each(tree, item)).collect();
     thread::scope(|scope| {
-        let workers: Vec<_> = trees.iter().map(|tree| scope.spawn(move || worker(tree))).collect();
+        let (worker, mut workers) = (&worker, Vec::new());
+        workers.extend(trees.iter().map(|tree| scope.spawn(move || worker(tree))));
         let mut results = Vec::new();
         for worker in workers {
             let done: Result<Vec<R>> = worker.join().map_err(|_| "a worker panicked")?;
@@ -107,12 +127,13 @@ fn read_patches(folder: &Path) -> Result<Vec<Mutant>> {
         let patch = entry.path();
         let text = fs::read_to_string(&patch).map_err(|e| format!("{}: {e}", patch.display()))?;
         let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let test = text.lines().find_map(|line| line.strip_prefix("Test: "));
-        let test = test.ok_or(format!("{name} does not say which tests see it"))?.to_owned();
+        let line = |start| text.lines().find_map(|line| line.strip_prefix(start)).map(String::from);
+        let arguments = line("Test: ").ok_or(format!("{name} does not say which tests see it"))?;
+        let test = Test { device: line("Device: "), arguments };
         let error = text.lines().next().unwrap_or_default().to_owned();
         mutants.push(Mutant { name, patch, error, test });
     }
-    mutants.sort_by(|a, b| a.name.cmp(&b.name));
+    mutants.sort_by(|a, b| (&a.test, &a.name).cmp(&(&b.test, &b.name)));
     Ok(mutants)
 }
 
@@ -135,7 +156,9 @@ impl Tree {
         }
         // Cargo gives the same crates of two trees the same names.
         let target = folder.join(format!("target-{number}"));
-        Ok(Self { tree, target, log: folder.join(format!("log-{number}")) })
+        let log = folder.join(format!("log-{number}"));
+        let device = session.target.join("debug/soft-mlx5");
+        Ok(Self { tree, target, log, device, takes_last: number > 0 })
     }
 
     fn apply(&self, mutant: &Mutant, how: &[&str]) -> Result<()> {
@@ -154,23 +177,29 @@ impl Tree {
     }
 
     /// Builds and runs tests.
-    fn tests(&self, arguments: &str) -> Result<Tests> {
-        let Ended::Itself(built) = self.cargo(&format!("--no-run {arguments}"), None)? else {
+    fn tests(&self, test: &Test) -> Result<Tests> {
+        let Test { device, arguments } = test;
+        let mut build = self.cargo(arguments);
+        let Ended::Itself(built) = self.run(build.arg("--no-run"), None)? else {
             return Err("the compiler makes no progress".into());
         };
         if !built.success() {
             return Err(format!("cargo test --no-run {arguments} fails\n{}", self.log()?));
         }
-        Ok(match self.cargo(arguments, Some(LIMIT))? {
+        let mut run = self.cargo(arguments);
+        if let Some(path) = device {
+            let runner = format!("'{} run --strict --'", self.device.display());
+            run.args(["--config", &format!("target.'cfg(all())'.runner={runner}")]);
+            run.env("DOORBELL_PATH", path);
+        }
+        Ok(match self.run(&mut run, Some(LIMIT))? {
             Ended::Itself(status) if status.success() => Tests::Pass,
             Ended::Itself(_) => Tests::Fail,
             Ended::Stopped(why) => Tests::Stopped(why),
         })
     }
 
-    fn cargo(&self, arguments: &str, limit: Option<Duration>) -> Result<Ended> {
-        let log = fs::File::create(&self.log).map_err(|e| format!("the log: {e}"))?;
-        let copy = log.try_clone().map_err(|e| format!("the log: {e}"))?;
+    fn cargo(&self, arguments: &str) -> Command {
         let mut command = Command::new("cargo");
         // Quick to build is what matters.
         command.args(["test", "--quiet", "--offline"]);
@@ -180,7 +209,13 @@ impl Tree {
         command.env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "1");
         // Few cases, the same each time, and no time for making a failing one smaller.
         command.env("PROPTEST_CASES", "24").env("PROPTEST_MAX_SHRINK_ITERS", "0");
-        command.env("RING_SEED", "1").stdout(log).stderr(copy);
-        limits::wait(&mut limits::spawn(&mut command)?, limit)
+        command.env("RING_SEED", "1");
+        command
+    }
+
+    fn run(&self, command: &mut Command, limit: Option<Duration>) -> Result<Ended> {
+        let log = fs::File::create(&self.log).map_err(|e| format!("the log: {e}"))?;
+        let copy = log.try_clone().map_err(|e| format!("the log: {e}"))?;
+        limits::wait(&mut limits::spawn(command.stdout(log).stderr(copy))?, limit)
     }
 }

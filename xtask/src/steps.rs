@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::artifacts::{self, Artifact};
 use crate::isolate::{self, Binary, Options, Totals};
 use crate::session::{Session, built, counted, installed, skip, whole};
-use crate::{Result, limits, memory, mutants, packages};
+use crate::{Result, conformance, limits, memory, mutants, packages, soak};
 
 /// When a step runs.
 #[derive(Clone, Copy, PartialEq)]
@@ -20,6 +20,8 @@ enum Ring {
     Test,
     /// Before a release, and in continuous integration.
     Proof,
+    /// Before a release, where there is a network.
+    Network,
 }
 
 struct Step {
@@ -42,7 +44,7 @@ const STEPS: &[Step] = &[
     step("direct", Ring::Test, |s| integration(s, "direct")),
     step("verbs", Ring::Test, |s| integration(s, "verbs")),
     step("examples", Ring::Test, examples),
-    step("conformance", Ring::Test, conformance),
+    step("conformance", Ring::Test, conformance::short),
     step("doctest", Ring::Test, doctest),
     step("doc", Ring::Proof, doc),
     step("package", Ring::Proof, packages::run),
@@ -53,14 +55,15 @@ const STEPS: &[Step] = &[
     step("programs", Ring::Proof, programs),
     step("python", Ring::Proof, python),
     step("explore", Ring::Proof, explore),
-    step("long-conformance", Ring::Proof, long_conformance),
+    step("long-conformance", Ring::Proof, conformance::long),
     step("asan", Ring::Proof, memory::asan),
     step("valgrind", Ring::Proof, memory::valgrind),
     step("mutants", Ring::Proof, mutants::run),
     step("fuzz", Ring::Proof, fuzz),
     step("counts", Ring::Proof, counts),
-    step("soak", Ring::Proof, soak),
+    step("soak", Ring::Proof, soak::run),
     step("rxe", Ring::Proof, rxe),
+    step("newer-libmlx5", Ring::Network, conformance::newer),
 ];
 
 impl Step {
@@ -70,13 +73,14 @@ impl Step {
             Ring::CheckAndTest => ring == "check" || ring == "test",
             Ring::Test => ring == "test",
             Ring::Proof => ring == "proof",
+            Ring::Network => ring == "network",
         }
     }
 }
 
 /// Prints the names of all steps.
 pub fn list() {
-    for ring in ["check", "test", "proof"] {
+    for ring in ["check", "test", "proof", "network"] {
         let names = STEPS.iter().filter(|step| step.is_in(ring)).map(|step| step.name);
         println!("{ring}: {}", names.collect::<Vec<_>>().join(" "));
     }
@@ -93,7 +97,7 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
         }
     }
     let began = Instant::now();
-    // No step after this one uses the network.
+    // No step after this one uses the network, but those of the ring of that name.
     if !whole(&mut session.cargo("fetch --locked --quiet"))?.is_success() {
         return Err("cargo fetch failed: is there a network?".into());
     }
@@ -141,7 +145,7 @@ pub const EVERYTHING: &str = "build --lib --bins --tests --examples";
 
 /// What a test binary needs to run.
 #[derive(Clone, Copy, PartialEq)]
-enum Needs {
+pub enum Needs {
     Nothing,
     /// It has a device in its own process.
     Device,
@@ -155,6 +159,8 @@ enum Needs {
     Examples,
     /// The twins of the conformance test.
     Twins,
+    /// A device that gives no QP number twice, and time.
+    Soak,
     /// A link that may be taken down, as only the virtual machine has.
     Link,
 }
@@ -166,12 +172,13 @@ fn needs(artifact: &Artifact) -> Needs {
         ("doorbell-conformance", _) => Needs::Twins,
         ("doorbell-tests", _) if artifact.kind != "test" => Needs::Nothing,
         ("doorbell-tests", "docs" | "compile_fail" | "cqe_barrier" | "handover") => Needs::Nothing,
-        ("doorbell-tests", "interop" | "tags_interop") => Needs::Network,
+        ("doorbell-tests", "interop" | "rdma_interop" | "tags_interop") => Needs::Network,
         ("doorbell-tests", "link") => Needs::Link,
+        ("doorbell-tests", "soak") => Needs::Soak,
         (
             "doorbell-tests",
             "demo" | "doctor" | "event_server" | "info" | "latency" | "multicast" | "pingpong"
-            | "selftest",
+            | "selftest" | "sender_examples",
         ) => Needs::Examples,
         ("doorbell-tests", _) => Needs::AnyDevice,
         _ => Needs::Nothing,
@@ -179,7 +186,7 @@ fn needs(artifact: &Artifact) -> Needs {
 }
 
 /// Builds the targets, and returns the test binaries with these needs.
-fn tests(session: &Session, targets: &str, needed: &[Needs]) -> Result<Vec<Binary>> {
+pub fn tests(session: &Session, targets: &str, needed: &[Needs]) -> Result<Vec<Binary>> {
     let artifacts = artifacts::build(&mut session.cargo(targets))?;
     let chosen = artifacts.into_iter().filter(|a| a.test && needed.contains(&needs(a)));
     let chosen: Vec<Binary> = chosen.map(|artifact| artifact.binary).collect();
@@ -190,7 +197,7 @@ fn tests(session: &Session, targets: &str, needed: &[Needs]) -> Result<Vec<Binar
 }
 
 /// Options for tests that may use so many seconds of processor time.
-fn options(session: &Session, limit: u64) -> Options {
+pub fn options(session: &Session, limit: u64) -> Options {
     let arguments = session.selection();
     Options { limit, arguments, jobs: session.jobs, ..Options::default() }
 }
@@ -237,7 +244,7 @@ fn integration(session: &Session, path: &str) -> Result<Totals> {
 }
 
 /// Options for tests that run under `soft-mlx5 run --strict`.
-fn on_device(session: &Session, path: &str, more: &[&str]) -> Options {
+pub fn on_device(session: &Session, path: &str, more: &[&str]) -> Options {
     let mut options = options(session, 300);
     options.under.push(session.target.join("debug/soft-mlx5").display().to_string());
     let arguments = ["run", "--strict"].iter().chain(more).chain(&["--"]);
@@ -254,25 +261,6 @@ fn examples(session: &Session) -> Result<Totals> {
 /// Verbs programs of the system on the device.
 fn programs(session: &Session) -> Result<Totals> {
     isolate::run(&tests(session, EVERYTHING, &[Needs::Programs])?, &options(session, 300))
-}
-
-fn conformance(session: &Session) -> Result<Totals> {
-    let mut totals =
-        isolate::run(&tests(session, EVERYTHING, &[Needs::Twins])?, &options(session, 300))?;
-    if session.filter.is_none() {
-        totals += conformance_of(session, 10_000)?;
-    }
-    Ok(totals)
-}
-
-fn long_conformance(session: &Session) -> Result<Totals> {
-    artifacts::build(&mut session.cargo(EVERYTHING))?;
-    conformance_of(session, 100_000)
-}
-
-fn conformance_of(session: &Session, operations: u32) -> Result<Totals> {
-    let mut command = Command::new(session.target.join("debug/conformance"));
-    whole(command.args(["--operations", &operations.to_string()]))
 }
 
 fn doctest(session: &Session) -> Result<Totals> {
@@ -404,19 +392,6 @@ fn counts(session: &Session) -> Result<Totals> {
     let mut command = Command::new(session.target.join("release/bench"));
     command.args(["counts", "--baseline", "benches/baseline.txt", "--out"]);
     whole(command.arg(session.target.join("bench")).current_dir(&session.root))
-}
-
-/// A part of what `make soak` sends, over a link that fails in every way.
-fn soak(session: &Session) -> Result<Totals> {
-    let artifacts = artifacts::build(&mut session.cargo(EVERYTHING))?;
-    let mut totals = Totals::default();
-    for device in artifacts.iter().filter(|a| a.test && a.target == "soft_mlx5" && a.kind != "test")
-    {
-        let mut command = Command::new(&device.binary.path);
-        command.args(["--ignored", "--nocapture", "nic::tests::soak::long"]);
-        totals += counted(command.env("SOAK_MESSAGES", "3000000"))?;
-    }
-    Ok(totals)
 }
 
 /// The verbs path on Soft-RoCE, in a virtual machine.

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell::{BufferPool, Context, QpConfig, Receiver, ReceiverConfig, WcStatus};
+use doorbell::{
+    BufferPool, Context, QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig, WcStatus,
+};
 
 const MESSAGE: &[u8] = b"doorbell doctor";
 /// An adapter ends a send itself, after its retries; this ends the wait for one that does not.
@@ -17,18 +19,23 @@ pub fn send(context: &Context, port: u8, gid_index: u8) -> Result<(), String> {
     let config =
         QpConfig::rc().receives(2, 1).sends(2).max_inline(32).port(port).gid_index(gid_index);
     let config = config.timeout(14).retry_cnt(3).rnr_retry(3);
-    let mut near = receiver.create_qp(&config).map_err(text)?;
+    let sending = SenderConfig::new().cq_capacity(64);
+    let mut sender = Sender::new(&pd, &sending).map_err(text)?;
+    let mut near = receiver.create_qp_with_sender(&config, &mut sender).map_err(text)?;
+    let from = near.send_queue().ok_or("the queue pair has no send queue")?;
     let mut far = receiver.create_qp(&config).map_err(text)?;
     near.connect(&far.address().map_err(text)?).map_err(text)?;
     far.connect(&near.address().map_err(text)?).map_err(text)?;
     let queue = far.receive_queue().ok_or("the queue pair has no receive queue")?;
     let pool = BufferPool::new(&pd, 2, 64).map_err(text)?;
     receiver.fill(queue, &pool).map_err(|error| error.to_string())?;
-    near.send_inline(MESSAGE, None).map_err(|error| error.to_string())?;
+    let mut posting = sender.post(from).map_err(|error| error.to_string())?;
+    posting.send(MESSAGE).map_err(|error| error.to_string())?;
+    drop(posting);
     let began = Instant::now();
     let (mut sent, mut arrived) = (false, false);
     while !(sent && arrived) {
-        if let Some(completion) = near.poll_send() {
+        if let Some(completion) = sender.poll().next() {
             if completion.status != WcStatus::SUCCESS {
                 return Err(format!(
                     "{} (vendor syndrome {:#04x})",

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use doorbell::mlx5_ring::receive::ReceiveRing;
 use doorbell::mlx5_ring::sge::Sge;
-use doorbell::rdma_core_sys as sys;
-use doorbell::{AsyncEvent, Cause, SlotContext, WcStatus};
+use doorbell::{AsyncEvent, Cause, RemoteRegion, SlotContext, WcStatus};
 use mlx5_wire::cqe::ErrorCqe;
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::syndrome::Syndrome;
@@ -135,22 +134,8 @@ fn bad_lkey(lab: &mut Lab) -> Result<String, Stop> {
 fn bad_rkey(lab: &mut Lab) -> Result<String, Stop> {
     let shape = Shape { receives_with: |config| config.remote_write(true), ..Shape::new(lab) };
     let mut pair = Pair::new(lab, &shape)?;
-    let mut bytes = *b"nowhere.";
-    let mut sge =
-        sys::ibv_sge { addr: bytes.as_mut_ptr().expose_provenance() as u64, length: 8, lkey: 0 };
-    let mut wr = sys::ibv_send_wr {
-        sg_list: &mut sge,
-        num_sge: 1,
-        opcode: sys::IBV_WR_RDMA_WRITE,
-        send_flags: sys::IBV_SEND_SIGNALED | sys::IBV_SEND_INLINE,
-        ..Default::default()
-    };
-    wr.wr.rdma =
-        sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: 0x1000, rkey: 0x1234_5678 };
-    let mut bad = std::ptr::null_mut();
-    // SAFETY: a live queue pair in RTS, and a request whose bytes are copied.
-    let errno = unsafe { sys::ibv_post_send(pair.far[0].as_raw(), &mut wr, &mut bad) };
-    same("ibv_post_send", &0, &errno)?;
+    let nowhere = RemoteRegion::new(0x1000, 8, 0x1234_5678);
+    pair.post(0, |posting| posting.write(b"nowhere.", &nowhere))?;
     let patience = Patience::new();
     while pair.far_taps[0].as_mut().is_some_and(|tap| tap.look() == 0) {
         patience.wait(|| "a WRITE that does not complete".into())?;

@@ -3,8 +3,6 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use doorbell::rdma_core_sys as sys;
-
 use super::check::{Check, Needs, Stop, fail};
 use super::lab::Lab;
 use super::pair::{Pair, Shape};
@@ -83,26 +81,6 @@ fn race(lab: &mut Lab) -> Result<String, Stop> {
     Ok(format!("{count} times; in {before} of them the message was faster"))
 }
 
-/// Sends a byte, and asks for an event at the peer.
-fn send_solicited(pair: &Pair) -> Result<(), Stop> {
-    let mut byte = 1u8;
-    let mut sge =
-        sys::ibv_sge { addr: (&raw mut byte).expose_provenance() as u64, length: 1, lkey: 0 };
-    let mut wr = sys::ibv_send_wr {
-        sg_list: &mut sge,
-        num_sge: 1,
-        opcode: sys::IBV_WR_SEND,
-        send_flags: sys::IBV_SEND_SIGNALED | sys::IBV_SEND_INLINE | sys::IBV_SEND_SOLICITED,
-        ..Default::default()
-    };
-    let mut bad = std::ptr::null_mut();
-    // SAFETY: a live queue pair in RTS, and a request whose byte is copied.
-    match unsafe { sys::ibv_post_send(pair.far[0].as_raw(), &mut wr, &mut bad) } {
-        0 => Ok(()),
-        errno => fail(format!("ibv_post_send: {}", std::io::Error::from_raw_os_error(errno))),
-    }
-}
-
 fn solicited(lab: &mut Lab) -> Result<String, Stop> {
     let mut pair = Pair::new(lab, &Shape::new(lab))?;
     if pair.receiver.arm_solicited()? {
@@ -113,7 +91,7 @@ fn solicited(lab: &mut Lab) -> Result<String, Stop> {
     if readable(&pair, QUIET)? {
         return fail("an event for a message whose sender did not ask for it");
     }
-    send_solicited(&pair)?;
+    pair.post(0, |posting| posting.solicited().send(b"loud"))?;
     if !readable(&pair, SURE)? {
         return fail("no event for a message whose sender asked for it");
     }

@@ -181,7 +181,7 @@ fn links(lab: &mut Lab) -> Result<String, Stop> {
         // A long message and a short one: the short one, which came second, may end first.
         let mut buffer = long.take().ok_or("no buffer")?;
         buffer.set_len(8192);
-        pair.far[0].send(buffer, None).map_err(|error| error.to_string())?;
+        pair.post(0, |posting| posting.send(buffer))?;
         pair.send(1, &[round as u8], None)?;
         let mut lengths = Vec::new();
         pair.receive(2, |message| {

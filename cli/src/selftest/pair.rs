@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use doorbell::rdma_core_sys as sys;
 use doorbell::{
-    BufferPool, Failure, Message, Path, QpConfig, QueueId, QueuePair, Receiver, ReceiverConfig,
-    SrqConfig, SrqId, WcStatus,
+    BufferPool, Failure, Message, NotSent, Path, Posting, QpConfig, QueueId, QueuePair, Receiver,
+    ReceiverConfig, SendError, Sender, SenderConfig, SrqConfig, SrqId, WcStatus,
 };
 
 use super::check::{Stop, fail};
@@ -77,7 +77,7 @@ pub struct Pair {
     /// Receiving queue pairs.
     pub near: Vec<QueuePair>,
     /// Sending queue pairs.
-    pub far: Vec<QueuePair>,
+    pub far: Vec<Far>,
     _far_receiver: Receiver,
     witness: Rc<RefCell<Witness>>,
     /// Buffers of the receives.
@@ -86,6 +86,29 @@ pub struct Pair {
     pub tap: Option<Tap>,
     /// What watches the CQ of each sending queue pair.
     pub far_taps: Vec<Option<Tap>>,
+}
+
+/// A queue pair that sends, with a sender of its own.
+pub struct Far {
+    /// The queue pair.
+    pub qp: QueuePair,
+    sender: Sender,
+    /// Requests that are not over.
+    outstanding: u32,
+}
+
+impl Far {
+    /// Posts a request.
+    fn post<P>(
+        &mut self,
+        request: impl FnOnce(&mut Posting<'_>) -> Result<(), SendError<P>>,
+    ) -> Result<(), Stop> {
+        let queue = self.qp.send_queue().ok_or(NotSent::NoQueue)?;
+        let mut posting = self.sender.post(queue)?;
+        request(&mut posting).map_err(|error| error.reason)?;
+        self.outstanding += 1;
+        Ok(())
+    }
 }
 
 /// Queue key of datagrams.
@@ -117,7 +140,10 @@ impl Pair {
             };
             let mut this = receiver.create_qp(&(shape.receives_with)(config.max_inline(32)))?;
             let config = base().receives(1, 1).sends(64).max_inline(64);
-            let mut that = far_receiver.create_qp(&(shape.sender)(config))?;
+            let sending = SenderConfig::new().cq_capacity(256).path(shape.path);
+            let mut sender = Sender::new(&lab.pd, &sending)?;
+            let config = (shape.sender)(config);
+            let mut that = far_receiver.create_qp_with_sender(&config, &mut sender)?;
             if shape.datagrams {
                 this.activate()?;
                 that.activate()?;
@@ -129,7 +155,7 @@ impl Pair {
             let cq = unsafe { (*that.as_raw()).send_cq };
             taps.push(if lab.direct { Some(Tap::new(cq, &lab.witness)?) } else { None });
             near.push(this);
-            far.push(that);
+            far.push(Far { qp: that, sender, outstanding: 0 });
         }
         let queues: Vec<QueueId> = match srq {
             Some(srq) => vec![srq.into()],
@@ -170,12 +196,24 @@ impl Pair {
         self.near[index].as_raw()
     }
 
-    /// Sends inline bytes.
-    pub fn send(&mut self, qp: usize, bytes: &[u8], imm: Option<u32>) -> Result<(), Stop> {
-        while self.far[qp].sends_outstanding() >= 48 {
+    /// Posts a request, when there is room.
+    pub fn post<P>(
+        &mut self,
+        qp: usize,
+        request: impl FnOnce(&mut Posting<'_>) -> Result<(), SendError<P>>,
+    ) -> Result<(), Stop> {
+        while self.far[qp].outstanding >= 48 {
             self.sent(qp)?;
         }
-        Ok(self.far[qp].send_inline(bytes, imm)?)
+        self.far[qp].post(request)
+    }
+
+    /// Sends inline bytes.
+    pub fn send(&mut self, qp: usize, bytes: &[u8], imm: Option<u32>) -> Result<(), Stop> {
+        self.post(qp, |posting| match imm {
+            Some(imm) => posting.send_with_imm(bytes, imm),
+            None => posting.send(bytes),
+        })
     }
 
     /// Waits until a send has completed; it must have succeeded.
@@ -190,7 +228,7 @@ impl Pair {
 
     /// Waits until all sends of a queue pair have succeeded.
     pub fn all_sent(&mut self, qp: usize) -> Result<(), Stop> {
-        while self.far[qp].sends_outstanding() > 0 {
+        while self.far[qp].outstanding > 0 {
             self.sent(qp)?;
         }
         Ok(())
@@ -213,11 +251,13 @@ impl Pair {
                 return None;
             }
         }
-        let done = self.far[qp].poll_send()?;
+        let far = &mut self.far[qp];
+        let done = far.sender.poll_up_to(1).next().map(|done| (done.status, done.vendor_err))?;
+        far.outstanding -= 1;
         if let Some(tap) = &mut self.far_taps[qp] {
             tap.take(1);
         }
-        Some((done.status, done.vendor_err))
+        Some(done)
     }
 
     /// Takes what has arrived, at most `budget` completions; returns how many.
@@ -308,6 +348,9 @@ impl Drop for Pair {
         let taps = self.far_taps.iter_mut().flatten().chain(&mut self.tap);
         taps.for_each(|tap| _ = tap.look());
         let mut witness = self.witness.borrow_mut();
-        self.near.iter().chain(&self.far).for_each(|qp| witness.forget(qp.qp_num()));
+        self.near
+            .iter()
+            .chain(self.far.iter().map(|far| &far.qp))
+            .for_each(|qp| witness.forget(qp.qp_num()));
     }
 }

@@ -213,11 +213,12 @@ fn scattered(lab: &mut Lab) -> Result<String, Stop> {
 fn datagrams(lab: &mut Lab) -> Result<String, Stop> {
     let shape = Shape { datagrams: true, ..Shape::new(lab) };
     let mut pair = Pair::new(lab, &shape)?;
-    let to = pair.far[0].address_handle(&pair.near[0].address()?, QKEY)?;
-    let from = pair.far[0].qp_num();
+    let to = pair.far[0].qp.address_handle(&pair.near[0].address()?, QKEY)?;
+    let from = pair.far[0].qp.qp_num();
     let mut with_header = 0;
     for number in 0..50 {
-        pair.far[0].send_inline_to(&payload(number, 30), &to, None)?;
+        let bytes = payload(number, 30);
+        pair.post(0, |posting| posting.send_to(&to, &bytes[..], None))?;
         pair.sent(0)?;
         pair.receive(1, |message| {
             let message = message?;

@@ -79,7 +79,8 @@ pub enum CqeKind {
     Send,
     /// A message arrived whose payload, if it is short enough, is in the CQE.
     Inline,
-    /// An RDMA WRITE with immediate data was completed: nothing is in the posted buffers.
+    /// An RDMA WRITE with immediate data was completed: nothing is in the posted buffers or in the CQE, and the byte count
+    /// is of what was written elsewhere.
     Written,
     /// Title of a compressed block.
     Compressed,
@@ -111,10 +112,10 @@ const fn kind_of(op_own: u8) -> CqeKind {
         (CqeOpcode::ResizeCq | CqeOpcode::Unknown(_), _) => CqeKind::Impossible,
         (_, CqeFormat::Compressed) => CqeKind::Compressed,
         (CqeOpcode::ResponderError, _) => CqeKind::Failed,
+        (CqeOpcode::ResponderWriteImm, _) => CqeKind::Written,
         (opcode, CqeFormat::Inline32 | CqeFormat::Inline64) if opcode.is_responder() => {
             CqeKind::Inline
         }
-        (CqeOpcode::ResponderWriteImm, _) => CqeKind::Written,
         (opcode, _) if opcode.is_responder() => CqeKind::Send,
         _ => CqeKind::NotAReceive,
     }
@@ -182,13 +183,6 @@ impl<'a> Cqe<'a> {
     #[inline(always)]
     pub fn opcode(&self) -> CqeOpcode {
         CqeOpcode::from_bits(self.op_own() >> 4)
-    }
-
-    /// Returns `true` if an RDMA WRITE with immediate data has completed a receive: `byte_count` is what was written
-    /// elsewhere.
-    #[inline(always)]
-    pub const fn is_write(&self) -> bool {
-        self.last_word.op_own() >> 4 == CqeOpcode::ResponderWriteImm.bits()
     }
 
     /// Format.

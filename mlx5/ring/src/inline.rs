@@ -4,26 +4,11 @@ use core::ptr::NonNull;
 
 use mlx5_wire::data::DataSegment;
 
-use crate::completion::Cqe;
-use crate::receive::ReceiveRing;
-
-/// Copies the payload of an inline CQE to the buffers of the WQE that it completes.
-///
-/// # Safety
-/// The WQE in `slot` was posted under the contract that its addresses are this process's, and has completed.
-#[inline]
-pub(crate) unsafe fn deliver<Q: ReceiveRing>(queue: &Q, cqe: Cqe<'_>, slot: u32) {
-    if let Some((payload, capacity)) = cqe.inline_payload() {
-        let len = cqe.byte_count().min(capacity);
-        // SAFETY: `payload` is valid for `capacity` bytes; the rest is the caller's contract.
-        unsafe { scatter(payload, len, queue.segments(slot), queue.max_sge()) }
-    }
-}
 /// Copies `len` bytes to the buffers of a WQE, as far as they fit.
 ///
 /// # Safety
 /// `payload` is valid for `len` bytes, and each segment up to the terminator names writable memory.
-unsafe fn scatter(
+pub(crate) unsafe fn scatter(
     payload: NonNull<u8>,
     mut len: u32,
     segments: NonNull<DataSegment>,

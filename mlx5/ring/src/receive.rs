@@ -6,8 +6,8 @@ use mlx5_wire::data::DataSegment;
 
 use crate::completion::{Cqe, CqeKind};
 use crate::inline;
-use crate::sge::Sge;
-use crate::slots::Slots;
+use crate::sge::{self, Sge};
+use crate::slots::{SlotState, Slots};
 
 /// Why a receive was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,12 @@ pub trait ReceiveRing {
 
     /// Returns what software remembers of the slots.
     fn slots(&self) -> &Slots<Self::Data>;
+
+    /// As [`slots`](Self::slots), to change them.
+    ///
+    /// # Safety
+    /// The value is not replaced by another one.
+    unsafe fn slots_mut(&mut self) -> &mut Slots<Self::Data>;
 
     /// Returns the number of SGEs that a WQE has room for.
     fn max_sge(&self) -> u32;
@@ -84,7 +90,11 @@ pub trait ReceiveRing {
     ///
     /// # Safety
     /// [`posted_slot`](Self::posted_slot) returned it, and nothing was done since.
-    unsafe fn hold(&mut self, slot: u32);
+    #[inline(always)]
+    unsafe fn hold(&mut self, slot: u32) {
+        // SAFETY: a slot that is posted exists.
+        unsafe { self.slots_mut().get_mut(slot).state = SlotState::Held };
+    }
 
     /// Completes the WQE that completes with `wqe_counter`: returns its slot, which is held from now on; `None` when the
     /// device does not have such a WQE.
@@ -136,9 +146,14 @@ pub trait ReceiveRing {
     ///
     /// # Safety
     /// `slot` is held; [`recycle`](Self::recycle) will ask for the contract of posting.
-    unsafe fn rewrite(&mut self, slot: u32, data: Self::Data, segment: DataSegment)
-    where
-        Self: Sized;
+    #[inline(always)]
+    unsafe fn rewrite(&mut self, slot: u32, data: Self::Data, segment: DataSegment) {
+        // SAFETY: a slot that is held exists and is not the device's.
+        unsafe {
+            sge::write_one(self.segments(slot), self.max_sge(), segment);
+            self.slots_mut().set(slot, data, SlotState::Held);
+        }
+    }
 }
 
 /// Posts many receives with one doorbell, which rings when it is dropped.
@@ -205,23 +220,28 @@ pub enum Completion {
 /// `cqe` is of this queue, whose WQEs were posted under the [contract of posting](ReceiveRing#contract-of-posting).
 #[inline]
 pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completion {
-    match cqe.kind() {
+    let payload = match cqe.kind() {
+        CqeKind::Send | CqeKind::Written | CqeKind::Failed => None,
+        CqeKind::Inline => match cqe.inline_payload() {
+            // Only a CQE of 128 bytes has room for 64 bytes of payload.
+            None => return Completion::Stray,
+            payload => payload,
+        },
         CqeKind::NotAReceive => return Completion::NotAReceive,
-        // Only a CQE of 128 bytes has room for 64 bytes of payload.
-        CqeKind::Inline if cqe.inline_payload().is_none() => return Completion::Stray,
         // A block was expanded when it was found: a title here is none.
         CqeKind::Pending | CqeKind::Impossible | CqeKind::Compressed => return Completion::Stray,
-        CqeKind::Send | CqeKind::Inline | CqeKind::Written | CqeKind::Failed => {}
-    }
+    };
     let Some(slot) = queue.complete(cqe.wqe_counter()) else {
         return Completion::Stray;
     };
     if cqe.kind() == CqeKind::Failed {
         return Completion::Failed(slot);
     }
-    if cqe.kind() == CqeKind::Inline {
-        // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
-        unsafe { inline::deliver(queue, cqe, slot) }
+    if let Some((payload, capacity)) = payload {
+        let len = cqe.byte_count().min(capacity);
+        // SAFETY: the payload is valid for `capacity` bytes; the slot was posted under the contract that its addresses
+        // are this process's, and has completed.
+        unsafe { inline::scatter(payload, len, queue.segments(slot), queue.max_sge()) }
     }
     Completion::Message(slot)
 }

@@ -204,6 +204,11 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     #[inline(always)]
+    unsafe fn slots_mut(&mut self) -> &mut Slots<T> {
+        &mut self.slots
+    }
+
+    #[inline(always)]
     fn max_sge(&self) -> u32 {
         self.max_sge
     }
@@ -244,12 +249,6 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         let age = self.head.wrapping_sub(1).wrapping_sub(slot) & self.mask;
         let newest = self.head.wrapping_sub(1).wrapping_sub(age);
         (newest as u16 == wqe_counter && self.slots.is_posted(slot)).then_some(slot)
-    }
-
-    #[inline(always)]
-    unsafe fn hold(&mut self, slot: u32) {
-        // SAFETY: a slot that is posted exists.
-        unsafe { self.slots.get_mut(slot).state = SlotState::Held };
     }
 
     #[inline(always)]
@@ -295,15 +294,6 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     #[inline(always)]
     fn needs_doorbell(&self) -> bool {
         self.head != self.rung
-    }
-
-    #[inline(always)]
-    unsafe fn rewrite(&mut self, slot: u32, data: T, segment: DataSegment) {
-        // SAFETY: a slot that is held exists and is not the device's.
-        unsafe {
-            sge::write_one(self.segments(slot), self.max_sge, segment);
-            self.slots.set(slot, data, SlotState::Held);
-        }
     }
 }
 

@@ -133,6 +133,8 @@ pub struct SendQueue<T> {
     asked: u32,
     /// Most blocks that may follow it without asking.
     max_silent: u32,
+    /// Whether the last WQE was given inline pieces, be they empty.
+    last_is_inline: bool,
 }
 
 // SAFETY: [exclusive] the queue is driven through `&mut` only, and its storage is nobody else's.
@@ -172,6 +174,7 @@ impl<T: Copy> SendQueue<T> {
             max_units,
             asked: 0,
             max_silent: room.min(count / 4),
+            last_is_inline: false,
         })
     }
 
@@ -229,8 +232,8 @@ impl<T: Copy> SendQueue<T> {
     /// The QP is in RESET, or destroyed, and the CQ holds no CQE of it any more.
     pub unsafe fn reset(&mut self, mut each: impl FnMut(T)) {
         let end = self.blocks.posted();
-        while let Some(data) = self.retire_one(end) {
-            each(data);
+        while let Some(retired) = self.retire(end) {
+            each(*retired.data);
         }
         self.blocks.reset();
         self.asked = 0;
@@ -247,30 +250,13 @@ impl<T: Copy> SendQueue<T> {
         flags
     }
 
-    /// Takes note of a WQE that was written: `blocks` blocks from the next one on.
+    /// Takes note of the WQE of `blocks` blocks from running index `start` on.
     #[inline(always)]
-    fn remember(&mut self, blocks: u32, data: T) {
-        let start = self.blocks.posted();
+    fn remember(&mut self, start: u32, blocks: u32, data: T) {
         for middle in 1..blocks {
             self.record(start.wrapping_add(middle)).blocks = 0;
         }
         *self.record(start) = Record { blocks, data: MaybeUninit::new(data) };
-        self.blocks.advance(blocks);
-    }
-
-    /// Retires the oldest WQE, if it starts before running index `end`.
-    #[inline(always)]
-    fn retire_one(&mut self, end: u32) -> Option<T> {
-        let start = self.blocks.retired();
-        if start == end {
-            return None;
-        }
-        let record = self.record(start);
-        let blocks = record.blocks;
-        // SAFETY: between `retired` and `posted` stand WQEs, each with its record, and `retired` is the start of one.
-        let data = unsafe { record.data.assume_init() };
-        self.blocks.retire(start.wrapping_add(blocks));
-        Some(data)
     }
 
     #[inline(always)]

@@ -263,6 +263,11 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
+    unsafe fn slots_mut(&mut self) -> &mut Slots<T> {
+        &mut self.slots
+    }
+
+    #[inline(always)]
     fn max_sge(&self) -> u32 {
         self.max_sge
     }
@@ -311,12 +316,6 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
-    unsafe fn hold(&mut self, slot: u32) {
-        // SAFETY: a slot that is posted exists.
-        unsafe { self.slots.get_mut(slot).state = SlotState::Held };
-    }
-
-    #[inline(always)]
     unsafe fn recycle(&mut self, slot: u32) {
         let tail = self.tail;
         // SAFETY: [slot-index]; a slot that is held exists; the two differ, because the tail is not held.
@@ -358,15 +357,6 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     #[inline(always)]
     fn needs_doorbell(&self) -> bool {
         self.posted != self.rung
-    }
-
-    #[inline(always)]
-    unsafe fn rewrite(&mut self, slot: u32, data: T, segment: DataSegment) {
-        // SAFETY: a slot that is held exists and is not the device's.
-        unsafe {
-            sge::write_one(self.segments(slot), self.max_sge, segment);
-            self.slots.set(slot, data, SlotState::Held);
-        }
     }
 }
 

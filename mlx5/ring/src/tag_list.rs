@@ -20,7 +20,6 @@ use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64, CqeFormat};
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use mlx5_wire::tm::{AppOp, REMOVE_SUCCESS};
 use mlx5_wire::tmh::Tmh;
-use static_assertions::const_assert;
 
 use crate::completion::Cqe;
 use crate::sq::{BasicBlocks, Span};
@@ -33,7 +32,7 @@ pub use posting::{Append, PostError, Posting};
 /// Most tags a list can have: an entry is named by 16 bits, there is one more than tags, and one name is no
 /// entry's.
 pub const MAX_TAGS: u16 = u16::MAX - 1;
-const_assert!(MAX_TAGS < Operation::NONE);
+const _: () = assert!(MAX_TAGS < Operation::NONE);
 
 /// Memory of the caller's in which a list of `tags` tags on a send queue of `blocks` blocks keeps its
 /// books.

@@ -78,6 +78,12 @@ impl ControlSegment {
         (first / Self::NEXT_INDEX) as u16
     }
 
+    /// The size that a first word says, in units.
+    #[inline(always)]
+    pub const fn units_of(first: u64) -> u8 {
+        first as u8 & 0x3f
+    }
+
     /// [`CQ_UPDATE`] in the second of [`to_words`](Self::to_words).
     pub const CQ_UPDATE: u64 = (CQ_UPDATE as u64) << 32;
 

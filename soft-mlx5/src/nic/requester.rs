@@ -3,6 +3,8 @@
 //! A WQE stays in the program's queue until it is complete; what is kept of it is which packet sequence
 //! numbers it uses. Whatever is sent again is read from the queue again, as an adapter does.
 
+mod retry;
+
 use std::collections::VecDeque;
 
 use mlx5_wire::opcode::WqeOpcode;
@@ -15,6 +17,8 @@ use super::qp::Qp;
 use super::tm::rendezvous;
 use super::wqe::{Flags, Kind, Trailer};
 
+pub use self::retry::{answer_lost, back_off, ensure_timer, expire, missing, note_progress};
+
 /// Packets in flight at most.
 const MAX_WINDOW: u32 = 256;
 const MIN_WINDOW: u32 = 8;
@@ -22,11 +26,7 @@ const MIN_WINDOW: u32 = 8;
 // An acknowledgement may be late because a thread was not scheduled, which no adapter knows: shorter
 // timeouts than this are stretched.
 const MIN_TIMEOUT_NS: u64 = 1_000_000;
-// A peer in another process that gets no core for so long is slow and not gone: it is asked again until
-// then, even when the retries are used up.
-const SLOW_PEER_NS: u64 = 2_000_000_000;
 const TIMEOUT_UNIT_NS: u64 = 4096;
-const INFINITE_RNR: u8 = 7;
 
 /// A WQE that was started.
 #[derive(Debug, Clone, Copy)]
@@ -369,88 +369,4 @@ pub fn acknowledge(qp: &mut Qp, core: &mut Core, psn: u32) -> Acknowledged {
         finish(qp, core, None);
     }
     Acknowledged::All
-}
-
-/// An answer is known to be lost: ask again, once.
-pub fn answer_lost(qp: &mut Qp, core: &mut Core) {
-    let at = qp.requester.unacked_psn;
-    if qp.requester.implied_loss != Some(at) {
-        qp.requester.implied_loss = Some(at);
-        qp.requester.go_back();
-        core.activate(qp);
-    }
-}
-
-/// The responder misses packets from the oldest one that is not acknowledged.
-pub fn missing(qp: &mut Qp, core: &mut Core) {
-    // Told twice, and nothing was sent in between: once is enough.
-    if qp.requester.is_at_oldest() {
-        return;
-    }
-    retry(qp, core);
-}
-
-/// Everything from the oldest packet that is not acknowledged is sent again.
-fn retry(qp: &mut Qp, core: &mut Core) {
-    let requester = &mut qp.requester;
-    if requester.retries_left == 0 {
-        let gives_up_at = requester.waiting_since + SLOW_PEER_NS;
-        let slow = qp.route.as_ref().is_some_and(|route| core.link.is_process(route.dlid));
-        if !slow || core.now >= gives_up_at {
-            return fail(qp, core, Failure::RETRIES);
-        }
-    }
-    requester.retries_left = requester.retries_left.saturating_sub(1);
-    requester.go_back();
-    restart_timer(qp, core);
-    core.activate(qp);
-}
-
-/// The responder is not ready for the oldest packet: wait this long.
-pub fn back_off(qp: &mut Qp, core: &mut Core, delay_ns: u64) {
-    let requester = &mut qp.requester;
-    if requester.rnr_retry != INFINITE_RNR {
-        if requester.rnr_left == 0 {
-            return fail(qp, core, Failure::RNR_RETRIES);
-        }
-        requester.rnr_left -= 1;
-    }
-    requester.backing_off = true;
-    requester.go_back();
-    core.timers.set(qp.number, &mut qp.deadline, Some(core.now + delay_ns));
-}
-
-/// The queue pair's deadline has passed.
-pub fn expire(qp: &mut Qp, core: &mut Core) {
-    core.progress = true;
-    core.timers.set(qp.number, &mut qp.deadline, None);
-    if qp.requester.backing_off {
-        qp.requester.backing_off = false;
-        core.activate(qp);
-    } else if qp.requester.has_unacked() {
-        retry(qp, core);
-    }
-}
-
-/// Something was acknowledged.
-pub fn note_progress(qp: &mut Qp, core: &mut Core) {
-    qp.requester.waiting_since = core.now;
-    restart_timer(qp, core);
-}
-
-// Runs the timer anew: something was acknowledged, or is sent again.
-fn restart_timer(qp: &mut Qp, core: &mut Core) {
-    let timeout = qp.requester.timeout_ns().filter(|_| qp.attr.service == Service::Rc);
-    let running = qp.requester.has_unacked() && !qp.requester.backing_off;
-    let at = timeout.filter(|_| running).map(|timeout| core.now + timeout);
-    if !qp.requester.backing_off {
-        core.timers.set(qp.number, &mut qp.deadline, at);
-    }
-}
-
-/// Runs the timer if something is under way and it does not run yet.
-pub fn ensure_timer(qp: &mut Qp, core: &mut Core) {
-    if qp.deadline.get().is_none() {
-        note_progress(qp, core);
-    }
 }

@@ -1,5 +1,7 @@
 //! The receiving side of a queue pair: executes requests in the order of their packet sequence numbers.
 
+mod answer;
+
 use std::collections::VecDeque;
 
 use super::completion::Failure;
@@ -7,14 +9,15 @@ use super::core::Core;
 use super::mkey::REMOTE_READ;
 use super::objects::{Event, QpModify, Qpn, Service};
 use super::psn;
-use super::qp::{Qp, Turn};
+use super::qp::Qp;
 use super::receive;
 use super::scatter::ScatterList;
 use super::tm::{self, Role};
-use super::transmit::{self, PKEY};
-use crate::fabric::headers::{Aeth, Bth, NakCode, PSN_MASK, Syndrome};
+use crate::fabric::headers::{NakCode, PSN_MASK, Syndrome};
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::Packet;
+
+pub use self::answer::transmit;
 
 /// A message that has begun and not ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -371,99 +374,6 @@ fn repeat(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         let last = psn::add(qp.responder.expected_psn, PSN_MASK);
         qp.responder.say(last, Syndrome::Ack);
     }
-}
-
-/// Sends what the peer is owed, at most `budget` packets.
-pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
-    let Some(route) = qp.route else {
-        qp.responder.answers.clear();
-        return Turn::Idle;
-    };
-    while let Some(answer) = qp.responder.answers.front().copied() {
-        if *budget == 0 {
-            return Turn::More;
-        }
-        *budget -= 1;
-        match answer {
-            Answer::Verdict { psn, syndrome } => {
-                let aeth = Aeth { syndrome, msn: qp.responder.msn };
-                let bth = bth(qp, Operation::Acknowledge, psn);
-                transmit::send(qp, core, &bth, |frame| frame.push(&aeth));
-            }
-            Answer::Atomic { psn, original } => {
-                let aeth = Aeth { syndrome: Syndrome::Ack, msn: qp.responder.msn };
-                let bth = bth(qp, Operation::AtomicAcknowledge, psn);
-                transmit::send(qp, core, &bth, |frame| {
-                    frame.push(&aeth);
-                    frame.push(&original);
-                });
-            }
-            Answer::Read(read) => {
-                if !core.link.has_room(route.dlid) {
-                    return Turn::Blocked;
-                }
-                core.progress = true;
-                if !read_packet(qp, core, &read) {
-                    // The memory is gone since the request was checked.
-                    let psn = psn::add(read.psn, read.next);
-                    qp.responder.answers.clear();
-                    qp.responder.say(psn, Syndrome::Nak(NakCode::RemoteAccess));
-                    refuse(qp, core, NakCode::RemoteAccess, None);
-                    continue;
-                }
-                if read.next + 1 < read.packets {
-                    let next = Answer::Read(ReadAnswer { next: read.next + 1, ..read });
-                    qp.responder.answers[0] = next;
-                    continue;
-                }
-            }
-        }
-        core.progress = true;
-        qp.responder.answers.pop_front();
-    }
-    Turn::Idle
-}
-
-fn bth(qp: &Qp, operation: Operation, psn: u32) -> Bth {
-    Bth {
-        opcode: operation.encode(Service::Rc),
-        pkey: PKEY,
-        dest_qpn: qp.dest_qpn,
-        psn,
-        ..Bth::default()
-    }
-}
-
-/// Sends one packet of the answer to a READ; `false` when the key no longer allows it.
-fn read_packet(qp: &Qp, core: &mut Core, read: &ReadAnswer) -> bool {
-    use Operation::*;
-    let (first, last) = (read.next == 0, read.next + 1 == read.packets);
-    let operation = match (first, last) {
-        (true, true) => ReadResponseOnly,
-        (true, false) => ReadResponseFirst,
-        (false, false) => ReadResponseMiddle,
-        (false, true) => ReadResponseLast,
-    };
-    let offset = read.next as usize * qp.mtu;
-    let len = (read.length as usize - offset).min(qp.mtu);
-    let va = read.va.wrapping_add(offset as u64);
-    let region = if len == 0 {
-        None
-    } else {
-        match core.mkeys.check(read.rkey, qp.attr.pd, va, len, REMOTE_READ) {
-            Ok(region) => Some(region),
-            Err(_) => return false,
-        }
-    };
-    let aeth = Aeth { syndrome: Syndrome::Ack, msn: qp.responder.msn };
-    let bth = bth(qp, operation, psn::add(read.psn, read.next));
-    let sent = transmit::try_send(qp, core, &bth, |frame| {
-        if operation.has_aeth() {
-            frame.push(&aeth);
-        }
-        region.map_or(Ok(()), |region| region.read(frame.payload_mut(len)))
-    });
-    sent.is_ok()
 }
 
 /// Flushes the receive queue, and the receive WQE that was being filled.

@@ -5,6 +5,7 @@ mod common;
 
 mod devinfo;
 mod killed;
+mod mpi;
 mod perftest;
 mod pingpong;
 mod qperf;

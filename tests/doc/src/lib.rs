@@ -3,7 +3,7 @@
 
 use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{
-    AddressHandle, Buffer, BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    AddressHandle, Buffer, BufferPool, Payload, ProtectionDomain, QpConfig, QueuePair, Receiver,
     ReceiverConfig, RemoteAccess, RemoteMemory, RemoteRegion, Sender, SenderConfig, SqId,
     SrqConfig, SrqId,
 };
@@ -27,10 +27,13 @@ pub struct World {
     pub pool: BufferPool,
     /// The queue pair of the example.
     pub qp: QueuePair,
+    /// What it sends on.
+    pub sender: Sender,
     /// The other end.
     pub peer: QueuePair,
     /// What the other end receives on.
     pub peer_receiver: Receiver,
+    peer_sender: Sender,
     /// The domain of all.
     pub pd: ProtectionDomain,
     /// The device. Dropped last.
@@ -60,13 +63,16 @@ impl World {
         receiver.fill(srq, &pool).unwrap();
         let mut peer_receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
         let config = QpConfig::rc().max_inline(64);
-        let mut qp = receiver.create_qp(&config.clone().srq(srq)).unwrap();
-        let mut peer = peer_receiver.create_qp(&config).unwrap();
+        let new_sender = || Sender::new(&pd, &SenderConfig::new()).unwrap();
+        let (mut sender, mut peer_sender) = (new_sender(), new_sender());
+        let shared = config.clone().srq(srq);
+        let mut qp = receiver.create_qp_with_sender(&shared, &mut sender).unwrap();
+        let mut peer = peer_receiver.create_qp_with_sender(&config, &mut peer_sender).unwrap();
         qp.connect(&peer.address().unwrap()).unwrap();
         peer.connect(&qp.address().unwrap()).unwrap();
         let for_peer = BufferPool::new(&pd, 16, 256).unwrap();
         peer_receiver.fill(peer.receive_queue().unwrap(), &for_peer).unwrap();
-        Self { receiver, srq, pool, qp, peer, peer_receiver, pd, device }
+        Self { receiver, srq, pool, qp, sender, peer, peer_receiver, peer_sender, pd, device }
     }
 
     /// Sends a message to the example; it has arrived when this returns.
@@ -82,21 +88,23 @@ impl World {
     /// # Panics
     /// When it cannot be sent.
     pub fn send_with(&mut self, bytes: &[u8], imm: Option<u32>) {
-        self.peer.send_inline(bytes, imm).unwrap();
-        finish(&mut self.peer);
+        send(&mut self.peer_sender, &self.peer, bytes, imm);
     }
 }
 
-/// Two queue pairs for datagrams, of which one receives.
+/// Two queue pairs for datagrams.
 pub struct Datagrams {
     /// The receiver of the example.
     pub receiver: Receiver,
     /// The queue pair of the example.
     pub qp: QueuePair,
+    /// What it sends on.
+    pub sender: Sender,
     /// The other end.
     pub peer: QueuePair,
     /// What the other end receives on.
     pub peer_receiver: Receiver,
+    peer_sender: Sender,
     /// Where the other end sends to.
     pub to: AddressHandle,
     /// The domain of all.
@@ -117,15 +125,16 @@ impl Datagrams {
         let end = || {
             let mut receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
             let config = QpConfig::ud(0x1234).receives(16, 1).max_inline(64);
-            let mut qp = receiver.create_qp(&config).unwrap();
+            let mut sender = Sender::new(&pd, &SenderConfig::new()).unwrap();
+            let mut qp = receiver.create_qp_with_sender(&config, &mut sender).unwrap();
             let pool = BufferPool::new(&pd, 16, 256).unwrap();
             receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
             qp.activate().unwrap();
-            (receiver, qp)
+            (receiver, qp, sender)
         };
-        let ((receiver, qp), (peer_receiver, peer)) = (end(), end());
+        let ((receiver, qp, sender), (peer_receiver, peer, peer_sender)) = (end(), end());
         let to = peer.address_handle(&qp.address().unwrap(), 0x1234).unwrap();
-        Self { receiver, qp, peer, peer_receiver, to, pd, device }
+        Self { receiver, qp, sender, peer, peer_receiver, peer_sender, to, pd, device }
     }
 
     /// Sends a datagram to the example; it has arrived when this returns.
@@ -133,8 +142,9 @@ impl Datagrams {
     /// # Panics
     /// When it cannot be sent.
     pub fn send(&mut self, bytes: &[u8]) {
-        self.peer.send_inline_to(bytes, &self.to, None).unwrap();
-        finish(&mut self.peer);
+        let queue = self.peer.send_queue().unwrap();
+        self.peer_sender.post(queue).unwrap().send_to(&self.to, bytes, None).unwrap();
+        finish(&mut self.peer_sender, queue);
         // The end of the send of a datagram does not say that it has arrived.
         self.receiver.wait(None).unwrap();
     }
@@ -318,13 +328,28 @@ pub fn event(tags: &mut TagMatchingSrq, other: &mut TagMatchingSrq) -> TagEvent 
     }
 }
 
-/// Waits for the end of all sends.
+/// Sends a message; it has arrived when this returns.
+///
+/// # Panics
+/// When it cannot be sent.
+pub fn send(sender: &mut Sender, qp: &QueuePair, payload: impl Payload, imm: Option<u32>) {
+    let queue = qp.send_queue().unwrap();
+    let mut posting = sender.post(queue).unwrap();
+    match imm {
+        Some(imm) => posting.send_with_imm(payload, imm).unwrap(),
+        None => posting.send(payload).unwrap(),
+    }
+    drop(posting);
+    finish(sender, queue);
+}
+
+/// Waits for the end of all requests of a queue.
 ///
 /// # Panics
 /// When one fails.
-pub fn finish(qp: &mut QueuePair) {
-    while qp.sends_outstanding() > 0 {
-        if let Some(done) = qp.poll_send() {
+pub fn finish(sender: &mut Sender, queue: SqId) {
+    while sender.is_busy(queue) {
+        if let Some(done) = sender.poll().next() {
             assert!(done.status.is_success(), "{}", done.status);
         }
     }

@@ -1,9 +1,14 @@
 //! What the tests share that hold the device in their hands: it works when it is stepped, and only then, so
 //! a test decides what happens before what.
 
+#[path = "../../src/sending_qp.rs"]
+pub mod sending_qp;
+
 use doorbell::{BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig};
 use doorbell::{RqId, WcStatus};
 use soft_mlx5::{Builder, Device};
+
+use sending_qp::SendingQp;
 
 /// A stepped device, and a connection from a queue pair to a receiver of the same program.
 pub struct Stepped {
@@ -16,7 +21,7 @@ pub struct Stepped {
     /// Its queue pair.
     pub near: QueuePair,
     /// What sends to it.
-    pub far: QueuePair,
+    pub far: SendingQp,
     _far_receiver: Receiver,
     /// The domain of all.
     pub pd: ProtectionDomain,
@@ -40,10 +45,11 @@ impl Stepped {
         let device = builder.stepped().build().expect("a stepped device");
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
         let mut receiver = Receiver::new(&pd, &config).unwrap();
-        let mut far_receiver = Receiver::new(&pd, &config).unwrap();
+        let far = ReceiverConfig::new().cq_capacity(4).path(receiver.path());
+        let mut far_receiver = Receiver::new(&pd, &far).unwrap();
         let mut near = receiver.create_qp(&QpConfig::rc().receives(receives, 1)).unwrap();
         let far = QpConfig::rc().receives(1, 1).max_inline(64);
-        let mut far = far_receiver.create_qp(&far).unwrap();
+        let mut far = SendingQp::create(&mut far_receiver, &far).unwrap();
         near.connect(&far.address().unwrap()).unwrap();
         far.connect(&near.address().unwrap()).unwrap();
         let rq = near.receive_queue().unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use doorbell::{Error, Path, Receiver, ReceiverConfig};
+use doorbell::{BufferPool, Error, Path, QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig};
 use doorbell_stepped_tests::Stepped;
 use soft_mlx5::{Builder, Device};
 
@@ -52,6 +52,35 @@ fn real_time_on_the_direct_path() {
 #[test]
 fn real_time_through_libmlx5() {
     real_time(Path::Verbs);
+}
+
+/// The driver makes no queue pair on CQs of two clocks.
+#[test]
+fn a_sender_has_the_clock_of_the_receiver() {
+    for path in [Path::Direct, Path::Verbs] {
+        let device = Device::builder().stepped().real_time(true).build().unwrap();
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let mut receiver = Receiver::new(&pd, &config(path).real_time_timestamps()).unwrap();
+        let with = QpConfig::rc().receives(1, 1).sends(1).max_inline(8);
+        let sender = SenderConfig::new().cq_capacity(64).path(path);
+        let mut other = Sender::new(&pd, &sender).unwrap();
+        match receiver.create_qp_with_sender(&with, &mut other) {
+            Err(Error::Unsupported { operation, .. }) => {
+                assert_eq!(operation, "create_qp_with_sender");
+            }
+            other => panic!("{other:?}"),
+        }
+        let mut sender = Sender::new(&pd, &sender.real_time_timestamps()).unwrap();
+        let mut qp = receiver.create_qp_with_sender(&with, &mut sender).unwrap();
+        qp.connect(&qp.address().unwrap()).unwrap();
+        let pool = BufferPool::new(&pd, 1, 64).unwrap();
+        receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
+        sender.post(qp.send_queue().unwrap()).unwrap().send(b"itself").unwrap();
+        device.settle();
+        assert!(sender.poll().next().unwrap().status.is_success());
+        let mut batch = receiver.poll();
+        assert_eq!(&batch.next().unwrap().unwrap()[..], b"itself");
+    }
 }
 
 /// A device with real time gives ticks to whom asks for ticks.

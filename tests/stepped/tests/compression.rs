@@ -1,6 +1,6 @@
 //! Compressed CQEs as the device writes them, read through the receiver.
 
-use doorbell::{Compression, Path, ReceiverConfig};
+use doorbell::{Compression, Path, QpConfig, ReceiverConfig};
 use doorbell_stepped_tests::Stepped;
 
 /// Whether the next CQE is the title of a block.
@@ -15,12 +15,24 @@ fn is_compressed(world: &mut Stepped) -> bool {
     !cq.is_empty() && plain == 0
 }
 
-/// Blocks of every length, at every place of the queue, taken in batches of every size.
 #[test]
 fn every_message_of_every_block_comes_once_and_in_order() {
+    take_blocks(false);
+}
+
+/// Which queue a message is of is looked up then.
+#[test]
+fn every_message_of_every_block_comes_once_beside_another_queue() {
+    take_blocks(true);
+}
+
+/// Blocks of every length, at every place of the queue, taken in batches of every size.
+fn take_blocks(beside: bool) {
     for compression in [Compression::Hash, Compression::Checksum] {
         let config = ReceiverConfig::new().cq_capacity(127).path(Path::Direct);
         let mut world = Stepped::with(config.compression(compression), 64);
+        let other = QpConfig::rc().receives(8, 1);
+        let _other = beside.then(|| world.receiver.create_qp(&other).unwrap());
         let (mut sent, mut taken) = (0u32, 0u32);
         let mut compressed = 0;
         for round in 0..1500u32 {

@@ -8,6 +8,7 @@ use doorbell::{
     QueuePair, Receiver, ReceiverConfig, SrqConfig, WcStatus,
 };
 use doorbell_stepped_tests::Stepped;
+use doorbell_stepped_tests::sending_qp::SendingQp;
 use soft_mlx5::Device;
 use soft_mlx5::nic::inspect::CompletionQueue;
 
@@ -110,9 +111,10 @@ impl Ends {
     }
 
     /// A queue pair of the receiver, and the far end of its connection.
-    fn connect(&mut self, config: &QpConfig) -> (QueuePair, QueuePair) {
+    fn connect(&mut self, config: &QpConfig) -> (QueuePair, SendingQp) {
         let mut near = self.receiver.create_qp(config).unwrap();
-        let mut far = self.far_receiver.create_qp(&QpConfig::rc().receives(1, 1)).unwrap();
+        let config = QpConfig::rc().receives(1, 1);
+        let mut far = SendingQp::create(&mut self.far_receiver, &config).unwrap();
         near.connect(&far.address().unwrap()).unwrap();
         far.connect(&near.address().unwrap()).unwrap();
         (near, far)
@@ -244,7 +246,7 @@ fn a_drain_of_what_has_failed_twice_waits_for_the_event_of_the_second_failure() 
         assert!(device.fail_qp(qp_num));
         device.settle();
         assert_eq!(receiver.reset_qp(&mut near).unwrap(), QpEnd::Complete);
-        far_receiver.reset_qp(&mut far).unwrap();
+        far.reset(&mut far_receiver).unwrap();
         near.connect(&far.address().unwrap()).unwrap();
         far.connect(&near.address().unwrap()).unwrap();
         assert!(device.fail_qp(qp_num));

@@ -2,6 +2,7 @@
 
 use doorbell::{Compression, Error, Path, ReceiverConfig};
 use doorbell_stepped_tests::Stepped;
+use doorbell_stepped_tests::sending_qp::SendingQp;
 use soft_mlx5::Faults;
 use soft_mlx5::faults::Defect;
 
@@ -104,7 +105,7 @@ fn what_a_purge_has_moved_is_right_still() {
     let far = doorbell::QpConfig::rc().receives(1, 1).max_inline(64);
     let config = ReceiverConfig::new().cq_capacity(8).path(Path::Direct);
     let mut far_receiver = doorbell::Receiver::new(&world.pd, &config).unwrap();
-    let mut peer = far_receiver.create_qp(&far).unwrap();
+    let mut peer = SendingQp::create(&mut far_receiver, &far).unwrap();
     other.connect(&peer.address().unwrap()).unwrap();
     peer.connect(&other.address().unwrap()).unwrap();
     let pool = doorbell::BufferPool::new(&world.pd, 4, 64).unwrap();

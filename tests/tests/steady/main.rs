@@ -8,9 +8,12 @@ use std::hint::{black_box, spin_loop};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{Buffer, BufferPool, Message, QpConfig, QueueId, Receiver, SrqConfig};
+use doorbell::{
+    Buffer, BufferPool, Message, Path, QpConfig, QueueId, Receiver, SenderConfig, SrqConfig,
+};
+use doorbell_tests::sending::Sending;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, message, share};
+use doorbell_tests::{Peers, message, share, skip};
 use system_calls::Watch;
 
 /// What a thread did besides computing.
@@ -215,6 +218,48 @@ fn recycling_with_several_queues_on_the_cq() {
             black_box((message::read(&message), message.qp_num(), message.imm()));
         });
     });
+    assert_eq!(did, NOTHING);
+}
+
+/// Every kind of request, on two queue pairs in turn.
+#[test]
+fn posting_requests_and_taking_their_buffers() {
+    let config = QpConfig::rc().sends(16).max_inline(32).send_buffers(2);
+    let w = Sending::with(2, 64, &config, &SenderConfig::new());
+    if w.pd.context().auto_path().0 != Path::Direct {
+        skip!("the driver of Soft-RoCE sends by a system call");
+    }
+    let queues = [w.queue(0), w.queue(1)];
+    let remote = w.remote().slice(0, 32).unwrap();
+    let number = w.remote().slice(32, 8).unwrap();
+    let Sending { mut sender, mut far_receiver, pool, .. } = w;
+    let (warm_up, steady) = phases();
+    let peer = thread::spawn(move || receive(&mut far_receiver, 2 * (warm_up + steady), |_| ()));
+    let mut rounds = |count: u32| {
+        for round in 0..count {
+            let take = || pool.take().expect("a free buffer");
+            let mut posting = sender.post(queues[round as usize % 2]).unwrap();
+            posting.send(take()).unwrap();
+            posting.solicited().send([take(), take()]).unwrap();
+            posting.write(b"inline", &remote).unwrap();
+            posting.read(take(), &remote).unwrap();
+            posting.fence().fetch_add(take(), &number, 1).unwrap();
+            drop(posting);
+            let mut left = 5;
+            while left > 0 {
+                let mut batch = sender.poll();
+                while let Some(done) = batch.next() {
+                    assert!(done.status.is_success());
+                    left -= 1;
+                }
+                spin_loop();
+            }
+        }
+    };
+    let watch = Watch::this_thread().unwrap();
+    rounds(warm_up);
+    let did = observe(&watch, || rounds(steady));
+    peer.join().unwrap();
     assert_eq!(did, NOTHING);
 }
 

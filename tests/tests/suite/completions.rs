@@ -1,11 +1,15 @@
 //! What a completion tells beside the message.
 
+use std::ffi::c_int;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use doorbell::{BufferPool, Compression, Error, Path, QpConfig, Receiver, ReceiverConfig, WcFlags};
 use doorbell_tests::world::Single;
-use doorbell_tests::{Peers, device, message, receiving};
+use doorbell_tests::{Peers, device, message, receiving, skip};
+use rdma_core_sys as sys;
 
 #[test]
 fn where_a_message_came_from() {
@@ -106,4 +110,44 @@ fn a_cq_is_resized_where_verbs_poll_it() {
     }
     let refused = w.receiver.resize_cq(1);
     assert!(matches!(refused, Err(Error::CqTooSmall { .. })), "{refused:?}");
+}
+
+type NextPoll = unsafe extern "C" fn(*mut sys::ibv_cq_ex) -> c_int;
+
+/// The driver's entry for the next completion of a batch, and how often it was called.
+static NEXT_POLL: OnceLock<NextPoll> = OnceLock::new();
+static NEXT_POLLS: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn next_poll(cq: *mut sys::ibv_cq_ex) -> c_int {
+    NEXT_POLLS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the arguments of the caller.
+    unsafe { NEXT_POLL.get().unwrap()(cq) }
+}
+
+/// What is fetched from an extended CQ goes into memory of the library, whose size must not depend on the CQ's.
+#[test]
+fn an_extended_cq_is_polled_for_as_many_completions_as_a_plain_one() {
+    const RECEIVES: u32 = 100;
+    let pd = device::pd();
+    if device::drives_directly(pd.context()) || pd.context().clock().is_err() {
+        skip!("the CQ is not polled through ibv_start_poll");
+    }
+    let config = ReceiverConfig::new().cq_capacity(RECEIVES).path(device::path()).timestamps(true);
+    let mut receiver = Receiver::new(&pd, &config).unwrap();
+    let qp = QpConfig::rc().receives(RECEIVES, 1);
+    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &qp, 1, 64);
+    let pool = BufferPool::new(&pd, RECEIVES, 64).unwrap();
+    receiver.fill(near[0].receive_queue().unwrap(), &pool).unwrap();
+    (0..RECEIVES).for_each(|_| _ = peers.send(0, 20));
+    peers.settle();
+    // SAFETY: a live queue pair, whose CQ is extended because of the timestamps and is used by this thread only.
+    unsafe {
+        let cq = (*near[0].as_raw()).recv_cq.cast::<sys::ibv_cq_ex>();
+        NEXT_POLL.set((*cq).next_poll.unwrap()).unwrap();
+        (*cq).next_poll = Some(next_poll);
+    }
+    assert!(receiver.poll_up_to(1).next().is_some());
+    let calls = NEXT_POLLS.load(Ordering::Relaxed);
+    assert!((1..32).contains(&calls), "{calls}");
+    receiving::messages(&mut receiver, RECEIVES as usize - 1, |_| {});
 }

@@ -13,6 +13,7 @@ use doorbell::rdmacm::{Connection, Listener, Request, Route};
 use doorbell::{
     BufferPool, Cause, Error, QpConfig, QueuePair, Receiver, Result, SrqConfig, SrqId, WcStatus,
 };
+use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::{device, receiving, skip};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -50,8 +51,8 @@ impl Side {
         Self { receiver, srq, pool }
     }
 
-    fn qp(&mut self) -> QueuePair {
-        self.receiver.create_qp(&QpConfig::rc().srq(self.srq)).unwrap()
+    fn qp(&mut self) -> SendingQp {
+        SendingQp::create(&mut self.receiver, &QpConfig::rc().srq(self.srq)).unwrap()
     }
 
     fn expect(&mut self, bytes: &[u8]) {
@@ -81,7 +82,7 @@ fn meet(
 }
 
 /// Connects the two, and sends in both directions.
-fn connect(address: IpAddr, near: &mut Side, far: &mut Side) -> [(QueuePair, Connection); 2] {
+fn connect(address: IpAddr, near: &mut Side, far: &mut Side) -> [(SendingQp, Connection); 2] {
     let (mut near_qp, mut far_qp) = (near.qp(), far.qp());
     let (client, server) = meet(address, &mut near_qp, |request| {
         assert!(request.private_data().starts_with(b"from the client\0"));
@@ -133,7 +134,7 @@ fn a_queue_pair_connects_again_after_a_reset() {
     assert!(matches!(again(&mut near_qp), Error::WrongState { .. }), "while it is connected");
     client.disconnect(&near_qp).unwrap();
     drop(far_end);
-    near.receiver.reset_qp(&mut near_qp).unwrap();
+    near_qp.reset(&mut near.receiver).unwrap();
 
     let mut far_qp = far.qp();
     let (client, server) =

@@ -5,6 +5,7 @@ use doorbell::{
 };
 use doorbell_tests::cut::{self, Cut};
 use doorbell_tests::peers::join;
+use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::{device, message, receiving};
 
 /// Slots of the SRQ, and entries of the CQ.
@@ -33,10 +34,10 @@ impl World {
     }
 
     /// A connection; the second queue pair is the client's.
-    fn connect(&mut self) -> (QueuePair, QueuePair) {
+    fn connect(&mut self) -> (QueuePair, SendingQp) {
         let mut near = self.receiver.create_qp(&QpConfig::rc().srq(self.srq)).unwrap();
         let far = QpConfig::rc().receives(1, 1).max_inline(64);
-        let mut far = self.far_receiver.create_qp(&far).unwrap();
+        let mut far = SendingQp::create(&mut self.far_receiver, &far).unwrap();
         join(&mut near, &mut far);
         (near, far)
     }
@@ -45,7 +46,7 @@ impl World {
     fn cut(&mut self) -> QueuePair {
         let (near, far) = self.connect();
         self.cut.send(&far, &near, &[]);
-        self.far_receiver.destroy_qp(far).unwrap();
+        self.far_receiver.destroy_qp(far.into_qp()).unwrap();
         near
     }
 

@@ -6,6 +6,7 @@ use doorbell::{
     BufferPool, DatagramSource, Error, GRH_SIZE, MulticastGroup, NotSent, ProtectionDomain,
     QpConfig, QueuePair, Receiver, SrqConfig, WcFlags,
 };
+use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Single;
 use doorbell_tests::{device, receiving};
 
@@ -13,7 +14,7 @@ const QKEY: u32 = 0x1234_5678;
 
 /// A queue pair for datagrams, which receives.
 struct End {
-    qp: QueuePair,
+    qp: SendingQp,
     receiver: Receiver,
     pool: BufferPool,
 }
@@ -26,9 +27,9 @@ impl End {
         let qp = if shared {
             let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
             receiver.fill(srq, &pool).unwrap();
-            receiver.create_qp(&config.srq(srq)).unwrap()
+            SendingQp::create(&mut receiver, &config.srq(srq)).unwrap()
         } else {
-            let qp = receiver.create_qp(&config.receives(16, 1)).unwrap();
+            let qp = SendingQp::create(&mut receiver, &config.receives(16, 1)).unwrap();
             receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
             qp
         };
@@ -74,7 +75,7 @@ fn question_and_answer(config: &QpConfig, shared: bool) {
     assert_eq!(to.qp_num(), one.qp.qp_num());
     for round in 0..100u8 {
         let question = vec![round; usize::from(round) % 64];
-        other.qp.send_inline_to(&question, &to, Some(7)).unwrap();
+        other.qp.send_to(&question[..], &to, Some(7)).unwrap();
         other.sent();
         let sender = one.take(&question, &other.qp, global);
 
@@ -125,7 +126,7 @@ fn packets_are_of_the_traffic_class_that_was_asked_for() {
     for class in [CLASS, 0] {
         let mut other = End::new(&pd, config.clone().traffic_class(class), false);
         let to = other.qp.address_handle(&one.qp.address().unwrap(), QKEY).unwrap();
-        other.qp.send_inline_to(b"classified", &to, None).unwrap();
+        other.qp.send_to(b"classified", &to, None).unwrap();
         other.sent();
         receiving::messages(&mut one.receiver, 1, |message| {
             let datagram = message.datagram().unwrap();
@@ -141,8 +142,8 @@ fn a_wrong_queue_key_is_heard_by_nobody() {
     let mut other = End::new(&pd, QpConfig::ud(QKEY), false);
     let to = |qkey| other.qp.address_handle(&one.qp.address().unwrap(), qkey).unwrap();
     let (wrong, right) = (to(QKEY + 1), to(QKEY));
-    other.qp.send_inline_to(b"wrong", &wrong, None).unwrap();
-    other.qp.send_inline_to(b"right", &right, None).unwrap();
+    other.qp.send_to(b"wrong", &wrong, None).unwrap();
+    other.qp.send_to(b"right", &right, None).unwrap();
     let global = is_global(&one.qp);
     one.take(b"right", &other.qp, global);
     receiving::nothing(&mut one.receiver);
@@ -160,7 +161,8 @@ fn what_datagrams_cannot_do_is_refused() {
         assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
     }
     assert!(matches!(end.qp.send_inline(b"", None), Err(NotSent::Transport)));
-    assert!(matches!(w.near.send_inline_to(b"", &to, None), Err(NotSent::Transport)));
+    let refused = w.peers.qps[0].send_to(b"", &to, None).unwrap_err();
+    assert!(matches!(refused.reason, NotSent::Transport), "{refused}");
 
     let long = BufferPool::new(&pd, 1, 8192).unwrap();
     let mut buffer = long.take().unwrap();
@@ -203,7 +205,7 @@ fn every_member_of_a_group_gets_a_copy_until_it_leaves() {
     }
     for round in 0..50u8 {
         let bytes = [round; 40];
-        sender.qp.send_inline_to(&bytes, &to, None).unwrap();
+        sender.qp.send_to(&bytes, &to, None).unwrap();
         sender.sent();
         for end in [&mut one, &mut other] {
             let from = end.take(&bytes, &sender.qp, true);
@@ -212,7 +214,7 @@ fn every_member_of_a_group_gets_a_copy_until_it_leaves() {
     }
     other.qp.leave(&group).unwrap();
     assert!(matches!(other.qp.leave(&group), Err(Error::NotMember { .. })));
-    sender.qp.send_inline_to(b"to one", &to, None).unwrap();
+    sender.qp.send_to(b"to one", &to, None).unwrap();
     sender.sent();
     one.take(b"to one", &sender.qp, true);
     receiving::nothing(&mut other.receiver);

@@ -32,7 +32,7 @@ fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
         receiving::nothing(&mut w.receiver);
         assert_eq!(w.near[0].state().unwrap(), QpState::Error, "round {round}");
         w.receiver.reset_qp(&mut w.near[0]).unwrap();
-        w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+        w.peers.reset(0);
         join(&mut w.near[0], &mut w.peers.qps[0]);
         assert_eq!(w.receiver.free_slots(w.srq), 0);
     }
@@ -71,7 +71,7 @@ fn a_queue_pair_is_drained_whoever_reads_its_event() {
         });
         for _ in 0..100 {
             assert_eq!(w.receiver.reset_qp(&mut w.near[0]).unwrap(), QpEnd::Complete);
-            w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+            w.peers.reset(0);
             join(&mut w.near[0], &mut w.peers.qps[0]);
         }
         over.store(true, Ordering::Relaxed);
@@ -100,7 +100,7 @@ fn fail(w: &mut Shared, events: &AsyncEvents, at: usize) {
 
 fn reconnect(w: &mut Shared, at: usize) {
     w.receiver.reset_qp(&mut w.near[at]).unwrap();
-    w.peers.receiver.reset_qp(&mut w.peers.qps[at]).unwrap();
+    w.peers.reset(at);
     join(&mut w.near[at], &mut w.peers.qps[at]);
 }
 

@@ -1,8 +1,11 @@
 //! Queues that are full, and queues that run dry.
 
-use doorbell::{Buffer, BufferPool, PostFailure, QueueId, Receiver};
+use std::ffi::c_int;
+
+use doorbell::{Buffer, BufferPool, PostFailure, QueueId, Receiver, SrqConfig};
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, device, message, receiving};
+use doorbell_tests::{Peers, device, message, receiving, skip};
+use rdma_core_sys as sys;
 
 /// Buffers that can be told apart by their contents.
 fn numbered(pool: &BufferPool, count: usize) -> Vec<Buffer> {
@@ -212,4 +215,34 @@ fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
             assert_eq!(message::read(&message), (0, holds as u64 + number));
         });
     }
+}
+
+unsafe extern "C" fn no_memory(
+    _: *mut sys::ibv_srq,
+    first: *mut sys::ibv_recv_wr,
+    bad: *mut *mut sys::ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the contract of the entry.
+    unsafe { *bad = first };
+    libc::ENOMEM
+}
+
+#[test]
+fn buffers_of_a_scatter_list_that_the_driver_refuses_keep_their_lengths() {
+    let context = device::open_unpoisoned();
+    if device::drives_directly(&context) {
+        skip!("receives are posted without the driver");
+    }
+    let pd = context.alloc_pd().unwrap();
+    let mut receiver = device::receiver(&pd, 7);
+    let srq = receiver.create_srq(&SrqConfig::new(7).max_sge(3)).unwrap();
+    let pool = BufferPool::new(&pd, 3, 64).unwrap();
+    let mut buffers = numbered(&pool, 3);
+    buffers[1].set_len(40);
+    // SAFETY: an open context, which nobody uses at the moment.
+    unsafe { (*context.as_raw()).ops.post_srq_recv = Some(no_memory) };
+    let error = receiver.post_scatter(srq, buffers).unwrap_err();
+    assert_eq!(error.buffers.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [8, 40, 8]);
+    assert!(error.buffers.iter().map(number).eq(0..3));
+    assert_eq!(receiver.free_slots(srq), receiver.capacity(srq));
 }

@@ -1,13 +1,19 @@
 //! Receives and sends that fail, and what happens to their buffers.
 
+use std::mem::zeroed;
 use std::thread;
 
 use doorbell::{Cause, NotSent, QpState, QueuePair, WcStatus};
+use doorbell_tests::peers::known_state;
+use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, message, receiving};
+use doorbell_tests::{Peers, direct_only, message, receiving};
+use mlx5_wire::cqe::{CqeFormat, ErrorCqe, op_own};
+use mlx5_wire::opcode::CqeOpcode;
+use rdma_core_sys as sys;
 
 /// How the next send of a far end ended.
-fn next_send(qp: &mut QueuePair) -> WcStatus {
+fn next_send(qp: &mut SendingQp) -> WcStatus {
     let mut status = None;
     receiving::wait("the end of a send", || {
         status = qp.poll_send().map(|done| done.status);
@@ -46,8 +52,7 @@ fn a_message_longer_than_its_buffer_fails_on_both_sides() {
     assert_eq!(failures.iter().map(|failure| failure.buffers.len()).sum::<usize>(), posted);
     drop(failures);
     assert_eq!(w.pool.available(), w.pool.count() as usize);
-    let refused = w.near.send_inline(b"", None).unwrap_err();
-    assert!(matches!(refused, NotSent::State(QpState::Error)), "{refused:?}");
+    assert_eq!(known_state(&mut w.near), QpState::Error);
     assert_eq!(next_send(&mut long.qps[0]), sent);
 }
 
@@ -56,7 +61,7 @@ fn longer_messages(pd: &doorbell::ProtectionDomain) -> (Vec<QueuePair>, Peers) {
     let mut receiver = doorbell_tests::receiver(pd, 64);
     let config = doorbell::QpConfig::rc().receives(1, 1);
     let (near, mut peers) = Peers::connect(pd, &mut receiver, &config, 1, 4096);
-    peers.receiver.reset_qp(&mut peers.qps[0]).unwrap();
+    peers.reset(0);
     (near, peers)
 }
 
@@ -76,9 +81,8 @@ fn a_queue_pair_that_fails_takes_nothing_from_the_others_on_its_srq() {
     assert!(failures[0].buffers.is_empty(), "it is with the SRQ");
 
     // The queue pair knows it, without having been asked.
-    let refused = w.near[0].send_inline(b"", None).unwrap_err();
-    assert!(matches!(refused, NotSent::State(QpState::Error)), "{refused:?}");
-    w.near[1].send_inline(b"", None).unwrap();
+    assert_eq!(known_state(&mut w.near[0]), QpState::Error);
+    assert_eq!(known_state(&mut w.near[1]), QpState::Rts);
 
     assert_eq!(w.receiver.free_slots(w.srq), 0);
     for number in 0..50 {
@@ -163,10 +167,35 @@ fn a_peer_without_receives_ends_the_send_when_it_may_not_wait() {
     let impatient =
         doorbell::QpConfig::rc().receives(1, 1).rnr_retry(1).min_rnr_timer(1).max_inline(16);
     let mut near = one.create_qp(&impatient).unwrap();
-    let mut far = other.create_qp(&impatient).unwrap();
+    let mut far = SendingQp::create(&mut other, &impatient).unwrap();
     doorbell_tests::peers::join(&mut near, &mut far);
     far.send_inline(b"too early", None).unwrap();
     assert_eq!(next_send(&mut far), WcStatus::RNR_RETRY_EXC_ERR);
     thread::yield_now();
     receiving::nothing(&mut one);
+}
+
+/// Posted again, the buffer that the device did not find would fail the next message, too.
+#[test]
+fn a_receive_of_an_srq_whose_memory_was_not_found_gives_its_buffer_back() {
+    let mut w = Shared::new(7, 1, 64);
+    direct_only!(w.pd.context());
+    let posted = w.receiver.post(w.srq, std::iter::from_fn(|| w.pool.take()).take(7)).unwrap();
+    let mut cqe = ErrorCqe::zeroed();
+    [cqe.vendor_err_synd, cqe.syndrome] = [0x93, 0x22];
+    cqe.s_wqe_opcode_qpn = w.near[0].qp_num().into();
+    cqe.op_own = op_own(CqeOpcode::ResponderError, CqeFormat::Plain, false, 0);
+    let bytes = cqe.to_bytes();
+    // SAFETY: live objects. Nobody else writes the first entry of the CQ: nothing is sent.
+    unsafe {
+        let (mut memory, mut obj): (sys::mlx5dv_cq, sys::mlx5dv_obj) = (zeroed(), zeroed());
+        (obj.cq.in_, obj.cq.out) = ((*w.near[0].as_raw()).recv_cq, &mut memory);
+        let init_obj = sys::Mlx5dv::get().unwrap().init_obj;
+        assert_eq!(init_obj(&mut obj, sys::MLX5DV_OBJ_CQ.into()), 0);
+        let entry = memory.buf.cast::<u8>().add(memory.cqe_size as usize - bytes.len());
+        entry.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+    }
+    let failures = receiving::failures(&mut w.receiver, 1);
+    assert_eq!((failures[0].cause, failures[0].buffers.len()), (Cause::PageFault, 1));
+    assert_eq!(w.receiver.capacity(w.srq) - w.receiver.free_slots(w.srq), posted as u32 - 1);
 }

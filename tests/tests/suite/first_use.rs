@@ -10,6 +10,7 @@ use doorbell::{
     Buffer, BufferPool, Error, MulticastGroup, NotSent, PostFailure, QpAddress, QpConfig, QpState,
     SrqConfig, WcStatus,
 };
+use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, receiving};
 
@@ -166,13 +167,13 @@ fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_he
     let large = BufferPool::new(&pd, 64, 512).unwrap();
     let mut receiver = device::receiver(&pd, 64);
     let config = QpConfig::ud(QKEY).receives(4, 1).max_inline(64);
-    let mut qp = receiver.create_qp(&config).unwrap();
+    let mut qp = SendingQp::create(&mut receiver, &config).unwrap();
     receiver.fill(qp.receive_queue().unwrap(), &large).unwrap();
     qp.activate().unwrap();
     let itself = qp.address_handle(&qp.address().unwrap(), QKEY).unwrap();
     let free = large.available();
     for round in 0..20u8 {
-        qp.send_inline_to(&[round; 8], &itself, None).unwrap();
+        qp.send_to(&[round; 8], &itself, None).unwrap();
         receiving::messages(&mut receiver, 1, |message| {
             assert_eq!(message.datagram().unwrap().payload(), [round; 8]);
             let refused = message.replace(small.take().unwrap()).unwrap_err();
@@ -317,7 +318,8 @@ fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
     let pool = BufferPool::new(&pd, 64, 256).unwrap();
     // Each takes datagrams with a key of its own.
     let mut end = |qkey| {
-        let qp = receiver.create_qp(&QpConfig::ud(qkey).receives(8, 1).max_inline(64)).unwrap();
+        let config = QpConfig::ud(qkey).receives(8, 1).max_inline(64);
+        let qp = SendingQp::create(&mut receiver, &config).unwrap();
         receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
         qp
     };
@@ -333,9 +335,9 @@ fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
     let (three, _) = side.join().unwrap().unwrap();
     assert_eq!((to_one.qp_num(), to_two.qp_num()), (one.qp_num(), two.qp_num()));
 
-    one.send_inline_to(b"to two", &to_two, None).unwrap();
-    one.send_inline_to(b"to three", &to_three, None).unwrap();
-    two.send_inline_to(b"to one", &to_one, None).unwrap();
+    one.send_to(b"to two", &to_two, None).unwrap();
+    one.send_to(b"to three", &to_three, None).unwrap();
+    two.send_to(b"to one", &to_one, None).unwrap();
     for (qp, count) in [(&mut one, 2), (&mut two, 1)] {
         for _ in 0..count {
             receiving::wait("the end of a send", || {
@@ -423,10 +425,9 @@ fn more_than_a_buffer_holds_is_not_appended() {
 #[test]
 fn a_send_to_nowhere_says_which_call_is_right() {
     let mut w = Single::beside(4, 64, 4);
-    let mut qp = w.receiver.create_qp(&QpConfig::ud(QKEY).receives(4, 1)).unwrap();
+    let config = QpConfig::ud(QKEY).receives(4, 1);
+    let mut qp = SendingQp::create(&mut w.receiver, &config).unwrap();
     qp.activate().unwrap();
     let refused = qp.send_inline(b"", None).unwrap_err();
-    assert!(
-        matches!(refused, NotSent::Transport) && refused.to_string().contains("send_inline_to")
-    );
+    assert!(matches!(refused, NotSent::Transport) && refused.to_string().contains("send_to"));
 }

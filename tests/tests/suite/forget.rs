@@ -82,7 +82,7 @@ fn a_reset_behind_a_forgotten_batch_hands_nothing_over() {
         buffer.set_len(64);
         buffer.fill(0xaa);
     }
-    w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+    w.peers.reset(0);
     join(&mut w.near, &mut w.peers.qps[0]);
     // There is no receive that could take them; what the device did with them would be in the buffers at once.
     for _ in 0..3 {

@@ -13,6 +13,7 @@ mod exhaustion;
 mod failures;
 mod first_use;
 mod forget;
+mod late_receives;
 mod limit;
 mod memory;
 mod numbers;

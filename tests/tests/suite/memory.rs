@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use doorbell::{
     BufferPool, Error, HugePages, PoolConfig, QpConfig, RemoteMemory, SrqConfig, StableMemory,
 };
+use doorbell_tests::peers::join;
+use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Shared;
-use doorbell_tests::{Peers, device, message, rdma, receiving};
+use doorbell_tests::{Peers, device, message, receiving};
 
 /// Sends through a queue pair whose receives are all from `pool`.
 fn receive_into(pd: &doorbell::ProtectionDomain, pool: &BufferPool) {
@@ -135,7 +137,10 @@ fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
     let mut receiver = device::receiver(&pd, 64);
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
     let config = QpConfig::rc().srq(srq);
-    let (mut near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 100);
+    let (_, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 100);
+    peers.reset(0);
+    let mut near = SendingQp::create(&mut receiver, &config).unwrap();
+    join(&mut near, &mut peers.qps[0]);
     let pool = BufferPool::with(&pd, &PoolConfig::new(9, 100).headroom(20)).unwrap();
     assert_eq!((pool.count(), pool.headroom(), pool.buffer_size()), (9, 20, 100));
     let marked: Vec<_> = std::iter::from_fn(|| pool.take())
@@ -165,17 +170,17 @@ fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
         assert!(buffer.headroom()[..12].iter().all(|&byte| byte == 0xa5));
         buffer.headroom_mut()[12..].copy_from_slice(&number.to_be_bytes());
         assert_eq!(buffer.with_headroom(8)[..8], number.to_be_bytes());
-        near[0].send_with_headroom(buffer, 8, None).unwrap();
+        near.send(buffer.part_with_headroom(8), None).unwrap();
         receiving::messages(&mut peers.receiver, 1, |message| {
             let (header, payload) = message.split_at(8);
             assert_eq!(header, number.to_be_bytes());
             assert_eq!(message::read(payload), (0, number));
             assert_eq!(payload.len(), len);
         });
-        receiving::wait("the send", || near[0].poll_send().is_some());
+        receiving::wait("the send", || near.poll_send().is_some());
         receiver.fill(srq, &pool).unwrap();
     }
-    receiver.destroy_qp(near.remove(0)).unwrap();
+    receiver.destroy_qp(near.into_qp()).unwrap();
     receiver.destroy_srq(srq).unwrap();
     assert!(posted > 0 && pool.available() == 9, "{} of 9 came back", pool.available());
 }
@@ -263,7 +268,8 @@ fn a_peer_writes_to_memory_that_is_open_to_it() {
     let mut w = Shared::with(7, 1, 1, 64, QpConfig::rc().remote_write(true));
     let mut memory = RemoteMemory::new(&w.pd, 8192).unwrap();
     memory.write(4096, b"before, after");
-    rdma::write(&mut w.peers.qps[0], b"middle", memory.addr() + 4096, memory.rkey());
+    let middle = memory.region().slice(4096, 6).unwrap();
+    w.peers.qps[0].write(b"middle", &middle).unwrap();
     receiving::wait("the write", || {
         let mut found = [0; 13];
         memory.read(4096, &mut found);
@@ -285,7 +291,7 @@ fn a_peer_writes_to_memory_that_is_open_to_it() {
 fn a_peer_does_not_write_through_a_queue_pair_that_does_not_allow_it() {
     let mut w = Shared::new(7, 1, 64);
     let memory = RemoteMemory::new(&w.pd, 64).unwrap();
-    rdma::write(&mut w.peers.qps[0], b"intruder", memory.addr(), memory.rkey());
+    w.peers.qps[0].write(b"intruder", &memory.region()).unwrap();
     receiving::wait("the refusal", || w.peers.qps[0].state().unwrap() == doorbell::QpState::Error);
     let mut found = [1; 64];
     memory.read(0, &mut found);

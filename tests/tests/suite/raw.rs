@@ -2,8 +2,8 @@
 
 use std::ptr;
 
-use doorbell::{BufferPool, ProtectionDomain, QpConfig, Receiver, SrqConfig};
-use doorbell_tests::{Peers, device, message, receiving};
+use doorbell::{BufferPool, ProtectionDomain, QpConfig, Receiver, Sender, SenderConfig, SrqConfig};
+use doorbell_tests::{Peers, device, message, receiving, sending};
 use rdma_core_sys as sys;
 
 /// A CQ, an SRQ and a QP on them, as a C program would make them.
@@ -26,7 +26,7 @@ impl Made {
                 assert!(!cq.is_null());
                 cq
             };
-            let (recv_cq, send_cq) = (cq(256), cq(64));
+            let (recv_cq, send_cq) = (cq(256), cq(256));
             let mut srq = ptr::null_mut();
             if shared {
                 let mut attr = sys::ibv_srq_init_attr::default();
@@ -95,7 +95,7 @@ fn receive_through(shared: bool) {
     // The far end of some other connection becomes this one's.
     let mut dummy = device::receiver(&pd, 64);
     let (_, mut peers) = Peers::connect(&pd, &mut dummy, &QpConfig::rc().receives(1, 1), 1, 128);
-    peers.receiver.reset_qp(&mut peers.qps[0]).unwrap();
+    peers.reset(0);
     doorbell_tests::peers::join(&mut near, &mut peers.qps[0]);
     for number in 0..1000 {
         peers.send(0, 12 + number as usize % 100);
@@ -105,6 +105,52 @@ fn receive_through(shared: bool) {
     }
     drop(near);
     drop(receiver);
+    drop(made);
+}
+
+/// Sends through what was made by hand, more often than its send queue has blocks.
+#[test]
+fn a_sender_on_a_cq_made_by_hand() {
+    let pd = device::pd();
+    let made = Made::new(&pd, false);
+    let with = SenderConfig::new().path(device::path());
+    // SAFETY: nobody else uses the objects, and they are destroyed last.
+    let (mut receiver, mut sender) = unsafe {
+        let receiver = Receiver::from_raw_cq(&pd, made.recv_cq, device::path()).unwrap();
+        (receiver, Sender::from_raw_cq(&pd, made.send_cq, &with).unwrap())
+    };
+    let config = QpConfig::rc().receives(RECEIVES, 1);
+    // SAFETY: as above.
+    let mut near =
+        unsafe { receiver.attach_raw_qp_with_sender(made.qp, &config, &mut sender) }.unwrap();
+    let queue = near.send_queue().unwrap();
+    assert_eq!(sender.path(), receiver.path());
+    let mut far_receiver = device::receiver(&pd, 64);
+    let mut far = far_receiver.create_qp(&QpConfig::rc().receives(16, 1)).unwrap();
+    doorbell_tests::peers::join(&mut near, &mut far);
+    let (pool, arriving) =
+        (BufferPool::new(&pd, 4, 128).unwrap(), BufferPool::new(&pd, 32, 128).unwrap());
+    let rq = far.receive_queue().unwrap();
+    for number in 0..sender.capacity(queue) + 16 {
+        far_receiver.fill(rq, &arriving).unwrap();
+        let mut buffer = pool.take().expect("the one before is back");
+        buffer.extend_from_slice(&number.to_be_bytes());
+        sender.post(queue).unwrap().send(buffer).unwrap();
+        receiving::messages(&mut far_receiver, 1, |message| {
+            assert_eq!(message[..], number.to_be_bytes());
+        });
+        let done = sending::completions(&mut sender, 1, |done| done.status.is_success());
+        assert_eq!(done, [true]);
+    }
+    // A reset of a queue pair that was made elsewhere ends what it has posted, too.
+    sender.post(queue).unwrap().send(pool.take().unwrap()).unwrap();
+    receiver.reset_qp(&mut near).unwrap();
+    receiving::wait("the send that was ended", || {
+        let _ = sender.poll().next();
+        !sender.is_busy(queue)
+    });
+    assert_eq!(pool.available(), 4);
+    drop((near, receiver, sender));
     drop(made);
 }
 

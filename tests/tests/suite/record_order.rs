@@ -35,6 +35,16 @@ fn protect(addr: usize, protection: libc::c_int) {
     assert_eq!(unsafe { libc::mprotect(page as *mut c_void, PAGE, protection) }, 0);
 }
 
+fn catch_stores() {
+    // SAFETY: the handler calls nothing but mprotect.
+    unsafe {
+        let mut action: libc::sigaction = zeroed();
+        action.sa_sigaction = note as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
+    }
+}
+
 /// A thread that is preempted between the two stores must not have handed over receives for whose completions the
 /// device does not know of room.
 #[test]
@@ -49,13 +59,7 @@ fn the_consumer_index_is_stored_before_the_record_of_the_receives() {
     let (near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
     // SAFETY: a live queue pair.
     let [cq, srq] = unsafe { records::of((*near[0].as_raw()).recv_cq, (*near[0].as_raw()).srq) };
-    // SAFETY: the handler calls nothing but mprotect.
-    unsafe {
-        let mut action: libc::sigaction = zeroed();
-        action.sa_sigaction = note as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
-    }
+    catch_stores();
     for count in [1, 7, RECEIVES] {
         for _ in 0..count {
             peers.send(0, 40);
@@ -77,4 +81,39 @@ fn the_consumer_index_is_stored_before_the_record_of_the_receives() {
             .into_iter()
             .for_each(|record| protect(record, libc::PROT_READ | libc::PROT_WRITE));
     }
+}
+
+/// Messages of two SRQs by turns are recycled with one store to each record, when their batch ends.
+#[test]
+fn a_batch_of_two_queues_stores_no_record_before_it_ends() {
+    let pd = device::pd();
+    direct_only!(pd.context());
+    let mut receiver = device::receiver(&pd, 2 * RECEIVES);
+    let pool = BufferPool::new(&pd, 2 * RECEIVES, 64).unwrap();
+    let mut clients = [(); 2].map(|()| {
+        let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
+        let buffers = std::iter::from_fn(|| pool.take()).take(RECEIVES as usize);
+        assert_eq!(receiver.post(srq, buffers).unwrap(), RECEIVES as usize);
+        Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64)
+    });
+    for _ in 0..RECEIVES {
+        clients.iter_mut().for_each(|(_, peers)| _ = peers.send(0, 40));
+    }
+    clients.iter_mut().for_each(|(_, peers)| peers.settle());
+    // SAFETY: live queue pairs.
+    let records = clients.each_ref().map(|(near, _)| unsafe {
+        records::of((*near[0].as_raw()).recv_cq, (*near[0].as_raw()).srq)
+    });
+    let protect_all = |protection| records.iter().flatten().for_each(|&at| protect(at, protection));
+    catch_stores();
+    let mut batch = receiver.poll_up_to(2 * RECEIVES);
+    protect_all(libc::PROT_READ);
+    for _ in 0..2 * RECEIVES {
+        batch.next().expect("it has arrived").unwrap();
+    }
+    let early = STORES.load(Ordering::Relaxed);
+    drop(batch);
+    let stores = STORES.load(Ordering::Relaxed);
+    protect_all(libc::PROT_READ | libc::PROT_WRITE);
+    assert!(early == 0 && stores > 0, "{early} of {stores}");
 }

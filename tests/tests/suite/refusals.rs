@@ -233,7 +233,7 @@ fn connecting_twice_and_to_what_cannot_be() {
         );
     }
     // And still it can be connected.
-    w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+    w.peers.reset(0);
     doorbell_tests::peers::join(&mut w.near, &mut w.peers.qps[0]);
     w.receiver.fill(w.rq, &w.pool).unwrap();
     w.peers.send(0, 64);

@@ -7,8 +7,9 @@ use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use doorbell::{AsyncEvent, AsyncReceiver, EventStream};
+use doorbell::{AsyncEvent, AsyncReceiver, AsyncSender, EventStream, WcStatus};
 use doorbell_tests::receiving::PATIENCE;
+use doorbell_tests::sending::Sending;
 use doorbell_tests::world::Shared;
 use doorbell_tests::{Peers, message, receiving, share};
 use futures_core::Stream;
@@ -55,6 +56,33 @@ fn a_task_is_woken_by_each_message() {
         }
         drop(send);
         drop(thread.join());
+    });
+}
+
+/// Each request by itself: the task sleeps before it is over, or finds it over.
+#[test]
+fn a_task_is_woken_by_the_end_of_each_request() {
+    run(async {
+        let mut w = Sending::new(2, 8, 64);
+        let queues = [w.queue(0), w.queue(1)];
+        let remote = w.remote().slice(0, 5).unwrap();
+        let mut sender = AsyncSender::new(w.sender).unwrap();
+        for number in 0..share(1000) {
+            let mut posting = sender.post(queues[number as usize % 2]).unwrap();
+            posting.token(number).write(w.pool.take().unwrap(), &remote).unwrap();
+            drop(posting);
+            let mut over = None;
+            while over.is_none() {
+                sender.ready().await.unwrap();
+                over = sender.poll().next().map(|done| (done.token, done.status));
+            }
+            assert_eq!(over, Some((number, WcStatus::SUCCESS)));
+        }
+        // Nothing is outstanding, and the task sleeps on.
+        let asleep = timeout(Duration::from_millis(20), sender.ready()).await;
+        assert!(asleep.is_err());
+        w.sender = sender.into_inner();
+        assert_eq!(w.pool.available(), 256);
     });
 }
 

@@ -3,8 +3,9 @@
 use std::any::Any;
 use std::fs;
 
-use doorbell_tests::device;
+use doorbell::{BufferPool, QpConfig, Receiver, SrqConfig};
 use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{Peers, device, message, receiving};
 
 /// Descriptors of the process. An open device has some.
 fn descriptors() -> usize {
@@ -132,5 +133,39 @@ fn a_receiver_moves_between_threads_as_a_unit() {
         })
         .join()
         .unwrap();
+    }
+}
+
+/// What the CQ holds of an SRQ that was destroyed is not the next one's, which has its place beside the other.
+#[test]
+fn messages_of_a_destroyed_srq_are_not_the_next_ones() {
+    const RECEIVES: u32 = 7;
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 2 * RECEIVES);
+    let pool = BufferPool::new(&pd, 2 * RECEIVES + 2, 64).unwrap();
+    let connect = |receiver: &mut Receiver| {
+        let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
+        let buffers = std::iter::from_fn(|| pool.take()).take(RECEIVES as usize);
+        receiver.post(srq, buffers).unwrap();
+        let (near, peers) = Peers::connect(&pd, receiver, &QpConfig::rc().srq(srq), 1, 64);
+        (srq, near, peers)
+    };
+    let (gone, near, mut peers) = connect(&mut receiver);
+    let (_other, _other_near, mut other_peers) = connect(&mut receiver);
+    (0..RECEIVES).for_each(|_| _ = peers.send(0, 40));
+    peers.settle();
+    drop(near);
+    receiver.destroy_srq(gone).unwrap();
+    let (_next, near, mut peers) = connect(&mut receiver);
+    receiving::nothing(&mut receiver);
+    for round in 0..u64::from(2 * RECEIVES) {
+        peers.send(0, 40);
+        receiving::messages(&mut receiver, 1, |message| {
+            assert_eq!((message.qp_num(), message::read(&message)), (near[0].qp_num(), (0, round)));
+        });
+        other_peers.send(0, 40);
+        receiving::messages(&mut receiver, 1, |message| {
+            assert_eq!(message::read(&message), (0, round));
+        });
     }
 }

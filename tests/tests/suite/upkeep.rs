@@ -119,7 +119,7 @@ fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again()
         assert!(sleeps() - before < 20, "{} sleeps in 200 ms", sleeps() - before);
 
         w.receiver.reset_qp(&mut w.near).unwrap();
-        w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
+        w.peers.reset(0);
         join(&mut w.near, &mut w.peers.qps[0]);
         w.receiver.poll();
         for _ in 0..20 {

@@ -70,7 +70,7 @@ fn a_message_with_payload_fails_an_empty_receive() {
 }
 
 #[test]
-fn the_buffers_of_empty_receives_are_the_librarys() {
+fn the_buffers_of_empty_receives_go_back_to_the_library() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &Shape { tags: 2, ..SHAPE });
         let held = [0, 1].map(|context| {

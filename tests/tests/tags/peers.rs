@@ -157,7 +157,7 @@ fn reads_that_wait_end_with_their_peer() {
         }
         near.tags.remove_peer(here).unwrap();
         for _ in 0..8 {
-            match near.event() {
+            match near.tags.poll().expect("an event of each receive") {
                 TagEvent::Received(_)
                 | TagEvent::Failed {
                     cause: ReceiveFailure::PeerGone | ReceiveFailure::Read(_),

@@ -1,7 +1,8 @@
 //! Peers that are no tag-matching queues.
 
 use doorbell::tags::{OfferedMemory, PeerAddress, PeerId, TagHeader};
-use doorbell::{BufferPool, QpConfig, QueuePair, Receiver};
+use doorbell::{BufferPool, Path, QpConfig, QueuePair, Receiver};
+use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::{device, receiving};
 
 use crate::world::Side;
@@ -12,7 +13,7 @@ pub struct Raw {
     _back: QueuePair,
     /// What the other side calls it.
     pub peer: PeerId,
-    pub qp: QueuePair,
+    pub qp: SendingQp,
     pool: BufferPool,
 }
 
@@ -22,8 +23,9 @@ impl Raw {
         let pd = near.tags.pd().clone();
         let mut receiver = device::receiver(&pd, 64);
         let config = QpConfig::rc().receives(16, 1);
-        let (mut qp, mut back) =
-            (receiver.create_qp(&config).unwrap(), receiver.create_qp(&config).unwrap());
+        // The tests post to it through verbs, too.
+        let mut qp = SendingQp::create_on(&mut receiver, &config, Path::Verbs).unwrap();
+        let mut back = receiver.create_qp(&config).unwrap();
         let peer = near.tags.add_peer(&QpConfig::rc().min_rnr_timer(1)).unwrap();
         let there = near.tags.address(peer).unwrap();
         let (outgoing, incoming) = (qp.address().unwrap(), back.address().unwrap());

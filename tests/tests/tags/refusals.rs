@@ -241,3 +241,26 @@ fn a_queue_that_cannot_be_is_refused_in_words() {
     let other = BufferPool::new(&device::pd(), 64, 64).unwrap();
     assert!(matches!(tags.fill(&other), Err(Error::Foreign { .. })));
 }
+
+/// The sends of all peers complete on one CQ, which has to hold them.
+#[test]
+fn a_peer_more_than_the_sends_have_room_for_is_refused() {
+    let pd = device::pd();
+    for way in ways() {
+        let config = TagMatchingConfig::new(1).offload(way).path(device::path());
+        let mut tags = TagMatchingSrq::new(&pd, &config.sends(64)).unwrap();
+        let mut peers = Vec::new();
+        let refused = loop {
+            match tags.add_peer(&QpConfig::rc().sends(8)) {
+                Ok(peer) => peers.push(peer),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused}");
+        // Soft-RoCE makes a CQ of twice the size.
+        assert!((2..16).contains(&peers.len()), "{} peers", peers.len());
+        // The room of one that is gone is free again.
+        tags.remove_peer(peers[0]).unwrap();
+        tags.add_peer(&QpConfig::rc().sends(8)).unwrap();
+    }
+}

@@ -16,23 +16,32 @@ enum Limit {
 use Limit::{AtMost, Times};
 
 /// Operations of the safe layer on an SRQ where nothing else is said.
-const BOUNDS: [(&str, Limit); 15] = [
-    ("SRQ cycle, lending batch", AtMost(88.0)),
-    ("SRQ cycle, lending batch, random order", AtMost(95.0)),
-    ("SRQ cycle, lending batch, 2 queues in turn", AtMost(119.0)),
-    ("SRQ cycle, lending batch, batch 1", AtMost(181.0)),
+const BOUNDS: [(&str, Limit); 23] = [
+    ("SRQ cycle, lending batch", AtMost(84.0)),
+    ("SRQ cycle, lending batch, random order", AtMost(91.0)),
+    ("SRQ cycle, lending batch, 2 queues in turn", AtMost(115.0)),
+    ("SRQ cycle, lending batch, batch 1", AtMost(178.0)),
     ("SRQ poll of nothing, lending batch", AtMost(30.0)),
-    ("SRQ cycle, owned buffers", AtMost(176.0)),
-    ("SRQ cycle, owned buffers, random order", AtMost(184.0)),
-    ("SRQ cycle, buffers replaced", AtMost(143.0)),
-    ("SRQ cycle, buffers replaced, random order", AtMost(150.0)),
-    ("SRQ cycle, lending batch, compressed", AtMost(161.0)),
-    ("SRQ cycle, lending batch, 32 bytes inline", AtMost(296.0)),
+    ("SRQ cycle, owned buffers", AtMost(172.0)),
+    ("SRQ cycle, owned buffers, random order", AtMost(180.0)),
+    ("SRQ cycle, buffers replaced", AtMost(136.0)),
+    ("SRQ cycle, buffers replaced, random order", AtMost(143.0)),
+    ("SRQ cycle, lending batch, compressed", AtMost(156.0)),
+    ("SRQ cycle, lending batch, 32 bytes inline", AtMost(276.0)),
     ("SRQ cycle, lending batch, 1000 QPs", Times("SRQ cycle, lending batch", 1.1)),
     ("SRQ cycle, lending batch, 32768 slots", Times("SRQ cycle, lending batch, 64 slots", 1.1)),
-    ("RQ cycle, lending batch", AtMost(95.0)),
+    ("RQ cycle, lending batch", AtMost(92.0)),
     // Half of what ibv_post_srq_ops takes: see the reference's column of the table.
     ("tag add, batch 16", AtMost(60.0)),
+    // A request of a sender and its completion.
+    ("SEND post and poll", AtMost(160.0)),
+    ("SEND post and poll, batch 1", AtMost(366.0)),
+    ("SEND post and poll, batch 1, 1024 QPs", Times("SEND post and poll, batch 1", 1.1)),
+    ("SEND of 32 bytes inline post and poll", AtMost(115.0)),
+    ("SEND of 32 bytes inline post and poll, batch 1", AtMost(333.0)),
+    ("RDMA WRITE post and poll", AtMost(166.0)),
+    ("RDMA READ post and poll", AtMost(160.0)),
+    ("UD SEND post and poll", AtMost(216.0)),
 ];
 
 /// Fails when an operation costs more than its bound, times the tolerance.

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell::{
-    BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqConfig,
+    BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender,
+    SenderConfig, SqId, SrqConfig,
 };
 use doorbell_benches::lines::{self, Lines};
 use doorbell_benches::world::World;
@@ -25,14 +26,15 @@ const SAMPLES: usize = 301;
 /// Cache lines that are prefetched; the first is what the others are compared with.
 const ARMS: [u32; 4] = [0, 1, 4, 16];
 
-/// A receiver, and a queue pair that sends to it.
+/// A receiver, and what sends to it.
 struct Arm {
     receiver: Receiver,
     memory: (NonNull<u8>, usize),
-    sender: QueuePair,
+    sender: Sender,
+    queue: SqId,
     messages: BufferPool,
     samples: Vec<f64>,
-    _near: QueuePair,
+    _ends: [QueuePair; 2],
     _far: Receiver,
 }
 
@@ -50,32 +52,39 @@ impl Arm {
         assert_eq!(receiver.fill(srq, &pool).unwrap(), RECEIVES as usize);
         let mut far = Receiver::new(pd, &ReceiverConfig::new())?;
         let mut near = receiver.create_qp(&QpConfig::rc().srq(srq))?;
-        let mut sender = far.create_qp(&QpConfig::rc().sends(BATCH))?;
-        near.connect(&sender.address()?)?;
-        sender.connect(&near.address()?)?;
+        let mut sender = Sender::new(pd, &SenderConfig::new())?;
+        let sending = QpConfig::rc().sends(BATCH);
+        let mut from = far.create_qp_with_sender(&sending, &mut sender)?;
+        let queue = from.send_queue().ok_or("no send queue")?;
+        near.connect(&from.address()?)?;
+        from.connect(&near.address()?)?;
         let messages = BufferPool::new(pd, BATCH, BUFFER)?;
         Ok(Self {
             receiver,
             memory: at,
             sender,
+            queue,
             messages,
             samples: Vec::new(),
-            _near: near,
+            _ends: [near, from],
             _far: far,
         })
     }
 
     /// Has a batch of messages of `len` bytes arrive.
     fn send(&mut self, device: &Device, len: usize) {
+        let mut posting = self.sender.post(self.queue).expect("a connection");
         for number in 0..BATCH {
             let mut message = self.messages.take().expect("all sends have ended");
             message.set_len(len);
             message.fill(number as u8);
-            self.sender.send(message, None).expect("room for a batch");
+            posting.send(message).expect("room for a batch");
         }
+        drop(posting);
         device.settle();
+        let mut batch = self.sender.poll();
         for _ in 0..BATCH {
-            let sent = self.sender.poll_send().expect("the device is at rest");
+            let sent = batch.next().expect("the device is at rest");
             assert!(sent.status.is_success(), "{}", sent.status);
         }
     }

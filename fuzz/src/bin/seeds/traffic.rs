@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::ptr;
 
-use doorbell::{BufferPool, Compression, QpConfig, Receiver, ReceiverConfig};
+use doorbell::{BufferPool, Compression, QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig};
 use doorbell_fuzz::memory::ARENA;
 use doorbell_fuzz::world::{QKEY, Queues, Scene, World};
 use rdma_core_sys::*;
@@ -283,14 +283,19 @@ pub fn compressed(format: Compression, count: usize) -> Vec<[u8; 64]> {
     let mut far_receiver = Receiver::new(&pd, &ReceiverConfig::new()).expect("a receiver");
     let config = QpConfig::rc().receives(32, 1).sends(32).max_inline(64);
     let mut near = receiver.create_qp(&config).expect("a queue pair");
-    let mut far = far_receiver.create_qp(&config).expect("a queue pair");
+    let mut sender = Sender::new(&pd, &SenderConfig::new()).expect("a sender");
+    let far = far_receiver.create_qp_with_sender(&config, &mut sender);
+    let mut far = far.expect("a queue pair");
+    let queue = far.send_queue().expect("it has one");
     near.connect(&far.address().expect("an address")).expect("a connection");
     far.connect(&near.address().expect("an address")).expect("a connection");
     let pool = BufferPool::new(&pd, 32, 64).expect("a pool");
     receiver.fill(near.receive_queue().expect("it has one"), &pool).unwrap();
+    let mut posting = sender.post(queue).expect("a connection");
     for n in 0..count {
-        far.send_inline(&[n as u8; 40][..n + 8], None).expect("room");
+        posting.send(&[n as u8; 40][..n + 8]).expect("room");
     }
+    drop(posting);
     device.settle();
     let queues = device.queues();
     let cq = queues.cqs.iter().find(|found| found.number == cq).expect("it is there");

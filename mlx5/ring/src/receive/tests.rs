@@ -5,11 +5,13 @@ mod random;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec::Vec;
 
+use mlx5_wire::cqe::CqeFormat;
 use mlx5_wire::opcode::CqeOpcode;
 
-use super::{PostError, Posting, ReceiveRing};
+use super::{PostError, Posting, ReceiveRing, complete};
+use crate::completion::CqeKind;
 use crate::sge::Sge;
-use crate::testing::{CqeSpec, Give, Kind, Rig, Setup, on};
+use crate::testing::{CqeSpec, Give, Kind, Rig, Setup, State, on};
 
 const SEND: CqeSpec = CqeSpec::new(CqeOpcode::ResponderSend, 0);
 
@@ -103,5 +105,29 @@ fn a_borrow_to_post_rings_once_in_a_panic_too_and_not_when_forgotten() {
             assert!(panicked.is_err());
             assert_eq!((rung(), ring.needs_doorbell()), (4, false));
         });
+    }
+}
+
+/// A device that goes on writing a CQE does not change what it was when it was taken.
+#[test]
+fn the_last_word_of_a_cqe_is_read_once() {
+    for kind in [Kind::Srq, Kind::Rq] {
+        for op_own in 0..=u8::MAX {
+            let mut rig = full(kind, 8);
+            rig.complete(0, 0, CqeSpec { byte_count: 8, ..SEND });
+            let State { queues, cq, producer, arrived, .. } = &mut rig.state;
+            let (spec, completion) = (arrived[0].spec, arrived[0].completion);
+            let cqe = cq.next().unwrap();
+            let index = producer.producer_index.wrapping_sub(1);
+            producer.set_counter(index, !spec.wqe_counter);
+            // SAFETY: the last byte of the entry.
+            unsafe { producer.entry(index).add(producer.size - 1).write_volatile(op_own) }
+            let told = (cqe.kind(), cqe.opcode(), cqe.format(), cqe.wqe_counter());
+            let sent = (CqeKind::Send, spec.opcode, CqeFormat::Plain, spec.wqe_counter);
+            assert_eq!(told, sent, "{op_own:#x}");
+            // SAFETY: a CQE of the queue, whose buffers exist.
+            let got = on!(&mut queues[0].ring, ring => unsafe { complete(ring, cqe) });
+            assert_eq!(got, completion, "{op_own:#x}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
-use mlx5_wire::ctrl::SEND_WQE_BB;
+use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB};
 use mlx5_wire::dbrec;
 
 use super::{Layout, LayoutError};
@@ -102,11 +102,11 @@ impl BasicBlocks {
         self.buf
     }
 
-    /// Takes note of a WQE of `blocks` blocks that was written. There was room for it.
+    /// Takes note of a WQE of `blocks` blocks that was written from running index `start` on, which is the next one.
     #[inline(always)]
-    pub(super) const fn advance(&mut self, blocks: u32) {
-        self.last = self.posted;
-        self.posted = self.posted.wrapping_add(blocks);
+    pub(super) const fn advance(&mut self, start: u32, blocks: u32) {
+        self.last = start;
+        self.posted = start.wrapping_add(blocks);
     }
 
     /// Takes note that the WQEs before running index `end` have completed.
@@ -134,11 +134,33 @@ impl BasicBlocks {
         self.register.select_half(second);
     }
 
-    /// Writes the second word of the control segment of the last WQE again.
+    /// Returns `true` if there are WQEs that no doorbell has covered.
     #[inline(always)]
-    pub(super) fn rewrite_last(&mut self, word: Be64) {
-        // SAFETY: the second word of a WQE that no doorbell has covered yet.
-        unsafe { self.block(self.last).cast::<Be64>().add(1).write_volatile(word) }
+    pub(super) const fn is_behind(&self) -> bool {
+        self.rung != self.posted
+    }
+
+    /// Sets bits in the second word of the control segment of the last WQE, which no doorbell has covered.
+    #[inline(always)]
+    pub(super) fn add_to_last(&mut self, bits: u64) {
+        // SAFETY: the second word of a WQE that the device does not read yet.
+        unsafe {
+            let word = self.block(self.last).cast::<Be64>().add(1);
+            word.write_volatile(Be64::new(word.read_volatile().get() | bits));
+        }
+    }
+
+    /// Returns the first word of the last WQE.
+    #[inline(always)]
+    fn last_word(&self) -> Be64 {
+        // SAFETY: the first word of a WQE; volatile because the device may read it.
+        unsafe { self.block(self.last).cast::<Be64>().read_volatile() }
+    }
+
+    /// Returns `true` if the last WQE has more than a control segment.
+    #[inline(always)]
+    pub(super) fn has_payload(&self) -> bool {
+        ControlSegment::units_of(self.last_word().get()) > 1
     }
 
     /// Returns `true` if the device has not been told of the last WQE alone, of at most `most` blocks.
@@ -151,9 +173,7 @@ impl BasicBlocks {
     #[inline(always)]
     pub fn ring(&mut self) {
         if self.announce() {
-            // SAFETY: the first word of a WQE; volatile because the device may read it.
-            let ctrl = unsafe { self.block(self.last).cast::<Be64>().read_volatile() };
-            self.register.write(ctrl);
+            self.register.write(self.last_word());
         }
     }
 
@@ -177,7 +197,7 @@ impl BasicBlocks {
     /// Writes the doorbell record; returns `false` if there is nothing new.
     #[inline(always)]
     fn announce(&mut self) -> bool {
-        if self.rung == self.posted {
+        if !self.is_behind() {
             return false;
         }
         self.rung = self.posted;

@@ -19,10 +19,6 @@ use crate::sge::Sge;
 #[derive(Debug)]
 pub struct Posting<'a, T: Copy> {
     queue: &'a mut SendQueue<T>,
-    /// Units of the last WQE, and whether it was given inline pieces, be they empty: libmlx5 asks no more.
-    last: (u32, bool),
-    /// Second word of its control segment, if it does not ask for a CQE.
-    silent: Option<Be64>,
 }
 
 /// Opcode of a request, and the last word of its control segment.
@@ -31,7 +27,7 @@ struct What(WqeOpcode, u32);
 impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
     pub(super) fn new(queue: &'a mut SendQueue<T>) -> Self {
-        Self { queue, last: (0, false), silent: None }
+        Self { queue }
     }
 
     /// Returns the number of basic blocks that can be written now.
@@ -216,7 +212,8 @@ impl<'a, T: Copy> Posting<'a, T> {
         let queue = &mut *self.queue;
         let (inline, units) = payload.measure()?;
         let units = 1 + N / 2 + units;
-        if units > queue.max_units as usize {
+        // A queue has at least one block.
+        if units > UNITS_PER_BB as usize && units > queue.max_units as usize {
             return Err(if inline > 0 { PostError::InlineTooLong } else { PostError::TooLong });
         }
         let units = units as u32;
@@ -225,15 +222,19 @@ impl<'a, T: Copy> Posting<'a, T> {
             return Err(PostError::Full);
         }
         let flags = queue.ask(flags, blocks);
-        let index = queue.blocks.posted() as u16;
-        let mut ctrl =
-            ControlSegment::new(opcode.get(), index, queue.blocks.qpn, units as u8, flags.bits());
+        let start = queue.blocks.posted();
+        let mut ctrl = ControlSegment::new(
+            opcode.get(),
+            start as u16,
+            queue.blocks.qpn,
+            units as u8,
+            flags.bits(),
+        );
         ctrl.imm = Be32::new(imm);
-        let words = ctrl.to_words();
-        self.silent = (!flags.contains(Flags::SIGNALED)).then_some(words[1]);
+        queue.remember(start, blocks, data);
         // SAFETY: the blocks are free, and what is written are the units that were measured.
         unsafe {
-            let mut wqe = Writer::new(&mut queue.blocks, words, head);
+            let mut wqe = Writer::new(&mut queue.blocks, start, ctrl.to_words(), head);
             if inline > 0 {
                 wqe.inline(payload.inline, inline);
             }
@@ -243,30 +244,30 @@ impl<'a, T: Copy> Posting<'a, T> {
                 }
             }
         }
-        queue.remember(blocks, data);
-        self.last = (units, !payload.inline.is_empty());
+        queue.blocks.advance(start, blocks);
+        queue.last_is_inline = !payload.inline.is_empty();
         Ok(())
     }
 
-    /// Has the last WQE ask for a CQE, if it does not yet: with its completion everything posted so far comes back.
+    /// Has the last WQE ask for a CQE: with its completion everything posted so far comes back.
     #[inline(always)]
     pub fn signal_last(&mut self) {
-        let Some(word) = self.silent.take() else { return };
         let queue = &mut *self.queue;
-        queue.blocks.rewrite_last(Be64::new(word.get() | ControlSegment::CQ_UPDATE));
-        queue.asked = queue.blocks.posted();
+        if queue.asked != queue.blocks.posted() && queue.blocks.is_behind() {
+            queue.blocks.add_to_last(ControlSegment::CQ_UPDATE);
+            queue.asked = queue.blocks.posted();
+        }
     }
 
     /// Returns `true` if the doorbell copies the WQE: if there is a single one, and libmlx5 would copy it.
     #[inline(always)]
     fn is_copied(&self) -> bool {
-        let (units, inline) = self.last;
         let wanted = match self.queue.blue_flame {
             BlueFlame::Never => false,
-            BlueFlame::Inline => inline,
+            BlueFlame::Inline => self.queue.last_is_inline,
             BlueFlame::Always => true,
         };
-        wanted && units > 1 && self.queue.blocks.is_single(COPIED_BLOCKS)
+        wanted && self.queue.blocks.has_payload() && self.queue.blocks.is_single(COPIED_BLOCKS)
     }
 }
 

@@ -42,7 +42,7 @@ impl BasicBlocks {
 
     /// Takes note of one WQE that was written to a span which is lost.
     pub(crate) const fn skip(&mut self) {
-        self.advance(1);
+        self.advance(self.posted, 1);
     }
 }
 

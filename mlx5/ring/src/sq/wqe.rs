@@ -21,23 +21,26 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Writes the control segment and the `N` words of the segments that stand directly behind it, all in one block.
+    /// Writes the control segment and the `N` words of the segments that stand directly behind it, all in the block
+    /// with running index `start`.
     ///
     /// # Safety
     /// The blocks of the WQE, of which the caller writes no more than it has, are free.
     #[inline(always)]
     pub(super) unsafe fn new<const N: usize>(
         blocks: &'a mut BasicBlocks,
+        start: u32,
         ctrl: [Be64; 2],
         head: [Be64; N],
     ) -> Self {
         const { assert!(N % 2 == 0 && (2 + N) * size_of::<Be64>() <= SEND_WQE_BB) }
-        let first = blocks.block(blocks.posted());
-        let words = first.cast::<Be64>();
+        let words = blocks.block(start).cast::<Be64>();
         // SAFETY: all in one free block, and aligned as it is.
         unsafe {
-            for (i, word) in ctrl.into_iter().chain(head).enumerate() {
-                words.add(i).write_volatile(word);
+            words.write_volatile(ctrl[0]);
+            words.add(1).write_volatile(ctrl[1]);
+            for (i, word) in head.into_iter().enumerate() {
+                words.add(2 + i).write_volatile(word);
             }
             let next = words.add(2 + N).cast();
             Self { next, start: blocks.start(), end: blocks.end(), blocks: PhantomData }

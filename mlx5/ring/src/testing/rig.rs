@@ -247,7 +247,11 @@ impl Rig {
         assert_eq!(*owner, Owner::Queue(queue), "buffer {buffer}");
         *owner = Owner::Held;
         if is_inline && matches!(completion, Completion::Message(_)) {
-            let most = if spec.format == CqeFormat::Inline32 { 32 } else { 64 };
+            let most = match (spec.opcode, spec.format) {
+                (CqeOpcode::ResponderWriteImm, _) => 0,
+                (_, CqeFormat::Inline32) => 32,
+                _ => 64,
+            };
             self.buffers.check_payload(buffer, *shape, spec.byte_count.min(most), spec.payload);
         }
         held.push(Held { queue, slot, buffer });

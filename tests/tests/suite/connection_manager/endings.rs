@@ -32,7 +32,7 @@ fn a_peer_that_does_not_answer_the_end_refuses_the_queue_pair_and_says_why() {
     let (mut near, mut far) = (Side::new(), Side::new());
     let [(mut near_qp, client), (far_qp, server)] = connect(address, &mut near, &mut far);
     assert!(!client.disconnect_within(&near_qp, SOON).unwrap(), "the server says nothing");
-    near.receiver.reset_qp(&mut near_qp).unwrap();
+    near_qp.reset(&mut near.receiver).unwrap();
     let mut listener = doorbell::rdmacm::Listener::bind((address, 0).into()).unwrap();
     let to = (address, listener.port()).into();
     let route = Route::resolve(to, PATIENCE).unwrap();
@@ -61,16 +61,17 @@ fn both_sides_may_end_it_and_meet_again_at_once() {
     let mut ends = Some((client, server));
     for _ in 0..5 {
         let (client, mut server) = ends.take().unwrap();
+        let end: &doorbell::QueuePair = &far_qp;
         thread::scope(|scope| {
             let answering = scope.spawn(|| {
                 assert!(server.wait_disconnected(PATIENCE).unwrap());
-                server.disconnect(&far_qp)
+                server.disconnect(end)
             });
             assert!(client.disconnect_within(&near_qp, PATIENCE).unwrap());
             answering.join().unwrap().unwrap();
         });
-        near.receiver.reset_qp(&mut near_qp).unwrap();
-        far.receiver.reset_qp(&mut far_qp).unwrap();
+        near_qp.reset(&mut near.receiver).unwrap();
+        far_qp.reset(&mut far.receiver).unwrap();
         let (client, server) =
             meet(address, &mut near_qp, |request| request.accept(&mut far_qp, b"", PATIENCE));
         ends = Some((client.unwrap(), server.unwrap()));

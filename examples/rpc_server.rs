@@ -1,0 +1,230 @@
+//! Answers the requests of many clients: one SRQ for what they ask, one sender for the replies.
+//!
+//! - A reply goes out in the buffer that the request came in. Those to one client that a poll brings up have one doorbell.
+//! - When the send queue of a client is full its replies are kept, and nothing more is read until there is room: the
+//!   receives that are not given back make all clients wait.
+//! - One client dies with requests outstanding. The others do not notice.
+//!
+//! The clients are threads here, so that there is something to answer.
+//!
+//! ```text
+//! rpc_server [auto | direct | verbs]
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::error::Error;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use doorbell::{
+    Buffer, BufferPool, NotSent, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    ReceiverConfig, SendError, Sender, SenderConfig, SqId, SrqConfig, SrqId,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Clients that get all their replies; one more dies.
+const CLIENTS: u32 = 4;
+/// Requests of each.
+const REQUESTS: u64 = 5000;
+/// Requests that a client has outstanding.
+const WINDOW: u64 = 32;
+/// Replies that can be outstanding to a client: fewer.
+const REPLIES: u32 = 8;
+
+fn main() -> Result<()> {
+    let path = std::env::args().nth(1).map_or(Ok(Path::Auto), |path| path.parse())?;
+    let pd = &doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?.alloc_pd()?;
+    thread::scope(|scope| {
+        let mut server = Server::new(pd, path)?;
+        let mut clients = Vec::new();
+        for id in 0..=CLIENTS {
+            let (here, there) = UnixStream::pair()?;
+            clients.push(scope.spawn(move || client(pd, path, id, there)));
+            server.take(here)?;
+        }
+        server.serve()?;
+        let mut replies = 0;
+        for client in clients {
+            replies += client.join().map_err(|_| "a client panicked")??;
+        }
+        let Server { answered, doorbells, full, sender, .. } = server;
+        println!("{answered} requests answered, {doorbells} doorbells, path {}", sender.path());
+        println!("{full} times not read, because a send queue was full");
+        println!("ok: {replies} replies to {CLIENTS} clients, and another client died");
+        Ok(())
+    })
+}
+
+/// The answer to a request.
+fn answer(request: &[u8]) -> [u8; 8] {
+    request.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte)).to_be_bytes()
+}
+
+/// Asks, and checks the replies, of which it returns the count. The last client dies in the middle.
+fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) -> Result<u64> {
+    let mut receiver = Receiver::new(pd, &ReceiverConfig::new().cq_capacity(64).path(path))?;
+    let mut sender = Sender::new(pd, &SenderConfig::new().cq_capacity(128).path(path))?;
+    let config = QpConfig::rc().receives(WINDOW as u32, 1).sends(WINDOW as u32).max_inline(16);
+    let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+    let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
+    let pool = BufferPool::new(pd, WINDOW as u32, 64)?;
+    receiver.fill(qp.receive_queue().ok_or("the queue pair has no receive queue")?, &pool)?;
+    qp.connect_over(&mut stream)?;
+
+    let request = |number: u64| (u128::from(id) << 64 | u128::from(number)).to_be_bytes();
+    let (mut asked, mut got) = (0, 0);
+    while got < REQUESTS {
+        let mut posting = sender.post(queue)?;
+        while asked < REQUESTS && asked - got < WINDOW {
+            posting.send(request(asked)).map_err(|error| error.reason)?;
+            asked += 1;
+        }
+        drop(posting);
+        if id == CLIENTS && asked > REQUESTS / 2 {
+            return Ok(0);
+        }
+        receiver.wait(None)?;
+        let mut batch = receiver.poll();
+        while let Some(reply) = batch.next() {
+            let (reply, asked) = (reply?, request(got));
+            if reply[..] != [&asked[..], &answer(&asked)].concat() {
+                return Err(format!("client {id}: the reply to {got} is {reply:?}").into());
+            }
+            got += 1;
+        }
+        let mut batch = sender.poll();
+        while let Some(done) = batch.next() {
+            if !done.status.is_success() {
+                return Err(format!("client {id}: {}", done.status).into());
+            }
+        }
+    }
+    Ok(got)
+}
+
+struct Client {
+    qp: QueuePair,
+    queue: SqId,
+    /// Readable when the client is gone.
+    stream: UnixStream,
+    /// For which there is no room yet.
+    replies: VecDeque<Buffer>,
+}
+
+struct Server {
+    /// By the number of the queue pair.
+    clients: HashMap<u32, Client>,
+    receiver: Receiver,
+    sender: Sender,
+    srq: SrqId,
+    pool: BufferPool,
+    answered: u64,
+    doorbells: u64,
+    full: u64,
+}
+
+impl Server {
+    fn new(pd: &ProtectionDomain, path: Path) -> Result<Self> {
+        let mut receiver = Receiver::new(pd, &ReceiverConfig::new().cq_capacity(256).path(path))?;
+        let sending = SenderConfig::new().cq_capacity((CLIENTS + 1) * REPLIES).path(path);
+        let sender = Sender::new(pd, &sending)?;
+        let srq = receiver.create_srq(&SrqConfig::new(255))?;
+        let pool = BufferPool::new(pd, 512, 64)?;
+        receiver.fill(srq, &pool)?;
+        let (clients, answered, doorbells, full) = (HashMap::new(), 0, 0, 0);
+        Ok(Self { clients, receiver, sender, srq, pool, answered, doorbells, full })
+    }
+
+    fn take(&mut self, mut stream: UnixStream) -> Result<()> {
+        // A client that does not answer is given up after 4 tries of 4 ms.
+        let config = QpConfig::rc().srq(self.srq).sends(REPLIES).timeout(10).retry_cnt(3);
+        let mut qp = self.receiver.create_qp_with_sender(&config, &mut self.sender)?;
+        qp.connect_over(&mut stream)?;
+        stream.set_nonblocking(true)?;
+        let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
+        self.clients.insert(qp.qp_num(), Client { qp, queue, stream, replies: VecDeque::new() });
+        Ok(())
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        while !self.clients.is_empty() {
+            let mut read = 0;
+            if self.clients.values().all(|client| client.replies.is_empty()) {
+                read = self.read()?;
+            } else {
+                self.full += 1;
+            }
+            self.reply()?;
+            // The buffers go back to the pool. What fails was for a client that is gone, as its stream will say.
+            let mut batch = self.sender.poll();
+            while batch.next().is_some() {}
+            drop(batch);
+            self.receiver.fill(self.srq, &self.pool)?;
+            if read == 0 {
+                self.part()?;
+                self.receiver.wait(Duration::from_millis(1))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and answers what has arrived.
+    fn read(&mut self) -> Result<u32> {
+        let mut count = 0;
+        let mut batch = self.receiver.poll();
+        while let Some(message) = batch.next() {
+            count += 1;
+            // What fails is a receive that a client had begun which is gone; the SRQ has it again.
+            let Ok(message) = message else { continue };
+            if let Some(client) = self.clients.get_mut(&message.qp_num()) {
+                let mut reply = message.take();
+                let answer = answer(&reply);
+                reply.extend_from_slice(&answer);
+                client.replies.push_back(reply);
+            }
+        }
+        Ok(count)
+    }
+
+    /// Posts replies, those to one client with one doorbell.
+    fn reply(&mut self) -> Result<()> {
+        for client in self.clients.values_mut().filter(|client| !client.replies.is_empty()) {
+            // It has failed: its client is gone.
+            let Ok(mut posting) = self.sender.post(client.queue) else {
+                client.replies.clear();
+                continue;
+            };
+            let before = self.answered;
+            while let Some(reply) = client.replies.pop_front() {
+                match posting.send(reply) {
+                    Ok(()) => self.answered += 1,
+                    Err(SendError { payload, reason: NotSent::Full, .. }) => {
+                        client.replies.push_front(payload);
+                        break;
+                    }
+                    Err(error) => return Err(error.reason.into()),
+                }
+            }
+            self.doorbells += u64::from(self.answered > before);
+        }
+        Ok(())
+    }
+
+    /// Takes leave of the clients that are gone.
+    fn part(&mut self) -> Result<()> {
+        let mut gone = Vec::new();
+        for (&number, client) in &mut self.clients {
+            // A client says nothing over the stream, which would block.
+            if client.stream.read(&mut [0]).is_ok() {
+                gone.push(number);
+            }
+        }
+        for client in gone.iter().filter_map(|number| self.clients.remove(number)) {
+            self.receiver.destroy_qp(client.qp)?;
+        }
+        Ok(())
+    }
+}

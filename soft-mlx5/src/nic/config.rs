@@ -1,0 +1,65 @@
+//! What a device is told, and what it says of itself.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use crate::fabric::{Fabric, LinkLayer};
+use crate::faults::Faults;
+
+/// What a device is told at power-up.
+#[derive(Debug, Clone, Default)]
+pub struct NicConfig {
+    /// Devices it can reach.
+    pub fabric: Fabric,
+    /// Link of its port.
+    pub link_layer: LinkLayer,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// File that gets a line for each WQE, doorbell and CQE; it must exist.
+    pub trace: Option<PathBuf>,
+    /// Capture file that gets the packets which leave the port; it must exist.
+    pub pcap: Option<PathBuf>,
+    /// Time 0 of the device in trace and capture, in nanoseconds since 1970.
+    pub epoch: u64,
+    /// Give programs UAR objects, whose few registers many queue pairs share, instead of a register for
+    /// each queue pair.
+    pub shared_registers: bool,
+    /// Never give a queue pair the number that another one has had.
+    pub distinct_qp_numbers: bool,
+    /// A step takes one packet, and lets one queue pair execute one WQE or send one packet.
+    pub small_steps: bool,
+    /// Execute WQEs as they stand in a register that queue pairs share: each ring copies its WQE whole.
+    pub blue_flame: bool,
+    /// Let the driver count what it pins against `RLIMIT_MEMLOCK`.
+    pub memlock: bool,
+    /// Offer timestamps in real time, which a CQ then has when its program asks for them.
+    pub real_time: bool,
+    /// Stop the program where an adapter would silently mangle something.
+    pub strict: bool,
+}
+
+/// Addresses and state of the port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortAddress {
+    /// Local identifier; also where GID, GUID and MAC address come from.
+    pub lid: u16,
+    /// GID at index 0 of the table.
+    pub gid: [u8; 16],
+    /// Port and node GUID.
+    pub guid: u64,
+    /// MAC address.
+    pub mac: [u8; 6],
+    /// Link state.
+    pub up: bool,
+}
+
+/// A UAR page as the program must map it (`MAP_SHARED`, one page).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UarPage {
+    /// Memory file, owned by the device.
+    pub fd: RawFd,
+    /// Offset in that file.
+    pub offset: u64,
+}

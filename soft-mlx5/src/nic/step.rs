@@ -1,0 +1,233 @@
+//! One step of the device: doorbells, WQEs, packets, timers.
+
+use super::core::Core;
+use super::defects::Defect;
+use super::objects::{Event, QpState, Qpn};
+use super::qp::{Qp, Turn, is_connected};
+use super::strict::{Object, Rule};
+use super::table::Table;
+use super::uar::Ring;
+use super::{Nic, requester, responder, response, tm, transmit};
+use crate::fabric::packet::Packet;
+
+// Bounds of one step.
+const PACKETS_PER_STEP: usize = 256;
+const TURNS_PER_STEP: usize = 64;
+// Queue pairs in error are looked at when nothing else is to do, and once in so many steps.
+const ERROR_SCAN_INTERVAL: u32 = 16;
+// Doorbell records looked at in a step, of SRQs and of queue pairs.
+const RECORD_SCAN: usize = 8;
+
+impl Nic {
+    /// Works for a bounded while at time `now_ns`; `false` when there was nothing to do.
+    pub fn step(&mut self, now_ns: u64) -> bool {
+        self.core.now = self.core.now.max(now_ns);
+        self.core.trace.now = self.core.now;
+        self.core.progress = false;
+        while let Some(up) = self.schedule.port_change(self.core.now) {
+            self.set_link(up);
+        }
+        if !self.schedule.works(self.core.now) {
+            return false;
+        }
+        self.steps = self.steps.wrapping_add(1);
+        self.take_doorbells(false);
+        self.look_at_records();
+        self.run_active();
+        self.core.progress |= self.core.link.poll();
+        self.receive_packets();
+        self.expire_timers();
+        if !self.small_steps {
+            self.run_active();
+        }
+        self.core.release_completions();
+        self.core.write_blocks();
+        self.core.mend_cqes();
+        self.core.progress |= self.core.link.flush(self.core.now);
+        self.fail_users_of_failed_cqs();
+        // A queue pair that had no turn in a small step may have something to do.
+        self.core.progress |= self.small_steps && !self.core.active.is_empty();
+        if !self.core.progress || self.steps % ERROR_SCAN_INTERVAL == 0 {
+            self.take_doorbells(true);
+            self.look_at_failed();
+        }
+        self.core.progress
+    }
+
+    /// Looks at doorbell records, a few at a time, so that what they cover is known early.
+    fn look_at_records(&mut self) {
+        for _ in 0..RECORD_SCAN {
+            let Core { srqs, strict, trace, .. } = &mut self.core;
+            if let Some((number, srq)) = srqs.next_mut(&mut self.srq_cursor) {
+                if srq.observe(strict, trace).is_err() {
+                    self.core.lose_srq(number);
+                }
+            }
+            if let Some((_, qp)) = self.qps.next_mut(&mut self.qp_cursor) {
+                qp.observe(&mut self.core);
+            }
+        }
+    }
+
+    pub(super) fn take_doorbells(&mut self, all: bool) {
+        let core = &mut self.core;
+        core.progress |= self.uar.take_arms(|cqs| {
+            for cq in cqs {
+                let Some(cq) = core.cqs.get_mut(*cq) else { continue };
+                let number = cq.number();
+                let event = cq.arm(&mut core.strict, &mut core.trace);
+                let early =
+                    core.defects.is(Defect::EarlyEvent).then_some(Event::Completion(number));
+                core.raise(event.or(early));
+            }
+        });
+        let mut rings = std::mem::take(&mut self.rings);
+        self.uar.take_rings(all, &mut rings);
+        for ring in rings.drain(..) {
+            self.core.progress = true;
+            self.take_ring(ring);
+        }
+        self.look_at_copies();
+        // The vector goes back with its capacity.
+        self.rings = rings;
+    }
+
+    /// A register was written with the first eight bytes of a control segment.
+    pub(super) fn ring(&mut self, ring: Ring) {
+        let (page, users) = self.uar.users(ring.register);
+        self.core.trace.rang(page, &ring);
+        let qpn = (ring.value >> 8) as u32 & 0xff_ffff;
+        let bytes = ring.value.to_be_bytes();
+        let index = (ring.value >> 40) as u16;
+        match self.qps.get_mut(qpn).filter(|qp| qp.attr.register.page == page) {
+            Some(qp) if qp.takes_doorbells() => {
+                qp.sq.ring(index, ring.value as u8 & 0x3f);
+                self.core.activate(qp);
+            }
+            Some(qp) => {
+                let object = qp.object();
+                self.core.strict.violation(Rule::DoorbellState, object, index.into(), &bytes);
+            }
+            None => self.core.strict.violation(Rule::DoorbellQpn, Object::Uar(page), qpn, &bytes),
+        }
+        if users == [qpn] {
+            return;
+        }
+        // Another's ring may have been overwritten by this one: that of a user of this register or, where the value
+        // does not belong here, of any on the page.
+        let others = if users.contains(&qpn) { users.to_vec() } else { self.uar.users_of(page) };
+        for user in others {
+            if let Some(qp) = self.qps.get_mut(user).filter(|qp| qp.takes_doorbells()) {
+                qp.ring_by_record(&mut self.core);
+            }
+        }
+    }
+
+    /// How many things of a kind a step does at most, which is `many` otherwise.
+    fn at_most(&self, many: usize) -> usize {
+        if self.small_steps || self.schedule.is_slow() { 1 } else { many }
+    }
+
+    fn run_active(&mut self) {
+        let turns = self.core.active.len().min(self.at_most(TURNS_PER_STEP));
+        for _ in 0..turns {
+            let Some(number) = self.core.active.pop_front() else { break };
+            let Some(qp) = self.qps.get_mut(number) else { continue };
+            qp.active = false;
+            match qp.turn(&mut self.core) {
+                Turn::Idle => {}
+                Turn::More => self.core.activate(qp),
+                Turn::Blocked => self.blocked.push(number),
+            }
+            if qp.state == QpState::Err && !self.failed.contains(&number) {
+                self.failed.push(number);
+            }
+        }
+        for number in self.blocked.drain(..) {
+            if let Some(qp) = self.qps.get_mut(number) {
+                self.core.activate(qp);
+            }
+        }
+    }
+
+    fn receive_packets(&mut self) {
+        for _ in 0..self.at_most(PACKETS_PER_STEP) {
+            let Some(frame) = self.core.link.receive() else { break };
+            self.core.progress = true;
+            match Packet::parse(frame.bytes()) {
+                Ok(packet) => self.dispatch(&packet),
+                Err(_) => self.core.link.count_malformed(),
+            }
+            self.core.link.recycle(frame);
+        }
+    }
+
+    fn dispatch(&mut self, packet: &Packet) {
+        if packet.bth.dest_qpn != transmit::MULTICAST_QPN {
+            return deliver(&mut self.qps, &mut self.core, packet.bth.dest_qpn, packet);
+        }
+        let group = &packet.grh[24..];
+        let ours = packet.slid == self.core.link.lid();
+        for (_, Qpn(member)) in self.groups.iter().filter(|(joined, _)| joined[..] == *group) {
+            let own = ours && packet.deth.source_qpn == *member;
+            let blocks = |qp: &Qp| qp.attr.block_multicast_loopback;
+            if own && self.qps.get(*member).is_some_and(|qp| blocks(qp)) {
+                continue;
+            }
+            deliver(&mut self.qps, &mut self.core, *member, packet);
+        }
+    }
+
+    fn expire_timers(&mut self) {
+        while let Some(number) = self.core.timers.pop(self.core.now) {
+            let Some(qp) = self.qps.get_mut(number) else { continue };
+            if self.core.timers.is_due(number, &mut qp.deadline, self.core.now) {
+                requester::expire(qp, &mut self.core);
+            }
+        }
+    }
+
+    /// A CQ that overran takes its queue pairs with it.
+    fn fail_users_of_failed_cqs(&mut self) {
+        while let Some(cq) = self.core.failed_cqs.pop() {
+            for (_, qp) in self.qps.iter_mut() {
+                let uses = qp.attr.send_cq == cq || qp.attr.recv_cq == cq;
+                let shares = tm::target(qp, &self.core).is_some_and(|(own, _)| own == cq);
+                if (uses || shares) && qp.receives() {
+                    qp.fail_fatally(&mut self.core);
+                }
+            }
+        }
+    }
+
+    /// Queue pairs in error flush what is posted later, too, and receives come without a doorbell.
+    fn look_at_failed(&mut self) {
+        let (qps, core) = (&mut self.qps, &mut self.core);
+        self.failed.retain(|number| {
+            let Some(qp) = qps.get_mut(*number).filter(|qp| qp.state == QpState::Err) else {
+                return false;
+            };
+            if qp.has_unflushed(core) {
+                core.progress = true;
+                core.activate(qp);
+            }
+            true
+        });
+    }
+}
+
+/// Hands a packet to the queue pair it is for, if that one wants it.
+fn deliver(qps: &mut Table<Box<Qp>>, core: &mut Core, number: u32, packet: &Packet) {
+    let Some(qp) = qps.get_mut(number) else { return };
+    let from_peer = !is_connected(qp.attr.service)
+        || qp.route.as_ref().is_some_and(|route| route.dlid == packet.slid);
+    if packet.service != qp.attr.service || !from_peer || !qp.receives() {
+        return;
+    }
+    if packet.operation.is_response() {
+        response::receive(qp, core, packet);
+    } else {
+        qp.note_arrival(core);
+        responder::receive(qp, core, packet);
+    }
+}

@@ -1,0 +1,193 @@
+//! Making queue pairs, and taking over those of the caller.
+
+use std::mem::ManuallyDrop;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex};
+
+use rdma_core_sys as sys;
+use sys::Mlx5dv;
+
+use super::{Parts, Qp, SendSide};
+use crate::cq::Cq;
+use crate::error::{Error, Result};
+use crate::pd::ProtectionDomain;
+use crate::qp::config::QpConfig;
+use crate::receiver::{DeferredFree, Srq};
+
+impl Parts {
+    fn new(
+        pd: &ProtectionDomain,
+        send: SendSide,
+        recv_cq: Arc<Cq>,
+        srq: Option<Arc<Srq>>,
+    ) -> ManuallyDrop<Self> {
+        let SendSide { cq: send_cq, register: _register, .. } = send;
+        ManuallyDrop::new(Self {
+            pd: pd.clone(),
+            send_cq,
+            _register,
+            _recv_cq: recv_cq,
+            srq,
+            deferred: DeferredFree::default(),
+        })
+    }
+}
+
+impl SendSide {
+    /// No sender posts: nothing is sent, or the device does so on its own.
+    pub(crate) fn idle(cq: Arc<Cq>) -> Self {
+        Self { cq, register: None, mlx5dv: None, has_sender: false }
+    }
+}
+
+impl Qp {
+    /// A queue pair in the RESET state.
+    pub(in crate::qp) fn create(
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        recv_cq: Arc<Cq>,
+        srq: Option<Arc<Srq>>,
+        mlx5dv: Option<&'static Mlx5dv>,
+        send: SendSide,
+    ) -> Result<Self> {
+        let context = pd.context();
+        config.check(context.attr())?;
+        if !recv_cq.context().is_same(context) {
+            return Err(Error::Foreign { what: "the completion queue", domain: "device" });
+        }
+        Self::create_with(pd, config, send, recv_cq, srq, mlx5dv)
+    }
+
+    /// A queue pair in the RESET state whose sends complete where its receives do.
+    pub(in crate::qp) fn create_on(
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        cq: Arc<Cq>,
+        srq: Arc<Srq>,
+    ) -> Result<Self> {
+        config.check(pd.context().attr())?;
+        let send = SendSide::idle(Arc::clone(&cq));
+        Self::create_with(pd, config, send, cq, Some(srq), None)
+    }
+
+    fn create_with(
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        send: SendSide,
+        recv_cq: Arc<Cq>,
+        srq: Option<Arc<Srq>>,
+        mlx5dv: Option<&'static Mlx5dv>,
+    ) -> Result<Self> {
+        let context = pd.context();
+        let mut init = sys::ibv_qp_init_attr_ex {
+            send_cq: send.cq.as_raw(),
+            recv_cq: recv_cq.as_raw(),
+            srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()),
+            qp_type: config.qp_type,
+            comp_mask: sys::IBV_QP_INIT_ATTR_PD,
+            pd: send.register.as_ref().map_or(pd.as_raw(), |register| register.as_raw()),
+            ..Default::default()
+        };
+        if send.mlx5dv.is_some() {
+            // Otherwise libmlx5 makes room for memory windows in each WQE: four times the memory.
+            init.comp_mask |= sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+            init.send_ops_flags = operations(config.qp_type).into();
+        }
+        init.cap.max_recv_wr = config.max_recv_wr();
+        init.cap.max_recv_sge = config.max_recv_sge();
+        init.cap.max_send_wr = config.max_send_wr;
+        init.cap.max_send_sge = config.max_send_sge;
+        init.cap.max_inline_data = config.max_inline;
+
+        let (qp, operation) = match mlx5dv.or(send.mlx5dv) {
+            Some(mlx5dv) => {
+                let mut mlx5 = sys::mlx5dv_qp_init_attr {
+                    comp_mask: sys::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into(),
+                    // Payload inside a CQE stands where source QP and SLID would be, and has to be
+                    // copied to where it was to be received. The device can do that itself.
+                    create_flags: sys::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
+                    ..Default::default()
+                };
+                // SAFETY: live objects of one device and initialised structures.
+                let qp = unsafe { (mlx5dv.create_qp)(context.as_raw(), &mut init, &mut mlx5) };
+                (qp, "mlx5dv_create_qp")
+            }
+            None => {
+                // SAFETY: as above.
+                let qp = unsafe { sys::ibv_create_qp_ex(context.as_raw(), &mut init) };
+                (qp, "ibv_create_qp")
+            }
+        };
+        if qp.is_null() {
+            return Err(Error::last_os(operation, context.name()));
+        }
+        let has_sender = AtomicBool::new(send.has_sender);
+        let parts = Parts::new(pd, send, recv_cq, srq);
+        let this = Self {
+            qp,
+            state: AtomicU32::new(sys::IBV_QPS_RESET),
+            receives: AtomicBool::new(false),
+            has_handle: AtomicBool::new(true),
+            has_sender,
+            sends_ended: AtomicBool::new(false),
+            cap: init.cap,
+            parts,
+            groups: Mutex::default(),
+            destroys: true,
+        };
+        this.enter_events();
+        Ok(this)
+    }
+
+    /// A queue pair that the caller made and will destroy. Also returns its attributes.
+    ///
+    /// # Safety
+    /// `qp` belongs to `pd`, sends as `send` says, receives on `recv_cq` and `srq`, and lives for as long as the value.
+    pub(in crate::qp) unsafe fn from_raw(
+        pd: &ProtectionDomain,
+        qp: *mut sys::ibv_qp,
+        send: SendSide,
+        recv_cq: Arc<Cq>,
+        srq: Option<Arc<Srq>>,
+    ) -> Result<(Self, sys::ibv_qp_attr)> {
+        let has_sender = AtomicBool::new(send.has_sender);
+        let parts = Parts::new(pd, send, recv_cq, srq);
+        let mut this = Self {
+            qp,
+            state: AtomicU32::new(sys::IBV_QPS_UNKNOWN),
+            receives: AtomicBool::new(true),
+            has_handle: AtomicBool::new(true),
+            has_sender,
+            sends_ended: AtomicBool::new(false),
+            cap: Default::default(),
+            parts,
+            groups: Mutex::default(),
+            destroys: false,
+        };
+        let mask = sys::IBV_QP_STATE | sys::IBV_QP_CAP | sys::IBV_QP_PORT | sys::IBV_QP_SQ_PSN;
+        let (attr, init) = this.query(mask)?;
+        this.cap = init.cap;
+        this.enter_events();
+        Ok((this, attr))
+    }
+}
+
+/// The operations of a sender on a queue pair of this transport.
+const fn operations(qp_type: sys::ibv_qp_type) -> sys::ibv_qp_create_send_ops_flags {
+    let datagrams = sys::IBV_QP_EX_WITH_SEND | sys::IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let unreliable = datagrams
+        | sys::IBV_QP_EX_WITH_SEND_WITH_INV
+        | sys::IBV_QP_EX_WITH_RDMA_WRITE
+        | sys::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    match qp_type {
+        sys::IBV_QPT_UD => datagrams,
+        sys::IBV_QPT_UC => unreliable,
+        _ => {
+            unreliable
+                | sys::IBV_QP_EX_WITH_RDMA_READ
+                | sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+                | sys::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        }
+    }
+}

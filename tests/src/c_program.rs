@@ -1,0 +1,81 @@
+//! C programs in processes of their own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use crate::receiving::PATIENCE;
+
+/// A C program of `tests/interop`: it does what standard input says, and answers each line with one line.
+pub struct Program {
+    process: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Program {
+    /// Compiles and starts it.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn start(name: &str) -> Self {
+        let source = format!("{}/interop/{name}.c", env!("CARGO_MANIFEST_DIR"));
+        let program = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        // The compiler is none of the processes that have a device.
+        let compiled = Command::new("cc")
+            .args(["-Wall", "-Wextra", "-Werror", "-O1", &source, "-libverbs", "-o"])
+            .arg(&program)
+            .env_remove("LD_PRELOAD")
+            .status()
+            .expect("a C compiler");
+        assert!(compiled.success());
+        let mut process =
+            Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let _ = std::fs::remove_file(program);
+        let input = process.stdin.take().unwrap();
+        let lines = read_lines(process.stdout.take().unwrap());
+        Self { process, input, lines }
+    }
+
+    /// Says a line.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+    }
+
+    /// Waits for a line.
+    ///
+    /// # Panics
+    /// When none comes.
+    pub fn hear(&mut self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("an answer")
+    }
+
+    /// Says a line, and waits for one.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.say(line);
+        self.hear()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn read_lines(output: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}

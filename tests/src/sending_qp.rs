@@ -1,0 +1,156 @@
+//! A queue pair with a sender of its own.
+
+use std::ops::{Deref, DerefMut};
+
+use doorbell::{
+    AddressHandle, Buffer, NotSent, Path, Payload, QpConfig, QpEnd, QueuePair, Receiver,
+    RemoteRegion, SendError, Sender, SenderConfig, SqId, WcStatus,
+};
+
+/// A queue pair with a sender of its own, which nothing else is sent on. It is used like the queue pair that it holds.
+pub struct SendingQp {
+    qp: QueuePair,
+    /// What it sends on.
+    pub sender: Sender,
+    outstanding: usize,
+}
+
+/// A request that is over.
+#[derive(Debug)]
+pub struct Sent {
+    /// How it ended.
+    pub status: WcStatus,
+    /// Its buffer, if it had one.
+    pub buffer: Option<Buffer>,
+}
+
+impl SendingQp {
+    /// A queue pair of `receiver`, on the same path.
+    ///
+    /// # Errors
+    /// Those of `create_qp_with_sender`.
+    pub fn create(receiver: &mut Receiver, config: &QpConfig) -> doorbell::Result<Self> {
+        Self::create_on(receiver, config, receiver.path())
+    }
+
+    /// The same, on a path.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub fn create_on(
+        receiver: &mut Receiver,
+        config: &QpConfig,
+        path: Path,
+    ) -> doorbell::Result<Self> {
+        let config_of_sender = SenderConfig::new().cq_capacity(512).path(path);
+        let mut sender = Sender::new(receiver.pd(), &config_of_sender)?;
+        let qp = receiver.create_qp_with_sender(config, &mut sender)?;
+        Ok(Self { qp, sender, outstanding: 0 })
+    }
+
+    fn queue(&self) -> SqId {
+        self.qp.send_queue().unwrap()
+    }
+
+    /// Sends a message, with immediate data or without.
+    ///
+    /// # Errors
+    /// Those of `Sender::post` and `Posting::send`.
+    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), SendError<P>> {
+        let mut posting = match self.sender.post(self.queue()) {
+            Ok(posting) => posting,
+            Err(reason) => return Err(SendError { payload, reason }),
+        };
+        match imm {
+            Some(imm) => posting.send_with_imm(payload, imm)?,
+            None => posting.send(payload)?,
+        }
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// Sends bytes that are copied.
+    ///
+    /// # Errors
+    /// The reason of those of [`send`](Self::send).
+    pub fn send_inline(&mut self, bytes: &[u8], imm: Option<u32>) -> Result<(), NotSent> {
+        self.send(bytes, imm).map_err(|error| error.reason)
+    }
+
+    /// Writes to memory of the peer.
+    ///
+    /// # Errors
+    /// Those of `Sender::post` and `Posting::write`.
+    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), SendError<P>> {
+        match self.sender.post(self.queue()) {
+            Ok(mut posting) => posting.write(payload, to)?,
+            Err(reason) => return Err(SendError { payload, reason }),
+        }
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// Sends a datagram.
+    ///
+    /// # Errors
+    /// Those of `Sender::post` and `Posting::send_to`.
+    pub fn send_to<P: Payload>(
+        &mut self,
+        payload: P,
+        to: &AddressHandle,
+        imm: Option<u32>,
+    ) -> Result<(), SendError<P>> {
+        match self.sender.post(self.queue()) {
+            Ok(mut posting) => posting.send_to(to, payload, imm)?,
+            Err(reason) => return Err(SendError { payload, reason }),
+        }
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// Takes the next request that is over.
+    pub fn poll_send(&mut self) -> Option<Sent> {
+        let sent = self.sender.poll_up_to(1).next().map(|done| (done.status, done.buffer));
+        let (status, buffer) = sent?;
+        self.outstanding -= 1;
+        Some(Sent { status, buffer })
+    }
+
+    /// Resets it, and lets go of what was outstanding: it can be connected again.
+    ///
+    /// # Errors
+    /// Those of `Receiver::reset_qp`.
+    pub fn reset(&mut self, receiver: &mut Receiver) -> doorbell::Result<QpEnd> {
+        let end = receiver.reset_qp(&mut self.qp)?;
+        loop {
+            while self.poll_send().is_some() {}
+            if !self.sender.is_busy(self.queue()) {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Requests that are not over.
+    pub fn sends_outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// The queue pair alone; what is outstanding stays with it until it is destroyed.
+    pub fn into_qp(self) -> QueuePair {
+        self.qp
+    }
+}
+
+impl Deref for SendingQp {
+    type Target = QueuePair;
+
+    fn deref(&self) -> &QueuePair {
+        &self.qp
+    }
+}
+
+impl DerefMut for SendingQp {
+    fn deref_mut(&mut self) -> &mut QueuePair {
+        &mut self.qp
+    }
+}

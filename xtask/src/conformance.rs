@@ -1,0 +1,39 @@
+//! doorbell beside libmlx5: what one has written, the other has written.
+
+use std::process::Command;
+
+use crate::isolate::{self, Totals};
+use crate::session::{Session, whole};
+use crate::steps::{self, EVERYTHING, Needs};
+use crate::{Result, artifacts};
+
+/// The tests of the comparison itself, and a short comparison.
+pub fn short(session: &Session) -> Result<Totals> {
+    let twins = steps::tests(session, EVERYTHING, &[Needs::Twins])?;
+    let mut totals = isolate::run(&twins, &steps::options(session, 300))?;
+    if session.filter.is_none() {
+        totals += compare(session, 10_000)?;
+    }
+    Ok(totals)
+}
+
+/// A long comparison with the libmlx5 of this system.
+pub fn long(session: &Session) -> Result<Totals> {
+    artifacts::build(&mut session.cargo(EVERYTHING))?;
+    compare(session, operations(session))
+}
+
+/// A long comparison with the libmlx5 of Debian 13, which is unpacked below the target directory.
+pub fn newer(session: &Session) -> Result<Totals> {
+    let mut command = session.script("conformance.sh");
+    whole(command.arg(operations(session).to_string()).env("SUITE", "trixie"))
+}
+
+fn operations(session: &Session) -> u32 {
+    if session.long { 1_000_000 } else { 100_000 }
+}
+
+fn compare(session: &Session, operations: u32) -> Result<Totals> {
+    let mut command = Command::new(session.target.join("debug/conformance"));
+    whole(command.args(["--operations", &operations.to_string()]))
+}

@@ -1,0 +1,33 @@
+//! What comes and goes for a long time.
+
+use std::process::Command;
+
+use crate::isolate::{self, Totals};
+use crate::session::{Session, counted};
+use crate::steps::{EVERYTHING, Needs, on_device, tests};
+use crate::{Result, artifacts};
+
+/// A part of what `make soak` does: connections that come and go, and messages over a link that fails in every way.
+pub fn run(session: &Session) -> Result<Totals> {
+    let mut totals = Totals::default();
+    for path in ["direct", "verbs"] {
+        let mut options = on_device(session, path, &["--distinct-qp-numbers"]);
+        if session.long {
+            options.limit = 7200;
+            options.variables.push(("SOAK_CONNECTIONS".into(), "100000".into()));
+        }
+        totals += isolate::run(&tests(session, EVERYTHING, &[Needs::Soak])?, &options)?;
+    }
+    // scripts/soak.sh has the long form of the rest.
+    if session.long {
+        return Ok(totals);
+    }
+    let artifacts = artifacts::build(&mut session.cargo(EVERYTHING))?;
+    for device in artifacts.iter().filter(|a| a.test && a.target == "soft_mlx5" && a.kind != "test")
+    {
+        let mut command = Command::new(&device.binary.path);
+        command.args(["--ignored", "--nocapture", "nic::tests::soak::long"]);
+        totals += counted(command.env("SOAK_MESSAGES", "3000000"))?;
+    }
+    Ok(totals)
+}
