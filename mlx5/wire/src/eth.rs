@@ -1,6 +1,6 @@
 //! Ethernet segment: what a raw packet QP is told of a frame (`struct mlx5_wqe_eth_seg`).
 
-use crate::be::{Be16, Be32};
+use crate::be::{Be16, Be32, Be64};
 
 /// `cs_flags`: the device writes the layer 3 checksum (`MLX5_ETH_WQE_L3_CSUM`).
 pub const L3_CSUM: u8 = 1 << 6;
@@ -35,9 +35,44 @@ layout! {
     }
 }
 
+/// Bytes of a frame that the usual inline header holds: an Ethernet header with a VLAN tag. Adapters whose steering needs
+/// the header inline (`wqe_inline_mode` L2) take it from there.
+pub const INLINE_L2_HEADER: usize = 18;
+
+impl EthSegment {
+    /// A frame whose first 18 bytes stand inline, and whose checksums the device writes as `cs_flags` says. Returns the
+    /// segment and the unit of 16 bytes that the header goes on in, as words of memory.
+    #[inline]
+    pub const fn with_header(cs_flags: u8, header: &[u8; INLINE_L2_HEADER]) -> [Be64; 4] {
+        let [a, b, rest @ ..] = *header;
+        let [c, d, e, f, g, h, i, j, rest @ ..] = rest;
+        [
+            Be64::new((cs_flags as u64) << 24),
+            Be64::new((INLINE_L2_HEADER as u64) << 16 | (a as u64) << 8 | b as u64),
+            Be64::new(u64::from_be_bytes([c, d, e, f, g, h, i, j])),
+            Be64::new(u64::from_be_bytes(rest)),
+        ]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_header_with_a_vlan_tag_is_inline() {
+        let header: [u8; INLINE_L2_HEADER] = core::array::from_fn(|i| i as u8 + 1);
+        let words = EthSegment::with_header(L3_CSUM | L4_CSUM, &header);
+        let mut bytes = [0; 32];
+        for (word, to) in words.into_iter().zip(bytes.chunks_exact_mut(8)) {
+            crate::layout::Field::write(&word, to);
+        }
+        let segment = EthSegment::from_bytes(bytes[..16].try_into().unwrap());
+        assert_eq!((segment.cs_flags, segment.inline_hdr_sz.get()), (0xc0, 18));
+        assert_eq!(bytes[14..], header);
+        assert_eq!(bytes[..4], [0; 4]);
+        assert_eq!(bytes[5..12], [0; 7]);
+    }
 
     #[test]
     fn a_tso_of_a_header_of_54_bytes() {
