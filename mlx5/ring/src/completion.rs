@@ -129,6 +129,8 @@ macro_rules! field {
     }};
 }
 
+mod frame;
+
 impl<'a> Cqe<'a> {
     /// # Safety
     /// - `cqe` is an aligned CQE in mapped memory that the device does not write during `'a`.

@@ -1,6 +1,6 @@
 //! The rings of an mlx5 device over raw memory: how WQEs and CQEs are handed over.
 //!
-//! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`],
+//! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`], [`striding::StridingQueue`],
 //! [`cq::CompletionQueue`], [`sq::SendQueue`], and [`tag_list::TagList`] on the same basic blocks; [`receive`] has what the
 //! two receive queues share, [`arm::CqDoorbell`] asks for an event. Nothing here allocates, makes a system call or knows of
 //! libibverbs: the constructors take the pointers that `mlx5dv_init_obj` hands out, and storage of the
@@ -36,6 +36,7 @@ pub mod sge;
 pub mod slots;
 pub mod sq;
 pub mod srq;
+pub mod striding;
 pub mod tag_list;
 #[cfg(test)]
 mod testing;

@@ -63,7 +63,8 @@ impl Layout {
 /// The receive queue of a QP; `T` is what the caller gets back with each completion.
 #[derive(Debug)]
 pub struct ReceiveQueue<T: Copy> {
-    wqes: NonNull<u8>,
+    /// The data segments of the first WQE.
+    segments: NonNull<u8>,
     stride: usize,
     max_sge: u32,
     mask: u32,
@@ -93,14 +94,34 @@ impl<T: Copy> ReceiveQueue<T> {
     ///   long as the value exists.
     /// - `slots` is valid for reads and writes of `wqe_cnt` slots for as long, and nobody else uses it.
     pub unsafe fn new(layout: Layout, slots: NonNull<Slot<T>>) -> Result<Self, LayoutError> {
+        // SAFETY: the caller's contract.
+        unsafe { Self::with_lead(layout, 0, slots) }
+    }
+
+    /// The same, of WQEs that begin with `lead` bytes of other segments.
+    ///
+    /// # Errors
+    /// See [`LayoutError`].
+    ///
+    /// # Safety
+    /// As [`new`](Self::new). `lead` is a multiple of 16.
+    pub(crate) unsafe fn with_lead(
+        layout: Layout,
+        lead: u32,
+        slots: NonNull<Slot<T>>,
+    ) -> Result<Self, LayoutError> {
         layout.check()?;
+        if layout.stride < lead + 16 {
+            return Err(LayoutError::Stride);
+        }
         // SAFETY: the caller's contract.
         let (dbrec, slots) =
             unsafe { (DoorbellRecord::new(layout.dbrec), Slots::new(slots, layout.wqe_cnt)) };
         Ok(Self {
-            wqes: layout.buf,
+            // SAFETY: inside the first WQE.
+            segments: unsafe { layout.buf.add(lead as usize) },
             stride: layout.stride as usize,
-            max_sge: layout.max_sge(),
+            max_sge: (layout.stride - lead) / 16,
             mask: layout.wqe_cnt - 1,
             dbrec,
             head: 0,
@@ -220,7 +241,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     #[inline(always)]
     unsafe fn segments(&self, slot: u32) -> NonNull<DataSegment> {
         // SAFETY: the WQE of a slot, inside the buffer.
-        unsafe { self.wqes.add(slot as usize * self.stride).cast() }
+        unsafe { self.segments.add(slot as usize * self.stride).cast() }
     }
 
     #[inline(always)]

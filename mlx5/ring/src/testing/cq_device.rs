@@ -16,6 +16,8 @@ pub struct CqeSpec {
     pub opcode: CqeOpcode,
     pub format: CqeFormat,
     pub wqe_counter: u16,
+    /// Of a striding receive queue.
+    pub wqe_id: u16,
     pub byte_count: u32,
     pub qpn: u32,
     /// First byte of an inline payload, from which the others count up.
@@ -25,7 +27,7 @@ pub struct CqeSpec {
 impl CqeSpec {
     pub const fn new(opcode: CqeOpcode, wqe_counter: u16) -> Self {
         let format = CqeFormat::Plain;
-        Self { opcode, format, wqe_counter, byte_count: 0, qpn: 0x77, payload: 0 }
+        Self { opcode, format, wqe_counter, wqe_id: 0, byte_count: 0, qpn: 0x77, payload: 0 }
     }
 }
 
@@ -113,6 +115,7 @@ impl CqDevice {
         let index = self.producer_index;
         let mut cqe = Cqe64::zeroed();
         cqe.imm_inval_pkey = Be32::new(!index);
+        cqe.wqe_id = Be16::new(spec.wqe_id);
         cqe.byte_cnt = Be32::new(spec.byte_count);
         cqe.sop_drop_qpn = Be32::new(spec.qpn);
         cqe.wqe_counter = Be16::new(spec.wqe_counter);
