@@ -132,6 +132,27 @@ impl Builder {
         self
     }
 
+    /// Lets the frames of a capture file (pcap) arrive at the port once there is a flow: at the times of the capture, or so
+    /// many in a second.
+    pub fn frames(mut self, path: impl Into<PathBuf>, rate: Option<f64>) -> Self {
+        (self.config.frames, self.config.frames_rate) = (Some(path.into()), rate);
+        self
+    }
+
+    /// Joins a network interface of the machine to the port: what raw packet queue pairs send goes there, and what comes
+    /// from there goes to the flows. Needs `CAP_NET_RAW`.
+    pub fn netdev(mut self, name: impl Into<String>) -> Self {
+        self.config.netdev = Some(name.into());
+        self
+    }
+
+    /// Refuses raw packet queue pairs and flows with `EPERM`, as the kernel does without `CAP_NET_RAW`. Without this the
+    /// capability counts, or being root.
+    pub fn refuse_raw(mut self, refuse: bool) -> Self {
+        self.config.refuse_raw = refuse;
+        self
+    }
+
     /// Stops the program where an adapter would silently mangle something.
     pub fn strict(mut self, strict: bool) -> Self {
         self.config.strict = strict;

@@ -41,6 +41,10 @@ const DEVICE: &[DeviceOption] = options! {
     "distinct-qp-numbers" None, "Never give a QP a number that another one has had";
     "memlock" None, "Count registered memory against RLIMIT_MEMLOCK, as the kernel does";
     "real-time" None, "Offer timestamps in real time";
+    "frames" Some("FILE"), "Let the frames of a capture file (pcap) arrive once there is a flow, at their times";
+    "frames-rate" Some("N"), "So many of them in a second, instead";
+    "netdev" Some("NAME"), "Join a network interface of the machine to the port (needs CAP_NET_RAW)";
+    "refuse-raw" None, "Refuse raw packet QPs and flows, as the kernel does without CAP_NET_RAW";
     "strict" None, "Stop the program where an adapter would silently mangle something";
     "trace" Some("FILE"), "Write a line for each WQE, doorbell and CQE to a file";
     "pcap" Some("FILE"), "Write the packets between devices to a file that tshark reads";
@@ -67,6 +71,13 @@ impl NicConfig {
         match name {
             "trace" => self.trace = Some(value.into()),
             "pcap" => self.pcap = Some(value.into()),
+            "frames" => self.frames = Some(value.into()),
+            "frames-rate" => {
+                let rate =
+                    text()?.parse().ok().filter(|rate: &f64| *rate > 0.0 && rate.is_finite());
+                self.frames_rate = Some(rate.ok_or_else(|| refused("must be a number above 0"))?);
+            }
+            "netdev" => self.netdev = Some(text()?.into()),
             "fabric" if is_fabric_name(text()?) => self.fabric = Fabric::Named(text()?.into()),
             "fabric" => return Err(refused(NOT_A_FABRIC)),
             "seed" => {
@@ -89,6 +100,7 @@ impl NicConfig {
             "distinct-qp-numbers" => &mut self.distinct_qp_numbers,
             "memlock" => &mut self.memlock,
             "real-time" => &mut self.real_time,
+            "refuse-raw" => &mut self.refuse_raw,
             "strict" => &mut self.strict,
             _ => return None,
         })
@@ -108,6 +120,9 @@ impl NicConfig {
                 "link" if self.link_layer == LinkLayer::Ethernet => Some("roce".into()),
                 "trace" => self.trace.clone().map(PathBuf::into_os_string),
                 "pcap" => self.pcap.clone().map(PathBuf::into_os_string),
+                "frames" => self.frames.clone().map(PathBuf::into_os_string),
+                "frames-rate" => self.frames_rate.map(|rate| rate.to_string().into()),
+                "netdev" => self.netdev.clone().map(OsString::from),
                 flag => config.flag(flag).filter(|flag| **flag).map(|_| OsString::new()),
             };
             options.extend(value.map(|value| (*name, value)));

@@ -8,6 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
+use crate::fabric::playback::Playback;
 use crate::fabric::{Fabric, pcap};
 use crate::nic::{NicConfig, trace};
 use crate::options::{self, Options};
@@ -60,6 +61,10 @@ impl Runner {
         }
         config.trace = fresh(&config.trace, trace::create)?;
         config.pcap = fresh(&config.pcap, pcap::create)?;
+        if let Some(path) = &config.frames {
+            Playback::open(path, None)?;
+            config.frames = Some(fs::canonicalize(path)?);
+        }
         let options = Options { dir: dir.path().into(), config };
         let mut command = Command::new(program);
         command.args(arguments);

@@ -65,6 +65,12 @@ pub const fn mac(lid: u16) -> [u8; 6] {
     [0x02, 0xdb, 0, 0, (lid >> 8) as u8, lid as u8]
 }
 
+/// LID of the port that has this MAC address.
+pub fn lid_of_mac(mac: &[u8; 6]) -> Option<u16> {
+    let lid = u16::from_be_bytes([mac[4], mac[5]]);
+    ((FIRST_LID..=LAST_LID).contains(&lid) && *mac == self::mac(lid)).then_some(lid)
+}
+
 /// LID of the port that has this GID.
 pub fn lid_of_gid(gid: &[u8; 16]) -> Option<u16> {
     let gid = u128::from_be_bytes(*gid);

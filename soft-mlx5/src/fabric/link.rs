@@ -5,17 +5,22 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::Fabric;
-use super::address::FIRST_LID;
+use super::address::{self, FIRST_LID};
 use super::faults::{Fate, Injector};
-use super::packet::{Frame, check_icrc};
+use super::interface::Interface;
+use super::packet::{Frame, MAX_ETHERNET, MIN_ETHERNET, check_icrc};
 use super::pcap::Capture;
+use super::playback::Playback;
 use super::socket::SocketPort;
 use super::switch::SwitchPort;
 use crate::faults::Faults;
+use crate::nic::frames::header::ETHERNET;
 
 // Frames that may wait in the loopback before requesters pause.
 const LOOPBACK_LIMIT: usize = 1024;
 const POOL_LIMIT: usize = 2048;
+// Frames that come from a file or an interface in a step.
+const FRAMES_AT_ONCE: usize = 64;
 
 #[derive(Debug)]
 enum Port {
@@ -44,6 +49,9 @@ pub struct Link {
     capture: Option<Capture>,
     // Packets to this very device, and packets that came from others, in order of arrival.
     arrived: VecDeque<Frame>,
+    // Where frames come from besides the fabric.
+    playback: Option<Playback>,
+    interface: Option<Interface>,
     pool: Vec<Frame>,
     drops: Drops,
     up: bool,
@@ -72,6 +80,8 @@ impl Link {
             injector: Injector::new(faults, seed),
             capture: None,
             arrived: VecDeque::new(),
+            playback: None,
+            interface: None,
             pool: Vec::new(),
             drops: Drops::default(),
             up: true,
@@ -96,6 +106,39 @@ impl Link {
     /// Records what leaves the port.
     pub fn capture(&mut self, capture: Capture) {
         self.capture = Some(capture);
+    }
+
+    /// Plays a capture file to this port, from the first [`Self::bring_in`] on.
+    pub fn play(&mut self, playback: Playback) {
+        self.playback = Some(playback);
+    }
+
+    /// Joins a network interface of the machine to this port.
+    pub fn join(&mut self, interface: Interface) {
+        self.interface = Some(interface);
+    }
+
+    /// Takes in frames from a file and from an interface, a bounded number; `true` when there were any.
+    pub fn bring_in(&mut self, now: u64) -> bool {
+        let mut any = false;
+        for _ in 0..FRAMES_AT_ONCE {
+            if self.arrived.len() >= LOOPBACK_LIMIT {
+                break;
+            }
+            let played = self.playback.as_mut().and_then(|playback| playback.play(now));
+            let come = || self.interface.as_mut().and_then(Interface::receive);
+            let Some(mut bytes) = played.or_else(come) else { break };
+            any = true;
+            if !(ETHERNET..=MAX_ETHERNET).contains(&bytes.len()) {
+                self.drops.malformed += 1;
+                continue;
+            }
+            bytes.resize(bytes.len().max(MIN_ETHERNET), 0);
+            let mut frame = self.frame();
+            frame.wrap_ethernet(self.lid, self.lid, &bytes, 0);
+            self.send(frame, now);
+        }
+        any
     }
 
     /// Changes what goes wrong from now on.
@@ -151,6 +194,31 @@ impl Link {
         }
     }
 
+    /// Whether all who would get an Ethernet frame have room for it: the link has flow control.
+    pub fn has_room_for_ethernet(&mut self, now: u64) -> bool {
+        let lid = self.lid;
+        self.has_room(lid) && self.peers(now).into_iter().all(|peer| self.has_room(peer))
+    }
+
+    /// Sends an Ethernet frame of a transport domain of this device: to the port that its destination address names, or to
+    /// all ports, this one included.
+    pub fn send_ethernet(&mut self, ethernet: &[u8], origin: u32, now: u64) {
+        let named = ethernet.first_chunk().and_then(address::lid_of_mac);
+        let ports = match named {
+            Some(lid) => vec![lid],
+            None => self.peers(now).into_iter().chain([self.lid]).collect(),
+        };
+        if let Some(interface) = self.interface.as_ref().filter(|_| self.up && named.is_none()) {
+            self.drops.undeliverable += u64::from(!interface.send(ethernet));
+        }
+        for dlid in ports {
+            let mut frame = self.frame();
+            let origin = if dlid == self.lid { origin } else { 0 };
+            frame.wrap_ethernet(self.lid, dlid, ethernet, origin);
+            self.send(frame, now);
+        }
+    }
+
     /// Sends a finished packet.
     pub fn send(&mut self, frame: Frame, now: u64) {
         if self.injector.is_idle() {
@@ -160,8 +228,7 @@ impl Link {
             Fate::Send => {}
             Fate::SendTwice => {
                 let mut copy = self.frame();
-                // The source is a frame itself: it fits.
-                let _ = copy.fill(frame.bytes());
+                copy.copy_from(&frame);
                 self.carry(copy, now);
             }
             Fate::Lose => {
@@ -195,7 +262,10 @@ impl Link {
     }
 
     fn deliver(&mut self, mut frame: Frame, now: u64) {
-        if let Some(capture) = self.capture.as_mut().filter(|_| self.up) {
+        // Of a frame to all ports one copy is enough.
+        let named = frame.ethernet().and_then(|bytes| address::lid_of_mac(bytes.first_chunk()?));
+        let copy = frame.is_ethernet() && frame.dlid() != self.lid && named.is_none();
+        if let Some(capture) = self.capture.as_mut().filter(|_| self.up && !copy) {
             frame.seal();
             capture.add(&frame, now);
         }
@@ -237,6 +307,10 @@ impl Link {
     /// Moves in what has arrived; `true` when anything moved.
     pub fn poll(&mut self) -> bool {
         let mut moved = false;
+        // What waits beyond that waits at the senders, who then pause.
+        if self.arrived.len() >= LOOPBACK_LIMIT {
+            return false;
+        }
         match &mut self.port {
             Port::Private => {}
             Port::Switch(port) => {
@@ -279,16 +353,17 @@ impl Link {
         }
     }
 
-    /// When a packet that was held back goes.
+    /// When a packet that was held back goes, or a frame of a file comes.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.injector.next_deadline()
+        let played = self.playback.as_ref().and_then(Playback::next_deadline);
+        [self.injector.next_deadline(), played].into_iter().flatten().min()
     }
 
     /// Descriptor that becomes readable when packets arrive from another process.
     pub fn wait_fd(&self) -> Option<RawFd> {
         match &self.port {
             Port::Socket(port) => Some(port.fd()),
-            _ => None,
+            _ => self.interface.as_ref().map(Interface::fd),
         }
     }
 }

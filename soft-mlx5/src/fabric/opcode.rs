@@ -83,6 +83,7 @@ impl Operation {
             Service::Rc => true,
             Service::Uc => (operation as u8) <= WriteOnlyImm as u8,
             Service::Ud => matches!(operation, SendOnly | SendOnlyImm),
+            Service::Raw => false,
         };
         defined.then_some((service, operation))
     }
@@ -94,6 +95,8 @@ impl Operation {
                 Service::Rc => 0,
                 Service::Uc => 1 << 5,
                 Service::Ud => 3 << 5,
+                // Frames have no transport header.
+                Service::Raw => 7 << 5,
             }
     }
 

@@ -5,6 +5,8 @@
 //! either link layer the local route header says which ports talk; a GRH counts as present when its
 //! next-header field says so. Every length is a multiple of four. Packets of RoCE v1 differ in that field, and those over
 //! IPv4 have mapped addresses: [`super::ethernet`] says how they look to others.
+//!
+//! An Ethernet frame travels behind a local route header, too, whose length counts bytes.
 
 use super::address::GidType;
 use super::headers::{Aeth, AtomicEth, Bth, Deth, Header, Reth};
@@ -22,8 +24,14 @@ const LONGEST_EXTENSION: usize = 28;
 
 /// Largest payload of a packet: the largest path MTU.
 pub const MAX_MTU: usize = 4096;
+/// Smallest Ethernet frame, without its check sequence.
+pub const MIN_ETHERNET: usize = 60;
+/// Largest Ethernet frame, without its check sequence: an MTU of 9978, and two VLAN tags.
+pub const MAX_ETHERNET: usize = 10_000;
 /// Largest frame.
-pub const MAX_FRAME: usize = TRANSPORT + LONGEST_EXTENSION + MAX_MTU + ICRC_SIZE;
+pub const MAX_FRAME: usize = IP + MAX_ETHERNET + ICRC_SIZE;
+const MAX_PACKET: usize = TRANSPORT + LONGEST_EXTENSION + MAX_MTU + ICRC_SIZE;
+const _: () = assert!(MAX_PACKET <= MAX_FRAME);
 /// Smallest frame.
 pub const MIN_FRAME: usize = TRANSPORT + ICRC_SIZE;
 
@@ -33,6 +41,7 @@ pub const ROCE_PORT: u16 = 4791;
 pub const UDP_PROTOCOL: u8 = 17;
 /// Next header of a GRH: a base transport header follows (`IB_NEXT_HDR` in libibverbs).
 pub const BASE_TRANSPORT: u8 = 0x1b;
+const LNH_ETHERNET: u8 = 0;
 const LNH_LOCAL: u8 = 2;
 const LNH_GLOBAL: u8 = 3;
 
@@ -77,11 +86,12 @@ pub enum ParseError {
 pub struct Frame {
     bytes: Box<[u8; MAX_FRAME]>,
     len: usize,
+    origin: u32,
 }
 
 impl Default for Frame {
     fn default() -> Self {
-        Self { bytes: Box::new([0; MAX_FRAME]), len: 0 }
+        Self { bytes: Box::new([0; MAX_FRAME]), len: 0, origin: 0 }
     }
 }
 
@@ -95,8 +105,45 @@ impl Frame {
     pub fn fill(&mut self, bytes: &[u8]) -> Result<(), ParseError> {
         let room = self.bytes.get_mut(..bytes.len()).ok_or(ParseError::Length)?;
         room.copy_from_slice(bytes);
-        self.len = bytes.len();
+        (self.len, self.origin) = (bytes.len(), 0);
         Ok(())
+    }
+
+    /// Takes over an Ethernet frame of at most [`MAX_ETHERNET`] bytes; `origin` is the transport domain that it comes
+    /// from, 0 for another device.
+    pub fn wrap_ethernet(&mut self, slid: u16, dlid: u16, ethernet: &[u8], origin: u32) {
+        let bytes = &mut self.bytes[..];
+        bytes[..IP].fill(0);
+        bytes[LRH + 1] = LNH_ETHERNET;
+        bytes[LRH + 2..LRH + 4].copy_from_slice(&dlid.to_be_bytes());
+        bytes[LRH + 4..LRH + 6].copy_from_slice(&(ethernet.len() as u16).to_be_bytes());
+        bytes[LRH + 6..LRH + 8].copy_from_slice(&slid.to_be_bytes());
+        let end = IP + ethernet.len();
+        bytes[IP..end].copy_from_slice(ethernet);
+        bytes[end..end + ICRC_SIZE].fill(0);
+        (self.len, self.origin) = (end + ICRC_SIZE, origin);
+    }
+
+    /// Whether it is an Ethernet frame, and no packet of a transport.
+    pub fn is_ethernet(&self) -> bool {
+        self.bytes[LRH + 1] & 3 == LNH_ETHERNET
+    }
+
+    /// The Ethernet frame without its check sequence.
+    pub fn ethernet(&self) -> Option<&[u8]> {
+        let end = self.len.checked_sub(ICRC_SIZE)?;
+        self.bytes.get(IP..end).filter(|_| self.is_ethernet())
+    }
+
+    /// Transport domain of this device that an Ethernet frame comes from, 0 for another device.
+    pub fn origin(&self) -> u32 {
+        self.origin
+    }
+
+    /// A copy, as of a packet that the link doubles.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.bytes[..other.len].copy_from_slice(other.bytes());
+        (self.len, self.origin) = (other.len, other.origin);
     }
 
     /// Begins a packet: route and base header.
@@ -151,7 +198,7 @@ impl Frame {
     /// Puts the ICRC in place; needed only where the packet leaves the device.
     pub fn seal(&mut self) {
         let at = self.len - ICRC_SIZE;
-        let crc = icrc(&self.bytes[..at]);
+        let crc = icrc_of(&self.bytes[..at]);
         self.bytes[at..at + ICRC_SIZE].copy_from_slice(&crc);
     }
 
@@ -176,6 +223,14 @@ fn emit_at<H: Header>(bytes: &mut [u8], header: &H) -> usize {
     H::SIZE
 }
 
+fn icrc_of(covered: &[u8]) -> [u8; 4] {
+    if covered[LRH + 1] & 3 == LNH_ETHERNET {
+        Crc::new().add(covered).finish()
+    } else {
+        icrc(covered)
+    }
+}
+
 fn icrc(covered: &[u8]) -> [u8; 4] {
     // What routers change counts as ones: the local route header (8 bytes in front), traffic class,
     // flow label, hop limit, UDP checksum and the reserved byte of the base header.
@@ -191,9 +246,16 @@ fn icrc(covered: &[u8]) -> [u8; 4] {
 
 /// Length of the frame that begins `bytes`, which may hold several in a row.
 pub fn frame_len(bytes: &[u8]) -> Result<usize, ParseError> {
-    let words = bytes.get(LRH + 4..LRH + 6).ok_or(ParseError::Length)?;
-    let len = 4 * usize::from(u16::from_be_bytes([words[0], words[1]]) & 0x7ff);
-    let fits = (MIN_FRAME..=MAX_FRAME).contains(&len) && len <= bytes.len();
+    let header: &[u8; IP] = bytes.first_chunk().ok_or(ParseError::Length)?;
+    let length = u16::from_be_bytes([header[LRH + 4], header[LRH + 5]]);
+    let (len, sizes) = match header[LRH + 1] & 3 {
+        LNH_ETHERNET => {
+            let sizes = IP + MIN_ETHERNET + ICRC_SIZE..=MAX_FRAME;
+            (IP + usize::from(length) + ICRC_SIZE, sizes)
+        }
+        _ => (4 * usize::from(length & 0x7ff), MIN_FRAME..=MAX_PACKET),
+    };
+    let fits = sizes.contains(&len) && len <= bytes.len();
     fits.then_some(len).ok_or(ParseError::Length)
 }
 
@@ -203,7 +265,7 @@ pub fn check_icrc(frame: &[u8]) -> Result<(), ParseError> {
         return Err(ParseError::Length);
     }
     let (covered, crc) = frame.split_at(frame.len() - ICRC_SIZE);
-    (icrc(covered) == crc).then_some(()).ok_or(ParseError::Icrc)
+    (icrc_of(covered) == crc).then_some(()).ok_or(ParseError::Icrc)
 }
 
 /// A packet that was understood.

@@ -51,9 +51,14 @@ impl Capture {
         let record = &mut self.record;
         record.clear();
         record.resize(RECORD, 0);
-        record.extend(address::mac(frame.dlid()));
-        record.extend(address::mac(frame.slid()));
-        ethernet::emit(frame, record);
+        match frame.ethernet() {
+            Some(bytes) => record.extend(bytes),
+            None => {
+                record.extend(address::mac(frame.dlid()));
+                record.extend(address::mac(frame.slid()));
+                ethernet::emit(frame, record);
+            }
+        }
         let length = (record.len() - RECORD) as u32;
         let head = [(time / 1_000_000_000) as u32, (time % 1_000_000_000) as u32, length, length];
         for (at, word) in record.chunks_exact_mut(4).zip(head) {

@@ -6,11 +6,14 @@ use std::collections::BinaryHeap;
 use super::ah::Ah;
 use super::cq::Cq;
 use super::errno::{EINVAL, ENOENT};
+use super::flow::Flow;
 use super::mr::Mr;
 use super::pd::Pd;
 use super::qp::Qp;
+use super::rss::{IndTable, RssQp};
 use super::srq::Srq;
 use super::uar_object::UarObject;
+use super::wq::Wq;
 use crate::nic::objects::Result;
 
 macro_rules! objects {
@@ -61,7 +64,19 @@ pub trait Kind: Into<Object> {
     fn of_mut(object: &mut Object) -> Option<&mut Self>;
 }
 
-objects!(Pd = 1, Cq = 3, Qp = 4, Srq = 5, Ah = 6, Mr = 7, UarObject = 0x1008);
+objects!(
+    Pd = 1,
+    Cq = 3,
+    Qp = 4,
+    RssQp = 4,
+    Srq = 5,
+    Ah = 6,
+    Mr = 7,
+    Flow = 9,
+    IndTable = 11,
+    Wq = 12,
+    UarObject = 0x1008
+);
 
 /// Handle table: a new object gets the lowest free handle.
 #[derive(Debug, Default)]

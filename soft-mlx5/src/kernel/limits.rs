@@ -1,5 +1,7 @@
 //! Limits of the device, as a ConnectX-5 Ex reports them, and identity of the adapter.
 
+use std::ops::RangeInclusive;
+
 /// PCI vendor in the form of an IEEE company id, as QUERY_DEVICE wants it.
 pub const VENDOR_ID: u32 = 0x02c9;
 /// MT4121, ConnectX-5 Ex.
@@ -30,6 +32,15 @@ pub const MAX_RQ_DESC: u32 = 512;
 pub const MAX_SGE: u32 = 30;
 /// SGEs of the largest receive WQE of an SRQ, whose first 16 bytes are the link.
 pub const MAX_SRQ_SGE: u32 = MAX_RQ_DESC / 16 - 1;
+
+/// log2 of the bytes of a stride, and of the strides of a WQE, in a striding receive queue.
+pub const LOG_STRIDE: RangeInclusive<u32> = 6..=13;
+pub const LOG_STRIDES: RangeInclusive<u32> = 9..=16;
+/// log2 of the entries of the largest indirection table, and how many tables there may be.
+pub const LOG_INDIRECTION: u32 = 11;
+pub const MAX_INDIRECTION_TABLES: u32 = 1 << 20;
+/// Receive work queues.
+pub const MAX_WQ: u32 = 1 << 18;
 
 /// Responder resources per QP.
 pub const MAX_RD_ATOMIC: u8 = 16;

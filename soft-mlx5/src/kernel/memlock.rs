@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::errno::{EFAULT, ENOMEM};
-use super::user;
+use super::{capability, user};
 use crate::nic::objects::Result;
 
 const PAGE: u64 = 4096;
@@ -44,7 +44,7 @@ impl Memlock {
         let count = (end.ok_or(EFAULT)? - (addr & !(PAGE - 1))) / PAGE;
         let total = self.pages.fetch_add(count, Ordering::Relaxed) + count;
         let pinned = Pinned { count, of: self.pages.clone() };
-        if self.limited && total > limit() / PAGE && !may_lock() {
+        if self.limited && total > limit() / PAGE && !capability::has(capability::IPC_LOCK) {
             return Err(ENOMEM);
         }
         user::pin(addr, length, writable)?;
@@ -57,23 +57,6 @@ fn limit() -> u64 {
     // SAFETY: the structure is valid and outlives the call, which cannot fail.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     limit.rlim_cur
-}
-
-// Whether this thread has CAP_IPC_LOCK, to which no limit applies.
-fn may_lock() -> bool {
-    const VERSION_3: u32 = 0x2008_0522;
-    const IPC_LOCK: u32 = 14;
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    let header = Header { version: VERSION_3, pid: 0 };
-    // Effective, permitted and inheritable, of the lower and the upper 32.
-    let mut sets = [[0u32; 3]; 2];
-    // SAFETY: header and sets have the form that the version stands for, and outlive the call.
-    let done = unsafe { libc::syscall(libc::SYS_capget, &raw const header, &raw mut sets) };
-    done == 0 && sets[0][0] & 1 << IPC_LOCK != 0
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! libraries fall back to the write form or report that the device lacks the function.
 
 use super::attrs::{Attrs, Carries, DRIVER, Spec};
-use super::{Call, context, cq, info, ioctl, mr, pd, port, qp, qp_create, srq, uar_object};
+use super::{Call, context, cq, info, ioctl, mr, pd, port, qp, qp_create, srq, uar_object, wq};
 use crate::nic::objects::Result;
 
 /// One method of one object type.
@@ -24,6 +24,7 @@ const QP: u16 = 4;
 const SRQ: u16 = 5;
 const AH: u16 = 6;
 const MR: u16 = 7;
+const WQ: u16 = wq::TYPE_ID;
 const ASYNC_EVENT: u16 = 16;
 
 // Method numbers of the driver.
@@ -59,6 +60,8 @@ const CORE: &[Method] = methods! {
     AH 0 (ONE_HANDLE) => destroy::<AH>;
     MR 1 (ONE_HANDLE) => destroy::<MR>;
     MR 3 (mr::QUERY) => mr::query;
+    WQ 0 (wq::CREATE, &DRIVER) => wq::create;
+    WQ 1 (wq::DESTROY) => wq::destroy;
     ASYNC_EVENT 0 (context::ASYNC_FILE) => context::async_file;
 };
 

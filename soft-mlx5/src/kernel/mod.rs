@@ -7,11 +7,13 @@
 mod abi;
 mod ah;
 mod attrs;
+mod capability;
 mod clock_pages;
 mod context;
 mod cq;
 mod errno;
 mod events;
+mod flow;
 mod handles;
 mod info;
 mod ioctl;
@@ -26,16 +28,19 @@ mod qp;
 mod qp_create;
 mod qp_modify;
 mod qp_query;
+mod qp_rings;
 mod qp_state;
 mod query_device;
 mod removal;
 mod report;
+mod rss;
 mod srq;
 mod teardown;
 mod uar;
 mod uar_object;
 mod udata;
 mod user;
+mod wq;
 mod write;
 
 use std::collections::{BTreeMap, HashMap};
@@ -57,7 +62,7 @@ use crate::clock::Clock;
 use crate::fabric::LinkLayer;
 use crate::faults::{Faults, Which};
 use crate::fd_table;
-use crate::nic::objects::{Cqn, Qpn, Result, Srqn};
+use crate::nic::objects::{Cqn, Qpn, Result, Srqn, Wqn};
 use crate::nic::{Nic, NicConfig};
 
 /// A device with everything that the kernel keeps about it.
@@ -67,6 +72,7 @@ pub struct Core {
     link: LinkLayer,
     shared_registers: bool,
     real_time: bool,
+    refuse_raw: bool,
     // Time 0 of the device, in nanoseconds since 1970.
     epoch: u64,
     faults: Faults,
@@ -109,6 +115,7 @@ impl Core {
             link: config.link_layer,
             shared_registers: config.shared_registers || config.blue_flame,
             real_time: config.real_time,
+            refuse_raw: config.refuse_raw,
             epoch: config.epoch,
             faults: config.faults,
             destroys: [0; 8],
@@ -324,9 +331,13 @@ impl Call<'_> {
         let reported = match type_id {
             1 => self.destroy_pd(handle)?,
             3 => self.destroy_cq(handle)?,
+            4 if self.get::<rss::RssQp>(handle).is_ok() => self.destroy_rss_qp(handle)?,
             4 => self.destroy_qp(handle)?,
             5 => self.destroy_srq(handle)?,
             6 => self.destroy_ah(handle)?,
+            flow::TYPE_ID => self.destroy_flow(handle)?,
+            rss::TABLE_TYPE => self.destroy_ind_table(handle)?,
+            wq::TYPE_ID => self.destroy_wq(handle)?,
             uar_object::TYPE => self.destroy_uar(handle)?,
             _ => self.destroy_mr(handle)?,
         };
@@ -334,10 +345,11 @@ impl Call<'_> {
         Ok(reported)
     }
 
-    // Users before what they use: QPs, AHs, MRs, SRQs, CQs, PDs, UAR pages.
+    // Users before what they use: flows, QPs, indirection tables, WQs, AHs, MRs, SRQs, CQs, PDs, UAR pages.
     fn destroy_all(&mut self) {
         self.detach_all_multicast();
-        for type_id in [4, 6, 7, 5, 3, 1, uar_object::TYPE] {
+        let of_frames = [flow::TYPE_ID, 4, rss::TABLE_TYPE, wq::TYPE_ID];
+        for type_id in of_frames.into_iter().chain([6, 7, 5, 3, 1, uar_object::TYPE]) {
             for handle in self.handles().of_type(type_id) {
                 if self.destroy_object(handle, type_id).is_err() {
                     self.handles().remove(handle);
@@ -357,6 +369,7 @@ enum Number {
     Cq(Cqn),
     Qp(Qpn),
     Srq(Srqn),
+    Wq(Wqn),
 }
 
 type Places = HashMap<Number, (FileId, u32)>;

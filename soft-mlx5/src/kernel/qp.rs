@@ -28,10 +28,12 @@ pub struct Qp {
     pub attr: QpContext,
     /// Multicast groups, with their LIDs.
     pub groups: Vec<([u8; 16], u16)>,
+    /// Flows that lead to it.
+    pub flows: u32,
     /// Its asynchronous events.
     pub events: AsyncTarget,
     /// Its rings.
-    pub _pinned: Pinned,
+    pub _pinned: Vec<Pinned>,
 }
 
 /// Objects that a QP needs, by handle.
@@ -80,7 +82,7 @@ impl Call<'_> {
 
     pub(super) fn destroy_qp(&mut self, handle: u32) -> Result<Reported> {
         let qp = self.get::<Qp>(handle)?;
-        if !qp.groups.is_empty() {
+        if !qp.groups.is_empty() || qp.flows > 0 {
             return Err(EBUSY);
         }
         let (qpn, uses, bfreg) = (qp.qpn, qp.uses, qp.bfreg);

@@ -7,15 +7,17 @@ use super::attrs::{Attrs, CONSTANT, Carries, FLAGS, Spec, exactly, room};
 use super::cq::Cq;
 use super::errno::{EINVAL, EOPNOTSUPP, EPERM};
 use super::events::Carries as EventKind;
-use super::memlock::Pinned;
 use super::pd::Pd;
 use super::qp::{Qp, QpContext, Uses};
+use super::qp_rings::Queues;
 use super::report::AsyncTarget;
+use super::rss::WantedRss;
 use super::srq::Srq;
 use super::uar::gross;
 use super::udata::{Request, Udata};
-use super::{Call, Number, limits, user};
-use crate::nic::objects::{QpAttr, Register, Result, Service, WqAttr};
+use super::{Call, Number, capability};
+use crate::fabric::LinkLayer;
+use crate::nic::objects::{Loopback, QpAttr, RawAttr, Register, Result, RxOffloads, Service};
 
 const HANDLE: u16 = 0;
 const XRCD: u16 = 1;
@@ -75,16 +77,20 @@ mod create_flag {
         | SQ_SIG_ALL;
 }
 
-mod driver_flag {
+pub(super) mod driver_flag {
     pub const SCATTER_CQE: u32 = 1 << 1;
     pub const BFREG_INDEX: u32 = 1 << 3;
+    /// Frames of the own context come back (`MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC` and `_MC`).
+    pub const LOOPBACK_UNICAST: u32 = 1 << 6;
+    pub const LOOPBACK_MULTICAST: u32 = 1 << 7;
     pub const ALLOW_SCATTER_CQE: u32 = 1 << 8;
     pub const UAR_PAGE_INDEX: u32 = 1 << 10;
 }
 
 /// The response of a QP whose register the library chose itself.
 const NO_BFREG: u32 = 1 << 31;
-const DEFAULT_USER_INDEX: u32 = 0xff_ffff;
+/// A queue pair without queues has no number.
+const RSS_QP_NUMBER: u32 = 0;
 
 struct Wanted {
     user_handle: u64,
@@ -101,14 +107,25 @@ struct Wanted {
 /// Creation, ioctl form.
 pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let qp_type = attrs.constant(TYPE)?;
-    check_type(qp_type)?;
+    call.check_type(qp_type)?;
     if attrs.has(XRCD) {
         return Err(EINVAL);
     }
     let cap: QpCap = attrs.get(CAP)?;
     let flags = attrs.flags(CREATE_FLAGS, create_flag::KNOWN)?;
-    if attrs.has(SOURCE_QPN) || attrs.has(IND_TABLE) {
+    if attrs.has(SOURCE_QPN) {
         return Err(EOPNOTSUPP);
+    }
+    if attrs.has(IND_TABLE) {
+        let (pd, table) = (attrs.handle(PD)?, attrs.handle(IND_TABLE)?);
+        let sends = attrs.has(SEND_CQ) || cap.max_send_wr != 0;
+        let rss = WantedRss { pd, table, flags, sends };
+        let handle = call.create_rss_by_type(qp_type, &rss, &attrs.driver())?;
+        let told = attrs
+            .respond(RESP_CAP, &cap)
+            .and_then(|()| attrs.put(RESP_QP_NUM, &RSS_QP_NUMBER))
+            .and_then(|()| attrs.put_new(HANDLE, handle));
+        return call.or_destroy(handle, told);
     }
     let srq = attrs.has(SRQ).then(|| attrs.handle(SRQ)).transpose()?;
     let wanted = Wanted {
@@ -157,11 +174,21 @@ pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
     if core.comp_mask & !1 != 0 || core.reserved != 0 {
         return Err(EINVAL);
     }
-    if core.comp_mask != 0 || core.source_qpn != 0 {
+    if core.source_qpn != 0 {
         return Err(EOPNOTSUPP);
     }
     if core.create_flags & !create_flag::KNOWN != 0 {
         return Err(EINVAL);
+    }
+    let response_length = request.core.output.len.min(ExCreateQpResp::SIZE) as u32;
+    if core.comp_mask != 0 {
+        let (pd, table, flags) = (core.pd_handle, core.rwq_ind_tbl_handle, core.create_flags);
+        let rss = WantedRss { pd, table, flags, sends: core.cap.max_send_wr != 0 };
+        let qp_handle = call.create_rss_by_type(core.qp_type.into(), &rss, &request.driver)?;
+        let base = CreateQpResp { qp_handle, qpn: RSS_QP_NUMBER, cap: core.cap, reserved: 0 };
+        let answer = ExCreateQpResp { base, comp_mask: 0, response_length };
+        let told = request.core.output.respond(&answer);
+        return call.or_destroy(qp_handle, told);
     }
     let signal = if core.sq_sig_all != 0 { create_flag::SQ_SIG_ALL } else { 0 };
     let wanted = Wanted {
@@ -176,33 +203,47 @@ pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
         event_fd: None,
     };
     let (handle, base) = call.create_by_write(&wanted, &request.driver)?;
-    let response_length = request.core.output.len.min(ExCreateQpResp::SIZE) as u32;
     let answer = ExCreateQpResp { base, comp_mask: 0, response_length };
     let told = request.core.output.respond(&answer);
     call.or_destroy(handle, told)
 }
 
-fn check_type(wanted: u32) -> Result<Service> {
-    match wanted {
-        qp_type::RC => Ok(Service::Rc),
-        qp_type::UC => Ok(Service::Uc),
-        qp_type::UD => Ok(Service::Ud),
-        // SAFETY: no arguments, no memory.
-        qp_type::RAW_PACKET if unsafe { libc::geteuid() } != 0 => Err(EPERM),
-        // XRC, raw packets and dynamic connections are not offered.
-        qp_type::RAW_PACKET | qp_type::XRC_INI | qp_type::XRC_TGT | qp_type::DRIVER => {
-            Err(EOPNOTSUPP)
-        }
-        _ => Err(EINVAL),
-    }
-}
-
 fn check_flags(service: Service, flags: u32) -> Result<()> {
-    let ud = if service == Service::Ud { create_flag::BLOCK_MULTICAST_LOOPBACK } else { 0 };
-    if flags & !(create_flag::SQ_SIG_ALL | ud) != 0 { Err(EINVAL) } else { Ok(()) }
+    use create_flag::*;
+    let more = match service {
+        Service::Rc | Service::Uc => 0,
+        Service::Ud => BLOCK_MULTICAST_LOOPBACK,
+        // How the device writes makes no difference to what it writes.
+        Service::Raw => SCATTER_FCS | CVLAN_STRIPPING | PCI_WRITE_END_PADDING,
+    };
+    if flags & !(SQ_SIG_ALL | more) != 0 { Err(EINVAL) } else { Ok(()) }
 }
 
 impl Call<'_> {
+    fn check_type(&self, wanted: u32) -> Result<Service> {
+        match wanted {
+            qp_type::RC => Ok(Service::Rc),
+            qp_type::UC => Ok(Service::Uc),
+            qp_type::UD => Ok(Service::Ud),
+            qp_type::RAW_PACKET if self.core.refuse_raw || !capability::may_use_frames() => {
+                Err(EPERM)
+            }
+            qp_type::RAW_PACKET if self.core.link == LinkLayer::Ethernet => Ok(Service::Raw),
+            // XRC and dynamic connections are not offered, nor are frames on InfiniBand.
+            qp_type::RAW_PACKET | qp_type::XRC_INI | qp_type::XRC_TGT | qp_type::DRIVER => {
+                Err(EOPNOTSUPP)
+            }
+            _ => Err(EINVAL),
+        }
+    }
+
+    fn create_rss_by_type(&mut self, kind: u32, rss: &WantedRss, driver: &Udata) -> Result<u32> {
+        match self.check_type(kind)? {
+            Service::Raw => self.create_rss_qp(rss, driver),
+            _ => Err(EOPNOTSUPP),
+        }
+    }
+
     fn create_by_write(&mut self, wanted: &Wanted, driver: &Udata) -> Result<(u32, CreateQpResp)> {
         let qp_handle = self.create_qp(wanted, driver)?;
         let qpn = self.get::<Qp>(qp_handle)?.qpn.0;
@@ -218,7 +259,7 @@ impl Call<'_> {
 
     fn create_qp(&mut self, wanted: &Wanted, driver: &Udata) -> Result<u32> {
         self.context()?;
-        let service = check_type(wanted.qp_type)?;
+        let service = self.check_type(wanted.qp_type)?;
         let uses = Uses {
             pd: wanted.pd,
             send_cq: wanted.send_cq,
@@ -231,7 +272,7 @@ impl Call<'_> {
         check_flags(service, wanted.flags)?;
         let fd = wanted.event_fd;
         let event_file = fd.map(|fd| self.event_file(fd, EventKind::Asynchronous)).transpose()?;
-        let queues = self.queues(wanted, driver)?;
+        let queues = self.queues(&wanted.cap, wanted.srq.is_some(), service, driver)?;
         let (bfreg, register) = self.take_register(&queues.driver)?;
         let signal_all = wanted.flags & create_flag::SQ_SIG_ALL != 0;
 
@@ -261,6 +302,7 @@ impl Call<'_> {
             signal_all,
             attr: QpContext::default(),
             groups: Vec::new(),
+            flows: 0,
             _pinned: queues.pinned,
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
         });
@@ -282,7 +324,8 @@ impl Call<'_> {
         register: Register,
     ) -> Result<QpAttr> {
         let signal_all = wanted.flags & create_flag::SQ_SIG_ALL != 0;
-        let scatter = queues.driver.flags & driver_flag::SCATTER_CQE != 0 && service != Service::Ud;
+        let scatter = queues.driver.flags & driver_flag::SCATTER_CQE != 0
+            && matches!(service, Service::Rc | Service::Uc);
         let any_signaling = queues.driver.flags & driver_flag::ALLOW_SCATTER_CQE != 0;
         Ok(QpAttr {
             pd: self.hold_pd(uses.pd)?,
@@ -299,35 +342,18 @@ impl Call<'_> {
             scatter_to_cqe_rq: scatter,
             scatter_to_cqe_sq: scatter && (signal_all || any_signaling),
             block_multicast_loopback: wanted.flags & create_flag::BLOCK_MULTICAST_LOOPBACK != 0,
+            raw: RawAttr {
+                domain: self.file,
+                loopback: Loopback {
+                    unicast: queues.driver.flags & driver_flag::LOOPBACK_UNICAST != 0,
+                    multicast: queues.driver.flags & driver_flag::LOOPBACK_MULTICAST != 0,
+                },
+                offloads: RxOffloads {
+                    strip_vlan: wanted.flags & create_flag::CVLAN_STRIPPING != 0,
+                    scatter_fcs: wanted.flags & create_flag::SCATTER_FCS != 0,
+                },
+            },
         })
-    }
-
-    fn queues(&mut self, wanted: &Wanted, driver: &Udata) -> Result<Queues> {
-        if !driver.input.is_zero_from(mlx5::CreateQp::SIZE)? {
-            return Err(EINVAL);
-        }
-        let has_rq = wanted.srq.is_none() && wanted.cap.max_recv_wr != 0;
-        if wanted.cap.max_recv_wr > limits::MAX_QP_WR {
-            return Err(EINVAL);
-        }
-        let given: mlx5::CreateQp = driver.input.get()?;
-        let known = driver_flag::SCATTER_CQE
-            | driver_flag::BFREG_INDEX
-            | driver_flag::ALLOW_SCATTER_CQE
-            | driver_flag::UAR_PAGE_INDEX;
-        if given.flags & !known != 0 {
-            return Err(EINVAL);
-        }
-        let user_index = match self.context()?.cqe_version {
-            0 => DEFAULT_USER_INDEX,
-            _ if given.uidx >= DEFAULT_USER_INDEX => return Err(EINVAL),
-            _ => given.uidx,
-        };
-        let (rq, sq) = rings(has_rq, &given)?;
-        let bytes = (u64::from(rq.count) << rq.shift) + (u64::from(sq.count) << sq.shift);
-        let pinned = self.core.memlock.pin(given.buf_addr, bytes, false)?;
-        user::pin(given.db_addr, 8, false)?;
-        Ok(Queues { rq, sq, user_index, driver: given, pinned })
     }
 
     fn take_register(&mut self, driver: &mlx5::CreateQp) -> Result<(Option<usize>, Register)> {
@@ -352,78 +378,18 @@ impl Call<'_> {
     }
 }
 
-struct Queues {
-    rq: WqAttr,
-    sq: WqAttr,
-    user_index: u32,
-    driver: mlx5::CreateQp,
-    pinned: Pinned,
-}
-
-// The buffer holds the receive queue and behind it the send queue.
-fn rings(has_rq: bool, given: &mlx5::CreateQp) -> Result<(WqAttr, WqAttr)> {
-    let power_of_two = |count: u32| count == 0 || count.is_power_of_two();
-    let mut rq = WqAttr { buf: given.buf_addr, count: 0, shift: 0 };
-    if has_rq {
-        (rq.count, rq.shift) = (given.rq_wqe_count, given.rq_wqe_shift);
-        let stride_fits = (4..=limits::MAX_RQ_DESC.ilog2()).contains(&rq.shift);
-        if !stride_fits || !power_of_two(rq.count) || rq.count > limits::MAX_QP_WR {
-            return Err(EINVAL);
-        }
-    }
-    let sq_count = given.sq_wqe_count;
-    if !power_of_two(sq_count) || sq_count > limits::MAX_QP_WR {
-        return Err(EINVAL);
-    }
-    let buf = given.buf_addr.wrapping_add(u64::from(rq.count) << rq.shift);
-    Ok((rq, WqAttr { buf, count: sq_count, shift: 6 }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_send_queue_follows_the_receive_queue() {
-        let given = mlx5::CreateQp {
-            buf_addr: 0x1000,
-            sq_wqe_count: 64,
-            rq_wqe_count: 16,
-            rq_wqe_shift: 6,
-            ..mlx5::CreateQp::default()
-        };
-        let (rq, sq) = rings(true, &given).unwrap();
-        assert_eq!((rq.buf, rq.count, rq.shift), (0x1000, 16, 6));
-        assert_eq!((sq.buf, sq.count, sq.shift), (0x1400, 64, 6));
-        let (rq, sq) = rings(false, &given).unwrap();
-        assert_eq!((rq.count, sq.buf), (0, 0x1000));
-    }
-
-    #[test]
-    fn sizes_beyond_the_device_are_invalid() {
-        let fine = mlx5::CreateQp { rq_wqe_count: 4, rq_wqe_shift: 4, ..Default::default() };
-        assert!(rings(true, &fine).is_ok());
-        for bad in [
-            mlx5::CreateQp { sq_wqe_count: 3, ..fine },
-            mlx5::CreateQp { sq_wqe_count: 1 << 16, ..fine },
-            mlx5::CreateQp { rq_wqe_shift: 10, ..fine },
-            mlx5::CreateQp { rq_wqe_shift: 3, ..fine },
-            mlx5::CreateQp { rq_wqe_shift: 200, ..fine },
-            mlx5::CreateQp { rq_wqe_count: 5, ..fine },
-            mlx5::CreateQp { rq_wqe_count: 1 << 16, ..fine },
-        ] {
-            assert_eq!(rings(true, &bad).err(), Some(EINVAL));
-        }
-    }
-
-    #[test]
-    fn other_transports_are_refused_as_a_device_without_them_refuses() {
-        assert_eq!(check_type(qp_type::XRC_INI).err(), Some(EOPNOTSUPP));
-        assert_eq!(check_type(qp_type::DRIVER).err(), Some(EOPNOTSUPP));
-        assert_eq!(check_type(0).err(), Some(EINVAL));
-        assert_eq!(check_flags(Service::Rc, create_flag::SQ_SIG_ALL), Ok(()));
-        assert_eq!(check_flags(Service::Rc, create_flag::SCATTER_FCS), Err(EINVAL));
-        assert_eq!(check_flags(Service::Rc, create_flag::BLOCK_MULTICAST_LOOPBACK), Err(EINVAL));
-        assert_eq!(check_flags(Service::Ud, create_flag::BLOCK_MULTICAST_LOOPBACK), Ok(()));
+    fn flags_belong_to_services() {
+        use create_flag::*;
+        assert_eq!(check_flags(Service::Rc, SQ_SIG_ALL), Ok(()));
+        assert_eq!(check_flags(Service::Rc, SCATTER_FCS), Err(EINVAL));
+        assert_eq!(check_flags(Service::Rc, BLOCK_MULTICAST_LOOPBACK), Err(EINVAL));
+        assert_eq!(check_flags(Service::Ud, BLOCK_MULTICAST_LOOPBACK), Ok(()));
+        assert_eq!(check_flags(Service::Raw, SCATTER_FCS | CVLAN_STRIPPING), Ok(()));
+        assert_eq!(check_flags(Service::Raw, BLOCK_MULTICAST_LOOPBACK), Err(EINVAL));
     }
 }

@@ -66,13 +66,18 @@ fn change(from: QpState, to: QpState, service: Service) -> Option<Change> {
             Service::Rc => none,
             Service::Uc => Change { needs: 0, takes: CUR_STATE | ACCESS_FLAGS },
             Service::Ud => Change { needs: 0, takes: CUR_STATE | QKEY },
+            Service::Raw => Change { needs: 0, takes: CUR_STATE },
         },
         _ => return None,
     })
 }
 
 fn identity(service: Service) -> u32 {
-    PKEY_INDEX | PORT | if service == Service::Ud { QKEY } else { ACCESS_FLAGS }
+    match service {
+        Service::Rc | Service::Uc => PKEY_INDEX | PORT | ACCESS_FLAGS,
+        Service::Ud => PKEY_INDEX | PORT | QKEY,
+        Service::Raw => PORT,
+    }
 }
 
 fn init_to_rtr(service: Service) -> Change {
@@ -84,6 +89,7 @@ fn init_to_rtr(service: Service) -> Change {
         }
         Service::Uc => Change { needs: path, takes: connected },
         Service::Ud => Change { needs: 0, takes: PKEY_INDEX | QKEY },
+        Service::Raw => Change { needs: 0, takes: 0 },
     }
 }
 
@@ -91,6 +97,7 @@ fn rtr_to_rts(service: Service) -> Change {
     let needs = match service {
         Service::Rc => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
         Service::Uc | Service::Ud => SQ_PSN,
+        Service::Raw => 0,
     };
     Change { needs, takes: CUR_STATE | while_sending(service) }
 }
@@ -100,6 +107,7 @@ fn while_sending(service: Service) -> u32 {
         Service::Rc => ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER,
         Service::Uc => ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE,
         Service::Ud => QKEY,
+        Service::Raw => 0,
     }
 }
 
@@ -116,6 +124,7 @@ fn while_drained(service: Service) -> u32 {
         Service::Rc => connected | reliable,
         Service::Uc => connected,
         Service::Ud => PKEY_INDEX | QKEY,
+        Service::Raw => 0,
     }
 }
 

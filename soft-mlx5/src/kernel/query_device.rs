@@ -8,13 +8,26 @@ use super::abi::uverbs::{
 use super::errno::EINVAL;
 use super::udata::Request;
 use super::{Call, clock_pages, limits};
+use crate::fabric::LinkLayer;
 use crate::nic::CORE_CLOCK_KHZ;
+use crate::nic::frames::rss::field;
 use crate::nic::objects::Result;
 
 const CAP_CHANGE_PHY_PORT: u32 = 1 << 5;
 const CAP_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
 const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
+const CAP_RAW_IP_CSUM: u32 = 1 << 26;
+const CAP_MANAGED_FLOW_STEERING: u32 = 1 << 29;
+const CAP_EX_RAW_SCATTER_FCS: u64 = 1 << 34;
+const FRAME_CAPS: u32 = CAP_RAW_IP_CSUM | CAP_MANAGED_FLOW_STEERING;
+const RAW_CVLAN_STRIPPING: u32 = 1 << 0;
+const RAW_SCATTER_FCS: u32 = 1 << 1;
+const RAW_IP_CSUM: u32 = 1 << 2;
+const RAW_CAPS: u32 = RAW_CVLAN_STRIPPING | RAW_SCATTER_FCS | RAW_IP_CSUM;
+/// Queue pairs of type `IBV_QPT_RAW_PACKET`, as a set.
+const RAW_PACKET: u32 = 1 << 8;
+const TOEPLITZ: u8 = 1;
 const DEVICE_CAPS: u32 =
     CAP_CHANGE_PHY_PORT | CAP_PORT_ACTIVE_EVENT | CAP_SYS_IMAGE_GUID | CAP_RC_RNR_NAK_GEN;
 
@@ -41,6 +54,8 @@ pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
         return Err(EINVAL);
     }
     let base = base(call);
+    // Frames need Ethernet.
+    let frames = call.core.link == LinkLayer::Ethernet;
     let driver = &request.driver.output;
     if driver.len > 0 {
         driver.put(&mlx5::QueryDeviceResp {
@@ -48,7 +63,7 @@ pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
             cqe_comp_max_num: CQE_COMPRESSION_MAX,
             cqe_comp_formats: CQE_COMPRESSION_FORMATS,
             flags: CQE_128B_COMPRESSION,
-            ..mlx5::QueryDeviceResp::default()
+            ..if frames { of_frames() } else { mlx5::QueryDeviceResp::default() }
         })?;
     }
     let core = &request.core.output;
@@ -58,8 +73,11 @@ pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
         odp_caps: OdpCaps::default(),
         timestamp_mask: clock_pages::MASK,
         hca_core_clock: CORE_CLOCK_KHZ.into(),
-        device_cap_flags_ex: DEVICE_CAPS.into(),
-        rss_caps: RssCaps::default(),
+        device_cap_flags_ex: u64::from(base.device_cap_flags)
+            | if frames { CAP_EX_RAW_SCATTER_FCS } else { 0 },
+        rss_caps: if frames { RSS_CAPS } else { RssCaps::default() },
+        max_wq_type_rq: if frames { limits::MAX_WQ } else { 0 },
+        raw_packet_caps: if frames { RAW_CAPS } else { 0 },
         tm_caps: TmCaps {
             max_rndv_hdr_size: limits::MAX_RENDEZVOUS_HEADER,
             max_num_tags: limits::MAX_TAGS,
@@ -72,7 +90,25 @@ pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
     })
 }
 
+const RSS_CAPS: RssCaps = RssCaps {
+    supported_qpts: RAW_PACKET,
+    max_rwq_indirection_tables: limits::MAX_INDIRECTION_TABLES,
+    max_rwq_indirection_table_size: 1 << limits::LOG_INDIRECTION,
+    reserved: 0,
+};
+
+fn of_frames() -> mlx5::QueryDeviceResp {
+    let [stride, strides] = [limits::LOG_STRIDE, limits::LOG_STRIDES];
+    mlx5::QueryDeviceResp {
+        rx_hash_fields_mask: field::ALL,
+        rx_hash_function: TOEPLITZ,
+        striding_rq: [*stride.start(), *stride.end(), *strides.start(), *strides.end(), RAW_PACKET],
+        ..mlx5::QueryDeviceResp::default()
+    }
+}
+
 fn base(call: &mut Call) -> QueryDeviceResp {
+    let frames = call.core.link == LinkLayer::Ethernet;
     let guid = call.nic().port().guid.to_be_bytes();
     let [major, minor, sub] = limits::FW_VERSION.map(u64::from);
     QueryDeviceResp {
@@ -85,7 +121,8 @@ fn base(call: &mut Call) -> QueryDeviceResp {
         vendor_part_id: limits::PART_ID,
         max_qp: limits::MAX_QP,
         max_qp_wr: limits::MAX_QP_WR,
-        device_cap_flags: DEVICE_CAPS,
+        device_cap_flags: DEVICE_CAPS | if frames { FRAME_CAPS } else { 0 },
+        max_raw_ethy_qp: if frames { limits::MAX_QP } else { 0 },
         max_sge: limits::MAX_SGE,
         max_sge_rd: limits::MAX_SGE,
         max_cq: limits::MAX_CQ,

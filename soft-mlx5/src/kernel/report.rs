@@ -5,6 +5,7 @@ use super::errno::EINVAL;
 use super::events::FileId;
 use super::qp::Qp;
 use super::srq::Srq;
+use super::wq::Wq;
 use super::{Core, Number, Places};
 use crate::nic::objects::{Event, Result};
 
@@ -22,12 +23,15 @@ pub mod event_type {
     pub const SRQ_ERR: u32 = 14;
     pub const SRQ_LIMIT_REACHED: u32 = 15;
     pub const QP_LAST_WQE_REACHED: u32 = 16;
+    pub const WQ_FATAL: u32 = 19;
 
     /// Those of a QP.
     pub const OF_QP: &[u32] =
         &[QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR, COMM_EST, SQ_DRAINED, QP_LAST_WQE_REACHED];
     /// Those of an SRQ.
     pub const OF_SRQ: &[u32] = &[SRQ_ERR, SRQ_LIMIT_REACHED];
+    /// Those of a WQ.
+    pub const OF_WQ: &[u32] = &[WQ_FATAL];
     /// Those of a CQ.
     pub const OF_CQ: &[u32] = &[CQ_ERR];
 }
@@ -108,6 +112,11 @@ impl Core {
             Event::LastWqe(qpn) => self.of_qp(Number::Qp(qpn), QP_LAST_WQE_REACHED)?,
             Event::SrqLimit(srqn) => self.of_srq(Number::Srq(srqn), SRQ_LIMIT_REACHED)?,
             Event::SrqError(srqn) => self.of_srq(Number::Srq(srqn), SRQ_ERR)?,
+            Event::WqFatal(wqn) => {
+                let (file, handle) = self.place(Number::Wq(wqn))?;
+                let files = self.files.get_mut(&file).ok_or(EINVAL)?;
+                push(&mut self.events, &mut files.handles.get_mut::<Wq>(handle)?.events, WQ_FATAL);
+            }
             Event::Port { up } => {
                 self.port_news = Some(up);
                 self.broadcast(1, if up { PORT_ACTIVE } else { PORT_ERR });

@@ -5,8 +5,8 @@ use super::abi::uverbs::{self, CommandHeader, ExtendedHeader};
 use super::errno::{EFAULT, EINVAL, ENOSPC, EOPNOTSUPP};
 use super::udata::{Input, Output, Request, Udata};
 use super::{
-    Call, ah, context, cq, mr, multicast, pd, port, qp, qp_create, qp_modify, qp_query,
-    query_device, srq,
+    Call, ah, context, cq, flow, mr, multicast, pd, port, qp, qp_create, qp_modify, qp_query,
+    query_device, rss, srq, wq,
 };
 use crate::nic::objects::Result;
 
@@ -84,6 +84,13 @@ const EXTENDED_FORM: &[Command] = commands! {
     18 32, 16, true => cq::write_create_ex;
     24 52, 40, true => qp_create::write_create_ex;
     26 116, 8, true => qp_modify::write_modify_ex;
+    50 size::<uverbs::CreateFlow>(), 8, true => flow::write_create;
+    51 8, 0, false => flow::write_destroy;
+    52 36, 24, true => wq::write_create;
+    53 16, 0, true => wq::write_modify;
+    54 8, 16, false => wq::write_destroy;
+    55 8, 16, true => rss::write_create_table;
+    56 8, 0, false => rss::write_destroy_table;
 };
 
 fn find(command: u32) -> Result<&'static Command> {
@@ -212,7 +219,8 @@ mod tests {
         assert_eq!(find(41).err(), Some(EINVAL));
         assert_eq!(find(0x100).err(), Some(EINVAL));
         assert!(find(EXTENDED | 1).is_ok());
-        assert_eq!(find(EXTENDED | 50).err(), Some(EOPNOTSUPP));
+        assert!(find(EXTENDED | 50).is_ok());
+        assert_eq!(find(EXTENDED | 57).err(), Some(EOPNOTSUPP));
         assert_eq!(find(EXTENDED | 0xff).err(), Some(EOPNOTSUPP));
     }
 

@@ -8,7 +8,7 @@ use super::objects::{
     CqAttr, Cqn, Errno, Event, Mkey, MkeyAttr, Pdn, QpAttr, QpModify, QpStatus, Qpn, Result,
     Service, SrqAttr, SrqKind, Srqn,
 };
-use super::qp::{Qp, is_connected};
+use super::qp::Qp;
 use super::srq::Srq;
 use crate::fabric::address;
 
@@ -64,7 +64,7 @@ impl Nic {
     pub fn destroy_cq(&mut self, cq: Cqn) -> Result<()> {
         let uses = |qp: &Qp| qp.attr.send_cq == cq || qp.attr.recv_cq == cq;
         let reports = self.core.srqs.iter_mut().any(|(_, srq)| srq.own_cq() == Some(cq));
-        if reports || self.qps.iter_mut().any(|(_, qp)| uses(qp)) {
+        if reports || self.is_cq_of_wq(cq) || self.qps.iter_mut().any(|(_, qp)| uses(qp)) {
             return Err(EBUSY);
         }
         let removed = self.core.cqs.remove(cq.0).ok_or(EINVAL)?;
@@ -143,6 +143,12 @@ impl Nic {
                 return Err(errno(error));
             }
         }
+        if attr.service == Service::Raw {
+            if let Err(error) = self.create_receiver(Qpn(number), &attr) {
+                self.destroy_qp(Qpn(number))?;
+                return Err(error);
+            }
+        }
         Ok(Qpn(number))
     }
 
@@ -150,8 +156,9 @@ impl Nic {
     pub fn modify_qp(&mut self, qp: Qpn, change: &QpModify) -> Result<()> {
         // What was rung before the change belongs to the state before it.
         self.take_doorbells(true);
-        let qp = self.qps.get_mut(qp.0).ok_or(EINVAL)?;
-        qp.modify(change, &mut self.core);
+        let found = self.qps.get_mut(qp.0).ok_or(EINVAL)?;
+        found.modify(change, &mut self.core);
+        self.follow_queue_pair(qp);
         Ok(())
     }
 
@@ -171,6 +178,7 @@ impl Nic {
     pub fn destroy_qp(&mut self, qp: Qpn) -> Result<()> {
         self.take_doorbells(true);
         let mut removed = self.qps.remove(qp.0).ok_or(EINVAL)?;
+        self.destroy_receiver(qp);
         removed.release(&mut self.core);
         self.core.release_completions_of(qp.0);
         self.uar.detach_qp(removed.attr.register, qp.0);
@@ -181,7 +189,7 @@ impl Nic {
     /// Delivers datagrams for a multicast group to a UD queue pair.
     pub fn attach_multicast(&mut self, qp: Qpn, group: [u8; 16]) -> Result<()> {
         let found = self.qps.get(qp.0).ok_or(EINVAL)?;
-        if is_connected(found.attr.service) || !address::is_multicast_gid(&group) {
+        if found.attr.service != Service::Ud || !address::is_multicast_gid(&group) {
             return Err(EINVAL);
         }
         if !self.groups.contains(&(group, qp)) {

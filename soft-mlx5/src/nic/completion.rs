@@ -30,6 +30,8 @@ impl Failure {
     pub const LOCAL_PROT: Self = Self::new(Syndrome::LOCAL_PROT, 0x53, [0x9d, 0]);
     /// The same, seen at the responder.
     pub const LOCAL_PROT_RECEIVE: Self = Self::new(Syndrome::LOCAL_PROT, 0x32, [0x92, 0]);
+    /// The same, of a receive queue of frames.
+    pub const LOCAL_PROT_FRAME: Self = Self::new(Syndrome::LOCAL_PROT, 0x32, [0x93, 0]);
     /// The queue pair was in error before the WQE's turn came.
     pub const FLUSH: Self = Self::new(Syndrome::WR_FLUSH, 0xf9, [0x01, 0]);
     /// An answer that does not fit the request.
@@ -52,6 +54,7 @@ impl Failure {
         Self::LOCAL_QP_OP,
         Self::LOCAL_PROT,
         Self::LOCAL_PROT_RECEIVE,
+        Self::LOCAL_PROT_FRAME,
         Self::FLUSH,
         Self::BAD_RESPONSE,
         Self::REMOTE_INVALID,

@@ -13,6 +13,14 @@ pub struct NicConfig {
     pub fabric: Fabric,
     /// Link of its port.
     pub link_layer: LinkLayer,
+    /// Raw packet queue pairs and flows are refused, as without `CAP_NET_RAW`.
+    pub refuse_raw: bool,
+    /// Capture file whose frames come to the port once there is a flow.
+    pub frames: Option<PathBuf>,
+    /// Frames of it in a second, instead of the times of the capture.
+    pub frames_rate: Option<f64>,
+    /// Network interface of the machine at the other end of the link.
+    pub netdev: Option<String>,
     /// What goes wrong.
     pub faults: Faults,
     /// Seed of everything random.

@@ -18,8 +18,10 @@ use super::table::Table;
 use super::timer::Timers;
 use super::trace::Trace;
 use crate::fabric::LinkLayer;
+use crate::fabric::interface::Interface;
 use crate::fabric::link::Link;
 use crate::fabric::pcap::Capture;
+use crate::fabric::playback::Playback;
 
 const FIRST_CQN: u32 = 0x400;
 const FIRST_SRQN: u32 = 0x1000;
@@ -75,6 +77,12 @@ impl Core {
         let mut link = Link::new(&config.fabric, config.faults, config.seed)?;
         if let Some(path) = &config.pcap {
             link.capture(Capture::open(path, config.epoch)?);
+        }
+        if let Some(path) = &config.frames {
+            link.play(Playback::open(path, config.frames_rate)?);
+        }
+        if let Some(name) = &config.netdev {
+            link.join(Interface::open(name)?);
         }
         Ok(Self {
             now: 0,
@@ -135,6 +143,13 @@ impl Core {
             self.write_cqe(cqn, &completion);
         }
         self.write_blocks();
+    }
+
+    /// Reports a completion of a queue of frames: its CQEs say nothing that would tell queues apart, so they are never
+    /// shuffled.
+    pub fn complete_frame(&mut self, cqn: Cqn, completion: &Completion) {
+        self.progress = true;
+        self.write_cqe(cqn, completion);
     }
 
     /// Writes a CQE now.

@@ -4,6 +4,7 @@ use mlx5_wire::opcode::WqeOpcode;
 
 use super::completion::Failure;
 use super::core::Core;
+use super::frames;
 use super::memory::Unmapped;
 use super::objects::{QpState, Service};
 use super::psn;
@@ -75,7 +76,11 @@ fn advance(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Paus
     }
     // A datagram has its own way, and is lost when that is full.
     let way = qp.route.as_ref().filter(|_| qp.attr.service != Service::Ud);
-    if way.is_some_and(|route| !core.link.has_room(route.dlid)) {
+    let full = match qp.attr.service {
+        Service::Raw => !core.link.has_room_for_ethernet(core.now),
+        _ => way.is_some_and(|route| !core.link.has_room(route.dlid)),
+    };
+    if full {
         return Err(Pause::Blocked);
     }
     if loaded.index != Some(request.index) {
@@ -205,10 +210,16 @@ fn measure(qp: &Qp, core: &mut Core, wqe: &SendWqe, kind: Kind) -> Result<(u32, 
     if kind == Kind::Nop {
         return Ok((0, 0));
     }
-    let at = SendWqe::data_offset(kind, qp.attr.service);
+    let at = match qp.attr.service {
+        Service::Raw => frames::send::data_offset(wqe)?,
+        service => SendWqe::data_offset(kind, service),
+    };
     if let Some(bytes) = wqe.zero_length(at) {
         let index = wqe.ctrl().index().into();
         core.strict.violation(Rule::ZeroLength, qp.object(), index, bytes);
+    }
+    if qp.attr.service == Service::Raw {
+        return Ok((frames::send::length(wqe)?, 1));
     }
     let length = wqe.length(at)?;
     match (kind, qp.attr.service) {

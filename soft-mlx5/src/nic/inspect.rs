@@ -2,7 +2,7 @@
 //! the same memory.
 
 use super::Nic;
-use super::objects::{CqAttr, QpAttr, SrqAttr};
+use super::objects::{CqAttr, QpAttr, RwqAttr, SrqAttr, WqState};
 use super::uar::BLUE_FLAME_WRITE;
 
 /// A queue pair.
@@ -31,6 +31,21 @@ pub struct SharedReceiveQueue {
     pub taken: u16,
 }
 
+/// A receive queue of frames: a WQ, or the receive side of a raw packet queue pair.
+#[derive(Debug, Clone, Copy)]
+pub struct FrameQueue {
+    /// Its number.
+    pub number: u32,
+    /// What it was created with.
+    pub attr: RwqAttr,
+    /// State.
+    pub state: WqState,
+    /// Running index of the next WQE to take.
+    pub receive_index: u16,
+    /// Frames dropped for want of a WQE.
+    pub dropped: u64,
+}
+
 /// A completion queue.
 #[derive(Debug, Clone, Copy)]
 pub struct CompletionQueue {
@@ -49,6 +64,8 @@ pub struct Queues {
     pub qps: Vec<QueuePair>,
     /// Shared receive queues.
     pub srqs: Vec<SharedReceiveQueue>,
+    /// Receive queues of frames.
+    pub wqs: Vec<FrameQueue>,
     /// Completion queues.
     pub cqs: Vec<CompletionQueue>,
 }
@@ -59,7 +76,7 @@ impl Nic {
         let qps = self.qps.iter().map(|(number, qp)| QueuePair {
             number,
             attr: qp.attr,
-            receive_index: qp.rq.next(),
+            receive_index: self.receive_index(number).unwrap_or_else(|| qp.rq.next()),
             send_index: qp.sq.next(),
         });
         let srqs = self.core.srqs.iter().map(|(number, srq)| SharedReceiveQueue {
@@ -73,7 +90,14 @@ impl Nic {
             attr: *cq.attr(),
             produced: cq.producer(),
         });
-        Queues { qps: qps.collect(), srqs: srqs.collect(), cqs: cqs.collect() }
+        let wqs = self.frames.wqs.iter().map(|(number, wq)| FrameQueue {
+            number,
+            attr: wq.attr,
+            state: wq.state,
+            receive_index: wq.next(),
+            dropped: wq.dropped,
+        });
+        Queues { qps: qps.collect(), srqs: srqs.collect(), wqs: wqs.collect(), cqs: cqs.collect() }
     }
 
     /// What a program has written to the register of a queue pair: its two halves, each as far as a

@@ -14,6 +14,7 @@ mod cq;
 pub mod defects;
 mod execute;
 mod faults;
+pub(crate) mod frames;
 mod handover;
 pub mod inspect;
 mod memory;
@@ -52,6 +53,7 @@ use self::blue_flame::Copies;
 use self::core::Core;
 use self::defects::Defects;
 use self::faults::Schedule;
+use self::frames::Frames;
 use self::objects::{Event, Qpn, Result};
 use self::qp::Qp;
 use self::strict::{Object, Rule};
@@ -79,6 +81,7 @@ pub struct Nic {
     pds: Table<()>,
     // Boxed: a queue pair is large, and the table moves when it grows.
     qps: Table<Box<Qp>>,
+    frames: Frames,
     uar: Uar,
     groups: Vec<([u8; 16], Qpn)>,
     schedule: Schedule,
@@ -112,6 +115,7 @@ impl Nic {
             } else {
                 Table::new(FIRST_QPN, MAX_QPS)
             },
+            frames: Frames::default(),
             uar: Uar::new()?,
             groups: Vec::new(),
             schedule: Schedule::new(&config.faults),

@@ -4,6 +4,8 @@
 //! parsed the uverbs command and checked capability limits; the NIC side trusts nothing that it later
 //! reads from queue memory.
 
+pub use super::frames::rss::HashAttr;
+
 /// Errno value that the uverbs command returns to the program (positive, as in `errno.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
@@ -20,6 +22,12 @@ pub struct Cqn(pub u32);
 /// Shared receive queue number (24 bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Srqn(pub u32);
+/// Number of a receive queue of frames (24 bits).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Wqn(pub u32);
+/// Number of a transport interface receive: what flow rules lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tirn(pub u32);
 /// Queue pair number (24 bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Qpn(pub u32);
@@ -122,6 +130,92 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Ethernet frames.
+    Raw,
+}
+
+/// What a queue pair of frames has besides its rings.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RawAttr {
+    /// Transport domain: frames from it come back to it only with `loopback`.
+    pub domain: u32,
+    /// Own frames that come back.
+    pub loopback: Loopback,
+    /// Offloads of the receive side.
+    pub offloads: RxOffloads,
+}
+
+/// Frames of the own transport domain that are received.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Loopback {
+    /// Those to one address.
+    pub unicast: bool,
+    /// Those to groups.
+    pub multicast: bool,
+}
+
+/// What a receive queue does to frames.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RxOffloads {
+    /// The outermost tag of a customer VLAN goes into the CQE.
+    pub strip_vlan: bool,
+    /// The frame check sequence is received, too.
+    pub scatter_fcs: bool,
+}
+
+/// How a receive queue puts many frames into one WQE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Striding {
+    /// log2 of the bytes of a stride.
+    pub log_stride: u32,
+    /// log2 of the strides of a WQE.
+    pub log_strides: u32,
+    /// Frames begin two bytes into their first stride.
+    pub two_byte_shift: bool,
+}
+
+/// A receive queue of frames.
+#[derive(Debug, Clone, Copy)]
+pub struct RwqAttr {
+    /// Domain of its WQEs' keys.
+    pub pd: Pdn,
+    /// CQ of its completions.
+    pub cq: Cqn,
+    /// Ring.
+    pub ring: WqAttr,
+    /// Address of the doorbell record (word 0).
+    pub dbrec: u64,
+    /// User index reported in every CQE.
+    pub user_index: u32,
+    /// Many frames in one WQE.
+    pub striding: Option<Striding>,
+    /// Offloads.
+    pub offloads: RxOffloads,
+}
+
+/// State of a receive queue of frames (`enum ibv_wq_state`, same numbers).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WqState {
+    /// Reset.
+    Reset = 0,
+    /// Frames are received.
+    Ready = 1,
+    /// Error: WQEs are flushed.
+    Err = 2,
+}
+
+/// What flow rules lead to: a receive queue, or several with a hash that picks one.
+#[derive(Debug, Clone)]
+pub struct TirAttr {
+    /// Transport domain.
+    pub domain: u32,
+    /// Own frames that come back.
+    pub loopback: Loopback,
+    /// What picks the queue; without it the first one is picked.
+    pub hash: Option<HashAttr>,
+    /// Queues, a power of two.
+    pub queues: Vec<Wqn>,
 }
 
 /// Ring of a QP: address, WQE or WQEBB count (power of two, 0 for none) and log2 of the stride.
@@ -166,6 +260,8 @@ pub struct QpAttr {
     pub scatter_to_cqe_sq: bool,
     /// Multicast datagrams that this QP sent are not delivered to itself.
     pub block_multicast_loopback: bool,
+    /// What frames need ([`Service::Raw`]).
+    pub raw: RawAttr,
 }
 
 /// A BlueFlame register: page of the UAR and byte offset of the first half within it.
@@ -303,6 +399,8 @@ pub enum Event {
     SrqLimit(Srqn),
     /// SRQ error (`IBV_EVENT_SRQ_ERR`).
     SrqError(Srqn),
+    /// A receive queue of frames went to error by itself (`IBV_EVENT_WQ_FATAL`).
+    WqFatal(Wqn),
     /// Port changed state.
     Port {
         /// `true` for `IBV_EVENT_PORT_ACTIVE`.

@@ -6,6 +6,7 @@ use super::execute;
 use super::memory::{Span, Unmapped};
 use super::objects::{
     self, Access, AddressVector, Errno, Event, QpAttr, QpModify, QpState, QpStatus, Qpn, Service,
+    WqAttr,
 };
 use super::requester::{self, Requester};
 use super::responder::{self, Responder};
@@ -79,6 +80,8 @@ impl Qp {
             return Err(Errno(libc::EINVAL));
         }
         let record = Span::new(attr.dbrec, 8);
+        // The receive side for frames is a queue of its own.
+        let rq = if attr.service == Service::Raw { WqAttr::default() } else { attr.rq };
         Ok(Self {
             number,
             state: QpState::Reset,
@@ -88,7 +91,7 @@ impl Qp {
             mtu: MAX_MTU,
             dest_qpn: 0,
             route: None,
-            rq: ReceiveQueue::new(attr.rq, record)?,
+            rq: ReceiveQueue::new(rq, record)?,
             sq: SendQueue::new(attr.sq, record)?,
             rendezvous: None,
             requester: Requester::default(),
@@ -377,5 +380,5 @@ pub fn route_to(av: &AddressVector, slid: u16, dlid: u16, layer: LinkLayer) -> O
 
 /// Whether the service is connected to one peer.
 pub fn is_connected(service: Service) -> bool {
-    service != Service::Ud
+    matches!(service, Service::Rc | Service::Uc)
 }

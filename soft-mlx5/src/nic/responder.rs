@@ -165,6 +165,8 @@ pub fn receive(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         Service::Rc => receive_reliable(qp, core, packet),
         Service::Uc => receive_unreliable(qp, core, packet),
         Service::Ud => receive::datagram(qp, core, packet),
+        // No packet of a transport is for a queue pair of frames.
+        Service::Raw => {}
     }
     if !qp.responder.answers.is_empty() {
         core.activate(qp);

@@ -1,6 +1,7 @@
 //! Receive queues of queue pairs: a ring that the device walks by a running index.
 
 use mlx5_wire::dbrec::RECEIVE;
+use mlx5_wire::frame::StridingWqe;
 
 use super::handover::Handover;
 use super::memory::{Span, Unmapped};
@@ -19,6 +20,8 @@ pub struct ReceiveQueue {
     record: Span,
     count: u32,
     shift: u32,
+    // Bytes in front of the data segments of a WQE.
+    prefix: usize,
     // Running index of the next WQE to take.
     next: u16,
     // What was handed over so far: the counter that was seen.
@@ -38,7 +41,12 @@ impl ReceiveQueue {
         let ring = Span::new(attr.buf, (attr.count as usize) << attr.shift);
         let handover = Handover::new(attr.count as usize, 1 << attr.shift);
         let (count, shift) = (attr.count, attr.shift);
-        Ok(Self { ring, record, count, shift, next: 0, handover, seen: 0 })
+        Ok(Self { ring, record, count, shift, prefix: 0, next: 0, handover, seen: 0 })
+    }
+
+    /// A queue whose WQEs begin with a next segment, which says nothing in a ring.
+    pub fn striding(attr: WqAttr, record: Span) -> objects::Result<Self> {
+        Ok(Self { prefix: StridingWqe::DATA, ..Self::new(attr, record)? })
     }
 
     /// Starts again, as after a reset of the QP.
@@ -123,10 +131,10 @@ impl ReceiveQueue {
         let slot = self.slot(index);
         let mut wqe = [0; MAX_STRIDE];
         let wqe = self.read(slot, &mut wqe)?;
-        if !self.handover.is_unchanged(slot, wqe, 0) {
+        if !self.handover.is_unchanged(slot, wqe, self.prefix) {
             strict.violation(Rule::ReceiveChanged, qp, index.into(), wqe);
         }
-        list.parse(wqe, qp, index.into(), strict);
+        list.parse(&wqe[self.prefix..], qp, index.into(), strict);
         self.next = index.wrapping_add(1);
         Ok(Some(index))
     }

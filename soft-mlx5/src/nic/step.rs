@@ -33,8 +33,13 @@ impl Nic {
         self.steps = self.steps.wrapping_add(1);
         self.take_doorbells(false);
         self.look_at_records();
+        self.look_at_wqs();
         self.run_active();
         self.core.progress |= self.core.link.poll();
+        // Before there is a rule nobody would get what comes.
+        if self.has_rules() {
+            self.core.progress |= self.core.link.bring_in(self.core.now);
+        }
         self.receive_packets();
         self.expire_timers();
         if !self.small_steps {
@@ -154,6 +159,11 @@ impl Nic {
         for _ in 0..self.at_most(PACKETS_PER_STEP) {
             let Some(frame) = self.core.link.receive() else { break };
             self.core.progress = true;
+            if frame.is_ethernet() {
+                self.receive_frame(&frame);
+                self.core.link.recycle(frame);
+                continue;
+            }
             match Packet::parse(frame.bytes()) {
                 Ok(packet) => self.dispatch(&packet),
                 Err(_) => self.core.link.count_malformed(),
@@ -197,6 +207,7 @@ impl Nic {
                     qp.fail_fatally(&mut self.core);
                 }
             }
+            self.fail_wqs_of(cq);
         }
     }
 

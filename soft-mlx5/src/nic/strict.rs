@@ -50,10 +50,12 @@ pub enum Rule {
     TagIndex,
     /// No more unexpected messages are handled than there were, and no fewer than were before.
     TagPhase,
+    /// A WQE of a striding receive queue has one data segment, at byte 16, that holds all strides.
+    StridingWqe,
 }
 
 impl Rule {
-    const COUNT: usize = Self::TagPhase as usize + 1;
+    const COUNT: usize = Self::StridingWqe as usize + 1;
 
     fn text(self) -> &'static str {
         match self {
@@ -95,6 +97,9 @@ impl Rule {
             Self::TagPhase => {
                 "sw_cnt is ahead of the unexpected messages that were counted, or goes back"
             }
+            Self::StridingWqe => {
+                "a WQE of a striding receive queue has not one data segment, behind 16 bytes, of all its strides"
+            }
         }
     }
 }
@@ -106,6 +111,8 @@ pub enum Object {
     Qp(u32),
     /// Shared receive queue number.
     Srq(u32),
+    /// Number of a receive queue of frames.
+    Wq(u32),
     /// Completion queue number.
     Cq(u32),
     /// UAR page index.
@@ -150,6 +157,7 @@ fn paragraph(rule: Rule, object: Object, index: u32, bytes: &[u8]) -> String {
     let object = match object {
         Object::Qp(n) => format!("QP {n:#x}"),
         Object::Srq(n) => format!("SRQ {n:#x}"),
+        Object::Wq(n) => format!("WQ {n:#x}"),
         Object::Cq(n) => format!("CQ {n:#x}"),
         Object::Uar(n) => format!("UAR page {n}"),
     };
@@ -199,6 +207,7 @@ mod tests {
             Rule::TagOperation => "tests::tags::misuse::each_operation_has_its_segments",
             Rule::TagIndex => "tests::tags::misuse::a_remove_names_an_entry",
             Rule::TagPhase => "tests::tags::misuse::no_more_messages_are_handled_than_there_were",
+            Rule::StridingWqe => "tests::frames::striding::a_wqe_holds_all_its_strides",
         }
     }
 
@@ -227,6 +236,7 @@ mod tests {
             TagOperation,
             TagIndex,
             TagPhase,
+            StridingWqe,
         ]
     };
 

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use mlx5_wire::opcode::WqeOpcode;
 
 use super::core::Core;
+use super::frames;
 use super::objects::{AddressVector, Grh, Service};
 use super::psn;
 use super::qp::{Qp, route, route_to};
@@ -37,6 +38,7 @@ pub fn packet(
 ) -> Result<(), WqeError> {
     match (qp.attr.service, request.kind) {
         (Service::Ud, _) => datagram(qp, core, wqe, request),
+        (Service::Raw, _) => frames::send::transmit(qp, core, wqe),
         (_, Kind::Read) => read_request(qp, core, wqe, request, number),
         (_, Kind::Atomic) => atomic_request(qp, core, wqe, request),
         _ => data(qp, core, wqe, request, number),

@@ -76,6 +76,7 @@ impl Kind {
             Service::Rc => true,
             Service::Uc => !reliable,
             Service::Ud => !connected,
+            Service::Raw => !connected && trailer == Trailer::None,
         };
         served.then_some((kind, trailer))
     }

@@ -30,8 +30,8 @@ TIMEOUT = 1200
 LINKS = ["ib", "roce"]
 
 # There is no module `srq` in rdma-core 44.
-MODULES = """addr atomic cq cq_events cqex device fork mr parent_domain pd qp qpex relaxed_ordering
-    shared_pd tag_matching mlx5_cq mlx5_raw_wqe mlx5_timestamp mlx5_uar mlx5_query_port
+MODULES = """addr atomic cq cq_events cqex device flow fork mr parent_domain pd qp qpex relaxed_ordering
+    rss_traffic shared_pd tag_matching mlx5_cq mlx5_raw_wqe mlx5_timestamp mlx5_uar mlx5_query_port
     mlx5_huge_page""".split()
 
 # On Ethernet libmlx5 44 connects the hidden queue pair of a tag-matching SRQ without a GRH, which the

@@ -62,10 +62,10 @@ structure! {
         sw_parsing_offloads: u32,
         sw_parsing_qpts: u32,
         striding_rq: [u32; 5],
+        striding_reserved: u32,
         tunnel_offloads: u32,
         dci_streams: [u8; 2],
         reserved: u16,
-        padding: u32,
     }
 }
 structure! {
@@ -149,5 +149,37 @@ structure! {
         typical_pkt_sz: u16,
         reserved: u16,
         ece_options: u32,
+    }
+}
+structure! {
+    struct CreateQpRss = 152 {
+        rx_hash_fields_mask: u64,
+        rx_hash_function: u8,
+        rx_key_len: u8,
+        reserved: [u8; 6],
+        rx_hash_key: [[u8; 8]; 16],
+        comp_mask: u32,
+        flags: u32,
+    }
+}
+structure! {
+    struct CreateWq = 48 {
+        buf_addr: u64,
+        db_addr: u64,
+        rq_wqe_count: u32,
+        rq_wqe_shift: u32,
+        user_index: u32,
+        flags: u32,
+        comp_mask: u32,
+        single_stride_log_num_of_bytes: u32,
+        single_wqe_log_num_of_strides: u32,
+        two_byte_shift_en: u32,
+    }
+}
+structure! {
+    /// Response to the creation of a WQ.
+    struct ResponseLength = 8 {
+        response_length: u32,
+        reserved: u32,
     }
 }

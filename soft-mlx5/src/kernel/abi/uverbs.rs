@@ -542,3 +542,97 @@ structure! {
         reserved: u32,
     }
 }
+structure! {
+    struct ExCreateWq = 40 {
+        comp_mask: u32,
+        wq_type: u32,
+        user_handle: u64,
+        pd_handle: u32,
+        cq_handle: u32,
+        max_wr: u32,
+        max_sge: u32,
+        create_flags: u32,
+        reserved: u32,
+    }
+}
+structure! {
+    struct ExCreateWqResp = 24 {
+        comp_mask: u32,
+        response_length: u32,
+        wq_handle: u32,
+        max_wr: u32,
+        max_sge: u32,
+        wqn: u32,
+    }
+}
+structure! {
+    struct ExModifyWq = 24 {
+        attr_mask: u32,
+        wq_handle: u32,
+        wq_state: u32,
+        curr_wq_state: u32,
+        flags: u32,
+        flags_mask: u32,
+    }
+}
+structure! {
+    struct ExDestroyWq = 8 {
+        comp_mask: u32,
+        wq_handle: u32,
+    }
+}
+structure! {
+    struct ExDestroyWqResp = 16 {
+        comp_mask: u32,
+        response_length: u32,
+        events_reported: u32,
+        reserved: u32,
+    }
+}
+structure! {
+    /// The handles of its WQs follow.
+    struct ExCreateIndTable = 8 {
+        comp_mask: u32,
+        log_ind_tbl_size: u32,
+    }
+}
+structure! {
+    struct ExCreateIndTableResp = 16 {
+        comp_mask: u32,
+        response_length: u32,
+        ind_tbl_handle: u32,
+        ind_tbl_num: u32,
+    }
+}
+structure! {
+    struct ExDestroyIndTable = 8 {
+        comp_mask: u32,
+        ind_tbl_handle: u32,
+    }
+}
+structure! {
+    /// Its specs follow.
+    struct CreateFlow = 24 {
+        comp_mask: u32,
+        qp_handle: u32,
+        flow_type: u32,
+        size: u16,
+        priority: u16,
+        num_of_specs: u8,
+        reserved: [u8; 2],
+        port: u8,
+        flags: u32,
+    }
+}
+structure! {
+    struct CreateFlowResp = 8 {
+        comp_mask: u32,
+        flow_handle: u32,
+    }
+}
+structure! {
+    struct ExDestroyFlow = 8 {
+        comp_mask: u32,
+        flow_handle: u32,
+    }
+}

@@ -7,6 +7,7 @@ mod determinism;
 mod errors;
 mod faults;
 mod flush;
+mod frames;
 mod intruder;
 mod program;
 mod queues;

@@ -217,6 +217,7 @@ impl Device {
             scatter_to_cqe_rq: false,
             scatter_to_cqe_sq: false,
             block_multicast_loopback: false,
+            raw: RawAttr::default(),
         }
     }
 

@@ -4,8 +4,11 @@ use std::fmt::{self, Display, Formatter};
 
 use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64, ErrorCqe};
 use mlx5_wire::data::DataSegment;
+use mlx5_wire::eth::EthSegment;
+use mlx5_wire::frame::StrideCount;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 
+use super::super::frames::{L2_OK, send};
 use super::super::objects::Service;
 use super::super::wqe::{Flags, Kind, SendWqe};
 
@@ -79,6 +82,9 @@ impl Display for Send<'_> {
             let (qpn, qkey) = (av.dqp_dct.get() & 0xff_ffff, av.qkey.get());
             write!(f, " dqp={qpn:#x} qkey={qkey:#x} rlid={}", av.rlid.get())?;
         }
+        if *service == Service::Raw {
+            return ethernet(f, wqe);
+        }
         if let (Kind::Write | Kind::Read | Kind::Atomic, Ok(remote)) = (kind, wqe.remote()) {
             write!(f, " raddr={:#x} rkey={:#x}", remote.raddr.get(), remote.rkey.get())?;
         }
@@ -98,6 +104,17 @@ impl Display for Send<'_> {
         }
         Ok(())
     }
+}
+
+fn ethernet(f: &mut Formatter, wqe: &SendWqe) -> fmt::Result {
+    let (Some(segment), Ok(at)) = (wqe.tail(16).first_chunk(), send::data_offset(wqe)) else {
+        return hex(f, "bytes", wqe.tail(16));
+    };
+    let segment = EthSegment::from_bytes(segment);
+    let size = segment.inline_hdr_sz.get();
+    write!(f, " cs_flags={:#04x} inline_hdr_sz={size:#x}", segment.cs_flags)?;
+    let segments: Vec<_> = wqe.segments(at).collect();
+    write!(f, " {}", Segments(&segments))
 }
 
 fn list_operation(f: &mut Formatter, wqe: &SendWqe) -> fmt::Result {
@@ -154,6 +171,13 @@ impl Display for Cqe<'_> {
             CqeOpcode::NoPacket => "NO_PACKET",
             _ => return hex(f, "bytes", self.0),
         };
+        // No CQE of RDMA has this bit, and fillers of a striding queue are told by their count.
+        let count = StrideCount(cqe.byte_cnt.get());
+        if cqe.opcode() == CqeOpcode::ResponderSend
+            && (cqe.hds_ip_ext & L2_OK != 0 || count.is_filler())
+        {
+            return frame(f, &cqe, count);
+        }
         write!(f, "opcode={opcode} qp={:#x} wqe_counter={counter}", cqe.qpn())?;
         write!(f, " byte_cnt={} uidx={:#x}", cqe.byte_cnt.get(), cqe.srqn_uidx.get())?;
         if cqe.opcode().is_responder() {
@@ -170,6 +194,23 @@ impl Display for Cqe<'_> {
             format => write!(f, " format={format}"),
         }
     }
+}
+
+fn frame(f: &mut Formatter, cqe: &Cqe64, count: StrideCount) -> fmt::Result {
+    let (counter, wqe_id) = (cqe.wqe_counter.get(), cqe.wqe_id.get());
+    write!(f, "opcode=RESP_SEND wqe_counter={counter} wqe_id={wqe_id}")?;
+    write!(f, " byte_cnt={:#x} uidx={:#x}", cqe.byte_cnt.get(), cqe.srqn_uidx.get())?;
+    if count.is_filler() {
+        return f.write_str(" filler");
+    }
+    write!(f, " flow_tag={:#x} dropped={}", cqe.flow_tag(), cqe.dropped())?;
+    write!(f, " hds_ip_ext={:#04x} l4_hdr_type_etc={:#04x}", cqe.hds_ip_ext, cqe.l4_hdr_type_etc)?;
+    write!(
+        f,
+        " rx_hash_result={:#010x} vlan_info={:#06x}",
+        cqe.rx_hash_result.get(),
+        cqe.vlan_info.get()
+    )
 }
 
 impl Cqe<'_> {
@@ -258,6 +299,22 @@ mod tests {
             "opcode=REQ_ERR qp=0x41 wqe_counter=0 syndrome=0x05 vendor_err_synd=0x00 \
              hw_err_synd=0x00 hw_synd_type=0x00"
         );
+    }
+
+    #[test]
+    fn cqes_of_frames() {
+        let mut cqe = Cqe64::zeroed();
+        (cqe.hds_ip_ext, cqe.l4_hdr_type_etc, cqe.op_own) = (7, 0x29, 0x20);
+        (cqe.sop_drop_qpn, cqe.byte_cnt) = (0x0200_0abc.into(), 60.into());
+        (cqe.wqe_counter, cqe.wqe_id, cqe.vlan_info) = (5.into(), 9.into(), 0x2064.into());
+        assert_eq!(
+            Cqe(&cqe.to_bytes()).to_string(),
+            "opcode=RESP_SEND wqe_counter=5 wqe_id=9 byte_cnt=0x3c uidx=0x0 flow_tag=0xabc \
+             dropped=2 hds_ip_ext=0x07 l4_hdr_type_etc=0x29 rx_hash_result=0x00000000 vlan_info=0x2064"
+        );
+        let filler = Cqe64 { byte_cnt: StrideCount::filler(3).0.into(), hds_ip_ext: 0, ..cqe };
+        let text = Cqe(&filler.to_bytes()).to_string();
+        assert!(text.ends_with("byte_cnt=0x80030000 uidx=0x0 filler"), "{text}");
     }
 
     #[test]

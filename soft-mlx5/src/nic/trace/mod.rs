@@ -85,6 +85,7 @@ impl Trace {
             let (kind, number) = match owner {
                 Object::Qp(number) => ("qp", number),
                 Object::Srq(number) => ("srq", number),
+                Object::Wq(number) => ("wq", number),
                 Object::Cq(number) => ("cq", number),
                 Object::Uar(number) => ("uar", number),
             };
@@ -111,6 +112,28 @@ impl Trace {
                 }
                 None => self.line(format_args!("wqe qp={qpn:#x} rq wqe_counter={counter} {data}")),
             }
+        }
+    }
+
+    /// A WQE of a receive queue of frames was taken.
+    pub fn receive_frames(&mut self, wq: u32, counter: u16, list: &ScatterList) {
+        if self.is_on() {
+            let data = decode::Segments(list.segments());
+            self.line(format_args!("wqe wq={wq:#x} wqe_counter={counter} {data}"));
+        }
+    }
+
+    /// A frame went nowhere: no WQE was posted.
+    pub fn dropped(&mut self, wq: u32, len: usize) {
+        if self.is_on() {
+            self.line(format_args!("drop wq={wq:#x} byte_cnt={len}"));
+        }
+    }
+
+    /// A flow rule was made, or its flow was removed.
+    pub fn flow(&mut self, what: &str, flow: u32, more: fmt::Arguments) {
+        if self.is_on() {
+            self.line(format_args!("flow {what}={flow} {more}"));
         }
     }
 
