@@ -117,18 +117,20 @@ mod tests {
         HashAttr { fields, key: PUBLISHED }.of(&Headers::parse(&frame).unwrap())
     }
 
-    // Destination, source, hash of the addresses, hash with the ports: the table of the same page.
-    const VECTORS: [([u8; 4], u16, [u8; 4], u16, u32, u32); 5] = [
-        ([161, 142, 100, 80], 1766, [66, 9, 149, 187], 2794, 0x323e_8fc2, 0x51cc_c178),
-        ([65, 69, 140, 83], 4739, [199, 92, 111, 2], 14230, 0xd718_262a, 0xc626_b0ea),
-        ([12, 22, 207, 184], 38024, [24, 19, 198, 95], 12898, 0xd2d0_a5de, 0x5c2b_394a),
-        ([209, 142, 163, 6], 2217, [38, 27, 205, 30], 48228, 0x8298_9176, 0xafc7_327f),
-        ([202, 188, 127, 2], 1303, [153, 39, 163, 191], 44251, 0x5d18_09c5, 0x10e8_28a2),
+    type Endpoint = ([u8; 4], u16);
+
+    // Destination, source, hash of the addresses and hash with the ports: the table of the same page.
+    const VECTORS: [(Endpoint, Endpoint, [u32; 2]); 5] = [
+        (([161, 142, 100, 80], 1766), ([66, 9, 149, 187], 2794), [0x323e_8fc2, 0x51cc_c178]),
+        (([65, 69, 140, 83], 4739), ([199, 92, 111, 2], 14230), [0xd718_262a, 0xc626_b0ea]),
+        (([12, 22, 207, 184], 38024), ([24, 19, 198, 95], 12898), [0xd2d0_a5de, 0x5c2b_394a]),
+        (([209, 142, 163, 6], 2217), ([38, 27, 205, 30], 48228), [0x8298_9176, 0xafc7_327f]),
+        (([202, 188, 127, 2], 1303), ([153, 39, 163, 191], 44251), [0x5d18_09c5, 0x10e8_28a2]),
     ];
 
     #[test]
     fn the_published_hashes() {
-        for (to, to_port, from, from_port, addresses, with_ports) in VECTORS {
+        for ((to, to_port), (from, from_port), [addresses, with_ports]) in VECTORS {
             let udp = Sample::udp(to, to_port, b"x").from(from, from_port);
             let ip = SRC_IPV4 | DST_IPV4;
             assert_eq!(hash(&udp, ip), Hash { result: addresses, kind: 0x05 });
