@@ -301,7 +301,11 @@ fn write_commands_with_wrong_lengths_or_numbers_are_refused() {
         assert_eq!(write_words(fd, &[41, 2]), Err(libc::EINVAL), "beyond the last");
         assert_eq!(write_words(fd, &[21, 2]), Err(libc::EOPNOTSUPP), "POLL_CQ");
         assert_eq!(write_words(fd, &[37, 2]), Err(libc::EOPNOTSUPP), "OPEN_XRCD");
-        assert_eq!(write_words(fd, &[1 << 31 | 50, 0, 0, 0, 0, 0]), Err(libc::EOPNOTSUPP));
+        assert_eq!(
+            write_words(fd, &[1 << 31 | 57, 0, 0, 0, 0, 0]),
+            Err(libc::EOPNOTSUPP),
+            "MODIFY_CQ"
+        );
         // QUERY_DEVICE, extended: one double word in, 38 out.
         let query = |response: [u32; 2], words: u32| {
             let [low, high] = response;
