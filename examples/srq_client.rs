@@ -21,6 +21,7 @@ use common::{Digest, MAX_MESSAGE};
 use doorbell::{
     BufferPool, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig, SqId,
 };
+use fastrand::Rng;
 
 /// Sends that are outstanding at most on each connection.
 const SENDS: u32 = 64;
@@ -100,7 +101,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         connections.push(connection);
     }
 
-    send_all(&mut sender, &mut connections, &pool, &mut Random(args.seed))?;
+    send_all(&mut sender, &mut connections, &pool, &mut Rng::with_seed(args.seed))?;
     println!("sent {} messages on {} connections", args.messages, args.connections);
     for connection in &mut connections {
         connection.digest.report().write(&mut connection.stream)?;
@@ -138,7 +139,7 @@ fn send_all(
     sender: &mut Sender,
     connections: &mut [Connection],
     pool: &BufferPool,
-    random: &mut Random,
+    random: &mut Rng,
 ) -> Result<(), Box<dyn Error>> {
     let mut progress = Instant::now();
     loop {
@@ -159,7 +160,7 @@ fn send_all(
             let mut posting = sender.post(*queue)?;
             while *to_send > 0 && *outstanding < SENDS {
                 let mut buffer = pool.take().expect("there are as many buffers as sends");
-                buffer.set_len(random.len());
+                buffer.set_len(random_len(random));
                 random.fill(&mut buffer);
                 digest.update([&buffer[..]]);
                 posting.token(index as u64).send(buffer)?;
@@ -182,27 +183,8 @@ fn send_all(
     }
 }
 
-/// A small generator of random numbers (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    /// A length from 0 to the longest. Each power of two is as frequent as the next.
-    fn len(&mut self) -> usize {
-        let limit = MAX_MESSAGE as u64 >> (self.next() % 17);
-        (self.next() % (limit + 1)) as usize
-    }
-
-    fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
-        }
-    }
+/// Returns a length from 0 to the longest. Each power of two is as frequent as the next.
+fn random_len(random: &mut Rng) -> usize {
+    let longest = MAX_MESSAGE as usize >> random.u32(..17);
+    random.usize(..=longest)
 }

@@ -25,6 +25,7 @@ use doorbell::tags::{
     TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, NotSent, Path, ProtectionDomain, QpConfig};
+use fastrand::Rng;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Classes of messages of one sender.
@@ -129,18 +130,6 @@ fn config(args: &Args) -> TagMatchingConfig {
     TagMatchingConfig::new(TAGS).slots(128).path(args.path).offload(offload)
 }
 
-/// Numbers that look random and are the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % bound
-    }
-}
-
 /// What a receive was posted for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
@@ -152,7 +141,7 @@ enum Kind {
 struct Receiver {
     tags: TagMatchingSrq,
     pool: BufferPool,
-    random: Random,
+    random: Rng,
     /// Receives that are not over, in the order of posting, which is their number.
     open: VecDeque<(u64, ReceiveId, Kind)>,
     posted: u64,
@@ -173,7 +162,7 @@ impl Receiver {
         Ok(Self {
             tags,
             pool: BufferPool::new(pd, 2 * u32::from(TAGS), MAX)?,
-            random: Random(0x2545_f491_4f6c_dd1d),
+            random: Rng::with_seed(1),
             open: VecDeque::new(),
             posted: 0,
             matched: BTreeMap::new(),
@@ -188,7 +177,7 @@ impl Receiver {
     fn receive(&mut self, senders: u64, messages: u64) -> Result<()> {
         while (self.matched.len() as u64) < messages {
             while self.post(senders)? {}
-            if !self.poll()? || self.random.below(64) == 0 {
+            if !self.poll()? || self.random.u64(..64) == 0 {
                 // Some receives wait for messages that others have taken.
                 self.cancel()?;
             }
@@ -203,9 +192,9 @@ impl Receiver {
     /// Posts one receive; `false` when the list is full.
     fn post(&mut self, senders: u64) -> Result<bool> {
         let Some(buffer) = self.pool.take() else { return Ok(false) };
-        let sender = self.random.below(senders) << 32;
-        let (kind, tag, mask) = match self.random.below(8) {
-            0..=4 => (Kind::OneClass, sender | self.random.below(CLASSES), u64::MAX),
+        let sender = self.random.u64(..senders) << 32;
+        let (kind, tag, mask) = match self.random.u64(..8) {
+            0..=4 => (Kind::OneClass, sender | self.random.u64(..CLASSES), u64::MAX),
             5..=6 => (Kind::OneSender, sender, u64::MAX << 32),
             _ => (Kind::Anything, 0, 0),
         };
@@ -328,7 +317,7 @@ fn send(
     let peer = tags.add_peer(&QpConfig::rc().sends(32).min_rnr_timer(1))?;
     tags.connect_over(peer, &mut stream)?;
     let (eager, long) = (BufferPool::new(pd, 32, MAX_EAGER)?, BufferPool::readable(pd, 32, MAX)?);
-    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ sender);
+    let mut random = Rng::with_seed(sender);
     let (mut outstanding, mut rendezvous) = (0, 0);
     let mut number = 0;
     let began = Instant::now();
@@ -347,7 +336,7 @@ fn send(
         if last.elapsed() > PATIENCE {
             return Err(format!("sender {sender}: nothing for {PATIENCE:?}").into());
         }
-        let tag = sender << 32 | random.below(CLASSES);
+        let tag = sender << 32 | random.u64(..CLASSES);
         if number == messages
             || !post_one(&mut tags, peer, (&eager, &long), tag, number, &mut random)?
         {
@@ -367,12 +356,12 @@ fn post_one(
     (eager, long): (&BufferPool, &BufferPool),
     tag: u64,
     number: u64,
-    random: &mut Random,
+    random: &mut Rng,
 ) -> Result<bool> {
     let context = number as u32;
     let reason = if number % LONG == LONG - 1 {
         let Some(mut buffer) = long.take() else { return Ok(false) };
-        buffer.set_len((MAX_EAGER + 1) as usize + random.below((MAX - MAX_EAGER).into()) as usize);
+        buffer.set_len((MAX_EAGER + 1) as usize + random.u32(..MAX - MAX_EAGER) as usize);
         write(&mut buffer, number);
         match tags.send_rendezvous(peer, tag, context, buffer) {
             Ok(_) => return Ok(true),
@@ -382,7 +371,7 @@ fn post_one(
         let Some(buffer) = eager.take() else { return Ok(false) };
         let mut message = TaggedBuffer::new(buffer).map_err(|_| "a buffer without room")?;
         let room = (message.capacity() - PROLOGUE) as u64;
-        message.set_len(PROLOGUE + random.below(room + 1) as usize);
+        message.set_len(PROLOGUE + random.u64(..room + 1) as usize);
         write(&mut message, number);
         match tags.send(peer, tag, context, message) {
             Ok(_) => return Ok(true),

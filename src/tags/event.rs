@@ -2,8 +2,9 @@
 
 use super::error::ListFailure;
 use super::message::TaggedBuffer;
-use super::peer::{PeerId, SendId};
+use super::peer::PeerId;
 use super::receives::ReceiveId;
+use super::send::SendId;
 use crate::memory::Buffer;
 use crate::status::WcStatus;
 

@@ -8,18 +8,14 @@ use std::io::{Read, Write};
 
 use super::TagMatchingSrq;
 use super::config::MIN_SLOTS;
-use super::error::{NotSentTagged, SendTagError};
 use super::event::ReceiveFailure;
-use super::header::{OfferedMemory, RENDEZVOUS, TagHeader};
-use super::message::TaggedBuffer;
-use super::receives::Key;
+use super::header::RENDEZVOUS;
+use super::send::{Posted, Work};
 use crate::connect;
 use crate::error::{Error, Result};
 use crate::events::Patience;
-use crate::memory::{Buffer, RemoteRegion};
 use crate::qp::{QpAddress, QpConfig, QpEnd, QueuePair};
-use crate::sender::{NotSent, SendError};
-use crate::sender::{Payload, Sender, SqId};
+use crate::sender::SqId;
 use crate::status::WcStatus;
 
 /// A peer of one [`TagMatchingSrq`].
@@ -46,28 +42,6 @@ pub struct PeerId {
     pub(super) generation: u32,
 }
 
-/// A send; the numbers of a queue ascend.
-///
-/// ```
-/// # let mut world = doorbell_doc::Tags::new();
-/// use std::collections::HashMap;
-///
-/// use doorbell::tags::{SendId, TagEvent, TaggedBuffer};
-///
-/// // What is on its way, and for what.
-/// let mut outstanding: HashMap<SendId, &str> = HashMap::new();
-/// let message = TaggedBuffer::new(world.pool.take().expect("a free buffer")).expect("room");
-/// outstanding.insert(world.tags.send(world.peer, 7, 0, message)?, "the first");
-/// # let event = world.event();
-/// if let TagEvent::Sent(sent) = event {
-///     assert_eq!(outstanding.remove(&sent.send), Some("the first"));
-/// }
-/// # assert!(outstanding.is_empty());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SendId(pub(super) u64);
-
 /// What a peer needs to know in order to connect.
 ///
 /// ```
@@ -92,76 +66,12 @@ pub(super) struct Peer {
     pub(super) incoming: QueuePair,
     pub(super) outgoing: QueuePair,
     /// The send queue of `outgoing`.
-    queue: SqId,
+    pub(super) queue: SqId,
     /// What was posted to `outgoing`, in order.
     pub(super) posted: VecDeque<Posted>,
     /// What is to be posted as soon as there is room.
     pub(super) backlog: VecDeque<Work>,
     pub(super) failed: bool,
-}
-
-impl Peer {
-    /// Sends a message.
-    fn send<P: Payload>(
-        &mut self,
-        sender: &mut Sender,
-        id: PeerId,
-        payload: P,
-        posted: Posted,
-    ) -> Result<(), SendError<P>> {
-        match sender.post(self.queue) {
-            Ok(mut posting) => posting.token(id.token()).send(payload)?,
-            Err(reason) => return Err(SendError { payload, reason }),
-        }
-        self.posted.push_back(posted);
-        Ok(())
-    }
-}
-
-/// A send, read or FIN that has completed.
-pub(super) struct Over {
-    peer: PeerId,
-    status: WcStatus,
-    buffer: Option<Buffer>,
-}
-
-#[derive(Debug)]
-pub(super) enum Posted {
-    Message(SendId),
-    /// The offer of a rendezvous, which ends with a FIN.
-    Offer,
-    Read {
-        receive: Key,
-        offer: TagHeader,
-    },
-    Fin,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Work {
-    Read { receive: Key, offer: TagHeader, memory: OfferedMemory },
-    Fin([u8; RENDEZVOUS]),
-}
-
-impl Work {
-    /// The receive that ends with it.
-    fn receive(self) -> Option<Key> {
-        match self {
-            Self::Read { receive, .. } => Some(receive),
-            Self::Fin(_) => None,
-        }
-    }
-}
-
-impl PeerId {
-    /// The token of all that is posted for the peer.
-    fn token(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
-    }
-
-    fn of_token(owner: u32, token: u64) -> Self {
-        Self { owner, index: token as u32, generation: (token >> 32) as u32 }
-    }
 }
 
 impl TagMatchingSrq {
@@ -322,207 +232,5 @@ impl TagMatchingSrq {
         }
         let complete = ends.into_iter().all(|end| end == QpEnd::Complete);
         Ok(if complete { QpEnd::Complete } else { QpEnd::LastWqeMissing })
-    }
-
-    /// Sends a message that is matched by its tag, with its payload. The event
-    /// [`Sent`](super::TagEvent::Sent) gives the buffer back.
-    ///
-    /// ```
-    /// # let mut world = doorbell_doc::Tags::new();
-    /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
-    /// # let (peer, other_peer) = (*peer, *other_peer);
-    /// use doorbell::tags::{TagEvent, TaggedBuffer};
-    ///
-    /// let mut message = TaggedBuffer::new(pool.take().expect("a free buffer")).expect("room for a header");
-    /// message.set_len(5);
-    /// message.copy_from_slice(b"hello");
-    /// tags.send(peer, 7, 0, message)?;
-    /// # let event = doorbell_doc::event(tags, other);
-    /// # let _ = other_peer;
-    /// assert!(matches!(event, TagEvent::Sent(sent) if sent.status.is_success()));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`SendTagError`] has the buffer and the reason.
-    pub fn send(
-        &mut self,
-        peer: PeerId,
-        tag: u64,
-        context: u32,
-        message: TaggedBuffer,
-    ) -> Result<SendId, SendTagError<TaggedBuffer>> {
-        self.send_message(peer, message.into_message(&TagHeader::Eager { tag, context }))
-    }
-
-    /// Sends a message that is not matched: the peer gets it as [`NoTag`](super::TagEvent::NoTag).
-    ///
-    /// # Errors
-    /// [`SendTagError`] has the buffer and the reason.
-    pub fn send_no_tag(
-        &mut self,
-        peer: PeerId,
-        message: TaggedBuffer,
-    ) -> Result<SendId, SendTagError<TaggedBuffer>> {
-        self.send_message(peer, message.into_message(&TagHeader::NoTag))
-    }
-
-    fn send_message(
-        &mut self,
-        id: PeerId,
-        buffer: Buffer,
-    ) -> Result<SendId, SendTagError<TaggedBuffer>> {
-        let send = SendId(self.next_send);
-        let Self { sender, peers, .. } = self;
-        let Some(peer) = peers.get_mut(id) else {
-            return Err(SendTagError { buffer, reason: NotSentTagged::NoPeer }.tagged());
-        };
-        match peer.send(sender, id, buffer, Posted::Message(send)) {
-            Ok(()) => {
-                self.next_send += 1;
-                Ok(send)
-            }
-            Err(error) => {
-                let reason = NotSentTagged::Queue(error.reason);
-                Err(SendTagError { buffer: error.payload, reason }.tagged())
-            }
-        }
-    }
-
-    /// Offers a message by its tag: the peer reads the bytes of `buffer` when a receive has matched. The
-    /// event [`Sent`](super::TagEvent::Sent) gives the buffer back when it has.
-    ///
-    /// ```
-    /// # let mut world = doorbell_doc::Tags::new();
-    /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
-    /// # let (peer, other_peer) = (*peer, *other_peer);
-    /// # let _ = (peer, other_peer);
-    /// use doorbell::tags::TagEvent;
-    ///
-    /// // The message offers the buffer, and the other side's adapter reads it when it has a receive for it.
-    /// let mut buffer = pool.take().expect("a free buffer of a pool that peers may read");
-    /// buffer.set_len(1000);
-    /// tags.send_rendezvous(peer, 7, 0, buffer)?;
-    /// # other.post(7, u64::MAX, pool.take().expect("a buffer"))?;
-    /// # let event = doorbell_doc::event(tags, other);
-    /// // From `poll`, when it has been read:
-    /// assert!(matches!(event, TagEvent::Sent(sent) if sent.rendezvous && sent.status.is_success()));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`SendTagError`] has the buffer and the reason.
-    pub fn send_rendezvous(
-        &mut self,
-        id: PeerId,
-        tag: u64,
-        context: u32,
-        buffer: Buffer,
-    ) -> Result<SendId, SendTagError<Buffer>> {
-        let send = SendId(self.next_send);
-        if self.peer_mut(id).is_none() {
-            return Err(SendTagError { buffer, reason: NotSentTagged::NoPeer });
-        }
-        // The peer reads through a queue pair of our domain.
-        if !buffer.pool().pd().is_same(&self.pd) {
-            let reason = NotSentTagged::Queue(NotSent::Foreign);
-            return Err(SendTagError { buffer, reason });
-        }
-        let message = self.offers.offer(buffer, tag, context, (send, id))?;
-        let Self { sender, peers, .. } = self;
-        let Some(peer) = peers.get_mut(id) else { return Ok(send) };
-        match peer.send(sender, id, &message, Posted::Offer) {
-            Ok(()) => {
-                self.next_send += 1;
-                Ok(send)
-            }
-            Err(SendError { reason, .. }) => match self.offers.withdraw(&message) {
-                Some((buffer, _)) => {
-                    Err(SendTagError { buffer, reason: NotSentTagged::Queue(reason) })
-                }
-                None => Ok(send),
-            },
-        }
-    }
-
-    /// Takes what has become of sends, reads and FINs, and posts what waits for room. Returns how many completed.
-    pub(super) fn poll_sends(&mut self) -> usize {
-        let mut over = std::mem::take(&mut self.over);
-        let mut batch = self.sender.poll();
-        while let Some(done) = batch.next() {
-            let peer = PeerId::of_token(self.id, done.token);
-            over.push(Over { peer, status: done.status, buffer: done.buffer });
-        }
-        drop(batch);
-        for &mut Over { peer: id, status, ref mut buffer } in &mut over {
-            let posted = self.peer_mut(id).and_then(|peer| peer.posted.pop_front());
-            if !status.is_success() {
-                self.peer_failed(id, status);
-            }
-            match (posted, buffer.take()) {
-                (Some(Posted::Message(send)), Some(buffer)) => {
-                    self.sent(send, id, false, status, buffer);
-                }
-                (Some(Posted::Read { receive, offer }), Some(buffer)) => {
-                    self.has_read(id, receive, &offer, status, buffer);
-                }
-                _ => {}
-            }
-        }
-        // Afterwards, so that all FINs to a peer have one doorbell.
-        over.iter().for_each(|over| self.pump(over.peer));
-        let taken = over.len();
-        over.clear();
-        self.over = over;
-        taken
-    }
-
-    /// Posts what waits for room in the queue of a peer, with one doorbell.
-    pub(super) fn pump(&mut self, id: PeerId) {
-        let Self { sender, peers, receives, .. } = self;
-        let waits = |peer: &&mut Peer| !peer.backlog.is_empty();
-        let Some(peer) = peers.get_mut(id).filter(waits) else { return };
-        let Peer { queue, posted, backlog, .. } = peer;
-        let mut gone = Vec::new();
-        match sender.post(*queue) {
-            Ok(mut posting) => {
-                while let Some(work) = backlog.pop_front() {
-                    posting.token(id.token());
-                    let result = match work {
-                        Work::Fin(message) => {
-                            posting.send(&message).map(|()| Posted::Fin).map_err(|e| e.reason)
-                        }
-                        Work::Read { receive, offer, memory } => {
-                            let buffer = &mut receives.get_mut(receive).map(|r| &mut r.buffer);
-                            let Some(to) = buffer.as_mut().and_then(|buffer| buffer.take()) else {
-                                continue;
-                            };
-                            let OfferedMemory { addr, len, rkey } = memory;
-                            let from = RemoteRegion::new(addr, len as usize, rkey);
-                            match posting.read(to, &from) {
-                                Ok(()) => Ok(Posted::Read { receive, offer }),
-                                Err(error) => {
-                                    if let Some(buffer) = buffer {
-                                        **buffer = Some(error.payload);
-                                    }
-                                    Err(error.reason)
-                                }
-                            }
-                        }
-                    };
-                    match result {
-                        Ok(work) => posted.push_back(work),
-                        Err(NotSent::Full) => {
-                            backlog.push_front(work);
-                            break;
-                        }
-                        // The peer will learn of the failure, or knows.
-                        Err(_) => gone.extend(work.receive()),
-                    }
-                }
-            }
-            Err(_) => gone.extend(backlog.drain(..).filter_map(Work::receive)),
-        }
-        gone.into_iter().for_each(|receive| self.fail(receive, ReceiveFailure::PeerGone));
     }
 }

@@ -44,26 +44,6 @@ fn pattern(seed: u64, at: usize) -> u8 {
     (seed.wrapping_add((at as u64).wrapping_mul(0x2545_f491_4f6c_dd1d)) >> 56) as u8
 }
 
-/// Random numbers that are the same in each run (xorshift64*).
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// Starts a sequence.
-    pub fn new(seed: u64) -> Self {
-        Self(seed | 1)
-    }
-
-    /// The next number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let bits = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        (bits * bound) >> 32
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,8 @@ use crate::session::{Session, counted};
 use crate::steps::{EVERYTHING, Needs, on_device, tests};
 use crate::{Result, artifacts};
 
-/// A part of what `make soak` does: connections that come and go, and messages over a link that fails in every way.
+/// A part of what `make soak` does: connections that come and go, and requests and messages over a link that fails in
+/// every way.
 pub fn run(session: &Session) -> Result<Totals> {
     let mut totals = Totals::default();
     for path in ["direct", "verbs"] {
@@ -17,6 +18,13 @@ pub fn run(session: &Session) -> Result<Totals> {
             options.variables.push(("SOAK_CONNECTIONS".into(), "100000".into()));
         }
         totals += isolate::run(&tests(session, EVERYTHING, &[Needs::Soak])?, &options)?;
+        let faults = ["--loss", "0.005", "--duplicate", "0.005", "--reorder", "0.005"];
+        let mut lossy = on_device(session, path, &faults);
+        if session.long {
+            lossy.limit = 7200;
+            lossy.variables.push(("SOAK_OPERATIONS".into(), "10000000".into()));
+        }
+        totals += isolate::run(&tests(session, EVERYTHING, &[Needs::Lossy])?, &lossy)?;
     }
     // scripts/soak.sh has the long form of the rest.
     if session.long {

@@ -161,6 +161,8 @@ pub enum Needs {
     Twins,
     /// A device that gives no QP number twice, and time.
     Soak,
+    /// A link that loses, doubles and reorders packets.
+    Lossy,
     /// A link that may be taken down, as only the virtual machine has.
     Link,
 }
@@ -175,6 +177,7 @@ fn needs(artifact: &Artifact) -> Needs {
         ("doorbell-tests", "interop" | "rdma_interop" | "tags_interop") => Needs::Network,
         ("doorbell-tests", "link") => Needs::Link,
         ("doorbell-tests", "soak") => Needs::Soak,
+        ("doorbell-tests", "lossy") => Needs::Lossy,
         (
             "doorbell-tests",
             "demo" | "doctor" | "event_server" | "info" | "latency" | "multicast" | "pingpong"

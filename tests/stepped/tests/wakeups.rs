@@ -6,18 +6,7 @@ use std::time::Duration;
 
 use doorbell::Path;
 use doorbell_stepped_tests::Stepped;
-
-/// xorshift64*
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * bound) >> 32
-    }
-}
+use fastrand::Rng;
 
 /// Whether a program that sleeps on the channel wakes up.
 fn wakes_up(world: &Stepped) -> bool {
@@ -30,18 +19,18 @@ fn wakes_up(world: &Stepped) -> bool {
 /// Rounds of arm and sleep, with messages sent and the device stepped at any place between.
 fn rounds(path: Path, count: u64) {
     let mut world = Stepped::new(path, 64);
-    let mut random = Random(0x5eed);
+    let mut random = Rng::with_seed(0x5eed);
     let (mut sent, mut taken) = (0, 0);
     let (mut slept, mut busy) = (0u64, 0u64);
     let mut meddle = |world: &mut Stepped, sent: &mut u64, taken: u64| {
-        if random.below(3) == 0 && *sent - taken < 32 {
+        if random.u64(..3) == 0 && *sent - taken < 32 {
             world.send();
             *sent += 1;
         }
-        for _ in 0..random.below(4) {
+        for _ in 0..random.u64(..4) {
             world.device.step();
         }
-        random.below(8)
+        random.u64(..8)
     };
     for round in 0..count {
         meddle(&mut world, &mut sent, taken);

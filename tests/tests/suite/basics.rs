@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use doorbell::{Buffer, BufferPool, PostFailure, ProtectionDomain, QpConfig, Receiver, SrqConfig};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
+use fastrand::Rng;
 
 /// Around the sizes at which devices change their ways: inline in a CQE, packets, several packets.
 const LENGTHS: [usize; 14] = [12, 31, 32, 33, 63, 64, 65, 255, 256, 257, 4095, 4096, 4097, 65_536];
@@ -167,10 +168,10 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
         receiver.fill(qp.receive_queue().unwrap(), pool).unwrap();
     }
 
-    let mut random = message::Random::new(1);
+    let mut random = Rng::with_seed(1);
     let mut expected = [0_u64; 8];
     for _ in 0..200 {
-        let burst: Vec<usize> = (0..6).map(|_| random.below(8) as usize).collect();
+        let burst: Vec<usize> = (0..6).map(|_| random.u64(..8) as usize).collect();
         for &to in &burst {
             far[to / 2].send(to % 2, 64);
         }
@@ -275,10 +276,10 @@ fn replace_each(
         .map(|i| (if i % 3 == 0 { other.take() } else { pool.take() }.unwrap(), None))
         .collect();
     let free = pool.available() + other.available();
-    let mut random = message::Random::new(1);
+    let mut random = Rng::with_seed(1);
     let mut next = 0;
     for _ in 0..100 {
-        let count = 1 + random.below(6) as usize;
+        let count = 1 + random.u64(..6) as usize;
         for _ in 0..count {
             peers.send(0, 64);
         }

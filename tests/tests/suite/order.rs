@@ -5,9 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{Mtu, QpConfig, Receiver};
-use doorbell_tests::message::{self, Random};
+use doorbell_tests::message;
 use doorbell_tests::world::Shared;
 use doorbell_tests::{receiving, share};
+use fastrand::Rng;
 
 /// Messages of each test.
 fn million() -> u64 {
@@ -34,11 +35,11 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
 
     let mut peers = w.peers;
     let sender = thread::spawn(move || {
-        let mut random = Random::new(2);
+        let mut random = Rng::with_seed(2);
         for _ in 0..messages {
-            let longest = if random.below(16) == 0 { u64::from(LONGEST) } else { 64 };
-            let len = 12 + random.below(longest - 11) as usize;
-            let from = random.below(QPS) as usize;
+            let longest = if random.u64(..16) == 0 { u64::from(LONGEST) } else { 64 };
+            let len = 12 + random.u64(..longest - 11) as usize;
+            let from = random.u64(..QPS) as usize;
             peers.send(from, len);
         }
         peers.settle();
@@ -46,7 +47,7 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
     });
 
     let began = Instant::now();
-    let mut random = Random::new(3);
+    let mut random = Rng::with_seed(3);
     let mut expected = [0; QPS as usize];
     let mut held = Vec::new();
     let mut left = messages as usize;
@@ -57,13 +58,13 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
             assert_eq!(number, expected[from as usize], "far end {from}");
             expected[from as usize] += 1;
             // Of eight, one is kept for a while.
-            if random.below(8) == 0 {
+            if random.u64(..8) == 0 {
                 held.push(message.take());
             }
         });
         left -= some;
         while held.len() > 100 {
-            let any = random.below(held.len() as u64) as usize;
+            let any = random.u64(..held.len() as u64) as usize;
             w.receiver.post(w.srq, [held.swap_remove(any)]).unwrap();
         }
     }

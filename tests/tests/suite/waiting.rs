@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use doorbell::{CompletionChannel, Error, QueuePair, Receiver};
 use doorbell_tests::descriptor::is_readable;
-use doorbell_tests::message::Random;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, receiving};
+use fastrand::Rng;
 use rdma_core_sys as sys;
 
 fn channel(receiver: &Receiver) -> &CompletionChannel {
@@ -102,10 +102,10 @@ fn a_message_at_any_time_ends_the_wait() {
     let (go, start) = mpsc::channel();
     let mut peers = w.peers;
     let sender = thread::spawn(move || {
-        let mut random = Random::new(7);
+        let mut random = Rng::with_seed(7);
         for () in start {
-            let longest = if random.below(4) == 0 { 40_000 } else { 2_000 };
-            for _ in 0..random.below(longest) {
+            let longest = if random.u64(..4) == 0 { 40_000 } else { 2_000 };
+            for _ in 0..random.u64(..longest) {
                 hint::spin_loop();
             }
             peers.send(0, 12);

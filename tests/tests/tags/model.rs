@@ -8,23 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use doorbell::tags::{Offload, ReceiveId, TagEvent};
 use doorbell_tests::device;
+use fastrand::Rng;
 
 use crate::world::{ALL, SHAPE, Shape, Side, pair, wait, ways};
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 16
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 #[derive(Debug)]
 struct Posted {
@@ -42,7 +28,7 @@ enum End {
 struct Run {
     near: Side,
     far: Side,
-    random: Random,
+    random: Rng,
     receives: Vec<Posted>,
     /// Those that are not over, and whether they are being cancelled.
     open: BTreeMap<usize, (ReceiveId, bool)>,
@@ -62,7 +48,7 @@ impl Run {
         Self {
             near,
             far,
-            random: Random(seed | 1),
+            random: Rng::with_seed(seed),
             receives: Vec::new(),
             open: BTreeMap::new(),
             messages: Vec::new(),
@@ -87,13 +73,13 @@ impl Run {
 
     fn post_some(&mut self) {
         // Tags of two digits; a wildcard leaves one of them out, or both.
-        let mask = [ALL, ALL, ALL, 0xff, !0xff, 0][self.random.below(6) as usize];
-        let tag = (self.random.below(3) << 8 | self.random.below(3)) & mask;
+        let mask = [ALL, ALL, ALL, 0xff, !0xff, 0][self.random.u64(..6) as usize];
+        let tag = (self.random.u64(..3) << 8 | self.random.u64(..3)) & mask;
         self.post(tag, mask);
     }
 
     fn cancel_some(&mut self) {
-        let at = self.random.below(self.open.len().max(1) as u64) as usize;
+        let at = self.random.u64(..self.open.len().max(1) as u64) as usize;
         let Some((_, (id, cancelling))) = self.open.iter_mut().nth(at) else { return };
         match self.near.tags.cancel(*id) {
             Ok(()) => assert!(!std::mem::replace(cancelling, true)),
@@ -113,10 +99,10 @@ impl Run {
         if self.near.tags.unexpected() > 100 {
             return;
         }
-        let tag = self.random.below(3) << 8 | self.random.below(3);
+        let tag = self.random.u64(..3) << 8 | self.random.u64(..3);
         let number = self.messages.len() as u64;
-        let long = self.random.below(8) == 0;
-        let len = 8 + self.random.below(if long { 8000 } else { 100 }) as usize;
+        let long = self.random.u64(..8) == 0;
+        let len = 8 + self.random.u64(..if long { 8000 } else { 100 }) as usize;
         let payload: Vec<u8> = number
             .to_be_bytes()
             .into_iter()
@@ -124,7 +110,7 @@ impl Run {
             .collect();
         let context = number as u32;
         let peer = self.far.peers[0];
-        let sent = if self.random.below(4) == 0 {
+        let sent = if self.random.u64(..4) == 0 {
             let Some(mut buffer) = self.far.readable.take() else { return };
             buffer.set_len(len);
             buffer.copy_from_slice(&payload);
@@ -214,12 +200,12 @@ impl Run {
             }
             while self.poll_near() {}
         }
-        match self.random.below(16) {
+        match self.random.u64(..16) {
             0..=3 if early => self.post_some(),
             0 => self.post_some(),
             4 => self.cancel_some(),
             5..=6 => self.send_some(),
-            1..=3 | 7..=8 if !early || self.random.below(2) == 0 => self.send_some(),
+            1..=3 | 7..=8 if !early || self.random.u64(..2) == 0 => self.send_some(),
             9 => {
                 self.far.tags.probe(0, 0);
                 self.near.tags.synchronize().unwrap();
