@@ -186,3 +186,19 @@ fn a_panic_between_requests_hands_over_those_before_it() {
     assert_eq!(w.messages(2)[1].1, b"two");
     w.succeed(2);
 }
+
+#[test]
+fn a_queue_pair_connects_again_after_its_sender_is_gone() {
+    let mut w = blocked(4);
+    post(&mut w, 0, 4);
+    drop(std::mem::replace(&mut w.sender, doorbell_tests::device::sender(&w.pd, 4)));
+    let queue = w.queue(0);
+    assert!(matches!(w.sender.post(queue), Err(NotSent::NoQueue)));
+    assert_eq!(w.pool.available(), 252, "the device has what was posted");
+    let (near, far) = (&mut w.near[0], &mut w.far[0]);
+    w.near_receiver.reset_qp(near).unwrap();
+    w.far_receiver.reset_qp(far).unwrap();
+    join(near, far);
+    w.near_receiver.destroy_qp(w.near.remove(0)).unwrap();
+    assert_eq!(w.pool.available(), 256);
+}
