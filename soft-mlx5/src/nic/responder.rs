@@ -57,7 +57,7 @@ pub struct Receive {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Verdict { psn: u32, syndrome: Syndrome },
-    Atomic { psn: u32, original: u64 },
+    Atomic { psn: u32, original: u64, is_repeat: bool },
     Read(ReadAnswer),
 }
 
@@ -69,6 +69,7 @@ struct ReadAnswer {
     length: u32,
     packets: u32,
     next: u32,
+    is_repeat: bool,
 }
 
 /// State of the receiving side.
@@ -124,9 +125,15 @@ impl Responder {
         self.expected_psn
     }
 
+    /// READs and atomics that were not answered yet. One that is answered again takes none of the resources that the
+    /// peer may fill: it may have got the first answer, and asked for more.
     fn reads_pending(&self) -> usize {
-        let data = |answer: &&Answer| !matches!(answer, Answer::Verdict { .. });
-        self.answers.iter().filter(data).count()
+        let is_first = |answer: &&Answer| match answer {
+            Answer::Verdict { .. } => false,
+            Answer::Atomic { is_repeat, .. } => !is_repeat,
+            Answer::Read(read) => !read.is_repeat,
+        };
+        self.answers.iter().filter(is_first).count()
     }
 
     fn say(&mut self, psn: u32, syndrome: Syndrome) {
@@ -278,7 +285,7 @@ fn execute(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u32, Refusal
             qp.responder.atomics.pop_front();
         }
         qp.responder.atomics.push_back((psn, original));
-        qp.responder.answers.push_back(Answer::Atomic { psn, original });
+        qp.responder.answers.push_back(Answer::Atomic { psn, original, is_repeat: false });
         end_message(qp);
         return Ok(1);
     }
@@ -332,6 +339,7 @@ fn read_answer(qp: &Qp, core: &Core, packet: &Packet) -> Result<ReadAnswer, Refu
         length: reth.length,
         packets: reth.length.div_ceil(qp.mtu as u32).max(1),
         next: 0,
+        is_repeat: false,
     })
 }
 
@@ -364,13 +372,14 @@ fn repeat(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         {
             let end = psn::add(at, answer.packets);
             if psn::diff(end, qp.responder.expected_psn) <= 0 {
+                let answer = ReadAnswer { is_repeat: true, ..answer };
                 qp.responder.answers.push_back(Answer::Read(answer));
             }
         }
     } else if operation.has_atomic_eth() {
         let done = qp.responder.atomics.iter().find(|(psn, _)| *psn == at).copied();
         if let Some((psn, original)) = done {
-            qp.responder.answers.push_back(Answer::Atomic { psn, original });
+            qp.responder.answers.push_back(Answer::Atomic { psn, original, is_repeat: true });
         }
     } else {
         let last = psn::add(qp.responder.expected_psn, PSN_MASK);

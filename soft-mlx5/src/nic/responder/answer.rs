@@ -27,7 +27,7 @@ pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
                 let bth = bth(qp, Operation::Acknowledge, psn);
                 transmit::send(qp, core, &bth, |frame| frame.push(&aeth));
             }
-            Answer::Atomic { psn, original } => {
+            Answer::Atomic { psn, original, .. } => {
                 let aeth = Aeth { syndrome: Syndrome::Ack, msn: qp.responder.msn };
                 let bth = bth(qp, Operation::AtomicAcknowledge, psn);
                 transmit::send(qp, core, &bth, |frame| {

@@ -173,6 +173,25 @@ fn writes_are_as_long_as_they_say() {
 }
 
 #[test]
+fn answers_that_are_repeated_take_no_room_of_new_reads() {
+    let mut s = setup();
+    let reth = Reth { va: s.memory.addr(), rkey: s.key, length: 1 };
+    let lid = s.intruder.lid();
+    for i in 0..2 {
+        s.inject(Operation::ReadRequest, PSN + i, |frame| frame.push(&reth));
+    }
+    s.answers();
+    // Copies that the fabric has held back, and what the peer asks for once it has both answers.
+    for psn in [0, 1, 2, 3] {
+        s.queue(lid, Operation::ReadRequest, PSN + psn, |frame| frame.push(&reth));
+    }
+    s.device.settle();
+    let answers: Vec<_> = s.answers().into_iter().map(|(_, psn, _)| psn - PSN).collect();
+    assert_eq!(answers, [0, 1, 2, 3]);
+    assert_eq!(s.device.state(&s.qp), QpState::Rts);
+}
+
+#[test]
 fn more_reads_than_agreed_are_refused() {
     let mut s = setup();
     let reth = Reth { va: s.memory.addr(), rkey: s.key, length: 4096 };
