@@ -21,7 +21,7 @@ help:
 	@echo 'make explore  goes through every state of queues of up to eight slots'
 	@echo 'make memory   runs the tests under AddressSanitizer, and conformance under valgrind'
 	@echo 'make fuzz N=10000000    gives inputs that a fuzzer makes to the device and to the reader of CQs; TARGET=name, SEED=number'
-	@echo 'make soak N=100000000    100,000 connections that come and go, and N messages over a link that fails in every way'
+	@echo 'make soak N=100000000    100,000 connections that come and go; 10,000,000 requests and N messages over a link that fails in every way'
 	@echo 'make action   runs the steps of the GitHub action in clean systems of Debian 12 and 13; needs root'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'

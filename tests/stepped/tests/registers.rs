@@ -64,7 +64,6 @@ fn a_sender_copies_nothing_to_the_register_of_a_queue_pair_made_elsewhere() {
             max_recv_wr: 4,
             max_recv_sge: 1,
             max_inline_data: 16,
-            ..Default::default()
         };
         let qp_type = sys::IBV_QPT_RC;
         let mut init =
