@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -38,6 +39,12 @@ pub enum Command {
     /// are provoked, events, barriers, tag matching, speed. Needs no second machine and no root, and changes nothing but its own
     /// objects. Writes a report without names and addresses of the machine, which can be sent to others.
     Selftest(SelftestArgs),
+    /// Run a verbs program on doorbell's data path
+    ///
+    /// Preloads the drop-in library: what the program posts and polls on mlx5 devices goes through doorbell's rings, as far as
+    /// they cover the objects that it makes. DOORBELL_LOG=1 tells which do, and counts posts and polls;
+    /// DOORBELL_PATH=libmlx5 leaves all to libmlx5.
+    Run(RunArgs),
     /// Print the completion script for a shell
     Completions {
         /// The shell
@@ -87,6 +94,19 @@ pub struct SelftestArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `doorbell run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub command: Vec<OsString>,
 }
 
 /// Arguments of `doorbell decode`.

@@ -8,5 +8,6 @@ pub mod doctor;
 pub mod info;
 mod output;
 mod process;
+pub mod run;
 pub mod selftest;
 mod sysfs;

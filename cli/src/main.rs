@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use doorbell_cli::args::{Cli, Command};
-use doorbell_cli::{decode, doctor, info, selftest};
+use doorbell_cli::{decode, doctor, info, run, selftest};
 
 /// There is something to look at.
 const FINDING: u8 = 1;
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Command::Decode(args) => ("decode", decode::run(&args)),
         Command::Doctor(args) => ("doctor", doctor::run(&args)),
         Command::Selftest(args) => ("selftest", selftest::run(&args)),
+        Command::Run(args) => ("run", run::run(&args)),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "doorbell", &mut io::stdout());
             ("completions", Ok(true))

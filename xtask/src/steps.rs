@@ -54,6 +54,7 @@ const STEPS: &[Step] = &[
     step("aarch64", Ring::Proof, aarch64),
     step("programs", Ring::Proof, programs),
     step("python", Ring::Proof, python),
+    step("drop-in", Ring::Proof, drop_in),
     step("explore", Ring::Proof, explore),
     step("long-conformance", Ring::Proof, conformance::long),
     step("asan", Ring::Proof, memory::asan),
@@ -264,6 +265,20 @@ fn examples(session: &Session) -> Result<Totals> {
 /// Verbs programs of the system on the device.
 fn programs(session: &Session) -> Result<Totals> {
     isolate::run(&tests(session, EVERYTHING, &[Needs::Programs])?, &options(session, 300))
+}
+
+/// The same on doorbell's data path, as far as they post through libibverbs.
+fn drop_in(session: &Session) -> Result<Totals> {
+    const PROGRAMS: [&str; 4] = ["pingpong::", "perftest::", "qperf::", "ucx::small"];
+    let under = format!("{} run --", session.target.join("debug/doorbell").display());
+    let binaries = tests(session, EVERYTHING, &[Needs::Programs])?;
+    let mut options = options(session, 300);
+    options.variables.push(("UNDER".into(), under));
+    options.variables.push(("DOORBELL_LOG".into(), "1".into()));
+    if session.selection().is_empty() {
+        options.arguments.extend(PROGRAMS.map(String::from));
+    }
+    isolate::run(&binaries, &options)
 }
 
 fn doctest(session: &Session) -> Result<Totals> {

@@ -5,8 +5,9 @@ use core::ptr::NonNull;
 use mlx5_wire::be::Be64;
 use mlx5_wire::data::DataSegment;
 
-/// A piece of registered memory (`struct ibv_sge`).
+/// A piece of registered memory, with the layout of `struct ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// First byte, as its memory region names it.
     pub addr: u64,

@@ -120,6 +120,15 @@ pub struct Record<T> {
     data: MaybeUninit<T>,
 }
 
+/// How far a send queue was posted, to take back what follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    posted: u32,
+    last: u32,
+    asked: u32,
+    last_is_inline: bool,
+}
+
 /// A send queue; `T` is what the caller wants back with each completion.
 #[derive(Debug)]
 pub struct SendQueue<T> {
@@ -185,6 +194,14 @@ impl<T: Copy> SendQueue<T> {
         self
     }
 
+    /// Returns this queue such that a WQE asks for a CQE only if its flags say so: for a caller who has to find out by
+    /// itself that nothing would retire the WQEs.
+    #[must_use]
+    pub const fn without_asking(mut self) -> Self {
+        self.max_silent = u32::MAX;
+        self
+    }
+
     /// Has the next doorbell written to one half of the register or the other. Queues of one owner that share a
     /// register take its halves in turn.
     #[inline(always)]
@@ -218,6 +235,22 @@ impl<T: Copy> SendQueue<T> {
     /// Returns `true` if all that was posted is retired.
     pub const fn is_empty(&self) -> bool {
         self.free_blocks() == self.capacity()
+    }
+
+    /// Returns how far the queue is posted.
+    pub const fn mark(&self) -> Mark {
+        let (posted, last) = (self.blocks.posted, self.blocks.last);
+        Mark { posted, last, asked: self.asked, last_is_inline: self.last_is_inline }
+    }
+
+    /// Takes back the requests that were posted since `mark`, unless a doorbell has covered one of them: then nothing has
+    /// changed, and it returns `false`.
+    pub const fn rewind(&mut self, mark: Mark) -> bool {
+        let is_silent = self.blocks.rewind(mark.posted, mark.last);
+        if is_silent {
+            (self.asked, self.last_is_inline) = (mark.asked, mark.last_is_inline);
+        }
+        is_silent
     }
 
     /// Starts a batch of requests; the doorbell rings once when it is dropped.

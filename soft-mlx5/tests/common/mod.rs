@@ -27,10 +27,11 @@ impl Outcome {
     }
 }
 
-/// `soft-mlx5 run` with these options, and the command.
+/// `soft-mlx5 run` with these options, and the command. `UNDER` is a command that starts it there.
 pub fn run(options: &[&str], command: &[&str]) -> Command {
+    let under = std::env::var("UNDER").unwrap_or_default();
     let mut run = Command::new(SOFT_MLX5);
-    run.arg("run").args(options).arg("--").args(command);
+    run.arg("run").args(options).arg("--").args(under.split_whitespace()).args(command);
     run
 }
 

@@ -4,6 +4,8 @@
     pyverbs.py SOFT_MLX5 [FILTER]       run the tests whose name contains FILTER, print a table
     pyverbs.py --markdown SOFT_MLX5     the table as docs/programs.md has it
 
+UNDER is a command that starts each test on the device, for example `doorbell run --`.
+
 Fails on a failure, on a time-out, on a skip that python-skips.txt does not list for this reason, and on a
 line of that list that no test needs any more.
 """
@@ -78,7 +80,7 @@ def unpack(into):
 
 
 def run_tests(soft_mlx5, tests, options, *arguments):
-    command = [soft_mlx5, "run", "--strict", *options, "--"]
+    command = [soft_mlx5, "run", "--strict", *options, "--", *os.environ.get("UNDER", "").split()]
     command += ["/usr/bin/python3", "run_tests.py", *arguments]
     return subprocess.run(
         command,

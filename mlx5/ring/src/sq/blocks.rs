@@ -3,12 +3,14 @@
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
-use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB};
+use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB, UNITS_PER_BB};
+use mlx5_wire::data::DataSegment;
 use mlx5_wire::dbrec;
 
 use super::{Layout, LayoutError};
 use crate::barrier;
 use crate::dbrec::DoorbellRecord;
+use crate::inline;
 use crate::uar::Register;
 
 /// The basic blocks of a send queue, counted from when the QP left RESET. The lower 16 bits of a count are the index
@@ -128,6 +130,18 @@ impl BasicBlocks {
         self.dbrec.write(dbrec::work_queue(0));
     }
 
+    /// Takes back the WQEs after the count `posted`, the last one before which starts at `last`; `false` if a doorbell has
+    /// covered them.
+    pub(super) const fn rewind(&mut self, posted: u32, last: u32) -> bool {
+        let (back, unrung) =
+            (self.posted.wrapping_sub(posted), self.posted.wrapping_sub(self.rung));
+        if back > unrung {
+            return false;
+        }
+        (self.posted, self.last) = (posted, last);
+        true
+    }
+
     /// Has the next doorbell written to one half of the register or the other.
     #[inline(always)]
     pub(super) const fn select_half(&mut self, second: bool) {
@@ -155,6 +169,33 @@ impl BasicBlocks {
     fn last_word(&self) -> Be64 {
         // SAFETY: the first word of a WQE; volatile because the device may read it.
         unsafe { self.block(self.last).cast::<Be64>().read_volatile() }
+    }
+
+    /// Copies `len` bytes to the buffers of the WQE that starts at block `start`, whose data segments begin at unit `head`.
+    ///
+    /// # Safety
+    /// Such a WQE is there, its units from `head` on are data segments, `payload` is valid for `len` bytes, and what the
+    /// segments name is writable memory of this process.
+    pub(super) unsafe fn scatter(
+        &self,
+        start: u32,
+        head: u32,
+        mut payload: NonNull<u8>,
+        mut len: u32,
+    ) {
+        // SAFETY: the first word of the control segment.
+        let units = unsafe { self.block(start).cast::<Be64>().read_volatile() }.get();
+        for unit in head..ControlSegment::units_of(units) as u32 {
+            let (block, unit) = (start.wrapping_add(unit / UNITS_PER_BB), unit % UNITS_PER_BB);
+            // SAFETY: a unit of the block; the contract for the rest.
+            unsafe {
+                let segment = self.block(block).cast::<DataSegment>().add(unit as usize);
+                let copied = len.min(segment.read().byte_count.get());
+                inline::scatter(payload, copied, segment, 1);
+                payload = payload.add(copied as usize);
+                len -= copied;
+            }
+        }
     }
 
     /// Returns `true` if the last WQE has more than a control segment.

@@ -7,6 +7,9 @@ use mlx5_wire::syndrome::Syndrome;
 use super::SendQueue;
 use crate::completion::Cqe;
 
+/// Bytes of the operand of an atomic.
+const ATOMIC_SIZE: u32 = 8;
+
 /// A CQE of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -68,6 +71,37 @@ impl<T: Copy> SendQueue<T> {
     #[inline(always)]
     pub fn complete(&mut self, wqe_counter: u16) -> Option<Completed<'_, T>> {
         Some(Completed { end: self.end_of(wqe_counter)?, queue: self })
+    }
+
+    /// As [`complete`](Self::complete), at once: returns what the WQE that the CQE names was posted with.
+    #[inline(always)]
+    pub fn complete_named(&mut self, wqe_counter: u16) -> Option<T> {
+        let end = self.end_of(wqe_counter)?;
+        // SAFETY: `end_of` has found the record of a WQE that starts there.
+        let data = unsafe { self.record(wqe_counter.into()).data.assume_init() };
+        self.blocks.retire(end);
+        Some(data)
+    }
+
+    /// Copies what a READ or an atomic has brought inside its CQE to the buffers of its WQE, which is outstanding. Returns
+    /// `false` if the CQE has no payload or names no such WQE.
+    ///
+    /// # Safety
+    /// `cqe` is of this queue. The addresses of the buffers are those where this process sees the memory.
+    #[cold]
+    pub unsafe fn scatter_inline(&mut self, cqe: Cqe<'_>) -> bool {
+        let Some((payload, capacity)) = cqe.inline_payload() else { return false };
+        if self.end_of(cqe.wqe_counter()).is_none() {
+            return false;
+        }
+        let (head, len) = match WqeOpcode::new(cqe.send_opcode()) {
+            WqeOpcode::RDMA_READ => (2, cqe.byte_count()),
+            WqeOpcode::ATOMIC_CS | WqeOpcode::ATOMIC_FA => (3, ATOMIC_SIZE),
+            _ => return false,
+        };
+        // SAFETY: the WQE that the CQE names, with the units that its control segment counts and no inline segment.
+        unsafe { self.blocks.scatter(cqe.wqe_counter().into(), head, payload, len.min(capacity)) };
+        true
     }
 
     /// Returns the running count of blocks up to the end of the WQE that starts at the block `wqe_counter`: what

@@ -7,3 +7,4 @@ mod doorbell;
 mod explorer;
 mod random;
 mod rig;
+mod whole;

@@ -1,0 +1,36 @@
+//! `ibv_req_notify_cq`, and what an event means for it.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use rdma_core_sys::ibv_cq;
+
+use crate::context;
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*cq).context);
+        if let Some(record) = context.cqs.get((*cq).handle) {
+            if let Some(doorbell) = &mut record.arm.lock().doorbell {
+                doorbell.arm(record.consumer_index.load(Ordering::Relaxed), solicited_only != 0);
+                return 0;
+            }
+        }
+        (context.original.req_notify_cq)(cq, solicited_only)
+    }
+}
+
+pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*cq).context);
+        (context.original.cq_event)(cq);
+        let Some(record) = context.cqs.get((*cq).handle) else { return };
+        let mut arm = record.arm.lock();
+        match &mut arm.doorbell {
+            Some(doorbell) => doorbell.event(),
+            None => arm.events = (arm.events + 1) % 4,
+        }
+    }
+}

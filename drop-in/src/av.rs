@@ -1,0 +1,45 @@
+//! The address vector of an address handle.
+
+use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use mlx5_wire::datagram::DatagramSegment;
+use rdma_core_sys::{MLX5DV_OBJ_AH, Mlx5dv, ibv_ah, mlx5dv_ah, mlx5dv_obj};
+
+/// Bytes from an address handle of libmlx5 to the address vector in it; 0 before the first one was seen. It is a constant
+/// of the libmlx5 of this process.
+static OFFSET: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the address vector of `ah`; `None` if libmlx5 does not say where it is.
+///
+/// # Safety
+/// `ah` is an address handle of libmlx5.
+#[inline(always)]
+pub(crate) unsafe fn of(ah: *mut ibv_ah) -> Option<DatagramSegment> {
+    let offset = match OFFSET.load(Ordering::Relaxed) {
+        // SAFETY: the caller's contract.
+        0 => unsafe { learn(ah) }?,
+        offset => offset,
+    };
+    // SAFETY: there is the address vector of each address handle.
+    Some(unsafe { ah.byte_add(offset).cast::<DatagramSegment>().read_unaligned() })
+}
+
+/// # Safety
+/// As [`of`].
+#[cold]
+unsafe fn learn(ah: *mut ibv_ah) -> Option<usize> {
+    let mut out = mlx5dv_ah { av: ptr::null_mut(), comp_mask: 0 };
+    // SAFETY: an object without any of its parts.
+    let mut obj: mlx5dv_obj = unsafe { core::mem::zeroed() };
+    obj.ah.in_ = ah;
+    obj.ah.out = &raw mut out;
+    // SAFETY: an address handle, and a place for what is said about it.
+    let failed = unsafe { (Mlx5dv::get().ok()?.init_obj)(&raw mut obj, MLX5DV_OBJ_AH.into()) } != 0;
+    if failed || out.av.is_null() {
+        return None;
+    }
+    let offset = (out.av as usize).checked_sub(ah as usize)?;
+    OFFSET.store(offset, Ordering::Relaxed);
+    Some(offset)
+}

@@ -1,0 +1,410 @@
+//! `ibv_wr_*`: a batch that is built call by call.
+//!
+//! A request consists of what it does and, in one or two further calls, its payload and the address of a datagram. It is
+//! posted to the ring when its last part is there; the doorbell rings with `ibv_wr_complete`.
+
+use core::ffi::{c_int, c_void};
+use core::mem;
+use core::slice;
+use std::sync::PoisonError;
+
+use mlx5_ring::sge::Sge;
+use mlx5_ring::sq::{Immediate, Mark, Payload, Remote};
+use mlx5_wire::datagram::DatagramSegment;
+use rdma_core_sys::{
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah,
+    ibv_data_buf, ibv_qp, ibv_qp_ex, ibv_sge,
+};
+
+use crate::av;
+use crate::context::{self, Context};
+use crate::decide;
+use crate::log::LIBMLX5;
+use crate::objects::{Path, Qp, Request, SendSide, Transport};
+use crate::receive::sges;
+use crate::send::{errno, flags_of};
+
+/// What a request does.
+#[derive(Clone, Copy)]
+enum Operation {
+    Send(Immediate),
+    Write(Remote, Option<u32>),
+    Read(Remote),
+    FetchAdd(Remote, u64),
+    CompareSwap(Remote, [u64; 2]),
+}
+
+/// A request without its payload.
+#[derive(Clone, Copy)]
+struct Begun {
+    operation: Operation,
+    wr_id: u64,
+    flags: u32,
+}
+
+/// A payload that came before the address of its datagram.
+enum Kept {
+    Gather(Vec<Sge>),
+    Inline(Vec<u8>),
+}
+
+/// A batch that is being built.
+#[derive(Default)]
+pub(crate) struct Draft {
+    /// Where the batch begins.
+    start: Option<(Mark, u32)>,
+    error: c_int,
+    begun: Option<Begun>,
+    to: Option<DatagramSegment>,
+    kept: Option<Kept>,
+}
+
+/// Returns `true` if all these operations are covered.
+pub(crate) fn covers(send_ops_flags: u64) -> bool {
+    let covered = IBV_QP_EX_WITH_SEND
+        | IBV_QP_EX_WITH_SEND_WITH_IMM
+        | IBV_QP_EX_WITH_SEND_WITH_INV
+        | IBV_QP_EX_WITH_RDMA_WRITE
+        | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        | IBV_QP_EX_WITH_RDMA_READ
+        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    send_ops_flags & !u64::from(covered) == 0
+}
+
+/// Puts the library's functions in the place of libmlx5's, as far as the queue pair has them, unless it stays with libmlx5.
+///
+/// # Safety
+/// `qp` was made just now in `context`, with `ibv_wr_*`.
+pub(crate) unsafe fn replace(context: &Context, qp: *mut ibv_qp) {
+    // SAFETY: the caller's contract.
+    let (number, qp) = unsafe { ((*qp).qp_num, &mut *qp.cast::<ibv_qp_ex>()) };
+    if context.qps.get(number).is_none_or(|record| record.status.path() == Path::Libmlx5) {
+        return;
+    }
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_send = qp.wr_send.and(Some(wr_send));
+    qp.wr_send_imm = qp.wr_send_imm.and(Some(wr_send_imm));
+    qp.wr_send_inv = qp.wr_send_inv.and(Some(wr_send_inv));
+    qp.wr_rdma_write = qp.wr_rdma_write.and(Some(wr_rdma_write));
+    qp.wr_rdma_write_imm = qp.wr_rdma_write_imm.and(Some(wr_rdma_write_imm));
+    qp.wr_rdma_read = qp.wr_rdma_read.and(Some(wr_rdma_read));
+    qp.wr_atomic_cmp_swp = qp.wr_atomic_cmp_swp.and(Some(wr_atomic_cmp_swp));
+    qp.wr_atomic_fetch_add = qp.wr_atomic_fetch_add.and(Some(wr_atomic_fetch_add));
+    qp.wr_set_ud_addr = qp.wr_set_ud_addr.and(Some(wr_set_ud_addr));
+    qp.wr_set_sge = qp.wr_set_sge.and(Some(wr_set_sge));
+    qp.wr_set_sge_list = qp.wr_set_sge_list.and(Some(wr_set_sge_list));
+    qp.wr_set_inline_data = qp.wr_set_inline_data.and(Some(wr_set_inline_data));
+    qp.wr_set_inline_data_list = qp.wr_set_inline_data_list.and(Some(wr_set_inline_data_list));
+}
+
+/// Keeps the function that libmlx5 sets when the state of the queue pair changes.
+///
+/// # Safety
+/// [record-lives]
+pub(crate) unsafe fn replace_after_modify(record: &Qp) {
+    let mut original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(original) = original.as_mut().filter(|_| record.status.path() != Path::Libmlx5) else {
+        return;
+    };
+    // SAFETY: [record-lives] a queue pair with `ibv_wr_*`.
+    let qp = unsafe { &mut *record.ibv.cast::<ibv_qp_ex>() };
+    if qp.wr_complete.is_some_and(|complete| complete as usize != wr_complete as *const () as usize)
+    {
+        original.wr_complete = qp.wr_complete;
+        qp.wr_complete = Some(wr_complete);
+    }
+}
+
+/// Gives a queue pair the functions of libmlx5 back.
+pub(crate) fn restore(record: &Qp) {
+    let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(original) = original.as_ref() else { return };
+    // SAFETY: [record-lives] a queue pair with `ibv_wr_*`.
+    let qp = unsafe { &mut *record.ibv.cast::<ibv_qp_ex>() };
+    qp.wr_start = original.wr_start;
+    qp.wr_complete = original.wr_complete;
+    qp.wr_abort = original.wr_abort;
+    qp.wr_send = original.wr_send;
+    qp.wr_send_imm = original.wr_send_imm;
+    qp.wr_send_inv = original.wr_send_inv;
+    qp.wr_rdma_write = original.wr_rdma_write;
+    qp.wr_rdma_write_imm = original.wr_rdma_write_imm;
+    qp.wr_rdma_read = original.wr_rdma_read;
+    qp.wr_atomic_cmp_swp = original.wr_atomic_cmp_swp;
+    qp.wr_atomic_fetch_add = original.wr_atomic_fetch_add;
+    qp.wr_set_ud_addr = original.wr_set_ud_addr;
+    qp.wr_set_sge = original.wr_set_sge;
+    qp.wr_set_sge_list = original.wr_set_sge_list;
+    qp.wr_set_inline_data = original.wr_set_inline_data;
+    qp.wr_set_inline_data_list = original.wr_set_inline_data_list;
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let base = &(*qp).qp_base;
+        let context = context::of(base.context);
+        let Some(record) = context.qps.get(base.qp_num) else { return };
+        if record.status.path() == Path::Undecided {
+            decide::for_qp(context, record);
+        }
+        let mut guard = record.send.lock();
+        let Some(side) = &mut *guard else {
+            drop(guard);
+            let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
+            let start = original.as_ref().and_then(|original| original.wr_start);
+            drop(original);
+            // The rest of the batch goes to the functions that were given back.
+            LIBMLX5.add_posts(1);
+            if let Some(start) = start {
+                start(qp);
+            }
+            return;
+        };
+        let draft = &mut side.draft;
+        draft.start = Some((side.queue.mark(), side.posted));
+        (draft.error, draft.begun, draft.to, draft.kept) = (0, None, None, None);
+        // Until the batch ends.
+        mem::forget(guard);
+    }
+}
+
+/// Returns what posts the batch.
+///
+/// # Safety
+/// [verbs] The program is in a batch: this thread holds the lock.
+#[inline(always)]
+unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Qp, &'a mut SendSide)> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let base = &(*qp).qp_base;
+        let record = context::of(base.context).qps.get(base.qp_num)?;
+        Some((record, record.send.held().as_mut()?))
+    }
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: [verbs].
+    unsafe { end(qp, false) }
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: [verbs].
+    unsafe { end(qp, true) };
+}
+
+/// Ends a batch.
+///
+/// # Safety
+/// [verbs] The program is in a batch.
+unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
+    // SAFETY: the caller's contract.
+    let Some((record, side)) = (unsafe { batch(qp) }) else { return libc::EINVAL };
+    let mut error = side.draft.error;
+    if !side.is_ready || side.draft.begun.is_some() {
+        error = libc::EINVAL;
+    }
+    if let Some((mark, posted)) = side.draft.start.take() {
+        if is_aborted || error != 0 {
+            side.queue.rewind(mark);
+            side.posted = posted;
+        } else {
+            drop(side.queue.posting());
+            record.sends.add(side.posted.wrapping_sub(posted).into());
+        }
+    }
+    // SAFETY: this thread holds the lock.
+    unsafe { record.send.unlock() };
+    error
+}
+
+/// Begins a request.
+///
+/// # Safety
+/// [verbs] The program is in a batch.
+#[inline(always)]
+unsafe fn begin(qp: *mut ibv_qp_ex, operation: Operation) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let Some((_, side)) = batch(qp) else { return };
+        let draft = &mut side.draft;
+        let is_atomic = matches!(operation, Operation::FetchAdd(..) | Operation::CompareSwap(..));
+        if is_atomic && !side.has_atomics {
+            draft.fail(libc::EOPNOTSUPP);
+        }
+        if side.posted.wrapping_sub(side.retired) >= side.limits.requests {
+            draft.fail(libc::ENOMEM);
+        }
+        if draft.begun.is_some() {
+            draft.fail(libc::EINVAL);
+        }
+        draft.begun = Some(Begun { operation, wr_id: (*qp).wr_id, flags: (*qp).wr_flags });
+        (draft.to, draft.kept) = (None, None);
+    }
+}
+
+impl Draft {
+    /// Keeps the first error of a batch.
+    fn fail(&mut self, error: c_int) {
+        if self.error == 0 {
+            self.error = error;
+        }
+    }
+}
+
+impl SendSide {
+    /// Posts the request that was begun, if its address is there.
+    ///
+    /// # Safety
+    /// [verbs]
+    #[inline(always)]
+    unsafe fn put(&mut self, qp: &Qp, payload: Payload<'_>, len: usize) {
+        let list = payload.sges;
+        let too_many = list.len() > self.limits.sges as usize;
+        if too_many || len > self.limits.inline as usize {
+            self.draft.fail(libc::ENOMEM);
+        }
+        if self.draft.error != 0 {
+            self.draft.begun = None;
+            return;
+        }
+        if qp.transport == Transport::Ud && self.draft.to.is_none() {
+            self.draft.kept = Some(match payload.inline {
+                [] => Kept::Gather(list.to_vec()),
+                pieces => Kept::Inline(pieces.concat()),
+            });
+            return;
+        }
+        let Some(Begun { operation, wr_id, flags }) = self.draft.begun.take() else {
+            return self.draft.fail(libc::EINVAL);
+        };
+        let flags = flags_of(flags, qp.signal_all);
+        let data = Request { wr_id, number: self.posted };
+        let mut posting = self.queue.posting();
+        let one = |list: &[Sge]| {
+            list.first()
+                .map_or(Sge { addr: 0, length: 8, lkey: 0 }, |sge| Sge { length: 8, ..*sge })
+        };
+        // SAFETY: [memory] is what verbs ask of the caller; [ready]: the doorbell waits for `wr_complete`, which looks.
+        let posted = unsafe {
+            match (operation, &self.draft.to) {
+                (Operation::Send(imm), Some(to)) => {
+                    let imm = if let Immediate::Data(data) = imm { Some(data) } else { None };
+                    posting.send_to(to, payload, imm, flags, data)
+                }
+                (Operation::Send(imm), None) => posting.send(payload, imm, flags, data),
+                (Operation::Write(to, imm), _) => posting.write(to, payload, imm, flags, data),
+                (Operation::Read(from), _) => posting.read(from, list, flags, data),
+                (Operation::FetchAdd(at, add), _) => {
+                    posting.fetch_add(at, add, one(list), flags, data)
+                }
+                (Operation::CompareSwap(at, values), _) => {
+                    posting.compare_swap(at, values, one(list), flags, data)
+                }
+            }
+        };
+        // The doorbell rings at the end of the batch.
+        mem::forget(posting);
+        self.draft.to = None;
+        match posted {
+            Ok(()) => self.posted = self.posted.wrapping_add(1),
+            Err(why) => self.draft.fail(errno(why)),
+        }
+    }
+}
+
+/// Declares functions that begin a request.
+macro_rules! operations {
+    ($($name:ident($($arg:ident: $type:ty),*) = $operation:expr;)*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
+            // SAFETY: [verbs] the program is in a batch.
+            unsafe { begin(qp, $operation) }
+        }
+    )*};
+}
+
+operations! {
+    wr_send() = Operation::Send(Immediate::None);
+    wr_send_imm(imm: u32) = Operation::Send(Immediate::Data(u32::from_be(imm)));
+    wr_send_inv(rkey: u32) = Operation::Send(Immediate::Invalidate(rkey));
+    wr_rdma_write(rkey: u32, addr: u64) = Operation::Write(Remote { addr, rkey }, None);
+    wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) =
+        Operation::Write(Remote { addr, rkey }, Some(u32::from_be(imm)));
+    wr_rdma_read(rkey: u32, addr: u64) = Operation::Read(Remote { addr, rkey });
+    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) =
+        Operation::FetchAdd(Remote { addr, rkey }, add);
+    wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) =
+        Operation::CompareSwap(Remote { addr, rkey }, [compare, swap]);
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: [verbs] the program is in a batch.
+    unsafe {
+        let Some((record, side)) = batch(qp) else { return };
+        match av::of(ah) {
+            Some(av) => side.draft.to = Some(av.to(qpn, qkey)),
+            None => side.draft.fail(libc::EINVAL),
+        }
+        match side.draft.kept.take() {
+            Some(Kept::Gather(list)) => side.put(record, Payload::gather(&list), 0),
+            Some(Kept::Inline(bytes)) => side.put(record, Payload::inline(&[&bytes]), bytes.len()),
+            None => {}
+        }
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: [verbs] the program is in a batch.
+    unsafe {
+        let Some((record, side)) = batch(qp) else { return };
+        side.put(record, Payload::gather(&[Sge { addr, length, lkey }]), 0);
+    }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: [verbs] the program is in a batch.
+    unsafe {
+        let Some((record, side)) = batch(qp) else { return };
+        let list = sges(list, count.try_into().unwrap_or(c_int::MAX));
+        side.put(record, Payload::gather(list), 0);
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: [verbs] the program is in a batch, and the data can be read during the call.
+    unsafe {
+        let Some((record, side)) = batch(qp) else { return };
+        side.put(record, Payload::inline(&[bytes(addr, length)]), length);
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: [verbs] the program is in a batch, and the data can be read during the call.
+    unsafe {
+        let Some((record, side)) = batch(qp) else { return };
+        let list = if count == 0 { &[] } else { slice::from_raw_parts(list, count) };
+        let pieces: Vec<&[u8]> = list.iter().map(|piece| bytes(piece.addr, piece.length)).collect();
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        side.put(record, Payload::inline(&pieces), len);
+    }
+}
+
+/// # Safety
+/// `length` bytes can be read at `addr` during `'a`.
+#[inline(always)]
+unsafe fn bytes<'a>(addr: *const c_void, length: usize) -> &'a [u8] {
+    if length == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's contract.
+    unsafe { slice::from_raw_parts(addr.cast(), length) }
+}

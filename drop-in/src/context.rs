@@ -1,0 +1,133 @@
+//! What the library remembers of each context, and where a data-path function finds it.
+
+use core::ffi::{c_int, c_void};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
+
+use rdma_core_sys::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mw, ibv_mw_bind,
+    ibv_mw_type, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_recv_wr,
+    ibv_send_wr, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_wc, ibv_wq,
+    ibv_wq_init_attr,
+};
+
+use crate::objects::{Cq, Qp, Srq};
+use crate::table::Table;
+
+/// A context of libmlx5 whose functions were replaced.
+pub(crate) struct Context {
+    pub(crate) ibv: *mut ibv_context,
+    pub(crate) original: Original,
+    /// By number of the queue pair.
+    pub(crate) qps: Table<Qp>,
+    /// By the kernel's handle.
+    pub(crate) cqs: Table<Cq>,
+    /// By the kernel's handle.
+    pub(crate) srqs: Table<Srq>,
+    /// Queue pairs that are undecided. Whoever decides holds the lock.
+    pub(crate) undecided: Mutex<Vec<*const Qp>>,
+    /// Whether the program has allocated memory windows.
+    pub(crate) has_windows: AtomicBool,
+    /// Whether queues are locked.
+    pub(crate) is_shared: bool,
+}
+
+// SAFETY: records are reached by any thread, as verbs objects are; what changes in them is atomic or behind locks.
+unsafe impl Sync for Context {}
+// SAFETY: as above.
+unsafe impl Send for Context {}
+
+pub(crate) type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
+pub(crate) type PostSend =
+    unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
+pub(crate) type PostRecv =
+    unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+pub(crate) type PostSrqRecv =
+    unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+
+/// The functions of libmlx5.
+#[derive(Clone, Copy)]
+pub(crate) struct Original {
+    pub(crate) poll_cq: PollCq,
+    pub(crate) req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
+    pub(crate) post_send: PostSend,
+    pub(crate) post_recv: PostRecv,
+    pub(crate) post_srq_recv: PostSrqRecv,
+    pub(crate) alloc_mw: unsafe extern "C" fn(*mut ibv_pd, ibv_mw_type) -> *mut ibv_mw,
+    pub(crate) bind_mw: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int,
+    pub(crate) create_qp_ex:
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp,
+    pub(crate) create_srq_ex:
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq,
+    pub(crate) create_wq:
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq,
+    pub(crate) create_cq:
+        unsafe extern "C" fn(*mut ibv_context, c_int, *mut ibv_comp_channel, c_int) -> *mut ibv_cq,
+    pub(crate) create_cq_ex:
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex,
+    pub(crate) create_qp: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp,
+    pub(crate) create_srq:
+        unsafe extern "C" fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq,
+    pub(crate) destroy_cq: unsafe extern "C" fn(*mut ibv_cq) -> c_int,
+    pub(crate) destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
+    pub(crate) destroy_srq: unsafe extern "C" fn(*mut ibv_srq) -> c_int,
+    pub(crate) modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
+    pub(crate) query_qp:
+        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
+    pub(crate) resize_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
+    pub(crate) cq_event: unsafe extern "C" fn(*mut ibv_cq),
+}
+
+/// All contexts that are open.
+static CONTEXTS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+impl Context {
+    /// Puts the record where [`of`] finds it. libibverbs keeps `_compat_rereg_mr` for programs of before 2009 that called
+    /// it themselves, which none can: it has no type any more.
+    pub(crate) fn publish(self: Box<Self>) {
+        let ibv = self.ibv;
+        let record = Box::into_raw(self);
+        CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).push(record as usize);
+        // SAFETY: the context is being opened, so nobody else uses it; a pointer has the size of a function pointer, and
+        // nobody calls this one.
+        unsafe {
+            (&raw mut (*ibv).ops._compat_rereg_mr).cast::<*mut c_void>().write(record.cast());
+        }
+    }
+
+    /// Takes the record of a context away.
+    ///
+    /// # Safety
+    /// `ibv` is a context whose functions were replaced, and which is being closed.
+    pub(crate) unsafe fn retract(ibv: *mut ibv_context) {
+        // SAFETY: the caller's contract.
+        let record: *const Self = unsafe { of(ibv) };
+        let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.retain(|context| *context != record as usize);
+        // SAFETY: it came from a box, and nobody finds it any more.
+        drop(unsafe { Box::from_raw(record.cast_mut()) });
+    }
+}
+
+/// Returns the record of a context.
+///
+/// # Safety
+/// `ibv` is a context whose functions were replaced, and which is not closed during `'a`.
+#[inline(always)]
+pub(crate) unsafe fn of<'a>(ibv: *mut ibv_context) -> &'a Context {
+    // SAFETY: there is the pointer that `publish` stored.
+    unsafe { &*(&raw const (*ibv).ops._compat_rereg_mr).cast::<*const Context>().read() }
+}
+
+/// Returns the posts and polls of all objects that are there.
+pub(crate) fn counts() -> (u64, u64) {
+    let (mut posts, mut polls) = (0, 0);
+    for context in CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        // SAFETY: contexts are taken from the list before they go.
+        let context = unsafe { &*(*context as *const Context) };
+        posts += context.qps.iter().map(|qp| qp.sends.get() + qp.receives.get()).sum::<u64>();
+        posts += context.srqs.iter().map(|srq| srq.posts.get()).sum::<u64>();
+        polls += context.cqs.iter().map(|cq| cq.polls.get()).sum::<u64>();
+    }
+    (posts, polls)
+}

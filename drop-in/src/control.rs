@@ -1,0 +1,211 @@
+//! Modification and destruction of objects, which libmlx5 does: the rings follow.
+
+use core::ffi::c_int;
+use core::ptr;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use mlx5_ring::completion::Cqe;
+use mlx5_ring::receive::ReceiveRing;
+use mlx5_wire::opcode::CqeOpcode;
+use rdma_core_sys::{
+    IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, ibv_cq, ibv_mw, ibv_mw_bind,
+    ibv_mw_type, ibv_pd, ibv_qp, ibv_qp_attr, ibv_srq,
+};
+
+use crate::builder;
+use crate::context;
+use crate::log;
+use crate::objects::{CqSide, Path, Qp};
+
+pub(crate) unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*qp).context);
+        let record = context.qps.get((*qp).qp_num);
+        let Some(record) = record.filter(|_| mask & IBV_QP_STATE as c_int != 0) else {
+            return (context.original.modify_qp)(qp, attr, mask);
+        };
+        let modify = |qp, attr, mask| {
+            let error = (context.original.modify_qp)(qp, attr, mask);
+            builder::replace_after_modify(record);
+            error
+        };
+        if record.status.path() != Path::Doorbell {
+            return modify(qp, attr, mask);
+        }
+        let state = (*attr).qp_state;
+        if state != IBV_QPS_RESET {
+            let error = modify(qp, attr, mask);
+            if error == 0 && state == IBV_QPS_INIT {
+                set_ready(record, Some(true), None);
+            } else if error == 0 && state == IBV_QPS_RTS {
+                set_ready(record, None, Some(true));
+            }
+            return error;
+        }
+        // A poller must not meet a CQE of before the reset when the queues are new.
+        let [mut one, mut other] = record.cqs().map(|cq| Some((cq?, cq?.side.lock())));
+        let error = modify(qp, attr, mask);
+        if error == 0 {
+            for (cq, side) in [&mut one, &mut other].into_iter().flatten() {
+                if let Some(side) = &mut **side {
+                    side.forget(record);
+                    side.publish(cq);
+                }
+            }
+            set_ready(record, Some(false), Some(false));
+            if let Some(side) = &mut *record.receive.lock() {
+                side.queue.reset(|_| {});
+            }
+            if let Some(side) = &mut *record.send.lock() {
+                side.queue.reset(|_| {});
+                side.retired = side.posted;
+            }
+        }
+        error
+    }
+}
+
+fn set_ready(qp: &Qp, receive: Option<bool>, send: Option<bool>) {
+    if let (Some(ready), Some(side)) = (receive, &mut *qp.receive.lock()) {
+        side.is_ready = ready;
+    }
+    if let (Some(ready), Some(side)) = (send, &mut *qp.send.lock()) {
+        side.is_ready = ready;
+    }
+}
+
+pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*qp).context);
+        let (destroy, number) = (context.original.destroy_qp, (*qp).qp_num);
+        let Some(record) = context.qps.get(number).filter(|record| record.ibv == qp) else {
+            return destroy(qp);
+        };
+        let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+        // The memory of the queues goes with the queue pair, so no poller may be at its CQEs.
+        let [mut one, mut other] = record.cqs().map(|cq| Some((cq?, cq?.side.lock())));
+        let error = destroy(qp);
+        if error == 0 {
+            for (cq, side) in [&mut one, &mut other].into_iter().flatten() {
+                if let Some(side) = &mut **side {
+                    side.forget(record);
+                    side.publish(cq);
+                }
+            }
+            undecided.retain(|known| !ptr::eq(*known, record));
+            context.qps.remove(number);
+        }
+        error
+    }
+}
+
+impl CqSide {
+    /// Removes the CQEs of a queue pair that is in RESET or destroyed.
+    fn forget(&mut self, qp: &Qp) {
+        if ptr::eq(self.last, qp) {
+            self.last = ptr::null();
+        }
+        self.ring.purge(|cqe| {
+            let is_of = cqe.qpn() == qp.qpn;
+            if is_of {
+                give_back(qp, cqe);
+            }
+            is_of
+        });
+    }
+}
+
+/// Gives the slot of an SRQ back whose completion nobody will see.
+fn give_back(qp: &Qp, cqe: Cqe<'_>) {
+    let opcode = cqe.opcode();
+    if !opcode.is_responder() && opcode != CqeOpcode::ResponderError {
+        return;
+    }
+    let Some(srq) = qp.srq() else { return };
+    if let Some(side) = &mut *srq.side.lock() {
+        if let Some(slot) = side.queue.complete(cqe.wqe_counter()) {
+            // SAFETY: the slot is held.
+            unsafe { side.queue.release(slot) };
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: [verbs], [record-lives]; libmlx5 refuses while a queue pair has the CQ.
+    unsafe {
+        let context = context::of((*cq).context);
+        let handle = (*cq).handle;
+        let error = (context.original.destroy_cq)(cq);
+        if error == 0 && context.cqs.get(handle).is_some_and(|record| record.ibv == cq) {
+            context.cqs.remove(handle);
+        }
+        error
+    }
+}
+
+pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: [verbs], [record-lives]; libmlx5 refuses while a queue pair has the SRQ.
+    unsafe {
+        let context = context::of((*srq).context);
+        let handle = (*srq).handle;
+        let error = (context.original.destroy_srq)(srq);
+        if error == 0 && context.srqs.get(handle).is_some_and(|record| record.ibv == srq) {
+            context.srqs.remove(handle);
+        }
+        error
+    }
+}
+
+pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*cq).context);
+        let record = context.cqs.get((*cq).handle);
+        if record.is_none_or(|record| record.status.path() != Path::Doorbell) {
+            return (context.original.resize_cq)(cq, cqe);
+        }
+        // libmlx5 would copy the CQEs that it has not polled, by an index of its own that nobody advances.
+        if cqe > 0 && cqe <= (*cq).cqe {
+            return 0;
+        }
+        log::warn(format_args!(
+            "CQ {} cannot grow from {} to {cqe} entries while doorbell drives it: resize it before the first post",
+            (*cq).handle,
+            (*cq).cqe
+        ));
+        libc::EOPNOTSUPP
+    }
+}
+
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    // SAFETY: [verbs].
+    unsafe {
+        let context = context::of((*pd).context);
+        context.has_windows.store(true, Ordering::Relaxed);
+        (context.original.alloc_mw)(pd, kind)
+    }
+}
+
+pub(crate) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*qp).context);
+        let record = context.qps.get((*qp).qp_num);
+        if record.is_some_and(|record| record.status.path() == Path::Doorbell) {
+            // libmlx5 would post to a send queue that it does not drive.
+            return libc::EOPNOTSUPP;
+        }
+        (context.original.bind_mw)(qp, mw, bind)
+    }
+}

@@ -1,0 +1,324 @@
+//! Creation of objects, which libmlx5 does: each gets a record.
+
+use core::ffi::c_int;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::AtomicU32;
+use std::sync::{Mutex, PoisonError};
+
+use rdma_core_sys::{
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
+    IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+    IBV_WC_EX_WITH_TM_INFO, Mlx5dv, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
+    ibv_cq_init_attr_ex, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_wq, ibv_wq_init_attr, mlx5dv_qp_init_attr,
+};
+
+use crate::builder;
+use crate::context::{self, Context};
+use crate::decide;
+use crate::extended;
+use crate::install;
+use crate::lock::Lock;
+use crate::log::{self, Count};
+use crate::objects::{Arm, Cq, Path, Qp, Srq, Status, Transport};
+
+const SIGNED: &str = "WQEs with signatures (MLX5_QP_SIGNATURE, MLX5_SRQ_SIGNATURE)";
+
+/// What the environment makes of every queue of libmlx5.
+fn uncovered_by_environment() -> Option<&'static str> {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| value != "0");
+    if std::env::var_os("DOORBELL_PATH").is_some_and(|path| path == "libmlx5") {
+        return Some("DOORBELL_PATH says so");
+    }
+    (is_set("MLX5_QP_SIGNATURE") || is_set("MLX5_SRQ_SIGNATURE")).then_some(SIGNED)
+}
+
+pub(crate) unsafe extern "C" fn create_cq(
+    ibv: *mut ibv_context,
+    cqe: c_int,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    // SAFETY: [verbs].
+    unsafe {
+        let context = context::of(ibv);
+        let cq = (context.original.create_cq)(ibv, cqe, channel, vector);
+        if !cq.is_null() {
+            record_cq(context, cq, uncovered_by_environment(), None, context.is_shared);
+        }
+        cq
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    ibv: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    // SAFETY: [verbs].
+    unsafe {
+        let context = context::of(ibv);
+        let cq = (context.original.create_cq_ex)(ibv, attr);
+        if cq.is_null() {
+            return cq;
+        }
+        let asks = |flag: u32| (*attr).wc_flags & u64::from(flag) != 0;
+        let uncovered = if asks(IBV_WC_EX_WITH_TM_INFO) {
+            Some("a CQ for tag matching")
+        } else if asks(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
+            Some("a CQ with wall-clock timestamps")
+        } else {
+            uncovered_by_environment()
+        };
+        let is_single = (*attr).comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+            && (*attr).flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
+        let original = Some(Box::new(cq.read()));
+        if record_cq(context, cq.cast(), uncovered, original, context.is_shared && !is_single) {
+            extended::replace(cq);
+        }
+        cq
+    }
+}
+
+/// # Safety
+/// `cq` was made just now in `context`.
+unsafe fn record_cq(
+    context: &Context,
+    cq: *mut ibv_cq,
+    uncovered: Option<&'static str>,
+    original: Option<Box<ibv_cq_ex>>,
+    is_shared: bool,
+) -> bool {
+    let record = Cq {
+        ibv: cq,
+        status: Status::new(uncovered),
+        side: Lock::new(None, is_shared),
+        arm: Lock::new(Arm { doorbell: None, events: 0 }, context.is_shared),
+        consumer_index: AtomicU32::new(0),
+        original,
+        polls: Count::default(),
+    };
+    // SAFETY: the caller's contract.
+    context.cqs.insert(unsafe { (*cq).handle }, Box::new(record)).is_some()
+}
+
+pub(crate) unsafe extern "C" fn create_srq(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    // SAFETY: [verbs].
+    unsafe {
+        let context = context::of((*pd).context);
+        let srq = (context.original.create_srq)(pd, attr);
+        record_srq(context, srq, uncovered_by_environment());
+        srq
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    ibv: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: [verbs].
+    unsafe {
+        let context = context::of(ibv);
+        let srq = (context.original.create_srq_ex)(ibv, attr);
+        let is_basic =
+            (*attr).comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || (*attr).srq_type == IBV_SRQT_BASIC;
+        let uncovered = if is_basic {
+            uncovered_by_environment()
+        } else {
+            Some("an SRQ of XRC or tag matching")
+        };
+        record_srq(context, srq, uncovered);
+        srq
+    }
+}
+
+/// # Safety
+/// `srq` was made just now in `context`, or is null.
+unsafe fn record_srq(context: &Context, srq: *mut ibv_srq, uncovered: Option<&'static str>) {
+    if srq.is_null() {
+        return;
+    }
+    let record = Srq {
+        ibv: srq,
+        status: Status::new(uncovered),
+        side: Lock::new(None, context.is_shared),
+        posts: Count::default(),
+    };
+    // SAFETY: the caller's contract.
+    context.srqs.insert(unsafe { (*srq).handle }, Box::new(record));
+}
+
+pub(crate) unsafe extern "C" fn create_qp(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: [verbs].
+    unsafe {
+        let context = context::of((*pd).context);
+        let qp = (context.original.create_qp)(pd, attr);
+        record_qp(context, qp, &*attr, None, None)
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    ibv: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    const COVERED: u32 =
+        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    // SAFETY: [verbs]; extended attributes begin with plain ones.
+    unsafe {
+        let context = context::of(ibv);
+        let mask = (*attr).comp_mask;
+        let has_flags = mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && (*attr).create_flags != 0;
+        let uncovered =
+            (has_flags || mask & !COVERED != 0).then_some("a QP with extended attributes");
+
+        let has_builder = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+        let has_more = has_builder && !builder::covers((*attr).send_ops_flags);
+        let uncovered =
+            uncovered.or(has_more.then_some("a QP for operations that are not covered"));
+        let qp = (context.original.create_qp_ex)(ibv, attr);
+        let has_builder = has_builder && !qp.is_null();
+        let original = has_builder.then(|| Box::new(qp.cast::<ibv_qp_ex>().read()));
+        let qp = record_qp(context, qp, &*attr.cast::<ibv_qp_init_attr>(), uncovered, original);
+        if has_builder && !qp.is_null() {
+            builder::replace(context, qp);
+        }
+        qp
+    }
+}
+
+/// Gives a new queue pair a record. Returns null if it cannot join the group of its CQs; then it is destroyed.
+///
+/// # Safety
+/// `qp` was made just now in `context` from `attr`, or is null.
+unsafe fn record_qp(
+    context: &Context,
+    qp: *mut ibv_qp,
+    attr: &ibv_qp_init_attr,
+    uncovered: Option<&'static str>,
+    original: Option<Box<ibv_qp_ex>>,
+) -> *mut ibv_qp {
+    if qp.is_null() {
+        return qp;
+    }
+    let (transport, unknown) = match attr.qp_type {
+        IBV_QPT_RC => (Transport::Rc, None),
+        IBV_QPT_UC => (Transport::Uc, None),
+        IBV_QPT_UD => (Transport::Ud, None),
+        _ => (Transport::Ud, Some("a QP that is none of RC, UC and UD")),
+    };
+    let cq = |cq: *mut ibv_cq| {
+        // SAFETY: a CQ, or null.
+        let record = unsafe { cq.as_ref() }.and_then(|cq| context.cqs.get(cq.handle));
+        // A handle that nobody has given a record can be that of another CQ, which is gone.
+        record.filter(|record| record.ibv == cq).map(NonNull::from)
+    };
+    // SAFETY: an SRQ, or null.
+    let srq = unsafe { attr.srq.as_ref() }.and_then(|srq| context.srqs.get(srq.handle));
+    let srq = srq.filter(|record| record.ibv == attr.srq).map(NonNull::from);
+    let (send_cq, recv_cq) = (cq(attr.send_cq), cq(attr.recv_cq));
+    let is_foreign = send_cq.is_none() || recv_cq.is_none() || srq.is_none() != attr.srq.is_null();
+    let foreign = is_foreign.then_some("its CQ or SRQ was not made through libibverbs");
+    let uncovered = unknown.or(uncovered).or(foreign).or_else(uncovered_by_environment);
+    // SAFETY: the caller's contract.
+    let qpn = unsafe { (*qp).qp_num };
+    let record = Qp {
+        ibv: qp,
+        qpn,
+        transport,
+        signal_all: attr.sq_sig_all != 0,
+        send_cq,
+        recv_cq,
+        srq,
+        status: Status::new(uncovered),
+        send: Lock::new(None, context.is_shared),
+        receive: Lock::new(None, context.is_shared),
+        original: Mutex::new(original),
+        sends: Count::default(),
+        receives: Count::default(),
+    };
+    let Some(record) = context.qps.insert(qpn, Box::new(record)) else { return qp };
+    context.undecided.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+    let neighbours = record.cqs().into_iter().flatten().map(|cq| &cq.status);
+    let mut neighbours = neighbours.chain(record.srq().map(|srq| &srq.status));
+    if neighbours.any(|status| status.path() == Path::Doorbell) {
+        decide::for_qp(context, record);
+        if record.status.path() == Path::Libmlx5 {
+            log::warn(format_args!(
+                "QP {qpn:#x} cannot share a CQ or SRQ that doorbell drives: {}; run the program with DOORBELL_PATH=libmlx5",
+                record.status.uncovered().unwrap_or("its group stays with libmlx5")
+            ));
+            // SAFETY: the queue pair was made just now, and nobody has it.
+            unsafe {
+                (context.original.destroy_qp)(qp);
+                context.qps.remove(qpn);
+                *libc::__errno_location() = libc::EOPNOTSUPP;
+            }
+            return ptr::null_mut();
+        }
+    }
+    qp
+}
+
+/// Takes note of a queue pair or work queue that completes on a CQ and has no record; returns `false` if doorbell drives
+/// that CQ.
+///
+/// # Safety
+/// `cq` is a CQ of `context`, or null.
+pub(crate) unsafe fn note_foreign(context: &Context, cq: *mut ibv_cq, why: &'static str) -> bool {
+    // SAFETY: the caller's contract.
+    let record = unsafe { cq.as_ref() }.and_then(|cq| context.cqs.get(cq.handle));
+    let Some(record) = record.filter(|record| record.ibv == cq) else { return true };
+    if record.status.path() == Path::Undecided {
+        decide::against(context, record, why);
+    }
+    record.status.path() != Path::Doorbell
+}
+
+pub(crate) unsafe extern "C" fn create_wq(
+    ibv: *mut ibv_context,
+    attr: *mut ibv_wq_init_attr,
+) -> *mut ibv_wq {
+    // SAFETY: [verbs].
+    unsafe {
+        let context = context::of(ibv);
+        if !note_foreign(context, (*attr).cq, "a work queue completes on it") {
+            log::warn(format_args!(
+                "a work queue cannot share a CQ that doorbell drives: run the program with DOORBELL_PATH=libmlx5"
+            ));
+            *libc::__errno_location() = libc::EOPNOTSUPP;
+            return ptr::null_mut();
+        }
+        (context.original.create_wq)(ibv, attr)
+    }
+}
+
+/// Stands in front of the function of libmlx5 that makes queue pairs with features of its own.
+///
+/// # Safety
+/// As libmlx5 asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlx5dv_create_qp(
+    ibv: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+    mlx5_attr: *mut mlx5dv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: [verbs]; extended attributes begin with plain ones.
+    unsafe {
+        let Ok(mlx5dv) = Mlx5dv::get() else {
+            *libc::__errno_location() = libc::EOPNOTSUPP;
+            return ptr::null_mut();
+        };
+        let qp = (mlx5dv.create_qp)(ibv, attr, mlx5_attr);
+        if !install::is_installed(ibv) {
+            return qp;
+        }
+        let why = Some("a QP of mlx5dv_create_qp");
+        record_qp(context::of(ibv), qp, &*attr.cast::<ibv_qp_init_attr>(), why, None)
+    }
+}

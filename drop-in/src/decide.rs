@@ -1,0 +1,321 @@
+//! Which path a group of objects takes: decided by the first post, for all of them.
+
+use core::mem::{MaybeUninit, zeroed};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use std::sync::PoisonError;
+
+use mlx5_ring::arm::{CqDoorbell, Place};
+use mlx5_ring::cq::{self, CompletionQueue};
+use mlx5_ring::rq::{self, ReceiveQueue};
+use mlx5_ring::slots::Slot;
+use mlx5_ring::sq::{self, BlueFlame, Config, Record, SendQueue};
+use mlx5_ring::srq::{self, SharedReceiveQueue};
+use mlx5_wire::be::Be32;
+use rdma_core_sys::{
+    IBV_ATOMIC_NONE, IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
+    MLX5DV_OBJ_CQ, MLX5DV_OBJ_QP, MLX5DV_OBJ_SRQ, Mlx5dv, ibv_device_attr, ibv_qp_attr,
+    ibv_qp_init_attr, mlx5dv_cq, mlx5dv_obj, mlx5dv_qp, mlx5dv_srq,
+};
+
+use crate::builder::{self, Draft};
+use crate::context::Context;
+use crate::extended;
+use crate::log;
+use crate::objects::{
+    Cq, CqSide, Path, Qp, ReceiveSide, Request, SendLimits, SendSide, Srq, SrqSide, Status,
+};
+
+const NOT_RINGS: &str = "a queue whose layout doorbell does not know";
+
+/// Objects that are connected to each other, and undecided.
+#[derive(Default)]
+struct Group<'a> {
+    qps: Vec<&'a Qp>,
+    cqs: Vec<&'a Cq>,
+    srqs: Vec<&'a Srq>,
+    /// Why it stays with libmlx5.
+    uncovered: Option<&'static str>,
+}
+
+fn add<'a, T>(list: &mut Vec<&'a T>, object: &'a T) -> bool {
+    let is_new = !list.iter().any(|known| core::ptr::eq(*known, object));
+    if is_new {
+        list.push(object);
+    }
+    is_new
+}
+
+impl<'a> Group<'a> {
+    /// Takes note of an object that is connected to the group; returns `true` if it belongs to it.
+    fn meets(&mut self, status: &Status) -> bool {
+        match status.path() {
+            Path::Undecided => self.uncovered = self.uncovered.or(status.uncovered()),
+            Path::Doorbell => return false,
+            Path::Libmlx5 => {
+                self.uncovered =
+                    self.uncovered.or(Some("it shares a CQ or SRQ that libmlx5 drives"));
+                return false;
+            }
+        }
+        true
+    }
+
+    fn add_cq(&mut self, cq: &'a Cq) {
+        if self.meets(&cq.status) {
+            add(&mut self.cqs, cq);
+        }
+    }
+
+    fn add_srq(&mut self, srq: &'a Srq) {
+        if self.meets(&srq.status) {
+            add(&mut self.srqs, srq);
+        }
+    }
+
+    fn add_qp(&mut self, qp: &'a Qp) {
+        if self.meets(&qp.status) && add(&mut self.qps, qp) {
+            qp.cqs().into_iter().flatten().for_each(|cq| self.add_cq(cq));
+            if let Some(srq) = qp.srq() {
+                self.add_srq(srq);
+            }
+        }
+    }
+
+    fn touches(&self, qp: &Qp) -> bool {
+        let same = |cq: &&Cq| qp.cqs().into_iter().flatten().any(|own| core::ptr::eq(own, *cq));
+        self.cqs.iter().any(same)
+            || self.srqs.iter().any(|srq| qp.srq().is_some_and(|own| core::ptr::eq(own, *srq)))
+    }
+
+    /// Adds all of `undecided` that is connected.
+    fn complete(&mut self, undecided: &[*const Qp]) {
+        loop {
+            let before = self.qps.len();
+            for qp in undecided {
+                // SAFETY: [record-lives] records leave the list before they go.
+                let qp = unsafe { &**qp };
+                if self.touches(qp) {
+                    self.add_qp(qp);
+                }
+            }
+            if self.qps.len() == before {
+                return;
+            }
+        }
+    }
+}
+
+/// Decides for the group of a queue pair.
+#[cold]
+pub(crate) fn for_qp(context: &Context, qp: &Qp) {
+    decide(context, |group| group.add_qp(qp), || qp.status.path());
+}
+
+/// Leaves the group of a CQ to libmlx5.
+#[cold]
+pub(crate) fn against(context: &Context, cq: &Cq, why: &'static str) {
+    cq.status.set_uncovered(why);
+    decide(context, |group| group.add_cq(cq), || cq.status.path());
+}
+
+/// Decides for the group of an SRQ.
+#[cold]
+pub(crate) fn for_srq(context: &Context, srq: &Srq) {
+    decide(context, |group| group.add_srq(srq), || srq.status.path());
+}
+
+fn decide<'a>(context: &'a Context, seed: impl FnOnce(&mut Group<'a>), path: impl Fn() -> Path) {
+    let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+    // Another thread may have posted first.
+    if path() != Path::Undecided {
+        return;
+    }
+    let mut group = Group::default();
+    if context.has_windows.load(Ordering::Relaxed) {
+        group.uncovered = Some("the program uses memory windows");
+    }
+    seed(&mut group);
+    group.complete(&undecided);
+    let refused = match group.uncovered {
+        Some(why) => Some(why),
+        None => adopt(context, &group).err(),
+    };
+    let path = if refused.is_some() { Path::Libmlx5 } else { Path::Doorbell };
+    let who = if refused.is_some() { "libmlx5" } else { "doorbell" };
+    let why = refused.unwrap_or("all of its group is covered");
+    for qp in &group.qps {
+        log::say(format_args!("QP {:#x}: {who} ({why})", qp.qpn));
+        if refused.is_some() {
+            builder::restore(qp);
+        }
+        qp.status.set(path);
+    }
+    for srq in &group.srqs {
+        // SAFETY: [record-lives].
+        log::say(format_args!("SRQ {}: {who} ({why})", unsafe { (*srq.ibv).handle }));
+        srq.status.set(path);
+    }
+    for cq in &group.cqs {
+        // SAFETY: [record-lives].
+        log::say(format_args!("CQ {}: {who} ({why})", unsafe { (*cq.ibv).handle }));
+        if refused.is_some() {
+            extended::restore_cq(cq);
+        }
+        cq.status.set(path);
+    }
+    // SAFETY: [record-lives] as in `complete`.
+    undecided.retain(|qp| unsafe { &**qp }.status.path() == Path::Undecided);
+}
+
+/// Takes over the queues of a group. Fails before anything has changed.
+fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
+    let qps = group.qps.iter().map(|qp| qp_sides(context, qp)).collect::<Result<Vec<_>, _>>()?;
+    let srqs = group.srqs.iter().map(|srq| srq_side(srq)).collect::<Result<Vec<_>, _>>()?;
+    // libmlx5 does not clean a CQ any more after it was asked for its memory, so this is the last step.
+    let cqs = group.cqs.iter().map(|cq| cq_side(cq)).collect::<Result<Vec<_>, _>>()?;
+    for (cq, (side, mut doorbell)) in group.cqs.iter().zip(cqs) {
+        let mut arm = cq.arm.lock();
+        for _ in 0..arm.events {
+            doorbell.event();
+        }
+        arm.doorbell = Some(doorbell);
+        *cq.side.lock() = Some(side);
+    }
+    for (srq, side) in group.srqs.iter().zip(srqs) {
+        *srq.side.lock() = Some(side);
+    }
+    for (qp, (send, receive)) in group.qps.iter().zip(qps) {
+        *qp.send.lock() = send;
+        *qp.receive.lock() = receive;
+    }
+    Ok(())
+}
+
+fn init(obj: &mut mlx5dv_obj, kind: u32) -> Result<(), &'static str> {
+    let mlx5dv = Mlx5dv::get().map_err(|_| "libmlx5 has no mlx5dv_init_obj")?;
+    // SAFETY: the part of `obj` that `kind` names has an object and a place for what is said of it.
+    match unsafe { (mlx5dv.init_obj)(obj, kind.into()) } {
+        0 => Ok(()),
+        _ => Err("mlx5dv_init_obj fails"),
+    }
+}
+
+fn pointer<T, U>(pointer: *mut T) -> Result<NonNull<U>, &'static str> {
+    NonNull::new(pointer.cast()).ok_or(NOT_RINGS)
+}
+
+fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
+    // SAFETY: integers and pointers; objects that are not named.
+    let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_cq>(), zeroed::<mlx5dv_obj>()) };
+    (obj.cq.in_, obj.cq.out) = (cq.ibv, &raw mut out);
+    init(&mut obj, MLX5DV_OBJ_CQ)?;
+    let dbrec: NonNull<Be32> = pointer(out.dbrec)?;
+    let layout =
+        cq::Layout { buf: pointer(out.buf)?, dbrec, cqe_cnt: out.cqe_cnt, cqe_size: out.cqe_size };
+    let place = Place { dbrec, uar: pointer(out.cq_uar)?, cqn: out.cqn };
+    // SAFETY: nothing was posted to the group, so nothing was polled; from now on libmlx5 neither polls nor arms the CQ,
+    // for all calls come to this library.
+    let (ring, doorbell) = unsafe { (CompletionQueue::new(layout), CqDoorbell::new(place)) };
+    let ring = ring.map_err(|_| NOT_RINGS)?;
+    Ok((CqSide { ring, last: core::ptr::null(), current: None }, doorbell))
+}
+
+fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
+    // SAFETY: integers and pointers; objects that are not named.
+    let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_srq>(), zeroed::<mlx5dv_obj>()) };
+    (obj.srq.in_, obj.srq.out) = (record.ibv, &raw mut out);
+    init(&mut obj, MLX5DV_OBJ_SRQ)?;
+    let layout = srq::Layout {
+        buf: pointer(out.buf)?,
+        dbrec: pointer(out.dbrec)?,
+        stride: out.stride,
+        head: out.head,
+        tail: out.tail,
+    };
+    layout.check().map_err(|_| NOT_RINGS)?;
+    let mut slots = vec![Slot::FREE; layout.slots() as usize].into_boxed_slice();
+    // SAFETY: nothing was posted to the SRQ, and all posts come to this library; the slots are as many, and stay.
+    let queue = unsafe { SharedReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
+    Ok(SrqSide { queue: queue.map_err(|_| NOT_RINGS)?, _slots: slots })
+}
+
+type QpSides = (Option<SendSide>, Option<ReceiveSide>);
+
+fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
+    // SAFETY: integers and pointers; objects that are not named.
+    let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_qp>(), zeroed::<mlx5dv_obj>()) };
+    (obj.qp.in_, obj.qp.out) = (qp.ibv, &raw mut out);
+    init(&mut obj, MLX5DV_OBJ_QP)?;
+    // SAFETY: integers and pointers.
+    let (mut attr, mut made) = unsafe { (zeroed::<ibv_qp_attr>(), zeroed::<ibv_qp_init_attr>()) };
+    let mask = (IBV_QP_STATE | IBV_QP_CAP) as i32;
+    // SAFETY: [verbs].
+    if unsafe { (context.original.query_qp)(qp.ibv, &mut attr, mask, &mut made) } != 0 {
+        return Err("ibv_query_qp fails");
+    }
+    let state = attr.qp_state;
+    let receive = if out.rq.wqe_cnt == 0 || qp.srq.is_some() {
+        None
+    } else {
+        let layout = rq::Layout {
+            buf: pointer(out.rq.buf)?,
+            dbrec: pointer(out.dbrec)?,
+            wqe_cnt: out.rq.wqe_cnt,
+            stride: out.rq.stride,
+        };
+        layout.check().map_err(|_| NOT_RINGS)?;
+        let mut slots = vec![Slot::FREE; layout.wqe_cnt as usize].into_boxed_slice();
+        // SAFETY: nothing was posted to the queue pair, and all posts come to this library; the slots are as many, and
+        // stay.
+        let queue = unsafe { ReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
+        let is_ready = state != IBV_QPS_RESET;
+        Some(ReceiveSide { queue: queue.map_err(|_| NOT_RINGS)?, is_ready, _slots: slots })
+    };
+    if out.sq.wqe_cnt == 0 {
+        return Ok((None, receive));
+    }
+    let layout = sq::Layout {
+        buf: pointer(out.sq.buf)?,
+        dbrec: pointer(out.dbrec)?,
+        wqe_cnt: out.sq.wqe_cnt,
+        stride: out.sq.stride,
+        register: pointer(out.bf.reg)?,
+        register_size: out.bf.size,
+        qpn: qp.qpn,
+    };
+    layout.check().map_err(|_| NOT_RINGS)?;
+    // libmlx5 may let other queues share the register, under a lock that it keeps to itself.
+    let config = Config { max_wqe_blocks: layout.wqe_cnt, blue_flame: BlueFlame::Never };
+    let mut records: Box<[MaybeUninit<Record<Request>>]> =
+        Box::new_uninit_slice(layout.wqe_cnt as usize);
+    let storage = NonNull::from(&mut *records).cast();
+    // SAFETY: [exclusive] nothing was posted to the queue pair, and all posts come to this library; there is a record for
+    // each block, and they stay. Data that comes in CQEs is copied by `scatter_inline`. [register] is never copied to.
+    let queue = unsafe { SendQueue::new(layout, config, storage) }.map_err(|_| NOT_RINGS)?;
+    let send = SendSide {
+        queue: queue.without_asking(),
+        limits: SendLimits {
+            requests: made.cap.max_send_wr,
+            sges: made.cap.max_send_sge,
+            inline: made.cap.max_inline_data,
+        },
+        is_ready: !matches!(state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR),
+        has_atomics: has_atomics(context),
+        posted: 0,
+        retired: 0,
+        draft: Draft::default(),
+        _records: records,
+    };
+    Ok((Some(send), receive))
+}
+
+fn has_atomics(context: &Context) -> bool {
+    // SAFETY: integers; libibverbs sets the function, and the context is open.
+    unsafe {
+        let mut attr = zeroed::<ibv_device_attr>();
+        let query = (*context.ibv).ops._compat_query_device;
+        query.is_some_and(|query| query(context.ibv, &mut attr) == 0)
+            && attr.atomic_cap != IBV_ATOMIC_NONE
+    }
+}

@@ -1,0 +1,245 @@
+//! The extended CQ: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and the readers.
+
+use core::ffi::{c_int, c_uint};
+use core::mem;
+use std::sync::PoisonError;
+
+use mlx5_ring::completion::Cqe;
+use mlx5_wire::opcode::CqeOpcode;
+use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode};
+
+use crate::complete::Outcome;
+use crate::context::{self, Context};
+use crate::decide;
+use crate::log::LIBMLX5;
+use crate::objects::{Cq, CqSide, Path};
+use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
+
+/// Puts the library's functions in the place of libmlx5's, as far as the CQ has them.
+///
+/// # Safety
+/// `cq` was made just now.
+pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex) {
+    // SAFETY: the caller's contract.
+    let cq = unsafe { &mut *cq };
+    cq.start_poll = Some(start_poll);
+    cq.next_poll = Some(next_poll);
+    cq.end_poll = Some(end_poll);
+    cq.read_opcode = Some(read_opcode);
+    cq.read_vendor_err = Some(read_vendor_err);
+    cq.read_wc_flags = Some(read_wc_flags);
+    cq.read_byte_len = cq.read_byte_len.and(Some(read_byte_len));
+    cq.read_imm_data = cq.read_imm_data.and(Some(read_imm_data));
+    cq.read_qp_num = cq.read_qp_num.and(Some(read_qp_num));
+    cq.read_src_qp = cq.read_src_qp.and(Some(read_src_qp));
+    cq.read_slid = cq.read_slid.and(Some(read_slid));
+    cq.read_sl = cq.read_sl.and(Some(read_sl));
+    cq.read_dlid_path_bits = cq.read_dlid_path_bits.and(Some(read_dlid_path_bits));
+    cq.read_completion_ts = cq.read_completion_ts.and(Some(read_completion_ts));
+    cq.read_cvlan = cq.read_cvlan.and(Some(read_cvlan));
+    cq.read_flow_tag = cq.read_flow_tag.and(Some(read_flow_tag));
+}
+
+/// Gives a CQ the functions of libmlx5 back.
+pub(crate) fn restore_cq(cq: &Cq) {
+    let Some(original) = &cq.original else { return };
+    // SAFETY: [record-lives] an extended CQ. Another thread may call the functions of either: an empty CQ is empty for both.
+    unsafe {
+        let cq = &mut *cq.ibv.cast::<ibv_cq_ex>();
+        cq.start_poll = Some(start_poll_of_libmlx5);
+        cq.next_poll = original.next_poll;
+        cq.end_poll = original.end_poll;
+        cq.read_opcode = original.read_opcode;
+        cq.read_vendor_err = original.read_vendor_err;
+        cq.read_wc_flags = original.read_wc_flags;
+        cq.read_byte_len = original.read_byte_len;
+        cq.read_imm_data = original.read_imm_data;
+        cq.read_qp_num = original.read_qp_num;
+        cq.read_src_qp = original.read_src_qp;
+        cq.read_slid = original.read_slid;
+        cq.read_sl = original.read_sl;
+        cq.read_dlid_path_bits = original.read_dlid_path_bits;
+        cq.read_completion_ts = original.read_completion_ts;
+        cq.read_cvlan = original.read_cvlan;
+        cq.read_flow_tag = original.read_flow_tag;
+    }
+}
+
+/// # Safety
+/// [verbs], [record-lives]
+#[inline(always)]
+unsafe fn find<'a>(cq: *mut ibv_cq_ex) -> Option<(&'a Context, &'a Cq)> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let context = context::of((*cq).context);
+        Some((context, context.cqs.get((*cq).handle)?))
+    }
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        if (*attr).comp_mask != 0 {
+            return libc::EINVAL;
+        }
+        let Some((context, record)) = find(cq) else { return libc::EINVAL };
+        let mut guard = record.side.lock();
+        let Some(side) = &mut *guard else {
+            drop(guard);
+            return start_undecided(context, record, cq, attr);
+        };
+        let error = side.take(context, record, cq);
+        if error == 0 {
+            // Until `end_poll`.
+            mem::forget(guard);
+        } else {
+            side.publish(record);
+        }
+        error
+    }
+}
+
+#[cold]
+unsafe fn start_undecided(
+    context: &Context,
+    record: &Cq,
+    cq: *mut ibv_cq_ex,
+    attr: *mut ibv_poll_cq_attr,
+) -> c_int {
+    // See `poll_undecided`.
+    let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+    if record.status.path() == Path::Doorbell {
+        return libc::ENOENT;
+    }
+    // SAFETY: [verbs].
+    let error = unsafe { start_poll_of_libmlx5(cq, attr) };
+    drop(undecided);
+    if error != libc::ENOENT {
+        decide::against(context, record, UNSEEN);
+    }
+    error
+}
+
+/// As libmlx5, and counts.
+unsafe extern "C" fn start_poll_of_libmlx5(
+    cq: *mut ibv_cq_ex,
+    attr: *mut ibv_poll_cq_attr,
+) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let original = find(cq).and_then(|(_, record)| record.original.as_ref()?.start_poll);
+        let Some(start_poll) = original else { return libc::EINVAL };
+        let error = start_poll(cq, attr);
+        if error == 0 {
+            LIBMLX5.add_polls(1);
+        }
+        error
+    }
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
+    unsafe {
+        match find(cq)
+            .and_then(|(context, record)| Some((context, record, record.side.held().as_mut()?)))
+        {
+            Some((context, record, side)) => side.take(context, record, cq),
+            None => libc::EINVAL,
+        }
+    }
+}
+
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
+    unsafe {
+        let Some((_, record)) = find(cq) else { return };
+        if let Some(side) = record.side.held() {
+            side.publish(record);
+        }
+        record.side.unlock();
+    }
+}
+
+impl CqSide {
+    /// Makes the next completion the current one.
+    ///
+    /// # Safety
+    /// `cq` is the CQ of `record`.
+    #[inline(always)]
+    unsafe fn take(&mut self, context: &Context, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
+        loop {
+            let Some(cqe) = self.ring.peek() else { return libc::ENOENT };
+            // SAFETY: the consumer index is published when the program has read the completion.
+            let cqe: Cqe<'static> = unsafe { cqe.detach() };
+            let outcome = self.complete(context, cqe);
+            self.ring.advance();
+            match outcome {
+                Outcome::Done { wr_id, status } => {
+                    self.current = Some(cqe);
+                    record.polls.add(1);
+                    // SAFETY: the caller's contract.
+                    unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, status) };
+                    return 0;
+                }
+                Outcome::Hidden => {}
+                Outcome::Stray => return STRAY,
+            }
+        }
+    }
+}
+
+/// Returns the current completion.
+///
+/// # Safety
+/// [verbs] The program is in a poll.
+#[inline(always)]
+unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Cqe<'static>> {
+    // SAFETY: this thread holds the lock.
+    unsafe { find(cq)?.1.side.held().as_ref()?.current }
+}
+
+/// Declares readers of the current completion.
+macro_rules! readers {
+    ($($name:ident($cqe:ident) -> $type:ty = $value:expr;)*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
+            // SAFETY: [verbs] the program is in a poll.
+            match unsafe { current(cq) } {
+                Some($cqe) => $value,
+                None => 0,
+            }
+        }
+    )*};
+}
+
+readers! {
+    read_opcode(cqe) -> ibv_wc_opcode = opcode_of(cqe);
+    read_vendor_err(cqe) -> u32 = cqe.vendor_err_synd().into();
+    read_byte_len(cqe) -> u32 = cqe.byte_count();
+    read_imm_data(cqe) -> u32 = match cqe.opcode() {
+        // This is the invalidated key, in the order of the host.
+        CqeOpcode::ResponderSendInv => cqe.imm_inval_pkey(),
+        _ => cqe.imm_inval_pkey().to_be(),
+    };
+    read_qp_num(cqe) -> u32 = cqe.qpn();
+    read_src_qp(cqe) -> u32 = cqe.source_qpn();
+    read_wc_flags(cqe) -> c_uint = match cqe.opcode() {
+        // As libmlx5: whoever sent knows.
+        CqeOpcode::Requester => 0,
+        opcode => receive_flags(opcode, cqe),
+    };
+    read_slid(cqe) -> u32 = cqe.slid().into();
+    read_sl(cqe) -> u8 = cqe.sl();
+    read_dlid_path_bits(cqe) -> u8 = cqe.dlid_path_bits();
+    read_completion_ts(cqe) -> u64 = cqe.timestamp();
+    read_cvlan(cqe) -> u16 = cqe.to_cqe64().vlan_info.get();
+    read_flow_tag(cqe) -> u32 = cqe.qpn();
+}
+
+#[inline(always)]
+fn opcode_of(cqe: Cqe<'_>) -> ibv_wc_opcode {
+    match cqe.opcode() {
+        CqeOpcode::Requester => request_opcode(cqe).0,
+        CqeOpcode::RequesterError | CqeOpcode::ResponderError => IBV_WC_SUCCESS,
+        opcode => receive_opcode(opcode),
+    }
+}

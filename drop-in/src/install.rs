@@ -1,0 +1,322 @@
+//! Putting the library's functions in the place of libmlx5's.
+//!
+//! A provider gives libibverbs its functions with `verbs_set_ops`. Its second argument is a table whose layout changes
+//! from version to version. The public part of a context shows most of what the table says, so the places of the
+//! functions in the table are found by their values.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::{offset_of, transmute};
+use core::ptr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, OnceLock};
+
+use rdma_core_sys::{Mlx5dv, ibv_context, mlx5dv_obj, verbs_context};
+
+use crate::context::{self, Context, Original};
+use crate::objects::{Path, Status};
+use crate::table::Table;
+use crate::{arm, control, create, log, poll, receive, send};
+
+type SetOps = unsafe extern "C" fn(*mut c_void, *const c_void);
+type UninitContext = unsafe extern "C" fn(*mut c_void);
+type Word = *const c_void;
+
+/// More words than a table of libibverbs has.
+const TABLE_WORDS: usize = 256;
+
+/// Returns the function of libibverbs that one of this library stands in front of.
+fn libibverbs(name: &CStr) -> *mut c_void {
+    // SAFETY: names that end with a zero. The library is loaded, because its provider calls.
+    let found = unsafe {
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+        libc::dlsym(libc::dlopen(c"libibverbs.so.1".as_ptr(), flags), name.as_ptr())
+    };
+    assert!(!found.is_null(), "doorbell: libibverbs has no {}", name.to_string_lossy());
+    found
+}
+
+/// Stands in front of the function of libibverbs by which a provider gives its functions.
+///
+/// # Safety
+/// As libibverbs asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn verbs_set_ops(vctx: *mut c_void, ops: *const c_void) {
+    static REAL: OnceLock<usize> = OnceLock::new();
+    let real = *REAL.get_or_init(|| libibverbs(c"verbs_set_ops") as usize);
+    // SAFETY: the function of this name.
+    let real: SetOps = unsafe { transmute(real) };
+    // SAFETY: the arguments of the caller; then a context whose functions are set, and their table.
+    unsafe {
+        real(vctx, ops);
+        if let Some(ibv) = context_in(vctx) {
+            install(ibv, ops, |table| real(vctx, table));
+        }
+    }
+}
+
+/// Stands in front of the function of libibverbs by which a provider ends a context.
+///
+/// # Safety
+/// As libibverbs asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn verbs_uninit_context(vctx: *mut c_void) {
+    static REAL: OnceLock<usize> = OnceLock::new();
+    let real = *REAL.get_or_init(|| libibverbs(c"verbs_uninit_context") as usize);
+    // SAFETY: the function of this name; a context that is about to go.
+    unsafe {
+        let real: UninitContext = transmute(real);
+        if let Some(ibv) = context_in(vctx).filter(|ibv| is_installed(*ibv)) {
+            Context::retract(ibv);
+        }
+        real(vctx);
+    }
+}
+
+/// Stands in front of the function of libmlx5 that tells a program where its queues are: who asks drives them.
+///
+/// # Safety
+/// As libmlx5 asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj_type: u64) -> c_int {
+    const WHY: &str = "the program has its memory from mlx5dv_init_obj";
+    let mark = |status: &Status, what: &str, number: u32| {
+        if status.path() == Path::Doorbell {
+            log::warn(format_args!(
+                "{what} {number:#x} is driven by doorbell already, and mlx5dv_init_obj hands it to the program: run it with DOORBELL_PATH=libmlx5"
+            ));
+        }
+        status.set_uncovered(WHY);
+    };
+    // SAFETY: [verbs] objects of one context each, if their bit is set.
+    unsafe {
+        let has = |bit: u32| obj_type & u64::from(bit) != 0;
+        if has(rdma_core_sys::MLX5DV_OBJ_QP) && is_installed((*(*obj).qp.in_).context) {
+            let qp = (*obj).qp.in_;
+            if let Some(record) = context::of((*qp).context).qps.get((*qp).qp_num) {
+                mark(&record.status, "QP", record.qpn);
+            }
+        }
+        if has(rdma_core_sys::MLX5DV_OBJ_CQ) && is_installed((*(*obj).cq.in_).context) {
+            let cq = (*obj).cq.in_;
+            if let Some(record) = context::of((*cq).context).cqs.get((*cq).handle) {
+                mark(&record.status, "CQ", (*cq).handle);
+            }
+        }
+        if has(rdma_core_sys::MLX5DV_OBJ_SRQ) && is_installed((*(*obj).srq.in_).context) {
+            let srq = (*obj).srq.in_;
+            if let Some(record) = context::of((*srq).context).srqs.get((*srq).handle) {
+                mark(&record.status, "SRQ", (*srq).handle);
+            }
+        }
+        match Mlx5dv::get() {
+            Ok(mlx5dv) => (mlx5dv.init_obj)(obj, obj_type),
+            Err(_) => libc::EOPNOTSUPP,
+        }
+    }
+}
+
+/// Returns the public context in the extended one, which grows at its front from version to version: the word before the
+/// public context is the size of both.
+///
+/// # Safety
+/// `vctx` is an extended context of libibverbs.
+unsafe fn context_in(vctx: *mut c_void) -> Option<*mut ibv_context> {
+    let word = size_of::<usize>();
+    let sizes = (0..TABLE_WORDS * word).step_by(word);
+    // SAFETY: no word beyond the one that is looked for is read, because each extended context has it; all before it
+    // are pointers, which no size is equal to.
+    let place = sizes.into_iter().find(|at| unsafe {
+        vctx.byte_add(*at).cast::<usize>().read() == at + word + size_of::<ibv_context>()
+    })?;
+    // SAFETY: inside of the extended context.
+    Some(unsafe { vctx.byte_add(place + word).cast() })
+}
+
+/// Returns `true` if libmlx5 has this function.
+fn is_libmlx5(function: Word) -> bool {
+    let mut found = libc::Dl_info {
+        dli_fname: ptr::null::<c_char>(),
+        dli_fbase: ptr::null_mut(),
+        dli_sname: ptr::null(),
+        dli_saddr: ptr::null_mut(),
+    };
+    // SAFETY: any address, and a place for what is found.
+    if unsafe { libc::dladdr(function, &mut found) } == 0 || found.dli_fname.is_null() {
+        return false;
+    }
+    // SAFETY: a string of the loader's.
+    let path = unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes();
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    name.starts_with(b"libmlx5")
+}
+
+/// Returns `true` if the functions of this context are the library's.
+///
+/// # Safety
+/// `ibv` is a context of libibverbs.
+pub(crate) unsafe fn is_installed(ibv: *mut ibv_context) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { (*ibv).ops.post_send }
+        .is_some_and(|post| post as usize == send::post_send as *const () as usize)
+}
+
+/// Returns the field at an offset of the extended context, by its distance from the public one.
+///
+/// # Safety
+/// `ibv` is the public part of an extended context, and the field has this type.
+unsafe fn extended<T>(ibv: *mut ibv_context, offset: usize) -> *mut T {
+    // SAFETY: fields are in front of the public part.
+    unsafe { ibv.byte_sub(offset_of!(verbs_context, context) - offset).cast() }
+}
+
+/// Replaces the functions of a context of libmlx5, which are those of the table `ops`. `set` takes a table of which all
+/// but the functions to be changed are null.
+///
+/// # Safety
+/// `ibv` is a context that is being opened, and `ops` the table that was just set.
+unsafe fn install(ibv: *mut ibv_context, ops: *const c_void, set: impl Fn(*const c_void)) {
+    // SAFETY: the caller's contract.
+    let public = unsafe { &mut (*ibv).ops };
+    let Some(poll_cq) = public.poll_cq.filter(|poll_cq| is_libmlx5(*poll_cq as Word)) else {
+        return;
+    };
+    // SAFETY: as above.
+    if unsafe { is_installed(ibv) } {
+        // libmlx5 has several functions to poll, and decides for one in a second call.
+        // SAFETY: as above; the record is nobody else's yet.
+        unsafe {
+            let record: *const Context = context::of(ibv);
+            (&raw mut (*record.cast_mut()).original.poll_cq).write(poll_cq);
+        }
+        public.poll_cq = Some(poll::poll_cq);
+        return;
+    }
+    // SAFETY: as above; the functions of the table have the types of their names.
+    let Some(original) = (unsafe { originals(ibv, ops.cast(), poll_cq) }) else {
+        log::warn(format_args!("this libmlx5 is not known: all stays with it"));
+        return;
+    };
+    // SAFETY: as above.
+    unsafe { replace(ibv, ops.cast(), &original, set) };
+    let is_single = std::env::var_os("MLX5_SINGLE_THREADED").is_some_and(|value| value == "1");
+    let record = Context {
+        ibv,
+        original,
+        qps: Table::new(),
+        cqs: Table::new(),
+        srqs: Table::new(),
+        undecided: Mutex::default(),
+        has_windows: AtomicBool::new(false),
+        is_shared: !is_single,
+    };
+    Box::new(record).publish();
+}
+
+/// Returns the place of a function in a table.
+///
+/// # Safety
+/// It is in the table, if it is not null.
+unsafe fn place_of(table: *const Word, function: Word) -> Option<usize> {
+    if !is_libmlx5(function) {
+        return None;
+    }
+    // SAFETY: it is found before the table ends.
+    (0..TABLE_WORDS).find(|index| unsafe { *table.add(*index) } == function)
+}
+
+/// Reads the functions of libmlx5.
+///
+/// # Safety
+/// As [`install`].
+#[expect(clippy::missing_transmute_annotations, reason = "`Original` has the types")]
+unsafe fn originals(
+    ibv: *mut ibv_context,
+    table: *const Word,
+    poll_cq: context::PollCq,
+) -> Option<Original> {
+    // SAFETY: the caller's contract; libibverbs keeps functions of the table under other types, and those of the table
+    // have the types that `Original` says.
+    unsafe {
+        let ops = &(*ibv).ops;
+        let create_cq = place_of(table, transmute::<_, Word>(ops._compat_create_cq))?;
+        // The table is in the order of the alphabet.
+        let create_flow = extended::<Word>(ibv, offset_of!(verbs_context, ibv_create_flow)).read();
+        if *table.add(create_cq + 2) != create_flow {
+            return None;
+        }
+        Some(Original {
+            poll_cq,
+            req_notify_cq: ops.req_notify_cq?,
+            post_send: ops.post_send?,
+            post_recv: ops.post_recv?,
+            post_srq_recv: ops.post_srq_recv?,
+            alloc_mw: ops.alloc_mw?,
+            bind_mw: ops.bind_mw?,
+            create_qp_ex: extended::<Option<_>>(ibv, offset_of!(verbs_context, create_qp_ex))
+                .read()?,
+            create_srq_ex: extended::<Option<_>>(ibv, offset_of!(verbs_context, create_srq_ex))
+                .read()?,
+            create_wq: extended::<Option<_>>(ibv, offset_of!(verbs_context, create_wq)).read()?,
+            create_cq: transmute(ops._compat_create_cq?),
+            create_cq_ex: transmute(*table.add(create_cq + 1)),
+            create_qp: transmute(ops._compat_create_qp?),
+            create_srq: transmute(ops._compat_create_srq?),
+            destroy_cq: transmute(ops._compat_destroy_cq?),
+            destroy_qp: transmute(ops._compat_destroy_qp?),
+            destroy_srq: transmute(ops._compat_destroy_srq?),
+            modify_qp: transmute(ops._compat_modify_qp?),
+            query_qp: transmute(ops._compat_query_qp?),
+            resize_cq: transmute(ops._compat_resize_cq?),
+            cq_event: transmute(ops._compat_cq_event?),
+        })
+    }
+}
+
+/// Puts the library's functions in the place of libmlx5's.
+///
+/// # Safety
+/// As [`install`].
+unsafe fn replace(
+    ibv: *mut ibv_context,
+    table: *const Word,
+    original: &Original,
+    set: impl Fn(*const c_void),
+) {
+    let mut ours: [Word; TABLE_WORDS] = [ptr::null(); TABLE_WORDS];
+    let private: [(Word, Word); 10] = [
+        (original.create_cq as Word, create::create_cq as Word),
+        (original.create_cq_ex as Word, create::create_cq_ex as Word),
+        (original.create_qp as Word, create::create_qp as Word),
+        (original.create_srq as Word, create::create_srq as Word),
+        (original.destroy_cq as Word, control::destroy_cq as Word),
+        (original.destroy_qp as Word, control::destroy_qp as Word),
+        (original.destroy_srq as Word, control::destroy_srq as Word),
+        (original.modify_qp as Word, control::modify_qp as Word),
+        (original.resize_cq as Word, control::resize_cq as Word),
+        (original.cq_event as Word, arm::cq_event as Word),
+    ];
+    for (theirs, our) in private {
+        // SAFETY: a function of the table.
+        if let Some(place) = unsafe { place_of(table, theirs) } {
+            ours[place] = our;
+        }
+    }
+    set(ours.as_ptr().cast());
+    // SAFETY: the caller's contract; each field gets a function of its type.
+    unsafe {
+        let public = &mut (*ibv).ops;
+        public.poll_cq = Some(poll::poll_cq);
+        public.req_notify_cq = Some(arm::req_notify_cq);
+        public.post_send = Some(send::post_send);
+        public.post_recv = Some(receive::post_recv);
+        public.post_srq_recv = Some(receive::post_srq_recv);
+        public.alloc_mw = Some(control::alloc_mw);
+        public.bind_mw = Some(control::bind_mw);
+        extended::<Word>(ibv, offset_of!(verbs_context, create_qp_ex))
+            .write(create::create_qp_ex as Word);
+        extended::<Word>(ibv, offset_of!(verbs_context, create_srq_ex))
+            .write(create::create_srq_ex as Word);
+        extended::<Word>(ibv, offset_of!(verbs_context, create_wq))
+            .write(create::create_wq as Word);
+    }
+}

@@ -1,0 +1,47 @@
+//! doorbell's data path for unmodified verbs programs: a second provider data path on the queues that libmlx5 made.
+//!
+//! The library is preloaded (`doorbell run -- COMMAND`). libmlx5 hands its functions to libibverbs with `verbs_set_ops`,
+//! for each device that is opened; [`install`] stands in that way and puts its own functions in the place of those that
+//! post and poll. So it does not matter how a program came by libibverbs and its symbols. Creation, modification and
+//! destruction stay libmlx5's, and are followed.
+//!
+//! # Which path an object takes
+//! Queue pairs, SRQs and CQs that are connected to each other are a *group*. Nothing of a group is touched until
+//! something is posted to it: until then its CQs are empty. The first post decides for all of the group:
+//!
+//! - doorbell drives the group if each of its objects is covered: RC, UC and UD queue pairs, plain SRQs, CQs without
+//!   compression, tag matching or wall-clock timestamps;
+//! - else the whole group stays with libmlx5. So does a group of which the program has asked `mlx5dv_init_obj` for the
+//!   memory, and each one that is decided after the program has allocated memory windows.
+//!
+//! An object that is created later and joins a group of doorbell's must be covered: otherwise its creation fails with
+//! `EOPNOTSUPP`. `DOORBELL_LOG=1` says which path each object takes, and why; `DOORBELL_PATH=libmlx5` leaves all to libmlx5.
+//!
+//! # Locks
+//! Each queue and each CQ has a lock, as verbs promise; none with `MLX5_SINGLE_THREADED=1` or for a CQ that was created
+//! for a single thread. A poller holds the lock of the CQ and then that of one queue; a poster that of its queue.
+//!
+//! # Safety
+//! Records of objects ([`objects`]) live from the creation of the verbs object to its destruction. Verbs forbids to use an
+//! object while it is destroyed. CQEs of a queue pair are removed from its CQs before its record goes, under the locks of
+//! those CQs, so a poller that holds such a lock finds the record of each CQE or none. `SAFETY` comments call this
+//! `[record-lives]`. `[verbs]` is what every verbs function asks for: valid objects, lists that can be read, results that
+//! can be written.
+
+mod arm;
+mod av;
+mod builder;
+mod complete;
+mod context;
+mod control;
+mod create;
+mod decide;
+mod extended;
+mod install;
+mod lock;
+mod log;
+mod objects;
+mod poll;
+mod receive;
+mod send;
+mod table;

@@ -1,0 +1,83 @@
+//! What `DOORBELL_LOG=1` shows: which path each object takes, and at the end how much went which way.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::context;
+
+/// Posts and polls of objects that are gone, or that libmlx5 drives.
+#[derive(Default)]
+pub(crate) struct Counts {
+    posts: AtomicU64,
+    polls: AtomicU64,
+}
+
+pub(crate) static DOORBELL: Counts = Counts { posts: AtomicU64::new(0), polls: AtomicU64::new(0) };
+pub(crate) static LIBMLX5: Counts = Counts { posts: AtomicU64::new(0), polls: AtomicU64::new(0) };
+
+impl Counts {
+    pub(crate) fn add_posts(&self, count: u64) {
+        self.posts.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_polls(&self, count: u64) {
+        self.polls.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// A count that whoever holds a certain lock adds to, and that anybody may read.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    #[inline(always)]
+    pub(crate) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn is_on() -> bool {
+    static ON: OnceLock<bool> = OnceLock::new();
+    *ON.get_or_init(|| {
+        std::env::var_os("DOORBELL_LOG").is_some_and(|value| !value.is_empty() && value != "0")
+    })
+}
+
+/// Says something, if the user wants to hear it.
+pub(crate) fn say(what: fmt::Arguments<'_>) {
+    if is_on() {
+        warn(what);
+    }
+}
+
+/// Says something that the user must know.
+pub(crate) fn warn(what: fmt::Arguments<'_>) {
+    // One write, so that lines of several processes do not mix. Standard error may be closed.
+    let _ = std::io::stderr().write_all(format!("doorbell: {what}\n").as_bytes());
+}
+
+extern "C" fn at_exit() {
+    if !is_on() {
+        return;
+    }
+    let (posts, polls) = context::counts();
+    let [our_posts, our_polls, their_posts, their_polls] =
+        [&DOORBELL.posts, &DOORBELL.polls, &LIBMLX5.posts, &LIBMLX5.polls]
+            .map(|count| count.load(Ordering::Relaxed));
+    let (posts, polls) = (posts + our_posts, polls + our_polls);
+    if posts + polls + their_posts + their_polls > 0 {
+        say(format_args!(
+            "posts: {posts} by doorbell, {their_posts} by libmlx5; polls: {polls} by doorbell, {their_polls} by libmlx5"
+        ));
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;

@@ -1,0 +1,223 @@
+//! What the library remembers of each verbs object.
+
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use mlx5_ring::arm::CqDoorbell;
+use mlx5_ring::completion::Cqe;
+use mlx5_ring::cq::CompletionQueue;
+use mlx5_ring::rq::ReceiveQueue;
+use mlx5_ring::slots::Slot;
+use mlx5_ring::sq::{Record, SendQueue};
+use mlx5_ring::srq::SharedReceiveQueue;
+use rdma_core_sys::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
+
+use crate::builder::Draft;
+use crate::lock::Lock;
+use crate::log::{self, Count};
+
+/// Who posts to an object and polls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Path {
+    /// Nobody so far: nothing was posted to its group.
+    Undecided,
+    /// doorbell.
+    Doorbell,
+    /// libmlx5.
+    Libmlx5,
+}
+
+/// The path of an object, and why it can be no other.
+pub(crate) struct Status {
+    path: AtomicU8,
+    /// What is not covered.
+    uncovered: Mutex<Option<&'static str>>,
+}
+
+impl Status {
+    pub(crate) const fn new(uncovered: Option<&'static str>) -> Self {
+        Self { path: AtomicU8::new(Path::Undecided as u8), uncovered: Mutex::new(uncovered) }
+    }
+
+    pub(crate) fn path(&self) -> Path {
+        match self.path.load(Ordering::Acquire) {
+            0 => Path::Undecided,
+            1 => Path::Doorbell,
+            _ => Path::Libmlx5,
+        }
+    }
+
+    pub(crate) fn set(&self, path: Path) {
+        self.path.store(path as u8, Ordering::Release);
+    }
+
+    pub(crate) fn uncovered(&self) -> Option<&'static str> {
+        *self.uncovered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_uncovered(&self, why: &'static str) {
+        *self.uncovered.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+}
+
+/// A completion queue.
+pub(crate) struct Cq {
+    pub(crate) ibv: *mut ibv_cq,
+    pub(crate) status: Status,
+    /// What polls it, if doorbell does.
+    pub(crate) side: Lock<Option<CqSide>>,
+    /// Apart from the rest, because a CQ may be armed in the middle of an extended poll.
+    pub(crate) arm: Lock<Arm>,
+    /// The consumer index of the last poll.
+    pub(crate) consumer_index: AtomicU32,
+    /// The functions that libmlx5 gave an extended CQ.
+    pub(crate) original: Option<Box<ibv_cq_ex>>,
+    pub(crate) polls: Count,
+}
+
+/// What polls a CQ.
+pub(crate) struct CqSide {
+    pub(crate) ring: CompletionQueue,
+    /// The queue pair of the CQE before; null if it is gone.
+    pub(crate) last: *const Qp,
+    /// The current CQE of an extended poll.
+    pub(crate) current: Option<Cqe<'static>>,
+}
+
+// SAFETY: the pointers are to records and CQEs that any thread with the lock may use.
+unsafe impl Send for CqSide {}
+
+/// What arms a CQ.
+pub(crate) struct Arm {
+    pub(crate) doorbell: Option<CqDoorbell>,
+    /// Events that were taken before doorbell drove the CQ.
+    pub(crate) events: u32,
+}
+
+/// A shared receive queue.
+pub(crate) struct Srq {
+    pub(crate) ibv: *mut ibv_srq,
+    pub(crate) status: Status,
+    /// What posts to it, if doorbell does.
+    pub(crate) side: Lock<Option<SrqSide>>,
+    pub(crate) posts: Count,
+}
+
+/// What posts to a shared receive queue; each slot has the caller's `wr_id`.
+pub(crate) struct SrqSide {
+    pub(crate) queue: SharedReceiveQueue<u64>,
+    /// Behind the pointer that the queue has.
+    pub(crate) _slots: Box<[Slot<u64>]>,
+}
+
+/// What a queue pair can send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Datagrams.
+    Ud,
+}
+
+/// A queue pair.
+pub(crate) struct Qp {
+    pub(crate) ibv: *mut ibv_qp,
+    pub(crate) qpn: u32,
+    pub(crate) transport: Transport,
+    pub(crate) signal_all: bool,
+    pub(crate) send_cq: Option<NonNull<Cq>>,
+    pub(crate) recv_cq: Option<NonNull<Cq>>,
+    pub(crate) srq: Option<NonNull<Srq>>,
+    pub(crate) status: Status,
+    /// What posts sends, if doorbell does.
+    pub(crate) send: Lock<Option<SendSide>>,
+    /// What posts receives, if doorbell does and the queue pair has a receive queue.
+    pub(crate) receive: Lock<Option<ReceiveSide>>,
+    /// The functions that libmlx5 gave a queue pair with `ibv_wr_*`.
+    pub(crate) original: Mutex<Option<Box<ibv_qp_ex>>>,
+    pub(crate) sends: Count,
+    pub(crate) receives: Count,
+}
+
+/// What posts to a receive queue; each slot has the caller's `wr_id`.
+pub(crate) struct ReceiveSide {
+    pub(crate) queue: ReceiveQueue<u64>,
+    /// Whether the queue pair has left RESET.
+    pub(crate) is_ready: bool,
+    /// Behind the pointer that the queue has.
+    pub(crate) _slots: Box<[Slot<u64>]>,
+}
+
+/// What is remembered of a send WQE.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) wr_id: u64,
+    /// Running number of the request.
+    pub(crate) number: u32,
+}
+
+/// Limits of a send queue, as libmlx5 has them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendLimits {
+    pub(crate) requests: u32,
+    pub(crate) sges: u32,
+    pub(crate) inline: u32,
+}
+
+/// What posts to a send queue.
+pub(crate) struct SendSide {
+    pub(crate) queue: SendQueue<Request>,
+    pub(crate) limits: SendLimits,
+    /// Whether the queue pair has been in RTS since RESET.
+    pub(crate) is_ready: bool,
+    pub(crate) has_atomics: bool,
+    /// Running count of requests that were posted, and of those that are over.
+    pub(crate) posted: u32,
+    pub(crate) retired: u32,
+    /// What `ibv_wr_*` is building.
+    pub(crate) draft: Draft,
+    /// Behind the pointer that the queue has.
+    pub(crate) _records: Box<[MaybeUninit<Record<Request>>]>,
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        log::DOORBELL.add_posts(self.sends.get() + self.receives.get());
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        log::DOORBELL.add_posts(self.posts.get());
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        log::DOORBELL.add_polls(self.polls.get());
+    }
+}
+
+impl Qp {
+    #[inline(always)]
+    pub(crate) fn srq(&self) -> Option<&Srq> {
+        // SAFETY: [record-lives] an SRQ outlives its queue pairs.
+        self.srq.map(|srq| unsafe { srq.as_ref() })
+    }
+
+    /// Returns the CQs, each once, in the order in which they are locked.
+    pub(crate) fn cqs(&self) -> [Option<&Cq>; 2] {
+        let mut cqs = [self.send_cq, self.recv_cq];
+        cqs.sort();
+        if cqs[0] == cqs[1] {
+            cqs[0] = None;
+        }
+        // SAFETY: [record-lives] a CQ outlives its queue pairs.
+        cqs.map(|cq| cq.map(|cq| unsafe { cq.as_ref() }))
+    }
+}

@@ -1,0 +1,285 @@
+//! `ibv_post_send`.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::slice;
+
+use mlx5_ring::sge::Sge;
+use mlx5_ring::sq::{Flags, Immediate, Payload, PostError, Posting, Remote};
+use rdma_core_sys::{
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_DRIVER1, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+    IBV_WR_SEND_WITH_INV, ibv_qp, ibv_send_wr,
+};
+
+use crate::av;
+use crate::context;
+use crate::create;
+use crate::decide;
+use crate::log::LIBMLX5;
+use crate::objects::{Path, Qp, Request, SendLimits, SendSide, Transport};
+use crate::poll::UNSEEN;
+use crate::receive::sges;
+
+/// Most pieces of inline data: a WQE has no room for more SGEs.
+const PIECES: usize = 64;
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        if let Some(record) = context::of((*qp).context).qps.get((*qp).qp_num) {
+            if let Some(side) = &mut *record.send.lock() {
+                return side.post(record, wr, bad_wr);
+            }
+        }
+        post_undecided(qp, wr, bad_wr)
+    }
+}
+
+/// Posts to a queue pair that doorbell does not drive, or not yet.
+#[cold]
+unsafe fn post_undecided(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*qp).context);
+        if let Some(record) = context.qps.get((*qp).qp_num) {
+            if record.status.path() == Path::Undecided {
+                decide::for_qp(context, record);
+                if record.send.lock().is_some() {
+                    return post_send(qp, wr, bad_wr);
+                }
+            }
+        }
+        if context.qps.get((*qp).qp_num).is_none() {
+            for cq in [(*qp).send_cq, (*qp).recv_cq] {
+                create::note_foreign(context, cq, UNSEEN);
+            }
+        }
+        let error = (context.original.post_send)(qp, wr, bad_wr);
+        let end = if error == 0 { core::ptr::null_mut() } else { *bad_wr };
+        let (mut posted, mut next) = (0, wr);
+        while next != end {
+            posted += 1;
+            next = (*next).next;
+        }
+        LIBMLX5.add_posts(posted);
+        error
+    }
+}
+
+impl SendSide {
+    /// # Safety
+    /// [verbs]
+    #[inline(always)]
+    unsafe fn post(
+        &mut self,
+        qp: &Qp,
+        mut wr: *mut ibv_send_wr,
+        bad_wr: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        let (first, mut error) = (self.posted, 0);
+        let mut posting = self.queue.posting();
+        // SAFETY: [verbs] a list.
+        while let Some(request) = unsafe { wr.as_ref() } {
+            let outstanding = self.posted.wrapping_sub(self.retired);
+            let number = self.posted;
+            // SAFETY: [verbs]
+            let posted = unsafe {
+                check(request, outstanding, &self.limits, self.is_ready).and_then(|()| {
+                    post_one(&mut posting, qp, request, number, &self.limits, self.has_atomics)
+                })
+            };
+            if let Err(why) = posted {
+                error = why;
+                // SAFETY: [verbs]
+                unsafe { *bad_wr = wr };
+                break;
+            }
+            self.posted = number.wrapping_add(1);
+            wr = request.next;
+        }
+        drop(posting);
+        qp.sends.add(self.posted.wrapping_sub(first).into());
+        error
+    }
+}
+
+/// Makes the checks of libmlx5, in its order.
+#[inline(always)]
+fn check(
+    request: &ibv_send_wr,
+    outstanding: u32,
+    limits: &SendLimits,
+    is_ready: bool,
+) -> Result<(), c_int> {
+    if request.opcode > IBV_WR_DRIVER1 {
+        return Err(libc::EINVAL);
+    }
+    if outstanding >= limits.requests || !is_ready || request.num_sge > limits.sges as c_int {
+        return Err(libc::ENOMEM);
+    }
+    Ok(())
+}
+
+/// Returns what the flags of a request say.
+#[inline(always)]
+pub(crate) fn flags_of(send_flags: u32, signal_all: bool) -> Flags {
+    let mut flags = Flags::NONE;
+    if signal_all || send_flags & IBV_SEND_SIGNALED != 0 {
+        flags = flags | Flags::SIGNALED;
+    }
+    if send_flags & IBV_SEND_SOLICITED != 0 {
+        flags = flags | Flags::SOLICITED;
+    }
+    if send_flags & IBV_SEND_FENCE != 0 {
+        flags = flags | Flags::FENCE;
+    }
+    flags
+}
+
+/// # Safety
+/// [verbs]
+#[inline(always)]
+unsafe fn post_one(
+    posting: &mut Posting<'_, Request>,
+    qp: &Qp,
+    wr: &ibv_send_wr,
+    number: u32,
+    limits: &SendLimits,
+    has_atomics: bool,
+) -> Result<(), c_int> {
+    let flags = flags_of(wr.send_flags, qp.signal_all);
+    let data = Request { wr_id: wr.wr_id, number };
+    // SAFETY: [verbs] the list of the request.
+    let list = unsafe { sges(wr.sg_list, wr.num_sge) };
+    if wr.send_flags & IBV_SEND_INLINE != 0 && !list.is_empty() {
+        // SAFETY: [verbs]
+        return unsafe { post_inline(posting, qp, wr, list, flags, data, limits) };
+    }
+    // SAFETY: [verbs]
+    unsafe { post_payload(posting, qp, wr, Payload::gather(list), list, flags, data, has_atomics) }
+}
+
+/// Copies the bytes of a request to its WQE.
+///
+/// # Safety
+/// [verbs]
+#[inline(always)]
+unsafe fn post_inline(
+    posting: &mut Posting<'_, Request>,
+    qp: &Qp,
+    wr: &ibv_send_wr,
+    list: &[Sge],
+    flags: Flags,
+    data: Request,
+    limits: &SendLimits,
+) -> Result<(), c_int> {
+    let mut pieces = [const { MaybeUninit::<&[u8]>::uninit() }; PIECES];
+    let mut len = 0;
+    for (piece, sge) in pieces.get_mut(..list.len()).ok_or(libc::ENOMEM)?.iter_mut().zip(list) {
+        len += u64::from(sge.length);
+        piece.write(if sge.length == 0 {
+            &[]
+        } else {
+            // SAFETY: [verbs] inline data can be read during the call.
+            unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
+        });
+    }
+    if len > limits.inline.into() {
+        return Err(libc::ENOMEM);
+    }
+    // SAFETY: as many were written just now.
+    let pieces = unsafe { slice::from_raw_parts(pieces.as_ptr().cast::<&[u8]>(), list.len()) };
+    // SAFETY: [verbs]; inline data goes with no READ or atomic.
+    unsafe { post_payload(posting, qp, wr, Payload::inline(pieces), &[], flags, data, false) }
+}
+
+/// # Safety
+/// [verbs]
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "inlined: what one request is made of")]
+unsafe fn post_payload(
+    posting: &mut Posting<'_, Request>,
+    qp: &Qp,
+    wr: &ibv_send_wr,
+    payload: Payload<'_>,
+    list: &[Sge],
+    flags: Flags,
+    data: Request,
+    has_atomics: bool,
+) -> Result<(), c_int> {
+    // SAFETY: [memory] and [ready] are what verbs ask of the caller, and `check` of the state; the fields of unions are
+    // those that the opcode names.
+    let posted = unsafe {
+        let imm = u32::from_be(wr.__bindgen_anon_1.imm_data);
+        if qp.transport == Transport::Ud {
+            let imm = match wr.opcode {
+                IBV_WR_SEND => None,
+                IBV_WR_SEND_WITH_IMM => Some(imm),
+                _ => return Err(libc::EINVAL),
+            };
+            let ud = &wr.wr.ud;
+            let to = av::of(ud.ah).ok_or(libc::EINVAL)?.to(ud.remote_qpn, ud.remote_qkey);
+            posting.send_to(&to, payload, imm, flags, data)
+        } else {
+            let remote = Remote { addr: wr.wr.rdma.remote_addr, rkey: wr.wr.rdma.rkey };
+            match wr.opcode {
+                IBV_WR_SEND => posting.send(payload, Immediate::None, flags, data),
+                IBV_WR_SEND_WITH_IMM => posting.send(payload, Immediate::Data(imm), flags, data),
+                IBV_WR_SEND_WITH_INV => {
+                    let rkey = wr.__bindgen_anon_1.invalidate_rkey;
+                    posting.send(payload, Immediate::Invalidate(rkey), flags, data)
+                }
+                IBV_WR_RDMA_WRITE => posting.write(remote, payload, None, flags, data),
+                IBV_WR_RDMA_WRITE_WITH_IMM => {
+                    posting.write(remote, payload, Some(imm), flags, data)
+                }
+                _ if qp.transport != Transport::Rc || !payload.inline.is_empty() => {
+                    return Err(libc::EINVAL);
+                }
+                IBV_WR_RDMA_READ => posting.read(remote, list, flags, data),
+                IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD if !has_atomics => {
+                    return Err(libc::EOPNOTSUPP);
+                }
+                IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                    let atomic = &wr.wr.atomic;
+                    let at = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
+                    // The device writes eight bytes, whatever the entry says.
+                    let [sge] = list else { return Err(libc::EINVAL) };
+                    let result = Sge { length: 8, ..*sge };
+                    if wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD {
+                        posting.fetch_add(at, atomic.compare_add, result, flags, data)
+                    } else {
+                        posting.compare_swap(
+                            at,
+                            [atomic.compare_add, atomic.swap],
+                            result,
+                            flags,
+                            data,
+                        )
+                    }
+                }
+                _ => return Err(libc::EOPNOTSUPP),
+            }
+        }
+    };
+    posted.map_err(errno)
+}
+
+/// Returns the errno of libmlx5.
+#[cold]
+pub(crate) fn errno(why: PostError) -> c_int {
+    match why {
+        PostError::Full | PostError::TooLong | PostError::InlineTooLong => libc::ENOMEM,
+        PostError::SgeTooLong => libc::EINVAL,
+    }
+}

@@ -1,0 +1,117 @@
+//! What a caller needs who answers for all of verbs: completions at once, data in CQEs, requests that are taken back.
+
+use core::ptr::NonNull;
+
+use mlx5_wire::cqe::{Cqe64, CqeFormat, op_own};
+use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
+
+use super::super::{Flags, Immediate, Payload, Remote};
+use super::rig::{QPN, Rig};
+use crate::completion::Cqe;
+use crate::sge::Sge;
+use crate::testing::Arena;
+
+const NONE: Flags = Flags::NONE;
+const SIGNALED: Flags = Flags::SIGNALED;
+
+#[test]
+fn a_cqe_is_answered_at_once_with_the_value_of_the_wqe_that_it_names() {
+    let mut rig = Rig::new(8, 2);
+    rig.start_at(6, 0);
+    for (data, blocks) in [(1, 2), (2, 1), (3, 2)] {
+        rig.send(blocks, NONE, data).unwrap();
+    }
+    assert_eq!(rig.queue.complete_named(7), None, "the middle of a WQE");
+    assert_eq!(rig.queue.complete_named(8), Some(2));
+    assert_eq!(rig.queue.free_blocks(), 6);
+    assert_eq!(rig.queue.complete_named(6), None, "over");
+    assert_eq!(rig.queue.complete_named(9), Some(3));
+    assert!(rig.queue.is_empty());
+}
+
+#[test]
+fn only_the_flags_ask_for_a_cqe() {
+    let mut rig = Rig::new(8, 1);
+    let asks = |rig: &mut Rig| {
+        for data in 0..8 {
+            rig.send(1, NONE, data).unwrap();
+        }
+        rig.device.look();
+        rig.device.queue.drain(..).filter(|wqe| wqe.asks()).count()
+    };
+    assert!(asks(&mut rig) > 0, "without it the queue asks");
+    rig.start_at(0, 0);
+    let queue = core::mem::replace(&mut rig.queue, Rig::new(8, 1).queue);
+    rig.queue = queue.without_asking();
+    assert_eq!(asks(&mut rig), 0);
+}
+
+#[test]
+fn requests_are_taken_back_until_a_doorbell_has_covered_them() {
+    let mut rig = Rig::new(8, 2);
+    rig.start_at(7, 0);
+    rig.send(1, SIGNALED, 1).unwrap();
+    let mark = rig.queue.mark();
+    for data in 2..4 {
+        let payload = Payload::inline(&[&[7; 60]]);
+        let mut posting = rig.queue.posting();
+        // SAFETY: inline bytes alone.
+        unsafe { posting.send(payload, Immediate::None, SIGNALED, data) }.unwrap();
+        core::mem::forget(posting);
+    }
+    assert!(rig.queue.rewind(mark));
+    assert_eq!((rig.device.look(), rig.queue.free_blocks()), (1, 7));
+    rig.send(2, NONE, 4).unwrap();
+    assert_eq!(rig.device.look(), 1, "it is written where the others were");
+    assert_eq!(rig.device.queue[1].index, 8);
+    assert!(!rig.queue.rewind(mark), "a doorbell has covered it");
+    assert_eq!(rig.complete(8).unwrap(), [(1, false), (4, true)]);
+}
+
+/// Data of a READ that came in its CQE, of a WQE that goes on at the start of the ring.
+#[test]
+fn data_in_a_cqe_goes_to_the_buffers_of_the_wqe() {
+    let mut rig = Rig::new(4, 2);
+    rig.start_at(3, 0);
+    let mut memory = [[0_u8; 8]; 4];
+    let start = memory.as_mut_ptr().expose_provenance() as u64;
+    let sge = |index: u64, length| Sge { addr: start + 8 * index, length, lkey: 7 };
+    let from = Remote { addr: 1, rkey: 2 };
+    let list = [sge(0, 3), sge(1, 2), sge(2, 8), sge(3, 8)];
+    let mut post = |list: &[Sge], data| {
+        // SAFETY: [memory] is the test's, and the device a model.
+        unsafe { rig.queue.posting().read(from, list, SIGNALED, data) }.unwrap();
+    };
+    post(&list, 1);
+    post(&list[3..], 2);
+    let mut arena = Arena::default();
+    let cqe: NonNull<u8> = arena.cut(64);
+    let mut arrive = |format, opcode: WqeOpcode, wqe_counter: u16, byte_cnt: u32| {
+        let mut bytes = Cqe64 {
+            byte_cnt: byte_cnt.into(),
+            sop_drop_qpn: (u32::from(opcode.get()) << 24 | QPN).into(),
+            wqe_counter: wqe_counter.into(),
+            op_own: op_own(CqeOpcode::Requester, format, false, 0),
+            ..Cqe64::zeroed()
+        }
+        .to_bytes();
+        bytes[..16].copy_from_slice(b"abcdefghijklmnop");
+        // SAFETY: an aligned CQE in the arena; the buffers are the test's.
+        unsafe {
+            cqe.cast().write(bytes);
+            rig.queue.scatter_inline(Cqe::read(cqe, 0, 64))
+        }
+    };
+    let read = WqeOpcode::RDMA_READ;
+    assert!(!arrive(CqeFormat::Plain, read, 3, 16), "there is no data");
+    assert!(!arrive(CqeFormat::Inline64, read, 3, 16), "a CQE of 64 bytes has no room for them");
+    assert!(!arrive(CqeFormat::Inline32, read, 4, 16), "no WQE starts there");
+    assert!(!arrive(CqeFormat::Inline32, WqeOpcode::SEND, 3, 16), "no data comes for a SEND");
+    // SAFETY: read where the queue has written it.
+    let now = || unsafe { (&raw const memory).read_volatile() };
+    assert_eq!(now(), [[0; 8]; 4]);
+    assert!(arrive(CqeFormat::Inline32, read, 3, 15));
+    assert_eq!(now(), [*b"abc\0\0\0\0\0", *b"de\0\0\0\0\0\0", *b"fghijklm", *b"no\0\0\0\0\0\0"]);
+    assert!(arrive(CqeFormat::Inline32, read, 5, 3));
+    assert_eq!(now()[3], *b"abc\0\0\0\0\0");
+}
