@@ -15,7 +15,6 @@ use rdma_core_sys::{
 
 use crate::builder;
 use crate::context;
-use crate::log;
 use crate::objects::{CqSide, Path, Qp};
 
 pub(crate) unsafe extern "C" fn modify_qp(
@@ -160,27 +159,6 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
             context.srqs.remove(handle);
         }
         error
-    }
-}
-
-pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: [verbs], [record-lives].
-    unsafe {
-        let context = context::of((*cq).context);
-        let record = context.cqs.get((*cq).handle);
-        if record.is_none_or(|record| record.status.path() != Path::Doorbell) {
-            return (context.original.resize_cq)(cq, cqe);
-        }
-        // libmlx5 would copy the CQEs that it has not polled, by an index of its own that nobody advances.
-        if cqe > 0 && cqe <= (*cq).cqe {
-            return 0;
-        }
-        log::warn(format_args!(
-            "CQ {} cannot grow from {} to {cqe} entries while doorbell drives it: resize it before the first post",
-            (*cq).handle,
-            (*cq).cqe
-        ));
-        libc::EOPNOTSUPP
     }
 }
 

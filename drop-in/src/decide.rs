@@ -205,7 +205,8 @@ fn pointer<T, U>(pointer: *mut T) -> Result<NonNull<U>, &'static str> {
     NonNull::new(pointer.cast()).ok_or(NOT_RINGS)
 }
 
-fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
+/// Returns where a CQ is.
+pub(crate) fn cq_layout(cq: &Cq) -> Result<(cq::Layout, Place), &'static str> {
     // SAFETY: integers and pointers; objects that are not named.
     let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_cq>(), zeroed::<mlx5dv_obj>()) };
     (obj.cq.in_, obj.cq.out) = (cq.ibv, &raw mut out);
@@ -214,11 +215,16 @@ fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
     let layout =
         cq::Layout { buf: pointer(out.buf)?, dbrec, cqe_cnt: out.cqe_cnt, cqe_size: out.cqe_size };
     let place = Place { dbrec, uar: pointer(out.cq_uar)?, cqn: out.cqn };
+    Ok((layout, place))
+}
+
+fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
+    let (layout, place) = cq_layout(cq)?;
     // SAFETY: nothing was posted to the group, so nothing was polled; from now on libmlx5 neither polls nor arms the CQ,
     // for all calls come to this library.
     let (ring, doorbell) = unsafe { (CompletionQueue::new(layout), CqDoorbell::new(place)) };
     let ring = ring.map_err(|_| NOT_RINGS)?;
-    Ok((CqSide { ring, last: core::ptr::null(), current: None }, doorbell))
+    Ok((CqSide { ring, last: core::ptr::null(), current: None, resized: 0 }, doorbell))
 }
 
 fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {

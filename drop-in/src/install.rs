@@ -15,7 +15,7 @@ use rdma_core_sys::{Mlx5dv, ibv_context, mlx5dv_obj, verbs_context};
 use crate::context::{self, Context, Original};
 use crate::objects::{Path, Status};
 use crate::table::Table;
-use crate::{arm, control, create, log, poll, receive, send};
+use crate::{arm, control, create, log, poll, receive, resize, send};
 
 type SetOps = unsafe extern "C" fn(*mut c_void, *const c_void);
 type UninitContext = unsafe extern "C" fn(*mut c_void);
@@ -25,7 +25,7 @@ type Word = *const c_void;
 const TABLE_WORDS: usize = 256;
 
 /// Returns the function of libibverbs that one of this library stands in front of.
-fn libibverbs(name: &CStr) -> *mut c_void {
+pub(crate) fn libibverbs(name: &CStr) -> *mut c_void {
     // SAFETY: names that end with a zero. The library is loaded, because its provider calls.
     let found = unsafe {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
@@ -292,7 +292,7 @@ unsafe fn replace(
         (original.destroy_qp as Word, control::destroy_qp as Word),
         (original.destroy_srq as Word, control::destroy_srq as Word),
         (original.modify_qp as Word, control::modify_qp as Word),
-        (original.resize_cq as Word, control::resize_cq as Word),
+        (original.resize_cq as Word, resize::resize_cq as Word),
         (original.cq_event as Word, arm::cq_event as Word),
     ];
     for (theirs, our) in private {

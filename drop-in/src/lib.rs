@@ -1,7 +1,7 @@
 //! doorbell's data path for unmodified verbs programs: a second provider data path on the queues that libmlx5 made.
 //!
 //! The library is preloaded (`doorbell run -- COMMAND`). libmlx5 hands its functions to libibverbs with `verbs_set_ops`,
-//! for each device that is opened; [`install`] stands in that way and puts its own functions in the place of those that
+//! for each device that is opened; `install` stands in that way and puts its own functions in the place of those that
 //! post and poll. So it does not matter how a program came by libibverbs and its symbols. Creation, modification and
 //! destruction stay libmlx5's, and are followed.
 //!
@@ -22,7 +22,7 @@
 //! for a single thread. A poller holds the lock of the CQ and then that of one queue; a poster that of its queue.
 //!
 //! # Safety
-//! Records of objects ([`objects`]) live from the creation of the verbs object to its destruction. Verbs forbids to use an
+//! Records of objects (`objects`) live from the creation of the verbs object to its destruction. Verbs forbids to use an
 //! object while it is destroyed. CQEs of a queue pair are removed from its CQs before its record goes, under the locks of
 //! those CQs, so a poller that holds such a lock finds the record of each CQE or none. `SAFETY` comments call this
 //! `[record-lives]`. `[verbs]` is what every verbs function asks for: valid objects, lists that can be read, results that
@@ -43,5 +43,6 @@ mod log;
 mod objects;
 mod poll;
 mod receive;
+mod resize;
 mod send;
 mod table;

@@ -85,6 +85,8 @@ pub(crate) struct CqSide {
     pub(crate) last: *const Qp,
     /// The current CQE of an extended poll.
     pub(crate) current: Option<Cqe<'static>>,
+    /// How often the CQ was resized: the consumer index that libmlx5 has.
+    pub(crate) resized: u32,
 }
 
 // SAFETY: the pointers are to records and CQEs that any thread with the lock may use.

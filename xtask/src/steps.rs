@@ -53,7 +53,7 @@ const STEPS: &[Step] = &[
     step("oldest", Ring::Proof, oldest),
     step("aarch64", Ring::Proof, aarch64),
     step("programs", Ring::Proof, programs),
-    step("python", Ring::Proof, python),
+    step("python", Ring::Proof, |s| python(s, "")),
     step("drop-in", Ring::Proof, drop_in),
     step("explore", Ring::Proof, explore),
     step("long-conformance", Ring::Proof, conformance::long),
@@ -267,18 +267,20 @@ fn programs(session: &Session) -> Result<Totals> {
     isolate::run(&tests(session, EVERYTHING, &[Needs::Programs])?, &options(session, 300))
 }
 
-/// The same on doorbell's data path, as far as they post through libibverbs.
+/// The same on doorbell's data path, as far as they post through libibverbs, and rdma-core's tests in Python.
 fn drop_in(session: &Session) -> Result<Totals> {
     const PROGRAMS: [&str; 4] = ["pingpong::", "perftest::", "qperf::", "ucx::small"];
     let under = format!("{} run --", session.target.join("debug/doorbell").display());
     let binaries = tests(session, EVERYTHING, &[Needs::Programs])?;
     let mut options = options(session, 300);
-    options.variables.push(("UNDER".into(), under));
+    options.variables.push(("UNDER".into(), under.clone()));
     options.variables.push(("DOORBELL_LOG".into(), "1".into()));
     if session.selection().is_empty() {
         options.arguments.extend(PROGRAMS.map(String::from));
     }
-    isolate::run(&binaries, &options)
+    let mut totals = isolate::run(&binaries, &options)?;
+    totals += python(session, &under)?;
+    Ok(totals)
 }
 
 fn doctest(session: &Session) -> Result<Totals> {
@@ -365,12 +367,12 @@ fn aarch64(session: &Session) -> Result<Totals> {
     counted(cargo("--").args(session.selection()))
 }
 
-/// rdma-core's tests in Python.
-fn python(session: &Session) -> Result<Totals> {
+/// rdma-core's tests in Python; `under` is a command that starts each.
+fn python(session: &Session, under: &str) -> Result<Totals> {
     artifacts::build(&mut session.cargo(EVERYTHING))?;
     let mut command = Command::new(session.root.join("soft-mlx5/tests/programs/pyverbs.py"));
     command.arg(session.target.join("debug/soft-mlx5")).args(session.selection());
-    counted(&mut command)
+    counted(command.env("UNDER", under))
 }
 
 /// Every state of small queues, those of 8 slots only when they are asked for.

@@ -341,5 +341,6 @@ impl Drop for Completions<'_> {
     }
 }
 
+mod resize;
 #[cfg(test)]
 mod tests;

@@ -194,3 +194,43 @@ fn titles_that_cannot_be_true_are_no_blocks() {
     let (wide, _, _arena) = pair(8, 128);
     assert_eq!(wide.with_compression(MiniCqeFormat::Hash).err(), Some(LayoutError::CqeSize));
 }
+
+/// In both sizes of CQEs, with any number of CQEs that were not taken, to larger and smaller buffers.
+#[test]
+fn no_cqe_is_lost_or_seen_twice_when_a_cq_is_resized() {
+    let mut random = Random::new(seed());
+    for size in [64, 128] {
+        let (mut cq, mut device, mut arena) = pair(8, size);
+        let (mut sent, mut taken, mut resized) = (0_u16, 0_u16, 0);
+        while resized < 100 {
+            for _ in 0..random.below(device.room() + 1) {
+                device.write(&CqeSpec::new(Requester, sent));
+                sent += 1;
+            }
+            for _ in 0..random.below(6) {
+                let Some(cqe) = cq.next() else { break };
+                assert_eq!(cqe.wqe_counter(), taken);
+                taken += 1;
+            }
+            assert!(!cq.before_resize(|_| {}), "no CQE says so");
+            cq.publish();
+            if device.room() == 0 || random.below(3) > 0 {
+                continue;
+            }
+            device.write(&CqeSpec::new(ResizeCq, 0));
+            let mut entries = Vec::new();
+            assert!(cq.before_resize(|entry| entries.extend_from_slice(entry)));
+            assert_eq!(entries.len(), usize::from(sent - taken) * size);
+            // What a driver would copy that goes by an index of its own is lost with the old buffer.
+            cq.end_at(resized);
+            let count = u32::from(sent - taken).next_power_of_two().max(1 << random.below(6));
+            let mut larger = CqDevice::new(&mut arena, count, size);
+            larger.producer_index = device.producer_index;
+            // SAFETY: memory of the arena; its opcodes are 15.
+            unsafe { cq.resized(larger.layout(), &entries) }.unwrap();
+            assert_eq!(larger.outstanding(), u32::from(sent - taken));
+            device = larger;
+            resized += 1;
+        }
+    }
+}

@@ -58,12 +58,16 @@ impl CqDevice {
         cq
     }
 
+    /// Returns where the CQ is.
+    pub const fn layout(&self) -> Layout {
+        let Self { buf, dbrec, count: cqe_cnt, .. } = *self;
+        Layout { buf, dbrec, cqe_cnt, cqe_size: self.size as u32 }
+    }
+
     /// Returns software's side.
     pub fn queue(&self) -> CompletionQueue {
-        let Self { buf, dbrec, count: cqe_cnt, .. } = *self;
-        let layout = Layout { buf, dbrec, cqe_cnt, cqe_size: self.size as u32 };
         // SAFETY: memory of the arena, which the caller keeps; its opcodes are 15.
-        unsafe { CompletionQueue::new(layout) }.unwrap()
+        unsafe { CompletionQueue::new(self.layout()) }.unwrap()
     }
 
     /// Returns the consumer index in the doorbell record.

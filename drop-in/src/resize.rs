@@ -1,0 +1,100 @@
+//! `ibv_resize_cq`.
+//!
+//! libmlx5 makes a new buffer, has the kernel hand it to the device, copies the CQEs that were not polled, and frees the old
+//! buffer. It goes by a consumer index of its own, which nothing advances but this. So between the kernel's answer and the
+//! copying, when all CQEs are there, this library takes what was not polled, and leaves libmlx5 nothing to copy.
+
+use core::cell::Cell;
+use core::ffi::{c_int, c_void};
+use core::mem::transmute;
+use core::ptr;
+use std::sync::OnceLock;
+
+use rdma_core_sys::ibv_cq;
+
+use crate::context;
+use crate::decide;
+use crate::install::libibverbs;
+use crate::log;
+use crate::objects::{CqSide, Path};
+
+/// A CQ that is being resized.
+struct Resizing {
+    side: *mut CqSide,
+    /// Entries that were not polled; `None` before the kernel has obeyed.
+    entries: Option<Vec<u8>>,
+    /// Whether the device has said where the old buffer ends.
+    is_complete: bool,
+}
+
+thread_local! {
+    static RESIZING: Cell<*mut Resizing> = const { Cell::new(ptr::null_mut()) };
+}
+
+pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*cq).context);
+        let resize = context.original.resize_cq;
+        let record = context.cqs.get((*cq).handle);
+        let Some(record) = record.filter(|record| record.status.path() == Path::Doorbell) else {
+            return resize(cq, cqe);
+        };
+        let mut guard = record.side.lock();
+        let Some(side) = &mut *guard else { return resize(cq, cqe) };
+        let mut resizing = Resizing { side, entries: None, is_complete: false };
+        RESIZING.set(&raw mut resizing);
+        let error = resize(cq, cqe);
+        RESIZING.set(ptr::null_mut());
+        if let (0, Some(entries)) = (error, resizing.entries) {
+            let layout = decide::cq_layout(record);
+            let moved = layout.is_ok_and(|(layout, _)| side.ring.resized(layout, &entries).is_ok());
+            if !(moved && resizing.is_complete) {
+                // The old buffer is gone: there is no way back.
+                log::warn(format_args!(
+                    "CQ {} has moved to where doorbell cannot follow",
+                    (*cq).handle
+                ));
+                std::process::abort();
+            }
+            side.resized = side.resized.wrapping_add(1);
+            side.publish(record);
+        }
+        error
+    }
+}
+
+type CmdResizeCq =
+    unsafe extern "C" fn(*mut ibv_cq, c_int, *mut c_void, usize, *mut c_void, usize) -> c_int;
+
+/// Stands in front of the function of libibverbs by which libmlx5 asks the kernel.
+///
+/// # Safety
+/// As libibverbs asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_cmd_resize_cq(
+    cq: *mut ibv_cq,
+    cqe: c_int,
+    cmd: *mut c_void,
+    cmd_size: usize,
+    resp: *mut c_void,
+    resp_size: usize,
+) -> c_int {
+    static REAL: OnceLock<usize> = OnceLock::new();
+    let real = *REAL.get_or_init(|| libibverbs(c"ibv_cmd_resize_cq") as usize);
+    // SAFETY: the function of this name, and the arguments of the caller.
+    let error = unsafe {
+        let real: CmdResizeCq = transmute(real);
+        real(cq, cqe, cmd, cmd_size, resp, resp_size)
+    };
+    // SAFETY: null, or what `resize_cq` of this thread waits with.
+    if let (0, Some(resizing)) = (error, unsafe { RESIZING.get().as_mut() }) {
+        // SAFETY: the lock of the CQ is held.
+        let side = unsafe { &mut *resizing.side };
+        let mut entries = Vec::new();
+        resizing.is_complete = side.ring.before_resize(|entry| entries.extend_from_slice(entry));
+        side.ring.end_at(side.resized);
+        resizing.entries = Some(entries);
+    }
+    error
+}
