@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
@@ -82,6 +83,21 @@ pub struct SelftestArgs {
     /// Send fewer messages
     #[arg(long)]
     pub quick: bool,
+    /// Have another host send, on which doorbell selftest --listen runs
+    #[arg(long, value_name = "HOST", conflicts_with = "listen")]
+    pub peer: Option<String>,
+    /// Send for doorbell selftest --peer of another host, once
+    #[arg(long, conflicts_with_all = ["quick", "soak", "only", "report", "bundle", "json"])]
+    pub listen: bool,
+    /// TCP port between the two
+    #[arg(long, value_name = "PORT", default_value_t = crate::selftest::TCP_PORT)]
+    pub tcp_port: u16,
+    /// Index of the GID to use, see doorbell info [default: the best by its type]
+    #[arg(long, value_name = "INDEX")]
+    pub gid_index: Option<u8>,
+    /// Look for stale and torn bytes (G39) for so long, such as 30m or 1h
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "quick")]
+    pub soak: Option<Duration>,
     /// Run only these checks, by their numbers
     #[arg(long, value_name = "B6,D20", value_delimiter = ',')]
     pub only: Vec<String>,
@@ -109,6 +125,21 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
 }
 
+/// Reads a number of seconds, minutes or hours, as in `90s`, `30m` and `1h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit = match text.as_bytes().last() {
+        Some(b's') => 1,
+        Some(b'm') => 60,
+        Some(b'h') => 3600,
+        _ => 0,
+    };
+    let number = text.get(..text.len().saturating_sub(1)).and_then(|text| text.parse::<u32>().ok());
+    match number {
+        Some(number) if unit > 0 && number > 0 => Ok(Duration::from_secs(u64::from(number) * unit)),
+        _ => Err("a number and s, m or h, such as 30m".into()),
+    }
+}
+
 /// Arguments of `doorbell decode`.
 #[derive(Debug, Args)]
 pub struct DecodeArgs {
@@ -117,4 +148,18 @@ pub struct DecodeArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit() {
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("1h"), Ok(Duration::from_secs(3600)));
+        for text in ["", "5", "h", "0m", "-1m", "1d", "1\u{20ac}"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
 }

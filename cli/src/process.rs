@@ -57,7 +57,8 @@ fn running_on() -> Option<(u32, u32)> {
     (result == 0).then_some((cpu, node))
 }
 
-fn allowed_cpus() -> Vec<u32> {
+/// The processors that this thread may run on.
+pub fn allowed_cpus() -> Vec<u32> {
     // SAFETY: a set of bits, empty.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: a writable set of that size.
@@ -67,6 +68,21 @@ fn allowed_cpus() -> Vec<u32> {
     let cpus = 0..libc::CPU_SETSIZE as u32;
     // SAFETY: below the size of the set.
     cpus.filter(|&cpu| unsafe { libc::CPU_ISSET(cpu as usize, &set) }).collect()
+}
+
+/// Lets this thread run on these processors only.
+pub fn run_on(cpus: &[u32]) -> std::io::Result<()> {
+    // SAFETY: a set of bits, empty.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as u32) {
+        // SAFETY: below the size of the set.
+        unsafe { libc::CPU_SET(cpu as usize, &mut set) };
+    }
+    // SAFETY: a set of that size.
+    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 fn memlock_limit() -> Option<u64> {
@@ -99,6 +115,12 @@ mod tests {
     #[test]
     fn this_process_runs_on_a_cpu_that_it_may_run_on() {
         let (cpu, _) = running_on().unwrap();
-        assert!(allowed_cpus().contains(&cpu));
+        let all = allowed_cpus();
+        assert!(all.contains(&cpu));
+        run_on(&[cpu]).unwrap();
+        assert_eq!(allowed_cpus(), [cpu]);
+        run_on(&all).unwrap();
+        assert_eq!(allowed_cpus(), all);
+        assert!(run_on(&[]).is_err(), "nowhere");
     }
 }

@@ -182,7 +182,7 @@ fn needs(artifact: &Artifact) -> Needs {
         (
             "doorbell-tests",
             "demo" | "doctor" | "event_server" | "info" | "latency" | "multicast" | "pingpong"
-            | "selftest" | "sender_examples",
+            | "selftest" | "selftest_peer" | "sender_examples",
         ) => Needs::Examples,
         ("doorbell-tests", _) => Needs::AnyDevice,
         _ => Needs::Nothing,

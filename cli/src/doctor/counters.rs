@@ -59,6 +59,14 @@ impl Counters {
         Self(values)
     }
 
+    /// Returns the counters of trouble that rose, and by how much; `None` where there are no counters.
+    pub fn risen(&self, after: &Self) -> Option<Vec<(&'static str, u64)>> {
+        let before = |name| self.0.get(name).copied().unwrap_or_default();
+        let rose = |name| Some((name, after.0.get(name)?.saturating_sub(before(name))));
+        let risen = MEANINGS.iter().filter_map(|(name, _)| rose(*name)).filter(|(_, by)| *by > 0);
+        (!after.0.is_empty()).then(|| risen.collect())
+    }
+
     /// Adds what the counters of trouble say, and which of them rose.
     pub fn compare(&self, patient: &mut Patient, port: &str, after: &Self) {
         if after.0.is_empty() {
@@ -109,6 +117,8 @@ mod tests {
         let after = counters(&[("out_of_buffer", 5), ("link_downed", 1), ("port_rcv_data", 9)]);
         let told = told(&before, &after);
         assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(before.risen(&after), Some(vec![("out_of_buffer", 2)]));
+        assert_eq!(before.risen(&Counters::default()), None);
         assert!(told[0].0 == Level::Warning && told[0].1.starts_with("5, 2 of them"), "{told:?}");
         assert_eq!(told[1].0, Level::Note);
     }

@@ -1,6 +1,6 @@
 //! `doorbell doctor`: what keeps queue pairs from connecting, or messages from arriving. It changes nothing on the machine.
 
-mod counters;
+pub(crate) mod counters;
 mod loopback;
 mod odp;
 mod port;

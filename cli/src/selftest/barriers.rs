@@ -1,11 +1,13 @@
 //! Group G: nothing is read before it was written.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::check::{Check, Needs, Stop, fail};
 use super::lab::Lab;
 use super::pair::{Pair, Shape};
 use super::receive::payload;
+use crate::process;
 
 pub const CHECKS: &[Check] = &[
     Check {
@@ -16,9 +18,9 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "G40",
-        name: "the same from another NUMA node",
-        needs: Needs::Device,
-        run: other_node,
+        name: "the same on other processors, one of each NUMA node",
+        needs: Needs::Rings,
+        run: elsewhere,
     },
     Check {
         id: "G41",
@@ -36,13 +38,27 @@ const BATCH: u32 = 32;
 const BYTES: usize = 48;
 
 fn whole(lab: &mut Lab) -> Result<String, Stop> {
-    let shape = Shape { receiver: |config| config.verify_cqes(true), ..Shape::new(lab) };
-    let mut pair = Pair::new(lab, &shape)?;
+    let (time, most) = match lab.soak {
+        Some(time) => (time, u32::MAX),
+        None => (TIME[usize::from(!lab.quick)], MESSAGES),
+    };
+    let (count, checked) = messages(lab, time, most)?;
+    let barrier = if cfg!(target_arch = "aarch64") { "dmb oshld" } else { "no lfence" };
+    Ok(format!("{count} messages, {checked} CQEs checked as they were taken, {barrier}"))
+}
+
+/// Sends and checks messages, for that time and at most so many; returns how many, and how many of their CQEs were
+/// verified.
+fn messages(lab: &mut Lab, time: Duration, most: u32) -> Result<(u32, u64), Stop> {
+    // An hour of CQEs would fill the memory.
+    let watched = lab.soak.is_none();
+    let receiver = |config: doorbell::ReceiverConfig| config.verify_cqes(true);
+    let mut pair = Pair::new(lab, &Shape { receiver, watched, ..Shape::new(lab) })?;
     // The receiver reads as any other does; what looks ahead would touch each CQE first.
     pair.tap = None;
-    let (began, time) = (Instant::now(), TIME[usize::from(!lab.quick)]);
+    let began = Instant::now();
     let (mut number, mut next) = (0u32, 0u32);
-    while next < MESSAGES && began.elapsed() < time {
+    while next < most && began.elapsed() < time {
         while number.wrapping_sub(next) < BATCH {
             pair.send(0, &payload(number, BYTES), None)?;
             number += 1;
@@ -65,20 +81,43 @@ fn whole(lab: &mut Lab) -> Result<String, Stop> {
         }
     }
     let counted = pair.receiver.statistics().unwrap_or_default();
-    let barrier = if cfg!(target_arch = "aarch64") { "dmb oshld" } else { "no lfence" };
-    Ok(format!(
-        "{next} messages, {} CQEs checked as they were taken, {barrier}",
-        counted.verified_cqes
-    ))
+    Ok((next, counted.verified_cqes))
 }
 
-fn other_node(_: &mut Lab) -> Result<String, Stop> {
-    let nodes = crate::sysfs::numa_nodes(std::path::Path::new("/sys")).len();
-    let run = "run once under numactl --cpunodebind for each node";
-    match nodes {
-        0 | 1 => Err(Stop::Cannot("this machine has one NUMA node".into())),
-        _ => Err(Stop::Cannot(format!("{nodes} NUMA nodes: {run}"))),
+/// Time for all processors together.
+const ELSEWHERE: Duration = Duration::from_secs(8);
+
+fn elsewhere(lab: &mut Lab) -> Result<String, Stop> {
+    let allowed = process::allowed_cpus();
+    let nodes = crate::sysfs::numa_nodes(Path::new("/sys"));
+    let cpus = processors(&allowed, &nodes);
+    if cpus.len() < 2 {
+        return Err(Stop::Cannot("this process may run on one processor only".into()));
     }
+    let time = if lab.quick { ELSEWHERE / 10 } else { ELSEWHERE } / cpus.len() as u32;
+    let mut count = 0;
+    for cpu in &cpus {
+        process::run_on(&[*cpu])?;
+        let done = messages(lab, time, MESSAGES);
+        process::run_on(&allowed)?;
+        let done = done.map_err(|stop| match stop {
+            Stop::Fail(why) => Stop::Fail(format!("on processor {cpu}: {why}")),
+            cannot => cannot,
+        });
+        count += done?.0;
+    }
+    Ok(format!("{count} messages on processors {cpus:?} of {} NUMA nodes", nodes.len().max(1)))
+}
+
+/// The first allowed processor of each node; where there is one node, the first and the last of all.
+fn processors(allowed: &[u32], nodes: &[(u32, Vec<u32>)]) -> Vec<u32> {
+    let first = |cpus: &Vec<u32>| allowed.iter().copied().find(|cpu| cpus.contains(cpu));
+    let mut chosen: Vec<u32> = nodes.iter().filter_map(|(_, cpus)| first(cpus)).collect();
+    if chosen.len() < 2 {
+        chosen = allowed.first().into_iter().chain(allowed.last()).copied().collect();
+        chosen.dedup();
+    }
+    chosen
 }
 
 fn processor(_: &mut Lab) -> Result<String, Stop> {
@@ -88,4 +127,19 @@ fn processor(_: &mut Lab) -> Result<String, Stop> {
         "x86-64: program order, sfence before and after registers"
     }
     .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_has_a_processor_of_those_that_are_allowed() {
+        let nodes = [(0, vec![0, 1, 4, 5]), (1, vec![2, 3, 6, 7])];
+        assert_eq!(processors(&[1, 2, 3], &nodes), [1, 2]);
+        // All on one node, or nobody says which: two of them.
+        assert_eq!(processors(&[4, 5], &nodes), [4, 5]);
+        assert_eq!(processors(&[0, 1, 2], &[]), [0, 2]);
+        assert_eq!(processors(&[3], &nodes), [3]);
+    }
 }

@@ -25,6 +25,8 @@ pub enum Needs {
     Device,
     /// Rings that doorbell can drive: an mlx5 device.
     Rings,
+    /// Another host.
+    Peer,
 }
 
 /// Why a check did not pass.
@@ -91,6 +93,8 @@ impl Outcome {
             let reason =
                 lab.context.auto_path().1.map_or(String::new(), |reason| reason.to_string());
             Err(Stop::Cannot(format!("doorbell does not drive the rings of this device: {reason}")))
+        } else if check.needs == Needs::Peer && lab.peer.is_none() {
+            Err(Stop::Cannot("there is no peer: --peer names one".into()))
         } else {
             (check.run)(lab)
         };

@@ -1,5 +1,7 @@
 //! Group D: what CQEs say.
 
+use std::cell::Ref;
+
 use doorbell::{Compression, Path};
 use mlx5_wire::cqe::{Cqe64, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
@@ -9,7 +11,7 @@ use super::lab::Lab;
 use super::layout::counter;
 use super::pair::{Pair, Shape};
 use super::receive::payload;
-use super::witness::hex;
+use super::witness::{Witness, hex};
 
 pub const CHECKS: &[Check] = &[
     Check {
@@ -120,8 +122,7 @@ fn opcodes(lab: &mut Lab) -> Result<String, Stop> {
         same("format", &CqeFormat::Plain, &CqeFormat::from_op_own(cqe.op_own))?;
     }
     pair.all_sent(0)?;
-    let sends = pair.far_taps[0].iter().flat_map(|tap| &tap.seen);
-    for seen in sends {
+    for seen in pair.sent_cqes(0).iter().flatten() {
         let cqe = Cqe64::from_bytes(seen);
         same(
             format!("opcode of the CQE of a send ({})", hex(seen)),
@@ -210,8 +211,17 @@ fn compressed(lab: &mut Lab) -> Result<String, Stop> {
     Ok(done.join(", "))
 }
 
-fn signatures(lab: &mut Lab) -> Result<String, Stop> {
+/// What was seen of all CQEs.
+fn looked_at(lab: &Lab) -> Result<Ref<'_, Witness>, Stop> {
     let witness = lab.witness.borrow();
+    match witness.seen {
+        0 => Err(Stop::Cannot("no check before this one has brought a CQE".into())),
+        _ => Ok(witness),
+    }
+}
+
+fn signatures(lab: &mut Lab) -> Result<String, Stop> {
+    let witness = looked_at(lab)?;
     match witness.wrong {
         0 => Ok(format!("{} CQEs, all right", witness.seen)),
         wrong => {
@@ -221,7 +231,7 @@ fn signatures(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 fn user_indices(lab: &mut Lab) -> Result<String, Stop> {
-    let witness = lab.witness.borrow();
+    let witness = looked_at(lab)?;
     if witness.strangers.is_empty() {
         return Ok("each queue has one".into());
     }
@@ -229,7 +239,7 @@ fn user_indices(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 fn seen(lab: &mut Lab) -> Result<String, Stop> {
-    let witness = lab.witness.borrow();
+    let witness = looked_at(lab)?;
     let names =
         witness.first.values().map(|bytes| format!("{:?}", Cqe64::from_bytes(bytes).opcode()));
     let mut names: Vec<String> = names.collect();

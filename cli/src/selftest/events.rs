@@ -4,6 +4,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use super::check::{Check, Needs, Stop, fail};
+use super::far::Request;
 use super::lab::Lab;
 use super::pair::{Pair, Shape};
 
@@ -91,7 +92,8 @@ fn solicited(lab: &mut Lab) -> Result<String, Stop> {
     if readable(&pair, QUIET)? {
         return fail("an event for a message whose sender did not ask for it");
     }
-    pair.post(0, |posting| posting.solicited().send(b"loud"))?;
+    let loud = b"loud".as_slice();
+    pair.post(0, &Request::Send { bytes: loud.into(), imm: None, solicited: true })?;
     if !readable(&pair, SURE)? {
         return fail("no event for a message whose sender asked for it");
     }

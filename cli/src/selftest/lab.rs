@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use doorbell::{Context, Path, ProtectionDomain};
 
 use super::check::Stop;
+use super::peer::Peer;
 use super::witness::Witness;
+use crate::args::SelftestArgs;
+use crate::doctor::counters::Counters;
 
 /// The device under test.
 pub struct Lab {
@@ -22,12 +25,20 @@ pub struct Lab {
     pub model: bool,
     /// Port that messages go through, to itself.
     pub port: u8,
+    /// Entry of the GID table that is used, instead of the one that doorbell takes.
+    pub gid_index: Option<u8>,
     /// Fewer messages.
     pub quick: bool,
+    /// So long are messages checked for memory order, instead of some seconds.
+    pub soak: Option<Duration>,
+    /// The host that sends, instead of this one.
+    pub peer: Option<Rc<RefCell<Peer>>>,
     /// All CQEs that were seen.
     pub witness: Rc<RefCell<Witness>>,
     /// Descriptors that were open before anything was made.
     pub descriptors: usize,
+    /// Counters of the port before anything was sent.
+    pub counters: Counters,
     /// State of the generator of random numbers.
     seed: u64,
 }
@@ -37,23 +48,40 @@ impl Lab {
     pub fn new(
         context: Context,
         model: bool,
-        quick: bool,
+        args: &SelftestArgs,
         descriptors: usize,
     ) -> doorbell::Result<Self> {
         let pd = context.alloc_pd()?;
         let direct = context.auto_path().0 == Path::Direct;
         let witness = Rc::default();
-        Ok(Self {
+        let mut lab = Self {
             context,
             pd,
             direct,
             model,
             port: 1,
-            quick,
+            gid_index: args.gid_index,
+            quick: args.quick,
+            soak: args.soak,
+            peer: None,
             witness,
             descriptors,
+            counters: Counters::default(),
             seed: 0x9e37_79b9_7f4a_7c15,
-        })
+        };
+        lab.use_port(1);
+        Ok(lab)
+    }
+
+    /// Messages go through that port.
+    pub fn use_port(&mut self, port: u8) {
+        self.port = port;
+        self.counters = self.read_counters();
+    }
+
+    /// Returns the counters of the port as they are now.
+    pub fn read_counters(&self) -> Counters {
+        Counters::read(&self.context.sysfs_path().join("ports").join(self.port.to_string()))
     }
 
     /// The path that doorbell would take.
@@ -106,6 +134,14 @@ pub struct Patience {
 /// it again, and the run shall end.
 const LONGEST: [Duration; 2] = [Duration::from_millis(600), Duration::from_millis(150)];
 static STALLED: AtomicBool = AtomicBool::new(false);
+/// How many times longer that is where another host has its part in what happens.
+const FARTHER: u32 = 5;
+static FAR_AWAY: AtomicBool = AtomicBool::new(false);
+
+/// Says that another host takes part.
+pub fn another_host() {
+    FAR_AWAY.store(true, Ordering::Relaxed);
+}
 
 impl Patience {
     /// Waits from now on.
@@ -121,7 +157,10 @@ impl Patience {
     /// Lets others work; fails when nothing has happened for too long.
     pub fn wait(&self, what: impl FnOnce() -> String) -> Result<(), Stop> {
         std::thread::yield_now();
-        let longest = LONGEST[usize::from(STALLED.load(Ordering::Relaxed))];
+        let mut longest = LONGEST[usize::from(STALLED.load(Ordering::Relaxed))];
+        if FAR_AWAY.load(Ordering::Relaxed) {
+            longest *= FARTHER;
+        }
         if processor_time().saturating_sub(self.since) < longest {
             return Ok(());
         }

@@ -4,6 +4,7 @@ use doorbell::Path;
 use mlx5_wire::data::DataSegment;
 
 use super::check::{Check, Needs, Stop, fail, same};
+use super::far::Request;
 use super::lab::Lab;
 use super::pair::{Pair, Shape};
 use super::rings::Wqes;
@@ -175,13 +176,10 @@ fn links(lab: &mut Lab) -> Result<String, Stop> {
         Shape { qps: 2, srq: true, receives: 7, buffer: 8192, buffers: 7, ..Shape::new(lab) };
     let mut pair = Pair::new(lab, &shape)?;
     let wqes = Wqes::of(pair.near_raw(0))?;
-    let long = doorbell::BufferPool::new(&lab.pd, 8, 8192)?;
     let (mut turned, mut checked) = (0, 0);
     for round in lab.rounds(400) {
         // A long message and a short one: the short one, which came second, may end first.
-        let mut buffer = long.take().ok_or("no buffer")?;
-        buffer.set_len(8192);
-        pair.post(0, |posting| posting.send(buffer))?;
+        pair.post(0, &Request::Long(8192))?;
         pair.send(1, &[round as u8], None)?;
         let mut lengths = Vec::new();
         pair.receive(2, |message| {

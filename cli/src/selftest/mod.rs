@@ -1,7 +1,7 @@
 //! `doorbell selftest`: does this device do what doorbell relies on?
 //!
-//! Each group of checks is a file, and each check a function. Messages go from a port to itself; nothing outside of the
-//! objects that the checks make is changed.
+//! Each group of checks is a file, and each check a function. Messages go from a port to itself, or come from a peer
+//! (`--peer`); nothing outside of the objects that the checks make is changed.
 
 mod barriers;
 mod check;
@@ -9,18 +9,24 @@ mod cqes;
 mod environment;
 mod errors;
 mod events;
+mod far;
 mod lab;
 mod layout;
 mod leave;
+mod listen;
 mod pair;
+mod peer;
 mod receive;
 mod report;
 mod rings;
 mod speed;
 mod tags;
+mod two_way;
 mod witness;
 
+use std::cell::RefCell;
 use std::error::Error;
+use std::rc::Rc;
 
 use doorbell::Context;
 
@@ -28,8 +34,11 @@ use crate::args::SelftestArgs;
 use crate::sysfs;
 use check::{Check, Ending, Outcome};
 use lab::Lab;
+use peer::{Command, Peer};
 
-/// The checks in the order in which they run.
+pub use peer::TCP_PORT;
+
+/// The checks in the order in which they run; those of a peer pass for none where there is no peer.
 fn checks() -> impl Iterator<Item = &'static Check> {
     let groups = [
         environment::CHECKS,
@@ -42,6 +51,7 @@ fn checks() -> impl Iterator<Item = &'static Check> {
         tags::CHECKS,
         cqes::LAST,
         speed::CHECKS,
+        speed::PEER,
         leave::CHECKS,
     ];
     groups.into_iter().flatten()
@@ -61,12 +71,26 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
     if let Some(unknown) = args.only.iter().find(|id| checks().all(|check| check.id != **id)) {
         return Err(format!("there is no check {unknown}: docs/selftest.md has the groups").into());
     }
-    let wanted = |check: &&Check| args.only.is_empty() || args.only.iter().any(|id| id == check.id);
+    let wanted = |check: &&Check| match args.only.is_empty() {
+        true => args.peer.is_some() || speed::PEER.iter().all(|of_peer| of_peer.id != check.id),
+        false => args.only.iter().any(|id| id == check.id),
+    };
     let context = doorbell::open(&name)?;
     // A device without a kernel driver is a model.
     let model = sysfs::link(&context.sysfs_path().join("device/driver")).is_none();
+    let peer = match &args.peer {
+        Some(host) => Some(Rc::new(RefCell::new(Peer::connect(host, args.tcp_port)?))),
+        None => None,
+    };
     let descriptors = leave::open_descriptors();
-    let mut lab = Lab::new(context, model, args.quick, descriptors)?;
+    let mut lab = Lab::new(context, model, args, descriptors)?;
+    if args.listen {
+        return listen::run(lab, args.tcp_port);
+    }
+    lab.peer.clone_from(&peer);
+    if peer.is_some() {
+        lab::another_host();
+    }
     let mut outcomes = Vec::new();
     for check in checks().filter(wanted) {
         let outcome = Outcome::of(check, &mut lab);
@@ -76,6 +100,10 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
         outcomes.push(outcome);
     }
     let verdict = verdict(&outcomes);
+    if let Some(peer) = peer {
+        // If it is gone, a check has said so.
+        _ = peer.borrow_mut().tell(&Command::End { verdict: verdict.clone() });
+    }
     let report = report::text(&lab, &outcomes, &verdict);
     let path = args.report.clone().unwrap_or_else(|| report::file_name(&lab.context).into());
     std::fs::write(&path, report).map_err(|error| format!("{}: {error}", path.display()))?;

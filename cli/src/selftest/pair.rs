@@ -1,15 +1,16 @@
-//! Queue pairs that receive, and those that send to them, on the same port.
+//! Queue pairs that receive, and those that send to them: from the same port, or from the peer.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use doorbell::rdma_core_sys as sys;
 use doorbell::{
-    BufferPool, Failure, Message, NotSent, Path, Posting, QpConfig, QueueId, QueuePair, Receiver,
-    ReceiverConfig, SendError, Sender, SenderConfig, SrqConfig, SrqId, WcStatus,
+    BufferPool, Failure, Message, Path, QpConfig, QueueId, QueuePair, Receiver, ReceiverConfig,
+    SrqConfig, SrqId, WcStatus,
 };
 
 use super::check::{Stop, fail};
+use super::far::{Far, FarShape, OUTSTANDING, Request, config};
 use super::lab::{Lab, Patience};
 use super::rings::Tap;
 use super::witness::Witness;
@@ -35,14 +36,20 @@ pub struct Shape {
     pub path: Path,
     /// Further wishes of the receiver.
     pub receiver: fn(ReceiverConfig) -> ReceiverConfig,
-    /// Further wishes of the queue pairs that send.
-    pub sender: fn(QpConfig) -> QpConfig,
+    /// Code of the time that senders wait for an acknowledgement, and their retries.
+    pub timeout: (u8, u8),
+    /// Retries of senders where no receive is posted; 7 is without end.
+    pub rnr_retry: u8,
     /// Further wishes of the queue pairs that receive.
     pub receives_with: fn(QpConfig) -> QpConfig,
     /// Post all buffers that fit.
     pub fill: bool,
     /// Datagrams.
     pub datagrams: bool,
+    /// The senders are on this host, also where there is a peer.
+    pub local: bool,
+    /// All CQEs are looked at before they are taken.
+    pub watched: bool,
 }
 
 impl Shape {
@@ -58,10 +65,14 @@ impl Shape {
             cq: None,
             path: lab.path(),
             receiver: |config| config,
-            sender: |config| config,
+            // A retry takes 0.3 s at most.
+            timeout: (12, 5),
+            rnr_retry: 7,
             receives_with: |config| config,
             fill: true,
             datagrams: false,
+            local: false,
+            watched: true,
         }
     }
 }
@@ -76,94 +87,62 @@ pub struct Pair {
     pub srq: Option<SrqId>,
     /// Receiving queue pairs.
     pub near: Vec<QueuePair>,
-    /// Sending queue pairs.
-    pub far: Vec<Far>,
-    _far_receiver: Receiver,
+    far: Far,
+    /// Requests of each sending queue pair that are not over.
+    outstanding: Vec<u32>,
+    /// Numbers of the sending queue pairs.
+    pub senders: Vec<u32>,
     witness: Rc<RefCell<Witness>>,
     /// Buffers of the receives.
     pub pool: BufferPool,
     /// What watches the CQ of the receives.
     pub tap: Option<Tap>,
-    /// What watches the CQ of each sending queue pair.
-    pub far_taps: Vec<Option<Tap>>,
 }
-
-/// A queue pair that sends, with a sender of its own.
-pub struct Far {
-    /// The queue pair.
-    pub qp: QueuePair,
-    sender: Sender,
-    /// Requests that are not over.
-    outstanding: u32,
-}
-
-impl Far {
-    /// Posts a request.
-    fn post<P>(
-        &mut self,
-        request: impl FnOnce(&mut Posting<'_>) -> Result<(), SendError<P>>,
-    ) -> Result<(), Stop> {
-        let queue = self.qp.send_queue().ok_or(NotSent::NoQueue)?;
-        let mut posting = self.sender.post(queue)?;
-        request(&mut posting).map_err(|error| error.reason)?;
-        self.outstanding += 1;
-        Ok(())
-    }
-}
-
-/// Queue key of datagrams.
-pub const QKEY: u32 = 0x1234_5678;
 
 impl Pair {
     /// Makes and connects all.
     pub fn new(lab: &Lab, shape: &Shape) -> Result<Self, Stop> {
         let queues = if shape.srq { 1 } else { shape.qps };
         let entries = shape.cq.unwrap_or(2 * (shape.receives * queues + shape.qps));
-        let config = ReceiverConfig::new().cq_capacity(entries).path(shape.path);
-        let mut receiver = Receiver::new(&lab.pd, &(shape.receiver)(config))?;
-        let mut far_receiver =
-            Receiver::new(&lab.pd, &ReceiverConfig::new().cq_capacity(16 * shape.qps))?;
+        let receiving = ReceiverConfig::new().cq_capacity(entries).path(shape.path);
+        let mut receiver = Receiver::new(&lab.pd, &(shape.receiver)(receiving))?;
         let srq = match shape.srq {
             true => Some(receiver.create_srq(&SrqConfig::new(shape.receives).max_sge(shape.sges))?),
             false => None,
         };
-        let base = || {
-            let config = if shape.datagrams { QpConfig::ud(QKEY) } else { QpConfig::rc() };
-            // A retry takes 0.3 s at most.
-            config.port(lab.port).timeout(12).retry_cnt(5).min_rnr_timer(1)
-        };
-        let (mut near, mut far, mut taps) = (Vec::new(), Vec::new(), Vec::new());
+        let mut near = Vec::new();
         for _ in 0..shape.qps {
+            let base = config(lab, shape.datagrams).max_inline(32);
             let config = match srq {
-                Some(srq) => base().srq(srq),
-                None => base().receives(shape.receives, shape.sges),
+                Some(srq) => base.srq(srq),
+                None => base.receives(shape.receives, shape.sges),
             };
-            let mut this = receiver.create_qp(&(shape.receives_with)(config.max_inline(32)))?;
-            let config = base().receives(1, 1).sends(64).max_inline(64);
-            let sending = SenderConfig::new().cq_capacity(256).path(shape.path);
-            let mut sender = Sender::new(&lab.pd, &sending)?;
-            let config = (shape.sender)(config);
-            let mut that = far_receiver.create_qp_with_sender(&config, &mut sender)?;
-            if shape.datagrams {
-                this.activate()?;
-                that.activate()?;
-            } else {
-                this.connect(&that.address()?)?;
-                that.connect(&this.address()?)?;
-            }
-            // SAFETY: a live queue pair.
-            let cq = unsafe { (*that.as_raw()).send_cq };
-            taps.push(if lab.direct { Some(Tap::new(cq, &lab.witness)?) } else { None });
-            near.push(this);
-            far.push(Far { qp: that, sender, outstanding: 0 });
+            near.push(receiver.create_qp(&(shape.receives_with)(config))?);
         }
+        let (timeout, retries) = shape.timeout;
+        let far = FarShape {
+            qps: shape.qps,
+            datagrams: shape.datagrams,
+            verbs: shape.path == Path::Verbs,
+            watched: shape.watched,
+            timeout,
+            retries,
+            rnr_retry: shape.rnr_retry,
+        };
+        let mut far = Far::new(lab, &far, shape.local)?;
+        let addresses = far.addresses()?;
+        for (qp, address) in near.iter_mut().zip(&addresses) {
+            if shape.datagrams { qp.activate()? } else { qp.connect(address)? }
+        }
+        far.connect(&near.iter().map(QueuePair::address).collect::<Result<Vec<_>, _>>()?)?;
         let queues: Vec<QueueId> = match srq {
             Some(srq) => vec![srq.into()],
             None => near.iter().filter_map(QueuePair::receive_queue).map(QueueId::from).collect(),
         };
         // SAFETY: a live queue pair.
         let cq = unsafe { (*near[0].as_raw()).recv_cq };
-        let tap = if lab.direct { Some(Tap::new(cq, &lab.witness)?) } else { None };
+        let watched = lab.direct && shape.watched;
+        let tap = if watched { Some(Tap::new(cq, &lab.witness)?) } else { None };
         let pool = BufferPool::new(&lab.pd, shape.buffers, shape.buffer)?;
         let mut pair = Self {
             receiver,
@@ -171,10 +150,10 @@ impl Pair {
             srq,
             near,
             far,
-            _far_receiver: far_receiver,
+            outstanding: vec![0; addresses.len()],
+            senders: addresses.iter().map(|address| address.qpn).collect(),
             pool,
             tap,
-            far_taps: taps,
             witness: Rc::clone(&lab.witness),
         };
         if shape.fill {
@@ -197,23 +176,18 @@ impl Pair {
     }
 
     /// Posts a request, when there is room.
-    pub fn post<P>(
-        &mut self,
-        qp: usize,
-        request: impl FnOnce(&mut Posting<'_>) -> Result<(), SendError<P>>,
-    ) -> Result<(), Stop> {
-        while self.far[qp].outstanding >= 48 {
+    pub fn post(&mut self, qp: usize, request: &Request<'_>) -> Result<(), Stop> {
+        while self.outstanding[qp] >= OUTSTANDING {
             self.sent(qp)?;
         }
-        self.far[qp].post(request)
+        self.far.post(qp, request)?;
+        self.outstanding[qp] += 1;
+        Ok(())
     }
 
     /// Sends inline bytes.
     pub fn send(&mut self, qp: usize, bytes: &[u8], imm: Option<u32>) -> Result<(), Stop> {
-        self.post(qp, |posting| match imm {
-            Some(imm) => posting.send_with_imm(bytes, imm),
-            None => posting.send(bytes),
-        })
+        self.post(qp, &Request::Send { bytes: bytes.into(), imm, solicited: false })
     }
 
     /// Waits until a send has completed; it must have succeeded.
@@ -228,7 +202,7 @@ impl Pair {
 
     /// Waits until all sends of a queue pair have succeeded.
     pub fn all_sent(&mut self, qp: usize) -> Result<(), Stop> {
-        while self.far[qp].outstanding > 0 {
+        while self.outstanding[qp] > 0 {
             self.sent(qp)?;
         }
         Ok(())
@@ -238,26 +212,17 @@ impl Pair {
     pub fn completed(&mut self, qp: usize) -> Result<(WcStatus, u32), Stop> {
         let patience = Patience::new();
         loop {
-            if let Some(done) = self.poll_send(qp) {
+            if let Some(done) = self.poll_send(qp)? {
                 return Ok(done);
             }
             patience.wait(|| "a send that has no completion".into())?;
         }
     }
 
-    fn poll_send(&mut self, qp: usize) -> Option<(WcStatus, u32)> {
-        if let Some(tap) = &mut self.far_taps[qp] {
-            if tap.look() == 0 {
-                return None;
-            }
-        }
-        let far = &mut self.far[qp];
-        let done = far.sender.poll_up_to(1).next().map(|done| (done.status, done.vendor_err))?;
-        far.outstanding -= 1;
-        if let Some(tap) = &mut self.far_taps[qp] {
-            tap.take(1);
-        }
-        Some(done)
+    fn poll_send(&mut self, qp: usize) -> Result<Option<(WcStatus, u32)>, Stop> {
+        let done = self.far.poll(qp)?;
+        self.outstanding[qp] -= u32::from(done.is_some());
+        Ok(done)
     }
 
     /// Takes what has arrived, at most `budget` completions; returns how many.
@@ -298,7 +263,7 @@ impl Pair {
                 continue;
             }
             patience.wait(|| {
-                let failed = (0..self.far.len()).find_map(|qp| self.failed_send(qp));
+                let failed = (0..self.senders.len()).find_map(|qp| self.failed_send(qp));
                 let why = failed.map_or(String::new(), |why| format!(" ({why})"));
                 format!("{left} of {count} messages have not arrived{why}")
             })?;
@@ -315,12 +280,16 @@ impl Pair {
     }
 
     fn failed_send(&mut self, qp: usize) -> Option<String> {
-        while let Some((status, vendor)) = self.poll_send(qp) {
-            if !status.is_success() {
-                return Some(format!("a send completed with {status}, vendor {vendor:#04x}"));
+        loop {
+            match self.poll_send(qp) {
+                Ok(None) => return None,
+                Ok(Some((WcStatus::SUCCESS, _))) => {}
+                Ok(Some((status, vendor))) => {
+                    return Some(format!("a send completed with {status}, vendor {vendor:#04x}"));
+                }
+                Err(Stop::Fail(why) | Stop::Cannot(why)) => return Some(why),
             }
         }
-        None
     }
 
     /// Waits until the CQ of the receives holds `count` CQEs that were not taken, and takes none.
@@ -340,17 +309,21 @@ impl Pair {
     pub fn cqes(&self) -> Vec<[u8; 64]> {
         self.tap.iter().flat_map(|tap| tap.seen.clone()).collect()
     }
+
+    /// The CQEs that the sends of a queue pair have brought, if they are watched.
+    pub fn sent_cqes(&self, qp: usize) -> Option<Vec<[u8; 64]>> {
+        self.far.cqes(qp)
+    }
 }
 
 impl Drop for Pair {
     /// What comes too late for the checks is seen still.
     fn drop(&mut self) {
-        let taps = self.far_taps.iter_mut().flatten().chain(&mut self.tap);
-        taps.for_each(|tap| _ = tap.look());
+        if let Some(tap) = &mut self.tap {
+            tap.look();
+        }
         let mut witness = self.witness.borrow_mut();
-        self.near
-            .iter()
-            .chain(self.far.iter().map(|far| &far.qp))
-            .for_each(|qp| witness.forget(qp.qp_num()));
+        let numbers = self.near.iter().map(QueuePair::qp_num).chain(self.senders.iter().copied());
+        numbers.for_each(|number| witness.forget(number));
     }
 }

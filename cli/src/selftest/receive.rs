@@ -5,7 +5,7 @@ use doorbell::{Buffer, WcFlags};
 use super::check::{Check, Needs, Stop, fail, same};
 use super::lab::Lab;
 use super::layout::counter;
-use super::pair::{Pair, QKEY, Shape};
+use super::pair::{Pair, Shape};
 use super::rings::Wqes;
 
 pub const CHECKS: &[Check] = &[
@@ -213,12 +213,11 @@ fn scattered(lab: &mut Lab) -> Result<String, Stop> {
 fn datagrams(lab: &mut Lab) -> Result<String, Stop> {
     let shape = Shape { datagrams: true, ..Shape::new(lab) };
     let mut pair = Pair::new(lab, &shape)?;
-    let to = pair.far[0].qp.address_handle(&pair.near[0].address()?, QKEY)?;
-    let from = pair.far[0].qp.qp_num();
+    let from = pair.senders[0];
     let mut with_header = 0;
     for number in 0..50 {
         let bytes = payload(number, 30);
-        pair.post(0, |posting| posting.send_to(&to, &bytes[..], None))?;
+        pair.send(0, &bytes, None)?;
         pair.sent(0)?;
         pair.receive(1, |message| {
             let message = message?;

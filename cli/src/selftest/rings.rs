@@ -11,6 +11,7 @@ use doorbell::mlx5_ring::barrier;
 use doorbell::rdma_core_sys::{self as sys, Mlx5dv};
 
 use super::check::Stop;
+use super::peer::SeenCqe;
 use super::witness::Witness;
 
 fn init_obj(kind: u32, fill: impl FnOnce(&mut sys::mlx5dv_obj)) -> Result<(), Stop> {
@@ -113,6 +114,7 @@ pub struct Tap {
     pub cqn: u32,
     next: u32,
     taken: u32,
+    told: usize,
     /// The CQEs that were seen, from index 0 on.
     pub seen: Vec<[u8; 64]>,
     witness: Rc<RefCell<Witness>>,
@@ -127,7 +129,8 @@ impl Tap {
         let cqes = Memory { start: some(out.buf)?, len: size * out.cqe_cnt as usize };
         let log = out.cqe_cnt.trailing_zeros();
         let witness = Rc::clone(witness);
-        Ok(Self { cqes, size, log, cqn: out.cqn, next: 0, taken: 0, seen: Vec::new(), witness })
+        let cqn = out.cqn;
+        Ok(Self { cqes, size, log, cqn, next: 0, taken: 0, told: 0, seen: Vec::new(), witness })
     }
 
     /// Looks at what has arrived; returns the number of CQEs that were seen and are not taken.
@@ -146,6 +149,15 @@ impl Tap {
             self.next = self.next.wrapping_add(1);
         }
         self.next.wrapping_sub(self.taken)
+    }
+
+    /// Returns the CQEs that were seen since the last call.
+    pub fn news(&mut self) -> Vec<SeenCqe> {
+        let (cqn, size, first) = (self.cqn, self.size, self.told);
+        self.told = self.seen.len();
+        let new = (first..).zip(&self.seen[first..]);
+        new.map(|(index, bytes)| SeenCqe { cqn, size, index: index as u32, bytes: bytes.to_vec() })
+            .collect()
     }
 
     /// Somebody has taken so many CQEs.

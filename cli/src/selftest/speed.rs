@@ -1,5 +1,7 @@
 //! Group I: how fast it is, doorbell beside libmlx5 on the same device, in turns.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Instant;
 
 use doorbell::Path;
@@ -7,11 +9,13 @@ use doorbell::Path;
 use super::check::{Check, Needs, Stop, fail};
 use super::lab::Lab;
 use super::pair::{Pair, Shape};
+use super::peer::{Command, Peer};
+use super::two_way::TwoWay;
 
 pub const CHECKS: &[Check] = &[
     Check {
         id: "I46",
-        name: "half a round trip, beside libmlx5",
+        name: "from post to message, beside libmlx5",
         needs: Needs::Rings,
         run: latency,
     },
@@ -21,10 +25,36 @@ pub const CHECKS: &[Check] = &[
         needs: Needs::Rings,
         run: rate,
     },
+    Check {
+        id: "I49",
+        name: "from post to completion, beside libmlx5",
+        needs: Needs::Rings,
+        run: completion,
+    },
+];
+
+/// Those between this host and the peer.
+pub const PEER: &[Check] = &[
+    Check {
+        id: "I53",
+        name: "half a round trip to the peer, beside libmlx5",
+        needs: Needs::Peer,
+        run: round_trip,
+    },
+    Check {
+        id: "I54",
+        name: "messages from the peer in a second",
+        needs: Needs::Peer,
+        run: stream,
+    },
 ];
 
 /// What doorbell may take more than libmlx5: single runs differ by as much.
 const SLACK: f64 = 1.1;
+/// Microseconds from post to message above which tests of clusters fail (ngc_multinode_perf, for sends and writes).
+const SLOW: f64 = 2.5;
+/// Round trips to the peer between two commands.
+const TURN: u32 = 1000;
 
 fn verdict(lab: &Lab, what: &str, ours: f64, theirs: f64) -> Result<(), Stop> {
     if lab.model || ours <= theirs * SLACK {
@@ -37,38 +67,108 @@ fn said(lab: &Lab) -> &'static str {
     if lab.model { " (a model: it says nothing of an adapter)" } else { "" }
 }
 
-fn latency(lab: &mut Lab) -> Result<String, Stop> {
-    let mut pairs = [Path::Direct, Path::Verbs].map(|path| {
-        let mut pair = Pair::new(lab, &Shape { path, ..Shape::new(lab) })?;
-        pair.tap = None;
-        Ok::<_, Stop>(pair)
-    });
+/// Times a step with doorbell and with libmlx5, in turns, so that what disturbs one disturbs the other. Returns the times in
+/// microseconds, from the least to the greatest.
+fn in_turns(
+    lab: &Lab,
+    rounds: u32,
+    mut step: impl FnMut(&mut Pair) -> Result<Instant, Stop>,
+) -> Result<[Vec<f64>; 2], Stop> {
+    let shape = Shape { local: true, watched: false, ..Shape::new(lab) };
+    let pair = |path| Pair::new(lab, &Shape { path, ..shape.clone() });
+    let mut pairs = [pair(Path::Direct)?, pair(Path::Verbs)?];
     let mut times = [Vec::new(), Vec::new()];
-    for _ in lab.rounds(20_000) {
-        // In turns, so that what disturbs one disturbs the other.
+    for _ in lab.rounds(rounds) {
         for (pair, times) in pairs.iter_mut().zip(&mut times) {
-            let pair = pair.as_mut().map_err(|stop| Stop::Fail(format!("{stop:?}")))?;
             let began = Instant::now();
-            pair.send(0, b"ping", None)?;
-            pair.take(1)?;
-            times.push(began.elapsed().as_nanos() as f64 / 1000.0);
-            pair.sent(0)?;
+            let ended = step(pair)?;
+            times.push((ended - began).as_nanos() as f64 / 1000.0);
+            pair.all_sent(0)?;
         }
     }
+    times.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
+    Ok(times)
+}
+
+/// Says the percentiles of both, and fails where doorbell's median is too long.
+fn compare(lab: &Lab, what: &str, times: &[Vec<f64>; 2]) -> Result<String, Stop> {
     let mut text = Vec::new();
     for (percent, name) in [(0.5, "p50"), (0.99, "p99"), (0.9999, "p99.99")] {
-        let at = |times: &mut Vec<f64>| {
-            times.sort_by(f64::total_cmp);
-            times[(times.len() as f64 * percent) as usize]
-        };
-        let [ours, theirs] = &mut times;
-        let (ours, theirs) = (at(ours), at(theirs));
+        let [ours, theirs] =
+            [0, 1].map(|side| times[side][(times[side].len() as f64 * percent) as usize]);
         text.push(format!("{name} {ours:.2} and {theirs:.2} us"));
         if percent < 0.9 {
-            verdict(lab, "from post to message, p50", ours, theirs)?;
+            verdict(lab, what, ours, theirs)?;
         }
     }
+    let median = times[0][times[0].len() / 2];
+    if !lab.model && median > SLOW {
+        text.push(format!("above {SLOW} us, which tests of clusters take for a failure"));
+    }
     Ok(format!("{}{}", text.join(", "), said(lab)))
+}
+
+fn latency(lab: &mut Lab) -> Result<String, Stop> {
+    let times = in_turns(lab, 20_000, |pair| {
+        pair.send(0, b"ping", None)?;
+        pair.take(1)?;
+        Ok(Instant::now())
+    })?;
+    compare(lab, "from post to message, p50", &times)
+}
+
+fn completion(lab: &mut Lab) -> Result<String, Stop> {
+    let times = in_turns(lab, 20_000, |pair| {
+        pair.send(0, b"ping", None)?;
+        pair.sent(0)?;
+        let ended = Instant::now();
+        pair.take(1)?;
+        Ok(ended)
+    })?;
+    compare(lab, "from post to completion, p50", &times)
+}
+
+/// A queue pair of this host and one of the peer, connected.
+fn connected(lab: &Lab, path: Path) -> Result<(TwoWay, Rc<RefCell<Peer>>), Stop> {
+    let peer = lab.peer.clone().ok_or("no peer")?;
+    let mut end = TwoWay::new(lab, path)?;
+    let addresses = peer.borrow_mut().addresses(&Command::OpenTwoWay)?;
+    end.connect(addresses.first().ok_or("the peer told no address")?)?;
+    let near = end.address()?.to_string();
+    peer.borrow_mut().ask(&Command::ConnectTwoWay { near })?;
+    Ok((end, peer))
+}
+
+fn round_trip(lab: &mut Lab) -> Result<String, Stop> {
+    let mut text = Vec::new();
+    let mut medians = Vec::new();
+    let paths = if lab.direct { vec![Path::Direct, Path::Verbs] } else { vec![Path::Verbs] };
+    for path in paths {
+        let (mut end, peer) = connected(lab, path)?;
+        let mut times = Vec::new();
+        for _ in lab.rounds(20) {
+            peer.borrow_mut().ask(&Command::Answer { count: TURN })?;
+            times.extend(end.round_trips(TURN)?);
+        }
+        peer.borrow_mut().tell(&Command::CloseTwoWay)?;
+        times.sort_by(f64::total_cmp);
+        let at = |percent: f64| times[(times.len() as f64 * percent) as usize];
+        medians.push(at(0.5));
+        text.push(format!("{path}: p50 {:.2}, p99 {:.2} us", at(0.5), at(0.99)));
+    }
+    if let [ours, theirs] = medians[..] {
+        verdict(lab, "half a round trip, p50", ours, theirs)?;
+    }
+    Ok(format!("{}{}", text.join("; "), said(lab)))
+}
+
+fn stream(lab: &mut Lab) -> Result<String, Stop> {
+    let (mut end, peer) = connected(lab, lab.path())?;
+    let count = if lab.quick { 10_000 } else { 200_000 };
+    peer.borrow_mut().ask(&Command::Stream { count })?;
+    let rate = end.rate(count)?;
+    peer.borrow_mut().tell(&Command::CloseTwoWay)?;
+    Ok(format!("{count} messages of 8 bytes, {:.3} million in a second{}", rate / 1e6, said(lab)))
 }
 
 fn rate(lab: &mut Lab) -> Result<String, Stop> {
@@ -76,8 +176,8 @@ fn rate(lab: &mut Lab) -> Result<String, Stop> {
     for batch in [1, 8, 32] {
         let mut spent = [0.0; 2];
         for (path, spent) in [Path::Direct, Path::Verbs].into_iter().zip(&mut spent) {
-            let mut pair = Pair::new(lab, &Shape { path, ..Shape::new(lab) })?;
-            pair.tap = None;
+            let mut pair =
+                Pair::new(lab, &Shape { path, local: true, watched: false, ..Shape::new(lab) })?;
             let mut taking = 0;
             let mut messages = 0;
             for _ in lab.rounds(2_000) {

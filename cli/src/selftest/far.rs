@@ -1,0 +1,269 @@
+//! The queue pairs that send to those of a [`Pair`](super::pair::Pair): of this process, or of the peer.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use doorbell::{
+    AddressHandle, BufferPool, NotSent, Path, Posting, ProtectionDomain, QpAddress, QpConfig,
+    QueuePair, Receiver, ReceiverConfig, RemoteRegion, SendError, Sender, SenderConfig, WcStatus,
+};
+use serde::{Deserialize, Serialize};
+
+use super::check::{Stop, fail};
+use super::lab::Lab;
+use super::peer::{RemoteFar, SeenCqe};
+use super::rings::Tap;
+
+/// What the queue pairs that send are like.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct FarShape {
+    /// Queue pairs.
+    pub qps: u32,
+    /// Datagrams.
+    pub datagrams: bool,
+    /// libibverbs posts, also where doorbell could.
+    pub verbs: bool,
+    /// The CQEs are watched.
+    pub watched: bool,
+    /// Code of the time for an acknowledgement, as in `ibv_qp_attr`.
+    pub timeout: u8,
+    /// Retries after that time.
+    pub retries: u8,
+    /// Retries where no receive is posted; 7 is without end.
+    pub rnr_retry: u8,
+}
+
+/// A request to a queue pair that sends.
+#[derive(Clone, Serialize, Deserialize)]
+pub enum Request<'a> {
+    /// Bytes that are sent inline.
+    Send {
+        /// The bytes.
+        bytes: Cow<'a, [u8]>,
+        /// Immediate data.
+        imm: Option<u32>,
+        /// The receiver's completion is a solicited one.
+        solicited: bool,
+    },
+    /// A message of so many bytes from a buffer.
+    Long(u32),
+    /// Eight bytes to memory of the receiver.
+    Write {
+        /// Their address.
+        address: u64,
+        /// Its key.
+        key: u32,
+    },
+}
+
+/// Queue key of datagrams.
+pub const QKEY: u32 = 0x1234_5678;
+/// Bytes of the longest message.
+const LONGEST: u32 = 8192;
+/// Requests of a queue that are not over.
+pub const OUTSTANDING: u32 = 48;
+
+/// Queue pairs of this process, each with a sender of its own.
+pub struct LocalFar {
+    queues: Vec<Queue>,
+    _receiver: Receiver,
+    datagrams: bool,
+    pd: ProtectionDomain,
+    /// Buffers of long messages, from the first one on.
+    long: Option<BufferPool>,
+}
+
+struct Queue {
+    qp: QueuePair,
+    sender: Sender,
+    to: Option<AddressHandle>,
+    tap: Option<Tap>,
+}
+
+/// The configuration of queue pairs on either side.
+pub fn config(lab: &Lab, datagrams: bool) -> QpConfig {
+    let config = if datagrams { QpConfig::ud(QKEY) } else { QpConfig::rc() };
+    let config = config.port(lab.port).min_rnr_timer(1);
+    match lab.gid_index {
+        Some(index) => config.gid_index(index),
+        None => config,
+    }
+}
+
+impl LocalFar {
+    /// Makes the queue pairs.
+    pub fn new(lab: &Lab, shape: &FarShape) -> Result<Self, Stop> {
+        let path = if shape.verbs { Path::Verbs } else { lab.path() };
+        let mut receiver =
+            Receiver::new(&lab.pd, &ReceiverConfig::new().cq_capacity(16 * shape.qps))?;
+        let mut queues = Vec::new();
+        for _ in 0..shape.qps {
+            let sending = SenderConfig::new().cq_capacity(256).path(path);
+            let mut sender = Sender::new(&lab.pd, &sending)?;
+            let config = config(lab, shape.datagrams).receives(1, 1).sends(64).max_inline(64);
+            let config = config.timeout(shape.timeout).retry_cnt(shape.retries);
+            let config = config.rnr_retry(shape.rnr_retry);
+            let qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+            // SAFETY: a live queue pair.
+            let cq = unsafe { (*qp.as_raw()).send_cq };
+            let watched = lab.direct && shape.watched;
+            let tap = if watched { Some(Tap::new(cq, &lab.witness)?) } else { None };
+            queues.push(Queue { qp, sender, to: None, tap });
+        }
+        let (datagrams, pd) = (shape.datagrams, lab.pd.clone());
+        Ok(Self { queues, _receiver: receiver, datagrams, pd, long: None })
+    }
+
+    /// Returns the addresses of the queue pairs.
+    pub fn addresses(&self) -> Result<Vec<QpAddress>, Stop> {
+        Ok(self.queues.iter().map(|queue| queue.qp.address()).collect::<Result<_, _>>()?)
+    }
+
+    /// Connects each queue pair to the one that receives.
+    pub fn connect(&mut self, near: &[QpAddress]) -> Result<(), Stop> {
+        for (queue, near) in self.queues.iter_mut().zip(near) {
+            if self.datagrams {
+                queue.qp.activate()?;
+                queue.to = Some(queue.qp.address_handle(near, QKEY)?);
+            } else {
+                queue.qp.connect(near)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a request to a queue pair that has room.
+    pub fn post(&mut self, qp: usize, request: &Request<'_>) -> Result<(), Stop> {
+        let Some(queue) = self.queues.get_mut(qp) else { return fail("no such queue pair") };
+        let at = queue.qp.send_queue().ok_or(NotSent::NoQueue)?;
+        let mut posting = queue.sender.post(at)?;
+        match request {
+            Request::Send { bytes, imm, solicited } => {
+                if *solicited {
+                    posting.solicited();
+                }
+                posted(send(&mut posting, queue.to.as_ref(), bytes, *imm))
+            }
+            Request::Long(len) => {
+                let pool = match &mut self.long {
+                    Some(pool) => pool,
+                    none => none.insert(BufferPool::new(&self.pd, 8, LONGEST)?),
+                };
+                let mut buffer = pool.take().ok_or("no buffer")?;
+                buffer.set_len((*len).min(LONGEST) as usize);
+                posted(posting.send(buffer))
+            }
+            Request::Write { address, key } => {
+                posted(posting.write(b"nowhere.", &RemoteRegion::new(*address, 8, *key)))
+            }
+        }
+    }
+
+    /// Takes the completion of a request: its status and vendor syndrome.
+    pub fn poll(&mut self, qp: usize) -> Option<(WcStatus, u32)> {
+        let queue = self.queues.get_mut(qp)?;
+        // What was not looked at before it is taken may be gone.
+        if queue.tap.as_mut().is_some_and(|tap| tap.look() == 0) {
+            return None;
+        }
+        let done = queue.sender.poll_up_to(1).next().map(|done| (done.status, done.vendor_err))?;
+        if let Some(tap) = &mut queue.tap {
+            tap.take(1);
+        }
+        Some(done)
+    }
+
+    /// Returns the CQEs of a queue pair that were seen since the last call.
+    pub fn news(&mut self, qp: usize) -> Vec<SeenCqe> {
+        let tap = self.queues.get_mut(qp).and_then(|queue| queue.tap.as_mut());
+        tap.map_or(Vec::new(), Tap::news)
+    }
+}
+
+fn send(
+    posting: &mut Posting<'_>,
+    to: Option<&AddressHandle>,
+    bytes: &[u8],
+    imm: Option<u32>,
+) -> Result<(), SendError<()>> {
+    let done = match (to, imm) {
+        (Some(to), imm) => posting.send_to(to, bytes, imm),
+        (None, Some(imm)) => posting.send_with_imm(bytes, imm),
+        (None, None) => posting.send(bytes),
+    };
+    done.map_err(|error| SendError { reason: error.reason, payload: () })
+}
+
+fn posted<P>(done: Result<(), SendError<P>>) -> Result<(), Stop> {
+    Ok(done.map_err(|error| error.reason)?)
+}
+
+impl Drop for LocalFar {
+    /// What comes too late for the checks is seen still.
+    fn drop(&mut self) {
+        self.queues
+            .iter_mut()
+            .filter_map(|queue| queue.tap.as_mut())
+            .for_each(|tap| _ = tap.look());
+    }
+}
+
+/// The queue pairs that send.
+pub enum Far {
+    /// Of this process.
+    Here(Box<LocalFar>),
+    /// Of the peer.
+    There(RemoteFar),
+}
+
+impl Far {
+    /// Makes them: at the peer if there is one, unless they have to be here.
+    pub fn new(lab: &Lab, shape: &FarShape, local: bool) -> Result<Self, Stop> {
+        match &lab.peer {
+            Some(peer) if !local => {
+                Ok(Self::There(RemoteFar::new(Rc::clone(peer), Rc::clone(&lab.witness), shape)?))
+            }
+            _ => Ok(Self::Here(Box::new(LocalFar::new(lab, shape)?))),
+        }
+    }
+
+    /// Returns the addresses of the queue pairs.
+    pub fn addresses(&self) -> Result<Vec<QpAddress>, Stop> {
+        match self {
+            Self::Here(far) => far.addresses(),
+            Self::There(far) => Ok(far.addresses.clone()),
+        }
+    }
+
+    /// Connects each queue pair to the one that receives.
+    pub fn connect(&mut self, near: &[QpAddress]) -> Result<(), Stop> {
+        match self {
+            Self::Here(far) => far.connect(near),
+            Self::There(far) => far.connect(near),
+        }
+    }
+
+    /// Posts a request to a queue pair that has room.
+    pub fn post(&mut self, qp: usize, request: &Request<'_>) -> Result<(), Stop> {
+        match self {
+            Self::Here(far) => far.post(qp, request),
+            Self::There(far) => far.post(qp, request),
+        }
+    }
+
+    /// Takes the completion of a request, if there is one.
+    pub fn poll(&mut self, qp: usize) -> Result<Option<(WcStatus, u32)>, Stop> {
+        match self {
+            Self::Here(far) => Ok(far.poll(qp)),
+            Self::There(far) => far.poll(qp),
+        }
+    }
+
+    /// Returns the CQEs of a queue pair, the oldest first; `None` where nothing watches them.
+    pub fn cqes(&self, qp: usize) -> Option<Vec<[u8; 64]>> {
+        match self {
+            Self::Here(far) => far.queues[qp].tap.as_ref().map(|tap| tap.seen.clone()),
+            Self::There(far) => Some(far.seen[qp].clone()).filter(|seen| !seen.is_empty()),
+        }
+    }
+}
