@@ -7,6 +7,7 @@
 //! | `doorbell-bundle 1` | what it is |
 //! | `vendor`, `check` | the device, and how the checks ended |
 //! | `cqe CQN SIZE INDEX HEX` | a CQE, and its index in its CQ |
+//! | `block CQN INDEX TITLE ARRAYS` | a compressed block: the title and its index, and the arrays of mini CQEs, in hexadecimal |
 //! | `wqe KIND SLOT OURS THEIRS` | the WQE in a slot of an `rq` or `srq`, as doorbell and as libmlx5 wrote it |
 //! | `end DIGEST` | FNV-1a of all lines before |
 //!
@@ -18,6 +19,7 @@ use std::fmt;
 
 use mlx5_wire::cqe::{Cqe64, CqeFormat, ErrorCqe};
 use mlx5_wire::data::DataSegment;
+use mlx5_wire::mini_cqe::MINI_CQES_PER_ARRAY;
 use mlx5_wire::next::NextSegment;
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::signature::is_signed;
@@ -66,6 +68,7 @@ pub fn replay(text: &str) -> Replay {
                 found.cqes += 1;
                 found.differences.extend(difference.map(|text| (number, text)));
             }),
+            "block" => block(rest).map(|()| found.cqes += 1),
             "wqe" => wqe(rest, &mut bases).map(|()| found.wqes += 1),
             _ => Err("a line of no known kind".into()),
         };
@@ -142,6 +145,32 @@ fn cqe(line: &str) -> Result<Option<String>, String> {
         opcode if opcode.is_responder() => other_bytes(&bytes),
         opcode => Some(format!("opcode {opcode:?}")),
     })
+}
+
+/// Checks a compressed block. Only its title is signed.
+fn block(line: &str) -> Result<(), String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [cqn, index, title, arrays @ ..] = &words[..] else {
+        return Err("not the words of a block".into());
+    };
+    number(cqn)?;
+    let cqe = |text: &str| {
+        <[u8; 64]>::try_from(unhex(text)?).map_err(|_| String::from("a CQE has 64 bytes"))
+    };
+    let (index, title) = (number(index)?, cqe(title)?);
+    arrays.iter().try_for_each(|array| cqe(array).map(drop))?;
+    if !is_signed(&title, index) {
+        return Err(format!("the signature of the title is not that of index {index:#x}"));
+    }
+    let cqe = Cqe64::from_bytes(&title);
+    if CqeFormat::from_op_own(cqe.op_own) != CqeFormat::Compressed || !cqe.opcode().is_responder() {
+        return Err("the first CQE is not the title of a block".into());
+    }
+    let count = cqe.byte_cnt.get() as usize;
+    if count.div_ceil(MINI_CQES_PER_ARRAY) != arrays.len() {
+        return Err(format!("{} arrays for {count} CQEs", arrays.len()));
+    }
+    Ok(())
 }
 
 fn error_difference(bytes: &[u8; 64]) -> Option<String> {

@@ -33,6 +33,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rdma_core_sys as sys;
+
 use crate::error::{Error, Result};
 use crate::memory::BufferPool;
 use crate::path::Path;
@@ -214,6 +216,11 @@ impl TagMatchingSrq {
             Engine::Verbs(_) => Path::Verbs,
             Engine::Software(software) => software.path(),
         }
+    }
+
+    /// The CQ of the SRQ, for programs that look at its CQEs: doorbell polls and arms it.
+    pub fn as_raw_cq(&self) -> *mut sys::ibv_cq {
+        self.engine.cq().as_raw()
     }
 
     /// Receives that can be posted and not over.

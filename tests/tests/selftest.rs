@@ -38,6 +38,7 @@ const FOUND_BY: &[(&str, &str)] = &[
     ("H42", "tag-order"),
     ("H43", "tag-mask"),
     ("H44", "tag-phase"),
+    ("H45", "tag-order"),
 ];
 
 /// A file of this process.

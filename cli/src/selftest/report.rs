@@ -35,16 +35,20 @@ pub fn text(lab: &Lab, outcomes: &[Outcome], verdict: &str) -> String {
     for outcome in outcomes {
         let _ = writeln!(text, "{outcome}");
     }
-    text += "\nThe first CQE of each opcode and format:\n";
-    for bytes in lab.witness.borrow().first.values() {
+    text += "\nThe first CQE of each opcode, format and operation of tag matching:\n";
+    let witness = lab.witness.borrow();
+    for (&(_, _, operation), bytes) in &witness.first {
         let cqe = Cqe64::from_bytes(bytes);
-        let _ = writeln!(
-            text,
-            "{:?} {:?}\n  {}",
-            cqe.opcode(),
-            CqeFormat::from_op_own(cqe.op_own),
-            hex(bytes)
-        );
+        let (opcode, format) = (cqe.opcode(), CqeFormat::from_op_own(cqe.op_own));
+        let _ = write!(text, "{opcode:?} {format:?}");
+        if operation > 0 {
+            let _ = write!(text, ", tag matching {operation:#x}");
+        }
+        let _ = writeln!(text, "\n  {}", hex(bytes));
+    }
+    for (format, cqes) in &witness.blocks {
+        let _ = writeln!(text, "Compressed, {format}: the title and its arrays");
+        cqes.iter().for_each(|cqe| _ = writeln!(text, "  {}", hex(cqe)));
     }
     let _ = writeln!(text, "\n{verdict}");
     text

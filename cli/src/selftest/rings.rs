@@ -9,6 +9,8 @@ use std::rc::Rc;
 
 use doorbell::mlx5_ring::barrier;
 use doorbell::rdma_core_sys::{self as sys, Mlx5dv};
+use mlx5_wire::cqe::{Cqe64, CqeFormat};
+use mlx5_wire::mini_cqe::{MINI_CQES_PER_ARRAY, array_of};
 
 use super::check::Stop;
 use super::peer::SeenCqe;
@@ -158,6 +160,37 @@ impl Tap {
         let new = (first..).zip(&self.seen[first..]);
         new.map(|(index, bytes)| SeenCqe { cqn, size, index: index as u32, bytes: bytes.to_vec() })
             .collect()
+    }
+
+    /// Returns the compressed blocks among the CQEs of the first lap, none of which was taken: the index of each title, and
+    /// the title with its arrays.
+    pub fn blocks(&self) -> Vec<(u32, Vec<[u8; 64]>)> {
+        let entries = 1u32 << self.log;
+        let owned = |at: u32| {
+            let op_own = self.cqes.bytes((at as usize + 1) * self.size - 1, 1)[0];
+            op_own >> 4 != 15 && op_own & 1 == 0
+        };
+        let cqe = |at: u32| {
+            let bytes = self.cqes.bytes((at as usize + 1) * self.size - 64, 64);
+            *bytes.first_chunk::<64>().expect("64 bytes")
+        };
+        let (mut blocks, mut at) = (Vec::new(), 0);
+        while at < entries && owned(at) {
+            barrier::owner_before_cqe();
+            let title = cqe(at);
+            let count = Cqe64::from_bytes(&title).byte_cnt.get();
+            if CqeFormat::from_op_own(title[63]) != CqeFormat::Compressed || count > entries - at {
+                at += 1;
+                continue;
+            }
+            let mut cqes = vec![title];
+            cqes.extend(
+                (0..count).step_by(MINI_CQES_PER_ARRAY).map(|mini| cqe(at + array_of(mini))),
+            );
+            blocks.push((at, cqes));
+            at += count.max(2);
+        }
+        blocks
     }
 
     /// Somebody has taken so many CQEs.

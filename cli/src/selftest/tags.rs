@@ -6,9 +6,12 @@ use doorbell::tags::{
     Offload, Received, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, QpConfig};
+use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64};
+use mlx5_wire::tm::AppOp;
 
 use super::check::{Check, Needs, Stop, fail, same};
 use super::lab::{Lab, Patience};
+use super::rings::Tap;
 
 pub const CHECKS: &[Check] = &[
     Check {
@@ -29,6 +32,12 @@ pub const CHECKS: &[Check] = &[
         needs: Needs::Rings,
         run: phases,
     },
+    Check {
+        id: "H45",
+        name: "CQEs of tag matching name the entry",
+        needs: Needs::Rings,
+        run: cqes,
+    },
 ];
 
 /// Link layer of a port (`IBV_LINK_LAYER_ETHERNET`).
@@ -41,6 +50,7 @@ struct Sides {
     far: TagMatchingSrq,
     pool: BufferPool,
     to: doorbell::tags::PeerId,
+    tap: Option<Tap>,
 }
 
 impl Sides {
@@ -70,7 +80,17 @@ impl Sides {
         near.connect(from, &addresses.1)?;
         far.connect(to, &addresses.0)?;
         let pool = BufferPool::new(&lab.pd, 128, 512)?;
-        Ok(Self { near, far, pool, to })
+        let watched = lab.direct.then(|| Tap::new(near.as_raw_cq(), &lab.witness));
+        Ok(Self { near, far, pool, to, tap: watched.transpose()? })
+    }
+
+    /// Looks at the CQEs, and then has them taken.
+    fn poll(&mut self) -> Option<TagEvent> {
+        if let Some(tap) = &mut self.tap {
+            let seen = tap.look();
+            tap.take(seen);
+        }
+        self.near.poll()
     }
 
     fn post(&mut self, tag: u64, mask: u64) -> Result<doorbell::tags::ReceiveId, Stop> {
@@ -93,7 +113,7 @@ impl Sides {
             if let Some(TagEvent::PeerFailed { status, .. }) = self.far.poll() {
                 return fail(format!("the peer's send failed: {status}"));
             }
-            match self.near.poll() {
+            match self.poll() {
                 Some(TagEvent::Received(received)) => return Ok(received),
                 Some(other) => return fail(format!("another event than a message: {other:?}")),
                 None => patience.wait(|| "a message that no receive got".into())?,
@@ -105,7 +125,7 @@ impl Sides {
     fn wait_unexpected(&mut self, count: usize) -> Result<(), Stop> {
         let patience = Patience::new();
         while self.near.unexpected() < count {
-            if let Some(event) = self.near.poll() {
+            if let Some(event) = self.poll() {
                 return fail(format!("an event that nobody expects: {event:?}"));
             }
             drop(self.far.poll());
@@ -176,7 +196,7 @@ fn phases(lab: &mut Lab) -> Result<String, Stop> {
         let began = Instant::now();
         sides.post(1, ALL)?;
         while sides.near.needs_synchronization() && began.elapsed() < Duration::from_secs(3) {
-            if let Some(event) = sides.near.poll() {
+            if let Some(event) = sides.poll() {
                 return fail(format!("an event that nobody expects: {event:?}"));
             }
         }
@@ -187,4 +207,32 @@ fn phases(lab: &mut Lab) -> Result<String, Stop> {
         return fail(format!("the device matched none of {rounds} messages after unexpected ones"));
     }
     Ok(format!("{by_device} of {rounds} messages matched by the device"))
+}
+
+fn cqes(lab: &mut Lab) -> Result<String, Stop> {
+    let mut sides = Sides::new(lab)?;
+    sides.post(5, ALL)?;
+    sides.post(5, ALL)?;
+    sides.send(5, 0)?;
+    sides.received()?;
+    sides.send(9, 0)?;
+    sides.wait_unexpected(1)?;
+    let tap = sides.tap.as_ref().ok_or("nothing watches the CQ")?;
+    let all: Vec<Cqe64> = tap.seen.iter().map(Cqe64::from_bytes).collect();
+    let tagged = all.iter().filter(|cqe| cqe.app == APP_TAG_MATCHING);
+    let of = |operation: AppOp| tagged.clone().filter(move |cqe| cqe.app_op == operation.get());
+    let entries: Vec<u16> = of(AppOp::APPEND).map(|cqe| cqe.app_info.get()).collect();
+    let [first, second] = entries[..] else {
+        return fail(format!("{} CQEs of two appends", entries.len()));
+    };
+    if first == second {
+        return fail(format!("both appends are reported as entry {first:#x}"));
+    }
+    // With the data, or before it.
+    let matched = of(AppOp::CONSUMED_MSG).chain(of(AppOp::CONSUMED)).next();
+    let Some(matched) = matched else { return fail("no CQE of the message that matched") };
+    same("entry of the message that matched", &first, &matched.app_info.get())?;
+    same("CQEs of messages that matched no entry", &1, &of(AppOp::UNEXPECTED).count())?;
+    let operations: Vec<_> = tagged.map(|cqe| format!("{:#x}", cqe.app_op)).collect();
+    Ok(format!("operations {}", operations.join(", ")))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use mlx5_wire::cqe::{Cqe64, CqeFormat};
+use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::signature::is_signed;
 
@@ -21,8 +21,10 @@ pub struct Witness {
     pub wrong: u64,
     /// The first of these, in words.
     pub examples: Vec<String>,
-    /// The first CQE of each opcode and format.
-    pub first: BTreeMap<(u8, u8), [u8; 64]>,
+    /// The first CQE of each opcode, format and operation of tag matching.
+    pub first: BTreeMap<(u8, u8, u8), [u8; 64]>,
+    /// The first compressed block of each format: its title and its arrays.
+    pub blocks: BTreeMap<&'static str, Vec<[u8; 64]>>,
     /// User index of each queue that completed; whether it is the sending one.
     users: BTreeMap<(u32, bool), u32>,
     /// What differs from the first CQE of its queue.
@@ -63,9 +65,13 @@ impl Witness {
             }
         }
         let format = CqeFormat::from_op_own(cqe.op_own);
-        self.first.entry((opcode, format as u8)).or_insert(*bytes);
+        let tags = cqe.app == APP_TAG_MATCHING;
+        let operation = if tags { cqe.app_op } else { 0 };
+        self.first.entry((opcode, format as u8, operation)).or_insert(*bytes);
         let requester = matches!(opcode, 0 | 13);
-        if requester || CqeOpcode::from_bits(opcode).is_responder() || opcode == 14 {
+        let responder = CqeOpcode::from_bits(opcode).is_responder() || opcode == 14;
+        // CQEs of tag matching have the user index of the SRQ.
+        if !tags && (requester || responder) {
             let queue = (cqe.sop_drop_qpn.get() & 0xff_ffff, requester);
             let user = cqe.srqn_uidx.get() & 0xff_ffff;
             let first = *self.users.entry(queue).or_insert(user);
@@ -78,6 +84,21 @@ impl Witness {
             *kept += 1;
             self.lines.push(format!("cqe {cqn:#x} {size} {index:#x} {}", plain(bytes)));
         }
+    }
+
+    /// Takes note of a compressed block whose title stands at `index` of CQ `cqn`.
+    pub fn note_block(&mut self, format: &'static str, cqn: u32, index: u32, cqes: Vec<[u8; 64]>) {
+        self.seen += 1;
+        if !is_signed(&cqes[0], index) {
+            self.wrong += 1;
+            if self.examples.len() < TOLD {
+                let title = hex(&cqes[0]);
+                self.examples.push(format!("title of a block at index {index:#x}: {title}"));
+            }
+        }
+        let words: Vec<_> = cqes.iter().map(|cqe| plain(cqe)).collect();
+        self.lines.push(format!("block {cqn:#x} {index:#x} {}", words.join(" ")));
+        self.blocks.entry(format).or_insert(cqes);
     }
 
     /// A QP is gone, and its number may come back.
