@@ -91,7 +91,7 @@ impl Lab {
 
     /// So many rounds, fewer when the run is to be quick, and no more when they have taken long.
     pub fn rounds(&self, count: u32) -> Rounds {
-        let (count, seconds) = if self.quick { (count / 10, 0.4) } else { (count, 5.0) };
+        let (count, seconds) = if self.quick { (count / 10, 0.4) } else { (count, 2.0) };
         Rounds { next: 0, count, end: Instant::now() + Duration::from_secs_f64(seconds) }
     }
 
