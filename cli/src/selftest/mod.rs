@@ -26,6 +26,7 @@ mod witness;
 
 use std::cell::RefCell;
 use std::error::Error;
+use std::io::IsTerminal;
 use std::rc::Rc;
 
 use doorbell::Context;
@@ -92,7 +93,12 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
         lab::another_host();
     }
     let mut outcomes = Vec::new();
+    let watched = !args.json && std::io::stdout().is_terminal();
     for check in checks().filter(wanted) {
+        if watched {
+            // The result goes over it.
+            crate::output::write(&format!("{:<4} ...    {}\r", check.id, check.name))?;
+        }
         let outcome = Outcome::of(check, &mut lab);
         if !args.json {
             crate::output::write(&format!("{outcome}\n"))?;
