@@ -4,6 +4,7 @@ mod malformed;
 mod plain;
 mod rules;
 mod sending;
+mod sources;
 mod striding;
 
 use mlx5_wire::cqe::Cqe64;

@@ -1,0 +1,146 @@
+//! Frames that come from a capture file and from a network interface.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::*;
+use crate::faults::Faults;
+use crate::nic::Nic;
+use crate::run_dir::{RunDir, fresh_path};
+
+const FRAMES: usize = 1000;
+const GAP_NS: u64 = 1000;
+
+/// A capture of frames that come one after the other, and between them what is no frame.
+fn capture(path: &Path) {
+    let mut file = std::fs::File::create(path).unwrap();
+    let words =
+        |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+    file.write_all(&words(&[0xa1b2_3c4d, 2 | 4 << 16, 0, 0, 65_535, 1])).unwrap();
+    for index in 0..FRAMES as u32 {
+        let frame = feed(&index.to_be_bytes()).build();
+        // As captured where it was sent, before it was padded.
+        for bytes in [&frame[..46], &frame[..13]] {
+            let len = bytes.len() as u32;
+            file.write_all(&words(&[0, index * GAP_NS as u32, len, len])).unwrap();
+            file.write_all(bytes).unwrap();
+        }
+    }
+}
+
+fn receiving(config: NicConfig) -> (Device, Cq, Queue) {
+    let mut device = Device::with(config);
+    let cq = device.cq(64);
+    let mut queue = Queue::new(&mut device, &cq, 64, |attr| attr);
+    queue.post_many(64);
+    device.settle();
+    let tir = TirAttr {
+        domain: 1,
+        loopback: Loopback::default(),
+        hash: None,
+        queues: vec![queue.number],
+    };
+    let tir = device.nic.create_tir(tir).unwrap();
+    device.nic.create_flow(&[rule(Target::Tir(tir), Some(4))]).unwrap();
+    (device, cq, queue)
+}
+
+fn config() -> NicConfig {
+    NicConfig { link_layer: LinkLayer::Ethernet, strict: true, ..NicConfig::default() }
+}
+
+#[test]
+fn a_capture_is_played_from_the_first_flow_on_and_may_lose_frames() {
+    let dir = RunDir::create(fresh_path("frames")).unwrap();
+    let path = dir.path().join("capture");
+    capture(&path);
+    for loss in [0.0, 0.1] {
+        let faults = Faults { loss, ..Faults::default() };
+        let (mut device, mut cq, mut queue) =
+            receiving(NicConfig { frames: Some(path.clone()), faults, ..config() });
+        let (mut numbers, mut times) = (Vec::new(), Vec::new());
+        loop {
+            device.settle();
+            for cqe in cq.drain() {
+                assert_eq!((cqe.byte_cnt.get(), cqe.flow_tag(), cqe.dropped()), (60, 4, 0));
+                let payload = queue.received(cqe.wqe_counter.get(), 46).split_off(42);
+                numbers.push(u32::from_be_bytes(*payload.first_chunk().unwrap()));
+                times.push(cqe.timestamp.get());
+                queue.post();
+            }
+            let Some(deadline) = device.nic.next_deadline() else { break };
+            device.now = device.now.max(deadline);
+        }
+        let drops = device.nic.drops();
+        assert_eq!(numbers.len() as u64 + drops.injected, FRAMES as u64);
+        assert_eq!(drops.malformed, FRAMES as u64);
+        assert!(numbers.is_sorted_by(|a, b| a < b));
+        assert_eq!(drops.injected > 50, loss > 0.0);
+        let first = times[0] - u64::from(numbers[0]) * GAP_NS;
+        for (number, time) in numbers.iter().zip(&times) {
+            let late = time - first - u64::from(*number) * GAP_NS;
+            assert!(late <= GAP_NS, "frame {number} is {late} ns late");
+        }
+    }
+    let nothing = NicConfig { frames: Some(dir.path().join("nothing")), ..config() };
+    // SAFETY: no object is created.
+    assert!(unsafe { Nic::new(nothing) }.is_err());
+}
+
+fn ip(arguments: &str) -> bool {
+    let status = Command::new("ip").args(arguments.split(' ')).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// A namespace of this thread's own with a veth pair: `port` for the device, `peer` for sockets.
+fn veth() -> bool {
+    // SAFETY: only what this thread does from now on is elsewhere.
+    let apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    apart
+        && ip("link add port type veth peer name peer")
+        && ip("addr add 10.9.0.2/24 dev peer")
+        && ip("link set port up")
+        && ip("link set peer up")
+        && ip("route add 224.0.0.0/4 dev peer")
+}
+
+#[test]
+fn ordinary_sockets_reach_a_device_on_their_interface() {
+    if !veth() {
+        return println!("skipped: a veth pair needs root and iproute2");
+    }
+    let (mut device, mut cq, queue) =
+        receiving(NicConfig { netdev: Some("port".into()), ..config() });
+    let socket = UdpSocket::bind("0.0.0.0:5001").unwrap();
+    let peer = Ipv4Addr::new(10, 9, 0, 2);
+    socket.join_multicast_v4(&GROUP.into(), &peer).unwrap();
+    socket.set_multicast_loop_v4(false).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(240))).unwrap();
+    let other = Ipv4Addr::new(239, 1, 2, 4);
+    socket.send_to(b"not this", (other, 5001)).unwrap();
+    socket.send_to(b"from a socket", (Ipv4Addr::from(GROUP), 5001)).unwrap();
+    // What was sent has come when the call returns: a veth pair has no queue.
+    device.settle();
+    let cqe = cq.poll().expect("a frame");
+    cq.expect_nothing();
+    // The kernel leaves the checksum to the interface.
+    assert_eq!((cqe.hds_ip_ext, cqe.flow_tag()), (7, 4));
+    assert_eq!(queue.received(0, 55)[42..], *b"from a socket");
+
+    let send_cq = device.cq(4);
+    let mut sender = raw_qp(&mut device, &send_cq, |attr| attr);
+    let memory = Memory::new(4096);
+    let key = device.register(&memory, ALL_ACCESS);
+    let frame = feed(b"from a queue pair").from([10, 9, 0, 7], 9).build();
+    memory.set(0, &frame);
+    let data = DataSegment::new(memory.addr(), frame.len() as u32, key).to_bytes();
+    let work = Work::send().bytes(&EthSegment::zeroed().to_bytes()).bytes(&data);
+    device.post(&mut sender, &work);
+    device.settle();
+    let mut text = [0; 64];
+    let (len, from) = socket.recv_from(&mut text).unwrap();
+    assert_eq!((&text[..len], from.to_string()), (&b"from a queue pair"[..], "10.9.0.7:9".into()));
+}
