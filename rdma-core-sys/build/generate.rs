@@ -82,6 +82,9 @@ const TYPES: &[&str] = &[
     "ibv_create_cq_attr_flags",
     "ibv_create_cq_wc_flags",
     "ibv_device_cap_flags",
+    "ibv_flow_attr_type",
+    "ibv_flow_flags",
+    "ibv_flow_spec_type",
     "ibv_fork_status",
     "ibv_gid_type",
     "ibv_odp_general_caps",
@@ -99,8 +102,11 @@ const TYPES: &[&str] = &[
     "ibv_query_qp_data_in_order.*",
     "ibv_raw_packet_caps",
     "ibv_rate",
+    "ibv_ind_table_init_attr_mask",
     "ibv_rereg_mr_err_code",
     "ibv_rereg_mr_flags",
+    "ibv_rx_hash_fields",
+    "ibv_rx_hash_function_flags",
     "ibv_send_flags",
     "ibv_srq_attr_mask",
     "ibv_srq_init_attr_mask",
@@ -108,6 +114,9 @@ const TYPES: &[&str] = &[
     "ibv_tmh_op",
     "ibv_values_mask",
     "ibv_wc_flags",
+    "ibv_wq_attr_mask",
+    "ibv_wq_flags",
+    "ibv_wq_init_attr_mask",
     "ibv_xrcd_init_attr_mask",
     "ib_uverbs_access_flags",
     "ib_uverbs_query_port_flags",
@@ -115,6 +124,11 @@ const TYPES: &[&str] = &[
     "ibv_cq_ex",
     "ibv_data_buf",
     "ibv_device_attr_ex",
+    "ibv_flow_attr",
+    "ibv_flow_spec_action_tag",
+    "ibv_flow_spec_eth",
+    "ibv_flow_spec_ipv4",
+    "ibv_flow_spec_tcp_udp",
     "ibv_grh",
     "ibv_port_attr",
     "ibv_qp_ex",
@@ -143,13 +157,15 @@ const TYPES: &[&str] = &[
     "mlx5dv_qp_init_attr_mask",
     "mlx5dv_set_ctx_attr_type",
     "mlx5dv_srq_comp_mask",
+    "mlx5dv_wq_init_attr",
+    "mlx5dv_wq_init_attr_mask",
     "mlx5_ib_uapi_uar_alloc_type",
     "mlx5_ib_uapi_query_port.*",
 ];
 
-/// Verbs that take part only as entries of `verbs_context`: doorbell steers no flows, counts
-/// nothing and encrypts nothing, so what they point to stays opaque.
-const OPAQUE: &[&str] = &["ibv_flow_attr", "ibv_flow_action_esp_attr", "ibv_counter_attach_attr"];
+/// Verbs that take part only as entries of `verbs_context`: doorbell counts nothing and encrypts nothing, so what they
+/// point to stays opaque.
+const OPAQUE: &[&str] = &["ibv_flow_action_esp_attr", "ibv_counter_attach_attr"];
 
 /// Tells bindgen which of the types that come from libc may be copied. A mutex may not.
 #[derive(Debug)]
@@ -168,7 +184,7 @@ impl ParseCallbacks for LibcTypes {
 
 /// The functions of libmlx5. It is not linked, so these declarations serve only to check the types
 /// of the function pointers that are looked up in it.
-const LOADED: &str = "mlx5dv_(is_supported|open_device|query_device|init_obj|create_cq|create_qp\
+const LOADED: &str = "mlx5dv_(is_supported|open_device|query_device|init_obj|create_cq|create_qp|create_wq\
                       |set_context_attr|get_clock_info|devx_alloc_uar|devx_free_uar)\
                       |_mlx5dv_query_port";
 

@@ -20,6 +20,11 @@ zeroed! {
     ibv_device_attr
     ibv_device_attr_ex
     ibv_ece
+    ibv_flow_attr
+    ibv_flow_spec_action_tag
+    ibv_flow_spec_eth
+    ibv_flow_spec_ipv4
+    ibv_flow_spec_tcp_udp
     ibv_gid
     ibv_gid_entry
     ibv_global_route
@@ -39,6 +44,7 @@ zeroed! {
     ibv_recv_wr
     ibv_rvh
     ibv_send_wr
+    ibv_rwq_ind_table_init_attr
     ibv_sge
     ibv_srq_attr
     ibv_srq_init_attr
@@ -48,6 +54,8 @@ zeroed! {
     ibv_values_ex
     ibv_wc
     ibv_wc_tm_info
+    ibv_wq_attr
+    ibv_wq_init_attr
     ibv_xrcd_init_attr
     mlx5dv_ah
     mlx5dv_clock_info
@@ -60,5 +68,7 @@ zeroed! {
     mlx5dv_pd
     mlx5dv_qp
     mlx5dv_qp_init_attr
+    mlx5dv_rwq
     mlx5dv_srq
+    mlx5dv_wq_init_attr
 }

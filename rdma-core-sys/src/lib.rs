@@ -34,6 +34,7 @@ mod memory;
 mod mlx5dv;
 mod poll;
 mod post;
+mod raw_packet;
 mod rdmacm;
 mod wr;
 
@@ -46,5 +47,6 @@ pub use memory::*;
 pub use mlx5dv::{Mlx5dv, mlx5dv_ts_to_ns};
 pub use poll::*;
 pub use post::*;
+pub use raw_packet::*;
 pub use rdmacm::*;
 pub use wr::*;

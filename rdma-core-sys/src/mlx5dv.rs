@@ -1,10 +1,10 @@
 //! libmlx5, found at run time.
 
 use crate::{
-    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_qp, ibv_qp_init_attr_ex,
-    mlx5_ib_uapi_query_port, mlx5dv_clock_info, mlx5dv_context, mlx5dv_context_attr,
-    mlx5dv_cq_init_attr, mlx5dv_devx_uar, mlx5dv_obj, mlx5dv_qp_init_attr,
-    mlx5dv_set_ctx_attr_type,
+    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_qp, ibv_qp_init_attr_ex, ibv_wq,
+    ibv_wq_init_attr, mlx5_ib_uapi_query_port, mlx5dv_clock_info, mlx5dv_context,
+    mlx5dv_context_attr, mlx5dv_cq_init_attr, mlx5dv_devx_uar, mlx5dv_obj, mlx5dv_qp_init_attr,
+    mlx5dv_set_ctx_attr_type, mlx5dv_wq_init_attr,
 };
 use core::ffi::{c_int, c_void};
 
@@ -52,6 +52,12 @@ functions! {
         attr: *mut ibv_qp_init_attr_ex,
         mlx5_attr: *mut mlx5dv_qp_init_attr,
     ) -> *mut ibv_qp;
+    /// Makes a work queue with attributes of libmlx5, such as strides. Null and errno on failure.
+    create_wq = c"mlx5dv_create_wq": fn(
+        context: *mut ibv_context,
+        attr: *mut ibv_wq_init_attr,
+        mlx5_attr: *mut mlx5dv_wq_init_attr,
+    ) -> *mut ibv_wq;
     /// Sets an attribute of an open context, such as the allocators of its queues.
     set_context_attr = c"mlx5dv_set_context_attr": fn(
         context: *mut ibv_context, attr_type: mlx5dv_set_ctx_attr_type, attr: *mut c_void,
@@ -110,6 +116,7 @@ mod tests {
             init_obj: declared::mlx5dv_init_obj,
             create_cq: declared::mlx5dv_create_cq,
             create_qp: declared::mlx5dv_create_qp,
+            create_wq: declared::mlx5dv_create_wq,
             set_context_attr: declared::mlx5dv_set_context_attr,
             get_clock_info: declared::mlx5dv_get_clock_info,
             devx_alloc_uar: declared::mlx5dv_devx_alloc_uar,

@@ -15,6 +15,11 @@ unsafe extern "C" {
         ctx_in: *mut ibv_context,
         attrs_out: *mut mlx5dv_context,
     ) -> core::ffi::c_int;
+    pub fn mlx5dv_create_wq(
+        context: *mut ibv_context,
+        wq_init_attr: *mut ibv_wq_init_attr,
+        mlx5_wq_attr: *mut mlx5dv_wq_init_attr,
+    ) -> *mut ibv_wq;
     pub fn mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj_type: u64) -> core::ffi::c_int;
     pub fn mlx5dv_set_context_attr(
         context: *mut ibv_context,

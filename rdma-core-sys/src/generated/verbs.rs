@@ -210,6 +210,19 @@ pub struct ibv_tso_caps {
     pub max_tso: u32,
     pub supported_qpts: u32,
 }
+pub const IBV_RX_HASH_FUNC_TOEPLITZ: ibv_rx_hash_function_flags = 1;
+pub type ibv_rx_hash_function_flags = core::ffi::c_uint;
+pub const IBV_RX_HASH_SRC_IPV4: ibv_rx_hash_fields = 1;
+pub const IBV_RX_HASH_DST_IPV4: ibv_rx_hash_fields = 2;
+pub const IBV_RX_HASH_SRC_IPV6: ibv_rx_hash_fields = 4;
+pub const IBV_RX_HASH_DST_IPV6: ibv_rx_hash_fields = 8;
+pub const IBV_RX_HASH_SRC_PORT_TCP: ibv_rx_hash_fields = 16;
+pub const IBV_RX_HASH_DST_PORT_TCP: ibv_rx_hash_fields = 32;
+pub const IBV_RX_HASH_SRC_PORT_UDP: ibv_rx_hash_fields = 64;
+pub const IBV_RX_HASH_DST_PORT_UDP: ibv_rx_hash_fields = 128;
+pub const IBV_RX_HASH_IPSEC_SPI: ibv_rx_hash_fields = 256;
+pub const IBV_RX_HASH_INNER: ibv_rx_hash_fields = 2147483648;
+pub type ibv_rx_hash_fields = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_rss_caps {
@@ -657,6 +670,15 @@ pub struct ibv_srq_init_attr_ex {
 }
 pub const IBV_WQT_RQ: ibv_wq_type = 0;
 pub type ibv_wq_type = core::ffi::c_uint;
+pub const IBV_WQ_INIT_ATTR_FLAGS: ibv_wq_init_attr_mask = 1;
+pub const IBV_WQ_INIT_ATTR_RESERVED: ibv_wq_init_attr_mask = 2;
+pub type ibv_wq_init_attr_mask = core::ffi::c_uint;
+pub const IBV_WQ_FLAGS_CVLAN_STRIPPING: ibv_wq_flags = 1;
+pub const IBV_WQ_FLAGS_SCATTER_FCS: ibv_wq_flags = 2;
+pub const IBV_WQ_FLAGS_DELAY_DROP: ibv_wq_flags = 4;
+pub const IBV_WQ_FLAGS_PCI_WRITE_END_PADDING: ibv_wq_flags = 8;
+pub const IBV_WQ_FLAGS_RESERVED: ibv_wq_flags = 16;
+pub type ibv_wq_flags = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_wq_init_attr {
@@ -674,6 +696,11 @@ pub const IBV_WQS_RDY: ibv_wq_state = 1;
 pub const IBV_WQS_ERR: ibv_wq_state = 2;
 pub const IBV_WQS_UNKNOWN: ibv_wq_state = 3;
 pub type ibv_wq_state = core::ffi::c_uint;
+pub const IBV_WQ_ATTR_STATE: ibv_wq_attr_mask = 1;
+pub const IBV_WQ_ATTR_CURR_STATE: ibv_wq_attr_mask = 2;
+pub const IBV_WQ_ATTR_FLAGS: ibv_wq_attr_mask = 4;
+pub const IBV_WQ_ATTR_RESERVED: ibv_wq_attr_mask = 8;
+pub type ibv_wq_attr_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_wq_attr {
@@ -691,6 +718,8 @@ pub struct ibv_rwq_ind_table {
     pub ind_tbl_num: core::ffi::c_int,
     pub comp_mask: u32,
 }
+pub const IBV_CREATE_IND_TABLE_RESERVED: ibv_ind_table_init_attr_mask = 1;
+pub type ibv_ind_table_init_attr_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_rwq_ind_table_init_attr {
@@ -1268,11 +1297,91 @@ pub struct ibv_ah {
     pub pd: *mut ibv_pd,
     pub handle: u32,
 }
+pub const IBV_FLOW_ATTR_FLAGS_DONT_TRAP: ibv_flow_flags = 2;
+pub const IBV_FLOW_ATTR_FLAGS_EGRESS: ibv_flow_flags = 4;
+pub type ibv_flow_flags = core::ffi::c_uint;
+pub const IBV_FLOW_ATTR_NORMAL: ibv_flow_attr_type = 0;
+pub const IBV_FLOW_ATTR_ALL_DEFAULT: ibv_flow_attr_type = 1;
+pub const IBV_FLOW_ATTR_MC_DEFAULT: ibv_flow_attr_type = 2;
+pub const IBV_FLOW_ATTR_SNIFFER: ibv_flow_attr_type = 3;
+pub type ibv_flow_attr_type = core::ffi::c_uint;
+pub const IBV_FLOW_SPEC_ETH: ibv_flow_spec_type = 32;
+pub const IBV_FLOW_SPEC_IPV4: ibv_flow_spec_type = 48;
+pub const IBV_FLOW_SPEC_IPV6: ibv_flow_spec_type = 49;
+pub const IBV_FLOW_SPEC_IPV4_EXT: ibv_flow_spec_type = 50;
+pub const IBV_FLOW_SPEC_ESP: ibv_flow_spec_type = 52;
+pub const IBV_FLOW_SPEC_TCP: ibv_flow_spec_type = 64;
+pub const IBV_FLOW_SPEC_UDP: ibv_flow_spec_type = 65;
+pub const IBV_FLOW_SPEC_VXLAN_TUNNEL: ibv_flow_spec_type = 80;
+pub const IBV_FLOW_SPEC_GRE: ibv_flow_spec_type = 81;
+pub const IBV_FLOW_SPEC_MPLS: ibv_flow_spec_type = 96;
+pub const IBV_FLOW_SPEC_INNER: ibv_flow_spec_type = 256;
+pub const IBV_FLOW_SPEC_ACTION_TAG: ibv_flow_spec_type = 4096;
+pub const IBV_FLOW_SPEC_ACTION_DROP: ibv_flow_spec_type = 4097;
+pub const IBV_FLOW_SPEC_ACTION_HANDLE: ibv_flow_spec_type = 4098;
+pub const IBV_FLOW_SPEC_ACTION_COUNT: ibv_flow_spec_type = 4099;
+pub type ibv_flow_spec_type = core::ffi::c_uint;
 #[repr(C)]
-#[repr(align(4))]
+#[derive(Copy, Clone)]
+pub struct ibv_flow_eth_filter {
+    pub dst_mac: [u8; 6usize],
+    pub src_mac: [u8; 6usize],
+    pub ether_type: u16,
+    pub vlan_tag: u16,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_flow_spec_eth {
+    pub type_: ibv_flow_spec_type,
+    pub size: u16,
+    pub val: ibv_flow_eth_filter,
+    pub mask: ibv_flow_eth_filter,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_flow_ipv4_filter {
+    pub src_ip: u32,
+    pub dst_ip: u32,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_flow_spec_ipv4 {
+    pub type_: ibv_flow_spec_type,
+    pub size: u16,
+    pub val: ibv_flow_ipv4_filter,
+    pub mask: ibv_flow_ipv4_filter,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_flow_tcp_udp_filter {
+    pub dst_port: u16,
+    pub src_port: u16,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_flow_spec_tcp_udp {
+    pub type_: ibv_flow_spec_type,
+    pub size: u16,
+    pub val: ibv_flow_tcp_udp_filter,
+    pub mask: ibv_flow_tcp_udp_filter,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_flow_spec_action_tag {
+    pub type_: ibv_flow_spec_type,
+    pub size: u16,
+    pub tag_id: u32,
+}
+#[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_flow_attr {
-    pub _bindgen_opaque_blob: [u32; 5usize],
+    pub comp_mask: u32,
+    pub type_: ibv_flow_attr_type,
+    pub size: u16,
+    pub priority: u16,
+    pub num_of_specs: u8,
+    pub port: u8,
+    pub flags: u32,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -2031,6 +2140,21 @@ pub const MLX5DV_OBJ_DM: mlx5dv_obj_type = 16;
 pub const MLX5DV_OBJ_AH: mlx5dv_obj_type = 32;
 pub const MLX5DV_OBJ_PD: mlx5dv_obj_type = 64;
 pub type mlx5dv_obj_type = core::ffi::c_uint;
+pub const MLX5DV_WQ_INIT_ATTR_MASK_STRIDING_RQ: mlx5dv_wq_init_attr_mask = 1;
+pub type mlx5dv_wq_init_attr_mask = core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct mlx5dv_striding_rq_init_attr {
+    pub single_stride_log_num_of_bytes: u32,
+    pub single_wqe_log_num_of_strides: u32,
+    pub two_byte_shift_en: u8,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct mlx5dv_wq_init_attr {
+    pub comp_mask: u64,
+    pub striding_rq_attrs: mlx5dv_striding_rq_init_attr,
+}
 pub const MLX5DV_CQE_RES_FORMAT_HASH: mlx5dv_cqe_comp_res_format = 1;
 pub const MLX5DV_CQE_RES_FORMAT_CSUM: mlx5dv_cqe_comp_res_format = 2;
 pub const MLX5DV_CQE_RES_FORMAT_CSUM_STRIDX: mlx5dv_cqe_comp_res_format = 4;

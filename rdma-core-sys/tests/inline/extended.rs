@@ -114,4 +114,14 @@ extended! {
     ibv_post_srq_ops => post_srq_ops(
         srq: *mut ibv_srq, op: *mut ibv_ops_wr, bad: *mut *mut ibv_ops_wr
     ) -> c_int;
+    ibv_modify_wq => modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int;
+    ibv_destroy_wq => destroy_wq(wq: *mut ibv_wq) -> c_int;
+    ibv_create_rwq_ind_table => create_rwq_ind_table(
+        context: *mut ibv_context, attr: *mut ibv_rwq_ind_table_init_attr
+    ) -> *mut ibv_rwq_ind_table;
+    ibv_destroy_rwq_ind_table => destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int;
+    ibv_create_flow => ibv_create_flow(
+        qp: *mut ibv_qp, attr: *mut ibv_flow_attr
+    ) -> *mut ibv_flow;
+    ibv_destroy_flow => ibv_destroy_flow(flow: *mut ibv_flow) -> c_int;
 }

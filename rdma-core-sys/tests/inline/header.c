@@ -35,6 +35,13 @@ WRAP(struct ibv_srq *, ibv_create_srq_ex,
 WRAP(int, ibv_get_srq_num, (struct ibv_srq *srq, uint32_t *n), (srq, n))
 WRAP(int, ibv_post_srq_ops,
      (struct ibv_srq *srq, struct ibv_ops_wr *op, struct ibv_ops_wr **bad), (srq, op, bad))
+WRAP(int, ibv_modify_wq, (struct ibv_wq *wq, struct ibv_wq_attr *a), (wq, a))
+WRAP(int, ibv_destroy_wq, (struct ibv_wq *wq), (wq))
+WRAP(struct ibv_rwq_ind_table *, ibv_create_rwq_ind_table,
+     (struct ibv_context *c, struct ibv_rwq_ind_table_init_attr *a), (c, a))
+WRAP(int, ibv_destroy_rwq_ind_table, (struct ibv_rwq_ind_table *t), (t))
+WRAP(struct ibv_flow *, ibv_create_flow, (struct ibv_qp *qp, struct ibv_flow_attr *a), (qp, a))
+WRAP(int, ibv_destroy_flow, (struct ibv_flow *f), (f))
 
 /* The structures whose size the verbs tell the provider: newer headers may append to them. */
 const size_t header_size_of_ibv_port_attr = sizeof(struct ibv_port_attr);

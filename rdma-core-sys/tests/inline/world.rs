@@ -143,6 +143,19 @@ objects! {
     ibv_srq: context;
     ibv_qp: context;
     ibv_qp_ex: qp_base.context;
+    ibv_rwq_ind_table: context;
+    ibv_wq: context;
+}
+
+/// Its context does not come first.
+impl Argument for *mut ibv_flow {
+    fn make(world: &mut World, _: usize) -> Self {
+        let flow = world.scratch().cast::<ibv_flow>();
+        // SAFETY: freshly made, and larger.
+        unsafe { (*flow).context = world.context() };
+        world.remember();
+        flow
+    }
 }
 
 impl Argument for *mut ibv_context {
@@ -172,6 +185,7 @@ pointers! {
     *mut ibv_ah
     *mut ibv_cq_init_attr_ex
     *mut ibv_device_attr_ex
+    *mut ibv_flow_attr
     *mut ibv_gid_entry
     *mut ibv_modify_cq_attr
     *mut ibv_ops_wr
@@ -182,6 +196,7 @@ pointers! {
     *mut ibv_qp_open_attr
     *mut ibv_qp_rate_limit_attr
     *mut ibv_recv_wr
+    *mut ibv_rwq_ind_table_init_attr
     *mut ibv_send_wr
     *mut ibv_sge
     *mut ibv_srq_init_attr_ex
@@ -189,6 +204,7 @@ pointers! {
     *mut ibv_values_ex
     *mut ibv_wc
     *mut ibv_wc_tm_info
+    *mut ibv_wq_attr
     *mut ibv_xrcd_init_attr
     *mut u32
 }

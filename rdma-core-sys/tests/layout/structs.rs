@@ -142,7 +142,14 @@ pub static ALL: &[Structure] = structures! {
     struct ibv_moderate_cq { cq_count, cq_period }
     struct ibv_modify_cq_attr { attr_mask, moderate }
     struct ibv_ah { context, pd, handle }
-    struct ibv_flow_attr {  }
+    struct ibv_flow_attr { comp_mask, type_, size, priority, num_of_specs, port, flags }
+    struct ibv_flow_eth_filter { dst_mac, src_mac, ether_type, vlan_tag }
+    struct ibv_flow_spec_eth { type_, size, val, mask }
+    struct ibv_flow_ipv4_filter { src_ip, dst_ip }
+    struct ibv_flow_spec_ipv4 { type_, size, val, mask }
+    struct ibv_flow_tcp_udp_filter { dst_port, src_port }
+    struct ibv_flow_spec_tcp_udp { type_, size, val, mask }
+    struct ibv_flow_spec_action_tag { type_, size, tag_id }
     struct ibv_flow { comp_mask, context, handle }
     struct ibv_flow_action { context }
     struct ibv_flow_action_esp_attr {  }
@@ -212,6 +219,10 @@ pub static ALL: &[Structure] = structures! {
     }
     struct mlx5dv_cq { buf, dbrec, cqe_cnt, cqe_size, cq_uar, cqn, comp_mask }
     struct mlx5dv_srq { buf, dbrec, stride, head, tail, comp_mask, srqn }
+    struct mlx5dv_striding_rq_init_attr {
+        single_stride_log_num_of_bytes, single_wqe_log_num_of_strides, two_byte_shift_en
+    }
+    struct mlx5dv_wq_init_attr { comp_mask, striding_rq_attrs }
     struct mlx5dv_rwq { buf, dbrec, wqe_cnt, stride, comp_mask }
     struct mlx5dv_dm { buf, length, comp_mask, remote_va }
     struct mlx5dv_ah { av, comp_mask }
