@@ -6,6 +6,7 @@ mod commands;
 mod datagrams;
 mod descriptors;
 mod faults;
+mod frames;
 mod fuzz;
 mod gids;
 mod lifecycle;
