@@ -213,8 +213,10 @@ fn check_flags(service: Service, flags: u32) -> Result<()> {
     let more = match service {
         Service::Rc | Service::Uc => 0,
         Service::Ud => BLOCK_MULTICAST_LOOPBACK,
-        // How the device writes makes no difference to what it writes.
-        Service::Raw => SCATTER_FCS | CVLAN_STRIPPING | PCI_WRITE_END_PADDING,
+        // Own frames do not come back anyway, and how the device writes makes no difference to what it writes.
+        Service::Raw => {
+            BLOCK_MULTICAST_LOOPBACK | SCATTER_FCS | CVLAN_STRIPPING | PCI_WRITE_END_PADDING
+        }
     };
     if flags & !(SQ_SIG_ALL | more) != 0 { Err(EINVAL) } else { Ok(()) }
 }
@@ -390,6 +392,6 @@ mod tests {
         assert_eq!(check_flags(Service::Rc, BLOCK_MULTICAST_LOOPBACK), Err(EINVAL));
         assert_eq!(check_flags(Service::Ud, BLOCK_MULTICAST_LOOPBACK), Ok(()));
         assert_eq!(check_flags(Service::Raw, SCATTER_FCS | CVLAN_STRIPPING), Ok(()));
-        assert_eq!(check_flags(Service::Raw, BLOCK_MULTICAST_LOOPBACK), Err(EINVAL));
+        assert_eq!(check_flags(Service::Ud, CVLAN_STRIPPING), Err(EINVAL));
     }
 }
