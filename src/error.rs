@@ -240,6 +240,17 @@ pub enum Error {
         reason: i32,
     },
 
+    /// Raw packets need a capability that the program does not have.
+    #[error(
+        "{operation} on {device}: raw packets need the capability CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep` the program"
+    )]
+    NeedsNetRaw {
+        /// The C function that was refused.
+        operation: &'static str,
+        /// Name of the device.
+        device: String,
+    },
+
     /// What was waited for did not happen in time.
     #[error("{operation}: {subject} did not answer in time")]
     TimedOut {
@@ -277,6 +288,15 @@ impl Error {
 
     pub(crate) fn verbs(operation: &'static str, device: &str, source: io::Error) -> Self {
         Self::Verbs { operation, device: device.to_owned(), source }
+    }
+
+    /// The error of a C function that sets `errno`, and that asks for CAP_NET_RAW.
+    pub(crate) fn raw_packet(operation: &'static str, device: &str) -> Self {
+        let error = Self::last_os(operation, device);
+        if error.is_os(libc::EPERM) {
+            return Self::NeedsNetRaw { operation, device: device.to_owned() };
+        }
+        error
     }
 
     /// Whether a call failed with this `errno`.

@@ -61,6 +61,7 @@ mod cq;
 mod device;
 mod error;
 mod events;
+mod frames;
 mod gid;
 mod memory;
 mod mlx5;
@@ -90,6 +91,7 @@ pub use context::Context;
 pub use device::{Device, devices, open};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, AsyncEvents, ObjectName};
+pub use frames::{Flow, FlowRule, Frame, FrameBatch, FrameConfig, FrameReceiver, TakenFrame};
 pub use gid::{Gid, GidKind};
 pub use memory::{
     Buffer, BufferPool, HugePages, MemoryError, PoolConfig, RemoteAccess, RemoteMemory,

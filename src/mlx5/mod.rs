@@ -116,7 +116,19 @@ pub(crate) unsafe fn receive_queue(
     mlx5dv: &Mlx5dv,
     object: Arc<Qp>,
 ) -> Result<DirectRq, NotDirect> {
-    let out = queue_pair(mlx5dv, object.as_raw())?;
+    let layout = receive_queue_layout(mlx5dv, object.as_raw())?;
+    let slots = Storage::uninit(layout.wqe_cnt as usize);
+    // SAFETY: as for the SRQ.
+    let ring = unsafe { ReceiveQueue::new(layout, slots.start()) }.map_err(layout_error)?;
+    Ok(DirectRq { ring, object, _slots: slots })
+}
+
+/// Returns where the receive queue of a queue pair is.
+pub(crate) fn receive_queue_layout(
+    mlx5dv: &Mlx5dv,
+    qp: *mut sys::ibv_qp,
+) -> Result<rq::Layout, NotDirect> {
+    let out = queue_pair(mlx5dv, qp)?;
     let layout = rq::Layout {
         buf: non_null(out.rq.buf.cast(), "receive queue buffer")?,
         dbrec: non_null(out.dbrec.cast(), "QP doorbell record")?,
@@ -124,10 +136,27 @@ pub(crate) unsafe fn receive_queue(
         stride: out.rq.stride,
     };
     layout.check().map_err(layout_error)?;
-    let slots = Storage::uninit(layout.wqe_cnt as usize);
-    // SAFETY: as for the SRQ.
-    let ring = unsafe { ReceiveQueue::new(layout, slots.start()) }.map_err(layout_error)?;
-    Ok(DirectRq { ring, object, _slots: slots })
+    Ok(layout)
+}
+
+/// Returns where a work queue is.
+pub(crate) fn work_queue_layout(
+    mlx5dv: &Mlx5dv,
+    wq: *mut sys::ibv_wq,
+) -> Result<rq::Layout, NotDirect> {
+    let mut out = sys::mlx5dv_rwq::default();
+    init_obj(mlx5dv, sys::MLX5DV_OBJ_RWQ, |obj| {
+        obj.rwq.in_ = wq;
+        obj.rwq.out = &mut out;
+    })?;
+    let layout = rq::Layout {
+        buf: non_null(out.buf.cast(), "work queue buffer")?,
+        dbrec: non_null(out.dbrec.cast(), "work queue doorbell record")?,
+        wqe_cnt: out.wqe_cnt,
+        stride: out.stride,
+    };
+    layout.check().map_err(layout_error)?;
+    Ok(layout)
 }
 
 /// Takes over the send queue of a queue pair to which nothing was posted.

@@ -41,6 +41,8 @@ pub struct QpConfig {
     /// The device has the send queue, for the rendezvous of tag matching: nothing is posted to it.
     pub(crate) device_sends: bool,
     pub(crate) qkey: u32,
+    /// Of raw packets: the device takes the VLAN tag out.
+    pub(crate) vlan_stripping: bool,
 }
 
 /// Receives of a queue pair of which nothing was said, and the most buffers of one.
@@ -92,7 +94,16 @@ impl QpConfig {
             remote_atomic: false,
             device_sends: false,
             qkey: 0,
+            vlan_stripping: false,
         }
+    }
+
+    /// Ethernet frames, into receives of one buffer.
+    pub(crate) const fn raw_packet(max_wr: u32, vlan_stripping: bool) -> Self {
+        let mut config = Self::rc().receives(max_wr, 1);
+        config.qp_type = sys::IBV_QPT_RAW_PACKET;
+        config.vlan_stripping = vlan_stripping;
+        config
     }
 
     /// Unreliable datagrams on port 1, with 128 receives of one buffer and 128 sends. `qkey` is what senders

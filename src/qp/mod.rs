@@ -378,6 +378,12 @@ impl QueuePair {
         self.qp.modify(&mut attr, mask)
     }
 
+    /// Takes a queue pair for raw packets from INIT to RTR, and to RTS if it sends.
+    pub(crate) fn activate_raw_packet(&mut self, sends: bool) -> Result<()> {
+        self.qp.modify_state(QpState::Rtr)?;
+        if sends { self.qp.modify_state(QpState::Rts) } else { Ok(()) }
+    }
+
     /// State, as the driver reports it.
     ///
     /// # Errors

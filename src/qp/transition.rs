@@ -30,6 +30,9 @@ pub(super) fn init(config: &QpConfig) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mas
         qkey: config.qkey,
         ..Default::default()
     };
+    if config.qp_type == sys::IBV_QPT_RAW_PACKET {
+        return (attr, sys::IBV_QP_STATE | sys::IBV_QP_PORT);
+    }
     let of_transport = match config.qp_type {
         sys::IBV_QPT_UD => sys::IBV_QP_QKEY,
         _ => sys::IBV_QP_ACCESS_FLAGS,

@@ -4,15 +4,20 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use crate::memory::Pool;
+use crate::memory::{Buffer, Pool};
 
 /// Buffers left in a queue whose receiver is gone. They go back to their pools when the queue has been
 /// destroyed, and never otherwise: then the pools themselves stay for ever.
 #[derive(Default)]
 pub(crate) struct DeferredFree(Mutex<Vec<Kept>>);
 
-/// A buffer by its first byte, and the pool that it keeps.
-type Kept = (ManuallyDrop<Arc<Pool>>, NonNull<u8>);
+/// A buffer that the queue may still write.
+enum Kept {
+    /// By its first byte, with the pool that it keeps.
+    Owned(ManuallyDrop<Arc<Pool>>, NonNull<u8>),
+    /// One of which frames may have been taken.
+    Shared(ManuallyDrop<Arc<Buffer>>),
+}
 
 // SAFETY: the memory of the buffers is not touched here; their addresses go back to pools.
 unsafe impl Send for DeferredFree {}
@@ -22,18 +27,29 @@ unsafe impl Sync for DeferredFree {}
 impl DeferredFree {
     /// Keeps the buffer that starts at `start`.
     pub(crate) fn keep(&self, pool: Arc<Pool>, start: NonNull<u8>) {
-        self.0
-            .lock()
-            .expect("nothing panics while holding it")
-            .push((ManuallyDrop::new(pool), start));
+        self.push(Kept::Owned(ManuallyDrop::new(pool), start));
+    }
+
+    /// Keeps a buffer that others may read, too.
+    pub(crate) fn keep_shared(&self, buffer: Arc<Buffer>) {
+        self.push(Kept::Shared(ManuallyDrop::new(buffer)));
+    }
+
+    fn push(&self, kept: Kept) {
+        self.0.lock().expect("nothing panics while holding it").push(kept);
     }
 
     /// The queue was destroyed: the device writes none of the buffers any more.
     pub(crate) fn release(&mut self) {
         let parked = self.0.get_mut().expect("nothing panics while holding it");
-        for (pool, start) in parked.drain(..) {
-            pool.put(start);
-            drop(ManuallyDrop::into_inner(pool));
+        for kept in parked.drain(..) {
+            match kept {
+                Kept::Owned(pool, start) => {
+                    pool.put(start);
+                    drop(ManuallyDrop::into_inner(pool));
+                }
+                Kept::Shared(buffer) => drop(ManuallyDrop::into_inner(buffer)),
+            }
         }
     }
 
@@ -41,6 +57,10 @@ impl DeferredFree {
     /// again. Their pools need not stay, for memory that is deregistered is out of the device's reach.
     pub(crate) fn abandon(&mut self) {
         let parked = self.0.get_mut().expect("nothing panics while holding it");
-        parked.drain(..).for_each(|(pool, _)| drop(ManuallyDrop::into_inner(pool)));
+        for kept in parked.drain(..) {
+            if let Kept::Owned(pool, _) = kept {
+                drop(ManuallyDrop::into_inner(pool));
+            }
+        }
     }
 }

@@ -30,20 +30,20 @@ impl Lent {
 
 /// The slot of the message that was lent last, until it is given back.
 #[derive(Clone, Copy)]
-pub(super) struct LentSlot(u32);
+pub(crate) struct LentSlot(u32);
 
 impl LentSlot {
     /// No slot has this number.
-    pub(super) const NONE: Self = Self(u32::MAX);
+    pub(crate) const NONE: Self = Self(u32::MAX);
 
     #[inline(always)]
-    pub(super) const fn new(slot: u32) -> Self {
+    pub(crate) const fn new(slot: u32) -> Self {
         Self(slot)
     }
 
     /// Puts another slot in its place, and returns the slot that was there.
     #[inline(always)]
-    pub(super) const fn replace(&mut self, slot: Self) -> Option<u32> {
+    pub(crate) const fn replace(&mut self, slot: Self) -> Option<u32> {
         let Self(before) = std::mem::replace(self, slot);
         if before == Self::NONE.0 { None } else { Some(before) }
     }

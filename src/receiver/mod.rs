@@ -65,7 +65,7 @@ pub(crate) use srq::Srq;
 pub(crate) use status::wc_status;
 pub(crate) use verbs::{VerbsCq, VerbsQueue};
 
-use lent::LentSlot;
+pub(crate) use lent::LentSlot;
 use maintain::Maintenance;
 use post::LeastBuffer;
 use qp_table::QpTable;

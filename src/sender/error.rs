@@ -41,12 +41,20 @@ pub enum NotSent {
         /// Bytes there is room for: in a WQE for an inline send, else in a message of the port.
         max: usize,
     },
+    /// The frame is too short.
+    #[error("a frame of {len} bytes: it takes an Ethernet header and more, {min} bytes at least")]
+    Runt {
+        /// Bytes of the frame.
+        len: usize,
+        /// Least length.
+        min: usize,
+    },
     /// The buffer or the address handle is of another protection domain.
     #[error("the buffer or the address handle belongs to another protection domain")]
     Foreign,
     /// A request that the transport does not have, such as a datagram without a destination.
     #[error(
-        "the transport has no such request: datagrams, and only they, are sent with send_to; READs and atomics need RC"
+        "the transport has no such request: datagrams, and only they, are sent with send_to, frames with send_frame; READs and atomics need RC"
     )]
     Transport,
     /// The queue belongs to another sender, or its queue pair is gone.

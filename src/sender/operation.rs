@@ -2,6 +2,7 @@
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{self, Flags, Immediate, PostError, Remote};
+use mlx5_wire::eth::{INLINE_L2_HEADER, L3_CSUM, L4_CSUM};
 
 use super::error::NotSent;
 use super::payload::Payload;
@@ -15,6 +16,10 @@ use crate::qp::AddressHandle;
 pub(super) enum Operation<'a> {
     Send(Immediate),
     SendTo(&'a AddressHandle, Option<u32>),
+    /// An Ethernet frame, and whether the device writes its checksums.
+    Frame {
+        checksums: bool,
+    },
     Write(Remote, Option<u32>),
     Read(Remote),
     FetchAdd(Remote, u64),
@@ -28,7 +33,10 @@ impl Operation<'_> {
     pub(super) const fn is_of(self, transport: Transport) -> bool {
         match self {
             Self::SendTo(..) => matches!(transport, Transport::Datagrams),
-            Self::Send(_) | Self::Write(..) => !matches!(transport, Transport::Datagrams),
+            Self::Frame { .. } => matches!(transport, Transport::Frames),
+            Self::Send(_) | Self::Write(..) => {
+                matches!(transport, Transport::Reliable | Transport::Unreliable)
+            }
             _ => matches!(transport, Transport::Reliable),
         }
     }
@@ -59,6 +67,15 @@ pub(super) unsafe fn post<P: Payload>(
         match operation {
             Operation::Send(immediate) => posting.send(bytes, immediate, flags, request),
             Operation::SendTo(to, imm) => posting.send_to(to.segment(), bytes, imm, flags, request),
+            Operation::Frame { checksums } => {
+                let cs_flags = if checksums { L3_CSUM | L4_CSUM } else { 0 };
+                let (header, rest) = split_frame(inline, sges);
+                let bytes = match &rest {
+                    Rest::Inline(bytes) => sq::Payload::inline(std::slice::from_ref(bytes)),
+                    Rest::Gathered(sge) => sq::Payload::gather(std::slice::from_ref(sge)),
+                };
+                posting.send_frame(&header, cs_flags, bytes, flags, request)
+            }
             Operation::Write(to, imm) => posting.write(to, bytes, imm, flags, request),
             Operation::Read(from) => posting.read(from, sges, flags, request),
             Operation::FetchAdd(at, add) => {
@@ -69,6 +86,33 @@ pub(super) unsafe fn post<P: Payload>(
             }
         }
     }
+}
+
+/// What follows the header of a frame.
+enum Rest<'a> {
+    Inline(&'a [u8]),
+    Gathered(Sge),
+}
+
+/// Copies the header of a frame, which is inline or in one SGE, and longer than that.
+///
+/// # Safety
+/// The SGE names memory of this process that nobody writes.
+#[inline(always)]
+unsafe fn split_frame<'a>(
+    inline: Option<&'a [u8]>,
+    sges: &[Sge],
+) -> ([u8; INLINE_L2_HEADER], Rest<'a>) {
+    if let Some((header, rest)) = inline.and_then(|bytes| bytes.split_first_chunk()) {
+        return (*header, Rest::Inline(rest));
+    }
+    let Sge { addr, length, lkey } = answer(sges);
+    debug_assert!(length as usize > INLINE_L2_HEADER);
+    let start = std::ptr::with_exposed_provenance::<[u8; INLINE_L2_HEADER]>(addr as usize);
+    let skip = INLINE_L2_HEADER as u32;
+    let rest = Sge { addr: addr + u64::from(skip), length: length - skip, lkey };
+    // SAFETY: the caller's contract; the SGE is longer, which `Posting::check` has seen.
+    (unsafe { start.read_unaligned() }, Rest::Gathered(rest))
 }
 
 /// Returns where the answer of an atomic goes: `fetch` gave it one buffer.

@@ -1,6 +1,7 @@
 //! Posting requests, many with one doorbell.
 
 use mlx5_ring::sq::{self, Flags, Immediate};
+use mlx5_wire::eth::INLINE_L2_HEADER;
 
 use super::Sender;
 use super::SqId;
@@ -180,6 +181,26 @@ impl Posting<'_> {
             return refuse(payload, NotSent::Foreign);
         }
         self.gather(Operation::SendTo(to, imm.into()), payload)
+    }
+
+    /// Sends an Ethernet frame, from the Ethernet header on and without the FCS, over a queue pair for
+    /// [frames](crate::FrameReceiver::with_sender). With `checksums` the device writes those of the IP header and of UDP or
+    /// TCP, of which the last must have the sum of the pseudo header in its place, or zero where the adapter writes it
+    /// all. Frames are at least 60 bytes on the wire: pad shorter ones.
+    ///
+    /// # Errors
+    /// [`SendError`] with the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.
+    #[inline(always)]
+    pub fn send_frame<P: Payload>(
+        &mut self,
+        payload: P,
+        checksums: bool,
+    ) -> Result<(), SendError<P>> {
+        let (len, min) = (payload.bytes(), INLINE_L2_HEADER + 1);
+        if len < min {
+            return refuse(payload, NotSent::Runt { len, min });
+        }
+        self.gather(Operation::Frame { checksums }, payload)
     }
 
     /// Writes to memory of the peer, to its first bytes.

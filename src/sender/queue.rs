@@ -64,6 +64,8 @@ pub(super) enum Transport {
     Unreliable,
     /// UD: datagrams.
     Datagrams,
+    /// Raw packets: Ethernet frames.
+    Frames,
 }
 
 /// Who posts.

@@ -85,6 +85,7 @@ impl Sender {
             buffers: config.max_send_sge as usize,
             transport: match object.qp_type() {
                 sys::IBV_QPT_UD => Transport::Datagrams,
+                sys::IBV_QPT_RAW_PACKET => Transport::Frames,
                 sys::IBV_QPT_UC => Transport::Unreliable,
                 _ => Transport::Reliable,
             },

@@ -157,6 +157,10 @@ fn describe<'a>(wr: &mut sys::ibv_send_wr, operation: Operation<'a>) -> Option<&
             to.describe(wr);
             return Some(to);
         }
+        Operation::Frame { checksums } => {
+            wr.opcode = sys::IBV_WR_SEND;
+            wr.send_flags |= if checksums { sys::IBV_SEND_IP_CSUM } else { 0 };
+        }
         Operation::Write(to, imm) => {
             with_imm(wr, imm, [sys::IBV_WR_RDMA_WRITE, sys::IBV_WR_RDMA_WRITE_WITH_IMM]);
             (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = (to.addr, to.rkey);

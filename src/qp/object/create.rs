@@ -100,7 +100,13 @@ impl Qp {
         init.cap.max_send_sge = config.max_send_sge;
         init.cap.max_inline_data = config.max_inline;
 
-        let (qp, operation) = match mlx5dv.or(send.mlx5dv) {
+        let raw_packets = config.qp_type == sys::IBV_QPT_RAW_PACKET;
+        if config.vlan_stripping {
+            init.comp_mask |= sys::IBV_QP_INIT_ATTR_CREATE_FLAGS;
+            init.create_flags |= sys::IBV_QP_CREATE_CVLAN_STRIPPING;
+        }
+        // Frames are never scattered to the CQE.
+        let (qp, operation) = match mlx5dv.or(send.mlx5dv).filter(|_| !raw_packets) {
             Some(mlx5dv) => {
                 let mut mlx5 = sys::mlx5dv_qp_init_attr {
                     comp_mask: sys::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into(),
@@ -120,7 +126,8 @@ impl Qp {
             }
         };
         if qp.is_null() {
-            return Err(Error::last_os(operation, context.name()));
+            let error = if raw_packets { Error::raw_packet } else { Error::last_os };
+            return Err(error(operation, context.name()));
         }
         let has_sender = AtomicBool::new(send.has_sender);
         let parts = Parts::new(pd, send, recv_cq, srq);
@@ -182,6 +189,7 @@ const fn operations(qp_type: sys::ibv_qp_type) -> sys::ibv_qp_create_send_ops_fl
         | sys::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
     match qp_type {
         sys::IBV_QPT_UD => datagrams,
+        sys::IBV_QPT_RAW_PACKET => sys::IBV_QP_EX_WITH_SEND,
         sys::IBV_QPT_UC => unreliable,
         _ => {
             unreliable

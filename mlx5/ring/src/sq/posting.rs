@@ -4,6 +4,7 @@ use mlx5_wire::be::{Be32, Be64};
 use mlx5_wire::ctrl::{ControlSegment, UNITS_PER_BB};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::datagram::DatagramSegment;
+use mlx5_wire::eth::{EthSegment, INLINE_L2_HEADER};
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
@@ -82,6 +83,29 @@ impl<'a, T: Copy> Posting<'a, T> {
         };
         // SAFETY: the caller's [memory] and [ready].
         unsafe { self.post(what, to.to_words(), payload, flags, data) }
+    }
+
+    /// Sends an Ethernet frame, from a raw packet QP: its first 18 bytes, which are copied to the WQE, and then the
+    /// payload. `cs_flags` says which checksums the device writes ([`L3_CSUM`](mlx5_wire::eth::L3_CSUM),
+    /// [`L4_CSUM`](mlx5_wire::eth::L4_CSUM)).
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// *memory* and *ready*, see [the module](super).
+    #[inline(always)]
+    pub unsafe fn send_frame(
+        &mut self,
+        header: &[u8; INLINE_L2_HEADER],
+        cs_flags: u8,
+        payload: Payload<'_>,
+        flags: Flags,
+        data: T,
+    ) -> Result<(), PostError> {
+        let head = EthSegment::with_header(cs_flags, header);
+        // SAFETY: the caller's [memory] and [ready].
+        unsafe { self.post(What(WqeOpcode::SEND, 0), head, payload, flags, data) }
     }
 
     /// Writes to memory of the peer (`IBV_WR_RDMA_WRITE`, `_WITH_IMM`).

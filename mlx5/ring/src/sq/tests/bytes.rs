@@ -41,6 +41,24 @@ fn writes(
 
 const SIGNALED: Flags = Flags::SIGNALED;
 
+/// Ethernet segment with the header inline (`struct mlx5_wqe_eth_seg`), then the rest of the frame.
+#[test]
+fn frames() {
+    let header = core::array::from_fn(|i| i as u8 + 0x10);
+    let eth = "00000000 c0000000 00000000 0012 1011 12131415 16171819 1a1b1c1d 1e1f2021";
+    let expected = std::format!("0000000a 12345604 00000008 00000000 {eth} {DATA}");
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
+    writes(0, &expected, |posting| unsafe {
+        posting.send_frame(&header, 0xc0, Payload::gather(&[SGE]), SIGNALED, 0)
+    });
+    let expected = "0000030a 12345604 00000000 00000000 00000000 00000000 00000000 0012 1011 \
+                    12131415 16171819 1a1b1c1d 1e1f2021 80000003 a1a2a3ee eeeeeeee eeeeeeee";
+    // SAFETY: as above.
+    writes(3, expected, |posting| unsafe {
+        posting.send_frame(&header, 0, Payload::inline(&[&[0xa1, 0xa2, 0xa3]]), Flags::NONE, 0)
+    });
+}
+
 #[test]
 fn sends() {
     let one = &[SGE][..];

@@ -1,0 +1,202 @@
+//! What a receiver of frames should be like.
+
+use rdma_core_sys as sys;
+
+use crate::cq::Timestamps;
+use crate::error::{Error, Result};
+use crate::memory::HugePages;
+use crate::path::Path;
+
+/// What a [`FrameReceiver`](crate::FrameReceiver) should be like.
+///
+/// ```
+/// use doorbell::FrameConfig;
+///
+/// // Frames of any length share 4 WQEs of 2,048 strides of 64 bytes.
+/// let config = FrameConfig::new().striding(4, 2048, 64).timestamps(true);
+/// # let _ = config;
+/// ```
+#[derive(Clone, Debug)]
+pub struct FrameConfig {
+    pub(super) path: Path,
+    pub(super) port: u8,
+    pub(super) wqes: u32,
+    pub(super) shape: Shape,
+    pub(super) spare: u32,
+    pub(super) pages: HugePages,
+    pub(super) comp_vector: u32,
+    pub(super) timestamps: Option<Timestamps>,
+    pub(super) vlan_stripping: bool,
+    pub(super) sends: u32,
+    pub(super) max_inline: u32,
+}
+
+/// What the buffer of a WQE is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// One frame of at most so many bytes.
+    Plain(u32),
+    /// Strides.
+    Striding(mlx5_ring::striding::Strides),
+}
+
+impl Shape {
+    /// Returns the bytes of a buffer.
+    pub(super) const fn bytes(self) -> u32 {
+        match self {
+            Self::Plain(bytes) => bytes,
+            Self::Striding(strides) => strides.bytes(),
+        }
+    }
+
+    /// Returns how many CQEs a WQE can have.
+    pub(super) const fn completions(self) -> u32 {
+        match self {
+            Self::Plain(_) => 1,
+            Self::Striding(strides) => strides.count,
+        }
+    }
+}
+
+impl FrameConfig {
+    /// Port 1, with 1,024 buffers for a frame of up to 2,048 bytes each, and 64 to spare.
+    pub const fn new() -> Self {
+        Self {
+            path: Path::Auto,
+            port: 1,
+            wqes: 1024,
+            shape: Shape::Plain(2048),
+            spare: 64,
+            pages: HugePages::No,
+            comp_vector: 0,
+            timestamps: None,
+            vlan_stripping: false,
+            sends: 128,
+            max_inline: 0,
+        }
+    }
+
+    /// `count` buffers, a power of two from 4 on, for one frame of at most `bytes` bytes each. The frame has no FCS.
+    pub const fn plain(mut self, count: u32, bytes: u32) -> Self {
+        self.wqes = count;
+        self.shape = Shape::Plain(bytes);
+        self
+    }
+
+    /// `wqes` buffers of `strides` strides of `bytes` bytes each, all of them powers of two. A frame takes as many strides
+    /// as it has to, in one buffer. Adapters take 512 to 8,192 strides (8 and more with newer firmware) of 64 to 8,192
+    /// bytes (`striding_rq_caps` of `mlx5dv_query_device(3)`).
+    ///
+    /// A larger stride wastes memory, a smaller one makes longer counts: strides of 64 bytes waste least. The longest
+    /// frame is as long as a buffer, and at most 65,535 bytes. On mlx5 devices that are driven directly only.
+    pub const fn striding(mut self, wqes: u32, strides: u32, bytes: u32) -> Self {
+        self.wqes = wqes;
+        self.shape = Shape::Striding(mlx5_ring::striding::Strides { count: strides, size: bytes });
+        self
+    }
+
+    /// Buffers beyond those of the queue, which take the places of buffers of which frames were
+    /// [taken](crate::Frame::take). 64 by default. When all of them are in use, the queue runs with less.
+    pub const fn spare(mut self, buffers: u32) -> Self {
+        self.spare = buffers;
+        self
+    }
+
+    /// How the queue is driven; [`Path::Auto`] by default.
+    pub const fn path(mut self, path: Path) -> Self {
+        self.path = path;
+        self
+    }
+
+    /// Port of the device, counted from 1.
+    pub const fn port(mut self, port: u8) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Pages of the buffers; those of the normal size by default.
+    pub const fn pages(mut self, pages: HugePages) -> Self {
+        self.pages = pages;
+        self
+    }
+
+    /// The interrupt by which [waiting](crate::FrameReceiver::wait) ends, below
+    /// [`Context::num_comp_vectors`](crate::Context::num_comp_vectors).
+    pub const fn comp_vector(mut self, vector: u32) -> Self {
+        self.comp_vector = vector;
+        self
+    }
+
+    /// Frames have the [time](crate::Frame::timestamp) at which the device completed them, in ticks of its clock.
+    pub const fn timestamps(mut self, wanted: bool) -> Self {
+        self.timestamps = if wanted { Some(Timestamps::Ticks) } else { None };
+        self
+    }
+
+    /// The same in nanoseconds of the adapter's PTP clock, where the firmware has it (`REAL_TIME_CLOCK_ENABLE`).
+    pub const fn real_time_timestamps(mut self) -> Self {
+        self.timestamps = Some(Timestamps::RealTime);
+        self
+    }
+
+    /// The device takes the VLAN tag out of a frame, and [`Frame::vlan`](crate::Frame::vlan) has it. On the direct path.
+    pub const fn vlan_stripping(mut self, wanted: bool) -> Self {
+        self.vlan_stripping = wanted;
+        self
+    }
+
+    /// Requests that can be outstanding on the send queue of a receiver that is made
+    /// [with a sender](crate::FrameReceiver::with_sender), 128 by default.
+    pub const fn sends(mut self, max_wr: u32) -> Self {
+        self.sends = max_wr;
+        self
+    }
+
+    /// Bytes of a frame that a request may have copied instead of taking them from a buffer.
+    pub const fn max_inline(mut self, bytes: u32) -> Self {
+        self.max_inline = bytes;
+        self
+    }
+
+    /// Checks what can be checked against the device before anything is made.
+    pub(super) fn check(&self, attr: &sys::ibv_device_attr, verbs: bool) -> Result<()> {
+        let max_wr = attr.max_qp_wr.max(0) as u64;
+        Error::check_range("number of buffers", self.wqes.into(), 4, max_wr.min(1 << 15))?;
+        Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
+        if !self.wqes.is_power_of_two() {
+            return Err(Error::OutOfRange {
+                what: "number of buffers, which must be a power of two,",
+                value: self.wqes.into(),
+                min: 4,
+                max: max_wr.min(1 << 15),
+            });
+        }
+        if let Shape::Striding(strides) = self.shape {
+            let power = |what, value: u32, min, max| {
+                Error::check_range(what, value.into(), min, max)?;
+                let error = Error::OutOfRange { what, value: value.into(), min, max };
+                if value.is_power_of_two() { Ok(()) } else { Err(error) }
+            };
+            power("strides of a buffer, a power of two,", strides.count, 8, 8192)?;
+            power("bytes of a stride, a power of two,", strides.size, 64, 8192)?;
+        }
+        let refused = |operation, when| Err(Error::Unsupported { operation, when });
+        match self.shape {
+            Shape::Striding(_) if verbs => refused(
+                "FrameConfig::striding",
+                "on the verbs path: libmlx5 does not post to striding queues, use FrameConfig::plain",
+            ),
+            _ if verbs && self.vlan_stripping => refused(
+                "FrameConfig::vlan_stripping",
+                "on the verbs path: ibv_poll_cq does not report the tag",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Default for FrameConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}

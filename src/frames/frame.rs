@@ -1,0 +1,145 @@
+//! A received frame, lent by its batch.
+
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use mlx5_ring::completion::Cqe;
+use rdma_core_sys as sys;
+
+use super::FrameReceiver;
+use crate::clock::{Timestamp, TimestampClock};
+use crate::memory::Buffer;
+use crate::poller::Poller;
+
+/// A received frame, lent by its batch: from the Ethernet header on, without the FCS. Its memory is the device's again when
+/// the batch goes on; [`take`](Self::take) keeps it.
+///
+/// Dereferences to the bytes of the frame, so `to_vec` or [`Buffer::extend_from_slice`] copies it, which is best for short
+/// frames that are kept for long.
+pub struct Frame<'b> {
+    pub(super) start: NonNull<u8>,
+    pub(super) len: usize,
+    /// Index of its buffer.
+    pub(super) buffer: u32,
+    /// Frames that were dropped before, as CQEs without a frame have said.
+    pub(super) dropped: u32,
+    /// Its CQE, on the direct path.
+    pub(super) cqe: Option<Cqe<'b>>,
+    pub(super) receiver: &'b FrameReceiver,
+}
+
+impl Frame<'_> {
+    /// Returns `true` if the device has found the checksums of the IP header and of UDP or TCP to be right. `false` says
+    /// that one is wrong, or that there was none to check: a fragment, another protocol.
+    #[inline]
+    pub fn checksum_ok(&self) -> bool {
+        match (&self.cqe, &self.receiver.poller) {
+            (Some(cqe), _) => cqe.is_frame_checksum_ok(),
+            (None, Poller::Verbs(cq)) => cq.current().wc.wc_flags & sys::IBV_WC_IP_CSUM_OK != 0,
+            (None, Poller::Direct(_)) => false,
+        }
+    }
+
+    /// Returns the TCI of the VLAN tag that the device took out of the frame: the number of the VLAN in its lower 12 bits.
+    /// `None` unless [`FrameConfig::vlan_stripping`](crate::FrameConfig::vlan_stripping) asked for it.
+    #[inline]
+    pub fn vlan(&self) -> Option<u16> {
+        self.cqe?.vlan()
+    }
+
+    /// Returns the [tag](crate::Flow::tag) of the rule that matched, 0 for a rule without one. `None` on the verbs path,
+    /// where `ibv_poll_cq` does not report it.
+    #[inline]
+    pub fn tag(&self) -> Option<u32> {
+        Some(self.cqe?.flow_tag())
+    }
+
+    /// Returns how many frames the device dropped since the frame before, for want of a buffer: the device's own count,
+    /// which needs no sequence numbers. It counts to 255 for each completion; what more it says then, no document tells.
+    /// `None` on the verbs path.
+    #[inline]
+    pub fn dropped_before(&self) -> Option<u32> {
+        Some(self.dropped + u32::from(self.cqe?.dropped()))
+    }
+
+    /// Returns the hash of the addresses and ports, by which [`FrameReceiver::spread`](crate::FrameReceiver::spread)
+    /// chooses the receiver. `None` on the verbs path.
+    #[inline]
+    pub fn rss_hash(&self) -> Option<u32> {
+        Some(self.cqe?.rx_hash_result())
+    }
+
+    /// Returns when the device completed the frame; [`FrameReceiver::clock`](crate::FrameReceiver::clock) makes nanoseconds
+    /// of it. `None` unless [`FrameConfig::timestamps`](crate::FrameConfig::timestamps) or
+    /// [`real_time_timestamps`](crate::FrameConfig::real_time_timestamps) asked for it and the device has a clock.
+    #[inline]
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        let clock = TimestampClock::of(&self.receiver.cq)?;
+        let raw = match (&self.cqe, &self.receiver.poller) {
+            (Some(cqe), _) => cqe.timestamp(),
+            (None, Poller::Verbs(cq)) => cq.current().timestamp?,
+            (None, Poller::Direct(_)) => return None,
+        };
+        Some(Timestamp::new(raw, clock))
+    }
+
+    /// Keeps the frame where it is, for as long as the value exists. Its whole buffer stays out of the queue meanwhile,
+    /// with all strides, and one of the [spare](crate::FrameConfig::spare) buffers takes its place.
+    #[inline]
+    pub fn take(self) -> TakenFrame {
+        let buffer = self.receiver.buffers.share(self.buffer);
+        TakenFrame { start: self.start, len: self.len, _buffer: buffer }
+    }
+}
+
+impl Deref for Frame<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: inside a buffer of the receiver, clamped to it; completed and not posted again before this frame is
+        // gone, so nobody writes it.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame")
+            .field("len", &self.len)
+            .field("tag", &self.tag())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A frame that was [taken](Frame::take). It can go to another thread, and outlive its receiver.
+pub struct TakenFrame {
+    start: NonNull<u8>,
+    len: usize,
+    /// `[taken]`: keeps the memory, and its strides from being posted again.
+    _buffer: Arc<Buffer>,
+}
+
+// SAFETY: the bytes are only read, and the count of their buffer is atomic.
+unsafe impl Send for TakenFrame {}
+// SAFETY: as above.
+unsafe impl Sync for TakenFrame {}
+
+impl Deref for TakenFrame {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: [taken]: as for `Frame`; the device writes the strides of other frames only.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for TakenFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TakenFrame").field("len", &self.len).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,401 @@
+//! Receiving Ethernet frames.
+
+mod batch;
+mod buffers;
+mod config;
+mod flow;
+mod frame;
+mod queue;
+mod verbs;
+mod wait;
+mod wq;
+
+use std::fmt;
+use std::sync::Arc;
+
+use mlx5_ring::rq;
+use rdma_core_sys::Mlx5dv;
+
+use crate::channel::CompletionChannel;
+use crate::clock::Clock;
+use crate::cq::{Cq, CqInit, Timestamps};
+use crate::error::{Error, Result};
+use crate::mlx5::{self, layout_error};
+use crate::path::{NotDirect, Path};
+use crate::pd::ProtectionDomain;
+use crate::poller::Poller;
+use crate::qp::{QpConfig, QueuePair, SendSide};
+use crate::receiver::LentSlot as EndedSlot;
+use crate::sender::{Sender, SqId};
+use crate::trace::trace_event;
+
+pub use batch::FrameBatch;
+pub use config::FrameConfig;
+pub use flow::{Flow, FlowRule};
+pub use frame::{Frame, TakenFrame};
+
+use buffers::Buffers;
+use config::Shape;
+use flow::Target;
+use queue::FrameQueue;
+use verbs::VerbsFrames;
+use wq::{HashQp, Wq};
+
+/// Receives Ethernet frames: one completion queue, one receive queue, and its buffers.
+///
+/// It has a raw packet queue pair, or, for [striding](FrameConfig::striding) queues and when frames are
+/// [spread](Self::spread) over several receivers, a work queue behind a hash. Frames come by [rules](Self::attach), and what
+/// matches one does not reach the kernel's network stack. The program needs the capability `CAP_NET_RAW`.
+///
+/// Unlike a [`Receiver`](crate::Receiver) it has its memory itself: a frame is lent in place and recycled when the batch
+/// goes on, [taken](Frame::take), or copied.
+///
+/// ```no_run
+/// use std::net::Ipv4Addr;
+///
+/// use doorbell::{Flow, FrameConfig, FrameReceiver};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let config = FrameConfig::new().striding(4, 2048, 64);
+/// let mut receiver = FrameReceiver::new(&pd, &config)?;
+/// let feed = Flow::udp_multicast(Ipv4Addr::new(239, 1, 2, 3), 30_001).tag(1);
+/// let _rule = receiver.attach(&feed.join_on(Ipv4Addr::new(192, 0, 2, 10)))?;
+/// loop {
+///     let mut batch = receiver.poll();
+///     while let Some(frame) = batch.next() {
+///         let frame = frame?;
+///         if frame.dropped_before().is_some_and(|count| count > 0) {
+///             println!("the device has dropped frames");
+///         }
+///         if frame.checksum_ok() {
+///             println!("{} bytes of feed {:?}", frame.len(), frame.tag());
+///         }
+///     }
+/// }
+/// # }
+/// ```
+pub struct FrameReceiver {
+    poller: Poller,
+    queue: FrameQueue,
+    buffers: Buffers,
+    /// `[ended-held]`: the slot that has completed with the frame that was lent last; it is held.
+    ended: EndedSlot,
+    /// Frames that CQEs without a frame have counted as dropped since the last frame.
+    dropped: u32,
+    /// A slot of the queue has no buffer.
+    starving: bool,
+    /// A receive has failed, and with it the queue.
+    failed: bool,
+    owner: Owner,
+    port: u8,
+    channel: Arc<CompletionChannel>,
+    cq: Arc<Cq>,
+    pd: ProtectionDomain,
+}
+
+/// The object that has the receive queue.
+enum Owner {
+    Raw(QueuePair),
+    Wq(Arc<Wq>, Arc<HashQp>),
+}
+
+/// A completion queue and buffers, for a receive queue that is yet to be made.
+struct Parts {
+    poller: Poller,
+    buffers: Buffers,
+    channel: Arc<CompletionChannel>,
+    cq: Arc<Cq>,
+}
+
+impl FrameReceiver {
+    /// Makes a receiver. Nothing comes before a rule is [attached](Self::attach).
+    ///
+    /// # Errors
+    /// [`Error::NeedsNetRaw`] without the capability; [`Error::NotDirect`] and [`Error::Unsupported`] when the path cannot
+    /// do what `config` asks for; [`Error::OutOfRange`], [`Error::Verbs`].
+    pub fn new(pd: &ProtectionDomain, config: &FrameConfig) -> Result<Self> {
+        match config.shape {
+            Shape::Plain(_) => Self::with_raw_qp(pd, config, None),
+            Shape::Striding(_) => {
+                let mut receivers = Self::spread(pd, config, 1)?;
+                Ok(receivers.pop().expect("as many as were asked for"))
+            }
+        }
+    }
+
+    /// Makes a receiver whose queue pair also sends, through `sender`: its queue there is
+    /// [`send_queue`](Self::send_queue), and [`Posting::send_frame`](crate::Posting::send_frame) sends.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a sender of another protection domain; [`Error::Unsupported`] for a striding queue, and when
+    /// one of the two counts time in real time and the other does not; those of [`new`](Self::new).
+    pub fn with_sender(
+        pd: &ProtectionDomain,
+        config: &FrameConfig,
+        sender: &mut Sender,
+    ) -> Result<Self> {
+        if let Shape::Striding(_) = config.shape {
+            return Err(Error::Unsupported {
+                operation: "FrameReceiver::with_sender",
+                when: "with a striding queue, which has no send side: make another receiver for sending",
+            });
+        }
+        if (config.timestamps == Some(Timestamps::RealTime)) != sender.is_in_real_time() {
+            return Err(Error::Unsupported {
+                operation: "FrameReceiver::with_sender",
+                when: "with real_time_timestamps in one of FrameConfig and SenderConfig: set it in both",
+            });
+        }
+        Self::with_raw_qp(pd, config, Some(sender))
+    }
+
+    fn with_raw_qp(
+        pd: &ProtectionDomain,
+        config: &FrameConfig,
+        mut sender: Option<&mut Sender>,
+    ) -> Result<Self> {
+        let context = pd.context();
+        let mlx5dv = context.choose(config.path)?;
+        config.check(context.attr(), mlx5dv.is_none())?;
+        let parts = Parts::new(pd, config, mlx5dv)?;
+        let qp_config = QpConfig::raw_packet(config.wqes, config.vlan_stripping).port(config.port);
+        let cq = Arc::clone(&parts.cq);
+        let (qp_config, send) = match &mut sender {
+            None => (qp_config.idle(), SendSide::idle(Arc::clone(&cq))),
+            Some(sender) => {
+                let sends = qp_config.sends(config.sends).max_inline(config.max_inline);
+                (sends, sender.send_side(pd)?)
+            }
+        };
+        let mut qp = QueuePair::create(pd, &qp_config, cq, None, None, send)?;
+        let queue = match mlx5dv {
+            Some(mlx5dv) => {
+                let layout = mlx5::receive_queue_layout(mlx5dv, qp.as_raw());
+                // SAFETY: the layout of a fresh queue pair, which the receiver keeps.
+                unsafe { direct_queue(pd, config, &parts.cq, layout) }?
+            }
+            None => FrameQueue::Verbs(VerbsFrames::new(qp.object(), config.wqes)),
+        };
+        let sends = sender.is_some();
+        if let Some(sender) = sender {
+            // SAFETY: a fresh queue pair that nobody else knows.
+            unsafe { sender.enter(&mut qp, &qp_config) }?;
+        }
+        qp.activate_raw_packet(sends)?;
+        trace_event!(
+            device = context.name(),
+            qp_num = qp.qp_num(),
+            wqes = config.wqes,
+            "frame receiver created"
+        );
+        Ok(Self::from_parts(pd, config, parts, queue, Owner::Raw(qp)))
+    }
+
+    /// Makes `count` receivers, a power of two, over which a hash of addresses and ports spreads the frames of every rule
+    /// that is attached to one of them: one for each thread. Frames of one source, group and port come to one receiver, in
+    /// order. On mlx5 devices that are driven directly only.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn spread(pd: &ProtectionDomain, config: &FrameConfig, count: u32) -> Result<Vec<Self>> {
+        let context = pd.context();
+        let mlx5dv = context.choose(config.path)?;
+        config.check(context.attr(), mlx5dv.is_none())?;
+        if !count.is_power_of_two() || count > 1 << 15 {
+            let what = "number of receivers, which must be a power of two,";
+            return Err(Error::OutOfRange { what, value: count.into(), min: 1, max: 1 << 15 });
+        }
+        let Some(mlx5dv) = mlx5dv else {
+            return Err(Error::Unsupported {
+                operation: "FrameReceiver::spread",
+                when: "on the verbs path: make one receiver with FrameReceiver::new",
+            });
+        };
+        let mut made = Vec::new();
+        for _ in 0..count {
+            let parts = Parts::new(pd, config, Some(mlx5dv))?;
+            let wq = Arc::new(Wq::create(pd, config, &parts.cq, mlx5dv)?);
+            // SAFETY: the layout of a fresh work queue, which the receiver keeps.
+            let queue = unsafe {
+                direct_queue(pd, config, &parts.cq, mlx5::work_queue_layout(mlx5dv, wq.as_raw()))
+            }?;
+            made.push((parts, queue, wq));
+        }
+        let wqs = made.iter().map(|(.., wq)| Arc::clone(wq)).collect();
+        let hash = Arc::new(HashQp::create(pd, wqs)?);
+        trace_event!(device = context.name(), count, wqes = config.wqes, "frame receivers created");
+        let whole = |(parts, queue, wq)| {
+            Self::from_parts(pd, config, parts, queue, Owner::Wq(wq, Arc::clone(&hash)))
+        };
+        Ok(made.into_iter().map(whole).collect())
+    }
+
+    /// Posts all buffers.
+    fn from_parts(
+        pd: &ProtectionDomain,
+        config: &FrameConfig,
+        parts: Parts,
+        queue: FrameQueue,
+        owner: Owner,
+    ) -> Self {
+        let Parts { poller, buffers, channel, cq } = parts;
+        let mut this = Self {
+            poller,
+            queue,
+            buffers,
+            ended: EndedSlot::NONE,
+            dropped: 0,
+            starving: true,
+            failed: false,
+            owner,
+            port: config.port,
+            channel,
+            cq,
+            pd: pd.clone(),
+        };
+        this.end_batch();
+        this
+    }
+
+    /// Has the frames that match come to this receiver, or to the receivers that it was [made with](Self::spread), until
+    /// the rule is dropped.
+    ///
+    /// # Errors
+    /// [`Error::NeedsNetRaw`] without the capability; [`Error::OutOfRange`], [`Error::NotMulticast`]; [`Error::Unsupported`]
+    /// for what the path does not have; [`Error::Verbs`], with `EEXIST` when another program has a rule that matches the
+    /// same, with another tag.
+    pub fn attach(&self, flow: &Flow) -> Result<FlowRule> {
+        let target = match &self.owner {
+            Owner::Raw(qp) => Target::Raw(qp.object()),
+            Owner::Wq(_, hash) => Target::Hash(Arc::clone(hash)),
+        };
+        FlowRule::create(&self.pd, target, flow, self.port, self.path() == Path::Verbs)
+    }
+
+    /// The send queue, of a receiver that was made [with a sender](Self::with_sender).
+    pub fn send_queue(&self) -> Option<SqId> {
+        match &self.owner {
+            Owner::Raw(qp) => qp.send_queue(),
+            Owner::Wq(..) => None,
+        }
+    }
+
+    /// Number of the queue pair; 0 for a work queue.
+    fn qp_num(&self) -> u32 {
+        match &self.owner {
+            Owner::Raw(qp) => qp.qp_num(),
+            Owner::Wq(..) => 0,
+        }
+    }
+
+    /// How the queue is driven: [`Path::Direct`] or [`Path::Verbs`].
+    pub const fn path(&self) -> Path {
+        match self.poller {
+            Poller::Direct(_) => Path::Direct,
+            Poller::Verbs(_) => Path::Verbs,
+        }
+    }
+
+    /// The clock of the [timestamps](Frame::timestamp): see [`Receiver::clock`](crate::Receiver::clock).
+    ///
+    /// # Errors
+    /// Those of [`Context::clock`](crate::Context::clock).
+    pub fn clock(&self) -> Result<Clock> {
+        match self.cq.with_timestamps() {
+            Some((_, Timestamps::RealTime)) => Ok(Clock::REAL_TIME),
+            _ => self.pd.context().clock(),
+        }
+    }
+
+    /// The protection domain.
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+}
+
+impl Parts {
+    fn new(
+        pd: &ProtectionDomain,
+        config: &FrameConfig,
+        mlx5dv: Option<&'static Mlx5dv>,
+    ) -> Result<Self> {
+        let context = pd.context();
+        let channel = Arc::new(CompletionChannel::create(context)?);
+        let init = CqInit {
+            entries: config.wqes * config.shape.completions(),
+            channel: Some(Arc::clone(&channel)),
+            comp_vector: config.comp_vector,
+            through_verbs: mlx5dv.is_none(),
+        };
+        let cq = Arc::new(match config.timestamps {
+            Some(form) => Cq::create_with_timestamps(context, init, form)?,
+            None => Cq::create(context, init)?,
+        });
+        // SAFETY: a fresh CQ that nobody else knows.
+        let poller = unsafe { Poller::new(&cq, mlx5dv) }?;
+        Ok(Self { poller, buffers: Buffers::new(pd, config)?, channel, cq })
+    }
+}
+
+/// Takes over a receive queue.
+///
+/// # Safety
+/// `layout` is that of a queue to which nothing was posted and nobody else posts, that cuts its buffers as `config` says,
+/// and that lives for as long as the value.
+unsafe fn direct_queue(
+    pd: &ProtectionDomain,
+    config: &FrameConfig,
+    cq: &Cq,
+    layout: Result<rq::Layout, NotDirect>,
+) -> Result<FrameQueue> {
+    let not_direct = |error| pd.context().not_direct(error);
+    let layout = layout.map_err(not_direct)?;
+    let needed = u64::from(layout.wqe_cnt) * u64::from(config.shape.completions());
+    let capacity = u64::from(cq.capacity());
+    if needed > capacity {
+        return Err(Error::CqTooSmall { needed, capacity });
+    }
+    let slots = mlx5::Storage::uninit(layout.wqe_cnt as usize);
+    // SAFETY: the caller's contract; the slots live as long as the ring.
+    let queue = unsafe {
+        match config.shape {
+            Shape::Plain(_) => rq::ReceiveQueue::new(layout, slots.start())
+                .map(|ring| FrameQueue::Plain { ring, _slots: slots }),
+            Shape::Striding(strides) => {
+                mlx5_ring::striding::StridingQueue::new(layout, strides, slots.start())
+                    .map(|ring| FrameQueue::Striding { ring, _slots: slots })
+            }
+        }
+    };
+    queue.map_err(layout_error).map_err(not_direct)
+}
+
+impl Drop for FrameReceiver {
+    /// The queue may live on: what is posted stays its own, until it is destroyed.
+    fn drop(&mut self) {
+        // The queue is the parent's in a forked child, where its memory may not even be mapped.
+        if !self.pd.context().owner().is_this_process() {
+            return;
+        }
+        let object;
+        let deferred = match &self.owner {
+            Owner::Raw(qp) => {
+                object = qp.object();
+                object.deferred()
+            }
+            Owner::Wq(wq, _) => wq.deferred(),
+        };
+        let buffers = &self.buffers;
+        self.queue.take_back(|posted| deferred.keep_shared(buffers.share(posted.index)));
+    }
+}
+
+impl fmt::Debug for FrameReceiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameReceiver")
+            .field("path", &self.path())
+            .field("device", &self.pd.context().name())
+            .finish_non_exhaustive()
+    }
+}
