@@ -136,7 +136,8 @@ impl Context {
 pub(crate) fn query_mlx5(context: &Context, mlx5dv: &Mlx5dv) -> Result<sys::mlx5dv_context> {
     // What is not asked for is not read: the flags are always.
     let mut attr = sys::mlx5dv_context {
-        comp_mask: sys::MLX5DV_CONTEXT_MASK_CQE_COMPRESION.into(),
+        comp_mask: (sys::MLX5DV_CONTEXT_MASK_CQE_COMPRESION | sys::MLX5DV_CONTEXT_MASK_STRIDING_RQ)
+            .into(),
         ..Default::default()
     };
     // SAFETY: an open context of libmlx5 and a writable structure.

@@ -45,7 +45,8 @@ impl FrameBatch<'_> {
     /// frame before is the device's again, unless it was taken.
     ///
     /// # Errors
-    /// [`Failure`], after which the receive queue is in the error state, and what is posted fails, too: make another
+    /// [`Failure`]: of a frame that is longer than its buffer ([`WcStatus::LOC_LEN_ERR`]), after which the next frames
+    /// come; or of the receive queue, which is in the error state then, and what is posted fails, too: make another
     /// receiver.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
     #[inline(always)]
@@ -205,8 +206,14 @@ impl FrameReceiver {
         Some(Ok(self.lend(place, None)))
     }
 
-    /// Takes note that the receive in a slot, which is held, failed. A queue that has failed takes no buffers.
+    /// Takes note that the receive in a slot, which is held, failed.
     fn fail(&mut self, slot: u32, cause: Cause, vendor_err: u32) -> Failure {
+        if cause == Cause::Status(WcStatus::LOC_LEN_ERR) {
+            // The frame was too long for its buffer, and the queue goes on; if it does not, the buffer comes back flushed.
+            self.ended = EndedSlot::new(slot);
+            return self.failure(cause, vendor_err);
+        }
+        // A queue that has failed takes no buffers.
         self.failed = true;
         // SAFETY: the slot is held, here and below.
         let posted = unsafe { self.queue.posted(slot) };

@@ -1,7 +1,11 @@
 //! What a receiver of frames should be like.
 
+use mlx5_ring::striding::Strides;
 use rdma_core_sys as sys;
+use sys::Mlx5dv;
 
+use crate::capabilities::query_mlx5;
+use crate::context::Context;
 use crate::cq::Timestamps;
 use crate::error::{Error, Result};
 use crate::memory::HugePages;
@@ -37,7 +41,7 @@ pub(super) enum Shape {
     /// One frame of at most so many bytes.
     Plain(u32),
     /// Strides.
-    Striding(mlx5_ring::striding::Strides),
+    Striding(Strides),
 }
 
 impl Shape {
@@ -91,7 +95,7 @@ impl FrameConfig {
     /// frame is as long as a buffer, and at most 65,535 bytes. On mlx5 devices that are driven directly only.
     pub const fn striding(mut self, wqes: u32, strides: u32, bytes: u32) -> Self {
         self.wqes = wqes;
-        self.shape = Shape::Striding(mlx5_ring::striding::Strides { count: strides, size: bytes });
+        self.shape = Shape::Striding(Strides { count: strides, size: bytes });
         self
     }
 
@@ -159,7 +163,11 @@ impl FrameConfig {
     }
 
     /// Checks what can be checked against the device before anything is made.
-    pub(super) fn check(&self, attr: &sys::ibv_device_attr, verbs: bool) -> Result<()> {
+    pub(super) fn check(&self, context: &Context, mlx5dv: Option<&Mlx5dv>) -> Result<()> {
+        let (attr, verbs) = (context.attr(), mlx5dv.is_none());
+        if let (Shape::Striding(strides), Some(mlx5dv)) = (self.shape, mlx5dv) {
+            check_strides(strides, &query_mlx5(context, mlx5dv)?.striding_rq_caps)?;
+        }
         let max_wr = attr.max_qp_wr.max(0) as u64;
         Error::check_range("number of buffers", self.wqes.into(), 4, max_wr.min(1 << 15))?;
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
@@ -170,15 +178,6 @@ impl FrameConfig {
                 min: 4,
                 max: max_wr.min(1 << 15),
             });
-        }
-        if let Shape::Striding(strides) = self.shape {
-            let power = |what, value: u32, min, max| {
-                Error::check_range(what, value.into(), min, max)?;
-                let error = Error::OutOfRange { what, value: value.into(), min, max };
-                if value.is_power_of_two() { Ok(()) } else { Err(error) }
-            };
-            power("strides of a buffer, a power of two,", strides.count, 8, 8192)?;
-            power("bytes of a stride, a power of two,", strides.size, 64, 8192)?;
         }
         let refused = |operation, when| Err(Error::Unsupported { operation, when });
         match self.shape {
@@ -193,6 +192,29 @@ impl FrameConfig {
             _ => Ok(()),
         }
     }
+}
+
+/// Checks strides against what the device has.
+fn check_strides(strides: Strides, caps: &sys::mlx5dv_striding_rq_caps) -> Result<()> {
+    if caps.supported_qpts & 1 << sys::IBV_QPT_RAW_PACKET == 0 {
+        return Err(Error::Unsupported {
+            operation: "FrameConfig::striding",
+            when: "on this device, which has no striding receive queues: use FrameConfig::plain",
+        });
+    }
+    let power = |what, value: u32, min: u32, max: u32| {
+        let (value, min, max) = (u64::from(value), 1 << min, 1 << max);
+        Error::check_range(what, value, min, max)?;
+        let error = Error::OutOfRange { what, value, min, max };
+        if value.is_power_of_two() { Ok(()) } else { Err(error) }
+    };
+    let [least, most] =
+        [caps.min_single_wqe_log_num_of_strides, caps.max_single_wqe_log_num_of_strides];
+    // A CQE has 14 bits for the count.
+    power("strides of a buffer, a power of two,", strides.count, least, most.min(13))?;
+    let [least, most] =
+        [caps.min_single_stride_log_num_of_bytes, caps.max_single_stride_log_num_of_bytes];
+    power("bytes of a stride, a power of two,", strides.size, least, most.min(16))
 }
 
 impl Default for FrameConfig {

@@ -157,7 +157,7 @@ impl FrameReceiver {
     ) -> Result<Self> {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
-        config.check(context.attr(), mlx5dv.is_none())?;
+        config.check(context, mlx5dv)?;
         let parts = Parts::new(pd, config, mlx5dv)?;
         let qp_config = QpConfig::raw_packet(config.wqes, config.vlan_stripping).port(config.port);
         let cq = Arc::clone(&parts.cq);
@@ -201,7 +201,7 @@ impl FrameReceiver {
     pub fn spread(pd: &ProtectionDomain, config: &FrameConfig, count: u32) -> Result<Vec<Self>> {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
-        config.check(context.attr(), mlx5dv.is_none())?;
+        config.check(context, mlx5dv)?;
         if !count.is_power_of_two() || count > 1 << 15 {
             let what = "number of receivers, which must be a power of two,";
             return Err(Error::OutOfRange { what, value: count.into(), min: 1, max: 1 << 15 });

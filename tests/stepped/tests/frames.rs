@@ -1,0 +1,412 @@
+//! Ethernet frames: what comes by a rule, in place, taken, dropped, spread; on a device that works when it is told to.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+
+use doorbell::{
+    BufferPool, Cause, Error, Flow, FlowRule, FrameConfig, FrameReceiver, NotSent, Path, Sender,
+    SenderConfig, TakenFrame, WcStatus,
+};
+use soft_mlx5::{Builder, Device, LinkLayer};
+
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
+const OTHER: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 4);
+const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
+const PORT: u16 = 30_001;
+/// Bytes of the headers of Ethernet, IPv4 and UDP.
+const HEADERS: usize = 42;
+
+/// A UDP datagram to a group, of `len` bytes in all, whose payload counts up from `first`. The checksums are left to the
+/// device.
+fn datagram(group: Ipv4Addr, source_port: u16, len: usize, first: u8) -> Vec<u8> {
+    let [_, a, b, c] = group.octets();
+    let mut frame = vec![0x01, 0x00, 0x5e, a & 0x7f, b, c, 2, 0, 0, 0, 0, 1, 0x08, 0x00];
+    let (ip, udp) = ((len - 14) as u16, (len - 34) as u16);
+    frame.extend([0x45, 0, (ip >> 8) as u8, ip as u8, 0, 0, 0, 0, 16, 17, 0, 0]);
+    frame.extend(SOURCE.octets());
+    frame.extend(group.octets());
+    for field in [source_port, PORT, udp, 0] {
+        frame.extend(field.to_be_bytes());
+    }
+    frame.extend((0..len - HEADERS).map(|i| first.wrapping_add(i as u8)));
+    frame
+}
+
+/// Whether the bytes are those that `datagram` made, with checksums in their places.
+fn is_datagram(frame: &[u8], len: usize, first: u8) -> bool {
+    frame.len() == len.max(60)
+        && frame[HEADERS..len].iter().enumerate().all(|(i, b)| *b == first.wrapping_add(i as u8))
+}
+
+/// What sends frames, on a context of its own: a device does not give a program its own frames back.
+struct Publisher {
+    sender: Sender,
+    // Its queue pair.
+    frames: FrameReceiver,
+    pool: BufferPool,
+}
+
+impl Publisher {
+    fn new(device: &Device, path: Path) -> Self {
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let mut sender = Sender::new(&pd, &SenderConfig::new().path(path)).unwrap();
+        let config = FrameConfig::new().plain(4, 64).path(path).sends(64).max_inline(128);
+        let frames = FrameReceiver::with_sender(&pd, &config, &mut sender).unwrap();
+        Self { sender, frames, pool: BufferPool::new(&pd, 64, 9216).unwrap() }
+    }
+
+    fn send(&mut self, device: &Device, bytes: &[u8], checksums: bool) {
+        let queue = self.frames.send_queue().unwrap();
+        let mut posting = self.sender.post(queue).unwrap();
+        if bytes.len() <= 100 {
+            posting.send_frame(bytes, checksums).unwrap();
+        } else {
+            let mut buffer = self.pool.take().unwrap();
+            buffer.extend_from_slice(bytes);
+            posting.send_frame(buffer, checksums).unwrap();
+        }
+        drop(posting);
+        device.settle();
+        let mut batch = self.sender.poll();
+        while let Some(sent) = batch.next() {
+            assert!(sent.status.is_success(), "{}", sent.status);
+        }
+    }
+}
+
+struct World {
+    receiver: FrameReceiver,
+    publisher: Publisher,
+    device: Device,
+}
+
+impl World {
+    fn new(config: &FrameConfig, path: Path) -> Self {
+        Self::on(Device::builder(), config, path)
+    }
+
+    fn on(builder: Builder, config: &FrameConfig, path: Path) -> Self {
+        let device = builder.link_layer(LinkLayer::Ethernet).strict(true).stepped();
+        let device = device.build().expect("a stepped device");
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let receiver = FrameReceiver::new(&pd, &config.clone().path(path)).unwrap();
+        assert_eq!(receiver.path(), path);
+        Self { receiver, publisher: Publisher::new(&device, path), device }
+    }
+
+    fn attach(&self) -> FlowRule {
+        self.receiver.attach(&Flow::udp_multicast(GROUP, PORT)).unwrap()
+    }
+
+    fn send(&mut self, len: usize, first: u8) {
+        self.publisher.send(&self.device, &datagram(GROUP, 5, len, first), true);
+    }
+
+    /// Takes one frame, which must be the next.
+    fn expect(&mut self, len: usize, first: u8) {
+        let mut batch = self.receiver.poll_up_to(1);
+        let frame = batch.next().expect("a frame").unwrap();
+        assert!(is_datagram(&frame, len, first), "{len} bytes from {first}: {frame:?}");
+        assert!(frame.checksum_ok());
+    }
+
+    fn expect_nothing(&mut self) {
+        assert!(self.receiver.poll().next().is_none());
+    }
+}
+
+/// A queue of four, as small as it can be.
+const PLAIN: FrameConfig = FrameConfig::new().plain(4, 2048).spare(4);
+/// As few strides as adapters take: 23 frames of 1,400 bytes to a WQE, and a filler.
+const STRIDING: FrameConfig = FrameConfig::new().striding(4, 512, 64).spare(4);
+
+fn what_comes(config: &FrameConfig, path: Path) {
+    let mut world = World::new(config, path);
+    world.send(100, 0);
+    world.expect_nothing();
+    let rule = world.attach();
+    // Every length, through all laps of the queues: lengths of inline and of gathered frames.
+    for (round, len) in (60..1500).chain([60; 300]).enumerate() {
+        world.send(len, round as u8);
+        if round % 3 == 0 {
+            world.publisher.send(&world.device, &datagram(OTHER, 5, 80, 1), true);
+        }
+        world.expect(len, round as u8);
+    }
+    world.expect_nothing();
+    drop(rule);
+    world.send(100, 0);
+    world.expect_nothing();
+}
+
+#[test]
+fn a_rule_brings_what_matches_and_nothing_else() {
+    what_comes(&PLAIN, Path::Direct);
+}
+
+#[test]
+fn a_rule_brings_what_matches_into_strides() {
+    what_comes(&STRIDING, Path::Direct);
+}
+
+#[test]
+fn a_rule_brings_what_matches_through_verbs() {
+    what_comes(&PLAIN, Path::Verbs);
+}
+
+/// Frames that are taken keep their bytes while others arrive; when all buffers are out, the device drops, counts, and
+/// goes on when some are back.
+fn taking(config: &FrameConfig, path: Path, per_buffer: usize) {
+    let mut world = World::new(config, path);
+    let _rule = world.attach();
+    let mut taken: VecDeque<(TakenFrame, u8)> = VecDeque::new();
+    // So many that the striding queue starts a buffer after them.
+    for round in 0..598 {
+        let first = round as u8;
+        world.send(1400, first);
+        let mut batch = world.receiver.poll();
+        let frame = batch.next().expect("a frame").unwrap();
+        if round % 2 == 0 {
+            taken.push_back((frame.take(), first));
+        }
+        drop(batch);
+        if taken.len() > 3 {
+            let (frame, first) = taken.pop_front().unwrap();
+            assert!(is_datagram(&frame, 1400, first));
+        }
+    }
+    taken.clear();
+    // Eight buffers: those after them find none.
+    for round in 0..8 * per_buffer {
+        world.send(1400, round as u8);
+        let mut batch = world.receiver.poll();
+        let frame = batch.next().unwrap_or_else(|| panic!("frame {round}")).unwrap();
+        taken.push_back((frame.take(), round as u8));
+    }
+    for _ in 0..5 {
+        world.send(1400, 0);
+    }
+    world.expect_nothing();
+    assert!(taken.iter().all(|(frame, first)| is_datagram(frame, 1400, *first)));
+    std::thread::spawn(move || drop(taken)).join().unwrap();
+    // The receiver looks for buffers when a batch ends.
+    world.expect_nothing();
+    world.send(1400, 77);
+    let mut batch = world.receiver.poll();
+    let frame = batch.next().expect("a frame").unwrap();
+    let counted = if path == Path::Verbs { None } else { Some(5) };
+    assert_eq!((frame.dropped_before(), is_datagram(&frame, 1400, 77)), (counted, true));
+    // A frame outlives its receiver.
+    let frame = frame.take();
+    drop(batch);
+    drop(world);
+    assert!(is_datagram(&frame, 1400, 77));
+}
+
+#[test]
+fn taken_frames_stay_as_they_are() {
+    taking(&PLAIN, Path::Direct, 1);
+}
+
+#[test]
+fn taken_frames_keep_their_wqe() {
+    taking(&STRIDING, Path::Direct, 23);
+}
+
+#[test]
+fn taken_frames_stay_as_they_are_through_verbs() {
+    taking(&PLAIN, Path::Verbs, 1);
+}
+
+/// Batches that end late and are forgotten, with exactly sized queues.
+fn bursts(config: &FrameConfig) {
+    let mut world = World::new(config, Path::Direct);
+    let _rule = world.attach();
+    let (mut sent, mut received) = (0u32, 0u32);
+    for round in 0..300 {
+        for _ in 0..1 + round % 4 {
+            world.send(1400, sent as u8);
+            sent += 1;
+        }
+        let mut batch = world.receiver.poll_up_to(3);
+        while let Some(frame) = batch.next() {
+            let frame = frame.unwrap();
+            assert_eq!(frame.dropped_before(), Some(0));
+            assert!(is_datagram(&frame, 1400, received as u8));
+            received += 1;
+        }
+        if round % 5 == 0 {
+            std::mem::forget(batch);
+            // The doorbell that was forgotten.
+            drop(world.receiver.poll());
+        } else {
+            drop(batch);
+        }
+        while sent - received > 0 {
+            world.expect(1400, received as u8);
+            received += 1;
+        }
+    }
+}
+
+#[test]
+fn bursts_fill_a_plain_queue() {
+    bursts(&PLAIN);
+}
+
+#[test]
+fn bursts_fill_a_striding_queue() {
+    bursts(&STRIDING);
+}
+
+#[test]
+fn the_device_says_what_it_found() {
+    for config in [PLAIN, STRIDING] {
+        let config = config.vlan_stripping(true).timestamps(true);
+        let device = Device::builder().link_layer(LinkLayer::Ethernet).strict(true).stepped();
+        let device = device.build().unwrap();
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let mut receiver = FrameReceiver::new(&pd, &config).unwrap();
+        let mut publisher = Publisher::new(&device, Path::Direct);
+        let tagged = Flow::udp_multicast(GROUP, PORT).vlan(100).tag(7);
+        let plain = Flow::udp_multicast(OTHER, PORT).tag(0xff_ffff).source(SOURCE);
+        let _rules = [tagged, plain].map(|flow| receiver.attach(&flow).unwrap());
+        let mut frame = datagram(GROUP, 5, 200, 1);
+        frame.splice(12..12, [0x81, 0x00, 0x60, 100]);
+        publisher.send(&device, &frame, true);
+        // Of another VLAN, of none, and with a wrong checksum.
+        frame[15] = 101;
+        publisher.send(&device, &frame, true);
+        publisher.send(&device, &datagram(GROUP, 5, 200, 1), true);
+        let mut wrong = datagram(OTHER, 5, 300, 2);
+        wrong[40] = 0x55;
+        publisher.send(&device, &wrong, false);
+
+        let clock = receiver.clock().unwrap();
+        let mut batch = receiver.poll();
+        let frame = batch.next().unwrap().unwrap();
+        assert_eq!((frame.vlan(), frame.tag(), frame.checksum_ok()), (Some(0x6064), Some(7), true));
+        assert!(is_datagram(&frame, 200, 1), "the tag is out of the frame");
+        let first = clock.nanoseconds(frame.timestamp().unwrap()).unwrap();
+        let frame = batch.next().unwrap().unwrap();
+        assert_eq!((frame.vlan(), frame.tag()), (None, Some(0xff_ffff)));
+        assert!(!frame.checksum_ok());
+        assert!(clock.nanoseconds(frame.timestamp().unwrap()).unwrap() >= first);
+        assert!(batch.next().is_none());
+        drop(batch);
+        drop((_rules, receiver, publisher));
+        drop(device);
+    }
+}
+
+/// A frame that is longer than the buffers costs one buffer for a moment, and nothing else.
+#[test]
+fn a_frame_that_is_too_long_fails_alone() {
+    let mut world = World::new(&FrameConfig::new().plain(4, 128).spare(0), Path::Direct);
+    let _rule = world.attach();
+    for round in 0..20 {
+        world.send(128, round);
+        world.send(129, round);
+        world.send(100, round);
+        world.expect(128, round);
+        let failure = world.receiver.poll().next().unwrap().unwrap_err();
+        assert_eq!(failure.cause, Cause::Status(WcStatus::LOC_LEN_ERR));
+        world.expect(100, round);
+    }
+    for round in 0..4 {
+        world.send(100, round);
+    }
+    (0..4).for_each(|round| world.expect(100, round));
+}
+
+#[test]
+fn a_hash_spreads_frames_over_receivers() {
+    for config in [PLAIN, STRIDING] {
+        let device = Device::builder().link_layer(LinkLayer::Ethernet).strict(true).stepped();
+        let device = device.build().unwrap();
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let mut receivers = FrameReceiver::spread(&pd, &config, 4).unwrap();
+        let mut publisher = Publisher::new(&device, Path::Direct);
+        let rule = receivers[1].attach(&Flow::udp_multicast(GROUP, PORT)).unwrap();
+        let mut counts = [0; 4];
+        for port in 0..200 {
+            // Two of each source come to the same receiver.
+            let mut at = [usize::MAX; 2];
+            for at in &mut at {
+                publisher.send(&device, &datagram(GROUP, port, 300, port as u8), true);
+                for (i, receiver) in receivers.iter_mut().enumerate() {
+                    let mut batch = receiver.poll();
+                    while let Some(frame) = batch.next() {
+                        assert!(is_datagram(&frame.unwrap(), 300, port as u8));
+                        assert_eq!(std::mem::replace(at, i), usize::MAX);
+                        counts[i] += 1;
+                    }
+                }
+                assert_ne!(*at, usize::MAX, "a frame is lost");
+            }
+            assert_eq!(at[0], at[1]);
+        }
+        assert!(counts.iter().all(|count| *count > 40), "{counts:?}");
+        // The rule leads to all of them, until it is gone.
+        drop(receivers.remove(0));
+        publisher.send(&device, &datagram(GROUP, 1, 300, 1), true);
+        drop((receivers, publisher));
+        drop(rule);
+        drop(pd);
+        drop(device);
+    }
+}
+
+#[test]
+fn what_is_not_possible_is_refused_in_words() {
+    let world = World::new(&PLAIN, Path::Direct);
+    let pd = world.receiver.pd().clone();
+    let refused = |config: &FrameConfig| FrameReceiver::new(&pd, config).unwrap_err().to_string();
+    assert!(refused(&STRIDING.path(Path::Verbs)).contains("FrameConfig::plain"));
+    assert!(refused(&PLAIN.path(Path::Verbs).vlan_stripping(true)).contains("verbs path"));
+    assert!(refused(&PLAIN.plain(5, 64)).contains("power of two"));
+    assert!(refused(&PLAIN.striding(4, 512, 32)).contains("bytes of a stride"));
+    assert!(refused(&PLAIN.striding(4, 16384, 64)).contains("strides of a buffer"));
+    assert!(refused(&PLAIN.port(3)).starts_with("port is 3"));
+    let verbs = FrameReceiver::new(&pd, &PLAIN.path(Path::Verbs)).unwrap();
+    let tagged = verbs.attach(&Flow::udp_multicast(GROUP, PORT).tag(1)).unwrap_err();
+    assert!(tagged.to_string().contains("Flow::tag"), "{tagged}");
+    let few = FrameReceiver::spread(&pd, &PLAIN, 3).unwrap_err();
+    assert!(few.to_string().contains("power of two"), "{few}");
+    let spread = FrameReceiver::spread(&pd, &PLAIN.path(Path::Verbs), 2).unwrap_err();
+    assert!(matches!(spread, Error::Unsupported { .. }), "{spread}");
+}
+
+#[test]
+fn two_rules_of_one_match_need_one_tag() {
+    let world = World::new(&PLAIN, Path::Direct);
+    let other = FrameReceiver::new(world.receiver.pd(), &PLAIN).unwrap();
+    let flow = Flow::udp_multicast(GROUP, PORT);
+    let _rule = world.receiver.attach(&flow.clone().tag(1)).unwrap();
+    let refused = other.attach(&flow.clone().tag(2)).unwrap_err().to_string();
+    assert!(refused.contains("ibv_create_flow") && refused.contains("File exists"), "{refused}");
+    let _same = other.attach(&flow.tag(1)).unwrap();
+}
+
+#[test]
+fn frames_are_not_messages() {
+    let mut world = World::new(&PLAIN, Path::Direct);
+    let Publisher { sender, frames, .. } = &mut world.publisher;
+    let queue = frames.send_queue().unwrap();
+    let mut posting = sender.post(queue).unwrap();
+    assert!(matches!(posting.send(b"hello").unwrap_err().reason, NotSent::Transport));
+    let runt = posting.send_frame(&[0; 18], false).unwrap_err().reason;
+    assert!(matches!(runt, NotSent::Runt { len: 18, min: 19 }), "{runt}");
+}
+
+#[test]
+fn the_missing_capability_is_named() {
+    let device = Device::builder().link_layer(LinkLayer::Ethernet).refuse_raw(true).stepped();
+    let device = device.build().unwrap();
+    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    for config in [PLAIN, STRIDING, PLAIN.path(Path::Verbs)] {
+        let refused = FrameReceiver::new(&pd, &config).unwrap_err();
+        assert!(matches!(refused, Error::NeedsNetRaw { .. }), "{refused}");
+        assert!(refused.to_string().contains("CAP_NET_RAW"), "{refused}");
+    }
+}
