@@ -3,11 +3,12 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-tags setup check test proof busy bench rxe conformance long-conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package action
+.PHONY: help demo demo-frames demo-tags setup check test proof busy bench rxe conformance long-conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package action
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
 	@echo 'make demo-tags  receives by tag, from several senders; DEMO_SOFTWARE=1 matches in the library'
+	@echo 'make demo-frames  receives market data on an A and a B feed, and finds the gaps; DEMO_PATH=verbs'
 	@echo 'make check    format, clippy, unit tests and the direct path: after an edit'
 	@echo 'make test     installs what is missing and runs the test-suite'
 	@echo 'make proof    sanitizers, mutants, fuzzing, explorers, conformance, other platforms, Soft-RoCE'
@@ -37,6 +38,10 @@ setup:
 demo:
 	@scripts/setup.sh build
 	@scripts/demo.sh
+
+demo-frames:
+	@scripts/setup.sh build
+	@scripts/demo-frames.sh
 
 demo-tags:
 	@scripts/setup.sh build

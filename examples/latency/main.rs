@@ -138,7 +138,7 @@ fn measure(side: &mut Side, args: &Args) -> Result<()> {
     }
     println!("max {:.3}", micros(histogram.max()));
     if let Some(file) = &args.svg {
-        let svg = plot::svg(&histogram, &title);
+        let svg = plot::svg(&histogram, &title, "half of the round trip");
         fs::write(file, svg).map_err(|e| format!("{}: {e}", file.display()))?;
     }
     Ok(())

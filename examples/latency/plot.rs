@@ -27,8 +27,8 @@ pub fn quantiles(messages: u64) -> impl Iterator<Item = (&'static str, f64)> {
     })
 }
 
-/// Latencies in ns as an SVG with an axis in µs.
-pub fn svg(histogram: &Histogram<u64>, title: &str) -> String {
+/// Latencies in ns as an SVG with an axis in µs; `what` says of what they are.
+pub fn svg(histogram: &Histogram<u64>, title: &str, what: &str) -> String {
     let micros = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
     // The curve ends where the last messages are too few.
     let nines = (histogram.len() as f64 / TAIL).log10().max(1.0);
@@ -45,7 +45,7 @@ pub fn svg(histogram: &Histogram<u64>, title: &str) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"{LEFT}\" y=\"24\">{title}</text>\n\
-         <text x=\"{LEFT}\" y=\"42\" fill=\"#555\">half of the round trip, µs, logarithmic, over the share of \
+         <text x=\"{LEFT}\" y=\"42\" fill=\"#555\">{what}, µs, logarithmic, over the share of \
          messages that are not slower</text>\n",
         LEFT + WIDTH + 30.0,
         TOP + HEIGHT + 50.0

@@ -1,0 +1,101 @@
+//! Market data: a publisher sends one sequence of updates twice, on an A and a B feed; a subscriber takes whichever copy
+//! comes first, and finds what is missing.
+//!
+//! ```text
+//! market_data subscribe --svg latency.svg    wait for a publisher, and receive from it
+//! market_data publish 127.0.0.1              send a feed to the subscriber there
+//! ```
+//!
+//! The updates are UDP multicast in Ethernet frames. Beside them the two talk over TCP: the subscriber says how far it is,
+//! so that the publisher does not overrun it, and the publisher says at the end which frames it left out on purpose.
+
+mod feed;
+#[path = "../latency/plot.rs"]
+mod plot;
+mod publish;
+mod subscribe;
+
+use std::error::Error;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use doorbell::{Path, ProtectionDomain};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Send or receive market data on two feeds
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    role: Role,
+    /// Name of the RDMA device [default: the first]
+    #[arg(long, global = true)]
+    device: Option<String>,
+    /// How the queues are driven: auto, direct or verbs
+    #[arg(long, global = true, default_value_t = Path::Auto)]
+    path: Path,
+    /// TCP port by which the two find each other
+    #[arg(short, long, global = true, default_value_t = 18515)]
+    port: u16,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Receive both feeds, and say what was missing
+    Subscribe {
+        /// One buffer for each frame instead of buffers of strides
+        #[arg(long)]
+        plain: bool,
+        /// Join the groups on the network interface with this address, for the switch to know
+        #[arg(long)]
+        join_on: Option<Ipv4Addr>,
+        /// Write a plot of the time from the adapter to the program
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
+    /// Send both feeds
+    Publish {
+        /// Host of the subscriber
+        host: String,
+        /// Frames to send, on both feeds together
+        #[arg(short = 'n', long, default_value_t = 1_000_000)]
+        frames: u64,
+        /// Leave out one frame of so many, on purpose; 0 for none
+        #[arg(long, default_value_t = 1000)]
+        drop_one_in: u64,
+        /// Start of the sequence of random sizes and gaps
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match &args.role {
+        Role::Subscribe { plain, join_on, svg } => {
+            subscribe::run(&args, *plain, *join_on, svg.as_deref())
+        }
+        Role::Publish { host, frames, drop_one_in, seed } => {
+            publish::run(&args, host, *frames, *drop_one_in, *seed)
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("market_data: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Args {
+    fn pd(&self) -> Result<ProtectionDomain> {
+        let context = match &self.device {
+            Some(name) => doorbell::open(name)?,
+            None => doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?,
+        };
+        Ok(context.alloc_pd()?)
+    }
+}

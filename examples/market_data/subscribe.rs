@@ -1,0 +1,185 @@
+//! The subscriber.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use doorbell::{Clock, Flow, FrameConfig, FrameReceiver};
+use hdrhistogram::Histogram;
+
+use crate::feed::{self, GROUPS, Gaps, PORT, REPORT, WINDOW};
+use crate::{Args, Result, plot};
+
+/// How long no frame may come.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the device's clock is read.
+const CLOCK: u32 = 4096;
+
+/// What has come of both feeds.
+struct Feeds {
+    /// Number that each feed has next.
+    next: [u64; 2],
+    /// What the numbers of a feed left out.
+    gaps: Gaps,
+    /// Number that no feed has brought yet, which the program would go on with.
+    delivered: u64,
+    /// Updates that neither feed brought.
+    lost: u64,
+    /// Copies that came second.
+    duplicates: u64,
+}
+
+impl Feeds {
+    /// Takes an update of a feed. Returns `true` if it is the first copy.
+    fn take(&mut self, feed: usize, sequence: u64) -> Result<bool> {
+        if sequence < self.next[feed] {
+            return Err(format!("feed {feed}: {sequence} after {}", self.next[feed]).into());
+        }
+        self.gaps.extend((self.next[feed]..sequence).map(|missing| (feed, missing)));
+        self.next[feed] = sequence + 1;
+        if sequence < self.delivered {
+            self.duplicates += 1;
+            return Ok(false);
+        }
+        // A number that both feeds have passed does not come any more.
+        self.lost += sequence - self.delivered;
+        self.delivered = sequence + 1;
+        Ok(true)
+    }
+}
+
+pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Path>) -> Result<()> {
+    let pd = args.pd()?;
+    let config = if plain {
+        FrameConfig::new().plain(2 * WINDOW as u32, 2048)
+    } else {
+        // 24 strides hold the longest frame: a buffer of 4,096 strides at least 170 of them.
+        FrameConfig::new().striding(32, 4096, 64).spare(4)
+    };
+    let config = config.timestamps(true).path(args.path);
+    let mut receiver = FrameReceiver::new(&pd, &config)?;
+    let tagged = receiver.path() == doorbell::Path::Direct;
+    let mut rules = Vec::new();
+    for (feed, group) in GROUPS.into_iter().enumerate() {
+        let mut flow = Flow::udp_multicast(group, PORT);
+        if tagged {
+            flow = flow.tag(feed as u32 + 1);
+        }
+        if let Some(interface) = join_on {
+            flow = flow.join_on(interface);
+        }
+        rules.push(receiver.attach(&flow)?);
+    }
+
+    let listener = TcpListener::bind(("0.0.0.0", args.port))?;
+    println!("waiting for a publisher on {}", listener.local_addr()?);
+    let (mut stream, _) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    let updates = feed::read_u64(&mut stream)?;
+    let end = [updates.div_ceil(2), updates / 2];
+
+    let mut feeds = Feeds { next: [0; 2], gaps: Gaps::new(), delivered: 0, lost: 0, duplicates: 0 };
+    let mut latency = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
+    let (mut frames, mut dropped, mut bad) = (0, 0, 0);
+    let mut clock = receiver.clock()?;
+    let (mut polls, mut last) = (0u32, Instant::now());
+    while feeds.next != end {
+        polls = polls.wrapping_add(1);
+        if polls % CLOCK == 0 {
+            clock = receiver.clock()?;
+        }
+        let before = frames;
+        let mut batch = receiver.poll();
+        while let Some(frame) = batch.next() {
+            let frame = frame?;
+            frames += 1;
+            dropped += u64::from(frame.dropped_before().unwrap_or(0));
+            bad += u64::from(!frame.checksum_ok());
+            latency.record(age(&clock, &frame).max(1))?;
+            let sequence = feed::read(&frame).ok_or("a frame with other bytes than were sent")?;
+            // The tag of the rule says which feed it is, without a look at the headers.
+            let feed = match frame.tag() {
+                Some(tag) => tag as usize - 1,
+                None => usize::from(frame[30..34] == GROUPS[1].octets()),
+            };
+            feeds.take(feed, sequence)?;
+        }
+        drop(batch);
+        if frames / REPORT != before / REPORT || feeds.next == end {
+            feed::write_u64(&mut stream, frames)?;
+        }
+        if frames > before {
+            last = Instant::now();
+        } else if last.elapsed() > PATIENCE {
+            return Err(format!("nothing came for {PATIENCE:?} after {frames} frames").into());
+        } else if polls % 64 == 0 {
+            // A software device needs a processor, too.
+            std::thread::yield_now();
+        }
+    }
+    let made = feed::read_gaps(&mut stream)?;
+    report(args, &receiver, &feeds, &latency, svg)?;
+    verdict(frames, &made, &feeds.gaps, dropped, bad)
+}
+
+/// Returns how long ago the adapter completed a frame, in nanoseconds: its clock follows the time of day.
+fn age(clock: &Clock, frame: &doorbell::Frame<'_>) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    let then = frame.timestamp().and_then(|time| clock.nanoseconds(time).ok());
+    then.map_or(0, |then| now.saturating_sub(then))
+}
+
+fn report(
+    args: &Args,
+    receiver: &FrameReceiver,
+    feeds: &Feeds,
+    latency: &Histogram<u64>,
+    svg: Option<&Path>,
+) -> Result<()> {
+    let title = format!(
+        "{} frames on {}, path {}",
+        latency.len(),
+        receiver.pd().context().name(),
+        args.path
+    );
+    println!("{title}: from the adapter to the program, in µs");
+    for (name, quantile) in plot::quantiles(latency.len()) {
+        println!("{name} {:.3}", latency.value_at_quantile(quantile) as f64 / 1000.0);
+    }
+    println!(
+        "{} updates, {} of them twice, {} that neither feed brought",
+        feeds.delivered - feeds.lost,
+        feeds.duplicates,
+        feeds.lost
+    );
+    if let Some(file) = svg {
+        let svg = plot::svg(latency, &title, "from the adapter to the program");
+        fs::write(file, svg).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Compares what was found missing with what the publisher left out.
+fn verdict(frames: u64, made: &Gaps, found: &Gaps, dropped: u64, bad: u64) -> Result<()> {
+    let sorted = |gaps: &Gaps| {
+        let mut gaps = gaps.clone();
+        gaps.sort_unstable();
+        gaps
+    };
+    let (made, found) = (sorted(made), sorted(found));
+    let right = found.iter().filter(|gap| made.binary_search(gap).is_ok()).count();
+    let counts = format!(
+        "{frames} frames on 2 groups, {} gaps made, {right} gaps found, {} false",
+        made.len(),
+        found.len() - right
+    );
+    if made != found || dropped > 0 || bad > 0 {
+        println!(
+            "demo-frames: FAILED: {counts}, {dropped} dropped by the device, {bad} bad checksums"
+        );
+        return Err("not every gap was found, or one was invented".into());
+    }
+    println!("demo-frames: ok: {counts}");
+    Ok(())
+}
