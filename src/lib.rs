@@ -16,6 +16,7 @@
 //! - Other threads give buffers back through a [`SharedPoster`]; a receiver moves between threads as a whole.
 //! - [`Receiver::wait`] sleeps until something arrives, and [`CompletionChannel`] is the descriptor for a loop of one's own.
 //! - [`Context::events`] tells what happens to the device; [`Receiver::handle_event`] does what that asks for.
+//! - [`FrameReceiver`] receives Ethernet frames, such as market data.
 //! - Module [`tags`] is for receives that name their message by a tag, as in MPI.
 //! - [`RemoteMemory`] is memory that peers write.
 //! - [`Error`] says which function failed on which device, and what usually helps.
@@ -126,6 +127,7 @@ mod shown {
     pages! {
         Readme = "../README.md",
         FirstProgram = "../docs/first-program.md",
+        MarketData = "../docs/market-data.md",
         Porting = "../docs/porting.md",
         ReceiveModels = "../docs/receive-models.md",
         Safety = "../docs/safety.md",

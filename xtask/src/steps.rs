@@ -181,8 +181,8 @@ fn needs(artifact: &Artifact) -> Needs {
         ("doorbell-tests", "lossy") => Needs::Lossy,
         (
             "doorbell-tests",
-            "demo" | "doctor" | "event_server" | "info" | "latency" | "multicast" | "pingpong"
-            | "selftest" | "selftest_peer" | "sender_examples",
+            "demo" | "doctor" | "event_server" | "info" | "latency" | "market_data" | "multicast"
+            | "pingpong" | "selftest" | "selftest_peer" | "sender_examples",
         ) => Needs::Examples,
         ("doorbell-tests", _) => Needs::AnyDevice,
         _ => Needs::Nothing,
