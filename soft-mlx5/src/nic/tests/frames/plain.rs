@@ -72,6 +72,8 @@ fn frames_without_a_wqe_are_counted_in_the_next_cqe() {
     assert_eq!(told, [(0, 7), (0, 7)]);
     queue.post();
     assert_eq!(pair.arrives(&feed(b"tick").build()).dropped(), 3);
+    queue.post();
+    assert_eq!(pair.arrives(&feed(b"tick").build()).dropped(), 0, "told once");
     for _ in 0..300 {
         pair.send(&feed(b"tick").build());
     }
