@@ -34,6 +34,16 @@ impl FrameReceiver {
 
 /// Frames that have arrived. Ends when it is dropped. It is no `Iterator`, for the reason that [`Batch`](crate::Batch) is
 /// none: loop with `while let`.
+///
+/// ```no_run
+/// # fn run(receiver: &mut doorbell::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut batch = receiver.poll_up_to(32);
+/// while let Some(frame) = batch.next() {
+///     println!("{} bytes", frame?.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct FrameBatch<'a> {
     receiver: &'a mut FrameReceiver,
     /// Frames that it may still take.

@@ -281,6 +281,17 @@ impl Target {
 }
 
 /// A rule by which frames come to a receiver, until it is dropped. It may outlive the receiver: then the frames are lost.
+///
+/// ```no_run
+/// # fn run(receiver: &doorbell::FrameReceiver) -> doorbell::Result<()> {
+/// use doorbell::Flow;
+///
+/// let rule = receiver.attach(&Flow::udp_multicast([239, 1, 2, 3].into(), 30_001))?;
+/// // Nothing comes any more.
+/// drop(rule);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a rule ends when it is dropped"]
 pub struct FlowRule {
     flow: *mut sys::ibv_flow,

@@ -19,6 +19,17 @@ use crate::poller::Poller;
 ///
 /// Dereferences to the bytes of the frame, so `to_vec` or [`Buffer::extend_from_slice`] copies it, which is best for short
 /// frames that are kept for long.
+///
+/// ```no_run
+/// # fn run(receiver: &mut doorbell::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut batch = receiver.poll();
+/// while let Some(frame) = batch.next() {
+///     let frame = frame?;
+///     println!("{} bytes, checksums good: {}", frame.len(), frame.checksum_ok());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Frame<'b> {
     pub(super) start: NonNull<u8>,
     pub(super) len: usize,
@@ -116,6 +127,19 @@ impl fmt::Debug for Frame<'_> {
 }
 
 /// A frame that was [taken](Frame::take). It can go to another thread, and outlive its receiver.
+///
+/// ```no_run
+/// # fn run(receiver: &mut doorbell::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut kept = Vec::new();
+/// let mut batch = receiver.poll();
+/// while let Some(frame) = batch.next() {
+///     kept.push(frame?.take());
+/// }
+/// drop(batch);
+/// std::thread::spawn(move || println!("{} frames", kept.len()));
+/// # Ok(())
+/// # }
+/// ```
 pub struct TakenFrame {
     start: NonNull<u8>,
     len: usize,
