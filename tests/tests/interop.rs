@@ -14,7 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, Context, Mtu, QpAddress, QpConfig, QueuePair, Receiver, Sender, SrqConfig,
+    AddressHandle, BufferPool, Context, GRH_SIZE, Mtu, QpAddress, QpConfig, QueuePair, Receiver,
+    Sender, SrqConfig,
 };
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::{device, message, skip};
@@ -39,13 +40,26 @@ struct Program {
     addresses: usize,
     /// What it fills its memory with.
     filling: u8,
+    /// Bytes of each message.
+    size: usize,
+    /// The Q_Key of its datagrams.
+    qkey: Option<u32>,
 }
 
-const RC: Program = Program { name: "ibv_rc_pingpong", qps: 1, addresses: 1, filling: 0x7b };
+const RC: Program = Program {
+    name: "ibv_rc_pingpong",
+    qps: 1,
+    addresses: 1,
+    filling: 0x7b,
+    size: SIZE,
+    qkey: None,
+};
+
+const UD: Program = Program { name: "ibv_ud_pingpong", size: 1000, qkey: Some(0x1111_1111), ..RC };
 
 /// A program with an SRQ and as many queue pairs.
 const fn srq(qps: usize) -> Program {
-    Program { name: "ibv_srq_pingpong", qps, addresses: 256, filling: 0 }
+    Program { name: "ibv_srq_pingpong", qps, addresses: 256, filling: 0, ..RC }
 }
 
 #[test]
@@ -56,6 +70,16 @@ fn a_client_of_one_connection() {
 #[test]
 fn a_server_of_one_connection() {
     call(RC);
+}
+
+#[test]
+fn a_client_of_datagrams() {
+    serve(UD);
+}
+
+#[test]
+fn a_server_of_datagrams() {
+    call(UD);
 }
 
 #[test]
@@ -125,6 +149,8 @@ fn read(stream: &mut TcpStream, program: Program) -> Vec<QpAddress> {
 struct Side {
     program: Program,
     qps: Vec<QueuePair>,
+    /// Where datagrams go.
+    to: Option<AddressHandle>,
     receiver: Receiver,
     sender: Sender,
     pool: BufferPool,
@@ -143,8 +169,8 @@ impl Side {
         let pd = device::pd();
         let mut receiver = device::receiver(&pd, 4 * RECEIVES);
         let mut sender = device::sender(&pd, 64);
-        let config = QpConfig::rc().mtu(MTU).sends(2);
-        let pool = BufferPool::new(&pd, 4 * RECEIVES, SIZE as u32 + 1).unwrap();
+        let config = program.qkey.map_or_else(QpConfig::rc, QpConfig::ud).mtu(MTU).sends(2);
+        let pool = BufferPool::new(&pd, 4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1).unwrap();
         let mut qps = Vec::new();
         if program.addresses == 1 {
             let qp =
@@ -161,6 +187,7 @@ impl Side {
         Some(Self {
             program,
             qps,
+            to: None,
             receiver,
             sender,
             pool,
@@ -176,9 +203,12 @@ impl Side {
     fn start(&self, port: u16, arguments: &[&str]) -> Peer {
         let mut command = Command::new(self.program.name);
         command.args(["-d", self.context.name(), "-p", &port.to_string()]);
-        command.args(["-n", &EXCHANGES.to_string(), "-s", &SIZE.to_string()]);
+        command.args(["-n", &EXCHANGES.to_string(), "-s", &self.program.size.to_string()]);
         // With events: a program that spins takes the processor from the device, if that is software.
-        command.args(["-r", &RECEIVES.to_string(), "-m", "1024", "-e"]);
+        command.args(["-r", &RECEIVES.to_string(), "-e"]);
+        if self.program.qkey.is_none() {
+            command.args(["-m", "1024"]);
+        }
         if self.program.addresses > 1 {
             command.args(["-q", &self.program.qps.to_string()]);
         }
@@ -205,16 +235,27 @@ impl Side {
 
     fn connect(&mut self, there: &[QpAddress]) {
         for (qp, there) in self.qps.iter_mut().zip(there) {
-            qp.connect(there).unwrap();
+            match self.program.qkey {
+                Some(qkey) => {
+                    qp.activate().unwrap();
+                    self.to = Some(qp.address_handle(there, qkey).unwrap());
+                }
+                None => qp.connect(there).unwrap(),
+            }
         }
     }
 
     fn send(&mut self, qp: usize) {
         let mut buffer = self.pool.take().expect("there are more buffers than receives and sends");
-        buffer.set_len(SIZE);
+        buffer.set_len(self.program.size);
         message::write(&mut buffer, qp as u32, self.sent[qp]);
         let queue = self.qps[qp].send_queue().unwrap();
-        self.sender.post(queue).unwrap().token(qp as u64).send(buffer).unwrap();
+        let mut posting = self.sender.post(queue).unwrap();
+        match &self.to {
+            Some(to) => posting.token(qp as u64).send_to(to, buffer, None).unwrap(),
+            None => posting.token(qp as u64).send(buffer).unwrap(),
+        }
+        drop(posting);
         self.sent[qp] += 1;
         self.on_its_way[qp] = true;
     }
@@ -230,11 +271,12 @@ impl Side {
             while let Some(message) = batch.next() {
                 let message = message.unwrap_or_else(|failure| panic!("{failure}"));
                 let qp = self.qps.iter().position(|qp| qp.qp_num() == message.qp_num()).unwrap();
-                assert_eq!(message.len(), SIZE);
+                let message = &message[if self.to.is_some() { GRH_SIZE } else { 0 }..];
+                assert_eq!(message.len(), self.program.size);
                 // With several connections one message overtakes another in the program's memory.
                 if self.program.qps == 1 {
                     match self.sent[qp].checked_sub(1) {
-                        Some(last) => assert_eq!(message::read(&message), (0, last)),
+                        Some(last) => assert_eq!(message::read(message), (0, last)),
                         None => assert!(message.iter().all(|&byte| byte == self.program.filling)),
                     }
                 }
