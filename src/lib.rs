@@ -1,25 +1,23 @@
-//! doorbell gives programs the receive path of mlx5 (NVIDIA ConnectX) adapters without the cost of
-//! generic verbs.
+//! doorbell gives programs the data path of mlx5 (NVIDIA ConnectX) adapters without the cost of generic verbs.
 //!
-//! Control objects (context, protection domain, memory region, CQ, QP, SRQ) come from libibverbs. On an
-//! mlx5 device, posting receives and polling completions then touches nothing but memory: doorbell writes
-//! the WQE into the device's queue, rings the doorbell record and reads the CQE. On any other device the
-//! same calls go through libibverbs.
+//! Control objects (context, PD, MR, CQ, QP, SRQ) come from libibverbs. On an mlx5 device, posting and polling touch
+//! nothing but memory: doorbell writes the WQE into the device's queue, rings the doorbell and reads the CQE. On any other
+//! device the same calls go through libibverbs.
 //!
-//! - [`Receiver`] owns a completion queue and the receive queues that complete on it.
-//! - [`BufferPool`] is registered memory; a posted buffer belongs to the queue until its message is taken.
-//! - [`Batch`] lends received messages in place: dropping one recycles its slot, taking it moves the
-//!   buffer out.
-//! - [`QueuePair`] connects and sends.
+//! | to | use |
+//! |---|---|
+//! | receive messages | [`Receiver`]: one CQ and the receive queues that complete on it; [`Batch`] lends messages in place |
+//! | send, write, read, and change numbers at a peer | [`Sender`]: one CQ for the sends of any number of queue pairs |
+//! | receive Ethernet frames, such as market data | [`FrameReceiver`] and [`Flow`] |
+//! | receive by tag, as in MPI | module [`tags`] |
+//! | register memory | [`BufferPool`]; [`RemoteMemory`] for memory that peers read or write |
+//! | connect | [`QueuePair`] |
+//! | sleep until something arrives | [`Receiver::wait`], [`Sender::wait`], [`CompletionChannel`] |
+//! | give buffers back from other threads | [`SharedPoster`] |
+//! | learn what happens to the device | [`Context::events`], [`Receiver::handle_event`] |
 //!
-//! Around these four:
-//! - Other threads give buffers back through a [`SharedPoster`]; a receiver moves between threads as a whole.
-//! - [`Receiver::wait`] sleeps until something arrives, and [`CompletionChannel`] is the descriptor for a loop of one's own.
-//! - [`Context::events`] tells what happens to the device; [`Receiver::handle_event`] does what that asks for.
-//! - [`FrameReceiver`] receives Ethernet frames, such as market data.
-//! - Module [`tags`] is for receives that name their message by a tag, as in MPI.
-//! - [`RemoteMemory`] is memory that peers write.
-//! - [`Error`] says which function failed on which device, and what usually helps.
+//! A buffer that is posted belongs to the queue until it completes. [`Error`] says which function failed on which device,
+//! and what usually helps.
 //!
 //! ```no_run
 //! use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
