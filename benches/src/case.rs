@@ -181,12 +181,14 @@ impl Kind {
             Self::Sends(Request::Write) => "RDMA WRITE",
             Self::Sends(Request::Read) => "RDMA READ",
             Self::Sends(Request::Datagram) => "UD SEND",
+            Self::Frames { striding: false } => "frame",
+            Self::Frames { striding: true } => "frame of a striding queue",
         }
     }
 
     const fn slots(self) -> u32 {
         match self {
-            Self::Srq | Self::Rq | Self::Sends(_) => SLOTS,
+            Self::Srq | Self::Rq | Self::Sends(_) | Self::Frames { .. } => SLOTS,
             Self::Tags => ENTRIES,
         }
     }
@@ -197,6 +199,7 @@ impl What {
         match self {
             Self::Post if matches!(kind, Kind::Tags) => "add",
             Self::Cycle if matches!(kind, Kind::Sends(_)) => "post and poll",
+            Self::Cycle if matches!(kind, Kind::Frames { .. }) => "lent",
             Self::Poll => "poll",
             Self::Post => "post",
             Self::Cycle => "cycle",
@@ -221,6 +224,7 @@ impl Name {
             Self::WrBuilders(Locks::Off) => "ibv_wr_*, locks off",
             Self::WrBuilders(Locks::Default) => "ibv_wr_*, default locks",
             Self::Sender => "Sender",
+            Self::Frames => "FrameReceiver",
             Self::Shared(_) => "SharedPoster",
             Self::Mutex(_) => "a mutex around the receiver",
             Self::Ring => "ring",
@@ -310,6 +314,12 @@ fn sends() -> Vec<Case> {
     cases
 }
 
+/// What programs do with frames.
+fn frames() -> Vec<Case> {
+    let lent = |striding| Case::new(Kind::Frames { striding }, What::Cycle, Name::Frames);
+    vec![lent(false), lent(true)]
+}
+
 /// What time is taken of.
 pub fn timed() -> Vec<(Case, Lines)> {
     let mut cases = Vec::new();
@@ -327,5 +337,5 @@ pub fn timed() -> Vec<(Case, Lines)> {
 
 /// What instructions are counted of.
 pub fn counted() -> Vec<Case> {
-    [safe(), rings(), tags(), sends()].concat()
+    [safe(), rings(), tags(), sends(), frames()].concat()
 }

@@ -15,6 +15,7 @@
 pub mod adapter;
 pub mod case;
 pub mod chart;
+pub mod frames;
 pub mod lines;
 pub mod markdown;
 pub mod operation;

@@ -49,6 +49,7 @@ impl Lines {
 }
 
 /// Memory that software shares with the device.
+#[derive(Default)]
 pub struct Shared(Vec<(NonNull<u8>, usize)>);
 
 // SAFETY: addresses of memory that stays mapped.

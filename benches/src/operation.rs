@@ -82,6 +82,11 @@ impl Rig {
             let subject = subject::make_of_sends(world, objects, request, name, operation.batch);
             return Self { operation, adapter, subject, shared, form };
         }
+        if let Kind::Frames { striding } = shape.kind {
+            let (adapter, subject) =
+                subject::make_of_frames(world.ethernet(), shape, striding, name);
+            return Self { operation, adapter, subject, shared: Shared::default(), form };
+        }
         let form = if form == Form::Compressed && !name.is_doorbell() { Form::Plain } else { form };
         let (objects, mut subject) = subject::make(world, &operation, name);
         world.greet(&objects);

@@ -1,5 +1,6 @@
 //! A device, and verbs objects on it.
 
+use std::cell::OnceCell;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use doorbell::ProtectionDomain;
 use mlx5_ring::{arm, cq, rq, sq, srq};
 use mlx5_wire::cqe::FRESH_OP_OWN;
 use rdma_core_sys::*;
-use soft_mlx5::Device;
+use soft_mlx5::{Device, LinkLayer};
 
 /// Bytes of a receive buffer.
 pub const BUFFER: u32 = 256;
@@ -27,6 +28,7 @@ pub struct World {
     pub parent_domain: *mut ibv_pd,
     /// The functions of libmlx5.
     pub mlx5dv: &'static Mlx5dv,
+    ethernet: OnceCell<Box<World>>,
 }
 
 /// Which kind of receive queue.
@@ -40,6 +42,11 @@ pub enum Kind {
     Tags,
     /// Send queues: see [`sends`](crate::sends).
     Sends(Request),
+    /// The receive queue of a receiver of Ethernet frames: see [`frames`](crate::frames).
+    Frames {
+        /// Many frames to a WQE; libmlx5, which has no such queues, takes one then.
+        striding: bool,
+    },
 }
 
 /// What is sent.
@@ -85,7 +92,7 @@ impl Shape {
     pub const fn receives(&self) -> u32 {
         match self.kind {
             Kind::Srq | Kind::Tags => self.slots - 1,
-            Kind::Rq | Kind::Sends(_) => self.slots,
+            Kind::Rq | Kind::Sends(_) | Kind::Frames { .. } => self.slots,
         }
     }
 }
@@ -145,7 +152,17 @@ pub(crate) fn made<T>(object: *mut T) -> *mut T {
 impl World {
     /// Powers a device up and opens it.
     pub fn new() -> Self {
-        let device = Arc::new(Device::builder().stepped().build().expect("a device"));
+        Self::on(LinkLayer::InfiniBand)
+    }
+
+    /// A second device, with an Ethernet port.
+    pub fn ethernet(&self) -> &Self {
+        self.ethernet.get_or_init(|| Box::new(Self::on(LinkLayer::Ethernet)))
+    }
+
+    fn on(link: LinkLayer) -> Self {
+        let device = Device::builder().link_layer(link).stepped().build();
+        let device = Arc::new(device.expect("a device"));
         let pd = doorbell::open(device.name()).and_then(|context| context.alloc_pd());
         let pd = ManuallyDrop::new(pd.expect("a domain"));
         let context = pd.context().as_raw();
@@ -157,7 +174,7 @@ impl World {
             made(ibv_alloc_parent_domain(context, &mut attr))
         };
         let mlx5dv = Mlx5dv::get().expect("libmlx5");
-        Self { device, pd, parent_domain, mlx5dv }
+        Self { device, pd, parent_domain, mlx5dv, ethernet: OnceCell::new() }
     }
 
     /// Makes objects and connects each QP to itself.
@@ -170,7 +187,7 @@ impl World {
             let srqs: Vec<_> = match shape.kind {
                 Kind::Srq => (0..shape.queues).map(|_| self.srq(pd, shape)).collect(),
                 Kind::Rq => Vec::new(),
-                Kind::Tags | Kind::Sends(_) => unreachable!("made elsewhere"),
+                Kind::Tags | Kind::Sends(_) | Kind::Frames { .. } => unreachable!("made elsewhere"),
             };
             let mut init = ibv_qp_init_attr {
                 send_cq,
@@ -208,7 +225,7 @@ impl World {
         shape: Shape,
     ) -> Objects {
         let queues = match shape.kind {
-            Kind::Rq => vec![Queue::Rq(self.rq_layout(qps[0]))],
+            Kind::Rq | Kind::Frames { .. } => vec![Queue::Rq(self.rq_layout(qps[0]))],
             _ => srqs.iter().map(|&srq| Queue::Srq(self.srq_layout(srq))).collect(),
         };
         let (cq_layout, arm) = self.cq_layout(cq);

@@ -3,6 +3,7 @@
 //! Each subject does what a program would that cares: nothing is made per message that can be prepared once,
 //! and work requests, where there are any, lie ready in memory for every buffer.
 
+mod frames;
 mod libmlx5;
 mod lists;
 mod ring;
@@ -14,11 +15,11 @@ mod tag_ops;
 
 pub use shared::Givers;
 
-use crate::adapter::Form;
+use crate::adapter::{Complete, Form};
 use crate::operation::{Operation, What};
 use crate::sum::Sum;
 use crate::tags;
-use crate::world::{Locks, Objects, Request, World};
+use crate::world::{Locks, Objects, Request, Shape, World};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub enum Name {
     PostSend(Locks),
     /// The same with `ibv_wr_start` and the like.
     WrBuilders(Locks),
+    /// Doorbell's receiver of frames.
+    Frames,
 }
 
 /// A queue and a CQ, driven in one of the ways. All buffers are posted at first.
@@ -107,7 +110,8 @@ impl Name {
             | Self::Replaced
             | Self::Shared(_)
             | Self::Mutex(_)
-            | Self::Sender => Locks::Default,
+            | Self::Sender
+            | Self::Frames => Locks::Default,
         }
     }
 }
@@ -131,6 +135,7 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
         Name::Libmlx5NextPoll(_) => libmlx5::make(&objects, true),
         Name::Libmlx5SrqOps(_) => unreachable!("drives tag lists"),
         Name::Sender | Name::PostSend(_) | Name::WrBuilders(_) => unreachable!("sends"),
+        Name::Frames => unreachable!("receives frames"),
     };
     (objects, subject)
 }
@@ -153,6 +158,21 @@ pub fn make_of_sends(
     batch: u32,
 ) -> Box<dyn Subject> {
     sends::make(world, objects, request, name, batch)
+}
+
+/// Makes a subject that receives frames, and what sends them.
+pub fn make_of_frames(
+    world: &World,
+    shape: Shape,
+    striding: bool,
+    name: Name,
+) -> (Box<dyn Complete>, Box<dyn Subject>) {
+    if name == Name::Frames {
+        let (receiver, _rule, feed) = crate::frames::receiver(world, shape, striding);
+        return (Box::new(feed), Box::new(frames::Frames { receiver, _rule }));
+    }
+    let (objects, feed) = crate::frames::objects(world, shape, name.locks());
+    (Box::new(feed), libmlx5::make(&objects, false))
 }
 
 /// A completion that no subject should see.

@@ -1,0 +1,146 @@
+//! Frames: what receives them, and who sends them.
+//!
+//! The device itself delivers the frames, outside of what is measured. They come from a context of its own, because a
+//! device gives no program its own frames back.
+
+use std::mem::size_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use doorbell::{
+    BufferPool, Flow, FlowRule, FrameConfig, FrameReceiver, Path, Sender, SenderConfig,
+};
+use rdma_core_sys::*;
+use soft_mlx5::Device;
+
+use crate::adapter::{Complete, Form, Order};
+use crate::sum::Sum;
+use crate::world::{self, BUFFER, Locks, Shape, World, made};
+
+/// WQEs of a striding queue, and strides of each: room for more frames than are received in one go.
+const WQES: u32 = 16;
+const STRIDES: u32 = 512;
+const STRIDE: u32 = 64;
+/// Frames that are sent in one go.
+const BURST: u32 = 32;
+
+/// Sends frames to one receiver, and has the device deliver them.
+pub struct Feed {
+    device: Arc<Device>,
+    sender: Sender,
+    /// What the queue pair that sends belongs to.
+    queue: FrameReceiver,
+    pool: BufferPool,
+    mac: [u8; 6],
+    /// Sum of the addresses of all buffers of the receiver.
+    addresses: u64,
+    sent: u32,
+}
+
+impl Feed {
+    fn new(world: &World, mac: [u8; 6], addresses: u64) -> Self {
+        let context = doorbell::open(world.device.name());
+        let pd = context.and_then(|context| context.alloc_pd()).expect("a domain");
+        let with = SenderConfig::new().path(Path::Direct);
+        let mut sender = Sender::new(&pd, &with).expect("a sender");
+        let config = FrameConfig::new().plain(4, BUFFER).path(Path::Direct).sends(2 * BURST);
+        let queue = FrameReceiver::with_sender(&pd, &config, &mut sender).expect("a queue pair");
+        let pool = BufferPool::new(&pd, BURST, BUFFER).expect("a pool");
+        Self { device: Arc::clone(&world.device), sender, queue, pool, mac, addresses, sent: 0 }
+    }
+
+    /// Sends so many frames of 64 to 191 bytes; returns their bytes.
+    fn send(&mut self, count: u32) -> u64 {
+        let mut bytes = 0;
+        let queue = self.queue.send_queue().expect("made with a sender");
+        let mut posting = self.sender.post(queue).expect("a queue");
+        for _ in 0..count {
+            let mut frame = self.pool.take().expect("a buffer of the burst before");
+            frame.extend_from_slice(&self.mac);
+            frame.set_len(64 + self.sent as usize % 128);
+            self.sent += 1;
+            bytes += frame.len() as u64;
+            posting.send_frame(frame, false).expect("room");
+        }
+        drop(posting);
+        let mut left = count;
+        while left > 0 {
+            self.device.settle();
+            self.device.advance(Duration::from_micros(100));
+            let mut batch = self.sender.poll();
+            while let Some(done) = batch.next() {
+                assert!(done.status.is_success(), "{}", done.status);
+                left -= 1;
+            }
+        }
+        bytes
+    }
+}
+
+impl Complete for Feed {
+    fn complete(&mut self, count: u32, _: Order, _: Form) -> Sum {
+        let burst = |at| BURST.min(count - at);
+        let bytes = (0..count).step_by(BURST as usize).map(|at| self.send(burst(at))).sum();
+        Sum { ids: self.addresses, bytes }
+    }
+}
+
+/// An address that no other receiver has.
+fn fresh_mac() -> [u8; 6] {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    [2, 0, 0, 0, 9, NEXT.fetch_add(1, Ordering::Relaxed)]
+}
+
+/// doorbell's receiver and its rule.
+pub fn receiver(world: &World, shape: Shape, striding: bool) -> (FrameReceiver, FlowRule, Feed) {
+    let config = FrameConfig::new().path(Path::Direct);
+    let config = match striding {
+        true => config.striding(WQES, STRIDES, STRIDE),
+        false => config.plain(shape.slots, BUFFER),
+    };
+    let receiver = FrameReceiver::new(&world.pd, &config).expect("a receiver of frames");
+    let mac = fresh_mac();
+    let rule = receiver.attach(&Flow::mac(mac)).expect("a rule");
+    (receiver, rule, Feed::new(world, mac, 0))
+}
+
+/// A raw packet queue pair for libmlx5, with a rule that stays.
+pub fn objects(world: &World, shape: Shape, locks: Locks) -> (world::Objects, Feed) {
+    let mac = fresh_mac();
+    let cq = world.cq(shape.receives(), 64, locks);
+    let mut init = ibv_qp_init_attr {
+        send_cq: world.send_cq(),
+        recv_cq: ibv_cq_ex_to_cq(cq),
+        qp_type: IBV_QPT_RAW_PACKET,
+        ..Default::default()
+    };
+    (init.cap.max_recv_wr, init.cap.max_recv_sge) = (shape.slots, shape.sges);
+    // SAFETY: live objects and initialised structures; the specification follows the attributes.
+    let objects = unsafe {
+        let qp = made(ibv_create_qp(world.domain(locks), &mut init));
+        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..Default::default() };
+        assert_eq!(ibv_modify_qp(qp, &mut attr, (IBV_QP_STATE | IBV_QP_PORT) as i32), 0);
+        attr.qp_state = IBV_QPS_RTR;
+        assert_eq!(ibv_modify_qp(qp, &mut attr, IBV_QP_STATE as i32), 0);
+        let mut rule = Rule::default();
+        rule.attr.size = size_of::<Rule>() as u16;
+        (rule.attr.num_of_specs, rule.attr.port) = (1, 1);
+        (rule.eth.type_, rule.eth.size) =
+            (IBV_FLOW_SPEC_ETH, size_of::<ibv_flow_spec_eth>() as u16);
+        (rule.eth.val.dst_mac, rule.eth.mask.dst_mac) = (mac, [0xff; 6]);
+        made(ibv_create_flow(qp, (&raw mut rule).cast()));
+        world.describe(cq, Vec::new(), vec![qp], shape)
+    };
+    let start = objects.memory.start;
+    let address = |i| start + u64::from(i) * u64::from(BUFFER);
+    let feed = Feed::new(world, mac, (0..shape.slots).map(address).sum());
+    (objects, feed)
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Rule {
+    attr: ibv_flow_attr,
+    eth: ibv_flow_spec_eth,
+}
