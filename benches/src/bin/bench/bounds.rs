@@ -16,7 +16,7 @@ enum Limit {
 use Limit::{AtMost, Times};
 
 /// Operations of the safe layer on an SRQ where nothing else is said.
-const BOUNDS: [(&str, Limit); 23] = [
+const BOUNDS: [(&str, Limit); 25] = [
     ("SRQ cycle, lending batch", AtMost(84.0)),
     ("SRQ cycle, lending batch, random order", AtMost(91.0)),
     ("SRQ cycle, lending batch, 2 queues in turn", AtMost(115.0)),
@@ -42,6 +42,9 @@ const BOUNDS: [(&str, Limit); 23] = [
     ("RDMA WRITE post and poll", AtMost(166.0)),
     ("RDMA READ post and poll", AtMost(160.0)),
     ("UD SEND post and poll", AtMost(216.0)),
+    // A frame that is lent and given back.
+    ("frame lent", AtMost(107.0)),
+    ("frame of a striding queue lent", AtMost(103.0)),
 ];
 
 /// Fails when an operation costs more than its bound, times the tolerance.
