@@ -43,7 +43,7 @@ find_file() {
 }
 
 add "$(find_program busybox)" bin/busybox
-for program in rdma ibv_devinfo ibv_rc_pingpong ibv_srq_pingpong; do
+for program in rdma ibv_devinfo ibv_rc_pingpong ibv_srq_pingpong ibv_ud_pingpong; do
     file=$(find_program "$program")
     add "$file" "usr/bin/$program"
     add_libraries "$file"
