@@ -18,11 +18,11 @@ use crate::builder::Draft;
 use crate::lock::Lock;
 use crate::log::{self, Count};
 
-/// Who posts to an object and polls it.
+/// The library that posts to an object and polls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Path {
-    /// Nobody so far: nothing was posted to its group.
+    /// Not decided: nothing was posted to its group.
     Undecided,
     /// doorbell.
     Doorbell,
@@ -111,7 +111,7 @@ pub(crate) struct Srq {
 /// What posts to a shared receive queue; each slot has the caller's `wr_id`.
 pub(crate) struct SrqSide {
     pub(crate) queue: SharedReceiveQueue<u64>,
-    /// Behind the pointer that the queue has.
+    /// The memory that the queue points to.
     pub(crate) _slots: Box<[Slot<u64>]>,
 }
 
@@ -151,7 +151,7 @@ pub(crate) struct ReceiveSide {
     pub(crate) queue: ReceiveQueue<u64>,
     /// Whether the queue pair has left RESET.
     pub(crate) is_ready: bool,
-    /// Behind the pointer that the queue has.
+    /// The memory that the queue points to.
     pub(crate) _slots: Box<[Slot<u64>]>,
 }
 
@@ -183,7 +183,7 @@ pub(crate) struct SendSide {
     pub(crate) retired: u32,
     /// What `ibv_wr_*` is building.
     pub(crate) draft: Draft,
-    /// Behind the pointer that the queue has.
+    /// The memory that the queue points to.
     pub(crate) _records: Box<[MaybeUninit<Record<Request>>]>,
 }
 

@@ -34,7 +34,7 @@ struct Updates {
     next: u64,
     last: u64,
     gaps: Gaps,
-    /// Of each feed, whether its last frame was left out: two in a row would be one gap.
+    /// For each feed, whether its last frame was left out: two in a row would be one gap.
     skipped: [bool; 2],
 }
 

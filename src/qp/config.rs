@@ -41,7 +41,7 @@ pub struct QpConfig {
     /// The device has the send queue, for the rendezvous of tag matching: nothing is posted to it.
     pub(crate) device_sends: bool,
     pub(crate) qkey: u32,
-    /// Of raw packets: the device takes the VLAN tag out.
+    /// The device takes the VLAN tag out of raw packets.
     pub(crate) vlan_stripping: bool,
 }
 

@@ -210,9 +210,9 @@ impl Drop for LocalFar {
 
 /// The queue pairs that send.
 pub enum Far {
-    /// Of this process.
+    /// A far end in this process.
     Here(Box<LocalFar>),
-    /// Of the peer.
+    /// A far end at the peer.
     There(RemoteFar),
 }
 

@@ -54,7 +54,7 @@ fn objects(lab: &Lab) -> Option<Vec<&'static str>> {
     let ours = |entry: &serde_json::Value| {
         entry["ifname"] == *name && entry["pid"] == u64::from(std::process::id())
     };
-    // Of all kinds but protection domains: that of the checks lives on.
+    // Protection domains are left out: that of the checks lives on.
     let mut left = Vec::new();
     for kind in ["qp", "cq", "srq", "mr"] {
         let of_kind = show(&[kind]).unwrap_or_default();

@@ -262,7 +262,7 @@ impl Link {
     }
 
     fn deliver(&mut self, mut frame: Frame, now: u64) {
-        // Of a frame to all ports one copy is enough.
+        // One copy of a frame to all ports is enough.
         let named = frame.ethernet().and_then(|bytes| address::lid_of_mac(bytes.first_chunk()?));
         let copy = frame.is_ethernet() && frame.dlid() != self.lid && named.is_none();
         if let Some(capture) = self.capture.as_mut().filter(|_| self.up && !copy) {

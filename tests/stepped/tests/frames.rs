@@ -274,7 +274,7 @@ fn the_device_says_what_it_found() {
         let mut frame = datagram(GROUP, 5, 200, 1);
         frame.splice(12..12, [0x81, 0x00, 0x60, 100]);
         publisher.send(&device, &frame, true);
-        // Of another VLAN, of none, and with a wrong checksum.
+        // Frames of another VLAN, of none, and with a wrong checksum.
         frame[15] = 101;
         publisher.send(&device, &frame, true);
         publisher.send(&device, &datagram(GROUP, 5, 200, 1), true);

@@ -16,7 +16,7 @@ pub struct CqeSpec {
     pub opcode: CqeOpcode,
     pub format: CqeFormat,
     pub wqe_counter: u16,
-    /// Of a striding receive queue.
+    /// Belongs to a striding receive queue.
     pub wqe_id: u16,
     pub byte_count: u32,
     pub qpn: u32,

@@ -120,7 +120,7 @@ pub struct Conflict;
 struct Entry {
     tag: u32,
     continues: bool,
-    // Of each flow by its number.
+    // Keyed by the number of the flow.
     targets: Vec<(u32, Target)>,
 }
 

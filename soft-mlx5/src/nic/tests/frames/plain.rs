@@ -48,7 +48,7 @@ fn tags_come_out_and_check_sequences_go_in() {
     assert_eq!(fcs, Crc::new().add(&tagged).finish(), "of the frame as it was on the wire");
     let cqe = pair.arrives(&plain);
     assert_eq!((cqe.vlan(), cqe.l4_hdr_type_etc & VLAN_STRIPPED), (None, 0));
-    // Of two tags the outer one comes out.
+    // The outer one of two tags comes out.
     let cqe = pair.arrives(&feed(&[7; 40]).vlan(5).vlan(0x64).build());
     assert_eq!(cqe.vlan(), Some(5));
     let inner = feed(&[7; 40]).vlan(0x64).build();
