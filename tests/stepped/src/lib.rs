@@ -4,6 +4,8 @@
 #[path = "../../src/sending_qp.rs"]
 pub mod sending_qp;
 
+pub mod frames;
+
 use doorbell::{BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig};
 use doorbell::{RqId, WcStatus};
 use soft_mlx5::{Builder, Device};

@@ -1,124 +1,14 @@
 //! Ethernet frames: what comes by a rule, in place, taken, dropped, spread; on a device that works when it is told to.
 
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
 
 use doorbell::{
-    BufferPool, Cause, Error, Flow, FlowRule, FrameConfig, FrameReceiver, NotSent, Path, Sender,
-    SenderConfig, TakenFrame, WcStatus,
+    Cause, Error, Flow, FrameConfig, FrameReceiver, NotSent, Path, TakenFrame, WcStatus,
 };
-use soft_mlx5::{Builder, Device, LinkLayer};
-
-const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
-const OTHER: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 4);
-const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
-const PORT: u16 = 30_001;
-/// Bytes of the headers of Ethernet, IPv4 and UDP.
-const HEADERS: usize = 42;
-
-/// A UDP datagram to a group, of `len` bytes in all, whose payload counts up from `first`. The checksums are left to the
-/// device.
-fn datagram(group: Ipv4Addr, source_port: u16, len: usize, first: u8) -> Vec<u8> {
-    let [_, a, b, c] = group.octets();
-    let mut frame = vec![0x01, 0x00, 0x5e, a & 0x7f, b, c, 2, 0, 0, 0, 0, 1, 0x08, 0x00];
-    let (ip, udp) = ((len - 14) as u16, (len - 34) as u16);
-    frame.extend([0x45, 0, (ip >> 8) as u8, ip as u8, 0, 0, 0, 0, 16, 17, 0, 0]);
-    frame.extend(SOURCE.octets());
-    frame.extend(group.octets());
-    for field in [source_port, PORT, udp, 0] {
-        frame.extend(field.to_be_bytes());
-    }
-    frame.extend((0..len - HEADERS).map(|i| first.wrapping_add(i as u8)));
-    frame
-}
-
-/// Whether the bytes are those that `datagram` made, with checksums in their places.
-fn is_datagram(frame: &[u8], len: usize, first: u8) -> bool {
-    frame.len() == len.max(60)
-        && frame[HEADERS..len].iter().enumerate().all(|(i, b)| *b == first.wrapping_add(i as u8))
-}
-
-/// What sends frames, on a context of its own: a device does not give a program its own frames back.
-struct Publisher {
-    sender: Sender,
-    // Its queue pair.
-    frames: FrameReceiver,
-    pool: BufferPool,
-}
-
-impl Publisher {
-    fn new(device: &Device, path: Path) -> Self {
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-        let mut sender = Sender::new(&pd, &SenderConfig::new().path(path)).unwrap();
-        let config = FrameConfig::new().plain(4, 64).path(path).sends(64).max_inline(128);
-        let frames = FrameReceiver::with_sender(&pd, &config, &mut sender).unwrap();
-        Self { sender, frames, pool: BufferPool::new(&pd, 64, 9216).unwrap() }
-    }
-
-    fn send(&mut self, device: &Device, bytes: &[u8], checksums: bool) {
-        let queue = self.frames.send_queue().unwrap();
-        let mut posting = self.sender.post(queue).unwrap();
-        if bytes.len() <= 100 {
-            posting.send_frame(bytes, checksums).unwrap();
-        } else {
-            let mut buffer = self.pool.take().unwrap();
-            buffer.extend_from_slice(bytes);
-            posting.send_frame(buffer, checksums).unwrap();
-        }
-        drop(posting);
-        device.settle();
-        let mut batch = self.sender.poll();
-        while let Some(sent) = batch.next() {
-            assert!(sent.status.is_success(), "{}", sent.status);
-        }
-    }
-}
-
-struct World {
-    receiver: FrameReceiver,
-    publisher: Publisher,
-    device: Device,
-}
-
-impl World {
-    fn new(config: &FrameConfig, path: Path) -> Self {
-        Self::on(Device::builder(), config, path)
-    }
-
-    fn on(builder: Builder, config: &FrameConfig, path: Path) -> Self {
-        let device = builder.link_layer(LinkLayer::Ethernet).strict(true).stepped();
-        let device = device.build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-        let receiver = FrameReceiver::new(&pd, &config.clone().path(path)).unwrap();
-        assert_eq!(receiver.path(), path);
-        Self { receiver, publisher: Publisher::new(&device, path), device }
-    }
-
-    fn attach(&self) -> FlowRule {
-        self.receiver.attach(&Flow::udp_multicast(GROUP, PORT)).unwrap()
-    }
-
-    fn send(&mut self, len: usize, first: u8) {
-        self.publisher.send(&self.device, &datagram(GROUP, 5, len, first), true);
-    }
-
-    /// Takes one frame, which must be the next.
-    fn expect(&mut self, len: usize, first: u8) {
-        let mut batch = self.receiver.poll_up_to(1);
-        let frame = batch.next().expect("a frame").unwrap();
-        assert!(is_datagram(&frame, len, first), "{len} bytes from {first}: {frame:?}");
-        assert!(frame.checksum_ok());
-    }
-
-    fn expect_nothing(&mut self) {
-        assert!(self.receiver.poll().next().is_none());
-    }
-}
-
-/// A queue of four, as small as it can be.
-const PLAIN: FrameConfig = FrameConfig::new().plain(4, 2048).spare(4);
-/// As few strides as adapters take: 23 frames of 1,400 bytes to a WQE, and a filler.
-const STRIDING: FrameConfig = FrameConfig::new().striding(4, 512, 64).spare(4);
+use doorbell_stepped_tests::frames::{
+    GROUP, OTHER, PLAIN, PORT, Publisher, SOURCE, STRIDING, World, datagram, is_datagram,
+};
+use soft_mlx5::{Device, LinkLayer};
 
 fn what_comes(config: &FrameConfig, path: Path) {
     let mut world = World::new(config, path);
