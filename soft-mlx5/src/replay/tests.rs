@@ -24,16 +24,23 @@ fn changed(at: usize, by: u8) -> String {
     format!("{lines}end {:016x}\n", fnv(FNV_START, lines.as_bytes()))
 }
 
+/// The place of word `number` in a line.
+fn word(line: &str, number: usize) -> std::ops::Range<usize> {
+    let start = line.match_indices(' ').nth(number - 1).unwrap().0 + 1;
+    start..start + line[start..].find(' ').unwrap()
+}
+
 /// Whoever changes the digest, too, is found by the signature of the CQE, or by the twin of the WQE.
 #[test]
 fn each_byte_of_a_cqe_or_wqe_is_checked() {
     let mut start = 0;
     let mut tried = 0;
     for line in BUNDLE.split_inclusive('\n') {
-        let bytes = if line.starts_with("wqe") || line.starts_with("cqe") {
-            line.rfind(' ').unwrap() + 1..line.len() - 1
-        } else {
-            0..0
+        let bytes = match line.split(' ').next() {
+            Some("wqe" | "cqe") => line.rfind(' ').unwrap() + 1..line.len() - 1,
+            // The title, whose signature does not cover the arrays behind it.
+            Some("block") => word(line, 3),
+            _ => 0..0,
         };
         // Some of each line: a replay takes a millisecond.
         for at in bytes.step_by(29) {
@@ -68,4 +75,21 @@ fn another_vendor_syndrome_is_a_difference() {
     let difference = super::cqe(&format!("0x400 64 0x5 {hex}")).unwrap().unwrap();
     assert_eq!(difference, "syndrome 04, vendor 77, hw 00/00");
     assert!(super::cqe(&format!("0x400 64 0x6 {hex}")).is_err(), "another index");
+}
+
+#[test]
+fn a_block_has_as_many_arrays_as_its_title_asks_for() {
+    let line = BUNDLE.lines().find(|line| line.starts_with("block")).unwrap();
+    let line = line.strip_prefix("block ").unwrap();
+    assert_eq!(block(line), Ok(()));
+    let (shorter, array) = line.rsplit_once(' ').unwrap();
+    assert_eq!(block(shorter), Err("1 arrays for 16 CQEs".into()));
+    assert_eq!(block(&format!("{line} {array}")), Err("3 arrays for 16 CQEs".into()));
+    assert!(block(&format!("{shorter} {}", &array[2..])).is_err(), "63 bytes");
+    let cqe = BUNDLE.lines().find(|line| line.starts_with("cqe")).unwrap();
+    let [_, cqn, _, index, bytes] = cqe.split(' ').collect::<Vec<_>>()[..] else { panic!("{cqe}") };
+    assert_eq!(
+        block(&format!("{cqn} {index} {bytes}")),
+        Err("the first CQE is not the title of a block".into())
+    );
 }
