@@ -18,6 +18,11 @@ pub const PORT: u16 = 30_001;
 /// Bytes of the headers of Ethernet, IPv4 and UDP.
 pub const HEADERS: usize = 42;
 
+/// The datagrams to [`GROUP`].
+pub fn feed() -> Flow {
+    Flow::udp_multicast(GROUP, PORT)
+}
+
 /// A UDP datagram to a group, of `len` bytes in all, whose payload counts up from `first`. The checksums are left to the
 /// device.
 pub fn datagram(group: Ipv4Addr, source_port: u16, len: usize, first: u8) -> Vec<u8> {
@@ -60,8 +65,8 @@ impl Publisher {
         Self { sender, frames, pool: BufferPool::new(&pd, 64, 9216).unwrap() }
     }
 
-    /// Sends a frame, lets the device deliver it, and takes its completion.
-    pub fn send(&mut self, device: &Device, bytes: &[u8], checksums: bool) {
+    /// Posts a frame, which the device has not seen yet; it writes the checksums if asked to.
+    pub fn post(&mut self, bytes: &[u8], checksums: bool) {
         let queue = self.frames.send_queue().unwrap();
         let mut posting = self.sender.post(queue).unwrap();
         if bytes.len() <= 100 {
@@ -71,12 +76,21 @@ impl Publisher {
             buffer.extend_from_slice(bytes);
             posting.send_frame(buffer, checksums).unwrap();
         }
-        drop(posting);
-        device.settle();
+    }
+
+    /// Takes the completions of what was sent.
+    pub fn reap(&mut self) {
         let mut batch = self.sender.poll();
         while let Some(sent) = batch.next() {
             assert!(sent.status.is_success(), "{}", sent.status);
         }
+    }
+
+    /// Sends a frame, lets the device deliver it, and takes its completion.
+    pub fn send(&mut self, device: &Device, bytes: &[u8], checksums: bool) {
+        self.post(bytes, checksums);
+        device.settle();
+        self.reap();
     }
 }
 
@@ -108,7 +122,7 @@ impl World {
 
     /// A rule for [`GROUP`].
     pub fn attach(&self) -> FlowRule {
-        self.receiver.attach(&Flow::udp_multicast(GROUP, PORT)).unwrap()
+        self.receiver.attach(&feed()).unwrap()
     }
 
     /// Sends `len` bytes to [`GROUP`], whose payload counts up from `first`.
@@ -134,3 +148,6 @@ impl World {
 pub const PLAIN: FrameConfig = FrameConfig::new().plain(4, 2048).spare(4);
 /// As few strides as adapters take: 23 frames of 1,400 bytes to a WQE, and a filler.
 pub const STRIDING: FrameConfig = FrameConfig::new().striding(4, 512, 64).spare(4);
+/// A receiver of each kind, and how many frames of 1,400 bytes a buffer of it holds.
+pub const ALL: [(FrameConfig, Path, u32); 3] =
+    [(PLAIN, Path::Direct, 1), (STRIDING, Path::Direct, 23), (PLAIN, Path::Verbs, 1)];
