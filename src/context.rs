@@ -317,10 +317,11 @@ impl Context {
         &self.0.events
     }
 
-    /// Whether a queue pair on an SRQ that is in ERROR reports when it takes nothing more from there. The
-    /// specification asks for it; Soft-RoCE of Linux 6.1 does not, and has flushed all when it is in ERROR.
-    pub(crate) fn reports_last_wqe(&self) -> bool {
-        self.attr().vendor_id != VENDOR_SOFT_ROCE
+    /// Returns `true` if queue pairs on an SRQ are known to be silent about their last WQE. Soft-RoCE of Linux 6.1 is:
+    /// it flushes in a tasklet some time after the change to ERROR, and a RESET before that drops the receive
+    /// (`rxe_qp_error` and `rxe_qp_reset` in drivers/infiniband/sw/rxe/rxe_qp.c).
+    pub(crate) fn hides_last_wqe(&self) -> bool {
+        self.attr().vendor_id == VENDOR_SOFT_ROCE
     }
 
     /// The kernel has ended everything that was made on the device, and with it all its access to memory: the

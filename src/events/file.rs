@@ -160,7 +160,9 @@ impl EventFile {
             }
             let now = Instant::now();
             let over = match patience {
-                Patience::Progress => looks == LOOKS || state.silent,
+                Patience::Progress => {
+                    looks == LOOKS || state.silent || context.hides_last_wqe() && !state.reports
+                }
                 Patience::Until(deadline) => deadline.is_some_and(|deadline| now >= deadline),
             };
             if over || state.ended {

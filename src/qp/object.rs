@@ -225,10 +225,9 @@ impl Qp {
             return Ok(QpEnd::Complete);
         }
         let context = self.pd().context();
-        let reports =
-            self.has_srq() && self.receives.load(Ordering::Relaxed) && context.reports_last_wqe();
+        let owes = self.has_srq() && self.receives.load(Ordering::Relaxed);
         self.modify_state(QpState::Error)?;
-        if !reports || context.event_file().wait_last_wqe(context, self.qp_num(), patience)? {
+        if !owes || context.event_file().wait_last_wqe(context, self.qp_num(), patience)? {
             return Ok(QpEnd::Complete);
         }
         trace_event!(qp_num = self.qp_num(), "a queue pair does not report its last WQE");

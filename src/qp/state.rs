@@ -91,7 +91,8 @@ pub enum QpEnd {
     /// All have come back, or it has a receive queue of its own.
     Complete,
     /// The device did not report the last one, though it was waited for: a receive that the queue pair had taken may
-    /// be lost to the SRQ. The queue pair has ended all the same.
+    /// be lost to the SRQ. The queue pair has ended all the same. Soft-RoCE of Linux 6.1 reports none, and is not waited
+    /// for.
     LastWqeMissing,
 }
 
