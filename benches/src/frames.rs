@@ -4,6 +4,7 @@
 //! device gives no program its own frames back.
 
 use std::mem::size_of;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -105,24 +106,21 @@ pub fn receiver(world: &World, shape: Shape, striding: bool) -> (FrameReceiver, 
     (receiver, rule, Feed::new(world, mac, 0))
 }
 
-/// A raw packet queue pair for libmlx5, with a rule that stays.
-pub fn objects(world: &World, shape: Shape, locks: Locks) -> (world::Objects, Feed) {
+/// For libmlx5 a raw packet queue pair, or, beside a striding queue of doorbell, a work queue, with a rule that stays.
+pub fn objects(
+    world: &World,
+    shape: Shape,
+    locks: Locks,
+    striding: bool,
+) -> (world::Objects, Feed) {
     let mac = fresh_mac();
     let cq = world.cq(shape.receives(), 64, locks);
-    let mut init = ibv_qp_init_attr {
-        send_cq: world.send_cq(),
-        recv_cq: ibv_cq_ex_to_cq(cq),
-        qp_type: IBV_QPT_RAW_PACKET,
-        ..Default::default()
-    };
-    (init.cap.max_recv_wr, init.cap.max_recv_sge) = (shape.slots, shape.sges);
     // SAFETY: live objects and initialised structures; the specification follows the attributes.
     let objects = unsafe {
-        let qp = made(ibv_create_qp(world.domain(locks), &mut init));
-        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..Default::default() };
-        assert_eq!(ibv_modify_qp(qp, &mut attr, (IBV_QP_STATE | IBV_QP_PORT) as i32), 0);
-        attr.qp_state = IBV_QPS_RTR;
-        assert_eq!(ibv_modify_qp(qp, &mut attr, IBV_QP_STATE as i32), 0);
+        let (qp, wq) = match striding {
+            true => work_queue(world, shape, cq, locks),
+            false => (raw_qp(world, shape, cq, locks), ptr::null_mut()),
+        };
         let mut rule = Rule::default();
         rule.attr.size = size_of::<Rule>() as u16;
         (rule.attr.num_of_specs, rule.attr.port) = (1, 1);
@@ -130,12 +128,81 @@ pub fn objects(world: &World, shape: Shape, locks: Locks) -> (world::Objects, Fe
             (IBV_FLOW_SPEC_ETH, size_of::<ibv_flow_spec_eth>() as u16);
         (rule.eth.val.dst_mac, rule.eth.mask.dst_mac) = (mac, [0xff; 6]);
         made(ibv_create_flow(qp, (&raw mut rule).cast()));
-        world.describe(cq, Vec::new(), vec![qp], shape)
+        world::Objects { wq, ..world.describe(cq, Vec::new(), vec![qp], shape) }
     };
     let start = objects.memory.start;
     let address = |i| start + u64::from(i) * u64::from(BUFFER);
     let feed = Feed::new(world, mac, (0..shape.slots).map(address).sum());
     (objects, feed)
+}
+
+/// # Safety
+/// A live CQ of the world.
+unsafe fn raw_qp(world: &World, shape: Shape, cq: *mut ibv_cq_ex, locks: Locks) -> *mut ibv_qp {
+    let mut init = ibv_qp_init_attr {
+        send_cq: world.send_cq(),
+        recv_cq: ibv_cq_ex_to_cq(cq),
+        qp_type: IBV_QPT_RAW_PACKET,
+        ..Default::default()
+    };
+    (init.cap.max_recv_wr, init.cap.max_recv_sge) = (shape.slots, shape.sges);
+    // SAFETY: live objects and initialised structures.
+    unsafe {
+        let qp = made(ibv_create_qp(world.domain(locks), &mut init));
+        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..Default::default() };
+        assert_eq!(ibv_modify_qp(qp, &mut attr, (IBV_QP_STATE | IBV_QP_PORT) as i32), 0);
+        attr.qp_state = IBV_QPS_RTR;
+        assert_eq!(ibv_modify_qp(qp, &mut attr, IBV_QP_STATE as i32), 0);
+        qp
+    }
+}
+
+/// A work queue, and the hash queue pair in front of it.
+///
+/// # Safety
+/// A live CQ of the world.
+unsafe fn work_queue(
+    world: &World,
+    shape: Shape,
+    cq: *mut ibv_cq_ex,
+    locks: Locks,
+) -> (*mut ibv_qp, *mut ibv_wq) {
+    let context = world.pd.context().as_raw();
+    let pd = world.domain(locks);
+    let mut init = ibv_wq_init_attr {
+        wq_type: IBV_WQT_RQ,
+        max_wr: shape.slots,
+        max_sge: shape.sges,
+        pd,
+        cq: ibv_cq_ex_to_cq(cq),
+        ..Default::default()
+    };
+    let (attr_mask, wq_state) = (IBV_WQ_ATTR_STATE, IBV_WQS_RDY);
+    let mut ready = ibv_wq_attr { attr_mask, wq_state, ..Default::default() };
+    let mut key = [0x5a; 40];
+    // SAFETY: live objects and initialised structures.
+    unsafe {
+        let wq = made(ibv_create_wq(context, &mut init));
+        assert_eq!(ibv_modify_wq(wq, &mut ready), 0);
+        let mut wqs = [wq];
+        let mut init =
+            ibv_rwq_ind_table_init_attr { ind_tbl: wqs.as_mut_ptr(), ..Default::default() };
+        let rwq_ind_tbl = made(ibv_create_rwq_ind_table(context, &mut init));
+        let mut init = ibv_qp_init_attr_ex {
+            qp_type: IBV_QPT_RAW_PACKET,
+            comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH,
+            pd,
+            rwq_ind_tbl,
+            ..Default::default()
+        };
+        init.rx_hash_conf = ibv_rx_hash_conf {
+            rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ as u8,
+            rx_hash_key_len: key.len() as u8,
+            rx_hash_key: key.as_mut_ptr(),
+            rx_hash_fields_mask: 0,
+        };
+        (made(ibv_create_qp_ex(context, &mut init)), wq)
+    }
 }
 
 #[repr(C)]

@@ -44,7 +44,7 @@ pub enum Kind {
     Sends(Request),
     /// The receive queue of a receiver of Ethernet frames: see [`frames`](crate::frames).
     Frames {
-        /// Many frames to a WQE; libmlx5, which has no such queues, takes one then.
+        /// Many frames to a WQE; libmlx5, which does not post to such queues, has a plain work queue then.
         striding: bool,
     },
 }
@@ -114,6 +114,8 @@ pub struct Objects {
     pub srqs: Vec<*mut ibv_srq>,
     /// The QPs.
     pub qps: Vec<*mut ibv_qp>,
+    /// The work queue that the QP leads to, or null.
+    pub wq: *mut ibv_wq,
     /// Where the CQ is.
     pub cq_layout: cq::Layout,
     /// Where the CQ is armed.
@@ -225,12 +227,14 @@ impl World {
         shape: Shape,
     ) -> Objects {
         let queues = match shape.kind {
-            Kind::Rq | Kind::Frames { .. } => vec![Queue::Rq(self.rq_layout(qps[0]))],
+            // The device itself works on queues of frames.
+            Kind::Frames { .. } => Vec::new(),
+            Kind::Rq => vec![Queue::Rq(self.rq_layout(qps[0]))],
             _ => srqs.iter().map(|&srq| Queue::Srq(self.srq_layout(srq))).collect(),
         };
         let (cq_layout, arm) = self.cq_layout(cq);
         let memory = self.memory(shape.queues * shape.slots * shape.sges);
-        Objects { cq, srqs, qps, cq_layout, arm, queues, memory, shape }
+        Objects { cq, srqs, qps, wq: ptr::null_mut(), cq_layout, arm, queues, memory, shape }
     }
 
     /// # Safety

@@ -4,11 +4,13 @@
 //! ```text
 //! market_data subscribe --svg latency.svg    wait for a publisher, and receive from it
 //! market_data publish 127.0.0.1              send a feed to the subscriber there
+//! market_data publish 127.0.0.1 --capture f  send the updates of a capture file
 //! ```
 //!
 //! The updates are UDP multicast in Ethernet frames. Beside them the two talk over TCP: the subscriber says how far it is,
 //! so that the publisher does not overrun it, and the publisher says at the end which frames it left out on purpose.
 
+mod capture;
 mod feed;
 #[path = "../latency/plot.rs"]
 mod plot;
@@ -68,6 +70,9 @@ enum Role {
         /// Start of the sequence of random sizes and gaps
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Send the updates of this capture file (pcap, pcapng) instead, as fast as the subscriber takes them
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["frames", "drop_one_in", "seed"])]
+        capture: Option<PathBuf>,
     },
 }
 
@@ -77,8 +82,11 @@ fn main() -> ExitCode {
         Role::Subscribe { plain, join_on, svg } => {
             subscribe::run(&args, *plain, *join_on, svg.as_deref())
         }
-        Role::Publish { host, frames, drop_one_in, seed } => {
-            publish::run(&args, host, *frames, *drop_one_in, *seed)
+        Role::Publish { host, capture: Some(file), .. } => {
+            publish::Source::of_capture(file).and_then(|source| publish::run(&args, host, source))
+        }
+        Role::Publish { host, frames, drop_one_in, seed, capture: None } => {
+            publish::run(&args, host, publish::Source::of_feed(*frames, *drop_one_in, *seed))
         }
     };
     match done {

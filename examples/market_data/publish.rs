@@ -1,10 +1,12 @@
 //! The publisher.
 
 use std::net::TcpStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use doorbell::{Buffer, BufferPool, FrameConfig, FrameReceiver, Sender, SenderConfig, SqId};
 
+use crate::capture::Capture;
 use crate::feed::{self, Gaps, SIZES, WINDOW};
 use crate::{Args, Result};
 
@@ -16,7 +18,7 @@ const BATCH: u32 = 32;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// xorshift64.
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -28,7 +30,7 @@ impl Random {
 }
 
 /// The updates in the order of sending: of each number first the copy of feed A, then that of feed B.
-struct Updates {
+pub struct Updates {
     random: Random,
     drop_one_in: u64,
     next: u64,
@@ -58,7 +60,64 @@ impl Updates {
     }
 }
 
-pub fn run(args: &Args, host: &str, frames: u64, drop_one_in: u64, seed: u64) -> Result<()> {
+/// Where frames come from.
+pub enum Source {
+    Feed(Updates),
+    /// A capture, how far each feed goes in it, and what it lacks.
+    Capture(Capture, [u64; 2], Gaps),
+}
+
+impl Source {
+    pub fn of_feed(frames: u64, drop_one_in: u64, seed: u64) -> Self {
+        Self::Feed(Updates {
+            random: Random(seed.max(1)),
+            drop_one_in,
+            next: 0,
+            last: frames.max(4),
+            gaps: Gaps::new(),
+            skipped: [false; 2],
+        })
+    }
+
+    pub fn of_capture(file: &Path) -> Result<Self> {
+        let (end, gaps) = Capture::open(file)?.survey()?;
+        Ok(Self::Capture(Capture::open(file)?, end, gaps))
+    }
+
+    /// Returns how many updates each feed has, with those that are left out.
+    fn end(&self) -> [u64; 2] {
+        match self {
+            Self::Feed(updates) => [updates.last.div_ceil(2), updates.last / 2],
+            Self::Capture(_, end, _) => *end,
+        }
+    }
+
+    fn gaps(&self) -> &Gaps {
+        match self {
+            Self::Feed(updates) => &updates.gaps,
+            Self::Capture(.., gaps) => gaps,
+        }
+    }
+
+    /// Writes the next frame to a buffer. Returns `false` when there is none.
+    fn next(&mut self, buffer: &mut Buffer) -> Result<bool> {
+        match self {
+            Self::Feed(updates) => {
+                let Some((feed, sequence)) = updates.next() else { return Ok(false) };
+                let spread = (SIZES.end() - SIZES.start() + 1) as u64;
+                buffer.set_len(SIZES.start() + (updates.random.next() % spread) as usize);
+                feed::write(buffer, feed, sequence);
+                Ok(true)
+            }
+            Self::Capture(capture, ..) => {
+                // `survey` has looked at the lengths.
+                capture.next(|_, _, frame| buffer.extend_from_slice(frame))
+            }
+        }
+    }
+}
+
+pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
     let pd = args.pd()?;
     let config = SenderConfig::new().cq_capacity(SENDS).path(args.path);
     let mut sender = Sender::new(&pd, &config)?;
@@ -69,22 +128,17 @@ pub fn run(args: &Args, host: &str, frames: u64, drop_one_in: u64, seed: u64) ->
     let pool = BufferPool::new(&pd, SENDS, *SIZES.end() as u32)?;
 
     let mut stream = connect(host, args.port)?;
-    feed::write_u64(&mut stream, frames.max(4))?;
-    let mut updates = Updates {
-        random: Random(seed.max(1)),
-        drop_one_in,
-        next: 0,
-        last: frames.max(4),
-        gaps: Gaps::new(),
-        skipped: [false; 2],
-    };
-    let (mut sent, mut taken) = (0, 0);
-    let mut next = updates.next();
-    while next.is_some() {
+    for end in source.end() {
+        feed::write_u64(&mut stream, end)?;
+    }
+    let (mut sent, mut taken, mut left) = (0, 0, true);
+    while left {
         while sent >= taken + WINDOW {
             taken = feed::read_u64(&mut stream)?;
         }
-        sent += post(&mut sender, queue, &pool, &mut updates, &mut next)?;
+        let posted;
+        (posted, left) = post(&mut sender, queue, &pool, &mut source)?;
+        sent += posted;
         finish(&mut sender)?;
     }
     while sender.is_busy(queue) {
@@ -94,38 +148,31 @@ pub fn run(args: &Args, host: &str, frames: u64, drop_one_in: u64, seed: u64) ->
     while taken < sent {
         taken = feed::read_u64(&mut stream)?;
     }
-    feed::write_gaps(&mut stream, &updates.gaps)?;
+    feed::write_gaps(&mut stream, source.gaps())?;
     // The subscriber says by leaving that it has all.
     let _ = feed::read_u64(&mut stream);
-    println!("published {sent} frames, left out {}", updates.gaps.len());
+    println!("published {sent} frames, left out {}", source.gaps().len());
     Ok(())
 }
 
-/// Posts up to a batch of frames with one doorbell; returns how many.
+/// Posts up to a batch of frames with one doorbell; returns how many, and `false` if there are no more.
 fn post(
     sender: &mut Sender,
     queue: SqId,
     pool: &BufferPool,
-    updates: &mut Updates,
-    next: &mut Option<(usize, u64)>,
-) -> Result<u64> {
-    let mut posted = 0;
+    source: &mut Source,
+) -> Result<(u64, bool)> {
+    // Captured frames have their checksums.
+    let checksums = matches!(source, Source::Feed(_));
     let mut posting = sender.post(queue)?;
-    while posted < u64::from(BATCH) {
-        let (Some((feed, sequence)), Some(buffer)) = (*next, pool.take()) else { break };
-        let spread = (SIZES.end() - SIZES.start() + 1) as u64;
-        let len = SIZES.start() + (updates.random.next() % spread) as usize;
-        posting.send_frame(update(buffer, len, feed, sequence), true)?;
-        *next = updates.next();
-        posted += 1;
+    for posted in 0..u64::from(BATCH) {
+        let Some(mut buffer) = pool.take() else { return Ok((posted, true)) };
+        if !source.next(&mut buffer)? {
+            return Ok((posted, false));
+        }
+        posting.send_frame(buffer, checksums)?;
     }
-    Ok(posted)
-}
-
-fn update(mut buffer: Buffer, len: usize, feed: usize, sequence: u64) -> Buffer {
-    buffer.set_len(len);
-    feed::write(&mut buffer, feed, sequence);
-    buffer
+    Ok((BATCH.into(), true))
 }
 
 /// Takes completions, whose buffers go back to the pool.

@@ -76,8 +76,7 @@ pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Pat
     println!("waiting for a publisher on {}", listener.local_addr()?);
     let (mut stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
-    let updates = feed::read_u64(&mut stream)?;
-    let end = [updates.div_ceil(2), updates / 2];
+    let end = [feed::read_u64(&mut stream)?, feed::read_u64(&mut stream)?];
 
     let mut feeds = Feeds { next: [0; 2], gaps: Gaps::new(), delivered: 0, lost: 0, duplicates: 0 };
     let mut latency = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;

@@ -12,10 +12,10 @@ use doorbell::{
     Receiver, ReceiverConfig, SrqConfig,
 };
 use rdma_core_sys as sys;
-use soft_mlx5::Device;
-use soft_mlx5::nic::inspect::CompletionQueue;
+use soft_mlx5::{Device, LinkLayer};
 use sys::Mlx5dv;
 
+use crate::cq::CqWriter;
 use crate::input::Input;
 use crate::memory::{guarded_alloc, guarded_free};
 
@@ -49,16 +49,19 @@ const RECEIVES: u32 = 16;
 const BUFFERS: u32 = 64;
 const BUFFER: u32 = 128;
 
-struct Target {
-    device: Device,
-    context: Context,
-    pd: ProtectionDomain,
+/// A stepped device, all of whose queues stand in memory with an inaccessible page on either side.
+pub(crate) struct Target {
+    pub(crate) device: Device,
+    pub(crate) context: Context,
+    pub(crate) pd: ProtectionDomain,
 }
 
-fn target() -> &'static Target {
+/// The device of this process.
+pub(crate) fn target(link: LinkLayer) -> &'static Target {
     static TARGET: OnceLock<Target> = OnceLock::new();
     TARGET.get_or_init(|| {
-        let device = Device::builder().stepped().build().expect("a stepped device");
+        let device = Device::builder().stepped().link_layer(link);
+        let device = device.build().expect("a stepped device");
         let context = doorbell::open(device.name()).expect("the device");
         let mut allocators = sys::mlx5dv_ctx_allocators {
             alloc: Some(guarded_alloc),
@@ -85,11 +88,9 @@ struct Subject {
     pool: BufferPool,
     queues: Vec<QueueId>,
     numbers: Vec<u32>,
-    cq: CompletionQueue,
-    produced: u32,
+    cq: CqWriter,
     next: [u16; 2],
     last: [u8; 64],
-    front: [u8; 64],
     taken: Vec<Buffer>,
 }
 
@@ -133,8 +134,7 @@ impl Subject {
             }
         }
         .expect("a receiver");
-        let cqs = target.device.queues().cqs;
-        let cq = *cqs.last().expect("the CQ of the receiver");
+        let cq = CqWriter::of_last(&target.device);
         let receives = RECEIVES / 2;
         let mut qps = Vec::new();
         let mut queues = Vec::new();
@@ -169,31 +169,14 @@ impl Subject {
             queues,
             numbers,
             cq,
-            produced: 0,
             next: [0; 2],
             last: [0; 64],
-            front: [0; 64],
             taken: Vec::new(),
         }
     }
 
     fn write(&mut self, cqe: [u8; 64], owned: bool) {
-        let count = self.cq.attr.cqe_count;
-        let size = self.cq.attr.cqe_size as usize;
-        let (slot, lap) = (self.produced % count, (self.produced / count) as u8 & 1);
-        let mut bytes = cqe;
-        if owned {
-            bytes[63] = bytes[63] & !1 | lap;
-        }
-        // SAFETY: inside the buffer of the CQ, to which no references exist.
-        unsafe {
-            let entry = (self.cq.attr.buf as *mut u8).add(slot as usize * size);
-            if size == 128 {
-                entry.copy_from_nonoverlapping(self.front.as_ptr(), 64);
-            }
-            entry.add(size - 64).copy_from_nonoverlapping(bytes.as_ptr(), 64);
-        }
-        self.produced = self.produced.wrapping_add(1);
+        self.cq.write(cqe, owned);
         self.last = cqe;
     }
 
@@ -269,7 +252,7 @@ impl Subject {
                     self.taken.extend(error.buffers);
                 }
             }
-            op::FRONT => self.front = input.block()?,
+            op::FRONT => self.cq.front = input.block()?,
             op::STOP => self.stop(target, byte),
             _ => {
                 let index = usize::from(byte & SECOND != 0) % self.qps.len();
@@ -285,7 +268,7 @@ impl Subject {
 /// Makes a receiver and its queues, of kinds that the first byte says, and does what the others say:
 /// operations as [`op`] lists them, until the end.
 pub fn run(bytes: &[u8]) {
-    let target = target();
+    let target = target(LinkLayer::InfiniBand);
     let mut input = Input(bytes);
     let Some(kind) = input.u8() else { return };
     let mut subject = Subject::new(target, kind);

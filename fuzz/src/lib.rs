@@ -9,12 +9,15 @@
 //! | [`wqes`] | WQEs, doorbell records and register writes of a program |
 //! | [`packets`] | packets that reach the port of the device |
 //! | [`completions`] | CQEs in the CQ of a [`doorbell::Receiver`] |
+//! | [`frames`] | CQEs in the CQ of a [`doorbell::FrameReceiver`], plain or striding |
 //! | [`decode`] | text for `doorbell decode` |
 
 pub mod commands;
 pub mod completions;
+pub mod cq;
 pub mod decode;
 pub mod encoding;
+pub mod frames;
 mod input;
 pub mod memory;
 pub mod packets;

@@ -16,6 +16,8 @@ struct Libmlx5 {
     /// The SRQs, or none.
     srqs: Vec<*mut ibv_srq>,
     qp: *mut ibv_qp,
+    /// A work queue in the place of the QP's receive queue, or null.
+    wq: *mut ibv_wq,
     shape: Shape,
     memory: Memory,
     /// Those of the second queue come after those of the first.
@@ -48,6 +50,7 @@ pub(super) fn make(objects: &Objects, next_poll: bool) -> Box<dyn Subject> {
         cq: objects.cq,
         srqs: objects.srqs.clone(),
         qp: objects.qps[0],
+        wq: objects.wq,
         shape,
         memory,
         wrs,
@@ -103,6 +106,7 @@ impl Libmlx5 {
         let errno = unsafe {
             match self.srqs.get(queue) {
                 Some(&srq) => ibv_post_srq_recv(srq, first, &mut bad),
+                None if !self.wq.is_null() => ibv_post_wq_recv(self.wq, first, &mut bad),
                 None => ibv_post_recv(self.qp, first, &mut bad),
             }
         };

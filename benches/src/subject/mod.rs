@@ -171,7 +171,7 @@ pub fn make_of_frames(
         let (receiver, _rule, feed) = crate::frames::receiver(world, shape, striding);
         return (Box::new(feed), Box::new(frames::Frames { receiver, _rule }));
     }
-    let (objects, feed) = crate::frames::objects(world, shape, name.locks());
+    let (objects, feed) = crate::frames::objects(world, shape, name.locks(), striding);
     (Box::new(feed), libmlx5::make(&objects, false))
 }
 

@@ -1,11 +1,6 @@
 //! A table of values that clients read and write without the processor of the server: RDMA READ, WRITE and atomics.
 //!
-//! | bytes of a slot | |
-//! |---|---|
-//! | 0..8 | lock: the number of the client that writes, or 0; a number of the server's processor |
-//! | 8..16 | version |
-//! | 16..24 | check sum of version and value |
-//! | 24.. | value |
+//! `slot.rs` says what a slot holds.
 //!
 //! - A reader reads the whole slot. A writer may have been at work meanwhile: then the check sum is wrong, and the reader
 //!   reads again.
@@ -18,6 +13,8 @@
 //! one_sided [auto | direct | verbs]
 //! ```
 
+mod slot;
+
 use std::error::Error;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -29,6 +26,8 @@ use doorbell::{
     SqId,
 };
 
+use slot::{SLOT, content};
+
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Clients that read, and as many that write.
@@ -36,9 +35,6 @@ const CLIENTS: u64 = 2;
 /// Reads or writes of each.
 const ROUNDS: u64 = 500;
 const SLOTS: usize = 8;
-/// Bytes of a slot: several packets, so that a reader can meet a writer in the middle.
-const SLOT: usize = 4096;
-const HEADER: usize = 24;
 /// The counter of versions stands behind the slots.
 const COUNTER: usize = SLOTS * SLOT;
 
@@ -88,22 +84,6 @@ fn main() -> Result<()> {
     println!("{writes} writes, {waited} times somebody else had the lock");
     println!("ok: every value read was one that was written");
     Ok(())
-}
-
-/// What stands in a slot behind the lock.
-fn content(key: usize, version: u64) -> Vec<u8> {
-    let value: Vec<u8> =
-        (HEADER..SLOT).map(|at| (version.wrapping_mul(31) as usize + key * 7 + at) as u8).collect();
-    [&version.to_be_bytes()[..], &sum(version, &value).to_be_bytes(), &value].concat()
-}
-
-fn sum(version: u64, value: &[u8]) -> u64 {
-    value.iter().fold(!version, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// Returns eight bytes as a number.
-fn number(bytes: &[u8]) -> u64 {
-    bytes[..8].iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 struct Client {
@@ -163,11 +143,10 @@ impl Client {
             let slot = self.table.slice(key * SLOT, SLOT)?;
             loop {
                 let found = self.execute(|posting, buffer| posting.read(buffer, &slot))?;
-                let version = number(&found[8..]);
-                if number(&found[16..]) != sum(version, &found[HEADER..]) {
+                let Some(version) = slot::version(&found) else {
                     torn += 1;
                     continue;
-                }
+                };
                 if found[8..] != content(key, version) || version < newest[key] {
                     return Err(format!("slot {key} has a wrong value of version {version}").into());
                 }
