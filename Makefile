@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-frames demo-tags setup check test proof busy bench rxe conformance long-conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package action
+.PHONY: help demo demo-frames demo-tags setup check test proof busy bench rxe conformance long-conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package install-c action
 
 help:
 	@echo 'make demo     receives 200,000 messages from two processes; DEMO_PATH=verbs does so through libibverbs'
@@ -23,6 +23,7 @@ help:
 	@echo 'make memory   runs the tests under AddressSanitizer, and conformance under valgrind'
 	@echo 'make fuzz N=10000000    gives inputs that a fuzzer makes to the device and to the reader of CQs; TARGET=name, SEED=number'
 	@echo 'make soak N=100000000    100,000 connections that come and go; 10,000,000 requests and N messages over a link that fails in every way'
+	@echo 'make install-c PREFIX=/usr/local  installs library, header and pkg-config file for C programs that attach objects'
 	@echo 'make action   runs the steps of the GitHub action in clean systems of Debian 12 and 13; needs root'
 	@echo 'make setup    only installs what is missing'
 	@echo 'make fmt      formats the sources'
@@ -108,6 +109,10 @@ book:
 
 package: setup
 	@cargo xtask package
+
+install-c:
+	@scripts/setup.sh build
+	@scripts/install-c.sh $(or $(PREFIX),/usr/local)
 
 action:
 	@scripts/setup.sh action

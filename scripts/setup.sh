@@ -12,7 +12,7 @@ set -euo pipefail
 # rustc links through gcc. Recommended packages are not installed, so libc is named too.
 build=(gcc libc6-dev ca-certificates libibverbs-dev ibverbs-providers)
 benches=(valgrind)
-tests=(ibverbs-utils librdmacm-dev tshark g++)
+tests=(ibverbs-utils librdmacm-dev tshark g++ pkg-config)
 tests+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
 # Verbs programs that soft-mlx5 is judged by, see docs/programs.md.
 tests+=(rdma-core python3 python3-pyverbs perftest qperf ucx-utils libfabric-bin rdmacm-utils mpich)

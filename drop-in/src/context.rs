@@ -11,6 +11,7 @@ use rdma_core_sys::{
     ibv_wq_init_attr,
 };
 
+use crate::install::Scope;
 use crate::objects::{Cq, Qp, Srq};
 use crate::table::Table;
 
@@ -24,12 +25,13 @@ pub(crate) struct Context {
     pub(crate) cqs: Table<Cq>,
     /// By the kernel's handle.
     pub(crate) srqs: Table<Srq>,
-    /// Queue pairs that are undecided. Whoever decides holds the lock.
+    /// Queue pairs that are undecided. Whoever decides or removes records holds the lock.
     pub(crate) undecided: Mutex<Vec<*const Qp>>,
     /// Whether the program has allocated memory windows.
     pub(crate) has_windows: AtomicBool,
     /// Whether queues are locked.
     pub(crate) is_shared: bool,
+    pub(crate) scope: Scope,
 }
 
 // SAFETY: records are reached by any thread, as verbs objects are; what changes in them is atomic or behind locks.
@@ -76,6 +78,7 @@ pub(crate) struct Original {
         unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
     pub(crate) resize_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
     pub(crate) cq_event: unsafe extern "C" fn(*mut ibv_cq),
+    pub(crate) free_context: unsafe extern "C" fn(*mut ibv_context),
 }
 
 /// All contexts that are open.
@@ -88,24 +91,23 @@ impl Context {
         let ibv = self.ibv;
         let record = Box::into_raw(self);
         CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).push(record as usize);
-        // SAFETY: the context is being opened, so nobody else uses it; a pointer has the size of a function pointer, and
-        // nobody calls this one.
+        // SAFETY: a pointer has the size of a function pointer, and nobody calls this one.
         unsafe {
             (&raw mut (*ibv).ops._compat_rereg_mr).cast::<*mut c_void>().write(record.cast());
         }
     }
+}
 
-    /// Takes the record of a context away.
-    ///
-    /// # Safety
-    /// `ibv` is a context whose functions were replaced, and which is being closed.
-    pub(crate) unsafe fn retract(ibv: *mut ibv_context) {
-        // SAFETY: the caller's contract.
-        let record: *const Self = unsafe { of(ibv) };
+pub(crate) unsafe extern "C" fn free_context(ibv: *mut ibv_context) {
+    // SAFETY: [verbs] the context is closed: nobody uses it or finds the record, which came from a box, any more.
+    unsafe {
+        let record: *const Context = of(ibv);
+        let free = (*record).original.free_context;
         let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
         contexts.retain(|context| *context != record as usize);
-        // SAFETY: it came from a box, and nobody finds it any more.
-        drop(unsafe { Box::from_raw(record.cast_mut()) });
+        drop(contexts);
+        drop(Box::from_raw(record.cast_mut()));
+        free(ibv);
     }
 }
 
@@ -119,12 +121,16 @@ pub(crate) unsafe fn of<'a>(ibv: *mut ibv_context) -> &'a Context {
     unsafe { &*(&raw const (*ibv).ops._compat_rereg_mr).cast::<*const Context>().read() }
 }
 
-/// Returns the posts and polls of all objects that are there.
+/// Returns the posts and polls of all objects that are there. A child process can find locks held for ever, and other threads
+/// may go on: contexts that are locked are left out.
 pub(crate) fn counts() -> (u64, u64) {
     let (mut posts, mut polls) = (0, 0);
-    for context in CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+    let Ok(contexts) = CONTEXTS.try_lock() else { return (0, 0) };
+    for context in contexts.iter() {
         // SAFETY: contexts are taken from the list before they go.
         let context = unsafe { &*(*context as *const Context) };
+        // Records do not go meanwhile.
+        let Ok(_undecided) = context.undecided.try_lock() else { continue };
         posts += context.qps.iter().map(|qp| qp.sends.get() + qp.receives.get()).sum::<u64>();
         posts += context.srqs.iter().map(|srq| srq.posts.get()).sum::<u64>();
         polls += context.cqs.iter().map(|cq| cq.polls.get()).sum::<u64>();

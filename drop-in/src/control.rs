@@ -99,7 +99,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
                 }
             }
             undecided.retain(|known| !ptr::eq(*known, record));
-            context.qps.remove(number);
+            context.qps.remove(number, record);
         }
         error
     }
@@ -141,9 +141,11 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     unsafe {
         let context = context::of((*cq).context);
         let handle = (*cq).handle;
+        let record = context.cqs.get(handle).filter(|record| record.ibv == cq).map(ptr::from_ref);
         let error = (context.original.destroy_cq)(cq);
-        if error == 0 && context.cqs.get(handle).is_some_and(|record| record.ibv == cq) {
-            context.cqs.remove(handle);
+        if let (0, Some(record)) = (error, record) {
+            let _undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+            context.cqs.remove(handle, record);
         }
         error
     }
@@ -154,9 +156,11 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     unsafe {
         let context = context::of((*srq).context);
         let handle = (*srq).handle;
+        let record = context.srqs.get(handle).filter(|record| record.ibv == srq).map(ptr::from_ref);
         let error = (context.original.destroy_srq)(srq);
-        if error == 0 && context.srqs.get(handle).is_some_and(|record| record.ibv == srq) {
-            context.srqs.remove(handle);
+        if let (0, Some(record)) = (error, record) {
+            let _undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+            context.srqs.remove(handle, record);
         }
         error
     }

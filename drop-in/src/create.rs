@@ -8,25 +8,26 @@ use std::sync::{Mutex, PoisonError};
 use rdma_core_sys::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_QP_INIT_ATTR_CREATE_FLAGS,
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
-    IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
-    IBV_WC_EX_WITH_TM_INFO, Mlx5dv, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
-    ibv_cq_init_attr_ex, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq,
-    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_wq, ibv_wq_init_attr, mlx5dv_qp_init_attr,
+    IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, Mlx5dv, ibv_comp_channel, ibv_context, ibv_cq,
+    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_wq,
+    ibv_wq_init_attr, mlx5dv_qp_init_attr,
 };
 
 use crate::builder;
 use crate::context::{self, Context};
 use crate::decide;
 use crate::extended;
-use crate::install;
+use crate::install::{self, Scope};
 use crate::lock::Lock;
 use crate::log::{self, Count};
 use crate::objects::{Arm, Cq, Path, Qp, Srq, Status, Transport};
+use crate::poll::UNSEEN;
 
 const SIGNED: &str = "WQEs with signatures (MLX5_QP_SIGNATURE, MLX5_SRQ_SIGNATURE)";
 
 /// What the environment makes of every queue of libmlx5.
-fn uncovered_by_environment() -> Option<&'static str> {
+pub(crate) fn uncovered_by_environment() -> Option<&'static str> {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| value != "0");
     if std::env::var_os("DOORBELL_PATH").is_some_and(|path| path == "libmlx5") {
         return Some("DOORBELL_PATH says so");
@@ -62,27 +63,35 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if cq.is_null() {
             return cq;
         }
-        let asks = |flag: u32| (*attr).wc_flags & u64::from(flag) != 0;
-        let uncovered = if asks(IBV_WC_EX_WITH_TM_INFO) {
-            Some("a CQ for tag matching")
-        } else if asks(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
-            Some("a CQ with wall-clock timestamps")
-        } else {
-            uncovered_by_environment()
-        };
         let is_single = (*attr).comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
             && (*attr).flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
-        let original = Some(Box::new(cq.read()));
-        if record_cq(context, cq.cast(), uncovered, original, context.is_shared && !is_single) {
-            extended::replace(cq);
-        }
+        record_cq_ex(context, cq, context.is_shared && !is_single);
         cq
     }
 }
 
 /// # Safety
-/// `cq` was made just now in `context`.
-unsafe fn record_cq(
+/// `cq` is an extended CQ of `context`, which nobody uses yet.
+pub(crate) unsafe fn record_cq_ex(context: &Context, cq: *mut ibv_cq_ex, is_shared: bool) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let uncovered = if (*cq).read_tm_info.is_some() {
+            Some("a CQ for tag matching")
+        } else if (*cq).read_completion_wallclock_ns.is_some() {
+            Some("a CQ with wall-clock timestamps")
+        } else {
+            uncovered_by_environment()
+        };
+        let original = Some(Box::new(cq.read()));
+        if record_cq(context, cq.cast(), uncovered, original, is_shared) {
+            extended::replace(cq);
+        }
+    }
+}
+
+/// # Safety
+/// `cq` is a CQ of `context`, which nobody uses yet.
+pub(crate) unsafe fn record_cq(
     context: &Context,
     cq: *mut ibv_cq,
     uncovered: Option<&'static str>,
@@ -136,8 +145,12 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 }
 
 /// # Safety
-/// `srq` was made just now in `context`, or is null.
-unsafe fn record_srq(context: &Context, srq: *mut ibv_srq, uncovered: Option<&'static str>) {
+/// `srq` is an SRQ of `context`, which nobody uses yet, or is null.
+pub(crate) unsafe fn record_srq(
+    context: &Context,
+    srq: *mut ibv_srq,
+    uncovered: Option<&'static str>,
+) {
     if srq.is_null() {
         return;
     }
@@ -184,11 +197,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let qp = (context.original.create_qp_ex)(ibv, attr);
         let has_builder = has_builder && !qp.is_null();
         let original = has_builder.then(|| Box::new(qp.cast::<ibv_qp_ex>().read()));
-        let qp = record_qp(context, qp, &*attr.cast::<ibv_qp_init_attr>(), uncovered, original);
-        if has_builder && !qp.is_null() {
-            builder::replace(context, qp);
-        }
-        qp
+        record_qp(context, qp, &*attr.cast::<ibv_qp_init_attr>(), uncovered, original)
     }
 }
 
@@ -206,7 +215,67 @@ unsafe fn record_qp(
     if qp.is_null() {
         return qp;
     }
-    let (transport, unknown) = match attr.qp_type {
+    // SAFETY: the caller's contract.
+    let Some(record) =
+        (unsafe { insert_qp(context, qp, attr.sq_sig_all != 0, uncovered, original) })
+    else {
+        return qp;
+    };
+    let neighbours = record.cqs().into_iter().flatten().map(|cq| &cq.status);
+    let mut neighbours = neighbours.chain(record.srq().map(|srq| &srq.status));
+    if neighbours.any(|status| status.path() == Path::Doorbell) {
+        decide::for_qp(context, record);
+        if record.status.path() == Path::Libmlx5 {
+            log::warn(format_args!(
+                "QP {:#x} cannot share a CQ or SRQ that doorbell drives: {}; {}",
+                record.qpn,
+                record.status.uncovered().unwrap_or("its group stays with libmlx5"),
+                match context.scope {
+                    Scope::All => "run the program with DOORBELL_PATH=libmlx5",
+                    Scope::Attached => "give it CQs and an SRQ that are not attached",
+                }
+            ));
+            // SAFETY: the queue pair was made just now, and nobody has it.
+            unsafe {
+                forget_qp(context, record);
+                (context.original.destroy_qp)(qp);
+                *libc::__errno_location() = libc::EOPNOTSUPP;
+            }
+            return ptr::null_mut();
+        }
+    } else if context.scope == Scope::Attached {
+        // SAFETY: as above.
+        unsafe { forget_qp(context, record) };
+    }
+    qp
+}
+
+/// Removes the record of a queue pair that stays with libmlx5.
+///
+/// # Safety
+/// Nobody uses the queue pair meanwhile.
+pub(crate) unsafe fn forget_qp(context: &Context, record: &Qp) {
+    builder::restore(record);
+    let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+    undecided.retain(|known| !ptr::eq(*known, record));
+    // SAFETY: the caller's contract.
+    unsafe { context.qps.remove(record.qpn, record) };
+}
+
+/// Gives a queue pair a record.
+///
+/// # Safety
+/// `qp` is a queue pair of `context`, which nobody uses yet; `original` are its functions if it has `ibv_wr_*`.
+pub(crate) unsafe fn insert_qp<'a>(
+    context: &'a Context,
+    qp: *mut ibv_qp,
+    signal_all: bool,
+    uncovered: Option<&'static str>,
+    original: Option<Box<ibv_qp_ex>>,
+) -> Option<&'a Qp> {
+    // SAFETY: the caller's contract.
+    let made = unsafe { &*qp };
+    let (transport, unknown) = match made.qp_type {
         IBV_QPT_RC => (Transport::Rc, None),
         IBV_QPT_UC => (Transport::Uc, None),
         IBV_QPT_UD => (Transport::Ud, None),
@@ -219,50 +288,59 @@ unsafe fn record_qp(
         record.filter(|record| record.ibv == cq).map(NonNull::from)
     };
     // SAFETY: an SRQ, or null.
-    let srq = unsafe { attr.srq.as_ref() }.and_then(|srq| context.srqs.get(srq.handle));
-    let srq = srq.filter(|record| record.ibv == attr.srq).map(NonNull::from);
-    let (send_cq, recv_cq) = (cq(attr.send_cq), cq(attr.recv_cq));
-    let is_foreign = send_cq.is_none() || recv_cq.is_none() || srq.is_none() != attr.srq.is_null();
-    let foreign = is_foreign.then_some("its CQ or SRQ was not made through libibverbs");
-    let uncovered = unknown.or(uncovered).or(foreign).or_else(uncovered_by_environment);
-    // SAFETY: the caller's contract.
-    let qpn = unsafe { (*qp).qp_num };
+    let srq = unsafe { made.srq.as_ref() }.and_then(|srq| context.srqs.get(srq.handle));
+    let srq = srq.filter(|record| record.ibv == made.srq).map(NonNull::from);
+    let (send_cq, recv_cq) = (cq(made.send_cq), cq(made.recv_cq));
+    let is_foreign = send_cq.is_none() || recv_cq.is_none() || srq.is_none() != made.srq.is_null();
+    let foreign = is_foreign.then_some(match context.scope {
+        Scope::All => "its CQ or SRQ was not made through libibverbs",
+        Scope::Attached => "its other CQ or its SRQ is not attached",
+    });
+    let has_builder = original.is_some();
     let record = Qp {
         ibv: qp,
-        qpn,
+        qpn: made.qp_num,
         transport,
-        signal_all: attr.sq_sig_all != 0,
+        signal_all,
         send_cq,
         recv_cq,
         srq,
-        status: Status::new(uncovered),
+        status: Status::new(unknown.or(uncovered).or(foreign).or_else(uncovered_by_environment)),
         send: Lock::new(None, context.is_shared),
         receive: Lock::new(None, context.is_shared),
         original: Mutex::new(original),
         sends: Count::default(),
         receives: Count::default(),
     };
-    let Some(record) = context.qps.insert(qpn, Box::new(record)) else { return qp };
+    let record = context.qps.insert(made.qp_num, Box::new(record))?;
     context.undecided.lock().unwrap_or_else(PoisonError::into_inner).push(record);
-    let neighbours = record.cqs().into_iter().flatten().map(|cq| &cq.status);
-    let mut neighbours = neighbours.chain(record.srq().map(|srq| &srq.status));
-    if neighbours.any(|status| status.path() == Path::Doorbell) {
-        decide::for_qp(context, record);
-        if record.status.path() == Path::Libmlx5 {
-            log::warn(format_args!(
-                "QP {qpn:#x} cannot share a CQ or SRQ that doorbell drives: {}; run the program with DOORBELL_PATH=libmlx5",
-                record.status.uncovered().unwrap_or("its group stays with libmlx5")
-            ));
-            // SAFETY: the queue pair was made just now, and nobody has it.
-            unsafe {
-                (context.original.destroy_qp)(qp);
-                context.qps.remove(qpn);
-                *libc::__errno_location() = libc::EOPNOTSUPP;
-            }
-            return ptr::null_mut();
-        }
+    if has_builder {
+        // SAFETY: as above.
+        unsafe { builder::replace(context, qp) };
     }
-    qp
+    Some(record)
+}
+
+/// Takes note of a queue pair that has no record; returns `false` if doorbell drives one of its CQs.
+///
+/// # Safety
+/// `qp` is a queue pair of `context`.
+pub(crate) unsafe fn note_foreign_qp(context: &Context, qp: *mut ibv_qp) -> bool {
+    // SAFETY: the caller's contract.
+    let (qp, cqs) = unsafe { (&*qp, [(*qp).send_cq, (*qp).recv_cq]) };
+    // SAFETY: as above.
+    if cqs.map(|cq| unsafe { note_foreign(context, cq, UNSEEN) }).contains(&false) {
+        let number = qp.qp_num;
+        log::warn(format_args!(
+            "QP {number:#x} cannot be posted to: doorbell drives its CQ, and libmlx5 the QP; {}",
+            match context.scope {
+                Scope::All => "run the program with DOORBELL_PATH=libmlx5",
+                Scope::Attached => "attach it before its first post",
+            }
+        ));
+        return false;
+    }
+    true
 }
 
 /// Takes note of a queue pair or work queue that completes on a CQ and has no record; returns `false` if doorbell drives

@@ -27,6 +27,7 @@ use crate::objects::{
 };
 
 const NOT_RINGS: &str = "a queue whose layout doorbell does not know";
+const USED: &str = "it was used before";
 
 /// Objects that are connected to each other, and undecided.
 #[derive(Default)]
@@ -112,11 +113,17 @@ pub(crate) fn for_qp(context: &Context, qp: &Qp) {
     decide(context, |group| group.add_qp(qp), || qp.status.path());
 }
 
+/// Decides for the group of a CQ.
+#[cold]
+pub(crate) fn for_cq(context: &Context, cq: &Cq) {
+    decide(context, |group| group.add_cq(cq), || cq.status.path());
+}
+
 /// Leaves the group of a CQ to libmlx5.
 #[cold]
 pub(crate) fn against(context: &Context, cq: &Cq, why: &'static str) {
     cq.status.set_uncovered(why);
-    decide(context, |group| group.add_cq(cq), || cq.status.path());
+    for_cq(context, cq);
 }
 
 /// Decides for the group of an SRQ.
@@ -205,6 +212,17 @@ fn pointer<T, U>(pointer: *mut T) -> Result<NonNull<U>, &'static str> {
     NonNull::new(pointer.cast()).ok_or(NOT_RINGS)
 }
 
+/// Fails if a queue was posted to or polled: what libmlx5 knows of it is lost then. `words` of its doorbell record count
+/// that.
+///
+/// # Safety
+/// `dbrec` is the doorbell record of the queue, which nobody uses meanwhile.
+unsafe fn check_unused(dbrec: NonNull<Be32>, words: usize) -> Result<(), &'static str> {
+    // SAFETY: the caller's contract; a doorbell record has two words.
+    let is_used = (0..words).any(|word| unsafe { dbrec.add(word).read_volatile() }.get() != 0);
+    if is_used { Err(USED) } else { Ok(()) }
+}
+
 /// Returns where a CQ is.
 pub(crate) fn cq_layout(cq: &Cq) -> Result<(cq::Layout, Place), &'static str> {
     // SAFETY: integers and pointers; objects that are not named.
@@ -220,6 +238,8 @@ pub(crate) fn cq_layout(cq: &Cq) -> Result<(cq::Layout, Place), &'static str> {
 
 fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
     let (layout, place) = cq_layout(cq)?;
+    // SAFETY: the CQ is in no use. The second word arms it.
+    unsafe { check_unused(layout.dbrec, 1) }?;
     // SAFETY: nothing was posted to the group, so nothing was polled; from now on libmlx5 neither polls nor arms the CQ,
     // for all calls come to this library.
     let (ring, doorbell) = unsafe { (CompletionQueue::new(layout), CqDoorbell::new(place)) };
@@ -240,6 +260,8 @@ fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
         tail: out.tail,
     };
     layout.check().map_err(|_| NOT_RINGS)?;
+    // SAFETY: the SRQ is in no use.
+    unsafe { check_unused(layout.dbrec, 1) }?;
     let mut slots = vec![Slot::FREE; layout.slots() as usize].into_boxed_slice();
     // SAFETY: nothing was posted to the SRQ, and all posts come to this library; the slots are as many, and stay.
     let queue = unsafe { SharedReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
@@ -253,6 +275,8 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
     let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_qp>(), zeroed::<mlx5dv_obj>()) };
     (obj.qp.in_, obj.qp.out) = (qp.ibv, &raw mut out);
     init(&mut obj, MLX5DV_OBJ_QP)?;
+    // SAFETY: the queue pair is in no use.
+    unsafe { check_unused(pointer(out.dbrec)?, 2) }?;
     // SAFETY: integers and pointers.
     let (mut attr, mut made) = unsafe { (zeroed::<ibv_qp_attr>(), zeroed::<ibv_qp_init_attr>()) };
     let mask = (IBV_QP_STATE | IBV_QP_CAP) as i32;

@@ -65,6 +65,15 @@ pub(crate) fn restore_cq(cq: &Cq) {
     }
 }
 
+/// The same for a CQ whose record is about to go.
+pub(crate) fn restore_uncounted(cq: &Cq) {
+    restore_cq(cq);
+    if let Some(original) = &cq.original {
+        // SAFETY: [record-lives] an extended CQ.
+        unsafe { (*cq.ibv.cast::<ibv_cq_ex>()).start_poll = original.start_poll };
+    }
+}
+
 /// # Safety
 /// [verbs], [record-lives]
 #[inline(always)]

@@ -1,13 +1,13 @@
 //! Putting the library's functions in the place of libmlx5's.
 //!
-//! A provider gives libibverbs its functions with `verbs_set_ops`. Its second argument is a table whose layout changes
-//! from version to version. The public part of a context shows most of what the table says, so the places of the
-//! functions in the table are found by their values.
+//! A provider gives libibverbs its functions with `verbs_set_ops`, and libibverbs keeps them in a table of each context.
+//! The layout of the table changes from version to version. The public part of a context shows most of what the table says,
+//! so the places of the functions in the table are found by their values.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::{offset_of, transmute};
 use core::ptr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use rdma_core_sys::{Mlx5dv, ibv_context, mlx5dv_obj, verbs_context};
@@ -18,11 +18,32 @@ use crate::table::Table;
 use crate::{arm, control, create, log, poll, receive, resize, send};
 
 type SetOps = unsafe extern "C" fn(*mut c_void, *const c_void);
-type UninitContext = unsafe extern "C" fn(*mut c_void);
 type Word = *const c_void;
 
-/// More words than a table of libibverbs has.
+/// More words than a context of libibverbs and its table have.
 const TABLE_WORDS: usize = 256;
+
+/// Whose objects doorbell drives.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Scope {
+    /// All that are covered: the library is preloaded.
+    All,
+    /// Those that the program attaches, and those that are created on them later.
+    Attached,
+}
+
+static IS_PRELOADED: AtomicBool = AtomicBool::new(false);
+
+/// Asks before the program begins, as it may tidy its environment.
+extern "C" fn at_load() {
+    let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let is_preloaded = preload.to_string_lossy().contains("libdoorbell_drop_in");
+    IS_PRELOADED.store(is_preloaded, Ordering::Relaxed);
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
 
 /// Returns the function of libibverbs that one of this library stands in front of.
 pub(crate) fn libibverbs(name: &CStr) -> *mut c_void {
@@ -45,30 +66,14 @@ pub unsafe extern "C" fn verbs_set_ops(vctx: *mut c_void, ops: *const c_void) {
     let real = *REAL.get_or_init(|| libibverbs(c"verbs_set_ops") as usize);
     // SAFETY: the function of this name.
     let real: SetOps = unsafe { transmute(real) };
-    // SAFETY: the arguments of the caller; then a context whose functions are set, and their table.
+    // SAFETY: the arguments of the caller; then a context that is being opened and whose functions are set.
     unsafe {
         real(vctx, ops);
-        if let Some(ibv) = context_in(vctx) {
-            install(ibv, ops, |table| real(vctx, table));
+        if IS_PRELOADED.load(Ordering::Relaxed) {
+            if let Some(ibv) = context_in(vctx) {
+                install(ibv, Scope::All);
+            }
         }
-    }
-}
-
-/// Stands in front of the function of libibverbs by which a provider ends a context.
-///
-/// # Safety
-/// As libibverbs asks for.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn verbs_uninit_context(vctx: *mut c_void) {
-    static REAL: OnceLock<usize> = OnceLock::new();
-    let real = *REAL.get_or_init(|| libibverbs(c"verbs_uninit_context") as usize);
-    // SAFETY: the function of this name; a context that is about to go.
-    unsafe {
-        let real: UninitContext = transmute(real);
-        if let Some(ibv) = context_in(vctx).filter(|ibv| is_installed(*ibv)) {
-            Context::retract(ibv);
-        }
-        real(vctx);
     }
 }
 
@@ -169,12 +174,11 @@ unsafe fn extended<T>(ibv: *mut ibv_context, offset: usize) -> *mut T {
     unsafe { ibv.byte_sub(offset_of!(verbs_context, context) - offset).cast() }
 }
 
-/// Replaces the functions of a context of libmlx5, which are those of the table `ops`. `set` takes a table of which all
-/// but the functions to be changed are null.
+/// Replaces the functions of a context, if they are libmlx5's.
 ///
 /// # Safety
-/// `ibv` is a context that is being opened, and `ops` the table that was just set.
-unsafe fn install(ibv: *mut ibv_context, ops: *const c_void, set: impl Fn(*const c_void)) {
+/// `ibv` is a context of libibverbs whose functions are set, and no other thread opens, installs or closes it.
+pub(crate) unsafe fn install(ibv: *mut ibv_context, scope: Scope) {
     // SAFETY: the caller's contract.
     let public = unsafe { &mut (*ibv).ops };
     let Some(poll_cq) = public.poll_cq.filter(|poll_cq| is_libmlx5(*poll_cq as Word)) else {
@@ -192,12 +196,14 @@ unsafe fn install(ibv: *mut ibv_context, ops: *const c_void, set: impl Fn(*const
         return;
     }
     // SAFETY: as above; the functions of the table have the types of their names.
-    let Some(original) = (unsafe { originals(ibv, ops.cast(), poll_cq) }) else {
+    let (table, original) = unsafe {
+        let table = extended::<*mut Word>(ibv, offset_of!(verbs_context, priv_)).read();
+        (table, originals(ibv, table, poll_cq))
+    };
+    let Some(original) = original else {
         log::warn(format_args!("this libmlx5 is not known: all stays with it"));
         return;
     };
-    // SAFETY: as above.
-    unsafe { replace(ibv, ops.cast(), &original, set) };
     let is_single = std::env::var_os("MLX5_SINGLE_THREADED").is_some_and(|value| value == "1");
     let record = Context {
         ibv,
@@ -208,8 +214,12 @@ unsafe fn install(ibv: *mut ibv_context, ops: *const c_void, set: impl Fn(*const
         undecided: Mutex::default(),
         has_windows: AtomicBool::new(false),
         is_shared: !is_single,
+        scope,
     };
+    // The functions look for the record.
     Box::new(record).publish();
+    // SAFETY: as above.
+    unsafe { replace(ibv, table, &original, scope) };
 }
 
 /// Returns the place of a function in a table.
@@ -241,7 +251,10 @@ unsafe fn originals(
         let create_cq = place_of(table, transmute::<_, Word>(ops._compat_create_cq))?;
         // The table is in the order of the alphabet.
         let create_flow = extended::<Word>(ibv, offset_of!(verbs_context, ibv_create_flow)).read();
-        if *table.add(create_cq + 2) != create_flow {
+        let free_dm =
+            place_of(table, extended::<Word>(ibv, offset_of!(verbs_context, free_dm)).read())?;
+        let free_context = *table.add(free_dm - 1);
+        if *table.add(create_cq + 2) != create_flow || !is_libmlx5(free_context) {
             return None;
         }
         Some(Original {
@@ -268,6 +281,7 @@ unsafe fn originals(
             query_qp: transmute(ops._compat_query_qp?),
             resize_cq: transmute(ops._compat_resize_cq?),
             cq_event: transmute(ops._compat_cq_event?),
+            free_context: transmute(free_context),
         })
     }
 }
@@ -276,32 +290,34 @@ unsafe fn originals(
 ///
 /// # Safety
 /// As [`install`].
-unsafe fn replace(
-    ibv: *mut ibv_context,
-    table: *const Word,
-    original: &Original,
-    set: impl Fn(*const c_void),
-) {
-    let mut ours: [Word; TABLE_WORDS] = [ptr::null(); TABLE_WORDS];
-    let private: [(Word, Word); 10] = [
+unsafe fn replace(ibv: *mut ibv_context, table: *mut Word, original: &Original, scope: Scope) {
+    // Objects that are not attached need no record.
+    let creation: [(Word, Word); 3] = [
         (original.create_cq as Word, create::create_cq as Word),
         (original.create_cq_ex as Word, create::create_cq_ex as Word),
-        (original.create_qp as Word, create::create_qp as Word),
         (original.create_srq as Word, create::create_srq as Word),
+    ];
+    let all: [(Word, Word); 8] = [
+        (original.create_qp as Word, create::create_qp as Word),
         (original.destroy_cq as Word, control::destroy_cq as Word),
         (original.destroy_qp as Word, control::destroy_qp as Word),
         (original.destroy_srq as Word, control::destroy_srq as Word),
         (original.modify_qp as Word, control::modify_qp as Word),
         (original.resize_cq as Word, resize::resize_cq as Word),
         (original.cq_event as Word, arm::cq_event as Word),
+        (original.free_context as Word, context::free_context as Word),
     ];
-    for (theirs, our) in private {
-        // SAFETY: a function of the table.
-        if let Some(place) = unsafe { place_of(table, theirs) } {
-            ours[place] = our;
+    let creation = creation.into_iter().filter(|_| scope == Scope::All);
+    for (theirs, our) in all.into_iter().chain(creation) {
+        // SAFETY: a function of the table. Other threads may call functions of an open context: they call the one or the
+        // other, which do the same for all objects that have no record.
+        unsafe {
+            if let Some(place) = place_of(table, theirs) {
+                (*table.add(place).cast::<AtomicPtr<c_void>>())
+                    .store(our.cast_mut(), Ordering::Release);
+            }
         }
     }
-    set(ours.as_ptr().cast());
     // SAFETY: the caller's contract; each field gets a function of its type.
     unsafe {
         let public = &mut (*ibv).ops;
@@ -314,9 +330,11 @@ unsafe fn replace(
         public.bind_mw = Some(control::bind_mw);
         extended::<Word>(ibv, offset_of!(verbs_context, create_qp_ex))
             .write(create::create_qp_ex as Word);
-        extended::<Word>(ibv, offset_of!(verbs_context, create_srq_ex))
-            .write(create::create_srq_ex as Word);
         extended::<Word>(ibv, offset_of!(verbs_context, create_wq))
             .write(create::create_wq as Word);
+        if scope == Scope::All {
+            extended::<Word>(ibv, offset_of!(verbs_context, create_srq_ex))
+                .write(create::create_srq_ex as Word);
+        }
     }
 }

@@ -5,6 +5,9 @@
 //! post and poll. So it does not matter how a program came by libibverbs and its symbols. Creation, modification and
 //! destruction stay libmlx5's, and are followed.
 //!
+//! A program that links the library attaches objects one by one ([`attach`]). Then the functions of a context are replaced
+//! when its first object is attached, those for objects that have no record lead to libmlx5, and a group is decided at once.
+//!
 //! # Which path an object takes
 //! Queue pairs, SRQs and CQs that are connected to each other are a *group*. Nothing of a group is touched until
 //! something is posted to it: until then its CQs are empty. The first post decides for all of the group:
@@ -29,6 +32,7 @@
 //! can be written.
 
 mod arm;
+pub mod attach;
 mod av;
 mod builder;
 mod complete;

@@ -13,7 +13,6 @@ use crate::create;
 use crate::decide;
 use crate::log::LIBMLX5;
 use crate::objects::Path;
-use crate::poll::UNSEEN;
 
 const _: () = {
     assert!(size_of::<Sge>() == size_of::<ibv_sge>());
@@ -129,10 +128,9 @@ unsafe fn post_recv_undecided(
                 }
             }
         }
-        if context.qps.get((*qp).qp_num).is_none() {
-            for cq in [(*qp).send_cq, (*qp).recv_cq] {
-                create::note_foreign(context, cq, UNSEEN);
-            }
+        if context.qps.get((*qp).qp_num).is_none() && !create::note_foreign_qp(context, qp) {
+            *bad_wr = wr;
+            return libc::EOPNOTSUPP;
         }
         let error = (context.original.post_recv)(qp, wr, bad_wr);
         count(error, wr, bad_wr);

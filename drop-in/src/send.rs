@@ -19,7 +19,6 @@ use crate::create;
 use crate::decide;
 use crate::log::LIBMLX5;
 use crate::objects::{Path, Qp, Request, SendLimits, SendSide, Transport};
-use crate::poll::UNSEEN;
 use crate::receive::sges;
 
 /// Most pieces of inline data: a WQE has no room for more SGEs.
@@ -59,10 +58,9 @@ unsafe fn post_undecided(
                 }
             }
         }
-        if context.qps.get((*qp).qp_num).is_none() {
-            for cq in [(*qp).send_cq, (*qp).recv_cq] {
-                create::note_foreign(context, cq, UNSEEN);
-            }
+        if context.qps.get((*qp).qp_num).is_none() && !create::note_foreign_qp(context, qp) {
+            *bad_wr = wr;
+            return libc::EOPNOTSUPP;
         }
         let error = (context.original.post_send)(qp, wr, bad_wr);
         let end = if error == 0 { core::ptr::null_mut() } else { *bad_wr };

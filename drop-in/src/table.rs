@@ -31,13 +31,19 @@ impl<T> Table<T> {
         unsafe { page.as_ref()?[index].load(Ordering::Acquire).as_ref() }
     }
 
-    /// Puts a record in; returns `None` if the number has more than 24 bits. Insertions do not race with each other.
+    /// Puts a record in; returns `None` if the number has more than 24 bits.
     pub(crate) fn insert(&self, number: u32, record: Box<T>) -> Option<&T> {
         let (page, index) = place(number);
         let slot = self.pages.get(page)?;
         if slot.load(Ordering::Acquire).is_null() {
             let fresh: Box<Page<T>> = Box::new([const { AtomicPtr::new(ptr::null_mut()) }; COUNT]);
-            slot.store(Box::into_raw(fresh), Ordering::Release);
+            let fresh = Box::into_raw(fresh);
+            let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+            if slot.compare_exchange(ptr::null_mut(), fresh, order, failed).is_err() {
+                // Another thread was faster.
+                // SAFETY: it came from a box just now.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
         }
         // SAFETY: the page is there, see `get`.
         let page = unsafe { &*slot.load(Ordering::Acquire) };
@@ -50,17 +56,21 @@ impl<T> Table<T> {
         }
     }
 
-    /// Drops the record with this number.
+    /// Drops a record, unless another one has its number: then it is gone already. The kernel gives numbers away again
+    /// before the caller gets here.
     ///
     /// # Safety
-    /// Nobody uses it, or will find it from now on.
-    pub(crate) unsafe fn remove(&self, number: u32) {
+    /// `record` is or was the record with this number, and nobody uses it, or will find it from now on.
+    pub(crate) unsafe fn remove(&self, number: u32, record: *const T) {
         let (page, index) = place(number);
         let Some(page) = self.pages.get(page) else { return };
+        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         // SAFETY: a page, or null; the record is nobody's by the contract.
         unsafe {
-            if let Some(page) = page.load(Ordering::Acquire).as_ref() {
-                drop_record(page[index].swap(ptr::null_mut(), Ordering::AcqRel));
+            let Some(page) = page.load(Ordering::Acquire).as_ref() else { return };
+            let none = ptr::null_mut();
+            if page[index].compare_exchange(record.cast_mut(), none, order, failed).is_ok() {
+                drop_record(record.cast_mut());
             }
         }
     }
@@ -102,6 +112,8 @@ impl<T> Drop for Table<T> {
 mod tests {
     use super::*;
     use std::rc::Rc;
+    use std::sync::Barrier;
+    use std::thread;
 
     #[test]
     fn records_by_number() {
@@ -114,13 +126,35 @@ mod tests {
         assert!(table.insert(0x100_0000, Box::new((7, Rc::clone(&record)))).is_none());
         assert!(table.get(0x100_0000).is_none(), "not that of number 0");
         assert_eq!((table.iter().count(), Rc::strong_count(&record)), (4, 5));
+        let gone = ptr::from_ref(table.get(0x1000).unwrap());
         // SAFETY: nobody else has the table.
-        unsafe { table.remove(0x1000) };
+        unsafe { table.remove(0x1000, gone) };
         assert!(table.get(0x1000).is_none());
         assert_eq!(Rc::strong_count(&record), 4);
+        let old = ptr::from_ref(table.get(0).unwrap());
         table.insert(0, Box::new((1, Rc::clone(&record))));
         assert_eq!(Rc::strong_count(&record), 4, "the old record of the number is dropped");
+        // SAFETY: as above.
+        unsafe { table.remove(0, old) };
+        assert_eq!(table.get(0).map(|found| found.0), Some(1), "the new one stays");
         drop(table);
         assert_eq!(Rc::strong_count(&record), 1);
+    }
+
+    #[test]
+    fn first_records_of_two_threads() {
+        for _ in 0..200 {
+            let (table, both) = (Table::new(), Barrier::new(2));
+            thread::scope(|scope| {
+                for number in [1, 2] {
+                    let (table, both) = (&table, &both);
+                    scope.spawn(move || {
+                        both.wait();
+                        assert!(table.insert(number, Box::new(number)).is_some());
+                    });
+                }
+            });
+            assert_eq!([1, 2].map(|number| table.get(number).copied()), [Some(1), Some(2)]);
+        }
     }
 }

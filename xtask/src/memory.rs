@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::artifacts::{self, Artifact};
 use crate::isolate::{self, Binary, Options, Totals};
-use crate::session::{Session, counted, installed, skip, whole};
+use crate::session::{Session, built, counted, installed, skip, whole};
 use crate::{Result, steps};
 
 const VALGRIND: &str = "valgrind -q --error-exitcode=9";
@@ -73,6 +73,32 @@ pub fn asan(session: &Session) -> Result<Totals> {
     conformance.env("ASAN_OPTIONS", lenient);
     totals += operations(&mut conformance, 16_000 * times(session))?;
     Ok(totals)
+}
+
+/// Runs threads that share queues on the drop-in under ThreadSanitizer. The program's part of it is compiled by GCC.
+pub fn tsan(session: &Session) -> Result<Totals> {
+    if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+        return Ok(skip("Rust has ThreadSanitizer for x86_64-unknown-linux-gnu only"));
+    }
+    let chosen = artifacts::build(&mut session.cargo(steps::EVERYTHING))?;
+    let chosen = chosen.into_iter().filter(|a| a.test && a.target == "drop_in");
+    let tests: Vec<Binary> = chosen.map(|artifact| artifact.binary).collect();
+    let mut cargo = session.cargo(
+        "build -p doorbell-drop-in --lib --quiet --target x86_64-unknown-linux-gnu --target-dir",
+    );
+    cargo.arg(session.target.join("tsan")).env("RUSTC_BOOTSTRAP", "1");
+    // The standard library is that of rustup, without the sanitizer: the locks are the drop-in's own.
+    cargo.env("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer");
+    let library = built(&mut cargo)?;
+    if !library.is_success() {
+        return Ok(library);
+    }
+    let mut options = steps::options(session, 300);
+    let path = "tsan/x86_64-unknown-linux-gnu/debug/libdoorbell_drop_in.so";
+    let path = session.target.join(path).display().to_string();
+    options.variables.push(("THREAD_SANITIZER".into(), path));
+    options.arguments = vec!["threads_share_queues".into()];
+    isolate::run(&tests, &options)
 }
 
 /// Runs conformance and the tests of the rings under valgrind.

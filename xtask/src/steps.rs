@@ -58,6 +58,7 @@ const STEPS: &[Step] = &[
     step("explore", Ring::Proof, explore),
     step("long-conformance", Ring::Proof, conformance::long),
     step("asan", Ring::Proof, memory::asan),
+    step("tsan", Ring::Proof, memory::tsan),
     step("valgrind", Ring::Proof, memory::valgrind),
     step("mutants", Ring::Proof, mutants::run),
     step("fuzz", Ring::Proof, fuzz),
@@ -181,8 +182,8 @@ fn needs(artifact: &Artifact) -> Needs {
         ("doorbell-tests", "lossy") => Needs::Lossy,
         (
             "doorbell-tests",
-            "demo" | "doctor" | "event_server" | "info" | "latency" | "market_data" | "multicast"
-            | "pingpong" | "selftest" | "selftest_peer" | "sender_examples",
+            "demo" | "doctor" | "drop_in" | "event_server" | "info" | "latency" | "market_data"
+            | "multicast" | "pingpong" | "selftest" | "selftest_peer" | "sender_examples",
         ) => Needs::Examples,
         ("doorbell-tests", _) => Needs::AnyDevice,
         _ => Needs::Nothing,

@@ -1,0 +1,315 @@
+/* What programs do to a data path at their worst; the first argument says which. See tests/drop_in.rs. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef HOST
+/* Links no libibverbs: it comes with a plugin, whose symbols nobody else sees. */
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+	void *plugin = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+	int (*run)(int, char **) = plugin ? (int (*)(int, char **))dlsym(plugin, "main") : NULL;
+	if (!run) {
+		fprintf(stderr, "%s\n", dlerror());
+		return 1;
+	}
+	return run(argc - 1, argv + 1);
+}
+#else
+#include "../../drop-in/examples/connect.h"
+
+#ifdef __SANITIZE_THREAD__
+/* Code of LLVM calls these; the runtime of GCC has others, and sees what libc's do. */
+void *__tsan_memcpy(void *to, const void *from, size_t size) { return memcpy(to, from, size); }
+void *__tsan_memmove(void *to, const void *from, size_t size) { return memmove(to, from, size); }
+void *__tsan_memset(void *to, int byte, size_t size) { return memset(to, byte, size); }
+#endif
+
+enum { SIZE = 32, DEPTH = 32, THREADS = 4, EACH = 500 };
+
+/* A queue pair that is connected to another one of the same CQ, and what both need. */
+struct pair {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_qp *from, *to;
+	struct ibv_mr *mr;
+	char memory[2 * DEPTH][SIZE];
+};
+
+static struct pair *make(unsigned depth)
+{
+	struct pair *p = aligned_alloc(4096, (sizeof *p + 4095) / 4096 * 4096);
+	memset(p, 0, sizeof *p);
+	p->context = open_first();
+	p->pd = ibv_alloc_pd(p->context);
+	p->cq = ibv_create_cq(p->context, 2 * depth, NULL, NULL, 0);
+	check(p->pd && p->cq, "creating the objects");
+	p->from = create(p->pd, p->cq, NULL, depth);
+	p->to = create(p->pd, p->cq, NULL, depth);
+	p->mr = ibv_reg_mr(p->pd, p->memory, sizeof p->memory, IBV_ACCESS_LOCAL_WRITE);
+	check(p->mr != NULL, "ibv_reg_mr");
+	to_init(p->from);
+	to_init(p->to);
+	connect_to(p->from, p->to->qp_num);
+	connect_to(p->to, p->from->qp_num);
+	return p;
+}
+
+/* Sends `count` messages one by one. */
+static void play(struct pair *p, int count)
+{
+	char *out = p->memory[0], *in = p->memory[1];
+	for (int i = 1; i <= count; i++) {
+		memset(out, i, SIZE);
+		check(!post_recv(p->to, 2 * i, in, SIZE, p->mr), "ibv_post_recv");
+		check(!post_send(p->from, 2 * i + 1, out, SIZE, p->mr), "ibv_post_send");
+		uint64_t ids = wait_for(p->cq).wr_id + wait_for(p->cq).wr_id;
+		check(ids == 4u * i + 1 && !memcmp(in, out, SIZE), "the message");
+	}
+}
+
+static void end(struct pair *p)
+{
+	check(!ibv_destroy_qp(p->from) && !ibv_destroy_qp(p->to), "ibv_destroy_qp");
+	check(!ibv_destroy_cq(p->cq) && !ibv_dereg_mr(p->mr) && !ibv_dealloc_pd(p->pd), "destroying");
+	check(!ibv_close_device(p->context), "ibv_close_device");
+	free(p);
+}
+
+static void join(pid_t child)
+{
+	int status;
+	check(waitpid(child, &status, 0) == child && status == 0, "the child");
+}
+
+/* A child that ends by exit() with copies of the parent's objects, and one that has a device of its own at the same time
+ * as the parent. */
+static void forked(void)
+{
+	check(!ibv_fork_init(), "ibv_fork_init");
+	struct pair *p = make(DEPTH);
+	play(p, 50);
+	check(!post_recv(p->to, 0, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+	pid_t child = fork();
+	if (child == 0)
+		exit(0);
+	join(child);
+	child = fork();
+	if (child == 0) {
+		struct pair *own = make(DEPTH);
+		play(own, 200);
+		end(own);
+		exit(0);
+	}
+	/* What was posted before is still posted. */
+	check(!post_send(p->from, 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
+	check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 1, "the receive of before");
+	play(p, 200);
+	join(child);
+	end(p);
+}
+
+/* Numbers of objects are those of a context. */
+static void contexts(void)
+{
+	struct pair *one = make(DEPTH), *other = make(2);
+	play(one, 50);
+	play(other, 50);
+	end(one);
+	play(other, 50);
+	one = make(2);
+	play(one, 50);
+	end(other);
+	play(one, 50);
+	end(one);
+}
+
+#ifdef ATTACH
+#include <doorbell.h>
+#include <errno.h>
+
+/* What is attached too late, or in part, is refused and works on. */
+static void attached(void)
+{
+	struct pair *p = make(2);
+	check(!doorbell_attach_cq(p->cq) && !doorbell_attach_cq(p->cq), "doorbell_attach_cq");
+	check(post_send(p->from, 0, p->memory, SIZE, p->mr) == EOPNOTSUPP, "refusing to send");
+	check(post_recv(p->to, 0, p->memory, SIZE, p->mr) == EOPNOTSUPP, "refusing to receive");
+	check(!doorbell_attach_qp(p->from) && !doorbell_attach_qp(p->to), "doorbell_attach_qp");
+	play(p, 50);
+	/* A queue pair that is created on the CQ is attached. */
+	ibv_destroy_qp(p->to);
+	p->to = create(p->pd, p->cq, NULL, 2);
+	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+	check(!ibv_modify_qp(p->from, &reset, IBV_QP_STATE), "ibv_modify_qp to RESET");
+	to_init(p->from);
+	to_init(p->to);
+	connect_to(p->from, p->to->qp_num);
+	connect_to(p->to, p->from->qp_num);
+	play(p, 50);
+	end(p);
+	p = make(DEPTH);
+	check(!post_recv(p->to, 0, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+	check(doorbell_attach_qp(p->to) == EOPNOTSUPP, "refusing a queue pair in use");
+	check(!post_send(p->from, 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
+	check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 1, "the receive of before");
+	check(doorbell_attach_cq(p->cq) == EOPNOTSUPP, "refusing a CQ in use");
+	check(doorbell_attach_qp(p->from) == EOPNOTSUPP, "refusing a queue pair of a CQ in use");
+	play(p, 50);
+	end(p);
+}
+
+/* The same with ibv_wr_* and an extended CQ; the queue pair sends to itself. */
+static void attached_extended(int at)
+{
+	struct pair *p = make(2);
+	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 4, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(p->context, &cq_attr);
+	check(cq != NULL, "ibv_create_cq_ex");
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = ibv_cq_ex_to_cq(cq), .recv_cq = ibv_cq_ex_to_cq(cq), .pd = p->pd,
+		.qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(p->context, &attr);
+	check(qp != NULL, "ibv_create_qp_ex");
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
+	to_init(qp);
+	connect_to(qp, qp->qp_num);
+	for (int i = 0; i < 50; i++) {
+		if (i == at)
+			check(doorbell_attach_qp(qp) == (at ? EOPNOTSUPP : 0), "doorbell_attach_qp");
+		check(!post_recv(qp, 2 * i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+		ibv_wr_start(ex);
+		ex->wr_id = 2 * i + 1;
+		ex->wr_flags = 0;
+		ibv_wr_send(ex);
+		ibv_wr_set_sge(ex, p->mr->lkey, (uintptr_t)p->memory[0], SIZE);
+		check(!ibv_wr_complete(ex), "ibv_wr_complete");
+		uint64_t ids = 0;
+		for (int polled = 0; polled < 2;) {
+			struct ibv_poll_cq_attr none = { 0 };
+			if (ibv_start_poll(cq, &none))
+				continue;
+			do {
+				check(cq->status == IBV_WC_SUCCESS, "the request");
+				ids += cq->wr_id;
+				polled++;
+			} while (!ibv_next_poll(cq));
+			ibv_end_poll(cq);
+		}
+		check(ids == 4u * i + 1, "the completions");
+	}
+	check(!ibv_destroy_qp(qp) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "destroying");
+	end(p);
+}
+#endif
+
+static struct pair *shared;
+static atomic_int seen[2][THREADS * EACH];
+static atomic_int completed, credits;
+
+/* Posts to both queue pairs and polls their CQ, like three others; posts before which there is no room are made again. */
+static void *hammer(void *number)
+{
+	int first = (int)(intptr_t)number * EACH, receives = 0, sends = 0;
+	while (atomic_load(&completed) < 2 * THREADS * EACH) {
+		if (receives < EACH) {
+			int id = first + receives;
+			if (!post_recv(shared->to, id, shared->memory[1 + id % DEPTH], SIZE, shared->mr)) {
+				receives++;
+				atomic_fetch_add(&credits, 1);
+			}
+		}
+		if (sends < EACH && atomic_fetch_sub(&credits, 1) > 0) {
+			int id = first + sends;
+			if (!post_send(shared->from, THREADS * EACH + id, shared->memory[0], SIZE, shared->mr))
+				sends++;
+			else
+				atomic_fetch_add(&credits, 1);
+		} else if (sends < EACH) {
+			atomic_fetch_add(&credits, 1);
+		}
+		struct ibv_wc wc[3];
+		int polled = ibv_poll_cq(shared->cq, 3, wc);
+		check(polled >= 0, "ibv_poll_cq");
+		for (int i = 0; i < polled; i++) {
+			int is_send = wc[i].wr_id >= THREADS * EACH;
+			check(wc[i].status == IBV_WC_SUCCESS, ibv_wc_status_str(wc[i].status));
+			check(!atomic_fetch_add(&seen[is_send][wc[i].wr_id - is_send * THREADS * EACH], 1),
+			      "a request completes twice: ibv_poll_cq");
+		}
+		if (polled)
+			atomic_fetch_add(&completed, polled);
+		else
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void threads(void)
+{
+	pthread_t thread[THREADS];
+	shared = make(DEPTH);
+	for (intptr_t i = 0; i < THREADS; i++)
+		check(!pthread_create(&thread[i], NULL, hammer, (void *)i), "pthread_create");
+	for (int i = 0; i < THREADS; i++)
+		check(!pthread_join(thread[i], NULL), "pthread_join");
+	check(completed == 2 * THREADS * EACH, "the number of completions");
+	end(shared);
+}
+
+static void *play_on(void *pair)
+{
+	play(pair, 1 << 20);
+	return NULL;
+}
+
+/* Ends while a thread posts and polls. */
+static void interrupted(void (*by)(void))
+{
+	pthread_t thread;
+	struct pair *p = make(DEPTH), *other = make(DEPTH);
+	play(p, 50);
+	check(!pthread_create(&thread, NULL, play_on, p), "pthread_create");
+	play(other, 50);
+	by();
+}
+
+static void exit_0(void)
+{
+	exit(0);
+}
+
+int main(int argc, char **argv)
+{
+	const char *mode = argc > 1 ? argv[1] : "";
+	if (!strcmp(mode, "fork"))
+		forked();
+	else if (!strcmp(mode, "contexts"))
+		contexts();
+	else if (!strcmp(mode, "threads"))
+		threads();
+	else if (!strcmp(mode, "abort"))
+		interrupted(abort);
+	else if (!strcmp(mode, "exit"))
+		interrupted(exit_0);
+#ifdef ATTACH
+	else if (!strcmp(mode, "attach"))
+		attached(), attached_extended(0), attached_extended(25);
+#endif
+	else
+		check(0, "the first argument: drop_in");
+	printf("%s: ok\n", mode);
+	return 0;
+}
+#endif
