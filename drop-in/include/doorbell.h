@@ -18,7 +18,7 @@ extern "C" {
  *
  * # Safety
  * The CQ is of `ibv_create_cq`, or of `ibv_create_cq_ex` and was cast by `ibv_cq_ex_to_cq`; not of `mlx5dv_create_cq`.
- * It was not polled, and no other thread uses it during the call.
+ * It was neither polled nor resized, and no other thread uses it during the call.
  */
 int doorbell_attach_cq(struct ibv_cq *cq);
 

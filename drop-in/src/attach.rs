@@ -27,7 +27,7 @@ static ATTACHING: Mutex<()> = Mutex::new(());
 ///
 /// # Safety
 /// The CQ is of `ibv_create_cq`, or of `ibv_create_cq_ex` and was cast by `ibv_cq_ex_to_cq`; not of `mlx5dv_create_cq`.
-/// It was not polled, and no other thread uses it during the call.
+/// It was neither polled nor resized, and no other thread uses it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_cq(cq: *mut ibv_cq) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -104,6 +104,7 @@ pub(crate) unsafe fn record_cq(
         side: Lock::new(None, is_shared),
         arm: Lock::new(Arm { doorbell: None, events: 0 }, context.is_shared),
         consumer_index: AtomicU32::new(0),
+        resized: AtomicU32::new(0),
         original,
         polls: Count::default(),
     };

@@ -212,8 +212,7 @@ fn pointer<T, U>(pointer: *mut T) -> Result<NonNull<U>, &'static str> {
     NonNull::new(pointer.cast()).ok_or(NOT_RINGS)
 }
 
-/// Fails if a queue was posted to or polled: what libmlx5 knows of it is lost then. `words` of its doorbell record count
-/// that.
+/// Fails if a queue was posted to: what libmlx5 knows of it is lost then. `words` of its doorbell record count posts.
 ///
 /// # Safety
 /// `dbrec` is the doorbell record of the queue, which nobody uses meanwhile.
@@ -238,13 +237,21 @@ pub(crate) fn cq_layout(cq: &Cq) -> Result<(cq::Layout, Place), &'static str> {
 
 fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
     let (layout, place) = cq_layout(cq)?;
-    // SAFETY: the CQ is in no use. The second word arms it.
-    unsafe { check_unused(layout.dbrec, 1) }?;
+    let resized = cq.resized.load(Ordering::Relaxed);
+    // SAFETY: the CQ is in no use. A poll that finds nothing publishes the index, too. The second word arms the CQ.
+    if ![0, resized].contains(&unsafe { layout.dbrec.read_volatile() }.get()) {
+        return Err(USED);
+    }
     // SAFETY: nothing was posted to the group, so nothing was polled; from now on libmlx5 neither polls nor arms the CQ,
     // for all calls come to this library.
     let (ring, doorbell) = unsafe { (CompletionQueue::new(layout), CqDoorbell::new(place)) };
-    let ring = ring.map_err(|_| NOT_RINGS)?;
-    Ok((CqSide { ring, last: core::ptr::null(), current: None, resized: 0 }, doorbell))
+    let mut ring = ring.map_err(|_| NOT_RINGS)?;
+    for _ in 0..resized {
+        // SAFETY: as above; each time the device has written one CQE, which said so.
+        unsafe { ring.resized(layout, &[]) }.map_err(|_| NOT_RINGS)?;
+    }
+    cq.consumer_index.store(ring.consumer_index(), Ordering::Relaxed);
+    Ok((CqSide { ring, last: core::ptr::null(), current: None }, doorbell))
 }
 
 fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {

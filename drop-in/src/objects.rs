@@ -73,6 +73,8 @@ pub(crate) struct Cq {
     pub(crate) arm: Lock<Arm>,
     /// The consumer index of the last poll.
     pub(crate) consumer_index: AtomicU32,
+    /// How often the CQ was resized: the consumer index that libmlx5 has.
+    pub(crate) resized: AtomicU32,
     /// The functions that libmlx5 gave an extended CQ.
     pub(crate) original: Option<Box<ibv_cq_ex>>,
     pub(crate) polls: Count,
@@ -85,8 +87,6 @@ pub(crate) struct CqSide {
     pub(crate) last: *const Qp,
     /// The current CQE of an extended poll.
     pub(crate) current: Option<Cqe<'static>>,
-    /// How often the CQ was resized: the consumer index that libmlx5 has.
-    pub(crate) resized: u32,
 }
 
 // SAFETY: the pointers are to records and CQEs that any thread with the lock may use.

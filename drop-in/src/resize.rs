@@ -8,7 +8,8 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
 use core::ptr;
-use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::sync::{OnceLock, PoisonError};
 
 use rdma_core_sys::ibv_cq;
 
@@ -21,6 +22,8 @@ use crate::objects::{CqSide, Path};
 /// A CQ that is being resized.
 struct Resizing {
     side: *mut CqSide,
+    /// Where libmlx5 begins to copy.
+    libmlx5_index: u32,
     /// Entries that were not polled; `None` before the kernel has obeyed.
     entries: Option<Vec<u8>>,
     /// Whether the device has said where the old buffer ends.
@@ -37,12 +40,25 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         let context = context::of((*cq).context);
         let resize = context.original.resize_cq;
         let record = context.cqs.get((*cq).handle);
-        let Some(record) = record.filter(|record| record.status.path() == Path::Doorbell) else {
+        let Some(record) = record.filter(|record| record.status.path() != Path::Libmlx5) else {
             return resize(cq, cqe);
         };
+        // Nobody decides meanwhile.
+        let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+        if record.status.path() != Path::Doorbell {
+            let before = (*cq).cqe;
+            let error = resize(cq, cqe);
+            // libmlx5 does nothing if it is that large already.
+            if error == 0 && (*cq).cqe != before {
+                record.resized.fetch_add(1, Ordering::Relaxed);
+            }
+            return error;
+        }
+        drop(undecided);
         let mut guard = record.side.lock();
         let Some(side) = &mut *guard else { return resize(cq, cqe) };
-        let mut resizing = Resizing { side, entries: None, is_complete: false };
+        let libmlx5_index = record.resized.load(Ordering::Relaxed);
+        let mut resizing = Resizing { side, libmlx5_index, entries: None, is_complete: false };
         RESIZING.set(&raw mut resizing);
         let error = resize(cq, cqe);
         RESIZING.set(ptr::null_mut());
@@ -57,7 +73,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
                 ));
                 std::process::abort();
             }
-            side.resized = side.resized.wrapping_add(1);
+            record.resized.fetch_add(1, Ordering::Relaxed);
             side.publish(record);
         }
         error
@@ -93,7 +109,7 @@ pub unsafe extern "C" fn ibv_cmd_resize_cq(
         let side = unsafe { &mut *resizing.side };
         let mut entries = Vec::new();
         resizing.is_complete = side.ring.before_resize(|entry| entries.extend_from_slice(entry));
-        side.ring.end_at(side.resized);
+        side.ring.end_at(resizing.libmlx5_index);
         resizing.entries = Some(entries);
     }
     error

@@ -268,6 +268,26 @@ static void threads(void)
 	end(shared);
 }
 
+static void *play_some(void *pair)
+{
+	play(pair, 2000);
+	return NULL;
+}
+
+/* Another size before the first use, and while a thread posts and polls. */
+static void resize(void)
+{
+	pthread_t thread;
+	struct pair *p = make(DEPTH);
+	check(!ibv_resize_cq(p->cq, 4) && !ibv_resize_cq(p->cq, 4), "ibv_resize_cq");
+	play(p, 50);
+	check(!pthread_create(&thread, NULL, play_some, p), "pthread_create");
+	for (int i = 0; i < 40; i++)
+		check(!ibv_resize_cq(p->cq, 4 << i % 5), "ibv_resize_cq");
+	check(!pthread_join(thread, NULL), "pthread_join");
+	end(p);
+}
+
 static void *play_on(void *pair)
 {
 	play(pair, 1 << 20);
@@ -299,6 +319,8 @@ int main(int argc, char **argv)
 		contexts();
 	else if (!strcmp(mode, "threads"))
 		threads();
+	else if (!strcmp(mode, "resize"))
+		resize();
 	else if (!strcmp(mode, "abort"))
 		interrupted(abort);
 	else if (!strcmp(mode, "exit"))

@@ -180,6 +180,13 @@ fn threads_share_queues() {
 }
 
 #[test]
+fn a_cq_is_resized_before_its_first_use_and_in_traffic() {
+    let folder = Folder::new("resize");
+    let program = worst(&folder, "worst", &[]);
+    succeed_twice(&[&program, Path::new("resize")]);
+}
+
+#[test]
 fn a_program_ends_in_the_middle() {
     let folder = Folder::new("middle");
     let program = worst(&folder, "worst", &[]);
