@@ -23,7 +23,14 @@ use crate::error::{Error, Result};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct ProtectionDomain(Arc<Inner>);
+pub struct ProtectionDomain {
+    inner: Arc<Inner>,
+    id: DomainId,
+}
+
+/// Tells domains apart: the address of the `ibv_pd`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DomainId(usize);
 
 struct Inner {
     pd: *mut sys::ibv_pd,
@@ -43,7 +50,7 @@ impl ProtectionDomain {
         if pd.is_null() {
             return Err(Error::last_os("ibv_alloc_pd", context.name()));
         }
-        Ok(Self(Arc::new(Inner { pd, context: context.clone(), frees: true })))
+        Ok(Self::of(Inner { pd, context: context.clone(), frees: true }))
     }
 
     /// A domain that the caller allocated and will free.
@@ -52,22 +59,31 @@ impl ProtectionDomain {
     /// `pd` belongs to `context` and stays allocated for as long as the value and everything made from
     /// it exist.
     pub unsafe fn from_raw(context: &Context, pd: *mut sys::ibv_pd) -> Self {
-        Self(Arc::new(Inner { pd, context: context.clone(), frees: false }))
+        Self::of(Inner { pd, context: context.clone(), frees: false })
+    }
+
+    fn of(inner: Inner) -> Self {
+        let id = DomainId(inner.pd.addr());
+        Self { inner: Arc::new(inner), id }
     }
 
     /// The device.
     pub fn context(&self) -> &Context {
-        &self.0.context
+        &self.inner.context
     }
 
     /// The handle of libibverbs.
     pub fn as_raw(&self) -> *mut sys::ibv_pd {
-        self.0.pd
+        self.inner.pd
     }
 
     #[inline(always)]
+    pub(crate) const fn id(&self) -> DomainId {
+        self.id
+    }
+
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0.pd == other.0.pd
+        self.id == other.id
     }
 }
 
@@ -84,6 +100,8 @@ impl Drop for Inner {
 
 impl fmt::Debug for ProtectionDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProtectionDomain").field("context", &self.0.context).finish_non_exhaustive()
+        f.debug_struct("ProtectionDomain")
+            .field("context", &self.inner.context)
+            .finish_non_exhaustive()
     }
 }

@@ -34,7 +34,7 @@ use super::slots::ALIGNMENT;
 pub struct Buffer {
     pool: ManuallyDrop<Arc<Pool>>,
     start: NonNull<u8>,
-    len: u32,
+    len: usize,
 }
 
 // SAFETY: the memory is the buffer's alone.
@@ -49,13 +49,13 @@ impl Buffer {
     #[inline(always)]
     pub(crate) unsafe fn new(pool: Arc<Pool>, start: NonNull<u8>, len: u32) -> Self {
         debug_assert!(pool.has(start) && len <= pool.buffer_size);
-        Self { pool: ManuallyDrop::new(pool), start, len }
+        Self { pool: ManuallyDrop::new(pool), start, len: len as usize }
     }
 
     /// Bytes in use.
     #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
     pub fn len(&self) -> usize {
-        self.len as usize
+        self.len
     }
 
     /// Bytes there is room for.
@@ -116,7 +116,7 @@ impl Buffer {
     /// When `len` is greater than the capacity.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "length {len} of a buffer of {} bytes", self.capacity());
-        self.len = len as u32;
+        self.len = len;
     }
 
     /// Appends `bytes` to those in use.

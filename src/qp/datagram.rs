@@ -13,7 +13,7 @@ use super::state::QpState;
 use super::{QueuePair, transition};
 use crate::error::{Error, Result};
 use crate::mlx5;
-use crate::pd::ProtectionDomain;
+use crate::pd::{DomainId, ProtectionDomain};
 use crate::receiver::DatagramSource;
 
 /// A queue pair that datagrams are sent to. Clones are the same one.
@@ -55,8 +55,8 @@ impl AddressHandle {
 
     /// Returns `true` if queue pairs of this domain can send to it.
     #[inline(always)]
-    pub(crate) fn is_of(&self, pd: &ProtectionDomain) -> bool {
-        self.ah.pd.is_same(pd)
+    pub(crate) fn is_of(&self, domain: DomainId) -> bool {
+        self.ah.pd.id() == domain
     }
 
     /// What stands in the WQE of a datagram.

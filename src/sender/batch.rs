@@ -1,10 +1,12 @@
 //! Completions of sends.
 
+use std::mem;
+
 use mlx5_ring::sq::{Completion, Retired};
 use rdma_core_sys as sys;
 
 use super::queue::{Entry, SendRing};
-use super::request::Rest;
+use super::request::{Rest, WorkRequest};
 use super::{Sender, SqId};
 use crate::memory::Buffer;
 use crate::poller::Poller;
@@ -86,18 +88,17 @@ pub(super) struct Run {
     end: u32,
     status: sys::ibv_wc_status,
     vendor_err: u32,
-    is_over: bool,
 }
 
 impl Run {
-    /// No requests.
+    /// No requests, of no queue.
     pub(super) const NONE: Self =
-        Self { queue: u32::MAX, end: 0, status: sys::IBV_WC_SUCCESS, vendor_err: 0, is_over: true };
+        Self { queue: u32::MAX, end: 0, status: sys::IBV_WC_SUCCESS, vendor_err: 0 };
 
     /// Requests that have succeeded.
     #[inline(always)]
     const fn success(queue: u32, end: u32) -> Self {
-        Self { queue, end, is_over: false, ..Self::NONE }
+        Self { queue, end, ..Self::NONE }
     }
 
     /// Requests of which the last has failed.
@@ -107,7 +108,7 @@ impl Run {
         status: sys::ibv_wc_status,
         vendor_err: u32,
     ) -> Self {
-        Self { queue, end, status, vendor_err, is_over: false }
+        Self { queue, end, status, vendor_err }
     }
 
     /// Returns `true` if it is of the queue with this index.
@@ -117,7 +118,7 @@ impl Run {
 
     /// Returns `true` if all its requests were returned.
     pub(super) const fn is_over(&self) -> bool {
-        self.is_over
+        self.queue == Self::NONE.queue
     }
 }
 
@@ -166,10 +167,29 @@ impl SendBatch<'_> {
     pub fn next(&mut self) -> Option<SendCompletion<'_>> {
         self.left = self.left.checked_sub(1)?;
         let sender = &mut *self.sender;
-        if sender.run.is_over && !sender.next_success() && !sender.next_other() {
-            return None;
-        }
-        sender.next_of_run()
+        let (id, Retired { data: request, is_named }) = loop {
+            if let Some(next) = sender.next_of_run() {
+                break next;
+            }
+            if !sender.next_success() && !sender.next_other() {
+                return None;
+            }
+        };
+        let queue = sender.run.queue;
+        // Those before the one that the CQE names have succeeded.
+        let Run { status, vendor_err, .. } =
+            if is_named { mem::replace(&mut sender.run, Run::NONE) } else { Run::NONE };
+        let more = request.more();
+        let rest = if more == 0 { Rest::default() } else { sender.rest_of(queue, more) };
+        Some(SendCompletion {
+            queue: id,
+            token: request.wr_id(),
+            // SAFETY: it was taken from its queue just now, and nobody else has it.
+            buffer: unsafe { request.into_buffer() },
+            status: WcStatus::from_raw(status),
+            vendor_err,
+            rest,
+        })
     }
 }
 
@@ -186,28 +206,25 @@ impl Drop for SendBatch<'_> {
 }
 
 impl Sender {
-    /// Takes the oldest request that the last CQE has completed.
+    /// Takes the oldest request of the run; `None` when there is no run.
     #[inline(always)]
-    fn next_of_run(&mut self) -> Option<SendCompletion<'_>> {
-        let run = &mut self.run;
-        let Entry { ring, gathered, id, .. } =
-            self.queues.get_mut(run.queue as usize).and_then(Option::as_mut)?;
-        let Retired { data: request, is_named } = ring.retire(run.end)?;
-        // Those before the one that the CQE names have succeeded.
-        let (mut status, mut vendor_err) = (sys::IBV_WC_SUCCESS, 0);
-        if is_named {
-            run.is_over = true;
-            (status, vendor_err) = (run.status, run.vendor_err);
+    fn next_of_run(&mut self) -> Option<(SqId, Retired<WorkRequest>)> {
+        let Run { queue, end, .. } = self.run;
+        let Entry { ring, id, .. } = self.queues.get_mut(queue as usize)?.as_deref_mut()?;
+        let request = match ring {
+            SendRing::Direct(sq) => sq.ring.retire(end)?,
+            SendRing::Verbs(sq) => sq.retire(end)?,
+        };
+        Some((*id, request))
+    }
+
+    /// Returns the `more` buffers after the first of the oldest request of `queue` that was retired.
+    #[cold]
+    fn rest_of(&mut self, queue: u32, more: u32) -> Rest<'_> {
+        match self.queues.get_mut(queue as usize) {
+            Some(Some(entry)) => entry.gathered.rest(more),
+            _ => Rest::default(),
         }
-        Some(SendCompletion {
-            queue: *id,
-            token: request.wr_id(),
-            // SAFETY: it was taken from its queue just now, and nobody else has it.
-            buffer: unsafe { request.into_buffer() },
-            status: WcStatus::from_raw(status),
-            vendor_err,
-            rest: gathered.rest(request.more()),
-        })
     }
 
     /// Takes the next CQE if it says that a request of a queue that is driven directly succeeded; returns `true` if so.

@@ -126,7 +126,7 @@ use queue::Entry;
 pub struct Sender {
     poller: Poller,
     /// By index; `None` is free for another queue.
-    queues: Vec<Option<Entry>>,
+    queues: Vec<Option<Box<Entry>>>,
     /// What the last CQE has completed and no batch has returned.
     run: Run,
     /// Half of the register that the next posting takes.

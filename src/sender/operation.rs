@@ -8,7 +8,7 @@ use super::error::NotSent;
 use super::payload::Payload;
 use super::queue::Transport;
 use super::request::WorkRequest;
-use super::verbs::VerbsSq;
+use super::verbs::{VerbsSq, describe};
 use crate::qp::AddressHandle;
 
 /// What a request does.
@@ -134,15 +134,16 @@ pub(super) unsafe fn through_verbs<P: Payload>(
     token: u64,
 ) -> Result<(), NotSent> {
     let request = payload.request(token);
+    let (wr, handle) = describe(operation);
     // SAFETY: the caller's contract.
     unsafe {
         match payload.inline() {
             Some(bytes) => {
                 let addr = bytes.as_ptr().expose_provenance() as u64;
                 let sge = Sge { addr, length: bytes.len() as u32, lkey: 0 };
-                verbs.post(operation, &[sge], true, flags, request)
+                verbs.post(wr, handle, &[sge], true, flags, request)
             }
-            None => verbs.post(operation, payload.sges().as_ref(), false, flags, request),
+            None => verbs.post(wr, handle, payload.sges().as_ref(), false, flags, request),
         }
     }
 }

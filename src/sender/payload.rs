@@ -7,7 +7,7 @@ use mlx5_ring::sge::Sge;
 
 use super::request::{self, Gathered, WorkRequest};
 use crate::memory::Buffer;
-use crate::pd::ProtectionDomain;
+use crate::pd::DomainId;
 
 /// What a request sends:
 ///
@@ -35,7 +35,7 @@ pub trait Payload: sealed::Payload {}
 impl<P: sealed::Payload> Payload for P {}
 
 pub(super) mod sealed {
-    use super::{Gathered, ProtectionDomain, Sge, WorkRequest};
+    use super::{DomainId, Gathered, Sge, WorkRequest};
 
     pub trait Payload {
         /// Registered memory.
@@ -46,7 +46,7 @@ pub(super) mod sealed {
         /// Bytes of the message.
         fn bytes(&self) -> usize;
         /// Returns `true` if the device may use the memory in this domain.
-        fn is_of(&self, pd: &ProtectionDomain) -> bool;
+        fn is_of(&self, domain: DomainId) -> bool;
         /// Describes the request to the queue.
         fn request(&self, token: u64) -> WorkRequest;
         /// Gives the buffers to the request.
@@ -220,8 +220,8 @@ macro_rules! one_piece {
             }
 
             #[inline(always)]
-            fn is_of(&self, pd: &ProtectionDomain) -> bool {
-                self.buffer().pool().pd().is_same(pd)
+            fn is_of(&self, domain: DomainId) -> bool {
+                self.buffer().pool().pd().id() == domain
             }
 
             #[inline(always)]
@@ -254,8 +254,8 @@ macro_rules! one_piece {
             }
 
             #[inline(always)]
-            fn is_of(&self, pd: &ProtectionDomain) -> bool {
-                self.iter().all(|piece| piece.buffer().pool().pd().is_same(pd))
+            fn is_of(&self, domain: DomainId) -> bool {
+                self.iter().all(|piece| piece.buffer().pool().pd().id() == domain)
             }
 
             #[inline(always)]
@@ -297,7 +297,7 @@ macro_rules! inline {
             }
 
             #[inline(always)]
-            fn is_of(&self, _: &ProtectionDomain) -> bool {
+            fn is_of(&self, _: DomainId) -> bool {
                 true
             }
 

@@ -12,7 +12,7 @@ use super::queue::{Entry, Limits, SendRing};
 use super::request::{Gathered, WorkRequest};
 use super::verbs::VerbsSq;
 use crate::memory::{Buffer, RemoteRegion};
-use crate::pd::ProtectionDomain;
+use crate::pd::DomainId;
 use crate::qp::AddressHandle;
 
 impl Sender {
@@ -38,7 +38,7 @@ impl Sender {
     /// not connected, or has failed.
     #[inline(always)]
     pub fn post(&mut self, queue: SqId) -> Result<Posting<'_>, NotSent> {
-        let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_mut);
+        let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_deref_mut);
         let Some(entry) = entry.filter(|entry| entry.id == queue) else {
             return Err(NotSent::NoQueue);
         };
@@ -54,7 +54,7 @@ impl Sender {
             }
             SendRing::Verbs(verbs) => Ring::Verbs(verbs),
         };
-        Ok(Posting { ring, gathered, limits, pd: &self.pd, flags: Flags::NONE, token: 0 })
+        Ok(Posting { ring, gathered, limits, domain: self.pd.id(), flags: Flags::NONE, token: 0 })
     }
 }
 
@@ -83,7 +83,7 @@ pub struct Posting<'a> {
     ring: Ring<'a>,
     gathered: &'a mut Gathered,
     limits: &'a Limits,
-    pd: &'a ProtectionDomain,
+    domain: DomainId,
     /// Of the next request.
     flags: Flags,
     token: u64,
@@ -177,7 +177,7 @@ impl Posting<'_> {
         payload: P,
         imm: impl Into<Option<u32>>,
     ) -> Result<(), SendError<P>> {
-        if !to.is_of(self.pd) {
+        if !to.is_of(self.domain) {
             return refuse(payload, NotSent::Foreign);
         }
         self.gather(Operation::SendTo(to, imm.into()), payload)
@@ -377,7 +377,7 @@ impl Posting<'_> {
         if !operation.is_of(self.limits.transport) {
             return Err(NotSent::Transport);
         }
-        if !payload.is_of(self.pd) {
+        if !payload.is_of(self.domain) {
             return Err(NotSent::Foreign);
         }
         let len = payload.bytes();

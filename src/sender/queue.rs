@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mlx5_ring::sq::{PostError, Retired};
+use mlx5_ring::sq::PostError;
 
 use super::SqId;
 use super::error::NotSent;
@@ -90,15 +90,6 @@ impl SendRing {
         }
     }
 
-    /// Takes the oldest request before `end`.
-    #[inline(always)]
-    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<&WorkRequest>> {
-        match self {
-            Self::Direct(direct) => direct.ring.retire(end),
-            Self::Verbs(verbs) => verbs.retire(end),
-        }
-    }
-
     /// Returns the end of the oldest request, up to which it is retired.
     pub(super) fn end_of_oldest(&mut self) -> Option<u32> {
         match self {
@@ -113,12 +104,12 @@ impl SendRing {
             Self::Direct(direct) => {
                 let end = direct.ring.posted();
                 while let Some(retired) = direct.ring.retire(end) {
-                    each(*retired.data);
+                    each(retired.data);
                 }
             }
             Self::Verbs(verbs) => {
                 while let Some(retired) = verbs.retire(verbs.posted()) {
-                    each(*retired.data);
+                    each(retired.data);
                 }
             }
         }

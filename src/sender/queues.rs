@@ -93,8 +93,8 @@ impl Sender {
         self.routes.insert(object.qp_num(), id.index);
         let entry = Entry { ring, qp: object, gathered: Gathered::default(), limits, id };
         match self.queues.get_mut(free) {
-            Some(place) => *place = Some(entry),
-            None => self.queues.push(Some(entry)),
+            Some(place) => *place = Some(Box::new(entry)),
+            None => self.queues.push(Some(Box::new(entry))),
         }
         qp.set_send_queue(id);
         Ok(id)
@@ -104,7 +104,7 @@ impl Sender {
     pub(crate) fn close_departed(&mut self) {
         for index in 0..self.queues.len() {
             let is_over = |entry: &Entry| !entry.qp.has_handle() && entry.ring.is_empty();
-            if self.queues[index].as_ref().is_some_and(is_over) {
+            if self.queues[index].as_deref().is_some_and(is_over) {
                 self.close(index);
             }
         }
@@ -134,7 +134,7 @@ impl Sender {
     }
 
     fn find(&self, id: SqId) -> Option<&Entry> {
-        let entry = self.queues.get(id.index as usize)?.as_ref()?;
+        let entry = self.queues.get(id.index as usize)?.as_deref()?;
         (entry.id == id).then_some(entry)
     }
 }

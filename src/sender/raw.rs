@@ -82,7 +82,7 @@ impl Sender {
         &mut self,
         queue: SqId,
     ) -> Result<Option<(&mut CompletionQueue, &mut SendQueue<WorkRequest>)>> {
-        let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_mut);
+        let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_deref_mut);
         let Some(entry) = entry.filter(|entry| entry.id == queue) else {
             return Err(Error::Gone { what: "send queue" });
         };

@@ -94,9 +94,6 @@ impl Gathered {
     /// Returns the buffers after the first, `more` of them, of a request that is over.
     #[inline(always)]
     pub(super) fn rest(&mut self, more: u32) -> Rest<'_> {
-        if more == 0 {
-            return Rest(None);
-        }
         // Those of a completion that was forgotten.
         self.drop_unclaimed();
         self.unclaimed = more;

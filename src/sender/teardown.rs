@@ -52,7 +52,7 @@ impl Drop for Sender {
     /// What is outstanding stays with the queue pairs until they are destroyed.
     fn drop(&mut self) {
         for entry in self.queues.iter_mut().flatten() {
-            let Entry { ring, qp, gathered, .. } = entry;
+            let Entry { ring, qp, gathered, .. } = &mut **entry;
             let mut keep = |buffer: crate::memory::Buffer| {
                 let (pool, start) = buffer.into_parts();
                 qp.deferred().keep(pool, start);

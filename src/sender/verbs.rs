@@ -70,7 +70,7 @@ impl VerbsSq {
 
     /// Takes the oldest request before `end`.
     #[cold]
-    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<&WorkRequest>> {
+    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<WorkRequest>> {
         if self.tail == end {
             return None;
         }
@@ -78,7 +78,7 @@ impl VerbsSq {
         self.handles[slot] = None;
         self.tail = self.tail.wrapping_add(1);
         // SAFETY: those between `tail` and `head` were written, and `end` is no further.
-        let data = unsafe { self.slots[slot].assume_init_ref() };
+        let data = unsafe { self.slots[slot].assume_init() };
         Some(Retired { data, is_named: self.tail == end })
     }
 
@@ -86,14 +86,15 @@ impl VerbsSq {
         number as usize & (self.slots.len() - 1)
     }
 
-    /// Posts a request.
+    /// Posts the request that [`describe`] made `wr` and `handle` of.
     ///
     /// # Safety
     /// The SGEs are registered memory that is the request's until it is retired, or inline bytes.
     #[cold]
     pub(super) unsafe fn post(
         &mut self,
-        operation: Operation<'_>,
+        mut wr: sys::ibv_send_wr,
+        handle: Option<&AddressHandle>,
         sges: &[Sge],
         inline: bool,
         flags: Flags,
@@ -109,17 +110,12 @@ impl VerbsSq {
             *entry = sys::ibv_sge { addr: sge.addr, length: sge.length, lkey: sge.lkey };
             count += 1;
         }
-        let mut wr = sys::ibv_send_wr {
-            wr_id: u64::from(self.index) << 32 | u64::from(self.head),
-            sg_list: list.as_mut_ptr(),
-            num_sge: count as i32,
-            send_flags: sys::IBV_SEND_SIGNALED
-                | if inline { sys::IBV_SEND_INLINE } else { 0 }
-                | if flags.contains(Flags::SOLICITED) { sys::IBV_SEND_SOLICITED } else { 0 }
-                | if flags.contains(Flags::FENCE) { sys::IBV_SEND_FENCE } else { 0 },
-            ..Default::default()
-        };
-        let handle = describe(&mut wr, operation);
+        wr.wr_id = u64::from(self.index) << 32 | u64::from(self.head);
+        (wr.sg_list, wr.num_sge) = (list.as_mut_ptr(), count as i32);
+        wr.send_flags |= sys::IBV_SEND_SIGNALED
+            | if inline { sys::IBV_SEND_INLINE } else { 0 }
+            | if flags.contains(Flags::SOLICITED) { sys::IBV_SEND_SOLICITED } else { 0 }
+            | if flags.contains(Flags::FENCE) { sys::IBV_SEND_FENCE } else { 0 };
         let mut bad = ptr::null_mut();
         // SAFETY: a live queue pair in RTS and a list of one initialised request; the memory is by the contract.
         let errno = unsafe { sys::ibv_post_send(self.qp.as_raw(), &mut wr, &mut bad) };
@@ -137,8 +133,19 @@ impl VerbsSq {
     }
 }
 
-/// Writes what a request does; returns where a datagram goes.
-fn describe<'a>(wr: &mut sys::ibv_send_wr, operation: Operation<'a>) -> Option<&'a AddressHandle> {
+/// Returns what a request does, and where a datagram goes.
+#[inline(always)]
+pub(super) fn describe(operation: Operation<'_>) -> (sys::ibv_send_wr, Option<&AddressHandle>) {
+    let mut wr = sys::ibv_send_wr::default();
+    let handle = describe_in(&mut wr, operation);
+    (wr, handle)
+}
+
+#[inline(always)]
+fn describe_in<'a>(
+    wr: &mut sys::ibv_send_wr,
+    operation: Operation<'a>,
+) -> Option<&'a AddressHandle> {
     let with_imm = |wr: &mut sys::ibv_send_wr, imm: Option<u32>, [without, with]: [u32; 2]| {
         wr.opcode = if imm.is_some() { with } else { without };
         wr.__bindgen_anon_1.imm_data = imm.unwrap_or_default().to_be();

@@ -18,6 +18,13 @@ pub struct Sge {
     pub lkey: u32,
 }
 
+impl From<Sge> for DataSegment {
+    #[inline(always)]
+    fn from(Sge { addr, length, lkey }: Sge) -> Self {
+        Self::new(addr, length, lkey)
+    }
+}
+
 /// Writes `sges` to the `capacity` data segments at `segments`, and ends a shorter list.
 ///
 /// # Safety
@@ -31,7 +38,7 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
         if sge.length != 0 {
             // SAFETY: fewer than `capacity` segments have been written.
             unsafe {
-                write(segment, DataSegment::new(sge.addr, sge.length, sge.lkey));
+                write(segment, (*sge).into());
                 segment = segment.add(1);
             }
             written += 1;

@@ -266,7 +266,7 @@ impl<T: Copy> SendQueue<T> {
     pub unsafe fn reset(&mut self, mut each: impl FnMut(T)) {
         let end = self.blocks.posted();
         while let Some(retired) = self.retire(end) {
-            each(*retired.data);
+            each(retired.data);
         }
         self.blocks.reset();
         self.asked = 0;

@@ -124,7 +124,7 @@ impl<T: Copy> SendQueue<T> {
     /// Retires the oldest WQE that starts before `end`, which [`end_of`](Self::end_of) returned. `None` when all of them
     /// are retired.
     #[inline(always)]
-    pub fn retire(&mut self, end: u32) -> Option<Retired<&T>> {
+    pub fn retire(&mut self, end: u32) -> Option<Retired<T>> {
         let start = self.blocks.retired();
         if start == end {
             return None;
@@ -132,7 +132,7 @@ impl<T: Copy> SendQueue<T> {
         let next = start.wrapping_add(self.record(start).blocks);
         self.blocks.retire(next);
         // SAFETY: between `retired` and `posted` stand WQEs, each with its record, and `start` is that of the oldest one.
-        let data = unsafe { self.record(start).data.assume_init_ref() };
+        let data = unsafe { self.record(start).data.assume_init() };
         Some(Retired { data, is_named: next == end })
     }
 }
@@ -142,8 +142,7 @@ impl<T: Copy> Iterator for Completed<'_, T> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Retired<T>> {
-        let Retired { data, is_named } = self.queue.retire(self.end)?;
-        Some(Retired { data: *data, is_named })
+        self.queue.retire(self.end)
     }
 }
 

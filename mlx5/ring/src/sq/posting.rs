@@ -1,10 +1,10 @@
 //! Posting requests, many with one doorbell.
 
-use mlx5_wire::be::{Be32, Be64};
-use mlx5_wire::ctrl::{ControlSegment, UNITS_PER_BB};
-use mlx5_wire::data::DataSegment;
+use mlx5_wire::be::Be32;
+use mlx5_wire::ctrl::{ControlSegment, UNIT, UNITS_PER_BB};
 use mlx5_wire::datagram::DatagramSegment;
 use mlx5_wire::eth::{EthSegment, INLINE_L2_HEADER};
+use mlx5_wire::inline::INLINE_SEG;
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
@@ -20,6 +20,8 @@ use crate::sge::Sge;
 #[derive(Debug)]
 pub struct Posting<'a, T: Copy> {
     queue: &'a mut SendQueue<T>,
+    /// Running count of blocks at which the queue is full: while it is borrowed, nothing is retired.
+    end: u32,
 }
 
 /// Opcode of a request, and the last word of its control segment.
@@ -28,13 +30,14 @@ struct What(WqeOpcode, u32);
 impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
     pub(super) fn new(queue: &'a mut SendQueue<T>) -> Self {
-        Self { queue }
+        let end = queue.retired().wrapping_add(queue.capacity());
+        Self { queue, end }
     }
 
     /// Returns the number of basic blocks that can be written now.
     #[inline(always)]
     pub const fn free_blocks(&self) -> u32 {
-        self.queue.free_blocks()
+        self.end.wrapping_sub(self.queue.posted())
     }
 
     /// Sends a message (`IBV_WR_SEND`, `_WITH_IMM`, `_WITH_INV`).
@@ -58,7 +61,7 @@ impl<'a, T: Copy> Posting<'a, T> {
             Immediate::Invalidate(rkey) => What(WqeOpcode::SEND_INVAL, rkey),
         };
         // SAFETY: the caller's [memory] and [ready].
-        unsafe { self.post(what, [], payload, flags, data) }
+        unsafe { self.post(what, &(), payload, flags, data) }
     }
 
     /// Sends a datagram to where `to` says, from a UD QP.
@@ -82,7 +85,7 @@ impl<'a, T: Copy> Posting<'a, T> {
             Some(data) => What(WqeOpcode::SEND_IMM, data),
         };
         // SAFETY: the caller's [memory] and [ready].
-        unsafe { self.post(what, to.to_words(), payload, flags, data) }
+        unsafe { self.post(what, to, payload, flags, data) }
     }
 
     /// Sends an Ethernet frame, from a raw packet QP: its first 18 bytes, which are copied to the WQE, and then the
@@ -105,7 +108,7 @@ impl<'a, T: Copy> Posting<'a, T> {
     ) -> Result<(), PostError> {
         let head = EthSegment::with_header(cs_flags, header);
         // SAFETY: the caller's [memory] and [ready].
-        unsafe { self.post(What(WqeOpcode::SEND, 0), head, payload, flags, data) }
+        unsafe { self.post(What(WqeOpcode::SEND, 0), &head, payload, flags, data) }
     }
 
     /// Writes to memory of the peer (`IBV_WR_RDMA_WRITE`, `_WITH_IMM`).
@@ -130,7 +133,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         };
         let head = RemoteAddressSegment::new(to.addr, to.rkey).to_words();
         // SAFETY: the caller's [memory] and [ready].
-        unsafe { self.post(what, head, payload, flags, data) }
+        unsafe { self.post(what, &head, payload, flags, data) }
     }
 
     /// Reads memory of the peer into `sges` (`IBV_WR_RDMA_READ`).
@@ -151,7 +154,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         let head = RemoteAddressSegment::new(from.addr, from.rkey).to_words();
         let what = What(WqeOpcode::RDMA_READ, 0);
         // SAFETY: the caller's [memory] and [ready].
-        unsafe { self.post(what, head, Payload::gather(sges), flags, data) }
+        unsafe { self.post(what, &head, Payload::gather(sges), flags, data) }
     }
 
     /// Adds to eight bytes of the peer, and stores what was there to `result` (`IBV_WR_ATOMIC_FETCH_AND_ADD`).
@@ -217,60 +220,83 @@ impl<'a, T: Copy> Posting<'a, T> {
         let [first, second] = operands.to_words();
         let head = [addr, rkey, first, second];
         // SAFETY: the caller's [memory] and [ready].
-        unsafe { self.post(What(opcode, 0), head, Payload::gather(&[result]), flags, data) }
+        unsafe { self.post(What(opcode, 0), &head, Payload::gather(&[result]), flags, data) }
     }
 
-    /// Writes a WQE: control segment, the `N` words of `head`, payload.
+    /// Writes a WQE: control segment, the segments in `head`, payload.
     ///
     /// # Safety
     /// *memory* and *ready*, see [the module](super).
     #[inline(always)]
-    unsafe fn post<const N: usize>(
+    unsafe fn post<H: Copy>(
         &mut self,
-        What(opcode, imm): What,
-        head: [Be64; N],
+        what: What,
+        head: &H,
         payload: Payload<'_>,
         flags: Flags,
         data: T,
     ) -> Result<(), PostError> {
-        let queue = &mut *self.queue;
+        // With one SGE the compiler knows the size of the WQE.
+        if let Payload { inline: [], sges: &[sge] } = payload
+            && (1..INLINE_SEG).contains(&sge.length)
+        {
+            let units = 1 + size_of::<H>() / UNIT + 1;
+            // SAFETY: the segment is the unit that is left.
+            unsafe { self.start(what, head, units, flags, data)?.data(sge.into()) }
+            self.queue.last_is_inline = false;
+            return Ok(());
+        }
         let (inline, units) = payload.measure()?;
-        let units = 1 + N / 2 + units;
+        let units = 1 + size_of::<H>() / UNIT + units;
+        let started = self.start(what, head, units, flags, data);
+        // SAFETY: what is written are the units that were measured.
+        unsafe {
+            let mut wqe = started.map_err(|error| match error {
+                PostError::TooLong if inline > 0 => PostError::InlineTooLong,
+                error => error,
+            })?;
+            if inline > 0 {
+                wqe.inline(payload.inline, inline);
+            }
+            for &sge in payload.sges {
+                if sge.length != 0 {
+                    wqe.data(sge.into());
+                }
+            }
+        }
+        self.queue.last_is_inline = !payload.inline.is_empty();
+        Ok(())
+    }
+
+    /// Takes the blocks of a WQE of `units` units, and writes its control segment and the segments in `head`. The caller
+    /// writes the other units.
+    #[inline(always)]
+    fn start<H: Copy>(
+        &mut self,
+        What(opcode, imm): What,
+        head: &H,
+        units: usize,
+        flags: Flags,
+        data: T,
+    ) -> Result<Writer<'_>, PostError> {
+        let queue = &mut *self.queue;
         // A queue has at least one block.
         if units > UNITS_PER_BB as usize && units > queue.max_units as usize {
-            return Err(if inline > 0 { PostError::InlineTooLong } else { PostError::TooLong });
+            return Err(PostError::TooLong);
         }
-        let units = units as u32;
-        let blocks = units.div_ceil(UNITS_PER_BB);
-        if blocks > queue.free_blocks() {
+        let blocks = (units as u32).div_ceil(UNITS_PER_BB);
+        if blocks > self.end.wrapping_sub(queue.posted()) {
             return Err(PostError::Full);
         }
         let flags = queue.ask(flags, blocks);
         let start = queue.blocks.posted();
-        let mut ctrl = ControlSegment::new(
-            opcode.get(),
-            start as u16,
-            queue.blocks.qpn,
-            units as u8,
-            flags.bits(),
-        );
+        let (qpn, flags) = (queue.blocks.qpn, flags.bits());
+        let mut ctrl = ControlSegment::new(opcode.get(), start as u16, qpn, units as u8, flags);
         ctrl.imm = Be32::new(imm);
         queue.remember(start, blocks, data);
-        // SAFETY: the blocks are free, and what is written are the units that were measured.
-        unsafe {
-            let mut wqe = Writer::new(&mut queue.blocks, start, ctrl.to_words(), head);
-            if inline > 0 {
-                wqe.inline(payload.inline, inline);
-            }
-            for sge in payload.sges {
-                if sge.length != 0 {
-                    wqe.data(DataSegment::new(sge.addr, sge.length, sge.lkey));
-                }
-            }
-        }
         queue.blocks.advance(start, blocks);
-        queue.last_is_inline = !payload.inline.is_empty();
-        Ok(())
+        // SAFETY: the blocks were free, and the device reads none of them before the doorbell.
+        Ok(unsafe { Writer::new(&mut queue.blocks, start, ctrl.to_words(), head) })
     }
 
     /// Has the last WQE ask for a CQE: with its completion everything posted so far comes back.

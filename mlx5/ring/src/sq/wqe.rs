@@ -13,7 +13,7 @@ use super::BasicBlocks;
 /// Writes to free blocks from the next one on. The device does not read them before the doorbell record covers
 /// them, which a barrier keeps after all of this.
 pub(super) struct Writer<'a> {
-    /// The next byte; before a segment at a unit, perhaps at the end of the ring.
+    /// The next byte; before a segment at a unit inside of the ring.
     next: NonNull<u8>,
     start: NonNull<u8>,
     end: NonNull<u8>,
@@ -21,33 +21,34 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Writes the control segment and the `N` words of the segments that stand directly behind it, all in the block
-    /// with running index `start`.
+    /// Writes the control segment and the segments in `head`, which stand directly behind it, all in the block with
+    /// running index `start`.
     ///
     /// # Safety
     /// The blocks of the WQE, of which the caller writes no more than it has, are free.
     #[inline(always)]
-    pub(super) unsafe fn new<const N: usize>(
+    pub(super) unsafe fn new<H: Copy>(
         blocks: &'a mut BasicBlocks,
         start: u32,
         ctrl: [Be64; 2],
-        head: [Be64; N],
+        head: &H,
     ) -> Self {
-        const { assert!(N % 2 == 0 && (2 + N) * size_of::<Be64>() <= SEND_WQE_BB) }
-        let words = blocks.block(start).cast::<Be64>();
-        // SAFETY: all in one free block, and aligned as it is.
+        const { assert!(size_of::<H>() % UNIT == 0 && UNIT + size_of::<H>() <= SEND_WQE_BB) }
+        let block = blocks.block(start);
+        // SAFETY: all in one free block, whose words are aligned; the head is copied by bytes.
         unsafe {
-            words.write_volatile(ctrl[0]);
-            words.add(1).write_volatile(ctrl[1]);
-            for (i, word) in head.into_iter().enumerate() {
-                words.add(2 + i).write_volatile(word);
-            }
-            let next = words.add(2 + N).cast();
+            block.cast::<Be64>().write_volatile(ctrl[0]);
+            block.cast::<Be64>().add(1).write_volatile(ctrl[1]);
+            block.add(UNIT).cast::<H>().write_unaligned(*head);
+            let next = match SEND_WQE_BB - UNIT - size_of::<H>() {
+                0 => blocks.block(start.wrapping_add(1)),
+                _ => block.add(UNIT + size_of::<H>()),
+            };
             Self { next, start: blocks.start(), end: blocks.end(), blocks: PhantomData }
         }
     }
 
-    /// Goes on at the start of the ring, where a segment would begin at its end.
+    /// Goes on at the start of the ring, where the next segment would begin at its end.
     #[inline(always)]
     fn wrap(&mut self) {
         if self.next == self.end {
@@ -61,7 +62,6 @@ impl<'a> Writer<'a> {
     /// The WQE has a unit left.
     #[inline(always)]
     pub(super) unsafe fn data(&mut self, segment: DataSegment) {
-        self.wrap();
         let [first, second] = segment.to_words();
         let words = self.next.cast::<Be64>();
         // SAFETY: a unit of a free block, by the contract; a unit never reaches over the end of the ring.
@@ -70,6 +70,7 @@ impl<'a> Writer<'a> {
             words.add(1).write_volatile(second);
             self.next = self.next.add(UNIT);
         }
+        self.wrap();
     }
 
     /// Writes an inline segment of the `len` bytes that `pieces` have together.
@@ -78,7 +79,6 @@ impl<'a> Writer<'a> {
     /// The WQE has [`InlineHeader::units`] left for `len` bytes.
     #[inline(always)]
     pub(super) unsafe fn inline(&mut self, pieces: &[&[u8]], len: usize) {
-        self.wrap();
         // SAFETY: the first bytes of a unit of a free block, by the contract.
         unsafe {
             self.next.cast::<Be32>().write_volatile(InlineHeader::new(len as u32).byte_count);
@@ -92,6 +92,7 @@ impl<'a> Writer<'a> {
         let behind = InlineHeader::SIZE + len;
         // SAFETY: at most the end of the last unit of the segment, inside of the ring or at its end.
         self.next = unsafe { self.next.add(behind.next_multiple_of(UNIT) - behind) };
+        self.wrap();
     }
 
     /// Copies inline bytes, which go on at the start of the ring at any byte.
