@@ -1,6 +1,6 @@
 //! The address vector of an address handle.
 
-use core::ptr;
+use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use mlx5_wire::datagram::DatagramSegment;
@@ -10,19 +10,25 @@ use rdma_core_sys::{MLX5DV_OBJ_AH, Mlx5dv, ibv_ah, mlx5dv_ah, mlx5dv_obj};
 /// of the libmlx5 of this process.
 static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the address vector of `ah`; `None` if libmlx5 does not say where it is.
+/// Returns where the address vector of `ah` is; `None` if libmlx5 does not say.
 ///
 /// # Safety
 /// `ah` is an address handle of libmlx5.
 #[inline(always)]
-pub(crate) unsafe fn of(ah: *mut ibv_ah) -> Option<DatagramSegment> {
+pub(crate) unsafe fn of(ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
     let offset = match OFFSET.load(Ordering::Relaxed) {
         // SAFETY: the caller's contract.
         0 => unsafe { learn(ah) }?,
         offset => offset,
     };
     // SAFETY: there is the address vector of each address handle.
-    Some(unsafe { ah.byte_add(offset).cast::<DatagramSegment>().read_unaligned() })
+    NonNull::new(unsafe { ah.byte_add(offset).cast() })
+}
+
+/// Has address vectors stand so many bytes after the start of a handle.
+#[cfg(test)]
+pub(crate) fn assume(offset: usize) {
+    OFFSET.store(offset, Ordering::Relaxed);
 }
 
 /// # Safety

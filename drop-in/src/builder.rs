@@ -5,6 +5,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem;
+use core::ptr::NonNull;
 use core::slice;
 use std::sync::PoisonError;
 
@@ -22,9 +23,8 @@ use crate::av;
 use crate::context::{self, Context};
 use crate::decide;
 use crate::log::LIBMLX5;
-use crate::objects::{Path, Qp, Request, SendSide, Transport};
+use crate::objects::{Path, Qp, SendSide, Transport};
 use crate::receive::sges;
-use crate::send::{errno, flags_of};
 
 /// What a request does.
 #[derive(Clone, Copy)]
@@ -45,20 +45,47 @@ struct Begun {
 }
 
 /// A payload that came before the address of its datagram.
+#[derive(Clone, Copy, PartialEq)]
 enum Kept {
-    Gather(Vec<Sge>),
-    Inline(Vec<u8>),
+    Nothing,
+    Gather,
+    Inline,
 }
 
 /// A batch that is being built.
-#[derive(Default)]
 pub(crate) struct Draft {
     /// Where the batch begins.
     start: Option<(Mark, u32)>,
     error: c_int,
     begun: Option<Begun>,
-    to: Option<DatagramSegment>,
-    kept: Option<Kept>,
+    to: Option<Destination>,
+    /// What is kept is in one of these, which have room for any payload.
+    kept: Kept,
+    sges: Vec<Sge>,
+    bytes: Vec<u8>,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy)]
+struct Destination {
+    av: NonNull<DatagramSegment>,
+    qpn: u32,
+    qkey: u32,
+}
+
+impl Draft {
+    /// For requests of at most so many SGEs and inline bytes.
+    pub(crate) fn new(sges: u32, inline: u32) -> Self {
+        Self {
+            start: None,
+            error: 0,
+            begun: None,
+            to: None,
+            kept: Kept::Nothing,
+            sges: Vec::with_capacity(sges as usize),
+            bytes: Vec::with_capacity(inline as usize),
+        }
+    }
 }
 
 /// Returns `true` if all these operations are covered.
@@ -81,9 +108,10 @@ pub(crate) fn covers(send_ops_flags: u64) -> bool {
 pub(crate) unsafe fn replace(context: &Context, qp: *mut ibv_qp) {
     // SAFETY: the caller's contract.
     let (number, qp) = unsafe { ((*qp).qp_num, &mut *qp.cast::<ibv_qp_ex>()) };
-    if context.qps.get(number).is_none_or(|record| record.status.path() == Path::Libmlx5) {
-        return;
-    }
+    let record = context.qps.get(number).filter(|record| record.status.path() != Path::Libmlx5);
+    let Some(record) = record else { return };
+    // SAFETY: a queue pair that was made just now.
+    unsafe { place_of_record(qp).write(record) };
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);
@@ -126,6 +154,7 @@ pub(crate) fn restore(record: &Qp) {
     let Some(original) = original.as_ref() else { return };
     // SAFETY: [record-lives] a queue pair with `ibv_wr_*`.
     let qp = unsafe { &mut *record.ibv.cast::<ibv_qp_ex>() };
+    qp.wr_bind_mw = original.wr_bind_mw;
     qp.wr_start = original.wr_start;
     qp.wr_complete = original.wr_complete;
     qp.wr_abort = original.wr_abort;
@@ -142,6 +171,14 @@ pub(crate) fn restore(record: &Qp) {
     qp.wr_set_sge_list = original.wr_set_sge_list;
     qp.wr_set_inline_data = original.wr_set_inline_data;
     qp.wr_set_inline_data_list = original.wr_set_inline_data_list;
+}
+
+/// Returns where a queue pair has its record: in the builder of an operation that a queue pair which doorbell drives has
+/// not.
+#[inline(always)]
+const unsafe fn place_of_record(qp: *mut ibv_qp_ex) -> *mut *const Qp {
+    // SAFETY: the caller's queue pair; a pointer has the size of a function pointer.
+    unsafe { (&raw mut (*qp).wr_bind_mw).cast() }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
@@ -168,7 +205,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
         };
         let draft = &mut side.draft;
         draft.start = Some((side.queue.mark(), side.posted));
-        (draft.error, draft.begun, draft.to, draft.kept) = (0, None, None, None);
+        (draft.error, draft.begun, draft.to, draft.kept) = (0, None, None, Kept::Nothing);
         // Until the batch ends.
         mem::forget(guard);
     }
@@ -177,13 +214,13 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 /// Returns what posts the batch.
 ///
 /// # Safety
-/// [verbs] The program is in a batch: this thread holds the lock.
+/// [verbs] The program is in a batch that `wr_start` has begun: this thread holds the lock, and doorbell drives the queue
+/// pair, whose functions are never given back.
 #[inline(always)]
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Qp, &'a mut SendSide)> {
-    // SAFETY: the caller's contract.
+    // SAFETY: [record-lives] the record that `replace` has put there, and the caller's contract.
     unsafe {
-        let base = &(*qp).qp_base;
-        let record = context::of(base.context).qps.get(base.qp_num)?;
+        let record = &**place_of_record(qp);
         Some((record, record.send.held().as_mut()?))
     }
 }
@@ -244,7 +281,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: Operation) {
             draft.fail(libc::EINVAL);
         }
         draft.begun = Some(Begun { operation, wr_id: (*qp).wr_id, flags: (*qp).wr_flags });
-        (draft.to, draft.kept) = (None, None);
+        (draft.to, draft.kept) = (None, Kept::Nothing);
     }
 }
 
@@ -253,67 +290,6 @@ impl Draft {
     fn fail(&mut self, error: c_int) {
         if self.error == 0 {
             self.error = error;
-        }
-    }
-}
-
-impl SendSide {
-    /// Posts the request that was begun, if its address is there.
-    ///
-    /// # Safety
-    /// [verbs]
-    #[inline(always)]
-    unsafe fn put(&mut self, qp: &Qp, payload: Payload<'_>, len: usize) {
-        let list = payload.sges;
-        let too_many = list.len() > self.limits.sges as usize;
-        if too_many || len > self.limits.inline as usize {
-            self.draft.fail(libc::ENOMEM);
-        }
-        if self.draft.error != 0 {
-            self.draft.begun = None;
-            return;
-        }
-        if qp.transport == Transport::Ud && self.draft.to.is_none() {
-            self.draft.kept = Some(match payload.inline {
-                [] => Kept::Gather(list.to_vec()),
-                pieces => Kept::Inline(pieces.concat()),
-            });
-            return;
-        }
-        let Some(Begun { operation, wr_id, flags }) = self.draft.begun.take() else {
-            return self.draft.fail(libc::EINVAL);
-        };
-        let flags = flags_of(flags, qp.signal_all);
-        let data = Request { wr_id, number: self.posted };
-        let mut posting = self.queue.posting();
-        let one = |list: &[Sge]| {
-            list.first()
-                .map_or(Sge { addr: 0, length: 8, lkey: 0 }, |sge| Sge { length: 8, ..*sge })
-        };
-        // SAFETY: [memory] is what verbs ask of the caller; [ready]: the doorbell waits for `wr_complete`, which looks.
-        let posted = unsafe {
-            match (operation, &self.draft.to) {
-                (Operation::Send(imm), Some(to)) => {
-                    let imm = if let Immediate::Data(data) = imm { Some(data) } else { None };
-                    posting.send_to(to, payload, imm, flags, data)
-                }
-                (Operation::Send(imm), None) => posting.send(payload, imm, flags, data),
-                (Operation::Write(to, imm), _) => posting.write(to, payload, imm, flags, data),
-                (Operation::Read(from), _) => posting.read(from, list, flags, data),
-                (Operation::FetchAdd(at, add), _) => {
-                    posting.fetch_add(at, add, one(list), flags, data)
-                }
-                (Operation::CompareSwap(at, values), _) => {
-                    posting.compare_swap(at, values, one(list), flags, data)
-                }
-            }
-        };
-        // The doorbell rings at the end of the batch.
-        mem::forget(posting);
-        self.draft.to = None;
-        match posted {
-            Ok(()) => self.posted = self.posted.wrapping_add(1),
-            Err(why) => self.draft.fail(errno(why)),
         }
     }
 }
@@ -347,13 +323,11 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
     unsafe {
         let Some((record, side)) = batch(qp) else { return };
         match av::of(ah) {
-            Some(av) => side.draft.to = Some(av.to(qpn, qkey)),
+            Some(av) => side.draft.to = Some(Destination { av, qpn, qkey }),
             None => side.draft.fail(libc::EINVAL),
         }
-        match side.draft.kept.take() {
-            Some(Kept::Gather(list)) => side.put(record, Payload::gather(&list), 0),
-            Some(Kept::Inline(bytes)) => side.put(record, Payload::inline(&[&bytes]), bytes.len()),
-            None => {}
+        if side.draft.kept != Kept::Nothing {
+            payload::put_kept(side, record);
         }
     }
 }
@@ -362,6 +336,9 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
     // SAFETY: [verbs] the program is in a batch.
     unsafe {
         let Some((record, side)) = batch(qp) else { return };
+        if side.lacks_address(record) {
+            return side.keep(Payload::gather(&[Sge { addr, length, lkey }]), 0);
+        }
         side.put(record, Payload::gather(&[Sge { addr, length, lkey }]), 0);
     }
 }
@@ -371,6 +348,9 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
     unsafe {
         let Some((record, side)) = batch(qp) else { return };
         let list = sges(list, count.try_into().unwrap_or(c_int::MAX));
+        if side.lacks_address(record) {
+            return side.keep(Payload::gather(list), 0);
+        }
         side.put(record, Payload::gather(list), 0);
     }
 }
@@ -379,6 +359,9 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
     // SAFETY: [verbs] the program is in a batch, and the data can be read during the call.
     unsafe {
         let Some((record, side)) = batch(qp) else { return };
+        if side.lacks_address(record) {
+            return side.keep(Payload::inline(&[bytes(addr, length)]), length);
+        }
         side.put(record, Payload::inline(&[bytes(addr, length)]), length);
     }
 }
@@ -392,9 +375,20 @@ unsafe extern "C" fn wr_set_inline_data_list(
     unsafe {
         let Some((record, side)) = batch(qp) else { return };
         let list = if count == 0 { &[] } else { slice::from_raw_parts(list, count) };
-        let pieces: Vec<&[u8]> = list.iter().map(|piece| bytes(piece.addr, piece.length)).collect();
-        let len = pieces.iter().map(|piece| piece.len()).sum();
-        side.put(record, Payload::inline(&pieces), len);
+        let len = list.iter().fold(0_usize, |len, piece| len.saturating_add(piece.length));
+        if len > side.limits.inline as usize {
+            side.draft.begun = None;
+            return side.draft.fail(libc::ENOMEM);
+        }
+        // They are made one piece, for there may be any number of them.
+        let mut all = mem::take(&mut side.draft.bytes);
+        all.clear();
+        list.iter().for_each(|piece| all.extend_from_slice(bytes(piece.addr, piece.length)));
+        side.draft.bytes = all;
+        side.draft.kept = Kept::Inline;
+        if !side.lacks_address(record) {
+            payload::put_kept(side, record);
+        }
     }
 }
 
@@ -408,3 +402,7 @@ unsafe fn bytes<'a>(addr: *const c_void, length: usize) -> &'a [u8] {
     // SAFETY: the caller's contract.
     unsafe { slice::from_raw_parts(addr.cast(), length) }
 }
+
+mod payload;
+#[cfg(test)]
+mod tests;

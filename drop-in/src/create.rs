@@ -83,21 +83,21 @@ pub(crate) unsafe fn record_cq_ex(context: &Context, cq: *mut ibv_cq_ex, is_shar
             uncovered_by_environment()
         };
         let original = Some(Box::new(cq.read()));
-        if record_cq(context, cq.cast(), uncovered, original, is_shared) {
-            extended::replace(cq);
+        if let Some(record) = record_cq(context, cq.cast(), uncovered, original, is_shared) {
+            extended::replace(cq, record);
         }
     }
 }
 
 /// # Safety
 /// `cq` is a CQ of `context`, which nobody uses yet.
-pub(crate) unsafe fn record_cq(
-    context: &Context,
+pub(crate) unsafe fn record_cq<'a>(
+    context: &'a Context,
     cq: *mut ibv_cq,
     uncovered: Option<&'static str>,
     original: Option<Box<ibv_cq_ex>>,
     is_shared: bool,
-) -> bool {
+) -> Option<&'a Cq> {
     let record = Cq {
         ibv: cq,
         status: Status::new(uncovered),
@@ -109,7 +109,7 @@ pub(crate) unsafe fn record_cq(
         polls: Count::default(),
     };
     // SAFETY: the caller's contract.
-    context.cqs.insert(unsafe { (*cq).handle }, Box::new(record)).is_some()
+    context.cqs.insert(unsafe { (*cq).handle }, Box::new(record))
 }
 
 pub(crate) unsafe extern "C" fn create_srq(

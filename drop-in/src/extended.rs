@@ -18,10 +18,13 @@ use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
 /// Puts the library's functions in the place of libmlx5's, as far as the CQ has them.
 ///
 /// # Safety
-/// `cq` was made just now.
-pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex) {
+/// `cq` was made just now, and has a record.
+pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
     // SAFETY: the caller's contract.
-    let cq = unsafe { &mut *cq };
+    let cq = unsafe {
+        place_of_record(cq).write(record);
+        &mut *cq
+    };
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
     cq.end_poll = Some(end_poll);
@@ -62,6 +65,7 @@ pub(crate) fn restore_cq(cq: &Cq) {
         cq.read_completion_ts = original.read_completion_ts;
         cq.read_cvlan = original.read_cvlan;
         cq.read_flow_tag = original.read_flow_tag;
+        cq.read_tm_info = original.read_tm_info;
     }
 }
 
@@ -72,6 +76,23 @@ pub(crate) fn restore_uncounted(cq: &Cq) {
         // SAFETY: [record-lives] an extended CQ.
         unsafe { (*cq.ibv.cast::<ibv_cq_ex>()).start_poll = original.start_poll };
     }
+}
+
+/// Returns where a CQ has its record: in the reader of tag matching, which a CQ that doorbell drives has not.
+#[inline(always)]
+const unsafe fn place_of_record(cq: *mut ibv_cq_ex) -> *mut *const Cq {
+    // SAFETY: the caller's CQ; a pointer has the size of a function pointer.
+    unsafe { (&raw mut (*cq).read_tm_info).cast() }
+}
+
+/// Returns the record of a CQ that the program polls.
+///
+/// # Safety
+/// [verbs] `start_poll` has returned 0: so doorbell drives the CQ, and its functions are never given back.
+#[inline(always)]
+unsafe fn polled<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
+    // SAFETY: [record-lives] the record that `replace` has put there.
+    unsafe { &**place_of_record(cq) }
 }
 
 /// # Safety
@@ -149,10 +170,9 @@ unsafe extern "C" fn start_poll_of_libmlx5(
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
     unsafe {
-        match find(cq)
-            .and_then(|(context, record)| Some((context, record, record.side.held().as_mut()?)))
-        {
-            Some((context, record, side)) => side.take(context, record, cq),
+        let record = polled(cq);
+        match record.side.held() {
+            Some(side) => side.take(context::of((*cq).context), record, cq),
             None => libc::EINVAL,
         }
     }
@@ -161,7 +181,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
     unsafe {
-        let Some((_, record)) = find(cq) else { return };
+        let record = polled(cq);
         if let Some(side) = record.side.held() {
             side.publish(record);
         }
@@ -176,9 +196,30 @@ impl CqSide {
     /// `cq` is the CQ of `record`.
     #[inline(always)]
     unsafe fn take(&mut self, context: &Context, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
+        let Some(cqe) = self.ring.peek() else { return libc::ENOENT };
+        // SAFETY: the consumer index is published when the program has read the completion.
+        let cqe: Cqe<'static> = unsafe { cqe.detach() };
+        let Some(wr_id) = self.complete_plain(cqe) else {
+            // SAFETY: the caller's contract.
+            return unsafe { self.take_other(context, record, cq) };
+        };
+        self.ring.advance();
+        self.current = Some(cqe);
+        record.polls.add(1);
+        // SAFETY: the caller's contract.
+        unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, IBV_WC_SUCCESS) };
+        0
+    }
+
+    /// As [`take`](Self::take), whatever the next CQE is.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn take_other(&mut self, context: &Context, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
         loop {
             let Some(cqe) = self.ring.peek() else { return libc::ENOENT };
-            // SAFETY: the consumer index is published when the program has read the completion.
+            // SAFETY: as above.
             let cqe: Cqe<'static> = unsafe { cqe.detach() };
             let outcome = self.complete(context, cqe);
             self.ring.advance();
@@ -204,7 +245,7 @@ impl CqSide {
 #[inline(always)]
 unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Cqe<'static>> {
     // SAFETY: this thread holds the lock.
-    unsafe { find(cq)?.1.side.held().as_ref()?.current }
+    unsafe { polled(cq).side.held().as_ref()?.current }
 }
 
 /// Declares readers of the current completion.

@@ -1,22 +1,24 @@
 //! `ibv_poll_cq`.
 
 use core::ffi::c_int;
+use core::ptr;
 use core::sync::atomic::Ordering;
 use std::sync::PoisonError;
 
-use mlx5_ring::completion::Cqe;
+use mlx5_ring::completion::{Cqe, CqeKind};
+use mlx5_ring::cq::CompletionQueue;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use rdma_core_sys::{
     IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE,
-    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_cq,
-    ibv_wc, ibv_wc_opcode, ibv_wc_status,
+    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
+    IBV_WC_WITH_INV, ibv_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 
-use crate::complete::Outcome;
+use crate::complete::{Outcome, Side};
 use crate::context::{self, Context};
 use crate::decide;
 use crate::log::LIBMLX5;
-use crate::objects::{Cq, CqSide, Path};
+use crate::objects::{Cq, CqSide, Path, Qp, ReceiveSide, SendSide, SrqSide};
 
 /// What libmlx5 returns for a CQE that is of no request.
 pub(crate) const STRAY: c_int = -2;
@@ -79,32 +81,91 @@ impl CqSide {
         count: c_int,
         wc: *mut ibv_wc,
     ) -> c_int {
-        let mut polled = 0;
+        let mut room = Room { next: wc, left: count };
         let mut result = 0;
-        while polled < count {
+        while room.left > 0 {
             let Some(cqe) = self.ring.peek() else { break };
             // SAFETY: the consumer index is published after the loop.
             let cqe = unsafe { cqe.detach() };
-            match self.complete(context, cqe) {
-                Outcome::Done { wr_id, status } => {
-                    // SAFETY: the caller's contract.
-                    unsafe { fill(&mut *wc.add(polled as usize), cqe, wr_id, status) };
-                    polled += 1;
-                }
-                Outcome::Hidden => {}
+            let is_known = match self.qp(context, cqe.qpn()) {
+                None => false,
+                // SAFETY: a CQE of this queue pair, which was not taken.
+                Some(qp) => unsafe {
+                    if SendSide::has(cqe.kind()) {
+                        self.take_run::<SendSide>(context, qp, cqe, &mut room)
+                    } else if qp.srq.is_some() {
+                        self.take_run::<SrqSide>(context, qp, cqe, &mut room)
+                    } else {
+                        self.take_run::<ReceiveSide>(context, qp, cqe, &mut room)
+                    }
+                },
+            };
+            if !is_known {
                 // Completions before it are not lost: it is found again.
-                Outcome::Stray if polled > 0 => break,
-                Outcome::Stray => {
+                if room.left == count {
                     result = STRAY;
                     self.ring.advance();
-                    break;
+                }
+                break;
+            }
+        }
+        self.publish(record);
+        let polled = count.wrapping_sub(room.left).max(0);
+        record.polls.add(polled as u64);
+        if result < 0 { result } else { polled }
+    }
+
+    /// Takes `cqe`, which is of `qp`, and those that follow, for as long as they are of the same queue, under one lock.
+    /// Returns `false` at a CQE that no request of the queue is over with.
+    ///
+    /// # Safety
+    /// `cqe` is the next one, and of a queue `S` of `qp`. There is room.
+    #[inline(always)]
+    unsafe fn take_run<S: Side>(
+        &mut self,
+        context: &Context,
+        qp: &Qp,
+        mut cqe: Cqe<'static>,
+        room: &mut Room,
+    ) -> bool {
+        let Some(lock) = S::of(qp) else { return false };
+        let mut guard = lock.lock();
+        let Some(side) = &mut *guard else { return false };
+        let mut qpn = qp.qpn;
+        loop {
+            // SAFETY: a CQE of this queue; there is room.
+            unsafe {
+                let wc = &mut *room.next;
+                if let Some(wr_id) = side.complete_plain(cqe) {
+                    fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
+                    S::fill(wc, cqe);
+                    room.advance();
+                } else {
+                    match take_other(side, &self.ring, wc) {
+                        Taken::Shown => room.advance(),
+                        Taken::Hidden => {}
+                        Taken::Stray => return false,
+                    }
                 }
             }
             self.ring.advance();
+            if room.left == 0 {
+                return true;
+            }
+            let Some(next) = self.ring.peek() else { return true };
+            // SAFETY: the consumer index is published when the poll ends.
+            cqe = unsafe { next.detach() };
+            if !S::has(cqe.kind()) {
+                return true;
+            }
+            if cqe.qpn() != qpn {
+                qpn = cqe.qpn();
+                let queue = self.qp(context, qpn).and_then(S::of);
+                if !queue.is_some_and(|queue| ptr::eq(queue, lock)) {
+                    return true;
+                }
+            }
         }
-        self.publish(record);
-        record.polls.add(polled as u64);
-        if result < 0 { result } else { polled }
     }
 
     /// Gives the CQEs that were taken back to the device.
@@ -115,42 +176,94 @@ impl CqSide {
     }
 }
 
-/// Writes the fields that libmlx5 writes.
+/// Room for completions.
+struct Room {
+    next: *mut ibv_wc,
+    left: c_int,
+}
+
+impl Room {
+    #[inline(always)]
+    const fn advance(&mut self) {
+        self.next = self.next.wrapping_add(1);
+        self.left -= 1;
+    }
+}
+
+/// What became of a CQE: see [`Outcome`].
+enum Taken {
+    Shown,
+    Hidden,
+    Stray,
+}
+
+/// Ends the request that the next CQE names, which is not that of a plain success, and writes its completion to `wc`.
+///
+/// # Safety
+/// There is a next CQE, and it is of this queue.
+#[inline(never)]
+unsafe fn take_other<S: Side>(side: &mut S, ring: &CompletionQueue, wc: &mut ibv_wc) -> Taken {
+    let Some(cqe) = ring.peek() else { return Taken::Stray };
+    // SAFETY: the caller's contract.
+    match unsafe { side.complete(cqe) } {
+        Outcome::Done { wr_id, status } => {
+            fill(wc, wr_id, status, cqe.qpn());
+            S::fill(wc, cqe);
+            Taken::Shown
+        }
+        Outcome::Hidden => Taken::Hidden,
+        Outcome::Stray => Taken::Stray,
+    }
+}
+
+/// Writes what each completion says.
 #[inline(always)]
-fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>, wr_id: u64, status: ibv_wc_status) {
-    wc.wr_id = wr_id;
-    wc.status = status;
-    wc.qp_num = cqe.qpn();
+const fn fill(wc: &mut ibv_wc, wr_id: u64, status: ibv_wc_status, qpn: u32) {
+    (wc.wr_id, wc.status, wc.qp_num) = (wr_id, status, qpn);
+}
+
+/// Writes what libmlx5 writes of a send.
+#[inline(always)]
+pub(crate) fn fill_send(wc: &mut ibv_wc, cqe: Cqe<'_>) {
     wc.wc_flags = 0;
-    match cqe.opcode() {
-        CqeOpcode::Requester => {
-            let (opcode, flags) = request_opcode(cqe);
-            wc.opcode = opcode;
-            wc.wc_flags = flags;
-            match opcode {
-                IBV_WC_RDMA_READ => wc.byte_len = cqe.byte_count(),
-                IBV_WC_COMP_SWAP | IBV_WC_FETCH_ADD => wc.byte_len = ATOMIC_SIZE,
-                _ => {}
-            }
-        }
-        CqeOpcode::RequesterError | CqeOpcode::ResponderError => {
-            wc.vendor_err = cqe.vendor_err_synd().into();
-        }
-        opcode => {
-            wc.opcode = receive_opcode(opcode);
-            wc.byte_len = cqe.byte_count();
-            let imm = cqe.imm_inval_pkey();
-            match opcode {
-                CqeOpcode::ResponderSendInv => wc.__bindgen_anon_1.invalidated_rkey = imm,
-                CqeOpcode::ResponderSend => {}
-                _ => wc.__bindgen_anon_1.imm_data = imm.to_be(),
-            }
-            wc.wc_flags = receive_flags(opcode, cqe);
-            wc.src_qp = cqe.source_qpn();
-            wc.sl = cqe.sl();
-            wc.slid = cqe.slid();
-            wc.dlid_path_bits = cqe.dlid_path_bits();
-            wc.pkey_index = imm as u16;
+    if cqe.op_own() >> 4 != CqeOpcode::Requester.bits() {
+        wc.vendor_err = cqe.vendor_err_synd().into();
+        return;
+    }
+    (wc.opcode, wc.wc_flags) = request_opcode(cqe);
+    match wc.opcode {
+        IBV_WC_RDMA_READ => wc.byte_len = cqe.byte_count(),
+        IBV_WC_COMP_SWAP | IBV_WC_FETCH_ADD => wc.byte_len = ATOMIC_SIZE,
+        _ => {}
+    }
+}
+
+/// Writes what libmlx5 writes of a receive.
+#[inline(always)]
+pub(crate) fn fill_receive(wc: &mut ibv_wc, cqe: Cqe<'_>) {
+    if cqe.kind() == CqeKind::Failed {
+        wc.wc_flags = 0;
+        wc.vendor_err = cqe.vendor_err_synd().into();
+        return;
+    }
+    let (route, imm) = (cqe.route(), cqe.imm_inval_pkey());
+    wc.byte_len = cqe.byte_count();
+    wc.src_qp = route.source_qpn();
+    wc.sl = route.sl();
+    wc.slid = cqe.slid();
+    wc.dlid_path_bits = cqe.dlid_path_bits();
+    wc.pkey_index = imm as u16;
+    wc.opcode = IBV_WC_RECV;
+    let grh = if route.has_grh() { IBV_WC_GRH } else { 0 };
+    wc.wc_flags = grh;
+    if cqe.op_own() >> 4 != CqeOpcode::ResponderSend.bits() {
+        let opcode = cqe.opcode();
+        wc.opcode = receive_opcode(opcode);
+        wc.wc_flags = grh | sent_with(opcode);
+        if opcode == CqeOpcode::ResponderSendInv {
+            wc.__bindgen_anon_1.invalidated_rkey = imm;
+        } else {
+            wc.__bindgen_anon_1.imm_data = imm.to_be();
         }
     }
 }
@@ -179,7 +292,13 @@ pub(crate) fn receive_opcode(opcode: CqeOpcode) -> ibv_wc_opcode {
 #[inline(always)]
 pub(crate) fn receive_flags(opcode: CqeOpcode, cqe: Cqe<'_>) -> u32 {
     let grh = if cqe.has_grh() { IBV_WC_GRH } else { 0 };
-    grh | match opcode {
+    grh | sent_with(opcode)
+}
+
+/// Returns the flag of what a receive brings beside its bytes.
+#[inline(always)]
+const fn sent_with(opcode: CqeOpcode) -> u32 {
+    match opcode {
         CqeOpcode::ResponderSendImm | CqeOpcode::ResponderWriteImm => IBV_WC_WITH_IMM,
         CqeOpcode::ResponderSendInv => IBV_WC_WITH_INV,
         _ => 0,

@@ -6,6 +6,7 @@ use core::slice;
 
 use mlx5_ring::receive::{PostError, ReceiveRing};
 use mlx5_ring::sge::Sge;
+use mlx5_wire::data::DataSegment;
 use rdma_core_sys::{ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
 use crate::context;
@@ -91,7 +92,16 @@ unsafe fn post<Q: ReceiveRing<Data = u64>>(
     // SAFETY: [verbs] a list; its buffers are the device's until they have completed.
     unsafe {
         while let Some(request) = wr.as_ref() {
-            match queue.post(request.wr_id, sges(request.sg_list, request.num_sge)) {
+            let list = sges(request.sg_list, request.num_sge);
+            let result = match list {
+                // Each WQE has room for one, and most requests have one.
+                [one] if one.length != 0 => {
+                    let segment = DataSegment::new(one.addr, one.length, one.lkey);
+                    queue.post_segment(request.wr_id, segment)
+                }
+                _ => queue.post(request.wr_id, list),
+            };
+            match result {
                 Ok(_) => posted += 1,
                 Err(why) => {
                     *bad_wr = wr;

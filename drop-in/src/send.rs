@@ -85,14 +85,17 @@ impl SendSide {
         bad_wr: *mut *mut ibv_send_wr,
     ) -> c_int {
         let (first, mut error) = (self.posted, 0);
+        let outstanding = first.wrapping_sub(self.retired);
+        // As libmlx5: before RTS all are refused as if the queue was full.
+        let most = if self.is_ready { self.limits.requests } else { 0 };
+        let mut room = most.saturating_sub(outstanding);
         let mut posting = self.queue.posting();
         // SAFETY: [verbs] a list.
         while let Some(request) = unsafe { wr.as_ref() } {
-            let outstanding = self.posted.wrapping_sub(self.retired);
             let number = self.posted;
             // SAFETY: [verbs]
             let posted = unsafe {
-                check(request, outstanding, &self.limits, self.is_ready).and_then(|()| {
+                check(request, room, &self.limits).and_then(|()| {
                     post_one(&mut posting, qp, request, number, &self.limits, self.has_atomics)
                 })
             };
@@ -103,6 +106,7 @@ impl SendSide {
                 break;
             }
             self.posted = number.wrapping_add(1);
+            room -= 1;
             wr = request.next;
         }
         drop(posting);
@@ -111,18 +115,13 @@ impl SendSide {
     }
 }
 
-/// Makes the checks of libmlx5, in its order.
+/// Makes the checks of libmlx5, in its order. There is room for `room` requests.
 #[inline(always)]
-fn check(
-    request: &ibv_send_wr,
-    outstanding: u32,
-    limits: &SendLimits,
-    is_ready: bool,
-) -> Result<(), c_int> {
+fn check(request: &ibv_send_wr, room: u32, limits: &SendLimits) -> Result<(), c_int> {
     if request.opcode > IBV_WR_DRIVER1 {
         return Err(libc::EINVAL);
     }
-    if outstanding >= limits.requests || !is_ready || request.num_sge > limits.sges as c_int {
+    if room == 0 || request.num_sge > limits.sges as c_int {
         return Err(libc::ENOMEM);
     }
     Ok(())
@@ -131,18 +130,26 @@ fn check(
 /// Returns what the flags of a request say.
 #[inline(always)]
 pub(crate) fn flags_of(send_flags: u32, signal_all: bool) -> Flags {
-    let mut flags = Flags::NONE;
-    if signal_all || send_flags & IBV_SEND_SIGNALED != 0 {
-        flags = flags | Flags::SIGNALED;
-    }
-    if send_flags & IBV_SEND_SOLICITED != 0 {
-        flags = flags | Flags::SOLICITED;
-    }
-    if send_flags & IBV_SEND_FENCE != 0 {
-        flags = flags | Flags::FENCE;
-    }
-    flags
+    let flags = FLAGS[send_flags as usize % FLAGS.len()];
+    if signal_all { flags | Flags::SIGNALED } else { flags }
 }
+
+/// By the lower three bits of `send_flags`.
+const FLAGS: [Flags; 8] = {
+    assert!(IBV_SEND_FENCE == 1 && IBV_SEND_SIGNALED == 2 && IBV_SEND_SOLICITED == 4);
+    let [none, fence, signaled, solicited] =
+        [Flags::NONE, Flags::FENCE, Flags::SIGNALED, Flags::SOLICITED];
+    [
+        none,
+        fence,
+        signaled,
+        signaled.with(fence),
+        solicited,
+        solicited.with(fence),
+        solicited.with(signaled),
+        solicited.with(signaled).with(fence),
+    ]
+};
 
 /// # Safety
 /// [verbs]
@@ -159,10 +166,36 @@ unsafe fn post_one(
     let data = Request { wr_id: wr.wr_id, number };
     // SAFETY: [verbs] the list of the request.
     let list = unsafe { sges(wr.sg_list, wr.num_sge) };
-    if wr.send_flags & IBV_SEND_INLINE != 0 && !list.is_empty() {
-        // SAFETY: [verbs]
-        return unsafe { post_inline(posting, qp, wr, list, flags, data, limits) };
+    // SAFETY: [verbs]
+    unsafe {
+        match list {
+            [_, ..] if wr.send_flags & IBV_SEND_INLINE != 0 => {
+                post_inline(posting, qp, wr, list, flags, data, limits)
+            }
+            // Most requests have one: without the loops over a list.
+            [one] => {
+                let list = slice::from_ref(one);
+                post_payload(posting, qp, wr, Payload::gather(list), list, flags, data, has_atomics)
+            }
+            _ => post_list(posting, qp, wr, list, flags, data, has_atomics),
+        }
     }
+}
+
+/// Posts a request of any number of SGEs.
+///
+/// # Safety
+/// [verbs]
+#[inline(never)]
+unsafe fn post_list(
+    posting: &mut Posting<'_, Request>,
+    qp: &Qp,
+    wr: &ibv_send_wr,
+    list: &[Sge],
+    flags: Flags,
+    data: Request,
+    has_atomics: bool,
+) -> Result<(), c_int> {
     // SAFETY: [verbs]
     unsafe { post_payload(posting, qp, wr, Payload::gather(list), list, flags, data, has_atomics) }
 }
@@ -171,7 +204,7 @@ unsafe fn post_one(
 ///
 /// # Safety
 /// [verbs]
-#[inline(always)]
+#[inline(never)]
 unsafe fn post_inline(
     posting: &mut Posting<'_, Request>,
     qp: &Qp,
@@ -181,16 +214,22 @@ unsafe fn post_inline(
     data: Request,
     limits: &SendLimits,
 ) -> Result<(), c_int> {
+    if let [one] = list {
+        if one.length > limits.inline {
+            return Err(libc::ENOMEM);
+        }
+        // SAFETY: [verbs], as below.
+        return unsafe {
+            let pieces = [bytes(one)];
+            post_payload(posting, qp, wr, Payload::inline(&pieces), &[], flags, data, false)
+        };
+    }
     let mut pieces = [const { MaybeUninit::<&[u8]>::uninit() }; PIECES];
     let mut len = 0;
     for (piece, sge) in pieces.get_mut(..list.len()).ok_or(libc::ENOMEM)?.iter_mut().zip(list) {
         len += u64::from(sge.length);
-        piece.write(if sge.length == 0 {
-            &[]
-        } else {
-            // SAFETY: [verbs] inline data can be read during the call.
-            unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
-        });
+        // SAFETY: [verbs] inline data can be read during the call.
+        piece.write(unsafe { bytes(sge) });
     }
     if len > limits.inline.into() {
         return Err(libc::ENOMEM);
@@ -199,6 +238,17 @@ unsafe fn post_inline(
     let pieces = unsafe { slice::from_raw_parts(pieces.as_ptr().cast::<&[u8]>(), list.len()) };
     // SAFETY: [verbs]; inline data goes with no READ or atomic.
     unsafe { post_payload(posting, qp, wr, Payload::inline(pieces), &[], flags, data, false) }
+}
+
+/// # Safety
+/// The memory of `sge` can be read during `'a`.
+#[inline(always)]
+unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
+    if sge.length == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's contract.
+    unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
 }
 
 /// # Safety
@@ -226,7 +276,8 @@ unsafe fn post_payload(
                 _ => return Err(libc::EINVAL),
             };
             let ud = &wr.wr.ud;
-            let to = av::of(ud.ah).ok_or(libc::EINVAL)?.to(ud.remote_qpn, ud.remote_qkey);
+            let av = av::of(ud.ah).ok_or(libc::EINVAL)?.read_unaligned();
+            let to = av.to(ud.remote_qpn, ud.remote_qkey);
             posting.send_to(&to, payload, imm, flags, data)
         } else {
             let remote = Remote { addr: wr.wr.rdma.remote_addr, rkey: wr.wr.rdma.rkey };

@@ -181,6 +181,13 @@ impl<'a> Cqe<'a> {
         self.kind
     }
 
+    /// Returns `true` for a send WQE that succeeded, and that left no data in the CQE.
+    #[inline(always)]
+    pub fn is_plain_requester(&self) -> bool {
+        const BITS: u8 = !(cqe::OWNER | cqe::SOLICITED_EVENT);
+        self.op_own() & BITS == REQUESTER
+    }
+
     /// Opcode.
     #[inline(always)]
     pub fn opcode(&self) -> CqeOpcode {
@@ -293,37 +300,39 @@ impl<'a> Cqe<'a> {
         is_odp_page_fault(self.syndrome(), self.vendor_err_synd())
     }
 
-    /// Number of the QP that sent the message. Inline data of up to 32 bytes stands in this place, and in
-    /// that of everything down to [`is_checksum_ok`](Self::is_checksum_ok).
+    /// How the message came. Inline data of up to 32 bytes stands in this place, and in that of everything down to
+    /// [`is_checksum_ok`](Self::is_checksum_ok).
+    #[inline(always)]
+    pub fn route(&self) -> Route {
+        Route(field!(self, Cqe64.flags_rqpn: Be32).get())
+    }
+
+    /// Number of the QP that sent the message: see [`route`](Self::route).
     #[inline]
     pub fn source_qpn(&self) -> u32 {
-        self.flags_rqpn() & 0xff_ffff
+        self.route().source_qpn()
     }
 
-    /// Service level.
+    /// Service level: see [`route`](Self::route).
     #[inline]
     pub fn sl(&self) -> u8 {
-        (self.flags_rqpn() >> 24) as u8 & 0xf
+        self.route().sl()
     }
 
-    /// Whether a GRH came with the message.
+    /// Whether a GRH came with the message: see [`route`](Self::route).
     #[inline]
     pub fn has_grh(&self) -> bool {
-        self.flags_rqpn() >> 28 & 3 != 0
-    }
-
-    fn flags_rqpn(&self) -> u32 {
-        field!(self, Cqe64.flags_rqpn: Be32).get()
+        self.route().has_grh()
     }
 
     /// Source LID.
-    #[inline]
+    #[inline(always)]
     pub fn slid(&self) -> u16 {
         field!(self, Cqe64.slid: Be16).get()
     }
 
     /// Path bits of the destination LID.
-    #[inline]
+    #[inline(always)]
     pub fn dlid_path_bits(&self) -> u8 {
         field!(self, Cqe64.ml_path: u8) & 0x7f
     }
@@ -373,6 +382,30 @@ impl<'a> Cqe<'a> {
             CqeFormat::Inline64 if self.size == 128 => Some((unsafe { self.cqe.sub(64) }, 64)),
             _ => None,
         }
+    }
+}
+
+/// The word of a CQE that says how a message came, read once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route(u32);
+
+impl Route {
+    /// Number of the QP that sent the message.
+    #[inline(always)]
+    pub const fn source_qpn(self) -> u32 {
+        self.0 & 0xff_ffff
+    }
+
+    /// Service level.
+    #[inline(always)]
+    pub const fn sl(self) -> u8 {
+        (self.0 >> 24) as u8 & 0xf
+    }
+
+    /// Whether a GRH came with the message.
+    #[inline(always)]
+    pub const fn has_grh(self) -> bool {
+        self.0 >> 28 & 3 != 0
     }
 }
 

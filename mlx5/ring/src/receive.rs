@@ -118,6 +118,19 @@ pub trait ReceiveRing {
     /// `slot` is held.
     unsafe fn release(&mut self, slot: u32);
 
+    /// Completes the WQE that completes with `wqe_counter` and gives its slot back without its buffer; returns the caller's
+    /// value, or `None` when the device does not have such a WQE.
+    #[inline(always)]
+    fn complete_and_release(&mut self, wqe_counter: u16) -> Option<Self::Data> {
+        let slot = self.posted_slot(wqe_counter)?;
+        // SAFETY: a slot that has completed; it is not marked as held, because it is given back at once.
+        unsafe {
+            let data = self.data(slot);
+            self.release(slot);
+            Some(data)
+        }
+    }
+
     /// Hands everything posted to the device: stores the doorbell record if that changes it.
     fn ring_doorbell(&mut self);
 

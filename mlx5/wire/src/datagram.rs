@@ -100,8 +100,22 @@ impl DatagramSegment {
     /// The segment as six words of memory; reserved bytes are zero.
     #[inline(always)]
     pub fn to_words(&self) -> [Be64; 6] {
-        let bytes = self.to_bytes();
-        core::array::from_fn(|word| Field::read(&bytes[8 * word..8 * word + 8]))
+        let word = |upper: [u8; 4], lower: [u8; 4]| {
+            Be64::new(
+                u64::from(u32::from_be_bytes(upper)) << 32 | u64::from(u32::from_be_bytes(lower)),
+            )
+        };
+        let be = |value: Be32| value.get().to_be_bytes();
+        let [lid_upper, lid_lower] = self.rlid.get().to_be_bytes();
+        let [m0, m1, m2, m3, m4, m5] = self.rmac;
+        [
+            word(be(self.qkey), self.reserved4),
+            word(be(self.dqp_dct), [self.stat_rate_sl, self.fl_mlid, lid_upper, lid_lower]),
+            word(self.reserved16, [m0, m1, m2, m3]),
+            word([m4, m5, self.tclass, self.hop_limit], be(self.grh_gid_fl)),
+            Field::read(&self.rgid[..8]),
+            Field::read(&self.rgid[8..]),
+        ]
     }
 }
 

@@ -27,6 +27,12 @@ impl Flags {
         self.0 & flags.0 == flags.0
     }
 
+    /// Returns these flags and others.
+    #[inline(always)]
+    pub const fn with(self, flags: Self) -> Self {
+        Self(self.0 | flags.0)
+    }
+
     /// Returns the byte of the control segment.
     #[inline(always)]
     pub(super) const fn bits(self) -> u8 {
@@ -39,7 +45,7 @@ impl BitOr for Flags {
 
     #[inline(always)]
     fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+        self.with(other)
     }
 }
 

@@ -1,0 +1,137 @@
+//! Datagrams whose address comes last: they are kept until then, and nothing is allocated for it.
+
+use std::alloc::{GlobalAlloc, Layout as Size, System};
+use std::cell::Cell;
+
+use mlx5_ring::sq::{BlueFlame, Config, Layout, SendQueue};
+use mlx5_wire::be::Be32;
+
+use super::*;
+use crate::lock::Lock;
+use crate::log::Count;
+use crate::objects::{SendLimits, Status};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: the system's allocator, and a count.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, size: Size) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: forwarded.
+        unsafe { System.alloc(size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, size: Size) {
+        // SAFETY: forwarded.
+        unsafe { System.dealloc(memory, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const BLOCKS: usize = 16;
+
+#[repr(C, align(64))]
+struct Device {
+    ring: [u8; BLOCKS * 64],
+    register: [u8; 512],
+    record: [Be32; 2],
+}
+
+#[repr(C)]
+struct Address {
+    ah: ibv_ah,
+    av: [u8; DatagramSegment::SIZE],
+}
+
+fn queue_pair(device: NonNull<Device>) -> Qp {
+    let mut records = Box::new_uninit_slice(BLOCKS);
+    let layout = Layout {
+        buf: device.cast(),
+        // SAFETY: inside of the device.
+        dbrec: unsafe { NonNull::new_unchecked(&raw mut (*device.as_ptr()).record) }.cast(),
+        wqe_cnt: BLOCKS as u32,
+        stride: 64,
+        // SAFETY: as above.
+        register: unsafe { NonNull::new_unchecked(&raw mut (*device.as_ptr()).register) }.cast(),
+        register_size: 256,
+        qpn: 7,
+    };
+    let config = Config { max_wqe_blocks: BLOCKS as u32, blue_flame: BlueFlame::Never };
+    let storage = NonNull::from(&mut *records).cast();
+    // SAFETY: memory of the test, which lives longer; a record for each block.
+    let queue = unsafe { SendQueue::new(layout, config, storage) }.unwrap();
+    let limits = SendLimits { requests: 8, sges: 2, inline: 60 };
+    let side = SendSide {
+        queue: queue.without_asking(),
+        limits,
+        is_ready: true,
+        has_atomics: false,
+        posted: 0,
+        retired: 0,
+        draft: Draft::new(limits.sges, limits.inline),
+        _records: records,
+    };
+    Qp {
+        ibv: core::ptr::null_mut(),
+        qpn: 7,
+        transport: Transport::Ud,
+        signal_all: false,
+        send_cq: None,
+        recv_cq: None,
+        srq: None,
+        status: Status::new(None),
+        send: Lock::new(Some(side), true),
+        receive: Lock::new(None, true),
+        original: std::sync::Mutex::new(None),
+        sends: Count::default(),
+        receives: Count::default(),
+    }
+}
+
+#[test]
+fn a_late_address_allocates_nothing() {
+    let mut device = Device { ring: [0; BLOCKS * 64], register: [0; 512], record: [0.into(); 2] };
+    let device = NonNull::from(&mut device);
+    let record = queue_pair(device);
+    // SAFETY: structures of integers and pointers; what `wr_start` does for a queue pair that doorbell drives; the
+    // functions are called as verbs asks for.
+    unsafe {
+        let (mut qp, mut to): (ibv_qp_ex, Address) = (mem::zeroed(), mem::zeroed());
+        place_of_record(&mut qp).write(&record);
+        av::assume(mem::offset_of!(Address, av));
+        mem::forget(record.send.lock());
+        let side = record.send.held().as_mut().unwrap();
+        side.draft.start = Some((side.queue.mark(), 0));
+
+        let (qp, before) = (&raw mut qp, ALLOCATIONS.get());
+        let ah = &raw mut to.ah;
+        let mut bytes = *b"twenty bytes of text";
+        let piece = ibv_data_buf { addr: bytes.as_mut_ptr().cast(), length: bytes.len() };
+        let sge = ibv_sge { addr: 0x1000, length: 8, lkey: 9 };
+        wr_send(qp);
+        wr_set_inline_data_list(qp, 3, [piece; 3].as_ptr());
+        wr_set_ud_addr(qp, ah, 0x55, 0x66);
+        wr_send(qp);
+        wr_set_sge_list(qp, 2, [sge; 2].as_ptr());
+        wr_set_ud_addr(qp, ah, 0x55, 0x66);
+        wr_send(qp);
+        wr_set_inline_data(qp, bytes.as_mut_ptr().cast(), bytes.len());
+        wr_set_ud_addr(qp, ah, 0x55, 0x66);
+        assert_eq!(ALLOCATIONS.get(), before);
+        assert_eq!(wr_complete(qp), 0);
+    }
+    assert_eq!(record.sends.get(), 3);
+    // SAFETY: nobody writes to it any more.
+    let ring = unsafe { device.as_ref() }.ring;
+    let text = b"twenty bytes of text";
+    assert_eq!(ring[64..68], [0x80, 0, 0, 60]);
+    assert_eq!(ring[68..128], [*text; 3].concat());
+    assert_eq!(ring[192..208], [0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0x10, 0]);
+    assert_eq!(ring[320..344], [&[0x80, 0, 0, 20], &text[..]].concat());
+}
