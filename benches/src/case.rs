@@ -3,7 +3,7 @@
 use crate::adapter::{Form, Order};
 use crate::lines::Lines;
 use crate::operation::{Operation, What};
-use crate::subject::{Givers, Name};
+use crate::subject::{Calls, Givers, Name};
 use crate::world::{Kind, Locks, Request, Shape};
 
 /// Slots of a queue, where nothing else is said.
@@ -129,6 +129,9 @@ impl Case {
             Name::Shared(Givers::Own) => ", SharedPoster",
             Name::Shared(Givers::Other) => ", SharedPoster, other thread",
             Name::Shared(Givers::Both) => ", SharedPoster, 2 threads",
+            Name::DropIn(Calls::PollCq | Calls::PostSend) => ", drop-in",
+            Name::DropIn(Calls::NextPoll) => ", drop-in, extended",
+            Name::DropIn(Calls::WrBuilders) => ", drop-in, ibv_wr_*",
             _ => "",
         };
         let mut label = format!("{} {}{subject}", shape.kind.name(), what.name(shape.kind));
@@ -231,6 +234,7 @@ impl Name {
             Self::Lending => "lending batch",
             Self::Owned => "owned buffers",
             Self::Replaced => "buffers replaced",
+            Self::DropIn(_) => "drop-in",
         }
     }
 }
@@ -320,6 +324,49 @@ fn frames() -> Vec<Case> {
     vec![lent(false), lent(true)]
 }
 
+/// What verbs programs do, with the locks that both libraries take by default.
+fn drop_in() -> Vec<Case> {
+    let polls = [
+        (Name::DropIn(Calls::PollCq), Name::Libmlx5(Locks::Default)),
+        (Name::DropIn(Calls::NextPoll), Name::Libmlx5NextPoll(Locks::Default)),
+    ];
+    let sends = [
+        (Name::DropIn(Calls::PostSend), Name::PostSend(Locks::Default)),
+        (Name::DropIn(Calls::WrBuilders), Name::WrBuilders(Locks::Default)),
+    ];
+    let mut cases = Vec::new();
+    for kind in [Kind::Rq, Kind::Srq] {
+        for (doorbell, reference) in polls {
+            let poll = Case::new(kind, What::Poll, doorbell).against(reference);
+            cases.extend([poll.clone(), poll.clone().batch(1)]);
+            if kind == Kind::Srq {
+                cases.push(poll.random());
+            }
+            cases.push(Case::new(kind, What::Nothing, doorbell).against(reference));
+        }
+        let (doorbell, reference) = polls[0];
+        let post = Case::new(kind, What::Post, doorbell).against(reference);
+        cases.extend([post.clone(), post.clone().batch(1), post.clone().sges(4)]);
+        if kind == Kind::Srq {
+            cases.push(post.random());
+        }
+    }
+    for (doorbell, reference) in sends {
+        let cycle =
+            |request| Case::new(Kind::Sends(request), What::Cycle, doorbell).against(reference);
+        cases.extend([
+            cycle(Request::Send),
+            cycle(Request::Send).batch(1),
+            cycle(Request::Inline),
+            cycle(Request::Inline).batch(1),
+            cycle(Request::Write),
+            cycle(Request::Read),
+            cycle(Request::Datagram),
+        ]);
+    }
+    cases
+}
+
 /// What time is taken of.
 pub fn timed() -> Vec<(Case, Lines)> {
     let mut cases = Vec::new();
@@ -337,5 +384,5 @@ pub fn timed() -> Vec<(Case, Lines)> {
 
 /// What instructions are counted of.
 pub fn counted() -> Vec<Case> {
-    [safe(), rings(), tags(), sends(), frames()].concat()
+    [safe(), rings(), tags(), sends(), frames(), drop_in()].concat()
 }

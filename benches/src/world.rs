@@ -271,6 +271,10 @@ impl World {
             ..Default::default()
         };
         let context = self.pd.context().as_raw();
+        if cqe_size == 64 {
+            // SAFETY: an open context, an initialised structure.
+            return made(unsafe { ibv_create_cq_ex(context, &mut attr) });
+        }
         // SAFETY: an open context of an mlx5 device, initialised structures.
         made(unsafe { (self.mlx5dv.create_cq)(context, &mut attr, &mut mlx5) })
     }

@@ -289,3 +289,23 @@ fn what_the_readme_says_of_cost_is_what_was_counted() {
         assert!((said[1] - table[1]).abs() < 1.0, "{row}: README.md {}, {}", said[1], table[1]);
     }
 }
+
+/// The table of the drop-in has each row that was counted, and what it costs.
+#[test]
+fn what_the_drop_in_costs_is_what_was_counted() {
+    let table = read(&root().join("docs/drop-in.md"));
+    let baseline = read(&root().join("benches/baseline.txt"));
+    let counted: Vec<_> = baseline.lines().filter(|line| line.contains(", drop-in")).collect();
+    assert!(counted.len() > 30, "{} rows", counted.len());
+    for line in counted {
+        let mut fields = line.split('\t');
+        let operation = fields.next().unwrap();
+        let counted: f64 = fields.next().unwrap().parse().unwrap();
+        let row = table.lines().find_map(|row| row.strip_prefix(&format!("| {operation} |")));
+        let row = row.unwrap_or_else(|| panic!("no row {operation}"));
+        let cells: Vec<f64> = row.split('|').filter_map(|cell| cell.trim().parse().ok()).collect();
+        let [drop_in, libmlx5, ratio, _] = cells[..] else { panic!("{row}") };
+        assert!((drop_in - counted).abs() < 1.0, "{operation}: {drop_in}, counted {counted}");
+        assert!((drop_in / libmlx5 - ratio).abs() < 0.02, "{operation}: {ratio}");
+    }
+}

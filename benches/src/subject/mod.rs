@@ -50,6 +50,21 @@ pub enum Name {
     WrBuilders(Locks),
     /// Doorbell's receiver of frames.
     Frames,
+    /// The functions of libibverbs in a process that has preloaded the drop-in.
+    DropIn(Calls),
+}
+
+/// The functions of libibverbs that a subject calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// As [`Name::Libmlx5`].
+    PollCq,
+    /// As [`Name::Libmlx5NextPoll`].
+    NextPoll,
+    /// As [`Name::PostSend`].
+    PostSend,
+    /// As [`Name::WrBuilders`].
+    WrBuilders,
 }
 
 /// A queue and a CQ, driven in one of the ways. All buffers are posted at first.
@@ -111,7 +126,8 @@ impl Name {
             | Self::Shared(_)
             | Self::Mutex(_)
             | Self::Sender
-            | Self::Frames => Locks::Default,
+            | Self::Frames
+            | Self::DropIn(_) => Locks::Default,
         }
     }
 }
@@ -131,10 +147,12 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
         Name::Replaced => safe::make(world, &objects, safe::Way::Replace),
         Name::Shared(givers) => shared::make(world, &objects, givers, true),
         Name::Mutex(givers) => shared::make(world, &objects, givers, false),
-        Name::Libmlx5(_) => libmlx5::make(&objects, false),
-        Name::Libmlx5NextPoll(_) => libmlx5::make(&objects, true),
+        Name::Libmlx5(_) | Name::DropIn(Calls::PollCq) => libmlx5::make(&objects, false),
+        Name::Libmlx5NextPoll(_) | Name::DropIn(Calls::NextPoll) => libmlx5::make(&objects, true),
         Name::Libmlx5SrqOps(_) => unreachable!("drives tag lists"),
-        Name::Sender | Name::PostSend(_) | Name::WrBuilders(_) => unreachable!("sends"),
+        Name::Sender | Name::PostSend(_) | Name::WrBuilders(_) | Name::DropIn(_) => {
+            unreachable!("sends")
+        }
         Name::Frames => unreachable!("receives frames"),
     };
     (objects, subject)

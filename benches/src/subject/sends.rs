@@ -5,7 +5,7 @@ use std::ptr;
 use doorbell::{Buffer, BufferPool, RemoteRegion, SqId};
 use rdma_core_sys::*;
 
-use super::{Name, Subject, unexpected};
+use super::{Calls, Name, Subject, unexpected};
 use crate::sends::{INLINE, Objects, datagram_to};
 use crate::sum::Sum;
 use crate::world::{BUFFER, Request, World};
@@ -34,8 +34,12 @@ pub(super) fn make(
     }
     match name {
         Name::Sender => of_request!(Doorbell, doorbell(world, objects)),
-        Name::PostSend(_) => of_request!(PostSend, lists(objects, request, batch)),
-        Name::WrBuilders(_) => of_request!(Builders, builders(objects)),
+        Name::PostSend(_) | Name::DropIn(Calls::PostSend) => {
+            of_request!(PostSend, lists(objects, request, batch))
+        }
+        Name::WrBuilders(_) | Name::DropIn(Calls::WrBuilders) => {
+            of_request!(Builders, builders(objects))
+        }
         _ => unreachable!("sends nothing"),
     }
 }

@@ -15,8 +15,8 @@ enum Limit {
 
 use Limit::{AtMost, Times};
 
-/// Operations of the safe layer on an SRQ where nothing else is said.
-const BOUNDS: [(&str, Limit); 25] = [
+/// Operations of the safe layer on an SRQ where nothing else is said; of programs under the drop-in last.
+const BOUNDS: [(&str, Limit); 60] = [
     ("SRQ cycle, lending batch", AtMost(84.0)),
     ("SRQ cycle, lending batch, random order", AtMost(91.0)),
     ("SRQ cycle, lending batch, 2 queues in turn", AtMost(115.0)),
@@ -45,6 +45,42 @@ const BOUNDS: [(&str, Limit); 25] = [
     // A frame that is lent and given back.
     ("frame lent", AtMost(107.0)),
     ("frame of a striding queue lent", AtMost(103.0)),
+    // A program under the drop-in.
+    ("RQ poll, drop-in", AtMost(115.0)),
+    ("RQ poll, drop-in, batch 1", AtMost(240.0)),
+    ("RQ poll of nothing, drop-in", AtMost(91.0)),
+    ("RQ poll, drop-in, extended", AtMost(137.0)),
+    ("RQ poll, drop-in, extended, batch 1", AtMost(191.0)),
+    ("RQ poll of nothing, drop-in, extended", AtMost(76.0)),
+    ("RQ post, drop-in", AtMost(49.0)),
+    ("RQ post, drop-in, batch 1", AtMost(123.0)),
+    ("RQ post, drop-in, 4 SGEs", AtMost(117.0)),
+    ("SRQ poll, drop-in", AtMost(114.0)),
+    ("SRQ poll, drop-in, batch 1", AtMost(241.0)),
+    ("SRQ poll, drop-in, random order", AtMost(120.0)),
+    ("SRQ poll of nothing, drop-in", AtMost(91.0)),
+    ("SRQ poll, drop-in, extended", AtMost(139.0)),
+    ("SRQ poll, drop-in, extended, batch 1", AtMost(194.0)),
+    ("SRQ poll, drop-in, extended, random order", AtMost(144.0)),
+    ("SRQ poll of nothing, drop-in, extended", AtMost(76.0)),
+    ("SRQ post, drop-in", AtMost(47.0)),
+    ("SRQ post, drop-in, batch 1", AtMost(119.0)),
+    ("SRQ post, drop-in, 4 SGEs", AtMost(121.0)),
+    ("SRQ post, drop-in, random order", AtMost(47.0)),
+    ("SEND post and poll, drop-in", AtMost(131.0)),
+    ("SEND post and poll, drop-in, batch 1", AtMost(447.0)),
+    ("SEND of 32 bytes inline post and poll, drop-in", AtMost(197.0)),
+    ("SEND of 32 bytes inline post and poll, drop-in, batch 1", AtMost(513.0)),
+    ("RDMA WRITE post and poll, drop-in", AtMost(136.0)),
+    ("RDMA READ post and poll, drop-in", AtMost(147.0)),
+    ("UD SEND post and poll, drop-in", AtMost(194.0)),
+    ("SEND post and poll, drop-in, ibv_wr_*", AtMost(165.0)),
+    ("SEND post and poll, drop-in, ibv_wr_*, batch 1", AtMost(503.0)),
+    ("SEND of 32 bytes inline post and poll, drop-in, ibv_wr_*", AtMost(203.0)),
+    ("SEND of 32 bytes inline post and poll, drop-in, ibv_wr_*, batch 1", AtMost(538.0)),
+    ("RDMA WRITE post and poll, drop-in, ibv_wr_*", AtMost(183.0)),
+    ("RDMA READ post and poll, drop-in, ibv_wr_*", AtMost(164.0)),
+    ("UD SEND post and poll, drop-in, ibv_wr_*", AtMost(264.0)),
 ];
 
 /// Fails when an operation costs more than its bound, times the tolerance.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::hint::black_box;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use doorbell_benches::case::{self, Case};
@@ -43,12 +43,12 @@ fn cases(filter: &str) -> impl Iterator<Item = Case> {
     case::counted().into_iter().filter(move |case| case.label().contains(filter))
 }
 
-/// What is run, each once.
-fn runs(filter: &str) -> Vec<(Operation, Name)> {
+/// What is run in a process that has preloaded the drop-in, or in one that has not, each once.
+fn runs(filter: &str, drop_in: bool) -> Vec<(Operation, Name)> {
     let mut runs = Vec::new();
     for Case { operation, doorbell, reference } in cases(filter) {
         for run in [(operation, doorbell), (operation, reference)] {
-            if !runs.contains(&run) {
+            if matches!(run.1, Name::DropIn(_)) == drop_in && !runs.contains(&run) {
                 runs.push(run);
             }
         }
@@ -58,9 +58,9 @@ fn runs(filter: &str) -> Vec<(Operation, Name)> {
 
 /// Under callgrind: one counted round of each run, after two that bring it to a steady state. Prints how many
 /// messages that are.
-pub(crate) fn run_counted(filter: &str) {
+pub(crate) fn run_counted(filter: &str, drop_in: bool) {
     let world = World::new();
-    for (operation, name) in runs(filter) {
+    for (operation, name) in runs(filter, drop_in) {
         let mut rig = Rig::new(&world, operation, name);
         for _ in 0..2 {
             rig.round(Lines::Warm, |round| round());
@@ -77,7 +77,7 @@ pub(crate) fn run(
     filter: &str,
     save: bool,
 ) -> Result<Vec<Row>> {
-    let costs = count(out, filter)?;
+    let costs = [count(out, filter, false)?, count(out, filter, true)?].concat();
     let cost = |operation: Operation, name| {
         let found = costs.iter().find(|(run, _)| *run == (operation, name));
         found.map(|(_, cost)| *cost).ok_or("a run is missing")
@@ -116,17 +116,26 @@ pub(crate) fn run(
 }
 
 /// Runs this program under callgrind.
-fn count(out: &Path, filter: &str) -> Result<Vec<((Operation, Name), Cost)>> {
+fn count(out: &Path, filter: &str, drop_in: bool) -> Result<Vec<((Operation, Name), Cost)>> {
+    let runs = runs(filter, drop_in);
+    if runs.is_empty() {
+        return Ok(Vec::new());
+    }
     fs::create_dir_all(out)?;
     let profile = out.join("callgrind.out");
     let of = |n: usize| profile.with_extension(format!("out.{n}"));
-    let output = Command::new("valgrind")
+    let mut command = Command::new("valgrind");
+    if drop_in {
+        command.env("LD_PRELOAD", library()?);
+    }
+    let output = command
         .args(["--tool=callgrind", "--cache-sim=yes", "--dump-line=no", "--quiet"])
         .arg(format!("--dump-before={COUNTED}"))
         .arg(format!("--dump-after={COUNTED}"))
         .arg(format!("--callgrind-out-file={}", profile.display()))
         .arg(env::current_exe()?)
         .args(["counted", "--filter", filter])
+        .args(drop_in.then_some("--drop-in"))
         .output()
         .map_err(|error| format!("valgrind cannot be run ({error}): install it"))?;
     if !output.status.success() {
@@ -135,7 +144,7 @@ fn count(out: &Path, filter: &str) -> Result<Vec<((Operation, Name), Cost)>> {
     }
     let stdout = String::from_utf8(output.stdout)?;
     let mut costs = Vec::new();
-    for (i, (run, messages)) in runs(filter).into_iter().zip(stdout.lines()).enumerate() {
+    for (i, (run, messages)) in runs.into_iter().zip(stdout.lines()).enumerate() {
         let (before, after) = (of(2 * i + 1), of(2 * i + 2));
         let [instructions, loads, stores] = totals(&fs::read_to_string(&after)?)?;
         fs::remove_file(before)?;
@@ -146,6 +155,17 @@ fn count(out: &Path, filter: &str) -> Result<Vec<((Operation, Name), Cost)>> {
         costs.push((run, cost));
     }
     Ok(costs)
+}
+
+/// The drop-in, where cargo puts it.
+fn library() -> Result<PathBuf> {
+    let program = env::current_exe()?;
+    let folder = program.parent().ok_or("a program without a folder")?;
+    let library = folder.join("deps/libdoorbell_drop_in.so");
+    if !library.exists() {
+        return Err(format!("{} is not there", library.display()).into());
+    }
+    Ok(library)
 }
 
 /// The first three totals of a profile, which are instructions, loads and stores.

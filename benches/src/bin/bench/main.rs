@@ -63,6 +63,9 @@ enum Command {
         /// As of `counts`.
         #[arg(long, default_value = "")]
         filter: String,
+        /// Counts what needs the drop-in, which is preloaded, and not the rest.
+        #[arg(long)]
+        drop_in: bool,
     },
 }
 
@@ -87,8 +90,8 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Prefetch => prefetch::run(),
         Command::All { out, docs } => all(&out, docs.as_deref()),
-        Command::Counted { filter } => {
-            counts::run_counted(&filter);
+        Command::Counted { filter, drop_in } => {
+            counts::run_counted(&filter, drop_in);
             Ok(())
         }
     }
