@@ -17,6 +17,15 @@ pub fn short(session: &Session) -> Result<Totals> {
     Ok(totals)
 }
 
+/// A short comparison of libmlx5 with the drop-in under libibverbs.
+pub fn dropped_in(session: &Session) -> Result<Totals> {
+    let [doorbell, conformance] =
+        ["doorbell", "conformance"].map(|name| session.target.join("debug").join(name));
+    let mut command = Command::new(doorbell);
+    command.args(["run", "--"]).arg(conformance);
+    whole(command.args(["--operations", &(operations(session) / 10).to_string()]))
+}
+
 /// A long comparison with the libmlx5 of this system.
 pub fn long(session: &Session) -> Result<Totals> {
     artifacts::build(&mut session.cargo(EVERYTHING))?;

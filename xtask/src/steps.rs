@@ -281,6 +281,9 @@ fn drop_in(session: &Session) -> Result<Totals> {
     }
     let mut totals = isolate::run(&binaries, &options)?;
     totals += python(session, &under)?;
+    if session.selection().is_empty() {
+        totals += conformance::dropped_in(session)?;
+    }
     Ok(totals)
 }
 

@@ -87,8 +87,8 @@ impl<'a> Case<'a> {
         let mut libmlx5;
         let mut regions;
         let mut subject: Box<dyn Subject> = match shape.layer {
-            Layer::Ring => {
-                libmlx5 = Twin::new("twin_libmlx5", shape, source, target);
+            Layer::Ring | Layer::DropIn => {
+                libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
                 regions = vec![arena];
                 let keys = [sys::IBV_ACCESS_LOCAL_WRITE, 0].map(|access| {
                     let key = libmlx5.base.register_arena(arena, access);
@@ -97,11 +97,15 @@ impl<'a> Case<'a> {
                 });
                 let arena = arena.address();
                 let keys = subject::Keys { arena, good: keys[0], read_only: keys[1] };
-                Box::new(subject::Ring::new(&doorbell, shape, keys))
+                if shape.layer == Layer::DropIn {
+                    Box::new(subject::DropIn::new(doorbell.objects(), keys))
+                } else {
+                    Box::new(subject::Ring::new(&doorbell, shape, keys))
+                }
             }
             Layer::Safe => {
                 let pools = subject::Pools::new(&doorbell, shape);
-                libmlx5 = Twin::new("twin_libmlx5", shape, source, target);
+                libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
                 regions = pools.memory();
                 let access = sys::IBV_ACCESS_LOCAL_WRITE;
                 let keys: Vec<_> = regions
@@ -223,7 +227,7 @@ impl<'a> Case<'a> {
     fn arm(&mut self, solicited_only: bool) -> Result<()> {
         self.subject.arm(solicited_only);
         let Twins { libmlx5, doorbell, .. } = &self.twins;
-        reference::arm(libmlx5, solicited_only);
+        reference::arm(&libmlx5.objects(), solicited_only);
         let rung = [(libmlx5, 0), (doorbell, 1)].map(|(twin, number)| {
             let doorbell = twin.base.device.cq_doorbell(self.cqs[number].number());
             doorbell.expect("the CQ exists")
@@ -289,13 +293,15 @@ impl<'a> Case<'a> {
         }
         let purged = self.completed_on(qp);
         self.subject.reset(qp);
-        reference::reset(&self.twins.libmlx5, qp);
+        reference::reset(&self.twins.libmlx5.objects(), qp);
         self.run.tally.add(tally::PURGED, purged.len() as u64);
         if self.shape.shared {
             for id in &purged {
                 self.complete(queue, *id)?;
             }
-            self.post_again(queue, purged, true)?;
+            if self.shape.layer != Layer::DropIn {
+                self.post_again(queue, purged, true)?;
+            }
         } else {
             let pair = &mut self.queues[queue];
             pair.libmlx5.reset();

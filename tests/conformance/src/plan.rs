@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::reference;
 use crate::session::{OPERATIONS, Plan};
 
 /// Which doors of doorbell are used.
@@ -18,6 +19,8 @@ pub enum Layer {
     Ring,
     /// `Receiver` with buffers of a pool.
     Safe,
+    /// libibverbs, with the drop-in under it.
+    DropIn,
 }
 
 /// The queues of a session.
@@ -211,6 +214,10 @@ fn give(shape: &Shape) -> BoxedStrategy<Vec<Give>> {
         Just(vec![Give::Take]),
         vec(prop_oneof![Just(Give::Recycle), Just(Give::Take)], 1..6),
     ];
+    // A receive of libibverbs is over with its completion.
+    if shape.layer == Layer::DropIn {
+        return Just(vec![Give::Take]).boxed();
+    }
     // A safe message is lent: it cannot be held.
     if shape.layer == Layer::Safe {
         return in_order.boxed();
@@ -236,11 +243,15 @@ fn operation(shape: &Shape) -> impl Strategy<Value = Operation> + use<> {
 
 /// Shapes go round by the number of the session, so that each kind comes up often enough.
 fn shape(session: u64) -> impl Strategy<Value = Shape> {
-    let layer = if session % 2 == 0 { Layer::Ring } else { Layer::Safe };
+    let layer = match session % 2 {
+        _ if reference::is_dropped_in() => Layer::DropIn,
+        0 => Layer::Ring,
+        _ => Layer::Safe,
+    };
     // Small queues are full and wrap most often; every size has its turn.
     let (turn, each_size) = (session / 2, session / 6);
     // Each buffer of a pool is compared after each step.
-    let sizes = if layer == Layer::Ring { SIZES } else { 7 };
+    let sizes = if layer == Layer::Safe { 7 } else { SIZES };
     let (log, shared) = if turn % 3 == 2 {
         ((each_size % sizes) as u32, (each_size + each_size / sizes) % 2 == 1)
     } else {
@@ -262,7 +273,7 @@ fn shape(session: u64) -> impl Strategy<Value = Shape> {
             // An SRQ has one slot that stays unposted.
             max_wr: if shared { (1 << log) - u32::from(log > 0) } else { 1 << log },
             max_sge,
-            spare: spare && shared,
+            spare: spare && shared && layer != Layer::DropIn,
             wire: Wire { large_cqe, scatter_to_cqe, small_mtu, lossy },
             lead: if lead { WRAP - back } else { 0 },
         },

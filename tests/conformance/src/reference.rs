@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use rdma_core_sys as sys;
 
-use crate::twin::Twin;
+use crate::twin::Objects;
 use crate::verbs;
 
 /// Why a receive was not posted, as both twins say it.
@@ -18,7 +18,7 @@ pub enum Refusal {
 
 /// Posts receives to queue `queue`, with one call. Returns how many were taken.
 pub fn post(
-    twin: &Twin,
+    objects: &Objects,
     queue: usize,
     receives: &[(u64, Vec<sys::ibv_sge>)],
 ) -> (usize, Option<Refusal>) {
@@ -45,10 +45,10 @@ pub fn post(
     // SAFETY: the queue is alive, the list can be read, and the memory that it names is looked at only
     // while the device rests.
     let errno = unsafe {
-        if twin.srq.is_null() {
-            sys::ibv_post_recv(twin.base.qps[queue], first, &mut bad)
+        if objects.srq.is_null() {
+            sys::ibv_post_recv(objects.qps[queue], first, &mut bad)
         } else {
-            sys::ibv_post_srq_recv(twin.srq, first, &mut bad)
+            sys::ibv_post_srq_recv(objects.srq, first, &mut bad)
         }
     };
     let refusal = match errno {
@@ -62,17 +62,17 @@ pub fn post(
 }
 
 /// Takes the events that have come, and asks for the next one.
-pub fn arm(twin: &Twin, solicited_only: bool) {
-    verbs::take_events(twin.channel);
+pub fn arm(objects: &Objects, solicited_only: bool) {
+    verbs::take_events(objects.channel);
     // SAFETY: the CQ is alive.
-    let errno = unsafe { sys::ibv_req_notify_cq(twin.cq, i32::from(solicited_only)) };
+    let errno = unsafe { sys::ibv_req_notify_cq(objects.cq, i32::from(solicited_only)) };
     verbs::done(errno, "ibv_req_notify_cq");
 }
 
 /// Takes a QP to RESET, in which libmlx5 forgets what the CQ holds of it.
-pub fn reset(twin: &Twin, qp: usize) {
-    verbs::to_state(twin.base.qps[qp], sys::IBV_QPS_RESET);
-    verbs::to_init(twin.base.qps[qp]);
+pub fn reset(objects: &Objects, qp: usize) {
+    verbs::to_state(objects.qps[qp], sys::IBV_QPS_RESET);
+    verbs::to_init(objects.qps[qp]);
 }
 
 /// Returns the file name of the libmlx5 in this process.
@@ -82,6 +82,25 @@ pub fn library() -> Option<String> {
         .lines()
         .find_map(|line| line.rsplit('/').next().filter(|name| name.contains("libmlx5")));
     name.map(str::to_owned)
+}
+
+/// Returns `true` if the drop-in is preloaded: then it serves the twin of doorbell, through libibverbs.
+pub fn is_dropped_in() -> bool {
+    static IS: OnceLock<bool> = OnceLock::new();
+    *IS.get_or_init(|| {
+        std::fs::read_to_string("/proc/self/maps")
+            .is_ok_and(|maps| maps.contains("libdoorbell_drop_in"))
+    })
+}
+
+/// Makes the twin of libmlx5: the drop-in, if there is one, leaves its objects alone.
+pub fn make<T>(twin: impl FnOnce() -> T) -> T {
+    // SAFETY: the program has one thread.
+    unsafe { std::env::set_var("DOORBELL_PATH", "libmlx5") }
+    let twin = twin();
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("DOORBELL_PATH") }
+    twin
 }
 
 /// Returns `true` if libmlx5 is known to append freed slots of an SRQ to its list in the order in which they were

@@ -9,6 +9,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use crate::case::Queues;
 use crate::difference::Difference;
 use crate::fault::Fault;
+use crate::reference;
 use crate::sends::Sends;
 use crate::session::{Kind, Memory, Outcome, Plan, PlanOf, Run};
 use crate::tags::Tags;
@@ -54,7 +55,7 @@ macro_rules! of_kind {
             (round, turn) => {
                 let session = (ROUND - 1) * round + turn;
                 match (session / TAGS, session % TAGS) {
-                    (number, 4) => $function::<Tags>(number, $session $(, $argument)*),
+                    (number, 4) if !reference::is_dropped_in() => $function::<Tags>(number, $session $(, $argument)*),
                     _ => $function::<Queues>(session - session / TAGS, $session $(, $argument)*),
                 }
             }

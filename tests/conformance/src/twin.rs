@@ -28,7 +28,22 @@ pub struct Twin {
     target_key: u32,
 }
 
+/// What receives are posted to, and polled from.
+#[derive(Clone)]
+pub struct Objects {
+    pub channel: *mut sys::ibv_comp_channel,
+    pub cq: *mut sys::ibv_cq,
+    /// Null when each QP has a receive queue.
+    pub srq: *mut sys::ibv_srq,
+    pub qps: Vec<*mut sys::ibv_qp>,
+}
+
 impl Twin {
+    pub fn objects(&self) -> Objects {
+        let Self { channel, cq, srq, ref base, .. } = *self;
+        Objects { channel, cq, srq, qps: base.qps.clone() }
+    }
+
     /// `source` is what peers send from, `target` where they may write.
     pub fn new(name: &str, shape: &Shape, source: Region, target: Region) -> Self {
         let base = Base::new(name, &shape.wire);

@@ -1,4 +1,5 @@
-//! Sends: `ibv_post_send` and `ibv_poll_cq` on one twin, the ring of doorbell on the other.
+//! Sends: `ibv_post_send` and `ibv_poll_cq` on one twin, the ring of doorbell on the other, or the same functions of the
+//! drop-in.
 
 mod plan;
 mod post;
@@ -16,11 +17,12 @@ use crate::difference::{Difference, Result, same};
 use crate::memory::Region;
 use crate::pair::same_completions;
 use crate::queue::CompletionQueue;
+use crate::reference;
 use crate::session::{self, Kind, Memory, Outcome, Plan, Run};
 use crate::subject::status;
 use crate::tally;
 use crate::twins::Twins;
-use crate::verbs;
+use crate::verbs::{self, fields};
 
 use plan::{Operation, Shape};
 use queue::Queue;
@@ -57,7 +59,8 @@ struct Sender {
 
 struct Case<'a> {
     // Before its twin.
-    subject: Subject,
+    /// The ring; none with the drop-in.
+    subject: Option<Subject>,
     twins: Twins<Twin>,
     shape: Shape,
     memory: Memory,
@@ -106,10 +109,10 @@ impl<'a> session::Case<'a> for Case<'a> {
         self.twins.renew(qp);
         self.twins.libmlx5.reset(qp);
         self.twins.doorbell.reset(qp);
-        let back = self.subject.reset(qp);
+        let back = self.subject.as_mut().map(|subject| subject.reset(qp));
         let sender = &mut self.senders[qp];
         let expected: Vec<_> = sender.outstanding.drain(..).map(|request| request.id).collect();
-        if back != expected {
+        if let Some(back) = back.filter(|back| *back != expected) {
             let texts = (format!("{expected:?}"), format!("{back:?}"));
             return Err(Difference::new("requests that a reset gives back", texts.0, texts.1));
         }
@@ -133,9 +136,10 @@ impl<'a> Case<'a> {
         target.write(&vec![0; target.len()]);
         let regions: [Region; 4] = [source, arena, target, headers];
         let doorbell = Twin::new("twin_doorbell", shape, regions);
-        let libmlx5 = Twin::new("twin_libmlx5", shape, regions);
+        let libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, regions));
         assert_eq!(libmlx5.keys, doorbell.keys, "equal keys");
-        let subject = Subject::new(&doorbell, shape, run.fault);
+        let subject =
+            (!reference::is_dropped_in()).then(|| Subject::new(&doorbell, shape, run.fault));
         let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
         let cqs = [
             CompletionQueue::of_sends(&theirs, libmlx5.base.qp_num(0)),
@@ -164,7 +168,8 @@ impl<'a> Case<'a> {
     /// Takes at most `budget` completions from both.
     fn poll(&mut self, budget: u32) -> Result<()> {
         let theirs = verbs::poll(self.twins.libmlx5.cq, budget);
-        let ours = self.subject.poll(budget);
+        let Some(subject) = &mut self.subject else { return self.poll_drop_in(&theirs, budget) };
+        let ours = subject.poll(budget);
         same(|| "completions of sends".into(), theirs.len() as u64, ours.len() as u64)?;
         for (wc, told) in theirs.iter().zip(ours) {
             let Some(told) = told else {
@@ -175,14 +180,56 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
+    /// Takes as many from the drop-in, and compares all that they say.
+    fn poll_drop_in(&mut self, theirs: &[sys::ibv_wc], budget: u32) -> Result<()> {
+        let ours = verbs::poll(self.twins.doorbell.cq, budget);
+        same(|| "completions of sends".into(), theirs.len() as u64, ours.len() as u64)?;
+        for (theirs, ours) in theirs.iter().zip(&ours) {
+            let field = |name: &str| format!("completion of wr_id {:#x}: {name}", theirs.wr_id);
+            for ((name, theirs), (_, ours)) in fields(theirs).iter().zip(fields(ours)) {
+                same(|| field(name), *theirs, ours)?;
+            }
+            let numbers = 0..self.senders.len();
+            let qp =
+                numbers.into_iter().find(|qp| self.twins.libmlx5.base.qp_num(*qp) == theirs.qp_num);
+            let qp = qp.ok_or_else(|| Difference::new("qp_num", "one of ours", theirs.qp_num))?;
+            let over = self.over(qp, theirs.wr_id)?;
+            self.count_completion(qp, theirs.status, over.len());
+        }
+        Ok(())
+    }
+
+    /// Returns the requests that the completion of this one retires.
+    fn over(&mut self, qp: usize, wr_id: u64) -> Result<Vec<Request>> {
+        let sender = &mut self.senders[qp];
+        let upto = sender.outstanding.iter().position(|request| request.id == wr_id);
+        let Some(upto) = upto else {
+            return Err(Difference::new("wr_id of a completion", wr_id, "not outstanding"));
+        };
+        Ok(sender.outstanding.drain(..=upto).collect())
+    }
+
+    fn count_completion(&mut self, qp: usize, status: sys::ibv_wc_status, over: usize) {
+        let tally = &mut *self.run.tally;
+        match status {
+            sys::IBV_WC_SUCCESS => {
+                tally.add(tally::SEND_DONE, 1);
+                tally.add(tally::SEND_DONE_SILENT, over as u64 - 1);
+            }
+            sys::IBV_WC_WR_FLUSH_ERR => {
+                tally.add(tally::SEND_FLUSHED, 1);
+                self.twins.note_failure(qp);
+            }
+            _ => {
+                tally.add(tally::SEND_FAILED, 1);
+                self.twins.note_failure(qp);
+            }
+        }
+    }
+
     /// Compares a completion with what libibverbs says of it.
     fn completed(&mut self, wc: &sys::ibv_wc, told: &subject::Told) -> Result<()> {
-        let sender = &mut self.senders[told.qp];
-        let upto = sender.outstanding.iter().position(|request| request.id == wc.wr_id);
-        let Some(upto) = upto else {
-            return Err(Difference::new("wr_id of a completion", wc.wr_id, "not outstanding"));
-        };
-        let over: Vec<_> = sender.outstanding.drain(..=upto).collect();
+        let over = self.over(told.qp, wc.wr_id)?;
         let ids: Vec<_> = over.iter().map(|request| request.id).collect();
         if ids != told.retired {
             let texts = (format!("{ids:?}"), format!("{:?}", told.retired));
@@ -199,19 +246,14 @@ impl<'a> Case<'a> {
                 if brings {
                     same(|| field("byte_len"), wc.byte_len.into(), bytes.into())?;
                 }
-                self.run.tally.add(tally::SEND_DONE, 1);
-                self.run.tally.add(tally::SEND_DONE_SILENT, over.len() as u64 - 1);
             }
             Err(failure) => {
                 let ours = status(failure.syndrome);
                 same(|| field("status"), wc.status.into(), ours.into())?;
                 same(|| field("vendor_err"), wc.vendor_err.into(), failure.vendor.into())?;
-                let flushed = ours == sys::IBV_WC_WR_FLUSH_ERR;
-                let name = if flushed { tally::SEND_FLUSHED } else { tally::SEND_FAILED };
-                self.run.tally.add(name, 1);
-                self.twins.note_failure(told.qp);
             }
         }
+        self.count_completion(told.qp, wc.status, over.len());
         Ok(())
     }
 }

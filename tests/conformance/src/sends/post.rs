@@ -4,8 +4,9 @@ use rdma_core_sys as sys;
 
 use super::plan::{self, Kind};
 use super::request::{Destination, Request};
+use super::twin::Twin;
 use super::{Case, queue, subject};
-use crate::difference::{Difference, Result};
+use crate::difference::{Difference, Result, same};
 use crate::plan::Key;
 use crate::session::Case as _;
 use crate::subject::UNKNOWN_KEY;
@@ -46,17 +47,32 @@ impl Case<'_> {
         for request in &mut requests {
             request.signaled = self.must_ask(qp, request);
         }
-        let taken = self.post_to_libmlx5(qp, &mut requests)?;
+        let (taken, errno) = self.post_by_verbs(qp, &self.twins.libmlx5, &mut requests);
+        match errno {
+            0 => {}
+            libc::ENOMEM => self.run.tally.add(tally::SEND_FULL, 1),
+            _ => {
+                let count = requests.len();
+                return Err(Difference::new("requests posted", format!("errno {errno}"), count));
+            }
+        }
+        if self.subject.is_none() {
+            let ours = self.post_by_verbs(qp, &self.twins.doorbell, &mut requests);
+            same(|| "requests posted".into(), taken as u64, ours.0 as u64)?;
+            same(|| "errno of posting".into(), errno as u64, ours.1 as u64)?;
+        }
         requests.truncate(taken);
         self.senders[qp].silent = silent;
         for request in &requests {
             self.must_ask(qp, request);
         }
-        let results = self.subject.post(qp, self.shape.datagrams, &requests);
-        for (request, result) in requests.into_iter().zip(results) {
-            if result.is_err() {
-                return Err(Difference::new("request posted", "yes", format!("{result:?}")));
+        if let Some(subject) = &mut self.subject {
+            let results = subject.post(qp, self.shape.datagrams, &requests);
+            if let Some(refused) = results.iter().find(|result| result.is_err()) {
+                return Err(Difference::new("request posted", "yes", format!("{refused:?}")));
             }
+        }
+        for request in requests {
             self.count_request(&request);
             self.senders[qp].outstanding.push_back(request);
         }
@@ -105,7 +121,7 @@ impl Case<'_> {
     /// libmlx5 would be full of requests that do not.
     fn must_ask(&mut self, qp: usize, request: &Request) -> bool {
         let blocks = request.blocks(self.shape.datagrams);
-        let capacity = self.subject.capacity(qp);
+        let capacity = self.senders[qp].queues[1].capacity();
         let most = subject::max_wqe_blocks(&self.twins.libmlx5, &self.shape).min(capacity);
         let max_silent = (capacity - most).min(capacity / 4);
         let [silent, requests] = self.senders[qp].silent;
@@ -116,9 +132,8 @@ impl Case<'_> {
         asks
     }
 
-    /// Posts with one call of `ibv_post_send`; returns how many were taken.
-    fn post_to_libmlx5(&mut self, qp: usize, requests: &mut [Request]) -> Result<usize> {
-        let twin = &self.twins.libmlx5;
+    /// Posts with one call of `ibv_post_send`; returns how many were taken, and the errno.
+    fn post_by_verbs(&self, qp: usize, twin: &Twin, requests: &mut [Request]) -> (usize, i32) {
         let to = self
             .shape
             .datagrams
@@ -131,15 +146,9 @@ impl Case<'_> {
         // SAFETY: the QP is alive, the list can be read, and the memory that it names is looked at only while the
         // device rests.
         match unsafe { sys::ibv_post_send(twin.base.qps[qp], first, &mut bad) } {
-            0 => Ok(requests.len()),
-            libc::ENOMEM => {
-                self.run.tally.add(tally::SEND_FULL, 1);
-                // SAFETY: `bad` is an element of the list.
-                Ok(unsafe { bad.offset_from(first) as usize })
-            }
-            errno => {
-                Err(Difference::new("requests posted", format!("errno {errno}"), requests.len()))
-            }
+            0 => (requests.len(), 0),
+            // SAFETY: `bad` is an element of the list.
+            errno => (unsafe { bad.offset_from(first) as usize }, errno),
         }
     }
 

@@ -48,6 +48,11 @@ impl Queue {
         self.register.read(&mut self.before[1]);
     }
 
+    /// Basic blocks.
+    pub fn capacity(&self) -> u32 {
+        (self.ring.len() / SEND_WQE_BB) as u32
+    }
+
     fn producer(&self) -> u16 {
         self.record.word(4 * dbrec::SEND) as u16
     }

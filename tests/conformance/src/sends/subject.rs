@@ -73,10 +73,6 @@ impl Subject {
         subject
     }
 
-    pub fn capacity(&self, qp: usize) -> u32 {
-        self.queues[qp].capacity()
-    }
-
     /// Posts requests with one doorbell.
     pub fn post(
         &mut self,

@@ -22,6 +22,20 @@ pub struct Keys {
     pub read_only: u32,
 }
 
+impl Keys {
+    pub fn sge(&self, entry: &Entry) -> sys::ibv_sge {
+        sys::ibv_sge {
+            addr: self.arena + u64::from(entry.offset),
+            length: entry.length,
+            lkey: match entry.key {
+                Key::Good => self.good,
+                Key::Unknown => UNKNOWN_KEY,
+                Key::ReadOnly => self.read_only,
+            },
+        }
+    }
+}
+
 /// Key of no memory region.
 pub const UNKNOWN_KEY: u32 = 0x00de_ad00;
 
@@ -68,16 +82,7 @@ fn sges((_, list): &Receive) -> Vec<Sge> {
 
 impl Subject for Ring {
     fn prepare(&mut self, lists: &[Vec<Entry>]) -> Vec<Receive> {
-        let Keys { arena, good, read_only } = self.keys;
-        let sge = |entry: &Entry| sys::ibv_sge {
-            addr: arena + u64::from(entry.offset),
-            length: entry.length,
-            lkey: match entry.key {
-                Key::Good => good,
-                Key::Unknown => UNKNOWN_KEY,
-                Key::ReadOnly => read_only,
-            },
-        };
+        let sge = |entry: &Entry| self.keys.sge(entry);
         let receives = lists.iter().zip(self.next_id..);
         let receives = receives.map(|(list, id)| (id, list.iter().map(sge).collect())).collect();
         self.next_id += lists.len() as u64;
