@@ -23,7 +23,7 @@ use crate::av;
 use crate::context::{self, Context};
 use crate::decide;
 use crate::log::LIBMLX5;
-use crate::objects::{Path, Qp, SendSide, Transport};
+use crate::objects::{Path, Qp, SendSide};
 use crate::receive::sges;
 
 /// What a request does.

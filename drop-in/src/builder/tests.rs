@@ -9,7 +9,7 @@ use mlx5_wire::be::Be32;
 use super::*;
 use crate::lock::Lock;
 use crate::log::Count;
-use crate::objects::{SendLimits, Status};
+use crate::objects::{SendLimits, Status, Transport};
 
 thread_local! {
     static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
