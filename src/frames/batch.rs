@@ -1,14 +1,13 @@
 //! Receiving frames: a batch of completions whose frames are lent in place.
 
-use mlx5_ring::completion::{Cqe, CqeKind};
-use mlx5_ring::receive::ReceiveRing as _;
-use mlx5_ring::striding::{Completion, Place};
+use mlx5_ring::completion::Cqe;
+use mlx5_ring::frames::{Completion, Frame as Place};
 use rdma_core_sys as sys;
 
+use super::FrameReceiver;
 use super::frame::Frame;
-use super::queue::FrameQueue;
-use super::{EndedSlot, FrameReceiver};
-use crate::poller::Poller;
+use super::queue::{DirectFrames, Queues};
+use crate::poller::DirectCq;
 use crate::receiver::{Cause, Failure, wc_status};
 use crate::status::WcStatus;
 
@@ -51,8 +50,7 @@ pub struct FrameBatch<'a> {
 }
 
 impl FrameBatch<'_> {
-    /// Returns the next frame, or what failed; `None` when nothing has arrived or the budget is used up. The memory of the
-    /// frame before is the device's again, unless it was taken.
+    /// Returns the next frame, or what failed; `None` when nothing has arrived or the budget is used up.
     ///
     /// # Errors
     /// [`Failure`]: of a frame that is longer than its buffer ([`WcStatus::LOC_LEN_ERR`]), after which the next frames
@@ -62,35 +60,18 @@ impl FrameBatch<'_> {
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Frame<'_>, Failure>> {
         self.left = self.left.checked_sub(1)?;
-        if let Poller::Direct(direct) = &mut self.receiver.poller {
-            // SAFETY: the frame that shows the CQE borrows the batch, which publishes the consumer index when it ends.
-            let cqe = unsafe { direct.cq.peek()?.detach() };
-            if cqe.kind() == CqeKind::Send {
-                if let Some(place) = complete(&mut self.receiver.queue, cqe) {
-                    direct.cq.advance();
-                    return Some(Ok(self.receiver.lend(place, Some(cqe))));
-                }
+        if let Queues::Direct(DirectFrames { cq: DirectCq { cq, .. }, ring, .. }) =
+            &mut self.receiver.queues
+        {
+            let next = cq.next_frame(|cqe| {
+                // SAFETY: the frame that shows the CQE borrows the batch, which publishes the consumer index when it ends.
+                Some((ring.frame(cqe)?, unsafe { cqe.detach() }))
+            });
+            if let Some((frame, cqe)) = next {
+                return Some(Ok(self.receiver.lend(frame, Some(cqe), 0)));
             }
         }
         self.receiver.next_other()
-    }
-}
-
-/// Completes the strides, or the receive, of a frame. Returns `None` for all else, of which nothing was completed.
-#[inline(always)]
-fn complete(queue: &mut FrameQueue, cqe: Cqe<'_>) -> Option<Place> {
-    match queue {
-        FrameQueue::Striding { ring, .. } if !cqe.stride_count().is_filler() => {
-            match ring.complete(cqe) {
-                Completion::Frame(place) => Some(place),
-                _ => None,
-            }
-        }
-        FrameQueue::Plain { ring, .. } => {
-            let slot = ring.complete(cqe.wqe_counter())?;
-            Some(Place { slot, offset: 0, len: cqe.byte_count(), is_last: true })
-        }
-        _ => None,
     }
 }
 
@@ -102,135 +83,112 @@ impl Drop for FrameBatch<'_> {
 }
 
 impl FrameReceiver {
-    /// Lends the frame at a place that was completed just now.
+    /// Lends a frame that was completed just now.
     #[inline(always)]
-    fn lend<'b>(&'b mut self, place: Place, cqe: Option<Cqe<'b>>) -> Frame<'b> {
-        let Place { slot, offset, len, is_last } = place;
-        // SAFETY: it is posted or held.
-        let posted = unsafe { self.queue.posted(slot) };
-        self.give_back();
-        if is_last {
-            self.ended = EndedSlot::new(slot);
-        }
-        let dropped = std::mem::take(&mut self.dropped);
-        // What the device reports is not trusted: strides are inside of the buffer, a plain length may not be.
-        let len = len.min(self.buffers.bytes() - offset) as usize;
-        // SAFETY: inside the buffer.
-        let start = unsafe { posted.start.add(offset as usize) };
-        Frame { start, len, buffer: posted.index, dropped, cqe, receiver: self }
+    fn lend<'b>(&'b mut self, frame: Place, cqe: Option<Cqe<'b>>, dropped: u32) -> Frame<'b> {
+        let Place { wqe, start, len } = frame;
+        Frame { start, len, wqe, dropped, cqe, receiver: self }
     }
 
-    /// Gives the slot back that ended with the frame before: posts its buffer again, or another one if frames were taken
-    /// out of it.
-    #[inline(always)]
-    fn give_back(&mut self) {
-        if let Some(slot) = self.ended.replace(EndedSlot::NONE) {
-            // SAFETY: [ended-held].
-            let posted = unsafe { self.queue.posted(slot) };
-            if self.buffers.is_whole(posted.index) {
-                // SAFETY: [ended-held], and nobody uses its buffer: who was lent a frame of it has borrowed the receiver.
-                unsafe { self.queue.recycle(slot) };
-            } else {
-                self.exchange(slot);
-            }
-        }
-    }
-
-    /// Gives a held slot back with another buffer, or without one.
-    #[cold]
-    fn exchange(&mut self, slot: u32) {
-        // SAFETY: the slot is held, here and below.
-        let posted = unsafe { self.queue.posted(slot) };
-        match self.buffers.take_spare() {
-            // SAFETY: nobody has the spare buffer.
-            Some(buffer) => unsafe { self.queue.replace(slot, buffer, &self.buffers) },
-            None => {
-                // SAFETY: as above.
-                unsafe { self.queue.release(slot) };
-                self.starving = true;
-            }
-        }
-        self.buffers.put(posted);
-    }
-
-    /// Publishes the consumer index, then rings for what was given back: the receives that the doorbell hands over need the
-    /// room on the CQ. A batch that was forgotten left that to this.
+    /// Publishes the consumer index, then rings for what the batch has read. A batch that was forgotten left that to this.
     #[inline(never)]
     pub(super) fn end_batch(&mut self) {
-        if let Poller::Direct(direct) = &mut self.poller {
-            direct.cq.publish();
+        self.queues.publish();
+        if self.failed {
+            return;
         }
-        self.give_back();
-        if self.starving && !self.failed {
-            self.queue.fill(&mut self.buffers);
-            self.starving = self.queue.free_slots() > 0;
+        if self.is_shared {
+            self.give_back_whole();
+        } else {
+            // SAFETY: [whole], and who was lent a frame has borrowed the receiver.
+            unsafe { self.queues.recycle(self.queues.held()) };
         }
-        self.queue.ring_doorbell(&self.buffers);
+        self.queues.ring_doorbell(&self.buffers);
+    }
+
+    /// Gives back the held WQEs, with spare buffers in place of those of which frames were taken. When there is no spare one,
+    /// the whole ones move to the front, and the others stay held.
+    #[cold]
+    fn give_back_whole(&mut self) {
+        let mut given = 0;
+        for at in 0..self.queues.held() {
+            let buffer = self.queues.held_buffer(at);
+            if self.buffers.is_whole(buffer.index) {
+                if at != given {
+                    self.queues.replace(at, self.queues.held_buffer(given));
+                    self.queues.replace(given, buffer);
+                }
+                given += 1;
+            } else if at == given {
+                if let Some(spare) = self.buffers.exchange(buffer.index) {
+                    self.queues.replace(at, spare);
+                    given += 1;
+                }
+            }
+        }
+        // SAFETY: so many whole buffers are in front, and who was lent a frame has borrowed the receiver.
+        unsafe { self.queues.recycle(given) };
+        // A WQE that has strides left may have lost some.
+        let current = self.queues.buffer(self.queues.completed());
+        self.is_shared = self.queues.held() > 0 || !self.buffers.is_whole(current.index);
+    }
+
+    /// Returns `true` if a WQE waits for a buffer.
+    pub(super) fn is_starving(&self) -> bool {
+        self.is_shared && !self.failed && self.queues.held() > 0
     }
 
     /// Takes the next completion, whatever it is.
+    #[cold]
     #[inline(never)]
     fn next_other(&mut self) -> Option<Result<Frame<'_>, Failure>> {
         loop {
-            let Poller::Direct(direct) = &mut self.poller else { return self.next_verbs() };
+            let Queues::Direct(direct) = &mut self.queues else { return self.next_verbs() };
             // SAFETY: as in `FrameBatch::next`.
-            let cqe = unsafe { direct.cq.next()?.detach() };
-            let completion = self.queue.complete(cqe);
-            if let Completion::Frame(place) = completion {
-                return Some(Ok(self.lend(place, Some(cqe))));
-            }
-            self.give_back();
-            match completion {
-                Completion::Filler(slot) => {
+            let cqe = unsafe { direct.cq.cq.next()?.detach() };
+            return Some(Err(match direct.ring.complete(cqe) {
+                Completion::Frame(frame) => {
+                    // The frame after a filler comes here, see `FrameQueue::frame`.
+                    let dropped = std::mem::take(&mut self.dropped);
+                    return Some(Ok(self.lend(frame, Some(cqe), dropped)));
+                }
+                Completion::Filler => {
                     self.dropped += u32::from(cqe.dropped());
-                    if let Some(slot) = slot {
-                        self.ended = EndedSlot::new(slot);
-                    }
+                    continue;
                 }
-                Completion::Failed(slot) => {
+                Completion::Failed => {
                     let status = WcStatus::from_raw(wc_status(cqe.syndrome()));
-                    let vendor_err = cqe.vendor_err_synd().into();
-                    return Some(Err(self.fail(slot, Cause::Status(status), vendor_err)));
+                    self.fail(status, cqe.vendor_err_synd().into())
                 }
-                Completion::NotAReceive => return Some(Err(self.failure(Cause::NotAReceive, 0))),
-                _ => return Some(Err(self.failure(Cause::Stray, 0))),
-            }
+                Completion::NotAReceive => self.failure(Cause::NotAReceive, 0),
+                Completion::Stray => self.failure(Cause::Stray, 0),
+            }));
         }
     }
 
     /// Takes the next completion through verbs.
     fn next_verbs(&mut self) -> Option<Result<Frame<'_>, Failure>> {
-        let (Poller::Verbs(cq), FrameQueue::Verbs(verbs)) = (&mut self.poller, &mut self.queue)
-        else {
-            return None;
-        };
-        let sys::ibv_wc { wr_id, status, byte_len, vendor_err, .. } = cq.next()?.wc;
-        let slot = verbs.complete(wr_id);
-        self.give_back();
-        let Some(slot) = slot else { return Some(Err(self.failure(Cause::Stray, 0))) };
-        if status != sys::IBV_WC_SUCCESS {
-            let cause = Cause::Status(WcStatus::from_raw(status));
-            return Some(Err(self.fail(slot, cause, vendor_err)));
+        let Queues::Verbs(verbs) = &mut self.queues else { return None };
+        let sys::ibv_wc { wr_id, status, byte_len, vendor_err, .. } = verbs.cq.next()?.wc;
+        let is_success = status == sys::IBV_WC_SUCCESS;
+        // The length of a failed receive is undefined.
+        let len = if is_success { byte_len } else { 0 };
+        if len > self.buffers.bytes() {
+            return Some(Err(self.failure(Cause::Stray, 0)));
         }
-        let place = Place { slot, offset: 0, len: byte_len, is_last: true };
-        Some(Ok(self.lend(place, None)))
+        match verbs.complete(wr_id, len as usize) {
+            None => Some(Err(self.failure(Cause::Stray, 0))),
+            Some(frame) if is_success => Some(Ok(self.lend(frame, None, 0))),
+            Some(_) => Some(Err(self.fail(WcStatus::from_raw(status), vendor_err))),
+        }
     }
 
-    /// Takes note that the receive in a slot, which is held, failed.
-    fn fail(&mut self, slot: u32, cause: Cause, vendor_err: u32) -> Failure {
-        if cause == Cause::Status(WcStatus::LOC_LEN_ERR) {
-            // The frame was too long for its buffer, and the queue goes on; if it does not, the buffer comes back flushed.
-            self.ended = EndedSlot::new(slot);
-            return self.failure(cause, vendor_err);
-        }
-        // A queue that has failed takes no buffers.
-        self.failed = true;
-        // SAFETY: the slot is held, here and below.
-        let posted = unsafe { self.queue.posted(slot) };
-        // SAFETY: as above.
-        unsafe { self.queue.release(slot) };
-        self.buffers.put(posted);
-        self.failure(cause, vendor_err)
+    /// Takes note that a receive failed.
+    fn fail(&mut self, status: WcStatus, vendor_err: u32) -> Failure {
+        // After a frame that was too long for its buffer the queue goes on; if it does not, the buffer comes back flushed. A
+        // queue that has failed takes no buffers.
+        self.failed |= status != WcStatus::LOC_LEN_ERR;
+        self.failure(Cause::Status(status), vendor_err)
     }
 
     fn failure(&self, cause: Cause, vendor_err: u32) -> Failure {

@@ -1,66 +1,56 @@
 //! The memory of a receiver of frames.
 
 use std::collections::VecDeque;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use mlx5_wire::data::DataSegment;
+use mlx5_ring::frames::FrameBuffer;
+use rdma_core_sys as sys;
 
 use super::config::FrameConfig;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, BufferPool, PoolConfig};
 use crate::pd::ProtectionDomain;
 
-/// A buffer as its slot remembers it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Posted {
-    pub(super) start: NonNull<u8>,
-    /// Index in [`Buffers`].
-    pub(super) index: u32,
-}
-
-// SAFETY: an address of memory that the receiver keeps.
-unsafe impl Send for Posted {}
-
-/// All buffers of a receiver, by index. Each is in a slot, spare, or held by frames that were taken out of it.
+/// All buffers of a receiver, by index. Each is in a WQE, or spare.
 ///
-/// `[counted]`: a buffer has one reference here, and one for each frame that was taken out of it. While there is no other
-/// than the one here, nobody reads it, and only the receiver makes new ones.
+/// `[counted]`: a buffer has one reference here, and one for each frame that was taken out of it. It is *whole* while there
+/// is no other than the one here: nobody reads it, and only the receiver makes new ones.
 pub(super) struct Buffers {
     all: Vec<Arc<Buffer>>,
-    /// Nobody has them.
-    spare: Vec<u32>,
-    /// They completed, and frames were taken out of them.
-    taken: VecDeque<u32>,
+    /// Buffers that are in no WQE, the one that was put here first in front.
+    spare: VecDeque<u32>,
     bytes: u32,
     lkey: u32,
 }
 
 impl Buffers {
-    pub(super) fn new(pd: &ProtectionDomain, config: &FrameConfig) -> Result<Self> {
-        let (count, bytes) = (config.wqes.saturating_add(config.spare), config.shape.bytes());
+    /// Makes one buffer for each of `wqes`, which are those below that number, and the spare ones.
+    pub(super) fn new(pd: &ProtectionDomain, config: &FrameConfig, wqes: u32) -> Result<Self> {
+        let (count, bytes) = (wqes.saturating_add(config.spare), config.shape.bytes());
         let pool = BufferPool::with(pd, &PoolConfig::new(count, bytes).pages(config.pages))?;
         let all: Vec<_> = std::iter::from_fn(|| pool.take()).map(Arc::new).collect();
         let lkey = pool.0.lkey();
         Error::check_range("buffers of the pool", all.len() as u64, count.into(), count.into())?;
-        Ok(Self {
-            spare: (0..count).rev().collect(),
-            taken: VecDeque::with_capacity(count as usize),
-            all,
-            bytes,
-            lkey,
-        })
+        Ok(Self { all, spare: (wqes..count).collect(), bytes, lkey })
     }
 
     /// Returns the bytes of a buffer.
-    #[inline(always)]
     pub(super) const fn bytes(&self) -> u32 {
         self.bytes
     }
 
-    /// Returns `true` if no frame was taken out of a buffer that is still held.
-    #[inline(always)]
+    /// Returns the local key of all buffers.
+    pub(super) const fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// Returns a buffer as a WQE has it.
+    pub(super) fn get(&self, index: u32) -> FrameBuffer {
+        FrameBuffer { start: self.all[index as usize].addr(), index }
+    }
+
+    /// Returns `true` if no frame was taken out of a buffer that still exists.
     pub(super) fn is_whole(&self, index: u32) -> bool {
         let whole = Arc::strong_count(&self.all[index as usize]) == 1;
         if whole {
@@ -71,34 +61,21 @@ impl Buffers {
     }
 
     /// Returns another reference to a buffer, for a frame that is taken out of it.
-    #[inline(always)]
     pub(super) fn share(&self, index: u32) -> Arc<Buffer> {
         Arc::clone(&self.all[index as usize])
     }
 
-    /// Returns a buffer that nobody has.
-    #[cold]
-    pub(super) fn take_spare(&mut self) -> Option<Posted> {
-        let index = self.spare.pop().or_else(|| {
-            let at = self.taken.iter().position(|&index| self.is_whole(index))?;
-            self.taken.swap_remove_back(at)
-        })?;
-        Some(Posted { start: self.all[index as usize].addr(), index })
+    /// Makes a buffer that is in no WQE any more a spare one, and returns another, which is whole; `None` if there is none.
+    pub(super) fn exchange(&mut self, index: u32) -> Option<FrameBuffer> {
+        let at = self.spare.iter().position(|&spare| self.is_whole(spare))?;
+        let whole = self.spare.remove(at)?;
+        self.spare.push_back(index);
+        Some(self.get(whole))
     }
 
-    /// Takes a buffer back that is in no slot any more.
-    #[cold]
-    pub(super) fn put(&mut self, buffer: Posted) {
-        if self.is_whole(buffer.index) {
-            self.spare.push(buffer.index);
-        } else {
-            self.taken.push_back(buffer.index);
-        }
-    }
-
-    /// Returns the data segment of a buffer.
-    pub(super) fn segment(&self, buffer: Posted) -> DataSegment {
+    /// Returns the scatter entry of a buffer.
+    pub(super) fn sge(&self, buffer: FrameBuffer) -> sys::ibv_sge {
         let addr = buffer.start.as_ptr().expose_provenance() as u64;
-        DataSegment::new(addr, self.bytes, self.lkey)
+        sys::ibv_sge { addr, length: self.bytes, lkey: self.lkey }
     }
 }

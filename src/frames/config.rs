@@ -1,6 +1,6 @@
 //! What a receiver of frames should be like.
 
-use mlx5_ring::striding::Strides;
+use mlx5_ring::frames::{Shape, Strides};
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
@@ -33,33 +33,6 @@ pub struct FrameConfig {
     pub(super) vlan_stripping: bool,
     pub(super) sends: u32,
     pub(super) max_inline: u32,
-}
-
-/// What the buffer of a WQE is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
-    /// One frame of at most so many bytes.
-    Plain(u32),
-    /// Strides.
-    Striding(Strides),
-}
-
-impl Shape {
-    /// Returns the bytes of a buffer.
-    pub(super) const fn bytes(self) -> u32 {
-        match self {
-            Self::Plain(bytes) => bytes,
-            Self::Striding(strides) => strides.bytes(),
-        }
-    }
-
-    /// Returns how many CQEs a WQE can have.
-    pub(super) const fn completions(self) -> u32 {
-        match self {
-            Self::Plain(_) => 1,
-            Self::Striding(strides) => strides.count,
-        }
-    }
 }
 
 impl FrameConfig {
@@ -173,7 +146,7 @@ impl FrameConfig {
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
         if !self.wqes.is_power_of_two() {
             return Err(Error::OutOfRange {
-                what: "number of buffers, which must be a power of two,",
+                what: "number of buffers (a power of two)",
                 value: self.wqes.into(),
                 min: 4,
                 max: max_wr.min(1 << 15),

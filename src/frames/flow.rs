@@ -401,7 +401,7 @@ mod tests {
         assert!(flow().vlan(4095).tag(0xff_ffff).priority(15).check(false).is_ok());
         let unicast = Flow::udp_multicast(Ipv4Addr::new(192, 0, 2, 1), 1);
         for (flow, word) in [
-            (unicast, "192.0.2.1 is no multicast group"),
+            (unicast, "192.0.2.1 is not a multicast address"),
             (flow().vlan(4096), "VLAN"),
             (flow().tag(1 << 24), "tag"),
             (flow().priority(16), "priority"),

@@ -7,15 +7,13 @@ use std::slice;
 use std::sync::Arc;
 
 use mlx5_ring::completion::Cqe;
-use rdma_core_sys as sys;
 
 use super::FrameReceiver;
 use crate::clock::{Timestamp, TimestampClock};
 use crate::memory::Buffer;
-use crate::poller::Poller;
 
-/// A received frame, lent by its batch: from the Ethernet header on, without the FCS. Its memory is the device's again when
-/// the batch goes on; [`take`](Self::take) keeps it.
+/// A received frame, lent by its batch: from the Ethernet header on, without the FCS. It ends when the batch goes on, and
+/// its memory is the device's again when the batch has ended; [`take`](Self::take) keeps it.
 ///
 /// Dereferences to the bytes of the frame, so `to_vec` or [`Buffer::extend_from_slice`] copies it, which is best for short
 /// frames that are kept for long.
@@ -33,13 +31,13 @@ use crate::poller::Poller;
 pub struct Frame<'b> {
     pub(super) start: NonNull<u8>,
     pub(super) len: usize,
-    /// Index of its buffer.
-    pub(super) buffer: u32,
+    /// Running index of its WQE.
+    pub(super) wqe: u32,
     /// Frames that were dropped before, as CQEs without a frame have said.
     pub(super) dropped: u32,
     /// Its CQE, on the direct path.
     pub(super) cqe: Option<Cqe<'b>>,
-    pub(super) receiver: &'b FrameReceiver,
+    pub(super) receiver: &'b mut FrameReceiver,
 }
 
 impl Frame<'_> {
@@ -47,10 +45,9 @@ impl Frame<'_> {
     /// that one is wrong, or that there was none to check: a fragment, another protocol.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
-        match (&self.cqe, &self.receiver.poller) {
-            (Some(cqe), _) => cqe.is_frame_checksum_ok(),
-            (None, Poller::Verbs(cq)) => cq.current().wc.wc_flags & sys::IBV_WC_IP_CSUM_OK != 0,
-            (None, Poller::Direct(_)) => false,
+        match &self.cqe {
+            Some(cqe) => cqe.is_frame_checksum_ok(),
+            None => self.receiver.queues.verbs_report().is_some_and(|(is_ok, _)| is_ok),
         }
     }
 
@@ -89,10 +86,9 @@ impl Frame<'_> {
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         let clock = TimestampClock::of(&self.receiver.cq)?;
-        let raw = match (&self.cqe, &self.receiver.poller) {
-            (Some(cqe), _) => cqe.timestamp(),
-            (None, Poller::Verbs(cq)) => cq.current().timestamp?,
-            (None, Poller::Direct(_)) => return None,
+        let raw = match &self.cqe {
+            Some(cqe) => cqe.timestamp(),
+            None => self.receiver.queues.verbs_report()?.1?,
         };
         Some(Timestamp::new(raw, clock))
     }
@@ -101,8 +97,10 @@ impl Frame<'_> {
     /// with all strides, and one of the [spare](crate::FrameConfig::spare) buffers takes its place.
     #[inline]
     pub fn take(self) -> TakenFrame {
-        let buffer = self.receiver.buffers.share(self.buffer);
-        TakenFrame { start: self.start, len: self.len, _buffer: buffer }
+        let Self { start, len, wqe, receiver, .. } = self;
+        receiver.is_shared = true;
+        let buffer = receiver.buffers.share(receiver.queues.buffer(wqe).index);
+        TakenFrame { start, len, _buffer: buffer }
     }
 }
 
@@ -111,8 +109,8 @@ impl Deref for Frame<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: inside a buffer of the receiver, clamped to it; completed and not posted again before this frame is
-        // gone, so nobody writes it.
+        // SAFETY: inside a buffer of the receiver, clamped to it; completed and not posted again before the
+        // batch ends, so nobody writes it.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -13,6 +13,7 @@ mod wq;
 use std::fmt;
 use std::sync::Arc;
 
+use mlx5_ring::frames::{FrameQueue, Shape};
 use mlx5_ring::rq;
 use rdma_core_sys::Mlx5dv;
 
@@ -23,9 +24,8 @@ use crate::error::{Error, Result};
 use crate::mlx5::{self, layout_error};
 use crate::path::{NotDirect, Path};
 use crate::pd::ProtectionDomain;
-use crate::poller::Poller;
+use crate::poller::{DirectCq, Poller};
 use crate::qp::{QpConfig, QueuePair, SendSide};
-use crate::receiver::LentSlot as EndedSlot;
 use crate::sender::{Sender, SqId};
 use crate::trace::trace_event;
 
@@ -35,9 +35,8 @@ pub use flow::{Flow, FlowRule};
 pub use frame::{Frame, TakenFrame};
 
 use buffers::Buffers;
-use config::Shape;
 use flow::Target;
-use queue::FrameQueue;
+use queue::{DirectFrames, Queues};
 use verbs::VerbsFrames;
 use wq::{HashQp, Wq};
 
@@ -48,7 +47,7 @@ use wq::{HashQp, Wq};
 /// matches one does not reach the kernel's network stack. The program needs the capability `CAP_NET_RAW`.
 ///
 /// Unlike a [`Receiver`](crate::Receiver) it has its memory itself: a frame is lent in place and recycled when the batch
-/// goes on, [taken](Frame::take), or copied.
+/// ends, [taken](Frame::take), or copied.
 ///
 /// ```no_run
 /// use std::net::Ipv4Addr;
@@ -76,15 +75,12 @@ use wq::{HashQp, Wq};
 /// # }
 /// ```
 pub struct FrameReceiver {
-    poller: Poller,
-    queue: FrameQueue,
+    queues: Queues,
     buffers: Buffers,
-    /// `[ended-held]`: the slot that has completed with the frame that was lent last; it is held.
-    ended: EndedSlot,
+    /// `[whole]`: unless it is set, every buffer that a WQE has is whole. Taking a frame sets it.
+    is_shared: bool,
     /// Frames that CQEs without a frame have counted as dropped since the last frame.
     dropped: u32,
-    /// A slot of the queue has no buffer.
-    starving: bool,
     /// A receive has failed, and with it the queue.
     failed: bool,
     owner: Owner,
@@ -100,10 +96,9 @@ enum Owner {
     Wq(Arc<Wq>, Arc<HashQp>),
 }
 
-/// A completion queue and buffers, for a receive queue that is yet to be made.
+/// A completion queue, for a receive queue that is yet to be made.
 struct Parts {
     poller: Poller,
-    buffers: Buffers,
     channel: Arc<CompletionChannel>,
     cq: Arc<Cq>,
 }
@@ -169,13 +164,18 @@ impl FrameReceiver {
             }
         };
         let mut qp = QueuePair::create(pd, &qp_config, cq, None, None, send)?;
-        let queue = match mlx5dv {
-            Some(mlx5dv) => {
-                let layout = mlx5::receive_queue_layout(mlx5dv, qp.as_raw());
+        let Parts { poller, channel, cq } = parts;
+        let queues = match poller {
+            Poller::Direct(direct) => {
+                let layout = mlx5::receive_queue_layout(direct.mlx5dv, qp.as_raw());
                 // SAFETY: the layout of a fresh queue pair, which the receiver keeps.
-                unsafe { direct_queue(pd, config, &parts.cq, layout) }?
+                unsafe { direct_queues(pd, config, direct, layout) }?
             }
-            None => FrameQueue::Verbs(VerbsFrames::new(qp.object(), config.wqes)),
+            Poller::Verbs(poller) => {
+                let buffers = Buffers::new(pd, config, config.wqes)?;
+                let posted = (0..config.wqes).map(|index| buffers.get(index)).collect();
+                (Queues::Verbs(VerbsFrames::new(poller, qp.object(), posted)), buffers)
+            }
         };
         let sends = sender.is_some();
         if let Some(sender) = sender {
@@ -189,7 +189,7 @@ impl FrameReceiver {
             wqes = config.wqes,
             "frame receiver created"
         );
-        Ok(Self::from_parts(pd, config, parts, queue, Owner::Raw(qp)))
+        Ok(Self::from_parts(pd, config, queues, channel, cq, Owner::Raw(qp)))
     }
 
     /// Makes `count` receivers, a power of two, over which a hash of addresses and ports spreads the frames of every rule
@@ -203,7 +203,7 @@ impl FrameReceiver {
         let mlx5dv = context.choose(config.path)?;
         config.check(context, mlx5dv)?;
         if !count.is_power_of_two() || count > 1 << 15 {
-            let what = "number of receivers, which must be a power of two,";
+            let what = "number of receivers (a power of two)";
             return Err(Error::OutOfRange { what, value: count.into(), min: 1, max: 1 << 15 });
         }
         let Some(mlx5dv) = mlx5dv else {
@@ -214,39 +214,37 @@ impl FrameReceiver {
         };
         let mut made = Vec::new();
         for _ in 0..count {
-            let parts = Parts::new(pd, config, Some(mlx5dv))?;
-            let wq = Arc::new(Wq::create(pd, config, &parts.cq, mlx5dv)?);
+            let Parts { poller, channel, cq } = Parts::new(pd, config, Some(mlx5dv))?;
+            let Poller::Direct(direct) = poller else { unreachable!("mlx5dv was given") };
+            let wq = Arc::new(Wq::create(pd, config, &cq, mlx5dv)?);
+            let layout = mlx5::work_queue_layout(mlx5dv, wq.as_raw());
             // SAFETY: the layout of a fresh work queue, which the receiver keeps.
-            let queue = unsafe {
-                direct_queue(pd, config, &parts.cq, mlx5::work_queue_layout(mlx5dv, wq.as_raw()))
-            }?;
-            made.push((parts, queue, wq));
+            let queues = unsafe { direct_queues(pd, config, direct, layout) }?;
+            made.push((queues, channel, cq, wq));
         }
         let wqs = made.iter().map(|(.., wq)| Arc::clone(wq)).collect();
         let hash = Arc::new(HashQp::create(pd, wqs)?);
         trace_event!(device = context.name(), count, wqes = config.wqes, "frame receivers created");
-        let whole = |(parts, queue, wq)| {
-            Self::from_parts(pd, config, parts, queue, Owner::Wq(wq, Arc::clone(&hash)))
+        let whole = |(queues, channel, cq, wq)| {
+            Self::from_parts(pd, config, queues, channel, cq, Owner::Wq(wq, Arc::clone(&hash)))
         };
         Ok(made.into_iter().map(whole).collect())
     }
 
-    /// Posts all buffers.
+    /// Hands all buffers to the device.
     fn from_parts(
         pd: &ProtectionDomain,
         config: &FrameConfig,
-        parts: Parts,
-        queue: FrameQueue,
+        (queues, buffers): (Queues, Buffers),
+        channel: Arc<CompletionChannel>,
+        cq: Arc<Cq>,
         owner: Owner,
     ) -> Self {
-        let Parts { poller, buffers, channel, cq } = parts;
         let mut this = Self {
-            poller,
-            queue,
+            queues,
             buffers,
-            ended: EndedSlot::NONE,
+            is_shared: false,
             dropped: 0,
-            starving: true,
             failed: false,
             owner,
             port: config.port,
@@ -291,9 +289,9 @@ impl FrameReceiver {
 
     /// How the queue is driven: [`Path::Direct`] or [`Path::Verbs`].
     pub const fn path(&self) -> Path {
-        match self.poller {
-            Poller::Direct(_) => Path::Direct,
-            Poller::Verbs(_) => Path::Verbs,
+        match self.queues {
+            Queues::Direct(_) => Path::Direct,
+            Queues::Verbs(_) => Path::Verbs,
         }
     }
 
@@ -334,41 +332,37 @@ impl Parts {
         });
         // SAFETY: a fresh CQ that nobody else knows.
         let poller = unsafe { Poller::new(&cq, mlx5dv) }?;
-        Ok(Self { poller, buffers: Buffers::new(pd, config)?, channel, cq })
+        Ok(Self { poller, channel, cq })
     }
 }
 
-/// Takes over a receive queue.
+/// Takes over a receive queue, and makes its buffers.
 ///
 /// # Safety
 /// `layout` is that of a queue to which nothing was posted and nobody else posts, that cuts its buffers as `config` says,
 /// and that lives for as long as the value.
-unsafe fn direct_queue(
+unsafe fn direct_queues(
     pd: &ProtectionDomain,
     config: &FrameConfig,
-    cq: &Cq,
+    cq: DirectCq,
     layout: Result<rq::Layout, NotDirect>,
-) -> Result<FrameQueue> {
+) -> Result<(Queues, Buffers)> {
     let not_direct = |error| pd.context().not_direct(error);
     let layout = layout.map_err(not_direct)?;
     let needed = u64::from(layout.wqe_cnt) * u64::from(config.shape.completions());
-    let capacity = u64::from(cq.capacity());
+    let capacity = u64::from(cq.cq.capacity());
     if needed > capacity {
         return Err(Error::CqTooSmall { needed, capacity });
     }
+    let buffers = Buffers::new(pd, config, layout.wqe_cnt)?;
     let slots = mlx5::Storage::uninit(layout.wqe_cnt as usize);
-    // SAFETY: the caller's contract; the slots live as long as the ring.
-    let queue = unsafe {
-        match config.shape {
-            Shape::Plain(_) => rq::ReceiveQueue::new(layout, slots.start())
-                .map(|ring| FrameQueue::Plain { ring, _slots: slots }),
-            Shape::Striding(strides) => {
-                mlx5_ring::striding::StridingQueue::new(layout, strides, slots.start())
-                    .map(|ring| FrameQueue::Striding { ring, _slots: slots })
-            }
-        }
-    };
-    queue.map_err(layout_error).map_err(not_direct)
+    let posted = (0..layout.wqe_cnt).map(|index| buffers.get(index));
+    // SAFETY: the caller's contract. The slots live as long as the ring, and the receiver keeps the buffers, which have as
+    // many bytes as the shape says, until the queue is destroyed.
+    let ring =
+        unsafe { FrameQueue::new(layout, config.shape, buffers.lkey(), slots.start(), posted) };
+    let ring = ring.map_err(layout_error).map_err(not_direct)?;
+    Ok((Queues::Direct(DirectFrames { cq, ring, _slots: slots }), buffers))
 }
 
 impl Drop for FrameReceiver {
@@ -387,7 +381,7 @@ impl Drop for FrameReceiver {
             Owner::Wq(wq, _) => wq.deferred(),
         };
         let buffers = &self.buffers;
-        self.queue.take_back(|posted| deferred.keep_shared(buffers.share(posted.index)));
+        self.queues.posted(|posted| deferred.keep_shared(buffers.share(posted.index)));
     }
 }
 

@@ -1,149 +1,117 @@
-//! The receive queue of a receiver of frames, whatever drives it: the one place that asks.
+//! The queues of a receiver of frames: a CQ, and the one receive queue that completes on it. The one place that asks which
+//! path drives them.
 
-use mlx5_ring::completion::Cqe;
-use mlx5_ring::receive::{self, ReceiveRing};
-use mlx5_ring::rq::ReceiveQueue;
-use mlx5_ring::slots::Slot;
-use mlx5_ring::striding::{self, Place, StridingQueue};
+use mlx5_ring::frames::{FrameBuffer, FrameQueue};
+use rdma_core_sys as sys;
 
-use super::buffers::{Buffers, Posted};
+use super::buffers::Buffers;
 use super::verbs::VerbsFrames;
+use crate::cq::Cq;
+use crate::error::Result;
 use crate::mlx5::Storage;
+use crate::poller::DirectCq;
 
-/// A queue that buffers are posted to.
-pub(super) enum FrameQueue {
-    /// One frame to a WQE, driven directly.
-    Plain { ring: ReceiveQueue<Posted>, _slots: Storage<Slot<Posted>> },
-    /// Many frames to a WQE, driven directly.
-    Striding { ring: StridingQueue<Posted>, _slots: Storage<Slot<Posted>> },
-    /// One frame to a receive, through libibverbs.
+/// A CQ and its receive queue. WQEs complete in the order of posting; those that have completed and were not given back
+/// are *held*.
+pub(super) enum Queues {
+    /// Driven directly.
+    Direct(DirectFrames),
+    /// Through libibverbs.
     Verbs(VerbsFrames),
 }
 
-/// Evaluates an expression on the ring of a direct queue, another on one through verbs.
+pub(super) struct DirectFrames {
+    pub(super) cq: DirectCq,
+    pub(super) ring: FrameQueue,
+    pub(super) _slots: Storage<FrameBuffer>,
+}
+
+/// Evaluates an expression on the ring of a direct queue, or on a queue through verbs.
 macro_rules! on_queue {
-    ($queue:expr, $ring:ident => $direct:expr, $verbs:ident => $through_verbs:expr) => {
-        match $queue {
-            FrameQueue::Plain { ring: $ring, .. } => $direct,
-            FrameQueue::Striding { ring: striding, .. } => {
-                // SAFETY: what is posted are buffers of all strides, and completed by `complete`.
-                let $ring = unsafe { striding.ring_mut() };
-                $direct
-            }
-            FrameQueue::Verbs($verbs) => $through_verbs,
+    ($queues:expr, $queue:ident => $value:expr) => {
+        match $queues {
+            Queues::Direct(DirectFrames { ring: $queue, .. }) => $value,
+            Queues::Verbs($queue) => $value,
         }
     };
 }
 
-impl FrameQueue {
-    /// Completes what a CQE names, of a queue that is driven directly.
-    #[inline(always)]
-    pub(super) fn complete(&mut self, cqe: Cqe<'_>) -> striding::Completion {
-        use receive::Completion as Plain;
-        use striding::Completion;
-        match self {
-            Self::Striding { ring, .. } => ring.complete(cqe),
-            // SAFETY: a CQE of the only queue of its CQ, to which buffers of this process are posted.
-            Self::Plain { ring, .. } => match unsafe { receive::complete(ring, cqe) } {
-                Plain::Message(slot) => {
-                    let len = cqe.byte_count();
-                    Completion::Frame(Place { slot, offset: 0, len, is_last: true })
-                }
-                Plain::Failed(slot) => Completion::Failed(slot),
-                Plain::NotAReceive => Completion::NotAReceive,
-                Plain::Stray => Completion::Stray,
-            },
-            Self::Verbs(_) => Completion::Stray,
+impl Queues {
+    /// Returns the buffer of the WQE with this running index.
+    pub(super) fn buffer(&self, wqe: u32) -> FrameBuffer {
+        on_queue!(self, queue => queue.buffer(wqe))
+    }
+
+    /// Returns the running index of the WQE that the device fills.
+    pub(super) fn completed(&self) -> u32 {
+        on_queue!(self, queue => queue.completed())
+    }
+
+    /// Returns the number of held WQEs.
+    pub(super) fn held(&self) -> u32 {
+        on_queue!(self, queue => queue.held())
+    }
+
+    /// Returns the buffer of a held WQE, of which 0 is the oldest.
+    pub(super) fn held_buffer(&self, at: u32) -> FrameBuffer {
+        on_queue!(self, queue => queue.held_buffer(at))
+    }
+
+    /// Puts another buffer into a held WQE.
+    pub(super) fn replace(&mut self, at: u32, buffer: FrameBuffer) {
+        on_queue!(self, queue => queue.replace(at, buffer));
+    }
+
+    /// Gives the oldest `count` of the held WQEs back.
+    ///
+    /// # Safety
+    /// So many are held, and nobody reads their buffers.
+    pub(super) unsafe fn recycle(&mut self, count: u32) {
+        // SAFETY: the caller's contract; the buffers are the receiver's.
+        on_queue!(self, queue => unsafe { queue.recycle(count) });
+    }
+
+    /// Publishes the consumer index: the receives that the next doorbell hands over need the room on the CQ.
+    pub(super) fn publish(&mut self) {
+        if let Self::Direct(direct) = self {
+            direct.cq.cq.publish();
         }
     }
 
-    /// Returns the buffer of a slot.
-    ///
-    /// # Safety
-    /// `slot` is not free.
-    #[inline(always)]
-    pub(super) unsafe fn posted(&mut self, slot: u32) -> Posted {
-        // SAFETY: the caller's contract.
-        on_queue!(self, ring => unsafe { ring.data(slot) }, verbs => verbs.posted(slot))
-    }
-
-    /// Gives a slot back with its buffer.
-    ///
-    /// # Safety
-    /// `slot` is held, and nobody uses its buffer.
-    #[inline(always)]
-    pub(super) unsafe fn recycle(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
-        on_queue!(self, ring => unsafe { ring.recycle(slot) }, verbs => verbs.recycle(slot));
-    }
-
-    /// Gives a slot back with another buffer.
-    ///
-    /// # Safety
-    /// `slot` is held, and the buffer is the queue's from now on.
-    #[cold]
-    pub(super) unsafe fn replace(&mut self, slot: u32, buffer: Posted, buffers: &Buffers) {
-        let segment = buffers.segment(buffer);
-        on_queue!(
-            self,
-            ring => {
-                // SAFETY: the caller's contract.
-                unsafe {
-                    ring.rewrite(slot, buffer, segment);
-                    ring.recycle(slot);
-                }
-            },
-            verbs => {
-                verbs.rewrite(slot, buffer);
-                verbs.recycle(slot);
-            }
-        );
-    }
-
-    /// Gives a slot back without its buffer.
-    ///
-    /// # Safety
-    /// `slot` is held.
-    #[cold]
-    pub(super) unsafe fn release(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
-        on_queue!(self, ring => unsafe { ring.release(slot) }, verbs => verbs.release(slot));
-    }
-
-    /// Posts spare buffers as far as there is room; [`ring_doorbell`](Self::ring_doorbell) hands them over.
-    #[cold]
-    pub(super) fn fill(&mut self, buffers: &mut Buffers) {
-        while let Some(buffer) = buffers.take_spare() {
-            let segment = buffers.segment(buffer);
-            let posted = on_queue!(
-                self,
-                // SAFETY: a buffer of the receiver that nobody has, and that is the queue's from now on.
-                ring => unsafe { ring.post_segment(buffer, segment) }.is_ok(),
-                verbs => verbs.post(buffer)
-            );
-            if !posted {
-                return buffers.put(buffer);
-            }
-        }
-    }
-
-    /// Returns the number of buffers that there is room for.
-    pub(super) fn free_slots(&mut self) -> u32 {
-        on_queue!(self, ring => ring.free_slots(), verbs => verbs.free_slots())
-    }
-
-    /// Hands everything that was posted to the device.
-    #[inline(always)]
+    /// Hands what was given back to the device.
     pub(super) fn ring_doorbell(&mut self, buffers: &Buffers) {
-        on_queue!(self, ring => ring.ring_doorbell(), verbs => verbs.post_chain(buffers));
+        match self {
+            Self::Direct(direct) => direct.ring.ring_doorbell(),
+            Self::Verbs(verbs) => verbs.post(buffers),
+        }
     }
 
-    /// Calls `each` with the buffers that the device may write: the queue is given up, and never rung again.
-    pub(super) fn take_back(&mut self, each: impl FnMut(Posted)) {
+    /// Calls `each` with the buffers that the device may write.
+    pub(super) fn posted(&self, each: impl FnMut(FrameBuffer)) {
+        on_queue!(self, queue => queue.posted(each));
+    }
+
+    /// Asks for an event at the next completion. `events` were taken from the channel since the last call.
+    pub(super) fn arm(&mut self, cq: &Cq, events: u32) -> Result<()> {
         match self {
-            Self::Plain { ring, .. } => ring.reset(each),
-            Self::Striding { ring, .. } => ring.reset(each),
-            Self::Verbs(verbs) => verbs.take_back(each),
+            Self::Direct(direct) => direct.cq.arm(events, false),
+            Self::Verbs(_) => cq.arm(false)?,
         }
+        Ok(())
+    }
+
+    /// Returns `true` if there is a completion that was not taken.
+    pub(super) fn has_arrived(&mut self) -> bool {
+        match self {
+            Self::Direct(direct) => !direct.cq.cq.is_empty(),
+            Self::Verbs(verbs) => verbs.cq.has_arrived(),
+        }
+    }
+
+    /// Returns the verdict of verbs on the checksums of the frame that was taken last, and its time.
+    pub(super) fn verbs_report(&self) -> Option<(bool, Option<u64>)> {
+        let Self::Verbs(verbs) = self else { return None };
+        let current = verbs.cq.current();
+        Some((current.wc.wc_flags & sys::IBV_WC_IP_CSUM_OK != 0, current.timestamp))
     }
 }

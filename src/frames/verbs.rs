@@ -3,93 +3,89 @@
 use std::ptr;
 use std::sync::Arc;
 
+use mlx5_ring::frames::{Frame, FrameBuffer};
 use rdma_core_sys as sys;
 
-use super::buffers::{Buffers, Posted};
+use super::buffers::Buffers;
 use crate::qp::Qp;
+use crate::receiver::VerbsCq;
 
-/// A receive queue of one buffer a receive, that `ibv_post_recv` posts to. The `wr_id` is the slot.
+/// A receive queue of one frame a receive, with running counts as in [`FrameQueue`](mlx5_ring::frames::FrameQueue). The
+/// `wr_id` of a receive is its running index.
 pub(super) struct VerbsFrames {
+    pub(super) cq: VerbsCq,
     qp: Arc<Qp>,
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    /// Slots that were posted by the caller and are not with the device yet.
-    chain: Vec<u32>,
+    /// The buffer of each slot, whose number is a power of two.
+    buffers: Vec<FrameBuffer>,
+    completed: u32,
+    /// Receives that the device has been given.
+    posted: u32,
+    /// Those, and the receives that the next [`post`](Self::post) gives it.
+    ready: u32,
     requests: Vec<(sys::ibv_recv_wr, sys::ibv_sge)>,
 }
 
 // SAFETY: the requests point into the vector that they are in, only during a call.
 unsafe impl Send for VerbsFrames {}
 
-#[derive(Clone, Copy, Default)]
-struct Slot {
-    buffer: Option<Posted>,
-    /// The device has it.
-    posted: bool,
-}
-
 impl VerbsFrames {
-    pub(super) fn new(qp: Arc<Qp>, capacity: u32) -> Self {
-        Self {
-            qp,
-            slots: vec![Slot::default(); capacity as usize],
-            free: (0..capacity).rev().collect(),
-            chain: Vec::with_capacity(capacity as usize),
-            requests: Vec::with_capacity(capacity as usize),
+    pub(super) fn new(cq: VerbsCq, qp: Arc<Qp>, buffers: Vec<FrameBuffer>) -> Self {
+        let ready = buffers.len() as u32;
+        let requests = Vec::with_capacity(buffers.len());
+        Self { cq, qp, buffers, completed: 0, posted: 0, ready, requests }
+    }
+
+    fn slot(&self, wqe: u32) -> usize {
+        wqe as usize & (self.buffers.len() - 1)
+    }
+
+    pub(super) fn buffer(&self, wqe: u32) -> FrameBuffer {
+        self.buffers[self.slot(wqe)]
+    }
+
+    pub(super) const fn completed(&self) -> u32 {
+        self.completed
+    }
+
+    pub(super) fn held(&self) -> u32 {
+        self.buffers.len() as u32 - self.ready.wrapping_sub(self.completed)
+    }
+
+    pub(super) fn held_buffer(&self, at: u32) -> FrameBuffer {
+        self.buffer(self.ready.wrapping_add(at))
+    }
+
+    pub(super) fn replace(&mut self, at: u32, buffer: FrameBuffer) {
+        let slot = self.slot(self.ready.wrapping_add(at));
+        self.buffers[slot] = buffer;
+    }
+
+    /// # Safety
+    /// So many are held, and nobody reads their buffers.
+    pub(super) const unsafe fn recycle(&mut self, count: u32) {
+        self.ready = self.ready.wrapping_add(count);
+    }
+
+    /// Completes the receive of `wr_id`, which is held from now on; `None` when the device does not fill that one.
+    pub(super) fn complete(&mut self, wr_id: u64, len: usize) -> Option<Frame> {
+        let wqe = self.completed;
+        if wr_id != u64::from(wqe) || wqe == self.posted {
+            return None;
         }
+        self.completed = wqe.wrapping_add(1);
+        Some(Frame { wqe, start: self.buffer(wqe).start, len })
     }
 
-    pub(super) fn free_slots(&self) -> u32 {
-        self.free.len() as u32
-    }
-
-    /// Posts a buffer; returns `false` when no slot is free.
-    pub(super) fn post(&mut self, buffer: Posted) -> bool {
-        let Some(slot) = self.free.pop() else { return false };
-        self.slots[slot as usize].buffer = Some(buffer);
-        self.chain.push(slot);
-        true
-    }
-
-    /// Returns the slot of the receive that completes with `wr_id`, which is held from now on; `None` when the device does
-    /// not have it.
-    pub(super) fn complete(&mut self, wr_id: u64) -> Option<u32> {
-        let slot = self.slots.get_mut(usize::try_from(wr_id).ok()?)?;
-        std::mem::take(&mut slot.posted).then_some(wr_id as u32)
-    }
-
-    /// Returns the buffer of a slot that is not free.
-    pub(super) fn posted(&self, slot: u32) -> Posted {
-        self.slots[slot as usize].buffer.expect("a slot that is held has a buffer")
-    }
-
-    pub(super) fn recycle(&mut self, slot: u32) {
-        self.chain.push(slot);
-    }
-
-    pub(super) fn rewrite(&mut self, slot: u32, buffer: Posted) {
-        self.slots[slot as usize].buffer = Some(buffer);
-    }
-
-    pub(super) fn release(&mut self, slot: u32) {
-        self.slots[slot as usize].buffer = None;
-        self.free.push(slot);
-    }
-
-    /// Hands the chain to the device. What a queue pair that failed does not take stays in it.
-    pub(super) fn post_chain(&mut self, buffers: &Buffers) {
-        if self.chain.is_empty() {
+    /// Posts what was given back. What a queue pair that failed does not take waits for the next call.
+    pub(super) fn post(&mut self, buffers: &Buffers) {
+        if self.posted == self.ready {
             return;
         }
         self.requests.clear();
-        for &slot in &self.chain {
-            let segment = buffers.segment(self.posted(slot));
-            let sge = sys::ibv_sge {
-                addr: segment.addr.get(),
-                length: segment.byte_count.get(),
-                lkey: segment.lkey.get(),
-            };
-            let request = sys::ibv_recv_wr { wr_id: slot.into(), num_sge: 1, ..Default::default() };
+        for i in 0..self.ready.wrapping_sub(self.posted) {
+            let wqe = self.posted.wrapping_add(i);
+            let sge = buffers.sge(self.buffer(wqe));
+            let request = sys::ibv_recv_wr { wr_id: wqe.into(), num_sge: 1, ..Default::default() };
             self.requests.push((request, sge));
         }
         // Nothing is added any more, so nothing moves.
@@ -102,22 +98,16 @@ impl VerbsFrames {
         // SAFETY: a live queue pair; the requests are in a vector that does not change during the call; the memory is
         // registered, and the queue's until its completion.
         let errno = unsafe { sys::ibv_post_recv(self.qp.as_raw(), next, &mut bad) };
-        let posted = if errno == 0 {
-            self.chain.len()
-        } else {
-            let first = |(request, _): &(sys::ibv_recv_wr, _)| ptr::eq(request, bad);
-            self.requests.iter().position(first).unwrap_or(0)
+        let first_bad = |(request, _): &(sys::ibv_recv_wr, _)| ptr::eq(request, bad);
+        let posted = match errno {
+            0 => self.requests.len(),
+            _ => self.requests.iter().position(first_bad).unwrap_or(0),
         };
-        for slot in self.chain.drain(..posted) {
-            self.slots[slot as usize].posted = true;
-        }
+        self.posted = self.posted.wrapping_add(posted as u32);
     }
 
-    pub(super) fn take_back(&mut self, mut each: impl FnMut(Posted)) {
-        for slot in &mut self.slots {
-            if std::mem::take(&mut slot.posted) {
-                slot.buffer.take().into_iter().for_each(&mut each);
-            }
-        }
+    pub(super) fn posted(&self, each: impl FnMut(FrameBuffer)) {
+        let count = self.posted.wrapping_sub(self.completed);
+        (0..count).map(|i| self.buffer(self.completed.wrapping_add(i))).for_each(each);
     }
 }

@@ -24,8 +24,8 @@ impl FrameReceiver {
         self.end_batch();
         let mut events = 0;
         self.channel.take_events(|_| events += 1)?;
-        self.poller.arm(&self.cq, events, false)?;
-        Ok(self.poller.has_arrived())
+        self.queues.arm(&self.cq, events)?;
+        Ok(self.queues.has_arrived())
     }
 
     /// Sleeps until something has arrived, at most for `timeout`; whether something has. For ever without a time.
@@ -36,15 +36,18 @@ impl FrameReceiver {
         self.end_batch();
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            if self.poller.has_arrived() || self.arm()? {
+            if self.queues.has_arrived() || self.arm()? {
                 return Ok(true);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             // A frame that is dropped elsewhere wakes nobody.
-            let sleep =
-                if self.starving { Some(left.map_or(LOOK, |left| left.min(LOOK))) } else { left };
+            let sleep = if self.is_starving() {
+                Some(left.map_or(LOOK, |left| left.min(LOOK)))
+            } else {
+                left
+            };
             if !self.channel.is_readable(sleep)? && sleep == left {
-                return Ok(self.poller.has_arrived());
+                return Ok(self.queues.has_arrived());
             }
         }
     }

@@ -3,10 +3,11 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use mlx5_ring::frames::Shape;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
-use super::config::{FrameConfig, Shape};
+use super::config::FrameConfig;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;

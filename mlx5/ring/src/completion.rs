@@ -59,6 +59,12 @@ impl LastWord {
         self.op_own() ^ owner == REQUESTER
     }
 
+    /// Returns `true` for a frame, whose CQE is software's on a lap with this owner bit.
+    #[inline(always)]
+    pub(crate) const fn is_frame(self, owner: u8) -> bool {
+        self.op_own() ^ owner == FRAME
+    }
+
     #[inline(always)]
     const fn wqe_counter(self) -> u16 {
         let [upper, lower, ..] = self.0.to_ne_bytes();
@@ -68,6 +74,9 @@ impl LastWord {
 
 /// `op_own` of a send WQE that succeeded, with owner bit 0.
 const REQUESTER: u8 = cqe::op_own(CqeOpcode::Requester, CqeFormat::Plain, false, 0);
+
+/// `op_own` of a frame that was received, with owner bit 0.
+const FRAME: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
 
 /// What a CQE is, by its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -57,6 +57,8 @@ pub struct CompletionQueue {
     count: u32,
     mask: u32,
     dbrec: DoorbellRecord,
+    /// The last CQE of the buffer.
+    last: NonNull<u8>,
     /// The next CQE, and the owner bit that it has when it is software's: what follows from the consumer index.
     next: NonNull<u8>,
     owner: u8,
@@ -90,6 +92,8 @@ impl CompletionQueue {
             mask: layout.cqe_cnt - 1,
             // SAFETY: forwarded from the caller.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
+            // SAFETY: inside the last entry.
+            last: unsafe { cqes.add((layout.cqe_cnt - 1) as usize * layout.cqe_size as usize) },
             next: cqes,
             owner: 0,
             consumer_index: 0,
@@ -180,20 +184,48 @@ impl CompletionQueue {
         Some(unsafe { Cqe::new(self.next, last_word, CqeKind::NotAReceive, self.stride) })
     }
 
+    /// Takes the next CQE if it has arrived, is that of a frame, and `complete` returns something for it, which is returned.
+    #[inline(always)]
+    pub fn next_frame<F>(&mut self, complete: impl FnOnce(Cqe<'_>) -> Option<F>) -> Option<F> {
+        let next = self.next;
+        // SAFETY: a CQE of the buffer.
+        let last_word = unsafe { LastWord::read(next) };
+        if !last_word.is_frame(self.owner) {
+            return None;
+        }
+        barrier::owner_before_cqe();
+        // SAFETY: the owner bit says that it is software's.
+        let cqe = unsafe { Cqe::new(next, last_word, CqeKind::Send, self.stride) };
+        let frame = complete(cqe)?;
+        self.advance_from(next);
+        Some(frame)
+    }
+
     /// Takes the CQE that [`peek`](Self::peek) or [`peek_requester`](Self::peek_requester) returned, which is no title
     /// of a compressed block.
     #[inline(always)]
     pub fn advance(&mut self) {
+        self.advance_from(self.next);
+    }
+
+    /// Takes the next CQE, which is at `next`.
+    #[inline(always)]
+    fn advance_from(&mut self, next: NonNull<u8>) {
         self.consumer_index = self.consumer_index.wrapping_add(1);
-        if self.consumer_index & self.mask == 0 {
-            return self.seek(self.consumer_index);
+        if next == self.last {
+            return self.start_lap();
         }
         // SAFETY: it was not the last CQE of the buffer.
-        self.next = unsafe { self.next.add(self.stride) };
+        self.next = unsafe { next.add(self.stride) };
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn start_lap(&mut self) {
+        self.seek(self.consumer_index);
     }
 
     /// Goes to the CQE at `index`.
-    #[cold]
     fn seek(&mut self, index: u32) {
         self.consumer_index = index;
         self.next = self.cqe(index);

@@ -1,6 +1,6 @@
 //! The rings of an mlx5 device over raw memory: how WQEs and CQEs are handed over.
 //!
-//! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`], [`striding::StridingQueue`],
+//! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`], [`frames::FrameQueue`],
 //! [`cq::CompletionQueue`], [`sq::SendQueue`], and [`tag_list::TagList`] on the same basic blocks; [`receive`] has what the
 //! two receive queues share, [`arm::CqDoorbell`] asks for an event. Nothing here allocates, makes a system call or knows of
 //! libibverbs: the constructors take the pointers that `mlx5dv_init_obj` hands out, and storage of the
@@ -28,6 +28,7 @@ pub mod completion;
 mod compressed;
 pub mod cq;
 pub mod dbrec;
+pub mod frames;
 mod inline;
 mod prefetch;
 pub mod receive;
@@ -36,7 +37,6 @@ pub mod sge;
 pub mod slots;
 pub mod sq;
 pub mod srq;
-pub mod striding;
 pub mod tag_list;
 #[cfg(test)]
 mod testing;

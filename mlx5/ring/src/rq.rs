@@ -94,34 +94,14 @@ impl<T: Copy> ReceiveQueue<T> {
     ///   long as the value exists.
     /// - `slots` is valid for reads and writes of `wqe_cnt` slots for as long, and nobody else uses it.
     pub unsafe fn new(layout: Layout, slots: NonNull<Slot<T>>) -> Result<Self, LayoutError> {
-        // SAFETY: the caller's contract.
-        unsafe { Self::with_lead(layout, 0, slots) }
-    }
-
-    /// The same, of WQEs that begin with `lead` bytes of other segments.
-    ///
-    /// # Errors
-    /// See [`LayoutError`].
-    ///
-    /// # Safety
-    /// As [`new`](Self::new). `lead` is a multiple of 16.
-    pub(crate) unsafe fn with_lead(
-        layout: Layout,
-        lead: u32,
-        slots: NonNull<Slot<T>>,
-    ) -> Result<Self, LayoutError> {
         layout.check()?;
-        if layout.stride < lead + 16 {
-            return Err(LayoutError::Stride);
-        }
         // SAFETY: the caller's contract.
         let (dbrec, slots) =
             unsafe { (DoorbellRecord::new(layout.dbrec), Slots::new(slots, layout.wqe_cnt)) };
         Ok(Self {
-            // SAFETY: inside the first WQE.
-            segments: unsafe { layout.buf.add(lead as usize) },
+            segments: layout.buf,
             stride: layout.stride as usize,
-            max_sge: (layout.stride - lead) / 16,
+            max_sge: layout.max_sge(),
             mask: layout.wqe_cnt - 1,
             dbrec,
             head: 0,

@@ -37,7 +37,7 @@ fn what_exceeds_the_limit_is_refused_in_words() {
     let device = Device::builder().stepped().memlock(true).build().unwrap();
     let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
     let pool = |count| BufferPool::new(&pd, count, 4096);
-    let words = "RLIMIT_MEMLOCK allows 256 KiB: raise it";
+    let words = "RLIMIT_MEMLOCK allows 256 KiB of registered memory and queues: raise it";
     let refused = pool(65).unwrap_err().to_string();
     assert!(refused.contains("ibv_reg_mr") && refused.contains(words), "{refused}");
     // Nothing is left behind by that; what is there counts until it is gone.

@@ -49,7 +49,7 @@ pub struct Append<T> {
 /// Each operation can carry the number of unexpected messages that software has handled (`unexpected`,
 /// modulo 2^16), which is what `IBV_OPS_TM_SYNC` does.
 ///
-/// Into a span appends are written by counting; the list is told at its end, or when a CQE is asked for.
+/// A run of appends is written by counting; the list is updated at its end, or when a CQE is requested.
 #[derive(Debug)]
 pub struct Posting<'a, T: Copy> {
     list: &'a mut TagList<T>,
