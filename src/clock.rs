@@ -86,7 +86,7 @@ impl Timestamp {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "timestamp {:#x} counts the ticks of a device, and this is not the clock of that device: use Receiver::clock of the receiver of the message", .timestamp.raw
+    "timestamp {:#x} is in ticks of another device: use Receiver::clock of the receiver that returned the message", .timestamp.raw
 )]
 pub struct WrongClock {
     /// The timestamp.

@@ -151,11 +151,11 @@ pub(crate) fn exchange<const N: usize, S: Read + Write>(
 
 /// Tells the peer whether this side succeeded, and gives what it came to when the peer says that it did too.
 fn agree<T, S: Read + Write>(stream: &mut S, outcome: Result<T>) -> Result<T> {
-    // The peer waits for it in either case. That it cannot be told is the lesser of two errors.
-    let told = stream.write_all(&[if outcome.is_ok() { CONNECTED } else { FAILED }]);
-    let told = told.and_then(|()| stream.flush());
+    // The peer waits for this byte in either case. The error of `outcome` goes before that of sending.
+    let sent = stream.write_all(&[if outcome.is_ok() { CONNECTED } else { FAILED }]);
+    let sent = sent.and_then(|()| stream.flush());
     let outcome = outcome?;
-    told?;
+    sent?;
     match read(stream)? {
         [CONNECTED] => Ok(outcome),
         [FAILED] => {

@@ -34,13 +34,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The system has no RDMA device.
     #[error(
-        "no RDMA device found: load the driver of the adapter (`ibv_devices` lists what libibverbs sees)"
+        "no RDMA device found: load the driver of the adapter; `ibv_devices` lists the devices of libibverbs"
     )]
     NoDevice,
 
     /// The kernel has devices that libibverbs has no provider for.
     #[error(
-        "the kernel shows {devices}, but libibverbs has no provider for it: install ibverbs-providers (rdma-core), and see that /etc/libibverbs.d names the driver"
+        "libibverbs has no provider for {devices}: install ibverbs-providers (rdma-core), and check that /etc/libibverbs.d names the driver"
     )]
     NoProvider {
         /// What the kernel shows, separated by commas.
@@ -61,7 +61,7 @@ pub enum Error {
     },
 
     /// No device has the name that was asked for.
-    #[error("no RDMA device named {name}: there is {present}")]
+    #[error("no RDMA device named {name}: this host has {present}")]
     UnknownDevice {
         /// What was asked for.
         name: String,
@@ -81,7 +81,7 @@ pub enum Error {
     },
 
     /// [`Path::Direct`](crate::Path::Direct) was asked for and is not possible.
-    #[error("{device} cannot be driven directly: {reason}; use Path::Auto or Path::Verbs")]
+    #[error("the direct path is not possible on {device}: {reason}; use Path::Auto or Path::Verbs")]
     NotDirect {
         /// Name of the device.
         device: String,
@@ -104,7 +104,7 @@ pub enum Error {
 
     /// The queues of a receiver, or of a sender, can complete more requests than its CQ holds.
     #[error(
-        "{needed} requests can complete on a CQ of {capacity} entries: make it larger with cq_capacity of ReceiverConfig or SenderConfig"
+        "the CQ has {capacity} entries, and {needed} requests can be outstanding: set a larger cq_capacity in ReceiverConfig or SenderConfig"
     )]
     CqTooSmall {
         /// Receives, or sends, that could be outstanding with the new queue.
@@ -115,7 +115,7 @@ pub enum Error {
 
     /// The CQ of the receiver has failed (`IBV_EVENT_CQ_ERR`): it overran, or the device could not write to it.
     #[error(
-        "the completion queue has failed and completes nothing more: take what has arrived, then drop the receiver, which gives its buffers back, and make another"
+        "the CQ failed (IBV_EVENT_CQ_ERR) and reports no new completions: poll the messages that have arrived, then drop the receiver and create another"
     )]
     CqFailed,
 
@@ -125,7 +125,7 @@ pub enum Error {
 
     /// Buffers without room for the [header](crate::GRH_SIZE) that the device writes in front of each datagram.
     #[error(
-        "buffers of {capacity} bytes for a queue pair for datagrams: the device writes a header of 40 bytes (GRH_SIZE) in front of each, and drops without a completion what does not fit; post buffers with room for header and payload"
+        "a buffer of {capacity} bytes is too small for datagrams: the device writes a GRH of 40 bytes (GRH_SIZE) before the payload, and drops a datagram that does not fit; post buffers with room for both"
     )]
     NoRoomForHeader {
         /// Bytes of the smallest buffer.
@@ -133,7 +133,7 @@ pub enum Error {
     },
 
     /// Two objects of different protection domains or devices were used together.
-    #[error("{what} belongs to another {domain}")]
+    #[error("{what} belongs to another {domain}: use objects of the same {domain}")]
     Foreign {
         /// The object that does not fit.
         what: &'static str,
@@ -142,23 +142,25 @@ pub enum Error {
     },
 
     /// The object cannot be destroyed yet.
-    #[error("the {what} is still used by {users}: destroy or drop those first")]
+    #[error("the {what} is in use by {users}: {action}")]
     InUse {
         /// The object.
         what: &'static str,
         /// What uses it.
         users: &'static str,
+        /// What to do first.
+        action: &'static str,
     },
 
     /// The object does not exist any more.
-    #[error("the {what} is gone: it was destroyed or its receiver was dropped")]
+    #[error("the {what} does not exist: it was destroyed, or its receiver or sender was dropped")]
     Gone {
         /// The kind of object.
         what: &'static str,
     },
 
     /// The operation does not exist for this object on this path.
-    #[error("{operation} is not possible {when}")]
+    #[error("{operation} is not supported {when}")]
     Unsupported {
         /// The method.
         operation: &'static str,
@@ -168,7 +170,7 @@ pub enum Error {
 
     /// The queue pair is in a state in which the operation is not possible.
     #[error(
-        "{operation} on QP {qp_num:#x}, which is in state {state}: it takes one in {needed}, new or after Receiver::reset_qp, and once"
+        "{operation} on QP {qp_num:#x}: the state is {state}, and must be {needed}; create a queue pair, or reset this one with Receiver::reset_qp"
     )]
     WrongState {
         /// The method.
@@ -183,7 +185,7 @@ pub enum Error {
 
     /// The address is not one of a multicast group.
     #[error(
-        "{operation}: {} is no multicast group; IP groups are 224.0.0.0/4 and ff00::/8, and the GIDs of InfiniBand groups begin with ff", group(.gid)
+        "{operation}: {} is not a multicast address: IP groups are in 224.0.0.0/4 and ff00::/8, and GIDs of InfiniBand groups begin with ff", group(.gid)
     )]
     NotMulticast {
         /// The method.
@@ -193,7 +195,7 @@ pub enum Error {
     },
 
     /// The queue pair has joined the multicast group already.
-    #[error("join: QP {qp_num:#x} is a member of {} already", group(.gid))]
+    #[error("join: QP {qp_num:#x} is already a member of {}", group(.gid))]
     AlreadyMember {
         /// Number of the queue pair.
         qp_num: u32,
@@ -203,7 +205,7 @@ pub enum Error {
 
     /// The queue pair is not a member of the multicast group.
     #[error(
-        "leave: QP {qp_num:#x} is not a member of {}: it has not joined, or has left already", group(.gid)
+        "leave: QP {qp_num:#x} is not a member of {}", group(.gid)
     )]
     NotMember {
         /// Number of the queue pair.
@@ -214,7 +216,7 @@ pub enum Error {
 
     /// The peer sent too little in the exchange of addresses before the stream gave up.
     #[error(
-        "exchange of addresses: the peer was silent for as long as the stream waits ({received} of {expected} bytes came): see that it calls connect_over at its end, or set a longer read time-out on the stream"
+        "exchange of addresses: {received} of {expected} bytes arrived before the read time-out of the stream: check that the peer calls connect_over, or set a longer time-out"
     )]
     SilentPeer {
         /// Bytes of the answer that came.
@@ -232,7 +234,7 @@ pub enum Error {
     Library(#[from] LoadError),
 
     /// The peer refused to connect, or nobody listens there.
-    #[error("{peer} refused the connection (reason {reason}{})", refusal(.reason))]
+    #[error("{peer} rejected the connection (reason {reason}{})", refusal(.reason))]
     Rejected {
         /// Whom the connection was to.
         peer: String,
@@ -242,7 +244,7 @@ pub enum Error {
 
     /// Raw packets need a capability that the program does not have.
     #[error(
-        "{operation} on {device}: raw packets need the capability CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep` the program"
+        "{operation} on {device}: raw packets need the capability CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep PROGRAM`"
     )]
     NeedsNetRaw {
         /// The C function that was refused.
@@ -322,11 +324,11 @@ fn group(gid: &[u8; 16]) -> IpAddr {
 /// The refusals that programs meet, in words.
 fn refusal(reason: &i32) -> &'static str {
     match reason {
-        8 => ": nobody listens on that port",
+        8 => ": no program listens on that port",
         10 => {
-            ": it knows of an earlier connection of this queue pair still, see Connection::disconnect_within"
+            ": it still holds an earlier connection of this queue pair, see Connection::disconnect_within"
         }
-        28 => ": by its program",
+        28 => ": its program refused",
         _ => "",
     }
 }
@@ -349,13 +351,13 @@ fn memlock_hint() -> String {
     // SAFETY: a writable structure.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
     match limit.rlim_cur {
-        _ if !known => ": make it smaller, or raise RLIMIT_MEMLOCK (`ulimit -l`)".to_owned(),
+        _ if !known => ": ask for less memory, or raise RLIMIT_MEMLOCK (`ulimit -l`)".to_owned(),
         libc::RLIM_INFINITY => {
-            ": memory is short, for RLIMIT_MEMLOCK is unlimited; make it smaller".to_owned()
+            ": RLIMIT_MEMLOCK is unlimited, so memory is short: ask for less".to_owned()
         }
         bytes => format!(
-            ": registered memory and queues are locked memory, of which RLIMIT_MEMLOCK allows {} KiB: raise it \
-             (`ulimit -l`, or memlock in /etc/security/limits.conf), or make it smaller",
+            ": RLIMIT_MEMLOCK allows {} KiB of registered memory and queues: raise it (`ulimit -l`, or memlock in \
+             /etc/security/limits.conf), or ask for less",
             bytes >> 10
         ),
     }
@@ -364,38 +366,38 @@ fn memlock_hint() -> String {
 fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
     match (operation, source.raw_os_error()) {
         ("ibv_open_device", Some(libc::EACCES | libc::EPERM)) => {
-            ": this user needs read and write permission on its node, /dev/infiniband/uverbs*"
+            ": this user needs read and write permission on /dev/infiniband/uverbs*"
         }
         ("ibv_open_device", Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => {
-            ": its node in /dev/infiniband is missing: load the kernel module ib_uverbs, or pass the node into the container"
+            ": the device node in /dev/infiniband is missing: load the kernel module ib_uverbs, or pass the node into the container"
         }
         ("ibv_create_qp" | "mlx5dv_create_qp", Some(libc::EINVAL)) => {
-            ": the sizes exceed what a queue pair of this device holds: fewer sends, receives, buffers per receive, or less inline data"
+            ": the device has no queue pair of this size: ask for fewer sends, receives or buffers per receive, or less inline data"
         }
         ("ibv_attach_mcast", Some(libc::EINVAL)) => {
-            ": the device takes no such member; on InfiniBand the group needs the multicast LID that the subnet manager gave it, in MulticastGroup::lid"
+            ": the device refused the group; on InfiniBand MulticastGroup::lid must be the multicast LID that the subnet manager assigned"
         }
         ("ibv_attach_mcast", Some(libc::ENOMEM)) => {
-            ": the device has room for no more members (max_mcast_grp and max_mcast_qp_attach of Context::attr)"
+            ": the device has no room for another member (max_mcast_grp and max_mcast_qp_attach of Context::attr)"
         }
         ("mmap(MAP_HUGETLB)", _) => {
             ": too few huge pages are reserved: raise vm.nr_hugepages with sysctl, or use HugePages::Transparent"
         }
         (_, Some(libc::EIO)) => ": the device failed or was removed",
         ("ibv_modify_qp", Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ETIMEDOUT)) => {
-            ": the address of the peer does not resolve, check that both ports are up and in one network"
+            ": the address of the peer does not resolve: check that both ports are up and in one network"
         }
         ("rdma_create_event_channel", Some(libc::EACCES | libc::EPERM)) => {
             ": this user needs read and write permission on /dev/infiniband/rdma_cm"
         }
         ("rdma_create_event_channel", _) => {
-            ": there is no RDMA connection manager, load the kernel module rdma_ucm"
+            ": the RDMA connection manager is missing: load the kernel module rdma_ucm"
         }
         ("rdma_init_qp_attr" | "rdma_accept", Some(libc::EINVAL)) => {
-            ": the peer has gone away meanwhile"
+            ": the peer closed the connection"
         }
         ("rdma_resolve_addr" | "rdma_bind_addr", Some(libc::ENODEV | libc::EADDRNOTAVAIL)) => {
-            ": no RDMA device has that address or reaches it (`rdma link` lists devices and interfaces)"
+            ": no RDMA device has or reaches that address; `rdma link` lists devices and interfaces"
         }
         _ => "",
     }
@@ -414,7 +416,7 @@ mod tests {
     fn debugging_output_is_the_message() {
         let error = Error::CqTooSmall { needed: 4, capacity: 1 };
         assert_eq!(format!("{error:?}"), error.to_string());
-        assert!(format!("{error:?}").contains("make it larger with cq_capacity of ReceiverConfig"));
+        assert!(format!("{error:?}").contains("set a larger cq_capacity in ReceiverConfig"));
     }
 
     #[test]

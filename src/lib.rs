@@ -59,6 +59,8 @@ mod counters;
 mod cq;
 mod device;
 mod error;
+#[cfg(test)]
+mod error_texts;
 mod events;
 mod frames;
 mod gid;

@@ -56,11 +56,11 @@ impl std::str::FromStr for Path {
 ///
 /// assert_eq!("direct".parse::<Path>()?, Path::Direct);
 /// let unknown = "fast".parse::<Path>().unwrap_err();
-/// assert_eq!(unknown.to_string(), "fast is not a path: it is auto, direct or verbs");
+/// assert_eq!(unknown.to_string(), "fast is not a path: use auto, direct or verbs");
 /// # Ok::<(), doorbell::UnknownPath>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not a path: it is auto, direct or verbs")]
+#[error("{0} is not a path: use auto, direct or verbs")]
 pub struct UnknownPath(String);
 
 /// Why a device or a queue cannot be driven directly.
@@ -72,7 +72,7 @@ pub struct UnknownPath(String);
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// match Receiver::new(&pd, &ReceiverConfig::new().path(Path::Direct)) {
 ///     Ok(receiver) => assert_eq!(receiver.path(), Path::Direct),
-///     // Only who insists is trace_event; `Path::Auto` takes the verbs path.
+///     // Only `Path::Direct` returns this error; `Path::Auto` takes the verbs path.
 ///     Err(Error::NotDirect { reason, .. }) => println!("{reason}"),
 ///     Err(other) => return Err(other.into()),
 /// }
@@ -85,15 +85,15 @@ pub enum NotDirect {
     #[error("it is not an mlx5 device")]
     NotMlx5,
     /// libmlx5 drives the device but could not be used.
-    #[error("libmlx5 could not be used ({0})")]
+    #[error("libmlx5 cannot be used ({0})")]
     Library(String),
     /// The environment asks libmlx5 for WQE signatures, which change the layout of every WQE.
-    #[error("{0} is set, which puts a signature into each WQE: unset it")]
+    #[error("{0} adds a signature to each WQE: unset this variable")]
     Signature(&'static str),
     /// `mlx5dv_init_obj` refused the object.
     #[error("mlx5dv_init_obj failed (errno {0})")]
     InitObj(i32),
     /// The queue has a shape that no WQE can be written for.
-    #[error("the queue has a layout that is not understood ({0})")]
+    #[error("the layout of the queue is unknown ({0})")]
     Layout(String),
 }

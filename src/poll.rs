@@ -28,7 +28,7 @@ pub(crate) fn either_is_readable(
         // SAFETY: that many structures.
         match unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, millis) } {
             0 if left == Some(Duration::ZERO) => return Ok(false),
-            // The time was longer than the call can be told, or is over now.
+            // The time exceeded the limit of the call, or is over now.
             0 => {}
             // An error or hang-up is for the reader to find.
             1.. => return Ok(true),

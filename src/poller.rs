@@ -44,10 +44,7 @@ impl Poller {
     /// the last call.
     pub(crate) fn arm(&mut self, cq: &Cq, events: u32, solicited_only: bool) -> Result<()> {
         match self {
-            Self::Direct(direct) => {
-                (0..events).for_each(|_| direct.doorbell.event());
-                direct.doorbell.arm(direct.cq.consumer_index(), solicited_only);
-            }
+            Self::Direct(direct) => direct.arm(events, solicited_only),
             Self::Verbs(_) => cq.arm(solicited_only)?,
         }
         Ok(())
@@ -59,5 +56,13 @@ impl Poller {
             Self::Direct(direct) => !direct.cq.is_empty(),
             Self::Verbs(cq) => cq.has_arrived(),
         }
+    }
+}
+
+impl DirectCq {
+    /// See [`Poller::arm`].
+    pub(crate) fn arm(&mut self, events: u32, solicited_only: bool) {
+        (0..events).for_each(|_| self.doorbell.event());
+        self.doorbell.arm(self.cq.consumer_index(), solicited_only);
     }
 }

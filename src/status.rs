@@ -103,13 +103,13 @@ impl WcStatus {
     const fn hint(self) -> &'static str {
         match self {
             Self::LOC_LEN_ERR => {
-                ": the message was longer than the buffers of the receive that it met, or a send longer than the port takes"
+                ": the message was longer than the buffers of the receive, or a send longer than the port takes"
             }
             Self::LOC_PROT_ERR => {
-                ": the memory of the request is not registered for it in this domain"
+                ": the memory of the request is not registered for this access in this protection domain"
             }
             Self::REM_INV_REQ_ERR => {
-                ": the peer does not take the message; it may be longer than the buffers of the receive that it met"
+                ": the peer refused the message, which may be longer than the buffers of the receive"
             }
             Self::RETRY_EXC_ERR => ": the peer is gone, or is not connected to this queue pair",
             Self::RNR_RETRY_EXC_ERR => ": the peer had no receive posted",

@@ -292,7 +292,7 @@ impl Stream for EventStream {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            // First, because only what becomes readable after the last look is told.
+            // First, because only what becomes readable after the last read wakes the task.
             match self.events.try_next() {
                 Ok(None) if self.events.has_ended() => return Poll::Ready(None),
                 Ok(None) => {}

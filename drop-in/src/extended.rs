@@ -74,7 +74,9 @@ pub(crate) fn restore_uncounted(cq: &Cq) {
     restore_cq(cq);
     if let Some(original) = &cq.original {
         // SAFETY: [record-lives] an extended CQ.
-        unsafe { (*cq.ibv.cast::<ibv_cq_ex>()).start_poll = original.start_poll };
+        let cq = unsafe { &mut *cq.ibv.cast::<ibv_cq_ex>() };
+        cq.start_poll = original.start_poll;
+        cq.read_tm_info = original.read_tm_info;
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 pub enum Clock {
     /// Real time.
     Real(Instant),
-    /// Time that moves only when told.
+    /// Time that moves only by `advance`.
     Virtual(AtomicU64),
 }
 

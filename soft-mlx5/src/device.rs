@@ -82,14 +82,14 @@ impl Builder {
         self
     }
 
-    /// Writes a line for each WQE, doorbell and CQE to this file, which is made anew. With a stepped device
+    /// Writes a line for each WQE, doorbell and CQE to this file, which is created again. With a stepped device
     /// its bytes follow from the seed and the steps, as far as the addresses in it do.
     pub fn trace(mut self, path: impl Into<PathBuf>) -> Self {
         self.config.trace = Some(path.into());
         self
     }
 
-    /// Writes the packets that leave the port to this file, which is made anew, in the format of
+    /// Writes the packets that leave the port to this file, which is created again, in the format of
     /// `tcpdump`.
     pub fn pcap(mut self, path: impl Into<PathBuf>) -> Self {
         self.config.pcap = Some(path.into());
@@ -251,7 +251,7 @@ impl Device {
         failed
     }
 
-    /// Changes what goes wrong from now on. What is counted is counted anew; times still count from
+    /// Changes what goes wrong from now on. What is counted is counted from zero; times still count from
     /// power-up.
     pub fn set_faults(&self, faults: Faults) {
         self.shared.command().set_faults(faults);

@@ -14,7 +14,7 @@
 //! use soft_mlx5::{Device, Faults};
 //!
 //! # fn main() -> std::io::Result<()> {
-//! // A stepped device has no thread and no clock: it works when told.
+//! // A stepped device has no thread and no clock: it works when stepped.
 //! let device = Device::builder().name("mlx5_test").stepped().strict(true).build()?;
 //!
 //! // From here on this is a verbs program, and what it calls are the libibverbs and libmlx5 of the

@@ -215,7 +215,7 @@ mod tests {
             config.set(option.name, OsStr::new(value)).unwrap();
             count += 1;
         }
-        // The seed is always told.
+        // The seed is always passed on.
         assert_eq!(config.options().len(), count, "{plain}");
         let options = Options { dir: "/tmp/a,b=c".into(), config };
         let again = Options::decode(&options.encode()).unwrap();

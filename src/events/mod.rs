@@ -45,7 +45,7 @@ pub enum AsyncEvent {
         /// Number of the queue pair.
         qp_num: u32,
     },
-    /// A message came before the queue pair was told that the connection is complete.
+    /// A message came before the queue pair was moved to RTS.
     Established {
         /// Number of the queue pair.
         qp_num: u32,

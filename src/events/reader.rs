@@ -42,7 +42,11 @@ impl Context {
     pub fn events(&self) -> Result<AsyncEvents> {
         match self.event_file().enter_reader(self)? {
             Some(ready) => Ok(AsyncEvents { context: self.clone(), ready }),
-            None => Err(Error::InUse { what: "event file", users: "another AsyncEvents" }),
+            None => Err(Error::InUse {
+                what: "event file",
+                users: "another AsyncEvents",
+                action: "drop the other reader",
+            }),
         }
     }
 }

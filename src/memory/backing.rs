@@ -106,7 +106,7 @@ impl<M> std::error::Error for MemoryError<M> {
 /// What a pool keeps until the device has no access any more.
 pub(super) enum Backing {
     Pages(#[expect(dead_code, reason = "kept for its drop")] Mapping),
-    /// On the heap, and reached through the pointer only: moving the value would end what was told of its
+    /// On the heap, and reached through the pointer only: moving the value would invalidate pointers to its
     /// memory.
     Program(NonNull<dyn StableMemory>),
 }

@@ -44,7 +44,7 @@ impl PoolConfig {
     }
 
     /// Lets peers read the pool (`IBV_ACCESS_REMOTE_READ`): its buffers can be sent by rendezvous. A peer that
-    /// has been told of one buffer can read all of them, at any time until the pool is gone.
+    /// knows one buffer can read all of them, at any time until the pool is gone.
     pub const fn readable(mut self, allowed: bool) -> Self {
         self.readable = allowed;
         self

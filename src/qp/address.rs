@@ -21,8 +21,8 @@ const FIRST_QPN: u32 = 2;
 /// What a peer needs to know of a queue pair in order to connect to it.
 ///
 /// [`connect_over`](crate::QueuePair::connect_over) exchanges it; a program with a way of its own sends it as
-/// [bytes](Self::to_bytes), as text (`Display` and `FromStr`), or with serde (feature `serde`), or builds it from what it
-/// was told.
+/// [bytes](Self::to_bytes), as text (`Display` and `FromStr`), or with serde (feature `serde`), or builds it from its
+/// fields.
 ///
 /// ```
 /// use doorbell::{Mtu, QpAddress};
@@ -111,11 +111,13 @@ impl Local {
         }
         if self.needs_grh {
             return Err(Error::Handshake(
-                "it has no GID, and this port reaches others by GID only".to_owned(),
+                "its address has no GID, and this port needs one".to_owned(),
             ));
         }
         if peer.lid == 0 {
-            return Err(Error::Handshake("it has neither LID nor GID: is its port up?".to_owned()));
+            return Err(Error::Handshake(
+                "its address has neither LID nor GID: check that its port is up".to_owned(),
+            ));
         }
         Ok(Route::Lid)
     }

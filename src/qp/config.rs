@@ -52,12 +52,7 @@ const RECEIVES: (u32, u32) = (128, 1);
 const MAX_QKEY: u32 = 0x7fff_ffff;
 
 pub(super) fn check_qkey(qkey: u32) -> Result<()> {
-    Error::check_range(
-        "qkey, whose upper bit is reserved for the system,",
-        qkey.into(),
-        0,
-        MAX_QKEY.into(),
-    )
+    Error::check_range("qkey (upper bit reserved)", qkey.into(), 0, MAX_QKEY.into())
 }
 
 impl QpConfig {

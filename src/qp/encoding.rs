@@ -24,13 +24,15 @@ const VERSION: u16 = 1;
 #[non_exhaustive]
 pub enum AddressError {
     /// The bytes are of another version of the library.
-    #[error("the address has version {0}, and this library takes version {VERSION}")]
+    #[error(
+        "the address has version {0}, and this library reads version {VERSION}: use one version of doorbell on both sides"
+    )]
     Version(u16),
     /// There is no such MTU.
-    #[error("MTU {0}: it is one of 256, 512, 1024, 2048 and 4096 (codes 1 to 5 in bytes)")]
+    #[error("the MTU is {0}: it must be 256, 512, 1024, 2048 or 4096 (codes 1 to 5 in bytes)")]
     Mtu(u32),
     /// A number of more than 24 bits.
-    #[error("{what} is {value:#x}: it has at most 24 bits")]
+    #[error("{what} is {value:#x}: it must be at most 0xffffff")]
     TooLarge {
         /// `qpn` or `psn`.
         what: &'static str,
@@ -38,10 +40,12 @@ pub enum AddressError {
         value: u32,
     },
     /// The text has another number of parts.
-    #[error("{0} parts between colons: an address is LID:QPN:PSN:GID:MTU, as QpAddress prints it")]
+    #[error("the address has {0} parts: it must read LID:QPN:PSN:GID:MTU, as QpAddress prints it")]
     Parts(usize),
     /// A part of the text is not a number.
-    #[error("{0} is not a number of the digits that it has in LID:QPN:PSN:GID:MTU")]
+    #[error(
+        "{0} of the address is not a number, or has the wrong count of digits: see LID:QPN:PSN:GID:MTU as QpAddress prints it"
+    )]
     Number(&'static str),
 }
 

@@ -291,7 +291,8 @@ impl QueuePair {
         if state == needed && self.qp.sends_ended() {
             return Err(Error::InUse {
                 what: "send queue",
-                users: "sends that the reset ended: poll its sender",
+                users: "sends of before the reset",
+                action: "poll the sender until all have completed",
             });
         }
         if state == needed {

@@ -63,7 +63,7 @@ impl QueuePair {
     /// queue key of the senders must be this queue pair's. It ends with [`leave`](Self::leave) or the queue
     /// pair.
     ///
-    /// It is for the adapter alone. The network has to be told by other means: the subnet manager on InfiniBand,
+    /// It is for the adapter alone. The network must learn of the membership by other means: the subnet manager on InfiniBand,
     /// IGMP or MLD on Ethernet, for which it is enough that an ordinary UDP socket of the same interface joins.
     ///
     /// ```
@@ -136,7 +136,7 @@ impl QueuePair {
             return Ok(());
         }
         Error::check_range(
-            "lid of a multicast group on InfiniBand, which the subnet manager gives,",
+            "MulticastGroup::lid (from the subnet manager)",
             group.lid.into(),
             0xc000,
             0xfffe,

@@ -12,7 +12,7 @@ use crate::qp::QueuePair;
 
 /// A connection that the connection manager knows of. Dropping it disconnects.
 ///
-/// The queue pair does not depend on it: it sends and receives until it is told, or finds out, that the
+/// The queue pair does not depend on it: it sends and receives until it learns that the
 /// peer is gone. Its descriptor is readable when the peer has disconnected.
 ///
 /// ```no_run
@@ -68,16 +68,16 @@ impl Connection {
         Ok(true)
     }
 
-    /// Tells the peer, and takes the queue pair to ERROR: what is posted comes back flushed. To use the
+    /// Disconnects from the peer, and moves the queue pair to ERROR: posted requests come back flushed. To use the
     /// queue pair again, [reset](crate::Receiver::reset_qp) it.
     ///
     /// # Errors
-    /// [`Error::Verbs`]; the queue pair is in ERROR even if the peer could not be told.
+    /// [`Error::Verbs`]; the queue pair is in ERROR even if `rdma_disconnect` failed.
     pub fn disconnect(self, qp: &QueuePair) -> Result<()> {
         self.id.check_device(qp)?;
-        let told = self.tell();
+        let disconnected = self.send_disconnect();
         qp.to_error()?;
-        told
+        disconnected
     }
 
     /// As [`disconnect`](Self::disconnect), and waits until the peer has answered, which it does when its program
@@ -89,13 +89,13 @@ impl Connection {
     /// Those of [`disconnect`](Self::disconnect).
     pub fn disconnect_within(mut self, qp: &QueuePair, timeout: Duration) -> Result<bool> {
         self.id.check_device(qp)?;
-        let told = self.tell();
+        let disconnected = self.send_disconnect();
         qp.to_error()?;
-        told?;
+        disconnected?;
         self.wait_disconnected(timeout)
     }
 
-    fn tell(&self) -> Result<()> {
+    fn send_disconnect(&self) -> Result<()> {
         // SAFETY: a live identifier.
         let result = unsafe { (self.id.cm.disconnect)(self.id.as_raw()) };
         match self.id.check("rdma_disconnect", result) {

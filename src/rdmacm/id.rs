@@ -154,7 +154,7 @@ impl Id {
         if self.device_name()? == qp.device_name() {
             return Ok(());
         }
-        Err(Error::Foreign { what: "the queue pair", domain: "device than the route to the peer" })
+        Err(Error::Foreign { what: "the route to the peer", domain: "device" })
     }
 
     /// Takes a queue pair from INIT to RTS.

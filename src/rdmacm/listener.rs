@@ -176,7 +176,7 @@ impl Request {
     /// Refuses.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) when the peer cannot be told.
+    /// [`Error::Verbs`](crate::Error::Verbs) when `rdma_reject` fails.
     pub fn reject(self) -> Result<()> {
         // SAFETY: a live identifier; no private data.
         let result = unsafe { (self.id.cm.reject)(self.id.as_raw(), ptr::null(), 0) };

@@ -281,7 +281,7 @@ impl BufferOwners {
         unsafe { Buffer::new(Arc::from_raw(Arc::as_ptr(&owned.pool)), start, len) }
     }
 
-    /// Keeps the buffers of a receive that the device may still write, until `deferred` is told.
+    /// Keeps the buffers of a receive that the device may still write, until `deferred` releases them.
     pub(crate) fn defer(&self, context: &SlotContext, deferred: &DeferredFree) {
         for piece in self.pieces(context) {
             deferred.keep(Arc::clone(self.pool(piece.pool)), piece.addr);

@@ -41,8 +41,8 @@ impl DeferredFree {
 
     /// The queue was destroyed: the device writes none of the buffers any more.
     pub(crate) fn release(&mut self) {
-        let parked = self.0.get_mut().expect("nothing panics while holding it");
-        for kept in parked.drain(..) {
+        let deferred = self.0.get_mut().expect("nothing panics while holding it");
+        for kept in deferred.drain(..) {
             match kept {
                 Kept::Owned(pool, start) => {
                     pool.put(start);
@@ -56,8 +56,8 @@ impl DeferredFree {
     /// The queue is the caller's, who destroys it at a time that nobody tells: the buffers are not used
     /// again. Their pools need not stay, for memory that is deregistered is out of the device's reach.
     pub(crate) fn abandon(&mut self) {
-        let parked = self.0.get_mut().expect("nothing panics while holding it");
-        for kept in parked.drain(..) {
+        let deferred = self.0.get_mut().expect("nothing panics while holding it");
+        for kept in deferred.drain(..) {
             if let Kept::Owned(pool, _) = kept {
                 drop(ManuallyDrop::into_inner(pool));
             }

@@ -53,7 +53,7 @@ impl Receiver {
         match qp.stop_receiving(Patience::Until(deadline))? {
             QpEnd::LastWqeMissing => Err(Error::TimedOut {
                 operation: "drain_qp",
-                subject: format!("QP {:#x}, which owes the event LAST_WQE_REACHED,", qp.qp_num()),
+                subject: format!("QP {:#x} (event LAST_WQE_REACHED)", qp.qp_num()),
             }),
             _ => Ok(()),
         }

@@ -68,23 +68,29 @@ pub enum Cause {
     Status(WcStatus),
     /// The completion names a receive that is not posted, or has an impossible form. It was skipped; the
     /// device, its driver or the memory is at fault.
-    #[error("completion of a receive that is not posted")]
+    #[error(
+        "the completion names a receive that is not posted: the device, its driver or the memory is faulty"
+    )]
     Stray,
     /// The device did not find the memory of the receive, which is registered on demand (ODP). The QP has not
     /// failed, and its peer sends the message again. Memory of pools is pinned, so this can only be memory
     /// that was posted through [`Receiver::as_direct`](crate::Receiver::as_direct): pin it.
-    #[error("the memory of the receive is registered on demand: receives need pinned memory")]
+    #[error(
+        "page fault in memory that is registered on demand: register the memory of receives without IBV_ACCESS_ON_DEMAND"
+    )]
     PageFault,
     /// The completion is not that of a receive. It was skipped; something other than receives completes on
     /// the CQ.
-    #[error("completion of something other than a receive")]
+    #[error("the completion is not one of a receive: let only receives complete on this CQ")]
     NotAReceive,
     /// The device was removed, and the receive never completed: see
     /// [`Receiver::reclaim`](crate::Receiver::reclaim).
-    #[error("the device was removed")]
+    #[error("the device was removed before the receive completed")]
     DeviceRemoved,
     /// The receive was posted through [`Receiver::as_direct`](crate::Receiver::as_direct) with this `wr_id` and must be completed
     /// there. It was successful; its slot is free.
-    #[error("completion of a receive posted through the ring itself (wr_id {0:#x})")]
+    #[error(
+        "the receive was posted through Receiver::as_direct (wr_id {0:#x}), and must complete there"
+    )]
     Foreign(u64),
 }

@@ -10,7 +10,7 @@ impl Receiver {
     ///
     /// The device is known to be gone, and with it all its access to memory, when its
     /// [events](crate::Context::events) have come to their end. Poll before: of messages that have arrived and
-    /// were not polled, the buffers come back too, and the bytes are not told.
+    /// were not polled, the buffers come back too, and their lengths are lost.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, device, .. } = doorbell_doc::World::new();

@@ -109,7 +109,7 @@ impl SlotContext {
         len < self.owner.bound()
     }
 
-    /// Returns the address of the only buffer, as the device is told.
+    /// Returns the address of the only buffer, as written to the WQE.
     #[inline(always)]
     pub(super) const fn addr(&self) -> u64 {
         self.addr

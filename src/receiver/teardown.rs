@@ -79,7 +79,11 @@ impl Receiver {
         let object = self.srq_object(id)?;
         // The receiver has one, and this is the other.
         if Arc::strong_count(&object) > 2 {
-            return Err(Error::InUse { what: "SRQ", users: "queue pairs" });
+            return Err(Error::InUse {
+                what: "SRQ",
+                users: "queue pairs",
+                action: "destroy the queue pairs",
+            });
         }
         self.end_batch();
         let Self { poller, queues, qps, owners, .. } = self;

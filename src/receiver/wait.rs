@@ -58,7 +58,7 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Error::Unsupported`] without a channel; [`Error::CqFailed`] when
-    /// [`handle_event`](Self::handle_event) was told so; [`Error::Verbs`].
+    /// [`handle_event`](Self::handle_event) was called with that event; [`Error::Verbs`].
     pub fn arm(&mut self) -> Result<bool> {
         self.arm_for(false)
     }

@@ -26,15 +26,15 @@ use crate::qp::QpState;
 #[non_exhaustive]
 pub enum NotSent {
     /// As many requests are outstanding as the queue holds.
-    #[error("the send queue is full: poll its sender")]
+    #[error("the send queue is full: poll the sender, then post again")]
     Full,
     /// The queue pair is not ready to send.
     #[error(
-        "the queue pair is in state {0}, and sends from RTS only: connect it, or reset it if it failed"
+        "the queue pair is in state {0}, and must be in RTS to send: connect it, or reset and connect it after a failure"
     )]
     State(QpState),
     /// The message is too long.
-    #[error("{len} bytes are more than the {max} that are possible")]
+    #[error("the message has {len} bytes, and the limit is {max}: send less, or not inline")]
     TooLong {
         /// Bytes of the message.
         len: usize,
@@ -42,7 +42,7 @@ pub enum NotSent {
         max: usize,
     },
     /// The frame is too short.
-    #[error("a frame of {len} bytes: it takes an Ethernet header and more, {min} bytes at least")]
+    #[error("the frame has {len} bytes, and needs {min}: an Ethernet header and payload")]
     Runt {
         /// Bytes of the frame.
         len: usize,
@@ -50,26 +50,26 @@ pub enum NotSent {
         min: usize,
     },
     /// The buffer or the address handle is of another protection domain.
-    #[error("the buffer or the address handle belongs to another protection domain")]
+    #[error(
+        "the buffer or the address handle belongs to another protection domain: use those of the sender's"
+    )]
     Foreign,
     /// A request that the transport does not have, such as a datagram without a destination.
     #[error(
-        "the transport has no such request: datagrams, and only they, are sent with send_to, frames with send_frame; READs and atomics need RC"
+        "the transport of the queue pair does not have this request: use send_to for datagrams, send_frame for frames, RC for READs and atomics"
     )]
     Transport,
     /// The queue belongs to another sender, or its queue pair is gone.
-    #[error("the queue is that of another sender, or its queue pair was destroyed")]
+    #[error("the queue belongs to another sender, or its queue pair was destroyed")]
     NoQueue,
     /// More buffers than a request of this queue gathers.
-    #[error(
-        "more buffers than the {max} that a request gathers: ask for more with QpConfig::send_buffers"
-    )]
+    #[error("the request has more than {max} buffers: set a larger QpConfig::send_buffers")]
     TooManyBuffers {
         /// Buffers there is room for.
         max: usize,
     },
     /// More bytes than the memory of the peer has.
-    #[error("{len} bytes are more than the {max} of the peer's memory")]
+    #[error("the request has {len} bytes, and the memory of the peer has {max}")]
     OutOfBounds {
         /// Bytes of the request.
         len: usize,
@@ -77,10 +77,12 @@ pub enum NotSent {
         max: usize,
     },
     /// The memory of the peer is none for an atomic operation.
-    #[error("atomic operations take eight bytes at an address that is a multiple of eight")]
+    #[error(
+        "the memory of the peer does not fit an atomic operation: it needs eight bytes at an address that is a multiple of eight"
+    )]
     NotANumber,
     /// `ibv_post_send` failed.
-    #[error("ibv_post_send: {0}")]
+    #[error("ibv_post_send failed: {0}")]
     Verbs(#[source] io::Error),
 }
 

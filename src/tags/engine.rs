@@ -43,7 +43,7 @@ impl Operation {
 /// The counts of unexpected messages that a batch of operations carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
-    /// For removes: what the device has been told before. Told the new count with the first of several
+    /// For removes: the count that the device had before. With the new count in the first of several
     /// removes, it could match messages to the receives of the others.
     pub(super) before: u16,
     /// For appends and synchronisations, which stand behind all removes: what has been handled.
@@ -72,7 +72,7 @@ pub(super) enum Arrived {
         header: (u64, u32),
         incomplete: bool,
     },
-    /// The data has come; with the header when the match was not told before.
+    /// The data has come; with the header when the match was not reported before.
     Received {
         receive: Key,
         header: Option<(u64, u32)>,

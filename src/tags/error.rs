@@ -23,10 +23,12 @@ use crate::status::WcStatus;
 #[non_exhaustive]
 pub enum TagFailure {
     /// The list holds as many receives as it can.
-    #[error("the tag list is full: take events with poll, or ask for more tags")]
+    #[error("the tag list is full: poll, then post again, or set a larger max_tags")]
     ListFull,
     /// The tag has bits that the mask leaves out, so no message could match.
-    #[error("the tag {tag:#x} has bits outside of the mask {mask:#x}: no message would match")]
+    #[error(
+        "the tag {tag:#x} has bits outside the mask {mask:#x}, so no message can match: clear those bits"
+    )]
     Mask {
         /// The tag.
         tag: u64,
@@ -34,23 +36,27 @@ pub enum TagFailure {
         mask: u64,
     },
     /// The buffer is registered in another protection domain.
-    #[error("the buffer belongs to another protection domain")]
+    #[error("the buffer belongs to another protection domain: use a pool of the queue's")]
     Foreign,
     /// The buffer is smaller than the headers of a rendezvous, in memory of the program's, where they would
     /// not fit behind it.
-    #[error("a buffer of a pool of the program's memory needs at least {min} bytes")]
+    #[error(
+        "the buffer is too small: a buffer of BufferPool::from_memory needs at least {min} bytes"
+    )]
     TooSmall {
         /// Bytes of the headers.
         min: usize,
     },
     /// The program holds the buffers of as many earlier receives without one as there are.
-    #[error("the buffers of earlier receives without one are held: drop them")]
+    #[error(
+        "the library has no buffer for an empty receive: drop the buffers of earlier empty receives"
+    )]
     Held,
     /// The list executes no operations any more.
-    #[error("the tag list is broken ({0}): make another queue")]
+    #[error("the tag list failed ({0}): create another TagMatchingSrq")]
     Broken(ListFailure),
     /// `ibv_post_srq_ops` failed with this `errno`.
-    #[error("posting failed: {}", std::io::Error::from_raw_os_error(*.0))]
+    #[error("ibv_post_srq_ops failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),
 }
 
@@ -78,7 +84,7 @@ pub enum ListFailure {
     Status(WcStatus),
     /// An operation that the library needs could not be posted: `ibv_post_srq_ops` failed with this `errno`, or the
     /// list, driven directly, was full (`ENOMEM`).
-    #[error("posting failed: {}", std::io::Error::from_raw_os_error(*.0))]
+    #[error("ibv_post_srq_ops failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),
 }
 
@@ -126,7 +132,7 @@ impl fmt::Debug for PostTagError {
 /// assert_eq!((error.refused.len(), error.rest.count()), (1, 1));
 /// ```
 #[derive(thiserror::Error)]
-#[error("{} receives were posted, then: {reason}", posted.len())]
+#[error("{reason} ({} receives were posted before)", posted.len())]
 pub struct PostTagsError<I> {
     /// Those that were posted, in order.
     pub posted: Vec<ReceiveId>,
@@ -166,22 +172,22 @@ impl<I> fmt::Debug for PostTagsError<I> {
 #[non_exhaustive]
 pub enum CancelError {
     /// It is over: its event was taken or waits to be.
-    #[error("the receive is over")]
+    #[error("the receive has completed")]
     Over,
     /// It is being cancelled already.
-    #[error("the receive is being cancelled already")]
+    #[error("the receive is already being cancelled")]
     Cancelling,
     /// A message has matched it, and will complete it.
-    #[error("a message has matched the receive")]
+    #[error("a message has matched the receive and will complete it")]
     Matched,
     /// It belongs to another queue.
     #[error("the receive belongs to another queue")]
     Foreign,
     /// The list executes no operations any more.
-    #[error("the tag list is broken ({0})")]
+    #[error("the tag list failed ({0}): create another TagMatchingSrq")]
     Broken(ListFailure),
     /// `ibv_post_srq_ops` failed with this `errno`.
-    #[error("cancelling failed: {}", std::io::Error::from_raw_os_error(*.0))]
+    #[error("ibv_post_srq_ops failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),
 }
 
@@ -203,7 +209,7 @@ pub enum CancelError {
 #[non_exhaustive]
 pub enum NotSentTagged {
     /// There is no such peer.
-    #[error("there is no such peer: it belongs to another queue, or was removed")]
+    #[error("the peer belongs to another queue, or was removed")]
     NoPeer,
     /// Peers cannot read the buffer.
     #[error("peers cannot read the buffer: take it from a pool made with BufferPool::readable")]

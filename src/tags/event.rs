@@ -1,4 +1,4 @@
-//! What a program is told.
+//! Events of tag matching.
 
 use super::error::ListFailure;
 use super::message::TaggedBuffer;
@@ -141,23 +141,25 @@ pub struct Received {
 #[non_exhaustive]
 pub enum ReceiveFailure {
     /// The message is longer than the buffer.
-    #[error("the message of {len} bytes is longer than the buffer")]
+    #[error("the message has {len} bytes, more than the buffer: post larger buffers")]
     TooLong {
         /// Bytes of the message.
         len: usize,
     },
     /// The device has dropped the message: it did not fit, or the sender's memory could not be read, or the
     /// connection failed.
-    #[error("the device has given up the message")]
+    #[error(
+        "the device cancelled the receive: the message did not fit, its sender could not be read, or the connection failed"
+    )]
     Canceled,
     /// The sender's memory could not be read.
-    #[error("the data could not be read from the sender: {0}")]
+    #[error("reading the data from the sender failed: {0}")]
     Read(WcStatus),
     /// The sender is gone, and its data was not read.
-    #[error("the sender is gone")]
+    #[error("the peer was removed or failed before its data was read")]
     PeerGone,
     /// What the device put into the buffer is no offer of a rendezvous.
-    #[error("the offer of the rendezvous cannot be understood")]
+    #[error("the header of the rendezvous is malformed")]
     Malformed,
 }
 

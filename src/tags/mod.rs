@@ -382,8 +382,8 @@ impl TagMatchingSrq {
         self.events.pop_front()
     }
 
-    /// Whether the device does not match receives that were posted, until it is told how many unexpected
-    /// messages were handled. By default the library tells it.
+    /// Whether the device does not match receives that were posted, until an operation carries the count of unexpected
+    /// messages that were handled. By default the library posts that operation.
     pub fn needs_synchronization(&self) -> bool {
         self.engine.offloads() && self.phase.is_due()
     }

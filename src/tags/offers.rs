@@ -1,4 +1,4 @@
-//! Buffers that peers were told to read.
+//! Buffers of rendezvous that peers read.
 
 use std::collections::BTreeMap;
 

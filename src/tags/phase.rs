@@ -14,7 +14,7 @@ const MOST: u16 = 0x2000;
 pub(super) struct Phase {
     handled: u16,
     /// What the last operation carried.
-    told: u16,
+    reported: u16,
     /// A receive was appended, or may have been, while the counts differed.
     behind: bool,
     /// A synchronisation was posted and is not executed.
@@ -30,9 +30,9 @@ impl Phase {
     /// The numbers for operations that are posted now.
     /// `news`: one of them tells what was handled.
     pub(super) fn tell(&mut self, news: bool) -> Counts {
-        let before = self.told;
+        let before = self.reported;
         if news {
-            self.told = self.handled;
+            self.reported = self.handled;
         }
         Counts { before, now: self.handled }
     }
@@ -50,8 +50,8 @@ impl Phase {
 
     /// Whether a synchronisation is to be posted.
     pub(super) fn is_due(&self) -> bool {
-        let untold = self.handled.wrapping_sub(self.told);
-        !self.pending && (self.behind && untold != 0 || untold >= MOST)
+        let unreported = self.handled.wrapping_sub(self.reported);
+        !self.pending && (self.behind && unreported != 0 || unreported >= MOST)
     }
 
     /// A synchronisation is about to be posted.

@@ -43,7 +43,7 @@ impl TaggedReceive {
 }
 
 /// A receive that was not entered.
-type Refused = (TaggedReceive, TagFailure);
+type RefusedReceive = (TaggedReceive, TagFailure);
 
 impl TagMatchingSrq {
     /// Posts a receive for the oldest message with `message.tag & mask == tag`, behind all receives posted
@@ -170,7 +170,7 @@ impl TagMatchingSrq {
         Err(PostTagsError { posted, refused, rest, reason })
     }
 
-    fn post_one(&mut self, receive: TaggedReceive) -> Result<ReceiveId, Refused> {
+    fn post_one(&mut self, receive: TaggedReceive) -> Result<ReceiveId, RefusedReceive> {
         let id = self.enter(receive)?;
         match self.post_entered() {
             (mut back, Some(reason)) => match back.pop() {
@@ -202,7 +202,7 @@ impl TagMatchingSrq {
     }
 
     /// Takes a receive in: it has its message already, or its append waits to be posted.
-    fn enter(&mut self, mut receive: TaggedReceive) -> Result<ReceiveId, Refused> {
+    fn enter(&mut self, mut receive: TaggedReceive) -> Result<ReceiveId, RefusedReceive> {
         if let Some(reason) = self.refusal(&receive) {
             return Err((receive, reason));
         }

@@ -37,7 +37,7 @@ pub(super) struct VerbsTags {
 unsafe impl Send for VerbsTags {}
 
 /// What the device reported, before its buffer is looked up.
-enum Told {
+enum Reported {
     Arrived(Arrived),
     Slot { wr_id: u64, len: u32, counted: bool, qp_num: u32 },
     Failed { wr_id: u64, status: WcStatus, qp_num: u32 },
@@ -71,8 +71,8 @@ impl VerbsTags {
         }
         loop {
             // SAFETY: in a batch, of a CQ that was made to tell all that is read.
-            let told = unsafe { self.current(cq) };
-            arrived.extend(told.and_then(|told| self.look_up(told)));
+            let reported = unsafe { self.current(cq) };
+            arrived.extend(reported.and_then(|reported| self.look_up(reported)));
             // SAFETY: in a batch.
             if arrived.len() >= BATCH || unsafe { sys::ibv_next_poll(cq) } != 0 {
                 break;
@@ -84,7 +84,7 @@ impl VerbsTags {
 
     /// # Safety
     /// The CQ is in a batch.
-    unsafe fn current(&mut self, cq: *mut sys::ibv_cq_ex) -> Option<Told> {
+    unsafe fn current(&mut self, cq: *mut sys::ibv_cq_ex) -> Option<Reported> {
         // SAFETY: the caller's contract; the CQ was made with the flags of what is read.
         unsafe {
             let (wr_id, status) = ((*cq).wr_id, (*cq).status);
@@ -96,11 +96,11 @@ impl VerbsTags {
             if wr_id & TAGGED == 0 {
                 if status != sys::IBV_WC_SUCCESS {
                     let status = WcStatus::from_raw(status);
-                    return Some(Told::Failed { wr_id, status, qp_num });
+                    return Some(Reported::Failed { wr_id, status, qp_num });
                 }
                 let counted = sys::ibv_wc_read_opcode(cq) != sys::IBV_WC_TM_NO_TAG;
                 let len = sys::ibv_wc_read_byte_len(cq);
-                return Some(Told::Slot { wr_id, len, counted, qp_num });
+                return Some(Reported::Slot { wr_id, len, counted, qp_num });
             }
             let flags = sys::ibv_wc_read_wc_flags(cq);
             let (matched, whole) =
@@ -112,7 +112,7 @@ impl VerbsTags {
             });
             let len = sys::ibv_wc_read_byte_len(cq);
             let incomplete = status == sys::IBV_WC_TM_RNDV_INCOMPLETE;
-            Some(Told::Arrived(match header {
+            Some(Reported::Arrived(match header {
                 Some(header) if !whole => Arrived::Matched { receive, header, incomplete },
                 // Without headers it is the end of a match whose data does not come.
                 _ if incomplete && (len as usize) < super::header::RENDEZVOUS => {
@@ -131,10 +131,10 @@ impl VerbsTags {
         opcode: sys::ibv_wc_opcode,
         receive: Key,
         status: sys::ibv_wc_status,
-    ) -> Option<Told> {
+    ) -> Option<Reported> {
         let count = self.counts.pop_front()?;
         let phase = Executed { count, hw_phase: None };
-        Some(Told::Arrived(match (opcode, status) {
+        Some(Reported::Arrived(match (opcode, status) {
             (sys::IBV_WC_TM_ADD, sys::IBV_WC_SUCCESS) => Arrived::Appended { phase },
             (sys::IBV_WC_TM_DEL, sys::IBV_WC_SUCCESS | sys::IBV_WC_TM_ERR) => {
                 Arrived::Removed { receive, found: status == sys::IBV_WC_SUCCESS, phase }
@@ -144,21 +144,21 @@ impl VerbsTags {
         }))
     }
 
-    fn look_up(&mut self, told: Told) -> Option<Arrived> {
-        let (wr_id, len) = match told {
-            Told::Arrived(arrived) => return Some(arrived),
-            Told::Slot { wr_id, len, .. } => (wr_id, len),
-            Told::Failed { wr_id, .. } => (wr_id, 0),
+    fn look_up(&mut self, reported: Reported) -> Option<Arrived> {
+        let (wr_id, len) = match reported {
+            Reported::Arrived(arrived) => return Some(arrived),
+            Reported::Slot { wr_id, len, .. } => (wr_id, len),
+            Reported::Failed { wr_id, .. } => (wr_id, 0),
         };
         let (slot, context) = self.queue.complete(wr_id)?;
         self.queue.release(slot);
         let mut taken = None;
         self.owners.leave(context, len, |buffer| taken = Some(buffer));
         let buffer = taken?;
-        Some(match told {
-            Told::Slot { counted, qp_num, .. } => Arrived::Message { buffer, counted, qp_num },
-            Told::Failed { status, qp_num, .. } => Arrived::Failed { status, qp_num },
-            Told::Arrived(arrived) => arrived,
+        Some(match reported {
+            Reported::Slot { counted, qp_num, .. } => Arrived::Message { buffer, counted, qp_num },
+            Reported::Failed { status, qp_num, .. } => Arrived::Failed { status, qp_num },
+            Reported::Arrived(arrived) => arrived,
         })
     }
 

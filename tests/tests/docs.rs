@@ -96,7 +96,7 @@ fn links_lead_somewhere() {
 fn a_wrong_link_is_found() {
     let page = root().join("docs/architecture.md");
     assert_eq!(complaint(&page, "safety.md"), None);
-    assert_eq!(complaint(&page, "#safety-model"), None);
+    assert_eq!(complaint(&page, "#frames"), None);
     assert!(complaint(&page, "sizes.md#nowhere").is_some());
     assert!(complaint(&page, "nothing.md").is_some());
     assert_eq!(links("a [b](c.md), [d](e.md#f)\n```\n[g](h)\n```"), ["c.md", "e.md#f"]);

@@ -6,7 +6,7 @@ use mlx5_wire::syndrome::Syndrome;
 use mlx5_wire::tm::AppOp;
 use mlx5_wire::vendor;
 
-use super::{Facts, Finding, Kind, wqe};
+use super::{Finding, Kind, KnownFields, wqe};
 
 /// Bytes of a CQE.
 pub const SIZE: usize = Cqe64::SIZE;
@@ -83,7 +83,7 @@ pub fn error(finding: &mut Finding, bytes: &[u8; SIZE], first_byte: usize) {
     });
     finding.field(62, "signature", format!("{:#04x}", cqe.signature));
     op_own(finding, cqe.op_own);
-    finding.facts = Facts {
+    finding.facts = KnownFields {
         syndrome: Some(cqe.syndrome),
         vendor: Some(cqe.vendor_err_synd),
         qpn: Some(cqe.qpn()),
@@ -153,9 +153,9 @@ pub fn good(finding: &mut Finding, bytes: &[u8; SIZE]) {
     finding.field(60, "wqe_counter", format!("{:#06x}", cqe.wqe_counter.get()));
     finding.field(62, "signature", format!("{:#04x}", cqe.signature));
     op_own(finding, cqe.op_own);
-    finding.facts = Facts {
+    finding.facts = KnownFields {
         qpn: Some(cqe.qpn()),
         wqe_counter: Some(cqe.wqe_counter.get()),
-        ..Facts::default()
+        ..KnownFields::default()
     };
 }

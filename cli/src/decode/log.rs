@@ -7,7 +7,7 @@ use mlx5_wire::syndrome::Syndrome;
 use super::cause::{self, explain};
 use super::lines::Line;
 use super::log_formats::FORMATS;
-use super::{Facts, Finding, Kind, wqe};
+use super::{Finding, Kind, KnownFields, wqe};
 
 /// Lines between a report and the dump that belongs to it.
 const NEAR: usize = 8;
@@ -30,7 +30,7 @@ pub struct Logged {
     /// `hw_err_synd` and `hw_synd_type`; UCX prints the upper half of the latter.
     pub hardware: Option<(u32, u32)>,
     /// Numbers.
-    pub facts: Facts,
+    pub facts: KnownFields,
     /// What to know of this format.
     pub notes: Vec<String>,
 }
@@ -78,12 +78,12 @@ impl Flat {
 pub fn reports(lines: &[Line]) -> Vec<Logged> {
     let flat = Flat::new(lines);
     let mut found: Vec<Logged> = Vec::new();
-    let mut told = std::collections::HashSet::new();
+    let mut explained = std::collections::HashSet::new();
     for format in FORMATS {
         let mut fresh = Vec::new();
         for (at, _) in flat.text.match_indices(format.sign) {
             let line = flat.line_at(at);
-            if told.contains(&line) {
+            if explained.contains(&line) {
                 continue;
             }
             let (before, after) = flat.around(at);
@@ -97,7 +97,7 @@ pub fn reports(lines: &[Line]) -> Vec<Logged> {
                 fresh.push(logged);
             }
         }
-        told.extend(fresh.iter().map(|logged| logged.line));
+        explained.extend(fresh.iter().map(|logged| logged.line));
         found.append(&mut fresh);
     }
     found.sort_by_key(|logged| logged.line);
@@ -105,7 +105,7 @@ pub fn reports(lines: &[Line]) -> Vec<Logged> {
 }
 
 /// Returns the findings of the reports that no dump shows; the same report counts once.
-pub fn findings(logs: Vec<Logged>, dumped: &[(usize, Facts)]) -> Vec<Finding> {
+pub fn findings(logs: Vec<Logged>, dumped: &[(usize, KnownFields)]) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let mut known: HashMap<_, usize> = HashMap::new();
     for logged in logs {
@@ -117,7 +117,7 @@ pub fn findings(logs: Vec<Logged>, dumped: &[(usize, Facts)]) -> Vec<Finding> {
         if is_dumped {
             continue;
         }
-        let sort = Facts { qpn: None, wqe_counter: None, ci: None, ..logged.facts.clone() };
+        let sort = KnownFields { qpn: None, wqe_counter: None, ci: None, ..logged.facts.clone() };
         let key = (logged.printer, logged.requester, logged.status, sort);
         if let Some(same) = known.get(&key).and_then(|&at| found.get_mut(at)) {
             same.times += 1;

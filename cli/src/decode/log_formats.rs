@@ -3,7 +3,7 @@
 use mlx5_wire::syndrome::Syndrome;
 
 use super::log::Logged;
-use super::{Facts, wqe};
+use super::{KnownFields, wqe};
 
 /// A way to report errors.
 pub struct Format {
@@ -110,7 +110,7 @@ fn status_named(text: &str) -> Option<Syndrome> {
 }
 
 fn named(syndrome: Syndrome) -> Option<Logged> {
-    let facts = Facts { syndrome: Some(syndrome.get()), ..Facts::default() };
+    let facts = KnownFields { syndrome: Some(syndrome.get()), ..KnownFields::default() };
     Some(Logged {
         facts,
         notes: vec!["known by the name of its status only".into()],

@@ -61,7 +61,7 @@ pub struct Finding {
     pub notes: Vec<String>,
     /// Numbers for those that compare findings.
     #[serde(skip)]
-    facts: Facts,
+    facts: KnownFields,
 }
 
 /// What a finding is.
@@ -109,7 +109,7 @@ pub struct Signature {
 
 /// Numbers by which findings are compared.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
-struct Facts {
+struct KnownFields {
     syndrome: Option<u8>,
     vendor: Option<u8>,
     qpn: Option<u32>,
@@ -185,7 +185,7 @@ pub fn decode(input: &[u8]) -> Report {
     for block in &blocks {
         findings.extend(decode_block(block, &logs));
     }
-    let dumped: Vec<(usize, Facts)> = findings
+    let dumped: Vec<(usize, KnownFields)> = findings
         .iter()
         .filter(|finding| finding.is_error())
         .map(|finding| (finding.line, finding.facts.clone()))

@@ -6,7 +6,7 @@ use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::RemoteAddressSegment;
 
 use super::hex::{Block, Context};
-use super::{Facts, Finding, Kind};
+use super::{Finding, Kind, KnownFields};
 
 /// Bytes of a segment.
 const UNIT: usize = 16;
@@ -161,11 +161,11 @@ fn one(finding: &mut Finding, bytes: &[u8]) {
     }
     let end = (ds * UNIT).min(bytes.len());
     segments(finding, WqeOpcode::new(opcode), bytes.get(UNIT..end).unwrap_or_default());
-    finding.facts = Facts {
+    finding.facts = KnownFields {
         qpn: Some(ctrl.qpn()),
         wqe_counter: Some(ctrl.index()),
         opcode: Some(opcode),
-        ..Facts::default()
+        ..KnownFields::default()
     };
 }
 
@@ -224,7 +224,7 @@ fn segments(finding: &mut Finding, opcode: WqeOpcode, bytes: &[u8]) {
 
 /// Says which WQE a CQE in the lines before it is about.
 pub fn relate(findings: &mut [Finding]) {
-    let cqes: Vec<(usize, Facts)> = findings
+    let cqes: Vec<(usize, KnownFields)> = findings
         .iter()
         .filter(|finding| matches!(finding.kind, Kind::ErrorCqe | Kind::PartOfErrorCqe))
         .map(|finding| (finding.line, finding.facts.clone()))

@@ -105,7 +105,7 @@ mod tests {
         Counters(values.iter().map(|&(name, value)| (name.to_owned(), value)).collect())
     }
 
-    fn told(before: &Counters, after: &Counters) -> Vec<(Level, String)> {
+    fn reported(before: &Counters, after: &Counters) -> Vec<(Level, String)> {
         let mut patient = Patient { device: "mlx5_0".into(), checks: Vec::new() };
         before.compare(&mut patient, "port 1", after);
         patient.checks.into_iter().map(|check| (check.level, check.text)).collect()
@@ -115,17 +115,20 @@ mod tests {
     fn what_rises_is_a_warning_and_what_is_old_a_note() {
         let before = counters(&[("out_of_buffer", 3), ("link_downed", 1), ("port_rcv_data", 5)]);
         let after = counters(&[("out_of_buffer", 5), ("link_downed", 1), ("port_rcv_data", 9)]);
-        let told = told(&before, &after);
-        assert_eq!(told.len(), 2, "{told:?}");
+        let reported = reported(&before, &after);
+        assert_eq!(reported.len(), 2, "{reported:?}");
         assert_eq!(before.risen(&after), Some(vec![("out_of_buffer", 2)]));
         assert_eq!(before.risen(&Counters::default()), None);
-        assert!(told[0].0 == Level::Warning && told[0].1.starts_with("5, 2 of them"), "{told:?}");
-        assert_eq!(told[1].0, Level::Note);
+        assert!(
+            reported[0].0 == Level::Warning && reported[0].1.starts_with("5, 2 of them"),
+            "{reported:?}"
+        );
+        assert_eq!(reported[1].0, Level::Note);
     }
 
     #[test]
     fn no_counters_and_no_trouble_are_told_apart() {
-        assert_eq!(told(&Counters::default(), &Counters::default())[0].0, Level::Note);
-        assert_eq!(told(&counters(&[]), &counters(&[("out_of_buffer", 0)]))[0].0, Level::Ok);
+        assert_eq!(reported(&Counters::default(), &Counters::default())[0].0, Level::Note);
+        assert_eq!(reported(&counters(&[]), &counters(&[("out_of_buffer", 0)]))[0].0, Level::Ok);
     }
 }

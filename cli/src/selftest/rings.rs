@@ -116,7 +116,7 @@ pub struct Tap {
     pub cqn: u32,
     next: u32,
     taken: u32,
-    told: usize,
+    reported: usize,
     /// The CQEs that were seen, from index 0 on.
     pub seen: Vec<[u8; 64]>,
     witness: Rc<RefCell<Witness>>,
@@ -132,7 +132,7 @@ impl Tap {
         let log = out.cqe_cnt.trailing_zeros();
         let witness = Rc::clone(witness);
         let cqn = out.cqn;
-        Ok(Self { cqes, size, log, cqn, next: 0, taken: 0, told: 0, seen: Vec::new(), witness })
+        Ok(Self { cqes, size, log, cqn, next: 0, taken: 0, reported: 0, seen: Vec::new(), witness })
     }
 
     /// Looks at what has arrived; returns the number of CQEs that were seen and are not taken.
@@ -155,8 +155,8 @@ impl Tap {
 
     /// Returns the CQEs that were seen since the last call.
     pub fn news(&mut self) -> Vec<SeenCqe> {
-        let (cqn, size, first) = (self.cqn, self.size, self.told);
-        self.told = self.seen.len();
+        let (cqn, size, first) = (self.cqn, self.size, self.reported);
+        self.reported = self.seen.len();
         let new = (first..).zip(&self.seen[first..]);
         new.map(|(index, bytes)| SeenCqe { cqn, size, index: index as u32, bytes: bytes.to_vec() })
             .collect()

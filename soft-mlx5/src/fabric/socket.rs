@@ -21,7 +21,7 @@ const RECEIVE_BATCH: usize = 8;
 // (answers only) frames are lost.
 const PAUSE_LIMIT: usize = 256;
 const QUEUE_LIMIT: usize = 1024;
-// The list of peers is a file that the kernel makes anew for each reader.
+// The list of peers is a file that the kernel makes for each reader.
 const PEERS_KNOWN_NS: u64 = 1_000_000;
 
 const _: () = assert!(MAX_FRAME <= MAX_DATAGRAM);

@@ -39,13 +39,13 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let dmac = mac_of(&core.attr.grh.dgid);
     call.hold_pd(core.pd_handle)?;
     let handle = call.insert(Ah { pd: core.pd_handle });
-    let mut told = Ok(());
+    let mut answered = Ok(());
     if ethernet && room.len >= 10 {
         let response_length = room.len.min(CreateAhResp::SIZE) as u32;
-        told = room.put(&CreateAhResp { response_length, dmac, reserved: [0; 6] });
+        answered = room.put(&CreateAhResp { response_length, dmac, reserved: [0; 6] });
     }
-    let told = told.and_then(|()| request.core.output.respond(&handle));
-    call.or_destroy(handle, told)
+    let answered = answered.and_then(|()| request.core.output.respond(&handle));
+    call.or_destroy(handle, answered)
 }
 
 fn mac_of(gid: &[u8; 16]) -> [u8; 6] {

@@ -1,4 +1,4 @@
-//! GET_CONTEXT: what an open file is told about the device before anything else.
+//! GET_CONTEXT: what an open file learns about the device first.
 
 use super::Call;
 use super::abi::Abi;
@@ -71,33 +71,33 @@ pub fn write_get(call: &mut Call, request: &Request) -> Result<()> {
     allocate(call, &request.driver)?;
     let num_comp_vectors = call.core.vectors;
     let fd = call.open_events(EventKind::Asynchronous)?;
-    let told =
+    let answered =
         request.core.output.respond(&GetContextResp { async_fd: fd as u32, num_comp_vectors });
-    if told.is_err() {
+    if answered.is_err() {
         call.close_events(fd);
     }
-    told
+    answered
 }
 
 /// Allocation of an asynchronous event file.
 pub fn async_file(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let fd = call.open_events(EventKind::Asynchronous)?;
-    let told = attrs.put_new(0, fd as u32);
-    if told.is_err() {
+    let answered = attrs.put_new(0, fd as u32);
+    if answered.is_err() {
         call.close_events(fd);
     }
-    told
+    answered
 }
 
 /// CREATE_COMP_CHANNEL.
 pub fn comp_channel(call: &mut Call, request: &Request) -> Result<()> {
     let _: Respond = request.core.input.request()?;
     let fd = call.open_events(EventKind::Completions)?;
-    let told = request.core.output.respond(&(fd as u32));
-    if told.is_err() {
+    let answered = request.core.output.respond(&(fd as u32));
+    if answered.is_err() {
         call.close_events(fd);
     }
-    told
+    answered
 }
 
 fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
@@ -132,16 +132,16 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
     };
     let answer = answer(&context, call.core.real_time);
     call.file().context = Some(context);
-    let told = driver.output.put(&AllocContextResp {
+    let answered = driver.output.put(&AllocContextResp {
         response_length: driver.output.len.min(AllocContextResp::SIZE) as u32,
         ..answer
     });
-    if told.is_err() {
+    if answered.is_err() {
         if let Some(context) = call.file().context.take() {
             context.release(&mut call.core.uars);
         }
     }
-    told
+    answered
 }
 
 fn answer(context: &Context, real_time: bool) -> AllocContextResp {

@@ -87,8 +87,8 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     };
     let handle = call.create_cq(&wanted, &attrs.driver())?;
     let entries = call.get::<Cq>(handle)?.entries;
-    let told = attrs.put(RESP_CQE, &entries).and_then(|()| attrs.put_new(HANDLE, handle));
-    call.or_destroy(handle, told)
+    let answered = attrs.put(RESP_CQE, &entries).and_then(|()| attrs.put_new(HANDLE, handle));
+    call.or_destroy(handle, answered)
 }
 
 /// Creation, write form.
@@ -104,8 +104,8 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     };
     let cq_handle = call.create_cq(&wanted, &request.driver)?;
     let cqe = call.get::<Cq>(cq_handle)?.entries;
-    let told = request.core.output.respond(&CreateCqResp { cq_handle, cqe });
-    call.or_destroy(cq_handle, told)
+    let answered = request.core.output.respond(&CreateCqResp { cq_handle, cqe });
+    call.or_destroy(cq_handle, answered)
 }
 
 /// Creation, extended write form.
@@ -124,12 +124,12 @@ pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
     };
     let cq_handle = call.create_cq(&wanted, &request.driver)?;
     let cqe = call.get::<Cq>(cq_handle)?.entries;
-    let told = request.core.output.respond(&ExCreateCqResp {
+    let answered = request.core.output.respond(&ExCreateCqResp {
         base: CreateCqResp { cq_handle, cqe },
         comp_mask: 0,
         response_length: request.core.output.len.min(16) as u32,
     });
-    call.or_destroy(cq_handle, told)
+    call.or_destroy(cq_handle, answered)
 }
 
 /// Destruction, ioctl form.
@@ -220,8 +220,8 @@ impl Call<'_> {
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
         });
         self.core.routes.add(Number::Cq(cqn), self.file, handle);
-        let told = driver.output.put(&mlx5::Number { number: cqn.0, reserved: 0 });
-        self.or_destroy(handle, told)?;
+        let answered = driver.output.put(&mlx5::Number { number: cqn.0, reserved: 0 });
+        self.or_destroy(handle, answered)?;
         Ok(handle)
     }
 

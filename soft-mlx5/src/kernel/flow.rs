@@ -99,8 +99,8 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let number = call.nic().create_flow(&rules)?;
     *call.flows_of(core.qp_handle)? += 1;
     let flow_handle = call.insert(Flow { number, qp: core.qp_handle });
-    let told = request.core.output.respond(&CreateFlowResp { comp_mask: 0, flow_handle });
-    call.or_destroy(flow_handle, told)
+    let answered = request.core.output.respond(&CreateFlowResp { comp_mask: 0, flow_handle });
+    call.or_destroy(flow_handle, answered)
 }
 
 /// DESTROY_FLOW.

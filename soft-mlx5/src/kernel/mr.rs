@@ -89,8 +89,8 @@ pub fn write_register(call: &mut Call, request: &Request) -> Result<()> {
     };
     let mr_handle = call.insert(Mr { mkey, attr, pd: core.pd_handle, _pinned });
     let answer = RegMrResp { mr_handle, lkey: mkey.0, rkey: mkey.0 };
-    let told = request.core.output.respond(&answer);
-    call.or_destroy(mr_handle, told)
+    let answered = request.core.output.respond(&answer);
+    call.or_destroy(mr_handle, answered)
 }
 
 const REREG_TRANSLATION: u32 = 1;

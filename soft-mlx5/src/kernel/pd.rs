@@ -43,12 +43,12 @@ impl Call<'_> {
     }
 
     /// Undoes the creation of an object whose answer could not be delivered.
-    pub(super) fn or_destroy(&mut self, handle: u32, told: Result<()>) -> Result<()> {
-        if told.is_err() {
+    pub(super) fn or_destroy(&mut self, handle: u32, answered: Result<()>) -> Result<()> {
+        if answered.is_err() {
             let type_id = self.handles().type_id(handle)?;
             let _ = self.destroy_object(handle, type_id);
         }
-        told
+        answered
     }
 }
 
@@ -58,9 +58,9 @@ pub fn alloc(call: &mut Call, request: &Request) -> Result<()> {
     let _: Respond = request.core.input.request()?;
     let pdn = call.nic().alloc_pd()?;
     let handle = call.insert(Pd { pdn, users: 0 });
-    let told = request.driver.output.put(&pdn.0);
-    let told = told.and_then(|()| request.core.output.respond(&handle));
-    call.or_destroy(handle, told)
+    let answered = request.driver.output.put(&pdn.0);
+    let answered = answered.and_then(|()| request.core.output.respond(&handle));
+    call.or_destroy(handle, answered)
 }
 
 /// Number of a domain, for a program that imports it.

@@ -121,11 +121,11 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
         let sends = attrs.has(SEND_CQ) || cap.max_send_wr != 0;
         let rss = WantedRss { pd, table, flags, sends };
         let handle = call.create_rss_by_type(qp_type, &rss, &attrs.driver())?;
-        let told = attrs
+        let answered = attrs
             .respond(RESP_CAP, &cap)
             .and_then(|()| attrs.put(RESP_QP_NUM, &RSS_QP_NUMBER))
             .and_then(|()| attrs.put_new(HANDLE, handle));
-        return call.or_destroy(handle, told);
+        return call.or_destroy(handle, answered);
     }
     let srq = attrs.has(SRQ).then(|| attrs.handle(SRQ)).transpose()?;
     let wanted = Wanted {
@@ -141,11 +141,11 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     };
     let handle = call.create_qp(&wanted, &attrs.driver())?;
     let qpn = call.get::<Qp>(handle)?.qpn;
-    let told = attrs
+    let answered = attrs
         .respond(RESP_CAP, &cap)
         .and_then(|()| attrs.put(RESP_QP_NUM, &qpn.0))
         .and_then(|()| attrs.put_new(HANDLE, handle));
-    call.or_destroy(handle, told)
+    call.or_destroy(handle, answered)
 }
 
 /// Creation, write form.
@@ -163,8 +163,8 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
         event_fd: None,
     };
     let (handle, answer) = call.create_by_write(&wanted, &request.driver)?;
-    let told = request.core.output.respond(&answer);
-    call.or_destroy(handle, told)
+    let answered = request.core.output.respond(&answer);
+    call.or_destroy(handle, answered)
 }
 
 /// Creation, extended write form.
@@ -187,8 +187,8 @@ pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
         let qp_handle = call.create_rss_by_type(core.qp_type.into(), &rss, &request.driver)?;
         let base = CreateQpResp { qp_handle, qpn: RSS_QP_NUMBER, cap: core.cap, reserved: 0 };
         let answer = ExCreateQpResp { base, comp_mask: 0, response_length };
-        let told = request.core.output.respond(&answer);
-        return call.or_destroy(qp_handle, told);
+        let answered = request.core.output.respond(&answer);
+        return call.or_destroy(qp_handle, answered);
     }
     let signal = if core.sq_sig_all != 0 { create_flag::SQ_SIG_ALL } else { 0 };
     let wanted = Wanted {
@@ -204,8 +204,8 @@ pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
     };
     let (handle, base) = call.create_by_write(&wanted, &request.driver)?;
     let answer = ExCreateQpResp { base, comp_mask: 0, response_length };
-    let told = request.core.output.respond(&answer);
-    call.or_destroy(handle, told)
+    let answered = request.core.output.respond(&answer);
+    call.or_destroy(handle, answered)
 }
 
 fn check_flags(service: Service, flags: u32) -> Result<()> {
@@ -309,11 +309,11 @@ impl Call<'_> {
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
         });
         self.core.routes.add(Number::Qp(qpn), self.file, handle);
-        let told = driver.output.put(&mlx5::CreateQpResp {
+        let answered = driver.output.put(&mlx5::CreateQpResp {
             bfreg_index: bfreg.map_or(NO_BFREG, gross),
             ..mlx5::CreateQpResp::default()
         });
-        self.or_destroy(handle, told)?;
+        self.or_destroy(handle, answered)?;
         Ok(handle)
     }
 

@@ -71,8 +71,8 @@ pub fn write_create_table(call: &mut Call, request: &Request) -> Result<()> {
         ind_tbl_handle,
         ind_tbl_num: ind_tbl_handle,
     };
-    let told = request.core.output.respond(&answer);
-    call.or_destroy(ind_tbl_handle, told)
+    let answered = request.core.output.respond(&answer);
+    call.or_destroy(ind_tbl_handle, answered)
 }
 
 /// Destruction of a table.
@@ -113,8 +113,8 @@ impl Call<'_> {
         self.get_mut::<IndTable>(wanted.table)?.users += 1;
         let qp = RssQp { tir, flows: 0, pd: wanted.pd, table: wanted.table };
         let handle = self.insert(qp);
-        let told = driver.output.put(&mlx5::CreateQpResp::default());
-        self.or_destroy(handle, told)?;
+        let answered = driver.output.put(&mlx5::CreateQpResp::default());
+        self.or_destroy(handle, answered)?;
         Ok(handle)
     }
 

@@ -101,12 +101,12 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let handle = call.create_srq(&wanted, &attrs.driver())?;
     let srq = call.get::<Srq>(handle)?;
     let (srqn, max_wr, max_sge) = (srq.srqn, srq.max_wr, srq.max_sge);
-    let told = attrs
+    let answered = attrs
         .put(RESP_MAX_WR, &max_wr)
         .and_then(|()| attrs.put(RESP_MAX_SGE, &max_sge))
         .and_then(|()| attrs.put(RESP_SRQ_NUM, &srqn.0))
         .and_then(|()| attrs.put_new(HANDLE, handle));
-    call.or_destroy(handle, told)
+    call.or_destroy(handle, answered)
 }
 
 /// Creation, write form.
@@ -148,8 +148,8 @@ fn answer_create(call: &mut Call, wanted: &Wanted, request: &Request) -> Result<
     let srq = call.get::<Srq>(srq_handle)?;
     let (max_wr, max_sge, srqn) = (srq.max_wr, srq.max_sge, srq.srqn.0);
     let answer = CreateSrqResp { srq_handle, max_wr, max_sge, srqn };
-    let told = request.core.output.respond(&answer);
-    call.or_destroy(srq_handle, told)
+    let answered = request.core.output.respond(&answer);
+    call.or_destroy(srq_handle, answered)
 }
 
 /// Destruction, ioctl form.
@@ -249,8 +249,8 @@ impl Call<'_> {
             _pinned: pinned,
         });
         self.core.routes.add(Number::Srq(srqn), self.file, handle);
-        let told = driver.output.put(&mlx5::Number { number: srqn.0, reserved: 0 });
-        self.or_destroy(handle, told)?;
+        let answered = driver.output.put(&mlx5::Number { number: srqn.0, reserved: 0 });
+        self.or_destroy(handle, answered)?;
         Ok(handle)
     }
 

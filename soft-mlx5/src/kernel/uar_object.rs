@@ -51,12 +51,12 @@ pub fn alloc(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let page = call.core.uars.allocate()?;
     let number = call.context()?.add_object_page(page);
     let handle = call.insert(UarObject { page, number });
-    let told = attrs
+    let answered = attrs
         .put(MMAP_OFFSET, &object_offset(number))
         .and_then(|()| attrs.put(MMAP_LENGTH, &PAGE))
         .and_then(|()| attrs.put(PAGE_ID, &page))
         .and_then(|()| attrs.put_new(HANDLE, handle));
-    call.or_destroy(handle, told)
+    call.or_destroy(handle, answered)
 }
 
 /// Destroys a page.

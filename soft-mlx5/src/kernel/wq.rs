@@ -101,12 +101,12 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     };
     let handle = call.create_wq(&wanted, &attrs.driver())?;
     let wqn = call.get::<Wq>(handle)?.wqn;
-    let told = attrs
+    let answered = attrs
         .put(RESP_MAX_WR, &max_wr)
         .and_then(|()| attrs.put(RESP_MAX_SGE, &max_sge))
         .and_then(|()| attrs.put(RESP_WQ_NUM, &wqn.0))
         .and_then(|()| attrs.put_new(HANDLE, handle));
-    call.or_destroy(handle, told)
+    call.or_destroy(handle, answered)
 }
 
 /// Creation, extended write form.
@@ -133,8 +133,8 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
         max_sge: core.max_sge,
         wqn: call.get::<Wq>(wq_handle)?.wqn.0,
     };
-    let told = request.core.output.respond(&answer);
-    call.or_destroy(wq_handle, told)
+    let answered = request.core.output.respond(&answer);
+    call.or_destroy(wq_handle, answered)
 }
 
 fn state(number: u32) -> Result<WqState> {
@@ -241,8 +241,8 @@ impl Call<'_> {
         self.core.routes.add(Number::Wq(wqn), self.file, handle);
         let response_length = driver.output.len.min(mlx5::ResponseLength::SIZE) as u32;
         let answer = mlx5::ResponseLength { response_length, reserved: 0 };
-        let told = driver.output.put(&answer);
-        self.or_destroy(handle, told)?;
+        let answered = driver.output.put(&answer);
+        self.or_destroy(handle, answered)?;
         Ok(handle)
     }
 

@@ -1,4 +1,4 @@
-//! What a device is told, and what it says of itself.
+//! Configuration and capabilities of a device.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::fabric::{Fabric, LinkLayer};
 use crate::faults::Faults;
 
-/// What a device is told at power-up.
+/// The configuration of a device at power-up.
 #[derive(Debug, Clone, Default)]
 pub struct NicConfig {
     /// Devices it can reach.

@@ -25,7 +25,7 @@ impl OperationFaults {
         Self { faults, rng: Rng::new(seed ^ RNR_STREAM), sends: 0, receives: 0, messages: 0 }
     }
 
-    /// Changes what goes wrong from now on, and counts anew.
+    /// Changes what goes wrong from now on, and counts from zero.
     pub fn set(&mut self, faults: Faults) {
         (self.faults, self.sends, self.receives, self.messages) = (faults, 0, 0, 0);
     }

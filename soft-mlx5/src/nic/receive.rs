@@ -182,7 +182,7 @@ pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refu
     done.map_err(|_| Refusal::ACCESS)
 }
 
-/// A datagram: whatever is wrong with it, it is dropped and nobody is told.
+/// A datagram: whatever is wrong with it, it is dropped without notice.
 pub fn datagram(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     if packet.deth.qkey != qp.qkey || !core.take_receive(qp) {
         return;

@@ -52,7 +52,9 @@ pub struct SharedPoster(Arc<Returned>);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, thiserror::Error)]
-#[error("the buffer's pool belongs to another protection domain: make one with the receiver's")]
+#[error(
+    "the pool of the buffer belongs to another protection domain: use a pool of the receiver's"
+)]
 pub struct WrongDomain(pub Buffer);
 
 impl SharedPoster {

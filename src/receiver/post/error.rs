@@ -19,10 +19,10 @@ use crate::memory::Buffer;
 #[non_exhaustive]
 pub enum PostFailure {
     /// All that the queue holds is posted: post again when a message has been received.
-    #[error("the queue is full: post again when a message has been received")]
+    #[error("the receive queue is full: poll, then post again")]
     Full,
     /// More buffers than a receive of this queue is scattered over.
-    #[error("{given} buffers for a queue of at most {max} per receive: ask for more with max_sge")]
+    #[error("the receive has {given} buffers, and the queue takes {max}: set a larger max_sge")]
     TooManyBuffers {
         /// Buffers given.
         given: usize,
@@ -33,22 +33,24 @@ pub enum PostFailure {
     #[error("a receive needs at least one buffer")]
     NoBuffer,
     /// The buffer is registered in another protection domain, so the device would refuse to write it.
-    #[error("the buffer's pool belongs to another protection domain: make one with the receiver's")]
+    #[error(
+        "the pool of the buffer belongs to another protection domain: use a pool of the receiver's"
+    )]
     Foreign,
     /// The queue belongs to another receiver or was destroyed.
-    #[error("the queue is not one of this receiver, or was destroyed")]
+    #[error("the queue belongs to another receiver, or was destroyed")]
     NoQueue,
     /// The receives of this queue are for datagrams, and the first buffer has no room for the
     /// [header](crate::GRH_SIZE) in front of them: the device would drop each datagram without a completion.
     #[error(
-        "a buffer of {capacity} bytes for a queue of datagrams: it needs {GRH_SIZE} bytes for the header (GRH_SIZE), and room for the payload behind them"
+        "a buffer of {capacity} bytes is too small for datagrams: it needs {GRH_SIZE} bytes for the GRH (GRH_SIZE), and room for the payload"
     )]
     NoRoomForHeader {
         /// Bytes of the first buffer of the receive.
         capacity: u32,
     },
     /// The call of libibverbs failed with this `errno` (verbs path only).
-    #[error("posting failed: {}", std::io::Error::from_raw_os_error(*.0))]
+    #[error("ibv_post_recv or ibv_post_srq_recv failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),
 }
 
@@ -68,7 +70,7 @@ pub enum PostFailure {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, thiserror::Error)]
-#[error("{reason} (after {posted} posted)")]
+#[error("{reason} ({posted} receives were posted before)")]
 pub struct PostError {
     /// Receives that the queue took, the first ones. They are with the device, but for one that may wait in the
     /// spare slot that [`fill`](crate::Receiver::fill) keeps.

@@ -78,7 +78,7 @@ pub fn note_progress(qp: &mut Qp, core: &mut Core) {
     restart_timer(qp, core);
 }
 
-// Runs the timer anew: something was acknowledged, or is sent again.
+// Restarts the timer: something was acknowledged, or is sent again.
 fn restart_timer(qp: &mut Qp, core: &mut Core) {
     let timeout = qp.requester.timeout_ns().filter(|_| qp.attr.service == Service::Rc);
     let running = qp.requester.has_unacked() && !qp.requester.backing_off;

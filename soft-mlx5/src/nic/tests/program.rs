@@ -534,7 +534,7 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// Writes a WQE; nobody is told.
+    /// Writes a WQE without a doorbell.
     pub fn write(&mut self, work: &Work) -> (u16, ControlSegment) {
         let index = self.sent;
         let ds = 1 + work.segments.len() / 16;

@@ -30,7 +30,7 @@ fn requests_wait_and_are_answered_in_any_order() {
                 if number == UNWANTED {
                     let refused = connected.unwrap_err();
                     assert!(matches!(refused, Error::Rejected { .. }), "{refused}");
-                    assert!(refused.to_string().contains("by its program"), "{refused}");
+                    assert!(refused.to_string().contains("its program refused"), "{refused}");
                     return;
                 }
                 let mut connection = connected.unwrap();

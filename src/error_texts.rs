@@ -1,0 +1,160 @@
+//! The texts of all errors, as `error_texts.txt` lists them.
+
+use std::fs;
+use std::path::Path;
+
+use crate::qp::{AddressError, QpState};
+use crate::receiver::{Cause, Failure, WrongCqe};
+use crate::tags::*;
+use crate::*;
+
+/// Lists each error by its name.
+macro_rules! texts {
+    ($($name:ident $(:: $variant:ident)? $(($value:expr))? $({$($fields:tt)*})?,)*) => {
+        vec![$((
+            concat!(stringify!($name) $(, "::", stringify!($variant))?),
+            $name $(::$variant)? $(($value))? $({$($fields)*})?.to_string(),
+        )),*]
+    };
+}
+
+fn texts() -> Vec<(&'static str, String)> {
+    let errno = libc::ENOMEM;
+    let os = || std::io::Error::from_raw_os_error(errno);
+    let name = || "mlx5_0".to_owned();
+    let post = || PostError { posted: 2, reason: PostFailure::Full, buffers: Vec::new() };
+    let group = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 0, 0, 1];
+    let timestamp = Timestamp::new(0x1234, crate::clock::TimestampClock::Counter(1));
+    texts![
+        Error::NoDevice,
+        Error::NoProvider { devices: name() },
+        Error::PortDown { device: name(), port: 1, state: "down" },
+        Error::UnknownDevice { name: "mlx5_9".to_owned(), present: name() },
+        Error::Verbs { operation: "ibv_query_port", device: name(), source: os() },
+        Error::NotDirect { device: name(), reason: NotDirect::NotMlx5 },
+        Error::OutOfRange { what: "port", value: 3, min: 1, max: 2 },
+        Error::CqTooSmall { needed: 512, capacity: 256 },
+        Error::CqFailed,
+        Error::Post(post()),
+        Error::NoRoomForHeader { capacity: 40 },
+        Error::Foreign { what: "the pool", domain: "protection domain" },
+        Error::InUse { what: "SRQ", users: "queue pairs", action: "destroy the queue pairs" },
+        Error::Gone { what: "SRQ" },
+        Error::Unsupported { operation: "connect", when: "for datagrams: use activate" },
+        Error::WrongState {
+            operation: "connect",
+            qp_num: 0x40,
+            state: QpState::Error,
+            needed: QpState::Init
+        },
+        Error::NotMulticast { operation: "join", gid: [1; 16] },
+        Error::AlreadyMember { qp_num: 0x40, gid: group },
+        Error::NotMember { qp_num: 0x40, gid: group },
+        Error::SilentPeer { received: 7, expected: 32 },
+        Error::Handshake("its address has no GID, and this port needs one".to_owned()),
+        Error::Rejected { peer: "192.0.2.1:7000".to_owned(), reason: 8 },
+        Error::NeedsNetRaw { operation: "ibv_create_qp", device: name() },
+        Error::TimedOut {
+            operation: "drain_qp",
+            subject: "QP 0x40 (event LAST_WQE_REACHED)".to_owned()
+        },
+        Error::Io(os()),
+        NotDirect::NotMlx5,
+        NotDirect::Library("libmlx5.so.1 is missing".to_owned()),
+        NotDirect::Signature("MLX5_SRQ_SIGNATURE"),
+        NotDirect::InitObj(errno),
+        NotDirect::Layout("stride of 12 bytes".to_owned()),
+        WrongClock { timestamp },
+        PostFailure::Full,
+        PostFailure::TooManyBuffers { given: 3, max: 1 },
+        PostFailure::NoBuffer,
+        PostFailure::Foreign,
+        PostFailure::NoQueue,
+        PostFailure::NoRoomForHeader { capacity: 40 },
+        PostFailure::Verbs(errno),
+        ScatterError { reason: PostFailure::NoBuffer, buffers: Vec::new() },
+        Failure { qp_num: 0x40, cause: Cause::Stray, vendor_err: 0, buffers: Vec::new() },
+        Cause::Status(WcStatus::LOC_LEN_ERR),
+        Cause::Stray,
+        Cause::PageFault,
+        Cause::NotAReceive,
+        Cause::DeviceRemoved,
+        Cause::Foreign(7),
+        NotSent::Full,
+        NotSent::State(QpState::Init),
+        NotSent::TooLong { len: 300, max: 220 },
+        NotSent::Runt { len: 14, min: 15 },
+        NotSent::Foreign,
+        NotSent::Transport,
+        NotSent::NoQueue,
+        NotSent::TooManyBuffers { max: 4 },
+        NotSent::OutOfBounds { len: 64, max: 32 },
+        NotSent::NotANumber,
+        NotSent::Verbs(os()),
+        AddressError::Version(9),
+        AddressError::Mtu(300),
+        AddressError::TooLarge { what: "qpn", value: 1 << 24 },
+        AddressError::Parts(3),
+        AddressError::Number("LID"),
+        ReceiveFailure::TooLong { len: 5 },
+        ReceiveFailure::Canceled,
+        ReceiveFailure::Read(WcStatus::REM_ACCESS_ERR),
+        ReceiveFailure::PeerGone,
+        ReceiveFailure::Malformed,
+        TagFailure::ListFull,
+        TagFailure::Mask { tag: 0x17, mask: 0xf },
+        TagFailure::Foreign,
+        TagFailure::TooSmall { min: 32 },
+        TagFailure::Held,
+        TagFailure::Broken(ListFailure::Verbs(errno)),
+        TagFailure::Verbs(errno),
+        ListFailure::Status(WcStatus::LOC_QP_OP_ERR),
+        ListFailure::Verbs(errno),
+        CancelError::Over,
+        CancelError::Cancelling,
+        CancelError::Matched,
+        CancelError::Foreign,
+        CancelError::Broken(ListFailure::Verbs(errno)),
+        CancelError::Verbs(errno),
+        NotSentTagged::NoPeer,
+        NotSentTagged::NotReadable,
+        NotSentTagged::Queue(NotSent::Full),
+        WrongCqe { cqn: 0x400, index: 9, bytes: [0; 64] },
+    ]
+}
+
+/// Whoever changes a text changes the list, and sees the others beside it.
+#[test]
+fn each_error_has_the_text_that_is_listed() {
+    let listed = include_str!("error_texts.txt");
+    let texts: String = texts().iter().map(|(name, text)| format!("{name}: {text}\n")).collect();
+    if texts != listed {
+        fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("target/error_texts.txt"), &texts)
+            .unwrap();
+    }
+    assert_eq!(texts, listed, "copy target/error_texts.txt to src if the texts are meant so");
+}
+
+/// How often `#[error(` occurs below a folder.
+fn attributes(folder: &Path) -> usize {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let count = |path: std::path::PathBuf| match path.is_dir() {
+        true => attributes(&path),
+        false => fs::read_to_string(&path)
+            .unwrap()
+            .lines()
+            .filter(|line| line.trim_start().starts_with("#[error("))
+            .count(),
+    };
+    entries.map(count).sum()
+}
+
+/// A new variant is missing in the list until it is added.
+#[test]
+fn no_error_is_missing() {
+    // `Error::Library` shows the text of the loader. `UnknownPath` has a private field. `PostError` is in `Error::Post`, and
+    // six errors need a buffer of a device. `WrongCqe` has no attribute.
+    let elsewhere = 9;
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    assert_eq!(texts().len() - 1 + elsewhere, attributes(&src));
+}

@@ -1,0 +1,161 @@
+//! The public interface of the library is the one that `src/api.txt` lists, so that a review sees each change of it.
+//!
+//! The listing is made from the sources, as rustfmt formats them: it needs no toolchain but cargo's. What a macro writes
+//! and the fields of variants are not in it.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let rust = files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs"));
+    rust.chain(folders.iter().flat_map(|folder| sources(folder))).collect()
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+/// The names that the crate and its public modules export.
+fn exported(src: &Path) -> HashSet<String> {
+    let mut names = HashSet::new();
+    for module in ["lib.rs", "qp/mod.rs", "tags/mod.rs", "rdmacm/mod.rs"] {
+        let text = fs::read_to_string(src.join(module)).unwrap();
+        for used in text.split("\npub use ").skip(1) {
+            names.extend(words(used.split(';').next().unwrap()).map(str::to_owned));
+        }
+        let items = text.lines().filter_map(|line| line.strip_prefix("pub "));
+        names.extend(items.filter_map(|item| words(item).nth(1)).map(str::to_owned));
+    }
+    names
+}
+
+/// The name of the type in the head of an `impl`, whatever it is the `impl` of.
+fn implemented(head: &str) -> &str {
+    let head = head.rsplit_once(" for ").map_or(head, |(_, of)| of);
+    // Its own parameters come first: `impl<T: Copy> Name<T>`.
+    let head = head.strip_prefix("impl").unwrap_or(head);
+    let mut depth = 0;
+    let start = head.find(|c| {
+        depth += i32::from(c == '<') - i32::from(c == '>');
+        depth == 0 && !matches!(c, '<' | '>' | ' ')
+    });
+    words(&head[start.unwrap_or(0)..]).next().unwrap_or_default()
+}
+
+/// Adds the public items of a file to the listing, each with the type that it belongs to.
+fn list(text: &str, names: &HashSet<String>, listing: &mut BTreeSet<String>) {
+    // The type, trait or `impl` that is open, and whether all in it is public: variants, functions of a trait.
+    let mut open: Option<(String, bool)> = None;
+    let mut attributes = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let indent = line.len() - line.trim_start().len();
+        let line = line.trim_start();
+        if line.is_empty()
+            || line.starts_with("//")
+            || line.starts_with("pub use ")
+            || indent > 4
+            || line.starts_with("#[cfg(test)]") && indent > 0
+        {
+            continue;
+        }
+        if line.starts_with("#[derive(") || line == "#[non_exhaustive]" {
+            attributes += line;
+            attributes.push(' ');
+            continue;
+        }
+        if line.starts_with('#') {
+            continue;
+        }
+        let mut item = line.trim_end().to_owned();
+        let begins = |item: &str| {
+            ["pub ", "impl", "fn ", "unsafe ", "type ", "const "]
+                .iter()
+                .any(|word| item.starts_with(word))
+        };
+        while begins(&item) && !item.ends_with(['{', ';', ',', '}'])
+            || item.ends_with('(')
+            || item.contains("fn ") && item.ends_with(',')
+        {
+            let Some(next) = lines.next() else { break };
+            item = format!("{item} {}", next.trim());
+        }
+        let item = item
+            .split(" {")
+            .next()
+            .unwrap()
+            .trim_end_matches([';', ','])
+            .replace("( ", "(")
+            .replace(", )", ")");
+        let given = std::mem::take(&mut attributes);
+        if indent == 0 {
+            open = None;
+            let head = item.strip_prefix("unsafe ").unwrap_or(&item);
+            let kind = item
+                .strip_prefix("pub ")
+                .map(|item| item.trim_start_matches("unsafe ").trim_start_matches("const "));
+            if head.starts_with("impl") && names.contains(implemented(head)) {
+                let name = implemented(head).to_owned();
+                if head.contains(" for ") {
+                    listing.insert(format!("{name}: {item}"));
+                } else {
+                    open = Some((name, false));
+                }
+            } else if let Some(name) =
+                kind.and_then(|kind| words(kind).nth(1)).filter(|name| names.contains(*name))
+            {
+                listing.insert(format!("{name}: {given}{item}"));
+                let all = item.starts_with("pub enum") || item.contains(" trait ");
+                open = line.ends_with('{').then(|| (name.to_owned(), all));
+            }
+        } else if let Some((name, all)) = &open {
+            if indent == 4
+                && (*all && item.starts_with(|c: char| c.is_alphabetic())
+                    || item.starts_with("pub "))
+            {
+                listing.insert(format!("{name}: {given}{item}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_public_interface_is_the_one_listed() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+    let (names, mut listing) = (exported(&src), BTreeSet::new());
+    for source in sources(&src) {
+        let text = fs::read_to_string(&source).unwrap();
+        list(text.split("\n#[cfg(test)]\nmod tests {").next().unwrap(), &names, &mut listing);
+    }
+    let made: String = listing.iter().map(|item| format!("{item}\n")).collect();
+    let listed = fs::read_to_string(src.join("api.txt")).unwrap_or_default();
+    if made != listed {
+        let place = src.join("../target/api.txt");
+        fs::write(&place, &made).unwrap();
+        panic!(
+            "the interface has changed: compare {} with src/api.txt, and copy it there if it is meant so",
+            place.display()
+        );
+    }
+}
+
+#[test]
+fn each_kind_of_item_is_listed() {
+    let text = "#[derive(Debug)]\npub struct One<T> {\n    pub a: T,\n    b: u8,\n}\n\nimpl<T: Copy> One<T> {\n    pub fn two(\n        &self,\n    ) -> u8 {\n        0\n    }\n\n    fn three() {}\n\n    pub const SIX: u8 = 6;\n}\n\nimpl<T> Drop for One<T> {\n    fn drop(&mut self) {}\n}\n\npub enum Four {\n    Five(u8),\n}\n\npub struct Private;\n";
+    let names = ["One", "Four"].map(str::to_owned).into();
+    let mut listing = BTreeSet::new();
+    list(text, &names, &mut listing);
+    let expected = [
+        "Four: Five(u8)",
+        "Four: pub enum Four",
+        "One: #[derive(Debug)] pub struct One<T>",
+        "One: impl<T> Drop for One<T>",
+        "One: pub a: T",
+        "One: pub const SIX: u8 = 6",
+        "One: pub fn two(&self) -> u8",
+    ];
+    assert_eq!(listing.into_iter().collect::<Vec<_>>(), expected);
+}
