@@ -162,7 +162,7 @@ fn a_refusal_leaves_the_queue_pair_as_it_was() {
     let port = Listener::bind((address, 0).into()).unwrap().port();
     let route = Route::resolve((address, port).into(), PATIENCE).unwrap();
     let nobody = route.connect(&mut qp, b"", PATIENCE).unwrap_err();
-    assert!(nobody.to_string().contains("nobody listens"), "{nobody}");
+    assert!(nobody.to_string().contains("no program listens"), "{nobody}");
 
     let mut far_qp = far.qp();
     let (client, server) =
