@@ -10,7 +10,7 @@ use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
-use crate::capabilities::query_mlx5;
+use crate::caps::query_mlx5;
 use crate::error::{Error, Result};
 use crate::events::EventFile;
 use crate::owner::{Owner, warn_leak};

@@ -68,23 +68,23 @@ fn texts() -> Vec<(&'static str, String)> {
         PostFailure::Full,
         PostFailure::TooManyBuffers { given: 3, max: 1 },
         PostFailure::NoBuffer,
-        PostFailure::Foreign,
+        PostFailure::WrongDomain,
         PostFailure::NoQueue,
         PostFailure::NoRoomForHeader { capacity: 40 },
         PostFailure::Verbs(errno),
-        ScatterError { reason: PostFailure::NoBuffer, buffers: Vec::new() },
+        PostError { posted: 0, reason: PostFailure::NoBuffer, buffers: Vec::new() },
         Failure { qp_num: 0x40, cause: Cause::Stray, vendor_err: 0, buffers: Vec::new() },
         Cause::Status(WcStatus::LOC_LEN_ERR),
         Cause::Stray,
         Cause::PageFault,
         Cause::NotAReceive,
         Cause::DeviceRemoved,
-        Cause::Foreign(7),
+        Cause::Raw(7),
         NotSent::Full,
         NotSent::State(QpState::Init),
         NotSent::TooLong { len: 300, max: 220 },
         NotSent::Runt { len: 14, min: 15 },
-        NotSent::Foreign,
+        NotSent::WrongDomain,
         NotSent::Transport,
         NotSent::NoQueue,
         NotSent::TooManyBuffers { max: 4 },
@@ -103,7 +103,7 @@ fn texts() -> Vec<(&'static str, String)> {
         ReceiveFailure::Malformed,
         TagFailure::ListFull,
         TagFailure::Mask { tag: 0x17, mask: 0xf },
-        TagFailure::Foreign,
+        TagFailure::WrongDomain,
         TagFailure::TooSmall { min: 32 },
         TagFailure::Held,
         TagFailure::Broken(ListFailure::Verbs(errno)),
@@ -113,7 +113,7 @@ fn texts() -> Vec<(&'static str, String)> {
         CancelError::Over,
         CancelError::Cancelling,
         CancelError::Matched,
-        CancelError::Foreign,
+        CancelError::WrongQueue,
         CancelError::Broken(ListFailure::Verbs(errno)),
         CancelError::Verbs(errno),
         NotSentTagged::NoPeer,
@@ -131,8 +131,10 @@ fn each_error_has_the_text_that_is_listed() {
     if texts != listed {
         fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("target/error_texts.txt"), &texts)
             .unwrap();
+        panic!(
+            "compare target/error_texts.txt with src, and copy it there if the texts are meant so"
+        );
     }
-    assert_eq!(texts, listed, "copy target/error_texts.txt to src if the texts are meant so");
 }
 
 /// How often `#[error(` occurs below a folder.
@@ -152,9 +154,9 @@ fn attributes(folder: &Path) -> usize {
 /// A new variant is missing in the list until it is added.
 #[test]
 fn no_error_is_missing() {
-    // `Error::Library` shows the text of the loader. `UnknownPath` has a private field. `PostError` is in `Error::Post`, and
-    // six errors need a buffer of a device. `WrongCqe` has no attribute.
-    let elsewhere = 9;
+    // `Error::Library` shows the text of the loader. `UnknownPath` has a private field. Three
+    // errors need a buffer of a device. `WrongCqe` has no attribute.
+    let elsewhere = 5;
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     assert_eq!(texts().len() - 1 + elsewhere, attributes(&src));
 }

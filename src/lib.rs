@@ -8,7 +8,7 @@
 //! |---|---|
 //! | receive messages | [`Receiver`]: one CQ and the receive queues that complete on it; [`Batch`] lends messages in place |
 //! | send, write, read, and change numbers at a peer | [`Sender`]: one CQ for the sends of any number of queue pairs |
-//! | receive Ethernet frames, such as market data | [`FrameReceiver`] and [`Flow`] |
+//! | receive Ethernet frames, such as market data | module [`frames`] |
 //! | receive by tag, as in MPI | module [`tags`] |
 //! | register memory | [`BufferPool`]; [`RemoteMemory`] for memory that peers read or write |
 //! | connect | [`QueuePair`] |
@@ -50,7 +50,7 @@
 // Their types are in public signatures.
 pub use {mlx5_ring, rdma_core_sys};
 
-mod capabilities;
+pub mod caps;
 mod channel;
 mod clock;
 mod connect;
@@ -62,7 +62,7 @@ mod error;
 #[cfg(test)]
 mod error_texts;
 mod events;
-mod frames;
+pub mod frames;
 mod gid;
 mod memory;
 mod mlx5;
@@ -73,6 +73,7 @@ mod pd;
 mod poll;
 mod poller;
 mod qp;
+pub mod raw;
 #[cfg(feature = "rdmacm")]
 pub mod rdmacm;
 mod receiver;
@@ -85,30 +86,28 @@ mod threads;
 mod trace;
 mod wc_flags;
 
-pub use capabilities::{Capabilities, CqeCompressionCaps, TagMatchingCaps, TimestampCaps};
 pub use channel::CompletionChannel;
 pub use clock::{Clock, Timestamp, WrongClock};
 pub use context::Context;
 pub use device::{Device, devices, open};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, AsyncEvents, ObjectName};
-pub use frames::{Flow, FlowRule, Frame, FrameBatch, FrameConfig, FrameReceiver, TakenFrame};
 pub use gid::{Gid, GidKind};
 pub use memory::{
-    Buffer, BufferPool, HugePages, MemoryError, PoolConfig, RemoteAccess, RemoteMemory,
-    RemoteRegion, StableMemory,
+    Buffer, BufferError, BufferPool, HugePages, MemoryError, PoolConfig, RemoteAccess,
+    RemoteMemory, RemoteRegion, StableMemory,
 };
 pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;
 pub use qp::*;
 pub use receiver::{
-    Batch, Cause, Compression, Datagram, DatagramSource, DirectQueues, Failure, GRH_SIZE, Message,
-    MessageSource, PostError, PostFailure, QueueId, Receiver, ReceiverConfig, ReplaceError, RqId,
-    ScatterError, SharedPoster, SlotContext, SrqConfig, SrqId, Statistics, WrongCqe, WrongDomain,
+    Batch, Cause, Compression, Datagram, DatagramSource, Failure, GRH_SIZE, Message, MessageSource,
+    PostError, PostFailure, QueueId, Receiver, ReceiverConfig, RqId, SharedPoster, SrqConfig,
+    SrqId, Statistics, WrongCqe,
 };
 pub use sender::{
     BufferPart, NotSent, Payload, Posting, SendBatch, SendCompletion, SendError, Sender,
-    SenderConfig, SqId, WorkRequest,
+    SenderConfig, SqId,
 };
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]

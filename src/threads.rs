@@ -57,14 +57,11 @@ assert_impl_all!(Failure: Send, Sync, std::error::Error);
 assert_impl_all!(MemoryError<Vec<u8>>: Send, Sync, std::error::Error);
 assert_impl_all!(NotSent: Send, Sync, std::error::Error);
 assert_impl_all!(PostError: Send, Sync, std::error::Error);
-assert_impl_all!(WrongDomain: Send, Sync, std::error::Error);
-assert_impl_all!(ReplaceError: Send, Sync, std::error::Error);
-assert_impl_all!(ScatterError: Send, Sync, std::error::Error);
+assert_impl_all!(BufferError<PostFailure>: Send, Sync, std::error::Error);
 assert_impl_all!(SendError: Send, Sync, std::error::Error);
 assert_impl_all!(AddressError: Send, Sync, std::error::Error);
 assert_impl_all!(WrongClock: Send, Sync, std::error::Error);
-assert_impl_all!(tags::PostTagError: Send, Sync, std::error::Error);
-assert_impl_all!(tags::SendTagError<Buffer>: Send, Sync, std::error::Error);
+assert_impl_all!(BufferError<tags::NotSentTagged, tags::TaggedBuffer>: Send, Sync, std::error::Error);
 
 #[cfg(feature = "rdmacm")]
 mod connection_manager {

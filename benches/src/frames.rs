@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use doorbell::{
-    BufferPool, Flow, FlowRule, FrameConfig, FrameReceiver, Path, Sender, SenderConfig,
-};
+use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
+use doorbell::{BufferPool, Path, Sender, SenderConfig};
 use rdma_core_sys::*;
 use soft_mlx5::Device;
 

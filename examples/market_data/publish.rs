@@ -4,7 +4,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use doorbell::{Buffer, BufferPool, FrameConfig, FrameReceiver, Sender, SenderConfig, SqId};
+use doorbell::frames::{FrameConfig, FrameReceiver};
+use doorbell::{Buffer, BufferPool, Sender, SenderConfig, SqId};
 
 use crate::capture::Capture;
 use crate::feed::{self, Gaps, SIZES, WINDOW};

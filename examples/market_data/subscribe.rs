@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use doorbell::{Clock, Flow, FrameConfig, FrameReceiver};
+use doorbell::Clock;
+use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
 use hdrhistogram::Histogram;
 
 use crate::feed::{self, GROUPS, Gaps, PORT, REPORT, WINDOW};
@@ -123,7 +124,7 @@ pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Pat
 }
 
 /// Returns how long ago the adapter completed a frame, in nanoseconds: its clock follows the time of day.
-fn age(clock: &Clock, frame: &doorbell::Frame<'_>) -> u64 {
+fn age(clock: &Clock, frame: &doorbell::frames::Frame<'_>) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
     let then = frame.timestamp().and_then(|time| clock.nanoseconds(time).ok());
     then.map_or(0, |then| now.saturating_sub(then))

@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use doorbell::{FrameConfig, FrameReceiver, Path, TakenFrame};
+use doorbell::Path;
+use doorbell::frames::{FrameConfig, FrameReceiver, TakenFrame};
 use soft_mlx5::LinkLayer;
 
 use crate::completions::{RAW, target};

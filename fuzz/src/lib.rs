@@ -9,7 +9,7 @@
 //! | [`wqes`] | WQEs, doorbell records and register writes of a program |
 //! | [`packets`] | packets that reach the port of the device |
 //! | [`completions`] | CQEs in the CQ of a [`doorbell::Receiver`] |
-//! | [`frames`] | CQEs in the CQ of a [`doorbell::FrameReceiver`], plain or striding |
+//! | [`frames`] | CQEs in the CQ of a [`doorbell::frames::FrameReceiver`], plain or striding |
 //! | [`decode`] | text for `doorbell decode` |
 
 pub mod commands;

@@ -35,7 +35,7 @@ impl FrameReceiver {
 /// none: loop with `while let`.
 ///
 /// ```no_run
-/// # fn run(receiver: &mut doorbell::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn run(receiver: &mut doorbell::frames::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut batch = receiver.poll_up_to(32);
 /// while let Some(frame) = batch.next() {
 ///     println!("{} bytes", frame?.len());

@@ -4,17 +4,17 @@ use mlx5_ring::frames::{Shape, Strides};
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
-use crate::capabilities::query_mlx5;
+use crate::caps::query_mlx5;
 use crate::context::Context;
 use crate::cq::Timestamps;
 use crate::error::{Error, Result};
 use crate::memory::HugePages;
 use crate::path::Path;
 
-/// What a [`FrameReceiver`](crate::FrameReceiver) should be like.
+/// What a [`FrameReceiver`](crate::frames::FrameReceiver) should be like.
 ///
 /// ```
-/// use doorbell::FrameConfig;
+/// use doorbell::frames::FrameConfig;
 ///
 /// // Frames of any length share 4 WQEs of 2,048 strides of 64 bytes.
 /// let config = FrameConfig::new().striding(4, 2048, 64).timestamps(true);
@@ -73,7 +73,7 @@ impl FrameConfig {
     }
 
     /// Buffers beyond those of the queue, which take the places of buffers of which frames were
-    /// [taken](crate::Frame::take). 64 by default. When all of them are in use, the queue runs with less.
+    /// [taken](crate::frames::Frame::take). 64 by default. When all of them are in use, the queue runs with less.
     pub const fn spare(mut self, buffers: u32) -> Self {
         self.spare = buffers;
         self
@@ -97,14 +97,14 @@ impl FrameConfig {
         self
     }
 
-    /// The interrupt by which [waiting](crate::FrameReceiver::wait) ends, below
+    /// The interrupt by which [waiting](crate::frames::FrameReceiver::wait) ends, below
     /// [`Context::num_comp_vectors`](crate::Context::num_comp_vectors).
     pub const fn comp_vector(mut self, vector: u32) -> Self {
         self.comp_vector = vector;
         self
     }
 
-    /// Frames have the [time](crate::Frame::timestamp) at which the device completed them, in ticks of its clock.
+    /// Frames have the [time](crate::frames::Frame::timestamp) at which the device completed them, in ticks of its clock.
     pub const fn timestamps(mut self, wanted: bool) -> Self {
         self.timestamps = if wanted { Some(Timestamps::Ticks) } else { None };
         self
@@ -116,14 +116,14 @@ impl FrameConfig {
         self
     }
 
-    /// The device takes the VLAN tag out of a frame, and [`Frame::vlan`](crate::Frame::vlan) has it. On the direct path.
+    /// The device takes the VLAN tag out of a frame, and [`Frame::vlan`](crate::frames::Frame::vlan) has it. On the direct path.
     pub const fn vlan_stripping(mut self, wanted: bool) -> Self {
         self.vlan_stripping = wanted;
         self
     }
 
     /// Requests that can be outstanding on the send queue of a receiver that is made
-    /// [with a sender](crate::FrameReceiver::with_sender), 128 by default.
+    /// [with a sender](crate::frames::FrameReceiver::with_sender), 128 by default.
     pub const fn sends(mut self, max_wr: u32) -> Self {
         self.sends = max_wr;
         self

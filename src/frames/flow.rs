@@ -20,7 +20,7 @@ const MAX_PRIORITY: u64 = 15;
 /// Highest tag that a CQE has room for.
 const MAX_TAG: u64 = 0xff_ffff;
 
-/// Which frames come to a receiver, for [`FrameReceiver::attach`](crate::FrameReceiver::attach).
+/// Which frames come to a receiver, for [`FrameReceiver::attach`](crate::frames::FrameReceiver::attach).
 ///
 /// A frame that matches goes to the receivers of the rules with the least priority number, and not to the kernel's network
 /// stack. Rules of several receivers, or programs, that match the same at the same priority each get a copy; the kernel
@@ -29,7 +29,7 @@ const MAX_TAG: u64 = 0xff_ffff;
 /// ```
 /// use std::net::Ipv4Addr;
 ///
-/// use doorbell::Flow;
+/// use doorbell::frames::Flow;
 ///
 /// let group = Ipv4Addr::new(239, 1, 2, 3);
 /// let feed = Flow::udp_multicast(group, 30_001).vlan(100).tag(1);
@@ -90,7 +90,7 @@ impl Flow {
         self
     }
 
-    /// Frames have this number, below 2^24, as their [`tag`](crate::Frame::tag): it says which rule matched.
+    /// Frames have this number, below 2^24, as their [`tag`](crate::frames::Frame::tag): it says which rule matched.
     pub const fn tag(mut self, tag: u32) -> Self {
         self.tag = Some(tag);
         self
@@ -283,8 +283,8 @@ impl Target {
 /// A rule by which frames come to a receiver, until it is dropped. It may outlive the receiver: then the frames are lost.
 ///
 /// ```no_run
-/// # fn run(receiver: &doorbell::FrameReceiver) -> doorbell::Result<()> {
-/// use doorbell::Flow;
+/// # fn run(receiver: &doorbell::frames::FrameReceiver) -> doorbell::Result<()> {
+/// use doorbell::frames::Flow;
 ///
 /// let rule = receiver.attach(&Flow::udp_multicast([239, 1, 2, 3].into(), 30_001))?;
 /// // Nothing comes any more.

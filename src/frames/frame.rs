@@ -19,7 +19,7 @@ use crate::memory::Buffer;
 /// frames that are kept for long.
 ///
 /// ```no_run
-/// # fn run(receiver: &mut doorbell::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn run(receiver: &mut doorbell::frames::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut batch = receiver.poll();
 /// while let Some(frame) = batch.next() {
 ///     let frame = frame?;
@@ -52,13 +52,13 @@ impl Frame<'_> {
     }
 
     /// Returns the TCI of the VLAN tag that the device took out of the frame: the number of the VLAN in its lower 12 bits.
-    /// `None` unless [`FrameConfig::vlan_stripping`](crate::FrameConfig::vlan_stripping) asked for it.
+    /// `None` unless [`FrameConfig::vlan_stripping`](crate::frames::FrameConfig::vlan_stripping) asked for it.
     #[inline]
     pub fn vlan(&self) -> Option<u16> {
         self.cqe?.vlan()
     }
 
-    /// Returns the [tag](crate::Flow::tag) of the rule that matched, 0 for a rule without one. `None` on the verbs path,
+    /// Returns the [tag](crate::frames::Flow::tag) of the rule that matched, 0 for a rule without one. `None` on the verbs path,
     /// where `ibv_poll_cq` does not report it.
     #[inline]
     pub fn tag(&self) -> Option<u32> {
@@ -73,16 +73,16 @@ impl Frame<'_> {
         Some(self.dropped + u32::from(self.cqe?.dropped()))
     }
 
-    /// Returns the hash of the addresses and ports, by which [`FrameReceiver::spread`](crate::FrameReceiver::spread)
+    /// Returns the hash of the addresses and ports, by which [`FrameReceiver::spread`](crate::frames::FrameReceiver::spread)
     /// chooses the receiver. `None` on the verbs path.
     #[inline]
     pub fn rss_hash(&self) -> Option<u32> {
         Some(self.cqe?.rx_hash_result())
     }
 
-    /// Returns when the device completed the frame; [`FrameReceiver::clock`](crate::FrameReceiver::clock) makes nanoseconds
-    /// of it. `None` unless [`FrameConfig::timestamps`](crate::FrameConfig::timestamps) or
-    /// [`real_time_timestamps`](crate::FrameConfig::real_time_timestamps) asked for it and the device has a clock.
+    /// Returns when the device completed the frame; [`FrameReceiver::clock`](crate::frames::FrameReceiver::clock) makes nanoseconds
+    /// of it. `None` unless [`FrameConfig::timestamps`](crate::frames::FrameConfig::timestamps) or
+    /// [`real_time_timestamps`](crate::frames::FrameConfig::real_time_timestamps) asked for it and the device has a clock.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         let clock = TimestampClock::of(&self.receiver.cq)?;
@@ -94,7 +94,7 @@ impl Frame<'_> {
     }
 
     /// Keeps the frame where it is, for as long as the value exists. Its whole buffer stays out of the queue meanwhile,
-    /// with all strides, and one of the [spare](crate::FrameConfig::spare) buffers takes its place.
+    /// with all strides, and one of the [spare](crate::frames::FrameConfig::spare) buffers takes its place.
     #[inline]
     pub fn take(self) -> TakenFrame {
         let Self { start, len, wqe, receiver, .. } = self;
@@ -127,7 +127,7 @@ impl fmt::Debug for Frame<'_> {
 /// A frame that was [taken](Frame::take). It can go to another thread, and outlive its receiver.
 ///
 /// ```no_run
-/// # fn run(receiver: &mut doorbell::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn run(receiver: &mut doorbell::frames::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut kept = Vec::new();
 /// let mut batch = receiver.poll();
 /// while let Some(frame) = batch.next() {

@@ -52,7 +52,7 @@ use wq::{HashQp, Wq};
 /// ```no_run
 /// use std::net::Ipv4Addr;
 ///
-/// use doorbell::{Flow, FrameConfig, FrameReceiver};
+/// use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;

@@ -1,10 +1,8 @@
 //! What a pool is made of: pages of its own, or memory of the program's.
 
-use std::fmt;
 use std::ptr::NonNull;
 
 use super::mapping::Mapping;
-use crate::error::Error;
 
 /// Memory of the program's that a [`BufferPool`](crate::BufferPool) can be made of: a `Vec<u8>`, a
 /// `Box<[u8]>`, with the feature `memmap2` a `memmap2::MmapMut`, and whatever else makes the promise below.
@@ -60,46 +58,6 @@ unsafe impl StableMemory for Box<[u8]> {
 unsafe impl StableMemory for memmap2::MmapMut {
     fn memory(&mut self) -> (NonNull<u8>, usize) {
         (NonNull::from(&mut self[..]).cast(), self.len())
-    }
-}
-
-/// A pool was not made; its memory is here.
-///
-/// ```
-/// # let _device = doorbell_doc::device();
-/// use doorbell::BufferPool;
-///
-/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let small = vec![1u8; 100];
-/// let error = BufferPool::from_memory(&pd, small, 1024).expect_err("not one buffer fits");
-/// println!("{error}");
-/// // Nothing is lost: the memory is in the error.
-/// let small = error.memory;
-/// assert_eq!(small.len(), 100);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct MemoryError<M> {
-    /// Why not.
-    pub error: Error,
-    /// The memory.
-    pub memory: M,
-}
-
-impl<M> fmt::Debug for MemoryError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryError").field("error", &self.error).finish_non_exhaustive()
-    }
-}
-
-impl<M> fmt::Display for MemoryError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<M> std::error::Error for MemoryError<M> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
     }
 }
 

@@ -19,6 +19,7 @@ use std::ptr::{self, NonNull};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HugePages {
     /// Those of the system's normal size.
     #[default]

@@ -3,15 +3,17 @@
 mod backing;
 mod buffer;
 mod config;
+mod error;
 mod mapping;
 mod pool;
 mod region;
 mod remote;
 mod slots;
 
-pub use backing::{MemoryError, StableMemory};
+pub use backing::StableMemory;
 pub use buffer::Buffer;
 pub use config::PoolConfig;
+pub use error::{BufferError, MemoryError};
 pub use mapping::HugePages;
 pub use pool::BufferPool;
 pub use region::{RemoteAccess, RemoteRegion};

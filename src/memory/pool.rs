@@ -8,9 +8,10 @@ use std::sync::Arc;
 use crossbeam::queue::ArrayQueue;
 use rdma_core_sys as sys;
 
-use super::backing::{Backing, MemoryError, StableMemory};
+use super::backing::{Backing, StableMemory};
 use super::buffer::Buffer;
 use super::config::PoolConfig;
+use super::error::MemoryError;
 use super::mapping::{HugePages, Mapping};
 use super::slots::Slots;
 use crate::error::{Error, Result};

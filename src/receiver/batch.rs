@@ -235,7 +235,7 @@ impl Receiver {
         }
         // An SRQ lives on when a QP fails; a QP that failed takes no more receives. Memory that is not ours may be what
         // failed it: posted again it would fail the next one too, and so would memory that the device did not find.
-        if queue.srq().is_some() && !faulted && context.owner() != Owner::Foreign {
+        if queue.srq().is_some() && !faulted && context.owner() != Owner::Raw {
             // SAFETY: the slot is held, and nobody was shown its buffer.
             unsafe { queue.recycle(slot) };
         } else {
@@ -286,7 +286,7 @@ impl QueueEntry {
                 None => {
                     // SAFETY: the slot is held.
                     unsafe { self.queue.release(slot) };
-                    return Err(Failure::of(qp_num, Cause::Foreign(context.wr_id())));
+                    return Err(Failure::of(qp_num, Cause::Raw(context.wr_id())));
                 }
             }
         };

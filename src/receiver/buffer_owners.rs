@@ -244,7 +244,7 @@ impl BufferOwners {
         let (single, list) = match context.owner() {
             Owner::Pool(_) => (Some(Piece::of(context)), &[][..]),
             Owner::List(list) => (None, &self.lists[list as usize][..]),
-            Owner::Foreign => (None, &[][..]),
+            Owner::Raw => (None, &[][..]),
         };
         single.into_iter().chain(list.iter().copied())
     }
@@ -311,7 +311,7 @@ impl BufferOwners {
                 pieces.iter().for_each(|piece| give(self, piece));
                 self.free_lists.push(list);
             }
-            Owner::Foreign => {}
+            Owner::Raw => {}
         }
     }
 }

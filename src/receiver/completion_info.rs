@@ -25,6 +25,7 @@ use crate::wc_flags::WcFlags;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MessageSource {
     /// Number of the queue pair that sent it.
     pub qp_num: u32,

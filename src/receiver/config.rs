@@ -95,7 +95,7 @@ impl ReceiverConfig {
     /// Asks for the time of each completion in real time, which the adapter itself keeps: no reading of its clock
     /// is needed to make nanoseconds of it, and it does not turn over. [`Receiver::new`](crate::Receiver::new)
     /// gives [`Error::Unsupported`](crate::Error::Unsupported) where
-    /// [`TimestampCaps::real_time`](crate::TimestampCaps::real_time) is not set.
+    /// [`TimestampCaps::real_time`](crate::caps::TimestampCaps::real_time) is not set.
     pub const fn real_time_timestamps(mut self) -> Self {
         self.timestamps = Some(Timestamps::RealTime);
         self

@@ -33,6 +33,7 @@ use crate::status::WcStatus;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 #[error("receive on QP {qp_num:#x}: {cause}")]
 pub struct Failure {
     /// Number of the QP.
@@ -92,5 +93,5 @@ pub enum Cause {
     #[error(
         "the receive was posted through Receiver::as_direct (wr_id {0:#x}), and must complete there"
     )]
-    Foreign(u64),
+    Raw(u64),
 }

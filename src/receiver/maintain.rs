@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::memory::BufferPool;
 use crate::qp::{Qp, QpState};
 
-pub use shared::{SharedPoster, WrongDomain};
+pub use shared::SharedPoster;
 pub use statistics::Statistics;
 
 pub(super) use shared::{Returned, Wake};

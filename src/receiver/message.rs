@@ -7,14 +7,13 @@ use std::slice;
 use mlx5_ring::completion::Cqe;
 
 use super::batch::Batch;
-
 use super::completion_info::{CompletionInfo, MessageSource};
 use super::lent::Lent;
-use super::post::{PostFailure, ReplaceError};
+use super::post::PostFailure;
 use super::slot_context::Owner;
 use super::{Poller, Receiver};
 use crate::clock::Timestamp;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, BufferError};
 use crate::wc_flags::WcFlags;
 
 /// A received message, lent by its batch. Dropping it recycles its slot when the batch goes on;
@@ -212,13 +211,13 @@ impl Message<'_, '_> {
     /// ```
     ///
     /// # Errors
-    /// [`ReplaceError`] with a buffer that the device could not write: one of another domain, or for datagrams one
+    /// [`BufferError`] with a buffer that the device could not write: one of another domain, or for datagrams one
     /// without room for their header. Then the message is recycled.
     ///
     /// # Panics
     /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
-    pub fn replace(self, buffer: Buffer) -> Result<Buffer, ReplaceError> {
+    pub fn replace(self, buffer: Buffer) -> Result<Buffer, BufferError<PostFailure>> {
         let Lent { queue, slot, context, start, len, .. } = self.lent;
         if !context.is_single() {
             scattered();
@@ -249,15 +248,20 @@ impl Message<'_, '_> {
 impl Receiver {
     /// Puts a buffer into the slot of a message, whose own buffer is the caller's from now on.
     #[cold]
-    fn put_in(&mut self, queue: u32, slot: u32, buffer: Buffer) -> Result<(), ReplaceError> {
+    fn put_in(
+        &mut self,
+        queue: u32,
+        slot: u32,
+        buffer: Buffer,
+    ) -> Result<(), BufferError<PostFailure>> {
         let Some(mut pool) = self.owners.batch(&buffer) else {
-            return Err(ReplaceError { reason: PostFailure::Foreign, buffer });
+            return Err(BufferError { reason: PostFailure::WrongDomain, buffer });
         };
         let (entered, segment) = pool.describe(&buffer);
         let least = &mut self.queues[queue as usize].least_buffer;
         if let Err(reason) = least.take(entered.capacity()) {
             drop(pool);
-            return Err(ReplaceError { reason, buffer });
+            return Err(BufferError { reason, buffer });
         }
         pool.keep(buffer);
         drop(pool);

@@ -50,10 +50,10 @@ pub use config::{Compression, ReceiverConfig, SrqConfig};
 pub use datagram::{Datagram, DatagramSource, GRH_SIZE};
 pub use failure::{Cause, Failure};
 pub use id::{QueueId, RqId, SrqId};
-pub use maintain::{SharedPoster, Statistics, WrongDomain};
+pub use maintain::{SharedPoster, Statistics};
 pub use message::Message;
-pub use post::{PostError, PostFailure, ReplaceError, ScatterError};
-pub use raw::Direct as DirectQueues;
+pub use post::{PostError, PostFailure};
+pub use raw::DirectQueues;
 pub use slot_context::SlotContext;
 pub use verify::WrongCqe;
 

@@ -14,7 +14,7 @@ use crate::mlx5::DirectSrq;
 
 mod error;
 
-pub use error::{PostError, PostFailure, ReplaceError, ScatterError};
+pub use error::{PostError, PostFailure};
 
 /// The sizes of buffers that a queue takes and has.
 #[derive(Clone, Copy)]
@@ -143,7 +143,7 @@ impl Receiver {
     pub(super) fn check_pool(&self, queue: QueueId, pool: &BufferPool) -> Result<(), PostFailure> {
         self.find(queue).ok_or(PostFailure::NoQueue)?;
         if !pool.pd().is_same(&self.pd) {
-            return Err(PostFailure::Foreign);
+            return Err(PostFailure::WrongDomain);
         }
         self.queues[queue.index as usize].least_buffer.check(pool.buffer_size())
     }
@@ -168,14 +168,14 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`ScatterError`] with the buffers.
+    /// [`PostError`] with the buffers.
     pub fn post_scatter(
         &mut self,
         queue: impl Into<QueueId>,
         buffers: Vec<Buffer>,
-    ) -> Result<(), ScatterError> {
+    ) -> Result<(), PostError> {
         let queue = queue.into();
-        let fail = |reason, buffers| Err(ScatterError { reason, buffers });
+        let fail = |reason, buffers| Err(PostError { posted: 0, reason, buffers });
         let Some(max) = self.find(queue).map(|queue| queue.max_sge() as usize) else {
             return fail(PostFailure::NoQueue, buffers);
         };
@@ -196,7 +196,7 @@ impl Receiver {
         let mut sges = Vec::with_capacity(buffers.len());
         let context = match self.owners.enter_list(buffers, &mut sges) {
             Ok(context) => context,
-            Err(buffers) => return fail(PostFailure::Foreign, buffers),
+            Err(buffers) => return fail(PostFailure::WrongDomain, buffers),
         };
         self.end_batch();
         let Self { queues, owners, .. } = self;
@@ -308,7 +308,7 @@ fn post_direct<Q: ReceiveRing<Data = super::SlotContext>>(
     let mut next = buffers.next();
     while let Some(first) = next {
         let Some(mut pool) = owners.batch(&first) else {
-            return (posted, Err((PostFailure::Foreign, first)));
+            return (posted, Err((PostFailure::WrongDomain, first)));
         };
         if let Err(reason) = least.take(first.capacity() as u32) {
             return (posted, Err((reason, first)));
@@ -354,7 +354,7 @@ fn post_verbs(
             // A slot is free.
             Ok((context, _)) => _ = chain.queue.post(context),
             Err(buffer) => {
-                (last, ended) = (Some(buffer), Err(PostFailure::Foreign));
+                (last, ended) = (Some(buffer), Err(PostFailure::WrongDomain));
                 break;
             }
         }

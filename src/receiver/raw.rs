@@ -222,7 +222,8 @@ impl Receiver {
     /// # let mut peer = other.create_qp_with_sender(&config, &mut peer_sender)?;
     /// # qp.connect(&peer.address()?)?;
     /// # peer.connect(&qp.address()?)?;
-    /// use doorbell::{Cause, SlotContext};
+    /// use doorbell::raw::SlotContext;
+    /// use doorbell::Cause;
     /// use mlx5_ring::receive::ReceiveRing;
     /// use mlx5_ring::sge::Sge;
     /// use rdma_core_sys as sys;
@@ -246,7 +247,7 @@ impl Receiver {
     /// # doorbell_doc::send(&mut peer_sender, &peer, b"hello", None);
     /// let mut batch = receiver.poll();
     /// let completed = batch.next().expect("a message has arrived").unwrap_err();
-    /// assert_eq!(completed.cause, Cause::Foreign(7));
+    /// assert_eq!(completed.cause, Cause::Raw(7));
     /// // SAFETY: nothing is posted any more.
     /// unsafe { sys::ibv_dereg_mr(mr) };
     /// assert_eq!(memory[..5], *b"hello");
@@ -258,11 +259,11 @@ impl Receiver {
     /// - Slots that hold a buffer of this receiver (posted by [`post`](Self::post) and the like) are neither
     ///   completed, taken nor drained through the ring.
     /// - The contracts of the methods used, which say whose the memory of a posted receive is.
-    pub unsafe fn as_direct(&mut self) -> Option<Direct<'_>> {
+    pub unsafe fn as_direct(&mut self) -> Option<DirectQueues<'_>> {
         match &self.poller {
             Poller::Direct(_) => {
                 self.end_batch();
-                Some(Direct { receiver: self })
+                Some(DirectQueues { receiver: self })
             }
             Poller::Verbs(_) => None,
         }
@@ -284,11 +285,11 @@ impl Receiver {
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Direct<'a> {
+pub struct DirectQueues<'a> {
     receiver: &'a mut Receiver,
 }
 
-impl Direct<'_> {
+impl DirectQueues<'_> {
     /// The completion queue and the ring of a shared receive queue.
     ///
     /// # Errors

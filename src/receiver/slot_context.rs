@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 /// What a slot remembers of the receive that was posted into it: 16 bytes.
 ///
 /// ```
-/// use doorbell::SlotContext;
+/// use doorbell::raw::SlotContext;
 ///
 /// // A receive that is posted through the ring itself says what it is by its `wr_id`.
 /// assert_eq!(SlotContext::from_wr_id(7).wr_id(), 7);
@@ -23,7 +23,7 @@ pub struct SlotContext {
 struct OwnerId(u64);
 
 /// Owner of a receive whose memory is the caller's business.
-const FOREIGN: u32 = u32::MAX;
+const RAW: u32 = u32::MAX;
 /// Bit of the owner for a receive of several buffers; the rest is the number of its list.
 const LIST: u32 = 1 << 31;
 
@@ -52,14 +52,14 @@ pub(crate) enum Owner {
     /// The list of buffers with this number.
     List(u32),
     /// The caller, who posted it through [`as_direct`](crate::Receiver::as_direct).
-    Foreign,
+    Raw,
 }
 
 impl SlotContext {
     /// Makes the context of a receive that is posted through the ring itself, with memory of the caller's. Such a
     /// receive must also be completed through the ring.
     pub const fn from_wr_id(wr_id: u64) -> Self {
-        Self { addr: wr_id, owner: OwnerId::new(0, FOREIGN) }
+        Self { addr: wr_id, owner: OwnerId::new(0, RAW) }
     }
 
     /// Returns what [`from_wr_id`](Self::from_wr_id) was given.
@@ -85,7 +85,7 @@ impl SlotContext {
 
     pub(crate) const fn owner(&self) -> Owner {
         match self.owner.number() {
-            FOREIGN => Owner::Foreign,
+            RAW => Owner::Raw,
             list if list & LIST != 0 => Owner::List(list & !LIST),
             pool => Owner::Pool(pool),
         }

@@ -53,7 +53,7 @@ pub enum NotSent {
     #[error(
         "the buffer or the address handle belongs to another protection domain: use those of the sender's"
     )]
-    Foreign,
+    WrongDomain,
     /// A request that the transport does not have, such as a datagram without a destination.
     #[error(
         "the transport of the queue pair does not have this request: use send_to for datagrams, send_frame for frames, RC for READs and atomics"

@@ -178,13 +178,13 @@ impl Posting<'_> {
         imm: impl Into<Option<u32>>,
     ) -> Result<(), SendError<P>> {
         if !to.is_of(self.domain) {
-            return refuse(payload, NotSent::Foreign);
+            return refuse(payload, NotSent::WrongDomain);
         }
         self.gather(Operation::SendTo(to, imm.into()), payload)
     }
 
     /// Sends an Ethernet frame, from the Ethernet header on and without the FCS, over a queue pair for
-    /// [frames](crate::FrameReceiver::with_sender). With `checksums` the device writes those of the IP header and of UDP or
+    /// [frames](crate::frames::FrameReceiver::with_sender). With `checksums` the device writes those of the IP header and of UDP or
     /// TCP, of which the last must have the sum of the pseudo header in its place, or zero where the adapter writes it
     /// all. Frames are at least 60 bytes on the wire: pad shorter ones.
     ///
@@ -378,7 +378,7 @@ impl Posting<'_> {
             return Err(NotSent::Transport);
         }
         if !payload.is_of(self.domain) {
-            return Err(NotSent::Foreign);
+            return Err(NotSent::WrongDomain);
         }
         let len = payload.bytes();
         let inline = payload.inline().is_some();

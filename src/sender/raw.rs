@@ -48,7 +48,7 @@ impl Sender {
     /// # let mut world = doorbell_doc::Sends::new();
     /// # let (queue, pool) = (world.queue(), world.pool.clone());
     /// # let sender = &mut world.sender;
-    /// use doorbell::WorkRequest;
+    /// use doorbell::raw::WorkRequest;
     /// use mlx5_ring::sq::{Flags, Immediate, Payload};
     ///
     /// // SAFETY: inline bytes are copied, and the queue pair is connected.

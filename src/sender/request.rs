@@ -10,7 +10,7 @@ use crate::memory::{Buffer, Pool};
 /// What a send queue remembers of a request: its token and its first buffer.
 ///
 /// ```
-/// use doorbell::WorkRequest;
+/// use doorbell::raw::WorkRequest;
 ///
 /// // A request that is posted through the ring itself says what it is by its `wr_id`.
 /// assert_eq!(WorkRequest::from_wr_id(7).wr_id(), 7);

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use super::message::TaggedBuffer;
 use super::post::TaggedReceive;
 use super::receives::ReceiveId;
-use crate::memory::Buffer;
 use crate::sender::NotSent;
 use crate::status::WcStatus;
 
@@ -37,7 +35,7 @@ pub enum TagFailure {
     },
     /// The buffer is registered in another protection domain.
     #[error("the buffer belongs to another protection domain: use a pool of the queue's")]
-    Foreign,
+    WrongDomain,
     /// The buffer is smaller than the headers of a rendezvous, in memory of the program's, where they would
     /// not fit behind it.
     #[error(
@@ -86,35 +84,6 @@ pub enum ListFailure {
     /// list, driven directly, was full (`ENOMEM`).
     #[error("ibv_post_srq_ops failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),
-}
-
-/// A tagged receive was not posted; the buffer is back.
-///
-/// ```
-/// # let mut world = doorbell_doc::Tags::new();
-/// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
-/// # let (peer, other_peer) = (*peer, *other_peer);
-/// # let _ = (peer, other_peer);
-/// // A tag with bits that the mask leaves out.
-/// let refused = tags.post(0xff, 0x0f, pool.take().expect("a free buffer")).unwrap_err();
-/// println!("{refused}");
-/// drop(refused.buffer);
-/// # let _ = other;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(thiserror::Error)]
-#[error("{reason}")]
-pub struct PostTagError {
-    /// The buffer, as it was given.
-    pub buffer: Buffer,
-    /// Why.
-    pub reason: TagFailure,
-}
-
-impl fmt::Debug for PostTagError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.reason, f)
-    }
 }
 
 /// Not all receives of a batch were posted.
@@ -182,7 +151,7 @@ pub enum CancelError {
     Matched,
     /// It belongs to another queue.
     #[error("the receive belongs to another queue")]
-    Foreign,
+    WrongQueue,
     /// The list executes no operations any more.
     #[error("the tag list failed ({0}): create another TagMatchingSrq")]
     Broken(ListFailure),
@@ -217,41 +186,4 @@ pub enum NotSentTagged {
     /// The queue pair did not take it.
     #[error("{0}")]
     Queue(#[source] NotSent),
-}
-
-/// A message was not sent; the buffer is back.
-///
-/// ```
-/// # let mut world = doorbell_doc::Tags::new();
-/// use doorbell::tags::TaggedBuffer;
-///
-/// world.tags.remove_peer(world.peer)?;
-/// let message = TaggedBuffer::new(world.pool.take().expect("a free buffer")).expect("room");
-/// let error = world.tags.send(world.peer, 7, 0, message).expect_err("nobody is there");
-/// println!("{error}");
-/// // The message can go to somebody else.
-/// let message: TaggedBuffer = error.buffer;
-/// # drop(message);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(thiserror::Error)]
-#[error("not sent: {reason}")]
-pub struct SendTagError<B> {
-    /// The buffer.
-    pub buffer: B,
-    /// Why.
-    pub reason: NotSentTagged,
-}
-
-impl<B> fmt::Debug for SendTagError<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.reason, f)
-    }
-}
-
-impl SendTagError<Buffer> {
-    /// The same for the buffer with its header.
-    pub(super) fn tagged(self) -> SendTagError<TaggedBuffer> {
-        SendTagError { buffer: TaggedBuffer::arrived(self.buffer), reason: self.reason }
-    }
 }

@@ -54,9 +54,7 @@ use unexpected::Unexpected;
 use verbs::VerbsTags;
 
 pub use config::{Offload, TagMatchingConfig};
-pub use error::{
-    CancelError, ListFailure, NotSentTagged, PostTagError, PostTagsError, SendTagError, TagFailure,
-};
+pub use error::{CancelError, ListFailure, NotSentTagged, PostTagsError, TagFailure};
 pub use event::{ReceiveFailure, Received, Sent, TagEvent};
 pub use header::{OfferedMemory, TagHeader};
 pub use message::TaggedBuffer;
@@ -293,7 +291,7 @@ impl TagMatchingSrq {
     /// [`CancelError`]; nothing has changed then.
     pub fn cancel(&mut self, id: ReceiveId) -> Result<(), CancelError> {
         if id.owner != self.id {
-            return Err(CancelError::Foreign);
+            return Err(CancelError::WrongQueue);
         }
         let receive = self.receives.get_mut(id.key).ok_or(CancelError::Over)?;
         let handle = receive.handle;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use mlx5_wire::tmh::Rvh;
 
-use super::error::{NotSentTagged, SendTagError};
+use super::error::NotSentTagged;
 use super::header::{OfferedMemory, RENDEZVOUS, TagHeader, rendezvous};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, BufferError};
 
 const _: () = assert!(RENDEZVOUS == 16 + Rvh::SIZE);
 
@@ -72,9 +72,9 @@ impl<T> Offers<T> {
         tag: u64,
         context: u32,
         data: T,
-    ) -> Result<[u8; 32], SendTagError<Buffer>> {
+    ) -> Result<[u8; 32], BufferError<NotSentTagged>> {
         let Some(rkey) = buffer.pool().rkey() else {
-            return Err(SendTagError { buffer, reason: NotSentTagged::NotReadable });
+            return Err(BufferError { buffer, reason: NotSentTagged::NotReadable });
         };
         let addr = buffer.addr().as_ptr().expose_provenance() as u64;
         let memory = OfferedMemory { addr, rkey, len: buffer.len() as u32 };

@@ -1,12 +1,12 @@
 //! Posting receives: one, one without a buffer, many with one doorbell.
 
 use super::engine::{ListHandle, Operation};
-use super::error::{PostTagError, PostTagsError, TagFailure};
+use super::error::{PostTagsError, TagFailure};
 use super::header::RENDEZVOUS;
 use super::receives::{Key, Receive, ReceiveId, State};
 use super::{TagMatchingSrq, direct};
 use crate::error::Error;
-use crate::memory::{Buffer, BufferPool};
+use crate::memory::{Buffer, BufferError, BufferPool};
 
 /// A receive for the oldest message with `message.tag & mask == tag`.
 ///
@@ -77,11 +77,16 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`PostTagError`] has the buffer and the reason.
-    pub fn post(&mut self, tag: u64, mask: u64, buffer: Buffer) -> Result<ReceiveId, PostTagError> {
+    /// [`BufferError`] has the buffer and the reason.
+    pub fn post(
+        &mut self,
+        tag: u64,
+        mask: u64,
+        buffer: Buffer,
+    ) -> Result<ReceiveId, BufferError<TagFailure>> {
         self.post_one(TaggedReceive::new(tag, mask, buffer)).map_err(|(receive, reason)| {
             match receive.buffer {
-                Some(buffer) => PostTagError { buffer, reason },
+                Some(buffer) => BufferError { buffer, reason },
                 None => unreachable!("a refused receive has the buffer it came with"),
             }
         })
@@ -189,7 +194,7 @@ impl TagMatchingSrq {
         }
         if let Some(buffer) = buffer {
             if !buffer.pool().pd().is_same(&self.pd) {
-                return Some(TagFailure::Foreign);
+                return Some(TagFailure::WrongDomain);
             }
             if buffer.capacity() < RENDEZVOUS && !buffer.is_padded() {
                 return Some(TagFailure::TooSmall { min: RENDEZVOUS });

@@ -1,13 +1,13 @@
 //! Sends: messages, offers of a rendezvous, and the READs and FINs that answer the offers of peers.
 
 use super::TagMatchingSrq;
-use super::error::{NotSentTagged, SendTagError};
+use super::error::NotSentTagged;
 use super::event::ReceiveFailure;
 use super::header::{OfferedMemory, RENDEZVOUS, TagHeader};
 use super::message::TaggedBuffer;
 use super::peer::{Peer, PeerId};
 use super::receives::Key;
-use crate::memory::{Buffer, RemoteRegion};
+use crate::memory::{Buffer, BufferError, RemoteRegion};
 use crate::sender::{NotSent, Payload, SendError, Sender};
 use crate::status::WcStatus;
 
@@ -118,26 +118,26 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`SendTagError`] has the buffer and the reason.
+    /// [`BufferError`] has the buffer and the reason.
     pub fn send(
         &mut self,
         peer: PeerId,
         tag: u64,
         context: u32,
         message: TaggedBuffer,
-    ) -> Result<SendId, SendTagError<TaggedBuffer>> {
+    ) -> Result<SendId, BufferError<NotSentTagged, TaggedBuffer>> {
         self.send_message(peer, message.into_message(&TagHeader::Eager { tag, context }))
     }
 
     /// Sends a message that is not matched: the peer gets it as [`NoTag`](super::TagEvent::NoTag).
     ///
     /// # Errors
-    /// [`SendTagError`] has the buffer and the reason.
+    /// [`BufferError`] has the buffer and the reason.
     pub fn send_no_tag(
         &mut self,
         peer: PeerId,
         message: TaggedBuffer,
-    ) -> Result<SendId, SendTagError<TaggedBuffer>> {
+    ) -> Result<SendId, BufferError<NotSentTagged, TaggedBuffer>> {
         self.send_message(peer, message.into_message(&TagHeader::NoTag))
     }
 
@@ -145,11 +145,11 @@ impl TagMatchingSrq {
         &mut self,
         id: PeerId,
         buffer: Buffer,
-    ) -> Result<SendId, SendTagError<TaggedBuffer>> {
+    ) -> Result<SendId, BufferError<NotSentTagged, TaggedBuffer>> {
         let send = SendId(self.next_send);
         let Self { sender, peers, .. } = self;
         let Some(peer) = peers.get_mut(id) else {
-            return Err(SendTagError { buffer, reason: NotSentTagged::NoPeer }.tagged());
+            return Err(returned(buffer, NotSentTagged::NoPeer));
         };
         match peer.send(sender, id, buffer, Posted::Message(send)) {
             Ok(()) => {
@@ -158,7 +158,7 @@ impl TagMatchingSrq {
             }
             Err(error) => {
                 let reason = NotSentTagged::Queue(error.reason);
-                Err(SendTagError { buffer: error.payload, reason }.tagged())
+                Err(returned(error.payload, reason))
             }
         }
     }
@@ -185,22 +185,22 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`SendTagError`] has the buffer and the reason.
+    /// [`BufferError`] has the buffer and the reason.
     pub fn send_rendezvous(
         &mut self,
         id: PeerId,
         tag: u64,
         context: u32,
         buffer: Buffer,
-    ) -> Result<SendId, SendTagError<Buffer>> {
+    ) -> Result<SendId, BufferError<NotSentTagged>> {
         let send = SendId(self.next_send);
         if self.peer_mut(id).is_none() {
-            return Err(SendTagError { buffer, reason: NotSentTagged::NoPeer });
+            return Err(BufferError { buffer, reason: NotSentTagged::NoPeer });
         }
         // The peer reads through a queue pair of our domain.
         if !buffer.pool().pd().is_same(&self.pd) {
-            let reason = NotSentTagged::Queue(NotSent::Foreign);
-            return Err(SendTagError { buffer, reason });
+            let reason = NotSentTagged::Queue(NotSent::WrongDomain);
+            return Err(BufferError { buffer, reason });
         }
         let message = self.offers.offer(buffer, tag, context, (send, id))?;
         let Self { sender, peers, .. } = self;
@@ -212,7 +212,7 @@ impl TagMatchingSrq {
             }
             Err(SendError { reason, .. }) => match self.offers.withdraw(&message) {
                 Some((buffer, _)) => {
-                    Err(SendTagError { buffer, reason: NotSentTagged::Queue(reason) })
+                    Err(BufferError { buffer, reason: NotSentTagged::Queue(reason) })
                 }
                 None => Ok(send),
             },
@@ -299,4 +299,9 @@ impl TagMatchingSrq {
         }
         gone.into_iter().for_each(|receive| self.fail(receive, ReceiveFailure::PeerGone));
     }
+}
+
+/// Returns the buffer of a message that was not sent, with room for its header.
+fn returned(buffer: Buffer, reason: NotSentTagged) -> BufferError<NotSentTagged, TaggedBuffer> {
+    BufferError { reason, buffer: TaggedBuffer::arrived(buffer) }
 }

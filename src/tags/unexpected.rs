@@ -40,6 +40,7 @@ pub(super) enum Content {
 /// assert_eq!((found.peer, found.tag, found.len), (world.peer, 7, 5));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Probe {
     /// Who sent it.
     pub peer: PeerId,

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use doorbell::{Flow, Frame, FrameBatch, FrameReceiver, FlowRule, TakenFrame};
+use doorbell::frames::{Flow, Frame, FrameBatch, FrameReceiver, FlowRule, TakenFrame};
 
 pub fn right(receiver: &mut FrameReceiver, flow: &Flow) -> (FlowRule, Vec<TakenFrame>) {
     let rule = receiver.attach(flow).unwrap();

@@ -3,7 +3,7 @@
 //! The listing is made from the sources, as rustfmt formats them: it needs no toolchain but cargo's. What a macro writes
 //! and the fields of variants are not in it.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,16 +18,28 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// The names that the crate and its public modules export.
-fn exported(src: &Path) -> HashSet<String> {
-    let mut names = HashSet::new();
-    for module in ["lib.rs", "qp/mod.rs", "tags/mod.rs", "rdmacm/mod.rs"] {
-        let text = fs::read_to_string(src.join(module)).unwrap();
+/// The files of the crate and its public modules, and the path that a user writes before their names.
+const MODULES: &[(&str, &str)] = &[
+    ("lib.rs", ""),
+    ("qp/mod.rs", ""),
+    ("caps.rs", "caps::"),
+    ("frames/mod.rs", "frames::"),
+    ("raw.rs", "raw::"),
+    ("rdmacm/mod.rs", "rdmacm::"),
+    ("tags/mod.rs", "tags::"),
+];
+
+/// Returns the names that the crate and its public modules export, each with its path.
+fn exported(src: &Path) -> HashMap<String, String> {
+    let mut names = HashMap::new();
+    for (file, path) in MODULES {
+        let text = fs::read_to_string(src.join(file)).unwrap();
+        let mut add = |name: &str| names.insert(name.to_owned(), format!("{path}{name}"));
         for used in text.split("\npub use ").skip(1) {
-            names.extend(words(used.split(';').next().unwrap()).map(str::to_owned));
+            words(used.split(';').next().unwrap()).for_each(|name| _ = add(name));
         }
         let items = text.lines().filter_map(|line| line.strip_prefix("pub "));
-        names.extend(items.filter_map(|item| words(item).nth(1)).map(str::to_owned));
+        items.filter_map(|item| words(item).nth(1)).for_each(|name| _ = add(name));
     }
     names
 }
@@ -46,7 +58,7 @@ fn implemented(head: &str) -> &str {
 }
 
 /// Adds the public items of a file to the listing, each with the type that it belongs to.
-fn list(text: &str, names: &HashSet<String>, listing: &mut BTreeSet<String>) {
+fn list(text: &str, names: &HashMap<String, String>, listing: &mut BTreeSet<String>) {
     // The type, trait or `impl` that is open, and whether all in it is public: variants, functions of a trait.
     let mut open: Option<(String, bool)> = None;
     let mut attributes = String::new();
@@ -97,19 +109,20 @@ fn list(text: &str, names: &HashSet<String>, listing: &mut BTreeSet<String>) {
             let kind = item
                 .strip_prefix("pub ")
                 .map(|item| item.trim_start_matches("unsafe ").trim_start_matches("const "));
-            if head.starts_with("impl") && names.contains(implemented(head)) {
-                let name = implemented(head).to_owned();
-                if head.contains(" for ") {
-                    listing.insert(format!("{name}: {item}"));
-                } else {
-                    open = Some((name, false));
+            if head.starts_with("impl") {
+                match names.get(implemented(head)) {
+                    Some(name) if head.contains(" for ") => {
+                        listing.insert(format!("{name}: {item}"));
+                    }
+                    Some(name) => open = Some((name.clone(), false)),
+                    None => {}
                 }
             } else if let Some(name) =
-                kind.and_then(|kind| words(kind).nth(1)).filter(|name| names.contains(*name))
+                kind.and_then(|kind| words(kind).nth(1)).and_then(|name| names.get(name))
             {
                 listing.insert(format!("{name}: {given}{item}"));
                 let all = item.starts_with("pub enum") || item.contains(" trait ");
-                open = line.ends_with('{').then(|| (name.to_owned(), all));
+                open = line.ends_with('{').then(|| (name.clone(), all));
             }
         } else if let Some((name, all)) = &open {
             if indent == 4
@@ -145,17 +158,17 @@ fn the_public_interface_is_the_one_listed() {
 #[test]
 fn each_kind_of_item_is_listed() {
     let text = "#[derive(Debug)]\npub struct One<T> {\n    pub a: T,\n    b: u8,\n}\n\nimpl<T: Copy> One<T> {\n    pub fn two(\n        &self,\n    ) -> u8 {\n        0\n    }\n\n    fn three() {}\n\n    pub const SIX: u8 = 6;\n}\n\nimpl<T> Drop for One<T> {\n    fn drop(&mut self) {}\n}\n\npub enum Four {\n    Five(u8),\n}\n\npub struct Private;\n";
-    let names = ["One", "Four"].map(str::to_owned).into();
+    let names = ["One", "Four"].map(|name| (name.to_owned(), format!("part::{name}"))).into();
     let mut listing = BTreeSet::new();
     list(text, &names, &mut listing);
     let expected = [
-        "Four: Five(u8)",
-        "Four: pub enum Four",
-        "One: #[derive(Debug)] pub struct One<T>",
-        "One: impl<T> Drop for One<T>",
-        "One: pub a: T",
-        "One: pub const SIX: u8 = 6",
-        "One: pub fn two(&self) -> u8",
+        "part::Four: Five(u8)",
+        "part::Four: pub enum Four",
+        "part::One: #[derive(Debug)] pub struct One<T>",
+        "part::One: impl<T> Drop for One<T>",
+        "part::One: pub a: T",
+        "part::One: pub const SIX: u8 = 6",
+        "part::One: pub fn two(&self) -> u8",
     ];
     assert_eq!(listing.into_iter().collect::<Vec<_>>(), expected);
 }

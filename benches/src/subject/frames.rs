@@ -1,6 +1,6 @@
 //! doorbell's receiver of frames.
 
-use doorbell::{FlowRule, FrameReceiver};
+use doorbell::frames::{FlowRule, FrameReceiver};
 
 use super::{Subject, unexpected};
 use crate::sum::Sum;

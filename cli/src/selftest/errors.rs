@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use doorbell::mlx5_ring::receive::ReceiveRing;
 use doorbell::mlx5_ring::sge::Sge;
-use doorbell::{AsyncEvent, Cause, SlotContext, WcStatus};
+use doorbell::raw::SlotContext;
+use doorbell::{AsyncEvent, Cause, WcStatus};
 use mlx5_wire::cqe::ErrorCqe;
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::syndrome::Syndrome;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use super::handover::Handover;
 use super::wake_state::WakeState;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, BufferError};
 use crate::pd::ProtectionDomain;
+use crate::receiver::PostFailure;
 
 /// Gives buffers to a queue from any thread. Clones are the same one.
 ///
@@ -36,27 +37,6 @@ use crate::pd::ProtectionDomain;
 #[derive(Clone)]
 pub struct SharedPoster(Arc<Returned>);
 
-/// A buffer of another protection domain, which is here.
-///
-/// ```
-/// # let mut world = doorbell_doc::World::new();
-/// use doorbell::{BufferPool, WrongDomain};
-///
-/// let poster = world.receiver.shared_poster(world.srq)?;
-/// // A pool of another domain, which the device would refuse to write for this queue.
-/// let other = BufferPool::new(&world.pd.context().alloc_pd()?, 1, 256)?;
-/// let buffer = other.take().expect("a new pool is full");
-/// let WrongDomain(buffer) = poster.post(buffer).expect_err("another domain");
-/// drop(buffer);
-/// assert_eq!(other.available(), 1);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the pool of the buffer belongs to another protection domain: use a pool of the receiver's"
-)]
-pub struct WrongDomain(pub Buffer);
-
 impl SharedPoster {
     pub(super) fn new(returned: Arc<Returned>) -> Self {
         Self(returned)
@@ -65,10 +45,10 @@ impl SharedPoster {
     /// Gives a buffer to the queue. Takes no lock, and makes a system call only when the receiver sleeps.
     ///
     /// # Errors
-    /// [`WrongDomain`] for a buffer that the device could not write.
-    pub fn post(&self, buffer: Buffer) -> Result<(), WrongDomain> {
+    /// [`PostFailure::WrongDomain`] for a buffer of another protection domain.
+    pub fn post(&self, buffer: Buffer) -> Result<(), BufferError<PostFailure>> {
         if !buffer.pool().pd().is_same(&self.0.pd) {
-            return Err(WrongDomain(buffer));
+            return Err(BufferError { reason: PostFailure::WrongDomain, buffer });
         }
         let Returned { buffers, wake, .. } = &*self.0;
         if buffers.give(&wake.wake_state, buffer) {

@@ -36,7 +36,7 @@ pub enum PostFailure {
     #[error(
         "the pool of the buffer belongs to another protection domain: use a pool of the receiver's"
     )]
-    Foreign,
+    WrongDomain,
     /// The queue belongs to another receiver or was destroyed.
     #[error("the queue belongs to another receiver, or was destroyed")]
     NoQueue,
@@ -54,7 +54,9 @@ pub enum PostFailure {
     Verbs(i32),
 }
 
-/// Not all receives were posted. The queue has `posted` of them; the rest is here.
+/// Not all receives were posted. The queue has `posted` of them. The error returns the other buffers.
+///
+/// [`Receiver::post_scatter`](crate::Receiver::post_scatter) posts one receive or none: `posted` is 0 then.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -70,7 +72,7 @@ pub enum PostFailure {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, thiserror::Error)]
-#[error("{reason} ({posted} receives were posted before)")]
+#[error("{reason}{}", after(*.posted))]
 pub struct PostError {
     /// Receives that the queue took, the first ones. They are with the device, but for one that may wait in the
     /// spare slot that [`fill`](crate::Receiver::fill) keeps.
@@ -81,48 +83,9 @@ pub struct PostError {
     pub buffers: Vec<Buffer>,
 }
 
-/// A receive of several buffers was not posted; they are here.
-///
-/// ```
-/// # let mut world = doorbell_doc::World::new();
-/// use doorbell::{PostFailure, SrqConfig};
-///
-/// let srq = world.receiver.create_srq(&SrqConfig::new(15).max_sge(2))?;
-/// let buffers: Vec<_> = std::iter::from_fn(|| world.pool.take()).take(8).collect();
-/// let error = world.receiver.post_scatter(srq, buffers).expect_err("eight are too many");
-/// assert!(matches!(error.reason, PostFailure::TooManyBuffers { given: 8, .. }));
-/// assert_eq!(error.buffers.len(), 8);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-pub struct ScatterError {
-    /// Why not.
-    pub reason: PostFailure,
-    /// The buffers.
-    pub buffers: Vec<Buffer>,
-}
-
-/// The buffer of a message was not replaced; the one that was to replace it is here.
-///
-/// ```
-/// # let mut world = doorbell_doc::World::new();
-/// # world.send(b"hello");
-/// use doorbell::{BufferPool, PostFailure};
-///
-/// let foreign = BufferPool::new(&world.pd.context().alloc_pd()?, 1, 64)?;
-/// let mut batch = world.receiver.poll();
-/// let message = batch.next().expect("a message")?;
-/// let error = message.replace(foreign.take().expect("a buffer")).expect_err("another domain");
-/// assert_eq!(error.reason, PostFailure::Foreign);
-/// drop(error.buffer);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-pub struct ReplaceError {
-    /// Why not.
-    pub reason: PostFailure,
-    /// The buffer.
-    pub buffer: Buffer,
+fn after(posted: usize) -> String {
+    match posted {
+        0 => String::new(),
+        posted => format!(" ({posted} receives were posted before)"),
+    }
 }

@@ -2,9 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use doorbell::{
-    BufferPool, Flow, FlowRule, FrameConfig, FrameReceiver, Path, Sender, SenderConfig,
-};
+use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
+use doorbell::{BufferPool, Path, Sender, SenderConfig};
 use soft_mlx5::{Builder, Device, LinkLayer};
 
 /// The group that receivers have a rule for.

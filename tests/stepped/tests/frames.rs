@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{
-    Cause, Error, Flow, FrameConfig, FrameReceiver, NotSent, Path, TakenFrame, WcStatus,
-};
+use doorbell::frames::{Flow, FrameConfig, FrameReceiver, TakenFrame};
+use doorbell::{Cause, Error, NotSent, Path, WcStatus};
 use doorbell_stepped_tests::frames::{
     GROUP, OTHER, PLAIN, PORT, Publisher, SOURCE, STRIDING, World, datagram, is_datagram,
 };

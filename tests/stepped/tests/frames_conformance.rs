@@ -5,7 +5,8 @@
 
 use std::ptr;
 
-use doorbell::{Cause, FrameConfig, FrameReceiver, Path, ProtectionDomain, TakenFrame, WcStatus};
+use doorbell::frames::{FrameConfig, FrameReceiver, TakenFrame};
+use doorbell::{Cause, Path, ProtectionDomain, WcStatus};
 use doorbell_stepped_tests::frames::{GROUP, Publisher, datagram, feed};
 use fastrand::Rng;
 use mlx5_wire::data::DataSegment;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{FrameReceiver, NotSent, Path, Sender, SenderConfig};
+use doorbell::frames::FrameReceiver;
+use doorbell::{NotSent, Path, Sender, SenderConfig};
 use doorbell_stepped_tests::frames::{
     ALL, GROUP, HEADERS, PLAIN, Publisher, STRIDING, World, datagram, feed, is_datagram,
 };

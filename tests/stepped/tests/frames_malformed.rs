@@ -1,6 +1,7 @@
 //! Frames that are not as they should be: each has a verdict or a clear failure, keeps its bytes, and costs no other frame.
 
-use doorbell::{Cause, Flow, Path, WcStatus};
+use doorbell::frames::Flow;
+use doorbell::{Cause, Path, WcStatus};
 use doorbell_stepped_tests::frames::{ALL, GROUP, PLAIN, STRIDING, World, datagram};
 use fastrand::Rng;
 

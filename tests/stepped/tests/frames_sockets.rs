@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use doorbell::{Flow, FrameConfig, Path};
+use doorbell::Path;
+use doorbell::frames::{Flow, FrameConfig};
 use doorbell_stepped_tests::frames::{
     GROUP, OTHER, PLAIN, PORT, SOURCE, STRIDING, World, datagram,
 };

@@ -6,7 +6,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{FrameConfig, Path};
+use doorbell::Path;
+use doorbell::frames::FrameConfig;
 use doorbell_stepped_tests::frames::{GROUP, PLAIN, STRIDING, World, datagram, feed, is_datagram};
 use fastrand::Rng;
 

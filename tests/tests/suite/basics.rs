@@ -304,7 +304,7 @@ fn replace_each(
     peers.send(0, 64);
     receiving::messages(receiver, 1, |message| {
         let error = message.replace(foreign.take().unwrap()).unwrap_err();
-        assert_eq!((error.reason, foreign.available()), (PostFailure::Foreign, 0));
+        assert_eq!((error.reason, foreign.available()), (PostFailure::WrongDomain, 0));
         drop(error.buffer);
     });
     assert_eq!((pool.available() + other.available(), foreign.available()), (free, 1));

@@ -2,7 +2,8 @@
 
 use std::ptr;
 
-use doorbell::{Cause, ProtectionDomain, QpConfig, Receiver, SlotContext, SrqId, WcStatus};
+use doorbell::raw::SlotContext;
+use doorbell::{Cause, ProtectionDomain, QpConfig, Receiver, SrqId, WcStatus};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, direct_only, message, receiving};
 use mlx5_ring::receive::{PostError, ReceiveRing};
@@ -95,7 +96,7 @@ fn receives_of_the_program_and_of_the_library_share_a_queue() {
         w.receiver.post(w.srq, w.pool.take()).unwrap();
         w.peers.send(0, 64);
         w.peers.send(0, 64);
-        assert_eq!(completed(&mut w.receiver), Cause::Foreign(round));
+        assert_eq!(completed(&mut w.receiver), Cause::Raw(round));
         let bytes = [memory.bytes(at, 10), memory.bytes(at + 64, 54)].concat();
         assert_eq!(message::read(&bytes), (0, 2 * round));
         receiving::messages(&mut w.receiver, 1, |message| {
@@ -116,7 +117,7 @@ fn an_entry_of_no_length_on_an_srq_is_left_out() {
     w.peers.send(0, 64);
     w.peers.send(0, 64);
     for (wr_id, at) in [(1, 64), (2, 256)] {
-        assert_eq!(completed(&mut w.receiver), Cause::Foreign(wr_id));
+        assert_eq!(completed(&mut w.receiver), Cause::Raw(wr_id));
         assert_eq!(message::read(&memory.bytes(at, 64)), (0, wr_id - 1));
     }
     assert_eq!(memory.bytes(0, 64), [0; 64]);
@@ -137,9 +138,9 @@ fn an_entry_of_no_length_on_a_receive_queue_is_left_out() {
         posting.post(SlotContext::from_wr_id(2), &sges).unwrap();
     }
     w.peers.qps[0].send_inline(b"", None).unwrap();
-    assert_eq!(completed(&mut w.receiver), Cause::Foreign(1));
+    assert_eq!(completed(&mut w.receiver), Cause::Raw(1));
     w.peers.send(0, 64);
-    assert_eq!(completed(&mut w.receiver), Cause::Foreign(2));
+    assert_eq!(completed(&mut w.receiver), Cause::Raw(2));
     assert_eq!(message::read(&memory.bytes(64, 64)), (0, 0));
 }
 

@@ -89,7 +89,7 @@ fn a_buffer_of_another_domain_ends_the_post_before_it() {
     let mut buffers = numbered(&w.pool, 4);
     buffers.insert(2, foreign.take().unwrap());
     let error = w.receiver.post(w.srq, buffers).unwrap_err();
-    assert_eq!((error.posted, error.reason), (2, PostFailure::Foreign));
+    assert_eq!((error.posted, error.reason), (2, PostFailure::WrongDomain));
     let back: Vec<Buffer> = error.buffers;
     assert_eq!(back.len(), 3);
     assert_eq!((number(&back[1]), number(&back[2])), (2, 3));

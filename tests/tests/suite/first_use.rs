@@ -21,11 +21,11 @@ fn a_fill_that_cannot_be_is_refused_with_the_reason() {
     let mut w = Shared::new(15, 1, 64);
     let foreign = BufferPool::new(&device::pd(), 4, 64).unwrap();
     let refused = w.receiver.fill(w.srq, &foreign).unwrap_err();
-    assert_eq!((refused.posted, refused.reason), (0, PostFailure::Foreign));
+    assert_eq!((refused.posted, refused.reason), (0, PostFailure::WrongDomain));
     // A pool that has no buffer left is one of another domain still.
     let taken: Vec<_> = std::iter::from_fn(|| foreign.take()).collect();
     let refused = w.receiver.fill(w.srq, &foreign).unwrap_err();
-    assert_eq!(refused.reason, PostFailure::Foreign);
+    assert_eq!(refused.reason, PostFailure::WrongDomain);
     drop(taken);
 
     let mut other = device::receiver(&w.pd, 64);

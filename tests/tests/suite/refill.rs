@@ -75,7 +75,7 @@ fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
     w.receiver.refill();
     let capacity = w.receiver.capacity(w.srq);
-    assert_eq!(w.receiver.fill(w.srq, &foreign).unwrap_err().reason, PostFailure::Foreign);
+    assert_eq!(w.receiver.fill(w.srq, &foreign).unwrap_err().reason, PostFailure::WrongDomain);
     assert_eq!((w.receiver.free_slots(w.srq), foreign.available()), (capacity, 64));
     // A buffer in the spare slot is what `fill` leaves there when the queue is full, and only then.
     assert_eq!(w.receiver.fill(w.srq, &w.pool).unwrap(), capacity as usize);
@@ -260,7 +260,7 @@ fn a_buffer_of_another_domain_is_refused_to_the_thread_that_gives_it() {
     let poster = w.receiver.shared_poster(w.srq).unwrap();
     let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
     let refused = poster.post(foreign.take().unwrap()).unwrap_err();
-    assert_eq!(refused.0.capacity(), 64);
+    assert_eq!(refused.buffer.capacity(), 64);
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn a_batch_that_fails_says_what_was_posted_and_gives_back_the_rest() {
             TaggedReceive::new(1, 0, near.pool.take().unwrap()),
         ];
         let error = near.tags.post_all(wrong).unwrap_err();
-        assert_eq!((error.reason, error.posted.len()), (TagFailure::Foreign, 1));
+        assert_eq!((error.reason, error.posted.len()), (TagFailure::WrongDomain, 1));
         assert_eq!(error.rest.len(), 1);
         drop(error);
         assert_eq!((foreign.available(), near.tags.outstanding()), (1, 1));

@@ -63,7 +63,10 @@ fn a_rendezvous_with_a_buffer_of_another_domain_is_refused() {
         let mut buffer = pool.take().unwrap();
         buffer.set_len(64);
         let refused = near.tags.send_rendezvous(near.peers[0], 1, 0, buffer).unwrap_err();
-        assert!(matches!(refused.reason, NotSentTagged::Queue(NotSent::Foreign)), "{refused:?}");
+        assert!(
+            matches!(refused.reason, NotSentTagged::Queue(NotSent::WrongDomain)),
+            "{refused:?}"
+        );
         assert_eq!((refused.buffer.len(), near.tags.offered()), (64, 0));
         // The connection has not suffered.
         near.send(0, 1, 0, &[7]);

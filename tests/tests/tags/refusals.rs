@@ -23,7 +23,7 @@ fn receives_that_cannot_be_give_the_buffer_back() {
         let wide = refused(0x11, 0x0f, near.pool.take().unwrap());
         assert_eq!(wide, TagFailure::Mask { tag: 0x11, mask: 0x0f });
         let other = BufferPool::new(&device::pd(), 1, 64).unwrap();
-        assert_eq!(refused(1, ALL, other.take().unwrap()), TagFailure::Foreign);
+        assert_eq!(refused(1, ALL, other.take().unwrap()), TagFailure::WrongDomain);
         // The last buffer of such a pool ends where the memory does.
         let tight = BufferPool::from_memory(&pd, vec![0; 256], 10).unwrap();
         let small = refused(1, ALL, tight.take().unwrap());
@@ -48,7 +48,7 @@ fn a_receive_is_cancelled_once_and_by_its_own_queue() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         let receive = near.post(1, ALL);
-        assert_eq!(far.tags.cancel(receive), Err(CancelError::Foreign));
+        assert_eq!(far.tags.cancel(receive), Err(CancelError::WrongQueue));
         near.tags.cancel(receive).unwrap();
         let again = near.tags.cancel(receive);
         assert!(matches!(again, Err(CancelError::Cancelling | CancelError::Over)), "{again:?}");

@@ -6,7 +6,8 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use doorbell::{Context, Path, ProtectionDomain, Receiver, SlotContext, SrqId};
+use doorbell::raw::SlotContext;
+use doorbell::{Context, Path, ProtectionDomain, Receiver, SrqId};
 use mlx5_ring::receive::{self, ReceiveRing};
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{self, BasicBlocks};

@@ -43,9 +43,9 @@ fn wrong_requests_are_refused_with_their_payload() {
         let error = posting.send(&long[..]).unwrap_err();
         assert!(matches!(error.reason, NotSent::TooLong { len, max } if len == max + 1), "{error}");
         let error = posting.send(foreign.take().unwrap()).unwrap_err();
-        assert!(matches!(error.reason, NotSent::Foreign), "{error}");
+        assert!(matches!(error.reason, NotSent::WrongDomain), "{error}");
         let error = posting.send([a, foreign.take().unwrap()]).unwrap_err();
-        assert!(matches!(error.reason, NotSent::Foreign), "{error}");
+        assert!(matches!(error.reason, NotSent::WrongDomain), "{error}");
         let error = posting.send([b, c, d]).unwrap_err();
         assert!(matches!(error.reason, NotSent::TooManyBuffers { max: 2 }), "{error}");
         assert_eq!(*error.payload[2], *b"bytes");
