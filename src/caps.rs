@@ -1,4 +1,4 @@
-//! What a device can do beyond the attributes of every verbs device.
+//! Optional features of a device, from [`Context::capabilities`].
 
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
@@ -6,7 +6,7 @@ use sys::Mlx5dv;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
-/// What a device can do beyond [`Context::attr`]; from [`Context::capabilities`].
+/// What a device supports beyond [`Context::attr`], from [`Context::capabilities`].
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -52,11 +52,11 @@ pub struct TagMatchingCaps {
     pub max_num_tags: u32,
     /// List operations that can be outstanding.
     pub max_ops: u32,
-    /// Buffers of a tagged receive.
+    /// Buffers that a tagged receive can have.
     pub max_sge: u32,
-    /// Bytes of the largest header of a rendezvous.
+    /// Largest header of a rendezvous in bytes.
     pub max_rndv_hdr_size: u32,
-    /// Whether it works on reliable connections (`IBV_TM_CAP_RC`).
+    /// `true` if matching works on reliable connections (`IBV_TM_CAP_RC`).
     pub rc: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct TagMatchingCaps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CqeCompressionCaps {
-    /// Most completions of one compressed block.
+    /// Most completions in one compressed block.
     pub max_num: u32,
     /// Mini CQEs that carry the hash (`MLX5DV_CQE_RES_FORMAT_HASH`).
     pub hash: bool,
@@ -82,7 +82,7 @@ pub struct CqeCompressionCaps {
     /// Mini CQEs that carry the checksum and the index of a stride
     /// (`MLX5DV_CQE_RES_FORMAT_CSUM_STRIDX`).
     pub checksum_stride_index: bool,
-    /// Whether CQs of 128-byte CQEs can be compressed (`MLX5DV_CONTEXT_FLAGS_CQE_128B_COMP`).
+    /// `true` if CQs of 128-byte CQEs can be compressed (`MLX5DV_CONTEXT_FLAGS_CQE_128B_COMP`).
     pub cqe_128: bool,
 }
 
@@ -103,17 +103,17 @@ pub struct CqeCompressionCaps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimestampCaps {
-    /// Bits that a timestamp has.
+    /// Mask of the valid bits of a timestamp.
     pub mask: u64,
-    /// Frequency of the device's free-running clock in kHz; 0 when the driver does not tell.
+    /// Frequency of the free-running clock in kHz; 0 if the driver does not report it.
     pub clock_khz: u64,
-    /// Whether timestamps can be in real time (`MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`) instead of ticks of the
+    /// `true` if timestamps can be in real time (`MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`) instead of ticks of the
     /// free-running clock: see [`ReceiverConfig::real_time_timestamps`](crate::ReceiverConfig::real_time_timestamps).
     pub real_time: bool,
 }
 
 impl Context {
-    /// What the device can do beyond [`attr`](Self::attr) (`ibv_query_device_ex(3)`,
+    /// Returns what the device supports beyond [`attr`](Self::attr) (`ibv_query_device_ex(3)`,
     /// `mlx5dv_query_device(3)`).
     ///
     /// # Errors

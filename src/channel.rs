@@ -11,9 +11,8 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::poll;
 
-/// Becomes readable when a receiver that was armed has something, for `poll(2)`, `epoll(7)` and the like.
-///
-/// Nothing has to be read from it: [`Receiver::arm`](crate::Receiver::arm) takes the events.
+/// A descriptor for `poll(2)` and `epoll(7)` that becomes readable when an armed receiver or sender has a completion.
+/// Programs do not read from it: [`Receiver::arm`](crate::Receiver::arm) consumes the events.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();

@@ -8,8 +8,8 @@ use crate::context::Context;
 use crate::cq::{Cq, Timestamps};
 use crate::error::{Error, Result};
 
-/// When a message was completed, see [`Message::timestamp`](crate::Message::timestamp): ticks of the clock of a device, or
-/// the time of day. [`Clock::nanoseconds`] converts either, and refuses ticks of another device.
+/// When the device completed a message, from [`Message::timestamp`](crate::Message::timestamp): ticks of the device's
+/// clock or real time. [`Clock::nanoseconds`] converts both.
 ///
 /// ```
 /// # let config = doorbell::ReceiverConfig::new().timestamps(true);
@@ -55,13 +55,13 @@ impl Timestamp {
         Self { raw, clock }
     }
 
-    /// As the completion has it.
+    /// Returns the value as the CQE has it.
     pub const fn raw(self) -> u64 {
         self.raw
     }
 
-    /// Time since 1970 by the PTP clock of the adapter, for a timestamp in
-    /// [real time](crate::ReceiverConfig::real_time_timestamps); `None` for ticks.
+    /// Returns the time since 1970 by the adapter's PTP clock if the timestamp is in [real
+    /// time](crate::ReceiverConfig::real_time_timestamps), or `None` if it is in ticks.
     pub const fn real_time(self) -> Option<Duration> {
         match self.clock {
             // 32 bits of nanoseconds may be more than a second: nothing overflows.
@@ -93,11 +93,12 @@ pub struct WrongClock {
     pub timestamp: Timestamp,
 }
 
-/// Turns timestamps of completions into nanoseconds; from [`Receiver::clock`](crate::Receiver::clock).
+/// A reading of the device's clock that converts timestamps to nanoseconds, from
+/// [`Receiver::clock`](crate::Receiver::clock).
 ///
-/// For ticks it is a reading of the device's clock. The driver corrects the clock now and then, and the counter of an
-/// mlx5 device turns over after some minutes: take a new reading for each batch, or every second. That costs
-/// no system call on an mlx5 device. Timestamps in real time need no reading, and any clock converts them.
+/// Take a new reading for each batch or each second: the driver corrects the clock, and the counter of an mlx5 device
+/// wraps after some minutes. A reading costs no system call on an mlx5 device. Timestamps in real time need no
+/// reading; any `Clock` converts them.
 ///
 /// ```
 /// # let config = doorbell::ReceiverConfig::new().timestamps(true);
@@ -131,10 +132,10 @@ enum Scale {
 }
 
 impl Context {
-    /// Reads the device's clock, for [timestamps](crate::Message::timestamp) of every receiver on this device.
+    /// Reads the clock of the device, for [timestamps](crate::Message::timestamp) of every receiver on it.
     ///
     /// # Errors
-    /// [`Error::Verbs`]; [`Error::Unsupported`] when the device has no clock.
+    /// [`Error::Unsupported`] if the device has no clock; [`Error::Verbs`].
     pub fn clock(&self) -> Result<Clock> {
         let node_guid = self.attr().node_guid;
         if let Some(mlx5dv) = self.mlx5dv() {
@@ -165,11 +166,11 @@ impl Clock {
     /// That of a receiver with timestamps in real time.
     pub(crate) const REAL_TIME: Self = Self { scale: Scale::RealTime, node_guid: 0 };
 
-    /// Returns the time in nanoseconds of a [timestamp](crate::Message::timestamp).
+    /// Converts a [timestamp](crate::Message::timestamp) to nanoseconds.
     ///
-    /// In real time it counts from 1970, as the adapter's PTP clock is set. Ticks of an mlx5 device are converted to
-    /// the time of the driver's PTP clock, as `mlx5dv_ts_to_ns(3)` does it; right for timestamps at most half a turn
-    /// of the counter before or after the reading. On other devices it counts from when the counter was zero.
+    /// Real time counts from 1970 as the adapter's PTP clock is set. Ticks of an mlx5 device become the time of the
+    /// driver's PTP clock, as in `mlx5dv_ts_to_ns(3)`; the result is correct for timestamps within half a wrap of the
+    /// counter before or after the reading. On other devices the result counts from zero of the counter.
     ///
     /// # Errors
     /// [`WrongClock`] for ticks of another device.

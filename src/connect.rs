@@ -28,13 +28,12 @@ const CONNECTED: u8 = 1;
 const FAILED: u8 = 0;
 
 impl QueuePair {
-    /// Connects to the queue pair whose owner calls this at the other end of `stream`, and waits until it
-    /// is connected too: from then on both can send.
+    /// Connects to the queue pair whose owner calls `connect_over` at the other end of `stream`, and returns when
+    /// both queue pairs can send.
     ///
-    /// The stream has to take 41 bytes without the peer reading, as sockets and pipes do. A peer that
-    /// never answers is waited for as long as the stream waits: set its time-outs. The stream can be
-    /// used for anything else before and afterwards. For datagrams there is
-    /// [`address_handle_over`](Self::address_handle_over).
+    /// The stream must accept 41 bytes before the peer reads, as sockets and pipes do. The call waits for the peer as
+    /// long as the stream does: set its read time-out. The program may use the stream for other data before and after
+    /// the call. For datagrams use [`address_handle_over`](Self::address_handle_over).
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -59,9 +58,9 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Handshake`] when the peer sends something else, leaves, or cannot connect;
-    /// [`Error::SilentPeer`] when it sends too little before the stream gives up; [`Error::Io`] when the stream fails;
-    /// [`Error::Unsupported`] for datagrams; those of [`connect`](Self::connect).
+    /// [`Error::Handshake`] if the peer sends something else, closes the stream, or cannot connect;
+    /// [`Error::SilentPeer`] if the read time-out of the stream expires; [`Error::Io`] if the stream fails;
+    /// [`Error::Unsupported`] for datagrams; the errors of [`connect`](Self::connect).
     pub fn connect_over<S: Read + Write>(&mut self, stream: &mut S) -> Result<()> {
         if self.is_datagram() {
             return Err(Error::Unsupported {
@@ -72,11 +71,13 @@ impl QueuePair {
         exchange(stream, &[self.address()?], |[peer]| self.connect(&peer))
     }
 
-    /// Exchanges addresses and queue keys with the owner of a queue pair for datagrams who calls this at the other end
-    /// of `stream`, [activates](Self::activate) this one if it is new, and returns where to send to. When it returns, both
-    /// can send; receives should be posted before. A queue pair for datagrams may do so with any number of peers.
+    /// Exchanges addresses and queue keys with the owner of a datagram queue pair who calls this function at the
+    /// other end of `stream`, and returns the handle to send to. A new queue pair is [activated](Self::activate).
+    /// Both sides can send when the call returns; post receives before it. The same queue pair can do this with any
+    /// number of peers.
     ///
-    /// What [`connect_over`](Self::connect_over) says of the stream holds, with 45 bytes.
+    /// The stream must accept 45 bytes before the peer reads. Time-outs are those of
+    /// [`connect_over`](Self::connect_over).
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -103,8 +104,8 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// Those of [`connect_over`](Self::connect_over), [`activate`](Self::activate) and
-    /// [`address_handle`](Self::address_handle); [`Error::Unsupported`] for a connected transport.
+    /// [`Error::Unsupported`] for a connected transport; the errors of [`connect_over`](Self::connect_over),
+    /// [`activate`](Self::activate) and [`address_handle`](Self::address_handle).
     pub fn address_handle_over<S: Read + Write>(
         &mut self,
         stream: &mut S,

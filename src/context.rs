@@ -26,7 +26,7 @@ const VENDOR_SOFT_ROCE: u32 = 0xff_ffff;
 /// Variables with which libmlx5 puts signatures into WQEs.
 const SIGNATURE_VARIABLES: [&str; 2] = ["MLX5_SRQ_SIGNATURE", "MLX5_QP_SIGNATURE"];
 
-/// An open device. Clones are the same one; it is closed when nothing made from it is left.
+/// An open device. Clones share one device. The device closes when the last object made from it is dropped.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -66,7 +66,7 @@ impl Context {
         unsafe { Self::adopt(context, name, true) }
     }
 
-    /// A context that the caller opened and will close.
+    /// Wraps a context that the caller opened and will close.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -124,12 +124,12 @@ impl Context {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// Name of the device, for example `mlx5_0`.
+    /// Returns the name of the device, for example `mlx5_0`.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What the device can do (`ibv_query_device(3)`).
+    /// Returns the attributes and limits of the device (`ibv_query_device(3)`).
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -142,7 +142,7 @@ impl Context {
         &self.0.attr
     }
 
-    /// Completion vectors that the device has for this process, see
+    /// Returns how many completion vectors this process can use on the device, see
     /// [`ReceiverConfig::comp_vector`](crate::ReceiverConfig::comp_vector).
     ///
     /// ```
@@ -164,7 +164,7 @@ impl Context {
         unsafe { (*self.as_raw()).num_comp_vectors }.max(0) as u32
     }
 
-    /// State of a port (`ibv_query_port(3)`). Ports count from 1.
+    /// Returns the attributes of a port (`ibv_query_port(3)`). The first port is 1.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -185,7 +185,7 @@ impl Context {
         Ok(attr)
     }
 
-    /// A GID of a port (`ibv_query_gid(3)`).
+    /// Returns a GID of a port in network byte order (`ibv_query_gid(3)`). The first port is 1, the first index 0.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -207,19 +207,19 @@ impl Context {
         Ok(unsafe { gid.raw })
     }
 
-    /// Version of the firmware, as the device words it; empty when it has none.
+    /// Returns the version of the firmware as the device reports it, or an empty string.
     pub fn firmware(&self) -> String {
         text(&self.0.attr.fw_ver)
     }
 
-    /// Directory of the device in sysfs, for example `/sys/class/infiniband/mlx5_0`.
+    /// Returns the directory of the device in sysfs, for example `/sys/class/infiniband/mlx5_0`.
     pub fn sysfs_path(&self) -> PathBuf {
         // SAFETY: an open context has a device, whose path is written before anybody sees it.
         let path = unsafe { &(*(*self.0.context).device).ibdev_path };
         PathBuf::from(text(path))
     }
 
-    /// The path that [`Path::Auto`] would take now, and why not the direct one.
+    /// Returns the path that [`Path::Auto`] selects now, and the reason if it is not the direct path.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -308,7 +308,7 @@ impl Context {
         ProtectionDomain::alloc(self)
     }
 
-    /// The handle of libibverbs.
+    /// Returns the handle of libibverbs.
     pub fn as_raw(&self) -> *mut sys::ibv_context {
         self.0.context
     }

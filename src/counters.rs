@@ -8,12 +8,12 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 
 impl Context {
-    /// Returns how many messages met no receive on a port since the driver was loaded, on all queues of all programs
-    /// together: `hw_counters/out_of_buffer` of the port in sysfs. `None` when the driver does not count them; those of
-    /// mlx5 adapters do.
+    /// Returns how many messages arrived on a port without a posted receive, on all queues of all programs, since the
+    /// driver was loaded (`hw_counters/out_of_buffer` in sysfs). Returns `None` if the driver has no such counter;
+    /// the driver of mlx5 adapters has it.
     ///
-    /// A connection sends such a message again later (RNR), a datagram is dropped. When the number grows while a program
-    /// runs, its queues are too short or refilled too late; see also
+    /// A connected peer sends such a message again later (RNR); a datagram is dropped. If the number grows while a
+    /// program runs, its queues are too short or refilled too late: see
     /// [`Statistics::low_water`](crate::Statistics::low_water).
     ///
     /// ```

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::node;
 
-/// The RDMA devices of the system, in the order of libibverbs.
+/// Returns the RDMA devices of the host in the order of libibverbs.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -22,8 +22,8 @@ use crate::node;
 /// ```
 ///
 /// # Errors
-/// [`Error::NoDevice`] when there is none, [`Error::NoProvider`] when libibverbs cannot drive what there is;
-/// [`Error::Verbs`] when libibverbs cannot look.
+/// [`Error::NoDevice`] if the host has none; [`Error::NoProvider`] if libibverbs has no driver for those it has;
+/// [`Error::Verbs`] if the list cannot be read.
 pub fn devices() -> Result<Vec<Device>> {
     let mut count = 0;
     // SAFETY: `count` is writable.
@@ -77,8 +77,7 @@ fn none() -> Error {
 /// ```
 ///
 /// # Errors
-/// [`Error::UnknownDevice`] naming the devices that exist, and those of [`devices`] and
-/// [`Device::open`].
+/// [`Error::UnknownDevice`], which lists the devices of the host; the errors of [`devices`] and [`Device::open`].
 pub fn open(name: &str) -> Result<Context> {
     let devices = devices()?;
     match devices.iter().find(|device| device.name() == name) {
@@ -105,7 +104,7 @@ impl Drop for List {
     }
 }
 
-/// A device that can be opened.
+/// A device that can be opened, from [`devices`].
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -126,17 +125,17 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Name, for example `mlx5_0`.
+    /// Returns the name, for example `mlx5_0`.
     pub fn name(&self) -> &str {
         let _ = &self.list;
         // SAFETY: the device is alive, and its name is a string that lives as long.
         unsafe { CStr::from_ptr(sys::ibv_get_device_name(self.device)) }.to_str().unwrap_or("?")
     }
 
-    /// Opens the device.
+    /// Opens the device (`ibv_open_device(3)`).
     ///
     /// # Errors
-    /// [`Error::Verbs`]: no permission on the device node, or the device is gone.
+    /// [`Error::Verbs`] if the user may not open the device node, or the device was removed.
     pub fn open(&self) -> Result<Context> {
         // SAFETY: the device is alive.
         let context = unsafe { sys::ibv_open_device(self.device) };

@@ -10,10 +10,12 @@ use crate::path::NotDirect;
 use crate::qp::QpState;
 use crate::receiver::PostError;
 
-/// Result of an operation on the control path.
+/// The result of an operation on the control path.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An operation on the control path failed. Nothing was changed.
+/// An operation on the control path failed. It changed nothing.
+///
+/// `{:?}` prints the same text as `{}`, so `unwrap` and a `main` that returns the error show it.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -60,7 +62,7 @@ pub enum Error {
         state: &'static str,
     },
 
-    /// No device has the name that was asked for.
+    /// No device has this name.
     #[error("no RDMA device named {name}: this host has {present}")]
     UnknownDevice {
         /// What was asked for.
@@ -80,7 +82,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// [`Path::Direct`](crate::Path::Direct) was asked for and is not possible.
+    /// The program asked for [`Path::Direct`](crate::Path::Direct), which is not possible.
     #[error("the direct path is not possible on {device}: {reason}; use Path::Auto or Path::Verbs")]
     NotDirect {
         /// Name of the device.
@@ -89,7 +91,7 @@ pub enum Error {
         reason: NotDirect,
     },
 
-    /// A size is outside what is possible.
+    /// A value is outside its limits.
     #[error("{what} is {value}: it must be from {min} to {max}")]
     OutOfRange {
         /// What the size is of, in the words of the configuration.
@@ -132,7 +134,7 @@ pub enum Error {
         capacity: u32,
     },
 
-    /// Two objects of different protection domains or devices were used together.
+    /// An object belongs to another protection domain, device, receiver or queue.
     #[error("{what} belongs to another {domain}: use objects of the same {domain}")]
     Foreign {
         /// The object that does not fit.
@@ -141,7 +143,7 @@ pub enum Error {
         domain: &'static str,
     },
 
-    /// The object cannot be destroyed yet.
+    /// The object still has users, and cannot be destroyed or opened again.
     #[error("the {what} is in use by {users}: {action}")]
     InUse {
         /// The object.
@@ -152,14 +154,14 @@ pub enum Error {
         action: &'static str,
     },
 
-    /// The object does not exist any more.
+    /// The object was destroyed.
     #[error("the {what} does not exist: it was destroyed, or its receiver or sender was dropped")]
     Gone {
         /// The kind of object.
         what: &'static str,
     },
 
-    /// The operation does not exist for this object on this path.
+    /// This object or this path does not have the operation.
     #[error("{operation} is not supported {when}")]
     Unsupported {
         /// The method.
@@ -194,7 +196,7 @@ pub enum Error {
         gid: [u8; 16],
     },
 
-    /// The queue pair has joined the multicast group already.
+    /// The queue pair is already a member of the multicast group.
     #[error("join: QP {qp_num:#x} is already a member of {}", group(.gid))]
     AlreadyMember {
         /// Number of the queue pair.
@@ -225,15 +227,15 @@ pub enum Error {
         expected: usize,
     },
 
-    /// The peer did not take part in the exchange of addresses, or its address is none to connect to.
+    /// The peer sent something that is not an address, or an address that this port cannot reach.
     #[error("no connection to the peer: {0}")]
     Handshake(String),
 
-    /// A library that is loaded when it is needed could not be.
+    /// A library that doorbell loads at run time is missing.
     #[error(transparent)]
     Library(#[from] LoadError),
 
-    /// The peer refused to connect, or nobody listens there.
+    /// The peer refused the connection, or no program listens there.
     #[error("{peer} rejected the connection (reason {reason}{})", refusal(.reason))]
     Rejected {
         /// Whom the connection was to.
@@ -253,7 +255,7 @@ pub enum Error {
         device: String,
     },
 
-    /// What was waited for did not happen in time.
+    /// An event or an answer did not arrive in time.
     #[error("{operation}: {subject} did not answer in time")]
     TimedOut {
         /// The C function that waited.
@@ -262,7 +264,7 @@ pub enum Error {
         subject: String,
     },
 
-    /// The connection to the peer failed outside the device.
+    /// A stream or a descriptor failed. The device did not.
     #[error("exchange of addresses: {0}")]
     Io(#[from] io::Error),
 }

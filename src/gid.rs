@@ -31,15 +31,15 @@ use crate::context::Context;
 pub struct Gid {
     /// Port of the device, counted from 1.
     pub port: u32,
-    /// Its index in the table of the port, as [`QpConfig::gid_index`](crate::QpConfig::gid_index) takes it.
+    /// Index in the table of the port, for [`QpConfig::gid_index`](crate::QpConfig::gid_index).
     pub index: u32,
     /// The address, in network byte order.
     pub raw: [u8; 16],
-    /// What packets it is for.
+    /// The kind of packets that use it.
     pub kind: GidKind,
 }
 
-/// What packets a GID is for (`enum ibv_gid_type`).
+/// The kind of packets that use a GID (`enum ibv_gid_type`).
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -69,7 +69,7 @@ pub enum GidKind {
 }
 
 impl Context {
-    /// The GIDs of all ports; none when the system cannot tell their kinds.
+    /// Returns the GIDs of all ports, or an empty list if the system cannot report their kinds.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();

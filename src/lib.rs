@@ -1,23 +1,27 @@
-//! doorbell gives programs the data path of mlx5 (NVIDIA ConnectX) adapters without the cost of generic verbs.
+//! doorbell is the data path of mlx5 (NVIDIA ConnectX) adapters in Rust.
 //!
-//! Control objects (context, PD, MR, CQ, QP, SRQ) come from libibverbs. On an mlx5 device, posting and polling touch
-//! nothing but memory: doorbell writes the WQE into the device's queue, rings the doorbell and reads the CQE. On any other
-//! device the same calls go through libibverbs.
+//! libibverbs creates the objects (context, PD, MR, CQ, QP, SRQ). On the *direct path*, doorbell posts and polls by itself: it
+//! writes WQEs, rings doorbells and reads CQEs. On the *verbs path*, for any other device, the same methods call libibverbs.
+//! [`Path`] selects one.
 //!
 //! | to | use |
 //! |---|---|
-//! | receive messages | [`Receiver`]: one CQ and the receive queues that complete on it; [`Batch`] lends messages in place |
-//! | send, write, read, and change numbers at a peer | [`Sender`]: one CQ for the sends of any number of queue pairs |
-//! | receive Ethernet frames, such as market data | module [`frames`] |
-//! | receive by tag, as in MPI | module [`tags`] |
-//! | register memory | [`BufferPool`]; [`RemoteMemory`] for memory that peers read or write |
-//! | connect | [`QueuePair`] |
-//! | sleep until something arrives | [`Receiver::wait`], [`Sender::wait`], [`CompletionChannel`] |
-//! | give buffers back from other threads | [`SharedPoster`] |
-//! | learn what happens to the device | [`Context::events`], [`Receiver::handle_event`] |
+//! | open a device, allocate a protection domain | [`open`], [`Context::alloc_pd`] |
+//! | allocate and register buffers | [`BufferPool`]; [`RemoteMemory`] for RDMA READ and WRITE by peers |
+//! | receive messages | [`Receiver`]: one CQ and the receive queues that complete on it; [`Batch`] lends each [`Message`] |
+//! | send, RDMA WRITE and READ, atomics | [`Sender`]: one CQ for the send queues of any number of queue pairs; [`Posting`] |
+//! | connect | [`QueuePair::connect_over`] any stream; module `rdmacm` by IP address |
+//! | receive and send datagrams, join multicast groups | [`QpConfig::ud`], [`Message::datagram`], [`QueuePair::join`] |
+//! | receive and send Ethernet frames | module [`frames`] |
+//! | match messages by tag, as MPI does | module [`tags`] |
+//! | sleep until a completion arrives | [`Receiver::wait`], [`Sender::wait`], [`CompletionChannel`]; with tokio `AsyncReceiver` |
+//! | return buffers from other threads | [`SharedPoster`] |
+//! | handle events of the device | [`Context::events`], [`Receiver::handle_event`] |
+//! | query optional features of the device | module [`caps`] |
+//! | drive the rings themselves | module [`raw`] |
 //!
-//! A buffer that is posted belongs to the queue until it completes. [`Error`] says which function failed on which device,
-//! and what usually helps.
+//! A queue owns a posted buffer until its completion, so safe code cannot access memory that the device may write. A call
+//! that refuses a buffer returns it in its error. [`Error`] names the function, the device and what to do.
 //!
 //! ```no_run
 //! use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
@@ -41,11 +45,11 @@
 //!
 //! # Features
 //! All are off by default.
-//! - `memmap2`: pools in mappings of the crate of that name, see [`StableMemory`].
-//! - `rdmacm`: connecting by IP address, module `rdmacm`.
+//! - `memmap2`: pools in mappings of the crate memmap2, see [`StableMemory`].
+//! - `rdmacm`: connections by IP address, module `rdmacm`.
 //! - `serde`: [`QpAddress`] in the formats of serde.
-//! - `tokio`: `AsyncReceiver` and `EventStream`.
-//! - `tracing`: events of the control path, which the page on diagnostics of the book lists.
+//! - `tokio`: `AsyncReceiver`, `AsyncSender`, `AsyncTagMatchingSrq` and `EventStream`.
+//! - `tracing`: events of the control path; the page Diagnostics of the book lists them.
 
 // Their types are in public signatures.
 pub use {mlx5_ring, rdma_core_sys};

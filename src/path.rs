@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a queue is driven; chosen once per object, when it is created.
+/// How doorbell drives a queue. A queue keeps the path that it was created with.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -17,12 +17,12 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Path {
-    /// Directly where that is possible, else through verbs.
+    /// The direct path if it is possible, else verbs.
     #[default]
     Auto,
-    /// By writing WQEs and reading CQEs from Rust. Only on mlx5 devices.
+    /// doorbell writes WQEs and reads CQEs itself. mlx5 devices only.
     Direct,
-    /// By the calls of libibverbs, on any device.
+    /// doorbell calls libibverbs. Any device.
     Verbs,
 }
 
@@ -49,7 +49,7 @@ impl std::str::FromStr for Path {
     }
 }
 
-/// A path has a name that does not exist.
+/// A string does not name a path.
 ///
 /// ```
 /// use doorbell::Path;
@@ -63,7 +63,7 @@ impl std::str::FromStr for Path {
 #[error("{0} is not a path: use auto, direct or verbs")]
 pub struct UnknownPath(String);
 
-/// Why a device or a queue cannot be driven directly.
+/// Why the direct path is not possible.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -81,19 +81,19 @@ pub struct UnknownPath(String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotDirect {
-    /// Another kind of adapter.
+    /// The device is not an mlx5 device.
     #[error("it is not an mlx5 device")]
     NotMlx5,
-    /// libmlx5 drives the device but could not be used.
+    /// libmlx5 could not be loaded, or lacks a function.
     #[error("libmlx5 cannot be used ({0})")]
     Library(String),
-    /// The environment asks libmlx5 for WQE signatures, which change the layout of every WQE.
+    /// This environment variable makes libmlx5 add a signature to each WQE, which changes its layout.
     #[error("{0} adds a signature to each WQE: unset this variable")]
     Signature(&'static str),
-    /// `mlx5dv_init_obj` refused the object.
+    /// `mlx5dv_init_obj` failed with this `errno`.
     #[error("mlx5dv_init_obj failed (errno {0})")]
     InitObj(i32),
-    /// The queue has a shape that no WQE can be written for.
+    /// The queue has a layout that doorbell does not support.
     #[error("the layout of the queue is unknown ({0})")]
     Layout(String),
 }

@@ -8,8 +8,8 @@ use rdma_core_sys as sys;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
-/// A protection domain: queues may use the memory of their own domain only. Clones are the same one; it
-/// is freed when nothing made from it is left.
+/// A protection domain. Queues use only memory registered in their own domain. Clones share one domain. The domain is
+/// freed when the last object made from it is dropped.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -53,7 +53,7 @@ impl ProtectionDomain {
         Ok(Self::of(Inner { pd, context: context.clone(), frees: true }))
     }
 
-    /// A domain that the caller allocated and will free.
+    /// Wraps a domain that the caller allocated and will free.
     ///
     /// # Safety
     /// `pd` belongs to `context` and stays allocated for as long as the value and everything made from
@@ -67,12 +67,12 @@ impl ProtectionDomain {
         Self { inner: Arc::new(inner), id }
     }
 
-    /// The device.
+    /// Returns the device of the domain.
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// The handle of libibverbs.
+    /// Returns the handle of libibverbs.
     pub fn as_raw(&self) -> *mut sys::ibv_pd {
         self.inner.pd
     }

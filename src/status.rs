@@ -5,9 +5,9 @@ use std::fmt;
 
 use rdma_core_sys as sys;
 
-/// How a work request ended (`enum ibv_wc_status`). Displays as `ibv_wc_status_str(3)` words it.
+/// The status of a completion (`enum ibv_wc_status`). Displays as the text of `ibv_wc_status_str(3)`.
 ///
-/// Values that the headers do not name are kept: they come from drivers.
+/// Values without a name in the headers are kept, because drivers may report them.
 ///
 /// ```
 /// use doorbell::WcStatus;
@@ -26,7 +26,7 @@ macro_rules! statuses {
         impl WcStatus {
             $($(#[$doc])* pub const $name: Self = Self(sys::$value);)*
 
-            /// The name in the headers without its prefix `IBV_WC_`, for example `WR_FLUSH_ERR`.
+            /// Returns the name in the headers without the prefix `IBV_WC_`, for example `WR_FLUSH_ERR`.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*
@@ -38,13 +38,13 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// It did what it was asked to.
+    /// The request succeeded.
     SUCCESS = IBV_WC_SUCCESS,
     /// The message does not fit the posted buffers, or is longer than the port allows.
     LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR,
-    /// The queue pair found something wrong with the request itself.
+    /// The request itself is malformed.
     LOC_QP_OP_ERR = IBV_WC_LOC_QP_OP_ERR,
-    /// The EE context found something wrong with the request (RD).
+    /// The request is malformed (EE context, RD).
     LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR,
     /// A buffer lies outside its memory region, or the region is not writable.
     LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR,
@@ -52,19 +52,19 @@ statuses! {
     WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR,
     /// A memory window could not be bound.
     MW_BIND_ERR = IBV_WC_MW_BIND_ERR,
-    /// The responder answered with something unexpected.
+    /// The responder sent an unexpected answer.
     BAD_RESP_ERR = IBV_WC_BAD_RESP_ERR,
-    /// A remote write hit a protection error here.
+    /// A remote write caused a protection error at this side.
     LOC_ACCESS_ERR = IBV_WC_LOC_ACCESS_ERR,
-    /// The responder found the message invalid, for example longer than its receive.
+    /// The responder rejected the message as invalid, for example because it is longer than the receive.
     REM_INV_REQ_ERR = IBV_WC_REM_INV_REQ_ERR,
     /// A protection error at the responder.
     REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR,
     /// The responder could not complete the operation.
     REM_OP_ERR = IBV_WC_REM_OP_ERR,
-    /// No answer from the peer after all retries: it is gone, or not connected to this queue pair.
+    /// The peer did not answer after all retries: it has ended, or is not connected to this queue pair.
     RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR,
-    /// The peer had no receive posted, for all retries.
+    /// The peer had no posted receive at any retry.
     RNR_RETRY_EXC_ERR = IBV_WC_RNR_RETRY_EXC_ERR,
     /// An RDD violation (RD).
     LOC_RDD_VIOL_ERR = IBV_WC_LOC_RDD_VIOL_ERR,
@@ -78,23 +78,23 @@ statuses! {
     INV_EEC_STATE_ERR = IBV_WC_INV_EEC_STATE_ERR,
     /// The device failed.
     FATAL_ERR = IBV_WC_FATAL_ERR,
-    /// No response in time.
+    /// The response did not arrive in time.
     RESP_TIMEOUT_ERR = IBV_WC_RESP_TIMEOUT_ERR,
-    /// Something else.
+    /// Another error.
     GENERAL_ERR = IBV_WC_GENERAL_ERR,
     /// A tag operation failed.
     TM_ERR = IBV_WC_TM_ERR,
-    /// A matched rendezvous has to be finished by software.
+    /// A rendezvous matched, and software must finish it.
     TM_RNDV_INCOMPLETE = IBV_WC_TM_RNDV_INCOMPLETE,
 }
 
 impl WcStatus {
-    /// The status with this value.
+    /// Returns the status with this value.
     pub const fn from_raw(status: sys::ibv_wc_status) -> Self {
         Self(status)
     }
 
-    /// The value in the headers.
+    /// Returns the value in the headers.
     pub const fn as_raw(self) -> sys::ibv_wc_status {
         self.0
     }
@@ -117,7 +117,7 @@ impl WcStatus {
         }
     }
 
-    /// Whether it is [`SUCCESS`](Self::SUCCESS).
+    /// Returns `true` for [`SUCCESS`](Self::SUCCESS).
     pub const fn is_success(self) -> bool {
         self.0 == sys::IBV_WC_SUCCESS
     }

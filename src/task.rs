@@ -16,7 +16,7 @@ use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::tags::{TagEvent, TagMatchingSrq};
 
-/// A [`Receiver`] whose messages a task of tokio waits for. It is used like the receiver that it holds.
+/// A [`Receiver`] that a tokio task waits for. It dereferences to the receiver.
 ///
 /// ```no_run
 /// use doorbell::AsyncReceiver;
@@ -56,7 +56,7 @@ impl AsyncReceiver {
         Ok(Self { channel, returns: None, receiver })
     }
 
-    /// Waits until something has arrived. Dropping the future loses nothing.
+    /// Waits until a completion has arrived. Dropping the future loses nothing.
     ///
     /// # Errors
     /// [`Error::Verbs`]; [`Error::Io`].
@@ -82,7 +82,7 @@ impl AsyncReceiver {
     }
 }
 
-/// A [`Sender`] whose completions a task of tokio waits for. It is used like the sender that it holds.
+/// A [`Sender`] that a tokio task waits for. It dereferences to the sender.
 ///
 /// ```no_run
 /// use doorbell::AsyncSender;
@@ -119,7 +119,7 @@ impl AsyncSender {
         Ok(Self { channel: registered(sender.waking_channel()?)?, sender })
     }
 
-    /// Waits until a request is over. Dropping the future loses nothing.
+    /// Waits until a request has completed. Dropping the future loses nothing.
     ///
     /// # Errors
     /// [`Error::Verbs`]; [`Error::Io`].
@@ -151,7 +151,7 @@ impl DerefMut for AsyncSender {
     }
 }
 
-/// A [`TagMatchingSrq`] whose events a task of tokio waits for. It is used like the queue that it holds.
+/// A [`TagMatchingSrq`] that a tokio task waits for. It dereferences to the queue.
 ///
 /// ```no_run
 /// use doorbell::AsyncTagMatchingSrq;
@@ -250,7 +250,7 @@ impl DerefMut for AsyncReceiver {
     }
 }
 
-/// The asynchronous events of a device as a stream, which ends when the device is gone.
+/// The asynchronous events of a device as a stream. The stream ends when the device was removed.
 ///
 /// ```no_run
 /// use std::future::poll_fn;

@@ -5,9 +5,9 @@ use std::ops::BitOr;
 
 use rdma_core_sys as sys;
 
-/// What a completion says of a message (`enum ibv_wc_flags`).
+/// The flags of a completion (`enum ibv_wc_flags`).
 ///
-/// Bits that the headers do not name are kept: they come from drivers.
+/// Bits without a name in the headers are kept, because drivers may report them.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -36,37 +36,37 @@ macro_rules! flags {
 }
 
 flags! {
-    /// A GRH came with the message; of a datagram it is in front of the payload.
+    /// The message came with a GRH. In a datagram it precedes the payload.
     GRH = IBV_WC_GRH,
-    /// It has immediate data.
+    /// The message has immediate data.
     WITH_IMM = IBV_WC_WITH_IMM,
-    /// The device found the checksums of IPv4 and of the layer above it good.
+    /// The checksums of IPv4 and of the layer above are right.
     IP_CSUM_OK = IBV_WC_IP_CSUM_OK,
-    /// It invalidated a key.
+    /// The message invalidated a key.
     WITH_INV = IBV_WC_WITH_INV,
-    /// Tag matching has to be synchronised.
+    /// Tag matching must be synchronized.
     TM_SYNC_REQ = IBV_WC_TM_SYNC_REQ,
-    /// It matched a tag.
+    /// The message matched a tag.
     TM_MATCH = IBV_WC_TM_MATCH,
-    /// Its data is in the buffer of the tag.
+    /// The data is in the buffer of the tagged receive.
     TM_DATA_VALID = IBV_WC_TM_DATA_VALID,
 }
 
 impl WcFlags {
-    /// None of them.
+    /// No flag.
     pub const EMPTY: Self = Self(0);
 
-    /// The set with these bits.
+    /// Returns the set with these bits.
     pub const fn from_raw(bits: sys::ibv_wc_flags) -> Self {
         Self(bits)
     }
 
-    /// The bits in the headers.
+    /// Returns the bits of the headers.
     pub const fn as_raw(self) -> sys::ibv_wc_flags {
         self.0
     }
 
-    /// Whether all of `flags` are in it.
+    /// Returns `true` if the set has all of `flags`.
     ///
     /// ```
     /// use doorbell::WcFlags;

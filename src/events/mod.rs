@@ -11,7 +11,7 @@ pub use reader::AsyncEvents;
 
 pub(crate) use file::{EventFile, Patience};
 
-/// What happened to a device or to something made on it (`ibv_get_async_event(3)`).
+/// An asynchronous event of a device (`ibv_get_async_event(3)`).
 ///
 /// ```
 /// # let world = doorbell_doc::World::new();
@@ -30,22 +30,22 @@ pub(crate) use file::{EventFile, Patience};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A queue pair failed, and no completion says why. What is posted to it comes back flushed.
+    /// A queue pair failed without a completion. Its requests are flushed.
     QpFatal {
         /// Number of the queue pair.
         qp_num: u32,
     },
-    /// A queue pair got a request that makes no sense, and failed.
+    /// A queue pair received an invalid request and failed.
     QpRequestError {
         /// Number of the queue pair.
         qp_num: u32,
     },
-    /// A peer touched what it may not, and the queue pair failed.
+    /// A peer violated the access rights of the memory, and the queue pair failed.
     QpAccessError {
         /// Number of the queue pair.
         qp_num: u32,
     },
-    /// A message came before the queue pair was moved to RTS.
+    /// A message arrived before the queue pair was moved to RTS.
     Established {
         /// Number of the queue pair.
         qp_num: u32,
@@ -55,13 +55,13 @@ pub enum AsyncEvent {
         /// Number of the queue pair.
         qp_num: u32,
     },
-    /// A queue pair in the error state takes nothing more from its SRQ: when the CQ has been polled empty
-    /// after this, all that it took has come back.
+    /// A queue pair in the error state takes no more receives from its SRQ: once the CQ is polled empty, all receives
+    /// it took have completed.
     LastWqeReached {
         /// Number of the queue pair.
         qp_num: u32,
     },
-    /// A CQ overran or failed: its completions are lost, and with them its receiver.
+    /// A CQ overran or failed. Its completions are lost, and its receiver is unusable.
     CqError {
         /// Which one, see [`Receiver::handle_event`](crate::Receiver::handle_event).
         cq: ObjectName,
@@ -71,8 +71,7 @@ pub enum AsyncEvent {
         /// Which one.
         srq: ObjectName,
     },
-    /// An SRQ has fewer receives than the limit that was armed with
-    /// [`Receiver::arm_srq_limit`](crate::Receiver::arm_srq_limit).
+    /// An SRQ has fewer receives than the limit set with [`Receiver::arm_srq_limit`](crate::Receiver::arm_srq_limit).
     SrqLimitReached {
         /// Which one, see [`Receiver::handle_event`](crate::Receiver::handle_event).
         srq: ObjectName,
@@ -95,18 +94,17 @@ pub enum AsyncEvent {
         /// Which of these, as `enum ibv_event_type` numbers it.
         event_type: u32,
     },
-    /// The device failed or is being removed: nothing completes any more, and commands fail. When the events
-    /// have come to their end it is gone: [`Receiver::reclaim`](crate::Receiver::reclaim) then gives back what
-    /// is posted.
+    /// The device failed or is being removed. Nothing completes any more, and commands fail. After the end of the
+    /// events [`Receiver::reclaim`](crate::Receiver::reclaim) returns the posted buffers.
     DeviceFatal,
-    /// Anything else, as `enum ibv_event_type` numbers it.
+    /// Another event, with its number in `enum ibv_event_type`.
     Other {
         /// The number.
         event_type: u32,
     },
 }
 
-/// Names a CQ or an SRQ while it exists.
+/// Identifies a CQ or an SRQ while it exists.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();

@@ -7,10 +7,10 @@ use super::{AsyncEvent, file};
 use crate::context::Context;
 use crate::error::{Error, Result};
 
-/// The asynchronous events of a device, of which there is one reader at a time.
+/// The asynchronous events of a device. A device has one reader at a time.
 ///
-/// As an iterator it waits for the next event, and ends when the device is gone. For `epoll(7)` and the
-/// like it has a descriptor, which is readable when [`try_next`](Self::try_next) has something.
+/// As an iterator it waits for the next event, and ends after the device was removed. Its descriptor is readable for
+/// `epoll(7)` when [`try_next`](Self::try_next) has an event.
 ///
 /// ```
 /// # let device = doorbell_doc::device();
@@ -35,10 +35,10 @@ pub struct AsyncEvents {
 }
 
 impl Context {
-    /// The asynchronous events of the device.
+    /// Returns the reader of the device's asynchronous events.
     ///
     /// # Errors
-    /// [`Error::InUse`] while another reader exists; [`Error::Io`] when the process has no descriptors left.
+    /// [`Error::InUse`] while another reader exists; [`Error::Io`] if the process has no descriptors left.
     pub fn events(&self) -> Result<AsyncEvents> {
         match self.event_file().enter_reader(self)? {
             Some(ready) => Ok(AsyncEvents { context: self.clone(), ready }),
@@ -52,7 +52,7 @@ impl Context {
 }
 
 impl AsyncEvents {
-    /// The next event if there is one; does not wait.
+    /// Returns the next event, or `None` if there is none. Does not wait.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -60,8 +60,8 @@ impl AsyncEvents {
         self.next_until(Some(Instant::now()))
     }
 
-    /// The next event, for which it waits at most for `timeout`; for ever without one. `None` when the time
-    /// is over or the device is gone.
+    /// Waits for the next event, at most for `timeout`; without a time-out, forever. Returns `None` if the time is
+    /// over or the device was removed.
     ///
     /// ```
     /// # let device = doorbell_doc::device();

@@ -15,24 +15,24 @@ use crate::status::WcStatus;
 const BUDGET: u32 = 64;
 
 impl FrameReceiver {
-    /// Takes what has arrived, at most 64 frames: see [`poll_up_to`](Self::poll_up_to).
+    /// Polls at most 64 frames, see [`poll_up_to`](Self::poll_up_to).
     #[inline]
     pub fn poll(&mut self) -> FrameBatch<'_> {
         self.poll_up_to(BUDGET)
     }
 
-    /// Takes what has arrived, at most `budget` frames.
+    /// Polls at most `budget` frames.
     ///
-    /// The batch lends each frame in place. When it is dropped, the CQEs are given back, and the buffers that are free
-    /// again are posted with one doorbell.
+    /// The batch lends each frame in place. Dropping the batch frees the CQEs and posts the free buffers with one
+    /// doorbell.
     #[inline]
     pub fn poll_up_to(&mut self, budget: u32) -> FrameBatch<'_> {
         FrameBatch { receiver: self, left: budget }
     }
 }
 
-/// Frames that have arrived. Ends when it is dropped. It is no `Iterator`, for the reason that [`Batch`](crate::Batch) is
-/// none: loop with `while let`.
+/// Frames that have arrived, from [`FrameReceiver::poll`](crate::frames::FrameReceiver::poll). Dropping it ends the
+/// batch. Like [`Batch`](crate::Batch) it is not an `Iterator`: loop with `while let`.
 ///
 /// ```no_run
 /// # fn run(receiver: &mut doorbell::frames::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
@@ -50,11 +50,11 @@ pub struct FrameBatch<'a> {
 }
 
 impl FrameBatch<'_> {
-    /// Returns the next frame, or what failed; `None` when nothing has arrived or the budget is used up.
+    /// Returns the next frame or failure, or `None` if no frame is left or the budget is used.
     ///
     /// # Errors
-    /// [`Failure`]: of a frame that is longer than its buffer ([`WcStatus::LOC_LEN_ERR`]), after which the next frames
-    /// come; or of the receive queue, which is in the error state then, and what is posted fails, too: make another
+    /// [`Failure`] with [`WcStatus::LOC_LEN_ERR`] if a frame is longer than its buffer; later frames still arrive.
+    /// Any other failure puts the receive queue into the error state, and all its receives fail: create another
     /// receiver.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
     #[inline(always)]

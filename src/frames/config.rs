@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::memory::HugePages;
 use crate::path::Path;
 
-/// What a [`FrameReceiver`](crate::frames::FrameReceiver) should be like.
+/// Buffers, path and options of a [`FrameReceiver`](crate::frames::FrameReceiver).
 ///
 /// ```
 /// use doorbell::frames::FrameConfig;
@@ -36,7 +36,8 @@ pub struct FrameConfig {
 }
 
 impl FrameConfig {
-    /// Port 1, with 1,024 buffers for a frame of up to 2,048 bytes each, and 64 to spare.
+    /// Describes a receiver on port 1 with 1,024 buffers for one frame of up to 2,048 bytes each, and 64 spare
+    /// buffers.
     pub const fn new() -> Self {
         Self {
             path: Path::Auto,
@@ -53,83 +54,86 @@ impl FrameConfig {
         }
     }
 
-    /// `count` buffers, a power of two from 4 on, for one frame of at most `bytes` bytes each. The frame has no FCS.
+    /// Sets a plain queue: `count` buffers, a power of two from 4 on, for one frame of at most `bytes` bytes each,
+    /// without FCS.
     pub const fn plain(mut self, count: u32, bytes: u32) -> Self {
         self.wqes = count;
         self.shape = Shape::Plain(bytes);
         self
     }
 
-    /// `wqes` buffers of `strides` strides of `bytes` bytes each, all of them powers of two. A frame takes as many strides
-    /// as it has to, in one buffer. Adapters take 512 to 8,192 strides (8 and more with newer firmware) of 64 to 8,192
-    /// bytes (`striding_rq_caps` of `mlx5dv_query_device(3)`).
+    /// Sets a striding queue: `wqes` buffers of `strides` strides of `bytes` bytes each, all powers of two. A frame
+    /// takes as many strides as it needs, in one buffer. Direct path only.
     ///
-    /// A larger stride wastes memory, a smaller one makes longer counts: strides of 64 bytes waste least. The longest
-    /// frame is as long as a buffer, and at most 65,535 bytes. On mlx5 devices that are driven directly only.
+    /// Adapters support 512 to 8,192 strides (8 and more with newer firmware) of 64 to 8,192 bytes
+    /// (`striding_rq_caps` of `mlx5dv_query_device(3)`). Strides of 64 bytes waste the least memory. A frame is at
+    /// most as long as a buffer and at most 65,535 bytes.
     pub const fn striding(mut self, wqes: u32, strides: u32, bytes: u32) -> Self {
         self.wqes = wqes;
         self.shape = Shape::Striding(Strides { count: strides, size: bytes });
         self
     }
 
-    /// Buffers beyond those of the queue, which take the places of buffers of which frames were
-    /// [taken](crate::frames::Frame::take). 64 by default. When all of them are in use, the queue runs with less.
+    /// Sets the number of spare buffers, 64 by default. A spare buffer replaces one of which a frame was
+    /// [taken](crate::frames::Frame::take). Without a spare buffer the queue has one less.
     pub const fn spare(mut self, buffers: u32) -> Self {
         self.spare = buffers;
         self
     }
 
-    /// How the queue is driven; [`Path::Auto`] by default.
+    /// Sets the path of the queue, [`Path::Auto`] by default.
     pub const fn path(mut self, path: Path) -> Self {
         self.path = path;
         self
     }
 
-    /// Port of the device, counted from 1.
+    /// Sets the port, 1 by default.
     pub const fn port(mut self, port: u8) -> Self {
         self.port = port;
         self
     }
 
-    /// Pages of the buffers; those of the normal size by default.
+    /// Sets the kind of pages of the buffers, normal pages by default.
     pub const fn pages(mut self, pages: HugePages) -> Self {
         self.pages = pages;
         self
     }
 
-    /// The interrupt by which [waiting](crate::frames::FrameReceiver::wait) ends, below
-    /// [`Context::num_comp_vectors`](crate::Context::num_comp_vectors).
+    /// Sets the completion vector, below [`Context::num_comp_vectors`](crate::Context::num_comp_vectors); 0 by
+    /// default. Its interrupt ends [waiting](crate::frames::FrameReceiver::wait).
     pub const fn comp_vector(mut self, vector: u32) -> Self {
         self.comp_vector = vector;
         self
     }
 
-    /// Frames have the [time](crate::frames::Frame::timestamp) at which the device completed them, in ticks of its clock.
+    /// Requests a [timestamp](crate::frames::Frame::timestamp) for each frame, in ticks of the device's clock.
     pub const fn timestamps(mut self, wanted: bool) -> Self {
         self.timestamps = if wanted { Some(Timestamps::Ticks) } else { None };
         self
     }
 
-    /// The same in nanoseconds of the adapter's PTP clock, where the firmware has it (`REAL_TIME_CLOCK_ENABLE`).
+    /// Requests timestamps in real time of the adapter's PTP clock, where the firmware has it
+    /// (`REAL_TIME_CLOCK_ENABLE`).
     pub const fn real_time_timestamps(mut self) -> Self {
         self.timestamps = Some(Timestamps::RealTime);
         self
     }
 
-    /// The device takes the VLAN tag out of a frame, and [`Frame::vlan`](crate::frames::Frame::vlan) has it. On the direct path.
+    /// Makes the device remove the VLAN tag of a frame; [`Frame::vlan`](crate::frames::Frame::vlan) returns it.
+    /// Direct path only.
     pub const fn vlan_stripping(mut self, wanted: bool) -> Self {
         self.vlan_stripping = wanted;
         self
     }
 
-    /// Requests that can be outstanding on the send queue of a receiver that is made
-    /// [with a sender](crate::frames::FrameReceiver::with_sender), 128 by default.
+    /// Sets how many requests can be outstanding on the send queue of a receiver [with a
+    /// sender](crate::frames::FrameReceiver::with_sender), 128 by default.
     pub const fn sends(mut self, max_wr: u32) -> Self {
         self.sends = max_wr;
         self
     }
 
-    /// Bytes of a frame that a request may have copied instead of taking them from a buffer.
+    /// Sets how many bytes of a frame a request can copy into its WQE, 0 by default.
     pub const fn max_inline(mut self, bytes: u32) -> Self {
         self.max_inline = bytes;
         self

@@ -20,11 +20,12 @@ const MAX_PRIORITY: u64 = 15;
 /// Highest tag that a CQE has room for.
 const MAX_TAG: u64 = 0xff_ffff;
 
-/// Which frames come to a receiver, for [`FrameReceiver::attach`](crate::frames::FrameReceiver::attach).
+/// A description of frames that a receiver wants, for
+/// [`FrameReceiver::attach`](crate::frames::FrameReceiver::attach).
 ///
-/// A frame that matches goes to the receivers of the rules with the least priority number, and not to the kernel's network
-/// stack. Rules of several receivers, or programs, that match the same at the same priority each get a copy; the kernel
-/// refuses them (`EEXIST`) when their [tags](Self::tag) differ.
+/// A matching frame goes to the receivers of the rules with the lowest priority number, and not to the kernel's
+/// network stack. If several receivers or programs have rules with the same match and priority, each gets a copy. The
+/// kernel refuses such rules (`EEXIST`) if their [tags](Self::tag) differ.
 ///
 /// ```
 /// use std::net::Ipv4Addr;
@@ -54,19 +55,19 @@ enum Matches {
 }
 
 impl Flow {
-    /// UDP datagrams to a port of an IPv4 multicast group, at priority 1.
+    /// Matches UDP datagrams to a port of an IPv4 multicast group, at priority 1.
     pub const fn udp_multicast(group: Ipv4Addr, port: u16) -> Self {
         let mut flow = Self::of(Matches::Multicast { group, port, source: None });
         flow.priority = 1;
         flow
     }
 
-    /// Frames to an Ethernet address, whatever they carry.
+    /// Matches frames to an Ethernet address.
     pub const fn mac(address: [u8; 6]) -> Self {
         Self::of(Matches::Mac(address))
     }
 
-    /// What no other rule matches, neither of programs nor of the kernel: unicast and multicast
+    /// Matches unicast and multicast frames that no other rule of a program or of the kernel matches
     /// (`IBV_FLOW_ATTR_ALL_DEFAULT`).
     pub const fn unclaimed() -> Self {
         Self::of(Matches::Unclaimed)
@@ -76,7 +77,7 @@ impl Flow {
         Self { matches, vlan: None, tag: None, priority: 0, joins: None }
     }
 
-    /// Datagrams from this address alone, of [`udp_multicast`](Self::udp_multicast).
+    /// Restricts [`udp_multicast`](Self::udp_multicast) to datagrams from this address.
     pub const fn source(mut self, address: Ipv4Addr) -> Self {
         if let Matches::Multicast { group, port, .. } = self.matches {
             self.matches = Matches::Multicast { group, port, source: Some(address) };
@@ -84,26 +85,26 @@ impl Flow {
         self
     }
 
-    /// Frames with a VLAN tag of this number, below 4,096.
+    /// Restricts the match to frames of this VLAN, below 4,096.
     pub const fn vlan(mut self, id: u16) -> Self {
         self.vlan = Some(id);
         self
     }
 
-    /// Frames have this number, below 2^24, as their [`tag`](crate::frames::Frame::tag): it says which rule matched.
+    /// Sets the number, below 2^24, that matching frames return as their [`tag`](crate::frames::Frame::tag).
     pub const fn tag(mut self, tag: u32) -> Self {
         self.tag = Some(tag);
         self
     }
 
-    /// Priority, at most 15: the least number that matches decides. 0 by default, 1 for multicast.
+    /// Sets the priority, at most 15: the lowest number wins. 0 by default, 1 for multicast.
     pub const fn priority(mut self, priority: u16) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Also joins the group on the network interface with this address, by an ordinary socket that the rule holds: it makes
-    /// the kernel send the IGMP reports without which a switch sends nothing. Nothing is received from the socket.
+    /// Also joins the group on the network interface with this address. The rule holds a UDP socket for that, so that
+    /// the kernel sends the IGMP reports that switches require. Nothing is received from the socket.
     pub const fn join_on(mut self, interface: Ipv4Addr) -> Self {
         self.joins = Some(interface);
         self
@@ -280,7 +281,7 @@ impl Target {
     }
 }
 
-/// A rule by which frames come to a receiver, until it is dropped. It may outlive the receiver: then the frames are lost.
+/// A rule that directs frames to a receiver until it is dropped. If it outlives the receiver, the frames are lost.
 ///
 /// ```no_run
 /// # fn run(receiver: &doorbell::frames::FrameReceiver) -> doorbell::Result<()> {

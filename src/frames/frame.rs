@@ -12,10 +12,10 @@ use super::FrameReceiver;
 use crate::clock::{Timestamp, TimestampClock};
 use crate::memory::Buffer;
 
-/// A received frame, lent by its batch: from the Ethernet header on, without the FCS. It ends when the batch goes on, and
-/// its memory is the device's again when the batch has ended; [`take`](Self::take) keeps it.
+/// A received frame, lent by its batch, from the Ethernet header on and without the FCS. Its memory is posted again
+/// when the batch ends; [`take`](Self::take) keeps it.
 ///
-/// Dereferences to the bytes of the frame, so `to_vec` or [`Buffer::extend_from_slice`] copies it, which is best for short
+/// It dereferences to the bytes of the frame. Copying (`to_vec`, [`Buffer::extend_from_slice`]) is best for short
 /// frames that are kept for long.
 ///
 /// ```no_run
@@ -41,8 +41,8 @@ pub struct Frame<'b> {
 }
 
 impl Frame<'_> {
-    /// Returns `true` if the device has found the checksums of the IP header and of UDP or TCP to be right. `false` says
-    /// that one is wrong, or that there was none to check: a fragment, another protocol.
+    /// Returns `true` if the device verified the checksums of the IP header and of UDP or TCP. `false` means that one
+    /// is wrong or that the device did not check: a fragment, or another protocol.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
         match &self.cqe {
@@ -51,38 +51,40 @@ impl Frame<'_> {
         }
     }
 
-    /// Returns the TCI of the VLAN tag that the device took out of the frame: the number of the VLAN in its lower 12 bits.
-    /// `None` unless [`FrameConfig::vlan_stripping`](crate::frames::FrameConfig::vlan_stripping) asked for it.
+    /// Returns the TCI of the VLAN tag that the device removed; its lower 12 bits are the VLAN. `None` without
+    /// [`FrameConfig::vlan_stripping`](crate::frames::FrameConfig::vlan_stripping).
     #[inline]
     pub fn vlan(&self) -> Option<u16> {
         self.cqe?.vlan()
     }
 
-    /// Returns the [tag](crate::frames::Flow::tag) of the rule that matched, 0 for a rule without one. `None` on the verbs path,
+    /// Returns the [tag](crate::frames::Flow::tag) of the matching rule, 0 if it has none. `None` on the verbs path,
     /// where `ibv_poll_cq` does not report it.
     #[inline]
     pub fn tag(&self) -> Option<u32> {
         Some(self.cqe?.flow_tag())
     }
 
-    /// Returns how many frames the device dropped since the frame before, for want of a buffer: the device's own count,
-    /// which needs no sequence numbers. It counts to 255 for each completion; what more it says then, no document tells.
-    /// `None` on the verbs path.
+    /// Returns how many frames the device dropped since the previous frame because no buffer was posted. This is the
+    /// device's own count and needs no sequence numbers. It reaches 255 per completion; no public document describes
+    /// what the device reports for more. `None` on the verbs path.
     #[inline]
     pub fn dropped_before(&self) -> Option<u32> {
         Some(self.dropped + u32::from(self.cqe?.dropped()))
     }
 
-    /// Returns the hash of the addresses and ports, by which [`FrameReceiver::spread`](crate::frames::FrameReceiver::spread)
-    /// chooses the receiver. `None` on the verbs path.
+    /// Returns the hash of addresses and ports with which
+    /// [`FrameReceiver::spread`](crate::frames::FrameReceiver::spread) selects the receiver. `None` on the verbs
+    /// path.
     #[inline]
     pub fn rss_hash(&self) -> Option<u32> {
         Some(self.cqe?.rx_hash_result())
     }
 
-    /// Returns when the device completed the frame; [`FrameReceiver::clock`](crate::frames::FrameReceiver::clock) makes nanoseconds
-    /// of it. `None` unless [`FrameConfig::timestamps`](crate::frames::FrameConfig::timestamps) or
-    /// [`real_time_timestamps`](crate::frames::FrameConfig::real_time_timestamps) asked for it and the device has a clock.
+    /// Returns when the device completed the frame; [`FrameReceiver::clock`](crate::frames::FrameReceiver::clock)
+    /// converts it to nanoseconds. `None` unless [`FrameConfig::timestamps`](crate::frames::FrameConfig::timestamps)
+    /// or [`real_time_timestamps`](crate::frames::FrameConfig::real_time_timestamps) requested it and the device has
+    /// a clock.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         let clock = TimestampClock::of(&self.receiver.cq)?;
@@ -93,8 +95,8 @@ impl Frame<'_> {
         Some(Timestamp::new(raw, clock))
     }
 
-    /// Keeps the frame where it is, for as long as the value exists. Its whole buffer stays out of the queue meanwhile,
-    /// with all strides, and one of the [spare](crate::frames::FrameConfig::spare) buffers takes its place.
+    /// Keeps the frame in place, without a copy, until the returned value is dropped. Its whole buffer, with all
+    /// strides, stays out of the queue until then; a [spare](crate::frames::FrameConfig::spare) buffer replaces it.
     #[inline]
     pub fn take(self) -> TakenFrame {
         let Self { start, len, wqe, receiver, .. } = self;
@@ -124,7 +126,7 @@ impl fmt::Debug for Frame<'_> {
     }
 }
 
-/// A frame that was [taken](Frame::take). It can go to another thread, and outlive its receiver.
+/// A frame that was [taken](Frame::take). It can move to another thread and outlive its receiver.
 ///
 /// ```no_run
 /// # fn run(receiver: &mut doorbell::frames::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {

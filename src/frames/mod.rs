@@ -1,4 +1,8 @@
-//! Receiving Ethernet frames.
+//! Ethernet frames, for example market data.
+//!
+//! A [`FrameReceiver`] owns a receive queue and its buffers. Each [`Flow`] attached to it directs frames there instead of to
+//! the kernel. [`FrameReceiver::poll`] lends each [`Frame`] in place; [`Frame::take`] keeps it.
+//! [`Posting::send_frame`](crate::Posting::send_frame) sends frames.
 
 mod batch;
 mod buffers;
@@ -40,14 +44,14 @@ use queue::{DirectFrames, Queues};
 use verbs::VerbsFrames;
 use wq::{HashQp, Wq};
 
-/// Receives Ethernet frames: one completion queue, one receive queue, and its buffers.
+/// Receives Ethernet frames: one completion queue, one receive queue and its buffers.
 ///
-/// It has a raw packet queue pair, or, for [striding](FrameConfig::striding) queues and when frames are
-/// [spread](Self::spread) over several receivers, a work queue behind a hash. Frames come by [rules](Self::attach), and what
-/// matches one does not reach the kernel's network stack. The program needs the capability `CAP_NET_RAW`.
+/// [Rules](Self::attach) select the frames; matching frames bypass the kernel's network stack. The program needs the
+/// capability `CAP_NET_RAW`. The queue belongs to a raw packet queue pair or, for [striding](FrameConfig::striding)
+/// queues and receivers that [share](Self::spread) rules, to a work queue with a hash.
 ///
-/// Unlike a [`Receiver`](crate::Receiver) it has its memory itself: a frame is lent in place and recycled when the batch
-/// ends, [taken](Frame::take), or copied.
+/// Unlike a [`Receiver`](crate::Receiver) it allocates its buffers itself. A frame is lent in place and recycled when
+/// the batch ends, [taken](Frame::take), or copied.
 ///
 /// ```no_run
 /// use std::net::Ipv4Addr;
@@ -104,11 +108,11 @@ struct Parts {
 }
 
 impl FrameReceiver {
-    /// Makes a receiver. Nothing comes before a rule is [attached](Self::attach).
+    /// Creates a receiver. It receives nothing until a rule is [attached](Self::attach).
     ///
     /// # Errors
-    /// [`Error::NeedsNetRaw`] without the capability; [`Error::NotDirect`] and [`Error::Unsupported`] when the path cannot
-    /// do what `config` asks for; [`Error::OutOfRange`], [`Error::Verbs`].
+    /// [`Error::NeedsNetRaw`] without the capability; [`Error::NotDirect`] and [`Error::Unsupported`] if the path
+    /// lacks what `config` requests; [`Error::OutOfRange`]; [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, config: &FrameConfig) -> Result<Self> {
         match config.shape {
             Shape::Plain(_) => Self::with_raw_qp(pd, config, None),
@@ -119,12 +123,12 @@ impl FrameReceiver {
         }
     }
 
-    /// Makes a receiver whose queue pair also sends, through `sender`: its queue there is
-    /// [`send_queue`](Self::send_queue), and [`Posting::send_frame`](crate::Posting::send_frame) sends.
+    /// Creates a receiver whose queue pair also sends through `sender`. [`send_queue`](Self::send_queue) is its queue
+    /// there, and [`Posting::send_frame`](crate::Posting::send_frame) sends a frame.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for a sender of another protection domain; [`Error::Unsupported`] for a striding queue, and when
-    /// one of the two counts time in real time and the other does not; those of [`new`](Self::new).
+    /// [`Error::Foreign`] for a sender of another protection domain; [`Error::Unsupported`] for a striding queue, and
+    /// if only one of the two CQs has real-time timestamps; the errors of [`new`](Self::new).
     pub fn with_sender(
         pd: &ProtectionDomain,
         config: &FrameConfig,
@@ -192,12 +196,12 @@ impl FrameReceiver {
         Ok(Self::from_parts(pd, config, queues, channel, cq, Owner::Raw(qp)))
     }
 
-    /// Makes `count` receivers, a power of two, over which a hash of addresses and ports spreads the frames of every rule
-    /// that is attached to one of them: one for each thread. Frames of one source, group and port come to one receiver, in
-    /// order. On mlx5 devices that are driven directly only.
+    /// Creates `count` receivers, a power of two, for as many threads. A rule attached to one of them serves all: a
+    /// hash of addresses and ports selects the receiver, so frames of one source, group and port stay in order on one
+    /// receiver. Direct path only.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn spread(pd: &ProtectionDomain, config: &FrameConfig, count: u32) -> Result<Vec<Self>> {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
@@ -256,13 +260,13 @@ impl FrameReceiver {
         this
     }
 
-    /// Has the frames that match come to this receiver, or to the receivers that it was [made with](Self::spread), until
-    /// the rule is dropped.
+    /// Directs matching frames to this receiver, or to the receivers [created with it](Self::spread), until the
+    /// returned rule is dropped.
     ///
     /// # Errors
-    /// [`Error::NeedsNetRaw`] without the capability; [`Error::OutOfRange`], [`Error::NotMulticast`]; [`Error::Unsupported`]
-    /// for what the path does not have; [`Error::Verbs`], with `EEXIST` when another program has a rule that matches the
-    /// same, with another tag.
+    /// [`Error::NeedsNetRaw`] without the capability; [`Error::OutOfRange`]; [`Error::NotMulticast`];
+    /// [`Error::Unsupported`] if the path lacks what `flow` requests; [`Error::Verbs`], with `EEXIST` if another
+    /// program has the same rule with another tag.
     pub fn attach(&self, flow: &Flow) -> Result<FlowRule> {
         let target = match &self.owner {
             Owner::Raw(qp) => Target::Raw(qp.object()),
@@ -271,7 +275,7 @@ impl FrameReceiver {
         FlowRule::create(&self.pd, target, flow, self.port, self.path() == Path::Verbs)
     }
 
-    /// The send queue, of a receiver that was made [with a sender](Self::with_sender).
+    /// Returns the send queue, or `None` if the receiver was created without a sender.
     pub fn send_queue(&self) -> Option<SqId> {
         match &self.owner {
             Owner::Raw(qp) => qp.send_queue(),
@@ -287,7 +291,7 @@ impl FrameReceiver {
         }
     }
 
-    /// How the queue is driven: [`Path::Direct`] or [`Path::Verbs`].
+    /// Returns the path of the queue: [`Path::Direct`] or [`Path::Verbs`].
     pub const fn path(&self) -> Path {
         match self.queues {
             Queues::Direct(_) => Path::Direct,
@@ -295,10 +299,11 @@ impl FrameReceiver {
         }
     }
 
-    /// The clock of the [timestamps](Frame::timestamp): see [`Receiver::clock`](crate::Receiver::clock).
+    /// Returns a clock that converts the [timestamps](Frame::timestamp), see
+    /// [`Receiver::clock`](crate::Receiver::clock).
     ///
     /// # Errors
-    /// Those of [`Context::clock`](crate::Context::clock).
+    /// The errors of [`Context::clock`](crate::Context::clock).
     pub fn clock(&self) -> Result<Clock> {
         match self.cq.with_timestamps() {
             Some((_, Timestamps::RealTime)) => Ok(Clock::REAL_TIME),
@@ -306,7 +311,7 @@ impl FrameReceiver {
         }
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub const fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }

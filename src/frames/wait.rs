@@ -10,13 +10,14 @@ use crate::error::Result;
 const LOOK: Duration = Duration::from_millis(5);
 
 impl FrameReceiver {
-    /// What becomes readable when the receiver was armed and something arrives.
+    /// Returns the completion channel, which becomes readable when a frame arrives after [`arm`](Self::arm).
     pub fn channel(&self) -> &CompletionChannel {
         &self.channel
     }
 
-    /// Asks for the [channel](Self::channel) to become readable when something arrives. `true` when something has arrived
-    /// already: poll, and do not wait. It takes the events of earlier calls from the channel, so call it before each wait.
+    /// Makes the [channel](Self::channel) readable at the next frame. Returns `true` if a frame has already arrived:
+    /// then poll instead of sleeping. The call also consumes the events of earlier calls, so call it before each
+    /// sleep.
     ///
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs).
@@ -28,10 +29,11 @@ impl FrameReceiver {
         Ok(self.queues.has_arrived())
     }
 
-    /// Sleeps until something has arrived, at most for `timeout`; whether something has. For ever without a time.
+    /// Sleeps until a frame arrives, at most for `timeout`; without a time-out, forever. Returns `true` if a frame
+    /// has arrived.
     ///
     /// # Errors
-    /// Those of [`arm`](Self::arm).
+    /// The errors of [`arm`](Self::arm).
     pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         self.end_batch();
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));

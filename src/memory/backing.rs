@@ -4,8 +4,8 @@ use std::ptr::NonNull;
 
 use super::mapping::Mapping;
 
-/// Memory of the program's that a [`BufferPool`](crate::BufferPool) can be made of: a `Vec<u8>`, a
-/// `Box<[u8]>`, with the feature `memmap2` a `memmap2::MmapMut`, and whatever else makes the promise below.
+/// Memory of the program that [`BufferPool::from_memory`](crate::BufferPool::from_memory) accepts: `Vec<u8>`,
+/// `Box<[u8]>`, `memmap2::MmapMut` (feature `memmap2`), or a type that keeps the contract below.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -30,9 +30,8 @@ use super::mapping::Mapping;
 /// ```
 ///
 /// # Safety
-/// [`memory`](Self::memory) tells of initialised bytes that belong to the value. As long as the value is
-/// neither moved nor dropped they stay at that address, mapped, readable and writable, and nothing but the
-/// caller touches them, the value included.
+/// [`memory`](Self::memory) returns initialized bytes that belong to the value. Until the value is moved or dropped,
+/// these bytes stay at that address, mapped, readable and writable, and only the caller of `memory` accesses them.
 pub unsafe trait StableMemory: Send + 'static {
     /// The first byte, and how many there are.
     fn memory(&mut self) -> (NonNull<u8>, usize);

@@ -12,9 +12,9 @@ use super::backing::Backing;
 use super::pool::Pool;
 use super::slots::ALIGNMENT;
 
-/// A buffer of a pool, owned: no device writes it. Dropping it puts it back into the pool.
+/// An owned buffer of a pool. No device writes it. Dropping it returns it to the pool.
 ///
-/// Dereferences to its first [`len`](Self::len) bytes: after a receive, exactly the bytes received.
+/// It dereferences to its first [`len`](Self::len) bytes: after a receive, the bytes received.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -52,18 +52,18 @@ impl Buffer {
         Self { pool: ManuallyDrop::new(pool), start, len: len as usize }
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes there is room for.
+    /// Returns the size of the buffer in bytes, without the headroom.
     pub fn capacity(&self) -> usize {
         self.pool.buffer_size as usize
     }
 
-    /// The bytes in front of the buffer that the device leaves alone, see
+    /// Returns the headroom: bytes before the buffer that the device does not write, see
     /// [`PoolConfig::headroom`](crate::PoolConfig::headroom).
     pub fn headroom(&self) -> &[u8] {
         let bytes = self.pool.headroom as usize;
@@ -71,7 +71,7 @@ impl Buffer {
         unsafe { slice::from_raw_parts(self.front(bytes).as_ptr(), bytes) }
     }
 
-    /// The same, to write a header into: its last bytes are those right in front of the message.
+    /// Returns the headroom for writing a header. Its last byte is the one before the message.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -92,10 +92,10 @@ impl Buffer {
         unsafe { slice::from_raw_parts_mut(self.front(bytes).as_ptr(), bytes) }
     }
 
-    /// The last `bytes` of the headroom and, right behind them, the bytes in use.
+    /// Returns the last `bytes` of the headroom followed by the bytes in use.
     ///
     /// # Panics
-    /// When there is less headroom.
+    /// If the headroom has fewer than `bytes` bytes.
     pub fn with_headroom(&self, bytes: usize) -> &[u8] {
         let headroom = self.headroom().len();
         assert!(bytes <= headroom, "{bytes} bytes of a headroom of {headroom}");
@@ -110,16 +110,16 @@ impl Buffer {
         unsafe { self.addr().sub(bytes) }
     }
 
-    /// Sets how many bytes are in use; those that were not keep what an earlier user left there.
+    /// Sets the number of bytes in use. Bytes that become used keep their old content.
     ///
     /// # Panics
-    /// When `len` is greater than the capacity.
+    /// If `len` is greater than the capacity.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "length {len} of a buffer of {} bytes", self.capacity());
         self.len = len;
     }
 
-    /// Appends `bytes` to those in use.
+    /// Appends `bytes` to the bytes in use.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -138,14 +138,14 @@ impl Buffer {
     /// ```
     ///
     /// # Panics
-    /// When they are more than the buffer has room for.
+    /// If the buffer has no room for them.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let start = self.len();
         self.set_len(start + bytes.len());
         self[start..].copy_from_slice(bytes);
     }
 
-    /// Has no bytes in use.
+    /// Sets the number of bytes in use to 0.
     pub fn clear(&mut self) {
         self.len = 0;
     }

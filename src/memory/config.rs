@@ -4,7 +4,7 @@ use rdma_core_sys as sys;
 
 use super::mapping::HugePages;
 
-/// What a [`BufferPool`](crate::BufferPool) should be like.
+/// Size, headroom, pages and access of a [`BufferPool`](crate::BufferPool).
 ///
 /// ```
 /// use doorbell::{HugePages, PoolConfig};
@@ -23,13 +23,13 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
-    /// `count` buffers, each for `buffer_size` bytes of a message.
+    /// Describes `count` buffers of `buffer_size` bytes each.
     pub const fn new(count: u32, buffer_size: u32) -> Self {
         Self { count, buffer_size, headroom: 0, pages: HugePages::No, readable: false }
     }
 
-    /// Keeps so many bytes in front of each buffer, which no receive writes. A program that sends a message on
-    /// puts its header there, see [`Buffer::headroom_mut`](crate::Buffer::headroom_mut). 0 by default.
+    /// Reserves `bytes` bytes before each buffer, 0 by default. Receives do not write them. A program that forwards a
+    /// message writes its own header there, see [`Buffer::headroom_mut`](crate::Buffer::headroom_mut).
     ///
     /// Messages still start on cache lines, so each buffer grows by whole lines of 64 bytes.
     pub const fn headroom(mut self, bytes: u32) -> Self {
@@ -37,14 +37,14 @@ impl PoolConfig {
         self
     }
 
-    /// Pages of this kind; those of the normal size by default.
+    /// Sets the kind of pages, [`HugePages::No`](crate::HugePages::No) by default.
     pub const fn pages(mut self, pages: HugePages) -> Self {
         self.pages = pages;
         self
     }
 
-    /// Lets peers read the pool (`IBV_ACCESS_REMOTE_READ`): its buffers can be sent by rendezvous. A peer that
-    /// knows one buffer can read all of them, at any time until the pool is gone.
+    /// Lets peers read the pool (`IBV_ACCESS_REMOTE_READ`), as a rendezvous requires. A peer that knows one buffer
+    /// can read the whole pool until it is freed.
     pub const fn readable(mut self, allowed: bool) -> Self {
         self.readable = allowed;
         self

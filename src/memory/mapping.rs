@@ -3,7 +3,7 @@
 use std::io;
 use std::ptr::{self, NonNull};
 
-/// Which pages memory is made of. With huge ones the adapter needs fewer translations.
+/// The pages of a pool. The adapter needs fewer translations for huge pages.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -21,13 +21,12 @@ use std::ptr::{self, NonNull};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Those of the system's normal size.
+    /// Pages of the normal size.
     #[default]
     No,
-    /// Huge ones where the kernel finds some (`madvise(2)` with `MADV_HUGEPAGE`); never fails for want of
-    /// them.
+    /// Huge pages where the kernel has some (`madvise(2)` with `MADV_HUGEPAGE`), else normal pages.
     Transparent,
-    /// Huge ones that the administrator has reserved (`vm.nr_hugepages`), of the system's default size.
+    /// Huge pages that the administrator reserved (`vm.nr_hugepages`), of the system's default size.
     Reserved,
 }
 

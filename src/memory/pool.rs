@@ -18,11 +18,11 @@ use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
 use crate::trace::trace_event;
 
-/// Registered memory for messages, in buffers of one size. Clones are the same pool.
+/// Registered memory, divided into buffers of one size. Clones share one pool.
 ///
-/// The memory is zeroed when the pool is made, registered with `IBV_ACCESS_LOCAL_WRITE` only (peers may
-/// read that of a [`readable`](Self::readable) pool, and write none), and given back to the system when
-/// neither a buffer nor a queue that may hold one is left.
+/// The pool zeroes its memory and registers it with `IBV_ACCESS_LOCAL_WRITE`. Peers can read a
+/// [`readable`](Self::readable) pool, and can write none. The memory is freed when the last buffer and the last queue
+/// that may hold one are dropped.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -102,26 +102,26 @@ impl Registered {
 }
 
 impl BufferPool {
-    /// Makes a pool of `count` buffers of `buffer_size` bytes.
+    /// Creates a pool of `count` buffers of `buffer_size` bytes.
     ///
     /// # Errors
-    /// Those of [`with`](Self::with).
+    /// The errors of [`with`](Self::with).
     pub fn new(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
         Self::with(pd, &PoolConfig::new(count, buffer_size))
     }
 
-    /// Makes a pool that peers may read, see [`PoolConfig::readable`].
+    /// Creates a pool that peers can read, see [`PoolConfig::readable`].
     ///
     /// # Errors
-    /// Those of [`with`](Self::with).
+    /// The errors of [`with`](Self::with).
     pub fn readable(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
         Self::with(pd, &PoolConfig::new(count, buffer_size).readable(true))
     }
 
-    /// Makes a pool as [`new`](Self::new) does, of pages of this kind.
+    /// Creates a pool of `count` buffers of `buffer_size` bytes in pages of this kind.
     ///
     /// # Errors
-    /// Those of [`with`](Self::with).
+    /// The errors of [`with`](Self::with).
     pub fn with_pages(
         pd: &ProtectionDomain,
         count: u32,
@@ -131,7 +131,7 @@ impl BufferPool {
         Self::with(pd, &PoolConfig::new(count, buffer_size).pages(pages))
     }
 
-    /// Makes a pool like `config`, of pages of its own.
+    /// Creates a pool as `config` describes it.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -145,9 +145,9 @@ impl BufferPool {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when count or size are 0, or the whole is larger than the device registers at
-    /// once; [`Error::Verbs`] when memory is short or may not be locked (`RLIMIT_MEMLOCK`), and with `mmap`
-    /// when too few huge pages are reserved.
+    /// [`Error::OutOfRange`] if the count or the size is 0, or the pool is larger than `max_mr_size` of the device;
+    /// [`Error::Verbs`] if memory is short or may not be locked (`RLIMIT_MEMLOCK`), or too few huge pages are
+    /// reserved (`mmap`).
     pub fn with(pd: &ProtectionDomain, config: &PoolConfig) -> Result<Self> {
         let len = Slots::len(config)?;
         Self::check_size(pd, len)?;
@@ -164,9 +164,9 @@ impl BufferPool {
         Ok(registered.into_pool(Backing::Pages(memory)))
     }
 
-    /// Makes a pool of memory of the program's: of as many buffers as fit, each on cache lines of its own.
-    /// The memory is dropped when the device has no access to it any more, and kept for ever when it cannot
-    /// be taken from the device.
+    /// Creates a pool in memory of the program, with as many buffers as fit, each on its own cache lines. The pool
+    /// drops the memory when the device can no longer access it. If the registration cannot be removed, the memory is
+    /// leaked.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -183,8 +183,8 @@ impl BufferPool {
     /// ```
     ///
     /// # Errors
-    /// [`MemoryError`] with the memory: [`Error::OutOfRange`] when not one buffer fits or is asked for, and those
-    /// of [`with`](Self::with).
+    /// [`MemoryError`], which returns the memory: [`Error::OutOfRange`] if not one buffer fits; the errors of
+    /// [`with`](Self::with).
     pub fn from_memory<M: StableMemory>(
         pd: &ProtectionDomain,
         memory: M,
@@ -193,11 +193,11 @@ impl BufferPool {
         Self::from_memory_with(pd, memory, &PoolConfig::new(u32::MAX, buffer_size))
     }
 
-    /// As [`from_memory`](Self::from_memory), of at most as many buffers as `config` says. What it says of
-    /// pages does not matter.
+    /// Creates a pool in memory of the program, with at most as many buffers as `config` says. The kind of pages in
+    /// `config` is ignored.
     ///
     /// # Errors
-    /// Those of [`from_memory`](Self::from_memory).
+    /// The errors of [`from_memory`](Self::from_memory).
     pub fn from_memory_with<M: StableMemory>(
         pd: &ProtectionDomain,
         memory: M,
@@ -253,34 +253,34 @@ impl BufferPool {
         Ok(Registered { mr, slots, pd: pd.clone(), access })
     }
 
-    /// Takes a free buffer, empty (`len` 0), or `None` when all are in use.
+    /// Takes a free buffer with length 0, or returns `None` if all buffers are in use.
     pub fn take(&self) -> Option<Buffer> {
         let Free(start) = self.0.free.pop()?;
         // SAFETY: a buffer of this pool, which was nobody's.
         Some(unsafe { Buffer::new(Arc::clone(&self.0), start, 0) })
     }
 
-    /// Bytes that a buffer holds.
+    /// Returns the size of a buffer in bytes.
     pub fn buffer_size(&self) -> u32 {
         self.0.buffer_size
     }
 
-    /// Bytes in front of each buffer that the device leaves alone, see [`PoolConfig::headroom`].
+    /// Returns the bytes before each buffer that the device does not write, see [`PoolConfig::headroom`].
     pub fn headroom(&self) -> u32 {
         self.0.headroom
     }
 
-    /// Buffers of the pool.
+    /// Returns the number of buffers.
     pub fn count(&self) -> u32 {
         self.0.count
     }
 
-    /// Buffers that [`take`](Self::take) could give now.
+    /// Returns the number of free buffers.
     pub fn available(&self) -> usize {
         self.0.free.len()
     }
 
-    /// The domain that the memory is registered in.
+    /// Returns the protection domain of the pool.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.0.pd
     }

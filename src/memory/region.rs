@@ -8,7 +8,7 @@ use rdma_core_sys as sys;
 
 use crate::error::{Error, Result};
 
-/// What peers may do with [`RemoteMemory`](crate::RemoteMemory).
+/// The operations that peers may perform on [`RemoteMemory`](crate::RemoteMemory).
 ///
 /// ```
 /// use doorbell::RemoteAccess;
@@ -20,12 +20,11 @@ use crate::error::{Error, Result};
 pub struct RemoteAccess(sys::ibv_access_flags);
 
 impl RemoteAccess {
-    /// Read it, over queue pairs made with [`QpConfig::remote_read`](crate::QpConfig::remote_read).
+    /// RDMA READ, over queue pairs with [`QpConfig::remote_read`](crate::QpConfig::remote_read).
     pub const READ: Self = Self(sys::IBV_ACCESS_REMOTE_READ);
-    /// Write it, over queue pairs made with [`QpConfig::remote_write`](crate::QpConfig::remote_write).
+    /// RDMA WRITE, over queue pairs with [`QpConfig::remote_write`](crate::QpConfig::remote_write).
     pub const WRITE: Self = Self(sys::IBV_ACCESS_REMOTE_WRITE);
-    /// Change its numbers by atomic operations, over queue pairs made with
-    /// [`QpConfig::remote_atomic`](crate::QpConfig::remote_atomic).
+    /// Atomic operations, over queue pairs with [`QpConfig::remote_atomic`](crate::QpConfig::remote_atomic).
     pub const ATOMIC: Self = Self(sys::IBV_ACCESS_REMOTE_ATOMIC);
 
     pub(super) const fn flags(self) -> sys::ibv_access_flags {
@@ -41,11 +40,11 @@ impl BitOr for RemoteAccess {
     }
 }
 
-/// Memory of a peer, or a part of it: address, length and key. The peer makes it
-/// ([`RemoteMemory::region`](crate::RemoteMemory::region)) and tells it by whatever way.
+/// Address, length and key of memory at a peer. The peer creates it with
+/// [`RemoteMemory::region`](crate::RemoteMemory::region) and sends it to this side.
 ///
-/// Requests do not leave its bounds. Whether it exists is known to the peer alone: its device refuses what it does not
-/// know, and the request fails.
+/// Requests stay within its bounds. If the peer has freed the memory, its device refuses the request, and the request
+/// fails.
 ///
 /// ```
 /// use doorbell::RemoteRegion;
@@ -67,18 +66,18 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// Bytes of [`to_bytes`](Self::to_bytes).
+    /// Length of [`to_bytes`](Self::to_bytes) in bytes.
     pub const BYTES: usize = 20;
 
-    /// Memory that a peer has named otherwise, for example a program that does not use doorbell.
+    /// Describes memory of a peer that does not use doorbell.
     pub const fn new(addr: u64, len: usize, rkey: u32) -> Self {
         Self { addr, len, rkey }
     }
 
-    /// Returns `len` bytes from `offset` on.
+    /// Returns the part of `len` bytes that starts at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when they are not inside.
+    /// [`Error::OutOfRange`] if the part is not inside the region.
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Result<Self> {
         match offset.checked_add(len) {
@@ -94,23 +93,23 @@ impl RemoteRegion {
         }
     }
 
-    /// Address of the first byte, at the peer.
+    /// Returns the address of the first byte in the memory of the peer.
     pub const fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Key.
+    /// Returns the remote key.
     pub const fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// Returns it as bytes, for messages: address and length as 64 bits each, key as 32, big-endian.
+    /// Returns the region as bytes for a message: address and length as 64 bits each, key as 32 bits, big-endian.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -119,7 +118,7 @@ impl RemoteRegion {
         bytes
     }
 
-    /// Returns what [`to_bytes`](Self::to_bytes) made the bytes of.
+    /// Returns the region that [`to_bytes`](Self::to_bytes) encoded.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| {
             let bytes: [u8; 4] = std::array::from_fn(|byte| bytes[at + byte]);

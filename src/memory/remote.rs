@@ -12,13 +12,13 @@ use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
 use crate::trace::trace_event;
 
-/// Registered memory that peers may write (`IBV_ACCESS_REMOTE_WRITE`), over QPs made with
-/// [`QpConfig::remote_write`](crate::QpConfig::remote_write); or read, or change by atomic operations, see
-/// [`with_access`](Self::with_access).
+/// Registered memory that peers write with RDMA WRITE (`IBV_ACCESS_REMOTE_WRITE`), over queue pairs with
+/// [`QpConfig::remote_write`](crate::QpConfig::remote_write). [`with_access`](Self::with_access) also allows RDMA
+/// READ and atomic operations.
 ///
-/// There is never a reference to it, for no one can tell when a peer writes: bytes are copied in and out.
-/// That a completion was polled, of a message that the peer sent after its write, is the only promise that
-/// the write is there.
+/// There is no reference to the memory, because a peer can write at any time: [`read`](Self::read) and
+/// [`write`](Self::write) copy. A write of the peer is complete when this side has polled the completion of a message
+/// that the peer sent after it.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -41,15 +41,15 @@ pub struct RemoteMemory {
 unsafe impl Send for RemoteMemory {}
 
 impl RemoteMemory {
-    /// `len` bytes, zeroed.
+    /// Allocates and registers `len` zeroed bytes that peers can write.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when `len` is 0 or more than the device registers at once; [`Error::Verbs`].
+    /// [`Error::OutOfRange`] if `len` is 0 or greater than `max_mr_size` of the device; [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, len: usize) -> Result<Self> {
         Self::with_access(pd, len, RemoteAccess::WRITE)
     }
 
-    /// `len` bytes, zeroed, for what `access` says.
+    /// Allocates and registers `len` zeroed bytes for the operations of `access`.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -63,7 +63,7 @@ impl RemoteMemory {
     /// ```
     ///
     /// # Errors
-    /// Those of [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn with_access(pd: &ProtectionDomain, len: usize, access: RemoteAccess) -> Result<Self> {
         let max = pd.context().attr().max_mr_size.min(isize::MAX as u64);
         Error::check_range("size of remote memory in bytes", len as u64, 1, max)?;
@@ -80,37 +80,38 @@ impl RemoteMemory {
         Ok(Self { memory: ManuallyDrop::new(memory), len, mr, pd: pd.clone() })
     }
 
-    /// Returns what peers need to know.
+    /// Returns address, length and key for the peers.
     pub fn region(&self) -> RemoteRegion {
         RemoteRegion::new(self.addr(), self.len, self.rkey())
     }
 
-    /// Address for peers.
+    /// Returns the address for the peers.
     pub fn addr(&self) -> u64 {
         self.as_ptr().addr() as u64
     }
 
-    /// Key for peers.
+    /// Returns the key for the peers.
     pub fn rkey(&self) -> u32 {
         // SAFETY: the region exists.
         unsafe { (*self.mr).rkey }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The first byte. What peers write through it races with everything but volatile and atomic accesses.
+    /// Returns the address of the first byte. Accesses that are neither volatile nor atomic race with writes of
+    /// peers.
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.start().as_ptr()
     }
 
-    /// Copies bytes from `offset` on out. Bytes that a peer writes meanwhile may be old or new, each.
+    /// Copies the bytes from `offset` on to `out`. Each byte that a peer writes at the same time may be old or new.
     ///
     /// # Panics
-    /// When they are not inside.
+    /// If the bytes are not inside the memory.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         let from = self.range(offset, out.len());
         for (at, byte) in out.iter_mut().enumerate() {
@@ -119,7 +120,7 @@ impl RemoteMemory {
         }
     }
 
-    /// Copies bytes in from `offset` on.
+    /// Copies `bytes` into the memory at `offset`.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -133,7 +134,7 @@ impl RemoteMemory {
     /// ```
     ///
     /// # Panics
-    /// When they do not fit.
+    /// If the bytes do not fit.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         let to = self.range(offset, bytes.len());
         for (at, &byte) in bytes.iter().enumerate() {

@@ -18,11 +18,10 @@ pub(crate) const MAX_24_BITS: u32 = 0xff_ffff;
 /// interface of the port.
 const FIRST_QPN: u32 = 2;
 
-/// What a peer needs to know of a queue pair in order to connect to it.
+/// The address of a queue pair, which a peer needs to connect to it.
 ///
-/// [`connect_over`](crate::QueuePair::connect_over) exchanges it; a program with a way of its own sends it as
-/// [bytes](Self::to_bytes), as text (`Display` and `FromStr`), or with serde (feature `serde`), or builds it from its
-/// fields.
+/// [`connect_over`](crate::QueuePair::connect_over) exchanges it. A program with its own exchange sends it as
+/// [bytes](Self::to_bytes), as text (`Display` and `FromStr`) or with serde (feature `serde`).
 ///
 /// ```
 /// use doorbell::{Mtu, QpAddress};
@@ -39,9 +38,9 @@ pub struct QpAddress {
     pub gid: [u8; 16],
     /// Number of the queue pair, 24 bits.
     pub qpn: u32,
-    /// PSN of the first packet it sends, 24 bits.
+    /// PSN of the first packet that this queue pair sends, 24 bits.
     pub psn: u32,
-    /// Largest MTU it takes.
+    /// Largest MTU that the queue pair accepts.
     pub mtu: Mtu,
 }
 

@@ -6,7 +6,7 @@ use super::mtu::Mtu;
 use crate::error::{Error, Result};
 use crate::receiver::SrqId;
 
-/// What a queue pair should be like.
+/// Transport, sizes and connection settings of a queue pair.
 ///
 /// ```
 /// use doorbell::{Mtu, QpConfig};
@@ -56,8 +56,8 @@ pub(super) fn check_qkey(qkey: u32) -> Result<()> {
 }
 
 impl QpConfig {
-    /// A reliable connection on port 1, with 128 receives of one buffer and 128 sends, that waits for
-    /// receives of the peer without end.
+    /// Describes a reliable connection on port 1 with 128 receives of one buffer and 128 sends. While the peer has no
+    /// receive posted, it retries forever.
     ///
     /// ```
     /// use doorbell::QpConfig;
@@ -101,12 +101,11 @@ impl QpConfig {
         config
     }
 
-    /// Unreliable datagrams on port 1, with 128 receives of one buffer and 128 sends. `qkey` is what senders
-    /// have to know; its upper bit is reserved for the system.
+    /// Describes unreliable datagrams on port 1 with 128 receives of one buffer and 128 sends. Senders must know
+    /// `qkey`; its upper bit is reserved for the system.
     ///
-    /// Each receive needs room for [`GRH_SIZE`](crate::GRH_SIZE) bytes in front of the payload, which are in
-    /// front of it in [`Message`](crate::Message) too: [`Message::datagram`](crate::Message::datagram) takes
-    /// them apart.
+    /// Each receive needs [`GRH_SIZE`](crate::GRH_SIZE) bytes before the payload. [`Message`](crate::Message)
+    /// contains both, and [`Message::datagram`](crate::Message::datagram) separates them.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -125,69 +124,72 @@ impl QpConfig {
         config
     }
 
-    /// Takes receives from a shared receive queue instead of one of its own. Together with
-    /// [`receives`](Self::receives) it is refused.
+    /// Receives from a shared receive queue. Cannot be combined with [`receives`](Self::receives).
     pub const fn srq(mut self, srq: SrqId) -> Self {
         self.srq = Some(srq);
         self
     }
 
-    /// A receive queue of its own, for `max_wr` outstanding receives of up to `max_sge` buffers. The
-    /// driver may round up, mlx5 to a power of two of at least 64 bytes: `receives(1, 1)` makes four slots on
-    /// the direct path. [`Receiver::capacity`](crate::Receiver::capacity) says how many can be posted.
+    /// Gives the queue pair its own receive queue for `max_wr` outstanding receives of up to `max_sge` buffers. The
+    /// driver may round up; on the direct path an mlx5 queue has a power of two of slots, with at least 64 bytes in
+    /// all: `receives(1, 1)` creates four. [`Receiver::capacity`](crate::Receiver::capacity) returns how many can be
+    /// posted.
     pub const fn receives(mut self, max_wr: u32, max_sge: u32) -> Self {
         self.own = Some((max_wr, max_sge));
         self
     }
 
-    /// Requests that can be outstanding on the send queue, of a queue pair that is made with a [`Sender`](crate::Sender).
+    /// Sets how many requests can be outstanding on the send queue, 128 by default. Used with a
+    /// [`Sender`](crate::Sender).
     pub const fn sends(mut self, max_wr: u32) -> Self {
         self.max_send_wr = max_wr;
         self
     }
 
-    /// Buffers that one request may gather, 1 by default.
+    /// Sets how many buffers one request can gather, 1 by default.
     pub const fn send_buffers(mut self, max_sge: u32) -> Self {
         self.max_send_sge = max_sge;
         self
     }
 
-    /// Bytes that a request may have copied, see [`Payload`](crate::Payload). The driver may round up, and
-    /// [`QueuePair::max_inline`](crate::QueuePair::max_inline) says to how many.
+    /// Sets how many bytes a request can copy into its WQE, 0 by default, see [`Payload`](crate::Payload). The driver
+    /// may round up: [`QueuePair::max_inline`](crate::QueuePair::max_inline) returns the actual number.
     pub const fn max_inline(mut self, bytes: u32) -> Self {
         self.max_inline = bytes;
         self
     }
 
-    /// Port of the device, counted from 1.
+    /// Sets the port, 1 by default.
     pub const fn port(mut self, port: u8) -> Self {
         self.port = port;
         self
     }
 
-    /// Entry of the port's GID table that is this side's address, and packets with a GRH.
+    /// Sets the entry of the port's GID table that is the address of this side. Packets then carry a GRH.
     ///
-    /// Without it an InfiniBand port uses LIDs, and an Ethernet port (RoCE) its first RoCE v2 entry for
-    /// an IPv4 address, else its first RoCE v2 entry, else entry 0.
+    /// Without it an InfiniBand port uses LIDs. An Ethernet port (RoCE) uses its first RoCE v2 entry for an IPv4
+    /// address, else its first RoCE v2 entry, else entry 0.
     pub const fn gid_index(mut self, index: u8) -> Self {
         self.gid_index = Some(index);
         self
     }
 
-    /// Largest path MTU. The least of this, the MTU of the port and that of the peer is used.
+    /// Limits the path MTU. The queue pair uses the smallest of this value, the MTU of the port and that of the peer.
     pub const fn mtu(mut self, mtu: Mtu) -> Self {
         self.mtu = Some(mtu);
         self
     }
 
-    /// Service level of the packets, at most 15; on Ethernet the priority of the VLAN tag. 0 by default.
+    /// Sets the service level of the packets, at most 15, 0 by default. On Ethernet it is the priority in the VLAN
+    /// tag.
     pub const fn service_level(mut self, level: u8) -> Self {
         self.service_level = level;
         self
     }
 
-    /// Traffic class of packets with a GRH; on RoCE v2 the byte of the IP header that has the DSCP in its upper six
-    /// bits, by which switches choose the priority. 0 by default. With `rdmacm` the connection manager decides.
+    /// Sets the traffic class of packets with a GRH, 0 by default. On RoCE v2 it is the byte of the IP header whose
+    /// upper six bits are the DSCP, with which switches choose the priority. With `rdmacm` the connection manager
+    /// sets it.
     ///
     /// ```
     /// use doorbell::QpConfig;
@@ -201,35 +203,35 @@ impl QpConfig {
         self
     }
 
-    /// Entry of the port's partition key table that packets are of. 0 by default, which on most ports is the default
-    /// partition. With `rdmacm` the connection manager decides.
+    /// Sets the entry of the port's partition key table, 0 by default, which most ports use for the default
+    /// partition. With `rdmacm` the connection manager sets it.
     pub const fn pkey_index(mut self, index: u16) -> Self {
         self.pkey_index = index;
         self
     }
 
-    /// How long an acknowledgement may take: 4.096 µs · 2^`timeout`, at most 31; 0 is for ever.
-    /// 14 by default, about 67 ms.
+    /// Sets the time-out of an acknowledgement to 4.096 µs · 2^`timeout`, at most 31; 0 waits forever. 14 by default,
+    /// about 67 ms.
     pub const fn timeout(mut self, timeout: u8) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How often a packet is sent again before the connection fails, at most 7. 6 by default, because
-    /// Soft-RoCE takes 7 for without end.
+    /// Sets how often a packet is sent again before the connection fails, at most 7. 6 by default, because Soft-RoCE
+    /// retries forever with 7.
     pub const fn retry_cnt(mut self, retries: u8) -> Self {
         self.retry_cnt = retries;
         self
     }
 
-    /// How often a message is sent again when the peer has no receive posted; 7, the default, is
-    /// without end.
+    /// Sets how often a message is sent again while the peer has no receive posted, at most 7. 7, the default,
+    /// retries forever.
     pub const fn rnr_retry(mut self, retries: u8) -> Self {
         self.rnr_retry = retries;
         self
     }
 
-    /// How long the peer should wait when no receive is posted here, as the code of the InfiniBand
+    /// Sets how long the peer waits before it sends again when no receive is posted here, as a code of the InfiniBand
     /// specification (`ibv_modify_qp(3)`), at most 31. 12 by default, 0.64 ms.
     pub const fn min_rnr_timer(mut self, code: u8) -> Self {
         self.min_rnr_timer = code;
@@ -254,21 +256,20 @@ impl QpConfig {
         self
     }
 
-    /// Lets the peer write to memory that is registered for it, see
-    /// [`RemoteMemory`](crate::RemoteMemory).
+    /// Lets the peer write [`RemoteMemory`](crate::RemoteMemory), `false` by default.
     pub const fn remote_write(mut self, allowed: bool) -> Self {
         self.remote_write = allowed;
         self
     }
 
-    /// Lets the peer read memory that is registered for that: a [readable](crate::PoolConfig::readable) pool, or
-    /// [`RemoteMemory`](crate::RemoteMemory).
+    /// Lets the peer read [`RemoteMemory`](crate::RemoteMemory) and [readable](crate::PoolConfig::readable) pools,
+    /// `false` by default.
     pub const fn remote_read(mut self, allowed: bool) -> Self {
         self.remote_read = allowed;
         self
     }
 
-    /// Lets the peer change [`RemoteMemory`](crate::RemoteMemory) by atomic operations.
+    /// Lets the peer perform atomic operations on [`RemoteMemory`](crate::RemoteMemory), `false` by default.
     pub const fn remote_atomic(mut self, allowed: bool) -> Self {
         self.remote_atomic = allowed;
         self

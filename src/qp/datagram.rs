@@ -16,7 +16,7 @@ use crate::mlx5;
 use crate::pd::{DomainId, ProtectionDomain};
 use crate::receiver::DatagramSource;
 
-/// A queue pair that datagrams are sent to. Clones are the same one.
+/// The destination of datagrams: a queue pair. Clones share one handle.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::datagrams();
@@ -48,7 +48,7 @@ unsafe impl Send for Ah {}
 unsafe impl Sync for Ah {}
 
 impl AddressHandle {
-    /// Number of the queue pair.
+    /// Returns the number of the queue pair.
     pub const fn qp_num(&self) -> u32 {
         self.qp_num
     }
@@ -93,7 +93,7 @@ impl fmt::Debug for AddressHandle {
 }
 
 impl QueuePair {
-    /// Takes a queue pair for datagrams from INIT to RTS, in which it receives and sends.
+    /// Moves a datagram queue pair from INIT to RTS, where it receives and sends.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -109,7 +109,7 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a connected transport; [`Error::WrongState`] when the queue pair is not in INIT;
+    /// [`Error::Unsupported`] for a connected transport; [`Error::WrongState`] if the queue pair is not in INIT;
     /// [`Error::Verbs`].
     pub fn activate(&mut self) -> Result<()> {
         if !self.is_datagram() {
@@ -124,10 +124,10 @@ impl QueuePair {
         self.qp.modify(&mut attr, mask)
     }
 
-    /// The queue pair at `peer`, which takes datagrams with this queue key.
+    /// Creates the handle to send to the queue pair at `peer`, which accepts datagrams with this queue key.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Handshake`] when the address or the queue key cannot be one; [`Error::Verbs`].
+    /// [`Error::OutOfRange`] and [`Error::Handshake`] if the address or the queue key is invalid; [`Error::Verbs`].
     pub fn address_handle(&self, peer: &QpAddress, qkey: u32) -> Result<AddressHandle> {
         check_qkey(qkey)?;
         let mut attr = transition::path(&self.config, self.local()?.route(peer)?, peer);
@@ -144,11 +144,11 @@ impl QueuePair {
         Ok(AddressHandle { ah, qp_num: peer.qpn, qkey, segment })
     }
 
-    /// The sender of a datagram that this queue pair received, to answer it. It must take datagrams with the
-    /// queue key of this one.
+    /// Creates the handle to answer the sender of a datagram. The sender must accept the queue key of this queue
+    /// pair.
     ///
     /// # Errors
-    /// Those of [`address_handle`](Self::address_handle).
+    /// The errors of [`address_handle`](Self::address_handle).
     pub fn reply_to(&self, sender: &DatagramSource) -> Result<AddressHandle> {
         let peer = QpAddress {
             lid: sender.lid(),

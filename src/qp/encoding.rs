@@ -11,7 +11,7 @@ use super::mtu::Mtu;
 /// Version of the bytes.
 const VERSION: u16 = 1;
 
-/// Bytes or text are not the address of a queue pair.
+/// Bytes or text do not contain the address of a queue pair.
 ///
 /// ```
 /// use doorbell::{AddressError, QpAddress};
@@ -28,10 +28,10 @@ pub enum AddressError {
         "the address has version {0}, and this library reads version {VERSION}: use one version of doorbell on both sides"
     )]
     Version(u16),
-    /// There is no such MTU.
+    /// The MTU is not a valid one.
     #[error("the MTU is {0}: it must be 256, 512, 1024, 2048 or 4096 (codes 1 to 5 in bytes)")]
     Mtu(u32),
-    /// A number of more than 24 bits.
+    /// A number exceeds 24 bits.
     #[error("{what} is {value:#x}: it must be at most 0xffffff")]
     TooLarge {
         /// `qpn` or `psn`.
@@ -39,7 +39,7 @@ pub enum AddressError {
         /// What it is.
         value: u32,
     },
-    /// The text has another number of parts.
+    /// The text has a wrong number of parts.
     #[error("the address has {0} parts: it must read LID:QPN:PSN:GID:MTU, as QpAddress prints it")]
     Parts(usize),
     /// A part of the text is not a number.
@@ -50,12 +50,12 @@ pub enum AddressError {
 }
 
 impl QpAddress {
-    /// Bytes of [`to_bytes`](Self::to_bytes).
+    /// Length of [`to_bytes`](Self::to_bytes) in bytes.
     pub const BYTES: usize = 32;
 
-    /// Returns the address as bytes, for messages and files: version 1 as 16 bits, the code of the MTU (1 for 256 bytes up
-    /// to 5 for 4,096), a zero, the LID as 16 bits, two zeros, number and first PSN as 32 bits each, and the GID. Numbers
-    /// are big-endian.
+    /// Returns the address as bytes for messages and files, big-endian: version 1 (16 bits), code of the MTU (8 bits,
+    /// 1 for 256 bytes to 5 for 4,096), zero (8), LID (16), zero (16), number of the queue pair (32), first PSN (32),
+    /// GID (128).
     ///
     /// ```
     /// # let world = doorbell_doc::World::new();
@@ -77,7 +77,7 @@ impl QpAddress {
         bytes
     }
 
-    /// Returns the address that [`to_bytes`](Self::to_bytes) made the bytes of.
+    /// Returns the address that [`to_bytes`](Self::to_bytes) encoded.
     ///
     /// # Errors
     /// [`AddressError`].

@@ -35,15 +35,13 @@ pub use state::{QpEnd, QpState};
 
 pub(crate) use object::{Qp, SendSide};
 
-/// One end of a connection: it receives through the [`Receiver`](crate::Receiver) that made it, and sends through the
-/// [`Sender`](crate::Sender) that it was [made with](crate::Receiver::create_qp_with_sender), if there is one.
+/// A queue pair. It receives through the [`Receiver`](crate::Receiver) that created it, and sends through the
+/// [`Sender`](crate::Sender) of [`create_qp_with_sender`](crate::Receiver::create_qp_with_sender), if any.
 ///
-/// A new queue pair is in the INIT state: receives can be posted to it, and should be before it is
-/// connected. On an mlx5 device that is driven directly it is made without scatter to CQE, with which
-/// the device would put short payloads into the CQE, over the source QP and the SLID, for software to
-/// copy from there.
+/// A new queue pair is in state INIT: post receives before connecting it. On the direct path it has no scatter to
+/// CQE, with which the device would store short payloads in the CQE, over the source QP and the SLID.
 ///
-/// Dropping it disconnects; the receiver and the sender destroy it later: see
+/// Dropping it disconnects. The receiver and the sender destroy it later, see
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).
 ///
 /// ```
@@ -163,17 +161,18 @@ impl QueuePair {
         })
     }
 
-    /// Number of the queue pair.
+    /// Returns the number of the queue pair.
     pub fn qp_num(&self) -> u32 {
         self.qp.qp_num()
     }
 
-    /// Its own receive queue, for posting; `None` when it takes receives from a shared one.
+    /// Returns its own receive queue for posting, or `None` if it uses an SRQ.
     pub fn receive_queue(&self) -> Option<RqId> {
         self.receive_queue
     }
 
-    /// Its send queue, for [`Sender::post`](crate::Sender::post); `None` when it was made without a sender.
+    /// Returns its send queue for [`Sender::post`](crate::Sender::post), or `None` if it was created without a
+    /// sender.
     pub fn send_queue(&self) -> Option<SqId> {
         self.send_queue
     }
@@ -182,7 +181,7 @@ impl QueuePair {
         self.send_queue = Some(queue);
     }
 
-    /// Bytes that a request may have copied, instead of taking them from a buffer.
+    /// Returns how many bytes a request can copy into its WQE.
     pub fn max_inline(&self) -> usize {
         self.qp.cap().max_inline_data as usize
     }
@@ -216,11 +215,11 @@ impl QueuePair {
         self.receive_queue = Some(queue);
     }
 
-    /// What a peer needs to know in order to [`connect`](Self::connect).
+    /// Returns the address that the peer needs to [`connect`](Self::connect).
     ///
     /// # Errors
-    /// [`Error::Verbs`] when the port cannot be queried, [`Error::OutOfRange`] when it has no GID of
-    /// that index.
+    /// [`Error::OutOfRange`] if the port has no GID at the configured index; [`Error::Verbs`] if the port cannot be
+    /// queried.
     pub fn address(&self) -> Result<QpAddress> {
         let Local { lid, gid, mtu, .. } = self.local()?;
         Ok(QpAddress { lid, gid, qpn: self.qp_num(), psn: self.psn, mtu })
@@ -230,11 +229,11 @@ impl QueuePair {
         Local::query(self.qp.pd().context(), &self.config)
     }
 
-    /// Connects to the queue pair at `peer`, which has to connect to this one: INIT to RTR to RTS.
-    /// Packets carry a GRH when the peer has a GID. The path MTU is the lesser of both sides'.
+    /// Connects to the queue pair at `peer`, which must connect to this one: INIT to RTR to RTS.
     ///
-    /// What this side sends before the peer is connected too is sent again after a time-out; see
-    /// [`connect_over`](Self::connect_over), which waits for the peer.
+    /// Packets carry a GRH if the peer has a GID. The path MTU is the smaller of the two. A message sent before the
+    /// peer is connected is sent again after a time-out. [`connect_over`](Self::connect_over) waits for the peer
+    /// instead.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
@@ -250,9 +249,9 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WrongState`] when the queue pair is not in INIT; [`Error::Unsupported`] for datagrams;
-    /// [`Error::OutOfRange`] and [`Error::Handshake`] when the address cannot be one; [`Error::PortDown`]; [`Error::Verbs`] when the device refuses, and
-    /// the queue pair has to be reset.
+    /// [`Error::WrongState`] if the queue pair is not in INIT; [`Error::Unsupported`] for datagrams;
+    /// [`Error::OutOfRange`] and [`Error::Handshake`] if the address is invalid; [`Error::PortDown`];
+    /// [`Error::Verbs`] if the device refuses, after which the queue pair must be reset.
     pub fn connect(&mut self, peer: &QpAddress) -> Result<()> {
         if self.is_datagram() {
             return Err(Error::Unsupported {
@@ -341,7 +340,8 @@ impl QueuePair {
         self.qp.pd().context().name()
     }
 
-    /// Disconnects: what is posted comes back flushed, from the receiver and the sender.
+    /// Moves the queue pair to the error state, which disconnects it: the receiver and the sender return its requests
+    /// flushed.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, device: _device, .. } = doorbell_doc::World::new();
@@ -385,7 +385,7 @@ impl QueuePair {
         if sends { self.qp.modify_state(QpState::Rts) } else { Ok(()) }
     }
 
-    /// State, as the driver reports it.
+    /// Returns the state that the driver reports.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -394,7 +394,7 @@ impl QueuePair {
         Ok(QpState::from_raw(attr.qp_state))
     }
 
-    /// The handle of libibverbs.
+    /// Returns the handle of libibverbs.
     pub fn as_raw(&self) -> *mut sys::ibv_qp {
         self.qp.as_raw()
     }

@@ -2,7 +2,7 @@
 
 use rdma_core_sys as sys;
 
-/// Most payload bytes of a packet on a path (`enum ibv_mtu`).
+/// Largest payload of a packet on a path (`enum ibv_mtu`).
 ///
 /// ```
 /// use doorbell::Mtu;
@@ -42,7 +42,7 @@ impl Mtu {
         self as sys::ibv_mtu
     }
 
-    /// In bytes.
+    /// Returns the MTU in bytes.
     pub const fn bytes(self) -> u32 {
         128 << self as u32
     }

@@ -33,9 +33,8 @@ pub struct MulticastGroup {
 }
 
 impl MulticastGroup {
-    /// The group of an IP multicast address, on Ethernet (RoCE v2). It must be of the family of the GID that the
-    /// queue pair uses ([`QpConfig::gid_index`](crate::QpConfig::gid_index)), which decides between an IPv4 and
-    /// an IPv6 header.
+    /// Names the group of an IP multicast address on Ethernet (RoCE v2). The address must be of the family of the
+    /// queue pair's GID ([`QpConfig::gid_index`](crate::QpConfig::gid_index)), which selects IPv4 or IPv6.
     pub const fn ip(address: IpAddr) -> Self {
         let address = match address {
             IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -59,12 +58,12 @@ impl MulticastGroup {
 }
 
 impl QueuePair {
-    /// Receives what is sent to a group, too (`ibv_attach_mcast(3)`): the adapter gives each member a copy. The
-    /// queue key of the senders must be this queue pair's. It ends with [`leave`](Self::leave) or the queue
-    /// pair.
+    /// Joins a group (`ibv_attach_mcast(3)`): the adapter gives each member a copy of a datagram. Senders must use
+    /// the queue key of this queue pair. [`leave`](Self::leave) or the end of the queue pair ends the membership.
     ///
-    /// It is for the adapter alone. The network must learn of the membership by other means: the subnet manager on InfiniBand,
-    /// IGMP or MLD on Ethernet, for which it is enough that an ordinary UDP socket of the same interface joins.
+    /// The call configures the adapter only. The network learns of the membership from the subnet manager
+    /// (InfiniBand) or by IGMP or MLD (Ethernet); on Ethernet, a UDP socket that joins the group on the same
+    /// interface is enough.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -82,10 +81,9 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a connected transport; [`Error::NotMulticast`] when the address is not one of a
-    /// group; [`Error::OutOfRange`] on InfiniBand when its LID is none for multicast; [`Error::AlreadyMember`] when the
-    /// queue pair has joined already; [`Error::Verbs`], with `ENOMEM` when the adapter has room for no more
-    /// (`max_mcast_qp_attach` of [`Context::attr`](crate::Context::attr)).
+    /// [`Error::Unsupported`] for a connected transport; [`Error::NotMulticast`] if the address is not multicast;
+    /// [`Error::OutOfRange`] on InfiniBand if the LID is not multicast; [`Error::AlreadyMember`]; [`Error::Verbs`],
+    /// with `ENOMEM` if the adapter is full (`max_mcast_qp_attach` of [`Context::attr`](crate::Context::attr)).
     pub fn join(&mut self, group: &MulticastGroup) -> Result<()> {
         self.check_multicast("join")?;
         group.check("join")?;
@@ -93,15 +91,15 @@ impl QueuePair {
         self.qp.join(group)
     }
 
-    /// Leaves a group (`ibv_detach_mcast(3)`). What has arrived can still be polled.
+    /// Leaves a group (`ibv_detach_mcast(3)`). Datagrams that have arrived can still be polled.
     ///
     /// # Errors
-    /// [`Error::NotMember`] when it has not joined; [`Error::Verbs`].
+    /// [`Error::NotMember`] if the queue pair is not a member; [`Error::Verbs`].
     pub fn leave(&mut self, group: &MulticastGroup) -> Result<()> {
         self.qp.leave(group)
     }
 
-    /// For sending to a group, with the queue key of its members. Who sends need not have joined.
+    /// Creates the handle to send to a group, with the queue key of its members. The sender need not be a member.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Datagrams::new();
@@ -118,8 +116,8 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a connected transport; [`Error::NotMulticast`] when the address is not one of a
-    /// group; [`Error::OutOfRange`] on InfiniBand when its LID is none for multicast, and for a queue key of the system;
+    /// [`Error::Unsupported`] for a connected transport; [`Error::NotMulticast`] if the address is not multicast;
+    /// [`Error::OutOfRange`] on InfiniBand if the LID is not multicast, and for a queue key with the upper bit set;
     /// [`Error::Verbs`].
     pub fn multicast_handle(&self, group: &MulticastGroup, qkey: u32) -> Result<AddressHandle> {
         self.check_multicast("multicast_handle")?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rdma_core_sys as sys;
 
-/// State of a queue pair (`enum ibv_qp_state`).
+/// The state of a queue pair (`enum ibv_qp_state`).
 ///
 /// ```
 /// # let world = doorbell_doc::World::new();
@@ -20,19 +20,19 @@ use rdma_core_sys as sys;
 pub enum QpState {
     /// Nothing can be posted.
     Reset,
-    /// Receives can be posted; messages are not taken yet. A new queue pair is in this state.
+    /// Receives can be posted, but no messages arrive. The state of a new queue pair.
     Init,
     /// Ready to receive.
     Rtr,
-    /// Ready to send, which includes receiving. A connected queue pair is in this state.
+    /// Ready to receive and send. The state of a connected queue pair.
     Rts,
     /// The send queue is being drained.
     Sqd,
     /// The send queue failed; the receive queue works.
     Sqe,
-    /// Failed or disconnected: what was posted comes back flushed.
+    /// Failed or disconnected. Posted requests are flushed.
     Error,
-    /// What the driver reports has no name.
+    /// The driver reports a state without a name.
     Unknown,
 }
 
@@ -71,10 +71,10 @@ impl fmt::Display for QpState {
     }
 }
 
-/// What became of the receives that a queue pair had taken from its SRQ when it ended.
+/// Whether all receives that a queue pair took from its SRQ came back when it ended.
 ///
-/// A queue pair takes a receive with the first packet of a message. When it ends before the last packet, the receive
-/// comes back flushed, and the device then reports that it was the last one (`IBV_EVENT_QP_LAST_WQE_REACHED`).
+/// A queue pair takes a receive at the first packet of a message. If it ends before the last packet, the receive is
+/// flushed, and the device then reports `IBV_EVENT_QP_LAST_WQE_REACHED`.
 ///
 /// ```
 /// # let doorbell_doc::World { mut receiver, mut qp, device: _device, .. } = doorbell_doc::World::new();
@@ -88,11 +88,10 @@ impl fmt::Display for QpState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QpEnd {
-    /// All have come back, or it has a receive queue of its own.
+    /// All receives came back, or the queue pair has its own receive queue.
     Complete,
-    /// The device did not report the last one, though it was waited for: a receive that the queue pair had taken may
-    /// be lost to the SRQ. The queue pair has ended all the same. Soft-RoCE of Linux 6.1 reports none, and is not waited
-    /// for.
+    /// The event did not arrive in time: a receive may be lost to the SRQ. The queue pair has ended. Soft-RoCE of
+    /// Linux 6.1 never sends this event, and doorbell does not wait for it there.
     LastWqeMissing,
 }
 

@@ -10,10 +10,10 @@ use super::id::Id;
 use crate::error::{Error, Result};
 use crate::qp::QueuePair;
 
-/// A connection that the connection manager knows of. Dropping it disconnects.
+/// A connection of the connection manager. Dropping it disconnects.
 ///
-/// The queue pair does not depend on it: it sends and receives until it learns that the
-/// peer is gone. Its descriptor is readable when the peer has disconnected.
+/// The queue pair does not depend on it: it sends and receives until it detects that the peer has ended. The
+/// descriptor is readable after the peer has disconnected.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -42,17 +42,16 @@ impl Connection {
         Self { id, private_data, disconnected: false }
     }
 
-    /// What the peer said when it asked or accepted. The connection manager fills it up with zeroes, to 56
-    /// bytes in a request and 196 in an answer.
+    /// Returns the private data of the peer, padded with zeros to 56 bytes in a request and 196 bytes in an answer.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Waits until the peer has disconnected; `false` when it has not in time. Without a time-out it waits
-    /// for ever.
+    /// Waits until the peer disconnects, at most for `timeout`; without a time-out, forever. Returns `false` if the
+    /// time is over.
     ///
     /// # Errors
-    /// [`Error::Verbs`], also when the device is removed.
+    /// [`Error::Verbs`], also if the device was removed.
     pub fn wait_disconnected(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         let timeout = timeout.into();
         while !self.disconnected {
@@ -68,8 +67,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Disconnects from the peer, and moves the queue pair to ERROR: posted requests come back flushed. To use the
-    /// queue pair again, [reset](crate::Receiver::reset_qp) it.
+    /// Disconnects from the peer and moves the queue pair to ERROR: its requests are flushed. To use the queue pair
+    /// again, [reset](crate::Receiver::reset_qp) it.
     ///
     /// # Errors
     /// [`Error::Verbs`]; the queue pair is in ERROR even if `rdma_disconnect` failed.
@@ -80,13 +79,14 @@ impl Connection {
         disconnected
     }
 
-    /// As [`disconnect`](Self::disconnect), and waits until the peer has answered, which it does when its program
-    /// disconnects or drops the connection; `false` when it has not in time. Then the same queue pair can connect
-    /// to it again: as long as the connection manager of the peer knows of this connection it refuses the number
-    /// of the queue pair (reason 10).
+    /// Disconnects like [`disconnect`](Self::disconnect), and waits until the peer disconnects or drops the
+    /// connection. Returns `false` if the time is over.
+    ///
+    /// After `true` the same queue pair can connect to this peer again. Before, the connection manager of the peer
+    /// refuses the number of the queue pair (reason 10).
     ///
     /// # Errors
-    /// Those of [`disconnect`](Self::disconnect).
+    /// The errors of [`disconnect`](Self::disconnect).
     pub fn disconnect_within(mut self, qp: &QueuePair, timeout: Duration) -> Result<bool> {
         self.id.check_device(qp)?;
         let disconnected = self.send_disconnect();

@@ -19,7 +19,7 @@ const BACKLOG: i32 = 128;
 /// Bytes that the connection manager leaves to the program in the answer to a request.
 const MAX_PRIVATE_DATA: usize = 196;
 
-/// Waits for peers that want to connect. Its descriptor is readable when there is one.
+/// Waits for peers that connect. The descriptor is readable when a peer waits.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -46,12 +46,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on an address, IPv4 or IPv6, of one device, or on the unspecified address on all of
-    /// them. With port 0 the system chooses one: see [`port`](Self::port).
+    /// Listens on an IPv4 or IPv6 address of one device, or on the unspecified address for all devices. With port 0
+    /// the system selects a port, which [`port`](Self::port) returns.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) when there is no connection manager, no device has the address, or the port is in
-    /// use; [`Error::Library`](crate::Error::Library) without librdmacm.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the host has no connection manager, no device has the address, or the
+    /// port is in use; [`Error::Library`](crate::Error::Library) without librdmacm.
     pub fn bind(address: SocketAddr) -> Result<Self> {
         let id = Id::new(address)?;
         let mut address = sockaddr(address);
@@ -64,17 +64,17 @@ impl Listener {
         Ok(Self { id })
     }
 
-    /// The port. It is the connection manager's: no socket listens on it.
+    /// Returns the port of the connection manager. No socket listens on it.
     pub fn port(&self) -> u16 {
         // SAFETY: a live identifier.
         u16::from_be(unsafe { (self.id.cm.get_src_port)(self.id.as_raw()) })
     }
 
-    /// Waits for a peer that wants to connect; `None` when there is none in time. Without a time-out it
-    /// waits for ever.
+    /// Waits for a peer that connects, at most for `timeout`; without a time-out, forever. Returns `None` if the time
+    /// is over.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs), also when the device is removed.
+    /// [`Error::Verbs`](crate::Error::Verbs), also if the device was removed.
     pub fn accept(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Option<Request>> {
         let Some(event) = self.id.event(timeout.into())? else { return Ok(None) };
         let event = event.expect(
@@ -102,7 +102,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// A peer that wants to connect. Dropping the request rejects it.
+/// A connection request of a peer. Dropping it rejects the peer.
 ///
 /// ```
 /// use std::time::Duration;
@@ -135,28 +135,29 @@ pub struct Request {
 }
 
 impl Request {
-    /// The device that it arrived on, for [`open`](crate::open).
+    /// Returns the device of the request, for [`open`](crate::open).
     pub fn device_name(&self) -> &str {
         &self.device_name
     }
 
-    /// The address that it connects from; `None` when it is neither IPv4 nor IPv6.
+    /// Returns the address of the peer, or `None` if it is neither IPv4 nor IPv6.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.id.peer_addr()
     }
 
-    /// What the peer said, filled up with zeroes to 56 bytes.
+    /// Returns the private data of the peer, padded with zeros to 56 bytes.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Connects `qp`, which is new or was reset, and waits until the peer is connected too. Receives
-    /// should be posted already. `private_data` has at most 196 bytes.
+    /// Connects `qp`, which is new or was reset, and waits until the peer is connected. Post receives before it.
+    /// `private_data` has at most 196 bytes.
     ///
     /// # Errors
-    /// [`Error::TimedOut`](crate::Error::TimedOut) when the peer does not go on; [`Error::Foreign`](crate::Error::Foreign) for a queue pair on another
-    /// device; [`Error::OutOfRange`](crate::Error::OutOfRange); [`Error::Unsupported`](crate::Error::Unsupported) unless the queue pair is in INIT;
-    /// [`Error::Verbs`](crate::Error::Verbs). The peer is rejected in each case.
+    /// [`Error::TimedOut`](crate::Error::TimedOut) if the peer does not answer;
+    /// [`Error::Foreign`](crate::Error::Foreign) for a queue pair on another device;
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange); [`Error::Unsupported`](crate::Error::Unsupported) unless the
+    /// queue pair is in INIT; [`Error::Verbs`](crate::Error::Verbs). Each error rejects the peer.
     pub fn accept(
         mut self,
         qp: &mut QueuePair,
@@ -173,10 +174,10 @@ impl Request {
         Ok(Connection::new(self.id, self.private_data))
     }
 
-    /// Refuses.
+    /// Rejects the peer.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) when `rdma_reject` fails.
+    /// [`Error::Verbs`](crate::Error::Verbs) if `rdma_reject` fails.
     pub fn reject(self) -> Result<()> {
         // SAFETY: a live identifier; no private data.
         let result = unsafe { (self.id.cm.reject)(self.id.as_raw(), ptr::null(), 0) };

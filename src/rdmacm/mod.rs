@@ -1,12 +1,10 @@
-//! Connecting by IP address, through the RDMA connection manager of the system (`rdma_cm(7)`).
+//! Connections by IP address, through the RDMA connection manager of the system (`rdma_cm(7)`).
 //!
-//! One side listens, the other resolves the address of the first; the system finds the device, the port
-//! and the route. The queue pair is doorbell's own, made by a [`Receiver`](crate::Receiver) on the device
-//! that was found; only the addresses go through the connection manager.
+//! One side listens, the other resolves its address, and the system finds the device, the port and the route. A
+//! [`Receiver`](crate::Receiver) on that device creates the queue pair; the connection manager only exchanges addresses.
 //!
-//! librdmacm is loaded at the first use. Without it, or without the kernel module `rdma_ucm`, everything
-//! here fails with an error that says so; [`QueuePair::connect_over`](crate::QueuePair::connect_over) works
-//! without either.
+//! librdmacm is loaded at the first use. Without it, or without the kernel module `rdma_ucm`, calls return an error that
+//! names the missing part. [`QueuePair::connect_over`](crate::QueuePair::connect_over) needs neither.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::qp::QueuePair;
 /// Bytes that the connection manager leaves to the program in a request.
 const MAX_PRIVATE_DATA: usize = 56;
 
-/// How an address is reached: the device, the port and the path, as the system found them.
+/// The device, the port and the path to an address, as the system resolved them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,12 +44,11 @@ pub struct Route {
 }
 
 impl Route {
-    /// Finds the device and the path to `peer`, IPv4 or IPv6. Each of the two steps takes at most
-    /// `timeout`.
+    /// Finds the device and the path to `peer`, IPv4 or IPv6. Each of the two steps takes at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) when there is no connection manager, or no device reaches the
-    /// address; [`Error::Library`](crate::Error::Library) without librdmacm.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the host has no connection manager, or no device reaches the address;
+    /// [`Error::Library`](crate::Error::Library) without librdmacm.
     pub fn resolve(peer: SocketAddr, timeout: Duration) -> Result<Self> {
         let mut id = Id::new(peer)?;
         let millis = timeout.as_millis().try_into().unwrap_or(i32::MAX);
@@ -71,23 +70,23 @@ impl Route {
         Ok(Self { id, device_name })
     }
 
-    /// The device, for [`open`](crate::open).
+    /// Returns the device, for [`open`](crate::open).
     pub fn device_name(&self) -> &str {
         &self.device_name
     }
 
-    /// Asks the peer to connect to `qp`, which is new or was reset, and waits until it has.
-    /// `private_data`, at most 56 bytes, is for the peer to judge by.
+    /// Connects `qp`, which is new or was reset, and waits until the peer has accepted. `private_data` has at most 56
+    /// bytes; the peer sees it before it accepts.
     ///
-    /// Retries and the time-out of an acknowledgement are those of the
-    /// [`QpConfig`](crate::QpConfig); the port is the one that was found.
+    /// [`QpConfig`](crate::QpConfig) sets the retries and the time-out of acknowledgements. The port is that of the
+    /// route.
     ///
     /// # Errors
-    /// [`Error::Rejected`](crate::Error::Rejected) when the peer refuses or nobody listens: the queue pair
-    /// is as before. [`Error::TimedOut`](crate::Error::TimedOut);
-    /// [`Error::Foreign`](crate::Error::Foreign) for a queue pair on another device;
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange); [`Error::Unsupported`](crate::Error::Unsupported)
-    /// unless the queue pair is in INIT; [`Error::Verbs`](crate::Error::Verbs).
+    /// [`Error::Rejected`](crate::Error::Rejected) if the peer refuses or no program listens; the queue pair is
+    /// unchanged. [`Error::TimedOut`](crate::Error::TimedOut); [`Error::Foreign`](crate::Error::Foreign) for a queue
+    /// pair on another device; [`Error::OutOfRange`](crate::Error::OutOfRange);
+    /// [`Error::Unsupported`](crate::Error::Unsupported) unless the queue pair is in INIT;
+    /// [`Error::Verbs`](crate::Error::Verbs).
     pub fn connect(
         mut self,
         qp: &mut QueuePair,

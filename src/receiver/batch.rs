@@ -15,7 +15,7 @@ use super::{BufferOwners, Poller, QpTable, QueueEntry, Receiver, RecvQueue};
 const BUDGET: u32 = 64;
 
 impl Receiver {
-    /// Takes what has arrived, at most 64 completions: see [`poll_up_to`](Self::poll_up_to).
+    /// Polls at most 64 completions, see [`poll_up_to`](Self::poll_up_to).
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -33,11 +33,11 @@ impl Receiver {
         self.poll_up_to(BUDGET)
     }
 
-    /// Takes what has arrived, at most `budget` completions.
+    /// Polls at most `budget` completions.
     ///
-    /// The batch lends each message in place. When it is dropped, the CQEs are given back, and all slots
-    /// that were recycled meanwhile are posted with one doorbell; so keep batches short: on a CQ of `n`
-    /// entries the device can write `n` completions before a batch has ended, and no more.
+    /// The batch lends each message in place. Dropping the batch frees the CQEs and posts the recycled slots with one
+    /// doorbell per queue. Keep batches short: until the batch ends, the device can write only as many completions as
+    /// the CQ has other entries.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -60,10 +60,10 @@ impl Receiver {
     }
 }
 
-/// Completions that have arrived. Ends when it is dropped.
+/// Completions that have arrived, from [`Receiver::poll`]. Dropping it ends the batch.
 ///
-/// A batch is no `Iterator`: an item of an iterator may outlive the call that returns the next one, and a message may not,
-/// because its buffer is posted again then. Loop with `while let`.
+/// `Batch` is not an `Iterator`: items of an iterator may outlive the next call of `next`, but a message may not,
+/// because its buffer is posted again. Loop with `while let`.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -91,8 +91,8 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Returns the next message, or the next receive that failed; `None` when nothing has arrived or the budget is used
-    /// up. The message before it is recycled, unless it was taken.
+    /// Returns the next message or the next failed receive, or `None` if no completion is left or the budget is used.
+    /// The call recycles the previous message unless it was taken.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {

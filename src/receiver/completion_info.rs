@@ -12,7 +12,7 @@ use crate::clock::{Timestamp, TimestampClock};
 use crate::status::WcStatus;
 use crate::wc_flags::WcFlags;
 
-/// Where a message came from, as its completion says.
+/// The source of a message, from its completion.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -27,13 +27,13 @@ use crate::wc_flags::WcFlags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MessageSource {
-    /// Number of the queue pair that sent it.
+    /// Number of the sending queue pair.
     pub qp_num: u32,
-    /// LID of its port; 0 on Ethernet.
+    /// LID of the sending port; 0 on Ethernet.
     pub lid: u16,
     /// Service level.
     pub sl: u8,
-    /// Path bits of the LID that the message was sent to.
+    /// Path bits of the destination LID.
     pub dlid_path_bits: u8,
 }
 

@@ -7,7 +7,7 @@ use crate::cq::Timestamps;
 use crate::error::{Error, Result};
 use crate::path::Path;
 
-/// What a [`Receiver`](crate::Receiver) should be like.
+/// Size, path and options of a [`Receiver`](crate::Receiver).
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -30,8 +30,7 @@ pub struct ReceiverConfig {
     pub(crate) verify_cqes: bool,
 }
 
-/// What the CQEs of a compressed block have of their own beside the length of the message (mini-CQE formats
-/// of the basic layout).
+/// What a mini CQE carries beside the length of the message (formats of the basic layout).
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -49,7 +48,7 @@ pub struct ReceiverConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
-    /// The RSS hash result.
+    /// The RSS hash.
     Hash,
     /// The checksum of the packet.
     Checksum,
@@ -65,7 +64,7 @@ impl Compression {
 }
 
 impl ReceiverConfig {
-    /// A CQ of 4,096 entries, [`Path::Auto`].
+    /// Describes a CQ of 4,096 entries on [`Path::Auto`].
     pub const fn new() -> Self {
         Self {
             cq_capacity: 4096,
@@ -78,52 +77,51 @@ impl ReceiverConfig {
         }
     }
 
-    /// Entries of the CQ: at least as many as receives can be outstanding on all queues together. On an mlx5 device
-    /// the CQ has the power of two from there up, on both paths: 501 become 512.
+    /// Sets the number of entries of the CQ, 4,096 by default. It must be at least the number of receives that can be
+    /// outstanding on all queues together. An mlx5 device rounds up to a power of two: 501 become 512.
     pub const fn cq_capacity(mut self, entries: u32) -> Self {
         self.cq_capacity = entries;
         self
     }
 
-    /// Asks for the time of each completion, see [`Message::timestamp`](crate::Message::timestamp). It is not
-    /// an error when the device has no clock: the messages then have no timestamps.
+    /// Requests a timestamp in each completion, see [`Message::timestamp`](crate::Message::timestamp). Without a
+    /// clock in the device, messages have no timestamp, and creation does not fail.
     pub const fn timestamps(mut self, wanted: bool) -> Self {
         self.timestamps = if wanted { Some(Timestamps::Ticks) } else { None };
         self
     }
 
-    /// Asks for the time of each completion in real time, which the adapter itself keeps: no reading of its clock
-    /// is needed to make nanoseconds of it, and it does not turn over. [`Receiver::new`](crate::Receiver::new)
-    /// gives [`Error::Unsupported`](crate::Error::Unsupported) where
-    /// [`TimestampCaps::real_time`](crate::caps::TimestampCaps::real_time) is not set.
+    /// Requests timestamps in real time. The adapter keeps this clock itself: conversion to nanoseconds needs no
+    /// clock reading, and the clock does not wrap. [`Receiver::new`](crate::Receiver::new) returns
+    /// [`Error::Unsupported`](crate::Error::Unsupported) unless
+    /// [`TimestampCaps::real_time`](crate::caps::TimestampCaps::real_time) is set.
     pub const fn real_time_timestamps(mut self) -> Self {
         self.timestamps = Some(Timestamps::RealTime);
         self
     }
 
-    /// Lets the device compress CQEs, which saves PCIe bandwidth where many short messages arrive. On the
-    /// direct path only: libmlx5 itself does not read compressed CQEs. Not together with
-    /// [`timestamps`](Self::timestamps), which the CQEs of a block share with the first.
+    /// Lets the device compress CQEs, which saves PCIe bandwidth for many short messages. Direct path only, because
+    /// libmlx5 does not read compressed CQEs. Not together with [`timestamps`](Self::timestamps), because all CQEs of
+    /// a block have the timestamp of the first.
     pub const fn compression(mut self, compression: Compression) -> Self {
         self.compression = Some(compression);
         self
     }
 
-    /// Starts each batch by fetching the first `lines` cache lines (64 bytes each) of every message that has
-    /// arrived into the caches, at most as many messages as the batch may take. 0, the default, is never, and
-    /// costs nothing.
+    /// Prefetches the first `lines` cache lines (64 bytes each) of every message at the start of a batch. 0, the
+    /// default, disables it at no cost.
     ///
-    /// It is worth trying where the messages of a batch are read one after the other from memory that is in no
-    /// cache: many buffers, and an adapter that does not write to the cache of the CPU that polls. Where they
-    /// are in a cache already it only costs. A receiver that prefetches also [counts](crate::Receiver::enable_statistics).
+    /// Try it if a batch reads messages that are in no cache: many buffers, and an adapter that does not write into
+    /// the cache of the polling CPU. Otherwise it only costs. It enables
+    /// [statistics](crate::Receiver::enable_statistics).
     pub const fn prefetch(mut self, lines: u32) -> Self {
         self.prefetch = lines;
         self
     }
 
-    /// The completion vector by which events of the CQ come, of [`Context::num_comp_vectors`]; 0 by default. On an
-    /// adapter each is an interrupt of its own, which the system can send to a CPU of its own: receivers that sleep in
-    /// different threads should not share one. It means nothing to a receiver that only polls.
+    /// Sets the completion vector of the CQ, below [`Context::num_comp_vectors`]; 0 by default. On an adapter each
+    /// vector is an interrupt that the system can route to a CPU: give receivers that sleep in different threads
+    /// different vectors. A receiver that only polls does not use it.
     ///
     /// [`Context::num_comp_vectors`]: crate::Context::num_comp_vectors
     pub const fn comp_vector(mut self, vector: u32) -> Self {
@@ -131,22 +129,21 @@ impl ReceiverConfig {
         self
     }
 
-    /// Checks the signature of every CQE before a batch takes it: see [`WrongCqe`](crate::WrongCqe). Off by default, which
-    /// costs nothing; on, it reads each CQE twice. A receiver that checks also
-    /// [counts](crate::Receiver::enable_statistics).
+    /// Checks the signature of every CQE before a batch takes it, see [`WrongCqe`](crate::WrongCqe). Off by default,
+    /// at no cost; on, doorbell reads each CQE twice. It enables [statistics](crate::Receiver::enable_statistics).
     ///
     /// A wrong CQE is counted ([`Statistics::wrong_cqes`](crate::Statistics::wrong_cqes)) and kept
-    /// ([`Receiver::wrong_cqe`](crate::Receiver::wrong_cqe)); its message is then delivered as the CQE says. A batch takes no
-    /// CQE that was not checked: those that arrive meanwhile wait for the next batch.
+    /// ([`Receiver::wrong_cqe`](crate::Receiver::wrong_cqe)), and its message is delivered as the CQE describes it.
+    /// CQEs that arrive after the check wait for the next batch.
     ///
-    /// On the direct path, and not together with [`compression`](Self::compression), only:
-    /// [`Receiver::new`](crate::Receiver::new) gives [`Error::Unsupported`](crate::Error::Unsupported) otherwise.
+    /// Direct path only, and not together with [`compression`](Self::compression):
+    /// [`Receiver::new`](crate::Receiver::new) returns [`Error::Unsupported`](crate::Error::Unsupported).
     pub const fn verify_cqes(mut self, wanted: bool) -> Self {
         self.verify_cqes = wanted;
         self
     }
 
-    /// How the CQ and the queues are driven.
+    /// Sets the path of the CQ and its queues, [`Path::Auto`] by default.
     pub const fn path(mut self, path: Path) -> Self {
         self.path = path;
         self
@@ -159,7 +156,7 @@ impl Default for ReceiverConfig {
     }
 }
 
-/// What a shared receive queue should be like.
+/// Size of a shared receive queue.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -178,13 +175,13 @@ pub struct SrqConfig {
 }
 
 impl SrqConfig {
-    /// A queue for `max_wr` outstanding receives of one buffer each. An mlx5 device makes it a power of two less one:
-    /// see [`Receiver::capacity`](crate::Receiver::capacity).
+    /// Describes an SRQ for `max_wr` outstanding receives of one buffer each. An mlx5 device rounds up to a power of
+    /// two minus one: see [`Receiver::capacity`](crate::Receiver::capacity).
     pub const fn new(max_wr: u32) -> Self {
         Self { max_wr, max_sge: 1 }
     }
 
-    /// Buffers that one receive may be scattered over.
+    /// Sets the number of buffers that one receive can have, 1 by default.
     pub const fn max_sge(mut self, max_sge: u32) -> Self {
         self.max_sge = max_sge;
         self

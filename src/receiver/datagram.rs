@@ -4,7 +4,7 @@ use super::completion_info::MessageSource;
 use super::message::Message;
 use crate::wc_flags::WcFlags;
 
-/// Bytes in front of the payload of a datagram: the GRH, if one came with it.
+/// Bytes before the payload of each datagram in its buffer, for the GRH (InfiniBand specification, 8.3).
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -18,7 +18,7 @@ use crate::wc_flags::WcFlags;
 /// ```
 pub const GRH_SIZE: usize = 40;
 
-/// A datagram, header and payload apart: see [`Message::datagram`].
+/// Header and payload of a datagram, from [`Message::datagram`].
 ///
 /// ```
 /// # let mut world = doorbell_doc::Datagrams::new();
@@ -45,7 +45,7 @@ pub struct Datagram<'m> {
     has_grh: bool,
 }
 
-/// Who sent a datagram: what [`QueuePair::reply_to`](crate::QueuePair::reply_to) needs to answer.
+/// The sender of a datagram, for [`QueuePair::reply_to`](crate::QueuePair::reply_to).
 ///
 /// ```
 /// # let mut world = doorbell_doc::Datagrams::new();
@@ -70,10 +70,10 @@ pub struct DatagramSource {
 }
 
 impl Message<'_, '_> {
-    /// Header and payload of a message that arrived on a queue pair for datagrams; `None` on others.
+    /// Returns header and payload of a message from a datagram queue pair, or `None` for other queue pairs. In a
+    /// scattered message the payload ends with the first buffer.
     ///
-    /// The first buffer of a receive for datagrams has to hold at least the [header](GRH_SIZE). Of a message
-    /// that was scattered, the payload is what is in the first buffer.
+    /// The first buffer of a receive for datagrams must hold at least the [GRH](GRH_SIZE).
     pub fn datagram(&self) -> Option<Datagram<'_>> {
         if !self.batch.receiver.qps.is_datagram(self.qp_num()) {
             return None;
@@ -85,40 +85,40 @@ impl Message<'_, '_> {
 }
 
 impl<'m> Datagram<'m> {
-    /// The bytes that were sent.
+    /// Returns the bytes that the peer sent.
     pub fn payload(&self) -> &'m [u8] {
         self.bytes.get(GRH_SIZE..).unwrap_or_default()
     }
 
-    /// The global routing header, as it came (InfiniBand specification, 8.3; on RoCE v2 over IPv4 the IP
-    /// header is in its last 20 bytes). `None` when the datagram had none: then nobody wrote those bytes.
+    /// Returns the GRH as received (InfiniBand specification, 8.3), or `None` if the datagram has none and those
+    /// bytes are undefined. On RoCE v2 over IPv4 the last 20 bytes are the IP header.
     pub fn grh(&self) -> Option<&'m [u8; GRH_SIZE]> {
         if self.has_grh { self.bytes.first_chunk() } else { None }
     }
 
-    /// Where it came from.
+    /// Returns the source fields of the completion.
     pub const fn source(&self) -> MessageSource {
         self.source
     }
 
-    /// Who sent it, to answer later.
+    /// Returns the sender, for a reply at any later time.
     pub fn sender(&self) -> DatagramSource {
         DatagramSource { source: self.source, grh: self.grh().copied() }
     }
 }
 
 impl DatagramSource {
-    /// Number of its queue pair.
+    /// Returns the number of the queue pair.
     pub const fn qp_num(&self) -> u32 {
         self.source.qp_num
     }
 
-    /// LID of its port; 0 on Ethernet.
+    /// Returns the LID of the port; 0 on Ethernet.
     pub const fn lid(&self) -> u16 {
         self.source.lid
     }
 
-    /// GID of its port, from the header. Over IPv4 it is the address in its IPv6 form.
+    /// Returns the GID of the port from the GRH. Over IPv4 it is the IPv4-mapped IPv6 address.
     pub fn gid(&self) -> Option<[u8; 16]> {
         let grh = self.grh?;
         let mut gid = [0; 16];

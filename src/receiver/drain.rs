@@ -8,14 +8,17 @@ use crate::events::{AsyncEvents, Patience};
 use crate::qp::{QpEnd, QueuePair};
 
 impl Receiver {
-    /// Disconnects a QP so that no message that has arrived is lost, the first half of a graceful end:
+    /// Disconnects a QP without losing messages that have arrived. The steps of a graceful end:
     ///
-    /// 1. `drain_qp` takes it to the error state. A QP on an SRQ may still be about to take receives: the
-    ///    event [`LastWqeReached`](crate::AsyncEvent::LastWqeReached) says that it does not, and is waited for, whoever
-    ///    reads it. Other events are kept for who reads `events` next.
-    /// 2. The program polls until nothing comes: messages, then flushed receives.
-    /// 3. [`destroy_qp`](Self::destroy_qp) ends it, or [`reset_qp`](Self::reset_qp) makes it new, to be
-    ///    connected again.
+    /// 1. `drain_qp` moves the QP to the error state. If the QP uses an SRQ, it waits for the event
+    ///    [`LastWqeReached`](crate::AsyncEvent::LastWqeReached), after which the QP takes no more receives. It leaves
+    ///    other events for the next reader of `events`.
+    /// 2. The program polls until no completion is left: messages first, then flushed receives.
+    /// 3. [`destroy_qp`](Self::destroy_qp) destroys the QP, or [`reset_qp`](Self::reset_qp) prepares it for the next
+    ///    connection.
+    ///
+    /// [`destroy_qp`](Self::destroy_qp) and [`reset_qp`](Self::reset_qp) without step 1 also wait, and drop messages
+    /// that were not polled.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -36,9 +39,9 @@ impl Receiver {
     /// were not polled.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] when the event does not come within `patience`: the QP is in the error state, and
-    /// destroying it is as safe as after the event, but what it had taken from the SRQ may be dropped.
-    /// [`Error::Foreign`] for a QP of another receiver or events of another device; [`Error::Verbs`].
+    /// [`Error::TimedOut`] if the event does not arrive within `patience`: the QP is in the error state and can be
+    /// destroyed safely, but receives that it took from the SRQ may be lost. [`Error::Foreign`] for a QP of another
+    /// receiver or events of another device; [`Error::Verbs`].
     pub fn drain_qp(
         &mut self,
         qp: &QueuePair,

@@ -3,10 +3,10 @@
 use crate::memory::Buffer;
 use crate::status::WcStatus;
 
-/// A receive that failed, or a completion that makes no sense.
+/// A failed receive, or an invalid completion.
 ///
-/// The buffer of a failed receive goes back to an SRQ, which lives on when one of its QPs fails. From the
-/// receive queue of a QP it comes back here: the QP takes no more receives before it is reset.
+/// An SRQ keeps the buffer of a failed receive, because the SRQ outlives its QPs. The receive queue of a QP returns
+/// it in `buffers`, because the QP takes no more receives until it is reset.
 ///
 /// ```
 /// # use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig};
@@ -36,17 +36,17 @@ use crate::status::WcStatus;
 #[non_exhaustive]
 #[error("receive on QP {qp_num:#x}: {cause}")]
 pub struct Failure {
-    /// Number of the QP.
+    /// Number of the QP; 0 if the receive belongs to no QP.
     pub qp_num: u32,
-    /// What went wrong.
+    /// The cause.
     pub cause: Cause,
-    /// Cause in the device's own terms, 0 if it gave none.
+    /// The device's own error code; 0 if it reported none.
     pub vendor_err: u32,
-    /// The buffers of the receive, unless its queue keeps them.
+    /// The buffers of the receive; empty if the queue keeps them.
     pub buffers: Vec<Buffer>,
 }
 
-/// What went wrong with a receive.
+/// Why a receive failed.
 ///
 /// ```
 /// use doorbell::{Cause, WcStatus};
@@ -67,29 +67,27 @@ pub enum Cause {
     /// The device reported this status.
     #[error("{0}")]
     Status(WcStatus),
-    /// The completion names a receive that is not posted, or has an impossible form. It was skipped; the
-    /// device, its driver or the memory is at fault.
+    /// The completion names a receive that is not posted, or has an invalid form. doorbell skips it. The device, its
+    /// driver or the memory is faulty.
     #[error(
         "the completion names a receive that is not posted: the device, its driver or the memory is faulty"
     )]
     Stray,
-    /// The device did not find the memory of the receive, which is registered on demand (ODP). The QP has not
-    /// failed, and its peer sends the message again. Memory of pools is pinned, so this can only be memory
-    /// that was posted through [`Receiver::as_direct`](crate::Receiver::as_direct): pin it.
+    /// The memory of the receive is registered on demand (ODP), and the device did not find its page. The QP works
+    /// on, and its peer sends the message again. Memory of pools is pinned, so this receive was posted through
+    /// [`Receiver::as_direct`](crate::Receiver::as_direct): pin its memory.
     #[error(
         "page fault in memory that is registered on demand: register the memory of receives without IBV_ACCESS_ON_DEMAND"
     )]
     PageFault,
-    /// The completion is not that of a receive. It was skipped; something other than receives completes on
-    /// the CQ.
+    /// The completion is not a receive. doorbell skips it. Another program or library posts to this CQ.
     #[error("the completion is not one of a receive: let only receives complete on this CQ")]
     NotAReceive,
-    /// The device was removed, and the receive never completed: see
-    /// [`Receiver::reclaim`](crate::Receiver::reclaim).
+    /// The device was removed before the receive completed, see [`Receiver::reclaim`](crate::Receiver::reclaim).
     #[error("the device was removed before the receive completed")]
     DeviceRemoved,
-    /// The receive was posted through [`Receiver::as_direct`](crate::Receiver::as_direct) with this `wr_id` and must be completed
-    /// there. It was successful; its slot is free.
+    /// The receive was posted through [`Receiver::as_direct`](crate::Receiver::as_direct) with this `wr_id`, and must
+    /// be completed there. It succeeded, and its slot is free.
     #[error(
         "the receive was posted through Receiver::as_direct (wr_id {0:#x}), and must complete there"
     )]

@@ -1,6 +1,6 @@
 //! Names of the queues of a receiver.
 
-/// A shared receive queue of one receiver.
+/// Identifies a shared receive queue of a receiver.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -24,7 +24,7 @@ impl SrqId {
     pub(crate) const FOREIGN: Self = Self(QueueId { receiver: u32::MAX, index: 0, number: 0 });
 }
 
-/// The receive queue of one QP of a receiver.
+/// Identifies the receive queue of a QP of a receiver.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -41,7 +41,7 @@ impl SrqId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RqId(pub(crate) QueueId);
 
-/// Any queue of one receiver that receives can be posted to.
+/// Identifies any receive queue of a receiver: an [`SrqId`] or an [`RqId`].
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();

@@ -85,16 +85,15 @@ impl Kept {
 }
 
 impl Receiver {
-    /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` receives outstanding
-    /// first posts as many buffers as there are and fit. A second call replaces the first.
+    /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` outstanding receives first
+    /// posts as many buffers as the pool has and the queue takes. A second call replaces the first.
     ///
-    /// The receive queue of a queue pair that is known to have failed, or whose handle was dropped, is left alone:
-    /// what is posted to it would come back flushed. After [`reset_qp`](Self::reset_qp) it is kept filled again.
+    /// The receive queue of a failed or dropped queue pair is not refilled, because its receives would be flushed.
+    /// [`reset_qp`](Self::reset_qp) resumes refilling.
     ///
-    /// A buffer that another thread drops into the pool tells nobody. While a queue is below its watermark and
-    /// the pool empty, [`wait`](Self::wait) therefore looks every 5 ms. Who sleeps otherwise, on
-    /// [`channel`](Self::channel) or in a task, is woken by buffers that come back through a
-    /// [`shared_poster`](Self::shared_poster).
+    /// A buffer that another thread drops returns to the pool without a wake-up. While a queue is below its watermark
+    /// and the pool is empty, [`wait`](Self::wait) therefore checks the pool every 5 ms. A program that sleeps on
+    /// [`channel`](Self::channel) or in a task uses a [`shared_poster`](Self::shared_poster), which wakes it.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -112,9 +111,9 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gone`] when there is no such queue; [`Error::OutOfRange`] when it cannot hold `watermark`
-    /// receives; [`Error::NoRoomForHeader`] for buffers too small for the datagrams of
-    /// the queue; [`Error::Foreign`] when the pool is of another protection domain.
+    /// [`Error::Gone`] if the queue does not exist; [`Error::OutOfRange`] if it cannot hold `watermark` receives;
+    /// [`Error::NoRoomForHeader`] if the buffers are too small for the datagrams of the queue; [`Error::Foreign`] if
+    /// the pool belongs to another protection domain.
     pub fn keep_filled(
         &mut self,
         queue: impl Into<QueueId>,
@@ -137,9 +136,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// A handle with which any thread gives buffers to a queue; the next batch posts them. A thread that
-    /// sleeps in [`wait`](Self::wait) is woken. Whoever sleeps on the channel with a loop of its own also
-    /// watches [`wake_fd`](Self::wake_fd).
+    /// Returns a handle with which any thread gives buffers to a queue. The next batch posts them. The handle wakes a
+    /// thread that sleeps in [`wait`](Self::wait). An event loop also watches [`wake_fd`](Self::wake_fd).
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -157,7 +155,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gone`] when there is no such queue; [`Error::Io`] when the process has no descriptors left.
+    /// [`Error::Gone`] if the queue does not exist; [`Error::Io`] if the process has no descriptors left.
     pub fn shared_poster(&mut self, queue: impl Into<QueueId>) -> Result<SharedPoster> {
         let queue = queue.into();
         self.find(queue).ok_or(Error::Gone { what: "queue" })?;
@@ -176,8 +174,8 @@ impl Receiver {
         Ok(SharedPoster::new(Arc::clone(returned)))
     }
 
-    /// Posts what other threads gave back, and fills every queue that [`keep_filled`](Self::keep_filled) keeps and
-    /// that is not full, whatever its watermark. Batches do so by themselves.
+    /// Posts the buffers that other threads returned, and fills every queue of [`keep_filled`](Self::keep_filled),
+    /// regardless of its watermark. Batches do this automatically.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -336,8 +334,8 @@ impl Receiver {
         self.maintenance.as_ref()?.wake.as_deref()
     }
 
-    /// What becomes readable when a [`SharedPoster`] is given a buffer after [`arm`](Self::arm); `None` when
-    /// there is no such handle. [`arm`](Self::arm) makes it unreadable again, and a batch posts the buffer.
+    /// Returns a descriptor that becomes readable when a [`SharedPoster`] receives a buffer after [`arm`](Self::arm),
+    /// or `None` if there is no such handle. [`arm`](Self::arm) makes it unreadable, and a batch posts the buffer.
     pub fn wake_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.wake().map(Wake::as_fd)
     }

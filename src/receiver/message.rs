@@ -16,11 +16,11 @@ use crate::clock::Timestamp;
 use crate::memory::{Buffer, BufferError};
 use crate::wc_flags::WcFlags;
 
-/// A received message, lent by its batch. Dropping it recycles its slot when the batch goes on;
-/// [`take`](Self::take) moves the buffer out.
+/// A received message, lent by its batch. Dropping it recycles its buffer at the next call of
+/// [`Batch::next`](crate::Batch::next). [`take`](Self::take) moves the buffer out.
 ///
-/// Dereferences to exactly the bytes received; of a message that was scattered over several buffers, to
-/// those in the first, see [`segments`](Self::segments).
+/// It dereferences to the bytes received. A message that was scattered over several buffers dereferences to those in
+/// the first; [`segments`](Self::segments) returns all.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -43,7 +43,7 @@ pub struct Message<'b, 'a> {
 }
 
 impl Message<'_, '_> {
-    /// Bytes received, in all buffers together.
+    /// Returns the number of bytes received in all buffers.
     #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
     #[inline]
     pub const fn len(&self) -> usize {
@@ -59,12 +59,12 @@ impl Message<'_, '_> {
         }
     }
 
-    /// Number of the QP on which the message arrived.
+    /// Returns the number of the QP that received the message.
     pub fn qp_num(&self) -> u32 {
         self.info().qp_num()
     }
 
-    /// Immediate data, if the sender sent any.
+    /// Returns the immediate data, or `None` if the peer sent none.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -80,30 +80,31 @@ impl Message<'_, '_> {
         self.info().imm()
     }
 
-    /// The remote key that the sender invalidated with this message.
+    /// Returns the remote key that the message invalidated, or `None`.
     pub fn invalidated_rkey(&self) -> Option<u32> {
         self.info().invalidated_rkey()
     }
 
-    /// For the notice of an RDMA WRITE with immediate: how many bytes the peer wrote, to where it wanted
-    /// them. The message itself is empty then.
+    /// Returns the number of bytes that the peer wrote with RDMA WRITE with immediate, or `None` for other messages.
+    /// Such a message is empty: the bytes are where the peer wrote them.
     pub fn written(&self) -> Option<u32> {
         self.info().written()
     }
 
-    /// Where the message came from. `None` when the device put its bytes over this into the CQE, which it
-    /// may do with up to 32 bytes on queue pairs that were not made by this library.
+    /// Returns the source of the message. `None` if the device stored up to 32 bytes of payload over it in the CQE,
+    /// which happens only with queue pairs that doorbell did not create.
     pub fn source(&self) -> Option<MessageSource> {
         self.info().source()
     }
 
-    /// What the completion says in flags. Checksums are those of datagrams, which libmlx5 does not tell on the verbs path.
+    /// Returns the flags of the completion. `IP_CSUM_OK` is reported for datagrams on the direct path; libmlx5 does
+    /// not report it.
     pub fn flags(&self) -> WcFlags {
         self.info().flags(self.batch.receiver.qps.is_datagram(self.qp_num()))
     }
 
-    /// When the device completed the message; [`Receiver::clock`] makes nanoseconds of it. `None` unless
-    /// [`ReceiverConfig::timestamps`] or [`ReceiverConfig::real_time_timestamps`] asked for it and the device has a
+    /// Returns when the device completed the message; [`Receiver::clock`] converts it to nanoseconds. `None` unless
+    /// [`ReceiverConfig::timestamps`] or [`ReceiverConfig::real_time_timestamps`] requested it and the device has a
     /// clock.
     ///
     /// [`Receiver::clock`]: crate::Receiver::clock
@@ -113,7 +114,7 @@ impl Message<'_, '_> {
         self.info().timestamp(self.batch.receiver.timestamp_clock())
     }
 
-    /// The pieces of the message, in order.
+    /// Returns the part of the message in each buffer, in order.
     ///
     /// ```
     /// # use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
@@ -156,13 +157,13 @@ impl Message<'_, '_> {
         })
     }
 
-    /// Whether the receive had several buffers.
+    /// Returns `true` if the receive had several buffers.
     pub fn is_scattered(&self) -> bool {
         matches!(self.lent.context.owner(), Owner::List(_))
     }
 
-    /// Moves the buffer out of the queue, holding exactly the bytes received. Post it, or another one,
-    /// when the queue shall not run dry.
+    /// Moves the buffer out of the queue; its length is that of the message. The queue then has one receive less:
+    /// post another buffer.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -178,7 +179,7 @@ impl Message<'_, '_> {
     /// ```
     ///
     /// # Panics
-    /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
+    /// If the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
     pub fn take(self) -> Buffer {
         let Lent { context, start, len, .. } = self.lent;
@@ -191,9 +192,8 @@ impl Message<'_, '_> {
         unsafe { receiver.owners.take(context.pool(), start, len as u32) }
     }
 
-    /// Moves the buffer out of the queue, holding exactly the bytes received, and puts `buffer` in its place: the
-    /// queue stays as full as it was, and nothing has to be posted. This is how to keep messages at the least
-    /// cost.
+    /// Moves the buffer out of the queue and puts `buffer` in its place. The queue stays full and nothing needs to be
+    /// posted, so this is the cheapest way to keep a message.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -211,11 +211,11 @@ impl Message<'_, '_> {
     /// ```
     ///
     /// # Errors
-    /// [`BufferError`] with a buffer that the device could not write: one of another domain, or for datagrams one
-    /// without room for their header. Then the message is recycled.
+    /// [`BufferError`] returns a `buffer` of another protection domain, or one too small for the GRH of a datagram.
+    /// The message is then recycled.
     ///
     /// # Panics
-    /// When the message was scattered: use [`into_buffers`](Self::into_buffers).
+    /// If the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
     pub fn replace(self, buffer: Buffer) -> Result<Buffer, BufferError<PostFailure>> {
         let Lent { queue, slot, context, start, len, .. } = self.lent;
@@ -234,7 +234,7 @@ impl Message<'_, '_> {
         Ok(unsafe { receiver.owners.take(context.pool(), start, len as u32) })
     }
 
-    /// Moves all buffers of the receive out of the queue, each holding its part of the message.
+    /// Moves all buffers of the receive out of the queue. The length of each is that of its part of the message.
     pub fn into_buffers(self) -> Vec<Buffer> {
         let mut buffers = Vec::new();
         let receiver = &mut *self.batch.receiver;

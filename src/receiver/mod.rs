@@ -72,18 +72,18 @@ use qp_table::QpTable;
 
 /// One completion queue and every receive queue that completes on it.
 ///
-/// Polling frees slots and posting fills them: both change the same state, so one value owns both, and
-/// moves between threads as a unit. Queues are named by typed indices into it.
+/// Polling frees slots and posting fills them. Both change the same state, so one value owns it and moves between
+/// threads as a unit. [`SrqId`] and [`RqId`] name its queues.
 ///
-/// | to | there is |
+/// | to | use |
 /// |---|---|
-/// | make queues | [`create_srq`](Self::create_srq), [`create_qp`](Self::create_qp) |
-/// | give buffers | [`fill`](Self::fill), [`post`](Self::post), [`post_scatter`](Self::post_scatter); by itself: [`keep_filled`](Self::keep_filled); from other threads: [`shared_poster`](Self::shared_poster) |
-/// | take messages | [`poll`](Self::poll), [`poll_up_to`](Self::poll_up_to) |
-/// | sleep | [`wait`](Self::wait); in a loop of one's own [`arm`](Self::arm) and [`channel`](Self::channel) |
-/// | look after it | [`handle_event`](Self::handle_event), [`arm_srq_limit`](Self::arm_srq_limit), [`statistics`](Self::statistics) |
-/// | end a connection | [`drain_qp`](Self::drain_qp), [`reset_qp`](Self::reset_qp), [`destroy_qp`](Self::destroy_qp); or just drop it |
-/// | leave the safe layer | [`as_direct`](Self::as_direct), [`from_raw_cq`](Self::from_raw_cq) |
+/// | create queues | [`create_srq`](Self::create_srq), [`create_qp`](Self::create_qp) |
+/// | post buffers | [`fill`](Self::fill), [`post`](Self::post), [`post_scatter`](Self::post_scatter); automatically: [`keep_filled`](Self::keep_filled); from other threads: [`shared_poster`](Self::shared_poster) |
+/// | receive messages | [`poll`](Self::poll), [`poll_up_to`](Self::poll_up_to) |
+/// | sleep | [`wait`](Self::wait); in an event loop [`arm`](Self::arm) and [`channel`](Self::channel) |
+/// | monitor | [`handle_event`](Self::handle_event), [`arm_srq_limit`](Self::arm_srq_limit), [`statistics`](Self::statistics) |
+/// | end a connection | [`drain_qp`](Self::drain_qp), [`reset_qp`](Self::reset_qp), [`destroy_qp`](Self::destroy_qp); or drop the [`QueuePair`](crate::QueuePair) |
+/// | access the rings | [`as_direct`](Self::as_direct), [`from_raw_cq`](Self::from_raw_cq) |
 ///
 /// ```no_run
 /// use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
@@ -139,7 +139,7 @@ struct QueueEntry {
 }
 
 impl Receiver {
-    /// Makes a CQ, and decides how it and its queues are driven.
+    /// Creates a CQ, and chooses the path of the CQ and its queues.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -152,7 +152,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotDirect`] when [`Path::Direct`] is asked for and impossible, [`Error::OutOfRange`],
+    /// [`Error::NotDirect`] if [`Path::Direct`] is required and not possible; [`Error::OutOfRange`];
     /// [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, config: &ReceiverConfig) -> Result<Self> {
         let context = pd.context();
@@ -224,7 +224,7 @@ impl Receiver {
         })
     }
 
-    /// How the queues are driven: [`Path::Direct`] or [`Path::Verbs`].
+    /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
     pub const fn path(&self) -> Path {
         match self.poller {
             Poller::Direct(_) => Path::Direct,
@@ -232,11 +232,11 @@ impl Receiver {
         }
     }
 
-    /// The clock of the [timestamps](crate::Message::timestamp) of this receiver: a reading of the device's clock,
-    /// or, when they are in [real time](ReceiverConfig::real_time_timestamps), one that no reading is needed for.
+    /// Returns a clock that converts the [timestamps](crate::Message::timestamp) of this receiver. For ticks it reads
+    /// the clock of the device.
     ///
     /// # Errors
-    /// Those of [`Context::clock`].
+    /// The errors of [`Context::clock`].
     pub fn clock(&self) -> Result<Clock> {
         match self.cq.with_timestamps() {
             Some((_, Timestamps::RealTime)) => Ok(Clock::REAL_TIME),
@@ -244,17 +244,17 @@ impl Receiver {
         }
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub const fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// Completions that the CQ holds: on an mlx5 device the power of two from what was asked for up.
+    /// Returns the number of entries of the CQ. An mlx5 device rounds the requested number up to a power of two.
     pub fn cq_capacity(&self) -> u32 {
         self.cq.capacity()
     }
 
-    /// Changes the size of the CQ to at least `entries` (`ibv_resize_cq(3)`), on the verbs path.
+    /// Resizes the CQ to at least `entries` entries (`ibv_resize_cq(3)`). Verbs path only.
     ///
     /// ```
     /// # use doorbell::{Receiver, ReceiverConfig};
@@ -272,9 +272,9 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on the direct path, where libmlx5 would free the memory that is polled: make
-    /// the CQ large enough, or another receiver. [`Error::CqTooSmall`] when the queues need more,
-    /// [`Error::OutOfRange`], [`Error::Verbs`].
+    /// [`Error::Unsupported`] on the direct path, where libmlx5 would free the memory that doorbell polls: create a
+    /// larger CQ, or another receiver. [`Error::CqTooSmall`] if the queues need more entries; [`Error::OutOfRange`];
+    /// [`Error::Verbs`].
     pub fn resize_cq(&mut self, entries: u32) -> Result<()> {
         if let Poller::Direct(_) = self.poller {
             return Err(Error::Unsupported {

@@ -57,11 +57,10 @@ impl LeastBuffer {
 }
 
 impl Receiver {
-    /// Posts a receive for each buffer, with one doorbell for all, and returns how many that were.
+    /// Posts a receive for each buffer, with one doorbell for all, and returns their number.
     ///
-    /// The buffers are the device's until their completions have been taken from [`poll`](Self::poll). After
-    /// [`fill`](Self::fill) the last one may go into the spare slot, from where the device gets it when another
-    /// slot is free; it counts as posted.
+    /// The device owns the buffers until [`poll`](Self::poll) returns their completions. After [`fill`](Self::fill)
+    /// the last buffer may go to the spare slot, which is posted when another slot becomes free; it counts as posted.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -77,9 +76,9 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`PostError`] at the first receive that cannot be posted: the queue has `posted` of them, all others
-    /// come back in it, and the iterator is taken to its end for that. To leave in the iterator what the queue has
-    /// no room for, post `buffers.by_ref().take(room)`, with [`free_slots`](Self::free_slots) as the room.
+    /// [`PostError`] at the first buffer that cannot be posted. It returns this buffer and all that follow, so it
+    /// consumes the iterator. To leave the rest in the iterator, post `buffers.by_ref().take(room)` with `room` from
+    /// [`free_slots`](Self::free_slots).
     pub fn post<I>(&mut self, queue: impl Into<QueueId>, buffers: I) -> Result<usize, PostError>
     where
         I: IntoIterator<Item = Buffer>,
@@ -95,11 +94,10 @@ impl Receiver {
         }
     }
 
-    /// Posts until the queue is full or the pool empty, and returns how many receives that were.
+    /// Posts buffers of `pool` until the queue is full or the pool is empty, and returns the number of receives.
     ///
-    /// On the direct path one slot of an SRQ always stays unposted. `fill` puts a buffer into that one too,
-    /// beyond what it returns, and from then on the queue holds one buffer more than can be posted: with a
-    /// buffer in every slot, it recycles without writing WQEs.
+    /// On the direct path one slot of an SRQ cannot be posted. `fill` loads a buffer into it too, which the result
+    /// does not count. With a buffer in every slot, recycling writes no WQE.
     ///
     /// ```
     /// # use doorbell::{Receiver, ReceiverConfig, SrqConfig};
@@ -115,9 +113,9 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`PostError`] when the queue is not one of this receiver, when the pool is of another protection domain or its
-    /// buffers are too small for the datagrams of the queue, and when the driver refuses. A queue that is full and a
-    /// pool that is empty are no errors.
+    /// [`PostError`] if the queue does not belong to this receiver, if the pool belongs to another protection domain,
+    /// if its buffers are too small for the datagrams of the queue, or if the driver refuses. A full queue and an
+    /// empty pool are not errors.
     pub fn fill(
         &mut self,
         queue: impl Into<QueueId>,
@@ -148,7 +146,7 @@ impl Receiver {
         self.queues[queue.index as usize].least_buffer.check(pool.buffer_size())
     }
 
-    /// Posts one receive whose message is scattered over `buffers` in order.
+    /// Posts one receive with several buffers, which the device fills in order.
     ///
     /// ```
     /// # use doorbell::{BufferPool, Receiver, ReceiverConfig, SrqConfig};
@@ -168,7 +166,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`PostError`] with the buffers.
+    /// [`PostError`], which returns the buffers.
     pub fn post_scatter(
         &mut self,
         queue: impl Into<QueueId>,

@@ -14,7 +14,7 @@ use crate::sender::Sender;
 use crate::trace::trace_event;
 
 impl Receiver {
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// ```
     /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
@@ -71,9 +71,9 @@ impl Receiver {
         Ok(SrqId(id))
     }
 
-    /// Makes a queue pair that receives only, and completes its receives on this receiver, in state INIT: receives can be
-    /// posted before it is connected. What `config` says of sends does not matter;
-    /// [`create_qp_with_sender`](Self::create_qp_with_sender) makes one that sends, too.
+    /// Creates a queue pair that only receives, and completes its receives on this receiver. It is in state INIT:
+    /// post receives before connecting it. The send settings of `config` are ignored;
+    /// [`create_qp_with_sender`](Self::create_qp_with_sender) creates a queue pair that also sends.
     ///
     /// ```
     /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
@@ -93,16 +93,16 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Foreign`] for an SRQ of another receiver, [`Error::NoRoomForHeader`] for datagrams into an SRQ whose
-    /// posted buffers have no room for their header, and those of [`create_srq`](Self::create_srq).
+    /// [`Error::Foreign`] for an SRQ of another receiver; [`Error::NoRoomForHeader`] for datagrams into an SRQ whose
+    /// posted buffers are too small for the GRH; the errors of [`create_srq`](Self::create_srq).
     pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
         config.check(self.pd.context().attr())?;
         let send = SendSide::idle(Arc::clone(&self.cq));
         self.make_qp(&config.clone().idle(), send)
     }
 
-    /// Makes a queue pair as [`create_qp`](Self::create_qp) does, which sends through `sender`: its queue there is
-    /// [`QueuePair::send_queue`].
+    /// Creates a queue pair that receives through this receiver and sends through `sender`. [`QueuePair::send_queue`]
+    /// is its queue there.
     ///
     /// ```
     /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig, SrqConfig};
@@ -119,9 +119,9 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Foreign`] for a sender of another protection domain, [`Error::CqTooSmall`] when the CQ of one of the two
-    /// cannot hold what can complete on it, [`Error::Unsupported`] when one of the two counts time in real time and the
-    /// other does not, and those of [`create_qp`](Self::create_qp).
+    /// [`Error::Foreign`] for a sender of another protection domain; [`Error::CqTooSmall`] if the CQ of the receiver
+    /// or of the sender has too few entries; [`Error::Unsupported`] if only one of the two CQs has real-time
+    /// timestamps; the errors of [`create_qp`](Self::create_qp).
     pub fn create_qp_with_sender(
         &mut self,
         config: &QpConfig,
@@ -308,7 +308,7 @@ impl Receiver {
         }
     }
 
-    /// Receives that can be outstanding on a queue, 0 for one that does not exist.
+    /// Returns how many receives can be outstanding on a queue, or 0 if the queue does not exist.
     ///
     /// ```
     /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
@@ -327,7 +327,7 @@ impl Receiver {
         self.find(queue.into()).map_or(0, RecvQueue::capacity)
     }
 
-    /// Returns the number of receives that can be posted to a queue now, at most its [`capacity`](Self::capacity).
+    /// Returns how many receives can be posted to a queue now.
     pub fn free_slots(&self, queue: impl Into<QueueId>) -> u32 {
         self.find(queue.into()).map_or(0, RecvQueue::free_slots)
     }

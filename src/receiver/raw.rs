@@ -20,7 +20,7 @@ use crate::qp::{QpConfig, QueuePair, SendSide};
 use crate::sender::Sender;
 
 impl Receiver {
-    /// A receiver on a CQ that was made with libibverbs. The caller destroys it, after the receiver.
+    /// Creates a receiver on a CQ of the program. The program destroys the CQ after the receiver.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -56,15 +56,14 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// Those of [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     ///
     /// # Safety
     /// - `cq` belongs to the device of `pd` and outlives the receiver.
-    /// - Nothing was polled from it, and nobody else polls, arms or resizes it while the receiver exists
-    ///   (on the direct path: ever again).
+    /// - Nothing was polled from it. No other code polls, arms or resizes it while the receiver exists (on the direct
+    ///   path: ever again).
     /// - Every receive that completes on it is posted through this receiver, on queues attached to it.
-    /// - Its completion channel, if it has one, lives as long, is that of no other CQ, and nobody else reads
-    ///   from it.
+    /// - Its completion channel, if any, lives as long, belongs to no other CQ, and no other code reads from it.
     pub unsafe fn from_raw_cq(
         pd: &ProtectionDomain,
         cq: *mut sys::ibv_cq,
@@ -78,17 +77,17 @@ impl Receiver {
         }
     }
 
-    /// Attaches an SRQ that was made with libibverbs, for at most `max_wr` receives of `max_sge` buffers
-    /// each. The caller destroys it, after the receiver.
+    /// Attaches an SRQ of the program, for at most `max_wr` receives of `max_sge` buffers each. The program destroys
+    /// the SRQ after the receiver.
     ///
     /// # Errors
-    /// Those of [`create_srq`](Self::create_srq).
+    /// The errors of [`create_srq`](Self::create_srq).
     ///
     /// # Safety
-    /// - `srq` belongs to the domain of this receiver, was created for at least `max_wr` and `max_sge`,
-    ///   and outlives the receiver.
-    /// - Nothing was posted to it, and nobody else posts to it while the receiver exists (on the direct
-    ///   path: ever again).
+    /// - `srq` belongs to the domain of this receiver, was created for at least `max_wr` and `max_sge`, and outlives
+    ///   the receiver.
+    /// - Nothing was posted to it. No other code posts to it while the receiver exists (on the direct path: ever
+    ///   again).
     pub unsafe fn attach_raw_srq(
         &mut self,
         srq: *mut sys::ibv_srq,
@@ -104,19 +103,18 @@ impl Receiver {
         }
     }
 
-    /// Attaches a QP of a transport that [`QpConfig`] has, which was made with libibverbs on the CQ of this receiver.
-    /// `config` names the SRQ that it was created with, if any, and how it is to be connected; its sizes do not matter. The caller
-    /// destroys it, after the receiver and the returned handle.
+    /// Attaches a QP that the program created on the CQ of this receiver. `config` names its SRQ, if any, and how to
+    /// connect it; its sizes are ignored. The program destroys the QP after the receiver and the returned handle.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a raw packet QP and other types that [`QpConfig`] does not have; those of
+    /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets; the errors of
     /// [`create_qp`](Self::create_qp).
     ///
     /// # Safety
-    /// - `qp` belongs to the domain of this receiver, receives on its CQ and on that SRQ, sends on another CQ
-    ///   that nobody else polls, and outlives the receiver and the handle.
-    /// - Nothing was posted to its queues, and nobody else posts to them while the receiver or the handle
-    ///   exist (to its receive queue on the direct path: ever again).
+    /// - `qp` belongs to the domain of this receiver, receives on its CQ and from that SRQ, sends on another CQ that
+    ///   no other code polls, and outlives the receiver and the handle.
+    /// - Nothing was posted to its queues. No other code posts to them while the receiver or the handle exists (to
+    ///   its receive queue on the direct path: ever again).
     pub unsafe fn attach_raw_qp(
         &mut self,
         qp: *mut sys::ibv_qp,
@@ -127,7 +125,8 @@ impl Receiver {
         unsafe { self.attach(qp, config, send) }
     }
 
-    /// The same for a QP that sends on the CQ of `sender`, which posts its sends.
+    /// Attaches a QP that sends on the CQ of `sender`, which posts its sends. All else is as in
+    /// [`attach_raw_qp`](Self::attach_raw_qp).
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -162,13 +161,14 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// Those of [`attach_raw_qp`](Self::attach_raw_qp) and [`create_qp_with_sender`](Self::create_qp_with_sender).
+    /// The errors of [`attach_raw_qp`](Self::attach_raw_qp) and
+    /// [`create_qp_with_sender`](Self::create_qp_with_sender).
     ///
     /// # Safety
-    /// - That of [`attach_raw_qp`](Self::attach_raw_qp), but that the QP sends on the CQ of `sender`, and that nobody else
-    ///   posts to its send queue, on the direct path ever again.
-    /// - It was made without `sq_sig_all`, or with `MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`, and without a signature in its
-    ///   WQEs. The caller destroys it after the sender, too.
+    /// - The contract of [`attach_raw_qp`](Self::attach_raw_qp), except that the QP sends on the CQ of `sender`. No
+    ///   other code posts to its send queue (on the direct path: ever again).
+    /// - The QP was created without `sq_sig_all` or with `MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`, and without a
+    ///   signature in its WQEs. The program destroys it after the sender.
     pub unsafe fn attach_raw_qp_with_sender(
         &mut self,
         qp: *mut sys::ibv_qp,
@@ -205,9 +205,9 @@ impl Receiver {
         Ok(qp)
     }
 
-    /// The rings themselves, for who wants every nanosecond; `None` on the verbs path.
+    /// Returns the rings, or `None` on the verbs path.
     ///
-    /// Receives posted through a ring carry [`SlotContext::from_wr_id`] and must be completed there too.
+    /// Receives posted through a ring carry [`SlotContext::from_wr_id`] and must be completed there.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -255,10 +255,10 @@ impl Receiver {
     /// ```
     ///
     /// # Safety
-    /// - A ring stays where it is: it is neither swapped nor replaced.
-    /// - Slots that hold a buffer of this receiver (posted by [`post`](Self::post) and the like) are neither
+    /// - A ring is neither moved nor replaced.
+    /// - Slots that hold a buffer of this receiver (from [`post`](Self::post) and similar methods) are neither
     ///   completed, taken nor drained through the ring.
-    /// - The contracts of the methods used, which say whose the memory of a posted receive is.
+    /// - The contracts of the ring's methods hold; they state how long the memory of a posted receive must live.
     pub unsafe fn as_direct(&mut self) -> Option<DirectQueues<'_>> {
         match &self.poller {
             Poller::Direct(_) => {
@@ -270,7 +270,7 @@ impl Receiver {
     }
 }
 
-/// The rings of a receiver on the direct path.
+/// The rings of a receiver on the direct path, from [`Receiver::as_direct`].
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -290,10 +290,10 @@ pub struct DirectQueues<'a> {
 }
 
 impl DirectQueues<'_> {
-    /// The completion queue and the ring of a shared receive queue.
+    /// Returns the completion queue and the ring of a shared receive queue.
     ///
     /// # Errors
-    /// [`Error::Gone`] when there is no such queue.
+    /// [`Error::Gone`] if the queue does not exist.
     pub fn srq(
         &mut self,
         id: SrqId,
@@ -310,10 +310,10 @@ impl DirectQueues<'_> {
         }
     }
 
-    /// The completion queue and the ring of a receive queue.
+    /// Returns the completion queue and the ring of a receive queue.
     ///
     /// # Errors
-    /// [`Error::Gone`] when there is no such queue.
+    /// [`Error::Gone`] if the queue does not exist.
     pub fn rq(
         &mut self,
         id: RqId,

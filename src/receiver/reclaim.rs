@@ -5,12 +5,12 @@ use super::{Poller, Receiver};
 use crate::error::{Error, Result};
 
 impl Receiver {
-    /// After the device was removed: takes back every receive that is posted, each as a [`Failure`] with
-    /// [`Cause::DeviceRemoved`] and its buffers. Those of an SRQ belong to no QP, whose number is then 0.
+    /// Takes back every posted receive after the device was removed. Each is a [`Failure`] with
+    /// [`Cause::DeviceRemoved`] and its buffers. Receives of an SRQ have QP number 0.
     ///
-    /// The device is known to be gone, and with it all its access to memory, when its
-    /// [events](crate::Context::events) have come to their end. Poll before: of messages that have arrived and
-    /// were not polled, the buffers come back too, and their lengths are lost.
+    /// The end of the device's [events](crate::Context::events) shows that it was removed and no longer accesses
+    /// memory. Poll first: buffers of messages that arrived and were not polled are returned too, without their
+    /// lengths.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, device, .. } = doorbell_doc::World::new();
@@ -29,7 +29,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] while the device may still write what is posted.
+    /// [`Error::Unsupported`] while the device may still write the posted memory.
     pub fn reclaim(&mut self) -> Result<Vec<Failure>> {
         if !self.pd.context().is_removed() {
             return Err(Error::Unsupported {

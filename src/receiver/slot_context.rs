@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-/// What a slot remembers of the receive that was posted into it: 16 bytes.
+/// The owner of a posted receive, kept in its slot: 16 bytes.
 ///
 /// ```
 /// use doorbell::raw::SlotContext;
@@ -56,13 +56,13 @@ pub(crate) enum Owner {
 }
 
 impl SlotContext {
-    /// Makes the context of a receive that is posted through the ring itself, with memory of the caller's. Such a
-    /// receive must also be completed through the ring.
+    /// Creates the context of a receive that the program posts through the ring, into its own memory. The program
+    /// must complete it through the ring.
     pub const fn from_wr_id(wr_id: u64) -> Self {
         Self { addr: wr_id, owner: OwnerId::new(0, RAW) }
     }
 
-    /// Returns what [`from_wr_id`](Self::from_wr_id) was given.
+    /// Returns the `wr_id` of [`from_wr_id`](Self::from_wr_id).
     pub const fn wr_id(&self) -> u64 {
         self.addr
     }

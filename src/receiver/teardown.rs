@@ -11,10 +11,11 @@ use crate::events::Patience;
 use crate::qp::{QpEnd, QueuePair};
 
 impl Receiver {
-    /// Brings a QP back to state INIT, as if it were new: it can be connected again. Completions that
-    /// have not been polled are dropped. Receives posted to a receive queue of its own come back to
-    /// their pools. Those of an SRQ stay posted there, and what the QP had taken from it, in the middle of a message,
-    /// is posted again: the device is waited for until it has given that back.
+    /// Resets a QP to state INIT, so that it can be connected again.
+    ///
+    /// Completions that were not polled are dropped. Receives of its own receive queue return to their pools.
+    /// Receives of an SRQ stay posted; the call waits until the device has returned those that the QP took for an
+    /// incomplete message, and posts them again.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
@@ -35,14 +36,16 @@ impl Receiver {
         Ok(end)
     }
 
-    /// Destroys a QP. Completions that have not been polled are dropped. Receives posted to a receive
-    /// queue of its own come back to their pools. Those of an SRQ stay posted there, and what the QP had taken from it,
-    /// in the middle of a message, is posted again: the device is waited for until it has given that back.
+    /// Destroys a QP.
     ///
-    /// A QP may also just be dropped, which waits for nothing. What it had taken from its SRQ, and what is posted to a
-    /// receive queue of its own, comes back flushed from [`poll`](Self::poll), behind the messages that have arrived;
-    /// the next [`create_qp`](Self::create_qp) or [`destroy_srq`](Self::destroy_srq) then destroys it. A receive queue
-    /// of its own has its room on the CQ until all of it has come back.
+    /// Completions that were not polled are dropped. Receives of its own receive queue return to their pools.
+    /// Receives of an SRQ stay posted; the call waits until the device has returned those that the QP took for an
+    /// incomplete message, and posts them again.
+    ///
+    /// Dropping the [`QueuePair`] instead does not wait. [`poll`](Self::poll) then returns the messages that have
+    /// arrived and, flushed, the receives that the QP still had. The next [`create_qp`](Self::create_qp) or
+    /// [`destroy_srq`](Self::destroy_srq) destroys the QP. Its own receive queue occupies its entries of the CQ until
+    /// then.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, qp, srq, pool, device: _device, .. } =
@@ -55,9 +58,9 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Foreign`] for a QP of another receiver; [`Error::Verbs`] when it cannot be taken to RESET, and
-    /// then everything that the device may still use stays allocated. When the driver refuses to destroy it,
-    /// all that is leaked with a warning.
+    /// [`Error::Foreign`] for a QP of another receiver. [`Error::Verbs`] if the QP cannot be reset: all memory that
+    /// the device may use stays allocated. If the driver refuses to destroy the QP, this memory is leaked with a
+    /// warning.
     pub fn destroy_qp(&mut self, mut qp: QueuePair) -> Result<QpEnd> {
         let (id, end) = self.let_go(&mut qp)?;
         self.qps.remove(qp.qp_num());
@@ -67,13 +70,12 @@ impl Receiver {
         Ok(end)
     }
 
-    /// Destroys an SRQ. Its receives come back to their pools, and its room on the CQ is free again.
-    /// Completions that have not been polled are dropped.
+    /// Destroys an SRQ. Its buffers return to their pools, and its entries of the CQ are free again. Completions that
+    /// were not polled are dropped.
     ///
     /// # Errors
-    /// [`Error::InUse`] while there is a QP on it, [`Error::Gone`] and [`Error::Foreign`] when it is not an
-    /// SRQ of this receiver. When the driver refuses, everything that the device may still use is leaked
-    /// with a warning.
+    /// [`Error::InUse`] while a QP uses it; [`Error::Gone`] and [`Error::Foreign`] if it is not an SRQ of this
+    /// receiver. If the driver refuses, the memory that the device may use is leaked with a warning.
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<()> {
         self.end_dropped();
         let object = self.srq_object(id)?;

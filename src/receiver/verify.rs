@@ -9,13 +9,14 @@ use crate::error::{Error, Result};
 /// Wrong CQEs that are kept until somebody asks.
 const KEPT: usize = 16;
 
-/// A CQE whose signature is not that of its index: see [`ReceiverConfig::verify_cqes`].
+/// A CQE with a wrong signature, see [`ReceiverConfig::verify_cqes`].
 ///
-/// Adapters sign each CQE with the XOR of its bytes and of its index. So the signature is wrong when the CQE was read
-/// before all of it was written, or at another index than the device wrote it for: a missing load barrier, a consumer index
-/// that has slipped, memory that is written twice. One such CQE in 256 passes. The rule was read from published error CQEs of
-/// ConnectX-4 to ConnectX-6; for CQEs of messages it is extrapolated, so a device on which *each* CQE is wrong has
-/// another rule.
+/// An adapter signs each CQE with the XOR of its bytes and its index. The signature is wrong if the CQE was read
+/// before it was complete or at another index: a missing load barrier, a wrong consumer index, memory with two
+/// writers. One such CQE in 256 passes.
+///
+/// The rule was derived from published error CQEs of ConnectX-4 to ConnectX-6, and extrapolated to CQEs of messages.
+/// If *every* CQE of a device is wrong, the device has another rule.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -36,9 +37,9 @@ const KEPT: usize = 16;
 pub struct WrongCqe {
     /// Number of the CQ.
     pub cqn: u32,
-    /// Index of the CQE, which does not wrap at the size of the CQ.
+    /// Index of the CQE; it does not wrap at the size of the CQ.
     pub index: u32,
-    /// The CQE as it was read.
+    /// The bytes of the CQE.
     pub bytes: [u8; 64],
 }
 
@@ -59,8 +60,8 @@ impl fmt::Display for WrongCqe {
 impl std::error::Error for WrongCqe {}
 
 impl Receiver {
-    /// Returns the next CQE whose signature was wrong, the oldest first. Of those that nobody asks for the first 16 are
-    /// kept; [`Statistics::wrong_cqes`](crate::Statistics::wrong_cqes) counts all.
+    /// Returns the oldest CQE with a wrong signature that was not returned before. At most 16 are kept;
+    /// [`Statistics::wrong_cqes`](crate::Statistics::wrong_cqes) counts all.
     pub fn wrong_cqe(&mut self) -> Option<WrongCqe> {
         self.maintenance.as_mut()?.wrong_cqes.as_mut()?.pop_front()
     }

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Receiver {
-    /// What becomes readable when the receiver was armed and something arrives; `None` when it was made from
-    /// a CQ that has no completion channel.
+    /// Returns the completion channel, which becomes readable when a completion arrives after [`arm`](Self::arm), or
+    /// `None` if the receiver was created from a CQ without one.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -29,10 +29,10 @@ impl Receiver {
         self.cq.channel()
     }
 
-    /// Asks for the [channel](Self::channel) to become readable when something arrives. `true` when
-    /// something has arrived already: poll, and do not wait.
+    /// Makes the [channel](Self::channel) readable at the next completion. Returns `true` if a completion has already
+    /// arrived: then poll instead of sleeping.
     ///
-    /// It also takes the events of earlier calls from the channel, so call it before each wait:
+    /// The call also consumes the events of earlier calls, so call it before each sleep:
     ///
     /// ```no_run
     /// use std::os::fd::AsRawFd;
@@ -57,14 +57,14 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] without a channel; [`Error::CqFailed`] when
-    /// [`handle_event`](Self::handle_event) was called with that event; [`Error::Verbs`].
+    /// [`Error::Unsupported`] without a channel; [`Error::CqFailed`] after [`handle_event`](Self::handle_event)
+    /// reported it; [`Error::Verbs`].
     pub fn arm(&mut self) -> Result<bool> {
         self.arm_for(false)
     }
 
-    /// As [`arm`](Self::arm), but only a message whose sender asked for an event, or a receive that fails,
-    /// makes the channel readable. `true` when anything at all has arrived already.
+    /// Makes the channel readable at the next solicited message (`IBV_SEND_SOLICITED`) or failed receive. Returns
+    /// `true` if any completion has already arrived.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -76,7 +76,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// Those of [`arm`](Self::arm).
+    /// The errors of [`arm`](Self::arm).
     pub fn arm_solicited(&mut self) -> Result<bool> {
         self.arm_for(true)
     }
@@ -101,8 +101,8 @@ impl Receiver {
         Ok(self.has_arrived())
     }
 
-    /// Sleeps until something has arrived, at most for `timeout`; whether something has. For ever without
-    /// a time. A signal handler that runs does not end it.
+    /// Sleeps until a completion arrives, at most for `timeout`; without a time-out, forever. Returns `true` if a
+    /// completion has arrived. A signal handler does not end the sleep.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -121,7 +121,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// Those of [`arm`](Self::arm).
+    /// The errors of [`arm`](Self::arm).
     pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         self.end_batch();
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));

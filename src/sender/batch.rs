@@ -16,7 +16,7 @@ use crate::status::WcStatus;
 /// Requests that one batch returns at most, unless asked otherwise.
 const BUDGET: u32 = 64;
 
-/// A request is over.
+/// A completed request, successful or not.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();
@@ -40,21 +40,21 @@ const BUDGET: u32 = 64;
 #[non_exhaustive]
 #[must_use = "a send may have failed"]
 pub struct SendCompletion<'a> {
-    /// The queue that it was posted to.
+    /// The queue of the request.
     pub queue: SqId,
-    /// What [`Posting::token`](crate::Posting::token) said, or 0.
+    /// The number set with [`Posting::token`](crate::Posting::token), or 0.
     pub token: u64,
-    /// The buffer, the first of several; `None` when bytes were copied.
+    /// The buffer, or the first of several; `None` if the bytes were copied.
     pub buffer: Option<Buffer>,
-    /// How it ended.
+    /// The status of the request.
     pub status: WcStatus,
-    /// Code of the device for a failure; 0 when it succeeded or was ended by a reset.
+    /// The device's own error code; 0 for a success or a reset.
     pub vendor_err: u32,
     rest: Rest<'a>,
 }
 
 impl SendCompletion<'_> {
-    /// Takes the next buffer of a request that gathered several.
+    /// Takes the next buffer of a request with several buffers.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Sends::new();
@@ -122,9 +122,9 @@ impl Run {
     }
 }
 
-/// Requests that are over, in the order of posting for each queue.
+/// Completed requests, for each queue in the order of posting, from [`Sender::poll`].
 ///
-/// A batch that is dropped early leaves the rest to the next one. When it is dropped, the CQEs are given back.
+/// Dropping the batch frees the CQEs. It leaves requests that were not taken to the next batch.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();
@@ -147,13 +147,13 @@ pub struct SendBatch<'a> {
 }
 
 impl Sender {
-    /// Takes requests that are over, at most 64: see [`poll_up_to`](Self::poll_up_to).
+    /// Polls at most 64 completed requests, see [`poll_up_to`](Self::poll_up_to).
     #[inline]
     pub fn poll(&mut self) -> SendBatch<'_> {
         self.poll_up_to(BUDGET)
     }
 
-    /// Takes requests that are over, at most `budget`.
+    /// Polls at most `budget` completed requests.
     #[inline]
     pub fn poll_up_to(&mut self, budget: u32) -> SendBatch<'_> {
         SendBatch { sender: self, left: budget }
@@ -161,7 +161,7 @@ impl Sender {
 }
 
 impl SendBatch<'_> {
-    /// Returns the next request that is over; `None` when there is none, or the budget is used up.
+    /// Returns the next completed request, or `None` if none is left or the budget is used.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<SendCompletion<'_>> {

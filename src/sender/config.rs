@@ -2,7 +2,7 @@
 
 use crate::path::Path;
 
-/// What a [`Sender`](crate::Sender) should be like.
+/// Size, path and options of a [`Sender`](crate::Sender).
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -23,7 +23,7 @@ pub struct SenderConfig {
 }
 
 impl SenderConfig {
-    /// A CQ of 4,096 entries, [`Path::Auto`].
+    /// Describes a CQ of 4,096 entries on [`Path::Auto`].
     pub const fn new() -> Self {
         Self {
             cq_capacity: 4096,
@@ -34,37 +34,38 @@ impl SenderConfig {
         }
     }
 
-    /// Entries of the CQ: at least as many as sends can be outstanding on all queues together. The driver rounds up
-    /// to a power of two.
+    /// Sets the number of entries of the CQ, 4,096 by default. It must be at least the number of sends that can be
+    /// outstanding on all queues together. The driver rounds up to a power of two.
     pub const fn cq_capacity(mut self, entries: u32) -> Self {
         self.cq_capacity = entries;
         self
     }
 
-    /// How the CQ and the queues are driven.
+    /// Sets the path of the CQ and its queues, [`Path::Auto`] by default.
     pub const fn path(mut self, path: Path) -> Self {
         self.path = path;
         self
     }
 
-    /// The completion vector of the CQ, see [`ReceiverConfig::comp_vector`](crate::ReceiverConfig::comp_vector).
+    /// Sets the completion vector of the CQ, see [`ReceiverConfig::comp_vector`](crate::ReceiverConfig::comp_vector).
     pub const fn comp_vector(mut self, vector: u32) -> Self {
         self.comp_vector = vector;
         self
     }
 
-    /// Most requests of a posting in a row that do not ask for a CQE: how long a buffer may stay away though its send is
-    /// over. 0 has each request ask, as [`Posting::signaled`](crate::Posting::signaled) does for one. The last request of
-    /// a posting always asks, and at least every fourth part of the queue.
+    /// Sets the most consecutive requests of a posting without a CQE. A buffer comes back with the next CQE of its
+    /// queue, so a smaller number returns buffers earlier. 0 requests a CQE for each request, like
+    /// [`Posting::signaled`](crate::Posting::signaled). The last request of a posting always has a CQE, and at least
+    /// one request in each quarter of the queue.
     pub const fn max_unsignaled(mut self, requests: u32) -> Self {
         self.max_unsignaled = requests;
         self
     }
 
-    /// Has the CQ count time as those of receivers with
-    /// [`real_time_timestamps`](crate::ReceiverConfig::real_time_timestamps), for queue pairs of such: libmlx5 makes none
-    /// whose two CQs have different clocks. [`Sender::new`](crate::Sender::new) gives
-    /// [`Error::Unsupported`](crate::Error::Unsupported) where the device has no real time.
+    /// Gives the CQ the clock of receivers with
+    /// [`real_time_timestamps`](crate::ReceiverConfig::real_time_timestamps). Their queue pairs need it, because
+    /// libmlx5 creates no queue pair whose two CQs have different clocks. [`Sender::new`](crate::Sender::new) returns
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no real-time clock.
     pub const fn real_time_timestamps(mut self) -> Self {
         self.real_time = true;
         self

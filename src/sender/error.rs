@@ -6,7 +6,7 @@ use std::io;
 use crate::memory::Buffer;
 use crate::qp::QpState;
 
-/// Why a send was not posted. The queue is as it was.
+/// Why a request was not posted. The queue is unchanged.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();
@@ -25,7 +25,7 @@ use crate::qp::QpState;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSent {
-    /// As many requests are outstanding as the queue holds.
+    /// All slots of the queue are outstanding.
     #[error("the send queue is full: poll the sender, then post again")]
     Full,
     /// The queue pair is not ready to send.
@@ -49,26 +49,26 @@ pub enum NotSent {
         /// Least length.
         min: usize,
     },
-    /// The buffer or the address handle is of another protection domain.
+    /// The buffer or the address handle belongs to another protection domain.
     #[error(
         "the buffer or the address handle belongs to another protection domain: use those of the sender's"
     )]
     WrongDomain,
-    /// A request that the transport does not have, such as a datagram without a destination.
+    /// The transport does not have this request, for example a datagram without a destination.
     #[error(
         "the transport of the queue pair does not have this request: use send_to for datagrams, send_frame for frames, RC for READs and atomics"
     )]
     Transport,
-    /// The queue belongs to another sender, or its queue pair is gone.
+    /// The queue belongs to another sender, or its queue pair was destroyed.
     #[error("the queue belongs to another sender, or its queue pair was destroyed")]
     NoQueue,
-    /// More buffers than a request of this queue gathers.
+    /// The request has more buffers than the queue was created for.
     #[error("the request has more than {max} buffers: set a larger QpConfig::send_buffers")]
     TooManyBuffers {
         /// Buffers there is room for.
         max: usize,
     },
-    /// More bytes than the memory of the peer has.
+    /// The request is longer than the memory of the peer.
     #[error("the request has {len} bytes, and the memory of the peer has {max}")]
     OutOfBounds {
         /// Bytes of the request.
@@ -76,7 +76,7 @@ pub enum NotSent {
         /// Bytes of the memory.
         max: usize,
     },
-    /// The memory of the peer is none for an atomic operation.
+    /// The memory of the peer is not eight bytes at a multiple of eight.
     #[error(
         "the memory of the peer does not fit an atomic operation: it needs eight bytes at an address that is a multiple of eight"
     )]
@@ -86,7 +86,7 @@ pub enum NotSent {
     Verbs(#[source] io::Error),
 }
 
-/// A send was not posted; the buffer is back.
+/// A request was not posted. The error returns its payload.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();
@@ -103,9 +103,9 @@ pub enum NotSent {
 #[derive(thiserror::Error)]
 #[error("not sent: {reason}")]
 pub struct SendError<P = Buffer> {
-    /// What was to be sent, as it was given.
+    /// The payload, unchanged.
     pub payload: P,
-    /// Why.
+    /// The reason.
     #[source]
     pub reason: NotSent,
 }

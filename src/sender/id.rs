@@ -1,6 +1,6 @@
 //! Names of the queues of a sender.
 
-/// The send queue of one QP of a [`Sender`](crate::Sender).
+/// Identifies the send queue of a QP of a [`Sender`](crate::Sender).
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();

@@ -45,26 +45,25 @@ use queue::Entry;
 
 /// One completion queue and every send queue that completes on it.
 ///
-/// Polling frees room in the queues and posting fills it: both change the same state, so one value owns both, and moves
-/// between threads as a unit. A queue pair that [`Receiver::create_qp_with_sender`] makes sends from here; its queue is
-/// named by an index, [`QueuePair::send_queue`].
+/// Polling frees slots and posting fills them. Both change the same state, so one value owns it and moves between
+/// threads as a unit. A queue pair from [`Receiver::create_qp_with_sender`] sends through it;
+/// [`QueuePair::send_queue`] names its queue.
 ///
-/// | to | there is |
+/// | to | use |
 /// |---|---|
 /// | send | [`post`](Self::post), with one doorbell for all requests of a [`Posting`] |
-/// | take buffers back | [`poll`](Self::poll), [`poll_up_to`](Self::poll_up_to) |
-/// | sleep | [`wait`](Self::wait); in a loop of one's own [`arm`](Self::arm) and [`channel`](Self::channel) |
+/// | get buffers back | [`poll`](Self::poll), [`poll_up_to`](Self::poll_up_to) |
+/// | sleep | [`wait`](Self::wait); in an event loop [`arm`](Self::arm) and [`channel`](Self::channel) |
 ///
-/// Buffers move in, and come back with the completion of their request, in the order of posting for each queue, whatever
-/// became of it. The last request of each posting asks the device for a CQE, which completes those before it, too.
+/// A request owns its buffers until `poll` returns its completion, in the order of posting for each queue. The last
+/// request of each posting has a CQE, which completes all requests before it.
 ///
-/// When a queue pair fails, its requests come back with an error. When it is [reset](crate::Receiver::reset_qp) or
-/// [destroyed](crate::Receiver::destroy_qp), those that are outstanding come back from `poll` with
-/// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR): poll until nothing is left before it is connected again.
-/// Buffers that are outstanding when the sender is dropped go back to their pools when their queue pair has been
-/// destroyed.
+/// Requests of a failed queue pair complete with an error. After a [reset](crate::Receiver::reset_qp) or the
+/// [end](crate::Receiver::destroy_qp) of a queue pair, its outstanding requests complete with
+/// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR): poll until none is left before connecting it again.
+/// Dropping the sender returns outstanding buffers to their pools once their queue pair is destroyed.
 ///
-/// A server that answers many clients, and rings one doorbell for all that it answers to one of them:
+/// A server that replies to many clients, with one doorbell for all replies to a client:
 ///
 /// ```no_run
 /// use doorbell::{BufferPool, NotSent, QpConfig, QueuePair, Receiver, ReceiverConfig};
@@ -145,7 +144,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Makes a CQ, and decides how it and its queues are driven.
+    /// Creates a CQ, and chooses the path of the CQ and its queues.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -158,7 +157,8 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotDirect`] when [`Path::Direct`] is asked for and impossible, [`Error::OutOfRange`], [`Error::Verbs`].
+    /// [`Error::NotDirect`] if [`Path::Direct`] is required and not possible; [`Error::OutOfRange`];
+    /// [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, config: &SenderConfig) -> Result<Self> {
         Self::on_channel(pd, config, Arc::new(CompletionChannel::create(pd.context())?))
     }
@@ -212,7 +212,7 @@ impl Sender {
         })
     }
 
-    /// How the queues are driven: [`Path::Direct`] or [`Path::Verbs`].
+    /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
     pub const fn path(&self) -> Path {
         match self.poller {
             Poller::Direct(_) => Path::Direct,
@@ -220,12 +220,12 @@ impl Sender {
         }
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub const fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// Entries of the CQ.
+    /// Returns the number of entries of the CQ.
     pub fn cq_capacity(&self) -> u32 {
         self.cq.capacity()
     }

@@ -9,16 +9,16 @@ use super::request::{self, Gathered, WorkRequest};
 use crate::memory::Buffer;
 use crate::pd::DomainId;
 
-/// What a request sends:
+/// The payload of a request:
 ///
 /// | | |
 /// |---|---|
-/// | `&[u8]`, `&[u8; N]`, `[u8; N]` | a copy of these bytes, which need no registered memory ([`QpConfig::max_inline`](crate::QpConfig::max_inline)) |
+/// | `&[u8]`, `&[u8; N]`, `[u8; N]` | a copy of the bytes in the WQE; they need no registered memory ([`QpConfig::max_inline`](crate::QpConfig::max_inline)) |
 /// | [`Buffer`] | its bytes in use |
-/// | [`BufferPart`] | some of its bytes |
-/// | `[Buffer; N]`, `[BufferPart; N]` | one after the other ([`QpConfig::send_buffers`](crate::QpConfig::send_buffers)) |
+/// | [`BufferPart`] | a part of its bytes |
+/// | `[Buffer; N]`, `[BufferPart; N]` | several, in order ([`QpConfig::send_buffers`](crate::QpConfig::send_buffers)) |
 ///
-/// Buffers move in and come back with the completion.
+/// The request owns its buffers until its completion.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();
@@ -54,7 +54,7 @@ pub(super) mod sealed {
     }
 }
 
-/// Some bytes of a buffer, for a request; the whole buffer comes back.
+/// A part of a buffer, for a request. The completion returns the whole buffer.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();
@@ -80,10 +80,10 @@ pub struct BufferPart {
 }
 
 impl Buffer {
-    /// Returns some of its bytes in use, for a request.
+    /// Selects a part of the bytes in use for a request.
     ///
     /// # Panics
-    /// When the range is not inside of them.
+    /// If the range is not inside the bytes in use.
     pub fn part(self, range: impl RangeBounds<usize>) -> BufferPart {
         let start = match range.start_bound() {
             Bound::Included(&start) => start,
@@ -101,11 +101,11 @@ impl Buffer {
         BufferPart { start: (headroom + start) as u32, len: (end - start) as u32, buffer: self }
     }
 
-    /// Returns its bytes in use and, in front of them, the last `bytes` of its headroom, for a request: see
+    /// Selects the last `bytes` bytes of the headroom and the bytes in use for a request, see
     /// [`headroom_mut`](Self::headroom_mut).
     ///
     /// # Panics
-    /// When there is less headroom.
+    /// If the headroom has fewer than `bytes` bytes.
     pub fn part_with_headroom(self, bytes: usize) -> BufferPart {
         let headroom = self.headroom().len();
         assert!(bytes <= headroom, "{bytes} bytes of a headroom of {headroom}");

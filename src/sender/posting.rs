@@ -16,7 +16,7 @@ use crate::pd::DomainId;
 use crate::qp::AddressHandle;
 
 impl Sender {
-    /// Starts posting to a queue. The requests are handed to the device when the posting is dropped, with one doorbell.
+    /// Starts posting to a queue. Dropping the posting hands its requests to the device with one doorbell.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Sends::new();
@@ -34,8 +34,8 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// [`NotSent::NoQueue`] for a queue of another sender or one that is gone; [`NotSent::State`] when its queue pair is
-    /// not connected, or has failed.
+    /// [`NotSent::NoQueue`] for a queue of another sender or a destroyed queue pair; [`NotSent::State`] if the queue
+    /// pair is not connected, or has failed.
     #[inline(always)]
     pub fn post(&mut self, queue: SqId) -> Result<Posting<'_>, NotSent> {
         let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_deref_mut);
@@ -58,13 +58,12 @@ impl Sender {
     }
 }
 
-/// Posts requests to the send queue of one QP; dropping it rings the doorbell once for all of them.
+/// Posts requests to the send queue of one QP. Dropping it rings the doorbell once.
 ///
-/// Each request is posted, or refused with an error that gives back what it was given. One that is refused changes
-/// nothing: those before it are posted. What is said in front of a request holds for this one only:
-/// [`token`](Self::token), [`solicited`](Self::solicited), [`fence`](Self::fence), [`signaled`](Self::signaled).
-///
-/// A posting that is forgotten (`mem::forget`) hands its requests over with the next posting of the queue.
+/// A request is posted, or refused with an error that returns its payload; a refused request changes nothing.
+/// [`token`](Self::token), [`solicited`](Self::solicited), [`fence`](Self::fence) and [`signaled`](Self::signaled)
+/// apply to the next request only. The requests of a forgotten posting (`mem::forget`) are handed over with the next
+/// posting of the queue.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();
@@ -95,30 +94,28 @@ enum Ring<'a> {
 }
 
 impl Posting<'_> {
-    /// Has the completion of the next request say this number.
+    /// Sets the number that the completion of the next request returns.
     #[inline(always)]
     pub fn token(&mut self, token: u64) -> &mut Self {
         self.token = token;
         self
     }
 
-    /// Has the receiver's completion of the next request be a solicited one, see
-    /// [`Receiver::arm_solicited`](crate::Receiver::arm_solicited).
+    /// Makes the next request solicited at the peer, see [`Receiver::arm_solicited`](crate::Receiver::arm_solicited).
     #[inline(always)]
     pub fn solicited(&mut self) -> &mut Self {
         self.flags = self.flags | Flags::SOLICITED;
         self
     }
 
-    /// Has the next request wait until all READs and atomics before it are over.
+    /// Makes the next request wait for all READs and atomics posted before.
     #[inline(always)]
     pub fn fence(&mut self) -> &mut Self {
         self.flags = self.flags | Flags::FENCE;
         self
     }
 
-    /// Has the next request ask for a completion of its own: it comes back as soon as it is over, and not with a later
-    /// one.
+    /// Requests a CQE for the next request. It completes by itself, and not together with a later request.
     #[inline(always)]
     pub fn signaled(&mut self) -> &mut Self {
         self.flags = self.flags | Flags::SIGNALED;
@@ -134,7 +131,7 @@ impl Posting<'_> {
         self.gather(Operation::Send(Immediate::None), payload)
     }
 
-    /// Sends a message with immediate data, which the peer's completion has as the same number.
+    /// Sends a message with immediate data, which the peer's completion returns as the same number.
     ///
     /// # Errors
     /// [`SendError`] with the payload.
@@ -143,7 +140,7 @@ impl Posting<'_> {
         self.gather(Operation::Send(Immediate::Data(imm)), payload)
     }
 
-    /// Sends a message and has the peer's device invalidate this key of the peer's.
+    /// Sends a message and invalidates a remote key of the peer.
     ///
     /// # Errors
     /// [`SendError`] with the payload.
@@ -156,7 +153,7 @@ impl Posting<'_> {
         self.gather(Operation::Send(Immediate::Invalidate(rkey)), payload)
     }
 
-    /// Sends a datagram, with immediate data or without.
+    /// Sends a datagram, with or without immediate data.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Sends::datagrams();
@@ -183,13 +180,15 @@ impl Posting<'_> {
         self.gather(Operation::SendTo(to, imm.into()), payload)
     }
 
-    /// Sends an Ethernet frame, from the Ethernet header on and without the FCS, over a queue pair for
-    /// [frames](crate::frames::FrameReceiver::with_sender). With `checksums` the device writes those of the IP header and of UDP or
-    /// TCP, of which the last must have the sum of the pseudo header in its place, or zero where the adapter writes it
-    /// all. Frames are at least 60 bytes on the wire: pad shorter ones.
+    /// Sends an Ethernet frame, without FCS, through a queue pair for
+    /// [frames](crate::frames::FrameReceiver::with_sender).
+    ///
+    /// With `checksums` the device writes the checksums of the IP header and of UDP or TCP. The UDP or TCP checksum
+    /// must contain the sum of the pseudo header, or zero if the adapter computes the whole. The wire needs at least
+    /// 60 bytes: pad shorter frames.
     ///
     /// # Errors
-    /// [`SendError`] with the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.
+    /// [`SendError`], which returns the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.
     #[inline(always)]
     pub fn send_frame<P: Payload>(
         &mut self,
@@ -203,7 +202,7 @@ impl Posting<'_> {
         self.gather(Operation::Frame { checksums }, payload)
     }
 
-    /// Writes to memory of the peer, to its first bytes.
+    /// Writes the payload to the first bytes of the peer's memory (RDMA WRITE).
     ///
     /// # Errors
     /// [`SendError`] with the payload.
@@ -212,8 +211,8 @@ impl Posting<'_> {
         self.write_to(payload, to, None)
     }
 
-    /// As [`write`](Self::write); the peer's receiver gets a message without bytes and with this immediate data, for
-    /// which it needs a receive.
+    /// Writes like [`write`](Self::write). The peer's receiver also gets an empty message with this immediate data,
+    /// which uses a posted receive.
     ///
     /// # Errors
     /// [`SendError`] with the payload.
@@ -241,7 +240,7 @@ impl Posting<'_> {
         self.gather(Operation::Write(to.remote(), imm), payload)
     }
 
-    /// Reads memory of the peer, all of it, into `buffer`, whose length it will be.
+    /// Reads the whole region of the peer's memory into `buffer` and sets its length (RDMA READ).
     ///
     /// ```
     /// # let mut world = doorbell_doc::Sends::new();
@@ -267,8 +266,8 @@ impl Posting<'_> {
         self.fetch(Operation::Read(from.remote()), buffer, from.len())
     }
 
-    /// Adds to a number of the peer's, of eight bytes in the byte order of its processor at a multiple of eight. `buffer`
-    /// gets the number that was there before, in the byte order of this processor.
+    /// Adds to a number in the peer's memory: eight bytes in the byte order of its processor, at a multiple of eight.
+    /// `buffer` receives the old number in the byte order of this processor.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Sends::new();
@@ -294,8 +293,8 @@ impl Posting<'_> {
         self.atomic(Operation::FetchAdd(at.remote(), add), buffer, at)
     }
 
-    /// Stores `swap` to a number of the peer's, as [`fetch_add`](Self::fetch_add) has it, if it is `compare`. `buffer`
-    /// gets the number that was there before.
+    /// Stores `swap` in a number in the peer's memory if the number is `compare`. `buffer` receives the old number.
+    /// The formats are those of [`fetch_add`](Self::fetch_add).
     ///
     /// # Errors
     /// [`SendError`] with the buffer.

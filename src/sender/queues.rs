@@ -122,13 +122,13 @@ impl Sender {
         }
     }
 
-    /// Requests that can be posted to a queue at most, each of one basic block on the direct path; 0 for a queue that
-    /// does not exist.
+    /// Returns how many requests can be outstanding on a queue, each of one basic block of 64 bytes on the direct
+    /// path, or 0 if the queue does not exist.
     pub fn capacity(&self, queue: SqId) -> u32 {
         self.find(queue).map_or(0, |entry| entry.ring.capacity())
     }
 
-    /// Returns `true` if requests of the queue are outstanding, or over and not polled.
+    /// Returns `true` if requests of the queue are outstanding, or completed and not polled.
     pub fn is_busy(&self, queue: SqId) -> bool {
         self.find(queue).is_some_and(|entry| !entry.ring.is_empty())
     }

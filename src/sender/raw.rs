@@ -14,21 +14,22 @@ use crate::pd::ProtectionDomain;
 use crate::poller::Poller;
 
 impl Sender {
-    /// A sender on a CQ that was made with libibverbs; what `config` says of the CQ itself does not matter. The caller
-    /// destroys it, after the sender. Queue pairs come to it by
-    /// [`Receiver::attach_raw_qp_with_sender`](crate::Receiver::attach_raw_qp_with_sender). The CQ has to hold as many
-    /// entries as their send queues have [capacity](Self::capacity), which on the direct path counts basic blocks of 64
-    /// bytes: libmlx5 makes several for each request that it was asked for.
+    /// Creates a sender on a CQ of the program; the size in `config` is ignored. The program destroys the CQ after
+    /// the sender. [`Receiver::attach_raw_qp_with_sender`](crate::Receiver::attach_raw_qp_with_sender) adds queue
+    /// pairs.
+    ///
+    /// The CQ needs as many entries as the send queues have [capacity](Self::capacity). On the direct path this
+    /// counts basic blocks of 64 bytes, and libmlx5 allocates several for each requested WQE.
     ///
     /// # Errors
-    /// [`Error::NotDirect`] when [`Path::Direct`](crate::Path::Direct) is asked for and impossible.
+    /// [`Error::NotDirect`] if [`Path::Direct`](crate::Path::Direct) is required and not possible.
     ///
     /// # Safety
     /// - `cq` belongs to the device of `pd` and outlives the sender.
-    /// - Nothing was polled from it, and nobody else polls, arms or resizes it while the sender exists (on the direct
+    /// - Nothing was polled from it. No other code polls, arms or resizes it while the sender exists (on the direct
     ///   path: ever again).
     /// - Only sends of queue pairs of this sender complete on it.
-    /// - Its completion channel, if it has one, lives as long, is that of no other CQ, and nobody else reads from it.
+    /// - Its completion channel, if any, lives as long, belongs to no other CQ, and no other code reads from it.
     pub unsafe fn from_raw_cq(
         pd: &ProtectionDomain,
         cq: *mut sys::ibv_cq,
@@ -42,7 +43,7 @@ impl Sender {
         }
     }
 
-    /// The CQ and the ring of a send queue, for who wants every nanosecond; `None` on the verbs path.
+    /// Returns the CQ and the ring of a send queue, or `None` on the verbs path.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Sends::new();
@@ -71,13 +72,13 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gone`] when there is no such queue.
+    /// [`Error::Gone`] if the queue does not exist.
     ///
     /// # Safety
-    /// - Ring and CQ stay where they are: they are neither swapped nor replaced.
-    /// - Requests that [`post`](Self::post) has posted are neither completed nor reset through the ring, and no CQE of
-    ///   theirs is taken from the CQ.
-    /// - The contracts of the methods used, which say whose the memory of a posted request is.
+    /// - Ring and CQ are neither moved nor replaced.
+    /// - Requests that [`post`](Self::post) posted are neither completed nor reset through the ring, and their CQEs
+    ///   are not taken from the CQ.
+    /// - The contracts of the ring's methods hold; they state how long the memory of a posted request must live.
     pub unsafe fn as_direct(
         &mut self,
         queue: SqId,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::memory::{Buffer, Pool};
 
-/// What a send queue remembers of a request: its token and its first buffer.
+/// The token and the first buffer of a posted request, kept in the send queue.
 ///
 /// ```
 /// use doorbell::raw::WorkRequest;
@@ -31,7 +31,7 @@ pub struct WorkRequest {
 unsafe impl Send for WorkRequest {}
 
 impl WorkRequest {
-    /// A request without a buffer of this library: what it sends was copied, or is the caller's business.
+    /// Creates a request without a buffer of a pool. It sends copied bytes, or memory of the caller.
     #[inline(always)]
     pub const fn from_wr_id(wr_id: u64) -> Self {
         Self { token: wr_id, pool: std::ptr::null(), start: NonNull::dangling(), len: 0, more: 0 }
@@ -44,7 +44,7 @@ impl WorkRequest {
         Self { token, pool: Arc::as_ptr(buffer.pool()), start: buffer.addr(), len, more }
     }
 
-    /// The program's number for it: the token of its completion.
+    /// Returns the number of the program: the token of the completion.
     #[inline(always)]
     pub const fn wr_id(&self) -> u64 {
         self.token

@@ -7,13 +7,15 @@ use crate::channel::CompletionChannel;
 use crate::error::{Error, Result};
 
 impl Sender {
-    /// What becomes readable when the sender was armed and a request that asked for a CQE is over.
+    /// Returns the completion channel, which becomes readable when a CQE arrives after [`arm`](Self::arm), or `None`
+    /// if the sender was created from a CQ without one.
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.cq.channel()
     }
 
-    /// Asks for the [channel](Self::channel) to become readable when a request is over. `true` when one is over already:
-    /// poll, and do not wait. It also takes the events of earlier calls from the channel, so call it before each wait.
+    /// Makes the [channel](Self::channel) readable when the next request completes. Returns `true` if a request has
+    /// already completed: then poll instead of sleeping. The call also consumes the events of earlier calls, so call
+    /// it before each sleep.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Sends::new();
@@ -47,8 +49,9 @@ impl Sender {
         Ok(self.has_arrived())
     }
 
-    /// Sleeps until a request is over, at most for `timeout`; whether one is. For ever without a time. A signal handler
-    /// that runs does not end it, and neither does a reset of a queue pair by another thread.
+    /// Sleeps until a request completes, at most for `timeout`; without a time-out, forever. Returns `true` if a
+    /// request has completed. Neither a signal handler nor the reset of a queue pair by another thread ends the
+    /// sleep.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Sends::new();
@@ -62,7 +65,7 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// Those of [`arm`](Self::arm).
+    /// The errors of [`arm`](Self::arm).
     pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
         loop {

@@ -5,7 +5,7 @@ use crate::path::Path;
 /// Receives that an adapter wants to see posted before it takes messages.
 pub(super) const MIN_SLOTS: u32 = 33;
 
-/// Who matches tags.
+/// Whether the device or the library matches tags.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -18,16 +18,16 @@ pub(super) const MIN_SLOTS: u32 = 33;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Offload {
-    /// The device where it can, else the library.
+    /// The device if it can, else the library.
     #[default]
     Auto,
-    /// The device, or it is an error.
+    /// The device. Creation fails if it cannot.
     Required,
     /// The library.
     Never,
 }
 
-/// What a [`TagMatchingSrq`](super::TagMatchingSrq) should be like.
+/// Sizes, path and offload of a [`TagMatchingSrq`](super::TagMatchingSrq).
 ///
 /// ```
 /// use doorbell::tags::{Offload, TagMatchingConfig};
@@ -46,7 +46,7 @@ pub struct TagMatchingConfig {
 }
 
 impl TagMatchingConfig {
-    /// A list of up to `max_tags` receives, room for 64 messages that match none, and for 8,192 sends.
+    /// Describes a list of at most `max_tags` receives, 64 slots for unexpected messages, and 8,192 sends.
     pub const fn new(max_tags: u16) -> Self {
         Self {
             max_tags,
@@ -58,8 +58,8 @@ impl TagMatchingConfig {
         }
     }
 
-    /// Room for messages that match no receive when they arrive, at least 33: fewer are nothing to an
-    /// adapter.
+    /// Sets the number of slots for unexpected messages (messages that match no receive when they arrive), at least
+    /// 33, the minimum of the adapter.
     pub const fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
@@ -71,28 +71,28 @@ impl TagMatchingConfig {
         (self.slots + 1).next_power_of_two() - 1
     }
 
-    /// Sends that can be outstanding to all peers together, reads of rendezvous among them. A peer takes as much of it
-    /// as its send queue holds: with [`QpConfig::rc`](crate::QpConfig::rc) on the direct path 256.
+    /// Sets how many sends can be outstanding to all peers together, including the reads of rendezvous. Each peer
+    /// reserves the capacity of its send queue: 256 with [`QpConfig::rc`](crate::QpConfig::rc) on the direct path.
     pub const fn sends(mut self, sends: u32) -> Self {
         self.sends = sends;
         self
     }
 
-    /// How the queues are driven.
+    /// Sets the path of the queues, [`Path::Auto`] by default.
     pub const fn path(mut self, path: Path) -> Self {
         self.path = path;
         self
     }
 
-    /// Who matches.
+    /// Sets who matches, [`Offload::Auto`] by default.
     pub const fn offload(mut self, offload: Offload) -> Self {
         self.offload = offload;
         self
     }
 
-    /// Leaves it to the program to call [`synchronize`](super::TagMatchingSrq::synchronize) where
-    /// [`needs_synchronization`](super::TagMatchingSrq::needs_synchronization) says so. Until then the device
-    /// matches nothing to receives that were posted while messages arrived that match none.
+    /// Makes the program call [`synchronize`](super::TagMatchingSrq::synchronize) whenever
+    /// [`needs_synchronization`](super::TagMatchingSrq::needs_synchronization) returns `true`. Until then the device
+    /// does not match receives posted while unexpected messages arrived.
     pub const fn manual_synchronization(mut self) -> Self {
         self.manual = true;
         self

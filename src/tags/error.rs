@@ -20,10 +20,10 @@ use crate::status::WcStatus;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TagFailure {
-    /// The list holds as many receives as it can.
+    /// The list has `max_tags` receives.
     #[error("the tag list is full: poll, then post again, or set a larger max_tags")]
     ListFull,
-    /// The tag has bits that the mask leaves out, so no message could match.
+    /// The tag has bits outside the mask, so no message can match.
     #[error(
         "the tag {tag:#x} has bits outside the mask {mask:#x}, so no message can match: clear those bits"
     )]
@@ -33,11 +33,10 @@ pub enum TagFailure {
         /// The mask.
         mask: u64,
     },
-    /// The buffer is registered in another protection domain.
+    /// The buffer belongs to another protection domain.
     #[error("the buffer belongs to another protection domain: use a pool of the queue's")]
     WrongDomain,
-    /// The buffer is smaller than the headers of a rendezvous, in memory of the program's, where they would
-    /// not fit behind it.
+    /// The buffer is in memory of the program and too small for the headers of a rendezvous.
     #[error(
         "the buffer is too small: a buffer of BufferPool::from_memory needs at least {min} bytes"
     )]
@@ -45,12 +44,12 @@ pub enum TagFailure {
         /// Bytes of the headers.
         min: usize,
     },
-    /// The program holds the buffers of as many earlier receives without one as there are.
+    /// The program holds all buffers that the library has for empty receives.
     #[error(
         "the library has no buffer for an empty receive: drop the buffers of earlier empty receives"
     )]
     Held,
-    /// The list executes no operations any more.
+    /// The list has failed and executes no more operations.
     #[error("the tag list failed ({0}): create another TagMatchingSrq")]
     Broken(ListFailure),
     /// `ibv_post_srq_ops` failed with this `errno`.
@@ -58,7 +57,7 @@ pub enum TagFailure {
     Verbs(i32),
 }
 
-/// Why the list of the device executes no operations any more.
+/// Why the list of the device failed.
 ///
 /// ```
 /// use doorbell::WcStatus;
@@ -77,16 +76,16 @@ pub enum TagFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListFailure {
-    /// The device reported this status of an operation.
+    /// The device reported this status for an operation.
     #[error("{0}")]
     Status(WcStatus),
-    /// An operation that the library needs could not be posted: `ibv_post_srq_ops` failed with this `errno`, or the
-    /// list, driven directly, was full (`ENOMEM`).
+    /// The library could not post an operation: `ibv_post_srq_ops` failed with this `errno`, or the list of the
+    /// direct path was full (`ENOMEM`).
     #[error("ibv_post_srq_ops failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),
 }
 
-/// Not all receives of a batch were posted.
+/// Not all receives were posted. The error returns the others.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
@@ -103,13 +102,13 @@ pub enum ListFailure {
 #[derive(thiserror::Error)]
 #[error("{reason} ({} receives were posted before)", posted.len())]
 pub struct PostTagsError<I> {
-    /// Those that were posted, in order.
+    /// The posted receives, in order.
     pub posted: Vec<ReceiveId>,
-    /// Those that were taken from the iterator and were not posted, in order.
+    /// The receives taken from the iterator and not posted, in order.
     pub refused: Vec<TaggedReceive>,
-    /// Those that were not looked at.
+    /// The rest of the iterator.
     pub rest: I,
-    /// Why.
+    /// The reason.
     pub reason: TagFailure,
 }
 
@@ -123,7 +122,7 @@ impl<I> fmt::Debug for PostTagsError<I> {
     }
 }
 
-/// Why a receive is not being cancelled.
+/// Why a receive cannot be cancelled.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
@@ -140,19 +139,19 @@ impl<I> fmt::Debug for PostTagsError<I> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CancelError {
-    /// It is over: its event was taken or waits to be.
+    /// The receive has completed; its event was taken or waits.
     #[error("the receive has completed")]
     Over,
-    /// It is being cancelled already.
+    /// The receive is already being cancelled.
     #[error("the receive is already being cancelled")]
     Cancelling,
-    /// A message has matched it, and will complete it.
+    /// A message has matched the receive and will complete it.
     #[error("a message has matched the receive and will complete it")]
     Matched,
-    /// It belongs to another queue.
+    /// The receive belongs to another queue.
     #[error("the receive belongs to another queue")]
     WrongQueue,
-    /// The list executes no operations any more.
+    /// The list has failed and executes no more operations.
     #[error("the tag list failed ({0}): create another TagMatchingSrq")]
     Broken(ListFailure),
     /// `ibv_post_srq_ops` failed with this `errno`.
@@ -177,13 +176,13 @@ pub enum CancelError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSentTagged {
-    /// There is no such peer.
+    /// The peer belongs to another queue or was removed.
     #[error("the peer belongs to another queue, or was removed")]
     NoPeer,
-    /// Peers cannot read the buffer.
+    /// Peers cannot read the buffer; its pool must be [`readable`](crate::BufferPool::readable).
     #[error("peers cannot read the buffer: take it from a pool made with BufferPool::readable")]
     NotReadable,
-    /// The queue pair did not take it.
+    /// The send queue refused the message.
     #[error("{0}")]
     Queue(#[source] NotSent),
 }

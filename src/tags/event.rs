@@ -8,7 +8,7 @@ use super::send::SendId;
 use crate::memory::Buffer;
 use crate::status::WcStatus;
 
-/// What [`poll`](super::TagMatchingSrq::poll) tells.
+/// An event of a [`TagMatchingSrq`](super::TagMatchingSrq), from [`poll`](super::TagMatchingSrq::poll).
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
@@ -31,9 +31,9 @@ use crate::status::WcStatus;
 #[non_exhaustive]
 #[must_use = "it has a buffer"]
 pub enum TagEvent {
-    /// A receive has its message.
+    /// A receive completed with a message.
     Received(Received),
-    /// A receive has matched a message that it cannot have.
+    /// A receive matched a message and failed.
     Failed {
         /// The receive.
         receive: ReceiveId,
@@ -42,28 +42,28 @@ pub enum TagEvent {
         /// Its buffer.
         buffer: Buffer,
     },
-    /// A receive was cancelled: no message has matched it.
+    /// A receive was cancelled before a message matched it.
     Cancelled {
         /// The receive.
         receive: ReceiveId,
         /// Its buffer.
         buffer: Buffer,
     },
-    /// A message without tag has arrived.
+    /// A message without a tag arrived.
     NoTag {
         /// Who sent it.
         peer: PeerId,
         /// The message.
         message: TaggedBuffer,
     },
-    /// A message has arrived that is none of tag matching, or that ends a rendezvous which was not offered.
+    /// An invalid message arrived, or a FIN for a rendezvous that was not offered.
     Malformed {
         /// Who sent it.
         peer: PeerId,
         /// All bytes of it.
         buffer: Buffer,
     },
-    /// A message was sent; one that was offered for rendezvous has been read.
+    /// A message was sent, or the peer has read the buffer of a rendezvous.
     Sent(Sent),
     /// The connection to a peer failed: see [`remove_peer`](super::TagMatchingSrq::remove_peer).
     PeerFailed {
@@ -72,24 +72,24 @@ pub enum TagEvent {
         /// What the device reported.
         status: WcStatus,
     },
-    /// The device has fewer than 33 buffers left for messages that match no receive, at least as many messages wait for a
-    /// receive, and the pool that [`fill`](super::TagMatchingSrq::fill) was given is empty: soon senders have to wait, and with them the messages
-    /// that receives wait for. Post receives for messages that wait for one, or give another pool. Comes
-    /// once, and again after that has changed.
+    /// Unexpected messages hold nearly all buffers: the device has fewer than 33, at least as many messages wait for
+    /// a receive, and the pool of [`fill`](super::TagMatchingSrq::fill) is empty. Soon senders must wait, including
+    /// those whose messages have a receive. Post receives for waiting messages, or call `fill` with another pool.
+    /// Reported once, and again after the condition has ended.
     BuffersLow {
         /// Buffers that the device has left.
         posted: u32,
         /// Messages that wait for a receive; those that were sent whole hold a buffer each.
         unexpected: usize,
     },
-    /// The list executes no operations any more.
+    /// The list has failed and executes no more operations.
     Broken {
         /// Why.
         cause: ListFailure,
     },
 }
 
-/// A receive has its message.
+/// A completed receive.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
@@ -108,21 +108,22 @@ pub enum TagEvent {
 pub struct Received {
     /// The receive.
     pub receive: ReceiveId,
-    /// Who sent the message.
+    /// The sender of the message.
     pub peer: PeerId,
-    /// Tag of the message.
+    /// The tag of the message.
     pub tag: u64,
-    /// Context that the sender gave it.
+    /// The context that the sender passed to [`send`](super::TagMatchingSrq::send).
     pub context: u32,
-    /// The library matched it: it arrived before the device had the receive, or the device does not match.
+    /// `true` if the library matched the message: it arrived before the device had the receive, or the device does
+    /// not match.
     pub by_library: bool,
-    /// The message came first, and waited for the receive.
+    /// `true` if the message arrived before the receive was posted.
     pub waited: bool,
     /// The payload.
     pub buffer: Buffer,
 }
 
-/// Why a receive that matched has no message.
+/// Why a receive that matched a message failed.
 ///
 /// ```
 /// # use doorbell::tags::{Offload, TagMatchingConfig};
@@ -152,18 +153,18 @@ pub enum ReceiveFailure {
         "the device cancelled the receive: the message did not fit, its sender could not be read, or the connection failed"
     )]
     Canceled,
-    /// The sender's memory could not be read.
+    /// Reading the memory of the sender failed.
     #[error("reading the data from the sender failed: {0}")]
     Read(WcStatus),
-    /// The sender is gone, and its data was not read.
+    /// The peer was removed or failed before its data was read.
     #[error("the peer was removed or failed before its data was read")]
     PeerGone,
-    /// What the device put into the buffer is no offer of a rendezvous.
+    /// The device delivered an invalid rendezvous header.
     #[error("the header of the rendezvous is malformed")]
     Malformed,
 }
 
-/// A message was sent.
+/// A completed send.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
@@ -182,12 +183,12 @@ pub enum ReceiveFailure {
 pub struct Sent {
     /// The send.
     pub send: SendId,
-    /// To whom.
+    /// The destination.
     pub peer: PeerId,
-    /// It was offered for rendezvous.
+    /// `true` for a rendezvous.
     pub rendezvous: bool,
-    /// How it ended.
+    /// The status of the send.
     pub status: WcStatus,
-    /// The buffer: of a rendezvous as it was given, else with the header in front of the payload.
+    /// The buffer: unchanged for a rendezvous, else with the header before the payload.
     pub buffer: Buffer,
 }

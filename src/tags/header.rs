@@ -7,7 +7,7 @@ pub(super) const EAGER: usize = Tmh::SIZE;
 /// Bytes of the message that offers a rendezvous, and of the one that ends it.
 pub(super) const RENDEZVOUS: usize = Tmh::SIZE + Rvh::SIZE;
 
-/// Memory of a sender that a receiver reads in a rendezvous (`struct ibv_rvh`).
+/// The memory of a sender that a receiver reads in a rendezvous (`struct ibv_rvh`).
 ///
 /// ```
 /// use doorbell::tags::{OfferedMemory, TagHeader};
@@ -30,15 +30,15 @@ pub(super) const RENDEZVOUS: usize = Tmh::SIZE + Rvh::SIZE;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OfferedMemory {
-    /// First byte.
+    /// Address of the first byte.
     pub addr: u64,
     /// Key of the memory region.
     pub rkey: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// What a message says it is.
+/// The header of a message.
 ///
 /// ```
 /// use doorbell::tags::TagHeader;
@@ -51,7 +51,7 @@ pub struct OfferedMemory {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagHeader {
-    /// A message that is not matched (`IBV_TMH_NO_TAG`).
+    /// The message has no tag (`IBV_TMH_NO_TAG`).
     NoTag,
     /// The payload follows (`IBV_TMH_EAGER`).
     Eager {
@@ -60,7 +60,7 @@ pub enum TagHeader {
         /// Opaque to the device, for the receiver.
         context: u32,
     },
-    /// The receiver has to read the payload (`IBV_TMH_RNDV`).
+    /// The receiver reads the payload (`IBV_TMH_RNDV`).
     Rendezvous {
         /// Tag to match.
         tag: u64,
@@ -81,7 +81,7 @@ pub enum TagHeader {
 }
 
 impl TagHeader {
-    /// Reads the header of a message; `None` when it has none: too short, or of an unknown opcode.
+    /// Reads the header of a message, or returns `None` if the message is too short or the opcode unknown.
     ///
     /// ```
     /// use doorbell::tags::TagHeader;
@@ -118,7 +118,7 @@ impl TagHeader {
         Tmh { opcode: opcode.byte(), app_ctx: context.into(), tag: tag.into(), ..Tmh::zeroed() }
     }
 
-    /// The first 16 bytes of the message.
+    /// Returns the first 16 bytes of the message.
     pub fn to_bytes(&self) -> [u8; 16] {
         self.tmh().to_bytes()
     }

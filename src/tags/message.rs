@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use super::header::{EAGER, TagHeader};
 use crate::memory::Buffer;
 
-/// A buffer of which the first 16 bytes are kept for the header of the message. Dereferences to the payload.
+/// A buffer whose first 16 bytes are reserved for the header. It dereferences to the payload.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -24,10 +24,10 @@ use crate::memory::Buffer;
 pub struct TaggedBuffer(Buffer);
 
 impl TaggedBuffer {
-    /// Takes a buffer, with an empty payload.
+    /// Reserves the first 16 bytes of a buffer for the header, with an empty payload.
     ///
     /// # Errors
-    /// The buffer, when it has no room for a header.
+    /// The buffer, if it is smaller than the header.
     pub fn new(mut buffer: Buffer) -> Result<Self, Buffer> {
         if buffer.capacity() < EAGER {
             return Err(buffer);
@@ -42,22 +42,22 @@ impl TaggedBuffer {
         Self(buffer)
     }
 
-    /// Bytes of payload there is room for.
+    /// Returns how many bytes of payload fit.
     pub fn capacity(&self) -> usize {
         self.0.capacity() - EAGER
     }
 
-    /// Sets how many bytes of payload there are.
+    /// Sets the length of the payload in bytes.
     ///
     /// # Panics
-    /// When they are more than the capacity.
+    /// If `len` is greater than the capacity.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "payload of {len} bytes in {}", self.capacity());
         self.0.set_len(EAGER + len);
     }
 
-    /// Writes the header: what [`Posting::send`](crate::Posting::send) then sends is a message for a
-    /// tag-matching SRQ. A header of a rendezvous cannot be meant: it becomes that of an eager message.
+    /// Writes the header. [`Posting::send`](crate::Posting::send) then sends the buffer as a message for a
+    /// tag-matching SRQ. A header of a rendezvous becomes that of an eager message.
     pub fn into_message(mut self, header: &TagHeader) -> Buffer {
         let header = match *header {
             TagHeader::Rendezvous { tag, context, .. } | TagHeader::Fin { tag, context, .. } => {
@@ -69,7 +69,7 @@ impl TaggedBuffer {
         self.0
     }
 
-    /// The buffer, which holds the payload behind 16 bytes.
+    /// Returns the buffer, with the payload after 16 bytes.
     pub fn into_buffer(self) -> Buffer {
         self.0
     }

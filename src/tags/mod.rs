@@ -1,12 +1,15 @@
-//! Tag matching: receives that name their messages by a tag, as MPI does.
+//! Tag matching: receives that select their messages by tag, as in MPI.
 //!
-//! A sender puts a tag in front of each message; a receive takes the oldest message whose tag agrees with
-//! its own in the bits of a mask. On a device with the offload (`ibv_query_device_ex(3)`, `tm_caps`) the
-//! device matches: the data goes straight to the buffer of the receive, and large messages are read from the
-//! sender by the device itself. Elsewhere the library does the same with the same messages on the wire. A
-//! program sees no difference but [`TagMatchingSrq::offload`].
+//! Each message starts with a tag. A receive with a tag and a mask takes the oldest message whose tag has the same bits in the
+//! mask. A device with the offload (`tm_caps` of `ibv_query_device_ex(3)`) matches by itself: it writes the data to the buffer
+//! of the receive, and reads large messages from the sender. Otherwise the library matches, with the same messages on the
+//! wire. [`TagMatchingSrq::offload`] returns which of the two.
 //!
-//! See `docs/tag-matching.md` for the protocol, and why the order holds.
+//! To start: create a [`TagMatchingSrq`], [`fill`](TagMatchingSrq::fill) it, [`add_peer`](TagMatchingSrq::add_peer) and
+//! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives, [`send`](TagMatchingSrq::send),
+//! and [`poll`](TagMatchingSrq::poll) events.
+//!
+//! The page Tag matching of the book describes the protocol and the order of messages.
 
 mod config;
 mod direct;
@@ -65,11 +68,10 @@ pub use receives::ReceiveId;
 pub use send::SendId;
 pub use unexpected::Probe;
 
-/// A shared receive queue whose receives are matched by tag, its completion queue, and the connections to
-/// all peers.
+/// A shared receive queue whose receives are matched by tag, its completion queue, and the connections to all peers.
 ///
-/// A message takes the oldest receive that matches it, and a receive the oldest message: whether the
-/// message comes before the receive or after it makes no difference to which of them meet.
+/// A message takes the oldest receive that matches it, and a receive takes the oldest message. The order of arrival
+/// and posting does not change which of them meet.
 ///
 /// ```no_run
 /// use doorbell::BufferPool;
@@ -128,7 +130,7 @@ pub struct TagMatchingSrq {
 }
 
 impl TagMatchingSrq {
-    /// Makes the queue.
+    /// Creates the queue.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -141,8 +143,8 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] when [`Offload::Required`] is asked for on a device that does not match tags;
-    /// [`Error::NotDirect`], [`Error::OutOfRange`], [`Error::Verbs`].
+    /// [`Error::Unsupported`] if [`Offload::Required`] is set and the device does not match tags;
+    /// [`Error::NotDirect`]; [`Error::OutOfRange`]; [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let max_slots = pd.context().attr().max_srq_wr.max(0) as u64;
@@ -202,12 +204,12 @@ impl TagMatchingSrq {
         Ok(Engine::Software(Box::new(SoftwareTags::new(pd, config)?)))
     }
 
-    /// Whether the device matches.
+    /// Returns `true` if the device matches.
     pub fn offload(&self) -> bool {
         self.engine.offloads()
     }
 
-    /// How the queues are driven: [`Path::Direct`] or [`Path::Verbs`].
+    /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
     pub fn path(&self) -> Path {
         match &self.engine {
             Engine::Direct(_) => Path::Direct,
@@ -216,47 +218,46 @@ impl TagMatchingSrq {
         }
     }
 
-    /// The CQ of the SRQ, for programs that look at its CQEs: doorbell polls and arms it.
+    /// Returns the CQ of the SRQ, for inspecting its CQEs. doorbell polls and arms it.
     pub fn as_raw_cq(&self) -> *mut sys::ibv_cq {
         self.engine.cq().as_raw()
     }
 
-    /// Receives that can be posted and not over.
+    /// Returns how many receives can be outstanding.
     pub const fn max_tags(&self) -> u16 {
         self.max_tags
     }
 
-    /// Receives that are not over.
+    /// Returns how many receives have not completed.
     pub fn outstanding(&self) -> u32 {
         self.receives.len()
     }
 
-    /// Tagged messages that wait for a receive.
+    /// Returns how many tagged messages wait for a receive.
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
     }
 
-    /// Rendezvous that were offered and that peers have not read.
+    /// Returns how many offered rendezvous the peers have not read.
     pub fn offered(&self) -> usize {
         self.offers.len()
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub const fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// Gives the device buffers of `pool` for messages that match no receive when they arrive, header
-    /// included, and takes more from there as messages use them up. When the pool is empty senders have to
-    /// wait: make it larger than the number of slots by the messages that may wait for their receives.
-    /// Returns how many the device has.
+    /// Posts buffers of `pool` for unexpected messages, including their headers, and returns how many the device has.
+    /// The queue takes further buffers from the pool as messages use them. While the pool is empty, senders wait:
+    /// give it as many buffers as there are slots, and one for each message that may wait for its receive.
     ///
-    /// A message that waits for its receive holds its buffer, whoever sent it: when all do, the message that a receive
-    /// waits for cannot arrive. [`TagEvent::BuffersLow`] reports it while 32 buffers are left; another pool, in
-    /// a second call, or receives for the messages that wait help.
+    /// A message that waits for its receive holds its buffer. If waiting messages hold all buffers, the message that
+    /// a receive waits for cannot arrive. [`TagEvent::BuffersLow`] reports this while 32 buffers are left: call
+    /// `fill` with another pool, or post receives for the waiting messages.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for a pool of another domain; [`Error::OutOfRange`] for buffers that have no room for the
+    /// [`Error::Foreign`] for a pool of another protection domain; [`Error::OutOfRange`] for buffers smaller than the
     /// headers of an offer, 32 bytes.
     pub fn fill(&mut self, pool: &BufferPool) -> Result<u32> {
         if !pool.pd().is_same(&self.pd) {
@@ -269,8 +270,8 @@ impl TagMatchingSrq {
         Ok(self.engine.posted())
     }
 
-    /// Cancels a receive. Exactly one event tells the outcome: [`Cancelled`](TagEvent::Cancelled), or that
-    /// of a message which was faster.
+    /// Cancels a receive. One event reports the outcome: [`Cancelled`](TagEvent::Cancelled), or that of a message
+    /// that matched first.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -288,7 +289,7 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`CancelError`]; nothing has changed then.
+    /// [`CancelError`]; the receive is unchanged.
     pub fn cancel(&mut self, id: ReceiveId) -> Result<(), CancelError> {
         if id.owner != self.id {
             return Err(CancelError::WrongQueue);
@@ -317,8 +318,8 @@ impl TagMatchingSrq {
         Ok(())
     }
 
-    /// The oldest message that waits for a receive with this tag and mask; what has arrived since the last
-    /// [`poll`](Self::poll) is looked at.
+    /// Returns the oldest message that waits for a receive and matches this tag and mask, including messages that
+    /// arrived since the last [`poll`](Self::poll).
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -346,7 +347,7 @@ impl TagMatchingSrq {
         self.unexpected.probe(tag, mask)
     }
 
-    /// Takes the next event, if there is one.
+    /// Returns the next event, or `None`.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -380,14 +381,14 @@ impl TagMatchingSrq {
         self.events.pop_front()
     }
 
-    /// Whether the device does not match receives that were posted, until an operation carries the count of unexpected
-    /// messages that were handled. By default the library posts that operation.
+    /// Returns `true` if the device does not match some posted receives until an operation carries the count of
+    /// handled unexpected messages. By default the library posts that operation.
     pub fn needs_synchronization(&self) -> bool {
         self.engine.offloads() && self.phase.is_due()
     }
 
-    /// Tells the device how many unexpected messages were handled (`IBV_WR_TAG_SYNC`). Does nothing while
-    /// the last such operation is not executed.
+    /// Reports the count of handled unexpected messages to the device (`IBV_WR_TAG_SYNC`). Does nothing while the
+    /// previous operation is outstanding.
     ///
     /// # Errors
     /// [`TagFailure`].

@@ -10,14 +10,12 @@ use crate::memory::{Buffer, BufferError};
 
 const _: () = assert!(RENDEZVOUS == 16 + Rvh::SIZE);
 
-/// Rendezvous that were offered and have not ended: each owns its buffer until the peer has read it, and
-/// says so with a FIN.
+/// Offered rendezvous that have not ended. Each owns its buffer until the peer has read it and answered with a FIN.
 ///
-/// [`TagMatchingSrq`](super::TagMatchingSrq) has one of its own. A program that sends through a plain
-/// [`Sender`](crate::Sender) uses it like this: [`offer`](Self::offer) gives the message to send; what
-/// the receiver of the same connection then gets is handed to [`finish`](Self::finish).
-///
-/// Dropping it gives the buffers up. A peer that has not read them reads what then stands there.
+/// [`TagMatchingSrq`](super::TagMatchingSrq) contains its own. A program that sends through a plain
+/// [`Sender`](crate::Sender) sends the message of [`offer`](Self::offer), and passes what it receives on the same
+/// connection to [`finish`](Self::finish). Dropping the value frees the buffers: a peer that reads later reads other
+/// data.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -46,26 +44,26 @@ struct Offer<T> {
 }
 
 impl<T> Offers<T> {
-    /// None.
+    /// Creates an empty set.
     pub const fn new() -> Self {
         Self(BTreeMap::new())
     }
 
-    /// Rendezvous that have not ended.
+    /// Returns how many rendezvous have not ended.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether all have ended.
+    /// Returns `true` if all rendezvous have ended.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Keeps `buffer`, whose bytes are the payload, and gives the message that offers it. `data` comes back
-    /// with the buffer.
+    /// Keeps `buffer`, whose bytes are the payload, and returns the message that offers it. `data` comes back with
+    /// the buffer.
     ///
     /// # Errors
-    /// [`NotSentTagged::NotReadable`]: the buffer is not of a [`readable`](crate::BufferPool::readable) pool.
+    /// [`NotSentTagged::NotReadable`] if the pool of the buffer is not [`readable`](crate::BufferPool::readable).
     pub fn offer(
         &mut self,
         buffer: Buffer,
@@ -83,9 +81,9 @@ impl<T> Offers<T> {
         Ok(rendezvous(&header, memory))
     }
 
-    /// The buffer and the data of the rendezvous that a FIN ends; `None` when it is no FIN, or not that of a
-    /// rendezvous that was offered. Only the peer that was offered the buffer may end the rendezvous: keep one value
-    /// for each connection.
+    /// Returns the buffer and the data of the rendezvous that a FIN ends, or `None` if the header is not a FIN of an
+    /// offered rendezvous. Keep one `Offers` for each connection, because only the peer that was offered a buffer may
+    /// end its rendezvous.
     pub fn finish(&mut self, header: &TagHeader) -> Option<(Buffer, T)> {
         self.finish_if(header, |_| true)
     }

@@ -18,7 +18,7 @@ use crate::qp::{QpAddress, QpConfig, QpEnd, QueuePair};
 use crate::sender::SqId;
 use crate::status::WcStatus;
 
-/// A peer of one [`TagMatchingSrq`].
+/// Identifies a peer of a [`TagMatchingSrq`].
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
@@ -42,7 +42,7 @@ pub struct PeerId {
     pub(super) generation: u32,
 }
 
-/// What a peer needs to know in order to connect.
+/// The addresses that a peer needs to connect.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
@@ -56,9 +56,9 @@ pub struct PeerId {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress {
-    /// The queue pair that receives messages: the other side's `outgoing` connects to it.
+    /// The queue pair that receives. The `outgoing` queue pair of the peer connects to it.
     pub incoming: QpAddress,
-    /// The queue pair that sends them: the other side's `incoming` connects to it.
+    /// The queue pair that sends. The `incoming` queue pair of the peer connects to it.
     pub outgoing: QpAddress,
 }
 
@@ -75,8 +75,7 @@ pub(super) struct Peer {
 }
 
 impl TagMatchingSrq {
-    /// Makes the queue pairs for a peer. `config` says how they connect, and how many sends can be
-    /// outstanding.
+    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -89,8 +88,8 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for datagrams; [`Error::CqTooSmall`] when there is no room for the sends, see
-    /// [`TagMatchingConfig::sends`](super::TagMatchingConfig::sends); [`Error::OutOfRange`], [`Error::Verbs`].
+    /// [`Error::Unsupported`] for datagrams; [`Error::CqTooSmall`] if the sends exceed
+    /// [`TagMatchingConfig::sends`](super::TagMatchingConfig::sends); [`Error::OutOfRange`]; [`Error::Verbs`].
     pub fn add_peer(&mut self, config: &QpConfig) -> Result<PeerId> {
         if config.qp_type != rdma_core_sys::IBV_QPT_RC {
             return Err(Error::Unsupported {
@@ -133,7 +132,7 @@ impl TagMatchingSrq {
         self.peer_mut(peer).ok_or(Error::Gone { what: "peer" })
     }
 
-    /// What the peer needs to know in order to [`connect`](Self::connect).
+    /// Returns the addresses that the peer needs to [`connect`](Self::connect).
     ///
     /// # Errors
     /// [`Error::Foreign`], [`Error::Gone`], [`Error::Verbs`].
@@ -142,7 +141,7 @@ impl TagMatchingSrq {
         Ok(PeerAddress { incoming: peer.incoming.address()?, outgoing: peer.outgoing.address()? })
     }
 
-    /// Connects to a peer, which has to connect too.
+    /// Connects to a peer, which must connect too.
     ///
     /// ```
     /// # use doorbell::tags::{TagMatchingConfig, TagMatchingSrq};
@@ -164,8 +163,7 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] before [`fill`](Self::fill) has given the device 33 buffers; those of
-    /// [`QueuePair::connect`].
+    /// [`Error::OutOfRange`] before [`fill`](Self::fill) has posted 33 buffers; the errors of [`QueuePair::connect`].
     pub fn connect(&mut self, peer: PeerId, address: &PeerAddress) -> Result<()> {
         // Messages of other peers may have taken some since the last poll.
         self.refill();
@@ -177,11 +175,11 @@ impl TagMatchingSrq {
         peer.outgoing.connect(&address.incoming)
     }
 
-    /// Connects to the peer whose owner calls this at the other end of `stream`, and waits until it is
-    /// connected too, as [`QueuePair::connect_over`] does.
+    /// Connects to the peer whose owner calls `connect_over` at the other end of `stream`, and returns when both
+    /// sides are connected, like [`QueuePair::connect_over`]. Call [`fill`](Self::fill) before.
     ///
     /// # Errors
-    /// Those of [`connect`](Self::connect) and of [`QueuePair::connect_over`].
+    /// The errors of [`connect`](Self::connect) and of [`QueuePair::connect_over`].
     pub fn connect_over<S: Read + Write>(&mut self, peer: PeerId, stream: &mut S) -> Result<()> {
         let PeerAddress { incoming, outgoing } = self.address(peer)?;
         connect::exchange(stream, &[incoming, outgoing], |[incoming, outgoing]| {
@@ -189,13 +187,12 @@ impl TagMatchingSrq {
         })
     }
 
-    /// Ends a connection. Sends that are outstanding, and rendezvous that the peer has not read, end with
-    /// status `WR_FLUSH_ERR`; receives whose data was to be read from it fail. Messages that have arrived whole go on
-    /// to wait for their receives. The device is waited for until it has given back what a message that was not whole
-    /// had taken.
+    /// Ends a connection. Outstanding sends and unread rendezvous complete with `WR_FLUSH_ERR`; receives whose data
+    /// was to be read from the peer fail. Complete messages keep waiting for their receives. The call waits until the
+    /// device has returned the buffers of incomplete messages.
     ///
     /// # Errors
-    /// [`Error::Foreign`], [`Error::Gone`]; [`Error::Verbs`] when the device refuses, and then the peer stays.
+    /// [`Error::Foreign`]; [`Error::Gone`]; [`Error::Verbs`] if the device refuses, and the peer stays.
     pub fn remove_peer(&mut self, id: PeerId) -> Result<QpEnd> {
         let peer = self.known_peer(id)?;
         // In ERROR before either is waited for.

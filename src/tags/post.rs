@@ -22,21 +22,21 @@ use crate::memory::{Buffer, BufferError, BufferPool};
 /// ```
 #[derive(Debug)]
 pub struct TaggedReceive {
-    /// Tag of the message, in the bits of the mask.
+    /// Tag of the message in the bits of the mask; other bits are 0.
     pub tag: u64,
-    /// Bits of the tag that count.
+    /// Bits of the tag that must match.
     pub mask: u64,
-    /// Where the payload goes; without one the receive takes only messages without payload.
+    /// Buffer for the payload. A receive without one takes only messages without payload.
     pub buffer: Option<Buffer>,
 }
 
 impl TaggedReceive {
-    /// A receive into `buffer`.
+    /// Describes a receive into `buffer`.
     pub const fn new(tag: u64, mask: u64, buffer: Buffer) -> Self {
         Self { tag, mask, buffer: Some(buffer) }
     }
 
-    /// A receive without a buffer.
+    /// Describes a receive without a buffer.
     pub const fn empty(tag: u64, mask: u64) -> Self {
         Self { tag, mask, buffer: None }
     }
@@ -46,9 +46,9 @@ impl TaggedReceive {
 type RefusedReceive = (TaggedReceive, TagFailure);
 
 impl TagMatchingSrq {
-    /// Posts a receive for the oldest message with `message.tag & mask == tag`, behind all receives posted
-    /// before. A message that has arrived already is taken; else the receive waits. In either case the event
-    /// [`Received`](super::TagEvent::Received) tells.
+    /// Posts a receive for the oldest message with `message.tag & mask == tag`, after all receives posted before. If
+    /// a matching message waits, the receive takes it. The event [`Received`](super::TagEvent::Received) reports the
+    /// message in either case.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -77,7 +77,7 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`BufferError`] has the buffer and the reason.
+    /// [`BufferError`], which returns the buffer with a [`TagFailure`].
     pub fn post(
         &mut self,
         tag: u64,
@@ -92,9 +92,9 @@ impl TagMatchingSrq {
         })
     }
 
-    /// Posts a receive without a buffer, which takes only messages without payload: any other one that it
-    /// matches fails it as too long. The buffer of its event is an empty one of the library's; as many can
-    /// be held as the list has tags.
+    /// Posts a receive without a buffer. It takes only messages without payload; a longer message that matches makes
+    /// it fail as too long. Its event contains an empty buffer of the library. The program can hold `max_tags` of
+    /// these buffers.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -122,7 +122,7 @@ impl TagMatchingSrq {
         self.post_one(TaggedReceive::empty(tag, mask)).map_err(|(_, reason)| reason)
     }
 
-    /// Posts receives in order, with one doorbell for those that wait.
+    /// Posts receives in order, with one doorbell.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -141,7 +141,8 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`PostTagsError`] at the first one that cannot be posted: those before it are, the others come back.
+    /// [`PostTagsError`] at the first receive that cannot be posted. Receives before it are posted; the error returns
+    /// the others.
     pub fn post_all<I>(&mut self, receives: I) -> Result<Vec<ReceiveId>, PostTagsError<I::IntoIter>>
     where
         I: IntoIterator<Item = TaggedReceive>,

@@ -4,7 +4,7 @@ use super::engine::ListHandle;
 use super::unexpected::Message;
 use crate::memory::Buffer;
 
-/// A receive: no two have the same one.
+/// Identifies a receive. No two receives have the same id.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();

@@ -11,7 +11,7 @@ use crate::memory::{Buffer, BufferError, RemoteRegion};
 use crate::sender::{NotSent, Payload, SendError, Sender};
 use crate::status::WcStatus;
 
-/// A send; the numbers of a queue ascend.
+/// Identifies a send. The ids of a queue ascend.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
@@ -98,8 +98,7 @@ impl Peer {
 }
 
 impl TagMatchingSrq {
-    /// Sends a message that is matched by its tag, with its payload. The event
-    /// [`Sent`](super::TagEvent::Sent) gives the buffer back.
+    /// Sends a message with a tag. The event [`Sent`](super::TagEvent::Sent) returns the buffer.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -118,7 +117,7 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`BufferError`] has the buffer and the reason.
+    /// [`BufferError`], which returns the message with a [`NotSentTagged`].
     pub fn send(
         &mut self,
         peer: PeerId,
@@ -129,10 +128,10 @@ impl TagMatchingSrq {
         self.send_message(peer, message.into_message(&TagHeader::Eager { tag, context }))
     }
 
-    /// Sends a message that is not matched: the peer gets it as [`NoTag`](super::TagEvent::NoTag).
+    /// Sends a message without a tag. The peer receives it as [`NoTag`](super::TagEvent::NoTag).
     ///
     /// # Errors
-    /// [`BufferError`] has the buffer and the reason.
+    /// [`BufferError`], which returns the message with a [`NotSentTagged`].
     pub fn send_no_tag(
         &mut self,
         peer: PeerId,
@@ -163,8 +162,9 @@ impl TagMatchingSrq {
         }
     }
 
-    /// Offers a message by its tag: the peer reads the bytes of `buffer` when a receive has matched. The
-    /// event [`Sent`](super::TagEvent::Sent) gives the buffer back when it has.
+    /// Offers a message by its tag. The peer reads the bytes of `buffer` when a receive matches; the event
+    /// [`Sent`](super::TagEvent::Sent) then returns the buffer. The pool must be
+    /// [`readable`](crate::BufferPool::readable).
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -185,7 +185,7 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`BufferError`] has the buffer and the reason.
+    /// [`BufferError`], which returns the buffer with a [`NotSentTagged`].
     pub fn send_rendezvous(
         &mut self,
         id: PeerId,

@@ -25,7 +25,7 @@ pub(super) enum Content {
     Rendezvous(OfferedMemory),
 }
 
-/// What a message that waits for a receive is like.
+/// A message that waits for a receive, from [`probe`](super::TagMatchingSrq::probe).
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
@@ -42,13 +42,13 @@ pub(super) enum Content {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Probe {
-    /// Who sent it.
+    /// The sender.
     pub peer: PeerId,
-    /// Its tag.
+    /// The tag.
     pub tag: u64,
-    /// Its context.
+    /// The context.
     pub context: u32,
-    /// Bytes of its payload.
+    /// Length of the payload in bytes.
     pub len: usize,
 }
 

@@ -11,8 +11,8 @@ use crate::error::Result;
 const LOOK: Duration = Duration::from_millis(5);
 
 impl TagMatchingSrq {
-    /// Returns what becomes readable when the queue was armed and something happens: a message arrives, a send or a
-    /// read completes, a peer fails.
+    /// Returns the completion channel, which becomes readable after [`arm`](Self::arm) when a message arrives, a send
+    /// or a read completes, or a peer fails.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -24,11 +24,11 @@ impl TagMatchingSrq {
         self.engine.cq().channel().expect("every CQ for tags is made with a channel")
     }
 
-    /// Asks for the [channel](Self::channel) to become readable when something happens. Returns `true` if
-    /// [`poll`](Self::poll) has an event already: take it, and do not sleep.
+    /// Makes the [channel](Self::channel) readable at the next event. Returns `true` if [`poll`](Self::poll) already
+    /// has an event: then poll instead of sleeping.
     ///
-    /// Takes the events of earlier calls from the channel, and covers the sends that are outstanding: call it before each
-    /// sleep, as the last thing.
+    /// The call also consumes the events of earlier calls, and covers outstanding sends: call it as the last step
+    /// before each sleep.
     ///
     /// ```no_run
     /// use std::os::fd::AsRawFd;
@@ -77,8 +77,8 @@ impl TagMatchingSrq {
         self.sender.arm_cq(of_sends).map(drop)
     }
 
-    /// Sleeps until [`poll`](Self::poll) has an event, at most for `timeout`; returns `true` if it has one. Sleeps without
-    /// end if there is no time.
+    /// Sleeps until [`poll`](Self::poll) has an event, at most for `timeout`; without a time-out, forever. Returns
+    /// `true` if there is an event.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -98,7 +98,7 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// Those of [`arm`](Self::arm).
+    /// The errors of [`arm`](Self::arm).
     pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
         loop {

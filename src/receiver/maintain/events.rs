@@ -11,8 +11,8 @@ use crate::events::{AsyncEvent, ObjectName};
 use crate::qp::{Qp, QpState};
 
 impl Receiver {
-    /// Makes the device report [`AsyncEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives;
-    /// 0 for never. With [`handle_event`](Self::handle_event) a program that sleeps refills in time.
+    /// Makes the device report [`AsyncEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives; 0
+    /// disables it. With [`handle_event`](Self::handle_event), a sleeping program refills in time.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -28,8 +28,8 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when the queue cannot hold `limit` receives; [`Error::Gone`],
-    /// [`Error::Foreign`] and [`Error::Verbs`].
+    /// [`Error::OutOfRange`] if the queue cannot hold `limit` receives; [`Error::Gone`]; [`Error::Foreign`];
+    /// [`Error::Verbs`].
     pub fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<()> {
         Error::check_range("limit", limit.into(), 0, self.capacity(srq).into())?;
         self.set_srq_limit(srq, limit)?;
@@ -50,17 +50,15 @@ impl Receiver {
         Ok(())
     }
 
-    /// Does what an event of the device asks of this receiver; whether it was about one of its queues.
+    /// Handles an event of the device. Returns `true` if the event concerned this receiver or one of its queues.
     ///
-    /// - The limit of an SRQ: refills it, and arms the limit again when there are as many receives; if the pool is empty,
-    ///   the refill that brings them does so.
-    /// - The end of the device: nothing yet, see [`reclaim`](Self::reclaim).
-    /// - The CQ failed: [`arm`](Self::arm), [`wait`](Self::wait) and what makes or attaches queues give
-    ///   [`Error::CqFailed`](crate::Error::CqFailed) from then on. What had arrived is still there.
-    /// - A queue pair that failed without a completion: takes note, so that what is posted to it afterwards
-    ///   comes back flushed too. What is posted comes back from [`poll`](Self::poll). Each of the three events
-    ///   means that the device has taken it to the error state, and it is asked whether it still is: when the
-    ///   queue pair was reset since, the event is of an earlier connection and nothing is done.
+    /// - SRQ limit reached: refills the SRQ, and arms the limit again once it has enough receives. If the pool is
+    ///   empty, a later refill does so.
+    /// - Device removed: nothing yet, see [`reclaim`](Self::reclaim).
+    /// - CQ failed: [`arm`](Self::arm), [`wait`](Self::wait) and the functions that create or attach queues return
+    ///   [`Error::CqFailed`](crate::Error::CqFailed) from then on. Messages that have arrived can be polled.
+    /// - Queue pair failed without a completion: [`poll`](Self::poll) returns its receives, and later ones, flushed.
+    ///   doorbell asks the driver for the state first, and ignores the event if the queue pair was reset since.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();

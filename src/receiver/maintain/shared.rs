@@ -11,10 +11,10 @@ use crate::memory::{Buffer, BufferError};
 use crate::pd::ProtectionDomain;
 use crate::receiver::PostFailure;
 
-/// Gives buffers to a queue from any thread. Clones are the same one.
+/// Gives buffers to a queue from any thread. Clones share one handle.
 ///
-/// The [`Receiver`](crate::Receiver) posts them at its next batch. When it is gone, or the queue has no room,
-/// they go back to their pools; when only the queue is gone, they do so at the next batch.
+/// The [`Receiver`](crate::Receiver) posts them at its next batch. If the queue is full or the receiver was dropped,
+/// they return to their pools; if only the queue was destroyed, they do so at the next batch.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -42,7 +42,7 @@ impl SharedPoster {
         Self(returned)
     }
 
-    /// Gives a buffer to the queue. Takes no lock, and makes a system call only when the receiver sleeps.
+    /// Gives a buffer to the queue. Takes no lock, and makes a system call only if the receiver sleeps.
     ///
     /// # Errors
     /// [`PostFailure::WrongDomain`] for a buffer of another protection domain.

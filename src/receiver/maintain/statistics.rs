@@ -2,7 +2,7 @@
 
 use super::super::Receiver;
 
-/// What a [`Receiver`] has counted, see [`Receiver::statistics`].
+/// Counters of a [`Receiver`], from [`Receiver::statistics`].
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -22,34 +22,32 @@ use super::super::Receiver;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Receives handed to the device: those that have completed and those that are outstanding. What a reset
-    /// or the end of a queue took back is not among them.
+    /// Receives posted to the device, without those that a reset or the end of a queue took back.
     pub posted: u64,
-    /// Completions taken, failed ones included.
+    /// Completions polled, including failures.
     pub received: u64,
     /// Batches.
     pub polls: u64,
-    /// Batches in which nothing was taken.
+    /// Batches without a completion.
     pub empty_polls: u64,
-    /// Times that a queue was below its watermark and buffers were posted.
+    /// Refills of a queue that was below its watermark.
     pub refills: u64,
-    /// Least number of receives that the device had of a queue with a watermark or a [`SharedPoster`](crate::SharedPoster) at the
-    /// start of a batch, before anything was done about it; `None` when there is no such queue. Receives that have
-    /// completed and wait to be polled are not among them, as far as the next 256 completions show.
+    /// Fewest receives that the device had at the start of a batch, of a queue with a watermark or a
+    /// [`SharedPoster`](crate::SharedPoster); `None` without such a queue. Receives that have completed and wait to
+    /// be polled do not count, as far as the next 256 completions show.
     ///
-    /// At 0 the next message meets no receive: a connection retries it later (RNR), and a datagram is dropped. The
-    /// device counts both, see [`Context::out_of_buffer`](crate::Context::out_of_buffer).
+    /// At 0 the next message finds no receive: a connected peer sends it again later (RNR), and a datagram is
+    /// dropped. [`Context::out_of_buffer`](crate::Context::out_of_buffer) counts both.
     pub low_water: Option<u32>,
-    /// Messages of which cache lines were prefetched, see
-    /// [`ReceiverConfig::prefetch`](crate::ReceiverConfig::prefetch). One that waits for several batches is
-    /// counted in each.
+    /// Messages whose cache lines were prefetched, see [`ReceiverConfig::prefetch`](crate::ReceiverConfig::prefetch).
+    /// A message that waits for several batches counts in each.
     pub prefetched: u64,
     /// CQEs whose signature was checked, see [`ReceiverConfig::verify_cqes`](crate::ReceiverConfig::verify_cqes).
     pub verified_cqes: u64,
-    /// Those among them whose signature was wrong.
+    /// CQEs whose signature was wrong.
     pub wrong_cqes: u64,
-    /// Queue pairs that ended without the report of their last receive, see
-    /// [`QpEnd::LastWqeMissing`](crate::QpEnd::LastWqeMissing): so many receives may be lost to their SRQs.
+    /// Queue pairs that ended with [`QpEnd::LastWqeMissing`](crate::QpEnd::LastWqeMissing): so many receives may be
+    /// lost to their SRQs.
     pub last_wqe_missing: u64,
 }
 
@@ -68,10 +66,10 @@ impl Receiver {
         }
     }
 
-    /// What was counted since [`enable_statistics`](Self::enable_statistics), or since the first watermark, limit or
-    /// [`SharedPoster`](crate::SharedPoster); `None` before.
+    /// Returns the counters since [`enable_statistics`](Self::enable_statistics), or since the first watermark, limit
+    /// or [`SharedPoster`](crate::SharedPoster); `None` before.
     ///
-    /// The counts follow from the indices of the rings, once per batch: a message costs nothing.
+    /// They follow from the indices of the rings, once per batch: a message costs nothing.
     pub fn statistics(&self) -> Option<Statistics> {
         let work = self.maintenance.as_ref()?;
         let mut counted = work.counted;

@@ -18,10 +18,10 @@ use crate::memory::Buffer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostFailure {
-    /// All that the queue holds is posted: post again when a message has been received.
+    /// All slots of the queue are posted.
     #[error("the receive queue is full: poll, then post again")]
     Full,
-    /// More buffers than a receive of this queue is scattered over.
+    /// The receive has more buffers than the queue was created for.
     #[error("the receive has {given} buffers, and the queue takes {max}: set a larger max_sge")]
     TooManyBuffers {
         /// Buffers given.
@@ -29,10 +29,10 @@ pub enum PostFailure {
         /// Buffers there is room for.
         max: usize,
     },
-    /// No buffer at all.
+    /// The receive has no buffer.
     #[error("a receive needs at least one buffer")]
     NoBuffer,
-    /// The buffer is registered in another protection domain, so the device would refuse to write it.
+    /// The buffer belongs to another protection domain; the device would not write it.
     #[error(
         "the pool of the buffer belongs to another protection domain: use a pool of the receiver's"
     )]
@@ -40,8 +40,8 @@ pub enum PostFailure {
     /// The queue belongs to another receiver or was destroyed.
     #[error("the queue belongs to another receiver, or was destroyed")]
     NoQueue,
-    /// The receives of this queue are for datagrams, and the first buffer has no room for the
-    /// [header](crate::GRH_SIZE) in front of them: the device would drop each datagram without a completion.
+    /// The queue receives datagrams, and the first buffer is smaller than the [GRH](crate::GRH_SIZE): the device
+    /// would drop each datagram without a completion.
     #[error(
         "a buffer of {capacity} bytes is too small for datagrams: it needs {GRH_SIZE} bytes for the GRH (GRH_SIZE), and room for the payload"
     )]
@@ -49,7 +49,7 @@ pub enum PostFailure {
         /// Bytes of the first buffer of the receive.
         capacity: u32,
     },
-    /// The call of libibverbs failed with this `errno` (verbs path only).
+    /// `ibv_post_recv` or `ibv_post_srq_recv` failed with this `errno` (verbs path only).
     #[error("ibv_post_recv or ibv_post_srq_recv failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),
 }
@@ -74,10 +74,10 @@ pub enum PostFailure {
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}{}", after(*.posted))]
 pub struct PostError {
-    /// Receives that the queue took, the first ones. They are with the device, but for one that may wait in the
-    /// spare slot that [`fill`](crate::Receiver::fill) keeps.
+    /// Receives posted before the failure. The last one may wait in the spare slot of
+    /// [`fill`](crate::Receiver::fill).
     pub posted: usize,
-    /// Why it did not take the next one.
+    /// The reason.
     pub reason: PostFailure,
     /// The buffers that were not posted, in order.
     pub buffers: Vec<Buffer>,
