@@ -160,6 +160,12 @@ impl Receiver {
             };
             // SAFETY: as in `Batch::next`.
             let cqe = unsafe { direct.cq.next()?.detach() };
+            if cqe.kind() == CqeKind::Inline {
+                let lent = lend_inline(&mut self.queues, &self.qps, &mut self.unrung, cqe);
+                if let Some(lent) = lent {
+                    return Some(Ok((lent, Some(cqe))));
+                }
+            }
             let index = if self.queues.len() == 1 { Some(0) } else { self.qps.queue_of(cqe.qpn()) };
             if let Some(next) = index.and_then(|index| self.complete(index, cqe)) {
                 return Some(next.map(|lent| (lent, Some(cqe))));
@@ -321,6 +327,22 @@ fn lend_send(
     };
     entry.ring_later(index, unrung);
     Some(Lent::in_one_buffer(index, slot, context, len))
+}
+
+/// As [`lend_send`], of a message that the device put into the CQE: copies it to its buffer.
+#[inline(always)]
+fn lend_inline(
+    queues: &mut [QueueEntry],
+    qps: &QpTable,
+    unrung: &mut Vec<u32>,
+    cqe: Cqe<'_>,
+) -> Option<Lent> {
+    let payload = cqe.inline_payload()?;
+    let lent = lend_send(queues, qps, unrung, cqe)?;
+    let len = lent.len.min(payload.len());
+    // SAFETY: the buffer has room for the message, and is nobody else's until it is lent.
+    unsafe { lent.start.as_ptr().copy_from_nonoverlapping(payload.as_ptr(), len) }
+    Some(lent)
 }
 
 /// Gives back the slot of the message that was lent before, and completes the WQE of a SEND: returns its slot, which is lent

@@ -4,6 +4,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ptr::NonNull;
+use core::slice;
 
 use mlx5_wire::be::{Be16, Be32, Be64};
 use mlx5_wire::cqe::{self, Cqe64, CqeFormat, ErrorCqe};
@@ -382,15 +383,17 @@ impl<'a> Cqe<'a> {
         Cqe64::from_bytes(&self.bytes())
     }
 
-    /// Returns where the payload of an inline CQE starts, and how many bytes there can be.
+    /// Returns the payload of an inline CQE: 32 or 64 bytes, of which the message may need fewer.
     #[inline]
-    pub(crate) fn inline_payload(&self) -> Option<(NonNull<u8>, u32)> {
-        match self.format() {
-            CqeFormat::Inline32 => Some((self.cqe, 32)),
+    pub fn inline_payload(&self) -> Option<&'a [u8]> {
+        let (start, len) = match self.format() {
+            CqeFormat::Inline32 => (self.cqe, 32),
             // SAFETY: an entry of 128 bytes, whose first half stands before the CQE proper.
-            CqeFormat::Inline64 if self.size == 128 => Some((unsafe { self.cqe.sub(64) }, 64)),
-            _ => None,
-        }
+            CqeFormat::Inline64 if self.size == 128 => (unsafe { self.cqe.sub(64) }, 64),
+            _ => return None,
+        };
+        // SAFETY: inside the entry, which the device does not write during `'a`.
+        Some(unsafe { slice::from_raw_parts(start.as_ptr(), len) })
     }
 }
 

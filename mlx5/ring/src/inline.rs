@@ -4,30 +4,28 @@ use core::ptr::NonNull;
 
 use mlx5_wire::data::DataSegment;
 
-/// Copies `len` bytes to the buffers of a WQE, as far as they fit.
+/// Copies `payload` to the buffers of a WQE, and returns what does not fit.
 ///
 /// # Safety
-/// `payload` is valid for `len` bytes, and each segment up to the terminator names writable memory.
+/// `segments` has `max_sge` segments, and each up to the terminator names writable memory, apart from the payload.
 pub(crate) unsafe fn scatter(
-    payload: NonNull<u8>,
-    mut len: u32,
+    mut payload: &[u8],
     segments: NonNull<DataSegment>,
     max_sge: u32,
-) {
-    let mut from = payload.as_ptr().cast_const();
+) -> &[u8] {
     for i in 0..max_sge as usize {
         // SAFETY: the WQE has `max_sge` segments.
         let segment = unsafe { segments.add(i).read() };
-        if len == 0 || segment.is_terminator() {
-            return;
+        if payload.is_empty() || segment.is_terminator() {
+            break;
         }
-        let chunk = len.min(segment.byte_count.get());
+        let (chunk, left) = payload.split_at(payload.len().min(segment.byte_count.get() as usize));
         let to = core::ptr::with_exposed_provenance_mut::<u8>(segment.addr.get() as usize);
-        // SAFETY: the caller's contract; a CQE and a posted buffer do not overlap.
-        unsafe { to.copy_from_nonoverlapping(from, chunk as usize) }
-        from = from.wrapping_add(chunk as usize);
-        len -= chunk;
+        // SAFETY: the caller's contract.
+        unsafe { to.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) }
+        payload = left;
     }
+    payload
 }
 
 #[cfg(test)]
@@ -45,8 +43,7 @@ mod tests {
         let mut deliver = |segments: &[DataSegment; 3], len| {
             // SAFETY: the payload is as long, and the segments name the test's memory.
             unsafe {
-                let payload = NonNull::from(&payload).cast();
-                scatter(payload, len, NonNull::from(segments).cast(), 3);
+                scatter(&payload[..len], NonNull::from(segments).cast(), 3);
                 (&raw mut memory).read_volatile()
             }
         };

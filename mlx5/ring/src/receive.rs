@@ -250,11 +250,10 @@ pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completio
     if cqe.kind() == CqeKind::Failed {
         return Completion::Failed(slot);
     }
-    if let Some((payload, capacity)) = payload {
-        let len = cqe.byte_count().min(capacity);
-        // SAFETY: the payload is valid for `capacity` bytes; the slot was posted under the contract that its addresses
-        // are this process's, and has completed.
-        unsafe { inline::scatter(payload, len, queue.segments(slot), queue.max_sge()) }
+    if let Some(payload) = payload {
+        let len = payload.len().min(cqe.byte_count() as usize);
+        // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
+        unsafe { inline::scatter(&payload[..len], queue.segments(slot), queue.max_sge()) };
     }
     Completion::Message(slot)
 }

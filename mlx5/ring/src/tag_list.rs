@@ -390,8 +390,8 @@ impl<T: Copy> TagList<T> {
         let incomplete = op == AppOp::CONSUMED_MSG_SW_RNDV || entry.has(INCOMPLETE);
         entry.state &= !(LIVE | MATCHED | INCOMPLETE);
         if cqe.format() == CqeFormat::Inline64 && cqe_size > Cqe64::SIZE {
-            if let Some((payload, capacity)) = cqe.inline_payload() {
-                let len = byte_count.min(capacity).min(entry.length) as usize;
+            if let Some(payload) = cqe.inline_payload() {
+                let len = payload.len().min(byte_count.min(entry.length) as usize);
                 let to = core::ptr::with_exposed_provenance_mut::<u8>(entry.addr as usize);
                 // SAFETY: the buffer was appended with this length under a contract that makes it writable,
                 // and belongs to software again; a CQE and a buffer do not overlap.

@@ -27,7 +27,7 @@ const BOUNDS: [(&str, Limit); 60] = [
     ("SRQ cycle, buffers replaced", AtMost(141.0)),
     ("SRQ cycle, buffers replaced, random order", AtMost(148.0)),
     ("SRQ cycle, lending batch, compressed", AtMost(160.0)),
-    ("SRQ cycle, lending batch, 32 bytes inline", AtMost(276.0)),
+    ("SRQ cycle, lending batch, 32 bytes inline", AtMost(187.0)),
     ("SRQ cycle, lending batch, 1000 QPs", Times("SRQ cycle, lending batch", 1.1)),
     ("SRQ cycle, lending batch, 32768 slots", Times("SRQ cycle, lending batch, 64 slots", 1.1)),
     ("RQ cycle, lending batch", AtMost(92.0)),

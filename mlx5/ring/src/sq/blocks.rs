@@ -174,15 +174,10 @@ impl BasicBlocks {
     /// Copies `len` bytes to the buffers of the WQE that starts at block `start`, whose data segments begin at unit `head`.
     ///
     /// # Safety
-    /// Such a WQE is there, its units from `head` on are data segments, `payload` is valid for `len` bytes, and what the
-    /// segments name is writable memory of this process.
-    pub(super) unsafe fn scatter(
-        &self,
-        start: u32,
-        head: u32,
-        mut payload: NonNull<u8>,
-        mut len: u32,
-    ) {
+    /// Such a WQE is there, its units from `head` on are data segments, and what the segments name is
+    /// writable memory of this process.
+    pub(super) unsafe fn scatter(&self, start: u32, head: u32, payload: &[u8], len: usize) {
+        let mut left = &payload[..len.min(payload.len())];
         // SAFETY: the first word of the control segment.
         let units = unsafe { self.block(start).cast::<Be64>().read_volatile() }.get();
         for unit in head..ControlSegment::units_of(units) as u32 {
@@ -190,10 +185,7 @@ impl BasicBlocks {
             // SAFETY: a unit of the block; the contract for the rest.
             unsafe {
                 let segment = self.block(block).cast::<DataSegment>().add(unit as usize);
-                let copied = len.min(segment.read().byte_count.get());
-                inline::scatter(payload, copied, segment, 1);
-                payload = payload.add(copied as usize);
-                len -= copied;
+                left = inline::scatter(left, segment, 1);
             }
         }
     }

@@ -90,7 +90,7 @@ impl<T: Copy> SendQueue<T> {
     /// `cqe` is of this queue. The addresses of the buffers are those where this process sees the memory.
     #[cold]
     pub unsafe fn scatter_inline(&mut self, cqe: Cqe<'_>) -> bool {
-        let Some((payload, capacity)) = cqe.inline_payload() else { return false };
+        let Some(payload) = cqe.inline_payload() else { return false };
         if self.end_of(cqe.wqe_counter()).is_none() {
             return false;
         }
@@ -100,7 +100,7 @@ impl<T: Copy> SendQueue<T> {
             _ => return false,
         };
         // SAFETY: the WQE that the CQE names, with the units that its control segment counts and no inline segment.
-        unsafe { self.blocks.scatter(cqe.wqe_counter().into(), head, payload, len.min(capacity)) };
+        unsafe { self.blocks.scatter(cqe.wqe_counter().into(), head, payload, len as usize) };
         true
     }
 
