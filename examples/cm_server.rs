@@ -72,7 +72,7 @@ fn main() -> ExitCode {
 struct Client {
     qp: QueuePair,
     connection: Connection,
-    /// Messages that it has said it will send, in the private data of its request.
+    /// Messages that it announced in the private data of its request.
     promised: u64,
     received: u64,
 }

@@ -96,7 +96,7 @@ fn run(args: &Args) -> Result<()> {
             println!("{}", end(&mut receiver, connection)?);
             served += 1;
         }
-        // Whatever arrives from here on makes the channel readable; what has arrived before is told at once.
+        // A message from here on makes the channel readable; `arm` returns `true` for one that has arrived before.
         if args.connections == Some(served) || receiver.arm()? {
             continue;
         }

@@ -306,15 +306,15 @@ impl Cq {
     /// Returns how many completions the CQ holds: on an mlx5 device a power of two, see [`to_ask_for`].
     pub(crate) fn capacity(&self) -> u32 {
         // SAFETY: the CQ is alive.
-        let said = unsafe { (*self.cq).cqe }.max(0) as u32;
-        let is_mlx5 = self.context.mlx5dv().is_some() && (said + 1).is_power_of_two();
+        let printed = unsafe { (*self.cq).cqe }.max(0) as u32;
+        let is_mlx5 = self.context.mlx5dv().is_some() && (printed + 1).is_power_of_two();
         match (is_mlx5, self.through_verbs) {
             // The largest there is has no double.
-            (true, true) if self.destroys && said < self.context.attr().max_cqe as u32 => {
-                said.div_ceil(2)
+            (true, true) if self.destroys && printed < self.context.attr().max_cqe as u32 => {
+                printed.div_ceil(2)
             }
-            (true, false) => said + 1,
-            _ => said,
+            (true, false) => printed + 1,
+            _ => printed,
         }
     }
 }

@@ -6,11 +6,11 @@ use crate::operation::{Operation, What};
 use crate::subject::{Calls, Givers, Name};
 use crate::world::{Kind, Locks, Request, Shape};
 
-/// Slots of a queue, where nothing else is said.
+/// Slots of a queue, unless stated otherwise.
 pub const SLOTS: u32 = 1024;
 /// Tags of a list and one more.
 pub const ENTRIES: u32 = 128;
-/// Completions or receives per call, where nothing else is said.
+/// Completions or receives per call, unless stated otherwise.
 pub const BATCH: u32 = 32;
 
 /// A subject of doorbell, and what it is compared with.

@@ -9,7 +9,7 @@
 //!
 //! - [`world`] makes the objects.
 //! - [`subject`] has what is measured: the rings of doorbell, its safe layer, and libmlx5, each doing the
-//!   same work, and each returning what it was told of the messages, which must be what the adapter wrote.
+//!   same work, and each returning a sum over the messages, which must match what the adapter wrote.
 //! - [`operation`] puts them together.
 
 pub mod adapter;

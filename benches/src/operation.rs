@@ -127,7 +127,7 @@ impl Rig {
     /// `lines` says.
     ///
     /// # Panics
-    /// When the subject was not told what the adapter wrote.
+    /// If the subject did not return what the adapter wrote.
     pub fn round(&mut self, lines: Lines, measured: impl FnOnce(&mut dyn FnMut())) {
         let Operation { what, order, batch, .. } = self.operation;
         let count = self.count();
@@ -144,21 +144,21 @@ impl Rig {
             }
         };
         let subject = &mut self.subject;
-        let mut told = Sum::default();
+        let mut reported = Sum::default();
         match what {
             What::Cycle => {
                 flush();
-                measured(&mut || told = subject.cycle(count, batch));
+                measured(&mut || reported = subject.cycle(count, batch));
             }
             What::Poll => {
                 flush();
-                measured(&mut || told = subject.poll(count, batch));
+                measured(&mut || reported = subject.poll(count, batch));
                 subject.prepare(batch);
                 subject.post(batch);
             }
             What::Arm | What::Nothing => {}
             What::Post => {
-                told = subject.poll(count, batch);
+                reported = subject.poll(count, batch);
                 subject.prepare(batch);
                 flush();
                 if lines == Lines::OtherCore {
@@ -169,6 +169,6 @@ impl Rig {
             }
         }
         let expected = Sum { ids: subject.ids(count, written.ids), ..written };
-        assert_eq!(told, expected, "the subject was not told what the adapter wrote");
+        assert_eq!(reported, expected, "the subject did not return what the adapter wrote");
     }
 }

@@ -1,4 +1,4 @@
-//! What a subject was told of the messages it received.
+//! A sum over the messages that a subject received.
 
 /// Sums over messages. Each subject adds up the `wr_id` and the length of every message inside of what is
 /// measured, as the least that a program does with a completion.

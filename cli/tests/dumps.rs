@@ -1,4 +1,4 @@
-//! Each dump of an adapter, as the programs of this field print it: what is found, and what is said of it.
+//! Each dump of an adapter, as the programs of this field print it: what `decode` finds in it, and how it explains it.
 
 use doorbell_cli::decode::{Blame, Finding, Kind, decode};
 use doorbell_silicon::{Dump, Fields, cqes, dumps};
@@ -291,7 +291,7 @@ fn all_vendor_syndromes_are_explained_with_their_sources() {
         let explanation = report.findings[0].explanation.as_ref().unwrap();
         for source in known.sources {
             assert!(
-                explanation.sources.iter().any(|said| said.place == *source),
+                explanation.sources.iter().any(|known| known.place == *source),
                 "{text}: {source}"
             );
         }

@@ -1,4 +1,4 @@
-//! Finds libibverbs; with the feature `bindgen` also makes the bindings anew.
+//! Finds libibverbs; with the feature `bindgen` also generates the bindings.
 
 mod find;
 #[cfg(feature = "bindgen")]

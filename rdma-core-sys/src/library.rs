@@ -15,7 +15,7 @@ pub enum LoadError {
         name: &'static str,
         /// What to install.
         packages: &'static str,
-        /// What the loader said.
+        /// The message of the loader.
         reason: String,
     },
     /// The library is there but is older than rdma-core 44.

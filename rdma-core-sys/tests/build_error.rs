@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Runs cargo on this crate with a linker that finds `libibverbs` under `name` only, and without
-/// pkg-config. Returns what cargo said if it failed.
+/// pkg-config. Returns the output of cargo if it failed.
 fn cargo(scene: &str, name: &str, command: &[&str]) -> Option<String> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(scene);
     fs::create_dir_all(&directory).unwrap();
@@ -41,18 +41,18 @@ fn cargo(scene: &str, name: &str, command: &[&str]) -> Option<String> {
         cargo.env_remove(name);
     }
     let output = cargo.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (!output.status.success()).then_some(said)
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    (!output.status.success()).then_some(printed)
 }
 
 #[test]
 fn a_missing_libibverbs_is_named_with_its_package() {
-    let said = cargo("absent", "-libverbs-that-is-not-installed", &["check"]);
-    let said = said.expect("the build succeeded");
-    let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error:")).collect();
+    let printed = cargo("absent", "-libverbs-that-is-not-installed", &["check"]);
+    let printed = printed.expect("the build succeeded");
+    let errors: Vec<&str> = printed.lines().filter(|line| line.starts_with("error:")).collect();
     let errors = errors.join("\n");
     for words in ["libibverbs was not found", "libibverbs-dev", "rdma-core-devel"] {
-        assert!(errors.contains(words), "{words:?} is not in the errors of:\n{said}");
+        assert!(errors.contains(words), "{words:?} is not in the errors of:\n{printed}");
     }
 }
 
@@ -67,14 +67,14 @@ fn an_old_libibverbs_is_named_with_its_package() {
     let cc = Command::new("cc").args(["-shared", "-o"]).arg(&library).arg(&source).status();
     assert!(cc.unwrap().success());
 
-    let said = cargo("old", library.to_str().unwrap(), &["check"]);
-    let said = said.expect("the build succeeded");
-    assert!(said.contains("is too old: rdma-core 44"), "{said}");
-    assert!(said.contains("libibverbs-dev"), "{said}");
+    let printed = cargo("old", library.to_str().unwrap(), &["check"]);
+    let printed = printed.expect("the build succeeded");
+    assert!(printed.contains("is too old: rdma-core 44"), "{printed}");
+    assert!(printed.contains("libibverbs-dev"), "{printed}");
 }
 
 #[test]
 fn pkg_config_is_not_needed() {
-    // A test that calls libibverbs: it links only if the build script said how.
+    // A test that calls libibverbs: it links only if the build script named the library.
     assert_eq!(cargo("present", "-libverbs", &["build", "--test", "loading"]), None);
 }

@@ -13,10 +13,10 @@ fn child(test: &str, adjust: impl FnOnce(&mut Command)) -> Output {
     command.args(["--ignored", "--exact", "--nocapture", test]);
     adjust(&mut command);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{test}: {said}");
-    assert!(said.contains("1 passed"), "{test}: {said}");
+    assert!(output.status.success(), "{test}: {printed}");
+    assert!(printed.contains("1 passed"), "{test}: {printed}");
     output
 }
 
@@ -71,9 +71,9 @@ fn a_program_starts_and_works_where_libmlx5_is_not_installed() {
     command.args(["--ignored", "--exact", "--nocapture", "without_libmlx5"]);
     command.env("SCENE", &scene).env("LIBRARIES", &libraries);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("No such file or directory"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("1 passed"), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("No such file or directory"), "{printed}");
 }
 
 #[test]

@@ -64,7 +64,7 @@ while kill -0 $machine 2>/dev/null; do
     sleep 1
     before=$size size=$(cat "$console" "$verdict" | wc -c)
     [ "$size" = "$before" ] && quiet=$((quiet + 1)) || quiet=0
-    [ $quiet -lt $stalled ] || failed "the machine said nothing for $stalled s"
+    [ $quiet -lt $stalled ] || failed "the machine printed nothing for $stalled s"
 done
 code=0
 wait $machine || code=$?

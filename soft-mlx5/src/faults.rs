@@ -19,7 +19,7 @@ pub struct Faults {
     pub reordering: f64,
     /// Every packet arrives this much later.
     pub delay: Duration,
-    /// Probability that a message of a reliable connection which needs a receive WQE is told that the
+    /// Probability that a message of a reliable connection which needs a receive WQE is answered that the
     /// receiver is not ready, though WQEs are posted.
     pub rnr: f64,
     /// CQEs of different work queues reach their CQ in random order; those of one keep theirs. CQs of

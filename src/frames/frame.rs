@@ -33,7 +33,7 @@ pub struct Frame<'b> {
     pub(super) len: usize,
     /// Running index of its WQE.
     pub(super) wqe: u32,
-    /// Frames that were dropped before, as CQEs without a frame have said.
+    /// Frames dropped before, from CQEs without a frame.
     pub(super) dropped: u32,
     /// Its CQE, on the direct path.
     pub(super) cqe: Option<Cqe<'b>>,

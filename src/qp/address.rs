@@ -122,7 +122,7 @@ impl Local {
     }
 }
 
-/// The entry that an Ethernet port uses unless told otherwise: RoCE v2 can be routed, and switches
+/// The entry that an Ethernet port uses by default: RoCE v2 can be routed, and switches
 /// handle it better over IPv4 than over a link-local address.
 fn choose_gid(entries: &[sys::ibv_gid_entry], port: u8) -> u8 {
     let v2 = || {

@@ -45,7 +45,7 @@ pub struct QpConfig {
     pub(crate) vlan_stripping: bool,
 }
 
-/// Receives of a queue pair of which nothing was said, and the most buffers of one.
+/// Default number of receives of a queue pair, and of buffers of a receive.
 const RECEIVES: (u32, u32) = (128, 1);
 
 /// Queue keys with the upper bit are privileged: only the system sends with them.
@@ -379,7 +379,7 @@ mod tests {
             let refused = both.check(&attr()).unwrap_err().to_string();
             assert!(refused.contains("together with QpConfig::srq"), "{refused}");
         }
-        // Tag matching has an SRQ of its own, whatever is said of receives.
+        // Tag matching has an SRQ of its own, whatever `receives` was set to.
         assert!(QpConfig::rc().receives(4, 1).foreign_srq().check(&attr()).is_ok());
     }
 

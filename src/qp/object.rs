@@ -167,13 +167,13 @@ impl Qp {
         self.ask(sys::IBV_QP_STATE).map_or(true, |(attr, _)| attr.qp_state == sys::IBV_QPS_ERR)
     }
 
-    /// A completion or an event said that the queue pair failed.
+    /// A completion or an event reported that the queue pair failed.
     pub(crate) fn mark_failed(&self) {
         self.state.store(sys::IBV_QPS_ERR, Ordering::Relaxed);
     }
 
     /// Has the receives flushed that were posted since the queue pair failed. Other devices do so by
-    /// themselves; Soft-RoCE looks at them when it is told of the failure.
+    /// themselves; Soft-RoCE looks at them when it learns of the failure.
     pub(crate) fn flush_late_receives(&self) {
         // It has failed already: nothing depends on the answer.
         let _ = self.modify_state(QpState::Error);

@@ -120,7 +120,7 @@ pub struct Receiver {
     /// Receives that can be outstanding on all queues together.
     committed: u64,
     maintenance: Option<Box<Maintenance>>,
-    /// The device has said that the CQ is broken.
+    /// The device has reported that the CQ failed.
     cq_failed: bool,
 }
 

@@ -81,7 +81,7 @@ impl QpTable {
         self.find(number).map(|entry| entry.queue)
     }
 
-    /// Takes note that a completion said that this queue pair failed.
+    /// Marks this queue pair as failed, after a completion reported it.
     pub(crate) fn mark_failed(&self, number: u32) {
         if let Some(qp) = self.find(number).and_then(|entry| entry.qp.upgrade()) {
             qp.mark_failed();

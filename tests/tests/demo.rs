@@ -20,7 +20,7 @@ fn on_device(program: &Path, poisoned: bool) -> Command {
     command
 }
 
-/// Runs the server on `path` and two clients; returns whether all were content, what the server said, and
+/// Runs the server on `path` and two clients; returns whether all were content, what the server printed, and
 /// what it complained of.
 fn main_job(path: &str, poisoned: bool) -> (bool, String, String) {
     let mut server = on_device(&built("examples/srq_server"), poisoned)
@@ -35,14 +35,14 @@ fn main_job(path: &str, poisoned: bool) -> (bool, String, String) {
         stderr.read_to_string(&mut complained).map(|_| complained).unwrap()
     });
 
-    let (mut said, mut clients) = (String::new(), Vec::new());
+    let (mut printed, mut clients) = (String::new(), Vec::new());
     for line in BufReader::new(server.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         if let Some(address) = line.strip_prefix("waiting for 4 connections on ") {
             clients = [1, 2].map(|seed| client(seed, address, poisoned)).into();
         }
-        said += &line;
-        said.push('\n');
+        printed += &line;
+        printed.push('\n');
     }
     let mut ok = server.wait().unwrap().success();
     for client in &mut clients {
@@ -51,7 +51,7 @@ fn main_job(path: &str, poisoned: bool) -> (bool, String, String) {
         }
         ok &= client.wait().unwrap().success();
     }
-    (ok, said, complained.join().unwrap())
+    (ok, printed, complained.join().unwrap())
 }
 
 fn client(seed: u32, server: &str, poisoned: bool) -> Child {
@@ -71,23 +71,23 @@ fn verdict(path: &str) -> String {
 
 #[test]
 fn the_direct_path_is_direct() {
-    let (ok, said, complained) = main_job("direct", true);
-    assert!(ok, "{said}\n{complained}");
-    assert_eq!(said.lines().last(), Some(&*verdict("direct")), "{said}\n{complained}");
+    let (ok, printed, complained) = main_job("direct", true);
+    assert!(ok, "{printed}\n{complained}");
+    assert_eq!(printed.lines().last(), Some(&*verdict("direct")), "{printed}\n{complained}");
     assert!(complained.contains("poison: direct or not at all"), "{complained}");
 }
 
 #[test]
 fn the_verbs_path_does_the_same() {
-    let (ok, said, complained) = main_job("verbs", false);
-    assert!(ok, "{said}\n{complained}");
-    assert_eq!(said.lines().last(), Some(&*verdict("verbs")), "{said}\n{complained}");
+    let (ok, printed, complained) = main_job("verbs", false);
+    assert!(ok, "{printed}\n{complained}");
+    assert_eq!(printed.lines().last(), Some(&*verdict("verbs")), "{printed}\n{complained}");
 }
 
 #[test]
 fn the_poison_works() {
-    let (ok, said, complained) = main_job("verbs", true);
-    assert!(!ok, "{said}");
+    let (ok, printed, complained) = main_job("verbs", true);
+    assert!(!ok, "{printed}");
     assert!(
         complained.contains("the direct path called post_srq_recv of the driver"),
         "{complained}"
@@ -101,10 +101,10 @@ fn tags(options: &[&str], poisoned: bool) -> String {
         .args(options)
         .output()
         .unwrap();
-    let (said, complained) = (output.stdout, output.stderr);
-    let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&complained));
-    said.lines().last().unwrap_or_default().to_owned()
+    let (printed, complained) = (output.stdout, output.stderr);
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&complained));
+    printed.lines().last().unwrap_or_default().to_owned()
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn tags_are_matched_by_the_device_and_by_the_library() {
         (&["--path", "direct", "--software"], true, "no"),
         (&["--path", "verbs", "--software"], false, "no"),
     ] {
-        let said = tags(options, poisoned);
-        let (start, rest) = said.split_at("demo-tags: ok: 4800 matched, ".len());
-        assert_eq!(start, "demo-tags: ok: 4800 matched, ", "{said}");
+        let printed = tags(options, poisoned);
+        let (start, rest) = printed.split_at("demo-tags: ok: 4800 matched, ".len());
+        assert_eq!(start, "demo-tags: ok: 4800 matched, ", "{printed}");
         let (unexpected, rest) = rest.split_once(' ').unwrap();
-        assert!(unexpected.parse::<u32>().is_ok(), "{said}");
+        assert!(unexpected.parse::<u32>().is_ok(), "{printed}");
         let end = format!("unexpected, 600 rendezvous, offload {offload}, 0 out of order");
         assert_eq!(rest, end);
     }
@@ -131,14 +131,14 @@ fn the_first_program_counts_what_the_second_sends() {
     let first = built("examples/first_receiver");
     let mut receiver =
         on_device(&first, true).arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(receiver.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert_eq!(said.next().as_deref(), Some("255 receives posted, path direct"));
-    let waiting = said.next().unwrap();
+    let mut printed = BufReader::new(receiver.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(printed.next().as_deref(), Some("255 receives posted, path direct"));
+    let waiting = printed.next().unwrap();
     let address = waiting.strip_prefix("waiting for a sender on ").unwrap();
     let sender = on_device(&built("examples/first_sender"), true).arg(address).status().unwrap();
     if !sender.success() {
         receiver.kill().unwrap();
     }
-    assert_eq!(said.next().as_deref(), Some("1000 messages, 64000 bytes"));
+    assert_eq!(printed.next().as_deref(), Some("1000 messages, 64000 bytes"));
     assert!(receiver.wait().unwrap().success());
 }

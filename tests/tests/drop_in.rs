@@ -51,7 +51,7 @@ fn the_header_is_what_cbindgen_makes() {
     }
     let text = String::from_utf8(text).unwrap();
     let there = fs::read_to_string(&path).unwrap();
-    assert!(text == there, "WRITE_HEADER=1 writes doorbell.h anew:\n{text}");
+    assert!(text == there, "WRITE_HEADER=1 writes doorbell.h:\n{text}");
 }
 
 /// The compiler's arguments for what `scripts/install-c.sh` installed.
@@ -79,15 +79,15 @@ fn a_library_attaches_its_objects() {
         [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
     };
     for link in ["ib", "roce"] {
-        let [said, log] = run("", link);
-        assert!(said.contains("1000 messages received by doorbell"), "{said}{log}");
+        let [printed, log] = run("", link);
+        assert!(printed.contains("1000 messages received by doorbell"), "{printed}{log}");
         // What was not attached stays: sends that are posted and polled.
         let totals =
             "posts: 1016 by doorbell, 1000 by libmlx5; polls: 1000 by doorbell, 1000 by libmlx5";
         assert!(log.contains(totals), "{log}");
     }
-    let [said, log] = run("libmlx5", "ib");
-    assert!(said.contains("1000 messages received by libmlx5"), "{said}{log}");
+    let [printed, log] = run("libmlx5", "ib");
+    assert!(printed.contains("1000 messages received by libmlx5"), "{printed}{log}");
     assert!(log.contains("0 by doorbell, 2016 by libmlx5; polls: 0 by doorbell"), "{log}");
 }
 
@@ -209,6 +209,6 @@ fn a_static_program_is_refused() {
     succeed(Command::new("cc").arg("-static").arg(&source).arg("-o").arg(&program));
     let output = Command::new(built("doorbell")).args(["run", "--"]).arg(&program).output();
     let output = output.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("is statically linked"), "{output:?}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && printed.contains("is statically linked"), "{output:?}");
 }

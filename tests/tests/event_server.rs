@@ -48,13 +48,13 @@ fn serve(path: &str, poisoned: bool) {
     std::fs::remove_file(&trace).unwrap();
     let ok = client(address, 2, 2000, &[]).wait().unwrap().success();
 
-    let mut said = String::new();
-    lines.read_to_string(&mut said).unwrap();
-    assert!(ok && server.wait().unwrap().success(), "{said}");
-    assert_eq!(said.matches(": no report: ").count(), 1, "{said}");
-    assert_eq!(said.matches(": 1000 messages, as they were sent").count(), 2, "{said}");
-    let slept = said.trim().rsplit_once("3 connections served, slept ").unwrap().1;
-    assert!(slept.strip_suffix(" times").unwrap().parse::<u32>().unwrap() > 0, "{said}");
+    let mut printed = String::new();
+    lines.read_to_string(&mut printed).unwrap();
+    assert!(ok && server.wait().unwrap().success(), "{printed}");
+    assert_eq!(printed.matches(": no report: ").count(), 1, "{printed}");
+    assert_eq!(printed.matches(": 1000 messages, as they were sent").count(), 2, "{printed}");
+    let slept = printed.trim().rsplit_once("3 connections served, slept ").unwrap().1;
+    assert!(slept.strip_suffix(" times").unwrap().parse::<u32>().unwrap() > 0, "{printed}");
 }
 
 #[test]

@@ -369,23 +369,23 @@ impl Peer {
     /// Waits for it to end by itself.
     fn succeeded(&mut self) {
         let output = self.child.take().unwrap().wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         let complained = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {said}{complained}", self.name);
-        assert!(said.contains(&format!("{EXCHANGES} iters in")), "{said}");
+        assert!(output.status.success(), "{}: {printed}{complained}", self.name);
+        assert!(printed.contains(&format!("{EXCHANGES} iters in")), "{printed}");
     }
 
-    /// Ends it and tells what it said.
+    /// Ends it and returns what it printed.
     fn end(&mut self) -> String {
         let Some(mut child) = self.child.take() else {
             return String::new();
         };
         let _ = child.kill();
         let output = child.wait_with_output().unwrap();
-        let mut said = format!("{} ended with {}: ", self.name, output.status).into_bytes();
-        said.extend(output.stdout);
-        said.extend(output.stderr);
-        String::from_utf8_lossy(&said).into_owned()
+        let mut printed = format!("{} ended with {}: ", self.name, output.status).into_bytes();
+        printed.extend(output.stdout);
+        printed.extend(output.stderr);
+        String::from_utf8_lossy(&printed).into_owned()
     }
 }
 

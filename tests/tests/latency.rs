@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use doorbell_tests::programs::{built, on_soft_mlx5};
 
-/// Runs a server and a client; returns what the client said.
+/// Runs a server and a client; returns what the client printed.
 fn measure(path: &str, more: &[&str]) -> String {
     // A port that was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
@@ -34,22 +34,25 @@ fn measure(path: &str, more: &[&str]) -> String {
 }
 
 /// The number behind `name`.
-fn value(said: &str, name: &str) -> f64 {
-    let line = said.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("no {name} in {said}")).parse().unwrap()
+fn value(printed: &str, name: &str) -> f64 {
+    let line = printed.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("no {name} in {printed}")).parse().unwrap()
 }
 
 #[test]
 fn quantiles_are_in_order_and_drawn() {
     let svg = std::env::temp_dir().join(format!("doorbell-latency-{}.svg", std::process::id()));
     let arguments = ["-n", "500", "-w", "10", "-s", "2000", "--svg", svg.to_str().unwrap()];
-    let said = measure("direct", &arguments);
-    assert!(said.starts_with("500 messages of 2000 bytes on mlx5_0, path direct: "), "{said}");
+    let printed = measure("direct", &arguments);
+    assert!(
+        printed.starts_with("500 messages of 2000 bytes on mlx5_0, path direct: "),
+        "{printed}"
+    );
     let names = ["min", "p50", "p90", "max"];
-    let values = names.map(|name| value(&said, name));
+    let values = names.map(|name| value(&printed, name));
     // 500 messages do not tell what one of a hundred takes.
-    assert!(!said.contains("p99"), "{said}");
-    assert!(values[0] > 0.0 && values.is_sorted(), "{said}");
+    assert!(!printed.contains("p99"), "{printed}");
+    assert!(values[0] > 0.0 && values.is_sorted(), "{printed}");
 
     let drawn = std::fs::read_to_string(&svg).unwrap();
     std::fs::remove_file(&svg).unwrap();
@@ -68,6 +71,6 @@ fn quantiles_are_in_order_and_drawn() {
 
 #[test]
 fn the_verbs_path_is_measured_too() {
-    let said = measure("verbs", &["-n", "100", "-w", "0"]);
-    assert!(said.contains("path verbs"), "{said}");
+    let printed = measure("verbs", &["-n", "100", "-w", "0"]);
+    assert!(printed.contains("path verbs"), "{printed}");
 }

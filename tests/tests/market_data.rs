@@ -27,21 +27,21 @@ fn gaps(path: &str, device: &[&str], publish: &[&str], subscribe: &[&str]) -> (u
     let mut publisher = publisher.stdout(Stdio::null()).spawn().unwrap();
     let mut subscriber = market_data(path, port, &[]);
     let subscriber = subscriber.arg("subscribe").args(subscribe).output().unwrap();
-    let said = String::from_utf8(subscriber.stdout).unwrap();
+    let printed = String::from_utf8(subscriber.stdout).unwrap();
     let complained = String::from_utf8_lossy(&subscriber.stderr);
     if !subscriber.status.success() {
         let _ = publisher.kill();
     }
     assert!(
         publisher.wait().unwrap().success() && subscriber.status.success(),
-        "{said}{complained}"
+        "{printed}{complained}"
     );
-    let last = said.lines().last().unwrap();
+    let last = printed.lines().last().unwrap();
     let words: Vec<_> = last.split([' ', ',']).filter(|word| !word.is_empty()).collect();
     let [_, "ok:", frames, .., made, "gaps", "made", found, "gaps", "found", "0", "false"] =
         words[..]
     else {
-        panic!("{said}");
+        panic!("{printed}");
     };
     assert_eq!(found, made, "{last}");
     (frames.parse().unwrap(), made.parse().unwrap())

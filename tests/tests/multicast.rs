@@ -40,14 +40,14 @@ fn everybody_gets_everything(path: &str) {
     assert!(sent.status.success());
     assert_eq!(sent.stdout, format!("{SENT} datagrams sent to ff0e::db\n").into_bytes());
     for (mut member, mut lines) in members {
-        let mut said = String::new();
-        lines.read_to_string(&mut said).unwrap();
-        assert!(member.wait().unwrap().success(), "{said}");
-        assert!(said.starts_with(&format!("{MESSAGES} datagrams, 0 missed\n")), "{said}");
-        let [least, median, most] = ["least", "median", "most"].map(|word| number(&said, word));
+        let mut printed = String::new();
+        lines.read_to_string(&mut printed).unwrap();
+        assert!(member.wait().unwrap().success(), "{printed}");
+        assert!(printed.starts_with(&format!("{MESSAGES} datagrams, 0 missed\n")), "{printed}");
+        let [least, median, most] = ["least", "median", "most"].map(|word| number(&printed, word));
         // The device takes the time when the datagram comes, and the sender pauses at least so long.
-        assert!(least <= median && median <= most, "{said}");
-        assert!(median >= gap * 1000 / 2, "{said}");
+        assert!(least <= median && median <= most, "{printed}");
+        assert!(median >= gap * 1000 / 2, "{printed}");
     }
 }
 

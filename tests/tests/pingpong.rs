@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// Runs a server and a client with their arguments; returns what they said.
+/// Runs a server and a client with their arguments; returns what they printed.
 fn play(server: (Kind, &[&str]), client: (Kind, &[&str]), link: &str) -> [Output; 2] {
     // A port that was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
@@ -74,9 +74,9 @@ fn ended(child: Child) -> Output {
 fn succeed(server: Kind, client: Kind, link: &str, arguments: &[&str], iters: u32) {
     let outputs = play((server, arguments), (client, arguments), link);
     for output in &outputs {
-        let said = String::from_utf8_lossy(&output.stdout);
-        let ok = output.status.success() && said.contains(&format!("{iters} iters in "));
-        assert!(ok && !said.contains("invalid data"), "{server:?} {client:?}: {outputs:#?}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let ok = output.status.success() && printed.contains(&format!("{iters} iters in "));
+        assert!(ok && !printed.contains("invalid data"), "{server:?} {client:?}: {outputs:#?}");
     }
 }
 

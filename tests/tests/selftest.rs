@@ -69,11 +69,11 @@ fn faults_are_found(group: char) {
         let wanted = if *check == "D20" { "C10,G39,D20" } else { check };
         run.args(["selftest", "--quick", "--only", wanted, "--report"]).arg(&report);
         let output = run.stdin(Stdio::null()).output().unwrap();
-        let said = text(&output);
-        let found = last_line(&said).strip_prefix("selftest: FAILED: ");
+        let printed = text(&output);
+        let found = last_line(&printed).strip_prefix("selftest: FAILED: ");
         let found = found.and_then(|rest| rest.split(" (").next()).unwrap_or_default();
-        assert!(found.split(' ').any(|found| found == *check), "{fault}: {said}");
-        assert_eq!(output.status.code(), Some(1), "{fault}: {said}");
+        assert!(found.split(' ').any(|found| found == *check), "{fault}: {printed}");
+        assert_eq!(output.status.code(), Some(1), "{fault}: {printed}");
         let _ = std::fs::remove_file(report);
         faults.push(fault);
     }
@@ -104,10 +104,10 @@ fn a_sound_device_passes_and_its_bundle_replays() {
         let mut run = on_soft_mlx5(&["--link", link], built("doorbell"));
         run.args(["selftest", "--quick", "--report"]).arg(&report).arg("--bundle").arg(&bundle);
         let output = run.output().unwrap();
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(0), "{said}");
-        let verdict = last_line(&said);
-        assert!(verdict.starts_with("selftest: ok: 4"), "{said}");
+        let printed = text(&output);
+        assert_eq!(output.status.code(), Some(0), "{printed}");
+        let verdict = last_line(&printed);
+        assert!(verdict.starts_with("selftest: ok: 4"), "{printed}");
         let written = std::fs::read_to_string(&report).unwrap();
         assert_eq!(written.lines().last(), Some(verdict), "the report ends with the verdict");
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
@@ -117,22 +117,22 @@ fn a_sound_device_passes_and_its_bundle_replays() {
             let output = Command::new(built("soft-mlx5")).arg("replay").arg(path).output().unwrap();
             (output.status.code(), text(&output))
         };
-        let (code, said) = replay(&bundle);
-        assert_eq!(code, Some(0), "{said}");
-        assert!(said.contains(" 0 differences from the model"), "{said}");
+        let (code, printed) = replay(&bundle);
+        assert_eq!(code, Some(0), "{printed}");
+        assert!(printed.contains(" 0 differences from the model"), "{printed}");
         let mut bytes = std::fs::read(&bundle).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         std::fs::write(&bundle, bytes).unwrap();
-        let (code, said) = replay(&bundle);
-        assert_eq!(code, Some(1), "{said}");
+        let (code, printed) = replay(&bundle);
+        assert_eq!(code, Some(1), "{printed}");
         for file in [report, bundle] {
             let _ = std::fs::remove_file(file);
         }
     }
 }
 
-/// As on a device that is not mlx5: libmlx5 is told to write what doorbell does not.
+/// As on a device that is not mlx5: libmlx5 writes signatures, which doorbell does not.
 #[test]
 fn what_needs_rings_says_so_where_there_are_none() {
     let report = file("verbs.txt");
@@ -140,12 +140,12 @@ fn what_needs_rings_says_so_where_there_are_none() {
     run.env("MLX5_SRQ_SIGNATURE", "1");
     run.args(["selftest", "--quick", "--only", "B6,C10,C13,E31,F36,D20", "--report"]).arg(&report);
     let output = run.output().unwrap();
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert_eq!(last_line(&said), "selftest: ok: 4 checks, 2 could not run", "{said}");
+    let printed = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    assert_eq!(last_line(&printed), "selftest: ok: 4 checks, 2 could not run", "{printed}");
     for check in ["B6 ", "D20"] {
-        let line = said.lines().find(|line| line.starts_with(check)).unwrap_or_default();
-        assert!(line.contains("cannot") && line.contains("MLX5_SRQ_SIGNATURE"), "{said}");
+        let line = printed.lines().find(|line| line.starts_with(check)).unwrap_or_default();
+        assert!(line.contains("cannot") && line.contains("MLX5_SRQ_SIGNATURE"), "{printed}");
     }
     let _ = std::fs::remove_file(report);
 }

@@ -69,11 +69,11 @@ fn the_checks_hold_over_a_link() {
         // Sends, shared queues, datagrams, opcodes of both sides, errors, events, and what only a peer can show.
         let checks = ["--quick", "--only", "B8,C10,C11,C16,D20,D25,E30,E32,F36,I53,I54,J51"];
         let (near, far, report) = pair(link, [&["--link", link, "--strict"]; 2], &checks);
-        let (said, code) = near.end();
-        assert_eq!(last_line(&said), "selftest: ok: 12 checks, 0 could not run", "{said}");
-        assert_eq!(code, Some(0), "{said}");
+        let (printed, code) = near.end();
+        assert_eq!(last_line(&printed), "selftest: ok: 12 checks, 0 could not run", "{printed}");
+        assert_eq!(code, Some(0), "{printed}");
         let (theirs, code) = far.end();
-        assert_eq!((last_line(&theirs), code), (last_line(&said), Some(0)));
+        assert_eq!((last_line(&theirs), code), (last_line(&printed), Some(0)));
         let written = std::fs::read_to_string(&report).unwrap();
         std::fs::remove_file(report).unwrap();
         assert!(!written.contains("localhost") && !written.contains("::1"), "{written}");
@@ -85,11 +85,15 @@ fn the_checks_hold_over_a_link() {
 fn what_the_peer_sends_is_what_is_checked() {
     let (near, far, report) =
         pair("fault", [&[], &["--fault", "vendor"]], &["--quick", "--only", "C10,E30"]);
-    let (said, code) = near.end();
-    assert_eq!(last_line(&said), "selftest: FAILED: E30 (1 passed, 0 could not run)", "{said}");
+    let (printed, code) = near.end();
+    assert_eq!(
+        last_line(&printed),
+        "selftest: FAILED: E30 (1 passed, 0 could not run)",
+        "{printed}"
+    );
     assert_eq!(code, Some(1));
     let (theirs, code) = far.end();
-    assert_eq!((last_line(&theirs), code), (last_line(&said), Some(1)));
+    assert_eq!((last_line(&theirs), code), (last_line(&printed), Some(1)));
     std::fs::remove_file(report).unwrap();
 }
 
@@ -99,9 +103,13 @@ fn a_peer_that_dies_ends_the_run() {
         pair("far-dies", [&[]; 2], &["--soak", "1h", "--only", "C10,G39,I54"]);
     near.line("C10  ok");
     far.child.kill().unwrap();
-    let (said, code) = near.end();
-    assert!(said.contains("G39  FAIL") && said.contains("the peer is gone"), "{said}");
-    assert_eq!(last_line(&said), "selftest: FAILED: G39 (1 passed, 1 could not run)", "{said}");
+    let (printed, code) = near.end();
+    assert!(printed.contains("G39  FAIL") && printed.contains("the peer is gone"), "{printed}");
+    assert_eq!(
+        last_line(&printed),
+        "selftest: FAILED: G39 (1 passed, 1 could not run)",
+        "{printed}"
+    );
     assert_eq!(code, Some(1));
     std::fs::remove_file(report).unwrap();
 }
@@ -111,9 +119,9 @@ fn a_testing_side_that_dies_ends_the_other() {
     let (mut near, far, _) = pair("near-dies", [&[]; 2], &["--soak", "1h", "--only", "C10,G39"]);
     near.line("C10  ok");
     near.child.kill().unwrap();
-    let (said, code) = far.end();
+    let (printed, code) = far.end();
     let verdict = "selftest: FAILED: the testing side is gone: ";
-    assert!(last_line(&said).starts_with(verdict), "{said}");
+    assert!(last_line(&printed).starts_with(verdict), "{printed}");
     assert_eq!(code, Some(1));
 }
 
@@ -125,11 +133,11 @@ fn a_stranger_is_refused_and_nobody_is_named() {
     let port: u16 = line.split(' ').nth(4).unwrap().parse().unwrap();
     let mut stranger = TcpStream::connect(("localhost", port)).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-    let (said, code) = far.end();
-    assert!(last_line(&said).contains("what this version does not understand"), "{said}");
+    let (printed, code) = far.end();
+    assert!(last_line(&printed).contains("what this version does not understand"), "{printed}");
     assert_eq!(code, Some(1));
     // Nobody listens there any more.
     let arguments = ["--peer", "localhost", "--tcp-port", &port.to_string()];
-    let (said, code) = Side::start(&fabric, &[], &arguments).end();
-    assert_eq!((&*said, code), ("", Some(2)));
+    let (printed, code) = Side::start(&fabric, &[], &arguments).end();
+    assert_eq!((&*printed, code), ("", Some(2)));
 }

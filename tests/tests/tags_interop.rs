@@ -144,9 +144,9 @@ fn doorbell_receives_from_a_c_program() {
                 assert_eq!((got.tag, got.context, got.buffer.len()), (tag, context, len));
                 assert_eq!(got.by_library, !early || offload == Offload::Never);
                 assert!(world.tags.poll().is_none());
-                let said = world.program.hear();
+                let printed = world.program.hear();
                 let expected = format!("sent {}", sum(&got.buffer));
-                assert_eq!(said, expected, "{send}, {offload:?}, {early}");
+                assert_eq!(printed, expected, "{send}, {offload:?}, {early}");
             }
         }
     }

@@ -31,9 +31,9 @@ fn fixture(name: &str, tests: &[(&str, &str)]) -> PathBuf {
 fn isolate(fixture: &Path, options: &[&str]) -> (Option<i32>, String) {
     let runner = env!("CARGO_BIN_EXE_xtask");
     let output = Command::new(runner).arg("isolate").args(options).arg(fixture).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
-    (output.status.code(), said)
+    (output.status.code(), printed)
 }
 
 const OK: &str = "echo 'test result: ok. 1 passed; 0 failed;'";
@@ -42,10 +42,10 @@ const OK: &str = "echo 'test result: ok. 1 passed; 0 failed;'";
 fn passes_are_counted_and_notes_shown() {
     let noted = format!("echo 'note: 5 Mmsg/s'; {OK}");
     let fixture = fixture("passes", &[("one", OK), ("two", &noted)]);
-    let (code, said) = isolate(&fixture, &[]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("test result: ok. 2 passed; 0 failed; 0 skipped;"), "{said}");
-    assert!(said.contains("note: 5 Mmsg/s"), "{said}");
+    let (code, printed) = isolate(&fixture, &[]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("test result: ok. 2 passed; 0 failed; 0 skipped;"), "{printed}");
+    assert!(printed.contains("note: 5 Mmsg/s"), "{printed}");
 }
 
 #[test]
@@ -59,15 +59,18 @@ fn a_test_that_fails_aborts_or_runs_nothing_is_a_failure_and_the_others_still_ru
             ("passes", OK),
         ],
     );
-    let (code, said) = isolate(&fixture, &[]);
-    assert_eq!(code, Some(101), "{said}");
-    assert!(said.contains("test exits ... FAILED"), "{said}");
-    assert!(said.contains("exit code 101\n    why\n"), "{said}");
-    assert!(said.contains("test aborts ... FAILED") && said.contains("signal 6"), "{said}");
-    assert!(said.contains("test nothing ... FAILED"), "{said}");
-    let totals: Vec<_> = said.lines().filter(|line| line.starts_with("test result")).collect();
-    assert_eq!(totals.len(), 1, "the output of a test is not taken for a total: {said}");
-    assert!(totals[0].starts_with("test result: FAILED. 1 passed; 3 failed;"), "{said}");
+    let (code, printed) = isolate(&fixture, &[]);
+    assert_eq!(code, Some(101), "{printed}");
+    assert!(printed.contains("test exits ... FAILED"), "{printed}");
+    assert!(printed.contains("exit code 101\n    why\n"), "{printed}");
+    assert!(
+        printed.contains("test aborts ... FAILED") && printed.contains("signal 6"),
+        "{printed}"
+    );
+    assert!(printed.contains("test nothing ... FAILED"), "{printed}");
+    let totals: Vec<_> = printed.lines().filter(|line| line.starts_with("test result")).collect();
+    assert_eq!(totals.len(), 1, "the output of a test is not taken for a total: {printed}");
+    assert!(totals[0].starts_with("test result: FAILED. 1 passed; 3 failed;"), "{printed}");
 }
 
 #[test]
@@ -76,9 +79,9 @@ fn a_test_that_hangs_is_ended_with_its_children() {
     // Busy: what sleeps is stopped only after minutes.
     let body = format!("(while :; do :; done) & echo $! > {}; wait", pid_file.display());
     let fixture = fixture("hangs", &[("hangs", &body)]);
-    let (code, said) = isolate(&fixture, &["--limit", "1"]);
-    assert_eq!(code, Some(101), "{said}");
-    assert!(said.contains("not done after 1 s of processor time"), "{said}");
+    let (code, printed) = isolate(&fixture, &["--limit", "1"]);
+    assert_eq!(code, Some(101), "{printed}");
+    assert!(printed.contains("not done after 1 s of processor time"), "{printed}");
     let pid = fs::read_to_string(&pid_file).unwrap();
     // It was killed, and dies when it gets a processor.
     loop {
@@ -93,34 +96,34 @@ fn a_test_that_hangs_is_ended_with_its_children() {
 
 #[test]
 fn skips_are_told_with_their_reason() {
-    let told = format!("echo 'skipped: no such device'; {OK}");
-    let fixture = fixture("skips", &[("told", &told), ("passes", OK)]);
-    let (code, said) = isolate(&fixture, &[]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("test told ... skipped, no such device"), "{said}");
-    assert!(said.contains("ok. 1 passed; 0 failed; 1 skipped;"), "{said}");
+    let reported = format!("echo 'skipped: no such device'; {OK}");
+    let fixture = fixture("skips", &[("told", &reported), ("passes", OK)]);
+    let (code, printed) = isolate(&fixture, &[]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("test told ... skipped, no such device"), "{printed}");
+    assert!(printed.contains("ok. 1 passed; 0 failed; 1 skipped;"), "{printed}");
 }
 
 #[test]
 fn what_is_marked_as_ignored_is_not_run() {
     let fixture = fixture("ignores", &[("ignored_one", "exit 1"), ("passes", OK)]);
-    let (code, said) = isolate(&fixture, &[]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("ok. 1 passed; 0 failed; 0 skipped;"), "{said}");
+    let (code, printed) = isolate(&fixture, &[]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("ok. 1 passed; 0 failed; 0 skipped;"), "{printed}");
 }
 
 #[test]
 fn each_test_runs_under_the_command() {
     let fixture = fixture("under", &[("one", &format!("[ \"$SEEN\" = yes ] && {OK}"))]);
-    let (code, said) = isolate(&fixture, &["--under", "env SEEN=yes"]);
-    assert_eq!(code, Some(0), "{said}");
-    let (code, said) = isolate(&fixture, &[]);
-    assert_eq!(code, Some(101), "{said}");
+    let (code, printed) = isolate(&fixture, &["--under", "env SEEN=yes"]);
+    assert_eq!(code, Some(0), "{printed}");
+    let (code, printed) = isolate(&fixture, &[]);
+    assert_eq!(code, Some(101), "{printed}");
 }
 
 #[test]
 fn a_command_that_does_not_exist_is_named() {
-    let (code, said) = isolate(Path::new("/no/such/binary"), &[]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("/no/such/binary"), "{said}");
+    let (code, printed) = isolate(Path::new("/no/such/binary"), &[]);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("/no/such/binary"), "{printed}");
 }

@@ -256,7 +256,7 @@ fn general(error: Error) -> General {
         Syndrome::LOCAL_ACCESS => (
             "an access to local memory on behalf of the peer was refused".into(),
             Blame::BothEnds,
-            &["rights and range of the memory region that the peer was told"],
+            &["rights and range of the memory region that was sent to the peer"],
         ),
         Syndrome::REMOTE_INVAL_REQ => (
             format!("the peer's adapter refused {what} as invalid"),

@@ -90,11 +90,11 @@ fn whole(finding: &mut Finding, mut entry: [u8; SIZE], block: &Block, logs: &[Lo
     }
     finding.bytes = entry.to_vec();
     let opcode = CqeOpcode::from_bits(entry[SIZE - 1] >> 4);
-    let said = matches!(block.context, Context::Cqe(_));
+    let is_named = matches!(block.context, Context::Cqe(_));
     match opcode {
-        CqeOpcode::RequesterError | CqeOpcode::ResponderError if said || is_error(&entry) => {
+        CqeOpcode::RequesterError | CqeOpcode::ResponderError if is_named || is_error(&entry) => {
             finding.kind = Kind::ErrorCqe;
-            if !said {
+            if !is_named {
                 finding.notes.push("taken for a CQE of an error: its last byte and its syndrome say so, no words do".into());
             }
             cqe_fields::error(finding, &entry, 0);
@@ -113,7 +113,7 @@ fn whole(finding: &mut Finding, mut entry: [u8; SIZE], block: &Block, logs: &[Lo
                 .push("64 bytes of 0: nothing was written here, or the dump was cleared".into());
         }
         _ => {
-            if !said {
+            if !is_named {
                 finding
                     .notes
                     .push("taken for a CQE by its last byte; it may be something else".into());
@@ -145,11 +145,11 @@ fn unknown(finding: &mut Finding, entry: &[u8; SIZE]) {
 
 /// The end of a CQE, for which people often cut the rest.
 fn part(block: &Block, bytes: &[u8], mut notes: Vec<String>, logs: &[Logged]) -> Option<Finding> {
-    let said = matches!(block.context, Context::Cqe(_));
+    let is_named = matches!(block.context, Context::Cqe(_));
     let at_end = block.base.is_none_or(|base| base as usize % SIZE + bytes.len() == SIZE);
     if !at_end || bytes.len() < TAIL || bytes.len() > SIZE || !is_error(bytes) {
         // Without words around it, any number could be meant.
-        said.then_some(())?;
+        is_named.then_some(())?;
         let mut finding = Finding {
             line: block.line,
             times: 1,
@@ -167,7 +167,11 @@ fn part(block: &Block, bytes: &[u8], mut notes: Vec<String>, logs: &[Logged]) ->
     entry[first_byte..].copy_from_slice(bytes);
     notes.push(format!(
         "only bytes {first_byte:#04x} to 0x3f of a CQE{}",
-        if said { "" } else { ", taken for its end because its last byte and its syndrome say so" }
+        if is_named {
+            ""
+        } else {
+            ", taken for its end because its last byte and its syndrome say so"
+        }
     ));
     let mut finding = Finding {
         line: block.line,
@@ -187,7 +191,7 @@ fn part(block: &Block, bytes: &[u8], mut notes: Vec<String>, logs: &[Logged]) ->
     Some(finding)
 }
 
-/// What an error means, and what was said beside it.
+/// What an error means, and what the log says beside it.
 fn finish(finding: &mut Finding, entry: &[u8; SIZE], logs: &[Logged]) {
     let facts = finding.facts.clone();
     let requester = entry[SIZE - 1] >> 4 == CqeOpcode::RequesterError.bits();
@@ -212,8 +216,8 @@ fn finish(finding: &mut Finding, entry: &[u8; SIZE], logs: &[Logged]) {
                 log.line
             ));
         }
-        if let (Some(said), Some(0)) = (log.facts.qpn, facts.qpn) {
-            finding.notes.push(format!("line {} names the queue: {said:#x}", log.line));
+        if let (Some(named), Some(0)) = (log.facts.qpn, facts.qpn) {
+            finding.notes.push(format!("line {} names the queue: {named:#x}", log.line));
         }
     }
     if facts.syndrome == Some(0) {

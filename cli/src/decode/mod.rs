@@ -21,7 +21,7 @@ pub use cause::{Blame, Explanation, Source};
 
 /// Bytes of input that are looked at.
 const MOST_INPUT: u64 = 64 << 20;
-/// Findings that are told; the others are counted.
+/// Most findings that are printed; the others are counted.
 const MOST_FINDINGS: usize = 64;
 
 /// What was found in a text.
@@ -29,7 +29,7 @@ const MOST_FINDINGS: usize = 64;
 pub struct Report {
     /// In the order of the text.
     pub findings: Vec<Finding>,
-    /// Findings beyond those that are told.
+    /// Findings that are not printed.
     pub left_out: usize,
     /// What concerns the text as a whole.
     pub notes: Vec<String>,

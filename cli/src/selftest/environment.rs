@@ -41,7 +41,7 @@ fn driver(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 /// The files of libibverbs and of the provider for a device of that name in a list of mappings: their names end with the
-/// version of rdma-core. All providers are loaded, so that of another name cannot be told.
+/// version of rdma-core. libibverbs loads all providers, so a provider of another name cannot be identified.
 fn libraries<'a>(maps: &'a str, device: &str) -> Vec<&'a str> {
     let kind: String = device.chars().take_while(char::is_ascii_alphabetic).collect();
     let provider = format!("lib{kind}");

@@ -107,7 +107,7 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
     }
     let verdict = verdict(&outcomes);
     if let Some(peer) = peer {
-        // If it is gone, a check has said so.
+        // If the peer has ended, a check has reported it.
         _ = peer.borrow_mut().tell(&Command::End { verdict: verdict.clone() });
     }
     let report = report::text(&lab, &outcomes, &verdict);

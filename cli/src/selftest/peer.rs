@@ -106,7 +106,7 @@ impl Lines {
     pub fn write(&mut self, message: &impl Serialize) -> Result<(), String> {
         let mut line = serde_json::to_vec(message).map_err(|error| error.to_string())?;
         line.push(b'\n');
-        self.reader.get_mut().write_all(&line).map_err(|error| said(&error))
+        self.reader.get_mut().write_all(&line).map_err(|error| describe(&error))
     }
 
     /// Reads a line.
@@ -117,15 +117,15 @@ impl Lines {
             Ok(0) => Err("it has closed the connection".into()),
             Ok(_) => serde_json::from_slice(&line)
                 .map_err(|error| format!("it says what this version does not understand: {error}")),
-            Err(error) => Err(said(&error)),
+            Err(error) => Err(describe(&error)),
         }
     }
 }
 
-fn said(error: &std::io::Error) -> String {
+fn describe(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-            "it says nothing any more".into()
+            "it does not answer".into()
         }
         _ => error.to_string(),
     }
@@ -212,7 +212,7 @@ pub struct RemoteFar {
     id: u32,
     /// Their addresses.
     pub addresses: Vec<QpAddress>,
-    /// The CQEs of each that it has told.
+    /// The CQEs of each that the peer has reported.
     pub seen: Vec<Vec<[u8; 64]>>,
 }
 

@@ -63,8 +63,8 @@ fn verdict(lab: &Lab, what: &str, ours: f64, theirs: f64) -> Result<(), Stop> {
     fail(format!("{what}: {ours:.2} us with doorbell, {theirs:.2} us with libmlx5"))
 }
 
-fn said(lab: &Lab) -> &'static str {
-    if lab.model { " (a model: it says nothing of an adapter)" } else { "" }
+fn model_note(lab: &Lab) -> &'static str {
+    if lab.model { " (a model, which has no timing of an adapter)" } else { "" }
 }
 
 /// Times a step with doorbell and with libmlx5, in turns, so that what disturbs one disturbs the other. Returns the times in
@@ -105,7 +105,7 @@ fn compare(lab: &Lab, what: &str, times: &[Vec<f64>; 2]) -> Result<String, Stop>
     if !lab.model && median > SLOW {
         text.push(format!("above {SLOW} us, which tests of clusters take for a failure"));
     }
-    Ok(format!("{}{}", text.join(", "), said(lab)))
+    Ok(format!("{}{}", text.join(", "), model_note(lab)))
 }
 
 fn latency(lab: &mut Lab) -> Result<String, Stop> {
@@ -133,7 +133,7 @@ fn connected(lab: &Lab, path: Path) -> Result<(TwoWay, Rc<RefCell<Peer>>), Stop>
     let peer = lab.peer.clone().ok_or("no peer")?;
     let mut end = TwoWay::new(lab, path)?;
     let addresses = peer.borrow_mut().addresses(&Command::OpenTwoWay)?;
-    end.connect(addresses.first().ok_or("the peer told no address")?)?;
+    end.connect(addresses.first().ok_or("the peer sent no address")?)?;
     let near = end.address()?.to_string();
     peer.borrow_mut().ask(&Command::ConnectTwoWay { near })?;
     Ok((end, peer))
@@ -159,7 +159,7 @@ fn round_trip(lab: &mut Lab) -> Result<String, Stop> {
     if let [ours, theirs] = medians[..] {
         verdict(lab, "half a round trip, p50", ours, theirs)?;
     }
-    Ok(format!("{}{}", text.join("; "), said(lab)))
+    Ok(format!("{}{}", text.join("; "), model_note(lab)))
 }
 
 fn stream(lab: &mut Lab) -> Result<String, Stop> {
@@ -168,7 +168,11 @@ fn stream(lab: &mut Lab) -> Result<String, Stop> {
     peer.borrow_mut().ask(&Command::Stream { count })?;
     let rate = end.rate(count)?;
     peer.borrow_mut().tell(&Command::CloseTwoWay)?;
-    Ok(format!("{count} messages of 8 bytes, {:.3} million in a second{}", rate / 1e6, said(lab)))
+    Ok(format!(
+        "{count} messages of 8 bytes, {:.3} million in a second{}",
+        rate / 1e6,
+        model_note(lab)
+    ))
 }
 
 fn rate(lab: &mut Lab) -> Result<String, Stop> {
@@ -196,5 +200,5 @@ fn rate(lab: &mut Lab) -> Result<String, Stop> {
         text.push(format!("batches of {batch}: {:.3} and {:.3} us", spent[0], spent[1]));
         verdict(lab, &format!("a message in a batch of {batch}"), spent[0], spent[1])?;
     }
-    Ok(format!("{}{}", text.join(", "), said(lab)))
+    Ok(format!("{}{}", text.join(", "), model_note(lab)))
 }

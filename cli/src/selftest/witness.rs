@@ -9,7 +9,7 @@ use mlx5_wire::signature::is_signed;
 
 /// CQEs of a kind that are kept for the report and the bundle.
 const KEPT: u32 = 64;
-/// Wrong CQEs that are told.
+/// Most wrong CQEs that are printed.
 const TOLD: usize = 4;
 
 /// Counts of all CQEs, and examples.

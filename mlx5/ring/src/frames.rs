@@ -307,20 +307,20 @@ impl FrameQueue {
     /// Completes the strides of a frame or of a filler, of the WQE that the device fills.
     fn any_strides(&mut self, cqe: Cqe<'_>) -> Completion {
         let Strides { count, size } = self.strides;
-        let (wqe, said) = (self.completed, cqe.stride_count());
-        let (first, len) = (u32::from(cqe.wqe_counter()), said.len());
-        let end = self.consumed + said.strides();
+        let (wqe, strides) = (self.completed, cqe.stride_count());
+        let (first, len) = (u32::from(cqe.wqe_counter()), strides.len());
+        let end = self.consumed + strides.strides();
         // The frame is in strides that no CQE before has named. 16 bits of each factor and of the length: no overflow.
         let is_inside = first >= self.consumed && first * size + len <= end * size;
         let is_next = cqe.wqe_id() == wqe as u16 && self.consumed < end && end <= count;
-        if !is_next || !is_inside && !said.is_filler() {
+        if !is_next || !is_inside && !strides.is_filler() {
             return Completion::Stray;
         }
         let base = self.buffer(wqe).start;
         // A frame after a filler is looked at here, where the caller counts what the filler says was dropped.
         (self.consumed, self.base) = (end, base);
-        self.limit = if said.is_filler() { 0 } else { count };
-        let completion = if said.is_filler() {
+        self.limit = if strides.is_filler() { 0 } else { count };
+        let completion = if strides.is_filler() {
             Completion::Filler
         } else {
             // SAFETY: inside of the buffer, which has `count` strides: they were checked above.

@@ -79,7 +79,7 @@ pub enum Completion<T> {
         handle: Handle,
         /// Unexpected messages that the device had counted.
         hw_phase: u16,
-        /// Those that the append said were handled. Unless the two agree, the receive matches nothing until
+        /// The count of handled messages in the append. Unless the two agree, the receive matches nothing until
         /// an operation carries the device's count.
         phase: u16,
     },
@@ -91,7 +91,7 @@ pub enum Completion<T> {
         data: T,
         /// Unexpected messages that the device had counted.
         hw_phase: u16,
-        /// Those that the remove said were handled.
+        /// The count of handled messages in the remove.
         phase: u16,
     },
     /// A remove came too late (`IBV_WC_TM_ERR`): a message has matched.
@@ -100,7 +100,7 @@ pub enum Completion<T> {
         handle: Handle,
         /// Unexpected messages that the device had counted.
         hw_phase: u16,
-        /// Those that the remove said were handled.
+        /// The count of handled messages in the remove.
         phase: u16,
     },
     /// A synchronisation was executed.

@@ -1,4 +1,4 @@
-//! Ethernet segment: what a raw packet QP is told of a frame (`struct mlx5_wqe_eth_seg`).
+//! Ethernet segment: the offloads of a frame of a raw packet QP (`struct mlx5_wqe_eth_seg`).
 
 use crate::be::{Be16, Be32, Be64};
 

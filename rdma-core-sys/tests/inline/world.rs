@@ -118,7 +118,7 @@ impl Drop for World {
     }
 }
 
-/// Something that a verb takes. Numbers are told apart by their position.
+/// Something that a verb takes. Numbers differ by their position.
 pub trait Argument {
     fn make(world: &mut World, position: usize) -> Self;
 }

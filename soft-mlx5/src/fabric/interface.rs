@@ -40,7 +40,7 @@ impl Interface {
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
         // SAFETY: the descriptor was just made and belongs to nobody else.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        // What this socket sends is not for it; tags and checksums that the kernel keeps apart are told.
+        // What this socket sends is not for it; the kernel passes tags and checksums beside the packet.
         set(&socket, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
         set(&socket, libc::PACKET_AUXDATA, &1i32)?;
         let promiscuous = libc::packet_mreq {

@@ -296,7 +296,7 @@ impl Call<'_> {
     fn close_events(&mut self, fd: RawFd) {
         if let Some(entry) = fd_table::clear(fd) {
             self.core.events.close(entry.id);
-            // SAFETY: the program was not told of this descriptor.
+            // SAFETY: the program never got this descriptor.
             unsafe { libc::close(fd) };
         }
     }

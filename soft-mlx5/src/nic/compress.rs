@@ -37,7 +37,7 @@ impl Block {
         self.cqes.len() as u32
     }
 
-    /// Whether this completion can be told by a mini CQE behind those that are held back.
+    /// Whether this completion fits into a mini CQE after those that are held back.
     pub fn takes(&self, completion: &Completion) -> bool {
         let cqe = Cqe64::from_bytes(&completion.cqe);
         let is_message =

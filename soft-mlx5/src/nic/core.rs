@@ -31,7 +31,7 @@ const TURN: u32 = 32;
 /// The shared part of a device.
 #[derive(Debug)]
 pub struct Core {
-    /// Time, as the last step said.
+    /// Time of the last step.
     pub now: u64,
     /// The port.
     pub link: Link,
@@ -55,7 +55,7 @@ pub struct Core {
     pub torn: Vec<(Cqn, u64)>,
     /// Completions on their way to their CQs.
     pub shuffler: Shuffler,
-    /// What is told of all this.
+    /// The trace.
     pub trace: Trace,
     /// Judge of what an adapter would not report.
     pub strict: Strict,

@@ -246,7 +246,7 @@ impl Cq {
         Ok(unread == count)
     }
 
-    /// CQEs that the program has not taken, as far as it has said.
+    /// CQEs that the program has not taken, by its consumer index.
     fn unread(&self) -> Result<u32, Unmapped> {
         let record = self.record.record(CONSUMER_INDEX)? & CONSUMER_INDEX_MASK;
         let index = self.implied.filter(|implied| is_ahead(*implied, record)).unwrap_or(record);

@@ -58,7 +58,7 @@ impl OperationFaults {
 #[derive(Debug)]
 pub struct Schedule {
     flap: Option<PortFlap>,
-    // What the port was last told, and until when changes were looked for.
+    // The last state of the port, and the time up to which changes were applied.
     up: bool,
     looked: u64,
     slow: Option<u64>,
@@ -122,7 +122,7 @@ fn nanoseconds(time: Duration) -> u64 {
 
 fn flap_times(flap: PortFlap) -> (u64, u64) {
     let (up, down) = (nanoseconds(flap.up), nanoseconds(flap.down));
-    // So that a late device has few changes to make up for, whatever it was told.
+    // So that a late device has few changes to make up for, whatever the option says.
     (up, (up + down).max(1000))
 }
 

@@ -51,7 +51,7 @@ impl Handover {
         *word &= !bit;
     }
 
-    /// Whether a WQE whose first `prefix` bytes are no segments still says what it said.
+    /// Whether a WQE whose first `prefix` bytes are no segments is unchanged.
     pub fn is_unchanged(&self, slot: usize, wqe: &[u8], prefix: usize) -> bool {
         let then = &self.copies[slot * self.stride..][..self.stride];
         // Behind the last segment anything may stand.

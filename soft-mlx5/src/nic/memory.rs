@@ -9,7 +9,7 @@
 //! the queue created ([`super::Nic::new`] states the contract). [`Span`] keeps accesses to queue
 //! memory inside the bounds given then; [`super::mkey`] does so for registered memory.
 //!
-//! A kernel pins what an adapter is told of, so that the adapter reaches it even when the program has unmapped
+//! A kernel pins the memory that it registers, so that the adapter reaches it even when the program has unmapped
 //! it. The model cannot: it finds nothing there, or what was mapped in its place, and reports the first.
 
 use std::sync::atomic::{Ordering, fence};

@@ -101,7 +101,7 @@ impl Nic {
     /// Powers up a device and joins its fabric.
     ///
     /// # Safety
-    /// A device accesses the memory it is told about, without asking the program again. Whoever creates
+    /// A device accesses registered memory without asking the program again. Whoever creates
     /// an object on it vouches for the memory that the attributes name: where the device writes (CQEs, CQ
     /// records, registered memory with a write access), nobody else's memory is found until the object is
     /// destroyed.

@@ -87,7 +87,7 @@ impl Qp {
             state: QpState::Reset,
             access: 0,
             qkey: 0,
-            // A datagram is as long as the port allows; connections are told their path's MTU.
+            // A datagram is as long as the port allows; a connection has the MTU of its path.
             mtu: MAX_MTU,
             dest_qpn: 0,
             route: None,

@@ -74,7 +74,7 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
     Ok(())
 }
 
-/// Plays a receiver that is not ready, where a sender would be told.
+/// Injects RNR where a sender would get the NAK.
 fn refuse_on_request(qp: &Qp, core: &mut Core) -> Result<(), Refusal> {
     let reliable = qp.attr.service == Service::Rc;
     if reliable && core.faults.is_rnr() { Err(Refusal::NotReady) } else { Ok(()) }

@@ -81,7 +81,7 @@ pub struct Responder {
     pub message: Message,
     /// Receive WQE in progress.
     pub receive: Receive,
-    // The peer was told to go back, or to wait: say it once.
+    // The peer got a NAK, sequence error or RNR: send it once.
     refused: bool,
     answers: VecDeque<Answer>,
     // Answers to the last atomics: they cannot be executed twice.
@@ -254,7 +254,7 @@ fn receive_unreliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
             receive::fail(qp, core, failure);
             qp.fail(core);
         }
-        // Nobody is told; the message is dropped.
+        // No NAK is sent; the message is dropped.
         Err(_) => qp.responder.message = Message::None,
     }
 }

@@ -248,10 +248,10 @@ mod tests {
             test.args(["--exact", "--nocapture", &format!("nic::{}", breaker(rule))]);
             test.env(STOP_IN_TESTS, "1").stdin(Stdio::null());
             let output = test.output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
+            let printed = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{rule:?}: {output:?}");
-            let paragraph = said.lines().find(|line| line.starts_with("soft-mlx5: strict: "));
-            let paragraph = paragraph.unwrap_or_else(|| panic!("{rule:?}: {said}"));
+            let paragraph = printed.lines().find(|line| line.starts_with("soft-mlx5: strict: "));
+            let paragraph = paragraph.unwrap_or_else(|| panic!("{rule:?}: {printed}"));
             assert!(paragraph.contains(&format!(" {rule:?}: ")), "{rule:?}: {paragraph}");
         }
     }

@@ -286,7 +286,7 @@ fn a_receiver_that_plays_not_ready_gets_everything_in_the_end() {
     for _ in 0..16 {
         exchange(&world, qp, mr);
     }
-    assert!(world.device().next_timer().is_some(), "somebody was told to wait");
+    assert!(world.device().next_timer().is_some(), "a sender got RNR");
     let mut completions = 0;
     while completions < 32 {
         while let Some(wc) = poll(cq) {

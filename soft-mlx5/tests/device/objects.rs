@@ -51,7 +51,7 @@ fn closing_the_device_destroys_what_was_made_on_it() {
 fn a_registration_needs_mapped_memory_and_sensible_rights() {
     let world = World::stepped();
     let refused = |addr: u64, length: usize, access: u32| {
-        // SAFETY: the device is expected to refuse; it is told nothing else about the address.
+        // SAFETY: the device is expected to refuse; no other command names the address.
         let mr = unsafe { ibv_reg_mr(world.pd, addr as *mut _, length, access) };
         assert!(mr.is_null());
         errno()

@@ -83,9 +83,9 @@ fn keys_of_regions_are_invalidated_neither_here_nor_by_a_peer() {
     post_recv(qp, mr, 0, 64);
     invalidate(&world, qp, IBV_WR_SEND_WITH_INV, rkey);
     // The QP is both ends: what it hears as the receiver stops it before it hears the answer.
-    let told = statuses(cq);
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told.contains(&IBV_WC_LOC_PROT_ERR), "{told:?}");
+    let reported = statuses(cq);
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    assert!(reported.contains(&IBV_WC_LOC_PROT_ERR), "{reported:?}");
 
     // The key still stands for its region.
     let (qp, cq) = connected(&world);

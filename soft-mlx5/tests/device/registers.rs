@@ -34,7 +34,7 @@ fn exchange_over_shared_registers(builder: Builder) {
     let world = World::new(builder);
     let cq = world.cq(256);
     let mr = world.reg(Box::leak(vec![0; 4096].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
-    // libmlx5 has 16 registers to give unless told otherwise.
+    // libmlx5 has 16 registers by default.
     let qps: Vec<_> = (0..40).map(|_| world.connected(cq, ptr::null_mut())).collect();
     for round in 1..=3 {
         for &qp in &qps {

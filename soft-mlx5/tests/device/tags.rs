@@ -11,7 +11,7 @@ const SLOT: usize = 256;
 const TAGGED: usize = SLOTS * SLOT;
 const SOURCE: usize = TAGGED + 4096;
 
-/// What a completion said: `wr_id`, status, opcode, flags, bytes, tag.
+/// What a completion reported: `wr_id`, status, opcode, flags, bytes, tag.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen(u64, u32, u32, u32, u32, u64);
 

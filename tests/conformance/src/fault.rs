@@ -17,7 +17,7 @@ pub enum Fault {
     Arm,
     /// Arming a CQ leaves its doorbell record as it was.
     ArmRecord,
-    /// Messages of more than 64 bytes are told to be longer than they are.
+    /// Messages of more than 64 bytes are reported longer than they are.
     Completion,
     /// A wrong mask in the tag list.
     Mask,

@@ -128,15 +128,15 @@ pub enum Operation {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Traffic<S> {
     /// Messages of a peer; the device works on them now or later. A connection that has failed is made
-    /// anew before, or not.
-    Send { qp: u32, sends: Vec<S>, anew: bool, run: bool },
+    /// reset and connected before, or not.
+    Send { qp: u32, sends: Vec<S>, restart: bool, run: bool },
     /// The device works until there is nothing left to do.
     Run,
     /// Time passes: retries happen.
     Wait { milliseconds: u32 },
     /// A QP goes to error: the device flushes its receives, and what it is receiving ends.
     Fail { qp: u32 },
-    /// A QP and its peer start anew.
+    /// A QP and its peer are reset and connected.
     Reset { qp: u32 },
 }
 
@@ -200,7 +200,7 @@ pub fn traffic<S: Debug + Clone>(
     let often = || prop::bool::weighted(0.7);
     prop_oneof![
         send => (any::<u32>(), sends, often(), often())
-            .prop_map(|(qp, sends, anew, run)| Traffic::Send { qp, sends, anew, run }),
+            .prop_map(|(qp, sends, restart, run)| Traffic::Send { qp, sends, restart, run }),
         run => Just(Traffic::Run),
         wait => (1..=40u32).prop_map(|milliseconds| Traffic::Wait { milliseconds }),
         fail => any::<u32>().prop_map(|qp| Traffic::Fail { qp }),

@@ -98,9 +98,9 @@ pub trait Case<'a> {
         let qps = twins.qps();
         let qp = |number: &u32| *number as usize % qps;
         match traffic {
-            Traffic::Send { qp: number, sends, anew, run } => {
+            Traffic::Send { qp: number, sends, restart, run } => {
                 let qp = qp(number);
-                if *anew && twins.has_failed(qp) {
+                if *restart && twins.has_failed(qp) {
                     self.reset(qp)?;
                 }
                 self.parts().0.send(qp, sends)?;

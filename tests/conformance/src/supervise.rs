@@ -125,7 +125,7 @@ fn supervise(seed: u64, operations: u64, fault: Option<Fault>) -> Result<Tally, 
     let mut tally = Tally::default();
     let (mut next, mut left) = (seed, operations);
     let mut workers: Vec<Worker> = Vec::new();
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     while left > 0 || !workers.is_empty() {
         while left > 0 && workers.len() < processes {
             let share = left.min(SHARE * per_session);
@@ -152,8 +152,8 @@ fn supervise(seed: u64, operations: u64, fault: Option<Fault>) -> Result<Tally, 
             }
             return Err(report);
         }
-        if told.elapsed() > Duration::from_secs(5) {
-            told = Instant::now();
+        if reported.elapsed() > Duration::from_secs(5) {
+            reported = Instant::now();
             println!("conformance: {} of {operations} operations", tally.get(tally::OPERATIONS));
         }
     }

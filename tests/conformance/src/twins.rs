@@ -141,7 +141,7 @@ impl<T: Twin> Twins<T> {
         self.failed[qp]
     }
 
-    /// A QP starts anew.
+    /// A QP is reset.
     pub fn renew(&mut self, qp: usize) {
         self.failed[qp] = false;
     }

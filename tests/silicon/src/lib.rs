@@ -1,4 +1,4 @@
-//! The dumps in `dumps.txt`: bytes that mlx5 adapters wrote or read, where they were published, and what was said about
+//! The dumps in `dumps.txt`: bytes that mlx5 adapters wrote or read, where they were published, and what was written about
 //! them.
 
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ pub struct Dump {
     /// Which program printed it.
     pub printer: String,
     /// What the report says.
-    pub said: Option<String>,
+    pub printed: Option<String>,
     /// Index in the CQ, where it is known.
     pub counter: Option<u32>,
     /// What was read by eye.
@@ -116,7 +116,7 @@ fn parse(stanza: &str) -> Option<Dump> {
             "cqe" | "wqe" => (dump.is_cqe, dump.name) = (key == "cqe", value.to_owned()),
             "source" => dump.source = value.to_owned(),
             "printer" => dump.printer = value.to_owned(),
-            "said" => dump.said = (value != "-").then(|| value.to_owned()),
+            "said" => dump.printed = (value != "-").then(|| value.to_owned()),
             "counter" => {
                 dump.counter = Some(u32::from_str_radix(value.strip_prefix("0x")?, 16).ok()?)
             }

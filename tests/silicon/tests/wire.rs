@@ -82,7 +82,7 @@ fn each_pair_of_syndromes_is_known_and_on_its_side() {
 #[test]
 fn the_report_names_the_status_of_the_syndrome() {
     for dump in cqes() {
-        let Some(said) = &dump.said else { continue };
+        let Some(printed) = &dump.printed else { continue };
         let names = Syndrome::new(dump.fields.as_ref().unwrap().syndrome).names().unwrap();
         // A name or a number of verbs; the network driver prints the syndrome itself.
         let syndrome = format!("syndrome 0x{:x}", dump.fields.as_ref().unwrap().syndrome);
@@ -92,10 +92,10 @@ fn the_report_names_the_status_of_the_syndrome() {
             format!("0x{:x}", names.status),
         ];
         assert!(
-            said.contains(names.verbs)
-                || said.contains(&syndrome)
-                || status.iter().any(|status| said.contains(status)),
-            "{}: {said}: {names:?}",
+            printed.contains(names.verbs)
+                || printed.contains(&syndrome)
+                || status.iter().any(|status| printed.contains(status)),
+            "{}: {printed}: {names:?}",
             dump.name
         );
     }

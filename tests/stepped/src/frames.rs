@@ -1,4 +1,4 @@
-//! Frames: what sends and receives them, on a device that works when it is told to.
+//! Frames: what sends and receives them, on a stepped device.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,4 @@
-//! Destroy commands that fail: what the device may still write is kept for ever, and said so.
+//! Destroy commands that fail: memory that the device may still write is leaked, with a warning.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -80,7 +80,7 @@ fn fail(device: &Device, kind: Kind, which: Which) {
 }
 
 /// What `work` makes the library say.
-fn said(work: impl FnOnce()) -> String {
+fn printed(work: impl FnOnce()) -> String {
     // SAFETY: the name is a string; the descriptors are this process's.
     let (mut file, saved) = unsafe {
         let file = File::from_raw_fd(libc::memfd_create(c"stderr".as_ptr(), 0));
@@ -94,15 +94,15 @@ fn said(work: impl FnOnce()) -> String {
         libc::dup2(saved, libc::STDERR_FILENO);
         libc::close(saved);
     }
-    let mut said = String::new();
+    let mut printed = String::new();
     file.rewind().unwrap();
-    file.read_to_string(&mut said).unwrap();
-    said
+    file.read_to_string(&mut printed).unwrap();
+    printed
 }
 
-fn assert_leak(said: &str, operation: &str) {
-    let line = said.lines().find(|line| line.contains(operation));
-    assert!(line.is_some_and(|line| line.contains("leaked")), "no word of {operation}: {said}");
+fn assert_leak(printed: &str, operation: &str) {
+    let line = printed.lines().find(|line| line.contains(operation));
+    assert!(line.is_some_and(|line| line.contains("leaked")), "no word of {operation}: {printed}");
 }
 
 /// Sends more than was posted, and lets the device work.
@@ -148,7 +148,7 @@ fn a_queue_pair(path: Path, shared: bool) {
     let mut w = World::new(path, shared);
     failing(&w.device, |fail| &mut fail.qp);
     let posted = w.pool.count() as usize - w.pool.available();
-    assert_leak(&said(|| drop((w.near, w.receiver))), "ibv_destroy_qp");
+    assert_leak(&printed(|| drop((w.near, w.receiver))), "ibv_destroy_qp");
     let rest = take_all(&w.pool);
     assert_eq!(rest.len(), w.pool.count() as usize - posted, "posted buffers came back");
     send_into_what_is_left(&mut w.far, &w.device);
@@ -177,11 +177,11 @@ fn a_shared_receive_queue() {
             report_last_wqe(&w.near, &w.device);
             w.receiver.destroy_qp(w.near).unwrap();
             failing(&w.device, |fail| &mut fail.srq);
-            let said = said(|| match explicitly {
+            let printed = printed(|| match explicitly {
                 true => w.receiver.destroy_srq(w.srq.unwrap()).unwrap(),
                 false => drop(w.receiver),
             });
-            assert_leak(&said, "ibv_destroy_srq");
+            assert_leak(&printed, "ibv_destroy_srq");
             assert_eq!(w.pool.available(), w.pool.count() as usize - posted);
         }
     }
@@ -193,10 +193,10 @@ fn a_completion_queue() {
         let w = World::new(path, false);
         let channel = w.receiver.channel().expect("a receiver has one").as_raw_fd();
         failing(&w.device, |fail| &mut fail.cq);
-        let said = said(|| drop((w.receiver, w.near)));
-        assert_leak(&said, "ibv_destroy_cq");
+        let printed = printed(|| drop((w.receiver, w.near)));
+        assert_leak(&printed, "ibv_destroy_cq");
         // No command destroys a channel: libibverbs keeps one that a CQ has.
-        assert_leak(&said, "ibv_destroy_comp_channel");
+        assert_leak(&printed, "ibv_destroy_comp_channel");
         assert!(is_open(channel), "the CQ has its channel still");
         // No receive can be outstanding on a CQ alone: the queue was destroyed.
         assert_eq!(w.pool.available(), w.pool.count() as usize);
@@ -213,7 +213,7 @@ fn a_memory_region() {
         let addr = w.pool.take().unwrap().as_ptr() as usize;
         drop(w.receiver);
         failing(&w.device, |fail| &mut fail.mr);
-        assert_leak(&said(|| drop(w.pool)), "ibv_dereg_mr");
+        assert_leak(&printed(|| drop(w.pool)), "ibv_dereg_mr");
         assert!(is_mapped(addr), "memory was unmapped that the device can write");
         // The next pool does not get it.
         let next = BufferPool::new(&w.pd, 64, SIZE).unwrap();
@@ -243,10 +243,10 @@ fn an_address_handle() {
         qp.send_to(b"on its way", &to, None).unwrap();
         failing(&w.device, |fail| &mut fail.ah);
         // The request has it through verbs, and a copy of what it says on the direct path.
-        let mut words = said(|| drop(to));
+        let mut words = printed(|| drop(to));
         assert!(words.is_empty() || path == Path::Direct, "{words}");
         w.device.settle();
-        words += &said(|| assert!(qp.poll_send().is_some_and(|sent| sent.status.is_success())));
+        words += &printed(|| assert!(qp.poll_send().is_some_and(|sent| sent.status.is_success())));
         if link == LinkLayer::Ethernet {
             assert_leak(&words, "ibv_destroy_ah");
         } else {
@@ -276,7 +276,7 @@ fn each_command_in_turn() {
                     let addr = w.pool.take().unwrap().as_ptr() as usize;
                     let name = w.device.name().to_owned();
                     fail(&w.device, kind, Which::Nth(nth));
-                    let said = said(|| match backwards {
+                    let printed = printed(|| match backwards {
                         false => {
                             drop((w.near, w.receiver, w.far, w.far_receiver, qp, to, w.pool, w.pd))
                         }
@@ -284,11 +284,11 @@ fn each_command_in_turn() {
                             drop((w.pd, w.pool, to, qp, w.far_receiver, w.far, w.receiver, w.near))
                         }
                     });
-                    let context = format!("{operation} {nth}, {path}, {backwards}: {said}");
+                    let context = format!("{operation} {nth}, {path}, {backwards}: {printed}");
                     if nth > commands {
-                        assert_eq!(said, "", "{context}");
+                        assert_eq!(printed, "", "{context}");
                     } else {
-                        assert_leak(&said, &format!("{operation} on {name} failed"));
+                        assert_leak(&printed, &format!("{operation} on {name} failed"));
                     }
                     // The queue pair on the SRQ is destroyed first, or last.
                     let near = if backwards { 3 } else { 1 };
@@ -319,7 +319,7 @@ fn a_queue_pair_that_has_joined_multicast_groups() {
             gid[15] = last;
             qp.join(&MulticastGroup { gid, lid: 0xc000 + u16::from(last) }).unwrap();
         }
-        assert_eq!(said(|| drop((qp, receiver, pd))), "");
+        assert_eq!(printed(|| drop((qp, receiver, pd))), "");
     }
 }
 
@@ -334,15 +334,15 @@ fn memory_goes_when_the_device_was_removed_and_the_program_knows_it() {
             if knows {
                 assert_eq!(w.pd.context().events().unwrap().count(), 1);
             }
-            let said = said(|| drop((w.near, w.receiver, w.far, w.far_receiver, pool)));
+            let printed = printed(|| drop((w.near, w.receiver, w.far, w.far_receiver, pool)));
             assert_eq!(is_mapped(addr), !knows);
             if knows {
-                assert_eq!(said, "");
+                assert_eq!(printed, "");
                 assert_eq!(w.pool.available(), w.pool.count() as usize);
             } else {
                 ["ibv_dereg_mr", "ibv_destroy_qp"]
                     .into_iter()
-                    .for_each(|what| assert_leak(&said, what));
+                    .for_each(|what| assert_leak(&printed, what));
                 assert!(w.pool.available() < w.pool.count() as usize);
             }
         }
@@ -357,8 +357,8 @@ fn memory_goes_when_nothing_fails() {
         let pool = BufferPool::new(&w.pd, 1024, 4096).unwrap();
         let addr = pool.take().unwrap().as_ptr() as usize;
         assert!(is_mapped(addr));
-        assert_eq!(said(|| drop(pool)), "");
+        assert_eq!(printed(|| drop(pool)), "");
         assert!(!is_mapped(addr));
-        assert_eq!(said(|| drop((w.near, w.receiver, w.pool, w.far, w.far_receiver, w.pd))), "");
+        assert_eq!(printed(|| drop((w.near, w.receiver, w.pool, w.far, w.far_receiver, w.pd))), "");
     }
 }

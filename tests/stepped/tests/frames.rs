@@ -1,4 +1,4 @@
-//! Ethernet frames: what comes by a rule, in place, taken, dropped, spread; on a device that works when it is told to.
+//! Ethernet frames: what comes by a rule, in place, taken, dropped, spread; on a stepped device.
 
 use std::collections::VecDeque;
 

@@ -197,8 +197,8 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
         advise_records(libc::MADV_DOFORK);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
         // It did not even try: a device that refuses the child would have been complained about.
-        let said = std::fs::read_to_string(format!("/proc/self/fd/{complaints}")).unwrap();
-        assert_eq!(said, "");
+        let printed = std::fs::read_to_string(format!("/proc/self/fd/{complaints}")).unwrap();
+        assert_eq!(printed, "");
         assert!(is_datagram(&taken, 1400, 1));
         world.expect(1400, 3);
         for number in 0..200 {

@@ -191,7 +191,7 @@ fn a_message_and_a_cancellation_meet_through_verbs() {
 }
 
 /// An unexpected message at any step of an append: the receive gets it, and the next message goes to the
-/// next receive. Then the device matches by itself again, as it does when it was told of all messages.
+/// next receive. Then the device matches by itself again, as it does when the counts agree.
 fn appended(path: Path) {
     for gap in Gap::all() {
         let mut world = World::new(path);

@@ -1,4 +1,4 @@
-//! Messages arrive whole, where they should, with what was said about them.
+//! Messages arrive whole, in the right buffer, with the right completion.
 
 use std::collections::VecDeque;
 
@@ -146,7 +146,7 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
     let mut receiver = device::receiver(&pd, 1024);
     let one = receiver.create_srq(&SrqConfig::new(15)).unwrap();
     let two = receiver.create_srq(&SrqConfig::new(31)).unwrap();
-    // Each queue has buffers of a size of its own, by which they can be told apart.
+    // Each queue has buffers of a size of its own, by which they differ.
     let sizes = [64, 128, 192, 256];
     let pools = sizes.map(|size| BufferPool::new(&pd, 64, size).unwrap());
     let mut near = Vec::new();

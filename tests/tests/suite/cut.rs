@@ -112,7 +112,7 @@ fn the_end_of_a_queue_pair_gives_the_receive_of_a_half_message_back() {
     world.ends_whole();
 }
 
-/// A handle is dropped, and the receiver is not told.
+/// A handle is dropped without the receiver.
 #[test]
 fn a_dropped_queue_pair_gives_the_receive_of_a_half_message_back() {
     let mut world = World::new();

@@ -90,7 +90,7 @@ fn events_that_are_not_waited_for_can_be_read_afterwards() {
     assert_eq!(next, Some(AsyncEvent::LastWqeReached { qp_num: other }));
 }
 
-/// Takes a queue pair on an SRQ to ERROR, and waits for the device to have said all there is to say.
+/// Takes a queue pair on an SRQ to ERROR, and waits for the last event and completion of the device.
 fn fail(w: &mut Shared, events: &AsyncEvents, at: usize) {
     w.near[at].to_error().unwrap();
     let mut readable = libc::pollfd { fd: events.as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -7,7 +7,7 @@ use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving, skip};
 use rdma_core_sys as sys;
 
-/// Buffers that can be told apart by their contents.
+/// Buffers with different contents.
 fn numbered(pool: &BufferPool, count: usize) -> Vec<Buffer> {
     let buffer = |number: usize| {
         let mut buffer = pool.take().unwrap();

@@ -1,4 +1,4 @@
-//! Receives that are posted to a queue pair after it has failed, on a driver that looks at them when it is told of the
+//! Receives that are posted to a queue pair after it has failed, on a driver that looks at them when it learns of the
 //! failure, as that of Soft-RoCE does.
 
 use std::ffi::c_int;
@@ -18,7 +18,7 @@ type PostRecv = unsafe extern "C" fn(
     *mut *mut sys::ibv_recv_wr,
 ) -> c_int;
 
-/// The driver was told of the failure since the last receive was posted.
+/// The driver learned of the failure after the last receive was posted.
 static TOLD: AtomicBool = AtomicBool::new(false);
 static POST_RECV: Mutex<Option<PostRecv>> = Mutex::new(None);
 

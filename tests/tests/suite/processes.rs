@@ -123,8 +123,8 @@ fn dropped_in_a_child(w: &mut Shared, taken: Option<Buffer>) {
     });
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
     // It did not even try: a device that refuses the child would have been complained about.
-    let said = std::fs::read_to_string(format!("/proc/self/fd/{complaints}")).unwrap();
-    assert_eq!(said, "");
+    let printed = std::fs::read_to_string(format!("/proc/self/fd/{complaints}")).unwrap();
+    assert_eq!(printed, "");
 }
 
 /// All arrives from `next` on.

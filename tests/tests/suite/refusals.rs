@@ -15,9 +15,9 @@ fn in_another_process(name: &str, adjust: impl FnOnce(&mut Command)) {
     command.arg(format!("{}::{name}", module_path!().split_once("::").unwrap().1));
     adjust(&mut command);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let passed = output.status.success() && said.contains("1 passed");
-    assert!(passed, "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && printed.contains("1 passed");
+    assert!(passed, "{printed}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -31,11 +31,11 @@ async fn receive(receiver: &mut AsyncReceiver) -> u64 {
     }
 }
 
-/// Sends a message for each time it is told to, from a thread of its own.
+/// Sends a message for each request, from its own thread.
 fn sending(mut peers: Peers) -> (mpsc::Sender<()>, JoinHandle<Peers>) {
-    let (sender, told) = mpsc::channel();
+    let (sender, requests) = mpsc::channel();
     let thread = thread::spawn(move || {
-        while told.recv().is_ok() {
+        while requests.recv().is_ok() {
             peers.send(0, 64);
         }
         peers

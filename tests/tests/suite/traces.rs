@@ -1,4 +1,4 @@
-//! What a subscriber of `tracing` is told: each step of the control path, and nothing of the data path.
+//! The events of `tracing`: each step of the control path, none of the data path.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,7 @@ impl Subscriber for Lines {
 
 /// Asserts that a line starts with these words and has these fields, and gives all that are like it.
 #[track_caller]
-fn told<'a>(lines: &'a [String], words: &str, fields: &[String]) -> Vec<&'a String> {
+fn reported<'a>(lines: &'a [String], words: &str, fields: &[String]) -> Vec<&'a String> {
     let found: Vec<_> = lines
         .iter()
         .filter(|line| line.starts_with(words))
@@ -76,33 +76,33 @@ fn each_step_of_the_control_path_is_told_and_no_message() {
 
     let pd = device::pd();
     let name = format!("device={:?}", pd.context().name());
-    told(&lines.take(), "device opened", std::slice::from_ref(&name));
+    reported(&lines.take(), "device opened", std::slice::from_ref(&name));
 
     let mut receiver = device::receiver(&pd, 200);
     let opened = lines.take();
     let path = format!("path={}", receiver.path());
-    let chosen = told(&opened, "path chosen", &[name.clone(), path]);
+    let chosen = reported(&opened, "path chosen", &[name.clone(), path]);
     if device::path() == Path::Auto && receiver.path() == Path::Verbs {
         assert!(chosen[0].contains("reason="), "{chosen:?}");
     }
-    told(&opened, "completion queue created", &[format!("entries={}", receiver.cq_capacity())]);
+    reported(&opened, "completion queue created", &[format!("entries={}", receiver.cq_capacity())]);
 
     let srq = receiver.create_srq(&SrqConfig::new(100)).unwrap();
     let capacity = format!("capacity={}", receiver.capacity(srq));
-    told(&lines.take(), "shared receive queue created", &[capacity]);
+    reported(&lines.take(), "shared receive queue created", &[capacity]);
 
     let config = QpConfig::rc().srq(srq);
     let (mut near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
     let connected = lines.take();
     let (here, there) = (near[0].qp_num(), peers.qps[0].qp_num());
     let qp_num = format!("qp_num={here}");
-    told(&connected, "queue pair created", &[qp_num.clone(), "shared=true".to_owned()]);
-    told(&connected, "receive queue created", &[format!("qp_num={there}")]);
-    told(&connected, "connected", &[qp_num.clone(), format!("peer_qp_num={there}")]);
+    reported(&connected, "queue pair created", &[qp_num.clone(), "shared=true".to_owned()]);
+    reported(&connected, "receive queue created", &[format!("qp_num={there}")]);
+    reported(&connected, "connected", &[qp_num.clone(), format!("peer_qp_num={there}")]);
 
     let pool = BufferPool::new(&pd, 128, 64).unwrap();
     let registered = ["count=128", "buffer_size=64"].map(str::to_owned);
-    told(&lines.take(), "pool registered", &registered);
+    reported(&lines.take(), "pool registered", &registered);
 
     receiver.fill(srq, &pool).unwrap();
     for _ in 0..100 {
@@ -110,17 +110,17 @@ fn each_step_of_the_control_path_is_told_and_no_message() {
         receiving::messages(&mut receiver, 1, |message| drop(message.take()));
         receiver.fill(srq, &pool).unwrap();
     }
-    assert_eq!(lines.take(), <[String; 0]>::default(), "the data path has told something");
+    assert_eq!(lines.take(), <[String; 0]>::default(), "the data path has reported something");
 
     receiver.destroy_qp(near.remove(0)).unwrap();
     let state = ["state=RESET".to_owned(), qp_num];
     let ended = lines.take();
-    told(&ended, "state of a queue pair changed", &state);
-    told(&ended, "destroyed", &["operation=\"ibv_destroy_qp\"".to_owned()]);
+    reported(&ended, "state of a queue pair changed", &state);
+    reported(&ended, "destroyed", &["operation=\"ibv_destroy_qp\"".to_owned()]);
     drop((receiver, peers, pool));
     let ended = lines.take();
     for operation in ["ibv_destroy_srq", "ibv_destroy_cq", "ibv_dereg_mr"] {
-        told(&ended, "destroyed", &[format!("operation={operation:?}")]);
+        reported(&ended, "destroyed", &[format!("operation={operation:?}")]);
     }
 }
 
@@ -135,7 +135,8 @@ fn why_the_direct_path_was_not_taken_is_told() {
     let receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
     assert_eq!(receiver.path(), Path::Verbs);
     let chosen = lines.take();
-    let chosen = told(&chosen, "path chosen", &["path=verbs".to_owned(), "asked=auto".to_owned()]);
+    let chosen =
+        reported(&chosen, "path chosen", &["path=verbs".to_owned(), "asked=auto".to_owned()]);
     let mlx5 = pd.context().name().starts_with("mlx5");
     assert_eq!(chosen[0].contains("MLX5_SRQ_SIGNATURE"), mlx5, "{chosen:?}");
     assert!(chosen[0].contains("reason="), "{chosen:?}");

@@ -185,9 +185,9 @@ fn forms(cqe_size: u16) -> Vec<Form> {
     forms
 }
 
-/// What can be told of a completion.
+/// What a completion reports.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct Reported {
     status: WcStatus,
     vendor_err: u32,
     len: u32,
@@ -200,7 +200,7 @@ struct Told {
     payload: Vec<u8>,
 }
 
-impl Told {
+impl Reported {
     fn failed(status: WcStatus, vendor_err: u32) -> Self {
         Self {
             status,
@@ -222,12 +222,12 @@ impl Told {
 ///
 /// # Safety
 /// `cq` is in a batch.
-unsafe fn told_by_libmlx5(cq: *mut sys::ibv_cq_ex, buffer: &[u8], overwritten: bool) -> Told {
+unsafe fn told_by_libmlx5(cq: *mut sys::ibv_cq_ex, buffer: &[u8], overwritten: bool) -> Reported {
     // SAFETY: the caller is in a batch.
     unsafe {
         let status = WcStatus::from_raw((*cq).status);
         if !status.is_success() {
-            return Told::failed(status, sys::ibv_wc_read_vendor_err(cq));
+            return Reported::failed(status, sys::ibv_wc_read_vendor_err(cq));
         }
         let mut flags = WcFlags::from_raw(sys::ibv_wc_read_wc_flags(cq));
         let written = sys::ibv_wc_read_opcode(cq) == sys::IBV_WC_RECV_RDMA_WITH_IMM;
@@ -242,7 +242,7 @@ unsafe fn told_by_libmlx5(cq: *mut sys::ibv_cq_ex, buffer: &[u8], overwritten: b
         if overwritten {
             flags = WcFlags::from_raw(flags.as_raw() & !WcFlags::GRH.as_raw());
         }
-        Told {
+        Reported {
             status,
             vendor_err: 0,
             len,
@@ -339,13 +339,13 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
             assert_eq!(sys::ibv_wc_read_qp_num(one.cq), one.qp_num());
             let overwritten = CqeFormat::from_op_own(form.cqe[63]) == CqeFormat::Inline32;
             let buffer = slice::from_raw_parts(start.add(i * BUFFER), BUFFER);
-            let mut told = told_by_libmlx5(one.cq, buffer, overwritten);
+            let mut reported = told_by_libmlx5(one.cq, buffer, overwritten);
             // libmlx5 tells of the checksums of raw packets and underlay queue pairs only.
-            assert!(!told.flags.contains(WcFlags::IP_CSUM_OK), "{}", form.name);
-            if datagrams && !overwritten && told.status.is_success() && form.is_checksum_ok() {
-                told.flags = told.flags | WcFlags::IP_CSUM_OK;
+            assert!(!reported.flags.contains(WcFlags::IP_CSUM_OK), "{}", form.name);
+            if datagrams && !overwritten && reported.status.is_success() && form.is_checksum_ok() {
+                reported.flags = reported.flags | WcFlags::IP_CSUM_OK;
             }
-            expected.push(told);
+            expected.push(reported);
         }
     }
     // SAFETY: in a batch.
@@ -371,10 +371,10 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
     let mut batch = receiver.poll_up_to(ENTRIES);
     let ring = Copied::new(&recorded);
     for ((i, form), expected) in forms.iter().enumerate().zip(&expected) {
-        let told = match batch.next().unwrap_or_else(|| panic!("{} is not seen", form.name)) {
+        let reported = match batch.next().unwrap_or_else(|| panic!("{} is not seen", form.name)) {
             Ok(message) => {
                 assert_eq!(message.qp_num(), other.qp_num());
-                let told = Told {
+                let reported = Reported {
                     status: WcStatus::SUCCESS,
                     vendor_err: 0,
                     len: message.len() as u32,
@@ -390,17 +390,17 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
                 };
                 // Posted again it would be one too many for the device, which knows nothing of these CQEs.
                 drop(message.take());
-                told
+                reported
             }
             Err(failure) => {
                 assert_eq!(failure.qp_num, other.qp_num());
                 let Cause::Status(status) = failure.cause else {
                     panic!("{}: {failure}", form.name)
                 };
-                Told::failed(status, failure.vendor_err)
+                Reported::failed(status, failure.vendor_err)
             }
         };
-        assert_eq!(told, *expected, "{}", form.name);
+        assert_eq!(reported, *expected, "{}", form.name);
     }
     assert!(batch.next().is_none());
     drop(batch);
@@ -458,7 +458,7 @@ fn libmlx5_and_doorbell_agree_on_datagrams_but_for_checksums() {
     compare(64, sys::IBV_QPT_UD);
 }
 
-/// What is not a received message is told, once, and changes nothing else.
+/// A completion that is not a message is reported once, and changes nothing else.
 #[test]
 fn cqes_of_no_message_are_told_as_what_they_are() {
     let context = device::open_unpoisoned();

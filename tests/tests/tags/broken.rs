@@ -38,7 +38,10 @@ fn an_operation_that_cannot_be_posted_is_told_as_such() {
     unsafe { (*sys::verbs_get_ctx(context.as_raw())).post_srq_ops = Some(no_memory) };
     let event = near.event();
     let cause = ListFailure::Verbs(libc::ENOMEM);
-    assert!(matches!(event, TagEvent::Broken { cause: told } if told == cause), "{event:?}");
+    assert!(
+        matches!(event, TagEvent::Broken { cause: reported } if reported == cause),
+        "{event:?}"
+    );
     assert!(cause.to_string().contains("Cannot allocate memory"), "{cause}");
     let refused = near.tags.post(3, ALL, near.pool.take().unwrap()).unwrap_err();
     assert_eq!(refused.reason, TagFailure::Broken(cause));

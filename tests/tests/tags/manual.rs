@@ -23,7 +23,7 @@ fn the_device_does_not_match_until_the_program_synchronizes() {
         });
         far.send(0, 1, 1, &[1]);
         let got = near.received();
-        assert!(got.by_library, "matched by a device that was not told");
+        assert!(got.by_library, "matched by a device without the count");
         assert!(!far.sent());
 
         // The next receive tells the device of both, so it is matched there.

@@ -93,7 +93,7 @@ fn buffers_without_room_for_headers_are_refused() {
     }
 }
 
-/// A send that fails is told once as the failure of its peer, and gives its buffer back.
+/// A failed send is reported once as the failure of its peer, and returns its buffer.
 #[test]
 fn a_peer_that_is_gone_fails_once() {
     for way in ways() {
@@ -113,7 +113,7 @@ fn a_peer_that_is_gone_fails_once() {
             match far.event() {
                 TagEvent::PeerFailed { peer, status } => {
                     assert!(peer == gone && !status.is_success());
-                    assert_eq!(sent, 0, "told after its sends");
+                    assert_eq!(sent, 0, "reported after its sends");
                     failed += 1;
                 }
                 TagEvent::Sent(end) => {

@@ -16,7 +16,7 @@ use crate::world::{ALL, SHAPE, Shape, Side, join, pair, ways};
 #[track_caller]
 fn slept(side: &mut Side) -> TagEvent {
     assert!(side.tags.wait(PATIENCE).unwrap(), "nobody woke the sleeper");
-    side.tags.poll().expect("wait has said that there is one")
+    side.tags.poll().expect("wait returned true")
 }
 
 /// Sleeps on the descriptor, as a program with a loop of its own does, until there is an event.
@@ -25,7 +25,7 @@ fn woken(side: &mut Side) -> TagEvent {
     while !side.tags.arm().unwrap() {
         assert!(is_readable(side.tags.channel(), PATIENCE), "nobody woke the sleeper");
     }
-    side.tags.poll().expect("arm has said that there is one")
+    side.tags.poll().expect("arm returned true")
 }
 
 #[test]

@@ -15,7 +15,7 @@ enum Limit {
 
 use Limit::{AtMost, Times};
 
-/// Operations of the safe layer on an SRQ where nothing else is said; of programs under the drop-in last.
+/// Operations of the safe layer on an SRQ unless stated otherwise; of programs under the drop-in last.
 const BOUNDS: [(&str, Limit); 60] = [
     ("SRQ cycle, lending batch", AtMost(84.0)),
     ("SRQ cycle, lending batch, random order", AtMost(91.0)),

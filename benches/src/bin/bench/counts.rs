@@ -139,8 +139,8 @@ fn count(out: &Path, filter: &str, drop_in: bool) -> Result<Vec<((Operation, Nam
         .output()
         .map_err(|error| format!("valgrind cannot be run ({error}): install it"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("callgrind failed ({}): {said}", output.status).into());
+        let printed = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("callgrind failed ({}): {printed}", output.status).into());
     }
     let stdout = String::from_utf8(output.stdout)?;
     let mut costs = Vec::new();

@@ -122,9 +122,9 @@ fn the_last_word_of_a_cqe_is_read_once() {
             producer.set_counter(index, !spec.wqe_counter);
             // SAFETY: the last byte of the entry.
             unsafe { producer.entry(index).add(producer.size - 1).write_volatile(op_own) }
-            let told = (cqe.kind(), cqe.opcode(), cqe.format(), cqe.wqe_counter());
+            let reported = (cqe.kind(), cqe.opcode(), cqe.format(), cqe.wqe_counter());
             let sent = (CqeKind::Send, spec.opcode, CqeFormat::Plain, spec.wqe_counter);
-            assert_eq!(told, sent, "{op_own:#x}");
+            assert_eq!(reported, sent, "{op_own:#x}");
             // SAFETY: a CQE of the queue, whose buffers exist.
             let got = on!(&mut queues[0].ring, ring => unsafe { complete(ring, cqe) });
             assert_eq!(got, completion, "{op_own:#x}");

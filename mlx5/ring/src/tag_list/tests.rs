@@ -10,7 +10,7 @@ use std::vec::Vec;
 use mlx5_wire::tm::AppOp;
 use mlx5_wire::tmh::Tmh;
 
-use self::device::{Rig, told};
+use self::device::{Rig, reported};
 use super::{Append, Completion, Handle, PostError};
 use crate::sge::Sge;
 
@@ -96,8 +96,8 @@ fn removes_and_synchronizations_byte_by_byte() {
         rig.answer(op, 0, success);
     }
     for _ in 0..2 {
-        let told = rig.answer(AppOp::NOOP, 0, true);
-        assert_eq!(told, Completion::Synchronized { count: 0xfffe });
+        let reported = rig.answer(AppOp::NOOP, 0, true);
+        assert_eq!(reported, Completion::Synchronized { count: 0xfffe });
     }
     assert_eq!(rig.answer(AppOp::NOOP, 0, true), Completion::Stray);
 }
@@ -206,9 +206,9 @@ fn a_remove_that_comes_too_late_keeps_the_entry_until_all_cqes_have_come() {
     let handle = append(&mut rig, tagged(6), None).unwrap();
     rig.answer(AppOp::APPEND, 0, true);
     rig.list.posting().remove(handle, None).unwrap();
-    let told = rig.message(AppOp::CONSUMED_MSG, handle.entry(), header(6, 2), 9);
+    let reported = rig.message(AppOp::CONSUMED_MSG, handle.entry(), header(6, 2), 9);
     let received = Completion::Received { handle, data: 6, header: header(6, 2), byte_count: 9 };
-    assert_eq!(told, received);
+    assert_eq!(reported, received);
     assert_eq!(rig.list.free_entries(), 1);
     let late = Completion::TooLate { handle, hw_phase: 0, phase: 0 };
     assert_eq!(rig.answer(AppOp::REMOVE, 0, false), late);
@@ -223,21 +223,21 @@ fn a_rendezvous_for_software_is_told_in_one_or_in_two_parts() {
         rig.answer(AppOp::APPEND, 0, true);
         handle
     });
-    let told = rig.message(AppOp::CONSUMED_MSG_SW_RNDV, 0, header(1, 0), 32);
+    let reported = rig.message(AppOp::CONSUMED_MSG_SW_RNDV, 0, header(1, 0), 32);
     let incomplete = |handle, data| Completion::Incomplete {
         handle,
         data,
         header: header(1, 0),
         byte_count: 32,
     };
-    assert_eq!(told, incomplete(one, 1));
-    let told = rig.message(AppOp::CONSUMED_SW_RNDV, 1, header(1, 0), 0);
-    assert_eq!(told, Completion::Matched { handle: two, header: header(1, 0) });
-    let told = rig.message(AppOp::EXPECTED, 1, header(0, 0), 32);
-    assert_eq!(told, incomplete(two, 2));
+    assert_eq!(reported, incomplete(one, 1));
+    let reported = rig.message(AppOp::CONSUMED_SW_RNDV, 1, header(1, 0), 0);
+    assert_eq!(reported, Completion::Matched { handle: two, header: header(1, 0) });
+    let reported = rig.message(AppOp::EXPECTED, 1, header(0, 0), 32);
+    assert_eq!(reported, incomplete(two, 2));
     rig.message(AppOp::CONSUMED, 2, header(1, 0), 0);
-    let told = rig.message(AppOp::MSG_COMPLETION_CANCELED, 2, header(0, 0), 0);
-    assert_eq!(told, Completion::Canceled { handle: three, data: 3 });
+    let reported = rig.message(AppOp::MSG_COMPLETION_CANCELED, 2, header(0, 0), 0);
+    assert_eq!(reported, Completion::Canceled { handle: three, data: 3 });
     assert_eq!(rig.list.free_entries(), 4);
 }
 
@@ -274,7 +274,7 @@ fn other_completions_are_not_the_lists() {
     let mut rig = Rig::new(2, 8);
     assert_eq!(rig.message(AppOp::UNEXPECTED, 0, header(0, 0), 9), Completion::Unexpected);
     assert_eq!(rig.message(AppOp::NO_TAG, 0, header(0, 0), 9), Completion::NoTag);
-    let mut cqe = told(AppOp::UNEXPECTED, 0);
+    let mut cqe = reported(AppOp::UNEXPECTED, 0);
     cqe.app = 0;
     assert_eq!(rig.complete(&cqe, &[0; 64]), Completion::Other);
 }
@@ -343,7 +343,7 @@ fn a_forgotten_batch_is_rung_by_the_next() {
         forget(posting);
         assert_eq!(rig.doorbells.record(), 0);
         if completes {
-            // By a device that knows more than it was told.
+            // By a device that knows more than the operations contained.
             rig.message(AppOp::CONSUMED_MSG, 1, header(1, 0), 0);
             assert_eq!(rig.list.free_entries(), 6);
         }

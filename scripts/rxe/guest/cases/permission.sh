@@ -1,4 +1,4 @@
-# Who may not open the device is told so, and what it takes.
+# A user who may not open the device gets an error that says what is missing.
 set -e
 echo 'guest:x:1000:1000::/:/bin/sh' >/etc/passwd
 node=$(ls /dev/infiniband/uverbs*)

@@ -43,7 +43,7 @@ struct Open {
 /// Why a queue stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// A CQE said why.
+    /// A CQE reported why.
     Failed,
     /// The program took its memory away.
     Lost,
@@ -68,7 +68,7 @@ pub struct Wq {
     pub owner: Option<Qpn>,
     /// Frames dropped for want of a WQE.
     pub dropped: u64,
-    // Those that no CQE has told.
+    // Those that no CQE has reported.
     untold: u64,
     queue: ReceiveQueue,
     list: ScatterList,

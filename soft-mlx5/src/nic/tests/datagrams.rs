@@ -107,7 +107,7 @@ fn the_grh_tells_who_sent() {
         // One byte padded to four, and the ICRC.
         const TRANSPORT: u8 = 12 + 8 + 4 + 4;
         if index == 3 {
-            assert_eq!(grh[..20], [0xee; 20], "nothing is said of these");
+            assert_eq!(grh[..20], [0xee; 20], "these bytes are undefined");
             assert_eq!(grh[20..30], [0x45, 0x20, 0, 20 + 8 + TRANSPORT, 0, 0, 0x40, 0, 9, 17]);
             assert_eq!((&grh[32..36], &grh[36..]), (&gid[12..], &gid[12..]));
             continue;

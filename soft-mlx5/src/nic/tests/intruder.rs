@@ -155,14 +155,14 @@ fn packets_out_of_place_are_invalid_requests() {
 
 #[test]
 fn writes_are_as_long_as_they_say() {
-    for (said, operation, len) in [
+    for (claimed, operation, len) in [
         (10, Operation::WriteOnly, 9),
         (10, Operation::WriteOnly, 11),
         (MTU as u32, Operation::WriteFirst, MTU),
         (0, Operation::WriteOnly, 1),
     ] {
         let mut s = setup();
-        let reth = Reth { va: s.memory.addr(), rkey: s.key, length: said };
+        let reth = Reth { va: s.memory.addr(), rkey: s.key, length: claimed };
         s.inject(operation, PSN, |frame| {
             frame.push(&reth);
             frame.payload_mut(len).fill(1);

@@ -110,9 +110,9 @@ pub fn start(qp: &mut Qp, core: &mut Core, entry: u16, tmh: &Tmh, rvh: &Rvh, arr
         }
         rest -= len;
     }
-    let told = Tmh { opcode: TmhOpcode::Fin.byte(), ..*tmh };
+    let fin = Tmh { opcode: TmhOpcode::Fin.byte(), ..*tmh };
     let size = (Tmh::SIZE + Rvh::SIZE) as u32;
-    let fin = [&(INLINE | size).to_be_bytes()[..], &told.to_bytes(), &rvh.to_bytes()].concat();
+    let fin = [&(INLINE | size).to_be_bytes()[..], &fin.to_bytes(), &rvh.to_bytes()].concat();
     let number = qp.number;
     let Some(queue) = &mut qp.rendezvous else { return };
     let posted = [

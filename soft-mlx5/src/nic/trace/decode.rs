@@ -171,7 +171,7 @@ impl Display for Cqe<'_> {
             CqeOpcode::NoPacket => "NO_PACKET",
             _ => return hex(f, "bytes", self.0),
         };
-        // No CQE of RDMA has this bit, and fillers of a striding queue are told by their count.
+        // No CQE of RDMA has this bit, and fillers of a striding queue are known by their count.
         let count = StrideCount(cqe.byte_cnt.get());
         if cqe.opcode() == CqeOpcode::ResponderSend
             && (cqe.hds_ip_ext & L2_OK != 0 || count.is_filler())

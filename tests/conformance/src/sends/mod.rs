@@ -86,9 +86,9 @@ impl<'a> session::Case<'a> for Case<'a> {
 
     fn apply(&mut self, _: u64, operation: &Operation) -> Result<()> {
         match operation {
-            Operation::Post { qp, anew, requests } => {
+            Operation::Post { qp, restart, requests } => {
                 let qp = *qp as usize % self.senders.len();
-                if *anew && self.twins.has_failed(qp) {
+                if *restart && self.twins.has_failed(qp) {
                     self.reset(qp)?;
                 }
                 self.post(qp, requests)
@@ -171,11 +171,11 @@ impl<'a> Case<'a> {
         let Some(subject) = &mut self.subject else { return self.poll_drop_in(&theirs, budget) };
         let ours = subject.poll(budget);
         same(|| "completions of sends".into(), theirs.len() as u64, ours.len() as u64)?;
-        for (wc, told) in theirs.iter().zip(ours) {
-            let Some(told) = told else {
+        for (wc, reported) in theirs.iter().zip(ours) {
+            let Some(reported) = reported else {
                 return Err(Difference::new("CQE of a send queue", "a completion", "stray"));
             };
-            self.completed(wc, &told)?;
+            self.completed(wc, &reported)?;
         }
         Ok(())
     }
@@ -228,17 +228,17 @@ impl<'a> Case<'a> {
     }
 
     /// Compares a completion with what libibverbs says of it.
-    fn completed(&mut self, wc: &sys::ibv_wc, told: &subject::Told) -> Result<()> {
-        let over = self.over(told.qp, wc.wr_id)?;
+    fn completed(&mut self, wc: &sys::ibv_wc, reported: &subject::Reported) -> Result<()> {
+        let over = self.over(reported.qp, wc.wr_id)?;
         let ids: Vec<_> = over.iter().map(|request| request.id).collect();
-        if ids != told.retired {
-            let texts = (format!("{ids:?}"), format!("{:?}", told.retired));
+        if ids != reported.retired {
+            let texts = (format!("{ids:?}"), format!("{:?}", reported.retired));
             return Err(Difference::new("requests that a CQE retires", texts.0, texts.1));
         }
         let named = over.last().expect("the named one");
         let field = |name: &str| format!("completion of wr_id {:#x}: {name}", wc.wr_id);
-        same(|| field("qp_num"), wc.qp_num.into(), told.completion.qpn.into())?;
-        match told.completion.result {
+        same(|| field("qp_num"), wc.qp_num.into(), reported.completion.qpn.into())?;
+        match reported.completion.result {
             Ok(bytes) => {
                 same(|| field("status"), wc.status.into(), sys::IBV_WC_SUCCESS.into())?;
                 same(|| field("opcode"), wc.opcode.into(), named.wc_opcode().into())?;
@@ -253,7 +253,7 @@ impl<'a> Case<'a> {
                 same(|| field("vendor_err"), wc.vendor_err.into(), failure.vendor.into())?;
             }
         }
-        self.count_completion(told.qp, wc.status, over.len());
+        self.count_completion(reported.qp, wc.status, over.len());
         Ok(())
     }
 }

@@ -63,7 +63,7 @@ pub enum Operation {
     /// Requests posted in one call.
     Post {
         qp: u32,
-        anew: bool,
+        restart: bool,
         requests: Vec<Request>,
     },
     Traffic(Traffic<()>),
@@ -137,7 +137,7 @@ fn operation(shape: &Shape) -> impl Strategy<Value = Operation> + use<> {
     let often = prop::bool::weighted(0.7);
     prop_oneof![
         40 => (any::<u32>(), often, requests)
-            .prop_map(|(qp, anew, requests)| Operation::Post { qp, anew, requests }),
+            .prop_map(|(qp, restart, requests)| Operation::Post { qp, restart, requests }),
         30 => traffic([0, 24, 6, 1, 2], Just(Vec::new())).prop_map(Operation::Traffic),
         30 => budget.prop_map(|budget| Operation::Poll { budget }),
     ]

@@ -17,7 +17,7 @@ use crate::verbs::done;
 
 /// A CQE as the ring tells it.
 #[derive(Debug)]
-pub struct Told {
+pub struct Reported {
     pub qp: usize,
     pub completion: Completion,
     /// What is over, oldest first; the last one is what the CQE names.
@@ -95,23 +95,23 @@ impl Subject {
     }
 
     /// Takes at most `budget` CQEs.
-    pub fn poll(&mut self, budget: u32) -> Vec<Option<Told>> {
-        let mut told = Vec::new();
+    pub fn poll(&mut self, budget: u32) -> Vec<Option<Reported>> {
+        let mut reported = Vec::new();
         let mut completions = self.cq.completions();
-        while (told.len() as u32) < budget {
+        while (reported.len() as u32) < budget {
             let Some(cqe) = completions.next() else { break };
             let Some(completion) = Completion::read(cqe) else {
-                told.push(None);
+                reported.push(None);
                 continue;
             };
             let qp = self.numbers.iter().position(|number| *number == completion.qpn);
-            told.push(qp.and_then(|qp| {
+            reported.push(qp.and_then(|qp| {
                 let completed = self.queues[qp].complete(completion.wqe_counter)?;
                 let retired = completed.map(|retired| retired.data).collect();
-                Some(Told { qp, completion, retired })
+                Some(Reported { qp, completion, retired })
             }));
         }
-        told
+        reported
     }
 
     /// The QP was reset: forgets what the CQ holds of it. Returns what was outstanding.

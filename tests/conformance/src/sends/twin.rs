@@ -129,7 +129,7 @@ impl Twin {
         done(unsafe { sys::ibv_post_recv(peer, &mut wr, &mut ptr::null_mut()) }, "ibv_post_recv");
     }
 
-    /// A QP and its peer start anew.
+    /// A QP and its peer are reset and connected.
     pub fn reset(&mut self, index: usize) {
         verbs::to_state(self.base.qps[index], sys::IBV_QPS_RESET);
         verbs::to_state(self.base.peers[index], sys::IBV_QPS_RESET);

@@ -29,7 +29,7 @@ impl Added {
         self.over && !self.adding && self.removing.is_none()
     }
 
-    /// Whether it can be removed, as far as completions have told.
+    /// Whether it can be removed, as far as completions have shown.
     pub fn can_be_removed(&self) -> bool {
         !self.over && !self.matched && self.removing.is_none()
     }

@@ -6,9 +6,9 @@ mod list;
 mod plan;
 mod post;
 mod reference;
+mod reported;
 mod request;
 mod subject;
-mod told;
 mod twin;
 
 use std::collections::VecDeque;
@@ -70,11 +70,11 @@ struct Case<'a> {
     added: Vec<Added>,
     /// Their `wr_id`, and the count that each carries or the operation before it.
     synchronisations: VecDeque<(u64, u16)>,
-    /// Unexpected messages that were handled, and what the last operation said of them.
+    /// Unexpected messages that were handled, and the count in the last operation.
     handled: u32,
     carried: u32,
     carried_now: u16,
-    /// What the last append said, which is what libmlx5 goes by.
+    /// The count in the last append, which libmlx5 uses.
     carried_by_add: u32,
     /// List operations since the last one that a CQE was asked for.
     silent: u32,

@@ -113,7 +113,7 @@ impl Case<'_> {
         signaled
     }
 
-    /// A count that is not ahead of what was handled, nor behind what was said before.
+    /// A count that is not ahead of what was handled, nor less than a count before.
     fn count_of(&mut self, lag: Lag) -> Option<u32> {
         let count = self.handled.saturating_sub(lag?).max(self.carried);
         self.carried = count;

@@ -26,7 +26,7 @@ use crate::poison;
 
 /// A completion as the list tells it, and what else the CQE says.
 #[derive(Debug)]
-pub struct Told {
+pub struct Reported {
     pub completion: Completion<u64>,
     pub app_op: AppOp,
     pub byte_count: u32,
@@ -139,13 +139,13 @@ impl Subject {
     }
 
     /// Takes at most `budget` completions.
-    pub fn poll(&mut self, budget: u32) -> Vec<Told> {
-        let mut told = Vec::new();
+    pub fn poll(&mut self, budget: u32) -> Vec<Reported> {
+        let mut reported = Vec::new();
         // SAFETY: the rings stay where they are, and all receives are completed here.
         let mut direct = unsafe { self.receiver.as_direct() }.expect("the direct path");
         let (cq, srq) = direct.srq(self.srq).expect("the SRQ exists");
         let size = cq.stride();
-        while (told.len() as u32) < budget {
+        while (reported.len() as u32) < budget {
             let Some(cqe) = cq.next() else { break };
             // SAFETY: from the CQ of the list, once and in order; the memory of receives is looked at only
             // while the device rests.
@@ -169,7 +169,7 @@ impl Subject {
                 unsafe { srq.release(slot) };
                 id
             });
-            told.push(Told {
+            reported.push(Reported {
                 completion,
                 app_op: cqe.app_op(),
                 byte_count: cqe.byte_count(),
@@ -180,7 +180,7 @@ impl Subject {
             });
         }
         cq.publish();
-        told
+        reported
     }
 }
 

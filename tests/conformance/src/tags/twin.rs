@@ -44,7 +44,7 @@ const WC_FLAGS: u32 =
     sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM | sys::IBV_WC_EX_WITH_TM_INFO;
 
 impl Twin {
-    /// Peers send from `source` and `headers`, and are told in `fins`.
+    /// Peers send from `source` and `headers`, and get their FINs in `fins`.
     pub fn new(name: &str, shape: &Shape, [source, headers, fins]: [Region; 3]) -> Self {
         let mut base = Base::new(name, &shape.wire);
         let register =
@@ -135,7 +135,7 @@ impl Twin {
         done(unsafe { sys::ibv_post_recv(peer, &mut wr, &mut ptr::null_mut()) }, "ibv_post_recv");
     }
 
-    /// A QP and its peer start anew.
+    /// A QP and its peer are reset and connected.
     pub fn reset(&self, index: usize) {
         let qp = self.base.qps[index];
         verbs::to_state(qp, sys::IBV_QPS_RESET);

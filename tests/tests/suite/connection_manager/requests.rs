@@ -76,8 +76,8 @@ fn requests_wait_and_are_answered_in_any_order() {
 }
 
 /// Asks, and has the answer made with this queue pair and this much to say.
-fn asked(address: IpAddr, near: &mut QueuePair, far: &mut QueuePair, said: &[u8]) -> [Error; 2] {
-    let (asking, answering) = meet(address, near, |request| request.accept(far, said, PATIENCE));
+fn asked(address: IpAddr, near: &mut QueuePair, far: &mut QueuePair, printed: &[u8]) -> [Error; 2] {
+    let (asking, answering) = meet(address, near, |request| request.accept(far, printed, PATIENCE));
     [asking.unwrap_err(), answering.unwrap_err()]
 }
 
@@ -97,7 +97,7 @@ fn what_cannot_be_accepted_is_rejected_with_the_reason_told_to_the_program() {
     assert!(matches!(answering, Error::WrongState { .. }), "{answering}");
     assert!(answering.to_string().contains("Receiver::reset_qp"), "{answering}");
 
-    // Neither has cost the asking queue pair anything, nor the one that said too much.
+    // Neither has cost the asking queue pair anything, nor the one with too much private data.
     let (client, server) =
         meet(address, &mut near_qp, |request| request.accept(&mut far_qp, &[7; 196], PATIENCE));
     assert_eq!(client.unwrap().private_data(), [7; 196]);
@@ -111,17 +111,17 @@ fn as_much_as_fits_into_a_request_arrives() {
     let (mut near_qp, mut far_qp) = (near.qp(), far.qp());
     let mut listener = Listener::bind((address, 0).into()).unwrap();
     let to = SocketAddr::new(address, listener.port());
-    let said: [u8; 56] = std::array::from_fn(|i| i as u8 + 1);
+    let printed: [u8; 56] = std::array::from_fn(|i| i as u8 + 1);
     thread::scope(|scope| {
         let asking = scope.spawn(|| {
             let route = Route::resolve(to, PATIENCE).unwrap();
             assert!(format!("{route:?}").contains(&to.to_string()), "{route:?}");
-            route.connect(&mut near_qp, &said, PATIENCE).unwrap()
+            route.connect(&mut near_qp, &printed, PATIENCE).unwrap()
         });
         let request = request(&mut listener);
-        assert_eq!(request.private_data(), said);
+        assert_eq!(request.private_data(), printed);
         let server = request.accept(&mut far_qp, b"", PATIENCE).unwrap();
-        assert_eq!(server.private_data(), said);
+        assert_eq!(server.private_data(), printed);
         let client = asking.join().unwrap();
         assert!(format!("{client:?}").contains(&to.to_string()), "{client:?}");
     });

@@ -60,7 +60,7 @@ fn wrong_requests_are_refused_with_their_payload() {
             assert!(matches!(error.reason, NotSent::NotANumber), "{error}");
         }
     }
-    // What was refused is not in the queue, and what was said in front of it not said of this one.
+    // The refused request is not in the queue, and its token is not that of this one.
     posting.token(9).send(f).unwrap();
     drop(posting);
     assert_eq!(w.messages(1)[0].1, b"bytes");

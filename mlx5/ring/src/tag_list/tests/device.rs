@@ -90,7 +90,7 @@ impl Rig {
 
     /// The CQE of a list operation.
     pub fn answer(&mut self, op: AppOp, hw_phase: u16, success: bool) -> Completion<u32> {
-        let mut bytes = told(op, 0).to_bytes();
+        let mut bytes = reported(op, 0).to_bytes();
         let result = TagMatchingResult {
             success: if success { REMOVE_SUCCESS } else { 0 }.into(),
             hw_phase_cnt: hw_phase.into(),
@@ -102,7 +102,7 @@ impl Rig {
 
     /// The CQE of a message.
     pub fn message(&mut self, op: AppOp, entry: u16, tmh: Tmh, bytes: u32) -> Completion<u32> {
-        let mut cqe = told(op, entry).to_bytes();
+        let mut cqe = reported(op, entry).to_bytes();
         cqe[..16].copy_from_slice(&tmh.to_bytes());
         cqe[44..48].copy_from_slice(&bytes.to_be_bytes());
         self.complete(&Cqe64::from_bytes(&cqe), &[0; 64])
@@ -110,7 +110,7 @@ impl Rig {
 
     /// The CQE of a message whose data it holds.
     pub fn inline(&mut self, entry: u16, bytes: u32, payload: &[u8; 64]) -> Completion<u32> {
-        let mut cqe = told(AppOp::CONSUMED_MSG, entry);
+        let mut cqe = reported(AppOp::CONSUMED_MSG, entry);
         cqe.byte_cnt = bytes.into();
         cqe.op_own = op_own(CqeOpcode::ResponderSend, CqeFormat::Inline64, false, 0);
         self.complete(&cqe, payload)
@@ -134,7 +134,7 @@ impl Rig {
 }
 
 /// A CQE of tag matching.
-pub fn told(op: AppOp, entry: u16) -> Cqe64 {
+pub fn reported(op: AppOp, entry: u16) -> Cqe64 {
     let list = [AppOp::APPEND, AppOp::REMOVE, AppOp::NOOP].contains(&op);
     let opcode =
         if list || op == AppOp::CONSUMED { CqeOpcode::NoPacket } else { CqeOpcode::ResponderSend };

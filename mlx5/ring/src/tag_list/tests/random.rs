@@ -62,7 +62,7 @@ impl Random {
     }
 }
 
-/// Receives that are not over, and what was told of each.
+/// Receives that are not over, and what was reported of each.
 type Open = BTreeMap<u32, Handle>;
 
 /// Receives that were over last.
@@ -171,26 +171,26 @@ fn run(tags: u16, blocks: u32, steps: u32, seed: u64) -> u32 {
                 if random.below(3) == 0 {
                     if let Some((entry, data)) = some(&device.matched, &mut random) {
                         device.matched.remove(&entry);
-                        let told = rig.message(AppOp::EXPECTED, entry, Tmh::zeroed(), 0);
-                        let Completion::Received { handle, data: told, .. } = told else {
-                            panic!("{told:?}")
+                        let reported = rig.message(AppOp::EXPECTED, entry, Tmh::zeroed(), 0);
+                        let Completion::Received { handle, data: reported, .. } = reported else {
+                            panic!("{reported:?}")
                         };
-                        assert_eq!(told, data);
+                        assert_eq!(reported, data);
                         end((&mut open, &mut over), handle, data);
                     }
                 } else if let Some((entry, data)) = some(&device.posted, &mut random) {
                     device.posted.remove(&entry);
                     if random.below(2) == 0 {
-                        let told = rig.message(AppOp::CONSUMED_MSG, entry, Tmh::zeroed(), 0);
-                        let Completion::Received { handle, data: told, .. } = told else {
-                            panic!("{told:?}")
+                        let reported = rig.message(AppOp::CONSUMED_MSG, entry, Tmh::zeroed(), 0);
+                        let Completion::Received { handle, data: reported, .. } = reported else {
+                            panic!("{reported:?}")
                         };
-                        assert_eq!(told, data);
+                        assert_eq!(reported, data);
                         end((&mut open, &mut over), handle, data);
                     } else {
                         device.matched.insert(entry, data);
-                        let told = rig.message(AppOp::CONSUMED, entry, Tmh::zeroed(), 0);
-                        assert!(matches!(told, Completion::Matched { .. }), "{told:?}");
+                        let reported = rig.message(AppOp::CONSUMED, entry, Tmh::zeroed(), 0);
+                        assert!(matches!(reported, Completion::Matched { .. }), "{reported:?}");
                     }
                 }
             }

@@ -98,11 +98,11 @@ fn every_message_goes_where_a_plain_list_says() {
                 fates[matched.0] += 1;
                 unexpected += u32::from(fate == Fate::Unexpected);
                 world.free.extend(matched.1);
-                let told = usize::from(matches!(fate, Fate::Read(..)));
-                assert_eq!(world.fin_cq.drain().len(), told);
+                let reported = usize::from(matches!(fate, Fate::Read(..)));
+                assert_eq!(world.fin_cq.drain().len(), reported);
                 if kind == 1 || kind == 2 {
                     // What no FIN took is there for the next one.
-                    world.sender.received -= u16::from(told == 0);
+                    world.sender.received -= u16::from(reported == 0);
                 }
             }
         }

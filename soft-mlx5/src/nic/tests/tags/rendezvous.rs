@@ -23,16 +23,16 @@ fn the_data_is_read_and_the_sender_told() {
         world.send(&offer);
         let World { device, fin_cq, .. } = &mut world;
         device.run_until(|| fin_cq.peek().is_some());
-        assert_eq!(world.tagged(0, len), data, "told before the data was there");
+        assert_eq!(world.tagged(0, len), data, "reported before the data was there");
         world.device.finish();
         let cqe = world.expect(AppOp::CONSUMED, entry);
         assert_eq!((header(&cqe).app_ctx.get(), header(&cqe).tag.get()), (0x1234, 7));
         assert_eq!(world.expect(AppOp::EXPECTED, entry).byte_cnt.get(), len as u32);
         world.cq.expect_nothing();
         let cqe = world.fin_cq.expect(CqeOpcode::ResponderSend, &world.sender, counter);
-        let told = world.memory.get(SOURCE + 4096, cqe.byte_cnt.get() as usize);
-        assert_eq!(told[0], TmhOpcode::Fin.byte());
-        assert_eq!(told[1..], offer[1..]);
+        let fin = world.memory.get(SOURCE + 4096, cqe.byte_cnt.get() as usize);
+        assert_eq!(fin[0], TmhOpcode::Fin.byte());
+        assert_eq!(fin[1..], offer[1..]);
         world.fin_cq.expect_nothing();
     }
 }
@@ -44,7 +44,7 @@ fn more_than_the_device_can_read_at_once() {
     let data = pattern(1, COUNT * 1000);
     world.memory.set(DATA, &data);
     let receive = DataSegment::new(world.memory.addr() + SOURCE as u64 + 60_000, 64, world.key);
-    let mut told = 0;
+    let mut fin = 0;
     for n in 0..COUNT {
         world.appended(n as u64, ALL, n * 1000, 1000);
     }
@@ -61,11 +61,11 @@ fn more_than_the_device_can_read_at_once() {
         world.send(&offer);
         if n % 40 == 0 {
             world.device.finish();
-            told += world.fin_cq.drain().len();
+            fin += world.fin_cq.drain().len();
         }
     }
     world.device.finish();
-    assert_eq!(told + world.fin_cq.drain().len(), COUNT);
+    assert_eq!(fin + world.fin_cq.drain().len(), COUNT);
     let mut parts = vec![Vec::new(); COUNT];
     for cqe in world.cq.drain() {
         parts[usize::from(cqe.app_info.get())].push(AppOp::new(cqe.app_op));

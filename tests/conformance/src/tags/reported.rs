@@ -7,7 +7,7 @@ use mlx5_wire::tmh::Tmh;
 use rdma_core_sys as sys;
 
 use super::added::Added;
-use super::subject::Told;
+use super::subject::Reported;
 use super::{Case, reference};
 use crate::difference::{Difference, Result, same};
 use crate::subject::status;
@@ -23,8 +23,8 @@ impl Case<'_> {
             |libmlx5| reference::poll(libmlx5, budget),
         )?;
         same(|| "completions".into(), theirs.len() as u64, ours.len() as u64)?;
-        for (number, (theirs, told)) in theirs.iter().zip(&ours).enumerate() {
-            let ours = self.take(number, told)?;
+        for (number, (theirs, reported)) in theirs.iter().zip(&ours).enumerate() {
+            let ours = self.take(number, reported)?;
             for (name, ours) in ours {
                 let field = || format!("completion {number}: {name}");
                 let Some((_, theirs)) = theirs.iter().find(|(known, _)| *known == name) else {
@@ -32,7 +32,7 @@ impl Case<'_> {
                 };
                 same(field, *theirs, ours)?;
             }
-            if let Some(id) = told.slot {
+            if let Some(id) = reported.slot {
                 self.pair.complete(id, true, self.run.tally)?;
             }
         }
@@ -46,13 +46,13 @@ impl Case<'_> {
     }
 
     /// Takes note of what doorbell says, and puts it in the terms of `struct ibv_cq_ex`.
-    fn take(&mut self, number: usize, told: &Told) -> Result<Fields> {
+    fn take(&mut self, number: usize, reported: &Reported) -> Result<Fields> {
         let count = |field: &str, carried: u16, phase: u16| {
             let field = format!("completion {number}: {field}");
             same(|| field, carried.into(), phase.into())
         };
         const CARRIED: &str = "count that the operation carried";
-        let mut fields = match told.completion {
+        let mut fields = match reported.completion {
             Completion::Appended { handle, hw_phase, phase } => {
                 let added = self.added(number, handle)?;
                 added.adding = false;
@@ -85,7 +85,7 @@ impl Case<'_> {
             Completion::Matched { handle, header } => {
                 let added = self.added(number, handle)?;
                 added.matched = true;
-                let incomplete = told.app_op == AppOp::CONSUMED_SW_RNDV;
+                let incomplete = reported.app_op == AppOp::CONSUMED_SW_RNDV;
                 let status =
                     if incomplete { sys::IBV_WC_TM_RNDV_INCOMPLETE } else { sys::IBV_WC_SUCCESS };
                 let fields = operation(added.id, status, sys::IBV_WC_TM_RECV, sys::IBV_WC_TM_MATCH);
@@ -99,14 +99,14 @@ impl Case<'_> {
                 same(|| format!("completion {number}: data of the receive"), added.id, data)?;
                 let whole = !std::mem::replace(&mut added.matched, true);
                 added.over = true;
-                let incomplete = told.app_op == AppOp::CONSUMED_MSG_SW_RNDV;
+                let incomplete = reported.app_op == AppOp::CONSUMED_MSG_SW_RNDV;
                 let status =
                     if incomplete { sys::IBV_WC_TM_RNDV_INCOMPLETE } else { sys::IBV_WC_SUCCESS };
                 let flags = if whole { sys::IBV_WC_TM_MATCH } else { 0 };
                 let flags = flags | sys::IBV_WC_TM_DATA_VALID;
                 let mut fields = operation(data, status, sys::IBV_WC_TM_RECV, flags);
                 fields.push(("byte_len", byte_count.into()));
-                fields.push(("qp_num", told.qp_num.into()));
+                fields.push(("qp_num", reported.qp_num.into()));
                 if whole {
                     self.tally(tally::TAG_MATCHED, 1);
                     let offer = u64::from(header.opcode == RENDEZVOUS);
@@ -123,7 +123,7 @@ impl Case<'_> {
                 vec![("wr_id", data), ("status", sys::IBV_WC_TM_RNDV_INCOMPLETE.into())]
             }
             Completion::Unexpected | Completion::NoTag => {
-                let unexpected = told.completion == Completion::Unexpected;
+                let unexpected = reported.completion == Completion::Unexpected;
                 let mut flags = 0;
                 if unexpected {
                     self.handled += 1;
@@ -136,26 +136,26 @@ impl Case<'_> {
                     false => (sys::IBV_WC_TM_NO_TAG, tally::TAG_NO_TAG),
                 };
                 self.tally(name, 1);
-                let id = told.slot.unwrap_or_default();
+                let id = reported.slot.unwrap_or_default();
                 let mut fields = operation(id, sys::IBV_WC_SUCCESS, opcode, flags);
-                fields.push(("byte_len", told.byte_count.into()));
-                fields.push(("qp_num", told.qp_num.into()));
+                fields.push(("byte_len", reported.byte_count.into()));
+                fields.push(("qp_num", reported.qp_num.into()));
                 fields
             }
             Completion::Other => {
-                let (syndrome, vendor_err) = told.failure.unwrap_or((Syndrome::new(0), 0));
+                let (syndrome, vendor_err) = reported.failure.unwrap_or((Syndrome::new(0), 0));
                 self.run.tally.add(tally::ERRORS, 1);
                 vec![
-                    ("wr_id", told.slot.unwrap_or_default()),
+                    ("wr_id", reported.slot.unwrap_or_default()),
                     ("status", status(syndrome).into()),
                     ("vendor_err", vendor_err.into()),
-                    ("qp_num", told.qp_num.into()),
+                    ("qp_num", reported.qp_num.into()),
                 ]
             }
             Completion::Stray => vec![("stray", 1)],
         };
         // Of a message inside a CQE of 64 bytes it is read from where the payload is, by both.
-        let grh = if told.has_grh { sys::IBV_WC_GRH } else { 0 };
+        let grh = if reported.has_grh { sys::IBV_WC_GRH } else { 0 };
         for (_, value) in fields.iter_mut().filter(|(name, _)| *name == "wc_flags") {
             *value |= u64::from(grh);
         }
@@ -174,7 +174,7 @@ const RENDEZVOUS: u8 = 1;
 /// Unexpected messages that libmlx5 lets be unreported.
 const MAX_SYNC_DIFF: u32 = 0x3fff;
 
-/// Whether libmlx5 asks for a synchronisation: the device has counted something else than the append said.
+/// Whether libmlx5 asks for a synchronisation: the count of the device differs from that in the append.
 fn sync_required(hw_phase: u16, count: u32) -> u32 {
     if u32::from(hw_phase) == count { 0 } else { sys::IBV_WC_TM_SYNC_REQ }
 }
