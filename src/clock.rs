@@ -71,7 +71,7 @@ impl Timestamp {
     }
 }
 
-/// A timestamp was to be converted with the clock of something else.
+/// A clock cannot convert a timestamp of another device.
 ///
 /// ```
 /// use doorbell::{Clock, Timestamp, WrongClock};

@@ -15,9 +15,10 @@ pub(crate) use file::{EventFile, Patience};
 ///
 /// ```
 /// # let world = doorbell_doc::World::new();
+/// # let context = world.pd.context();
 /// use doorbell::AsyncEvent;
 ///
-/// let mut events = world.pd.context().events()?;
+/// let mut events = context.events()?;
 /// # world.device.set_link(false);
 /// match events.next_within(std::time::Duration::from_secs(5))? {
 ///     Some(AsyncEvent::PortError { port }) => println!("port {port} is down: what is sent now fails"),
@@ -108,16 +109,19 @@ pub enum AsyncEvent {
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
+/// # let doorbell_doc::World { pd, receiver, srq, .. } = &mut world;
+/// # let srq = *srq;
 /// use doorbell::AsyncEvent;
 ///
 /// // Which of several receivers an event is about, each of them knows.
-/// let mut events = world.pd.context().events()?;
-/// world.receiver.arm_srq_limit(world.srq, 15)?;
+/// let mut events = pd.context().events()?;
+/// receiver.arm_srq_limit(srq, 15)?;
 /// # world.send(b"one receive less");
+/// # let doorbell_doc::World { peer_receiver, receiver, .. } = &mut world;
 /// if let Some(event) = events.next_within(std::time::Duration::from_secs(5))? {
 ///     assert!(matches!(event, AsyncEvent::SrqLimitReached { .. }));
-///     assert!(!world.peer_receiver.handle_event(&event)?);
-///     assert!(world.receiver.handle_event(&event)?);
+///     assert!(!peer_receiver.handle_event(&event)?);
+///     assert!(receiver.handle_event(&event)?);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -109,6 +109,7 @@ impl FrameReceiver {
     /// Gives back the held WQEs, with spare buffers in place of those of which frames were taken. When there is no spare one,
     /// the whole ones move to the front, and the others stay held.
     #[cold]
+    #[inline(never)]
     fn give_back_whole(&mut self) {
         let mut given = 0;
         for at in 0..self.queues.held() {

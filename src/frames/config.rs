@@ -10,6 +10,7 @@ use crate::cq::Timestamps;
 use crate::error::{Error, Result};
 use crate::memory::HugePages;
 use crate::path::Path;
+use crate::qp::LINK_LAYER_ETHERNET;
 
 /// Buffers, path and options of a [`FrameReceiver`](crate::frames::FrameReceiver).
 ///
@@ -142,12 +143,18 @@ impl FrameConfig {
     /// Checks what can be checked against the device before anything is made.
     pub(super) fn check(&self, context: &Context, mlx5dv: Option<&Mlx5dv>) -> Result<()> {
         let (attr, verbs) = (context.attr(), mlx5dv.is_none());
+        Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
+        if context.query_port(self.port)?.link_layer != LINK_LAYER_ETHERNET {
+            return Err(Error::Unsupported {
+                operation: "FrameReceiver",
+                when: "on an InfiniBand port: use an Ethernet port, which is `--link roce` on soft-mlx5",
+            });
+        }
         if let (Shape::Striding(strides), Some(mlx5dv)) = (self.shape, mlx5dv) {
             check_strides(strides, &query_mlx5(context, mlx5dv)?.striding_rq_caps)?;
         }
         let max_wr = attr.max_qp_wr.max(0) as u64;
         Error::check_range("number of buffers", self.wqes.into(), 4, max_wr.min(1 << 15))?;
-        Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
         if !self.wqes.is_power_of_two() {
             return Err(Error::OutOfRange {
                 what: "number of buffers (a power of two)",

@@ -13,11 +13,13 @@ use crate::error::Error;
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
+/// # let doorbell_doc::World { receiver, srq, pd, .. } = &mut world;
+/// # let srq = *srq;
 /// use doorbell::{BufferPool, PostFailure};
 ///
-/// let poster = world.receiver.shared_poster(world.srq)?;
+/// let poster = receiver.shared_poster(srq)?;
 /// // A pool of another protection domain: the device would not write its buffers for this queue.
-/// let other = BufferPool::new(&world.pd.context().alloc_pd()?, 1, 256)?;
+/// let other = BufferPool::new(&pd.context().alloc_pd()?, 1, 256)?;
 /// let buffer = other.take().expect("a new pool is full");
 /// let error = poster.post(buffer).expect_err("another protection domain");
 /// assert_eq!(error.reason, PostFailure::WrongDomain);

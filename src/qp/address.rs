@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::gid;
 
 /// `IBV_LINK_LAYER_ETHERNET`, which the header keeps in an enumeration without a name.
-const LINK_LAYER_ETHERNET: u8 = 2;
+pub(crate) const LINK_LAYER_ETHERNET: u8 = 2;
 
 /// Largest number of a queue pair, and largest PSN.
 pub(crate) const MAX_24_BITS: u32 = 0xff_ffff;

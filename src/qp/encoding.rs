@@ -58,10 +58,10 @@ impl QpAddress {
     /// GID (128).
     ///
     /// ```
-    /// # let world = doorbell_doc::World::new();
+    /// # let doorbell_doc::World { qp, device: _device, .. } = doorbell_doc::World::new();
     /// use doorbell::QpAddress;
     ///
-    /// let address = world.qp.address()?;
+    /// let address = qp.address()?;
     /// let bytes: [u8; QpAddress::BYTES] = address.to_bytes();
     /// assert_eq!(QpAddress::from_bytes(&bytes)?, address);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

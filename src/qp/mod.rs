@@ -16,6 +16,7 @@ use std::sync::Arc;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
+pub(crate) use self::address::LINK_LAYER_ETHERNET;
 use self::address::{Local, MAX_24_BITS};
 use crate::cq::Cq;
 use crate::error::{Error, Result};

@@ -7,11 +7,10 @@ use rdma_core_sys as sys;
 /// The state of a queue pair (`enum ibv_qp_state`).
 ///
 /// ```
-/// # let world = doorbell_doc::World::new();
+/// # let doorbell_doc::World { qp, device: _device, .. } = doorbell_doc::World::new();
 /// use doorbell::QpState;
 ///
-/// assert_eq!(world.qp.state()?, QpState::Rts);
-/// println!("{}", world.qp.state()?);
+/// assert_eq!(qp.state()?, QpState::Rts);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

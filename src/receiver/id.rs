@@ -6,10 +6,11 @@
 /// # let mut world = doorbell_doc::World::new();
 /// use doorbell::{Error, SrqConfig};
 ///
-/// # let receiver = &mut world.receiver;
+/// # let doorbell_doc::World { receiver, srq, .. } = &mut world;
+/// # let srq = *srq;
 /// // A receiver can have several, each with its own size of buffers.
 /// let second = receiver.create_srq(&SrqConfig::new(15))?;
-/// assert_ne!(second, world.srq);
+/// assert_ne!(second, srq);
 /// assert_eq!(receiver.capacity(second), 15);
 /// // The name is checked whenever it is used.
 /// receiver.destroy_srq(second)?;
@@ -28,14 +29,15 @@ impl SrqId {
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
+/// # let doorbell_doc::World { peer_receiver, pd, qp, .. } = &mut world;
 /// use doorbell::{BufferPool, QpConfig};
 ///
-/// let own = world.peer_receiver.create_qp(&QpConfig::rc().receives(16, 1))?;
+/// let own = peer_receiver.create_qp(&QpConfig::rc().receives(16, 1))?;
 /// let queue = own.receive_queue().expect("a queue of its own");
-/// let pool = BufferPool::new(&world.pd, 16, 256)?;
-/// assert_eq!(world.peer_receiver.fill(queue, &pool)?, 16);
+/// let pool = BufferPool::new(pd, 16, 256)?;
+/// assert_eq!(peer_receiver.fill(queue, &pool)?, 16);
 /// // A queue pair on an SRQ has none to post to.
-/// assert!(world.qp.receive_queue().is_none());
+/// assert!(qp.receive_queue().is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@ use super::request::{self, Gathered, WorkRequest};
 use crate::memory::Buffer;
 use crate::pd::DomainId;
 
-/// The payload of a request:
+/// What a request sends: bytes, buffers, or parts of buffers.
 ///
 /// | | |
 /// |---|---|

@@ -11,10 +11,11 @@ use crate::status::WcStatus;
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { tags, .. } = &mut world;
 /// use doorbell::tags::TagFailure;
 ///
 /// // No message has a bit of its tag outside of the mask.
-/// let refused = world.tags.post_empty(0x17, 0xf).expect_err("nothing could match");
+/// let refused = tags.post_empty(0x17, 0xf).expect_err("nothing could match");
 /// assert_eq!(refused, TagFailure::Mask { tag: 0x17, mask: 0xf });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,12 +90,13 @@ pub enum ListFailure {
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { tags, .. } = &mut world;
 /// use doorbell::tags::{TagFailure, TaggedReceive};
 ///
 /// // One more than the list holds, and another behind it.
-/// let room = world.tags.max_tags();
+/// let room = tags.max_tags();
 /// let receives = (0..u64::from(room) + 2).map(|tag| TaggedReceive::empty(tag, u64::MAX));
-/// let error = world.tags.post_all(receives).expect_err("the list is full");
+/// let error = tags.post_all(receives).expect_err("the list is full");
 /// assert_eq!(error.reason, TagFailure::ListFull);
 /// assert_eq!(error.posted.len(), usize::from(room));
 /// assert_eq!((error.refused.len(), error.rest.count()), (1, 1));
@@ -126,13 +128,15 @@ impl<I> fmt::Debug for PostTagsError<I> {
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { tags, pool, .. } = &mut world;
 /// use doorbell::tags::CancelError;
 ///
-/// let id = world.tags.post(7, u64::MAX, world.pool.take().expect("a free buffer"))?;
+/// let id = tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
 /// # world.send(7, b"faster");
-/// let event = world.event();
+/// # let event = world.event();
+/// # let tags = &mut world.tags;
 /// // The message was faster, and its event has been taken.
-/// assert_eq!(world.tags.cancel(id), Err(CancelError::Over));
+/// assert_eq!(tags.cancel(id), Err(CancelError::Over));
 /// # drop(event);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -163,13 +167,15 @@ pub enum CancelError {
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { pd, tags, peer, .. } = &mut world;
+/// # let peer = *peer;
 /// use doorbell::BufferPool;
 /// use doorbell::tags::NotSentTagged;
 ///
 /// // A rendezvous is read by the peer, which this pool does not allow.
-/// let private = BufferPool::new(&world.pd, 1, 1024)?;
+/// let private = BufferPool::new(pd, 1, 1024)?;
 /// let buffer = private.take().expect("a new pool is full");
-/// let error = world.tags.send_rendezvous(world.peer, 7, 0, buffer).expect_err("not readable");
+/// let error = tags.send_rendezvous(peer, 7, 0, buffer).expect_err("not readable");
 /// assert!(matches!(error.reason, NotSentTagged::NotReadable));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -12,9 +12,10 @@ use crate::status::WcStatus;
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { tags, pool, .. } = &mut world;
 /// use doorbell::tags::TagEvent;
 ///
-/// world.tags.post(7, u64::MAX, world.pool.take().expect("a free buffer"))?;
+/// tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
 /// # world.send(7, b"hello");
 /// # let event = world.event();
 /// // Each event that has a buffer gives it back to the program.
@@ -93,14 +94,17 @@ pub enum TagEvent {
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { tags, pool, .. } = &mut world;
 /// use doorbell::tags::TagEvent;
 ///
 /// // Receives any tag; who sent it and which tag it was, the event says.
-/// world.tags.post(0, 0, world.pool.take().expect("a free buffer"))?;
+/// tags.post(0, 0, pool.take().expect("a free buffer"))?;
 /// # world.send(0x42, b"hello");
 /// # let event = world.event();
+/// # let doorbell_doc::Tags { peer, .. } = &mut world;
+/// # let peer = *peer;
 /// let TagEvent::Received(got) = event else { panic!("{event:?}") };
-/// assert_eq!((got.tag, got.peer, got.buffer.len()), (0x42, world.peer, 5));
+/// assert_eq!((got.tag, got.peer, got.buffer.len()), (0x42, peer, 5));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -128,10 +132,11 @@ pub struct Received {
 /// ```
 /// # use doorbell::tags::{Offload, TagMatchingConfig};
 /// # let mut world = doorbell_doc::Tags::with(&TagMatchingConfig::new(16).offload(Offload::Never));
+/// # let doorbell_doc::Tags { tags, .. } = &mut world;
 /// use doorbell::tags::{ReceiveFailure, TagEvent};
 ///
 /// // A receive without a buffer takes only empty messages.
-/// world.tags.post_empty(7, u64::MAX)?;
+/// tags.post_empty(7, u64::MAX)?;
 /// # world.send(7, b"hello");
 /// # let event = world.event();
 /// let TagEvent::Failed { cause, .. } = event else { panic!("{event:?}") };
@@ -168,13 +173,16 @@ pub enum ReceiveFailure {
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { pool, tags, peer, .. } = &mut world;
+/// # let peer = *peer;
 /// use doorbell::tags::{TagEvent, TaggedBuffer};
 ///
-/// let message = TaggedBuffer::new(world.pool.take().expect("a free buffer")).expect("room");
-/// let id = world.tags.send(world.peer, 7, 0, message)?;
-/// let event = world.event();
+/// let message = TaggedBuffer::new(pool.take().expect("a free buffer")).expect("room");
+/// let id = tags.send(peer, 7, 0, message)?;
+/// # let event = world.event();
+/// // `event` is from `poll`.
 /// let TagEvent::Sent(sent) = event else { panic!("{event:?}") };
-/// assert_eq!((sent.send, sent.peer), (id, world.peer));
+/// assert_eq!((sent.send, sent.peer), (id, peer));
 /// assert!(sent.status.is_success() && !sent.rendezvous);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

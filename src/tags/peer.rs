@@ -22,16 +22,21 @@ use crate::status::WcStatus;
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { tags, peer, .. } = &mut world;
+/// # let peer = *peer;
 /// use doorbell::QpConfig;
 /// use doorbell::tags::TagEvent;
 ///
 /// // One for each connection; events and sends name it.
-/// let another = world.tags.add_peer(&QpConfig::rc())?;
-/// assert_ne!(another, world.peer);
+/// let another = tags.add_peer(&QpConfig::rc())?;
+/// assert_ne!(another, peer);
 /// # world.send(7, b"hello");
-/// world.tags.post(7, u64::MAX, world.pool.take().expect("a free buffer"))?;
+/// # let doorbell_doc::Tags { tags, pool, .. } = &mut world;
+/// tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
 /// # let event = world.event();
-/// assert!(matches!(event, TagEvent::Received(got) if got.peer == world.peer));
+/// # let doorbell_doc::Tags { peer, .. } = &mut world;
+/// # let peer = *peer;
+/// assert!(matches!(event, TagEvent::Received(got) if got.peer == peer));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,11 +51,12 @@ pub struct PeerId {
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { tags, .. } = &mut world;
 /// use doorbell::QpConfig;
 ///
 /// // Two queue pairs: one for messages that come, one for those that go.
-/// let peer = world.tags.add_peer(&QpConfig::rc())?;
-/// let address = world.tags.address(peer)?;
+/// let peer = tags.add_peer(&QpConfig::rc())?;
+/// let address = tags.address(peer)?;
 /// assert_ne!(address.incoming.qpn, address.outgoing.qpn);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -12,12 +12,13 @@ use crate::memory::{Buffer, BufferError, BufferPool};
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { pool, tags, .. } = &mut world;
 /// use doorbell::tags::TaggedReceive;
 ///
 /// // From anybody with 7 in the upper half of the tag, and an empty message with just this tag.
-/// let buffer = world.pool.take().expect("a free buffer");
+/// let buffer = pool.take().expect("a free buffer");
 /// let receives = [TaggedReceive::new(7 << 32, u64::MAX << 32, buffer), TaggedReceive::empty(3, u64::MAX)];
-/// assert_eq!(world.tags.post_all(receives)?.len(), 2);
+/// assert_eq!(tags.post_all(receives)?.len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

@@ -8,10 +8,11 @@ use crate::memory::Buffer;
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { tags, pool, .. } = &mut world;
 /// use doorbell::tags::TagEvent;
 ///
-/// let first = world.tags.post(7, u64::MAX, world.pool.take().expect("a free buffer"))?;
-/// let second = world.tags.post(7, u64::MAX, world.pool.take().expect("a free buffer"))?;
+/// let first = tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
+/// let second = tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
 /// assert_ne!(first, second);
 /// # world.send(7, b"hello");
 /// # let event = world.event();

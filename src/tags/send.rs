@@ -15,14 +15,16 @@ use crate::status::WcStatus;
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { pool, tags, peer, .. } = &mut world;
+/// # let peer = *peer;
 /// use std::collections::HashMap;
 ///
 /// use doorbell::tags::{SendId, TagEvent, TaggedBuffer};
 ///
 /// // What is on its way, and for what.
 /// let mut outstanding: HashMap<SendId, &str> = HashMap::new();
-/// let message = TaggedBuffer::new(world.pool.take().expect("a free buffer")).expect("room");
-/// outstanding.insert(world.tags.send(world.peer, 7, 0, message)?, "the first");
+/// let message = TaggedBuffer::new(pool.take().expect("a free buffer")).expect("room");
+/// outstanding.insert(tags.send(peer, 7, 0, message)?, "the first");
 /// # let event = world.event();
 /// if let TagEvent::Sent(sent) = event {
 ///     assert_eq!(outstanding.remove(&sent.send), Some("the first"));

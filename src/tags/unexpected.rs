@@ -30,14 +30,16 @@ pub(super) enum Content {
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();
 /// # world.send(7, b"hello");
+/// # let doorbell_doc::Tags { tags, peer, .. } = &mut world;
+/// # let peer = *peer;
 /// // How large a message is before there is a receive for it.
 /// let found = loop {
-///     match world.tags.probe(7, u64::MAX) {
+///     match tags.probe(7, u64::MAX) {
 ///         Some(found) => break found,
 ///         None => std::thread::yield_now(),
 ///     }
 /// };
-/// assert_eq!((found.peer, found.tag, found.len), (world.peer, 7, 5));
+/// assert_eq!((found.peer, found.tag, found.len), (peer, 7, 5));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -16,9 +16,10 @@ impl TagMatchingSrq {
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
+    /// # let doorbell_doc::Tags { tags, .. } = &mut world;
     /// use std::os::fd::AsRawFd;
     ///
-    /// println!("for poll(2) and the like: {}", world.tags.channel().as_raw_fd());
+    /// println!("for poll(2) and the like: {}", tags.channel().as_raw_fd());
     /// ```
     pub fn channel(&self) -> &CompletionChannel {
         self.engine.cq().channel().expect("every CQ for tags is made with a channel")

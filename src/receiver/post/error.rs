@@ -7,10 +7,12 @@ use crate::memory::Buffer;
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
+/// # let doorbell_doc::World { pool, receiver, srq, .. } = &mut world;
+/// # let srq = *srq;
 /// use doorbell::PostFailure;
 ///
-/// let spare = world.pool.take().expect("a free buffer");
-/// let error = world.receiver.post(world.srq, [spare]).expect_err("all receives are posted");
+/// let spare = pool.take().expect("a free buffer");
+/// let error = receiver.post(srq, [spare]).expect_err("all receives are posted");
 /// assert_eq!(error.reason, PostFailure::Full);
 /// // The buffer is in the error, for another time.
 /// assert_eq!(error.buffers.len(), 1);

@@ -127,8 +127,8 @@ pub enum Operation {
 /// What peers and connections do, whatever they send.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Traffic<S> {
-    /// Messages of a peer; the device works on them now or later. A connection that has failed is made
-    /// reset and connected before, or not.
+    /// Messages of a peer; the device works on them now or later. A connection that has failed is
+    /// reset and connected first, or not.
     Send { qp: u32, sends: Vec<S>, restart: bool, run: bool },
     /// The device works until there is nothing left to do.
     Run,

@@ -267,6 +267,16 @@ fn what_is_not_possible_is_refused_in_words() {
 }
 
 #[test]
+fn an_infiniband_port_is_refused() {
+    let device = Device::builder().build().unwrap();
+    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    for config in [PLAIN, STRIDING, PLAIN.path(Path::Verbs)] {
+        let refused = FrameReceiver::new(&pd, &config).unwrap_err();
+        assert!(refused.to_string().contains("use an Ethernet port"), "{refused}");
+    }
+}
+
+#[test]
 fn two_rules_of_one_match_need_one_tag() {
     let world = World::new(&PLAIN, Path::Direct);
     let other = FrameReceiver::new(world.receiver.pd(), &PLAIN).unwrap();
