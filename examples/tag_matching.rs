@@ -369,7 +369,7 @@ fn post_one(
         }
     } else {
         let Some(buffer) = eager.take() else { return Ok(false) };
-        let mut message = TaggedBuffer::new(buffer).map_err(|_| "a buffer without room")?;
+        let mut message = TaggedBuffer::new(buffer)?;
         let room = (message.capacity() - PROLOGUE) as u64;
         message.set_len(PROLOGUE + random.u64(..room + 1) as usize);
         write(&mut message, number);

@@ -37,10 +37,8 @@ pub enum TagFailure {
     /// The buffer belongs to another protection domain.
     #[error("the buffer belongs to another protection domain: use a pool of the queue's")]
     WrongDomain,
-    /// The buffer is in memory of the program and too small for the headers of a rendezvous.
-    #[error(
-        "the buffer is too small: a buffer of BufferPool::from_memory needs at least {min} bytes"
-    )]
+    /// The buffer is smaller than the header of a message or, in memory of the program, than those of a rendezvous.
+    #[error("the buffer is too small: it needs at least {min} bytes for headers")]
     TooSmall {
         /// Bytes of the headers.
         min: usize,

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use super::error::TagFailure;
 use super::header::{EAGER, TagHeader};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, BufferError};
 
 /// A buffer whose first 16 bytes are reserved for the header. It dereferences to the payload.
 ///
@@ -27,10 +28,10 @@ impl TaggedBuffer {
     /// Reserves the first 16 bytes of a buffer for the header, with an empty payload.
     ///
     /// # Errors
-    /// The buffer, if it is smaller than the header.
-    pub fn new(mut buffer: Buffer) -> Result<Self, Buffer> {
+    /// [`BufferError`] with [`TagFailure::TooSmall`] if the buffer is smaller than the header.
+    pub fn new(mut buffer: Buffer) -> Result<Self, BufferError<TagFailure>> {
         if buffer.capacity() < EAGER {
-            return Err(buffer);
+            return Err(BufferError { reason: TagFailure::TooSmall { min: EAGER }, buffer });
         }
         buffer.set_len(EAGER);
         Ok(Self(buffer))

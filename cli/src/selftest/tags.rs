@@ -100,7 +100,7 @@ impl Sides {
 
     fn send(&mut self, tag: u64, context: u32) -> Result<(), Stop> {
         let buffer = self.pool.take().ok_or("no buffer")?;
-        let mut message = TaggedBuffer::new(buffer).map_err(|_| "a buffer is too small")?;
+        let mut message = TaggedBuffer::new(buffer).map_err(|error| error.to_string())?;
         message.set_len(8);
         message.copy_from_slice(&tag.to_be_bytes());
         self.far.send(self.to, tag, context, message).map_err(|error| error.to_string())?;
