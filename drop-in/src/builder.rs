@@ -5,7 +5,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use core::slice;
 use std::sync::PoisonError;
 
@@ -20,8 +20,9 @@ use rdma_core_sys::{
 };
 
 use crate::av;
-use crate::context::{self, Context};
+use crate::context;
 use crate::decide;
+use crate::find;
 use crate::log::LIBMLX5;
 use crate::objects::{Path, Qp, SendSide};
 use crate::receive::sges;
@@ -101,18 +102,39 @@ pub(crate) fn covers(send_ops_flags: u64) -> bool {
     send_ops_flags & !u64::from(covered) == 0
 }
 
-/// Puts the library's functions in the place of libmlx5's, as far as the queue pair has them, unless it stays with libmlx5.
+/// Returns the functions that libmlx5 gave a queue pair with `ibv_wr_*`. It gives that of memory windows to some that have not
+/// asked for it.
 ///
 /// # Safety
-/// `qp` was made just now in `context`, with `ibv_wr_*`.
-pub(crate) unsafe fn replace(context: &Context, qp: *mut ibv_qp) {
+/// `qp` is such a queue pair, which was made just now.
+pub(crate) unsafe fn functions(qp: *mut ibv_qp, has_windows: bool) -> Box<ibv_qp_ex> {
     // SAFETY: the caller's contract.
-    let (number, qp) = unsafe { ((*qp).qp_num, &mut *qp.cast::<ibv_qp_ex>()) };
-    let record = context.qps.get(number).filter(|record| record.status.path() != Path::Libmlx5);
-    let Some(record) = record else { return };
-    // SAFETY: a queue pair that was made just now.
-    unsafe { place_of_record(qp).write(record) };
+    let mut functions = unsafe { Box::new(qp.cast::<ibv_qp_ex>().read()) };
+    functions.wr_bind_mw = functions.wr_bind_mw.filter(|_| has_windows);
+    functions
+}
+
+/// Puts the library's functions in the place of libmlx5's, as far as the queue pair has them, unless it has the builder of
+/// memory windows or functions that nobody kept, as those of `mlx5dv_create_qp`.
+///
+/// # Safety
+/// `qp` was made just now, and has a record.
+pub(crate) unsafe fn replace(qp: *mut ibv_qp, record: &Qp) {
+    let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
+    if original.as_ref().is_some_and(|original| original.wr_bind_mw.is_some()) {
+        return;
+    }
+    // SAFETY: a queue pair that was made just now; libmlx5 has room for the functions of `ibv_wr_*` in each.
+    let qp = unsafe { &mut *qp.cast::<ibv_qp_ex>() };
+    if original.is_none() && qp.wr_start.is_some() {
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { find::place_in_qp(qp).write(record) };
     qp.wr_start = Some(wr_start);
+    if original.is_none() {
+        return;
+    }
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);
     qp.wr_send = qp.wr_send.and(Some(wr_send));
@@ -148,14 +170,30 @@ pub(crate) unsafe fn replace_after_modify(record: &Qp) {
     }
 }
 
+/// Gives a queue pair whose record is about to go all functions of libmlx5 back.
+pub(crate) fn forget(record: &Qp) {
+    restore(record);
+    let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: [record-lives] libmlx5 has room for the functions of `ibv_wr_*` in each queue pair.
+    unsafe {
+        let qp = record.ibv.cast::<ibv_qp_ex>();
+        if find::place_in_qp(qp).read() == ptr::from_ref(record) {
+            (*qp).wr_bind_mw = original.as_ref().and_then(|original| original.wr_bind_mw);
+        }
+    }
+}
+
 /// Gives a queue pair the functions of libmlx5 back.
 pub(crate) fn restore(record: &Qp) {
+    // SAFETY: [record-lives].
+    if unsafe { find::qp(record.ibv) }.is_none() {
+        return;
+    }
     let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(original) = original.as_ref() else { return };
-    // SAFETY: [record-lives] a queue pair with `ibv_wr_*`.
+    // SAFETY: [record-lives] libmlx5 has room for the functions of `ibv_wr_*` in each queue pair.
     let qp = unsafe { &mut *record.ibv.cast::<ibv_qp_ex>() };
-    qp.wr_bind_mw = original.wr_bind_mw;
-    qp.wr_start = original.wr_start;
+    qp.wr_start = original.as_ref().and_then(|original| original.wr_start);
+    let Some(original) = original.as_ref() else { return };
     qp.wr_complete = original.wr_complete;
     qp.wr_abort = original.wr_abort;
     qp.wr_send = original.wr_send;
@@ -173,22 +211,13 @@ pub(crate) fn restore(record: &Qp) {
     qp.wr_set_inline_data_list = original.wr_set_inline_data_list;
 }
 
-/// Returns where a queue pair has its record: in the builder of an operation that a queue pair which doorbell drives has
-/// not.
-#[inline(always)]
-const unsafe fn place_of_record(qp: *mut ibv_qp_ex) -> *mut *const Qp {
-    // SAFETY: the caller's queue pair; a pointer has the size of a function pointer.
-    unsafe { (&raw mut (*qp).wr_bind_mw).cast() }
-}
-
-unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let base = &(*qp).qp_base;
-        let context = context::of(base.context);
-        let Some(record) = context.qps.get(base.qp_num) else { return };
+        // Another thread may just have given the queue pair its functions back.
+        let record = &**find::place_in_qp(qp);
         if record.status.path() == Path::Undecided {
-            decide::for_qp(context, record);
+            decide::for_qp(context::of((*qp).qp_base.context), record);
         }
         let mut guard = record.send.lock();
         let Some(side) = &mut *guard else {
@@ -220,7 +249,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Qp, &'a mut SendSide)> {
     // SAFETY: [record-lives] the record that `replace` has put there, and the caller's contract.
     unsafe {
-        let record = &**place_of_record(qp);
+        let record = &**find::place_in_qp(qp);
         Some((record, record.send.held().as_mut()?))
     }
 }

@@ -6,12 +6,12 @@ use core::sync::atomic::AtomicU32;
 use std::sync::{Mutex, PoisonError};
 
 use rdma_core_sys::{
-    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
-    IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, Mlx5dv, ibv_comp_channel, ibv_context, ibv_cq,
-    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_wq,
-    ibv_wq_init_attr, mlx5dv_qp_init_attr,
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, Mlx5dv,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_pd, ibv_qp,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex, ibv_wq, ibv_wq_init_attr, mlx5dv_qp_init_attr,
 };
 
 use crate::builder;
@@ -83,21 +83,19 @@ pub(crate) unsafe fn record_cq_ex(context: &Context, cq: *mut ibv_cq_ex, is_shar
             uncovered_by_environment()
         };
         let original = Some(Box::new(cq.read()));
-        if let Some(record) = record_cq(context, cq.cast(), uncovered, original, is_shared) {
-            extended::replace(cq, record);
-        }
+        record_cq(context, cq.cast(), uncovered, original, is_shared);
     }
 }
 
 /// # Safety
 /// `cq` is a CQ of `context`, which nobody uses yet.
-pub(crate) unsafe fn record_cq<'a>(
-    context: &'a Context,
+pub(crate) unsafe fn record_cq(
+    context: &Context,
     cq: *mut ibv_cq,
     uncovered: Option<&'static str>,
     original: Option<Box<ibv_cq_ex>>,
     is_shared: bool,
-) -> Option<&'a Cq> {
+) {
     let record = Cq {
         ibv: cq,
         status: Status::new(uncovered),
@@ -109,7 +107,11 @@ pub(crate) unsafe fn record_cq<'a>(
         polls: Count::default(),
     };
     // SAFETY: the caller's contract.
-    context.cqs.insert(unsafe { (*cq).handle }, Box::new(record))
+    unsafe {
+        if let Some(record) = context.cqs.insert((*cq).handle, Box::new(record)) {
+            extended::replace(cq.cast(), record);
+        }
+    }
 }
 
 pub(crate) unsafe extern "C" fn create_srq(
@@ -197,7 +199,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             uncovered.or(has_more.then_some("a QP for operations that are not covered"));
         let qp = (context.original.create_qp_ex)(ibv, attr);
         let has_builder = has_builder && !qp.is_null();
-        let original = has_builder.then(|| Box::new(qp.cast::<ibv_qp_ex>().read()));
+        let has_windows = (*attr).send_ops_flags & u64::from(IBV_QP_EX_WITH_BIND_MW) != 0;
+        let original = has_builder.then(|| builder::functions(qp, has_windows));
         record_qp(context, qp, &*attr.cast::<ibv_qp_init_attr>(), uncovered, original)
     }
 }
@@ -256,7 +259,7 @@ unsafe fn record_qp(
 /// # Safety
 /// Nobody uses the queue pair meanwhile.
 pub(crate) unsafe fn forget_qp(context: &Context, record: &Qp) {
-    builder::restore(record);
+    builder::forget(record);
     let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
     undecided.retain(|known| !ptr::eq(*known, record));
     // SAFETY: the caller's contract.
@@ -297,7 +300,6 @@ pub(crate) unsafe fn insert_qp<'a>(
         Scope::All => "its CQ or SRQ was not made through libibverbs",
         Scope::Attached => "its other CQ or its SRQ is not attached",
     });
-    let has_builder = original.is_some();
     let record = Qp {
         ibv: qp,
         qpn: made.qp_num,
@@ -315,10 +317,8 @@ pub(crate) unsafe fn insert_qp<'a>(
     };
     let record = context.qps.insert(made.qp_num, Box::new(record))?;
     context.undecided.lock().unwrap_or_else(PoisonError::into_inner).push(record);
-    if has_builder {
-        // SAFETY: as above.
-        unsafe { builder::replace(context, qp) };
-    }
+    // SAFETY: as above.
+    unsafe { builder::replace(qp, record) };
     Some(record)
 }
 

@@ -23,7 +23,7 @@ use crate::context::Context;
 use crate::extended;
 use crate::log;
 use crate::objects::{
-    Cq, CqSide, Path, Qp, ReceiveSide, Request, SendLimits, SendSide, Srq, SrqSide, Status,
+    Cq, CqSide, Path, Qp, Request, RqSide, SendLimits, SendSide, Srq, SrqSide, Status,
 };
 
 const NOT_RINGS: &str = "a queue whose layout doorbell does not know";
@@ -272,10 +272,10 @@ fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
     let mut slots = vec![Slot::FREE; layout.slots() as usize].into_boxed_slice();
     // SAFETY: nothing was posted to the SRQ, and all posts come to this library; the slots are as many, and stay.
     let queue = unsafe { SharedReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
-    Ok(SrqSide { queue: queue.map_err(|_| NOT_RINGS)?, _slots: slots })
+    Ok(SrqSide { queue: queue.map_err(|_| NOT_RINGS)?, is_ready: true, _slots: slots })
 }
 
-type QpSides = (Option<SendSide>, Option<ReceiveSide>);
+type QpSides = (Option<SendSide>, Option<RqSide>);
 
 fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
     // SAFETY: integers and pointers; objects that are not named.
@@ -307,7 +307,7 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
         // stay.
         let queue = unsafe { ReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
         let is_ready = state != IBV_QPS_RESET;
-        Some(ReceiveSide { queue: queue.map_err(|_| NOT_RINGS)?, is_ready, _slots: slots })
+        Some(RqSide { queue: queue.map_err(|_| NOT_RINGS)?, is_ready, _slots: slots })
     };
     if out.sq.wqe_cnt == 0 {
         return Ok((None, receive));

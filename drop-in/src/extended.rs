@@ -6,26 +6,35 @@ use std::sync::PoisonError;
 
 use mlx5_ring::completion::Cqe;
 use mlx5_wire::opcode::CqeOpcode;
-use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode};
+use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode, ibv_wc_status};
 
 use crate::complete::Outcome;
-use crate::context::{self, Context};
+use crate::context;
 use crate::decide;
+use crate::find;
 use crate::log::LIBMLX5;
 use crate::objects::{Cq, CqSide, Path};
 use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
 
-/// Puts the library's functions in the place of libmlx5's, as far as the CQ has them.
+/// Puts the library's functions in the place of libmlx5's, as far as the CQ has them, unless it has the reader of tag matching.
 ///
 /// # Safety
 /// `cq` was made just now, and has a record.
 pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
-    // SAFETY: the caller's contract.
+    if record.original.as_ref().is_some_and(|original| original.read_tm_info.is_some()) {
+        // SAFETY: the caller's contract.
+        unsafe { (*cq).start_poll = Some(start_poll_of_libmlx5) };
+        return;
+    }
+    // SAFETY: as above.
     let cq = unsafe {
-        place_of_record(cq).write(record);
+        find::place_in_cq(cq).write(record);
         &mut *cq
     };
     cq.start_poll = Some(start_poll);
+    if record.original.is_none() {
+        return;
+    }
     cq.next_poll = Some(next_poll);
     cq.end_poll = Some(end_poll);
     cq.read_opcode = Some(read_opcode);
@@ -45,11 +54,13 @@ pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
 
 /// Gives a CQ the functions of libmlx5 back.
 pub(crate) fn restore_cq(cq: &Cq) {
-    let Some(original) = &cq.original else { return };
-    // SAFETY: [record-lives] an extended CQ. Another thread may call the functions of either: an empty CQ is empty for both.
+    // SAFETY: [record-lives] libmlx5 has room for the functions of an extended CQ. Another thread may call the functions of
+    // either: an empty CQ is empty for both.
     unsafe {
+        let original = cq.original.as_ref();
         let cq = &mut *cq.ibv.cast::<ibv_cq_ex>();
-        cq.start_poll = Some(start_poll_of_libmlx5);
+        cq.start_poll = original.map(|_| start_poll_of_libmlx5 as _);
+        let Some(original) = original else { return };
         cq.next_poll = original.next_poll;
         cq.end_poll = original.end_poll;
         cq.read_opcode = original.read_opcode;
@@ -65,26 +76,17 @@ pub(crate) fn restore_cq(cq: &Cq) {
         cq.read_completion_ts = original.read_completion_ts;
         cq.read_cvlan = original.read_cvlan;
         cq.read_flow_tag = original.read_flow_tag;
-        cq.read_tm_info = original.read_tm_info;
     }
 }
 
-/// The same for a CQ whose record is about to go.
-pub(crate) fn restore_uncounted(cq: &Cq) {
+/// Gives a CQ whose record is about to go all functions of libmlx5 back.
+pub(crate) fn forget(cq: &Cq) {
     restore_cq(cq);
-    if let Some(original) = &cq.original {
-        // SAFETY: [record-lives] an extended CQ.
-        let cq = unsafe { &mut *cq.ibv.cast::<ibv_cq_ex>() };
-        cq.start_poll = original.start_poll;
-        cq.read_tm_info = original.read_tm_info;
-    }
-}
-
-/// Returns where a CQ has its record: in the reader of tag matching, which a CQ that doorbell drives has not.
-#[inline(always)]
-const unsafe fn place_of_record(cq: *mut ibv_cq_ex) -> *mut *const Cq {
-    // SAFETY: the caller's CQ; a pointer has the size of a function pointer.
-    unsafe { (&raw mut (*cq).read_tm_info).cast() }
+    let original = cq.original.as_ref();
+    // SAFETY: [record-lives] as above.
+    let ibv = unsafe { &mut *cq.ibv.cast::<ibv_cq_ex>() };
+    ibv.start_poll = original.and_then(|original| original.start_poll);
+    ibv.read_tm_info = original.and_then(|original| original.read_tm_info);
 }
 
 /// Returns the record of a CQ that the program polls.
@@ -94,33 +96,30 @@ const unsafe fn place_of_record(cq: *mut ibv_cq_ex) -> *mut *const Cq {
 #[inline(always)]
 unsafe fn polled<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
     // SAFETY: [record-lives] the record that `replace` has put there.
-    unsafe { &**place_of_record(cq) }
+    unsafe { &**find::place_in_cq(cq) }
 }
 
-/// # Safety
-/// [verbs], [record-lives]
-#[inline(always)]
-unsafe fn find<'a>(cq: *mut ibv_cq_ex) -> Option<(&'a Context, &'a Cq)> {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let context = context::of((*cq).context);
-        Some((context, context.cqs.get((*cq).handle)?))
-    }
-}
-
-unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+pub(crate) unsafe extern "C" fn start_poll(
+    cq: *mut ibv_cq_ex,
+    attr: *mut ibv_poll_cq_attr,
+) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
         if (*attr).comp_mask != 0 {
             return libc::EINVAL;
         }
-        let Some((context, record)) = find(cq) else { return libc::EINVAL };
+        // Another thread may just have given the CQ its functions back.
+        let record = &**find::place_in_cq(cq);
         let mut guard = record.side.lock();
         let Some(side) = &mut *guard else {
             drop(guard);
-            return start_undecided(context, record, cq, attr);
+            return start_undecided(record, cq, attr);
         };
-        let error = side.take(context, record, cq);
+        // Most polls of a program that waits find nothing, and all that was taken before is published.
+        if side.ring.is_empty() {
+            return libc::ENOENT;
+        }
+        let error = side.take(record, cq);
         if error == 0 {
             // Until `end_poll`.
             mem::forget(guard);
@@ -132,12 +131,9 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 #[cold]
-unsafe fn start_undecided(
-    context: &Context,
-    record: &Cq,
-    cq: *mut ibv_cq_ex,
-    attr: *mut ibv_poll_cq_attr,
-) -> c_int {
+unsafe fn start_undecided(record: &Cq, cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    let context = unsafe { context::of((*cq).context) };
     // See `poll_undecided`.
     let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
     if record.status.path() == Path::Doorbell {
@@ -159,7 +155,8 @@ unsafe extern "C" fn start_poll_of_libmlx5(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let original = find(cq).and_then(|(_, record)| record.original.as_ref()?.start_poll);
+        let record = context::of((*cq).context).cqs.get((*cq).handle);
+        let original = record.and_then(|record| record.original.as_ref()?.start_poll);
         let Some(start_poll) = original else { return libc::EINVAL };
         let error = start_poll(cq, attr);
         if error == 0 {
@@ -174,7 +171,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     unsafe {
         let record = polled(cq);
         match record.side.held() {
-            Some(side) => side.take(context::of((*cq).context), record, cq),
+            Some(side) => side.take(record, cq),
             None => libc::EINVAL,
         }
     }
@@ -197,19 +194,35 @@ impl CqSide {
     /// # Safety
     /// `cq` is the CQ of `record`.
     #[inline(always)]
-    unsafe fn take(&mut self, context: &Context, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
-        let Some(cqe) = self.ring.peek() else { return libc::ENOENT };
-        // SAFETY: the consumer index is published when the program has read the completion.
-        let cqe: Cqe<'static> = unsafe { cqe.detach() };
-        let Some(wr_id) = self.complete_plain(cqe) else {
+    unsafe fn take(&mut self, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
+        let Some((cqe, wr_id)) = self.complete_plain() else {
             // SAFETY: the caller's contract.
-            return unsafe { self.take_other(context, record, cq) };
+            return unsafe { self.take_other(record, cq) };
         };
+        // SAFETY: the consumer index is published when the program has read the completion.
+        let cqe = unsafe { cqe.detach() };
+        // SAFETY: the caller's contract.
+        unsafe { self.show(record, cq, cqe, wr_id, IBV_WC_SUCCESS) }
+    }
+
+    /// Makes the next CQE, whose request is over, the current one.
+    ///
+    /// # Safety
+    /// As [`take`](Self::take).
+    #[inline(always)]
+    unsafe fn show(
+        &mut self,
+        record: &Cq,
+        cq: *mut ibv_cq_ex,
+        cqe: Cqe<'static>,
+        wr_id: u64,
+        status: ibv_wc_status,
+    ) -> c_int {
         self.ring.advance();
         self.current = Some(cqe);
         record.polls.add(1);
         // SAFETY: the caller's contract.
-        unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, IBV_WC_SUCCESS) };
+        unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, status) };
         0
     }
 
@@ -218,23 +231,21 @@ impl CqSide {
     /// # Safety
     /// As there.
     #[inline(never)]
-    unsafe fn take_other(&mut self, context: &Context, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
+    unsafe fn take_other(&mut self, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
         loop {
             let Some(cqe) = self.ring.peek() else { return libc::ENOENT };
-            // SAFETY: as above.
+            // SAFETY: the consumer index is published when the program has read the completion.
             let cqe: Cqe<'static> = unsafe { cqe.detach() };
-            let outcome = self.complete(context, cqe);
-            self.ring.advance();
-            match outcome {
-                Outcome::Done { wr_id, status } => {
-                    self.current = Some(cqe);
-                    record.polls.add(1);
-                    // SAFETY: the caller's contract.
-                    unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, status) };
-                    return 0;
+            match self.complete(record, cqe) {
+                // SAFETY: the caller's contract.
+                Outcome::Done { wr_id, status } => unsafe {
+                    return self.show(record, cq, cqe, wr_id, status);
+                },
+                Outcome::Hidden => self.ring.advance(),
+                Outcome::Stray => {
+                    self.ring.advance();
+                    return STRAY;
                 }
-                Outcome::Hidden => {}
-                Outcome::Stray => return STRAY,
             }
         }
     }

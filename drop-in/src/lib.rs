@@ -41,6 +41,7 @@ mod control;
 mod create;
 mod decide;
 mod extended;
+mod find;
 mod install;
 mod lock;
 mod log;

@@ -23,20 +23,28 @@ impl<T> Lock<T> {
 
     #[inline(always)]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
+        self.try_lock().unwrap_or_else(|| self.wait())
+    }
+
+    /// Returns `None` if another thread holds the lock.
+    #[inline(always)]
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         if self.shared && self.held.swap(true, Ordering::Acquire) {
-            self.wait();
+            None
+        } else {
+            Some(Guard(self))
         }
-        Guard(self)
     }
 
     /// The holder may have been put aside by the kernel.
     #[cold]
-    fn wait(&self) {
+    fn wait(&self) -> Guard<'_, T> {
         let mut rounds = 0_u32;
         while self.held.load(Ordering::Relaxed) || self.held.swap(true, Ordering::Acquire) {
             rounds += 1;
             if rounds % 64 == 0 { std::thread::yield_now() } else { hint::spin_loop() }
         }
+        Guard(self)
     }
 
     /// Returns the value of a lock whose guard was forgotten.

@@ -108,13 +108,6 @@ pub(crate) struct Srq {
     pub(crate) posts: Count,
 }
 
-/// What posts to a shared receive queue; each slot has the caller's `wr_id`.
-pub(crate) struct SrqSide {
-    pub(crate) queue: SharedReceiveQueue<u64>,
-    /// The memory that the queue points to.
-    pub(crate) _slots: Box<[Slot<u64>]>,
-}
-
 /// What a queue pair can send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
@@ -139,21 +132,26 @@ pub(crate) struct Qp {
     /// What posts sends, if doorbell does.
     pub(crate) send: Lock<Option<SendSide>>,
     /// What posts receives, if doorbell does and the queue pair has a receive queue.
-    pub(crate) receive: Lock<Option<ReceiveSide>>,
+    pub(crate) receive: Lock<Option<RqSide>>,
     /// The functions that libmlx5 gave a queue pair with `ibv_wr_*`.
     pub(crate) original: Mutex<Option<Box<ibv_qp_ex>>>,
     pub(crate) sends: Count,
     pub(crate) receives: Count,
 }
 
-/// What posts to a receive queue; each slot has the caller's `wr_id`.
-pub(crate) struct ReceiveSide {
-    pub(crate) queue: ReceiveQueue<u64>,
-    /// Whether the queue pair has left RESET.
+/// What posts to a queue of receives; each slot has the caller's `wr_id`.
+pub(crate) struct ReceiveSide<Q> {
+    pub(crate) queue: Q,
+    /// Whether the queue pair has left RESET. An SRQ is always ready.
     pub(crate) is_ready: bool,
     /// The memory that the queue points to.
     pub(crate) _slots: Box<[Slot<u64>]>,
 }
+
+/// What posts to the receive queue of a queue pair.
+pub(crate) type RqSide = ReceiveSide<ReceiveQueue<u64>>;
+/// What posts to an SRQ.
+pub(crate) type SrqSide = ReceiveSide<SharedReceiveQueue<u64>>;
 
 /// What is remembered of a send WQE.
 #[derive(Clone, Copy, Debug)]

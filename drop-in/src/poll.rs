@@ -6,7 +6,6 @@ use core::sync::atomic::Ordering;
 use std::sync::PoisonError;
 
 use mlx5_ring::completion::{Cqe, CqeKind};
-use mlx5_ring::cq::CompletionQueue;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use rdma_core_sys::{
     IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE,
@@ -15,10 +14,12 @@ use rdma_core_sys::{
 };
 
 use crate::complete::{Outcome, Side};
-use crate::context::{self, Context};
+use crate::context;
 use crate::decide;
+use crate::find;
+use crate::lock::Lock;
 use crate::log::LIBMLX5;
-use crate::objects::{Cq, CqSide, Path, Qp, ReceiveSide, SendSide, SrqSide};
+use crate::objects::{Cq, CqSide, Path, Qp, RqSide, SendSide, SrqSide};
 
 /// What libmlx5 returns for a CQE that is of no request.
 pub(crate) const STRAY: c_int = -2;
@@ -29,10 +30,15 @@ const ATOMIC_SIZE: u32 = 8;
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let context = context::of((*cq).context);
-        if let Some(record) = context.cqs.get((*cq).handle) {
-            if let Some(side) = &mut *record.side.lock() {
-                return side.poll(context, record, count, wc);
+        if let Some(record) = find::cq(cq) {
+            let mut guard = record.side.lock();
+            if let Some(side) = &mut *guard {
+                // Most polls of a program that waits find nothing, and all that was taken before is published.
+                return if side.ring.is_empty() {
+                    0
+                } else {
+                    side.poll(record, Room { next: wc, left: count })
+                };
             }
         }
         poll_undecided(cq, count, wc)
@@ -71,32 +77,27 @@ unsafe fn poll_undecided(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_in
 pub(crate) const UNSEEN: &str = "a queue that was made past libibverbs completes on it";
 
 impl CqSide {
+    /// Takes completions for which there is room; returns what `ibv_poll_cq` returns.
+    ///
     /// # Safety
-    /// `wc` has room for `count` completions.
-    #[inline(always)]
-    unsafe fn poll(
-        &mut self,
-        context: &Context,
-        record: &Cq,
-        count: c_int,
-        wc: *mut ibv_wc,
-    ) -> c_int {
-        let mut room = Room { next: wc, left: count };
+    /// `record` is that of this CQ, and `room` is writable.
+    #[inline(never)]
+    unsafe fn poll(&mut self, record: &Cq, mut room: Room) -> c_int {
+        let count = room.left;
         let mut result = 0;
         while room.left > 0 {
             let Some(cqe) = self.ring.peek() else { break };
-            // SAFETY: the consumer index is published after the loop.
-            let cqe = unsafe { cqe.detach() };
-            let is_known = match self.qp(context, cqe.qpn()) {
+            let (kind, qpn) = (cqe.kind(), cqe.qpn());
+            let is_known = match self.qp(record, qpn) {
                 None => false,
-                // SAFETY: a CQE of this queue pair, which was not taken.
+                // SAFETY: the next CQE is of this queue.
                 Some(qp) => unsafe {
-                    if SendSide::has(cqe.kind()) {
-                        self.take_run::<SendSide>(context, qp, cqe, &mut room)
+                    if SendSide::has(kind) {
+                        self.take_run::<SendSide>(record, qp, &mut room)
                     } else if qp.srq.is_some() {
-                        self.take_run::<SrqSide>(context, qp, cqe, &mut room)
+                        self.take_run::<SrqSide>(record, qp, &mut room)
                     } else {
-                        self.take_run::<ReceiveSide>(context, qp, cqe, &mut room)
+                        self.take_run::<RqSide>(record, qp, &mut room)
                     }
                 },
             };
@@ -115,57 +116,84 @@ impl CqSide {
         if result < 0 { result } else { polled }
     }
 
-    /// Takes `cqe`, which is of `qp`, and those that follow, for as long as they are of the same queue, under one lock.
-    /// Returns `false` at a CQE that no request of the queue is over with.
+    /// Takes the next CQE, which is of `qp`, and those that follow, for as long as they are of the same queue, under one
+    /// lock. Returns `false` at a CQE that no request of the queue is over with.
     ///
     /// # Safety
-    /// `cqe` is the next one, and of a queue `S` of `qp`. There is room.
+    /// The next CQE is of a queue `S` of `qp`. There is room.
     #[inline(always)]
-    unsafe fn take_run<S: Side>(
-        &mut self,
-        context: &Context,
-        qp: &Qp,
-        mut cqe: Cqe<'static>,
-        room: &mut Room,
-    ) -> bool {
+    unsafe fn take_run<S: Side>(&mut self, record: &Cq, qp: &Qp, room: &mut Room) -> bool {
         let Some(lock) = S::of(qp) else { return false };
         let mut guard = lock.lock();
         let Some(side) = &mut *guard else { return false };
         let mut qpn = qp.qpn;
-        loop {
-            // SAFETY: a CQE of this queue; there is room.
-            unsafe {
-                let wc = &mut *room.next;
-                if let Some(wr_id) = side.complete_plain(cqe) {
-                    fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
-                    S::fill(wc, cqe);
-                    room.advance();
-                } else {
-                    match take_other(side, &self.ring, wc) {
-                        Taken::Shown => room.advance(),
-                        Taken::Hidden => {}
-                        Taken::Stray => return false,
-                    }
+        while room.left > 0 {
+            // SAFETY: there is room.
+            let wc = unsafe { &mut *room.next };
+            let Some(cqe) = S::peek_plain(&self.ring) else {
+                // SAFETY: as above.
+                match unsafe { self.take_any(record, lock, side, wc) } {
+                    Taken::Shown => room.advance(),
+                    Taken::Hidden => {}
+                    Taken::Stray => return false,
+                    Taken::Nothing => return true,
                 }
-            }
-            self.ring.advance();
-            if room.left == 0 {
-                return true;
-            }
-            let Some(next) = self.ring.peek() else { return true };
+                continue;
+            };
             // SAFETY: the consumer index is published when the poll ends.
-            cqe = unsafe { next.detach() };
-            if !S::has(cqe.kind()) {
-                return true;
-            }
+            let cqe = unsafe { cqe.detach() };
             if cqe.qpn() != qpn {
                 qpn = cqe.qpn();
-                let queue = self.qp(context, qpn).and_then(S::of);
-                if !queue.is_some_and(|queue| ptr::eq(queue, lock)) {
+                if !self.is_next_in(record, lock) {
                     return true;
                 }
             }
+            let Some(wr_id) = side.complete_plain(cqe) else { return false };
+            fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
+            S::fill_plain(wc, cqe);
+            self.ring.advance();
+            room.advance();
         }
+        true
+    }
+
+    /// Returns `true` if the next CQE is of a queue pair with this queue.
+    fn is_next_in<S: Side>(&mut self, record: &Cq, queue: &Lock<Option<S>>) -> bool {
+        let Some(qpn) = self.ring.peek().map(|cqe| cqe.qpn()) else { return false };
+        self.qp(record, qpn).and_then(S::of).is_some_and(|other| ptr::eq(other, queue))
+    }
+
+    /// Takes the next CQE, whatever it says, if it is of this queue, and writes its completion to `wc`.
+    ///
+    /// # Safety
+    /// `side` is that of `queue`.
+    #[inline(never)]
+    unsafe fn take_any<S: Side>(
+        &mut self,
+        record: &Cq,
+        queue: &Lock<Option<S>>,
+        side: &mut S,
+        wc: &mut ibv_wc,
+    ) -> Taken {
+        // SAFETY: the consumer index is published when the poll ends.
+        let Some(cqe) = self.ring.peek().map(|cqe| unsafe { cqe.detach() }) else {
+            return Taken::Nothing;
+        };
+        if !S::has(cqe.kind()) || !self.is_next_in(record, queue) {
+            return Taken::Nothing;
+        }
+        // SAFETY: a CQE of this queue.
+        let taken = match unsafe { side.complete(cqe) } {
+            Outcome::Done { wr_id, status } => {
+                fill(wc, wr_id, status, cqe.qpn());
+                S::fill(wc, cqe);
+                Taken::Shown
+            }
+            Outcome::Hidden => Taken::Hidden,
+            Outcome::Stray => return Taken::Stray,
+        };
+        self.ring.advance();
+        taken
     }
 
     /// Gives the CQEs that were taken back to the device.
@@ -190,30 +218,13 @@ impl Room {
     }
 }
 
-/// What became of a CQE: see [`Outcome`].
+/// What became of the next CQE: see [`Outcome`].
 enum Taken {
     Shown,
     Hidden,
     Stray,
-}
-
-/// Ends the request that the next CQE names, which is not that of a plain success, and writes its completion to `wc`.
-///
-/// # Safety
-/// There is a next CQE, and it is of this queue.
-#[inline(never)]
-unsafe fn take_other<S: Side>(side: &mut S, ring: &CompletionQueue, wc: &mut ibv_wc) -> Taken {
-    let Some(cqe) = ring.peek() else { return Taken::Stray };
-    // SAFETY: the caller's contract.
-    match unsafe { side.complete(cqe) } {
-        Outcome::Done { wr_id, status } => {
-            fill(wc, wr_id, status, cqe.qpn());
-            S::fill(wc, cqe);
-            Taken::Shown
-        }
-        Outcome::Hidden => Taken::Hidden,
-        Outcome::Stray => Taken::Stray,
-    }
+    /// There is none, or it is not of this queue.
+    Nothing,
 }
 
 /// Writes what each completion says.
@@ -225,11 +236,17 @@ const fn fill(wc: &mut ibv_wc, wr_id: u64, status: ibv_wc_status, qpn: u32) {
 /// Writes what libmlx5 writes of a send.
 #[inline(always)]
 pub(crate) fn fill_send(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-    wc.wc_flags = 0;
-    if cqe.op_own() >> 4 != CqeOpcode::Requester.bits() {
+    if cqe.opcode() == CqeOpcode::Requester {
+        fill_sent(wc, cqe);
+    } else {
+        wc.wc_flags = 0;
         wc.vendor_err = cqe.vendor_err_synd().into();
-        return;
     }
+}
+
+/// Writes what libmlx5 writes of a send that succeeded.
+#[inline(always)]
+pub(crate) fn fill_sent(wc: &mut ibv_wc, cqe: Cqe<'_>) {
     (wc.opcode, wc.wc_flags) = request_opcode(cqe);
     match wc.opcode {
         IBV_WC_RDMA_READ => wc.byte_len = cqe.byte_count(),
@@ -246,26 +263,31 @@ pub(crate) fn fill_receive(wc: &mut ibv_wc, cqe: Cqe<'_>) {
         wc.vendor_err = cqe.vendor_err_synd().into();
         return;
     }
-    let (route, imm) = (cqe.route(), cqe.imm_inval_pkey());
+    fill_message(wc, cqe);
+    let opcode = cqe.opcode();
+    wc.opcode = receive_opcode(opcode);
+    wc.wc_flags |= sent_with(opcode);
+    match opcode {
+        CqeOpcode::ResponderSend => {}
+        CqeOpcode::ResponderSendInv => {
+            wc.__bindgen_anon_1.invalidated_rkey = cqe.imm_inval_pkey();
+        }
+        _ => wc.__bindgen_anon_1.imm_data = cqe.imm_inval_pkey().to_be(),
+    }
+}
+
+/// Writes what libmlx5 writes of a message that came with neither immediate data nor a key.
+#[inline(always)]
+pub(crate) fn fill_message(wc: &mut ibv_wc, cqe: Cqe<'_>) {
+    let route = cqe.route();
     wc.byte_len = cqe.byte_count();
     wc.src_qp = route.source_qpn();
     wc.sl = route.sl();
     wc.slid = cqe.slid();
     wc.dlid_path_bits = cqe.dlid_path_bits();
-    wc.pkey_index = imm as u16;
+    wc.pkey_index = cqe.imm_inval_pkey() as u16;
     wc.opcode = IBV_WC_RECV;
-    let grh = if route.has_grh() { IBV_WC_GRH } else { 0 };
-    wc.wc_flags = grh;
-    if cqe.op_own() >> 4 != CqeOpcode::ResponderSend.bits() {
-        let opcode = cqe.opcode();
-        wc.opcode = receive_opcode(opcode);
-        wc.wc_flags = grh | sent_with(opcode);
-        if opcode == CqeOpcode::ResponderSendInv {
-            wc.__bindgen_anon_1.invalidated_rkey = imm;
-        } else {
-            wc.__bindgen_anon_1.imm_data = imm.to_be();
-        }
-    }
+    wc.wc_flags = if route.has_grh() { IBV_WC_GRH } else { 0 };
 }
 
 /// Returns opcode and flags of a send that succeeded.

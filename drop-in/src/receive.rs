@@ -4,16 +4,18 @@ use core::ffi::c_int;
 use core::mem::offset_of;
 use core::slice;
 
-use mlx5_ring::receive::{PostError, ReceiveRing};
+use mlx5_ring::receive::PostError;
 use mlx5_ring::sge::Sge;
-use mlx5_wire::data::DataSegment;
 use rdma_core_sys::{ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
+use crate::complete::Receives;
 use crate::context;
 use crate::create;
 use crate::decide;
-use crate::log::LIBMLX5;
-use crate::objects::Path;
+use crate::find;
+use crate::lock::Guard;
+use crate::log::{Count, LIBMLX5};
+use crate::objects::{Path, ReceiveSide};
 
 const _: () = {
     assert!(size_of::<Sge>() == size_of::<ibv_sge>());
@@ -42,19 +44,14 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        if let Some(record) = context::of((*qp).context).qps.get((*qp).qp_num) {
-            if let Some(side) = &mut *record.receive.lock() {
-                let (posted, error) = if side.is_ready {
-                    post(&mut side.queue, libc::ENOMEM, wr, bad_wr)
-                } else {
-                    *bad_wr = wr;
-                    (0, libc::EINVAL)
-                };
-                record.receives.add(posted);
-                return error;
+        if let Some(record) = find::qp(qp) {
+            if let Some(side) = record.receive.try_lock() {
+                if side.as_ref().is_some_and(|side| side.is_ready) {
+                    return post(side, &record.receives, wr, bad_wr);
+                }
             }
         }
-        post_recv_undecided(qp, wr, bad_wr)
+        post_recv_slowly(qp, wr, bad_wr)
     }
 }
 
@@ -66,63 +63,82 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     // SAFETY: [verbs], [record-lives].
     unsafe {
         if let Some(record) = context::of((*srq).context).srqs.get((*srq).handle) {
-            if let Some(side) = &mut *record.side.lock() {
-                let (posted, error) = post(&mut side.queue, libc::EINVAL, wr, bad_wr);
-                record.posts.add(posted);
-                return error;
+            if let Some(side) = record.side.try_lock() {
+                if side.is_some() {
+                    return post(side, &record.posts, wr, bad_wr);
+                }
             }
         }
-        post_srq_recv_undecided(srq, wr, bad_wr)
+        post_srq_recv_slowly(srq, wr, bad_wr)
     }
 }
 
-/// Posts a list; returns how many requests were posted, and the errno. `both` is that of a request that has too many SGEs
-/// and finds the queue full.
+/// Posts a list, and adds the number of requests that were posted to `count`; returns the errno.
 ///
 /// # Safety
 /// [verbs]
 #[inline(always)]
-unsafe fn post<Q: ReceiveRing<Data = u64>>(
-    queue: &mut Q,
-    both: c_int,
+unsafe fn post<Q: Receives>(
+    mut guard: Guard<'_, Option<ReceiveSide<Q>>>,
+    count: &Count,
     mut wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
-) -> (u64, c_int) {
-    let (mut posted, mut error) = (0, 0);
+) -> c_int {
+    let Some(side) = &mut *guard else { return libc::EINVAL };
     // SAFETY: [verbs] a list; its buffers are the device's until they have completed.
     unsafe {
+        // Most lists are of requests of one SGE, for which each WQE has room.
         while let Some(request) = wr.as_ref() {
-            let list = sges(request.sg_list, request.num_sge);
-            let result = match list {
-                // Each WQE has room for one, and most requests have one.
-                [one] if one.length != 0 => {
-                    let segment = DataSegment::new(one.addr, one.length, one.lkey);
-                    queue.post_segment(request.wr_id, segment)
-                }
-                _ => queue.post(request.wr_id, list),
-            };
-            match result {
-                Ok(_) => posted += 1,
-                Err(why) => {
-                    *bad_wr = wr;
-                    error = match why {
-                        PostError::Full => libc::ENOMEM,
-                        PostError::TooManySges if queue.free_slots() == 0 => both,
-                        PostError::TooManySges => libc::EINVAL,
-                    };
-                    break;
-                }
+            let sge = request.sg_list.cast::<Sge>();
+            if request.num_sge != 1
+                || (*sge).length == 0
+                || side.queue.post_segment(request.wr_id, (&*sge).into()).is_err()
+            {
+                return post_rest(guard, count, wr, bad_wr);
             }
             wr = request.next;
         }
     }
-    queue.ring_doorbell();
-    (posted, error)
+    count.add(side.queue.ring_doorbell().into());
+    0
 }
 
-/// Posts to a queue pair that doorbell does not drive, or not yet.
+/// Posts the rest of a list, of requests of any number of SGEs.
+///
+/// # Safety
+/// [verbs]
+#[inline(never)]
+unsafe fn post_rest<Q: Receives>(
+    mut guard: Guard<'_, Option<ReceiveSide<Q>>>,
+    count: &Count,
+    mut wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let Some(ReceiveSide { queue, .. }) = &mut *guard else { return libc::EINVAL };
+    let mut error = 0;
+    // SAFETY: [verbs] as in `post`.
+    unsafe {
+        while let Some(request) = wr.as_ref() {
+            let list = sges(request.sg_list, request.num_sge);
+            if let Err(why) = queue.post(request.wr_id, list) {
+                *bad_wr = wr;
+                error = match why {
+                    PostError::Full => libc::ENOMEM,
+                    PostError::TooManySges if queue.free_slots() == 0 => Q::FULL_AND_TOO_MANY_SGES,
+                    PostError::TooManySges => libc::EINVAL,
+                };
+                break;
+            }
+            wr = request.next;
+        }
+    }
+    count.add(queue.ring_doorbell().into());
+    error
+}
+
+/// Posts to a queue pair that another thread uses, that is not ready, or that doorbell does not drive, or not yet.
 #[cold]
-unsafe fn post_recv_undecided(
+unsafe fn post_recv_slowly(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
@@ -130,15 +146,24 @@ unsafe fn post_recv_undecided(
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let context = context::of((*qp).context);
-        if let Some(record) = context.qps.get((*qp).qp_num) {
+        let record = context.qps.get((*qp).qp_num);
+        if let Some(record) = record {
             if record.status.path() == Path::Undecided {
                 decide::for_qp(context, record);
-                if record.receive.lock().is_some() {
-                    return post_recv(qp, wr, bad_wr);
+            }
+            let side = record.receive.lock();
+            match &*side {
+                Some(ready) if ready.is_ready => {
+                    return post_rest(side, &record.receives, wr, bad_wr);
                 }
+                Some(_) => {
+                    *bad_wr = wr;
+                    return libc::EINVAL;
+                }
+                None => {}
             }
         }
-        if context.qps.get((*qp).qp_num).is_none() && !create::note_foreign_qp(context, qp) {
+        if record.is_none() && !create::note_foreign_qp(context, qp) {
             *bad_wr = wr;
             return libc::EOPNOTSUPP;
         }
@@ -148,9 +173,9 @@ unsafe fn post_recv_undecided(
     }
 }
 
-/// Posts to an SRQ that doorbell does not drive, or not yet.
+/// Posts to an SRQ that another thread uses, or that doorbell does not drive, or not yet.
 #[cold]
-unsafe fn post_srq_recv_undecided(
+unsafe fn post_srq_recv_slowly(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
@@ -161,9 +186,10 @@ unsafe fn post_srq_recv_undecided(
         if let Some(record) = context.srqs.get((*srq).handle) {
             if record.status.path() == Path::Undecided {
                 decide::for_srq(context, record);
-                if record.side.lock().is_some() {
-                    return post_srq_recv(srq, wr, bad_wr);
-                }
+            }
+            let side = record.side.lock();
+            if side.is_some() {
+                return post_rest(side, &record.posts, wr, bad_wr);
             }
         }
         let error = (context.original.post_srq_recv)(srq, wr, bad_wr);

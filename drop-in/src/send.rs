@@ -17,6 +17,7 @@ use crate::av;
 use crate::context;
 use crate::create;
 use crate::decide;
+use crate::find;
 use crate::log::LIBMLX5;
 use crate::objects::{Path, Qp, Request, SendLimits, SendSide, Transport};
 use crate::receive::sges;
@@ -31,7 +32,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        if let Some(record) = context::of((*qp).context).qps.get((*qp).qp_num) {
+        if let Some(record) = find::qp(qp) {
             if let Some(side) = &mut *record.send.lock() {
                 return side.post(record, wr, bad_wr);
             }

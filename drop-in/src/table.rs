@@ -8,6 +8,14 @@ const COUNT: usize = 1 << BITS;
 
 type Page<T> = [AtomicPtr<T>; COUNT];
 
+/// Pages without a record are this one, whatever their type.
+static EMPTY: Page<()> = [const { AtomicPtr::new(ptr::null_mut()) }; COUNT];
+
+/// Returns the page that is written where none was made.
+const fn empty<T>() -> *mut Page<T> {
+    (&raw const EMPTY).cast_mut().cast()
+}
+
 /// Records by a number of 24 bits: that of a queue pair, or the kernel's handle of an object.
 pub(crate) struct Table<T> {
     pages: Box<[AtomicPtr<Page<T>>]>,
@@ -19,7 +27,7 @@ const fn place(number: u32) -> (usize, usize) {
 
 impl<T> Table<T> {
     pub(crate) fn new() -> Self {
-        Self { pages: (0..COUNT).map(|_| AtomicPtr::default()).collect() }
+        Self { pages: (0..COUNT).map(|_| AtomicPtr::new(empty())).collect() }
     }
 
     /// Returns the record with this number.
@@ -28,18 +36,18 @@ impl<T> Table<T> {
         let (page, index) = place(number);
         let page = self.pages.get(page)?.load(Ordering::Acquire);
         // SAFETY: pages are freed with the table only, and a record once nobody uses it, by the contract of `remove`.
-        unsafe { page.as_ref()?[index].load(Ordering::Acquire).as_ref() }
+        unsafe { (*page)[index].load(Ordering::Acquire).as_ref() }
     }
 
     /// Puts a record in; returns `None` if the number has more than 24 bits.
     pub(crate) fn insert(&self, number: u32, record: Box<T>) -> Option<&T> {
         let (page, index) = place(number);
         let slot = self.pages.get(page)?;
-        if slot.load(Ordering::Acquire).is_null() {
+        if slot.load(Ordering::Acquire) == empty() {
             let fresh: Box<Page<T>> = Box::new([const { AtomicPtr::new(ptr::null_mut()) }; COUNT]);
             let fresh = Box::into_raw(fresh);
             let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
-            if slot.compare_exchange(ptr::null_mut(), fresh, order, failed).is_err() {
+            if slot.compare_exchange(empty(), fresh, order, failed).is_err() {
                 // Another thread was faster.
                 // SAFETY: it came from a box just now.
                 drop(unsafe { Box::from_raw(fresh) });
@@ -65,9 +73,9 @@ impl<T> Table<T> {
         let (page, index) = place(number);
         let Some(page) = self.pages.get(page) else { return };
         let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        // SAFETY: a page, or null; the record is nobody's by the contract.
+        // SAFETY: a page; the record is nobody's by the contract.
         unsafe {
-            let Some(page) = page.load(Ordering::Acquire).as_ref() else { return };
+            let page = &*page.load(Ordering::Acquire);
             let none = ptr::null_mut();
             if page[index].compare_exchange(record.cast_mut(), none, order, failed).is_ok() {
                 drop_record(record.cast_mut());
@@ -78,7 +86,7 @@ impl<T> Table<T> {
     /// Returns all records.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         // SAFETY: as in `get`.
-        let pages = self.pages.iter().filter_map(|p| unsafe { p.load(Ordering::Acquire).as_ref() });
+        let pages = self.pages.iter().map(|page| unsafe { &*page.load(Ordering::Acquire) });
         // SAFETY: as in `get`.
         pages.flatten().filter_map(|record| unsafe { record.load(Ordering::Acquire).as_ref() })
     }
@@ -97,7 +105,7 @@ impl<T> Drop for Table<T> {
     fn drop(&mut self) {
         for page in &mut self.pages {
             let page = *page.get_mut();
-            if !page.is_null() {
+            if page != empty() {
                 // SAFETY: it came from a box, and the table is nobody else's.
                 for record in unsafe { *Box::from_raw(page) } {
                     // SAFETY: as above.

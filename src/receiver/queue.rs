@@ -240,7 +240,7 @@ impl RecvQueue {
     /// Hands everything that was posted to the device. What it does not take, through verbs, goes back to its pools.
     #[inline(always)]
     pub(super) fn ring_doorbell(&mut self, owners: &mut BufferOwners) {
-        on_queue!(self, ring => ring.ring_doorbell(), verbs => verbs.post_chain_or_drop(owners), ());
+        on_queue!(self, ring => { ring.ring_doorbell(); }, verbs => verbs.post_chain_or_drop(owners), ());
     }
 
     /// Takes every receive back that is not held: the device has let go of the queue, or nobody posts to it any more.

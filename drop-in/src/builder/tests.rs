@@ -103,7 +103,7 @@ fn a_late_address_allocates_nothing() {
     // functions are called as verbs asks for.
     unsafe {
         let (mut qp, mut to): (ibv_qp_ex, Address) = (mem::zeroed(), mem::zeroed());
-        place_of_record(&mut qp).write(&record);
+        find::place_in_qp(&mut qp).write(&record);
         av::assume(mem::offset_of!(Address, av));
         mem::forget(record.send.lock());
         let side = record.send.held().as_mut().unwrap();

@@ -54,16 +54,10 @@ impl LastWord {
         KINDS[(self.op_own() ^ owner) as usize]
     }
 
-    /// Returns `true` for a send WQE that succeeded, and whose CQE is software's on a lap with this owner bit.
+    /// Returns `true` for a CQE with this `op_own`, but for the owner bit, that is software's on a lap with this owner bit.
     #[inline(always)]
-    pub(crate) const fn is_requester(self, owner: u8) -> bool {
-        self.op_own() ^ owner == REQUESTER
-    }
-
-    /// Returns `true` for a frame, whose CQE is software's on a lap with this owner bit.
-    #[inline(always)]
-    pub(crate) const fn is_frame(self, owner: u8) -> bool {
-        self.op_own() ^ owner == FRAME
+    pub(crate) const fn is(self, op_own: u8, owner: u8) -> bool {
+        self.op_own() ^ owner == op_own
     }
 
     #[inline(always)]
@@ -74,10 +68,10 @@ impl LastWord {
 }
 
 /// `op_own` of a send WQE that succeeded, with owner bit 0.
-const REQUESTER: u8 = cqe::op_own(CqeOpcode::Requester, CqeFormat::Plain, false, 0);
+pub(crate) const REQUESTER: u8 = cqe::op_own(CqeOpcode::Requester, CqeFormat::Plain, false, 0);
 
-/// `op_own` of a frame that was received, with owner bit 0.
-const FRAME: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
+/// `op_own` of a frame or a SEND that was received, without immediate data or solicited event, with owner bit 0.
+pub(crate) const SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
 
 /// What a CQE is, by its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use mlx5_wire::mini_cqe::MiniCqeFormat;
 use mlx5_wire::signature::{fold, is_signed};
 
 use crate::barrier;
-use crate::completion::{Cqe, CqeKind, LastWord};
+use crate::completion::{Cqe, CqeKind, LastWord, REQUESTER, SEND};
 use crate::dbrec::DoorbellRecord;
 
 /// Where a CQ is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_cq`.
@@ -174,28 +174,40 @@ impl CompletionQueue {
     /// Returns the next CQE, without taking it, if it has arrived and says that a send WQE succeeded.
     #[inline(always)]
     pub fn peek_requester(&self) -> Option<Cqe<'_>> {
+        // SAFETY: the next CQE.
+        unsafe { self.arrived_as(self.next, REQUESTER, CqeKind::NotAReceive) }
+    }
+
+    /// Returns the next CQE, without taking it, if it has arrived and says that a SEND came which has neither immediate data
+    /// nor a solicited event, and whose payload is in the posted buffers.
+    #[inline(always)]
+    pub fn peek_send(&self) -> Option<Cqe<'_>> {
+        // SAFETY: the next CQE.
+        unsafe { self.arrived_as(self.next, SEND, CqeKind::Send) }
+    }
+
+    /// Returns the CQE at `cqe` if it has arrived and has this `op_own`, which is of this kind.
+    ///
+    /// # Safety
+    /// `cqe` is the next CQE.
+    #[inline(always)]
+    unsafe fn arrived_as(&self, cqe: NonNull<u8>, op_own: u8, kind: CqeKind) -> Option<Cqe<'_>> {
         // SAFETY: a CQE of the buffer.
-        let last_word = unsafe { LastWord::read(self.next) };
-        if !last_word.is_requester(self.owner) {
+        let last_word = unsafe { LastWord::read(cqe) };
+        if !last_word.is(op_own, self.owner) {
             return None;
         }
         barrier::owner_before_cqe();
         // SAFETY: the owner bit says that it is software's.
-        Some(unsafe { Cqe::new(self.next, last_word, CqeKind::NotAReceive, self.stride) })
+        Some(unsafe { Cqe::new(cqe, last_word, kind, self.stride) })
     }
 
     /// Takes the next CQE if it has arrived, is that of a frame, and `complete` returns something for it, which is returned.
     #[inline(always)]
     pub fn next_frame<F>(&mut self, complete: impl FnOnce(Cqe<'_>) -> Option<F>) -> Option<F> {
         let next = self.next;
-        // SAFETY: a CQE of the buffer.
-        let last_word = unsafe { LastWord::read(next) };
-        if !last_word.is_frame(self.owner) {
-            return None;
-        }
-        barrier::owner_before_cqe();
-        // SAFETY: the owner bit says that it is software's.
-        let cqe = unsafe { Cqe::new(next, last_word, CqeKind::Send, self.stride) };
+        // SAFETY: the next CQE.
+        let cqe = unsafe { self.arrived_as(next, SEND, CqeKind::Send) }?;
         let frame = complete(cqe)?;
         self.advance_from(next);
         Some(frame)

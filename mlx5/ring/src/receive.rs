@@ -131,8 +131,9 @@ pub trait ReceiveRing {
         }
     }
 
-    /// Hands everything posted to the device: stores the doorbell record if that changes it.
-    fn ring_doorbell(&mut self);
+    /// Hands everything posted to the device: stores the doorbell record if that changes it. Returns the number of receives
+    /// that were handed over.
+    fn ring_doorbell(&mut self) -> u32;
 
     /// Returns `true` if something was posted that no doorbell has handed over.
     fn needs_doorbell(&self) -> bool;

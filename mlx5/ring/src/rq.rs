@@ -131,29 +131,46 @@ impl<T: Copy> ReceiveQueue<T> {
         self.head & self.mask
     }
 
-    /// Returns the slot for a new receive.
+    /// Returns `true` if the slot to post next has no receive.
     #[inline(always)]
-    fn next_slot(&self) -> Result<u32, PostError> {
-        let slot = self.head_slot();
+    fn has_room(&self) -> bool {
         // SAFETY: masked.
-        match unsafe { self.slots.get(slot).state } {
-            SlotState::Free => Ok(slot),
-            _ => Err(PostError::Full),
-        }
+        unsafe { self.slots.get(self.head_slot()).state == SlotState::Free }
     }
 
-    /// Takes note that the WQE in the slot at the head was written; returns its running index.
+    /// Posts a receive whose WQE `write` writes to the segments that it is given, of which there are `max_sge`; returns its
+    /// running index.
     #[inline(always)]
-    fn advance(&mut self, data: T) -> u32 {
+    fn post_with(
+        &mut self,
+        data: T,
+        write: impl FnOnce(NonNull<DataSegment>, u32),
+    ) -> Result<u32, PostError> {
+        if !self.has_room() {
+            return Err(PostError::Full);
+        }
         let index = self.head;
-        // SAFETY: masked.
-        unsafe { self.slots.set(self.head_slot(), data, SlotState::Posted) };
+        let slot = index & self.mask;
+        // SAFETY: masked; a free slot is not the device's.
+        unsafe {
+            write(self.segments(slot), self.max_sge);
+            self.slots.set_posted(slot, data, index as u16);
+        }
         self.head = index.wrapping_add(1);
         self.used += 1;
         if self.waiting > 0 {
             self.post_waiting();
         }
-        index
+        Ok(index)
+    }
+
+    /// Posts the WQE in the slot at the head, which is loaded or held.
+    #[inline(always)]
+    fn post_head(&mut self) {
+        // SAFETY: masked.
+        let slot = unsafe { self.slots.get_mut(self.head_slot()) };
+        (slot.index, slot.state) = (self.head as u16, SlotState::Posted);
+        self.head = self.head.wrapping_add(1);
     }
 
     /// Posts the buffers that wait, as far as the slot at the head is free or has one.
@@ -164,11 +181,10 @@ impl<T: Copy> ReceiveQueue<T> {
             // SAFETY: masked.
             match unsafe { self.slots.get(to).state } {
                 SlotState::Posted | SlotState::Held => return,
-                // SAFETY: masked.
-                SlotState::Loaded => unsafe { self.slots.get_mut(to).state = SlotState::Posted },
+                SlotState::Loaded => {}
                 SlotState::Free => self.move_wqe(self.next_waiting(), to),
             }
-            self.head = self.head.wrapping_add(1);
+            self.post_head();
             self.waiting -= 1;
         }
     }
@@ -183,7 +199,7 @@ impl<T: Copy> ReceiveQueue<T> {
         slot
     }
 
-    /// Posts the buffer of slot `from` in slot `to`, which is free, and frees `from`.
+    /// Puts the buffer of slot `from` into slot `to`, which is free, and frees `from`.
     #[cold]
     fn move_wqe(&mut self, from: u32, to: u32) {
         // SAFETY: both slots exist and are not the device's; `from` has data.
@@ -191,7 +207,7 @@ impl<T: Copy> ReceiveQueue<T> {
             sge::copy(self.segments(from), self.segments(to), self.max_sge);
             let data = self.slots.data(from);
             self.slots.get_mut(from).state = SlotState::Free;
-            self.slots.set(to, data, SlotState::Posted);
+            self.slots.set(to, data, SlotState::Loaded);
         }
     }
 }
@@ -229,44 +245,38 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         if sges.len() > self.max_sge as usize {
             return Err(PostError::TooManySges);
         }
-        let slot = self.next_slot()?;
-        // SAFETY: a slot, which is not the device's; the number of SGEs was checked.
-        unsafe { sge::scatter(self.segments(slot), self.max_sge, sges) };
-        Ok(self.advance(data))
+        // SAFETY: the segments of a free slot; the number of SGEs was checked.
+        self.post_with(data, |segments, room| unsafe { sge::scatter(segments, room, sges) })
     }
 
     #[inline(always)]
     unsafe fn post_segment(&mut self, data: T, segment: DataSegment) -> Result<u32, PostError> {
-        let slot = self.next_slot()?;
-        // SAFETY: a slot, which is not the device's; every WQE has room for a segment.
-        unsafe { sge::write_one(self.segments(slot), self.max_sge, segment) };
-        Ok(self.advance(data))
+        // SAFETY: the segments of a free slot; every WQE has room for one.
+        self.post_with(data, |segments, room| unsafe { sge::write_one(segments, room, segment) })
     }
 
     #[inline(always)]
     fn posted_slot(&self, wqe_counter: u16) -> Option<u32> {
         let slot = u32::from(wqe_counter) & self.mask;
-        // A counter of another lap names the same slot, so the WQE must be the one that was posted there last.
-        let age = self.head.wrapping_sub(1).wrapping_sub(slot) & self.mask;
-        let newest = self.head.wrapping_sub(1).wrapping_sub(age);
-        (newest as u16 == wqe_counter && self.slots.is_posted(slot)).then_some(slot)
+        // SAFETY: masked.
+        let posted = unsafe { self.slots.get(slot) };
+        // A counter of another lap names the same slot.
+        (posted.index == wqe_counter && posted.state == SlotState::Posted).then_some(slot)
     }
 
     #[inline(always)]
     unsafe fn recycle(&mut self, slot: u32) {
         let to = self.head_slot();
         if slot == to {
-            // SAFETY: a slot that is held exists, here and below.
-            unsafe { self.slots.get_mut(slot).state = SlotState::Posted };
-            self.head = self.head.wrapping_add(1);
+            self.post_head();
             if self.waiting > 0 {
                 self.post_waiting();
             }
-        } else if self.waiting == 0 && self.next_slot().is_ok() {
+        } else if self.waiting == 0 && self.has_room() {
             self.move_wqe(slot, to);
-            self.head = self.head.wrapping_add(1);
+            self.post_head();
         } else {
-            // SAFETY: as above.
+            // SAFETY: a slot that is held exists.
             unsafe { self.slots.get_mut(slot).state = SlotState::Loaded };
             self.waiting += 1;
             self.post_waiting();
@@ -284,12 +294,14 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     #[inline(always)]
-    fn ring_doorbell(&mut self) {
-        if self.head != self.rung {
+    fn ring_doorbell(&mut self) -> u32 {
+        let posted = self.head.wrapping_sub(self.rung);
+        if posted != 0 {
             self.rung = self.head;
             barrier::wqe_before_doorbell_record();
             self.dbrec.write(dbrec::work_queue(self.rung));
         }
+        posted
     }
 
     #[inline(always)]

@@ -1,5 +1,6 @@
 //! Scatter entries as callers give them.
 
+use core::mem::offset_of;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
@@ -18,10 +19,29 @@ pub struct Sge {
     pub lkey: u32,
 }
 
+impl Sge {
+    /// Returns the length in the lower half and the key in the upper half: they are one word in memory.
+    #[inline(always)]
+    const fn length_and_key(&self) -> u64 {
+        const { assert!(offset_of!(Self, length) == 8 && offset_of!(Self, lkey) == 12) }
+        const { assert!(cfg!(target_endian = "little")) }
+        // SAFETY: the second word of the entry.
+        unsafe { (&raw const *self).cast::<u64>().add(1).read() }
+    }
+}
+
+impl From<&Sge> for DataSegment {
+    #[inline(always)]
+    fn from(sge: &Sge) -> Self {
+        let word = sge.length_and_key();
+        Self::new(sge.addr, word as u32, (word >> 32) as u32)
+    }
+}
+
 impl From<Sge> for DataSegment {
     #[inline(always)]
-    fn from(Sge { addr, length, lkey }: Sge) -> Self {
-        Self::new(addr, length, lkey)
+    fn from(sge: Sge) -> Self {
+        Self::from(&sge)
     }
 }
 
@@ -33,18 +53,18 @@ impl From<Sge> for DataSegment {
 #[inline(always)]
 pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges: &[Sge]) {
     let mut segment = segments;
-    let mut written = 0;
+    // SAFETY: the end of the segments.
+    let end = unsafe { segments.add(capacity as usize) };
     for sge in sges {
-        if sge.length != 0 {
+        if sge.length_and_key() as u32 != 0 {
             // SAFETY: fewer than `capacity` segments have been written.
             unsafe {
-                write(segment, (*sge).into());
+                write(segment, sge.into());
                 segment = segment.add(1);
             }
-            written += 1;
         }
     }
-    if written < capacity {
+    if segment != end {
         // SAFETY: as above, and one segment is left.
         unsafe { write(segment, DataSegment::TERMINATOR) }
     }

@@ -23,14 +23,15 @@ pub enum SlotState {
 pub struct Slot<T: Copy> {
     /// The caller's value; initialised unless the state is [`SlotState::Free`].
     data: MaybeUninit<T>,
-    /// What the link of an SRQ's WQE says. Receive queues have no links.
-    pub(crate) link: u16,
+    /// SRQ: the slot that the link of the WQE names. Receive queue: the `wqe_counter` with which the WQE completes, if it
+    /// is posted.
+    pub(crate) index: u16,
     pub(crate) state: SlotState,
 }
 
 impl<T: Copy> Slot<T> {
     /// A slot without a buffer.
-    pub const FREE: Self = Self { data: MaybeUninit::uninit(), link: 0, state: SlotState::Free };
+    pub const FREE: Self = Self { data: MaybeUninit::uninit(), index: 0, state: SlotState::Free };
 }
 
 /// All slots of a queue, in memory of the caller's.
@@ -143,6 +144,17 @@ impl<T: Copy> Slots<T> {
         let slot = unsafe { self.get_mut(slot) };
         slot.data = MaybeUninit::new(data);
         slot.state = state;
+    }
+
+    /// Stores the caller's value of `slot`, whose WQE is posted and completes with `index`.
+    ///
+    /// # Safety
+    /// `slot` is below [`count`](Self::count).
+    #[inline(always)]
+    pub(crate) unsafe fn set_posted(&mut self, slot: u32, data: T, index: u16) {
+        // SAFETY: the caller's contract.
+        let slot = unsafe { self.get_mut(slot) };
+        *slot = Slot { data: MaybeUninit::new(data), index, state: SlotState::Posted };
     }
 
     /// Frees every slot, and calls `each` with the value of those that had a buffer of the queue's: all but the held

@@ -193,7 +193,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     fn store_link(&mut self, slot: u32, to: u32) {
         // SAFETY: a slot below the count, which the device does not have; the link is aligned to two bytes.
         unsafe {
-            self.slots.get_mut(slot).link = to as u16;
+            self.slots.get_mut(slot).index = to as u16;
             let wqe = self.wqes.add(slot as usize * self.stride);
             let link = wqe.add(offset_of!(NextSegment, next_wqe_index));
             link.cast::<Be16>().write_volatile(Be16::new(to as u16));
@@ -204,7 +204,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     #[inline(always)]
     fn link(&mut self, last: u32, slot: u32) {
         // SAFETY: [slot-index].
-        if unsafe { self.slots.get(last).link } != slot as u16 {
+        if unsafe { self.slots.get(last).index } != slot as u16 {
             self.store_link(last, slot);
         }
     }
@@ -244,11 +244,17 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// Takes note that the WQE in the slot at the head was written. There is another free slot.
     #[inline(always)]
     fn advance(&mut self) {
+        self.advance_from(self.head);
+    }
+
+    /// As [`advance`](Self::advance), where `head` is the slot at the head.
+    #[inline(always)]
+    fn advance_from(&mut self, head: u32) {
         debug_assert!(self.free > 1, "[last-free]");
         // SAFETY: [slot-index].
-        let slot = unsafe { self.slots.get_mut(self.head) };
+        let slot = unsafe { self.slots.get_mut(head) };
         slot.state = SlotState::Posted;
-        self.head = slot.link.into();
+        self.head = slot.index.into();
         self.free -= 1;
         self.posted = self.posted.wrapping_add(1);
     }
@@ -293,7 +299,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
             sge::scatter(self.segments(slot), self.max_sge, sges);
             self.slots.set(slot, data, SlotState::Posted);
         }
-        self.advance();
+        self.advance_from(slot);
         Ok(slot)
     }
 
@@ -305,7 +311,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
             sge::write_one(self.segments(slot), self.max_sge, segment);
             self.slots.set(slot, data, SlotState::Posted);
         }
-        self.advance();
+        self.advance_from(slot);
         Ok(slot)
     }
 
@@ -327,7 +333,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         // [loaded-alone]: the tail is the head, too. It is posted, and this one waits in its place.
         last.state = SlotState::Posted;
         given.state = SlotState::Loaded;
-        if last.link != slot as u16 {
+        if last.index != slot as u16 {
             self.store_link(tail, slot);
         }
         (self.head, self.tail) = (slot, slot);
@@ -346,12 +352,14 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
-    fn ring_doorbell(&mut self) {
-        if self.posted != self.rung {
+    fn ring_doorbell(&mut self) -> u32 {
+        let posted = self.posted.wrapping_sub(self.rung);
+        if posted != 0 {
             self.rung = self.posted;
             barrier::wqe_before_doorbell_record();
             self.dbrec.write(dbrec::work_queue(self.rung));
         }
+        posted
     }
 
     #[inline(always)]

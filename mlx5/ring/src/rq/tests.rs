@@ -9,6 +9,11 @@ impl<T: Copy> ReceiveQueue<T> {
         let by = head.wrapping_sub(self.head);
         self.head = head;
         self.rung = self.rung.wrapping_add(by);
+        for slot in 0..self.slots.count() {
+            // SAFETY: below the count.
+            let slot = unsafe { self.slots.get_mut(slot) };
+            slot.index = slot.index.wrapping_add(by as u16);
+        }
         by
     }
 }

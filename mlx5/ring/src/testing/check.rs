@@ -97,7 +97,7 @@ impl Rig {
                 });
                 for slot in 0..device.slots {
                     // SAFETY: a slot of the queue.
-                    let copy = unsafe { slots.get(slot).link };
+                    let copy = unsafe { slots.get(slot).index };
                     assert_eq!(copy, device.link(slot), "link of slot {slot} and its copy");
                 }
             }

@@ -158,7 +158,7 @@ fn fingerprint(rig: &Rig, relative: bool) -> u128 {
             }
             for &slot in &order {
                 // SAFETY: a slot of the queue.
-                add(name[unsafe { slots.get(slot).link } as usize]);
+                add(name[unsafe { slots.get(slot).index } as usize]);
             }
         } else {
             let head = rig.head(i);
