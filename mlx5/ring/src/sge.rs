@@ -40,8 +40,8 @@ impl From<&Sge> for DataSegment {
 
 impl From<Sge> for DataSegment {
     #[inline(always)]
-    fn from(sge: Sge) -> Self {
-        Self::from(&sge)
+    fn from(Sge { addr, length, lkey }: Sge) -> Self {
+        Self::new(addr, length, lkey)
     }
 }
 
