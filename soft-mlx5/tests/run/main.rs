@@ -66,18 +66,22 @@ fn faults_of_the_command_line_reach_the_device() {
 
 #[test]
 fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
-    let options = ["--port-flap", "100:100", "--remove-after", "250"];
-    // It ends when it cannot read on.
-    let outcome = finish(&mut run(&options, &["timeout", "240", "ibv_asyncwatch"]));
-    let events: Vec<_> =
-        outcome.stdout.lines().filter(|line| line.contains("event_type")).collect();
-    let named = |word: &str| events.iter().filter(|line| line.contains(word)).count();
-    assert_eq!(
-        (named("PORT_ERR"), named("PORT_ACTIVE"), named("DEVICE_FATAL")),
-        (1, 1, 1),
-        "{outcome:?}"
-    );
-    assert_ne!(outcome.status.code(), Some(124), "{outcome:?}");
+    // On a busy machine the port changes before the program has opened the device: then in more time.
+    let mut seen = Vec::new();
+    let all_seen = [1, 4, 16, 64].into_iter().any(|slower| {
+        let flap = format!("{0}:{0}", 100 * slower);
+        let options = ["--port-flap", &flap, "--remove-after", &format!("{}", 250 * slower)];
+        // It ends when it cannot read on.
+        let outcome = finish(&mut run(&options, &["timeout", "240", "ibv_asyncwatch"]));
+        assert_ne!(outcome.status.code(), Some(124), "{outcome:?}");
+        let events = outcome.stdout.lines().filter(|line| line.contains("event_type"));
+        let words = ["PORT_ERR", "PORT_ACTIVE", "DEVICE_FATAL"];
+        let all_seen = events.clone().count() == words.len()
+            && events.zip(words).all(|(line, word)| line.contains(word));
+        seen.push(outcome);
+        all_seen
+    });
+    assert!(all_seen, "{seen:?}");
 }
 
 #[test]
