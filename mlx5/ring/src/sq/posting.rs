@@ -237,14 +237,14 @@ impl<'a, T: Copy> Posting<'a, T> {
         data: T,
     ) -> Result<(), PostError> {
         // With one SGE the compiler knows the size of the WQE.
-        if let Payload { inline: [], sges: &[sge] } = payload
-            && (1..INLINE_SEG).contains(&sge.length)
-        {
-            let units = 1 + size_of::<H>() / UNIT + 1;
-            // SAFETY: the segment is the unit that is left.
-            unsafe { self.start(what, head, units, flags, data)?.data(sge.into()) }
-            self.queue.last_is_inline = false;
-            return Ok(());
+        if let Payload { inline: [], sges: &[sge] } = payload {
+            if (1..INLINE_SEG).contains(&sge.length) {
+                let units = 1 + size_of::<H>() / UNIT + 1;
+                // SAFETY: the segment is the unit that is left.
+                unsafe { self.start(what, head, units, flags, data)?.data(sge.into()) }
+                self.queue.last_is_inline = false;
+                return Ok(());
+            }
         }
         let (inline, units) = payload.measure()?;
         let units = 1 + size_of::<H>() / UNIT + units;
