@@ -1,9 +1,9 @@
 //! How a data-path function finds the record of its object: in the object itself.
 //!
-//! libmlx5 has room for the functions of an extended object in each CQ and each queue pair. An object that has a record has
-//! the library's first function ([`start_poll`](extended::start_poll), [`wr_start`](builder::wr_start)), and the record is in
-//! the place of a function that no covered object has. That place stays as it is until the object is destroyed or forgotten,
-//! and an object that is left to libmlx5 has libmlx5's first function again. SRQs have no such room: they are found in a table.
+//! libmlx5 allocates each CQ and each queue pair with the function pointers of an extended object. An object with a record has
+//! this library's first function ([`start_poll`](extended::start_poll), [`wr_start`](builder::wr_start)). Its record replaces a
+//! function that no covered object has, until the object is destroyed or forgotten. An object that libmlx5 drives has libmlx5's
+//! first function again. SRQs have no function pointers: a table holds their records.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 

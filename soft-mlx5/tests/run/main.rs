@@ -66,7 +66,7 @@ fn faults_of_the_command_line_reach_the_device() {
 
 #[test]
 fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
-    // On a busy machine the port changes before the program has opened the device: then in more time.
+    // A busy machine may open the device after the port has changed: each attempt has more time than the last.
     let mut seen = Vec::new();
     let all_seen = [1, 4, 16, 64].into_iter().any(|slower| {
         let flap = format!("{0}:{0}", 100 * slower);

@@ -17,7 +17,7 @@ use crate::testing::{Arena, CqDevice, CqeSpec, Random, cases, seed};
 const LKEY: u32 = 0x1805;
 const STRIDE: u32 = 32;
 
-/// Who has a buffer.
+/// The owner of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Nobody,
@@ -423,7 +423,7 @@ fn the_frame_after_a_filler_is_no_common_one() {
     }
 }
 
-/// Those that were not completed, whether a doorbell has handed them over or not.
+/// The queue reports every buffer that was posted and has not completed, before and after the doorbell.
 #[test]
 fn posted_buffers_are_those_the_device_may_write() {
     let mut world = World::new(4, Shape::Striding(Strides { count: 4, size: 64 }));

@@ -68,7 +68,7 @@ pub struct Wq {
     pub owner: Option<Qpn>,
     /// Frames dropped for want of a WQE.
     pub dropped: u64,
-    // Those that no CQE has reported.
+    // Dropped frames that no CQE has reported.
     untold: u64,
     queue: ReceiveQueue,
     list: ScatterList,
