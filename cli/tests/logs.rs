@@ -147,7 +147,7 @@ fn reports_of_programs_are_read() {
 }
 
 #[test]
-fn a_decimal_vendor_syndrome_is_told_from_a_hexadecimal_one() {
+fn decimal_and_hexadecimal_vendor_syndromes_differ() {
     let finding =
         only("NCCL WARN NET/IB : Got completion with error 4, opcode 1, len 2, vendor err 81\n");
     assert!(
@@ -167,14 +167,14 @@ fn the_adapter_of_another_vendor_is_suspected() {
 }
 
 #[test]
-fn the_same_report_is_told_once() {
+fn a_repeated_report_is_printed_once() {
     let one = "infiniband r0: mlx5_poll_one:527:(pid 0): Responder error cqe on cqn 0x406:\n\
                infiniband r0: mlx5_poll_one:530:(pid 0): syndrome 0x5, vendor syndrome 0xf9\n";
     assert_eq!(only(&one.repeat(5000)).times, 5000);
 }
 
 #[test]
-fn words_beside_a_dump_are_not_told_again() {
+fn text_next_to_a_dump_is_not_repeated() {
     let text = "infiniband mlx5_0: mlx5_handle_error_cqe:333:(pid 0): WC error: 10, message: remote access error\n\
                 infiniband mlx5_0: dump_cqe:272:(pid 0): dump error cqe\n\
                 00000000: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00\n\

@@ -115,7 +115,7 @@ fn megabytes_of_anything() {
 }
 
 #[test]
-fn hashes_and_addresses_are_no_dumps() {
+fn hashes_and_addresses_are_not_dumps() {
     let text = "commit da39a3ee5e6b4b0d3255bfef95601890afd80709\n\
                 sha256 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\n\
                 fe80:0000:0000:0000:526b:4bff:fecb:bece\n1634 0293 8832 1212 dead beef\n";

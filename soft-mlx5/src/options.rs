@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_text_is_no_options() {
+    fn foreign_text_is_not_parsed_as_options() {
         for text in
             ["", "loss=0.1", "loss=x,dir=/x", "color=red,dir=/x", "strict,dir=/x", "seed=%7,dir=/x"]
         {

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_start_on_cache_lines_behind_their_headroom() {
+    fn messages_start_on_cache_lines_after_their_headroom() {
         let plain = PoolConfig::new(u32::MAX, 100);
         assert_eq!(cut(0, 1024, &plain), Some((0, 8, 128)));
         assert_eq!(cut(1, 1023, &plain), Some((63, 7, 128)));

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_address_are_refused_with_the_reason() {
+    fn invalid_address_bytes_are_refused_with_the_reason() {
         let with = |at: usize, byte: u8| {
             let mut bytes = BYTES;
             bytes[at] = byte;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_address_is_refused_with_the_reason() {
+    fn invalid_address_text_is_refused_with_the_reason() {
         let parse = |text: &str| text.parse::<QpAddress>();
         assert_eq!(parse(""), Err(AddressError::Parts(1)));
         assert_eq!(parse(&TEXT[..TEXT.len() - 5]), Err(AddressError::Parts(4)));

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_told_from_other_addresses() {
+    fn groups_differ_from_other_addresses() {
         let group = |address: &str| MulticastGroup::ip(address.parse().unwrap());
         assert_eq!(group("239.1.2.3").gid[10..], [0xff, 0xff, 239, 1, 2, 3]);
         for address in ["239.1.2.3", "224.0.0.1", "ff02::1", "ff0e::1:2"] {

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_told() {
+    fn an_invalid_header_is_reported() {
         let offer = TagHeader::Rendezvous { tag: 1, context: 2, memory: MEMORY };
         let bytes = rendezvous(&offer, MEMORY);
         assert_eq!(TagHeader::parse(&bytes), Some(offer));

@@ -98,7 +98,7 @@ fn json_says_the_same() {
 }
 
 #[test]
-fn what_keeps_from_the_direct_path_is_told() {
+fn the_reason_against_the_direct_path_is_printed() {
     let report = parsed(on("ib").env("MLX5_SRQ_SIGNATURE", "1"));
     let device = &report["devices"][0];
     assert_eq!(device["path"], "verbs");
@@ -148,7 +148,7 @@ fn without_a_device_it_says_what_to_look_for() {
 }
 
 #[test]
-fn a_reader_that_has_read_enough_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     for arguments in [&["--json"][..], &[]] {
         let mut command = on("roce");
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());

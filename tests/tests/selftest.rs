@@ -134,7 +134,7 @@ fn a_sound_device_passes_and_its_bundle_replays() {
 
 /// As on a device that is not mlx5: libmlx5 writes signatures, which doorbell does not.
 #[test]
-fn what_needs_rings_says_so_where_there_are_none() {
+fn checks_of_rings_could_not_run_without_rings() {
     let report = file("verbs.txt");
     let mut run = on_soft_mlx5(&[], built("doorbell"));
     run.env("MLX5_SRQ_SIGNATURE", "1");

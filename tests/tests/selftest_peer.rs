@@ -126,7 +126,7 @@ fn a_testing_side_that_dies_ends_the_other() {
 }
 
 #[test]
-fn a_stranger_is_refused_and_nobody_is_named() {
+fn an_unknown_peer_is_refused_without_naming_it() {
     let fabric = format!("selftest-stranger-{}", std::process::id());
     let mut far = Side::start(&fabric, &[], &["--listen", "--tcp-port", "0"]);
     let line = far.line("listening on TCP port ");

@@ -95,7 +95,7 @@ fn a_test_that_hangs_is_ended_with_its_children() {
 }
 
 #[test]
-fn skips_are_told_with_their_reason() {
+fn skips_are_printed_with_their_reason() {
     let reported = format!("echo 'skipped: no such device'; {OK}");
     let fixture = fixture("skips", &[("told", &reported), ("passes", OK)]);
     let (code, printed) = isolate(&fixture, &[]);

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_between_rows_are_told() {
+    fn lines_between_rows_are_reported() {
         let mixed = "00000000 00000000 00000000 00000000\nother text\n".repeat(4);
         let block = only(&mixed);
         assert_eq!(block.bytes.len(), 64);

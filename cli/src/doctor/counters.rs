@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn no_counters_and_no_trouble_are_told_apart() {
+    fn no_counters_differs_from_no_errors() {
         assert_eq!(reported(&Counters::default(), &Counters::default())[0].0, Level::Note);
         assert_eq!(reported(&counters(&[]), &counters(&[("out_of_buffer", 0)]))[0].0, Level::Ok);
     }

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_told_with_their_versions() {
+    fn libraries_are_listed_with_their_versions() {
         let maps = "7f00-7f01 r-xp 0 08:01 1  /usr/lib/x86_64-linux-gnu/libmlx5.so.1.24.44.0\n\
                     7f01-7f02 r--p 0 08:01 1  /usr/lib/x86_64-linux-gnu/libmlx5.so.1.24.44.0\n\
                     7f02-7f03 r--p 0 08:01 1  /usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0\n\

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_tells_what_was_there() {
+    fn an_exchange_returns_the_old_value() {
         let mut word = 5u64;
         let at = address(&mut word);
         // SAFETY: the word belongs to this test.

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_out_of_range_are_told_apart() {
+    fn handles_out_of_range_differ_from_unknown_ones() {
         assert_eq!(check(&[attr(0, 0, u64::MAX)]).unwrap().handle(0), Err(EINVAL));
         assert_eq!(check(&[attr(0, 0, 1 << 40)]).unwrap().handle(0), Err(ENOENT));
     }

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_end_when_there_are_no_pages_and_not_before() {
+    fn contexts_run_out_when_pages_do() {
         let mut pages = UarPages::default();
         let mut open = Vec::new();
         let error = loop {

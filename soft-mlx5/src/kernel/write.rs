@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_do_not_exist_are_told_apart() {
+    fn unknown_commands_have_their_own_error() {
         assert!(find(3).is_ok());
         assert_eq!(find(14).err(), Some(EOPNOTSUPP));
         assert_eq!(find(41).err(), Some(EINVAL));

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_is_no_terminator() {
+    fn unwritten_memory_is_not_a_terminator() {
         let segment = DataSegment::new(0, 10, 1);
         let (_, strict) = parse(&[segment, DataSegment::new(0, 0, 0)]);
         assert_eq!((strict.count(Rule::Terminator), strict.count(Rule::ZeroLength)), (1, 0));

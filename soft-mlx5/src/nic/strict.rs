@@ -189,7 +189,7 @@ mod tests {
             Rule::ReceiveChanged => "srq::tests::what_was_handed_over_does_not_change",
             Rule::ReceiveState => "tests::errors::receives_are_not_posted_in_reset",
             Rule::Stride => "tests::errors::wqes_stand_at_the_stride_of_the_queue",
-            Rule::Terminator => "scatter::tests::what_was_never_written_is_no_terminator",
+            Rule::Terminator => "scatter::tests::unwritten_memory_is_not_a_terminator",
             Rule::ConsumerIndex => "cq::tests::a_consumer_index_ahead_is_a_violation",
             Rule::SendSize => "tests::errors::malformed_wqes_are_violations_and_errors",
             Rule::SendOverflow => "sq::tests::indices_wrap_at_16_bits",
@@ -199,7 +199,9 @@ mod tests {
                 "tests::errors::a_wqe_that_changes_under_the_device_is_a_violation"
             }
             Rule::DoorbellQpn => "tests::errors::doorbells_of_others_are_violations",
-            Rule::DoorbellState => "tests::errors::doorbells_that_nobody_hears_are_violations",
+            Rule::DoorbellState => {
+                "tests::errors::doorbells_that_the_device_ignores_are_violations"
+            }
             Rule::BlueFlame => "tests::registers::who_copies_without_a_lock_gets_what_he_deserves",
             Rule::DoorbellMissing => "tests::errors::a_record_without_a_doorbell_is_a_violation",
             Rule::ZeroLength => "tests::errors::zero_length_segments_are_violations",

@@ -88,7 +88,7 @@ fn unread_events_go_with_their_queue() {
 }
 
 #[test]
-fn a_channel_in_non_blocking_mode_says_so() {
+fn a_channel_in_non_blocking_mode_returns_eagain() {
     let world = World::stepped();
     let channel = world.channel();
     let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());

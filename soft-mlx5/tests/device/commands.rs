@@ -162,7 +162,7 @@ fn a_context_with_wishes_of_the_future_is_refused() {
 }
 
 #[test]
-fn a_misshapen_ioctl_is_told_apart_from_an_unknown_one() {
+fn a_malformed_ioctl_differs_from_an_unknown_one() {
     with_file(|fd| {
         get_context(fd).unwrap();
         let packet = |change: fn(&mut Packet<1>)| {

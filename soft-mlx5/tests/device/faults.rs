@@ -76,7 +76,7 @@ fn an_object_whose_destruction_fails_is_still_there() {
 }
 
 #[test]
-fn a_removed_device_says_so_and_then_answers_nothing() {
+fn a_removed_device_raises_an_event_and_then_fails_commands() {
     let world = stepped(Faults::default());
     let channel = world.channel();
     let cq = world.cq_with(16, channel);
@@ -262,7 +262,7 @@ fn the_nth_operation_fails_as_asked() {
 }
 
 #[test]
-fn a_qp_fails_when_told() {
+fn fail_qp_fails_a_qp() {
     let world = stepped(Faults::default());
     let cq = world.cq(16);
     let mr = leaked(&world);

@@ -77,7 +77,7 @@ fn two_devices_on_a_switch_have_different_addresses() {
 }
 
 #[test]
-fn virtual_time_moves_only_when_told() {
+fn virtual_time_moves_only_by_advance() {
     let world = World::stepped();
     let device = world.device();
     assert_eq!(device.now().as_nanos(), 0);

@@ -76,7 +76,7 @@ fn a_registration_needs_mapped_memory_and_sensible_rights() {
 }
 
 #[test]
-fn a_region_registered_anew_names_other_memory() {
+fn a_region_registered_again_covers_other_memory() {
     let world = World::stepped();
     let (one, other) = (Box::leak(Box::new([1u8; 64])), Box::leak(Box::new([2u8; 64])));
     let mr = world.reg(one, 0);

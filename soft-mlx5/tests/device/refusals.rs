@@ -20,7 +20,7 @@ fn capabilities_promise_nothing_that_is_refused() {
 }
 
 #[test]
-fn there_are_no_xrc_domains_srqs_or_queue_pairs() {
+fn xrc_domains_srqs_and_queue_pairs_are_refused() {
     let world = World::stepped();
     let (cq, srq) = (world.cq(4), world.srq(4));
     // SAFETY: context, domain, CQ and SRQ are alive; the handle of a domain that is not there is not used.
@@ -38,7 +38,7 @@ fn there_are_no_xrc_domains_srqs_or_queue_pairs() {
 }
 
 #[test]
-fn there_are_no_memory_windows() {
+fn memory_windows_are_refused() {
     let world = World::stepped();
     for kind in [IBV_MW_TYPE_1, IBV_MW_TYPE_2] {
         // SAFETY: the domain is alive.

@@ -6,7 +6,7 @@ use crate::world::*;
 use rdma_core_sys::*;
 
 #[test]
-fn an_rc_qp_comes_up_step_by_step_and_says_so() {
+fn each_state_of_an_rc_qp_is_reported() {
     let world = World::stepped();
     let qp = world.qp(IBV_QPT_RC, world.cq(4), ptr::null_mut());
     assert_eq!(query(qp).qp_state, IBV_QPS_RESET);

@@ -4,7 +4,7 @@ use crate::LINKS;
 use crate::common::{finish, run};
 
 #[test]
-fn librdmacm_is_told_that_there_is_no_connection_manager() {
+fn librdmacm_finds_no_connection_manager() {
     for link in LINKS {
         for program in [
             &["rping", "-s", "-C", "1"][..],

@@ -151,7 +151,7 @@ fn run_dir(environment: &str) -> PathBuf {
 }
 
 #[test]
-fn a_run_leaves_nothing_behind() {
+fn a_run_leaves_no_files() {
     let outcome = finish(&mut run(&[], &["sh", "-c", "ibv_devices >/dev/null; env"]));
     let dir = run_dir(&outcome.succeeded());
     assert!(!dir.exists() && !dir.with_extension("lock").exists());

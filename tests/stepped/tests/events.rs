@@ -77,7 +77,7 @@ fn a_queue_pair_that_fails_gives_every_posted_buffer_back_flagged() {
 }
 
 #[test]
-fn a_removed_device_says_so_and_ends_the_events() {
+fn a_removed_device_raises_an_event_and_ends_the_events() {
     for path in PATHS {
         let mut world = Stepped::new(path, 16);
         let mut events = world.pd.context().events().unwrap();
@@ -283,7 +283,7 @@ fn a_last_wqe_that_is_not_reported_is_counted() {
 }
 
 #[test]
-fn a_port_that_is_down_is_told_in_words_to_who_connects() {
+fn connecting_over_a_port_that_is_down_is_a_clear_error() {
     let mut world = Stepped::new(Path::Auto, 16);
     world.device.set_link(false);
     world.receiver.reset_qp(&mut world.near).unwrap();
@@ -311,7 +311,7 @@ fn overrun(world: &Stepped) {
 }
 
 #[test]
-fn a_cq_that_overruns_says_so_and_loses_no_buffer() {
+fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
     for path in PATHS {
         let mut world = Stepped::new(path, 16);
         let mut events = world.pd.context().events().unwrap();

@@ -254,7 +254,7 @@ fn what_cannot_be_reached_listened_on_or_waited_for_is_an_error_in_time() {
 }
 
 #[test]
-fn where_there_is_no_connection_manager_it_is_said() {
+fn a_missing_connection_manager_is_an_error() {
     if !addresses().is_empty() || std::path::Path::new("/dev/infiniband/rdma_cm").exists() {
         skip!("there is a connection manager");
     }

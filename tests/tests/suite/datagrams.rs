@@ -136,7 +136,7 @@ fn packets_are_of_the_traffic_class_that_was_asked_for() {
 }
 
 #[test]
-fn a_wrong_queue_key_is_heard_by_nobody() {
+fn a_datagram_with_a_wrong_queue_key_is_dropped() {
     let pd = device::pd();
     let mut one = End::new(&pd, QpConfig::ud(QKEY), false);
     let mut other = End::new(&pd, QpConfig::ud(QKEY), false);
@@ -238,7 +238,7 @@ fn a_queue_pair_that_is_dropped_has_left_its_groups() {
 }
 
 #[test]
-fn what_is_no_group_or_cannot_join_is_refused() {
+fn joining_an_invalid_group_is_refused() {
     let mut w = Single::new(8, 64);
     let mut end = End::new(&w.pd, QpConfig::ud(QKEY), false);
     let (group, _member) = group(&end.qp);

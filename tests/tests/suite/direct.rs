@@ -190,7 +190,7 @@ fn more_entries_than_a_receive_has_room_for() {
 }
 
 #[test]
-fn there_are_no_rings_on_the_verbs_path() {
+fn the_verbs_path_has_no_rings() {
     let pd = device::pd();
     let mut receiver = device::receiver(&pd, 64);
     let direct = device::drives_directly(pd.context());

@@ -92,7 +92,7 @@ fn messages_of_two_queues_by_turns_do_not_overrun_their_cq() {
 
 /// A batch of both SRQs is forgotten, and what was taken out of it is posted again.
 #[test]
-fn a_post_behind_a_forgotten_batch_of_two_queues_does_not_overrun_their_cq() {
+fn a_post_after_a_forgotten_batch_of_two_queues_does_not_overrun_their_cq() {
     let mut world = World::new();
     world.fill();
     let mut seen = [0; 2];

@@ -150,7 +150,7 @@ fn sends_say_why_they_were_not_posted_and_give_the_buffer_back() {
 }
 
 #[test]
-fn a_peer_that_is_gone_ends_the_send_within_its_retries() {
+fn a_send_to_a_dead_peer_ends_within_its_retries() {
     let mut w = Single::new(8, 64);
     w.receiver.destroy_qp(w.near).unwrap();
     w.peers.qps[0].send_inline(b"anybody there?", None).unwrap();

@@ -217,7 +217,7 @@ fn an_activation_is_not_repeated_and_the_error_is_about_it() {
 }
 
 #[test]
-fn addresses_that_are_no_groups_and_memberships_that_are_none_are_named() {
+fn invalid_groups_and_missing_memberships_are_named() {
     let pd = device::pd();
     let mut receiver = device::receiver(&pd, 64);
     let mut qp = receiver.create_qp(&QpConfig::ud(QKEY).receives(4, 1)).unwrap();
@@ -301,7 +301,7 @@ fn receives_of_its_own_and_shared_ones_are_not_asked_for_together() {
 }
 
 #[test]
-fn a_message_that_is_longer_than_its_buffer_is_an_error_that_says_so() {
+fn a_message_longer_than_its_buffer_is_a_clear_error() {
     let mut w = Single::new(4, 64);
     let short = BufferPool::new(&w.pd, 4, 16).unwrap();
     w.receiver.fill(w.rq, &short).unwrap();

@@ -70,7 +70,7 @@ fn the_message_that_a_forgotten_batch_lent_is_recycled_on_a_receive_queue() {
 }
 
 #[test]
-fn a_reset_behind_a_forgotten_batch_hands_nothing_over() {
+fn a_reset_after_a_forgotten_batch_posts_nothing() {
     let mut w = Single::new(8, 64);
     w.receiver.fill(w.rq, &w.pool).unwrap();
     arrive(&mut w.peers, 4);
@@ -94,7 +94,7 @@ fn a_reset_behind_a_forgotten_batch_hands_nothing_over() {
 }
 
 #[test]
-fn a_post_behind_a_forgotten_batch_counts_what_it_posted() {
+fn a_post_after_a_forgotten_batch_counts_what_it_posted() {
     let mut w = Shared::new(15, 1, 64);
     let buffers: Vec<_> = std::iter::from_fn(|| w.pool.take()).take(10).collect();
     w.receiver.post(w.srq, buffers).unwrap();
@@ -172,7 +172,7 @@ fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping()
 }
 
 #[test]
-fn what_is_posted_behind_a_forgotten_batch_is_received() {
+fn a_receive_posted_after_a_forgotten_batch_works() {
     let mut w = Single::new(8, 64);
     for taken in 1..4 {
         w.receiver.fill(w.rq, &w.pool).unwrap();

@@ -52,7 +52,7 @@ unsafe extern "C" fn post_recv(
 }
 
 #[test]
-fn the_driver_is_told_of_the_failure_after_each_late_receive() {
+fn the_driver_learns_of_the_failure_after_each_late_receive() {
     let context = device::open_unpoisoned();
     if device::drives_directly(&context) {
         skip!("receives are posted without the driver");

@@ -212,7 +212,7 @@ fn every_buffer_that_many_threads_give_back_is_posted_again() {
 }
 
 #[test]
-fn buffers_given_to_a_queue_that_is_full_or_gone_go_back_to_their_pool() {
+fn buffers_for_a_full_or_closed_queue_return_to_their_pool() {
     let mut w = Shared::new(7, 1, 64);
     let poster = w.receiver.shared_poster(w.srq).unwrap();
     let all = w.pool.count() as usize;
@@ -231,7 +231,7 @@ fn buffers_given_to_a_queue_that_is_full_or_gone_go_back_to_their_pool() {
 }
 
 #[test]
-fn buffers_given_to_a_queue_that_is_gone_go_back_while_its_receiver_lives() {
+fn buffers_for_a_closed_queue_return_while_its_receiver_lives() {
     let Single { mut receiver, rq, pool, near, peers, .. } = Single::new(8, 64);
     let posted = receiver.fill(rq, &pool).unwrap() as u32;
     let poster = receiver.shared_poster(rq).unwrap();

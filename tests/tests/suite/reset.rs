@@ -37,7 +37,7 @@ fn a_queue_pair_with_a_receive_queue_is_used_again() {
 }
 
 #[test]
-fn a_reset_on_an_srq_recycles_any_number_of_messages_that_nobody_looked_at() {
+fn a_reset_on_an_srq_recycles_any_number_of_unpolled_messages() {
     let mut w = Shared::new(255, 1, 64);
     let capacity = w.receiver.fill(w.srq, &w.pool).unwrap();
     for _ in 0..200 {
@@ -115,7 +115,7 @@ fn a_queue_pair_that_failed_gives_its_buffers_back_and_works_after_a_reset() {
 }
 
 #[test]
-fn flushed_receives_that_nobody_polled_do_not_survive_a_reset() {
+fn unpolled_flushed_receives_do_not_survive_a_reset() {
     let mut w = Single::new(16, 64);
     w.receiver.fill(w.rq, &w.pool).unwrap();
     w.near.to_error().unwrap();

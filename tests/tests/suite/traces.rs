@@ -70,7 +70,7 @@ fn reported<'a>(lines: &'a [String], words: &str, fields: &[String]) -> Vec<&'a 
 }
 
 #[test]
-fn each_step_of_the_control_path_is_told_and_no_message() {
+fn each_control_path_step_is_traced_and_no_message() {
     let lines = Lines::default();
     let _guard = tracing::subscriber::set_default(lines.clone());
 
@@ -125,7 +125,7 @@ fn each_step_of_the_control_path_is_told_and_no_message() {
 }
 
 #[test]
-fn why_the_direct_path_was_not_taken_is_told() {
+fn the_reason_against_the_direct_path_is_traced() {
     let lines = Lines::default();
     let _guard = tracing::subscriber::set_default(lines.clone());
     let pd = device::pd();

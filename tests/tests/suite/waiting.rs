@@ -125,7 +125,7 @@ fn a_message_at_any_time_ends_the_wait() {
 }
 
 #[test]
-fn a_cq_without_a_channel_says_so() {
+fn waiting_without_a_channel_is_an_error() {
     let pd = device::pd();
     // SAFETY: an open context; destroyed below, after the receiver.
     let cq = unsafe {

@@ -222,7 +222,11 @@ impl Reported {
 ///
 /// # Safety
 /// `cq` is in a batch.
-unsafe fn told_by_libmlx5(cq: *mut sys::ibv_cq_ex, buffer: &[u8], overwritten: bool) -> Reported {
+unsafe fn reported_by_libmlx5(
+    cq: *mut sys::ibv_cq_ex,
+    buffer: &[u8],
+    overwritten: bool,
+) -> Reported {
     // SAFETY: the caller is in a batch.
     unsafe {
         let status = WcStatus::from_raw((*cq).status);
@@ -339,7 +343,7 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
             assert_eq!(sys::ibv_wc_read_qp_num(one.cq), one.qp_num());
             let overwritten = CqeFormat::from_op_own(form.cqe[63]) == CqeFormat::Inline32;
             let buffer = slice::from_raw_parts(start.add(i * BUFFER), BUFFER);
-            let mut reported = told_by_libmlx5(one.cq, buffer, overwritten);
+            let mut reported = reported_by_libmlx5(one.cq, buffer, overwritten);
             // libmlx5 tells of the checksums of raw packets and underlay queue pairs only.
             assert!(!reported.flags.contains(WcFlags::IP_CSUM_OK), "{}", form.name);
             if datagrams && !overwritten && reported.status.is_success() && form.is_checksum_ok() {
@@ -460,7 +464,7 @@ fn libmlx5_and_doorbell_agree_on_datagrams_but_for_checksums() {
 
 /// A completion that is not a message is reported once, and changes nothing else.
 #[test]
-fn cqes_of_no_message_are_told_as_what_they_are() {
+fn cqes_without_a_message_are_classified() {
     let context = device::open_unpoisoned();
     direct_only!(&context);
     let pd = context.alloc_pd().unwrap();

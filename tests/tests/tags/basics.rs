@@ -87,7 +87,7 @@ fn a_rendezvous_is_read_and_ended() {
 }
 
 #[test]
-fn a_message_without_tag_is_told() {
+fn a_message_without_a_tag_is_reported() {
     each_way(|way| {
         let (mut near, mut far) = pair(way, &SHAPE);
         near.post(0, 0);

@@ -20,7 +20,7 @@ unsafe extern "C" fn no_memory(
 
 /// What the library itself has to post is refused by the driver: no word of the device's is put into its mouth.
 #[test]
-fn an_operation_that_cannot_be_posted_is_told_as_such() {
+fn an_operation_that_cannot_be_posted_is_an_error() {
     if !ways().contains(&Offload::Required) {
         skip!("the device does not match tags");
     }

@@ -53,7 +53,7 @@ fn the_device_does_not_match_until_the_program_synchronizes() {
 }
 
 #[test]
-fn order_holds_though_nobody_synchronizes() {
+fn order_holds_without_synchronisation() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &MANUAL);
         for round in 0..200u32 {

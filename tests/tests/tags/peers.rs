@@ -95,7 +95,7 @@ fn buffers_without_room_for_headers_are_refused() {
 
 /// A failed send is reported once as the failure of its peer, and returns its buffer.
 #[test]
-fn a_peer_that_is_gone_fails_once() {
+fn a_dead_peer_fails_once() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         let config = QpConfig::rc().sends(4).retry_cnt(1).timeout(8);
@@ -193,7 +193,7 @@ fn the_name_of_a_removed_peer_is_not_that_of_the_next() {
 
 /// As many peers come and go as the device has time for; those that have gone cost nothing.
 #[test]
-fn peers_that_have_come_and_gone_leave_nothing() {
+fn removed_peers_leave_no_memory() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         for round in 0..device::share(100) as u32 {

@@ -200,7 +200,7 @@ fn as_much_completes_at_once_as_there_is() {
 /// A peer is removed with messages that nobody has polled: they arrive, in order with those of another peer, and
 /// their slots are there for the next ones.
 #[test]
-fn messages_that_nobody_polled_outlive_the_removal_of_their_peer() {
+fn unpolled_messages_outlive_the_removal_of_their_peer() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &Shape { slots: 127, peers: 2, ..SHAPE });
         let slots = BufferPool::new(near.tags.pd(), 256, 256).unwrap();

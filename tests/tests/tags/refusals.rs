@@ -133,7 +133,7 @@ fn a_message_longer_than_its_receive_fails_it() {
 }
 
 #[test]
-fn malformed_messages_are_told_and_harm_nothing() {
+fn malformed_messages_are_reported_and_do_no_harm() {
     for way in ways() {
         let (mut near, _far) = pair(way, &SHAPE);
         let mut raw = Raw::connect(&mut near);

@@ -401,7 +401,7 @@ fn padding_may_come_before_the_frame() {
 
 /// A caller that adds up what fillers say was dropped sees the next frame in `complete`.
 #[test]
-fn the_frame_after_a_filler_is_no_common_one() {
+fn the_frame_after_a_filler_takes_the_slow_path() {
     let mut world = World::new(2, Shape::Striding(Strides { count: 8, size: 64 }));
     // A filler in the middle of a WQE, and one that ends it.
     for (wqe_id, first, filled) in [(0, 3, 2), (1, 0, 3)] {

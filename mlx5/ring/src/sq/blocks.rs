@@ -117,9 +117,9 @@ impl BasicBlocks {
         self.retired = end;
     }
 
-    /// As if so many blocks had gone through the ring.
+    /// Moves the ring to a count of blocks, all of them retired.
     #[cfg(test)]
-    pub(super) const fn told_and_retired(&mut self, index: u32) {
+    pub(super) const fn jump_to(&mut self, index: u32) {
         (self.rung, self.retired) = (index, index);
     }
 

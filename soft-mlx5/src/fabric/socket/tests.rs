@@ -35,7 +35,7 @@ fn drain(port: &mut SocketPort) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn lids_are_free_again_when_the_socket_is_gone() {
+fn lids_are_free_after_the_socket_is_closed() {
     let name = fabric("lids");
     let mut first = SocketPort::join(&name).unwrap();
     let second = SocketPort::join(&name).unwrap();
@@ -74,7 +74,7 @@ fn frames_arrive_in_order_though_the_queue_is_short() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_stops_nobody_else() {
+fn a_peer_that_does_not_read_blocks_no_other_peer() {
     let name = fabric("deaf");
     let mut from = SocketPort::join(&name).unwrap();
     let _deaf = SocketPort::join(&name).unwrap();

@@ -80,7 +80,7 @@ fn tshark_decodes_every_operation_without_complaint() {
 }
 
 #[test]
-fn tshark_tells_the_versions_of_roce_apart() {
+fn tshark_decodes_both_versions_of_roce() {
     let dir = RunDir::create(fresh_path("test")).unwrap();
     for (index, layers) in [
         (0, "eth:ethertype:infiniband"),

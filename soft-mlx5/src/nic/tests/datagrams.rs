@@ -68,7 +68,7 @@ impl Setup {
 }
 
 #[test]
-fn a_datagram_arrives_behind_forty_bytes() {
+fn a_datagram_arrives_after_forty_bytes() {
     let mut s = setup_with(NicConfig::default());
     let counter = s.receive(1024);
     s.memory.set(0, &[0xee; 100]);
@@ -84,7 +84,7 @@ fn a_datagram_arrives_behind_forty_bytes() {
 }
 
 #[test]
-fn the_grh_tells_who_sent() {
+fn the_grh_names_the_source() {
     use LinkLayer::{Ethernet, InfiniBand};
     for (link_layer, index) in
         [(InfiniBand, 0), (Ethernet, 0), (Ethernet, 1), (Ethernet, 2), (Ethernet, 3)]

@@ -234,7 +234,7 @@ fn rnr_retries_run_out() {
 }
 
 #[test]
-fn retries_run_out_when_nobody_answers() {
+fn retries_run_out_without_an_answer() {
     let mut s = setup_with(Path { timeout: 10, retry_cnt: 3, ..Path::default() });
     let lid = s.device.nic.port().lid;
     let silent = s.device.qp_attr(Service::Rc, &s.send, &s.recv);
@@ -317,7 +317,7 @@ fn a_wqe_that_changes_under_the_device_is_a_violation() {
 }
 
 #[test]
-fn doorbells_that_nobody_hears_are_violations() {
+fn doorbells_that_the_device_ignores_are_violations() {
     let mut s = setup();
     let idle = s.device.qp_attr(Service::Rc, &s.send, &s.recv);
     let mut idle = s.device.qp(idle);

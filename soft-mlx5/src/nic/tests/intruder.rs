@@ -258,7 +258,7 @@ fn a_peer_that_does_not_read_holds_senders_back() {
 }
 
 #[test]
-fn a_refusal_told_many_times_is_one() {
+fn a_repeated_refusal_counts_once() {
     let mut s = setup();
     s.device.post(&mut s.qp, &Work::send());
     s.device.settle();

@@ -29,7 +29,7 @@ fn setup(path: Path) -> Setup {
 }
 
 #[test]
-fn write_places_bytes_and_tells_nobody() {
+fn write_places_bytes_without_a_completion() {
     let mut s = setup(Path::default());
     for len in [1u32, 1023, 1024, 1025, 100_000] {
         let bytes = pattern(len.into(), len as usize);

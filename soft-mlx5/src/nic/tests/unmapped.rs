@@ -14,7 +14,7 @@ const REMOTE_ACCESS: u8 = 0x13;
 const REMOTE_OP: u8 = 0x14;
 
 #[test]
-fn registered_memory_that_is_gone_is_a_protection_error() {
+fn unmapped_registered_memory_is_a_protection_error() {
     use WqeOpcode as Op;
     let operands = [0; 16];
     // What the program does, and the side that has its memory no more.

@@ -36,7 +36,7 @@ fn sends_and_writes_arrive() {
 }
 
 #[test]
-fn a_send_completes_even_when_nobody_receives() {
+fn a_send_completes_without_a_receiver() {
     let mut device = Device::new();
     let (mut send, mut recv) = (device.cq(64), device.cq(64));
     let (mut a, mut b) = device.pair(unreliable, &send, &recv);

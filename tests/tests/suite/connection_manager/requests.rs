@@ -82,7 +82,7 @@ fn asked(address: IpAddr, near: &mut QueuePair, far: &mut QueuePair, printed: &[
 }
 
 #[test]
-fn what_cannot_be_accepted_is_rejected_with_the_reason_told_to_the_program() {
+fn a_rejected_request_returns_the_reason() {
     let address = first_address!();
     let (mut near, mut far) = (Side::new(), Side::new());
     let (mut near_qp, mut far_qp) = (near.qp(), far.qp());
@@ -128,7 +128,7 @@ fn as_much_as_fits_into_a_request_arrives() {
 }
 
 #[test]
-fn a_peer_that_has_gone_away_is_no_connection() {
+fn a_peer_that_has_left_is_not_connected() {
     let address = first_address!();
     let (mut near, mut far) = (Side::new(), Side::new());
     let mut listener = Listener::bind((address, 0).into()).unwrap();

@@ -142,7 +142,7 @@ fn requests_of_a_queue_pair_that_is_dropped_come_back_flushed() {
 }
 
 #[test]
-fn buffers_of_a_sender_that_is_dropped_come_back_when_their_queue_pair_is_gone() {
+fn buffers_of_a_dropped_sender_return_with_their_queue_pair() {
     let Sending { sender, near, near_receiver, pool, far, far_receiver, memory, pd } = {
         let mut w = blocked(8);
         post(&mut w, 0, 5);
@@ -188,7 +188,7 @@ fn a_panic_between_requests_hands_over_those_before_it() {
 }
 
 #[test]
-fn a_queue_pair_connects_again_after_its_sender_is_gone() {
+fn a_queue_pair_connects_again_after_its_sender_is_dropped() {
     let mut w = blocked(4);
     post(&mut w, 0, 4);
     drop(std::mem::replace(&mut w.sender, doorbell_tests::device::sender(&w.pd, 4)));

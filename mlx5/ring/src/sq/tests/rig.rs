@@ -186,6 +186,6 @@ impl<T: Copy> SendQueue<T> {
 impl super::super::BasicBlocks {
     const fn start_at(&mut self, index: u32) {
         (self.posted, self.last) = (index, index.wrapping_sub(1));
-        self.told_and_retired(index);
+        self.jump_to(index);
     }
 }

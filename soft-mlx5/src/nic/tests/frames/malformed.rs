@@ -87,7 +87,7 @@ fn whatever_arrives_nothing_breaks() {
 }
 
 #[test]
-fn the_tag_of_a_removed_rule_is_gone_with_it() {
+fn a_removed_rule_takes_its_tag_with_it() {
     let mut pair = Pair::new();
     let mut queue = pair.queue(4, |attr| attr);
     let (_, flow) = pair.lead(&[queue.number], Some(9));

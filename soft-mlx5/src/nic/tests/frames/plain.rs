@@ -9,7 +9,7 @@ use super::*;
 use crate::fabric::icrc::Crc;
 
 #[test]
-fn a_cqe_tells_of_the_frame() {
+fn a_cqe_describes_its_frame() {
     let mut pair = Pair::new();
     let mut queue = pair.queue(2, |attr| attr);
     pair.lead(&[queue.number], Some(0xab_cdef));
@@ -184,7 +184,7 @@ fn a_cq_that_overruns_stops_its_queues() {
 }
 
 #[test]
-fn a_queue_whose_memory_is_gone_stops() {
+fn a_queue_with_unmapped_memory_stops() {
     let mut pair = Pair::with(|config| NicConfig { strict: false, ..config });
     let queue = pair.queue(4, |attr| attr);
     pair.lead(&[queue.number], None);

@@ -86,7 +86,7 @@ fn short_frames_are_padded_and_shorter_ones_refused() {
 }
 
 #[test]
-fn what_is_no_frame_is_refused() {
+fn an_invalid_frame_is_refused() {
     for bad in 0..4 {
         let (mut pair, _queue) = receiving();
         let frame = feed(b"tick").build();

@@ -10,7 +10,7 @@ fn offer(world: &World, tag: u64, at: usize, len: u32) -> Vec<u8> {
 }
 
 #[test]
-fn the_data_is_read_and_the_sender_told() {
+fn the_data_is_read_and_the_sender_notified() {
     for len in [0, 1, 256, 257, 100_000] {
         let mut world = World::new(&PLAIN);
         let entry = world.appended(7, ALL, 0, 100_000);
