@@ -76,7 +76,7 @@ impl Builder {
         self
     }
 
-    /// Seed of everything random.
+    /// Seed of all random choices.
     pub fn seed(mut self, seed: u64) -> Self {
         self.config.seed = seed;
         self

@@ -99,18 +99,18 @@ pub struct PortFlap {
 pub const OPTIONS: &[DeviceOption] = options! {
     "loss" Some("P"), "Lose packets with this probability, 0 to 1";
     "duplicate" Some("P"), "Send packets twice with this probability";
-    "reorder" Some("P"), "Let packets be overtaken with this probability";
-    "delay" Some("US"), "Let every packet arrive this many microseconds later";
+    "reorder" Some("P"), "Delay packets past later ones with this probability";
+    "delay" Some("US"), "Delay every packet by this many microseconds";
     "rnr" Some("P"), "Answer `receiver not ready` with this probability";
     "shuffle-completions" None, "Write the CQEs of different work queues in random order";
     "fail-send" Some("N"), "Complete the N-th send WQE in error";
     "fail-receive" Some("N"), "Complete the N-th received message in error";
     "qp-fatal" Some("N"), "Take the QP of the N-th message, sent or received, to error";
-    "fail-destroy" Some("KIND[:N]"), "Let the destruction of each (or the N-th) mr, qp, srq, cq, ah or pd fail";
-    "port-flap" Some("UP:DOWN"), "Take the port down after UP ms and up after DOWN ms, over and over";
+    "fail-destroy" Some("KIND[:N]"), "Fail the destruction of each (or the N-th) mr, qp, srq, cq, ah or pd";
+    "port-flap" Some("UP:DOWN"), "Take the port down after UP ms and up after DOWN ms, repeatedly";
     "remove-after" Some("MS"), "Remove the device this many milliseconds after its first use";
     "fault" Some("NAME"), "Break a rule that programs rely on; an unknown name lists all";
-    "slow" Some("US"), "Work once in so many microseconds, on one packet";
+    "slow" Some("US"), "Work only once in this many microseconds, on one packet";
 };
 
 impl Faults {

@@ -33,19 +33,19 @@ pub(crate) use options;
 
 /// All options but those of faults.
 const DEVICE: &[DeviceOption] = options! {
-    "fabric" Some("NAME"), "Join a fabric: devices under one name reach each other [default: one for this run]";
-    "seed" Some("N"), "Seed of everything random [default: 0]";
+    "fabric" Some("NAME"), "Join a fabric: devices with the same fabric name are connected [default: one for this run]";
+    "seed" Some("N"), "Seed of all random choices [default: 0]";
     "link" Some("LAYER"), "Link layer of the port: ib or roce [default: ib]";
-    "shared-registers" None, "Let QPs share UAR registers, as on an adapter under many of them";
-    "blue-flame" None, "Share registers, and execute WQEs as they stand there: for programs that copy them whole";
-    "distinct-qp-numbers" None, "Never give a QP a number that another one has had";
+    "shared-registers" None, "Let QPs share UAR registers, as libmlx5 does on current kernels";
+    "blue-flame" None, "Share registers, and execute the WQE in the register: for programs that copy whole WQEs";
+    "distinct-qp-numbers" None, "Never use a QP number twice";
     "memlock" None, "Count registered memory against RLIMIT_MEMLOCK, as the kernel does";
     "real-time" None, "Offer timestamps in real time";
-    "frames" Some("FILE"), "Let the frames of a capture file (pcap) arrive once there is a flow, at their times";
-    "frames-rate" Some("N"), "So many of them in a second, instead";
-    "netdev" Some("NAME"), "Join a network interface of the machine to the port (needs CAP_NET_RAW)";
+    "frames" Some("FILE"), "Send the frames of a capture file (pcap) to the port, from its first flow on, at their times";
+    "frames-rate" Some("N"), "Send N of these frames per second instead";
+    "netdev" Some("NAME"), "Connect the port to a network interface of the machine (needs CAP_NET_RAW)";
     "refuse-raw" None, "Refuse raw packet QPs and flows, as the kernel does without CAP_NET_RAW";
-    "strict" None, "Stop the program where an adapter would silently mangle something";
+    "strict" None, "Stop the program where an adapter would silently corrupt data";
     "trace" Some("FILE"), "Write a line for each WQE, doorbell and CQE to a file";
     "pcap" Some("FILE"), "Write the packets between devices to a file that tshark reads";
 };

@@ -23,7 +23,7 @@ pub struct NicConfig {
     pub netdev: Option<String>,
     /// What goes wrong.
     pub faults: Faults,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
     /// File that gets a line for each WQE, doorbell and CQE; it must exist.
     pub trace: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub struct NicConfig {
     pub memlock: bool,
     /// Offer timestamps in real time, which a CQ then has when its program asks for them.
     pub real_time: bool,
-    /// Stop the program where an adapter would silently mangle something.
+    /// Stop the program where an adapter would silently corrupt data.
     pub strict: bool,
 }
 
