@@ -25,6 +25,17 @@ pub(crate) unsafe fn of(ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
     NonNull::new(unsafe { ah.byte_add(offset).cast() })
 }
 
+/// Returns where the address vector of `ah` is, if that needs no question to libmlx5.
+///
+/// # Safety
+/// As [`of`].
+#[inline(always)]
+pub(crate) unsafe fn known(ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
+    let offset = OFFSET.load(Ordering::Relaxed);
+    // SAFETY: the caller's contract; there is the address vector of each address handle.
+    if offset == 0 { None } else { NonNull::new(unsafe { ah.byte_add(offset).cast() }) }
+}
+
 /// Has address vectors stand so many bytes after the start of a handle.
 #[cfg(test)]
 pub(crate) fn assume(offset: usize) {

@@ -1,17 +1,17 @@
 //! `ibv_wr_*`: a batch that is built call by call.
 //!
-//! A request consists of what it does and, in one or two further calls, its payload and the address of a datagram. It is
-//! posted to the ring when its last part is there; the doorbell rings with `ibv_wr_complete`.
+//! The builder of an operation opens a WQE. The WQE is closed when its payload and, for a datagram, its address are there, in any
+//! order; the doorbell rings with `ibv_wr_complete`.
 
 use core::ffi::{c_int, c_void};
-use core::mem;
-use core::ptr::{self, NonNull};
+use core::mem::{self, MaybeUninit};
+use core::ptr;
 use core::slice;
 use std::sync::PoisonError;
 
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{Immediate, Mark, Payload, Remote};
-use mlx5_wire::datagram::DatagramSegment;
+use mlx5_ring::sq::{Flags, Immediate, Mark, Open, Payload, PostError, Remote, SendQueue};
+use mlx5_wire::inline::{INLINE_SEG, InlineHeader};
 use rdma_core_sys::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
@@ -24,68 +24,47 @@ use crate::context;
 use crate::decide;
 use crate::find;
 use crate::log::LIBMLX5;
-use crate::objects::{Path, Qp, SendSide};
+use crate::objects::{Path, Qp, Request, SendLimits, SendSide, Transport};
 use crate::receive::sges;
-
-/// What a request does.
-#[derive(Clone, Copy)]
-enum Operation {
-    Send(Immediate),
-    Write(Remote, Option<u32>),
-    Read(Remote),
-    FetchAdd(Remote, u64),
-    CompareSwap(Remote, [u64; 2]),
-}
-
-/// A request without its payload.
-#[derive(Clone, Copy)]
-struct Begun {
-    operation: Operation,
-    wr_id: u64,
-    flags: u32,
-}
-
-/// A payload that came before the address of its datagram.
-#[derive(Clone, Copy, PartialEq)]
-enum Kept {
-    Nothing,
-    Gather,
-    Inline,
-}
+use crate::send::{errno, flags_of};
 
 /// A batch that is being built.
 pub(crate) struct Draft {
     /// Where the batch begins.
     start: Option<(Mark, u32)>,
+    /// The first error of the batch; no WQE is open from then on.
     error: c_int,
-    begun: Option<Begun>,
-    to: Option<Destination>,
-    /// What is kept is in one of these, which have room for any payload.
-    kept: Kept,
-    sges: Vec<Sge>,
+    /// Parts that the open WQE lacks; none if no WQE is open.
+    lacks: u8,
+    wqe: MaybeUninit<Open>,
+    wr_id: u64,
+    /// Room for inline data of any number of pieces.
     bytes: Vec<u8>,
 }
 
-/// Where a datagram goes.
-#[derive(Clone, Copy)]
-struct Destination {
-    av: NonNull<DatagramSegment>,
-    qpn: u32,
-    qkey: u32,
-}
+const PAYLOAD: u8 = 1;
+const ADDRESS: u8 = 2;
 
 impl Draft {
-    /// For requests of at most so many SGEs and inline bytes.
-    pub(crate) fn new(sges: u32, inline: u32) -> Self {
+    /// For requests of at most so many inline bytes.
+    pub(crate) fn new(inline: u32) -> Self {
         Self {
             start: None,
             error: 0,
-            begun: None,
-            to: None,
-            kept: Kept::Nothing,
-            sges: Vec::with_capacity(sges as usize),
+            lacks: 0,
+            wqe: MaybeUninit::uninit(),
+            wr_id: 0,
             bytes: Vec::with_capacity(inline as usize),
         }
+    }
+
+    /// Keeps the first error of a batch.
+    #[cold]
+    fn fail(&mut self, error: c_int) {
+        if self.error == 0 {
+            self.error = error;
+        }
+        self.lacks = 0;
     }
 }
 
@@ -234,7 +213,7 @@ pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
         };
         let draft = &mut side.draft;
         draft.start = Some((side.queue.mark(), side.posted));
-        (draft.error, draft.begun, draft.to, draft.kept) = (0, None, None, Kept::Nothing);
+        (draft.error, draft.lacks) = (0, 0);
         // Until the batch ends.
         mem::forget(guard);
     }
@@ -246,11 +225,11 @@ pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 /// [verbs] The program is in a batch that `wr_start` has begun: this thread holds the lock, and doorbell drives the queue
 /// pair, whose functions are never given back.
 #[inline(always)]
-unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Qp, &'a mut SendSide)> {
+unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut SendSide) {
     // SAFETY: [record-lives] the record that `replace` has put there, and the caller's contract.
     unsafe {
         let record = &**find::place_in_qp(qp);
-        Some((record, record.send.held().as_mut()?))
+        (record, record.send.held().as_mut().unwrap_unchecked())
     }
 }
 
@@ -270,9 +249,9 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 /// [verbs] The program is in a batch.
 unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
     // SAFETY: the caller's contract.
-    let Some((record, side)) = (unsafe { batch(qp) }) else { return libc::EINVAL };
+    let (record, side) = unsafe { batch(qp) };
     let mut error = side.draft.error;
-    if !side.is_ready || side.draft.begun.is_some() {
+    if !side.is_ready || side.draft.lacks != 0 {
         error = libc::EINVAL;
     }
     if let Some((mark, posted)) = side.draft.start.take() {
@@ -289,109 +268,281 @@ unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
     error
 }
 
-/// Begins a request.
+/// Begins a request, whose WQE `open` opens.
 ///
 /// # Safety
 /// [verbs] The program is in a batch.
 #[inline(always)]
-unsafe fn begin(qp: *mut ibv_qp_ex, operation: Operation) {
+unsafe fn begin(
+    qp: *mut ibv_qp_ex,
+    open: impl FnOnce(&Qp, &mut SendSide, Flags) -> Result<Open, c_int>,
+) {
     // SAFETY: the caller's contract.
     unsafe {
-        let Some((_, side)) = batch(qp) else { return };
-        let draft = &mut side.draft;
-        let is_atomic = matches!(operation, Operation::FetchAdd(..) | Operation::CompareSwap(..));
-        if is_atomic && !side.has_atomics {
-            draft.fail(libc::EOPNOTSUPP);
+        let (record, side) = batch(qp);
+        if side.draft.lacks != 0 {
+            return side.draft.fail(libc::EINVAL);
         }
         if side.posted.wrapping_sub(side.retired) >= side.limits.requests {
-            draft.fail(libc::ENOMEM);
+            return side.draft.fail(libc::ENOMEM);
         }
-        if draft.begun.is_some() {
-            draft.fail(libc::EINVAL);
+        if side.draft.error != 0 {
+            return;
         }
-        draft.begun = Some(Begun { operation, wr_id: (*qp).wr_id, flags: (*qp).wr_flags });
-        (draft.to, draft.kept) = (None, Kept::Nothing);
+        match open(record, side, flags_of((*qp).wr_flags, record.signal_all)) {
+            Ok(wqe) => {
+                let draft = &mut side.draft;
+                draft.wqe.write(wqe);
+                draft.wr_id = (*qp).wr_id;
+                let is_datagram = record.transport == Transport::Ud;
+                draft.lacks = if is_datagram { PAYLOAD | ADDRESS } else { PAYLOAD };
+            }
+            Err(error) => side.draft.fail(error),
+        }
     }
 }
 
-impl Draft {
-    /// Keeps the first error of a batch.
-    fn fail(&mut self, error: c_int) {
-        if self.error == 0 {
-            self.error = error;
-        }
+impl SendSide {
+    #[inline(always)]
+    fn open_send(&mut self, qp: &Qp, immediate: Immediate, flags: Flags) -> Result<Open, c_int> {
+        let open = if qp.transport == Transport::Ud {
+            self.queue.open_datagram(immediate, flags)
+        } else {
+            self.queue.open_send(immediate, flags)
+        };
+        open.map_err(errno)
+    }
+
+    fn open_atomic(
+        &mut self,
+        open: impl FnOnce(&mut SendQueue<Request>) -> Result<Open, PostError>,
+    ) -> Result<Open, c_int> {
+        if self.has_atomics { open(&mut self.queue).map_err(errno) } else { Err(libc::EOPNOTSUPP) }
     }
 }
 
 /// Declares functions that begin a request.
 macro_rules! operations {
-    ($($name:ident($($arg:ident: $type:ty),*) = $operation:expr;)*) => {$(
+    ($($name:ident($($arg:ident: $type:ty),*) = |$qp:ident, $side:ident, $flags:ident| $open:expr;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
             // SAFETY: [verbs] the program is in a batch.
-            unsafe { begin(qp, $operation) }
+            unsafe { begin(qp, |$qp, $side, $flags| $open) }
         }
     )*};
 }
 
 operations! {
-    wr_send() = Operation::Send(Immediate::None);
-    wr_send_imm(imm: u32) = Operation::Send(Immediate::Data(u32::from_be(imm)));
-    wr_send_inv(rkey: u32) = Operation::Send(Immediate::Invalidate(rkey));
-    wr_rdma_write(rkey: u32, addr: u64) = Operation::Write(Remote { addr, rkey }, None);
-    wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) =
-        Operation::Write(Remote { addr, rkey }, Some(u32::from_be(imm)));
-    wr_rdma_read(rkey: u32, addr: u64) = Operation::Read(Remote { addr, rkey });
-    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) =
-        Operation::FetchAdd(Remote { addr, rkey }, add);
-    wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) =
-        Operation::CompareSwap(Remote { addr, rkey }, [compare, swap]);
+    wr_send() = |qp, side, flags| side.open_send(qp, Immediate::None, flags);
+    wr_send_imm(imm: u32) =
+        |qp, side, flags| side.open_send(qp, Immediate::Data(u32::from_be(imm)), flags);
+    wr_send_inv(rkey: u32) =
+        |qp, side, flags| side.open_send(qp, Immediate::Invalidate(rkey), flags);
+    wr_rdma_write(rkey: u32, addr: u64) = |_qp, side, flags| {
+        side.queue.open_write(Remote { addr, rkey }, None, flags).map_err(errno)
+    };
+    wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) = |_qp, side, flags| {
+        let imm = Some(u32::from_be(imm));
+        side.queue.open_write(Remote { addr, rkey }, imm, flags).map_err(errno)
+    };
+    wr_rdma_read(rkey: u32, addr: u64) =
+        |_qp, side, flags| side.queue.open_read(Remote { addr, rkey }, flags).map_err(errno);
+    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = |_qp, side, flags| {
+        side.open_atomic(|queue| queue.open_fetch_add(Remote { addr, rkey }, add, flags))
+    };
+    wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = |_qp, side, flags| {
+        let operands = [compare, swap];
+        side.open_atomic(|queue| queue.open_compare_swap(Remote { addr, rkey }, operands, flags))
+    };
+}
+
+/// Adds a part, which `put` writes, to the open WQE, and closes the WQE if it was the last one.
+///
+/// # Safety
+/// [verbs] The program is in a batch.
+#[inline(always)]
+unsafe fn add(
+    qp: *mut ibv_qp_ex,
+    part: u8,
+    put: impl FnOnce(&mut SendQueue<Request>, &mut Open, &SendLimits) -> Result<(), c_int>,
+) {
+    // SAFETY: the caller's contract.
+    let (_, side) = unsafe { batch(qp) };
+    if side.draft.lacks & part == 0 {
+        return side.draft.fail(libc::EINVAL);
+    }
+    // SAFETY: a WQE that lacks a part is open.
+    let wqe = unsafe { side.draft.wqe.assume_init_mut() };
+    if let Err(error) = put(&mut side.queue, wqe, &side.limits) {
+        return side.draft.fail(error);
+    }
+    side.draft.lacks &= !part;
+    if side.draft.lacks == 0 {
+        // SAFETY: [ready]: the doorbell waits for `wr_complete`, which looks. Nothing else is posted in a batch.
+        unsafe { side.close_wqe() };
+    }
+}
+
+impl SendSide {
+    /// Closes the open WQE.
+    ///
+    /// # Safety
+    /// It lacks nothing; *ready*.
+    #[inline(never)]
+    unsafe fn close_wqe(&mut self) {
+        let data = Request { wr_id: self.draft.wr_id, number: self.posted };
+        // SAFETY: the caller's contract.
+        unsafe { self.queue.close(self.draft.wqe.assume_init_ref(), data) };
+        self.posted = self.posted.wrapping_add(1);
+    }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: [verbs] the program is in a batch.
+    // SAFETY: [verbs] the program is in a batch, and the address handle is one of libmlx5; a WQE that lacks an address is that
+    // of a datagram.
     unsafe {
-        let Some((record, side)) = batch(qp) else { return };
-        match av::of(ah) {
-            Some(av) => side.draft.to = Some(Destination { av, qpn, qkey }),
-            None => side.draft.fail(libc::EINVAL),
+        let (_, side) = batch(qp);
+        // The first part of most datagrams.
+        match av::known(ah) {
+            Some(av) if side.draft.lacks == PAYLOAD | ADDRESS => {
+                let wqe = side.draft.wqe.assume_init_ref();
+                side.queue.put_address(wqe, &av.read_unaligned().to(qpn, qkey));
+                side.draft.lacks = PAYLOAD;
+            }
+            _ => add_address(qp, ah, qpn, qkey),
         }
-        if side.draft.kept != Kept::Nothing {
-            payload::put_kept(side, record);
-        }
+    }
+}
+
+/// Adds an address to any WQE.
+///
+/// # Safety
+/// [verbs] The program is in a batch, and the address handle is one of libmlx5.
+#[inline(never)]
+unsafe extern "C" fn add_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: the caller's contract; a WQE that lacks an address is that of a datagram.
+    unsafe {
+        add(qp, ADDRESS, |queue, wqe, _| {
+            let av = av::of(ah).ok_or(libc::EINVAL)?;
+            queue.put_address(wqe, &av.read_unaligned().to(qpn, qkey));
+            Ok(())
+        });
     }
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: [verbs] the program is in a batch.
+    let sge = Sge { addr, length, lkey };
+    // SAFETY: [verbs] the program is in a batch; [memory] is what it keeps. A WQE that lacks a part is open.
     unsafe {
-        let Some((record, side)) = batch(qp) else { return };
-        if side.lacks_address(record) {
-            return side.keep(Payload::gather(&[Sge { addr, length, lkey }]), 0);
+        let (_, side) = batch(qp);
+        let draft = &mut side.draft;
+        // The last part of most WQEs.
+        if draft.lacks == PAYLOAD && (1..INLINE_SEG).contains(&length) && side.limits.sges != 0 {
+            let wqe = draft.wqe.assume_init_ref();
+            let data = Request { wr_id: draft.wr_id, number: side.posted };
+            let is_closed = if wqe.is_short() {
+                side.queue.close_with(wqe, sge, data);
+                true
+            } else if wqe.fills_block() && side.queue.free_blocks() > 1 {
+                side.queue.close_with_next(wqe, sge, data);
+                true
+            } else {
+                false
+            };
+            if is_closed {
+                side.posted = side.posted.wrapping_add(1);
+                draft.lacks = 0;
+                return;
+            }
         }
-        side.put(record, Payload::gather(&[Sge { addr, length, lkey }]), 0);
+        add_sge(qp, lkey, addr, length);
     }
 }
 
+/// Adds one SGE to any WQE.
+///
+/// # Safety
+/// [verbs] The program is in a batch.
+#[inline(never)]
+unsafe extern "C" fn add_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: the caller's contract.
+    unsafe { add_list(qp, &[Sge { addr, length, lkey }]) };
+}
+
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: [verbs] the program is in a batch.
+    // SAFETY: [verbs] the program is in a batch; [memory] is what it keeps.
+    unsafe { add_list(qp, sges(list, count.try_into().unwrap_or(c_int::MAX))) };
+}
+
+/// Adds registered memory.
+///
+/// # Safety
+/// [verbs] The program is in a batch.
+#[inline(always)]
+unsafe fn add_list(qp: *mut ibv_qp_ex, list: &[Sge]) {
+    // SAFETY: the caller's contract; [memory] is what the program keeps.
     unsafe {
-        let Some((record, side)) = batch(qp) else { return };
-        let list = sges(list, count.try_into().unwrap_or(c_int::MAX));
-        if side.lacks_address(record) {
-            return side.keep(Payload::gather(list), 0);
-        }
-        side.put(record, Payload::gather(list), 0);
+        add(qp, PAYLOAD, |queue, wqe, limits| {
+            if list.len() > limits.sges as usize {
+                return Err(libc::ENOMEM);
+            }
+            let put = if wqe.is_atomic() {
+                let [sge] = list else { return Err(libc::EINVAL) };
+                queue.put(wqe, Payload::gather(&[Sge { length: 8, ..*sge }]))
+            } else {
+                queue.put(wqe, Payload::gather(list))
+            };
+            put.map_err(errno)
+        });
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: [verbs] the program is in a batch, and the data can be read during the call.
+    // SAFETY: [verbs] the program is in a batch, and the data can be read during the call. A WQE that lacks a part is open.
     unsafe {
-        let Some((record, side)) = batch(qp) else { return };
-        if side.lacks_address(record) {
-            return side.keep(Payload::inline(&[bytes(addr, length)]), length);
+        let (_, side) = batch(qp);
+        let draft = &mut side.draft;
+        // The last part of most WQEs.
+        if draft.lacks == PAYLOAD && length != 0 && length <= side.limits.inline as usize {
+            let wqe = draft.wqe.assume_init_ref();
+            if length + InlineHeader::SIZE <= wqe.room_in_block() && !wqe.is_read() {
+                let data = Request { wr_id: draft.wr_id, number: side.posted };
+                side.queue.close_with_inline(wqe, bytes(addr, length), data);
+                side.posted = side.posted.wrapping_add(1);
+                draft.lacks = 0;
+                return;
+            }
         }
-        side.put(record, Payload::inline(&[bytes(addr, length)]), length);
+        add_piece(qp, addr, length);
+    }
+}
+
+/// Adds inline data of one piece to any WQE.
+///
+/// # Safety
+/// [verbs] The program is in a batch.
+#[inline(never)]
+unsafe extern "C" fn add_piece(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { add_inline(qp, bytes(addr, length)) };
+}
+
+/// Adds inline data.
+///
+/// # Safety
+/// [verbs] The program is in a batch.
+#[inline(always)]
+unsafe fn add_inline(qp: *mut ibv_qp_ex, bytes: &[u8]) {
+    // SAFETY: the caller's contract; inline bytes are copied.
+    unsafe {
+        add(qp, PAYLOAD, |queue, wqe, limits| {
+            if bytes.len() > limits.inline as usize {
+                return Err(libc::ENOMEM);
+            }
+            if wqe.is_read() {
+                return Err(libc::EINVAL);
+            }
+            queue.put(wqe, Payload::inline(&[bytes])).map_err(errno)
+        });
     }
 }
 
@@ -402,22 +553,18 @@ unsafe extern "C" fn wr_set_inline_data_list(
 ) {
     // SAFETY: [verbs] the program is in a batch, and the data can be read during the call.
     unsafe {
-        let Some((record, side)) = batch(qp) else { return };
+        let (_, side) = batch(qp);
         let list = if count == 0 { &[] } else { slice::from_raw_parts(list, count) };
         let len = list.iter().fold(0_usize, |len, piece| len.saturating_add(piece.length));
         if len > side.limits.inline as usize {
-            side.draft.begun = None;
             return side.draft.fail(libc::ENOMEM);
         }
         // They are made one piece, for there may be any number of them.
         let mut all = mem::take(&mut side.draft.bytes);
         all.clear();
         list.iter().for_each(|piece| all.extend_from_slice(bytes(piece.addr, piece.length)));
-        side.draft.bytes = all;
-        side.draft.kept = Kept::Inline;
-        if !side.lacks_address(record) {
-            payload::put_kept(side, record);
-        }
+        add_inline(qp, &all);
+        batch(qp).1.draft.bytes = all;
     }
 }
 
@@ -432,6 +579,5 @@ unsafe fn bytes<'a>(addr: *const c_void, length: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(addr.cast(), length) }
 }
 
-mod payload;
 #[cfg(test)]
 mod tests;

@@ -341,7 +341,7 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
         has_atomics: has_atomics(context),
         posted: 0,
         retired: 0,
-        draft: Draft::new(made.cap.max_send_sge, made.cap.max_inline_data),
+        draft: Draft::new(made.cap.max_inline_data),
         _records: records,
     };
     Ok((Some(send), receive))

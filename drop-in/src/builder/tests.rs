@@ -1,15 +1,17 @@
-//! Datagrams whose address comes last: they are kept until then, and nothing is allocated for it.
+//! Batches of datagrams: addresses that come last, which allocate nothing, and batches that fail, which post nothing.
 
 use std::alloc::{GlobalAlloc, Layout as Size, System};
 use std::cell::Cell;
+use std::ptr::NonNull;
 
 use mlx5_ring::sq::{BlueFlame, Config, Layout, SendQueue};
 use mlx5_wire::be::Be32;
+use mlx5_wire::datagram::DatagramSegment;
 
 use super::*;
 use crate::lock::Lock;
 use crate::log::Count;
-use crate::objects::{SendLimits, Status, Transport};
+use crate::objects::Status;
 
 thread_local! {
     static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
@@ -74,7 +76,7 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
         has_atomics: false,
         posted: 0,
         retired: 0,
-        draft: Draft::new(limits.sges, limits.inline),
+        draft: Draft::new(limits.inline),
         _records: records,
     };
     Qp {
@@ -94,21 +96,26 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
     }
 }
 
+/// Does what `wr_start` does for a queue pair that doorbell drives.
+fn start(record: &Qp) {
+    mem::forget(record.send.lock());
+    // SAFETY: this thread holds the lock.
+    let side = unsafe { record.send.held() }.as_mut().unwrap();
+    side.draft.start = Some((side.queue.mark(), side.posted));
+    (side.draft.error, side.draft.lacks) = (0, 0);
+}
+
 #[test]
 fn a_late_address_allocates_nothing() {
     let mut device = Device { ring: [0; BLOCKS * 64], register: [0; 512], record: [0.into(); 2] };
     let device = NonNull::from(&mut device);
     let record = queue_pair(device);
-    // SAFETY: structures of integers and pointers; what `wr_start` does for a queue pair that doorbell drives; the
-    // functions are called as verbs asks for.
+    // SAFETY: structures of integers and pointers; the functions are called as verbs asks for.
     unsafe {
         let (mut qp, mut to): (ibv_qp_ex, Address) = (mem::zeroed(), mem::zeroed());
         find::place_in_qp(&mut qp).write(&record);
         av::assume(mem::offset_of!(Address, av));
-        mem::forget(record.send.lock());
-        let side = record.send.held().as_mut().unwrap();
-        side.draft.start = Some((side.queue.mark(), 0));
-
+        start(&record);
         let (qp, before) = (&raw mut qp, ALLOCATIONS.get());
         let ah = &raw mut to.ah;
         let mut bytes = *b"twenty bytes of text";
@@ -134,4 +141,108 @@ fn a_late_address_allocates_nothing() {
     assert_eq!(ring[68..128], [*text; 3].concat());
     assert_eq!(ring[192..208], [0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0x10, 0]);
     assert_eq!(ring[320..344], [&[0x80, 0, 0, 20], &text[..]].concat());
+}
+
+/// What a program does wrong in a batch, and what `ibv_wr_complete` answers.
+type Wrong = (c_int, unsafe fn(*mut ibv_qp_ex, *mut ibv_ah));
+
+const WRONG: [Wrong; 10] = [
+    // No payload, no address, neither a payload nor an address.
+    (libc::EINVAL, |qp, ah| unsafe {
+        wr_send(qp);
+        wr_set_ud_addr(qp, ah, 1, 2);
+    }),
+    (libc::EINVAL, |qp, _| unsafe {
+        wr_send(qp);
+        wr_set_sge(qp, 9, 0x1000, 8);
+    }),
+    (libc::EINVAL, |qp, ah| unsafe {
+        wr_send(qp);
+        good(qp, ah);
+    }),
+    // Parts of no request, and twice.
+    (libc::EINVAL, |qp, _| unsafe { wr_set_sge(qp, 9, 0x1000, 8) }),
+    (libc::EINVAL, |qp, ah| unsafe {
+        good(qp, ah);
+        wr_set_inline_data(qp, ptr::null_mut(), 0);
+    }),
+    // More SGEs, longer ones, more inline data and more requests than the queue takes.
+    (libc::ENOMEM, |qp, ah| unsafe {
+        wr_send(qp);
+        wr_set_ud_addr(qp, ah, 1, 2);
+        wr_set_sge_list(qp, 3, [ibv_sge { addr: 0, length: 8, lkey: 9 }; 3].as_ptr());
+    }),
+    (libc::EINVAL, |qp, ah| unsafe {
+        wr_send(qp);
+        wr_set_ud_addr(qp, ah, 1, 2);
+        wr_set_sge(qp, 9, 0x1000, 1 << 31);
+    }),
+    (libc::ENOMEM, |qp, _| unsafe {
+        wr_send(qp);
+        wr_set_inline_data(qp, [0_u8; 61].as_mut_ptr().cast(), 61);
+    }),
+    (libc::ENOMEM, |qp, ah| unsafe { (0..9).for_each(|_| good(qp, ah)) }),
+    // The queue pair has no atomics.
+    (libc::EOPNOTSUPP, |qp, _| unsafe { wr_atomic_fetch_add(qp, 1, 8, 1) }),
+];
+
+/// # Safety
+/// A batch of the queue pair is open.
+unsafe fn good(qp: *mut ibv_qp_ex, ah: *mut ibv_ah) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        wr_send(qp);
+        wr_set_ud_addr(qp, ah, 1, 2);
+        wr_set_sge(qp, 9, 0x1000, 8);
+    }
+}
+
+#[test]
+fn a_batch_that_fails_or_is_aborted_posts_nothing() {
+    let mut device = Device { ring: [0; BLOCKS * 64], register: [0; 512], record: [0.into(); 2] };
+    let device = NonNull::from(&mut device);
+    let record = queue_pair(device);
+    // SAFETY: structures of integers and pointers; the functions are called as verbs asks for, or as no function minds.
+    unsafe {
+        let (mut qp, mut to): (ibv_qp_ex, Address) = (mem::zeroed(), mem::zeroed());
+        find::place_in_qp(&mut qp).write(&record);
+        av::assume(mem::offset_of!(Address, av));
+        let (qp, ah) = (&raw mut qp, &raw mut to.ah);
+        let posted = |requests: u32| {
+            let side = record.send.lock();
+            let side = side.as_ref().unwrap();
+            assert_eq!((side.posted, side.queue.posted()), (requests, 2 * requests));
+            assert_eq!(device.as_ref().record[1].get(), 2 * requests);
+        };
+        for (number, (error, wrong)) in WRONG.into_iter().enumerate() {
+            for is_good_first in [false, true] {
+                start(&record);
+                if is_good_first {
+                    good(qp, ah);
+                }
+                wrong(qp, ah);
+                // Nothing makes up for it.
+                if number > 2 {
+                    good(qp, ah);
+                }
+                assert_eq!(wr_complete(qp), error, "{number}");
+                posted(0);
+            }
+        }
+        start(&record);
+        good(qp, ah);
+        wr_abort(qp);
+        posted(0);
+        for batch in 1..=2 {
+            start(&record);
+            (0..4).for_each(|_| good(qp, ah));
+            assert_eq!(wr_complete(qp), 0);
+            posted(4 * batch);
+        }
+        start(&record);
+        good(qp, ah);
+        assert_eq!(wr_complete(qp), libc::ENOMEM);
+        posted(8);
+    }
+    assert_eq!(record.sends.get(), 8);
 }

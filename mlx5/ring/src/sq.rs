@@ -23,6 +23,7 @@
 
 mod blocks;
 mod completion;
+mod open;
 mod posting;
 mod request;
 mod span;
@@ -38,7 +39,9 @@ use mlx5_wire::ctrl::{MAX_DS, SEND_WQE_BB, UNITS_PER_BB};
 
 pub use blocks::BasicBlocks;
 pub use completion::{Completed, Completion, Failure, Retired};
+pub use open::Open;
 pub use posting::Posting;
+use posting::What;
 pub use request::{Flags, Immediate, Payload, PostError, Remote};
 pub(crate) use span::Span;
 
@@ -272,15 +275,15 @@ impl<T: Copy> SendQueue<T> {
         self.asked = 0;
     }
 
-    /// Decides whether a WQE of `blocks` blocks asks for a CQE, and takes note of it.
+    /// Decides whether a WQE of `blocks` blocks asks for a CQE, as it does if it is signaled, and takes note of it.
     #[inline(always)]
-    fn ask(&mut self, flags: Flags, blocks: u32) -> Flags {
+    const fn asks(&mut self, is_signaled: bool, blocks: u32) -> bool {
         let end = self.blocks.posted().wrapping_add(blocks);
-        if flags.contains(Flags::SIGNALED) || end.wrapping_sub(self.asked) > self.max_silent {
+        let asks = is_signaled || end.wrapping_sub(self.asked) > self.max_silent;
+        if asks {
             self.asked = end;
-            return flags | Flags::SIGNALED;
         }
-        flags
+        asks
     }
 
     /// Takes note of the WQE of `blocks` blocks from running index `start` on.

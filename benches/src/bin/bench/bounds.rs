@@ -74,13 +74,13 @@ const BOUNDS: [(&str, Limit); 60] = [
     ("RDMA WRITE post and poll, drop-in", AtMost(121.0)),
     ("RDMA READ post and poll, drop-in", AtMost(133.0)),
     ("UD SEND post and poll, drop-in", AtMost(164.0)),
-    ("SEND post and poll, drop-in, ibv_wr_*", AtMost(161.0)),
-    ("SEND post and poll, drop-in, ibv_wr_*, batch 1", AtMost(477.0)),
-    ("SEND of 32 bytes inline post and poll, drop-in, ibv_wr_*", AtMost(202.0)),
-    ("SEND of 32 bytes inline post and poll, drop-in, ibv_wr_*, batch 1", AtMost(515.0)),
-    ("RDMA WRITE post and poll, drop-in, ibv_wr_*", AtMost(170.0)),
-    ("RDMA READ post and poll, drop-in, ibv_wr_*", AtMost(160.0)),
-    ("UD SEND post and poll, drop-in, ibv_wr_*", AtMost(233.0)),
+    ("SEND post and poll, drop-in, ibv_wr_*", AtMost(126.0)),
+    ("SEND post and poll, drop-in, ibv_wr_*, batch 1", AtMost(438.0)),
+    ("SEND of 32 bytes inline post and poll, drop-in, ibv_wr_*", AtMost(161.0)),
+    ("SEND of 32 bytes inline post and poll, drop-in, ibv_wr_*, batch 1", AtMost(470.0)),
+    ("RDMA WRITE post and poll, drop-in, ibv_wr_*", AtMost(137.0)),
+    ("RDMA READ post and poll, drop-in, ibv_wr_*", AtMost(137.0)),
+    ("UD SEND post and poll, drop-in, ibv_wr_*", AtMost(171.0)),
 ];
 
 /// Fails when an operation costs more than its bound, times the tolerance.

@@ -25,7 +25,27 @@ pub struct Posting<'a, T: Copy> {
 }
 
 /// Opcode of a request, and the last word of its control segment.
-struct What(WqeOpcode, u32);
+#[derive(Clone, Copy, Debug)]
+pub(super) struct What(pub(super) WqeOpcode, pub(super) u32);
+
+impl What {
+    #[inline(always)]
+    pub(super) const fn send(immediate: Immediate) -> Self {
+        match immediate {
+            Immediate::None => Self(WqeOpcode::SEND, 0),
+            Immediate::Data(data) => Self(WqeOpcode::SEND_IMM, data),
+            Immediate::Invalidate(rkey) => Self(WqeOpcode::SEND_INVAL, rkey),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) const fn write(immediate: Option<u32>) -> Self {
+        match immediate {
+            None => Self(WqeOpcode::RDMA_WRITE, 0),
+            Some(data) => Self(WqeOpcode::RDMA_WRITE_IMM, data),
+        }
+    }
+}
 
 impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
@@ -55,13 +75,8 @@ impl<'a, T: Copy> Posting<'a, T> {
         flags: Flags,
         data: T,
     ) -> Result<(), PostError> {
-        let what = match immediate {
-            Immediate::None => What(WqeOpcode::SEND, 0),
-            Immediate::Data(data) => What(WqeOpcode::SEND_IMM, data),
-            Immediate::Invalidate(rkey) => What(WqeOpcode::SEND_INVAL, rkey),
-        };
         // SAFETY: the caller's [memory] and [ready].
-        unsafe { self.post(what, &(), payload, flags, data) }
+        unsafe { self.post(What::send(immediate), &(), payload, flags, data) }
     }
 
     /// Sends a datagram to where `to` says, from a UD QP.
@@ -127,13 +142,9 @@ impl<'a, T: Copy> Posting<'a, T> {
         flags: Flags,
         data: T,
     ) -> Result<(), PostError> {
-        let what = match immediate {
-            None => What(WqeOpcode::RDMA_WRITE, 0),
-            Some(data) => What(WqeOpcode::RDMA_WRITE_IMM, data),
-        };
         let head = RemoteAddressSegment::new(to.addr, to.rkey).to_words();
         // SAFETY: the caller's [memory] and [ready].
-        unsafe { self.post(what, &head, payload, flags, data) }
+        unsafe { self.post(What::write(immediate), &head, payload, flags, data) }
     }
 
     /// Reads memory of the peer into `sges` (`IBV_WR_RDMA_READ`).
@@ -255,14 +266,7 @@ impl<'a, T: Copy> Posting<'a, T> {
                 PostError::TooLong if inline > 0 => PostError::InlineTooLong,
                 error => error,
             })?;
-            if inline > 0 {
-                wqe.inline(payload.inline, inline);
-            }
-            for &sge in payload.sges {
-                if sge.length != 0 {
-                    wqe.data(sge.into());
-                }
-            }
+            wqe.payload(payload, inline);
         }
         self.queue.last_is_inline = !payload.inline.is_empty();
         Ok(())
@@ -288,7 +292,8 @@ impl<'a, T: Copy> Posting<'a, T> {
         if blocks > self.end.wrapping_sub(queue.posted()) {
             return Err(PostError::Full);
         }
-        let flags = queue.ask(flags, blocks);
+        let asks = queue.asks(flags.contains(Flags::SIGNALED), blocks);
+        let flags = if asks { flags | Flags::SIGNALED } else { flags };
         let start = queue.blocks.posted();
         let (qpn, flags) = (queue.blocks.qpn, flags.bits());
         let mut ctrl = ControlSegment::new(opcode.get(), start as u16, qpn, units as u8, flags);

@@ -5,6 +5,7 @@ mod bytes;
 mod completions;
 mod doorbell;
 mod explorer;
+mod open;
 mod random;
 mod rig;
 mod whole;

@@ -4,11 +4,11 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::{Be32, Be64};
-use mlx5_wire::ctrl::{SEND_WQE_BB, UNIT};
+use mlx5_wire::ctrl::{SEND_WQE_BB, UNIT, UNITS_PER_BB};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::inline::InlineHeader;
 
-use super::BasicBlocks;
+use super::{BasicBlocks, Payload};
 
 /// Writes to free blocks from the next one on. The device does not read them before the doorbell record covers
 /// them, which a barrier keeps after all of this.
@@ -35,16 +35,87 @@ impl<'a> Writer<'a> {
     ) -> Self {
         const { assert!(size_of::<H>() % UNIT == 0 && UNIT + size_of::<H>() <= SEND_WQE_BB) }
         let block = blocks.block(start);
-        // SAFETY: all in one free block, whose words are aligned; the head is copied by bytes.
+        // SAFETY: all in one free block.
         unsafe {
-            block.cast::<Be64>().write_volatile(ctrl[0]);
-            block.cast::<Be64>().add(1).write_volatile(ctrl[1]);
-            block.add(UNIT).cast::<H>().write_unaligned(*head);
+            Self::unit(blocks, start, 0, ctrl);
+            Self::head(blocks, start, head);
             let next = match SEND_WQE_BB - UNIT - size_of::<H>() {
                 0 => blocks.block(start.wrapping_add(1)),
                 _ => block.add(UNIT + size_of::<H>()),
             };
             Self { next, start: blocks.start(), end: blocks.end(), blocks: PhantomData }
+        }
+    }
+
+    /// Writes a unit of the block with running index `index`.
+    ///
+    /// # Safety
+    /// The block is free and has such a unit.
+    #[inline(always)]
+    pub(super) unsafe fn unit(blocks: &BasicBlocks, index: u32, unit: u32, words: [Be64; 2]) {
+        // SAFETY: a unit of a free block, whose words are aligned.
+        unsafe {
+            let to = blocks.block(index).cast::<Be64>().add(2 * unit as usize);
+            to.write_volatile(words[0]);
+            to.add(1).write_volatile(words[1]);
+        }
+    }
+
+    /// Writes an inline segment from unit `unit` of the block with running index `index` on.
+    ///
+    /// # Safety
+    /// The block is free and has room for the header and the bytes.
+    #[inline(always)]
+    pub(super) unsafe fn short_inline(blocks: &BasicBlocks, index: u32, unit: u32, bytes: &[u8]) {
+        let header = InlineHeader::new(bytes.len() as u32).byte_count;
+        // SAFETY: room of a free block; what is copied is not memory that a slice can borrow.
+        unsafe {
+            let to = blocks.block(index).add(unit as usize * UNIT);
+            to.cast::<Be32>().write_volatile(header);
+            let to = to.add(InlineHeader::SIZE);
+            NonNull::from(bytes).cast::<u8>().copy_to_nonoverlapping(to, bytes.len());
+        }
+    }
+
+    /// Writes the segments in `head` after the place of the control segment.
+    ///
+    /// # Safety
+    /// The block is free.
+    #[inline(always)]
+    pub(super) unsafe fn head<H: Copy>(blocks: &BasicBlocks, start: u32, head: &H) {
+        const { assert!(size_of::<H>() % UNIT == 0 && UNIT + size_of::<H>() <= SEND_WQE_BB) }
+        // SAFETY: the units of the block after the first one; the head is copied by bytes.
+        unsafe { blocks.block(start).add(UNIT).cast::<H>().write_unaligned(*head) }
+    }
+
+    /// Goes on at unit `unit` of the WQE that starts at running index `start`.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new).
+    #[inline(always)]
+    pub(super) unsafe fn at(blocks: &'a mut BasicBlocks, start: u32, unit: u32) -> Self {
+        let block = blocks.block(start.wrapping_add(unit / UNITS_PER_BB));
+        // SAFETY: a unit of a block.
+        let next = unsafe { block.add((unit % UNITS_PER_BB) as usize * UNIT) };
+        Self { next, start: blocks.start(), end: blocks.end(), blocks: PhantomData }
+    }
+
+    /// Writes a payload with this number of inline bytes.
+    ///
+    /// # Safety
+    /// The WQE has the units left that [`Payload::measure`] has returned with `inline`.
+    #[inline(always)]
+    pub(super) unsafe fn payload(&mut self, payload: Payload<'_>, inline: usize) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if inline > 0 {
+                self.inline(payload.inline, inline);
+            }
+            for &sge in payload.sges {
+                if sge.length != 0 {
+                    self.data(sge.into());
+                }
+            }
         }
     }
 

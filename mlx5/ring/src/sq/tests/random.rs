@@ -1,6 +1,7 @@
 //! Random requests, batches, completions, failures and resets against the model of the device. An encoder of the
 //! test's own says what each WQE must be.
 
+use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::vec::Vec;
 
@@ -8,7 +9,7 @@ use mlx5_wire::datagram::DatagramSegment;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::{Flags, Immediate, Payload, PostError, Posting, Remote};
+use super::super::{Flags, Immediate, Payload, PostError, Posting, Remote, SendQueue};
 use super::rig::{QPN, Rig};
 use crate::sge::Sge;
 
@@ -34,6 +35,10 @@ struct Request {
 #[derive(Clone, Debug)]
 enum Step {
     Post(Vec<Request>),
+    /// Written call by call.
+    Build(Vec<Request>),
+    /// Written call by call, and taken back.
+    Abort(Vec<Request>),
     /// The device executes so many WQEs and reports those that asked.
     Execute(usize),
     /// The next WQE fails, and all after it are flushed.
@@ -65,6 +70,8 @@ fn request() -> impl Strategy<Value = Request> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => vec(request(), 0..6).prop_map(Step::Post),
+        8 => vec(request(), 0..6).prop_map(Step::Build),
+        2 => vec(request(), 0..6).prop_map(Step::Abort),
         6 => (0..8usize).prop_map(Step::Execute),
         1 => Just(Step::Fail),
         1 => Just(Step::Reset),
@@ -121,6 +128,60 @@ impl Request {
                 Kind::SendTo(imm) => posting.send_to(&to(), payload, imm, flags, data),
             }
         }
+    }
+
+    /// Posts it call by call, in the shortest way that it allows.
+    fn build(&self, queue: &mut SendQueue<u32>, data: u32) -> Result<(), PostError> {
+        let (mut sges, flags) = (self.sges(), self.flags());
+        let mut open = match self.kind {
+            Kind::Send(None) => queue.open_send(Immediate::None, flags),
+            Kind::Send(Some(imm)) => queue.open_send(Immediate::Data(imm), flags),
+            Kind::SendInvalidate(key) => queue.open_send(Immediate::Invalidate(key), flags),
+            Kind::Write(imm) => queue.open_write(REMOTE, imm, flags),
+            Kind::Read => queue.open_read(REMOTE, flags),
+            Kind::FetchAdd => queue.open_fetch_add(REMOTE, OPERANDS[0], flags),
+            Kind::CompareSwap => queue.open_compare_swap(REMOTE, OPERANDS, flags),
+            Kind::SendTo(None) => queue.open_datagram(Immediate::None, flags),
+            Kind::SendTo(Some(imm)) => queue.open_datagram(Immediate::Data(imm), flags),
+        }?;
+        if open.is_atomic() {
+            sges = [Sge { addr: 8, length: 8, lkey: 9 }].into();
+        }
+        let inline = if open.is_read() { &[][..] } else { &self.inline };
+        let pieces: Vec<&[u8]> = inline.iter().map(|piece| &piece[..]).collect();
+        let is_datagram = matches!(self.kind, Kind::SendTo(_));
+        let is_addressed_last = is_datagram && self.lengths.len() % 2 == 0;
+        // SAFETY: [memory] never touched; the device is a model. Nothing is posted since it was opened, and the parts fit
+        // where they are said to.
+        unsafe {
+            if is_datagram && !is_addressed_last {
+                queue.put_address(&open, &to());
+            }
+            match (&pieces[..], &sges[..]) {
+                _ if is_addressed_last => {}
+                ([], &[sge]) if sge.length != 0 && open.is_short() => {
+                    return Ok(queue.close_with(&open, sge, data));
+                }
+                ([], &[sge])
+                    if sge.length != 0
+                        && open.fills_block()
+                        && queue.free_blocks() > 1
+                        && queue.max_units > 4 =>
+                {
+                    return Ok(queue.close_with_next(&open, sge, data));
+                }
+                (&[bytes], []) if !bytes.is_empty() && 4 + bytes.len() <= open.room_in_block() => {
+                    return Ok(queue.close_with_inline(&open, bytes, data));
+                }
+                _ => {}
+            }
+            queue.put(&mut open, Payload { inline: &pieces, sges: &sges })?;
+            if is_addressed_last {
+                queue.put_address(&open, &to());
+            }
+            queue.close(&open, data);
+        }
+        Ok(())
     }
 
     /// The WQE at `index`; bytes that are not written are `None`.
@@ -186,33 +247,49 @@ struct Model {
 }
 
 impl Model {
-    fn post(&mut self, requests: &[Request]) {
-        let mut posting = self.rig.queue.posting();
+    /// What a request is answered with if its WQE has `blocks` blocks and `free` are free.
+    fn expected(
+        &self,
+        request: &Request,
+        blocks: usize,
+        free: usize,
+        is_built: bool,
+    ) -> Result<(), PostError> {
+        let inline = request.takes_inline() && request.inline.iter().any(|piece| !piece.is_empty());
+        match blocks {
+            // It has no place where it could be written.
+            _ if is_built && free == 0 => Err(PostError::Full),
+            _ if blocks > self.max_blocks && inline => Err(PostError::InlineTooLong),
+            _ if blocks > self.max_blocks => Err(PostError::TooLong),
+            _ if blocks > free => Err(PostError::Full),
+            _ => Ok(()),
+        }
+    }
+
+    fn post(&mut self, requests: &[Request], is_built: bool) {
         let mut posted = Vec::new();
-        let mut free = posting.free_blocks() as usize;
-        let mut index = self.index;
+        let mut free = self.rig.queue.free_blocks() as usize;
         for request in requests {
-            let wqe = request.wqe(index);
+            let wqe = request.wqe(self.index);
             let blocks = wqe.len().div_ceil(64);
-            let inline =
-                request.takes_inline() && request.inline.iter().any(|piece| !piece.is_empty());
-            let expected = match blocks {
-                _ if blocks > self.max_blocks && inline => Err(PostError::InlineTooLong),
-                _ if blocks > self.max_blocks => Err(PostError::TooLong),
-                _ if blocks > free => Err(PostError::Full),
-                _ => Ok(()),
+            let expected = self.expected(request, blocks, free, is_built);
+            let queue = &mut self.rig.queue;
+            let answer = if is_built {
+                request.build(queue, self.next)
+            } else {
+                let mut posting = ManuallyDrop::new(queue.posting());
+                request.post(&mut posting, self.next)
             };
-            assert_eq!(request.post(&mut posting, self.next), expected, "{request:?}");
+            assert_eq!(answer, expected, "{request:?}");
             if expected.is_ok() {
                 free -= blocks;
                 self.outstanding.push_back(self.next);
                 self.next += 1;
-                index = index.wrapping_add(blocks as u16);
+                self.index = self.index.wrapping_add(blocks as u16);
                 posted.push(wqe);
             }
         }
-        drop(posting);
-        self.index = index;
+        drop(self.rig.queue.posting());
         let known = self.rig.device.queue.len();
         assert_eq!(self.rig.device.look(), posted.len());
         for (wqe, expected) in self.rig.device.queue.iter().skip(known).zip(&posted) {
@@ -226,6 +303,16 @@ impl Model {
                 );
             }
         }
+    }
+
+    fn abort(&mut self, requests: &[Request]) {
+        let (mark, free) = (self.rig.queue.mark(), self.rig.queue.free_blocks());
+        for request in requests {
+            let _ = request.build(&mut self.rig.queue, u32::MAX);
+        }
+        assert!(self.rig.queue.rewind(mark));
+        drop(self.rig.queue.posting());
+        assert_eq!((self.rig.device.look(), self.rig.queue.free_blocks()), (0, free));
     }
 
     /// The device executes `most` WQEs and reports those that asked; or each, because the first one has failed.
@@ -272,7 +359,9 @@ proptest! {
         model.rig.start_at(start, 0);
         for step in &steps {
             match step {
-                Step::Post(requests) => model.post(requests),
+                Step::Post(requests) => model.post(requests, false),
+                Step::Build(requests) => model.post(requests, true),
+                Step::Abort(requests) => model.abort(requests),
                 Step::Execute(most) => model.execute(*most, false),
                 Step::Fail => model.execute(usize::MAX, true),
                 Step::Reset => model.reset(),

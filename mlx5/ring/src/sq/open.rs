@@ -1,0 +1,282 @@
+//! Writing a WQE call by call, as `ibv_wr_*` does: what it does, then its payload and its address in any order, and its control
+//! segment last. Nothing of the queue changes before that.
+
+use mlx5_wire::be::Be64;
+use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB, UNIT, UNITS_PER_BB};
+use mlx5_wire::data::DataSegment;
+use mlx5_wire::datagram::DatagramSegment;
+use mlx5_wire::inline::InlineHeader;
+use mlx5_wire::opcode::WqeOpcode;
+use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
+
+use super::request::{Flags, Immediate, Payload, PostError, Remote};
+use super::wqe::Writer;
+use super::{SendQueue, What};
+use crate::sge::Sge;
+
+/// Units of an address.
+const ADDRESS_UNITS: u32 = (DatagramSegment::SIZE / UNIT) as u32;
+
+/// The next WQE of a queue, whose control segment is not written.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    /// Control segment, as numbers; the first one counts the units so far.
+    first: u64,
+    second: u64,
+}
+
+impl Open {
+    /// Returns the number of units so far, with that of the control segment.
+    #[inline(always)]
+    const fn units(&self) -> u32 {
+        ControlSegment::units_of(self.first) as u32
+    }
+
+    fn opcode(&self) -> WqeOpcode {
+        WqeOpcode::new((self.first >> 32) as u8)
+    }
+
+    /// Returns the bytes that are left in the first block.
+    #[inline(always)]
+    pub const fn room_in_block(&self) -> usize {
+        SEND_WQE_BB.saturating_sub(self.units() as usize * UNIT)
+    }
+
+    /// Returns `true` for a SEND, a write or a read without its payload, which has room in the first block.
+    #[inline(always)]
+    pub const fn is_short(&self) -> bool {
+        self.units() < UNITS_PER_BB - 1
+    }
+
+    /// Returns `true` if the WQE fills its first block.
+    #[inline(always)]
+    pub const fn fills_block(&self) -> bool {
+        self.units() == UNITS_PER_BB
+    }
+
+    /// Returns `true` if the WQE is an atomic, which has one SGE of eight bytes.
+    pub fn is_atomic(&self) -> bool {
+        matches!(self.opcode(), WqeOpcode::ATOMIC_CS | WqeOpcode::ATOMIC_FA)
+    }
+
+    /// Returns `true` if the device writes to the memory of the payload, so that it cannot be inline.
+    pub fn is_read(&self) -> bool {
+        self.opcode() == WqeOpcode::RDMA_READ || self.is_atomic()
+    }
+}
+
+impl<T: Copy> SendQueue<T> {
+    /// Opens a SEND.
+    ///
+    /// # Errors
+    /// [`PostError::Full`].
+    #[inline(always)]
+    pub fn open_send(&mut self, immediate: Immediate, flags: Flags) -> Result<Open, PostError> {
+        self.open(What::send(immediate), &(), flags)
+    }
+
+    /// Opens a SEND to where [`put_address`](Self::put_address) says.
+    ///
+    /// # Errors
+    /// [`PostError::Full`].
+    #[inline(always)]
+    pub fn open_datagram(&mut self, immediate: Immediate, flags: Flags) -> Result<Open, PostError> {
+        let mut open = self.open(What::send(immediate), &(), flags)?;
+        open.first += ControlSegment::UNIT * u64::from(ADDRESS_UNITS);
+        Ok(open)
+    }
+
+    /// Opens a write to memory of the peer.
+    ///
+    /// # Errors
+    /// [`PostError::Full`].
+    #[inline(always)]
+    pub fn open_write(
+        &mut self,
+        to: Remote,
+        immediate: Option<u32>,
+        flags: Flags,
+    ) -> Result<Open, PostError> {
+        self.open(
+            What::write(immediate),
+            &RemoteAddressSegment::new(to.addr, to.rkey).to_words(),
+            flags,
+        )
+    }
+
+    /// Opens a read of memory of the peer.
+    ///
+    /// # Errors
+    /// [`PostError::Full`].
+    #[inline(always)]
+    pub fn open_read(&mut self, from: Remote, flags: Flags) -> Result<Open, PostError> {
+        let head = RemoteAddressSegment::new(from.addr, from.rkey).to_words();
+        self.open(What(WqeOpcode::RDMA_READ, 0), &head, flags)
+    }
+
+    /// Opens an addition to eight bytes of the peer.
+    ///
+    /// # Errors
+    /// [`PostError::Full`].
+    #[inline(always)]
+    pub fn open_fetch_add(
+        &mut self,
+        at: Remote,
+        add: u64,
+        flags: Flags,
+    ) -> Result<Open, PostError> {
+        self.open_atomic(WqeOpcode::ATOMIC_FA, at, AtomicSegment::fetch_add(add), flags)
+    }
+
+    /// Opens a comparison with eight bytes of the peer, which are replaced if they say `compare`.
+    ///
+    /// # Errors
+    /// [`PostError::Full`].
+    #[inline(always)]
+    pub fn open_compare_swap(
+        &mut self,
+        at: Remote,
+        [compare, swap]: [u64; 2],
+        flags: Flags,
+    ) -> Result<Open, PostError> {
+        self.open_atomic(
+            WqeOpcode::ATOMIC_CS,
+            at,
+            AtomicSegment::compare_swap(compare, swap),
+            flags,
+        )
+    }
+
+    #[inline(always)]
+    fn open_atomic(
+        &mut self,
+        opcode: WqeOpcode,
+        at: Remote,
+        operands: AtomicSegment,
+        flags: Flags,
+    ) -> Result<Open, PostError> {
+        let [addr, rkey] = RemoteAddressSegment::new(at.addr, at.rkey).to_words();
+        let [first, second] = operands.to_words();
+        self.open(What(opcode, 0), &[addr, rkey, first, second], flags)
+    }
+
+    /// Writes the segments in `head` after the place of the control segment.
+    #[inline(always)]
+    fn open<H: Copy>(
+        &mut self,
+        What(opcode, imm): What,
+        head: &H,
+        flags: Flags,
+    ) -> Result<Open, PostError> {
+        if self.free_blocks() == 0 {
+            return Err(PostError::Full);
+        }
+        let start = self.posted();
+        // SAFETY: a free block, which has room for any head.
+        unsafe { Writer::head(&self.blocks, start, head) };
+        let units = 1 + size_of::<H>() / UNIT;
+        let first =
+            ControlSegment::first_word(opcode.get(), start as u16, self.blocks.qpn, units as u8);
+        let second = u64::from(flags.bits()) << 32 | u64::from(imm);
+        Ok(Open { first, second })
+    }
+
+    /// Writes the address of a datagram.
+    ///
+    /// # Safety
+    /// `open` was opened by [`open_datagram`](Self::open_datagram) since the queue was posted to last.
+    #[inline(always)]
+    pub unsafe fn put_address(&mut self, open: &Open, to: &DatagramSegment) {
+        debug_assert!(open.units() >= 1 + ADDRESS_UNITS);
+        // SAFETY: the first block of the open WQE is free.
+        unsafe { Writer::head(&self.blocks, self.posted(), &to.to_words()) };
+    }
+
+    /// Appends registered memory in the first block of a WQE, and closes it.
+    ///
+    /// # Safety
+    /// As [`close`](Self::close), and *memory*; the block has room for a unit, and `sge` is of at least one byte, and below
+    /// 2 GiB.
+    #[inline(always)]
+    pub unsafe fn close_with(&mut self, open: &Open, sge: Sge, data: T) {
+        let (start, words) = (self.posted(), DataSegment::from(sge).to_words());
+        // SAFETY: a unit of the free block.
+        unsafe { Writer::unit(&self.blocks, start, open.units(), words) };
+        self.last_is_inline = false;
+        self.commit(open, 1, 1, data);
+    }
+
+    /// Appends registered memory in the second block of a WQE that fills its first one, and closes it.
+    ///
+    /// # Safety
+    /// As [`close_with`](Self::close_with), where two blocks are free and a WQE of the queue may have as many.
+    #[inline(always)]
+    pub unsafe fn close_with_next(&mut self, open: &Open, sge: Sge, data: T) {
+        let (next, words) = (self.posted().wrapping_add(1), DataSegment::from(sge).to_words());
+        // SAFETY: the first unit of a free block.
+        unsafe { Writer::unit(&self.blocks, next, 0, words) };
+        self.last_is_inline = false;
+        self.commit(open, 1, 2, data);
+    }
+
+    /// Appends inline bytes in the first block of a WQE, and closes it.
+    ///
+    /// # Safety
+    /// As [`close`](Self::close); the block has room for the header and the bytes, of which there is at least one.
+    #[inline(always)]
+    pub unsafe fn close_with_inline(&mut self, open: &Open, bytes: &[u8], data: T) {
+        let start = self.posted();
+        // SAFETY: room of the free block.
+        unsafe { Writer::short_inline(&self.blocks, start, open.units(), bytes) };
+        self.last_is_inline = true;
+        self.commit(open, InlineHeader::units(bytes.len()), 1, data);
+    }
+
+    /// Appends a payload.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// *memory*, see [the module](super); `open` was opened since the queue was posted to last.
+    pub unsafe fn put(&mut self, open: &mut Open, payload: Payload<'_>) -> Result<(), PostError> {
+        let (inline, more) = payload.measure()?;
+        let units = open.units() + more as u32;
+        if units > UNITS_PER_BB && units > self.max_units {
+            return Err(if inline > 0 { PostError::InlineTooLong } else { PostError::TooLong });
+        }
+        if units.div_ceil(UNITS_PER_BB) > self.free_blocks() {
+            return Err(PostError::Full);
+        }
+        let start = self.posted();
+        // SAFETY: the units are in free blocks, and were measured.
+        unsafe { Writer::at(&mut self.blocks, start, open.units()).payload(payload, inline) };
+        open.first += ControlSegment::UNIT * more as u64;
+        self.last_is_inline = !payload.inline.is_empty();
+        Ok(())
+    }
+
+    /// Writes the control segment: the WQE is posted, and the next doorbell hands it over.
+    ///
+    /// # Safety
+    /// *ready*, see [the module](super); all parts of `open` were written, and it was opened since the queue was posted to
+    /// last.
+    #[inline(always)]
+    pub unsafe fn close(&mut self, open: &Open, data: T) {
+        self.commit(open, 0, open.units().div_ceil(UNITS_PER_BB), data);
+    }
+
+    /// Writes the control segment of a WQE with `more` units, of `blocks` blocks.
+    #[inline(always)]
+    fn commit(&mut self, open: &Open, more: usize, blocks: u32, data: T) {
+        let start = self.posted();
+        let first = open.first + ControlSegment::UNIT * more as u64;
+        let is_signaled = open.second & ControlSegment::CQ_UPDATE != 0;
+        let asks = self.asks(is_signaled, blocks);
+        let second = if asks { open.second | ControlSegment::CQ_UPDATE } else { open.second };
+        self.remember(start, blocks, data);
+        self.blocks.advance(start, blocks);
+        // SAFETY: the first block of the WQE, which the device does not read before the doorbell.
+        unsafe { Writer::unit(&self.blocks, start, 0, [Be64::new(first), Be64::new(second)]) };
+    }
+}
