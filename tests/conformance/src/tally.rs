@@ -65,6 +65,7 @@ counts! {
     SEND_ATOMICS = "atomics posted", 500;
     SEND_DATAGRAMS = "datagrams posted", 500;
     SEND_INLINE = "requests with inline bytes", 1_000;
+    SEND_BUILT = "sends posted with ibv_wr_*", 1_000;
     SEND_DONE = "sends completed with a CQE", 1_000;
     SEND_DONE_SILENT = "sends completed without one", 500;
     SEND_FAILED = "sends that failed", 20;
@@ -169,3 +170,6 @@ pub const NOT_OF_DROP_IN: [&str; 23] = [
     PHASE_WRAPS,
     SEND_COPIED,
 ];
+
+/// What only sessions of the drop-in do: the ring has one way to post.
+pub const OF_DROP_IN: [&str; 1] = [SEND_BUILT];

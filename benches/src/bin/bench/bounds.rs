@@ -34,14 +34,14 @@ const BOUNDS: [(&str, Limit); 60] = [
     // Half of what ibv_post_srq_ops takes: see the reference's column of the table.
     ("tag add, batch 16", AtMost(60.0)),
     // A request of a sender and its completion.
-    ("SEND post and poll", AtMost(131.0)),
-    ("SEND post and poll, batch 1", AtMost(346.0)),
+    ("SEND post and poll", AtMost(128.0)),
+    ("SEND post and poll, batch 1", AtMost(338.0)),
     ("SEND post and poll, batch 1, 1024 QPs", Times("SEND post and poll, batch 1", 1.1)),
     ("SEND of 32 bytes inline post and poll", AtMost(103.0)),
     ("SEND of 32 bytes inline post and poll, batch 1", AtMost(315.0)),
-    ("RDMA WRITE post and poll", AtMost(138.0)),
+    ("RDMA WRITE post and poll", AtMost(139.0)),
     ("RDMA READ post and poll", AtMost(140.0)),
-    ("UD SEND post and poll", AtMost(159.0)),
+    ("UD SEND post and poll", AtMost(160.0)),
     // A frame that is lent and given back.
     ("frame lent", AtMost(50.0)),
     ("frame of a striding queue lent", AtMost(45.0)),

@@ -187,7 +187,7 @@ impl<T: Copy> SendQueue<T> {
     /// `open` was opened by [`open_datagram`](Self::open_datagram) since the queue was posted to last.
     #[inline(always)]
     pub unsafe fn put_address(&mut self, open: &Open, to: &DatagramSegment) {
-        debug_assert!(open.units() >= 1 + ADDRESS_UNITS);
+        debug_assert!(open.units() > ADDRESS_UNITS);
         // SAFETY: the first block of the open WQE is free.
         unsafe { Writer::head(&self.blocks, self.posted(), &to.to_words()) };
     }

@@ -1,6 +1,7 @@
 //! Sends: `ibv_post_send` and `ibv_poll_cq` on one twin, the ring of doorbell on the other, or the same functions of the
 //! drop-in.
 
+mod build;
 mod plan;
 mod post;
 mod queue;

@@ -48,6 +48,11 @@ impl Queue {
         self.register.read(&mut self.before[1]);
     }
 
+    /// Looks at the ring after a batch that was given up.
+    pub fn look_at_ring(&mut self) {
+        self.ring.read(&mut self.before[0]);
+    }
+
     /// Basic blocks.
     pub fn capacity(&self) -> u32 {
         (self.ring.len() / SEND_WQE_BB) as u32
@@ -81,8 +86,13 @@ impl Queue {
     }
 }
 
-/// Compares the two queues after requests were posted to both.
-pub fn compare(theirs: &mut Queue, ours: &mut Queue, tally: &mut Tally) -> Result<()> {
+/// Compares the two queues after requests were posted to both, `is_built` with `ibv_wr_*`.
+pub fn compare(
+    theirs: &mut Queue,
+    ours: &mut Queue,
+    is_built: bool,
+    tally: &mut Tally,
+) -> Result<()> {
     for word in 0..2 {
         let name = || format!("send queue: doorbell record, word {word}");
         same(name, theirs.record.word(4 * word).into(), ours.record.word(4 * word).into())?;
@@ -94,7 +104,10 @@ pub fn compare(theirs: &mut Queue, ours: &mut Queue, tally: &mut Tally) -> Resul
         let ((mut their_wqe, _), (mut our_wqe, blocks)) = (theirs.wqe(index), ours.wqe(index));
         let field = || format!("send queue: WQE {index:#x}");
         same(|| format!("{}: ds", field()), their_wqe.len() as u64, our_wqe.len() as u64)?;
-        let masked = mask(&mut their_wqe) + mask(&mut our_wqe);
+        let mut masked = mask(&mut their_wqe) + mask(&mut our_wqe);
+        if is_built {
+            masked += mask_immediate(&mut their_wqe) + mask_immediate(&mut our_wqe);
+        }
         same_bytes(field, &their_wqe, &our_wqe)?;
         tally.add(tally::EXACT, our_wqe.len() as u64);
         tally.add(tally::SEND_STALE, masked as u64 / 2);
@@ -136,6 +149,18 @@ fn mask(wqe: &mut [u8]) -> usize {
         }
     }
     0
+}
+
+/// Clears the immediate data of a request that has none, which libmlx5 leaves as it was with `ibv_wr_*`.
+fn mask_immediate(wqe: &mut [u8]) -> usize {
+    let ctrl = ControlSegment::from_bytes(wqe.first_chunk().expect("a control segment"));
+    let has_immediate = [WqeOpcode::SEND_IMM, WqeOpcode::SEND_INVAL, WqeOpcode::RDMA_WRITE_IMM]
+        .contains(&ctrl.opcode());
+    if has_immediate {
+        return 0;
+    }
+    wqe[12..UNIT].fill(0);
+    4
 }
 
 /// Sees that doorbell has written to no other block than those that it posted.

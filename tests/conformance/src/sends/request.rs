@@ -59,6 +59,18 @@ impl Request {
         }
     }
 
+    /// Its flags, as libibverbs has them.
+    pub fn flags(&self) -> u32 {
+        [
+            (self.signaled, sys::IBV_SEND_SIGNALED),
+            (self.solicited, sys::IBV_SEND_SOLICITED),
+            (self.fence, sys::IBV_SEND_FENCE),
+            (self.inline, sys::IBV_SEND_INLINE),
+        ]
+        .into_iter()
+        .fold(0, |flags, (set, flag)| if set { flags | flag } else { flags })
+    }
+
     /// The work request of libibverbs.
     pub fn wr(&mut self, to: Option<&Destination>) -> sys::ibv_send_wr {
         let mut wr = sys::ibv_send_wr {
@@ -67,14 +79,7 @@ impl Request {
             num_sge: self.sges.len() as i32,
             ..Default::default()
         };
-        for (set, flag) in [
-            (self.signaled, sys::IBV_SEND_SIGNALED),
-            (self.solicited, sys::IBV_SEND_SOLICITED),
-            (self.fence, sys::IBV_SEND_FENCE),
-            (self.inline, sys::IBV_SEND_INLINE),
-        ] {
-            wr.send_flags |= if set { flag } else { 0 };
-        }
+        wr.send_flags = self.flags();
         let (addr, rkey) = self.remote;
         (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = (addr, rkey);
         let mut immediate = |value: u32| wr.__bindgen_anon_1.imm_data = value.to_be();

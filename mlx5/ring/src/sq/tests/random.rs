@@ -160,7 +160,8 @@ impl Request {
             match (&pieces[..], &sges[..]) {
                 _ if is_addressed_last => {}
                 ([], &[sge]) if sge.length != 0 && open.is_short() => {
-                    return Ok(queue.close_with(&open, sge, data));
+                    queue.close_with(&open, sge, data);
+                    return Ok(());
                 }
                 ([], &[sge])
                     if sge.length != 0
@@ -168,10 +169,12 @@ impl Request {
                         && queue.free_blocks() > 1
                         && queue.max_units > 4 =>
                 {
-                    return Ok(queue.close_with_next(&open, sge, data));
+                    queue.close_with_next(&open, sge, data);
+                    return Ok(());
                 }
                 (&[bytes], []) if !bytes.is_empty() && 4 + bytes.len() <= open.room_in_block() => {
-                    return Ok(queue.close_with_inline(&open, bytes, data));
+                    queue.close_with_inline(&open, bytes, data);
+                    return Ok(());
                 }
                 _ => {}
             }
