@@ -49,6 +49,8 @@ fn retry(qp: &mut Qp, core: &mut Core) {
 /// The responder is not ready for the oldest packet: wait this long.
 pub fn back_off(qp: &mut Qp, core: &mut Core, delay_ns: u64) {
     let requester = &mut qp.requester;
+    // The responder has answered: the retries after a time-out start again.
+    requester.retries_left = requester.retry_cnt;
     if requester.rnr_retry != INFINITE_RNR {
         if requester.rnr_left == 0 {
             return fail(qp, core, Failure::RNR_RETRIES);

@@ -220,6 +220,23 @@ fn receiver_not_ready_and_then_ready() {
     s.send.expect(Requester, &s.a, index);
 }
 
+/// A device whose thread gets no processor between a packet and its answer sees time-outs that nobody has caused.
+#[test]
+fn an_rnr_nak_restores_the_transport_retries() {
+    let mut s = setup_with(Path { timeout: 10, retry_cnt: 2, rnr_timer: 1, ..Path::default() });
+    let index = s.device.post(&mut s.a, &Work::send().inline(b"patience"));
+    for _ in 0..200 {
+        // Longer than the time-out of 4.19 ms.
+        s.device.now += 5_000_000;
+        s.device.nic.step(s.device.now);
+    }
+    s.send.expect_nothing();
+    s.receive(64);
+    s.device.finish();
+    s.recv.expect(ResponderSend, &s.b, 0);
+    s.send.expect(Requester, &s.a, index);
+}
+
 #[test]
 fn rnr_retries_run_out() {
     let mut s = setup_with(Path { rnr_retry: 3, rnr_timer: 14, ..Path::default() });
