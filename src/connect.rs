@@ -29,7 +29,8 @@ const FAILED: u8 = 0;
 
 impl QueuePair {
     /// Connects to the queue pair whose owner calls `connect_over` at the other end of `stream`, and returns when
-    /// both queue pairs can send.
+    /// both queue pairs can send. Success means that both addresses are set; the first send shows whether the network
+    /// carries packets between them (on soft-mlx5: whether both processes are in one fabric).
     ///
     /// The stream must accept 41 bytes before the peer reads, as sockets and pipes do. The call waits for the peer as
     /// long as the stream does: set its read time-out. The program may use the stream for other data before and after

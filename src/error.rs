@@ -30,7 +30,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `{:?}` prints the same words as `{}`: it is what a `main` shows that returns the error, and what `unwrap` does.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -381,6 +380,9 @@ fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
         }
         ("ibv_attach_mcast", Some(libc::ENOMEM)) => {
             ": the device has no room for another member (max_mcast_grp and max_mcast_qp_attach of Context::attr)"
+        }
+        ("setsockopt(IP_ADD_MEMBERSHIP)", Some(libc::ENODEV)) => {
+            ": no network interface has the address of Flow::join_on: pass an address that `ip -4 addr` lists"
         }
         ("mmap(MAP_HUGETLB)", _) => {
             ": too few huge pages are reserved: raise vm.nr_hugepages with sysctl, or use HugePages::Transparent"

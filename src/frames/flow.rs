@@ -104,7 +104,8 @@ impl Flow {
     }
 
     /// Also joins the group on the network interface with this address. The rule holds a UDP socket for that, so that
-    /// the kernel sends the IGMP reports that switches require. Nothing is received from the socket.
+    /// the kernel sends the IGMP reports that switches with IGMP snooping require. Nothing is received from the socket.
+    /// soft-mlx5 needs no reports.
     pub const fn join_on(mut self, interface: Ipv4Addr) -> Self {
         self.joins = Some(interface);
         self

@@ -15,7 +15,9 @@ use crate::memory::Buffer;
 /// A received frame, lent by its batch, from the Ethernet header on and without the FCS. Its memory is posted again
 /// when the batch ends; [`take`](Self::take) keeps it.
 ///
-/// It dereferences to the bytes of the frame. Copying (`to_vec`, [`Buffer::extend_from_slice`]) is best for short
+/// It dereferences to the bytes of the frame: byte 0 is the destination MAC address; a VLAN tag is at byte 12, unless
+/// [`FrameConfig::vlan_stripping`](super::FrameConfig::vlan_stripping) removes it; short frames keep their padding, so use
+/// the lengths in the headers of IP and UDP. Copying (`to_vec`, [`Buffer::extend_from_slice`]) is best for short
 /// frames that are kept for long.
 ///
 /// ```no_run

@@ -2,7 +2,30 @@
 //!
 //! A [`FrameReceiver`] owns a receive queue and its buffers. Each [`Flow`] attached to it directs frames there instead of to
 //! the kernel. [`FrameReceiver::poll`] lends each [`Frame`] in place; [`Frame::take`] keeps it.
-//! [`Posting::send_frame`](crate::Posting::send_frame) sends frames.
+//!
+//! [`Posting::send_frame`](crate::Posting::send_frame) sends frames through the queue pair of
+//! [`FrameReceiver::with_sender`]. A program that only sends creates a small plain receiver without a flow:
+//!
+//! ```no_run
+//! use doorbell::frames::{FrameConfig, FrameReceiver};
+//! use doorbell::{BufferPool, Sender, SenderConfig};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+//! let pool = BufferPool::new(&pd, 64, 2048)?;
+//! let mut sender = Sender::new(&pd, &SenderConfig::new())?;
+//! let receiver = FrameReceiver::with_sender(&pd, &FrameConfig::new().plain(4, 2048), &mut sender)?;
+//! let queue = receiver.send_queue().expect("created with a sender");
+//!
+//! let mut frame = pool.take().expect("a new pool is full");
+//! // Destination, source, type of a local experiment, and padding.
+//! frame.extend_from_slice(&[0xff; 6]);
+//! frame.extend_from_slice(&[2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
+//! frame.extend_from_slice(&[0; 46]);
+//! sender.post(queue)?.send_frame(frame, false)?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod batch;
 mod buffers;

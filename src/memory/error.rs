@@ -36,9 +36,10 @@ pub struct BufferError<R, B = Buffer> {
     pub buffer: B,
 }
 
-impl<R: fmt::Debug, B> fmt::Debug for BufferError<R, B> {
+/// The text of `{}`, which `unwrap` and a `main` that returns the error then show.
+impl<R: fmt::Display, B> fmt::Debug for BufferError<R, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.reason, f)
+        fmt::Display::fmt(self, f)
     }
 }
 

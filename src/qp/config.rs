@@ -140,7 +140,8 @@ impl QpConfig {
     }
 
     /// Sets how many requests can be outstanding on the send queue, 128 by default. Used with a
-    /// [`Sender`](crate::Sender).
+    /// [`Sender`](crate::Sender). Requests of several buffers, or of many inline bytes, use more than one basic block of 64
+    /// bytes, so that the queue may be full earlier.
     pub const fn sends(mut self, max_wr: u32) -> Self {
         self.max_send_wr = max_wr;
         self

@@ -42,6 +42,12 @@ pub(crate) use object::{Qp, SendSide};
 /// A new queue pair is in state INIT: post receives before connecting it. On the direct path it has no scatter to
 /// CQE, with which the device would store short payloads in the CQE, over the source QP and the SLID.
 ///
+/// A peer that has died is noticed only by requests to it, which fail with
+/// [`WcStatus::RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) after about (`retry_cnt` + 1) time-outs, 0.5 s by default. A
+/// side that only receives notices nothing: keep the stream of [`connect_over`](Self::connect_over), whose end is the end
+/// of the peer. Then call [`Receiver::destroy_qp`](crate::Receiver::destroy_qp), and poll the sender, which returns
+/// outstanding buffers.
+///
 /// Dropping it disconnects. The receiver and the sender destroy it later, see
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).
 ///

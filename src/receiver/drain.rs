@@ -17,7 +17,7 @@ impl Receiver {
     /// 3. [`destroy_qp`](Self::destroy_qp) destroys the QP, or [`reset_qp`](Self::reset_qp) prepares it for the next
     ///    connection.
     ///
-    /// [`destroy_qp`](Self::destroy_qp) and [`reset_qp`](Self::reset_qp) without step 1 also wait, and drop messages
+    /// Without `drain_qp`, [`destroy_qp`](Self::destroy_qp) and [`reset_qp`](Self::reset_qp) also wait, and drop messages
     /// that were not polled.
     ///
     /// ```
@@ -34,9 +34,6 @@ impl Receiver {
     /// receiver.destroy_qp(qp)?;
     /// # Ok::<(), doorbell::Error>(())
     /// ```
-    ///
-    /// [`destroy_qp`](Self::destroy_qp) and [`reset_qp`](Self::reset_qp) alone wait, too, and drop the messages that
-    /// were not polled.
     ///
     /// # Errors
     /// [`Error::TimedOut`] if the event does not arrive within `patience`: the QP is in the error state and can be

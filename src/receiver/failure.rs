@@ -1,5 +1,7 @@
 //! Receives that failed.
 
+use std::fmt;
+
 use crate::memory::Buffer;
 use crate::status::WcStatus;
 
@@ -32,7 +34,10 @@ use crate::status::WcStatus;
 /// assert_eq!(pool.available(), 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, thiserror::Error)]
+///
+/// [`WcStatus::WR_FLUSH_ERR`] is a consequence: the first failed completion of the queue pair has the cause, which may be
+/// one of its [`Sender`](crate::Sender).
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 #[error("receive on QP {qp_num:#x}: {cause}")]
 pub struct Failure {
@@ -44,6 +49,13 @@ pub struct Failure {
     pub vendor_err: u32,
     /// The buffers of the receive; empty if the queue keeps them.
     pub buffers: Vec<Buffer>,
+}
+
+/// The text of `{}`, which `unwrap` and a `main` that returns the error then show.
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Why a receive failed.

@@ -162,8 +162,8 @@ impl Message<'_, '_> {
         matches!(self.lent.context.owner(), Owner::List(_))
     }
 
-    /// Moves the buffer out of the queue; its length is that of the message. The queue then has one receive less:
-    /// post another buffer.
+    /// Moves the buffer out of the queue; its length is that of the message. The program can extend it up to its capacity
+    /// and send it. The queue then has one receive less: post another buffer.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();

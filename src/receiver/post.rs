@@ -96,8 +96,8 @@ impl Receiver {
 
     /// Posts buffers of `pool` until the queue is full or the pool is empty, and returns the number of receives.
     ///
-    /// On the direct path one slot of an SRQ cannot be posted. `fill` loads a buffer into it too, which the result
-    /// does not count. With a buffer in every slot, recycling writes no WQE.
+    /// Give the pool one buffer more than the capacity of the SRQ. On the direct path an SRQ has one more slot, which cannot
+    /// be posted: `fill` puts a buffer there, which the result does not count, and recycling then writes no WQE.
     ///
     /// ```
     /// # use doorbell::{Receiver, ReceiverConfig, SrqConfig};

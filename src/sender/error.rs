@@ -110,8 +110,9 @@ pub struct SendError<P = Buffer> {
     pub reason: NotSent,
 }
 
+/// The text of `{}`, which `unwrap` and a `main` that returns the error then show.
 impl<P> fmt::Debug for SendError<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.reason, f)
+        fmt::Display::fmt(self, f)
     }
 }

@@ -66,7 +66,9 @@ use queue::Entry;
 /// A server that replies to many clients, with one doorbell for all replies to a client:
 ///
 /// ```no_run
-/// use doorbell::{BufferPool, NotSent, QpConfig, QueuePair, Receiver, ReceiverConfig};
+/// use std::collections::VecDeque;
+///
+/// use doorbell::{Buffer, BufferPool, NotSent, QpConfig, QueuePair, Receiver, ReceiverConfig};
 /// use doorbell::{Sender, SenderConfig, SrqConfig};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -78,43 +80,57 @@ use queue::Entry;
 /// receiver.fill(srq, &pool)?;
 ///
 /// let listener = std::net::TcpListener::bind("0.0.0.0:18515")?;
-/// let mut clients: Vec<QueuePair> = Vec::new();
+/// let mut clients: Vec<(QueuePair, VecDeque<Buffer>)> = Vec::new();
 /// for stream in listener.incoming().take(16) {
 ///     let config = QpConfig::rc().srq(srq).sends(64);
 ///     let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
 ///     qp.connect_over(&mut stream?)?;
-///     clients.push(qp);
+///     clients.push((qp, VecDeque::new()));
 /// }
 ///
-/// let mut answers: Vec<Vec<_>> = clients.iter().map(|_| Vec::new()).collect();
 /// loop {
 ///     let mut batch = receiver.poll();
-///     while let Some(message) = batch.next() {
-///         let message = message?;
-///         let from = clients.iter().position(|qp| qp.qp_num() == message.qp_num());
-///         let (Some(from), Some(mut answer)) = (from, pool.take()) else { continue };
-///         answer.extend_from_slice(&message);
-///         answers[from].push(answer);
+///     while let Some(next) = batch.next() {
+///         // A failed receive belongs to a failed client, whose sends fail, too.
+///         let Ok(message) = next else { continue };
+///         let number = message.qp_num();
+///         if let Some((_, answers)) = clients.iter_mut().find(|(qp, _)| qp.qp_num() == number) {
+///             // The received buffer is the answer.
+///             answers.push_back(message.take());
+///         }
 ///     }
 ///     drop(batch);
-///     for (qp, answers) in clients.iter().zip(&mut answers) {
-///         let Some(queue) = qp.send_queue().filter(|_| !answers.is_empty()) else { continue };
-///         let mut posting = sender.post(queue)?;
-///         for answer in answers.drain(..) {
+///     receiver.fill(srq, &pool)?;
+///
+///     for (qp, answers) in clients.iter_mut().filter(|(_, answers)| !answers.is_empty()) {
+///         // `post` refuses a queue pair that has failed.
+///         let Some(Ok(mut posting)) = qp.send_queue().map(|queue| sender.post(queue)) else { continue };
+///         while let Some(answer) = answers.pop_front() {
 ///             match posting.send(answer) {
 ///                 Ok(()) => {}
-///                 Err(error) if matches!(error.reason, NotSent::Full) => break,
+///                 Err(error) if matches!(error.reason, NotSent::Full) => {
+///                     // Again in the next round, after a poll.
+///                     answers.push_front(error.payload);
+///                     break;
+///                 }
 ///                 Err(error) => return Err(error.into()),
 ///             }
 ///         }
 ///         // The doorbell rings here, once.
 ///     }
+///
+///     let mut failed = None;
 ///     let mut batch = sender.poll();
 ///     while let Some(done) = batch.next() {
-///         // The buffer goes back to its pool.
+///         // The buffer returns to its pool.
 ///         if !done.status.is_success() {
-///             println!("a client is gone: {}", done.status);
+///             failed = Some(done.queue);
 ///         }
+///     }
+///     drop(batch);
+///     let dead = |(qp, _): &(QueuePair, _)| failed.is_some() && qp.send_queue() == failed;
+///     if let Some(at) = clients.iter().position(dead) {
+///         receiver.destroy_qp(clients.swap_remove(at).0)?;
 ///     }
 /// }
 /// # }

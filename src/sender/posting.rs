@@ -62,8 +62,8 @@ impl Sender {
 ///
 /// A request is posted, or refused with an error that returns its payload; a refused request changes nothing.
 /// [`token`](Self::token), [`solicited`](Self::solicited), [`fence`](Self::fence) and [`signaled`](Self::signaled)
-/// apply to the next request only. The requests of a forgotten posting (`mem::forget`) are handed over with the next
-/// posting of the queue.
+/// apply to the next request only. After `mem::forget` of a posting, the next posting of the queue rings the doorbell for
+/// its requests, too.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();
@@ -183,9 +183,9 @@ impl Posting<'_> {
     /// Sends an Ethernet frame, without FCS, through a queue pair for
     /// [frames](crate::frames::FrameReceiver::with_sender).
     ///
-    /// With `checksums` the device writes the checksums of the IP header and of UDP or TCP. The UDP or TCP checksum
-    /// must contain the sum of the pseudo header, or zero if the adapter computes the whole. The wire needs at least
-    /// 60 bytes: pad shorter frames.
+    /// With `checksums` the device writes the checksums of the IP header and of UDP or TCP. Store 0 in the checksum of the IP
+    /// header, and in that of UDP or TCP the sum of the pseudo header, folded to 16 bits and not complemented. The wire
+    /// needs at least 60 bytes: pad shorter frames.
     ///
     /// # Errors
     /// [`SendError`], which returns the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.

@@ -32,7 +32,7 @@ pub enum Offload {
 /// ```
 /// use doorbell::tags::{Offload, TagMatchingConfig};
 ///
-/// let config = TagMatchingConfig::new(512).slots(256).offload(Offload::Required);
+/// let config = TagMatchingConfig::new(64).slots(256).offload(Offload::Required);
 /// # let _ = config;
 /// ```
 #[derive(Clone, Debug)]
@@ -47,6 +47,9 @@ pub struct TagMatchingConfig {
 
 impl TagMatchingConfig {
     /// Describes a list of at most `max_tags` receives, 64 slots for unexpected messages, and 8,192 sends.
+    ///
+    /// A device matches at most [`TagMatchingCaps::max_num_tags`](crate::caps::TagMatchingCaps::max_num_tags), 127 on
+    /// soft-mlx5. A longer list is an error, also with [`Offload::Auto`]; with [`Offload::Never`] the limit is 65,535.
     pub const fn new(max_tags: u16) -> Self {
         Self {
             max_tags,

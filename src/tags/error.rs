@@ -37,7 +37,8 @@ pub enum TagFailure {
     /// The buffer belongs to another protection domain.
     #[error("the buffer belongs to another protection domain: use a pool of the queue's")]
     WrongDomain,
-    /// The buffer is smaller than the header of a message or, in memory of the program, than those of a rendezvous.
+    /// The buffer has no room for the header of a message, 16 bytes, or in memory of the program for that of a rendezvous,
+    /// 32 bytes.
     #[error("the buffer is too small: it needs at least {min} bytes for headers")]
     TooSmall {
         /// Bytes of the headers.

@@ -121,7 +121,8 @@ pub struct Received {
     /// `true` if the library matched the message: it arrived before the device had the receive, or the device does
     /// not match.
     pub by_library: bool,
-    /// `true` if the message arrived before the receive was posted.
+    /// `true` if a poll had already returned the message to the library when the receive was posted. It is `false` for a
+    /// message that had arrived and was not polled.
     pub waited: bool,
     /// The payload.
     pub buffer: Buffer,

@@ -233,7 +233,7 @@ impl TagMatchingSrq {
         self.receives.len()
     }
 
-    /// Returns how many tagged messages wait for a receive.
+    /// Returns how many tagged messages wait for a receive, up to the last poll.
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
     }
@@ -248,7 +248,10 @@ impl TagMatchingSrq {
         &self.pd
     }
 
-    /// Posts buffers of `pool` for unexpected messages, including their headers, and returns how many the device has.
+    /// Posts buffers of `pool` for unexpected messages, and returns how many the device has. The size of these buffers
+    /// less the header of 16 bytes is the longest message that peers can [`send`](Self::send); they must offer longer
+    /// ones by [`send_rendezvous`](Self::send_rendezvous).
+    ///
     /// The queue takes further buffers from the pool as messages use them. While the pool is empty, senders wait:
     /// give it as many buffers as there are slots, and one for each message that may wait for its receive.
     ///

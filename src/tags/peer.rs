@@ -81,7 +81,8 @@ pub(super) struct Peer {
 }
 
 impl TagMatchingSrq {
-    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding.
+    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding. The peer
+    /// may read readable pools, as a rendezvous requires, whatever [`QpConfig::remote_read`] says.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();

@@ -102,6 +102,10 @@ impl Peer {
 impl TagMatchingSrq {
     /// Sends a message with a tag. The event [`Sent`](super::TagEvent::Sent) returns the buffer.
     ///
+    /// A message without a posted receive uses a buffer that the peer gave to [`fill`](Self::fill): 16 bytes of header
+    /// and the payload must fit, else the connection fails on both sides. doorbell cannot check this. Agree on a limit
+    /// with the peer, and send longer messages with [`send_rendezvous`](Self::send_rendezvous).
+    ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
     /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
@@ -166,7 +170,8 @@ impl TagMatchingSrq {
 
     /// Offers a message by its tag. The peer reads the bytes of `buffer` when a receive matches; the event
     /// [`Sent`](super::TagEvent::Sent) then returns the buffer. The pool must be
-    /// [`readable`](crate::BufferPool::readable).
+    /// [`readable`](crate::BufferPool::readable). The buffer needs no header, and the length has no other limit than the
+    /// buffer and the port.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
