@@ -39,6 +39,8 @@ extern "C" fn at_load() {
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let is_preloaded = preload.to_string_lossy().contains("libdoorbell_drop_in");
     IS_PRELOADED.store(is_preloaded, Ordering::Relaxed);
+    // SAFETY: the function reads and writes atomics and tries locks.
+    unsafe { libc::pthread_atfork(None, None, Some(log::in_child)) };
 }
 
 #[used]

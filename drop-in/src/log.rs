@@ -62,16 +62,35 @@ pub(crate) fn warn(what: fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("doorbell: {what}\n").as_bytes());
 }
 
-extern "C" fn at_exit() {
-    if !is_on() {
-        return;
-    }
+/// Posts and polls by doorbell and by libmlx5.
+fn totals() -> [u64; 4] {
     let (posts, polls) = context::counts();
     let [our_posts, our_polls, their_posts, their_polls] =
         [&DOORBELL.posts, &DOORBELL.polls, &LIBMLX5.posts, &LIBMLX5.polls]
             .map(|count| count.load(Ordering::Relaxed));
-    let (posts, polls) = (posts + our_posts, polls + our_polls);
-    if posts + polls + their_posts + their_polls > 0 {
+    [posts + our_posts, polls + our_polls, their_posts, their_polls]
+}
+
+/// What the parent of this process had posted and polled before the fork: [`totals`] of this process go on from there.
+static OF_PARENT: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+
+/// Has a forked child count from 0.
+pub(crate) extern "C" fn in_child() {
+    for (count, total) in OF_PARENT.iter().zip(totals()) {
+        count.store(total, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn at_exit() {
+    if !is_on() {
+        return;
+    }
+    let mut totals = totals();
+    for (total, of_parent) in totals.iter_mut().zip(&OF_PARENT) {
+        *total = total.saturating_sub(of_parent.load(Ordering::Relaxed));
+    }
+    let [posts, polls, their_posts, their_polls] = totals;
+    if totals.iter().any(|total| *total > 0) {
         say(format_args!(
             "posts: {posts} by doorbell, {their_posts} by libmlx5; polls: {polls} by doorbell, {their_polls} by libmlx5"
         ));

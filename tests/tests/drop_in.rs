@@ -130,24 +130,34 @@ fn twice(command: &[&Path]) -> [Command; 2] {
     })
 }
 
-/// Runs a command both ways; libmlx5 must have posted and polled nothing in the second.
-fn succeed_twice(command: &[&Path]) {
+/// Runs a command both ways; libmlx5 must have posted and polled nothing in the second. Returns what each process of the second
+/// posted and polled.
+fn succeed_twice(command: &[&Path]) -> Vec<String> {
     let [mut stock, mut ours] = twice(command);
     succeed(&mut stock);
     let log = String::from_utf8(succeed(&mut ours).stderr).unwrap();
-    let totals: Vec<_> = log.lines().filter(|line| line.contains("posts: ")).collect();
+    let totals: Vec<_> =
+        log.lines().filter(|line| line.contains("posts: ")).map(String::from).collect();
     assert!(!totals.is_empty(), "{log}");
-    for line in totals {
+    for line in &totals {
         let is_ours = line.matches("0 by libmlx5").count() == 2 && !line.contains("posts: 0 ");
         assert!(is_ours, "{log}");
     }
+    totals
 }
 
 #[test]
 fn forks_and_contexts_are_apart() {
     let folder = Folder::new("apart");
     let program = worst(&folder, "worst", &[]);
-    succeed_twice(&[&program, Path::new("fork")]);
+    let totals = succeed_twice(&[&program, Path::new("fork")]);
+    // The first child posts nothing; the parent posted before the second one came and ends after it.
+    let line = |count| {
+        format!(
+            "doorbell: posts: {count} by doorbell, 0 by libmlx5; polls: {count} by doorbell, 0 by libmlx5"
+        )
+    };
+    assert_eq!(totals, [line(400), line(502)]);
     succeed_twice(&[&program, Path::new("contexts")]);
 }
 
@@ -166,7 +176,8 @@ fn threads_share_queues() {
     let folder = Folder::new("threads");
     if env::var_os("THREAD_SANITIZER").is_none() {
         let program = worst(&folder, "worst", &[]);
-        return succeed_twice(&[&program, Path::new("threads")]);
+        succeed_twice(&[&program, Path::new("threads")]);
+        return;
     }
     // The symbols of the program are the library's.
     let program = worst(&folder, "worst", &["-fsanitize=thread", "-rdynamic"]);
