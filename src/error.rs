@@ -29,7 +29,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

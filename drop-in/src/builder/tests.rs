@@ -143,7 +143,7 @@ fn a_late_address_allocates_nothing() {
     assert_eq!(ring[320..344], [&[0x80, 0, 0, 20], &text[..]].concat());
 }
 
-/// What `ibv_wr_complete` answers to each thing that a program does [`wrong`].
+/// The result of `ibv_wr_complete` after each case of [`wrong`].
 const ERRORS: [c_int; 10] = [
     libc::EINVAL,
     libc::EINVAL,
@@ -157,14 +157,14 @@ const ERRORS: [c_int; 10] = [
     libc::EOPNOTSUPP,
 ];
 
-/// Does what no batch may.
+/// Makes the calls of case `number`, which verbs forbids or the queue pair has no room for.
 ///
 /// # Safety
 /// A batch of the queue pair is open.
 unsafe fn wrong(number: usize, qp: *mut ibv_qp_ex, ah: *mut ibv_ah) {
     // SAFETY: the caller's contract; the lists can be read.
     unsafe {
-        // No payload, no address, neither a payload nor an address.
+        // 0 has no payload, 1 no address, 2 neither.
         match number {
             0..=2 => wr_send(qp),
             5 | 6 => {
@@ -177,7 +177,7 @@ unsafe fn wrong(number: usize, qp: *mut ibv_qp_ex, ah: *mut ibv_ah) {
             0 => wr_set_ud_addr(qp, ah, 1, 2),
             1 => wr_set_sge(qp, 9, 0x1000, 8),
             2 => good(qp, ah),
-            // Parts of no request, and twice.
+            // A part without a request, and a part twice.
             3 => wr_set_sge(qp, 9, 0x1000, 8),
             4 => {
                 good(qp, ah);
@@ -213,7 +213,7 @@ fn a_batch_that_fails_or_is_aborted_posts_nothing() {
     let mut device = Device { ring: [0; BLOCKS * 64], register: [0; 512], record: [0.into(); 2] };
     let device = NonNull::from(&mut device);
     let record = queue_pair(device);
-    // SAFETY: structures of integers and pointers; the functions are called as verbs asks for, or as no function minds.
+    // SAFETY: structures of integers and pointers; each call names memory that can be read.
     unsafe {
         let (mut qp, mut to): (ibv_qp_ex, Address) = (mem::zeroed(), mem::zeroed());
         find::place_in_qp(&mut qp).write(&record);
@@ -232,7 +232,7 @@ fn a_batch_that_fails_or_is_aborted_posts_nothing() {
                     good(qp, ah);
                 }
                 wrong(number, qp, ah);
-                // Nothing makes up for it.
+                // A correct request afterwards does not repair the batch.
                 if number > 2 {
                     good(qp, ah);
                 }

@@ -33,7 +33,6 @@ impl<'a> Writer<'a> {
         ctrl: [Be64; 2],
         head: &H,
     ) -> Self {
-        const { assert!(size_of::<H>() % UNIT == 0 && UNIT + size_of::<H>() <= SEND_WQE_BB) }
         let block = blocks.block(start);
         // SAFETY: all in one free block.
         unsafe {
