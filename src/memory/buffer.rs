@@ -32,7 +32,8 @@ use super::slots::ALIGNMENT;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Buffer {
-    pool: ManuallyDrop<Arc<Pool>>,
+    /// A reference to the pool, from [`Arc::into_raw`].
+    pool: NonNull<Pool>,
     start: NonNull<u8>,
     len: usize,
 }
@@ -49,7 +50,22 @@ impl Buffer {
     #[inline(always)]
     pub(crate) unsafe fn new(pool: Arc<Pool>, start: NonNull<u8>, len: u32) -> Self {
         debug_assert!(pool.has(start) && len <= pool.buffer_size);
-        Self { pool: ManuallyDrop::new(pool), start, len: len as usize }
+        // SAFETY: an `Arc` is not null.
+        let pool = unsafe { NonNull::new_unchecked(Arc::into_raw(pool).cast_mut()) };
+        Self { pool, start, len: len as usize }
+    }
+
+    /// The same, of a pool of which there is such a pointer and a reference that was forgotten.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new); the reference is the value's from now on.
+    #[inline(always)]
+    pub(crate) const unsafe fn from_raw_parts(
+        pool: NonNull<Pool>,
+        start: NonNull<u8>,
+        len: u32,
+    ) -> Self {
+        Self { pool, start, len: len as usize }
     }
 
     /// Returns the number of bytes in use.
@@ -60,13 +76,13 @@ impl Buffer {
 
     /// Returns the size of the buffer in bytes, without the headroom.
     pub fn capacity(&self) -> usize {
-        self.pool.buffer_size as usize
+        self.pool().buffer_size as usize
     }
 
     /// Returns the headroom: bytes before the buffer that the device does not write, see
     /// [`PoolConfig::headroom`](crate::PoolConfig::headroom).
     pub fn headroom(&self) -> &[u8] {
-        let bytes = self.pool.headroom as usize;
+        let bytes = self.pool().headroom as usize;
         // SAFETY: in front of the buffer, inside its stride, initialised since the pool was made, and ours alone.
         unsafe { slice::from_raw_parts(self.front(bytes).as_ptr(), bytes) }
     }
@@ -87,7 +103,7 @@ impl Buffer {
     /// # Ok::<(), doorbell::Error>(())
     /// ```
     pub fn headroom_mut(&mut self) -> &mut [u8] {
-        let bytes = self.pool.headroom as usize;
+        let bytes = self.pool().headroom as usize;
         // SAFETY: as for `headroom`, and borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.front(bytes).as_ptr(), bytes) }
     }
@@ -105,7 +121,7 @@ impl Buffer {
 
     /// The address that is so many bytes of headroom in front of the buffer.
     fn front(&self, bytes: usize) -> NonNull<u8> {
-        debug_assert!(bytes <= self.pool.headroom as usize);
+        debug_assert!(bytes <= self.pool().headroom as usize);
         // SAFETY: inside the stride of the buffer.
         unsafe { self.addr().sub(bytes) }
     }
@@ -151,8 +167,24 @@ impl Buffer {
     }
 
     #[inline(always)]
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
+    pub(crate) const fn pool(&self) -> &Pool {
+        // SAFETY: the buffer has a reference to it.
+        unsafe { self.pool.as_ref() }
+    }
+
+    /// Returns another reference to its pool.
+    pub(crate) fn clone_pool(&self) -> Arc<Pool> {
+        // SAFETY: the buffer has a reference, so that there is one to add to.
+        unsafe {
+            Arc::increment_strong_count(self.pool.as_ptr());
+            Arc::from_raw(self.pool.as_ptr())
+        }
+    }
+
+    /// The pool, for [`from_raw_parts`](Self::from_raw_parts).
+    #[inline(always)]
+    pub(crate) const fn raw_pool(&self) -> NonNull<Pool> {
+        self.pool
     }
 
     /// The first byte.
@@ -173,7 +205,7 @@ impl Buffer {
     /// Returns `true` if the memory up to the next cache line is this buffer's. The last buffer of a pool in memory of
     /// the program may end where that memory does.
     pub(crate) fn is_padded(&self) -> bool {
-        matches!(*self.pool.backing, Backing::Pages(_))
+        matches!(*self.pool().backing, Backing::Pages(_))
     }
 
     /// Returns another buffer of the pool, with `len` bytes in use, for this one, which is the caller's.
@@ -192,7 +224,7 @@ impl Buffer {
     pub(crate) fn into_parts(self) -> (Arc<Pool>, NonNull<u8>) {
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is not dropped, so the reference is moved out once.
-        (unsafe { ManuallyDrop::into_inner(std::ptr::read(&this.pool)) }, this.start)
+        (unsafe { Arc::from_raw(this.pool.as_ptr()) }, this.start)
     }
 }
 
@@ -245,7 +277,7 @@ impl Drop for Buffer {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: dropped once.
-        give_back(unsafe { ManuallyDrop::take(&mut self.pool) }, self.start);
+        give_back(unsafe { Arc::from_raw(self.pool.as_ptr()) }, self.start);
     }
 }
 

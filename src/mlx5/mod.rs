@@ -175,7 +175,7 @@ pub(crate) unsafe fn send_ring(
     // SAFETY: the layout is libmlx5's, the object keeps it mapped, and the records live as long as the ring. The queue
     // pair has no signatures and no scatter to CQE.
     let ring = unsafe { SendQueue::new(layout, config, records.start().cast()) };
-    let ring = ring.map_err(layout_error)?.with_max_silent(max_unsignaled);
+    let ring = ring.map_err(layout_error)?.with_max_silent(max_unsignaled).signaling_last();
     Ok(DirectSq { ring, _records: records, _object: object })
 }
 

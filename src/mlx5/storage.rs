@@ -16,6 +16,17 @@ impl<T> Storage<T> {
         Self(NonNull::from(Box::leak(Box::new_uninit_slice(len))))
     }
 
+    /// Allocates `len` values.
+    pub(crate) fn of(len: usize, value: impl Fn() -> T) -> Self {
+        let values: Box<[_]> = (0..len).map(|_| MaybeUninit::new(value())).collect();
+        Self(NonNull::from(Box::leak(values)))
+    }
+
+    /// Returns the address of the values.
+    pub(crate) const fn slice(&self) -> NonNull<[T]> {
+        NonNull::slice_from_raw_parts(self.start(), self.0.len())
+    }
+
     /// Returns the address of the first value.
     pub(crate) const fn start(&self) -> NonNull<T> {
         self.0.cast()

@@ -59,16 +59,13 @@ impl ReceiveForm {
 }
 
 impl OwnedPool {
-    fn new(pool: &Arc<Pool>, number: u32) -> Self {
+    fn new(pool: Arc<Pool>, number: u32) -> Self {
         let size = pool.buffer_size();
-        Self {
-            pool: Arc::clone(pool),
-            buffers: 0,
-            form: ReceiveForm {
-                context: SlotContext::of_pool(number, size),
-                segment: DataSegment::new(0, size, pool.lkey()),
-            },
-        }
+        let form = ReceiveForm {
+            context: SlotContext::of_pool(number, size),
+            segment: DataSegment::new(0, size, pool.lkey()),
+        };
+        Self { pool, buffers: 0, form }
     }
 }
 
@@ -94,7 +91,7 @@ impl PoolBatch<'_> {
     /// Returns `true` if `buffer` is of this pool.
     #[inline(always)]
     pub(super) fn has(&self, buffer: &Buffer) -> bool {
-        Arc::as_ptr(buffer.pool()) == self.pool
+        std::ptr::eq(buffer.pool(), self.pool)
     }
 
     /// Returns how a buffer of the pool is posted.
@@ -150,23 +147,23 @@ impl BufferOwners {
         buffer: &Buffer,
     ) -> Option<(SlotContext, DataSegment)> {
         let owned = self.pools.get(pool as usize)?.as_ref()?;
-        Arc::ptr_eq(&owned.pool, buffer.pool()).then(|| owned.form.of(buffer))
+        std::ptr::eq(&*owned.pool, buffer.pool()).then(|| owned.form.of(buffer))
     }
 
     /// Returns the number of the pool of `buffer`.
     fn number_of(&mut self, buffer: &Buffer) -> Option<usize> {
         let is_it = |owned: &Option<OwnedPool>| {
-            owned.as_ref().is_some_and(|owned| Arc::ptr_eq(&owned.pool, buffer.pool()))
+            owned.as_ref().is_some_and(|owned| std::ptr::eq(&*owned.pool, buffer.pool()))
         };
         // Few pools, and in nearly every program one.
         match self.pools.iter().position(is_it) {
             Some(number) => Some(number),
-            None => self.add(buffer.pool()),
+            None => self.add(buffer.clone_pool()),
         }
     }
 
     #[cold]
-    fn add(&mut self, pool: &Arc<Pool>) -> Option<usize> {
+    fn add(&mut self, pool: Arc<Pool>) -> Option<usize> {
         if !pool.pd().is_same(&self.pd) {
             return None;
         }

@@ -1,11 +1,9 @@
 //! Completions of sends.
 
-use std::mem;
-
-use mlx5_ring::sq::{Completion, Retired};
+use mlx5_ring::sq::{self, Completion};
 use rdma_core_sys as sys;
 
-use super::queue::{Entry, SendRing};
+use super::queue::SendRing;
 use super::request::{Rest, WorkRequest};
 use super::{Sender, SqId};
 use crate::memory::Buffer;
@@ -80,45 +78,39 @@ impl SendCompletion<'_> {
     }
 }
 
-/// Requests that a CQE has completed and that were not returned yet: those of `queue` before `end`, of which the last has
-/// this status.
-#[derive(Clone, Copy)]
+/// Requests of one queue that are over in the same way, and that were not returned yet.
+///
+/// `[run]`: the queue is in the sender, and keeps the blocks of these requests until [`Sender::free_returned`].
 pub(super) struct Run {
-    queue: u32,
-    end: u32,
+    queue: SqId,
+    requests: sq::Run<WorkRequest>,
     status: sys::ibv_wc_status,
     vendor_err: u32,
 }
 
 impl Run {
     /// No requests, of no queue.
-    pub(super) const NONE: Self =
-        Self { queue: u32::MAX, end: 0, status: sys::IBV_WC_SUCCESS, vendor_err: 0 };
+    pub(super) const NONE: Self = Self::success(SqId::NONE, sq::Run::NONE);
 
     /// Requests that have succeeded.
     #[inline(always)]
-    const fn success(queue: u32, end: u32) -> Self {
-        Self { queue, end, ..Self::NONE }
+    const fn success(queue: SqId, requests: sq::Run<WorkRequest>) -> Self {
+        Self { queue, requests, status: sys::IBV_WC_SUCCESS, vendor_err: 0 }
     }
 
-    /// Requests of which the last has failed.
+    /// Requests that have failed.
     pub(super) const fn failure(
-        queue: u32,
-        end: u32,
+        queue: SqId,
+        requests: sq::Run<WorkRequest>,
         status: sys::ibv_wc_status,
         vendor_err: u32,
     ) -> Self {
-        Self { queue, end, status, vendor_err }
-    }
-
-    /// Returns `true` if it is of the queue with this index.
-    pub(super) const fn is_of(&self, index: usize) -> bool {
-        self.queue as usize == index
+        Self { queue, requests, status, vendor_err }
     }
 
     /// Returns `true` if all its requests were returned.
     pub(super) const fn is_over(&self) -> bool {
-        self.queue == Self::NONE.queue
+        self.requests.is_over()
     }
 }
 
@@ -167,22 +159,20 @@ impl SendBatch<'_> {
     pub fn next(&mut self) -> Option<SendCompletion<'_>> {
         self.left = self.left.checked_sub(1)?;
         let sender = &mut *self.sender;
-        let (id, Retired { data: request, is_named }) = loop {
-            if let Some(next) = sender.next_of_run() {
-                break next;
+        let request = loop {
+            // SAFETY: [run].
+            if let Some(request) = unsafe { sender.run.requests.next() } {
+                break request;
             }
-            if !sender.next_success() && !sender.next_other() {
+            if !sender.next_run() {
                 return None;
             }
         };
-        let queue = sender.run.queue;
-        // Those before the one that the CQE names have succeeded.
-        let Run { status, vendor_err, .. } =
-            if is_named { mem::replace(&mut sender.run, Run::NONE) } else { Run::NONE };
+        let Run { queue, status, vendor_err, .. } = sender.run;
         let more = request.more();
         let rest = if more == 0 { Rest::default() } else { sender.rest_of(queue, more) };
         Some(SendCompletion {
-            queue: id,
+            queue,
             token: request.wr_id(),
             // SAFETY: it was taken from its queue just now, and nobody else has it.
             buffer: unsafe { request.into_buffer() },
@@ -196,6 +186,7 @@ impl SendBatch<'_> {
 impl Drop for SendBatch<'_> {
     #[inline(always)]
     fn drop(&mut self) {
+        self.sender.free_returned();
         if let Poller::Direct(direct) = &mut self.sender.poller {
             direct.cq.publish();
         }
@@ -206,22 +197,31 @@ impl Drop for SendBatch<'_> {
 }
 
 impl Sender {
-    /// Takes the oldest request of the run; `None` when there is no run.
+    /// Has the queue of the run free the blocks of the requests that were returned, and what was not taken of the last one.
     #[inline(always)]
-    fn next_of_run(&mut self) -> Option<(SqId, Retired<WorkRequest>)> {
-        let Run { queue, end, .. } = self.run;
-        let Entry { ring, id, .. } = self.queues.get_mut(queue as usize)?.as_deref_mut()?;
-        let request = match ring {
-            SendRing::Direct(sq) => sq.ring.retire(end)?,
-            SendRing::Verbs(sq) => sq.retire(end)?,
-        };
-        Some((*id, request))
+    pub(super) fn free_returned(&mut self) {
+        let Run { queue, requests, .. } = &mut self.run;
+        if let Some(Some(entry)) = self.queues.get_mut(queue.index as usize) {
+            // SAFETY: [run].
+            unsafe { entry.ring.free_returned(requests) }
+            entry.gathered.drop_unclaimed();
+            if requests.is_over() {
+                *queue = SqId::NONE;
+            }
+        }
+    }
+
+    /// Goes on with the next requests that are over; returns `false` if there are none.
+    #[inline(always)]
+    fn next_run(&mut self) -> bool {
+        self.free_returned();
+        self.next_success() || self.next_other()
     }
 
     /// Returns the `more` buffers after the first of the oldest request of `queue` that was retired.
     #[cold]
-    fn rest_of(&mut self, queue: u32, more: u32) -> Rest<'_> {
-        match self.queues.get_mut(queue as usize) {
+    fn rest_of(&mut self, queue: SqId, more: u32) -> Rest<'_> {
+        match self.queues.get_mut(queue.index as usize) {
             Some(Some(entry)) => entry.gathered.rest(more),
             _ => Rest::default(),
         }
@@ -230,6 +230,9 @@ impl Sender {
     /// Takes the next CQE if it says that a request of a queue that is driven directly succeeded; returns `true` if so.
     #[inline(always)]
     fn next_success(&mut self) -> bool {
+        if self.named.is_some() {
+            return false;
+        }
         let Poller::Direct(direct) = &mut self.poller else { return false };
         let Some(cqe) = direct.cq.peek_requester() else { return false };
         let Some(queue) =
@@ -239,31 +242,35 @@ impl Sender {
         };
         let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { return false };
         let SendRing::Direct(sq) = &mut entry.ring else { return false };
-        let Some(end) = sq.ring.end_of(cqe.wqe_counter()) else { return false };
-        self.run = Run::success(queue, end);
+        let Some(requests) = sq.ring.run_to(cqe.wqe_counter()) else { return false };
+        self.run = Run::success(entry.id, requests);
         direct.cq.advance();
         true
     }
 
-    /// Takes CQEs up to the next one that completes requests; returns `false` when there is none. CQEs that name no
-    /// request which is outstanding are passed over. What a reset ended comes when there is no CQE.
+    /// Goes on with the request that the last CQE names, after those before it. Else takes CQEs up to the next one that completes
+    /// requests; returns `false` when there is none. CQEs that name no request which is outstanding are passed over. What a
+    /// reset ended comes when there is no CQE.
     #[inline(never)]
     fn next_other(&mut self) -> bool {
+        if let Some(named) = self.named.take() {
+            self.run = named;
+            return true;
+        }
         loop {
-            let run = match &mut self.poller {
+            // The request that the completion names, those before it, which have succeeded, and how this one ended.
+            let (entry, [before, named], status, vendor_err) = match &mut self.poller {
                 Poller::Direct(direct) => {
                     let Some(cqe) = direct.cq.next() else { return self.next_reset() };
                     let Some(completion) = Completion::read(cqe) else { continue };
                     let Some(queue) = self.routes.find(completion.qpn) else { continue };
                     let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
                     let SendRing::Direct(sq) = &mut entry.ring else { continue };
-                    let Some(end) = sq.ring.end_of(completion.wqe_counter) else { continue };
+                    let Some(runs) = sq.ring.runs_to(completion.wqe_counter) else { continue };
                     match completion.result {
-                        Ok(_) => Run::success(queue, end),
+                        Ok(_) => (entry, runs, sys::IBV_WC_SUCCESS, 0),
                         Err(failure) => {
-                            entry.fail();
-                            let status = wc_status(failure.syndrome);
-                            Run::failure(queue, end, status, failure.vendor.into())
+                            (entry, runs, wc_status(failure.syndrome), failure.vendor.into())
                         }
                     }
                 }
@@ -273,16 +280,15 @@ impl Sender {
                     let queue = (wr_id >> 32) as u32;
                     let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
                     let SendRing::Verbs(sq) = &entry.ring else { continue };
-                    let Some(end) = sq.end_of(wr_id) else { continue };
-                    if status == sys::IBV_WC_SUCCESS {
-                        Run::success(queue, end)
-                    } else {
-                        entry.fail();
-                        Run::failure(queue, end, status, vendor_err)
-                    }
+                    let Some(runs) = sq.runs_to(wr_id) else { continue };
+                    (entry, runs, status, vendor_err)
                 }
             };
-            self.run = run;
+            if status != sys::IBV_WC_SUCCESS {
+                entry.fail();
+            }
+            self.run = Run::success(entry.id, before);
+            self.named = Some(Run::failure(entry.id, named, status, vendor_err));
             return true;
         }
     }

@@ -18,3 +18,8 @@ pub struct SqId {
     /// Tells all queues of the program apart, so that the name of another sender's is an error and not a wrong queue.
     pub(crate) number: u32,
 }
+
+impl SqId {
+    /// No queue.
+    pub(crate) const NONE: Self = Self { index: u32::MAX, number: u32::MAX };
+}

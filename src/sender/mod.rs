@@ -142,10 +142,12 @@ pub struct Sender {
     poller: Poller,
     /// By index; `None` is free for another queue.
     queues: Vec<Option<Box<Entry>>>,
-    /// What the last CQE has completed and no batch has returned.
+    /// What the last CQE has completed and no batch has returned, but for the request in `named`.
     run: Run,
-    /// Half of the register that the next posting takes.
-    second_half: bool,
+    /// The request that the last CQE names, if it did not end as those before it.
+    named: Option<Run>,
+    /// Offset of the half of the register that the next posting takes.
+    half: usize,
     /// Which queue a completion belongs to, by the number of its queue pair.
     routes: Routes,
     /// Resets that were taken note of.
@@ -217,7 +219,8 @@ impl Sender {
             poller: unsafe { Poller::new(&cq, mlx5dv) }?,
             queues: Vec::new(),
             run: Run::NONE,
-            second_half: false,
+            named: None,
+            half: 0,
             routes: Routes::default(),
             resets: 0,
             max_unsignaled: config.max_unsignaled,

@@ -39,7 +39,7 @@ impl Sender {
     #[inline(always)]
     pub fn post(&mut self, queue: SqId) -> Result<Posting<'_>, NotSent> {
         let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_deref_mut);
-        let Some(entry) = entry.filter(|entry| entry.id == queue) else {
+        let Some(entry) = entry.filter(|entry| entry.id.number == queue.number) else {
             return Err(NotSent::NoQueue);
         };
         if !entry.qp.is_ready() {
@@ -48,8 +48,7 @@ impl Sender {
         let Entry { ring, gathered, limits, .. } = entry;
         let ring = match ring {
             SendRing::Direct(direct) => {
-                self.second_half = !self.second_half;
-                direct.ring.select_half(self.second_half);
+                self.half = direct.ring.select_half(self.half);
                 Ring::Direct(direct.ring.posting())
             }
             SendRing::Verbs(verbs) => Ring::Verbs(verbs),
@@ -397,14 +396,4 @@ impl Posting<'_> {
 #[cold]
 fn refuse<P>(payload: P, reason: NotSent) -> Result<(), SendError<P>> {
     Err(SendError { payload, reason })
-}
-
-impl Drop for Posting<'_> {
-    /// The last request brings back all before it.
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Ring::Direct(posting) = &mut self.ring {
-            posting.signal_last();
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mlx5_ring::sq::PostError;
+use mlx5_ring::sq::{self, PostError};
 
 use super::SqId;
 use super::error::NotSent;
@@ -90,28 +90,24 @@ impl SendRing {
         }
     }
 
-    /// Returns the end of the oldest request, up to which it is retired.
-    pub(super) fn end_of_oldest(&mut self) -> Option<u32> {
+    /// Returns all requests that are outstanding.
+    pub(super) fn run_of_all(&self) -> sq::Run<WorkRequest> {
         match self {
-            Self::Direct(direct) => direct.ring.end_of(direct.ring.retired() as u16),
-            Self::Verbs(verbs) => verbs.end_of_oldest(),
+            Self::Direct(direct) => direct.ring.run_of_all(),
+            Self::Verbs(verbs) => verbs.run_of_all(),
         }
     }
 
-    /// Takes back all requests: the device has let go of them, or nobody posts any more.
-    pub(super) fn take_back(&mut self, mut each: impl FnMut(WorkRequest)) {
+    /// Has the requests that `run` has returned make room.
+    ///
+    /// # Safety
+    /// The run is of this queue, and no newer one has made room.
+    #[inline(always)]
+    pub(super) unsafe fn free_returned(&mut self, run: &sq::Run<WorkRequest>) {
         match self {
-            Self::Direct(direct) => {
-                let end = direct.ring.posted();
-                while let Some(retired) = direct.ring.retire(end) {
-                    each(retired.data);
-                }
-            }
-            Self::Verbs(verbs) => {
-                while let Some(retired) = verbs.retire(verbs.posted()) {
-                    each(retired.data);
-                }
-            }
+            // SAFETY: the caller's contract.
+            Self::Direct(direct) => unsafe { direct.ring.free_returned(run) },
+            Self::Verbs(verbs) => verbs.free(run.returned()),
         }
     }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use mlx5_ring::sq;
 use rdma_core_sys as sys;
 
-use super::batch::Run;
 use super::queue::{Entry, Limits, SendRing, Transport};
 use super::register::blue_flame;
 use super::request::Gathered;
@@ -102,6 +101,7 @@ impl Sender {
 
     /// Lets go of the queue pairs that were dropped and of which nothing is outstanding.
     pub(crate) fn close_departed(&mut self) {
+        self.free_returned();
         for index in 0..self.queues.len() {
             let is_over = |entry: &Entry| !entry.qp.has_handle() && entry.ring.is_empty();
             if self.queues[index].as_deref().is_some_and(is_over) {
@@ -112,9 +112,6 @@ impl Sender {
 
     fn close(&mut self, index: usize) {
         let Some(entry) = self.queues[index].take() else { return };
-        if self.run.is_of(index) {
-            self.run = Run::NONE;
-        }
         self.committed -= u64::from(entry.ring.capacity());
         // A newer queue pair of the same number has taken the route.
         if self.routes.find(entry.qp.qp_num()) == Some(index as u32) {

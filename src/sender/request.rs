@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use crate::memory::{Buffer, Pool};
 
@@ -20,7 +19,7 @@ pub struct WorkRequest {
     token: u64,
     /// `[request-owns]`: the reference to its pool of a buffer that was taken apart, which is the request's; null without
     /// a buffer.
-    pool: *const Pool,
+    pool: Option<NonNull<Pool>>,
     start: NonNull<u8>,
     len: u32,
     /// Buffers after the first.
@@ -34,14 +33,14 @@ impl WorkRequest {
     /// Creates a request without a buffer of a pool. It sends copied bytes, or memory of the caller.
     #[inline(always)]
     pub const fn from_wr_id(wr_id: u64) -> Self {
-        Self { token: wr_id, pool: std::ptr::null(), start: NonNull::dangling(), len: 0, more: 0 }
+        Self { token: wr_id, pool: None, start: NonNull::dangling(), len: 0, more: 0 }
     }
 
     /// Describes a request whose first buffer is `buffer`, of which `len` bytes are in use when it comes back. It owns
     /// nothing before [`own`].
     #[inline(always)]
     pub(super) fn of(token: u64, buffer: &Buffer, len: u32, more: u32) -> Self {
-        Self { token, pool: Arc::as_ptr(buffer.pool()), start: buffer.addr(), len, more }
+        Self { token, pool: Some(buffer.raw_pool()), start: buffer.addr(), len, more }
     }
 
     /// Returns the number of the program: the token of the completion.
@@ -62,11 +61,8 @@ impl WorkRequest {
     /// The request was posted and is over, and nobody else takes its buffer.
     #[inline(always)]
     pub(super) unsafe fn into_buffer(self) -> Option<Buffer> {
-        if self.pool.is_null() {
-            return None;
-        }
         // SAFETY: [request-owns], by the contract.
-        Some(unsafe { Buffer::new(Arc::from_raw(self.pool), self.start, self.len) })
+        self.pool.map(|pool| unsafe { Buffer::from_raw_parts(pool, self.start, self.len) })
     }
 }
 
@@ -94,7 +90,6 @@ impl Gathered {
     /// Returns the buffers after the first, `more` of them, of a request that is over.
     #[inline(always)]
     pub(super) fn rest(&mut self, more: u32) -> Rest<'_> {
-        // Those of a completion that was forgotten.
         self.drop_unclaimed();
         self.unclaimed = more;
         Rest(Some(self))
@@ -112,13 +107,21 @@ impl Gathered {
         self.buffers.drain(..)
     }
 
+    /// Drops the buffers of the completion that was returned last.
+    #[inline(always)]
+    pub(super) fn drop_unclaimed(&mut self) {
+        if self.unclaimed > 0 {
+            self.drop_all_unclaimed();
+        }
+    }
+
     #[cold]
-    fn drop_unclaimed(&mut self) {
+    fn drop_all_unclaimed(&mut self) {
         while self.take().is_some() {}
     }
 }
 
-/// The buffers of a request after the first; what is not taken goes back to its pools.
+/// The buffers of a request after the first; what is not taken stays in [`Gathered`], which drops it.
 #[derive(Default)]
 pub(super) struct Rest<'a>(Option<&'a mut Gathered>);
 
@@ -126,15 +129,6 @@ impl Rest<'_> {
     /// Takes the next buffer.
     pub(super) fn take(&mut self) -> Option<Buffer> {
         self.0.as_mut()?.take()
-    }
-}
-
-impl Drop for Rest<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Some(gathered) = &mut self.0 {
-            gathered.drop_unclaimed();
-        }
     }
 }
 

@@ -7,15 +7,16 @@ use super::batch::Run;
 use super::queue::Entry;
 
 impl Sender {
-    /// Takes the oldest request that a reset ended; returns `false` when there is none. Call it when the last run is over
+    /// Goes on with the requests that a reset ended; returns `false` when there are none. Call it when the last run is over
     /// and the CQ is empty.
     pub(super) fn next_reset(&mut self) -> bool {
         if self.cq.resets() == self.resets || self.poller.has_arrived() {
             return false;
         }
         for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.sends_ended()) {
-            if let Some(end) = entry.ring.end_of_oldest() {
-                self.run = Run::failure(entry.id.index, end, sys::IBV_WC_WR_FLUSH_ERR, 0);
+            if !entry.ring.is_empty() {
+                let requests = entry.ring.run_of_all();
+                self.run = Run::failure(entry.id, requests, sys::IBV_WC_WR_FLUSH_ERR, 0);
                 return true;
             }
         }
@@ -28,7 +29,7 @@ impl Sender {
     pub(super) fn settle_resets(&mut self) {
         let resets = self.cq.resets();
         // What has completed before the reset is polled first. The device of a queue pair in RESET writes no more CQEs.
-        if !self.run.is_over() || self.poller.has_arrived() {
+        if !self.run.is_over() || self.named.is_some() || self.poller.has_arrived() {
             return;
         }
         let mut are_settled = true;
@@ -51,17 +52,20 @@ impl Sender {
 impl Drop for Sender {
     /// What is outstanding stays with the queue pairs until they are destroyed.
     fn drop(&mut self) {
+        self.free_returned();
         for entry in self.queues.iter_mut().flatten() {
             let Entry { ring, qp, gathered, .. } = &mut **entry;
             let mut keep = |buffer: crate::memory::Buffer| {
                 let (pool, start) = buffer.into_parts();
                 qp.deferred().keep(pool, start);
             };
-            ring.take_back(|request| {
-                // SAFETY: the queue forgets the request, and its buffer is kept until the device has let go of it.
+            let mut requests = ring.run_of_all();
+            // SAFETY: the queue exists, and frees nothing any more.
+            while let Some(request) = unsafe { requests.next() } {
+                // SAFETY: nobody else takes it, and its buffer is kept until the device has let go of it.
                 let buffer = unsafe { request.into_buffer() };
                 buffer.into_iter().for_each(&mut keep);
-            });
+            }
             gathered.take_all().for_each(&mut keep);
             // Nothing is posted any more.
             qp.drop_sender();

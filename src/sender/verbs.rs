@@ -1,17 +1,17 @@
 //! The verbs path: one `ibv_post_send` for each request.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{Flags, Immediate, Retired};
+use mlx5_ring::sq::{Flags, Immediate, Record, Run};
 use rdma_core_sys as sys;
 
 use super::error::NotSent;
 use super::operation::Operation;
 use super::request::WorkRequest;
+use crate::mlx5::Storage;
 use crate::qp::{AddressHandle, Qp};
 
 /// Most SGEs of a request.
@@ -23,7 +23,7 @@ pub(crate) struct VerbsSq {
     /// Index in the sender, which is the upper half of each `wr_id`; the lower half is the running number.
     index: u32,
     /// By running number, masked. Those from `tail` to `head` are outstanding.
-    slots: Box<[MaybeUninit<WorkRequest>]>,
+    requests: Storage<Record<WorkRequest>>,
     /// Where each datagram goes: the driver may look until it is sent.
     handles: Box<[Option<AddressHandle>]>,
     limit: u32,
@@ -37,7 +37,7 @@ impl VerbsSq {
         Self {
             qp,
             index,
-            slots: (0..slots).map(|_| MaybeUninit::uninit()).collect(),
+            requests: Storage::of(slots, Record::none),
             handles: (0..slots).map(|_| None).collect(),
             limit,
             head: 0,
@@ -53,37 +53,35 @@ impl VerbsSq {
         self.head == self.tail
     }
 
-    pub(super) const fn posted(&self) -> u32 {
-        self.head
+    /// Returns the request that completes with `wr_id`, and before it those that are outstanding; `None` when it is not.
+    pub(super) fn runs_to(&self, wr_id: u64) -> Option<[Run<WorkRequest>; 2]> {
+        let number = wr_id as u32;
+        let ahead = number.wrapping_sub(self.tail);
+        (ahead < self.head.wrapping_sub(self.tail))
+            .then(|| [self.run(self.tail, number), self.run(number, number.wrapping_add(1))])
     }
 
-    /// Returns the end of the request that completes with `wr_id`; `None` when it is not outstanding.
-    pub(super) fn end_of(&self, wr_id: u64) -> Option<u32> {
-        let ahead = (wr_id as u32).wrapping_sub(self.tail);
-        (ahead < self.head.wrapping_sub(self.tail)).then(|| (wr_id as u32).wrapping_add(1))
+    /// Returns all requests that are outstanding.
+    pub(super) fn run_of_all(&self) -> Run<WorkRequest> {
+        self.run(self.tail, self.head)
     }
 
-    /// Returns the end of the oldest request.
-    pub(super) fn end_of_oldest(&self) -> Option<u32> {
-        self.end_of(self.tail.into())
+    fn run(&self, next: u32, end: u32) -> Run<WorkRequest> {
+        Run::new(self.requests.slice(), next, end)
     }
 
-    /// Takes the oldest request before `end`.
+    /// Makes room of the requests before running number `end`, which were returned.
     #[cold]
-    pub(super) fn retire(&mut self, end: u32) -> Option<Retired<WorkRequest>> {
-        if self.tail == end {
-            return None;
+    pub(super) fn free(&mut self, end: u32) {
+        while self.tail != end {
+            let slot = self.slot(self.tail);
+            self.handles[slot] = None;
+            self.tail = self.tail.wrapping_add(1);
         }
-        let slot = self.slot(self.tail);
-        self.handles[slot] = None;
-        self.tail = self.tail.wrapping_add(1);
-        // SAFETY: those between `tail` and `head` were written, and `end` is no further.
-        let data = unsafe { self.slots[slot].assume_init() };
-        Some(Retired { data, is_named: self.tail == end })
     }
 
     fn slot(&self, number: u32) -> usize {
-        number as usize & (self.slots.len() - 1)
+        number as usize & (self.handles.len() - 1)
     }
 
     /// Posts the request that [`describe`] made `wr` and `handle` of.
@@ -126,7 +124,8 @@ impl VerbsSq {
             _ => return Err(NotSent::Verbs(io::Error::from_raw_os_error(errno))),
         }
         let slot = self.slot(self.head);
-        self.slots[slot] = MaybeUninit::new(request);
+        // SAFETY: a record that no run reads: its slot is free.
+        unsafe { self.requests.start().add(slot).write(Record::single(request)) }
         self.handles[slot] = handle.cloned();
         self.head = self.head.wrapping_add(1);
         Ok(())

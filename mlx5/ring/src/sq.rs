@@ -38,7 +38,7 @@ use mlx5_wire::be::Be32;
 use mlx5_wire::ctrl::{MAX_DS, SEND_WQE_BB, UNITS_PER_BB};
 
 pub use blocks::BasicBlocks;
-pub use completion::{Completed, Completion, Failure, Retired};
+pub use completion::{Completed, Completion, Failure, Run};
 pub use open::Open;
 pub use posting::Posting;
 use posting::What;
@@ -123,13 +123,25 @@ pub struct Record<T> {
     data: MaybeUninit<T>,
 }
 
+impl<T> Record<T> {
+    /// The record of a WQE of one block.
+    pub const fn single(data: T) -> Self {
+        Self { blocks: 1, data: MaybeUninit::new(data) }
+    }
+
+    /// The record of a block at which no WQE starts.
+    pub const fn none() -> Self {
+        Self { blocks: 0, data: MaybeUninit::uninit() }
+    }
+}
+
 /// How far a send queue was posted, to take back what follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     posted: u32,
     last: u32,
     asked: u32,
-    last_is_inline: bool,
+    has_inline: bool,
 }
 
 /// A send queue; `T` is what the caller wants back with each completion.
@@ -145,8 +157,10 @@ pub struct SendQueue<T> {
     asked: u32,
     /// Most blocks that may follow it without asking.
     max_silent: u32,
-    /// Whether the last WQE was given inline pieces, be they empty.
-    last_is_inline: bool,
+    /// Whether the last WQE of each posting asks for a CQE.
+    signals_last: bool,
+    /// Whether a WQE that no doorbell has covered was given inline pieces, be they empty.
+    has_inline: bool,
 }
 
 // SAFETY: [exclusive] the queue is driven through `&mut` only, and its storage is nobody else's.
@@ -171,9 +185,8 @@ impl<T: Copy> SendQueue<T> {
         let max_units = config.max_wqe_blocks.clamp(1, count).saturating_mul(UNITS_PER_BB);
         let max_units = max_units.min(MAX_DS);
         for index in 0..count as usize {
-            let record = Record { blocks: 0, data: MaybeUninit::uninit() };
             // SAFETY: [exclusive] one of `count` records.
-            unsafe { storage.add(index).write(MaybeUninit::new(record)) }
+            unsafe { storage.add(index).write(MaybeUninit::new(Record::none())) }
         }
         let halves_are_too_small = layout.register_size < COPIED_BLOCKS * layout.stride;
         let blue_flame = if halves_are_too_small { BlueFlame::Never } else { config.blue_flame };
@@ -186,7 +199,8 @@ impl<T: Copy> SendQueue<T> {
             max_units,
             asked: 0,
             max_silent: room.min(count / 4),
-            last_is_inline: false,
+            signals_last: false,
+            has_inline: false,
         })
     }
 
@@ -205,11 +219,19 @@ impl<T: Copy> SendQueue<T> {
         self
     }
 
-    /// Has the next doorbell written to one half of the register or the other. Queues of one owner that share a
-    /// register take its halves in turn.
+    /// Returns this queue such that the last WQE of each posting asks for a CQE: with its completion everything that was
+    /// posted so far comes back.
+    #[must_use]
+    pub const fn signaling_last(mut self) -> Self {
+        self.signals_last = true;
+        self
+    }
+
+    /// Has the next doorbell written to the half of the register at this offset; returns that of the other half. Queues of
+    /// one owner that share a register take its halves in turn.
     #[inline(always)]
-    pub fn select_half(&mut self, second: bool) {
-        self.blocks.select_half(second);
+    pub fn select_half(&mut self, offset: usize) -> usize {
+        self.blocks.select_half(offset)
     }
 
     /// Returns the number of basic blocks.
@@ -243,7 +265,7 @@ impl<T: Copy> SendQueue<T> {
     /// Returns how far the queue is posted.
     pub const fn mark(&self) -> Mark {
         let (posted, last) = (self.blocks.posted, self.blocks.last);
-        Mark { posted, last, asked: self.asked, last_is_inline: self.last_is_inline }
+        Mark { posted, last, asked: self.asked, has_inline: self.has_inline }
     }
 
     /// Takes back the requests that were posted since `mark`, unless a doorbell has covered one of them: then nothing has
@@ -251,7 +273,7 @@ impl<T: Copy> SendQueue<T> {
     pub const fn rewind(&mut self, mark: Mark) -> bool {
         let is_silent = self.blocks.rewind(mark.posted, mark.last);
         if is_silent {
-            (self.asked, self.last_is_inline) = (mark.asked, mark.last_is_inline);
+            (self.asked, self.has_inline) = (mark.asked, mark.has_inline);
         }
         is_silent
     }
@@ -267,18 +289,19 @@ impl<T: Copy> SendQueue<T> {
     /// # Safety
     /// The QP is in RESET, or destroyed, and the CQ holds no CQE of it any more.
     pub unsafe fn reset(&mut self, mut each: impl FnMut(T)) {
-        let end = self.blocks.posted();
-        while let Some(retired) = self.retire(end) {
-            each(retired.data);
+        let mut run = self.run_of_all();
+        // SAFETY: nothing is freed before the next line.
+        while let Some(data) = unsafe { run.next() } {
+            each(data);
         }
         self.blocks.reset();
-        self.asked = 0;
+        (self.asked, self.has_inline) = (0, false);
     }
 
-    /// Decides whether a WQE of `blocks` blocks asks for a CQE, as it does if it is signaled, and takes note of it.
+    /// Decides whether the WQE that ends at running count `end` asks for a CQE, as it does if it is signaled, and takes note of
+    /// it.
     #[inline(always)]
-    const fn asks(&mut self, is_signaled: bool, blocks: u32) -> bool {
-        let end = self.blocks.posted().wrapping_add(blocks);
+    const fn asks(&mut self, is_signaled: bool, end: u32) -> bool {
         let asks = is_signaled || end.wrapping_sub(self.asked) > self.max_silent;
         if asks {
             self.asked = end;
@@ -286,18 +309,19 @@ impl<T: Copy> SendQueue<T> {
         asks
     }
 
-    /// Takes note of the WQE of `blocks` blocks from running index `start` on.
+    /// Takes note that no WQE starts at the blocks of a WQE after its first.
     #[inline(always)]
-    fn remember(&mut self, start: u32, blocks: u32, data: T) {
+    fn forget_middle(&mut self, start: u32, blocks: u32) {
         for middle in 1..blocks {
-            self.record(start.wrapping_add(middle)).blocks = 0;
+            // SAFETY: [exclusive] a record of the queue.
+            unsafe { self.record(start.wrapping_add(middle)).as_mut() }.blocks = 0;
         }
-        *self.record(start) = Record { blocks, data: MaybeUninit::new(data) };
     }
 
+    /// Returns the address of the record of the block with running index `index`.
     #[inline(always)]
-    fn record(&mut self, index: u32) -> &mut Record<T> {
-        // SAFETY: [exclusive] masked to the array, which `new` has filled.
-        unsafe { self.records.add((index & (self.blocks.count() - 1)) as usize).as_mut() }
+    fn record(&self, index: u32) -> NonNull<Record<T>> {
+        // SAFETY: [exclusive] masked to the array.
+        unsafe { self.records.add((index & self.blocks.mask) as usize) }
     }
 }

@@ -58,10 +58,11 @@ impl Register {
         barrier::flush_uar();
     }
 
-    /// Has the next write go to one half or the other; a register that has one half ignores it.
+    /// Has the next write go to the half at this offset; returns that of the other half.
     #[inline(always)]
-    pub const fn select_half(&mut self, second: bool) {
-        self.offset = if second { self.half } else { 0 };
+    pub const fn select_half(&mut self, offset: usize) -> usize {
+        self.offset = offset & self.half;
+        self.offset ^ self.half
     }
 
     /// Returns the half to write now, and turns to the other one.

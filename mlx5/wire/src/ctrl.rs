@@ -72,6 +72,12 @@ impl ControlSegment {
         (upper as u64) << 32 | (qpn << 8 | ds as u32) as u64
     }
 
+    /// The second of [`to_words`](Self::to_words), as a number: flags and immediate.
+    #[inline(always)]
+    pub const fn second_word(fm_ce_se: u8, imm: u32) -> u64 {
+        (fm_ce_se as u64) << 32 | imm as u64
+    }
+
     /// The index that a first word says.
     #[inline(always)]
     pub const fn index_of(first: u64) -> u16 {

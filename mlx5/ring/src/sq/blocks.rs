@@ -21,7 +21,8 @@ pub struct BasicBlocks {
     pub(super) mask: u32,
     dbrec: DoorbellRecord,
     register: Register,
-    pub(super) qpn: u32,
+    /// The number of the QP, as the first word of each control segment has it.
+    pub(super) qpn: u64,
     /// Blocks written.
     pub(super) posted: u32,
     /// First block of the WQE that was written last.
@@ -52,7 +53,7 @@ impl BasicBlocks {
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec.add(dbrec::SEND)) },
             // SAFETY: [exclusive] the register as libmlx5 reports it.
             register: unsafe { Register::new(layout.register, layout.register_size) },
-            qpn: layout.qpn,
+            qpn: ControlSegment::first_word(0, 0, layout.qpn, 0),
             posted: 0,
             last: 0,
             rung: 0,
@@ -142,10 +143,10 @@ impl BasicBlocks {
         true
     }
 
-    /// Has the next doorbell written to one half of the register or the other.
+    /// See [`Register::select_half`].
     #[inline(always)]
-    pub(super) const fn select_half(&mut self, second: bool) {
-        self.register.select_half(second);
+    pub(super) const fn select_half(&mut self, offset: usize) -> usize {
+        self.register.select_half(offset)
     }
 
     /// Returns `true` if there are WQEs that no doorbell has covered.
@@ -166,7 +167,7 @@ impl BasicBlocks {
 
     /// Returns the first word of the last WQE.
     #[inline(always)]
-    fn last_word(&self) -> Be64 {
+    pub(super) fn last_word(&self) -> Be64 {
         // SAFETY: the first word of a WQE; volatile because the device may read it.
         unsafe { self.block(self.last).cast::<Be64>().read_volatile() }
     }
@@ -190,54 +191,45 @@ impl BasicBlocks {
         }
     }
 
-    /// Returns `true` if the last WQE has more than a control segment.
-    #[inline(always)]
-    pub(super) fn has_payload(&self) -> bool {
-        ControlSegment::units_of(self.last_word().get()) > 1
-    }
-
     /// Returns `true` if the device has not been told of the last WQE alone, of at most `most` blocks.
     #[inline(always)]
     pub(super) const fn is_single(&self, most: u32) -> bool {
         self.rung == self.last && self.posted.wrapping_sub(self.last) <= most
     }
 
-    /// Hands the WQEs written since the last doorbell to the device, with the first eight bytes of the last one.
+    /// Hands the WQEs written since the last doorbell to the device, if there are any, with the first eight bytes of the
+    /// last one.
     #[inline(always)]
     pub fn ring(&mut self) {
-        if self.announce() {
-            self.register.write(self.last_word());
+        if self.is_behind() {
+            let last = self.last_word();
+            self.announce();
+            self.register.write(last);
         }
     }
 
-    /// As [`ring`](Self::ring), with the whole of the last WQE.
+    /// As [`ring`](Self::ring), with the whole of the last WQE, which no doorbell has covered.
     ///
     /// # Safety
     /// A half of the register has room for the WQE, and the register is as *register* says, see [the module](super).
     #[inline(always)]
     pub(super) unsafe fn ring_blue_flame(&mut self) {
-        if self.announce() {
-            let (last, count) = (self.last, self.posted.wrapping_sub(self.last));
-            let Self { buf, mask, register, .. } = self;
-            // SAFETY: [register] and the caller's contract; the blocks are in the ring.
-            unsafe {
-                register
-                    .copy((0..count).map(|block| block_at(*buf, *mask, last.wrapping_add(block))));
-            }
+        let (last, count) = (self.last, self.posted.wrapping_sub(self.last));
+        self.announce();
+        let Self { buf, mask, register, .. } = self;
+        // SAFETY: [register] and the caller's contract; the blocks are in the ring.
+        unsafe {
+            register.copy((0..count).map(|block| block_at(*buf, *mask, last.wrapping_add(block))));
         }
     }
 
-    /// Writes the doorbell record; returns `false` if there is nothing new.
+    /// Writes the doorbell record.
     #[inline(always)]
-    fn announce(&mut self) -> bool {
-        if !self.is_behind() {
-            return false;
-        }
+    fn announce(&mut self) {
         self.rung = self.posted;
         barrier::wqe_before_doorbell_record();
         self.dbrec.write(dbrec::work_queue(self.posted));
         barrier::doorbell_record_before_uar();
-        true
     }
 }
 

@@ -1,10 +1,13 @@
 //! What a CQE says of a send queue.
 
+use core::ops::Range;
+use core::ptr::NonNull;
+
 use mlx5_wire::cqe::CqeFormat;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use mlx5_wire::syndrome::Syndrome;
 
-use super::SendQueue;
+use super::{Record, SendQueue};
 use crate::completion::Cqe;
 
 /// Bytes of the operand of an atomic.
@@ -49,20 +52,64 @@ impl Completion {
     }
 }
 
-/// A WQE that is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retired<T> {
-    /// What it was posted with.
-    pub data: T,
-    /// Whether the CQE names this WQE. All others have succeeded.
-    pub is_named: bool,
+/// WQEs of a send queue that are over, oldest first. Their blocks become free when the queue is told that they were
+/// returned, see [`SendQueue::free_returned`].
+#[derive(Debug)]
+pub struct Run<T> {
+    records: NonNull<Record<T>>,
+    mask: u32,
+    /// Running counts of blocks: up to the WQEs that were returned, and up to all of them.
+    next: u32,
+    end: u32,
+}
+
+// SAFETY: it reads records, whose values may be sent.
+unsafe impl<T: Send> Send for Run<T> {}
+
+impl<T: Copy> Run<T> {
+    /// No WQEs, of no queue.
+    pub const NONE: Self = Self { records: NonNull::dangling(), mask: 0, next: 0, end: 0 };
+
+    /// The WQEs from running count `next` to `end` of a ring of records, the number of which is a power of two.
+    pub const fn new(records: NonNull<[Record<T>]>, next: u32, end: u32) -> Self {
+        Self { records: records.cast(), mask: records.len() as u32 - 1, next, end }
+    }
+
+    /// Returns `true` if all its WQEs were returned.
+    #[inline(always)]
+    pub const fn is_over(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// Returns the running count of blocks up to the end of the WQEs that were returned.
+    #[inline(always)]
+    pub const fn returned(&self) -> u32 {
+        self.next
+    }
+
+    /// Returns what the oldest WQE was posted with.
+    ///
+    /// # Safety
+    /// The storage of the queue exists, and its blocks from [`returned`](Self::returned) on have not become free.
+    #[inline(always)]
+    pub unsafe fn next(&mut self) -> Option<T> {
+        if self.is_over() {
+            return None;
+        }
+        // SAFETY: masked to the array; blocks that are not free hold WQEs, of which each first block has a record.
+        unsafe {
+            let record = self.records.add((self.next & self.mask) as usize).as_ref();
+            self.next = self.next.wrapping_add(record.blocks);
+            Some(record.data.assume_init())
+        }
+    }
 }
 
 /// The WQEs that a CQE retires, oldest first; the last one is the one that it names. Dropping it retires the rest.
 #[derive(Debug)]
 pub struct Completed<'a, T: Copy> {
     queue: &'a mut SendQueue<T>,
-    end: u32,
+    run: Run<T>,
 }
 
 impl<T: Copy> SendQueue<T> {
@@ -70,15 +117,15 @@ impl<T: Copy> SendQueue<T> {
     /// outstanding starts there: the CQE cannot be true, and nothing has changed.
     #[inline(always)]
     pub fn complete(&mut self, wqe_counter: u16) -> Option<Completed<'_, T>> {
-        Some(Completed { end: self.end_of(wqe_counter)?, queue: self })
+        Some(Completed { run: self.run_to(wqe_counter)?, queue: self })
     }
 
     /// As [`complete`](Self::complete), at once: returns what the WQE that the CQE names was posted with.
     #[inline(always)]
     pub fn complete_named(&mut self, wqe_counter: u16) -> Option<T> {
-        let end = self.end_of(wqe_counter)?;
-        // SAFETY: `end_of` has found the record of a WQE that starts there.
-        let data = unsafe { self.record(wqe_counter.into()).data.assume_init() };
+        let end = self.named(wqe_counter)?.end;
+        // SAFETY: `named` has found the record of a WQE that starts there.
+        let data = unsafe { self.record(wqe_counter.into()).as_ref().data.assume_init() };
         self.blocks.retire(end);
         Some(data)
     }
@@ -91,7 +138,7 @@ impl<T: Copy> SendQueue<T> {
     #[cold]
     pub unsafe fn scatter_inline(&mut self, cqe: Cqe<'_>) -> bool {
         let Some(payload) = cqe.inline_payload() else { return false };
-        if self.end_of(cqe.wqe_counter()).is_none() {
+        if self.named(cqe.wqe_counter()).is_none() {
             return false;
         }
         let (head, len) = match WqeOpcode::new(cqe.send_opcode()) {
@@ -104,51 +151,73 @@ impl<T: Copy> SendQueue<T> {
         true
     }
 
-    /// Returns the running count of blocks up to the end of the WQE that starts at the block `wqe_counter`: what
-    /// [`retire`](Self::retire) takes. `None` if no WQE which is outstanding starts there.
+    /// Returns the WQEs up to the one that starts at the block `wqe_counter`. `None` if no WQE which is outstanding starts
+    /// there.
     #[inline(always)]
-    pub fn end_of(&mut self, wqe_counter: u16) -> Option<u32> {
+    pub fn run_to(&mut self, wqe_counter: u16) -> Option<Run<T>> {
+        let end = self.named(wqe_counter)?.end;
+        Some(self.run(self.blocks.retired(), end))
+    }
+
+    /// Returns the WQE that starts at the block `wqe_counter`, and before it those that are outstanding, which have
+    /// succeeded when this one has failed. `None` if no WQE which is outstanding starts there.
+    pub fn runs_to(&mut self, wqe_counter: u16) -> Option<[Run<T>; 2]> {
+        let Range { start, end } = self.named(wqe_counter)?;
+        Some([self.run(self.blocks.retired(), start), self.run(start, end)])
+    }
+
+    /// Returns all WQEs that are outstanding.
+    pub fn run_of_all(&self) -> Run<T> {
+        self.run(self.blocks.retired(), self.blocks.posted())
+    }
+
+    /// Takes back the blocks of the WQEs that `run` has returned.
+    ///
+    /// # Safety
+    /// The run is of this queue, and no newer one has freed more blocks.
+    #[inline(always)]
+    pub unsafe fn free_returned(&mut self, run: &Run<T>) {
+        self.blocks.retire(run.next);
+    }
+
+    #[inline(always)]
+    const fn run(&self, next: u32, end: u32) -> Run<T> {
+        Run { records: self.records, mask: self.blocks.mask, next, end }
+    }
+
+    /// Returns the running counts of blocks of the WQE that starts at the block `wqe_counter`.
+    #[inline(always)]
+    fn named(&mut self, wqe_counter: u16) -> Option<Range<u32>> {
         let retired = self.blocks.retired();
         let ahead = u32::from(wqe_counter.wrapping_sub(retired as u16));
         if ahead >= self.blocks.posted().wrapping_sub(retired) {
             return None;
         }
         let start = retired.wrapping_add(ahead);
-        let blocks = self.record(start).blocks;
+        // SAFETY: [exclusive] `new` has filled the array.
+        let blocks = unsafe { self.record(start).as_ref() }.blocks;
         if blocks == 0 {
             return None;
         }
-        Some(start.wrapping_add(blocks))
-    }
-
-    /// Retires the oldest WQE that starts before `end`, which [`end_of`](Self::end_of) returned. `None` when all of them
-    /// are retired.
-    #[inline(always)]
-    pub fn retire(&mut self, end: u32) -> Option<Retired<T>> {
-        let start = self.blocks.retired();
-        if start == end {
-            return None;
-        }
-        let next = start.wrapping_add(self.record(start).blocks);
-        self.blocks.retire(next);
-        // SAFETY: between `retired` and `posted` stand WQEs, each with its record, and `start` is that of the oldest one.
-        let data = unsafe { self.record(start).data.assume_init() };
-        Some(Retired { data, is_named: next == end })
+        Some(start..start.wrapping_add(blocks))
     }
 }
 
 impl<T: Copy> Iterator for Completed<'_, T> {
-    type Item = Retired<T>;
+    type Item = T;
 
     #[inline(always)]
-    fn next(&mut self) -> Option<Retired<T>> {
-        self.queue.retire(self.end)
+    fn next(&mut self) -> Option<T> {
+        // SAFETY: the queue is borrowed, and this is all that frees blocks.
+        let data = unsafe { self.run.next() };
+        self.queue.blocks.retire(self.run.next);
+        data
     }
 }
 
 impl<T: Copy> Drop for Completed<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.queue.blocks.retire(self.end);
+        self.queue.blocks.retire(self.run.end);
     }
 }

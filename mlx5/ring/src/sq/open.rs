@@ -1,6 +1,8 @@
 //! Writing a WQE call by call, as `ibv_wr_*` does: what it does, then its payload and its address in any order, and its control
 //! segment last. Nothing of the queue changes before that.
 
+use core::mem::MaybeUninit;
+
 use mlx5_wire::be::Be64;
 use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB, UNIT, UNITS_PER_BB};
 use mlx5_wire::data::DataSegment;
@@ -11,7 +13,7 @@ use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
 use super::request::{Flags, Immediate, Payload, PostError, Remote};
 use super::wqe::Writer;
-use super::{SendQueue, What};
+use super::{Record, SendQueue, What};
 use crate::sge::Sge;
 
 /// Units of an address.
@@ -175,10 +177,9 @@ impl<T: Copy> SendQueue<T> {
         // SAFETY: a free block, which has room for any head.
         unsafe { Writer::head(&self.blocks, start, head) };
         let units = 1 + size_of::<H>() / UNIT;
-        let first =
-            ControlSegment::first_word(opcode.get(), start as u16, self.blocks.qpn, units as u8);
-        let second = u64::from(flags.bits()) << 32 | u64::from(imm);
-        Ok(Open { first, second })
+        let first = ControlSegment::first_word(opcode.get(), start as u16, 0, units as u8)
+            | self.blocks.qpn;
+        Ok(Open { first, second: ControlSegment::second_word(flags.bits(), imm) })
     }
 
     /// Writes the address of a datagram.
@@ -202,7 +203,6 @@ impl<T: Copy> SendQueue<T> {
         let (start, words) = (self.posted(), DataSegment::from(sge).to_words());
         // SAFETY: a unit of the free block.
         unsafe { Writer::unit(&self.blocks, start, open.units(), words) };
-        self.last_is_inline = false;
         self.commit(open, 1, 1, data);
     }
 
@@ -215,7 +215,6 @@ impl<T: Copy> SendQueue<T> {
         let (next, words) = (self.posted().wrapping_add(1), DataSegment::from(sge).to_words());
         // SAFETY: the first unit of a free block.
         unsafe { Writer::unit(&self.blocks, next, 0, words) };
-        self.last_is_inline = false;
         self.commit(open, 1, 2, data);
     }
 
@@ -228,7 +227,7 @@ impl<T: Copy> SendQueue<T> {
         let start = self.posted();
         // SAFETY: room of the free block.
         unsafe { Writer::short_inline(&self.blocks, start, open.units(), bytes) };
-        self.last_is_inline = true;
+        self.has_inline = true;
         self.commit(open, InlineHeader::units(bytes.len()), 1, data);
     }
 
@@ -250,9 +249,9 @@ impl<T: Copy> SendQueue<T> {
         }
         let start = self.posted();
         // SAFETY: the units are in free blocks, and were measured.
-        unsafe { Writer::at(&mut self.blocks, start, open.units()).payload(payload, inline) };
+        unsafe { Writer::at(&self.blocks, start, open.units()).payload(payload, inline) };
         open.first += ControlSegment::UNIT * more as u64;
-        self.last_is_inline = !payload.inline.is_empty();
+        self.has_inline |= !payload.inline.is_empty();
         Ok(())
     }
 
@@ -272,9 +271,11 @@ impl<T: Copy> SendQueue<T> {
         let start = self.posted();
         let first = open.first + ControlSegment::UNIT * more as u64;
         let is_signaled = open.second & ControlSegment::CQ_UPDATE != 0;
-        let asks = self.asks(is_signaled, blocks);
+        let asks = self.asks(is_signaled, start.wrapping_add(blocks));
         let second = if asks { open.second | ControlSegment::CQ_UPDATE } else { open.second };
-        self.remember(start, blocks, data);
+        // SAFETY: [exclusive] a record of the queue.
+        unsafe { self.record(start).write(Record { blocks, data: MaybeUninit::new(data) }) };
+        self.forget_middle(start, blocks);
         self.blocks.advance(start, blocks);
         // SAFETY: the first block of the WQE, which the device does not read before the doorbell.
         unsafe { Writer::unit(&self.blocks, start, 0, [Be64::new(first), Be64::new(second)]) };

@@ -1,6 +1,8 @@
 //! Posting requests, many with one doorbell.
 
-use mlx5_wire::be::Be32;
+use core::mem::MaybeUninit;
+
+use mlx5_wire::be::Be64;
 use mlx5_wire::ctrl::{ControlSegment, UNIT, UNITS_PER_BB};
 use mlx5_wire::datagram::DatagramSegment;
 use mlx5_wire::eth::{EthSegment, INLINE_L2_HEADER};
@@ -10,7 +12,7 @@ use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
 use super::request::{Flags, Immediate, Payload, PostError, Remote};
 use super::wqe::Writer;
-use super::{BlueFlame, COPIED_BLOCKS, SendQueue};
+use super::{BlueFlame, COPIED_BLOCKS, Record, SendQueue};
 use crate::sge::Sge;
 
 /// Posts to a send queue; dropping it rings the doorbell once for all WQEs written.
@@ -253,7 +255,6 @@ impl<'a, T: Copy> Posting<'a, T> {
                 let units = 1 + size_of::<H>() / UNIT + 1;
                 // SAFETY: the segment is the unit that is left.
                 unsafe { self.start(what, head, units, flags, data)?.data(sge.into()) }
-                self.queue.last_is_inline = false;
                 return Ok(());
             }
         }
@@ -268,7 +269,7 @@ impl<'a, T: Copy> Posting<'a, T> {
             })?;
             wqe.payload(payload, inline);
         }
-        self.queue.last_is_inline = !payload.inline.is_empty();
+        self.queue.has_inline |= !payload.inline.is_empty();
         Ok(())
     }
 
@@ -282,35 +283,30 @@ impl<'a, T: Copy> Posting<'a, T> {
         units: usize,
         flags: Flags,
         data: T,
-    ) -> Result<Writer<'_>, PostError> {
+    ) -> Result<Writer, PostError> {
         let queue = &mut *self.queue;
         // A queue has at least one block.
         if units > UNITS_PER_BB as usize && units > queue.max_units as usize {
             return Err(PostError::TooLong);
         }
         let blocks = (units as u32).div_ceil(UNITS_PER_BB);
-        if blocks > self.end.wrapping_sub(queue.posted()) {
+        let start = queue.posted();
+        if blocks > self.end.wrapping_sub(start) {
             return Err(PostError::Full);
         }
-        let asks = queue.asks(flags.contains(Flags::SIGNALED), blocks);
-        let flags = if asks { flags | Flags::SIGNALED } else { flags };
-        let start = queue.blocks.posted();
-        let (qpn, flags) = (queue.blocks.qpn, flags.bits());
-        let mut ctrl = ControlSegment::new(opcode.get(), start as u16, qpn, units as u8, flags);
-        ctrl.imm = Be32::new(imm);
-        queue.remember(start, blocks, data);
-        queue.blocks.advance(start, blocks);
-        // SAFETY: the blocks were free, and the device reads none of them before the doorbell.
-        Ok(unsafe { Writer::new(&mut queue.blocks, start, ctrl.to_words(), head) })
-    }
-
-    /// Has the last WQE ask for a CQE: with its completion everything posted so far comes back.
-    #[inline(always)]
-    pub fn signal_last(&mut self) {
-        let queue = &mut *self.queue;
-        if queue.asked != queue.blocks.posted() && queue.blocks.is_behind() {
-            queue.blocks.add_to_last(ControlSegment::CQ_UPDATE);
-            queue.asked = queue.blocks.posted();
+        let asks = queue.asks(flags.contains(Flags::SIGNALED), start.wrapping_add(blocks));
+        let flags = if asks { flags.with(Flags::SIGNALED) } else { flags };
+        let first = ControlSegment::first_word(opcode.get(), start as u16, 0, units as u8);
+        let first = Be64::new(first | queue.blocks.qpn);
+        let second = Be64::new(ControlSegment::second_word(flags.bits(), imm));
+        // Before anything is written, so that the index is masked once.
+        let (block, record) = (queue.blocks.block(start), queue.record(start));
+        // SAFETY: [exclusive] a record of the queue, and free blocks, of which the device reads none before the doorbell.
+        unsafe {
+            record.write(Record { blocks, data: MaybeUninit::new(data) });
+            queue.forget_middle(start, blocks);
+            queue.blocks.advance(start, blocks);
+            Ok(Writer::new(&queue.blocks, start, block, [first, second], head))
         }
     }
 
@@ -319,21 +315,31 @@ impl<'a, T: Copy> Posting<'a, T> {
     fn is_copied(&self) -> bool {
         let wanted = match self.queue.blue_flame {
             BlueFlame::Never => false,
-            BlueFlame::Inline => self.queue.last_is_inline,
+            BlueFlame::Inline => self.queue.has_inline,
             BlueFlame::Always => true,
         };
-        wanted && self.queue.blocks.has_payload() && self.queue.blocks.is_single(COPIED_BLOCKS)
+        wanted
+            && self.queue.blocks.is_single(COPIED_BLOCKS)
+            && ControlSegment::units_of(self.queue.blocks.last_word().get()) > 1
     }
 }
 
 impl<T: Copy> Drop for Posting<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
+        if !self.queue.blocks.is_behind() {
+            return;
+        }
+        if self.queue.signals_last {
+            self.queue.blocks.add_to_last(ControlSegment::CQ_UPDATE);
+            self.queue.asked = self.queue.posted();
+        }
         if self.is_copied() {
             // SAFETY: [register] the register is this queue's alone, and a half of it has room for the WQE.
             unsafe { self.queue.blocks.ring_blue_flame() }
         } else {
             self.queue.blocks.ring();
         }
+        self.queue.has_inline = false;
     }
 }

@@ -24,7 +24,7 @@ impl BasicBlocks {
     pub(crate) fn span(&self, opcode: WqeOpcode, most: u32) -> Span {
         let at = self.posted & self.mask;
         let count = self.free_blocks().min(self.count() - at).min(most);
-        let first = ControlSegment::first_word(opcode.get(), self.posted as u16, self.qpn, 0);
+        let first = ControlSegment::first_word(opcode.get(), self.posted as u16, 0, 0) | self.qpn;
         let next = self.block(self.posted).cast::<Be64>();
         // SAFETY: no more blocks than there are up to the end of the ring.
         let end = unsafe { next.add(count as usize * WORDS) };

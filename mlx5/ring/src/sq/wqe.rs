@@ -1,6 +1,5 @@
 //! Writing a WQE, unit by unit, around the end of the ring.
 
-use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::{Be32, Be64};
@@ -12,37 +11,37 @@ use super::{BasicBlocks, Payload};
 
 /// Writes to free blocks from the next one on. The device does not read them before the doorbell record covers
 /// them, which a barrier keeps after all of this.
-pub(super) struct Writer<'a> {
+pub(super) struct Writer {
     /// The next byte; before a segment at a unit inside of the ring.
     next: NonNull<u8>,
     start: NonNull<u8>,
     end: NonNull<u8>,
-    blocks: PhantomData<&'a mut BasicBlocks>,
 }
 
-impl<'a> Writer<'a> {
+impl Writer {
     /// Writes the control segment and the segments in `head`, which stand directly behind it, all in the block with
-    /// running index `start`.
+    /// running index `start`, which is at `block`.
     ///
     /// # Safety
     /// The blocks of the WQE, of which the caller writes no more than it has, are free.
     #[inline(always)]
     pub(super) unsafe fn new<H: Copy>(
-        blocks: &'a mut BasicBlocks,
+        blocks: &BasicBlocks,
         start: u32,
+        block: NonNull<u8>,
         ctrl: [Be64; 2],
         head: &H,
     ) -> Self {
-        let block = blocks.block(start);
-        // SAFETY: all in one free block.
+        // SAFETY: all in one free block, whose words are aligned; the head is copied by bytes.
         unsafe {
-            Self::unit(blocks, start, 0, ctrl);
-            Self::head(blocks, start, head);
+            block.cast::<Be64>().write_volatile(ctrl[0]);
+            block.cast::<Be64>().add(1).write_volatile(ctrl[1]);
+            block.add(UNIT).cast::<H>().write_unaligned(*head);
             let next = match SEND_WQE_BB - UNIT - size_of::<H>() {
                 0 => blocks.block(start.wrapping_add(1)),
                 _ => block.add(UNIT + size_of::<H>()),
             };
-            Self { next, start: blocks.start(), end: blocks.end(), blocks: PhantomData }
+            Self { next, start: blocks.start(), end: blocks.end() }
         }
     }
 
@@ -92,11 +91,11 @@ impl<'a> Writer<'a> {
     /// # Safety
     /// As [`new`](Self::new).
     #[inline(always)]
-    pub(super) unsafe fn at(blocks: &'a mut BasicBlocks, start: u32, unit: u32) -> Self {
+    pub(super) unsafe fn at(blocks: &BasicBlocks, start: u32, unit: u32) -> Self {
         let block = blocks.block(start.wrapping_add(unit / UNITS_PER_BB));
         // SAFETY: a unit of a block.
         let next = unsafe { block.add((unit % UNITS_PER_BB) as usize * UNIT) };
-        Self { next, start: blocks.start(), end: blocks.end(), blocks: PhantomData }
+        Self { next, start: blocks.start(), end: blocks.end() }
     }
 
     /// Writes a payload with this number of inline bytes.

@@ -107,7 +107,7 @@ impl Subject {
             let qp = self.numbers.iter().position(|number| *number == completion.qpn);
             reported.push(qp.and_then(|qp| {
                 let completed = self.queues[qp].complete(completion.wqe_counter)?;
-                let retired = completed.map(|retired| retired.data).collect();
+                let retired = completed.collect();
                 Some(Reported { qp, completion, retired })
             }));
         }

@@ -160,10 +160,9 @@ impl Rig {
         unsafe { self.queue.posting().send(payload, Immediate::None, flags, data) }
     }
 
-    /// Completes the WQE that `wqe_counter` names; returns what is retired.
-    pub fn complete(&mut self, wqe_counter: u16) -> Option<Vec<(u32, bool)>> {
-        let completed = self.queue.complete(wqe_counter)?;
-        Some(completed.map(|retired| (retired.data, retired.is_named)).collect())
+    /// Completes the WQE that `wqe_counter` names; returns what is retired, of which the last is that one.
+    pub fn complete(&mut self, wqe_counter: u16) -> Option<Vec<u32>> {
+        Some(self.queue.complete(wqe_counter)?.collect())
     }
 }
 
