@@ -52,8 +52,8 @@ impl Completion {
     }
 }
 
-/// WQEs of a send queue that are over, oldest first. Their blocks become free when the queue is told that they were
-/// returned, see [`SendQueue::free_returned`].
+/// WQEs of a send queue that are over, oldest first. [`SendQueue::free_returned`] frees the blocks of those that were
+/// returned.
 #[derive(Debug)]
 pub struct Run<T> {
     records: NonNull<Record<T>>,
