@@ -38,9 +38,9 @@ pub struct Buffer {
     len: usize,
 }
 
-// SAFETY: the memory is the buffer's alone.
+// SAFETY: the memory is the buffer's alone, and `pool` is an `Arc<Pool>`, which is `Send`.
 unsafe impl Send for Buffer {}
-// SAFETY: a shared reference only reads it.
+// SAFETY: a shared reference only reads the memory, and `Arc<Pool>` is `Sync`.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {

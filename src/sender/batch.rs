@@ -73,19 +73,24 @@ impl SendCompletion<'_> {
     /// assert_eq!(back, 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// Buffers that are not taken return to their pools with the next completion, or at the end of the batch.
     pub fn next_buffer(&mut self) -> Option<Buffer> {
         self.rest.take()
     }
 }
 
-/// Requests of one queue that are over in the same way, and that were not returned yet.
+/// Requests of one queue that are over and were not returned yet.
 ///
 /// `[run]`: the queue is in the sender, and keeps the blocks of these requests until [`Sender::free_returned`].
 pub(super) struct Run {
     queue: SqId,
     requests: sq::Run<WorkRequest>,
+    /// How the last request ended, which the CQE names.
     status: sys::ibv_wc_status,
     vendor_err: u32,
+    /// How the requests before it ended.
+    earlier: sys::ibv_wc_status,
 }
 
 impl Run {
@@ -95,17 +100,14 @@ impl Run {
     /// Requests that have succeeded.
     #[inline(always)]
     const fn success(queue: SqId, requests: sq::Run<WorkRequest>) -> Self {
-        Self { queue, requests, status: sys::IBV_WC_SUCCESS, vendor_err: 0 }
+        let status = sys::IBV_WC_SUCCESS;
+        Self { queue, requests, status, vendor_err: 0, earlier: status }
     }
 
-    /// Requests that have failed.
-    pub(super) const fn failure(
-        queue: SqId,
-        requests: sq::Run<WorkRequest>,
-        status: sys::ibv_wc_status,
-        vendor_err: u32,
-    ) -> Self {
-        Self { queue, requests, status, vendor_err }
+    /// Requests that a reset of their queue pair has ended.
+    pub(super) const fn flushed(queue: SqId, requests: sq::Run<WorkRequest>) -> Self {
+        let status = sys::IBV_WC_WR_FLUSH_ERR;
+        Self { queue, requests, status, vendor_err: 0, earlier: status }
     }
 
     /// Returns `true` if all its requests were returned.
@@ -168,7 +170,9 @@ impl SendBatch<'_> {
                 return None;
             }
         };
-        let Run { queue, status, vendor_err, .. } = sender.run;
+        let Run { queue, ref requests, status, vendor_err, earlier } = sender.run;
+        let (status, vendor_err) =
+            if requests.is_over() { (status, vendor_err) } else { (earlier, 0) };
         let more = request.more();
         let rest = if more == 0 { Rest::default() } else { sender.rest_of(queue, more) };
         Some(SendCompletion {
@@ -230,9 +234,6 @@ impl Sender {
     /// Takes the next CQE if it says that a request of a queue that is driven directly succeeded; returns `true` if so.
     #[inline(always)]
     fn next_success(&mut self) -> bool {
-        if self.named.is_some() {
-            return false;
-        }
         let Poller::Direct(direct) = &mut self.poller else { return false };
         let Some(cqe) = direct.cq.peek_requester() else { return false };
         let Some(queue) =
@@ -248,29 +249,25 @@ impl Sender {
         true
     }
 
-    /// Goes on with the request that the last CQE names, after those before it. Else takes CQEs up to the next one that completes
-    /// requests; returns `false` when there is none. CQEs that name no request which is outstanding are passed over. What a
-    /// reset ended comes when there is no CQE.
+    /// Takes CQEs up to the next one that completes requests; returns `false` if there is none. It skips CQEs that name no
+    /// outstanding request. Requests that a reset has ended come when there is no CQE.
     #[inline(never)]
     fn next_other(&mut self) -> bool {
-        if let Some(named) = self.named.take() {
-            self.run = named;
-            return true;
-        }
         loop {
-            // The request that the completion names, those before it, which have succeeded, and how this one ended.
-            let (entry, [before, named], status, vendor_err) = match &mut self.poller {
+            let (entry, requests, status, vendor_err) = match &mut self.poller {
                 Poller::Direct(direct) => {
                     let Some(cqe) = direct.cq.next() else { return self.next_reset() };
                     let Some(completion) = Completion::read(cqe) else { continue };
                     let Some(queue) = self.routes.find(completion.qpn) else { continue };
                     let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
                     let SendRing::Direct(sq) = &mut entry.ring else { continue };
-                    let Some(runs) = sq.ring.runs_to(completion.wqe_counter) else { continue };
+                    let Some(requests) = sq.ring.run_to(completion.wqe_counter) else {
+                        continue;
+                    };
                     match completion.result {
-                        Ok(_) => (entry, runs, sys::IBV_WC_SUCCESS, 0),
+                        Ok(_) => (entry, requests, sys::IBV_WC_SUCCESS, 0),
                         Err(failure) => {
-                            (entry, runs, wc_status(failure.syndrome), failure.vendor.into())
+                            (entry, requests, wc_status(failure.syndrome), failure.vendor.into())
                         }
                     }
                 }
@@ -280,15 +277,14 @@ impl Sender {
                     let queue = (wr_id >> 32) as u32;
                     let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
                     let SendRing::Verbs(sq) = &entry.ring else { continue };
-                    let Some(runs) = sq.runs_to(wr_id) else { continue };
-                    (entry, runs, status, vendor_err)
+                    let Some(requests) = sq.run_to(wr_id) else { continue };
+                    (entry, requests, status, vendor_err)
                 }
             };
             if status != sys::IBV_WC_SUCCESS {
                 entry.fail();
             }
-            self.run = Run::success(entry.id, before);
-            self.named = Some(Run::failure(entry.id, named, status, vendor_err));
+            self.run = Run { status, vendor_err, ..Run::success(entry.id, requests) };
             return true;
         }
     }

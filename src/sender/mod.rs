@@ -142,10 +142,8 @@ pub struct Sender {
     poller: Poller,
     /// By index; `None` is free for another queue.
     queues: Vec<Option<Box<Entry>>>,
-    /// What the last CQE has completed and no batch has returned, but for the request in `named`.
+    /// What the last CQE has completed and no batch has returned.
     run: Run,
-    /// The request that the last CQE names, if it did not end as those before it.
-    named: Option<Run>,
     /// Offset of the half of the register that the next posting takes.
     half: usize,
     /// Which queue a completion belongs to, by the number of its queue pair.
@@ -219,7 +217,6 @@ impl Sender {
             poller: unsafe { Poller::new(&cq, mlx5dv) }?,
             queues: Vec::new(),
             run: Run::NONE,
-            named: None,
             half: 0,
             routes: Routes::default(),
             resets: 0,

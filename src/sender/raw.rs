@@ -78,7 +78,7 @@ impl Sender {
     /// - Ring and CQ are neither moved nor replaced.
     /// - Requests that [`post`](Self::post) posted are neither completed nor reset through the ring, and their CQEs
     ///   are not taken from the CQ.
-    /// - Before the ring completes or resets a request, a batch has returned all that is over, up to `None`.
+    /// - Before the ring completes or resets a request, a batch with budget left has returned `None`.
     /// - The contracts of the ring's methods hold; they state how long the memory of a posted request must live.
     pub unsafe fn as_direct(
         &mut self,

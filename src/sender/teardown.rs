@@ -1,7 +1,5 @@
 //! Resets of queue pairs, and the end of a sender.
 
-use rdma_core_sys as sys;
-
 use super::Sender;
 use super::batch::Run;
 use super::queue::Entry;
@@ -16,7 +14,7 @@ impl Sender {
         for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.sends_ended()) {
             if !entry.ring.is_empty() {
                 let requests = entry.ring.run_of_all();
-                self.run = Run::failure(entry.id, requests, sys::IBV_WC_WR_FLUSH_ERR, 0);
+                self.run = Run::flushed(entry.id, requests);
                 return true;
             }
         }
@@ -29,7 +27,7 @@ impl Sender {
     pub(super) fn settle_resets(&mut self) {
         let resets = self.cq.resets();
         // What has completed before the reset is polled first. The device of a queue pair in RESET writes no more CQEs.
-        if !self.run.is_over() || self.named.is_some() || self.poller.has_arrived() {
+        if !self.run.is_over() || self.poller.has_arrived() {
             return;
         }
         let mut are_settled = true;

@@ -53,12 +53,12 @@ impl VerbsSq {
         self.head == self.tail
     }
 
-    /// Returns the request that completes with `wr_id`, and before it those that are outstanding; `None` when it is not.
-    pub(super) fn runs_to(&self, wr_id: u64) -> Option<[Run<WorkRequest>; 2]> {
+    /// Returns the outstanding requests up to the one that completes with `wr_id`; `None` if it is not outstanding.
+    pub(super) fn run_to(&self, wr_id: u64) -> Option<Run<WorkRequest>> {
         let number = wr_id as u32;
         let ahead = number.wrapping_sub(self.tail);
         (ahead < self.head.wrapping_sub(self.tail))
-            .then(|| [self.run(self.tail, number), self.run(number, number.wrapping_add(1))])
+            .then(|| self.run(self.tail, number.wrapping_add(1)))
     }
 
     /// Returns all requests that are outstanding.

@@ -1,6 +1,5 @@
 //! What a CQE says of a send queue.
 
-use core::ops::Range;
 use core::ptr::NonNull;
 
 use mlx5_wire::cqe::CqeFormat;
@@ -123,8 +122,8 @@ impl<T: Copy> SendQueue<T> {
     /// As [`complete`](Self::complete), at once: returns what the WQE that the CQE names was posted with.
     #[inline(always)]
     pub fn complete_named(&mut self, wqe_counter: u16) -> Option<T> {
-        let end = self.named(wqe_counter)?.end;
-        // SAFETY: `named` has found the record of a WQE that starts there.
+        let end = self.end_of(wqe_counter)?;
+        // SAFETY: `end_of` has found the record of a WQE that starts there.
         let data = unsafe { self.record(wqe_counter.into()).as_ref().data.assume_init() };
         self.blocks.retire(end);
         Some(data)
@@ -138,7 +137,7 @@ impl<T: Copy> SendQueue<T> {
     #[cold]
     pub unsafe fn scatter_inline(&mut self, cqe: Cqe<'_>) -> bool {
         let Some(payload) = cqe.inline_payload() else { return false };
-        if self.named(cqe.wqe_counter()).is_none() {
+        if self.end_of(cqe.wqe_counter()).is_none() {
             return false;
         }
         let (head, len) = match WqeOpcode::new(cqe.send_opcode()) {
@@ -151,19 +150,12 @@ impl<T: Copy> SendQueue<T> {
         true
     }
 
-    /// Returns the WQEs up to the one that starts at the block `wqe_counter`. `None` if no WQE which is outstanding starts
-    /// there.
+    /// Returns the WQEs up to the one that starts at the block `wqe_counter`; those before it have succeeded, also if it has
+    /// failed. `None` if no outstanding WQE starts there.
     #[inline(always)]
-    pub fn run_to(&mut self, wqe_counter: u16) -> Option<Run<T>> {
-        let end = self.named(wqe_counter)?.end;
+    pub fn run_to(&self, wqe_counter: u16) -> Option<Run<T>> {
+        let end = self.end_of(wqe_counter)?;
         Some(self.run(self.blocks.retired(), end))
-    }
-
-    /// Returns the WQE that starts at the block `wqe_counter`, and before it those that are outstanding, which have
-    /// succeeded when this one has failed. `None` if no WQE which is outstanding starts there.
-    pub fn runs_to(&mut self, wqe_counter: u16) -> Option<[Run<T>; 2]> {
-        let Range { start, end } = self.named(wqe_counter)?;
-        Some([self.run(self.blocks.retired(), start), self.run(start, end)])
     }
 
     /// Returns all WQEs that are outstanding.
@@ -185,9 +177,10 @@ impl<T: Copy> SendQueue<T> {
         Run { records: self.records, mask: self.blocks.mask, next, end }
     }
 
-    /// Returns the running counts of blocks of the WQE that starts at the block `wqe_counter`.
+    /// Returns the running count of blocks up to the end of the WQE that starts at the block `wqe_counter`; `None` if no
+    /// outstanding WQE starts there.
     #[inline(always)]
-    fn named(&mut self, wqe_counter: u16) -> Option<Range<u32>> {
+    fn end_of(&self, wqe_counter: u16) -> Option<u32> {
         let retired = self.blocks.retired();
         let ahead = u32::from(wqe_counter.wrapping_sub(retired as u16));
         if ahead >= self.blocks.posted().wrapping_sub(retired) {
@@ -199,7 +192,7 @@ impl<T: Copy> SendQueue<T> {
         if blocks == 0 {
             return None;
         }
-        Some(start..start.wrapping_add(blocks))
+        Some(start.wrapping_add(blocks))
     }
 }
 
