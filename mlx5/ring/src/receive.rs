@@ -60,15 +60,36 @@ pub trait ReceiveRing {
     /// `slot` is below the number of slots.
     unsafe fn segments(&self, slot: u32) -> NonNull<DataSegment>;
 
-    /// Writes a WQE of `sges`, which the next doorbell hands to the device. Returns its slot on an SRQ, and its running
-    /// index on a receive queue: the lower 16 bits are the `wqe_counter` of its completion.
+    /// Posts a WQE that `write` writes to the data segments that it is given, of which there are [`max_sge`](Self::max_sge).
+    /// The next doorbell hands it to the device. Returns its slot on an SRQ, and its running index on a receive queue: the
+    /// lower 16 bits are the `wqe_counter` of its completion.
+    ///
+    /// # Errors
+    /// [`PostError::Full`]; nothing was written then.
+    ///
+    /// # Safety
+    /// `write` writes a whole list of segments, and the [contract of posting](ReceiveRing#contract-of-posting).
+    unsafe fn post_with(
+        &mut self,
+        data: Self::Data,
+        write: impl FnOnce(NonNull<DataSegment>, u32),
+    ) -> Result<u32, PostError>;
+
+    /// Posts a WQE of `sges`: see [`post_with`](Self::post_with).
     ///
     /// # Errors
     /// [`PostError`]; nothing was written then.
     ///
     /// # Safety
     /// The [contract of posting](ReceiveRing#contract-of-posting).
-    unsafe fn post(&mut self, data: Self::Data, sges: &[Sge]) -> Result<u32, PostError>;
+    #[inline(always)]
+    unsafe fn post(&mut self, data: Self::Data, sges: &[Sge]) -> Result<u32, PostError> {
+        if sges.len() > self.max_sge() as usize {
+            return Err(PostError::TooManySges);
+        }
+        // SAFETY: the segments of a free slot; the number of SGEs was checked; the caller's contract for the rest.
+        unsafe { self.post_with(data, |segments, room| sge::scatter(segments, room, sges)) }
+    }
 
     /// As [`post`](Self::post), of one segment as the device reads it, which names at least one byte.
     ///
@@ -77,11 +98,15 @@ pub trait ReceiveRing {
     ///
     /// # Safety
     /// As [`post`](Self::post).
+    #[inline(always)]
     unsafe fn post_segment(
         &mut self,
         data: Self::Data,
         segment: DataSegment,
-    ) -> Result<u32, PostError>;
+    ) -> Result<u32, PostError> {
+        // SAFETY: the segments of a free slot, and every WQE has room for one; the caller's contract for the rest.
+        unsafe { self.post_with(data, |segments, room| sge::write_one(segments, room, segment)) }
+    }
 
     /// Returns the slot of the WQE that completes with `wqe_counter`; `None` when the device does not have such a WQE.
     fn posted_slot(&self, wqe_counter: u16) -> Option<u32>;

@@ -13,7 +13,7 @@ use mlx5_wire::dbrec;
 use crate::barrier;
 use crate::dbrec::DoorbellRecord;
 use crate::receive::{PostError, ReceiveRing};
-use crate::sge::{self, Sge};
+use crate::sge;
 use crate::slots::{Slot, SlotState, Slots};
 
 /// Where a receive queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
@@ -138,32 +138,6 @@ impl<T: Copy> ReceiveQueue<T> {
         unsafe { self.slots.get(self.head_slot()).state == SlotState::Free }
     }
 
-    /// Posts a receive whose WQE `write` writes to the segments that it is given, of which there are `max_sge`; returns its
-    /// running index.
-    #[inline(always)]
-    fn post_with(
-        &mut self,
-        data: T,
-        write: impl FnOnce(NonNull<DataSegment>, u32),
-    ) -> Result<u32, PostError> {
-        if !self.has_room() {
-            return Err(PostError::Full);
-        }
-        let index = self.head;
-        let slot = index & self.mask;
-        // SAFETY: masked; a free slot is not the device's.
-        unsafe {
-            write(self.segments(slot), self.max_sge);
-            self.slots.set_posted(slot, data, index as u16);
-        }
-        self.head = index.wrapping_add(1);
-        self.used += 1;
-        if self.waiting > 0 {
-            self.post_waiting();
-        }
-        Ok(index)
-    }
-
     /// Posts the WQE in the slot at the head, which is loaded or held.
     #[inline(always)]
     fn post_head(&mut self) {
@@ -241,18 +215,27 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     #[inline(always)]
-    unsafe fn post(&mut self, data: T, sges: &[Sge]) -> Result<u32, PostError> {
-        if sges.len() > self.max_sge as usize {
-            return Err(PostError::TooManySges);
+    unsafe fn post_with(
+        &mut self,
+        data: T,
+        write: impl FnOnce(NonNull<DataSegment>, u32),
+    ) -> Result<u32, PostError> {
+        if !self.has_room() {
+            return Err(PostError::Full);
         }
-        // SAFETY: the segments of a free slot; the number of SGEs was checked.
-        self.post_with(data, |segments, room| unsafe { sge::scatter(segments, room, sges) })
-    }
-
-    #[inline(always)]
-    unsafe fn post_segment(&mut self, data: T, segment: DataSegment) -> Result<u32, PostError> {
-        // SAFETY: the segments of a free slot; every WQE has room for one.
-        self.post_with(data, |segments, room| unsafe { sge::write_one(segments, room, segment) })
+        let index = self.head;
+        let slot = index & self.mask;
+        // SAFETY: masked; a free slot is not the device's.
+        unsafe {
+            write(self.segments(slot), self.max_sge);
+            self.slots.set_posted(slot, data, index as u16);
+        }
+        self.head = index.wrapping_add(1);
+        self.used += 1;
+        if self.waiting > 0 {
+            self.post_waiting();
+        }
+        Ok(index)
     }
 
     #[inline(always)]

@@ -200,19 +200,14 @@ impl<T: Copy> SharedReceiveQueue<T> {
         }
     }
 
-    /// Links the last free slot to the one after it.
+    /// Links the last free slot to `slot`, which becomes the last one.
     #[inline(always)]
-    fn link(&mut self, last: u32, slot: u32) {
+    fn append(&mut self, slot: u32) {
+        let last = self.tail;
         // SAFETY: [slot-index].
         if unsafe { self.slots.get(last).index } != slot as u16 {
             self.store_link(last, slot);
         }
-    }
-
-    /// Makes `slot` the last free one.
-    #[inline(always)]
-    fn append(&mut self, slot: u32) {
-        self.link(self.tail, slot);
         self.tail = slot;
         self.free += 1;
     }
@@ -232,24 +227,12 @@ impl<T: Copy> SharedReceiveQueue<T> {
             self.slots.set(to, data, SlotState::Posted);
         }
         self.append(slot);
-        self.advance();
+        self.advance(to);
     }
 
-    /// Returns the slot for a new receive.
+    /// Takes note that the WQE in the slot at the head, which `head` is, was written. There is another free slot.
     #[inline(always)]
-    const fn next_slot(&self) -> Result<u32, PostError> {
-        if self.free > 1 { Ok(self.head) } else { Err(PostError::Full) }
-    }
-
-    /// Takes note that the WQE in the slot at the head was written. There is another free slot.
-    #[inline(always)]
-    fn advance(&mut self) {
-        self.advance_from(self.head);
-    }
-
-    /// As [`advance`](Self::advance), where `head` is the slot at the head.
-    #[inline(always)]
-    fn advance_from(&mut self, head: u32) {
+    fn advance(&mut self, head: u32) {
         debug_assert!(self.free > 1, "[last-free]");
         // SAFETY: [slot-index].
         let slot = unsafe { self.slots.get_mut(head) };
@@ -289,29 +272,21 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
-    unsafe fn post(&mut self, data: T, sges: &[Sge]) -> Result<u32, PostError> {
-        if sges.len() > self.max_sge as usize {
-            return Err(PostError::TooManySges);
+    unsafe fn post_with(
+        &mut self,
+        data: T,
+        write: impl FnOnce(NonNull<DataSegment>, u32),
+    ) -> Result<u32, PostError> {
+        if self.free == 1 {
+            return Err(PostError::Full);
         }
-        let slot = self.next_slot()?;
-        // SAFETY: [slot-index]; the slot is not the device's; the number of SGEs was checked.
+        let slot = self.head;
+        // SAFETY: [slot-index]; the slot is not the device's.
         unsafe {
-            sge::scatter(self.segments(slot), self.max_sge, sges);
+            write(self.segments(slot), self.max_sge);
             self.slots.set(slot, data, SlotState::Posted);
         }
-        self.advance_from(slot);
-        Ok(slot)
-    }
-
-    #[inline(always)]
-    unsafe fn post_segment(&mut self, data: T, segment: DataSegment) -> Result<u32, PostError> {
-        let slot = self.next_slot()?;
-        // SAFETY: [slot-index]; the slot is not the device's; every WQE has room for a segment.
-        unsafe {
-            sge::write_one(self.segments(slot), self.max_sge, segment);
-            self.slots.set(slot, data, SlotState::Posted);
-        }
-        self.advance_from(slot);
+        self.advance(slot);
         Ok(slot)
     }
 
@@ -347,7 +322,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         unsafe { self.slots.get_mut(slot).state = SlotState::Free };
         if self.is_loaded() {
             // [loaded-alone]: now another slot is free.
-            self.advance();
+            self.advance(self.head);
         }
     }
 
