@@ -1,5 +1,6 @@
 //! Completion queue: a ring of CQEs that the device writes.
 
+use core::mem::offset_of;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be32;
@@ -55,7 +56,6 @@ pub struct CompletionQueue {
     cqes: NonNull<u8>,
     pub(crate) stride: usize,
     count: u32,
-    mask: u32,
     dbrec: DoorbellRecord,
     /// The last CQE of the buffer.
     last: NonNull<u8>,
@@ -89,7 +89,6 @@ impl CompletionQueue {
             cqes,
             stride: layout.cqe_size as usize,
             count: layout.cqe_cnt,
-            mask: layout.cqe_cnt - 1,
             // SAFETY: forwarded from the caller.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
             // SAFETY: inside the last entry.
@@ -138,7 +137,7 @@ impl CompletionQueue {
 
     #[inline(always)]
     pub(crate) fn cqe(&self, index: u32) -> NonNull<u8> {
-        let offset = (index & self.mask) as usize * self.stride;
+        let offset = (index & (self.count - 1)) as usize * self.stride;
         // SAFETY: the index is masked to the buffer.
         unsafe { self.cqes.add(offset) }
     }
@@ -289,7 +288,7 @@ impl CompletionQueue {
     pub fn purge(&mut self, mut remove: impl FnMut(Cqe<'_>) -> bool) -> u32 {
         let start = self.consumer_index;
         let mut end = start;
-        while end.wrapping_sub(start) <= self.mask {
+        while end.wrapping_sub(start) < self.count {
             let Some(cqe) = self.arrived(end) else { break };
             if cqe.kind() == CqeKind::Compressed {
                 // One that is no title stays what it is.
@@ -306,7 +305,11 @@ impl CompletionQueue {
             if remove(self.software_cqe(index)) {
                 removed += 1;
             } else if removed > 0 {
-                self.move_cqe(index, index.wrapping_add(removed));
+                // SAFETY: two entries of the buffer, which are software's.
+                unsafe {
+                    let owner = self.owner(index);
+                    self.store(self.entry(index), index, owner, index.wrapping_add(removed));
+                }
             }
         }
         if removed > 0 {
@@ -317,21 +320,28 @@ impl CompletionQueue {
         removed
     }
 
-    fn move_cqe(&mut self, from: u32, to: u32) {
-        let (source, target) = (self.cqe(from), self.cqe(to));
+    /// Stores a whole entry at `to`. It was at `from`, on a lap with this owner bit.
+    ///
+    /// # Safety
+    /// `entry` is readable, and apart from the entry at `to`, which is software's.
+    unsafe fn store(&mut self, entry: *const u8, from: u32, owner: u8, to: u32) {
         // The signature is over the index and the owner bit: one that was wrong stays wrong.
-        let signature = fold(from) ^ fold(to) ^ self.owner(from) ^ self.owner(to);
-        let lead = self.stride() - Cqe64::SIZE;
-        let owner = self.owner(to);
-        // SAFETY: both CQEs are software's and distinct; a whole entry starts `lead` bytes before its
-        // CQE proper.
+        let signature = fold(from) ^ fold(to) ^ owner ^ self.owner(to);
+        // SAFETY: the caller's contract; both bytes are inside the CQE.
         unsafe {
-            source.sub(lead).copy_to_nonoverlapping(target.sub(lead), self.stride());
-            let op_own = target.add(core::mem::offset_of!(Cqe64, op_own));
-            op_own.write_volatile(op_own.read_volatile() & !OWNER | owner);
-            let signed = target.add(core::mem::offset_of!(Cqe64, signature));
+            self.entry(to).copy_from_nonoverlapping(entry, self.stride);
+            let cqe = self.cqe(to);
+            let op_own = cqe.add(offset_of!(Cqe64, op_own));
+            op_own.write_volatile(op_own.read_volatile() & !OWNER | self.owner(to));
+            let signed = cqe.add(offset_of!(Cqe64, signature));
             signed.write_volatile(signed.read_volatile() ^ signature);
         }
+    }
+
+    /// Returns the start of the entry at `index`, whose CQE proper is its last 64 bytes.
+    fn entry(&self, index: u32) -> *mut u8 {
+        // SAFETY: inside the entry.
+        unsafe { self.cqe(index).sub(self.stride - Cqe64::SIZE).as_ptr() }
     }
 
     /// Returns the CQE at `index`, if the device has written it.

@@ -14,7 +14,6 @@ impl CompletionQueue {
     /// Returns `false` if there is no such CQE.
     pub fn before_resize(&mut self, mut each: impl FnMut(&[u8])) -> bool {
         let mut entry = [0_u8; 128];
-        let (lead, stride) = (self.stride - Cqe64::SIZE, self.stride);
         for ahead in 0..self.count {
             let index = self.consumer_index.wrapping_add(ahead);
             let Some(cqe) = self.arrived(index) else { return false };
@@ -24,10 +23,10 @@ impl CompletionQueue {
             if cqe.kind() == CqeKind::Compressed {
                 self.expand(index);
             }
-            let start = self.cqe(index).as_ptr();
-            // SAFETY: a whole entry starts `lead` bytes before its CQE proper, and has `stride` bytes, which are software's.
-            unsafe { entry.as_mut_ptr().copy_from_nonoverlapping(start.sub(lead), stride) };
-            each(&entry[..stride]);
+            let entry = &mut entry[..self.stride];
+            // SAFETY: a whole entry, which is software's.
+            unsafe { entry.as_mut_ptr().copy_from_nonoverlapping(self.entry(index), entry.len()) };
+            each(entry);
         }
         false
     }
@@ -37,7 +36,7 @@ impl CompletionQueue {
     pub fn end_at(&mut self, index: u32) {
         let last = op_own(CqeOpcode::ResizeCq, CqeFormat::Plain, false, self.owner(index));
         // SAFETY: inside the CQE; the device does not write to the buffer any more.
-        unsafe { self.cqe(index).add(core::mem::offset_of!(Cqe64, op_own)).write_volatile(last) }
+        unsafe { self.cqe(index).add(offset_of!(Cqe64, op_own)).write_volatile(last) }
     }
 
     /// Goes on in the new buffer, with the entries that [`before_resize`](Self::before_resize) has shown, and publishes the
@@ -55,20 +54,10 @@ impl CompletionQueue {
         if queue.stride != self.stride {
             return Err(LayoutError::CqeSize);
         }
-        let lead = queue.stride - Cqe64::SIZE;
         for (ahead, entry) in entries.chunks_exact(queue.stride).enumerate() {
             let from = self.consumer_index.wrapping_add(ahead as u32);
-            let to = from.wrapping_add(1);
-            let signature = fold(from) ^ fold(to) ^ self.owner(from) ^ queue.owner(to);
-            let target = queue.cqe(to);
             // SAFETY: an entry of the new buffer that the device leaves out, because it has written one for this index.
-            unsafe {
-                entry.as_ptr().copy_to_nonoverlapping(target.sub(lead).as_ptr(), entry.len());
-                let op_own = target.add(core::mem::offset_of!(Cqe64, op_own));
-                op_own.write_volatile(op_own.read_volatile() & !OWNER | queue.owner(to));
-                let signed = target.add(core::mem::offset_of!(Cqe64, signature));
-                signed.write_volatile(signed.read_volatile() ^ signature);
-            }
+            unsafe { queue.store(entry.as_ptr(), from, self.owner(from), from.wrapping_add(1)) }
         }
         queue.compression = self.compression;
         queue.published = self.published;
