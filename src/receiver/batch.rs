@@ -166,7 +166,7 @@ impl Receiver {
                     return Some(Ok((lent, Some(cqe))));
                 }
             }
-            let index = if self.queues.len() == 1 { Some(0) } else { self.qps.queue_of(cqe.qpn()) };
+            let index = queue_of(&self.queues, &self.qps, cqe);
             if let Some(next) = index.and_then(|index| self.complete(index, cqe)) {
                 return Some(next.map(|lent| (lent, Some(cqe))));
             }
@@ -191,9 +191,7 @@ impl Receiver {
                 Some(entry.lend(&self.owners, index, slot, qp_num, len))
             }
             Completion::Failed(slot) => {
-                let (qp_num, cause, vendor_err) = CompletionInfo::Cqe(cqe).failure();
-                let failure = Failure { qp_num, cause, vendor_err, buffers: Vec::new() };
-                Some(Err(self.fail(index, slot, failure)))
+                Some(Err(self.fail(index, slot, CompletionInfo::Cqe(cqe).failure())))
             }
             Completion::NotAReceive => Some(Err(Failure::of(qp_num, Cause::NotAReceive))),
             Completion::Stray => Some(Err(Failure::of(qp_num, Cause::Stray))),
@@ -205,7 +203,7 @@ impl Receiver {
         let Poller::Verbs(cq) = &mut self.poller else { return None };
         let wc = cq.next()?;
         let sys::ibv_wc { wr_id, status, opcode, byte_len, qp_num, .. } = wc.wc;
-        let (_, cause, vendor_err) = CompletionInfo::Wc(wc).failure();
+        let failure = CompletionInfo::Wc(wc).failure();
         let index = (wr_id >> 32) as u32;
         let mut completed = None;
         if let Some(entry) = self.queues.get_mut(index as usize) {
@@ -222,7 +220,6 @@ impl Receiver {
             return Some(Err(Failure::of(qp_num, Cause::Stray)));
         };
         if status != sys::IBV_WC_SUCCESS {
-            let failure = Failure { qp_num, cause, vendor_err, buffers: Vec::new() };
             return Some(Err(self.fail(index, slot, failure)));
         }
         let written = opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
@@ -263,6 +260,15 @@ impl Receiver {
 }
 
 impl QueueEntry {
+    /// Has the queue, whose index this is, rung for when the batch ends.
+    #[inline(always)]
+    fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
+        if !self.unrung {
+            self.unrung = true;
+            unrung.push(index);
+        }
+    }
+
     /// Gives back the slot of the message that was lent before: its buffer is posted again.
     #[inline(always)]
     fn give_back(&mut self) {
@@ -299,6 +305,12 @@ impl QueueEntry {
         self.lent = LentSlot::new(slot);
         Ok(lent)
     }
+}
+
+/// Returns the index of the queue that a CQE is of. The only queue needs no look-up.
+#[inline(always)]
+pub(super) fn queue_of(queues: &[QueueEntry], qps: &QpTable, cqe: Cqe<'_>) -> Option<u32> {
+    if queues.len() == 1 { Some(0) } else { qps.queue_of(cqe.qpn()) }
 }
 
 /// Gives the message before back, completes the receive of a SEND that is in one buffer, and lends it. Returns `None`, and
@@ -368,10 +380,4 @@ fn turn<Q: ReceiveRing<Data = SlotContext>>(
         unsafe { ring.recycle(before) }
     }
     Some((slot, context, len))
-}
-
-impl Failure {
-    pub(super) const fn of(qp_num: u32, cause: Cause) -> Self {
-        Self { qp_num, cause, vendor_err: 0, buffers: Vec::new() }
-    }
 }

@@ -134,7 +134,14 @@ impl BufferOwners {
     /// Starts to post buffers of the pool of `buffer`; `None` if that is of another protection domain.
     #[inline]
     pub(super) fn batch(&mut self, buffer: &Buffer) -> Option<PoolBatch<'_>> {
-        let number = self.number_of(buffer)?;
+        let is_it = |owned: &Option<OwnedPool>| {
+            owned.as_ref().is_some_and(|owned| std::ptr::eq(&*owned.pool, buffer.pool()))
+        };
+        // Few pools, and in nearly every program one.
+        let number = match self.pools.iter().position(is_it) {
+            Some(number) => number,
+            None => self.add(buffer.clone_pool())?,
+        };
         let of = self.pools[number].as_mut()?;
         Some(PoolBatch { pool: Arc::as_ptr(&of.pool), form: of.form, count: 0, of })
     }
@@ -148,18 +155,6 @@ impl BufferOwners {
     ) -> Option<(SlotContext, DataSegment)> {
         let owned = self.pools.get(pool as usize)?.as_ref()?;
         std::ptr::eq(&*owned.pool, buffer.pool()).then(|| owned.form.of(buffer))
-    }
-
-    /// Returns the number of the pool of `buffer`.
-    fn number_of(&mut self, buffer: &Buffer) -> Option<usize> {
-        let is_it = |owned: &Option<OwnedPool>| {
-            owned.as_ref().is_some_and(|owned| std::ptr::eq(&*owned.pool, buffer.pool()))
-        };
-        // Few pools, and in nearly every program one.
-        match self.pools.iter().position(is_it) {
-            Some(number) => Some(number),
-            None => self.add(buffer.clone_pool()),
-        }
     }
 
     #[cold]

@@ -5,7 +5,7 @@ use mlx5_wire::cqe::CqeFormat;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
 
-use super::failure::Cause;
+use super::failure::{Cause, Failure};
 use super::status::wc_status;
 use super::verbs::Wc;
 use crate::clock::{Timestamp, TimestampClock};
@@ -53,21 +53,22 @@ impl CompletionInfo<'_> {
         }
     }
 
-    /// Of a receive that failed: the queue pair, why, and that in the device's own terms.
-    pub(super) fn failure(&self) -> (u32, Cause, u32) {
-        match self {
+    /// Of a receive that failed, without its buffers.
+    pub(super) fn failure(&self) -> Failure {
+        let (cause, vendor_err) = match self {
             Self::Cqe(cqe) => {
                 let cause = if cqe.is_odp_page_fault() {
                     Cause::PageFault
                 } else {
                     Cause::Status(WcStatus::from_raw(wc_status(cqe.syndrome())))
                 };
-                (cqe.qpn(), cause, cqe.vendor_err_synd().into())
+                (cause, cqe.vendor_err_synd().into())
             }
             Self::Wc(Wc { wc, .. }) => {
-                (wc.qp_num, Cause::Status(WcStatus::from_raw(wc.status)), wc.vendor_err)
+                (Cause::Status(WcStatus::from_raw(wc.status)), wc.vendor_err)
             }
-        }
+        };
+        Failure { vendor_err, ..Failure::of(self.qp_num(), cause) }
     }
 
     pub(super) fn imm(&self) -> Option<u32> {

@@ -58,6 +58,13 @@ impl fmt::Debug for Failure {
     }
 }
 
+impl Failure {
+    /// Makes a failure without buffers, for which the device has no code of its own.
+    pub(super) const fn of(qp_num: u32, cause: Cause) -> Self {
+        Self { qp_num, cause, vendor_err: 0, buffers: Vec::new() }
+    }
+}
+
 /// Why a receive failed.
 ///
 /// ```

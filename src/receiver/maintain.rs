@@ -8,8 +8,10 @@ mod statistics;
 mod wake_state;
 
 use std::collections::VecDeque;
+use std::iter;
 use std::sync::Arc;
 
+use super::batch::queue_of;
 use super::id::{QueueId, SrqId};
 use super::post::PostFailure;
 use super::verify::WrongCqe;
@@ -21,9 +23,9 @@ use crate::qp::{Qp, QpState};
 pub use shared::SharedPoster;
 pub use statistics::Statistics;
 
-pub(super) use shared::{Returned, Wake};
+use shared::{Returned, Wake};
 
-/// What `sleeper` and `handover` are built on: their test has other atomics.
+/// What `wake_state` and `handover` are built on: their test has other atomics.
 mod sync {
     pub(super) use std::sync::atomic::{AtomicU8, Ordering, fence};
 
@@ -53,8 +55,9 @@ impl Drop for Maintenance {
     /// Handles may live on: what they were given goes back to its pool.
     fn drop(&mut self) {
         let Some(wake) = &self.wake else { return };
-        wake.close();
-        self.queues.iter().flat_map(|kept| &kept.returned).for_each(|returned| returned.clear());
+        wake.wake_state.close();
+        let returned = self.queues.iter().flat_map(|kept| &kept.returned);
+        returned.for_each(|returned| returned.buffers.clear());
     }
 }
 
@@ -77,7 +80,7 @@ impl Kept {
     /// The queue is gone: what it was given goes back to its pool. Whether more may come.
     fn turn_away(&self) -> bool {
         self.returned.as_ref().is_some_and(|returned| {
-            returned.clear();
+            returned.buffers.clear();
             // Who had the last handle gives nothing more; what was given meanwhile goes with the queue of buffers.
             Arc::strong_count(returned) > 1
         })
@@ -207,18 +210,8 @@ impl Receiver {
             work.counted.polls += 1;
         }
         self.keep_queues(false);
-        let prefetched = self.prefetch(budget);
-        if let Some(work) = &mut self.maintenance {
-            work.counted.prefetched += prefetched;
-        }
+        self.prefetch(budget);
         self.verify(budget)
-    }
-
-    /// Makes batches prefetch.
-    pub(super) fn prefetch_lines(&mut self, lines: u32) {
-        if lines > 0 {
-            self.maintenance_mut().prefetch = lines;
-        }
     }
 
     /// Whether a queue that is kept filled is below its watermark, because its pool is empty.
@@ -250,7 +243,12 @@ impl Receiver {
                 counted.low_water = Some(counted.low_water.map_or(left, |least| least.min(left)));
             }
             if let Some(returned) = &kept.returned {
-                self.post_returned(queue, returned);
+                let room = self.free_slots(queue) as usize;
+                if room > 0 && !returned.buffers.is_empty() {
+                    // Buffers of this domain, and no more than there is room for: what a failing QP refuses goes back
+                    // to its pool.
+                    let _ = self.post(queue, iter::from_fn(|| returned.buffers.take()).take(room));
+                }
             }
             if let Some((pool, watermark)) = &kept.refill {
                 let low = self.outstanding(queue) < *watermark;
@@ -278,10 +276,9 @@ impl Receiver {
         }
         // Once: batches do not allocate.
         waiting.reserve(WAITING as usize);
-        let only = (self.queues.len() == 1).then_some(0);
         match &mut self.poller {
             Poller::Direct(direct) => direct.cq.look_ahead(WAITING, |cqe| {
-                waiting.extend(only.or_else(|| self.qps.queue_of(cqe.qpn())));
+                waiting.extend(queue_of(&self.queues, &self.qps, cqe));
             }),
             Poller::Verbs(cq) => {
                 let completions = cq.look_ahead(WAITING as usize);
@@ -302,15 +299,6 @@ impl Receiver {
         self.keep_queues(false);
     }
 
-    fn post_returned(&mut self, queue: QueueId, returned: &Returned) {
-        let room = self.free_slots(queue) as usize;
-        if room > 0 && !returned.is_empty() {
-            // Buffers of this domain, and no more than there is room for: what a failing QP refuses goes back
-            // to its pool.
-            let _ = self.post(queue, std::iter::from_fn(|| returned.pop()).take(room));
-        }
-    }
-
     /// About to sleep: from now on a buffer that is given back wakes. `true` when one was already.
     pub(super) fn park(&self) -> bool {
         let Some(Maintenance { wake: Some(wake), queues, .. }) = self.maintenance.as_deref() else {
@@ -318,7 +306,7 @@ impl Receiver {
         };
         wake.park();
         queues.iter().any(|kept| {
-            let waiting = kept.returned.as_ref().is_some_and(|returned| !returned.is_empty());
+            let waiting = kept.returned.as_ref().is_some_and(|given| !given.buffers.is_empty());
             waiting && self.free_slots(kept.queue) > 0
         })
     }
@@ -326,11 +314,11 @@ impl Receiver {
     /// Awake again.
     pub(crate) fn unpark(&self) {
         if let Some(wake) = self.wake() {
-            wake.unpark();
+            wake.wake_state.unpark();
         }
     }
 
-    pub(super) fn wake(&self) -> Option<&Wake> {
+    fn wake(&self) -> Option<&Wake> {
         self.maintenance.as_ref()?.wake.as_deref()
     }
 

@@ -12,7 +12,7 @@ use super::lent::Lent;
 use super::post::PostFailure;
 use super::slot_context::Owner;
 use super::{Poller, Receiver};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, TimestampClock};
 use crate::memory::{Buffer, BufferError};
 use crate::wc_flags::WcFlags;
 
@@ -111,7 +111,7 @@ impl Message<'_, '_> {
     /// [`ReceiverConfig::timestamps`]: crate::ReceiverConfig::timestamps
     /// [`ReceiverConfig::real_time_timestamps`]: crate::ReceiverConfig::real_time_timestamps
     pub fn timestamp(&self) -> Option<Timestamp> {
-        self.info().timestamp(self.batch.receiver.timestamp_clock())
+        self.info().timestamp(TimestampClock::of(&self.batch.receiver.cq))
     }
 
     /// Returns the part of the message in each buffer, in order.

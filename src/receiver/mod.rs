@@ -6,7 +6,6 @@ mod completion_info;
 mod config;
 mod datagram;
 mod deferred_free;
-mod drain;
 mod failure;
 mod id;
 mod lent;
@@ -18,7 +17,6 @@ mod qp_table;
 mod queue;
 mod queues;
 mod raw;
-mod reclaim;
 mod routes;
 mod slot_context;
 mod srq;
@@ -35,7 +33,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rdma_core_sys::Mlx5dv;
 
 use crate::channel::CompletionChannel;
-use crate::clock::{Clock, TimestampClock};
+use crate::clock::Clock;
 use crate::context::Context;
 use crate::cq::{self, Cq, CqInit, Timestamps};
 use crate::error::{Error, Result};
@@ -161,7 +159,9 @@ impl Receiver {
         trace_event!(device = context.name(), entries = cq.capacity(), "completion queue created");
         // SAFETY: a fresh CQ that nobody else knows.
         let mut receiver = unsafe { Self::with_cq(pd, cq, mlx5dv) }?;
-        receiver.prefetch_lines(config.prefetch);
+        if config.prefetch > 0 {
+            receiver.maintenance_mut().prefetch = config.prefetch;
+        }
         if config.verify_cqes {
             receiver.verify_cqes(config)?;
         }
@@ -314,11 +314,6 @@ impl Receiver {
 
     fn check_cq(&self) -> Result<()> {
         if self.cq_failed { Err(Error::CqFailed) } else { Ok(()) }
-    }
-
-    /// Returns the clock of the times that completions have.
-    fn timestamp_clock(&self) -> Option<TimestampClock> {
-        TimestampClock::of(&self.cq)
     }
 }
 

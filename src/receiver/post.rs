@@ -1,6 +1,6 @@
 //! Posting receives.
 
-use mlx5_ring::receive::{PostError as RingError, ReceiveRing};
+use mlx5_ring::receive::ReceiveRing;
 
 use super::buffer_owners::BufferOwners;
 use super::datagram::GRH_SIZE;
@@ -203,7 +203,7 @@ impl Receiver {
         let posted = unsafe { queue.post(context, &sges) }.and_then(|()| match queue {
             // What is rejected is this one receive, which is taken back below.
             RecvQueue::Verbs(verbs) => {
-                verbs.post_chain(owners, &mut Vec::new()).map_err(verbs_failure)
+                verbs.post_chain(owners, &mut Vec::new()).1.map_err(verbs_failure)
             }
             direct => {
                 direct.ring_doorbell(owners);
@@ -315,8 +315,8 @@ fn post_direct<Q: ReceiveRing<Data = super::SlotContext>>(
         next = loop {
             let (context, segment) = pool.describe(&buffer);
             // SAFETY: a buffer of ours, which is not empty, and owned by the queue from now on.
-            if let Err(error) = unsafe { posting.post_segment(context, segment) } {
-                return (posted, Err((ring_failure(error), buffer)));
+            if unsafe { posting.post_segment(context, segment) }.is_err() {
+                return (posted, Err((PostFailure::Full, buffer)));
             }
             posted += 1;
             pool.keep(buffer);
@@ -336,37 +336,14 @@ fn post_verbs(
     buffers: &mut impl Iterator<Item = Buffer>,
     unposted: &mut Vec<Buffer>,
 ) -> (usize, Result<(), PostFailure>) {
-    let mut chain = Chain { queue, owners, unposted, posted: 0 };
-    let mut last = None;
-    let mut ended = Ok(());
-    for buffer in buffers {
-        if chain.queue.free_slots() == 0 {
-            (last, ended) = (Some(buffer), Err(PostFailure::Full));
-            break;
-        }
-        if let Err(reason) = least.take(buffer.capacity() as u32) {
-            (last, ended) = (Some(buffer), Err(reason));
-            break;
-        }
-        match chain.owners.enter(buffer) {
-            // A slot is free.
-            Ok((context, _)) => _ = chain.queue.post(context),
-            Err(buffer) => {
-                (last, ended) = (Some(buffer), Err(PostFailure::WrongDomain));
-                break;
-            }
-        }
-        if chain.queue.chain_is_full() {
-            ended = chain.flush();
-            if ended.is_err() {
-                break;
-            }
-        }
-    }
-    let flushed = chain.flush();
-    let posted = chain.posted;
+    let mut chain = Chain { queue, owners, unposted };
+    let collected = chain.collect(least, buffers);
+    let (posted, flushed) = chain.flush();
     drop(chain);
-    unposted.extend(last);
+    let ended = collected.map_err(|(reason, buffer)| {
+        unposted.push(buffer);
+        reason
+    });
     (posted, flushed.and(ended))
 }
 
@@ -376,34 +353,43 @@ struct Chain<'a> {
     queue: &'a mut VerbsQueue,
     owners: &'a mut BufferOwners,
     unposted: &'a mut Vec<Buffer>,
-    posted: usize,
 }
 
 impl Chain<'_> {
-    fn flush(&mut self) -> Result<(), PostFailure> {
-        let chained = self.queue.chained();
+    fn collect(
+        &mut self,
+        least: &mut LeastBuffer,
+        buffers: &mut impl Iterator<Item = Buffer>,
+    ) -> Result<(), Unposted> {
+        for buffer in buffers {
+            if self.queue.free_slots() == 0 {
+                return Err((PostFailure::Full, buffer));
+            }
+            if let Err(reason) = least.take(buffer.capacity() as u32) {
+                return Err((reason, buffer));
+            }
+            let foreign = |buffer| (PostFailure::WrongDomain, buffer);
+            let (context, _) = self.owners.enter(buffer).map_err(foreign)?;
+            // A slot is free.
+            let _ = self.queue.post(context);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> (usize, Result<(), PostFailure>) {
         let mut rejected = Vec::new();
-        let result = self.queue.post_chain(self.owners, &mut rejected);
-        self.posted += chained - rejected.len();
+        let (posted, result) = self.queue.post_chain(self.owners, &mut rejected);
         for context in rejected {
             self.owners.leave(context, 0, |buffer| self.unposted.push(buffer));
         }
-        result.map_err(verbs_failure)
+        (posted, result.map_err(verbs_failure))
     }
 }
 
 impl Drop for Chain<'_> {
     fn drop(&mut self) {
-        // After a flush that failed nothing is left in the chain.
+        // Nothing is left in the chain after a flush.
         let _ = self.flush();
-    }
-}
-
-/// Why a ring did not take a buffer.
-const fn ring_failure(error: RingError) -> PostFailure {
-    match error {
-        RingError::Full => PostFailure::Full,
-        RingError::TooManySges => PostFailure::TooManyBuffers { given: 1, max: 0 },
     }
 }
 

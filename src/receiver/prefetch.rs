@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 
+use super::batch::queue_of;
 use super::queue::RecvQueue;
 use super::{Poller, Receiver};
 
@@ -9,33 +10,32 @@ use super::{Poller, Receiver};
 const LINE: usize = 64;
 
 impl Receiver {
-    /// Prefetches the messages that have arrived, at most `budget`, if that was asked for; how many.
-    pub(super) fn prefetch(&mut self, budget: u32) -> u64 {
-        let Some(lines @ 1..) = self.maintenance.as_ref().map(|work| work.prefetch) else {
-            return 0;
+    /// Prefetches the messages that have arrived, at most `budget`, if that was asked for.
+    pub(super) fn prefetch(&mut self, budget: u32) {
+        let Self { poller, queues, qps, owners, maintenance: Some(work), .. } = self else {
+            return;
         };
-        let Self { poller, queues, qps, owners, .. } = self;
-        let mut fetched = 0;
+        let lines = work.prefetch as usize;
+        if lines == 0 {
+            return;
+        }
         let mut each = |context| {
             let Some(piece) = owners.pieces(&context).next() else { return };
-            let end = (lines as usize).saturating_mul(LINE).min(piece.capacity as usize);
+            let end = lines.saturating_mul(LINE).min(piece.capacity as usize);
             for offset in (0..end).step_by(LINE) {
                 // SAFETY: inside the buffer.
                 fetch(unsafe { piece.addr.add(offset) });
             }
-            fetched += 1;
+            work.counted.prefetched += 1;
         };
         match poller {
             Poller::Direct(direct) => direct.cq.look_ahead(budget, |cqe| {
-                let index = if queues.len() == 1 { Some(0) } else { qps.queue_of(cqe.qpn()) };
-                let queue = index.and_then(|index| queues.get(index as usize));
+                let queue = queue_of(queues, qps, cqe).and_then(|index| queues.get(index as usize));
                 let context = queue.and_then(|entry| entry.queue.posted(cqe.wqe_counter()));
                 context.into_iter().for_each(&mut each);
             }),
             Poller::Verbs(cq) => {
-                // Asks the device when nothing is left of what it gave.
-                cq.has_arrived();
-                for wc in cq.waiting().take(budget as usize) {
+                for wc in cq.look_ahead(budget as usize) {
                     let queue = queues.get((wc.wc.wr_id >> 32) as usize);
                     let context = queue.and_then(|entry| match &entry.queue {
                         RecvQueue::Verbs(verbs) => verbs.posted(wc.wc.wr_id),
@@ -45,7 +45,6 @@ impl Receiver {
                 }
             }
         }
-        fetched
     }
 }
 

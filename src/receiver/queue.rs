@@ -132,9 +132,7 @@ impl RecvQueue {
 
     /// Returns what was posted for the WQE that completes with `wqe_counter`, if the device has it.
     pub(super) fn posted(&self, wqe_counter: u16) -> Option<SlotContext> {
-        let slot = on_queue!(self, ring => ring.posted_slot(wqe_counter), _verbs => None, None)?;
-        // SAFETY: it is posted.
-        on_queue!(self, ring => Some(unsafe { ring.data(slot) }), _verbs => None, None)
+        on_queue!(self, ring => ring.slots().posted(ring.posted_slot(wqe_counter)?), _verbs => None, None)
     }
 
     /// Completes the WQE that `cqe` names.
@@ -240,7 +238,12 @@ impl RecvQueue {
     /// Hands everything that was posted to the device. What it does not take, through verbs, goes back to its pools.
     #[inline(always)]
     pub(super) fn ring_doorbell(&mut self, owners: &mut BufferOwners) {
-        on_queue!(self, ring => { ring.ring_doorbell(); }, verbs => verbs.post_chain_or_drop(owners), ());
+        on_queue!(
+            self,
+            ring => _ = ring.ring_doorbell(),
+            verbs => _ = verbs.post_chain_or_drop(owners),
+            ()
+        );
     }
 
     /// Takes every receive back that is not held: the device has let go of the queue, or nobody posts to it any more.

@@ -49,18 +49,8 @@ impl Receiver {
         max_wr: u32,
         max_sge: u32,
     ) -> Result<SrqId> {
-        let index = self.free_index();
-        let queue = match self.mlx5dv() {
-            Some(mlx5dv) => {
-                // SAFETY: the caller's contract.
-                let srq = unsafe { mlx5::shared_receive_queue(mlx5dv, srq) };
-                RecvQueue::Srq(srq.map_err(|error| self.pd.context().not_direct(error))?)
-            }
-            None => {
-                RecvQueue::Verbs(VerbsQueue::new(QueueObject::Srq(srq), index, max_wr, max_sge))
-            }
-        };
-        let id = self.add(index, queue)?;
+        // SAFETY: the caller's contract.
+        let id = unsafe { self.add(QueueObject::Srq(srq), max_wr, max_sge) }?;
         trace_event!(
             device = self.pd.context().name(),
             max_wr,
@@ -209,16 +199,8 @@ impl Receiver {
     /// # Safety
     /// Nothing was posted to the receive queue, and nobody else posts to it.
     unsafe fn add_rq(&mut self, qp: Arc<Qp>, max_wr: u32, max_sge: u32) -> Result<RqId> {
-        let index = self.free_index();
-        let queue = match self.mlx5dv() {
-            Some(mlx5dv) => {
-                // SAFETY: the caller's contract.
-                let rq = unsafe { mlx5::receive_queue(mlx5dv, qp) };
-                RecvQueue::Rq(rq.map_err(|error| self.pd.context().not_direct(error))?)
-            }
-            None => RecvQueue::Verbs(VerbsQueue::new(QueueObject::Rq(qp), index, max_wr, max_sge)),
-        };
-        let id = self.add(index, queue)?;
+        // SAFETY: the caller's contract.
+        let id = unsafe { self.add(QueueObject::Rq(qp), max_wr, max_sge) }?;
         trace_event!(
             qp_num = self.qp_of(id).map_or(0, |qp| qp.qp_num()),
             max_wr,
@@ -229,14 +211,25 @@ impl Receiver {
         Ok(RqId(id))
     }
 
-    /// Returns the index of the next queue: that of a closed one, if there is one.
-    fn free_index(&self) -> u32 {
+    /// Adds a queue in the place of a closed one, if there is one, unless the CQ cannot hold its completions.
+    ///
+    /// # Safety
+    /// Nothing was posted to the queue, and nobody else posts to it.
+    unsafe fn add(&mut self, object: QueueObject, max_wr: u32, max_sge: u32) -> Result<QueueId> {
         let closed = self.queues.iter().position(|entry| entry.queue.is_closed());
-        closed.unwrap_or(self.queues.len()) as u32
-    }
-
-    /// Adds a queue, unless the CQ cannot hold its completions.
-    fn add(&mut self, index: u32, queue: RecvQueue) -> Result<QueueId> {
+        let index = closed.unwrap_or(self.queues.len()) as u32;
+        let queue = match (self.mlx5dv(), object) {
+            (Some(mlx5dv), QueueObject::Srq(srq)) => {
+                // SAFETY: the caller's contract.
+                unsafe { mlx5::shared_receive_queue(mlx5dv, srq) }.map(RecvQueue::Srq)
+            }
+            (Some(mlx5dv), QueueObject::Rq(qp)) => {
+                // SAFETY: the caller's contract.
+                unsafe { mlx5::receive_queue(mlx5dv, qp) }.map(RecvQueue::Rq)
+            }
+            (None, object) => Ok(RecvQueue::Verbs(VerbsQueue::new(object, index, max_wr, max_sge))),
+        };
+        let queue = queue.map_err(|error| self.pd.context().not_direct(error))?;
         let capacity = u64::from(queue.capacity());
         self.check_room(capacity)?;
         self.committed += capacity;
@@ -341,16 +334,5 @@ impl Receiver {
     /// Returns the queue pair whose own receive queue this is.
     pub(super) fn qp_of(&self, queue: QueueId) -> Option<&Arc<Qp>> {
         self.find(queue).and_then(RecvQueue::qp)
-    }
-}
-
-impl QueueEntry {
-    /// Has the queue, whose index this is, rung for when the batch ends.
-    #[inline(always)]
-    pub(super) fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
-        if !self.unrung {
-            self.unrung = true;
-            unrung.push(index);
-        }
     }
 }

@@ -298,15 +298,11 @@ impl DirectQueues<'_> {
         &mut self,
         id: SrqId,
     ) -> Result<(&mut CompletionQueue, &mut SharedReceiveQueue<SlotContext>)> {
-        let gone = Error::Gone { what: "SRQ" };
-        match self.receiver.find(id.0) {
-            Some(RecvQueue::Srq(_)) => {}
-            _ => return Err(gone),
-        }
+        self.receiver.find(id.0).ok_or(Error::Gone { what: "SRQ" })?;
         let Receiver { poller, queues, .. } = &mut *self.receiver;
         match (poller, &mut queues[id.0.index as usize].queue) {
             (Poller::Direct(direct), RecvQueue::Srq(srq)) => Ok((&mut direct.cq, &mut srq.ring)),
-            _ => Err(gone),
+            _ => unreachable!("an SRQ on the direct path is driven directly"),
         }
     }
 
@@ -318,15 +314,11 @@ impl DirectQueues<'_> {
         &mut self,
         id: RqId,
     ) -> Result<(&mut CompletionQueue, &mut ReceiveQueue<SlotContext>)> {
-        let gone = Error::Gone { what: "receive queue" };
-        match self.receiver.find(id.0) {
-            Some(RecvQueue::Rq(_)) => {}
-            _ => return Err(gone),
-        }
+        self.receiver.find(id.0).ok_or(Error::Gone { what: "receive queue" })?;
         let Receiver { poller, queues, .. } = &mut *self.receiver;
         match (poller, &mut queues[id.0.index as usize].queue) {
             (Poller::Direct(direct), RecvQueue::Rq(rq)) => Ok((&mut direct.cq, &mut rq.ring)),
-            _ => Err(gone),
+            _ => unreachable!("a receive queue on the direct path is driven directly"),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Shared receive queue, the control object.
 
-use std::ptr;
-
 use rdma_core_sys as sys;
 
 use super::config::SrqConfig;
@@ -97,10 +95,8 @@ impl Drop for Srq {
         }
         // SAFETY: created by us, destroyed once, and every QP that uses it held this value.
         let errno = unsafe { sys::ibv_destroy_srq(self.srq) };
-        if !self.pd.context().destroyed("ibv_destroy_srq", errno) {
-            return;
+        if self.pd.context().destroyed("ibv_destroy_srq", errno) {
+            self.deferred.release();
         }
-        self.srq = ptr::null_mut();
-        self.deferred.release();
     }
 }

@@ -1,16 +1,70 @@
-//! The end of queue pairs and queues.
+//! The end of connections, queue pairs, queues, and of the device.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mlx5_ring::receive::{self, Completion, ReceiveRing};
 
+use super::batch::queue_of;
+use super::failure::{Cause, Failure};
 use super::queue::RecvQueue;
 use super::{Poller, QueueId, Receiver, SrqId};
 use crate::error::{Error, Result};
-use crate::events::Patience;
+use crate::events::{AsyncEvents, Patience};
 use crate::qp::{QpEnd, QueuePair};
 
 impl Receiver {
+    /// Disconnects a QP without losing messages that have arrived. The steps of a graceful end:
+    ///
+    /// 1. `drain_qp` moves the QP to the error state. If the QP uses an SRQ, it waits for the event
+    ///    [`LastWqeReached`](crate::AsyncEvent::LastWqeReached), after which the QP takes no more receives. It leaves
+    ///    other events for the next reader of `events`.
+    /// 2. The program polls until no completion is left: messages first, then flushed receives.
+    /// 3. [`destroy_qp`](Self::destroy_qp) destroys the QP, or [`reset_qp`](Self::reset_qp) prepares it for the next
+    ///    connection.
+    ///
+    /// Without `drain_qp`, [`destroy_qp`](Self::destroy_qp) and [`reset_qp`](Self::reset_qp) also wait, and drop
+    /// messages that were not polled.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let doorbell_doc::World { mut receiver, qp, device: _device, .. } =
+    /// #     doorbell_doc::World::new();
+    /// let mut events = receiver.pd().context().events()?;
+    /// receiver.drain_qp(&qp, &mut events, Duration::from_secs(1))?;
+    /// let mut batch = receiver.poll();
+    /// while let Some(next) = batch.next() {
+    ///     println!("{next:?}");
+    /// }
+    /// drop(batch);
+    /// receiver.destroy_qp(qp)?;
+    /// # Ok::<(), doorbell::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if the event does not arrive within `patience`: the QP is in the error state and can be
+    /// destroyed safely, but receives that it took from the SRQ may be lost. [`Error::Foreign`] for a QP of another
+    /// receiver or events of another device; [`Error::Verbs`].
+    pub fn drain_qp(
+        &mut self,
+        qp: &QueuePair,
+        events: &mut AsyncEvents,
+        patience: Duration,
+    ) -> Result<()> {
+        self.queue_of(qp)?;
+        if !events.context().is_same(self.pd.context()) {
+            return Err(Error::Foreign { what: "the reader of events", domain: "device" });
+        }
+        let deadline = Instant::now().checked_add(patience);
+        match qp.stop_receiving(Patience::Until(deadline))? {
+            QpEnd::LastWqeMissing => Err(Error::TimedOut {
+                operation: "drain_qp",
+                subject: format!("QP {:#x} (event LAST_WQE_REACHED)", qp.qp_num()),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Resets a QP to state INIT, so that it can be connected again.
     ///
     /// Completions that were not polled are dropped. Receives of its own receive queue return to their pools.
@@ -91,8 +145,7 @@ impl Receiver {
         let Self { poller, queues, qps, owners, .. } = self;
         match poller {
             Poller::Direct(direct) => {
-                let only = queues.len() == 1;
-                direct.cq.purge(|cqe| only || qps.queue_of(cqe.qpn()) == Some(id.0.index));
+                direct.cq.purge(|cqe| queue_of(queues, qps, cqe) == Some(id.0.index));
             }
             Poller::Verbs(cq) => cq.retain(|wc| (wc.wc.wr_id >> 32) as u32 != id.0.index),
         }
@@ -101,6 +154,56 @@ impl Receiver {
         drop(object);
         self.close(id.0.index);
         Ok(())
+    }
+
+    /// Takes back every posted receive after the device was removed. Each is a [`Failure`] with
+    /// [`Cause::DeviceRemoved`] and its buffers. Receives of an SRQ have QP number 0.
+    ///
+    /// The end of the device's [events](crate::Context::events) shows that it was removed and no longer accesses
+    /// memory. Poll first: buffers of messages that arrived and were not polled are returned too, without their
+    /// lengths.
+    ///
+    /// ```
+    /// # let doorbell_doc::World { mut receiver, device, .. } = doorbell_doc::World::new();
+    /// # device.remove();
+    /// // For example in a thread of its own: it ends when the device is gone.
+    /// for event in receiver.pd().context().events()? {
+    ///     println!("{:?}", event?);
+    /// }
+    /// while let Some(message) = receiver.poll().next() {
+    ///     println!("the last messages: {message:?}");
+    /// }
+    /// for failure in receiver.reclaim()? {
+    ///     println!("{failure}: {} buffers", failure.buffers.len());
+    /// }
+    /// # Ok::<(), doorbell::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] while the device may still write the posted memory.
+    pub fn reclaim(&mut self) -> Result<Vec<Failure>> {
+        if !self.pd.context().is_removed() {
+            return Err(Error::Unsupported {
+                operation: "reclaim",
+                when: "before the device was removed: read its events until they end, or destroy the queues",
+            });
+        }
+        self.end_batch();
+        match &mut self.poller {
+            Poller::Direct(direct) => _ = direct.cq.purge(|_| true),
+            Poller::Verbs(cq) => cq.retain(|_| false),
+        }
+        let Self { queues, owners, .. } = self;
+        let mut failures = Vec::new();
+        for entry in queues {
+            let qp_num = entry.queue.qp().map_or(0, |qp| qp.qp_num());
+            entry.queue.take_back(|context| {
+                let mut failure = Failure::of(qp_num, Cause::DeviceRemoved);
+                owners.leave(context, 0, |buffer| failure.buffers.push(buffer));
+                failures.push(failure);
+            });
+        }
+        Ok(failures)
     }
 
     /// Takes a QP to RESET, in which the device has let go of all its receives, and forgets what the CQ holds of it.
@@ -115,7 +218,7 @@ impl Receiver {
         // they name: they are taken out before.
         if self.mlx5dv().is_none() || qp.receive_queue().is_none() {
             end = qp.stop_receiving(Patience::Progress)?;
-            self.note_end(end);
+            self.count_end(end);
         }
         if let Poller::Verbs(cq) = &mut self.poller {
             cq.retain(|_| true);
@@ -123,13 +226,6 @@ impl Receiver {
         qp.modify_to_reset()?;
         self.forget(qp.qp_num(), id.index);
         Ok((id, end))
-    }
-
-    /// Counts a QP whose receives may be lost to their SRQ.
-    fn note_end(&mut self, end: QpEnd) {
-        if end == QpEnd::LastWqeMissing {
-            self.count_missing_last_wqe();
-        }
     }
 
     /// Returns the queue that a QP of this receiver completes.
@@ -141,7 +237,6 @@ impl Receiver {
 
     /// Forgets a QP of this number whose handle was dropped: what the CQ holds of it is not the new one's.
     pub(super) fn forget_dropped(&mut self, qp_num: u32) {
-        self.end_batch();
         if let Some(index) = self.qps.queue_of(qp_num) {
             self.forget(qp_num, index);
             self.qps.remove(qp_num);
@@ -219,7 +314,7 @@ impl Receiver {
         for qp in self.qps.take_dropped() {
             // One that cannot be taken to ERROR is destroyed all the same.
             if let Ok(end) = qp.stop_receiving(Patience::Progress) {
-                self.note_end(end);
+                self.count_end(end);
             }
             if let Poller::Verbs(cq) = &mut self.poller {
                 cq.retain(|_| true);

@@ -75,16 +75,6 @@ impl VerbsQueue {
         self.free.len() as u32
     }
 
-    /// Returns the number of receives that wait for [`post_chain`](Self::post_chain).
-    pub(crate) fn chained(&self) -> usize {
-        self.chain.len()
-    }
-
-    /// Returns `true` if [`post_chain`](Self::post_chain) should be called before more is posted.
-    pub(crate) fn chain_is_full(&self) -> bool {
-        self.chain.len() >= CHAIN
-    }
-
     /// Posts a receive, which [`post_chain`](Self::post_chain) hands to the device.
     pub(crate) fn post(&mut self, context: SlotContext) -> Result<(), RingError> {
         let slot = self.free.pop().ok_or(RingError::Full)?;
@@ -140,22 +130,23 @@ impl VerbsQueue {
         self.chain.push(slot);
     }
 
-    /// Posts the chain; what a queue pair that failed does not take goes back to its pools, as it does when it is
-    /// destroyed.
+    /// Posts the chain; returns how many receives the device took. What a queue pair that failed does not take goes back to
+    /// its pools, as it does when it is destroyed.
     #[cold]
-    pub(crate) fn post_chain_or_drop(&mut self, owners: &mut BufferOwners) {
+    pub(crate) fn post_chain_or_drop(&mut self, owners: &mut BufferOwners) -> usize {
         let mut rejected = Vec::new();
-        let _ = self.post_chain(owners, &mut rejected);
+        let (posted, _) = self.post_chain(owners, &mut rejected);
         rejected.into_iter().for_each(|context| owners.leave(context, 0, drop));
+        posted
     }
 
-    /// Posts the chain. What the device did not take comes back in `rejected`, and the error is the number that the
-    /// call returned.
+    /// Posts the chain; returns how many receives the device took. The others come back in `rejected`, and the error is
+    /// the number that the call returned.
     pub(crate) fn post_chain(
         &mut self,
         owners: &BufferOwners,
         rejected: &mut Vec<SlotContext>,
-    ) -> Result<(), i32> {
+    ) -> (usize, Result<(), i32>) {
         let mut posted = 0;
         let mut result = Ok(());
         while posted < self.chain.len() && result.is_ok() {
@@ -174,7 +165,7 @@ impl VerbsQueue {
                 qp.flush_late_receives();
             }
         }
-        result
+        (posted, result)
     }
 
     /// Posts `count` receives of the chain; returns how many the device took.

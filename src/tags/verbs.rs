@@ -225,26 +225,13 @@ impl VerbsTags {
 
     pub(super) fn refill(&mut self, pool: &BufferPool) -> u32 {
         let Self { queue, owners, .. } = self;
-        let mut posted = 0;
-        loop {
-            while queue.free_slots() > 0 && !queue.chain_is_full() {
-                let Some(buffer) = pool.take() else { break };
-                let Ok((context, _)) = owners.enter(buffer) else { break };
-                // A slot is free.
-                let _ = queue.post(context);
-            }
-            let chained = queue.chained();
-            if chained == 0 {
-                return posted;
-            }
-            let mut rejected = Vec::new();
-            let result = queue.post_chain(owners, &mut rejected);
-            posted += (chained - rejected.len()) as u32;
-            rejected.into_iter().for_each(|context| owners.leave(context, 0, drop));
-            if result.is_err() {
-                return posted;
-            }
+        while queue.free_slots() > 0 {
+            let Some(buffer) = pool.take() else { break };
+            let Ok((context, _)) = owners.enter(buffer) else { break };
+            // A slot is free.
+            let _ = queue.post(context);
         }
+        queue.post_chain_or_drop(owners) as u32
     }
 
     pub(super) fn posted(&self) -> u32 {

@@ -65,8 +65,8 @@ impl fmt::Debug for SharedPoster {
 }
 
 /// Buffers that wait to be posted.
-pub(in super::super) struct Returned {
-    buffers: Handover<Buffer>,
+pub(super) struct Returned {
+    pub(super) buffers: Handover<Buffer>,
     pd: ProtectionDomain,
     wake: Arc<Wake>,
 }
@@ -75,24 +75,11 @@ impl Returned {
     pub(super) fn new(capacity: usize, pd: ProtectionDomain, wake: Arc<Wake>) -> Self {
         Self { buffers: Handover::new(capacity), pd, wake }
     }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.buffers.is_empty()
-    }
-
-    pub(super) fn pop(&self) -> Option<Buffer> {
-        self.buffers.take()
-    }
-
-    /// Gives all to their pools: there is no queue that they could be posted to.
-    pub(super) fn clear(&self) {
-        self.buffers.clear();
-    }
 }
 
 /// How the owner of a receiver is woken.
-pub(in super::super) struct Wake {
-    wake_state: WakeState,
+pub(super) struct Wake {
+    pub(super) wake_state: WakeState,
     event: OwnedFd,
 }
 
@@ -115,22 +102,13 @@ impl Wake {
         self.wake_state.park();
     }
 
-    pub(super) fn unpark(&self) {
-        self.wake_state.unpark();
-    }
-
-    /// The receiver is about to be gone.
-    pub(super) fn close(&self) {
-        self.wake_state.close();
-    }
-
     fn signal(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: eight bytes. It fails only when the counter is full, and then it is readable.
         unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    pub(in super::super) fn as_fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 }

@@ -1,6 +1,7 @@
 //! What a receiver counts.
 
 use super::super::Receiver;
+use crate::qp::QpEnd;
 
 /// Counters of a [`Receiver`], from [`Receiver::statistics`].
 ///
@@ -54,14 +55,12 @@ pub struct Statistics {
 impl Receiver {
     /// Starts counting; see [`statistics`](Self::statistics).
     pub fn enable_statistics(&mut self) {
-        let seen = self.completions_taken();
-        if self.maintenance.is_none() {
-            self.maintenance_mut().seen = seen;
-        }
+        self.maintenance_mut();
     }
 
-    pub(in super::super) fn count_missing_last_wqe(&mut self) {
-        if let Some(work) = &mut self.maintenance {
+    /// Counts a QP whose receives may be lost to their SRQ.
+    pub(in super::super) fn count_end(&mut self, end: QpEnd) {
+        if let (Some(work), QpEnd::LastWqeMissing) = (&mut self.maintenance, end) {
             work.counted.last_wqe_missing += 1;
         }
     }
@@ -74,12 +73,9 @@ impl Receiver {
         let work = self.maintenance.as_ref()?;
         let mut counted = work.counted;
         counted.end_poll(self.completions_taken().wrapping_sub(work.seen));
-        counted.posted = counted.received + self.all_outstanding();
+        let outstanding: u64 = self.ids().map(|queue| u64::from(self.outstanding(queue))).sum();
+        counted.posted = counted.received + outstanding;
         Some(counted)
-    }
-
-    fn all_outstanding(&self) -> u64 {
-        self.ids().map(|queue| u64::from(self.outstanding(queue))).sum()
     }
 }
 

@@ -69,11 +69,6 @@ impl VerbsCq {
         !self.waiting.is_empty() || self.fetch() > 0
     }
 
-    /// Returns the completions that were fetched and not taken.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Wc> {
-        self.waiting.iter()
-    }
-
     /// Fetches the next completions, at most `count`, and takes none.
     pub(crate) fn look_ahead(&mut self, count: usize) -> impl Iterator<Item = &Wc> {
         while self.waiting.len() < count && self.fetch() > 0 {}
