@@ -204,7 +204,7 @@ impl Receiver {
         let wc = cq.next()?;
         let sys::ibv_wc { wr_id, status, opcode, byte_len, qp_num, .. } = wc.wc;
         let failure = CompletionInfo::Wc(wc).failure();
-        let index = (wr_id >> 32) as u32;
+        let index = wc.queue();
         let mut completed = None;
         if let Some(entry) = self.queues.get_mut(index as usize) {
             entry.give_back();

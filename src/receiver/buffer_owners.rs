@@ -1,6 +1,7 @@
 //! Who owns the buffers that are in the queues of a receiver.
 
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 
 use mlx5_ring::sge::Sge;
@@ -12,25 +13,6 @@ use super::lent::Lent;
 use super::slot_context::{Owner, SlotContext};
 use crate::memory::{Buffer, Pool};
 use crate::pd::ProtectionDomain;
-
-/// A buffer as a queue holds it: by number, without a reference count of its own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
-    pub(crate) addr: NonNull<u8>,
-    pub(crate) capacity: u32,
-    pub(crate) pool: u32,
-}
-
-impl Piece {
-    /// Returns the buffer of a receive that has one.
-    #[inline(always)]
-    fn of(context: &SlotContext) -> Self {
-        Self { addr: context.start(), capacity: context.capacity(), pool: context.pool() }
-    }
-}
-
-// SAFETY: an address within a pool that the same owners keep alive.
-unsafe impl Send for Piece {}
 
 /// A pool of which buffers are in the queues.
 ///
@@ -122,7 +104,8 @@ pub(crate) struct BufferOwners {
     pd: ProtectionDomain,
     /// By number; `None` is free for another pool.
     pools: Vec<Option<OwnedPool>>,
-    lists: Vec<Vec<Piece>>,
+    /// Receives of several buffers, each buffer as a receive of its own would have it.
+    lists: Vec<Vec<SlotContext>>,
     free_lists: Vec<u32>,
 }
 
@@ -210,35 +193,34 @@ impl BufferOwners {
             return Err(buffers);
         }
         sges.clear();
-        let pieces = buffers
+        let parts = buffers
             .into_iter()
             .filter_map(|buffer| self.enter(buffer).ok())
             .map(|(context, sge)| {
                 sges.push(sge);
-                Piece::of(&context)
+                context
             })
             .collect();
         let list = match self.free_lists.pop() {
             Some(list) => {
-                self.lists[list as usize] = pieces;
+                self.lists[list as usize] = parts;
                 list
             }
             None => {
-                self.lists.push(pieces);
+                self.lists.push(parts);
                 self.lists.len() as u32 - 1
             }
         };
         Ok(SlotContext::of_list(list))
     }
 
-    /// Returns the buffers of a receive, in order; one that is not a list has one.
-    pub(crate) fn pieces(&self, context: &SlotContext) -> impl Iterator<Item = Piece> + '_ {
-        let (single, list) = match context.owner() {
-            Owner::Pool(_) => (Some(Piece::of(context)), &[][..]),
-            Owner::List(list) => (None, &self.lists[list as usize][..]),
-            Owner::Raw => (None, &[][..]),
-        };
-        single.into_iter().chain(list.iter().copied())
+    /// Returns the buffers of a receive, in order.
+    pub(crate) fn parts<'a>(&'a self, context: &'a SlotContext) -> &'a [SlotContext] {
+        match context.owner() {
+            Owner::Pool(_) => slice::from_ref(context),
+            Owner::List(list) => &self.lists[list as usize],
+            Owner::Raw => &[],
+        }
     }
 
     /// Returns a message of `len` bytes; `None` for a receive that has no buffer of ours.
@@ -249,16 +231,17 @@ impl BufferOwners {
         context: SlotContext,
         len: u32,
     ) -> Option<Lent> {
-        let first = self.pieces(&context).next()?;
-        let capacity = self.pieces(&context).map(|piece| u64::from(piece.capacity)).sum();
+        let parts = self.parts(&context);
+        let first = parts.first()?;
+        let capacity = parts.iter().map(|part| u64::from(part.capacity())).sum();
         // What the device reports is not trusted.
         let len = u64::from(len).min(capacity) as usize;
-        let in_first = len.min(first.capacity as usize);
-        Some(Lent { queue, slot, context, start: first.addr, first: in_first, len })
+        let in_first = len.min(first.capacity() as usize);
+        Some(Lent { queue, slot, context, start: first.start(), first: in_first, len })
     }
 
-    pub(crate) fn lkey(&self, piece: &Piece) -> u32 {
-        self.pool(piece.pool).lkey()
+    pub(crate) fn lkey(&self, part: &SlotContext) -> u32 {
+        self.pool(part.pool()).lkey()
     }
 
     /// Takes a buffer of `len` bytes out.
@@ -275,8 +258,8 @@ impl BufferOwners {
 
     /// Keeps the buffers of a receive that the device may still write, until `deferred` releases them.
     pub(crate) fn defer(&self, context: &SlotContext, deferred: &DeferredFree) {
-        for piece in self.pieces(context) {
-            deferred.keep(Arc::clone(self.pool(piece.pool)), piece.addr);
+        for part in self.parts(context) {
+            deferred.keep(Arc::clone(self.pool(part.pool())), part.start());
         }
     }
 
@@ -287,20 +270,17 @@ impl BufferOwners {
         mut len: u32,
         mut each: impl FnMut(Buffer),
     ) {
-        let mut give = |owners: &mut Self, piece: &Piece| {
-            let part = len.min(piece.capacity);
-            len -= part;
+        let mut give = |owners: &mut Self, part: SlotContext| {
+            let received = len.min(part.capacity());
+            len -= received;
             // SAFETY: whoever takes a receive out has it from a slot that was given back without it.
-            each(unsafe { owners.take(piece.pool, piece.addr, part) });
+            each(unsafe { owners.take(part.pool(), part.start(), received) });
         };
         match context.owner() {
-            Owner::Pool(_) => {
-                let piece = Piece::of(&context);
-                give(self, &piece);
-            }
+            Owner::Pool(_) => give(self, context),
             Owner::List(list) => {
-                let pieces = std::mem::take(&mut self.lists[list as usize]);
-                pieces.iter().for_each(|piece| give(self, piece));
+                let parts = std::mem::take(&mut self.lists[list as usize]);
+                parts.into_iter().for_each(|part| give(self, part));
                 self.free_lists.push(list);
             }
             Owner::Raw => {}

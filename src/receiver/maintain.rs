@@ -282,7 +282,7 @@ impl Receiver {
             }),
             Poller::Verbs(cq) => {
                 let completions = cq.look_ahead(WAITING as usize);
-                waiting.extend(completions.map(|wc| (wc.wc.wr_id >> 32) as u32));
+                waiting.extend(completions.map(|wc| wc.queue()));
             }
         }
     }

@@ -145,15 +145,15 @@ impl Message<'_, '_> {
     /// ```
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         let mut left = self.lent.len as u32;
-        self.batch.receiver.owners.pieces(&self.lent.context).map_while(move |piece| {
+        self.batch.receiver.owners.parts(&self.lent.context).iter().map_while(move |part| {
             if left == 0 {
                 return None;
             }
-            let len = left.min(piece.capacity);
+            let len = left.min(part.capacity());
             left -= len;
             // SAFETY: a buffer of a pool that the books keep alive; completed and not recycled before
             // this message is gone, so nobody writes it.
-            Some(unsafe { slice::from_raw_parts(piece.addr.as_ptr(), len as usize) })
+            Some(unsafe { slice::from_raw_parts(part.start().as_ptr(), len as usize) })
         })
     }
 

@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 
 use super::batch::queue_of;
 use super::queue::RecvQueue;
+use super::slot_context::SlotContext;
 use super::{Poller, Receiver};
 
 /// Bytes of a cache line.
@@ -19,12 +20,12 @@ impl Receiver {
         if lines == 0 {
             return;
         }
-        let mut each = |context| {
-            let Some(piece) = owners.pieces(&context).next() else { return };
-            let end = lines.saturating_mul(LINE).min(piece.capacity as usize);
+        let mut each = |context: SlotContext| {
+            let Some(first) = owners.parts(&context).first() else { return };
+            let end = lines.saturating_mul(LINE).min(first.capacity() as usize);
             for offset in (0..end).step_by(LINE) {
                 // SAFETY: inside the buffer.
-                fetch(unsafe { piece.addr.add(offset) });
+                fetch(unsafe { first.start().add(offset) });
             }
             work.counted.prefetched += 1;
         };
@@ -36,7 +37,7 @@ impl Receiver {
             }),
             Poller::Verbs(cq) => {
                 for wc in cq.look_ahead(budget as usize) {
-                    let queue = queues.get((wc.wc.wr_id >> 32) as usize);
+                    let queue = queues.get(wc.queue() as usize);
                     let context = queue.and_then(|entry| match &entry.queue {
                         RecvQueue::Verbs(verbs) => verbs.posted(wc.wc.wr_id),
                         _ => None,

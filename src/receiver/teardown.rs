@@ -147,7 +147,7 @@ impl Receiver {
             Poller::Direct(direct) => {
                 direct.cq.purge(|cqe| queue_of(queues, qps, cqe) == Some(id.0.index));
             }
-            Poller::Verbs(cq) => cq.retain(|wc| (wc.wc.wr_id >> 32) as u32 != id.0.index),
+            Poller::Verbs(cq) => cq.retain(|wc| wc.queue() != id.0.index),
         }
         let queue = &mut queues[id.0.index as usize].queue;
         queue.take_back(|context| owners.defer(&context, object.deferred()));

@@ -180,11 +180,11 @@ impl VerbsQueue {
         for &slot in &self.chain[first..][..count] {
             let context = self.slots[slot as usize].context.as_ref();
             let before = self.sges.len();
-            for piece in context.into_iter().flat_map(|context| owners.pieces(context)) {
+            for part in context.map_or(&[][..], |context| owners.parts(context)) {
                 self.sges.push(sys::ibv_sge {
-                    addr: piece.addr.as_ptr().expose_provenance() as u64,
-                    length: piece.capacity,
-                    lkey: owners.lkey(&piece),
+                    addr: part.addr(),
+                    length: part.capacity(),
+                    lkey: owners.lkey(part),
                 });
             }
             self.wrs.push(sys::ibv_recv_wr {

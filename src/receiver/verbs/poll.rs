@@ -19,6 +19,13 @@ pub(crate) struct Wc {
     pub(crate) timestamp: Option<u64>,
 }
 
+impl Wc {
+    /// Returns the index of the queue that it is of: see [`VerbsQueue`](super::VerbsQueue).
+    pub(crate) const fn queue(&self) -> u32 {
+        (self.wc.wr_id >> 32) as u32
+    }
+}
+
 /// A CQ that `ibv_poll_cq` polls, some completions ahead of whoever takes them.
 pub(crate) struct VerbsCq {
     cq: Arc<Cq>,
