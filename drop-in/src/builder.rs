@@ -214,8 +214,8 @@ pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
         let draft = &mut side.draft;
         draft.start = Some((side.queue.mark(), side.posted));
         (draft.error, draft.lacks) = (0, 0);
-        // Until the batch ends.
-        mem::forget(guard);
+        // Until the batch ends. Meanwhile this thread may poll the CQ.
+        guard.keep();
     }
 }
 

@@ -13,7 +13,7 @@ use mlx5_wire::syndrome::Syndrome;
 use rdma_core_sys::{IBV_WC_GENERAL_ERR, IBV_WC_SUCCESS, ibv_wc, ibv_wc_status};
 
 use crate::context;
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
 use crate::objects::{Cq, CqSide, Qp, ReceiveSide, RqSide, SendSide, SrqSide};
 use crate::poll;
 
@@ -21,7 +21,7 @@ use crate::poll;
 pub(crate) enum Outcome {
     /// A request is over.
     Done { wr_id: u64, status: ibv_wc_status },
-    /// The program need not know: a receive that met a page fault was posted again.
+    /// The program need not know: a receive that met a page fault was posted again, or the queue pair is being destroyed.
     Hidden,
     /// No request of this process is over.
     Stray,
@@ -31,6 +31,12 @@ pub(crate) enum Outcome {
 pub(crate) trait Side: Sized {
     /// Returns the queue that `qp` posts to.
     fn of(qp: &Qp) -> Option<&Lock<Option<Self>>>;
+
+    /// Locks the queue for a poller, which locks one at a time.
+    #[inline(always)]
+    fn lock(lock: &Lock<Option<Self>>) -> Guard<'_, Option<Self>> {
+        lock.lock()
+    }
 
     /// Returns `true` if CQEs of this kind are of such queues.
     fn has(kind: CqeKind) -> bool;
@@ -78,7 +84,7 @@ impl CqSide {
     pub(crate) fn complete_plain(&mut self) -> Option<(Cqe<'_>, u64)> {
         #[inline(always)]
         fn plain<'a, S: Side>(qp: &Qp, cqe: Cqe<'a>) -> Option<(Cqe<'a>, u64)> {
-            let wr_id = S::of(qp)?.lock().as_mut()?.complete_plain(cqe)?;
+            let wr_id = S::lock(S::of(qp)?).as_mut()?.complete_plain(cqe)?;
             Some((cqe, wr_id))
         }
         // SAFETY: [record-lives] `last` is null or that of a queue pair of this CQ.
@@ -109,10 +115,11 @@ impl CqSide {
 
 fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Outcome {
     let Some(lock) = S::of(qp) else { return Outcome::Stray };
-    match &mut *lock.lock() {
+    match &mut *S::lock(lock) {
         // SAFETY: the queue that the CQE names.
         Some(side) => unsafe { side.complete(cqe) },
-        None => Outcome::Stray,
+        // The queue pair is being destroyed.
+        None => Outcome::Hidden,
     }
 }
 
@@ -208,6 +215,12 @@ impl Side for SendSide {
     #[inline(always)]
     fn of(qp: &Qp) -> Option<&Lock<Option<Self>>> {
         Some(&qp.send)
+    }
+
+    #[inline(always)]
+    fn lock(lock: &Lock<Option<Self>>) -> Guard<'_, Option<Self>> {
+        // SAFETY: [batch].
+        unsafe { lock.lock_or_reenter() }
     }
 
     #[inline(always)]

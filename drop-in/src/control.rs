@@ -87,21 +87,31 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         let Some(record) = context.qps.get(number).filter(|record| record.ibv == qp) else {
             return destroy(qp);
         };
-        let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
-        // The memory of the queues goes with the queue pair, so no poller may be at its CQEs.
-        let [mut one, mut other] = record.cqs().map(|cq| Some((cq?, cq?.side.lock())));
+        let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody decides for a queue pair that is being destroyed. Pollers do not wait for a decided one: the kernel may wait
+        // until they have acknowledged its events.
+        let undecided = Some(undecided).filter(|_| record.status.path() == Path::Undecided);
+        // The memory of the queues goes with the queue pair.
+        // SAFETY: there is no reference to the queues.
+        let (send, receive) =
+            (record.send.lock_or_reenter().take(), record.receive.lock_or_reenter().take());
         let error = destroy(qp);
-        if error == 0 {
-            for (cq, side) in [&mut one, &mut other].into_iter().flatten() {
-                if let Some(side) = &mut **side {
-                    side.forget(record);
-                    side.publish(cq);
-                }
-            }
-            undecided.retain(|known| !ptr::eq(*known, record));
-            context.qps.remove(number, record);
+        drop(undecided);
+        if error != 0 {
+            *record.send.lock_or_reenter() = send;
+            *record.receive.lock_or_reenter() = receive;
+            return error;
         }
-        error
+        let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+        for cq in record.cqs().into_iter().flatten() {
+            if let Some(side) = &mut *cq.side.lock() {
+                side.forget(record);
+                side.publish(cq);
+            }
+        }
+        undecided.retain(|known| !ptr::eq(*known, record));
+        context.qps.remove(number, record);
+        0
     }
 }
 

@@ -2,14 +2,17 @@
 
 use core::cell::UnsafeCell;
 use core::hint;
+use core::mem;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A value for one thread at a time.
 pub(crate) struct Lock<T> {
     held: AtomicBool,
     /// `false` if the program has promised to use it from one thread at a time.
     shared: bool,
+    /// The thread whose calls share one guard, see [`keep`](Guard::keep); 0 if there is none.
+    keeper: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
@@ -18,58 +21,108 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
     pub(crate) const fn new(value: T, shared: bool) -> Self {
-        Self { held: AtomicBool::new(false), shared, value: UnsafeCell::new(value) }
+        Self {
+            held: AtomicBool::new(false),
+            shared,
+            keeper: AtomicUsize::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
 
     #[inline(always)]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        self.try_lock().unwrap_or_else(|| self.wait())
+        if !self.acquire() {
+            self.wait();
+        }
+        Guard { lock: self, is_kept: false }
     }
 
-    /// Returns `None` if another thread holds the lock.
+    /// As [`lock`](Self::lock), but a thread that [keeps](Guard::keep) the lock does not wait for itself.
+    ///
+    /// # Safety
+    /// This thread has no reference to the value.
+    #[inline(always)]
+    pub(crate) unsafe fn lock_or_reenter(&self) -> Guard<'_, T> {
+        let is_kept = !self.acquire() && !self.wait_unless_kept();
+        Guard { lock: self, is_kept }
+    }
+
+    /// Returns `None` if the lock is held.
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        if self.shared && self.held.swap(true, Ordering::Acquire) {
-            None
-        } else {
-            Some(Guard(self))
-        }
+        if self.acquire() { Some(Guard { lock: self, is_kept: false }) } else { None }
+    }
+
+    #[inline(always)]
+    fn acquire(&self) -> bool {
+        !self.shared || !self.held.swap(true, Ordering::Acquire)
     }
 
     /// The holder may have been put aside by the kernel.
     #[cold]
-    fn wait(&self) -> Guard<'_, T> {
+    fn wait(&self) {
         let mut rounds = 0_u32;
-        while self.held.load(Ordering::Relaxed) || self.held.swap(true, Ordering::Acquire) {
+        while self.held.load(Ordering::Relaxed) || !self.acquire() {
             rounds += 1;
             if rounds % 64 == 0 { std::thread::yield_now() } else { hint::spin_loop() }
         }
-        Guard(self)
     }
 
-    /// Returns the value of a lock whose guard was forgotten.
+    /// Returns `false` at once if this thread keeps the lock.
+    #[cold]
+    fn wait_unless_kept(&self) -> bool {
+        // Only this thread stores its own number.
+        let is_free_soon = self.keeper.load(Ordering::Relaxed) != this_thread();
+        if is_free_soon {
+            self.wait();
+        }
+        is_free_soon
+    }
+
+    /// Returns the value of a lock whose guard was forgotten or kept.
     ///
     /// # Safety
     /// This thread holds the lock, and has no other reference to the value.
     #[inline(always)]
-    #[expect(clippy::mut_from_ref, reason = "the guard that gives access was forgotten")]
+    #[expect(clippy::mut_from_ref, reason = "the guard that gives access is gone")]
     pub(crate) unsafe fn held(&self) -> &mut T {
         // SAFETY: the caller's contract.
         unsafe { &mut *self.value.get() }
     }
 
-    /// Ends a lock whose guard was forgotten.
+    /// Ends a lock whose guard was forgotten or kept.
     ///
     /// # Safety
     /// As [`held`](Self::held).
     #[inline(always)]
     pub(crate) unsafe fn unlock(&self) {
-        drop(Guard(self));
+        self.keeper.store(0, Ordering::Relaxed);
+        drop(Guard { lock: self, is_kept: false });
     }
 }
 
+/// Returns a number that no other thread has at the same time, and never 0.
+#[inline(always)]
+fn this_thread() -> usize {
+    // SAFETY: no conditions.
+    unsafe { libc::pthread_self() as usize }
+}
+
 /// A lock that is held.
-pub(crate) struct Guard<'a, T>(&'a Lock<T>);
+pub(crate) struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+    /// Whether the lock was held before by this thread, and stays so.
+    is_kept: bool,
+}
+
+impl<T> Guard<'_, T> {
+    /// Keeps the lock for calls of this thread that follow, until [`unlock`](Lock::unlock).
+    #[inline(always)]
+    pub(crate) fn keep(self) {
+        self.lock.keeper.store(this_thread(), Ordering::Relaxed);
+        mem::forget(self);
+    }
+}
 
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
@@ -77,7 +130,7 @@ impl<T> Deref for Guard<'_, T> {
     #[inline(always)]
     fn deref(&self) -> &T {
         // SAFETY: the lock is held.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.lock.value.get() }
     }
 }
 
@@ -85,15 +138,15 @@ impl<T> DerefMut for Guard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.0.shared {
-            self.0.held.store(false, Ordering::Release);
+        if self.lock.shared && !self.is_kept {
+            self.lock.held.store(false, Ordering::Release);
         }
     }
 }
@@ -120,5 +173,25 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), [80_000; 2]);
+    }
+
+    #[test]
+    fn a_thread_that_keeps_the_lock_reenters_it() {
+        let lock = Lock::new(0, true);
+        lock.lock().keep();
+        // SAFETY: there is no reference to the value.
+        unsafe { *lock.lock_or_reenter() += 1 };
+        assert!(lock.try_lock().is_none());
+        thread::scope(|scope| {
+            // SAFETY: as above.
+            let other = scope.spawn(|| unsafe { *lock.lock_or_reenter() += 10 });
+            // SAFETY: as above.
+            unsafe {
+                assert_eq!(*lock.lock_or_reenter(), 1);
+                lock.unlock();
+            }
+            other.join().unwrap();
+        });
+        assert_eq!(*lock.lock(), 11);
     }
 }

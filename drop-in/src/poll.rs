@@ -101,7 +101,7 @@ impl CqSide {
                     }
                 },
             };
-            if !is_known {
+            if !is_known && !self.skip_if_destroyed(record) {
                 // Completions before it are not lost: it is found again.
                 if room.left == count {
                     result = STRAY;
@@ -124,7 +124,7 @@ impl CqSide {
     #[inline(always)]
     unsafe fn take_run<S: Side>(&mut self, record: &Cq, qp: &Qp, room: &mut Room) -> bool {
         let Some(lock) = S::of(qp) else { return false };
-        let mut guard = lock.lock();
+        let mut guard = S::lock(lock);
         let Some(side) = &mut *guard else { return false };
         let mut qpn = qp.qpn;
         while room.left > 0 {
@@ -155,6 +155,19 @@ impl CqSide {
             room.advance();
         }
         true
+    }
+
+    /// Takes the next CQE if its queue pair is being destroyed.
+    #[cold]
+    fn skip_if_destroyed(&mut self, record: &Cq) -> bool {
+        // SAFETY: the consumer index is published when the poll ends.
+        let cqe = self.ring.peek().map(|cqe| unsafe { cqe.detach() });
+        let is_hidden =
+            cqe.is_some_and(|cqe| matches!(self.complete(record, cqe), Outcome::Hidden));
+        if is_hidden {
+            self.ring.advance();
+        }
+        is_hidden
     }
 
     /// Returns `true` if the next CQE is of a queue pair with this queue.

@@ -288,6 +288,84 @@ static void resize(void)
 	end(p);
 }
 
+static void *destroy(void *qp)
+{
+	check(!ibv_destroy_qp(qp), "ibv_destroy_qp");
+	return NULL;
+}
+
+/* Polls the CQ of a queue pair while the kernel waits to destroy it, because one of its events is not acknowledged. */
+static void destroyed(void)
+{
+	pthread_t thread;
+	struct ibv_async_event event;
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	struct pair *p = make(DEPTH);
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 2, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(p->pd, &attr);
+	check(srq != NULL, "ibv_create_srq");
+	struct ibv_qp *qp = create(p->pd, p->cq, srq, 2);
+	uint32_t number = qp->qp_num;
+	to_init(qp);
+	connect_to(qp, number);
+	check(!ibv_modify_qp(qp, &error, IBV_QP_STATE), "ibv_modify_qp to ERR");
+	check(!ibv_get_async_event(p->context, &event), "ibv_get_async_event");
+	check(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED, "the event: IBV_EVENT_QP_LAST_WQE_REACHED");
+	check(!post_send(qp, 0, p->memory[0], SIZE, p->mr), "ibv_post_send");
+	check(!pthread_create(&thread, NULL, destroy, qp), "pthread_create");
+	for (int i = 0; i < 200; i++) {
+		check(!post_recv(p->to, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+		check(!post_send(p->from, 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
+		for (int over = 0; over < 2;) {
+			struct ibv_wc wc;
+			int polled = ibv_poll_cq(p->cq, 1, &wc);
+			check(polled >= 0, "ibv_poll_cq");
+			over += polled && wc.qp_num != number;
+		}
+		usleep(100);
+	}
+	ibv_ack_async_event(&event);
+	check(!pthread_join(thread, NULL) && !ibv_destroy_srq(srq), "destroying");
+	play(p, 50);
+	end(p);
+}
+
+/* Polls between the calls of a batch of the same queue pair. */
+static void batch(void)
+{
+	struct pair *p = make(2);
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = p->cq, .recv_cq = p->cq, .pd = p->pd, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(p->context, &attr);
+	check(qp != NULL, "ibv_create_qp_ex");
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
+	to_init(qp);
+	connect_to(qp, qp->qp_num);
+	int over = 0;
+	for (int i = 0; i < 50; i++) {
+		check(!post_recv(qp, i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+		ibv_wr_start(ex);
+		/* The message of the batch before, which is on its way. */
+		for (; over < 2 * i; over++)
+			wait_for(p->cq);
+		ex->wr_id = i;
+		ex->wr_flags = 0;
+		ibv_wr_send(ex);
+		struct ibv_wc none;
+		check(ibv_poll_cq(p->cq, 1, &none) == 0, "ibv_poll_cq");
+		ibv_wr_set_sge(ex, p->mr->lkey, (uintptr_t)p->memory[0], SIZE);
+		check(!ibv_wr_complete(ex), "ibv_wr_complete");
+	}
+	for (; over < 100; over++)
+		wait_for(p->cq);
+	check(!ibv_destroy_qp(qp), "ibv_destroy_qp");
+	end(p);
+}
+
 static void *play_on(void *pair)
 {
 	play(pair, 1 << 20);
@@ -321,6 +399,10 @@ int main(int argc, char **argv)
 		threads();
 	else if (!strcmp(mode, "resize"))
 		resize();
+	else if (!strcmp(mode, "destroy"))
+		destroyed();
+	else if (!strcmp(mode, "batch"))
+		batch();
 	else if (!strcmp(mode, "abort"))
 		interrupted(abort);
 	else if (!strcmp(mode, "exit"))

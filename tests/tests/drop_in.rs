@@ -198,6 +198,20 @@ fn a_cq_is_resized_before_its_first_use_and_in_traffic() {
 }
 
 #[test]
+fn a_cq_is_polled_while_the_kernel_destroys_a_queue_pair() {
+    let folder = Folder::new("destroy");
+    let program = worst(&folder, "worst", &[]);
+    succeed_twice(&[&program, Path::new("destroy")]);
+}
+
+#[test]
+fn a_thread_polls_in_a_batch_of_ibv_wr() {
+    let folder = Folder::new("batch");
+    let program = worst(&folder, "worst", &[]);
+    succeed_twice(&[&program, Path::new("batch")]);
+}
+
+#[test]
 fn a_program_ends_in_the_middle() {
     let folder = Folder::new("middle");
     let program = worst(&folder, "worst", &[]);
