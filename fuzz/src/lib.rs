@@ -21,6 +21,7 @@ pub mod frames;
 mod input;
 pub mod memory;
 pub mod packets;
+pub mod sends;
 pub mod world;
 pub mod wqes;
 
