@@ -151,7 +151,7 @@ impl Context {
     ///
     /// let context = doorbell::open("mlx5_0")?;
     /// let pd = context.alloc_pd()?;
-    /// // One receiver for each thread that sleeps, as far as they go round.
+    /// // Four receivers share the vectors in turn.
     /// let receivers = (0..4)
     ///     .map(|thread| ReceiverConfig::new().comp_vector(thread % context.num_comp_vectors()))
     ///     .map(|config| Receiver::new(&pd, &config))

@@ -113,8 +113,8 @@ impl FrameConfig {
         self
     }
 
-    /// Requests timestamps in real time of the adapter's PTP clock, where the firmware has it
-    /// (`REAL_TIME_CLOCK_ENABLE`).
+    /// Requests timestamps in real time of the adapter's PTP clock. The firmware must have it (`REAL_TIME_CLOCK_ENABLE`):
+    /// else the creation of the receiver fails with [`Error::Unsupported`](crate::Error::Unsupported).
     pub const fn real_time_timestamps(mut self) -> Self {
         self.timestamps = Some(Timestamps::RealTime);
         self

@@ -24,8 +24,10 @@ const MAX_TAG: u64 = 0xff_ffff;
 /// [`FrameReceiver::attach`](crate::frames::FrameReceiver::attach).
 ///
 /// A matching frame goes to the receivers of the rules with the lowest priority number, and not to the kernel's
-/// network stack. If several receivers or programs have rules with the same match and priority, each gets a copy. The
-/// kernel refuses such rules (`EEXIST`) if their [tags](Self::tag) differ.
+/// network stack. If several receivers or programs have rules with the same match, priority and [tag](Self::tag), each gets a
+/// copy. If only their tags differ, the kernel refuses the second rule (`EEXIST`).
+///
+/// There is no match for unicast UDP by port: use [`mac`](Self::mac) and look at the port.
 ///
 /// ```
 /// use std::net::Ipv4Addr;

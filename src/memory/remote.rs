@@ -120,7 +120,7 @@ impl RemoteMemory {
         }
     }
 
-    /// Copies `bytes` into the memory at `offset`.
+    /// Copies `bytes` into the memory at `offset`. A peer that reads at the same time may get old and new bytes.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();

@@ -154,7 +154,8 @@ impl QpConfig {
     }
 
     /// Sets how many bytes a request can copy into its WQE, 0 by default, see [`Payload`](crate::Payload). The driver
-    /// may round up: [`QueuePair::max_inline`](crate::QueuePair::max_inline) returns the actual number.
+    /// may round up to the end of a WQE, so short payloads fit without this setting on mlx5:
+    /// [`QueuePair::max_inline`](crate::QueuePair::max_inline) returns the actual number.
     pub const fn max_inline(mut self, bytes: u32) -> Self {
         self.max_inline = bytes;
         self

@@ -39,8 +39,8 @@ pub(crate) use object::{Qp, SendSide};
 /// A queue pair. It receives through the [`Receiver`](crate::Receiver) that created it, and sends through the
 /// [`Sender`](crate::Sender) of [`create_qp_with_sender`](crate::Receiver::create_qp_with_sender), if any.
 ///
-/// A new queue pair is in state INIT: post receives before connecting it. On the direct path it has no scatter to
-/// CQE, with which the device would store short payloads in the CQE, over the source QP and the SLID.
+/// A new queue pair is in state INIT: post receives before connecting it. On the direct path the library switches off scatter to
+/// CQE: a device that stores a short payload in the CQE overwrites the source QP and the SLID there.
 ///
 /// A peer that has died is noticed only by requests to it, which fail with
 /// [`WcStatus::RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) after about (`retry_cnt` + 1) time-outs, 0.5 s by default. A
@@ -256,8 +256,8 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WrongState`] if the queue pair is not in INIT; [`Error::Unsupported`] for datagrams;
-    /// [`Error::OutOfRange`] and [`Error::Handshake`] if the address is invalid; [`Error::PortDown`];
+    /// [`Error::WrongState`] if the queue pair is not in INIT; [`Error::InUse`] if it was reset and its sender was not
+    /// [polled](crate::Sender::poll) until `None` since; [`Error::Unsupported`] for datagrams; [`Error::OutOfRange`] and [`Error::Handshake`] if the address is invalid; [`Error::PortDown`];
     /// [`Error::Verbs`] if the device refuses, after which the queue pair must be reset.
     pub fn connect(&mut self, peer: &QpAddress) -> Result<()> {
         if self.is_datagram() {
@@ -297,8 +297,8 @@ impl QueuePair {
         if state == needed && self.qp.sends_ended() {
             return Err(Error::InUse {
                 what: "send queue",
-                users: "sends of before the reset",
-                action: "poll the sender until all have completed",
+                users: "its sender, which has not polled since the reset",
+                action: "poll the sender until it returns None, also if nothing was sent",
             });
         }
         if state == needed {

@@ -89,7 +89,8 @@ impl Kept {
 
 impl Receiver {
     /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` outstanding receives first
-    /// posts as many buffers as the pool has and the queue takes. A second call replaces the first.
+    /// posts as many buffers as the pool has and the queue takes. A second call replaces the first. [`arm`](Self::arm) posts
+    /// nothing: call [`refill`](Self::refill) before it.
     ///
     /// The receive queue of a failed or dropped queue pair is not refilled, because its receives would be flushed.
     /// [`reset_qp`](Self::reset_qp) resumes refilling.

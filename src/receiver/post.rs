@@ -59,8 +59,8 @@ impl LeastBuffer {
 impl Receiver {
     /// Posts a receive for each buffer, with one doorbell for all, and returns their number.
     ///
-    /// The device owns the buffers until [`poll`](Self::poll) returns their completions. After [`fill`](Self::fill)
-    /// the last buffer may go to the spare slot, which is posted when another slot becomes free; it counts as posted.
+    /// The device owns the buffers until [`poll`](Self::poll) returns their completions. The last buffer may go to the spare
+    /// slot that [`fill`](Self::fill) describes, if that is empty; it counts as posted.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -96,8 +96,9 @@ impl Receiver {
 
     /// Posts buffers of `pool` until the queue is full or the pool is empty, and returns the number of receives.
     ///
-    /// Give the pool one buffer more than the capacity of the SRQ. On the direct path an SRQ has one more slot, which cannot
-    /// be posted: `fill` puts a buffer there, which the result does not count, and recycling then writes no WQE.
+    /// Give the pool one buffer more than the capacity of the SRQ. On the direct path an SRQ has one slot more than it can have
+    /// receives: the spare slot. `fill` puts a buffer there, too, which the result does not count. The device gets it when
+    /// another slot becomes free, and then a batch posts slots again without writing WQEs.
     ///
     /// ```
     /// # use doorbell::{Receiver, ReceiverConfig, SrqConfig};

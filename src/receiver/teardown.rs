@@ -71,6 +71,9 @@ impl Receiver {
     /// Receives of an SRQ stay posted; the call waits until the device has returned those that the QP took for an
     /// incomplete message, and posts them again.
     ///
+    /// If the QP has a [`Sender`](crate::Sender), poll the sender until it returns `None` before connecting the QP again, also
+    /// if nothing was sent.
+    ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
     /// #     doorbell_doc::World::new();

@@ -33,12 +33,14 @@ pub enum NotSent {
         "the queue pair is in state {0}, and must be in RTS to send: connect it, or reset and connect it after a failure"
     )]
     State(QpState),
-    /// The message is too long.
-    #[error("the message has {len} bytes, and the limit is {max}: send less, or not inline")]
+    /// The message, or the memory to read, is too long.
+    #[error(
+        "the request has {len} bytes, and the limit is {max}: split it, use a larger buffer, or send it from a Buffer instead of inline"
+    )]
     TooLong {
-        /// Bytes of the message.
+        /// Bytes of the message, or to read.
         len: usize,
-        /// Bytes there is room for: in a WQE for an inline send, else in a message of the port.
+        /// Bytes there is room for: in a WQE for an inline send, in the buffer of a READ, else in a message of the port.
         max: usize,
     },
     /// The frame is too short.

@@ -60,7 +60,8 @@ use queue::Entry;
 ///
 /// Requests of a failed queue pair complete with an error. After a [reset](crate::Receiver::reset_qp) or the
 /// [end](crate::Receiver::destroy_qp) of a queue pair, its outstanding requests complete with
-/// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR): poll until none is left before connecting it again.
+/// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR). Poll until `None` before connecting it again, also if nothing
+/// is outstanding.
 /// Dropping the sender returns outstanding buffers to their pools once their queue pair is destroyed.
 ///
 /// A server that replies to many clients, with one doorbell for all replies to a client:
@@ -91,7 +92,8 @@ use queue::Entry;
 /// loop {
 ///     let mut batch = receiver.poll();
 ///     while let Some(next) = batch.next() {
-///         // A failed receive belongs to a failed client, whose sends fail, too.
+///         // A client that dies is noticed by the answers to it. One that dies without a request
+///         // outstanding is noticed by the end of its stream: see `QueuePair`.
 ///         let Ok(message) = next else { continue };
 ///         let number = message.qp_num();
 ///         if let Some((_, answers)) = clients.iter_mut().find(|(qp, _)| qp.qp_num() == number) {
@@ -119,18 +121,19 @@ use queue::Entry;
 ///         // The doorbell rings here, once.
 ///     }
 ///
-///     let mut failed = None;
+///     let mut failed = Vec::new();
 ///     let mut batch = sender.poll();
 ///     while let Some(done) = batch.next() {
 ///         // The buffer returns to its pool.
 ///         if !done.status.is_success() {
-///             failed = Some(done.queue);
+///             failed.push(done.queue);
 ///         }
 ///     }
 ///     drop(batch);
-///     let dead = |(qp, _): &(QueuePair, _)| failed.is_some() && qp.send_queue() == failed;
-///     if let Some(at) = clients.iter().position(dead) {
-///         receiver.destroy_qp(clients.swap_remove(at).0)?;
+///     for queue in failed {
+///         if let Some(at) = clients.iter().position(|(qp, _)| qp.send_queue() == Some(queue)) {
+///             receiver.destroy_qp(clients.swap_remove(at).0)?;
+///         }
 ///     }
 /// }
 /// # }

@@ -125,9 +125,10 @@ impl Sender {
         self.find(queue).map_or(0, |entry| entry.ring.capacity())
     }
 
-    /// Returns `true` if requests of the queue are outstanding, or completed and not polled.
+    /// Returns `true` if requests of the queue are outstanding, or completed and not polled, or if the queue pair was reset
+    /// and the sender was not polled since.
     pub fn is_busy(&self, queue: SqId) -> bool {
-        self.find(queue).is_some_and(|entry| !entry.ring.is_empty())
+        self.find(queue).is_some_and(|entry| !entry.ring.is_empty() || entry.qp.sends_ended())
     }
 
     fn find(&self, id: SqId) -> Option<&Entry> {

@@ -94,8 +94,8 @@ impl TagMatchingConfig {
     }
 
     /// Makes the program call [`synchronize`](super::TagMatchingSrq::synchronize) whenever
-    /// [`needs_synchronization`](super::TagMatchingSrq::needs_synchronization) returns `true`. Until then the device
-    /// does not match receives posted while unexpected messages arrived.
+    /// [`needs_synchronization`](super::TagMatchingSrq::needs_synchronization) returns `true`. Until that call the library,
+    /// and not the device, matches the receives that were posted while unexpected messages arrived.
     pub const fn manual_synchronization(mut self) -> Self {
         self.manual = true;
         self

@@ -37,14 +37,15 @@ pub enum TagFailure {
     /// The buffer belongs to another protection domain.
     #[error("the buffer belongs to another protection domain: use a pool of the queue's")]
     WrongDomain,
-    /// The buffer has no room for the header of a message, 16 bytes, or in memory of the program for that of a rendezvous,
-    /// 32 bytes.
+    /// The buffer of a [`TaggedBuffer`](super::TaggedBuffer) is smaller than the header of a message, 16 bytes. Or memory of
+    /// the program, given as a receive, is smaller than the header of a rendezvous, 32 bytes.
     #[error("the buffer is too small: it needs at least {min} bytes for headers")]
     TooSmall {
         /// Bytes of the headers.
         min: usize,
     },
-    /// The program holds all buffers that the library has for empty receives.
+    /// The library lends a small buffer to each empty receive and has none left, because the program keeps those of earlier
+    /// events.
     #[error(
         "the library has no buffer for an empty receive: drop the buffers of earlier empty receives"
     )]
@@ -142,8 +143,8 @@ impl<I> fmt::Debug for PostTagsError<I> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CancelError {
-    /// The receive has completed; its event was taken or waits.
-    #[error("the receive has completed")]
+    /// The receive is over: completed, failed or cancelled. Its event was taken or waits.
+    #[error("the receive is over: it has completed, has failed or was cancelled")]
     Over,
     /// The receive is already being cancelled.
     #[error("the receive is already being cancelled")]

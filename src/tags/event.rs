@@ -66,7 +66,8 @@ pub enum TagEvent {
     },
     /// A message was sent, or the peer has read the buffer of a rendezvous.
     Sent(Sent),
-    /// The connection to a peer failed: see [`remove_peer`](super::TagMatchingSrq::remove_peer).
+    /// The connection to a peer failed: see [`remove_peer`](super::TagMatchingSrq::remove_peer). The side whose send or READ
+    /// failed gets this event; a side that only receives does not.
     PeerFailed {
         /// The peer.
         peer: PeerId,
@@ -121,8 +122,8 @@ pub struct Received {
     /// `true` if the library matched the message: it arrived before the device had the receive, or the device does
     /// not match.
     pub by_library: bool,
-    /// `true` if a poll had already returned the message to the library when the receive was posted. It is `false` for a
-    /// message that had arrived and was not polled.
+    /// `true` if a poll took the message from the CQ before the receive was posted; `false` if it was still in the CQ, or
+    /// arrived later.
     pub waited: bool,
     /// The payload.
     pub buffer: Buffer,
@@ -147,14 +148,14 @@ pub struct Received {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveFailure {
-    /// The message is longer than the buffer.
+    /// The message is longer than the buffer. The connection goes on.
     #[error("the message has {len} bytes, more than the buffer: post larger buffers")]
     TooLong {
         /// Bytes of the message.
         len: usize,
     },
     /// The device has dropped the message: it did not fit, or the sender's memory could not be read, or the
-    /// connection failed.
+    /// connection failed. In the first two cases the connection fails with it.
     #[error(
         "the device cancelled the receive: the message did not fit, its sender could not be read, or the connection failed"
     )]

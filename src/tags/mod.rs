@@ -252,7 +252,8 @@ impl TagMatchingSrq {
     /// less the header of 16 bytes is the longest message that peers can [`send`](Self::send); they must offer longer
     /// ones by [`send_rendezvous`](Self::send_rendezvous).
     ///
-    /// The queue takes further buffers from the pool as messages use them. While the pool is empty, senders wait:
+    /// [`connect`](Self::connect) needs at least 33. The queue takes further buffers from the pool as messages use them. While
+    /// the pool is empty, senders wait:
     /// give it as many buffers as there are slots, and one for each message that may wait for its receive.
     ///
     /// A message that waits for its receive holds its buffer. If waiting messages hold all buffers, the message that
@@ -332,7 +333,7 @@ impl TagMatchingSrq {
     /// # let mut message = doorbell::tags::TaggedBuffer::new(pool.take().expect("a buffer")).expect("room");
     /// # message.set_len(5);
     /// # other.send(other_peer, 7, 0, message)?;
-    /// // Waits until a message with this tag has come, of which nobody wants to have heard before.
+    /// // Waits for a message with this tag that no receive has taken.
     /// let found = loop {
     ///     if let Some(found) = tags.probe(7, u64::MAX) {
     ///         break found;
@@ -384,8 +385,8 @@ impl TagMatchingSrq {
         self.events.pop_front()
     }
 
-    /// Returns `true` if the device does not match some posted receives until an operation carries the count of
-    /// handled unexpected messages. By default the library posts that operation.
+    /// Returns `true` if the device does not match some posted receives, because it waits for the count of unexpected
+    /// messages that the library has handled. By default the library posts the operation that carries this count.
     pub fn needs_synchronization(&self) -> bool {
         self.engine.offloads() && self.phase.is_due()
     }

@@ -172,22 +172,29 @@ impl TagMatchingSrq {
     /// # Errors
     /// [`Error::OutOfRange`] before [`fill`](Self::fill) has posted 33 buffers; the errors of [`QueuePair::connect`].
     pub fn connect(&mut self, peer: PeerId, address: &PeerAddress) -> Result<()> {
-        // Messages of other peers may have taken some since the last poll.
-        self.refill();
-        let posted = self.engine.posted();
-        let (min, max) = (MIN_SLOTS.into(), u32::MAX.into());
-        Error::check_range("count of buffers for unexpected messages", posted.into(), min, max)?;
+        self.check_filled()?;
         let peer = self.known_peer(peer)?;
         peer.incoming.connect(&address.outgoing)?;
         peer.outgoing.connect(&address.incoming)
     }
 
+    /// Refuses to connect before the queue has enough buffers for unexpected messages.
+    fn check_filled(&mut self) -> Result<()> {
+        // Messages of other peers may have taken some since the last poll.
+        self.refill();
+        let posted = self.engine.posted();
+        let (min, max) = (MIN_SLOTS.into(), u32::MAX.into());
+        Error::check_range("count of buffers for unexpected messages", posted.into(), min, max)
+    }
+
     /// Connects to the peer whose owner calls `connect_over` at the other end of `stream`, and returns when both
-    /// sides are connected, like [`QueuePair::connect_over`]. Call [`fill`](Self::fill) before.
+    /// sides are connected, like [`QueuePair::connect_over`]. Call [`fill`](Self::fill) before, with at least 33 buffers.
     ///
     /// # Errors
-    /// The errors of [`connect`](Self::connect) and of [`QueuePair::connect_over`].
+    /// The errors of [`connect`](Self::connect) and of [`QueuePair::connect_over`]. After [`Error::Handshake`] the peer may be
+    /// connected on this side: [remove](Self::remove_peer) it, and [add](Self::add_peer) another one to try again.
     pub fn connect_over<S: Read + Write>(&mut self, peer: PeerId, stream: &mut S) -> Result<()> {
+        self.check_filled()?;
         let PeerAddress { incoming, outgoing } = self.address(peer)?;
         connect::exchange(stream, &[incoming, outgoing], |[incoming, outgoing]| {
             self.connect(peer, &PeerAddress { incoming, outgoing })

@@ -49,7 +49,12 @@ type RefusedReceive = (TaggedReceive, TagFailure);
 impl TagMatchingSrq {
     /// Posts a receive for the oldest message with `message.tag & mask == tag`, after all receives posted before. If
     /// a matching message waits, the receive takes it. The event [`Received`](super::TagEvent::Received) reports the
-    /// message in either case.
+    /// message in either case. The buffer needs no room for headers.
+    ///
+    /// A message may be longer than the buffer. If the device matches one that was sent with [`send`](Self::send), the receive
+    /// fails with [`ReceiveFailure::Canceled`](super::ReceiveFailure::Canceled) and the connection fails, too. In all other
+    /// cases the receive fails with [`ReceiveFailure::TooLong`](super::ReceiveFailure::TooLong), the connection goes on, and
+    /// the sender is told of a success.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();

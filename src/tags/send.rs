@@ -171,7 +171,7 @@ impl TagMatchingSrq {
     /// Offers a message by its tag. The peer reads the bytes of `buffer` when a receive matches; the event
     /// [`Sent`](super::TagEvent::Sent) then returns the buffer. The pool must be
     /// [`readable`](crate::BufferPool::readable). The buffer needs no header, and the length has no other limit than the
-    /// buffer and the port.
+    /// buffer and the port. A success says that the peer is done with the buffer, also if the receive was too short.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();

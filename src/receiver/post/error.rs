@@ -56,7 +56,7 @@ pub enum PostFailure {
     Verbs(i32),
 }
 
-/// Not all receives were posted. The queue has `posted` of them. The error returns the other buffers.
+/// Not all receives were posted: the first `posted` ones were. The error returns the other buffers.
 ///
 /// [`Receiver::post_scatter`](crate::Receiver::post_scatter) posts one receive or none: `posted` is 0 then.
 ///

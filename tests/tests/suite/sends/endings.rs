@@ -97,7 +97,8 @@ fn a_reset_gives_back_what_is_outstanding_before_the_queue_pair_connects_again()
         let Sending { far_receiver, near_receiver, near, far, .. } = &mut w;
         near_receiver.reset_qp(&mut near[0]).unwrap();
         far_receiver.reset_qp(&mut far[0]).unwrap();
-        assert!(w.sender.poll().next().is_none());
+        assert!(w.sender.is_busy(queue), "nothing is outstanding, and the sender has not polled");
+        assert!(w.sender.poll().next().is_none() && !w.sender.is_busy(queue));
         join(&mut w.near[0], &mut w.far[0]);
         assert_eq!((posted, w.pool.available()), (RECEIVES as usize, 256));
     }
