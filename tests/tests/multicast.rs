@@ -34,8 +34,7 @@ fn number(text: &str, word: &str) -> u64 {
 
 fn everybody_gets_everything(path: &str) {
     let members = [member(path), member(path)];
-    let gap = 200;
-    let sent = multicast(path, &["--send", &SENT.to_string(), "--gap", &gap.to_string()]);
+    let sent = multicast(path, &["--send", &SENT.to_string(), "--gap", "200"]);
     let sent = { sent }.output().unwrap();
     assert!(sent.status.success());
     assert_eq!(sent.stdout, format!("{SENT} datagrams sent to ff0e::db\n").into_bytes());
@@ -45,9 +44,8 @@ fn everybody_gets_everything(path: &str) {
         assert!(member.wait().unwrap().success(), "{printed}");
         assert!(printed.starts_with(&format!("{MESSAGES} datagrams, 0 missed\n")), "{printed}");
         let [least, median, most] = ["least", "median", "most"].map(|word| number(&printed, word));
-        // The device takes the time when the datagram comes, and the sender pauses at least so long.
-        assert!(least <= median && median <= most, "{printed}");
-        assert!(median >= gap * 1000 / 2, "{printed}");
+        // A device that was put aside takes several datagrams at once.
+        assert!(least <= median && median <= most && most > 0, "{printed}");
     }
 }
 
