@@ -32,7 +32,7 @@ impl QueuePair {
     /// both queue pairs can send. Success means that both addresses are set; the first send shows whether the network
     /// carries packets between them (on soft-mlx5: whether both processes are in one fabric).
     ///
-    /// The stream must accept 41 bytes before the peer reads, as sockets and pipes do. The call waits for the peer as
+    /// The stream must accept 41 bytes (the address, and later one byte that confirms) before the peer reads, as sockets and pipes do. The call waits for the peer as
     /// long as the stream does: set its read time-out. The program may use the stream for other data before and after
     /// the call. For datagrams use [`address_handle_over`](Self::address_handle_over).
     ///

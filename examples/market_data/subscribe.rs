@@ -141,7 +141,7 @@ fn report(
         "{} frames on {}, path {}",
         latency.len(),
         receiver.pd().context().name(),
-        args.path
+        receiver.path()
     );
     println!("{title}: from the adapter to the program, in µs");
     for (name, quantile) in plot::quantiles(latency.len()) {

@@ -64,7 +64,8 @@ impl FrameConfig {
     }
 
     /// Sets a striding queue: `wqes` buffers of `strides` strides of `bytes` bytes each, all powers of two. A frame
-    /// takes as many strides as it needs, in one buffer. Direct path only.
+    /// takes as many strides as it needs, in one buffer. Direct path only. Use it for frames of different lengths: short ones
+    /// take little memory, and a WQE is written once for many frames.
     ///
     /// Adapters support 512 to 8,192 strides (8 and more with newer firmware) of 64 to 8,192 bytes
     /// (`striding_rq_caps` of `mlx5dv_query_device(3)`). Strides of 64 bytes waste the least memory. A frame is at
@@ -107,7 +108,8 @@ impl FrameConfig {
         self
     }
 
-    /// Requests a [timestamp](crate::frames::Frame::timestamp) for each frame, in ticks of the device's clock.
+    /// Requests a [timestamp](crate::frames::Frame::timestamp) for each frame, in ticks of the device's clock. On a device
+    /// without a clock each is `None`.
     pub const fn timestamps(mut self, wanted: bool) -> Self {
         self.timestamps = if wanted { Some(Timestamps::Ticks) } else { None };
         self
