@@ -119,7 +119,7 @@ pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Pat
         }
     }
     let made = feed::read_gaps(&mut stream)?;
-    report(args, &receiver, &feeds, &latency, svg)?;
+    report(&receiver, &feeds, &latency, svg)?;
     verdict(frames, &made, &feeds.gaps, dropped, bad)
 }
 
@@ -131,7 +131,6 @@ fn age(clock: &Clock, frame: &doorbell::frames::Frame<'_>) -> u64 {
 }
 
 fn report(
-    args: &Args,
     receiver: &FrameReceiver,
     feeds: &Feeds,
     latency: &Histogram<u64>,

@@ -5,6 +5,10 @@
 //! of the receive, and reads large messages from the sender. Otherwise the library matches, with the same messages on the
 //! wire. [`TagMatchingSrq::offload`] returns which of the two.
 //!
+//! [`send`](TagMatchingSrq::send) sends the payload with the message. A *rendezvous*
+//! ([`send_rendezvous`](TagMatchingSrq::send_rendezvous)) sends an offer with the address of the payload; the receiving side
+//! reads the payload when a receive matches (RDMA READ), and a last message, FIN, returns the buffer to the sender.
+//!
 //! To start: create a [`TagMatchingSrq`], [`fill`](TagMatchingSrq::fill) it, [`add_peer`](TagMatchingSrq::add_peer) and
 //! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives, [`send`](TagMatchingSrq::send),
 //! and [`poll`](TagMatchingSrq::poll) events.
