@@ -13,7 +13,7 @@ use crate::receiver::PostError;
 /// The result of an operation on the control path.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An operation on the control path failed. It changed nothing, unless its page says what it may have changed.
+/// An operation on the control path failed. It changed nothing, unless the method says otherwise.
 ///
 /// `{:?}` prints the same text as `{}`, so `unwrap` and a `main` that returns the error show it.
 ///

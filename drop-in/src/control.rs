@@ -88,9 +88,9 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             return destroy(qp);
         };
         let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody decides for a queue pair that is being destroyed. Pollers do not wait for a decided one: the kernel may wait
-        // until they have acknowledged its events.
-        let undecided = Some(undecided).filter(|_| record.status.path() == Path::Undecided);
+        // The lock keeps other threads from deciding for the queue pair while it is destroyed. A decided queue pair does not
+        // need it, and pollers must not wait for it: the kernel may wait until they have acknowledged an event.
+        let undecided = (record.status.path() == Path::Undecided).then_some(undecided);
         // The memory of the queues goes with the queue pair.
         // SAFETY: there is no reference to the queues.
         let (send, receive) =

@@ -53,7 +53,7 @@ impl CompletionInfo<'_> {
         }
     }
 
-    /// Of a receive that failed, without its buffers.
+    /// Describes a receive that failed, without its buffers.
     pub(super) fn failure(&self) -> Failure {
         let (cause, vendor_err) = match self {
             Self::Cqe(cqe) => {

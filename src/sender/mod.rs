@@ -92,8 +92,8 @@ use queue::Entry;
 /// loop {
 ///     let mut batch = receiver.poll();
 ///     while let Some(next) = batch.next() {
-///         // A client that dies is noticed by the answers to it. One that dies without a request
-///         // outstanding is noticed by the end of its stream: see `QueuePair`.
+///         // Answers to a dead client fail below. Without an answer only the end of its stream shows
+///         // that a client is dead: see `QueuePair`.
 ///         let Ok(message) = next else { continue };
 ///         let number = message.qp_num();
 ///         if let Some((_, answers)) = clients.iter_mut().find(|(qp, _)| qp.qp_num() == number) {

@@ -257,8 +257,8 @@ impl TagMatchingSrq {
     /// ones by [`send_rendezvous`](Self::send_rendezvous).
     ///
     /// [`connect`](Self::connect) needs at least 33. The queue takes further buffers from the pool as messages use them. While
-    /// the pool is empty, senders wait:
-    /// give it as many buffers as there are slots, and one for each message that may wait for its receive.
+    /// the pool is empty, senders wait: give it as many buffers as there are slots, and one for each message that may wait
+    /// for its receive.
     ///
     /// A message that waits for its receive holds its buffer. If waiting messages hold all buffers, the message that
     /// a receive waits for cannot arrive. [`TagEvent::BuffersLow`] reports this while 32 buffers are left: call

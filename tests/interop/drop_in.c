@@ -62,6 +62,22 @@ static struct pair *make(unsigned depth)
 	return p;
 }
 
+/* Creates a queue pair with `ibv_wr_*` that sends to itself. */
+static struct ibv_qp_ex *create_ex(struct pair *p, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = cq, .recv_cq = cq, .pd = p->pd, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(p->context, &attr);
+	check(qp != NULL, "ibv_create_qp_ex");
+	to_init(qp);
+	connect_to(qp, qp->qp_num);
+	return ibv_qp_to_qp_ex(qp);
+}
+
 /* Sends `count` messages one by one. */
 static void play(struct pair *p, int count)
 {
@@ -173,18 +189,8 @@ static void attached_extended(int at)
 	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 4, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN };
 	struct ibv_cq_ex *cq = ibv_create_cq_ex(p->context, &cq_attr);
 	check(cq != NULL, "ibv_create_cq_ex");
-	struct ibv_qp_init_attr_ex attr = {
-		.send_cq = ibv_cq_ex_to_cq(cq), .recv_cq = ibv_cq_ex_to_cq(cq), .pd = p->pd,
-		.qp_type = IBV_QPT_RC, .sq_sig_all = 1,
-		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 },
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.send_ops_flags = IBV_QP_EX_WITH_SEND,
-	};
-	struct ibv_qp *qp = ibv_create_qp_ex(p->context, &attr);
-	check(qp != NULL, "ibv_create_qp_ex");
-	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
-	to_init(qp);
-	connect_to(qp, qp->qp_num);
+	struct ibv_qp_ex *ex = create_ex(p, ibv_cq_ex_to_cq(cq));
+	struct ibv_qp *qp = &ex->qp_base;
 	for (int i = 0; i < 50; i++) {
 		if (i == at)
 			check(doorbell_attach_qp(qp) == (at ? EOPNOTSUPP : 0), "doorbell_attach_qp");
@@ -300,7 +306,7 @@ static void destroyed(void)
 	pthread_t thread;
 	struct ibv_async_event event;
 	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
-	struct pair *p = make(DEPTH);
+	struct pair *p = make(2);
 	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 2, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(p->pd, &attr);
 	check(srq != NULL, "ibv_create_srq");
@@ -334,17 +340,8 @@ static void destroyed(void)
 static void batch(void)
 {
 	struct pair *p = make(2);
-	struct ibv_qp_init_attr_ex attr = {
-		.send_cq = p->cq, .recv_cq = p->cq, .pd = p->pd, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
-		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 },
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.send_ops_flags = IBV_QP_EX_WITH_SEND,
-	};
-	struct ibv_qp *qp = ibv_create_qp_ex(p->context, &attr);
-	check(qp != NULL, "ibv_create_qp_ex");
-	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
-	to_init(qp);
-	connect_to(qp, qp->qp_num);
+	struct ibv_qp_ex *ex = create_ex(p, p->cq);
+	struct ibv_qp *qp = &ex->qp_base;
 	int over = 0;
 	for (int i = 0; i < 50; i++) {
 		check(!post_recv(qp, i, p->memory[1], SIZE, p->mr), "ibv_post_recv");

@@ -32,7 +32,7 @@ const BOUNDS: [(&str, Limit); 60] = [
     ("SRQ cycle, lending batch, 32768 slots", Times("SRQ cycle, lending batch, 64 slots", 1.1)),
     ("RQ cycle, lending batch", AtMost(80.0)),
     // Half of what ibv_post_srq_ops takes: see the reference's column of the table.
-    ("tag add, batch 16", AtMost(62.0)),
+    ("tag add, batch 16", AtMost(61.9)),
     // A request of a sender and its completion.
     ("SEND post and poll", AtMost(108.0)),
     ("SEND post and poll, batch 1", AtMost(352.0)),
