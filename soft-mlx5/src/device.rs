@@ -268,7 +268,8 @@ impl Device {
     }
 
     /// The two halves of the register of a queue pair, as a program has written them; the device clears the
-    /// first eight bytes of a half when it takes a doorbell from there.
+    /// first eight bytes of a half when it takes a doorbell from there. `None` for a queue pair that may ring at any
+    /// register of its page.
     pub fn register(&self, qp_num: u32) -> Option<[[u8; 64]; 2]> {
         self.shared.command().nic().register(qp_num)
     }

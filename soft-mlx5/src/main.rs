@@ -15,6 +15,9 @@ fn cli() -> Command {
     let [device, faults] = runner::options();
     let run = Command::new("run")
         .about("Run a command; each of its processes finds a ConnectX-5 named mlx5_0")
+        .after_help(
+            "The device is a thread of each process. The run ends with COMMAND: processes that outlive it reach each other no more.",
+        )
         .args(device.iter().map(argument))
         .args(faults.iter().map(|option| argument(option).help_heading("Faults")))
         .arg(

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{io, ptr};
 
 use crate::fd_table;
+use crate::interpose::tree::making;
 use crate::run_dir::RunDir;
 use crate::shared::Shared;
 use crate::sysfs::Tree;
@@ -55,9 +56,7 @@ impl Registry {
     /// Takes a device out.
     pub fn remove(&mut self, device: &Shared) {
         self.devices[device.slot] = None;
-        if let Some(tree) = &self.tree {
-            tree.remove(&device.names);
-        }
+        self.unlist(device);
         if self.devices.iter().all(Option::is_none) && self.dir.take().is_some() {
             (self.tree, self.prepared) = (None, false);
         }
@@ -65,15 +64,16 @@ impl Registry {
 
     /// Takes a device out of the list; it stays in its slot.
     pub fn unlist(&self, device: &Shared) {
+        // The caller holds the lock of the registry, and a path that led elsewhere would take it again.
         if let Some(tree) = &self.tree {
-            tree.remove(&device.names);
+            making(|| tree.remove(&device.names));
         }
     }
 
     /// Shows that the port of a device came up or went down.
     pub fn show_port(&self, device: &Shared, up: bool) {
         if let Some(tree) = &self.tree {
-            tree.show_port(&device.names, up);
+            making(|| tree.show_port(&device.names, up));
         }
     }
 

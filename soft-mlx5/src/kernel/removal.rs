@@ -49,11 +49,12 @@ impl Core {
         self.deliver_events();
         self.nic.report(Event::DeviceFatal);
         self.deliver_events();
+        // Destroying a queue pair lets the device work, which looks whether it is time to remove it.
+        self.removal = Removal::Gone;
         let files: Vec<_> = self.files.keys().copied().collect();
         for file in files {
             Call { core: self, file }.destroy_all();
         }
-        self.removal = Removal::Gone;
         self.events.shut_down();
     }
 }

@@ -101,7 +101,8 @@ impl Nic {
     }
 
     /// What a program has written to the register of a queue pair: its two halves, each as far as a
-    /// BlueFlame write goes. The device clears the first eight bytes when it takes a doorbell.
+    /// BlueFlame write goes. The device clears the first eight bytes when it takes a doorbell. `None` for a queue
+    /// pair that may ring at any register of its page.
     pub fn register(&self, number: u32) -> Option<[[u8; BLUE_FLAME_WRITE]; 2]> {
         self.uar.peek_register(self.qps.get(number)?.attr.register)
     }

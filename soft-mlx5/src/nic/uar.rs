@@ -228,8 +228,11 @@ impl Uar {
         there.flat_map(|used| used.qps.iter().copied()).collect()
     }
 
-    /// Both halves of a register as they are in memory, as far as a BlueFlame write goes.
+    /// Both halves of a register as they are in memory, as far as a BlueFlame write goes; `None` without a register of its own.
     pub fn peek_register(&self, register: Register) -> Option<[[u8; BLUE_FLAME_WRITE]; 2]> {
+        if register.offset == Register::ANY {
+            return None;
+        }
         let page = self.pages.get(register.page as usize)?.as_ref()?;
         Some([0, BF_HALF].map(|half| page.peek((register.offset + half) as usize)))
     }

@@ -107,6 +107,21 @@ fn a_removed_device_raises_an_event_and_then_fails_commands() {
 }
 
 #[test]
+fn a_device_that_works_by_itself_is_removed_once() {
+    let world = World::new(Device::builder());
+    world.connected(world.cq(16), ptr::null_mut());
+    world.device().set_faults(Faults { remove_after: Some(Duration::ZERO), ..Faults::default() });
+    let mut event = ibv_async_event::default();
+    // SAFETY: the context is open; its end, whenever it comes, ends a call that waits.
+    unsafe {
+        assert_eq!(ibv_get_async_event(world.ctx, &mut event), 0);
+        assert_eq!(event.event_type, IBV_EVENT_DEVICE_FATAL);
+        ibv_ack_async_event(&mut event);
+        assert_ne!(ibv_get_async_event(world.ctx, &mut event), 0, "the end of the file");
+    }
+}
+
+#[test]
 fn a_removal_and_a_port_that_flaps_keep_their_times() {
     let (up, down) = (Duration::from_millis(30), Duration::from_millis(20));
     let world = stepped(Faults {

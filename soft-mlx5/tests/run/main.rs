@@ -84,6 +84,34 @@ fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
     assert!(all_seen, "{seen:?}");
 }
 
+/// The directory of the run is gone when the device has something to show there.
+#[test]
+fn a_program_that_outlives_the_run_sees_them_go_too() {
+    let log = std::env::temp_dir().join(format!("soft-mlx5-outlives-{}", std::process::id()));
+    // A busy machine may end the run before the program has opened the device.
+    let seen = [1, 4, 16].into_iter().any(|slower| {
+        let flap = format!("{0}:{0}", 200 * slower);
+        let options = ["--port-flap", &flap, "--remove-after", &format!("{}", 500 * slower)];
+        let script = format!(
+            "(timeout 60 ibv_asyncwatch; echo ended with $?) > {} 2>&1 & sleep {}",
+            log.display(),
+            0.1 * f64::from(slower)
+        );
+        finish(&mut run(&options, &["sh", "-c", &script]));
+        let text = loop {
+            let text = fs::read_to_string(&log).unwrap();
+            if text.contains("ended with") {
+                break text;
+            }
+            thread::sleep(Duration::from_millis(50));
+        };
+        assert!(!text.contains("ended with 124"), "it hangs: {text}");
+        text.contains("DEVICE_FATAL")
+    });
+    fs::remove_file(&log).unwrap();
+    assert!(seen);
+}
+
 #[test]
 fn the_library_must_be_beside_the_program() {
     let beside = Path::new(SOFT_MLX5).parent().unwrap();
