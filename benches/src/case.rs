@@ -1,7 +1,7 @@
 //! What is compared with what.
 
 use crate::adapter::{Form, Order};
-use crate::lines::Lines;
+use crate::lines::{EVERYWHERE, Lines};
 use crate::operation::{Operation, What};
 use crate::subject::{Calls, Givers, Name};
 use crate::world::{Kind, Locks, Request, Shape};
@@ -239,9 +239,6 @@ impl Name {
     }
 }
 
-/// Where lines are in a case that time is taken of.
-const EVERYWHERE: [Lines; 3] = [Lines::Warm, Lines::Flushed, Lines::OtherCore];
-
 /// What programs do with the safe layer.
 fn safe() -> Vec<Case> {
     let cycle = |name| Case::new(Kind::Srq, What::Cycle, name);
@@ -312,10 +309,13 @@ fn sends() -> Vec<Case> {
     ];
     let references = [Name::PostSend(Locks::Off), Name::WrBuilders(Locks::Off)];
     let rows = |case: &Case| references.map(|reference| case.clone().against(reference));
-    let mut cases: Vec<_> = cases.iter().flat_map(rows).collect();
-    // So many queue pairs take long to make: beside the faster reference only.
-    cases.push(cycle(Request::Send).batch(1).qps(1024).against(references[1]));
-    cases
+    cases.iter().flat_map(rows).collect()
+}
+
+/// A sender with many queue pairs. They take long to make: they are counted, beside the faster reference.
+fn many_queue_pairs() -> Vec<Case> {
+    let send = Case::new(Kind::Sends(Request::Send), What::Cycle, Name::Sender);
+    vec![send.batch(1).qps(1024).against(Name::WrBuilders(Locks::Off))]
 }
 
 /// What programs do with frames.
@@ -367,12 +367,21 @@ fn drop_in() -> Vec<Case> {
     cases
 }
 
+/// Labels of the cases whose times are in the documentation.
+pub fn documented() -> Vec<String> {
+    let mut labels: Vec<_> = [safe(), sends(), frames()].concat().iter().map(Case::label).collect();
+    labels.dedup();
+    labels
+}
+
 /// What time is taken of.
 pub fn timed() -> Vec<(Case, Lines)> {
     let mut cases = Vec::new();
-    for case in [safe(), rings(), tags()].concat() {
-        // Of the other two there are no lines that matter.
-        let touched = !matches!(case.operation.what, What::Nothing | What::Arm);
+    for case in [safe(), rings(), tags(), sends(), frames(), drop_in()].concat() {
+        let Operation { what, shape, .. } = case.operation;
+        // The other two touch no lines of the device, and the device itself writes frames.
+        let touched = !matches!(what, What::Nothing | What::Arm)
+            && !matches!(shape.kind, Kind::Frames { .. });
         let places = if touched { &EVERYWHERE[..] } else { &[Lines::Warm] };
         cases.extend(places.iter().map(|&lines| (case.clone(), lines)));
     }
@@ -384,5 +393,5 @@ pub fn timed() -> Vec<(Case, Lines)> {
 
 /// What instructions are counted of.
 pub fn counted() -> Vec<Case> {
-    [safe(), rings(), tags(), sends(), frames(), drop_in()].concat()
+    [safe(), rings(), tags(), sends(), many_queue_pairs(), frames(), drop_in()].concat()
 }

@@ -23,6 +23,9 @@ pub enum Lines {
     OtherCore,
 }
 
+/// All places.
+pub const EVERYWHERE: [Lines; 3] = [Lines::Warm, Lines::Flushed, Lines::OtherCore];
+
 impl Lines {
     /// In words.
     pub const fn name(self) -> &'static str {
@@ -74,9 +77,9 @@ impl Shared {
         Self(vec![cqes(&objects.cq_layout), objects.operations])
     }
 
-    /// The CQ of sends.
+    /// The CQ of sends, and the send queues.
     pub fn of_sends(objects: &sends::Objects) -> Self {
-        Self(vec![cqes(&objects.cq_layout)])
+        Self([&[cqes(&objects.cq_layout)], &*objects.wqes].concat())
     }
 
     /// Has the other core read all lines, as the device does before it completes anything.

@@ -1,52 +1,35 @@
-//! The tables of `docs/performance.md`.
+//! The tables of times in the documentation.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::lines::EVERYWHERE;
 use crate::report::Row;
 
-/// Instructions, loads and stores: three rows for each operation, in this order.
-pub fn counts(rows: &[Row]) -> String {
+/// A row for each of the labels: nanoseconds with warm lines, and the ratios wherever lines are, to the faster reference.
+pub fn times(rows: &[Row], labels: &[String]) -> String {
     let mut table = String::from(
-        "| operation | doorbell | loads, stores | reference | loads, stores | ratio | reference is |\n\
-         |---|---|---|---|---|---|---|\n",
+        "| operation | doorbell, warm | reference, warm | ratio | flushed | other core |\n\
+         |---|---|---|---|---|---|\n",
     );
-    for row in rows.chunks_exact(3) {
-        let [instructions, loads, stores] = row else { continue };
+    for label in labels {
+        let [warm, flushed, other_core] = EVERYWHERE.map(|lines| {
+            let op = format!("{label}, {}", lines.name());
+            let rows = rows.iter().filter(|row| row.op == op);
+            rows.max_by(|a, b| a.ratio().total_cmp(&b.ratio()))
+        });
+        let Some(warm) = warm else { continue };
+        let ratio = |row: Option<&Row>| row.map_or("-".into(), |row| format!("{:.2}", row.ratio()));
         let _ = writeln!(
             table,
-            "| {} | {:.1} | {:.1}, {:.1} | {:.1} | {:.1}, {:.1} | {:.2} | {} |",
-            instructions.op,
-            instructions.doorbell,
-            loads.doorbell,
-            stores.doorbell,
-            instructions.reference,
-            loads.reference,
-            stores.reference,
-            instructions.ratio(),
-            instructions.reference_name,
-        );
-    }
-    table
-}
-
-/// Nanoseconds, with half of the distance between the quartiles.
-pub fn times(rows: &[Row]) -> String {
-    let mut table = String::from(
-        "| operation | doorbell | reference | ratio | reference is |\n|---|---|---|---|---|\n",
-    );
-    for row in rows {
-        let [doorbell, reference] = row.spread.unwrap_or_default();
-        let _ = writeln!(
-            table,
-            "| {} | {:.2} ± {doorbell:.2} | {:.2} ± {reference:.2} | {:.2} | {} |",
-            row.op,
-            row.doorbell,
-            row.reference,
-            row.ratio(),
-            row.reference_name,
+            "| {label} | {:.1} ns | {:.1} ns | {:.2} | {} | {} |",
+            warm.doorbell,
+            warm.reference,
+            warm.ratio(),
+            ratio(flushed),
+            ratio(other_core),
         );
     }
     table

@@ -32,6 +32,8 @@ pub struct Objects {
     pub cq: *mut ibv_cq,
     /// Where the CQ is.
     pub cq_layout: cq::Layout,
+    /// Start and bytes of each send queue.
+    pub wqes: Vec<(NonNull<u8>, usize)>,
     /// Memory for the buffers.
     pub memory: Memory,
     /// What they were made like.
@@ -81,7 +83,7 @@ impl Objects {
         let to = ManuallyDrop::new(to.expect("an address handle"));
         let memory = world.memory(shape.slots);
         let locks = name.locks();
-        let (qps, cq) = if name == Name::Sender {
+        let (qps, cq): (Vec<_>, _) = if name == Name::Sender {
             // SAFETY: live queue pairs.
             let cq = unsafe { (*made_by_doorbell[0].as_raw()).send_cq };
             (made_by_doorbell.iter().map(QueuePair::as_raw).collect(), cq)
@@ -91,6 +93,12 @@ impl Objects {
             ((0..shape.qps).map(|_| qp()).collect(), cq)
         };
         let cq_layout = world.cq_layout(cq.cast()).0;
+        let wqes = qps.iter().map(|&qp| {
+            // SAFETY: a live queue pair.
+            let sq = unsafe { world.sq_layout(qp) };
+            (sq.buf, sq.wqe_cnt as usize * sq.stride as usize)
+        });
+        let wqes = wqes.collect();
         let ah = world.address_handle();
         let mut users = Vec::new();
         if name != Name::Sender {
@@ -99,7 +107,7 @@ impl Objects {
             }
         }
         let doorbell = (name == Name::Sender).then_some((sender, made_by_doorbell, receiver));
-        Self { qps, cq, cq_layout, memory, shape, to, ah, users, doorbell }
+        Self { qps, cq, cq_layout, wqes, memory, shape, to, ah, users, doorbell }
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::{self, ExitCode};
 
 use clap::{Parser, Subcommand};
 use doorbell_benches::report::{self, Row};
-use doorbell_benches::{chart, markdown};
+use doorbell_benches::{case, chart, markdown};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -53,7 +53,7 @@ enum Command {
         /// Where `bench.json` goes, and charts below it.
         #[arg(long, default_value = "target")]
         out: PathBuf,
-        /// Puts tables into `performance.md` of this directory, and charts beside it.
+        /// Puts the table of times into `performance.md` of this directory.
         #[arg(long)]
         docs: Option<PathBuf>,
     },
@@ -66,6 +66,15 @@ enum Command {
         /// Counts what needs the drop-in, which is preloaded, and not the rest.
         #[arg(long)]
         drop_in: bool,
+    },
+    /// What `times` runs for each subject.
+    #[command(hide = true)]
+    Sampled {
+        /// Which of the timed cases.
+        index: usize,
+        /// Takes the time of the reference.
+        #[arg(long)]
+        reference: bool,
     },
 }
 
@@ -84,14 +93,15 @@ fn run(command: Command) -> Result<()> {
         Command::Counts { out, baseline, filter, save } => {
             counts::run(&out, baseline.as_deref(), &filter, save).map(drop)
         }
-        Command::Times { filter } => {
-            times::run(&filter);
-            Ok(())
-        }
+        Command::Times { filter } => times::run(&filter).map(drop),
         Command::Prefetch => prefetch::run(),
         Command::All { out, docs } => all(&out, docs.as_deref()),
         Command::Counted { filter, drop_in } => {
             counts::run_counted(&filter, drop_in);
+            Ok(())
+        }
+        Command::Sampled { index, reference } => {
+            times::run_sampled(index, reference);
             Ok(())
         }
     }
@@ -103,32 +113,19 @@ fn all(out: &Path, docs: Option<&Path>) -> Result<()> {
     println!("measured: {measured}");
     let counted = counts::run(&directory, None, "", false)?;
     println!();
-    let timed = times::run("");
-    let tables = [
-        ("machine", measured.clone()),
-        ("counts", markdown::counts(&counted)),
-        ("times", markdown::times(&timed)),
-    ];
-    fs::write(
-        directory.join("tables.md"),
-        tables.each_ref().map(|(_, text)| &**text).join("\n\n"),
-    )?;
+    let timed = times::run("")?;
+    if let Some(docs) = docs {
+        let page = docs.join("performance.md");
+        markdown::insert(&page, "machine", &measured)?;
+        markdown::insert(&page, "times", &markdown::times(&timed, &case::documented()))?;
+    }
     let rows = [counted, timed].concat();
     let json = out.join("bench.json");
     report::write_json(&rows, &json)?;
     for (name, title, wanted) in CHARTS {
         let rows: Vec<_> = rows.iter().filter(|row| wanted(row)).collect();
         let chart = chart::bars(title, &measured, &rows);
-        fs::write(directory.join(name).with_extension("svg"), &chart)?;
-        if let Some(docs) = docs {
-            fs::write(docs.join("performance").join(name).with_extension("svg"), &chart)?;
-        }
-    }
-    if let Some(docs) = docs {
-        // All counts are more than a page.
-        for (name, text) in tables.iter().filter(|(name, _)| *name != "counts") {
-            markdown::insert(&docs.join("performance.md"), name, text)?;
-        }
+        fs::write(directory.join(name).with_extension("svg"), chart)?;
     }
     println!("\nbench: {} and charts in {}", json.display(), directory.display());
     println!("bench: not measured: an adapter, for this ran on memory that no adapter touched");
