@@ -123,7 +123,7 @@ pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
 /// Returns the record of a context, whose functions are replaced if they were not; `None` if it is not libmlx5's.
 ///
 /// # Safety
-/// `ibv` is a context of libibverbs, which nobody closes meanwhile.
+/// `ibv` is a context of libibverbs, which no code closes meanwhile.
 unsafe fn context_of<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
     // SAFETY: the caller's contract; all come here one by one.
     unsafe {
@@ -147,7 +147,7 @@ enum Fresh<'a> {
 
 impl Fresh<'_> {
     /// # Safety
-    /// Nobody uses the object meanwhile.
+    /// No code uses the object meanwhile.
     unsafe fn forget(&self) {
         // SAFETY: the caller's contract.
         unsafe {
@@ -170,7 +170,7 @@ impl Fresh<'_> {
 }
 
 /// # Safety
-/// `cq` is a CQ of `context` that nobody uses, or null.
+/// `cq` is a CQ of `context` that no code uses, or null.
 unsafe fn record_cq(context: &Context, cq: *mut ibv_cq) -> Fresh<'_> {
     // SAFETY: the caller's contract; libmlx5 has room for the functions of an extended CQ in each CQ.
     unsafe {
@@ -189,7 +189,7 @@ unsafe fn record_cq(context: &Context, cq: *mut ibv_cq) -> Fresh<'_> {
 }
 
 /// # Safety
-/// `srq` is an SRQ of `context` that nobody uses, or null.
+/// `srq` is an SRQ of `context` that no code uses, or null.
 unsafe fn record_srq(context: &Context, srq: *mut ibv_srq) -> Fresh<'_> {
     // SAFETY: the caller's contract.
     unsafe {

@@ -94,7 +94,7 @@ pub(crate) unsafe fn functions(qp: *mut ibv_qp, has_windows: bool) -> Box<ibv_qp
 }
 
 /// Puts the library's functions in the place of libmlx5's, as far as the queue pair has them, unless it has the builder of
-/// memory windows or functions that nobody kept, as those of `mlx5dv_create_qp`.
+/// memory windows or functions that were not kept, as those of `mlx5dv_create_qp`.
 ///
 /// # Safety
 /// `qp` was made just now, and has a record.

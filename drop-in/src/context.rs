@@ -91,7 +91,7 @@ impl Context {
         let ibv = self.ibv;
         let record = Box::into_raw(self);
         CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).push(record as usize);
-        // SAFETY: a pointer has the size of a function pointer, and nobody calls this one.
+        // SAFETY: a pointer has the size of a function pointer, and this one is never called.
         unsafe {
             (&raw mut (*ibv).ops._compat_rereg_mr).cast::<*mut c_void>().write(record.cast());
         }
@@ -99,7 +99,7 @@ impl Context {
 }
 
 pub(crate) unsafe extern "C" fn free_context(ibv: *mut ibv_context) {
-    // SAFETY: [verbs] the context is closed: nobody uses it or finds the record, which came from a box, any more.
+    // SAFETY: [verbs] the context is closed: no code uses it or finds the record, which came from a box, any more.
     unsafe {
         let record: *const Context = of(ibv);
         let free = (*record).original.free_context;

@@ -131,7 +131,7 @@ impl CqSide {
     }
 }
 
-/// Gives the slot of an SRQ back whose completion nobody will see.
+/// Gives the slot of an SRQ back whose completion is never polled.
 fn give_back(qp: &Qp, cqe: Cqe<'_>) {
     let opcode = cqe.opcode();
     if !opcode.is_responder() && opcode != CqeOpcode::ResponderError {

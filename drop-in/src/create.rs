@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 }
 
 /// # Safety
-/// `cq` is an extended CQ of `context`, which nobody uses yet.
+/// `cq` is an extended CQ of `context`, which no code uses yet.
 pub(crate) unsafe fn record_cq_ex(context: &Context, cq: *mut ibv_cq_ex, is_shared: bool) {
     // SAFETY: the caller's contract.
     unsafe {
@@ -88,7 +88,7 @@ pub(crate) unsafe fn record_cq_ex(context: &Context, cq: *mut ibv_cq_ex, is_shar
 }
 
 /// # Safety
-/// `cq` is a CQ of `context`, which nobody uses yet.
+/// `cq` is a CQ of `context`, which no code uses yet.
 pub(crate) unsafe fn record_cq(
     context: &Context,
     cq: *mut ibv_cq,
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 }
 
 /// # Safety
-/// `srq` is an SRQ of `context`, which nobody uses yet, or is null.
+/// `srq` is an SRQ of `context`, which no code uses yet, or is null.
 pub(crate) unsafe fn record_srq(
     context: &Context,
     srq: *mut ibv_srq,
@@ -239,7 +239,7 @@ unsafe fn record_qp(
                     Scope::Attached => "give it CQs and an SRQ that are not attached",
                 }
             ));
-            // SAFETY: the queue pair was made just now, and nobody has it.
+            // SAFETY: the queue pair was made just now, and no other code has it.
             unsafe {
                 forget_qp(context, record);
                 (context.original.destroy_qp)(qp);
@@ -257,7 +257,7 @@ unsafe fn record_qp(
 /// Removes the record of a queue pair that stays with libmlx5.
 ///
 /// # Safety
-/// Nobody uses the queue pair meanwhile.
+/// No code uses the queue pair meanwhile.
 pub(crate) unsafe fn forget_qp(context: &Context, record: &Qp) {
     builder::forget(record);
     let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
@@ -269,7 +269,7 @@ pub(crate) unsafe fn forget_qp(context: &Context, record: &Qp) {
 /// Gives a queue pair a record.
 ///
 /// # Safety
-/// `qp` is a queue pair of `context`, which nobody uses yet; `original` are its functions if it has `ibv_wr_*`.
+/// `qp` is a queue pair of `context`, which no code uses yet; `original` are its functions if it has `ibv_wr_*`.
 pub(crate) unsafe fn insert_qp<'a>(
     context: &'a Context,
     qp: *mut ibv_qp,
@@ -288,7 +288,7 @@ pub(crate) unsafe fn insert_qp<'a>(
     let cq = |cq: *mut ibv_cq| {
         // SAFETY: a CQ, or null.
         let record = unsafe { cq.as_ref() }.and_then(|cq| context.cqs.get(cq.handle));
-        // A handle that nobody has given a record can be that of another CQ, which is gone.
+        // A handle without a record can be that of another CQ, which is gone.
         record.filter(|record| record.ibv == cq).map(NonNull::from)
     };
     // SAFETY: an SRQ, or null.

@@ -215,7 +215,7 @@ fn pointer<T, U>(pointer: *mut T) -> Result<NonNull<U>, &'static str> {
 /// Fails if a queue was posted to: what libmlx5 knows of it is lost then. `words` of its doorbell record count posts.
 ///
 /// # Safety
-/// `dbrec` is the doorbell record of the queue, which nobody uses meanwhile.
+/// `dbrec` is the doorbell record of the queue, which no code uses meanwhile.
 unsafe fn check_unused(dbrec: NonNull<Be32>, words: usize) -> Result<(), &'static str> {
     // SAFETY: the caller's contract; a doorbell record has two words.
     let is_used = (0..words).any(|word| unsafe { dbrec.add(word).read_volatile() }.get() != 0);

@@ -55,7 +55,7 @@ unsafe fn poll_undecided(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_in
         let polled = match record.filter(|record| record.status.path() == Path::Undecided) {
             None => (context.original.poll_cq)(cq, count, wc),
             Some(record) => {
-                // Nobody decides meanwhile, so libmlx5 does not take a CQE that is doorbell's.
+                // No code decides meanwhile, so libmlx5 does not take a CQE that is doorbell's.
                 let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
                 if record.status.path() == Path::Doorbell {
                     return 0;

@@ -27,7 +27,7 @@ const _: () = {
 /// Returns the SGEs of a work request.
 ///
 /// # Safety
-/// `list` has `count` entries, which nobody changes meanwhile.
+/// `list` has `count` entries, which no code changes meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> &'a [Sge] {
     if count <= 0 {

@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         let Some(record) = record.filter(|record| record.status.path() != Path::Libmlx5) else {
             return resize(cq, cqe);
         };
-        // Nobody decides meanwhile.
+        // No code decides meanwhile.
         let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
         if record.status.path() != Path::Doorbell {
             let before = (*cq).cqe;

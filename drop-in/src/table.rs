@@ -35,7 +35,7 @@ impl<T> Table<T> {
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         let (page, index) = place(number);
         let page = self.pages.get(page)?.load(Ordering::Acquire);
-        // SAFETY: pages are freed with the table only, and a record once nobody uses it, by the contract of `remove`.
+        // SAFETY: pages are freed with the table only, and a record once no code uses it, by the contract of `remove`.
         unsafe { (*page)[index].load(Ordering::Acquire).as_ref() }
     }
 
@@ -68,12 +68,12 @@ impl<T> Table<T> {
     /// before the caller gets here.
     ///
     /// # Safety
-    /// `record` is or was the record with this number, and nobody uses it, or will find it from now on.
+    /// `record` is or was the record with this number, and no code uses it, or will find it from now on.
     pub(crate) unsafe fn remove(&self, number: u32, record: *const T) {
         let (page, index) = place(number);
         let Some(page) = self.pages.get(page) else { return };
         let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        // SAFETY: a page; the record is nobody's by the contract.
+        // SAFETY: a page; the record has no owner, by the contract.
         unsafe {
             let page = &*page.load(Ordering::Acquire);
             let none = ptr::null_mut();
@@ -93,7 +93,7 @@ impl<T> Table<T> {
 }
 
 /// # Safety
-/// `record` is null, or a record that nobody uses.
+/// `record` is null, or a record that no code uses.
 unsafe fn drop_record<T>(record: *mut T) {
     if !record.is_null() {
         // SAFETY: it came from a box.
@@ -106,7 +106,7 @@ impl<T> Drop for Table<T> {
         for page in &mut self.pages {
             let page = *page.get_mut();
             if page != empty() {
-                // SAFETY: it came from a box, and the table is nobody else's.
+                // SAFETY: it came from a box, and the table is no other code's.
                 for record in unsafe { *Box::from_raw(page) } {
                     // SAFETY: as above.
                     unsafe { drop_record(record.into_inner()) }
@@ -135,7 +135,7 @@ mod tests {
         assert!(table.get(0x100_0000).is_none(), "not that of number 0");
         assert_eq!((table.iter().count(), Rc::strong_count(&record)), (4, 5));
         let gone = ptr::from_ref(table.get(0x1000).unwrap());
-        // SAFETY: nobody else has the table.
+        // SAFETY: no other code has the table.
         unsafe { table.remove(0x1000, gone) };
         assert!(table.get(0x1000).is_none());
         assert_eq!(Rc::strong_count(&record), 4);

@@ -134,7 +134,7 @@ fn a_late_address_allocates_nothing() {
         assert_eq!(wr_complete(qp), 0);
     }
     assert_eq!(record.sends.get(), 3);
-    // SAFETY: nobody writes to it any more.
+    // SAFETY: no code writes to it any more.
     let ring = unsafe { device.as_ref() }.ring;
     let text = b"twenty bytes of text";
     assert_eq!(ring[64..68], [0x80, 0, 0, 60]);

@@ -42,7 +42,7 @@ impl CqDoorbell {
     /// Takes over the arming of a CQ that was never armed.
     ///
     /// # Safety
-    /// `place` describes a CQ that nobody else arms; its record and its UAR page stay mapped for as long
+    /// `place` describes a CQ that no other code arms; its record and its UAR page stay mapped for as long
     /// as the value exists.
     pub const unsafe fn new(place: Place) -> Self {
         // SAFETY: the record has two words, and the register is inside the page.

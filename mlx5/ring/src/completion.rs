@@ -92,7 +92,7 @@ pub enum CqeKind {
     Failed,
     /// Something other than a receive: a send, a tag-list operation.
     NotAReceive,
-    /// No device writes this to a CQ that nobody resizes.
+    /// No device writes this to a CQ that no code resizes.
     Impossible,
 }
 
@@ -166,7 +166,7 @@ impl<'a> Cqe<'a> {
     /// Returns the CQE for a borrow of another length.
     ///
     /// # Safety
-    /// The consumer index is not published behind it during `'b`.
+    /// The consumer index is not published past it during `'b`.
     #[inline(always)]
     pub const unsafe fn detach<'b>(self) -> Cqe<'b> {
         let Self { cqe, last_word, size, kind, .. } = self;

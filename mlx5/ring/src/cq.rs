@@ -79,7 +79,7 @@ impl CompletionQueue {
     /// See [`LayoutError`].
     ///
     /// # Safety
-    /// `layout` describes a CQ that nobody else polls, resizes or arms; its buffer and record stay mapped
+    /// `layout` describes a CQ that no other code polls, resizes or arms; its buffer and record stay mapped
     /// for as long as the queue exists, and its CQEs were initialised as the driver does (opcode 15).
     pub unsafe fn new(layout: Layout) -> Result<Self, LayoutError> {
         layout.check()?;
@@ -313,7 +313,7 @@ impl CompletionQueue {
             }
         }
         if removed > 0 {
-            // What was moved stands behind all that is given back, so no store to it can come too late.
+            // What was moved stands after all that is given back, so no store to it can come too late.
             self.seek(start.wrapping_add(removed));
             self.publish();
         }

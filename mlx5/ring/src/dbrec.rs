@@ -12,7 +12,7 @@ impl DoorbellRecord {
     /// Takes over the word at `word`.
     ///
     /// # Safety
-    /// `word` is aligned to 4 bytes and stays writable for as long as the value exists; nobody else
+    /// `word` is aligned to 4 bytes and stays writable for as long as the value exists; no other code
     /// writes it.
     pub const unsafe fn new(word: NonNull<Be32>) -> Self {
         Self(word)

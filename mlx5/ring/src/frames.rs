@@ -165,10 +165,10 @@ impl FrameQueue {
     /// When `posted` has fewer buffers than the queue has slots.
     ///
     /// # Safety
-    /// - `layout` describes such a queue, to which nobody else posts, and whose device cuts buffers as `shape` says; its
+    /// - `layout` describes such a queue, to which no other code posts, and whose device cuts buffers as `shape` says; its
     ///   buffer and doorbell record stay mapped for as long as the value exists.
-    /// - `slots` is valid for reads and writes of `wqe_cnt` buffers for as long, and nobody else uses it.
-    /// - Each buffer has [`Shape::bytes`] bytes that `lkey` covers, and that nobody reads or writes until its WQE has
+    /// - `slots` is valid for reads and writes of `wqe_cnt` buffers for as long, and no other code uses it.
+    /// - Each buffer has [`Shape::bytes`] bytes that `lkey` covers, and that no code reads or writes until its WQE has
     ///   completed, or the queue was reset or destroyed.
     pub unsafe fn new(
         layout: Layout,

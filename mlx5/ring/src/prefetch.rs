@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-/// The line `OFFSET` bytes behind `at` will be written. There may be anything.
+/// The line `OFFSET` bytes after `at` will be written. There may be anything.
 ///
 /// The offset is part of the instruction, and takes no register.
 #[inline(always)]

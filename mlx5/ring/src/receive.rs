@@ -26,7 +26,7 @@ pub enum PostError {
 /// each call; the device learns of it by [`ring_doorbell`](Self::ring_doorbell).
 ///
 /// # Contract of posting
-/// What every `unsafe` method that posts asks for. Each SGE or segment names memory that its key covers and that nobody
+/// What every `unsafe` method that posts asks for. Each SGE or segment names memory that its key covers and that no code
 /// reads or writes until the WQE has completed, the QP of the receive queue was reset or destroyed, or the SRQ was
 /// destroyed. When a QP of the queue has scatter-to-CQE on, each address is also where this process sees that memory.
 ///

@@ -90,9 +90,9 @@ impl<T: Copy> ReceiveQueue<T> {
     /// See [`LayoutError`].
     ///
     /// # Safety
-    /// - `layout` describes such a queue, to which nobody else posts; its buffer and doorbell record stay mapped for as
+    /// - `layout` describes such a queue, to which no other code posts; its buffer and doorbell record stay mapped for as
     ///   long as the value exists.
-    /// - `slots` is valid for reads and writes of `wqe_cnt` slots for as long, and nobody else uses it.
+    /// - `slots` is valid for reads and writes of `wqe_cnt` slots for as long, and no other code uses it.
     pub unsafe fn new(layout: Layout, slots: NonNull<Slot<T>>) -> Result<Self, LayoutError> {
         layout.check()?;
         // SAFETY: the caller's contract.

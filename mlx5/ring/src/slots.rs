@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum SlotState {
-    /// Nobody: the slot has no buffer.
+    /// No owner: the slot has no buffer.
     Free,
     /// Software: the WQE describes a buffer that waits to be posted.
     Loaded,
@@ -52,7 +52,7 @@ impl<T: Copy> Slots<T> {
     /// Frees all slots.
     ///
     /// # Safety
-    /// `slots` is valid for reads and writes of `count` slots for as long as the value exists, and nobody else
+    /// `slots` is valid for reads and writes of `count` slots for as long as the value exists, and no other code
     /// uses it. `count` is not 0.
     pub(crate) unsafe fn new(slots: NonNull<Slot<T>>, count: u32) -> Self {
         for slot in 0..count as usize {

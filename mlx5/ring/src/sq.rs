@@ -163,7 +163,7 @@ pub struct SendQueue<T> {
     has_inline: bool,
 }
 
-// SAFETY: [exclusive] the queue is driven through `&mut` only, and its storage is nobody else's.
+// SAFETY: [exclusive] the queue is driven through `&mut` only, and its storage is no other code's.
 unsafe impl<T: Send> Send for SendQueue<T> {}
 
 impl<T: Copy> SendQueue<T> {

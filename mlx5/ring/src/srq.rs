@@ -1,7 +1,7 @@
 //! Shared receive queue: a linked list of WQEs.
 //!
 //! The device follows the links (`next_wqe_index`) and takes as many WQEs as the doorbell record counts. The list goes
-//! on behind the last posted WQE with the free slots, from `head` to `tail`. Posting takes the slot at the head, giving
+//! on after the last posted WQE with the free slots, from `head` to `tail`. Posting takes the slot at the head, giving
 //! back appends to the tail.
 //!
 //! - A driver that reads a link to find the next slot pays a dependent load from memory that the device reads, too. Each
@@ -115,9 +115,9 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// See [`LayoutError`].
     ///
     /// # Safety
-    /// - `layout` describes such an SRQ, to which nobody else posts; its buffer and doorbell record stay mapped for as
+    /// - `layout` describes such an SRQ, to which no other code posts; its buffer and doorbell record stay mapped for as
     ///   long as the value exists.
-    /// - `slots` is valid for reads and writes of [`Layout::slots`] slots for as long, and nobody else uses it.
+    /// - `slots` is valid for reads and writes of [`Layout::slots`] slots for as long, and no other code uses it.
     pub unsafe fn new(layout: Layout, slots: NonNull<Slot<T>>) -> Result<Self, LayoutError> {
         layout.check()?;
         let count = layout.slots();
@@ -184,7 +184,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
         Ok(())
     }
 
-    /// Takes every receive back: the SRQ was destroyed, or nobody posts to it any more. Calls `each` with the value of
+    /// Takes every receive back: the SRQ was destroyed, or no code posts to it any more. Calls `each` with the value of
     /// those that were posted or waited; held ones are their holders'.
     pub fn drain(&mut self, each: impl FnMut(T)) {
         self.slots.clear(each);
@@ -267,7 +267,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
 
     #[inline(always)]
     unsafe fn segments(&self, slot: u32) -> NonNull<DataSegment> {
-        // SAFETY: behind the link of the WQE of a slot, inside the buffer.
+        // SAFETY: after the link of the WQE of a slot, inside the buffer.
         unsafe { self.wqes.add(slot as usize * self.stride + NextSegment::SIZE).cast() }
     }
 

@@ -8,7 +8,7 @@
 //! - List operations complete in order, so a queue of their own tells what each CQE is about, and how
 //!   much of the send queue is free.
 //! - A remove always asks for its CQE: the message that matches may be on its way, and without the CQE
-//!   nobody would know whose the buffer is.
+//!   the owner of the buffer would be unknown.
 
 mod entry;
 mod posting;
@@ -161,7 +161,7 @@ impl<T: Copy> TagList<T> {
     ///
     /// # Safety
     /// - `queue` is that of a QP on a tag-matching SRQ for at least `tags` tags, to whose list nothing was
-    ///   posted, and to which nobody else posts.
+    ///   posted, and to which no other code posts.
     /// - `storage` is valid, and untouched by others, for as long as the list exists.
     pub unsafe fn new(queue: BasicBlocks, storage: Storage<T>, tags: u16) -> Self {
         debug_assert!((1..=MAX_TAGS).contains(&tags));
@@ -243,7 +243,7 @@ impl<T: Copy> TagList<T> {
     fn recover(&mut self) {
         self.open = false;
         // Their WQEs follow each other from the last one that was noted on, and so do their entries. The one
-        // behind them is free: there is one entry more than tags.
+        // after them is free: there is one entry more than tags.
         while let Some(entry) = self.entry(self.head).filter(|entry| entry.has(LIVE)) {
             self.head = entry.next as u16;
             self.queue.skip();

@@ -25,7 +25,7 @@ pub struct Completion {
     pub result: Result<u32, Failure>,
 }
 
-/// Why a WQE failed. Those behind it are flushed ([`Syndrome::WR_FLUSH`]), with a CQE for each.
+/// Why a WQE failed. Those after it are flushed ([`Syndrome::WR_FLUSH`]), with a CQE for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Cause.

@@ -19,7 +19,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writes the control segment and the segments in `head`, which stand directly behind it, all in the block with
+    /// Writes the control segment and the segments in `head`, which stand directly after it, all in the block with
     /// running index `start`, which is at `block`.
     ///
     /// # Safety

@@ -73,7 +73,7 @@ pub struct Operation {
     pub(super) entry: u16,
     /// Handled messages that it carried.
     pub(super) count: u16,
-    /// Running count of blocks behind it.
+    /// Running count of blocks after it.
     pub(super) end: u32,
 }
 

@@ -74,7 +74,7 @@ impl<'a, T: Copy> Posting<'a, T> {
     ///
     /// # Safety
     /// The buffer is memory that its `lkey` covers, at an address of this process (with exposed provenance),
-    /// and nobody reads or writes it until a completion gives `data` back.
+    /// and no code reads or writes it until a completion gives `data` back.
     #[inline(always)]
     pub unsafe fn append(
         &mut self,
@@ -169,7 +169,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         Ok(())
     }
 
-    /// Writes an operation that is no append, behind those of the span.
+    /// Writes an operation that is no append, after those of the span.
     ///
     /// # Safety
     /// As [`Span::write`].

@@ -83,7 +83,7 @@ impl Buffers {
             let to = &mut expected[16 * i..][..length as usize];
             to.iter_mut().zip(&mut payload).for_each(|(to, byte)| *to = byte);
         }
-        // SAFETY: a buffer, which nobody writes now.
+        // SAFETY: a buffer, which no code writes now.
         assert_eq!(unsafe { self.at(id).cast::<[u8; SIZE]>().read() }, expected, "buffer {id}");
     }
 }

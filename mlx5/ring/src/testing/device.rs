@@ -143,7 +143,7 @@ impl Device {
         for slot in (0..self.slots as usize).filter(|slot| self.taken[*slot]) {
             let at = slot * self.stride;
             let bytes = |from: NonNull<u8>| {
-                // SAFETY: a WQE of the queue or its copy, which nobody writes now.
+                // SAFETY: a WQE of the queue or its copy, which no code writes now.
                 unsafe { core::slice::from_raw_parts(from.add(at).as_ptr(), self.stride) }
             };
             assert!(bytes(self.wqes) == bytes(self.copies), "WQE in slot {slot} changed");

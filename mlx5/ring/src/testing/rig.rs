@@ -176,7 +176,7 @@ impl Rig {
             }
         });
         let ring = &mut self.state.queues[queue].ring;
-        // SAFETY: the ledger gives the buffer to the queue, and nobody else touches it then.
+        // SAFETY: the ledger gives the buffer to the queue, and no other code touches it then.
         let result = on!(ring, ring => unsafe { ring.post(id, &sges) });
         let fits = sges.len() <= on!(&*ring, ring => ring.max_sge()) as usize;
         match result {

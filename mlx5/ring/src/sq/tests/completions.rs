@@ -19,7 +19,7 @@ const SIGNALED: Flags = Flags::SIGNALED;
 fn read(bytes: &[u8; 64]) -> Option<Completion> {
     let mut arena = Arena::default();
     let cqe: NonNull<u8> = arena.cut(64);
-    // SAFETY: an aligned CQE in the arena, which nobody writes after this.
+    // SAFETY: an aligned CQE in the arena, which no code writes after this.
     unsafe {
         cqe.cast().write(*bytes);
         Completion::read(Cqe::read(cqe, bytes[63] & 1, 64))

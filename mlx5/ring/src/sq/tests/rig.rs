@@ -63,7 +63,7 @@ impl Device {
     }
 
     pub fn block(&self, index: u32) -> [u8; 64] {
-        // SAFETY: inside the arena; nobody writes during the copy.
+        // SAFETY: inside the arena; no code writes during the copy.
         unsafe { self.ring.add((index & (self.count - 1)) as usize * 64).cast().read_volatile() }
     }
 

@@ -84,7 +84,7 @@ impl Rig {
     }
 
     pub fn block(&self, index: usize) -> [u8; 64] {
-        // SAFETY: inside the arena; nobody writes during the copy.
+        // SAFETY: inside the arena; no code writes during the copy.
         unsafe { self.ring.add(index * 64).cast().read() }
     }
 
