@@ -63,7 +63,8 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
     let (pd, mut receiver, srq, mut qp) = unsafe {
         let context = Context::from_raw(objects.context)?;
         let pd = ProtectionDomain::from_raw(&context, objects.pd);
-        let mut receiver = Receiver::from_raw_cq(&pd, objects.recv_cq, path)?;
+        let mut receiver =
+            Receiver::from_raw_cq(&pd, objects.recv_cq, &ReceiverConfig::new().path(path))?;
         let srq = receiver.attach_raw_srq(objects.srq, RECEIVES, 1)?;
         let qp = receiver.attach_raw_qp(objects.qp, &QpConfig::rc().srq(srq))?;
         (pd, receiver, srq, qp)

@@ -24,7 +24,7 @@ use crate::poll;
 ///     let mut poll = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
 ///     // SAFETY: one structure.
 ///     let readable = unsafe { libc::poll(&mut poll, 1, 10) };
-///     assert_eq!(readable, 0, "nobody has sent anything");
+///     assert_eq!(readable, 0, "no message was sent");
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -6,7 +6,7 @@ use rdma_core_sys as sys;
 
 use crate::context::Context;
 use crate::cq::{Cq, Timestamps};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, debug_is_display};
 
 /// When the device completed a message, from [`Message::timestamp`](crate::Message::timestamp): ticks of the device's
 /// clock or real time. [`Clock::nanoseconds`] converts both.
@@ -84,7 +84,7 @@ impl Timestamp {
 /// }
 /// # let _ = nanoseconds;
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "timestamp {:#x} is in ticks of another device: use Receiver::clock of the receiver that returned the message", .timestamp.raw
 )]
@@ -92,6 +92,8 @@ pub struct WrongClock {
     /// The timestamp.
     pub timestamp: Timestamp,
 }
+
+debug_is_display!(WrongClock);
 
 /// A reading of the device's clock that converts timestamps to nanoseconds, from
 /// [`Receiver::clock`](crate::Receiver::clock).

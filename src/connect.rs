@@ -24,6 +24,8 @@ const KIND: usize = 11;
 const CONNECTION: u8 = 0;
 const DATAGRAMS: u8 = 1;
 
+const CLOSED: &str = "it closed the stream during the exchange";
+
 const CONNECTED: u8 = 1;
 const FAILED: u8 = 0;
 
@@ -32,9 +34,10 @@ impl QueuePair {
     /// both queue pairs can send. Success means that both addresses are set; the first send shows whether the network
     /// carries packets between them (on soft-mlx5: whether both processes are in one fabric).
     ///
-    /// The stream must accept 41 bytes (the address, and later one byte that confirms) before the peer reads, as sockets and pipes do. The call waits for the peer as
-    /// long as the stream does: set its read time-out. The program may use the stream for other data before and after
-    /// the call. For datagrams use [`address_handle_over`](Self::address_handle_over).
+    /// The stream must accept 41 bytes (the address, and later one byte that confirms) before the peer reads, as sockets and
+    /// pipes do. The program may use the stream for other data before and after the call. The call waits for the peer as long as
+    /// the stream does: set its read time-out. An event loop exchanges [addresses](Self::address) itself, and calls
+    /// [`connect`](Self::connect), which does not wait. For datagrams use [`address_handle_over`](Self::address_handle_over).
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -61,7 +64,8 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Handshake`] if the peer sends something else, closes the stream, or cannot connect;
     /// [`Error::SilentPeer`] if the read time-out of the stream expires; [`Error::Io`] if the stream fails;
-    /// [`Error::Unsupported`] for datagrams; the errors of [`connect`](Self::connect).
+    /// [`Error::Unsupported`] for datagrams; the errors of [`connect`](Self::connect). Nothing is written to the stream if
+    /// the queue pair cannot be connected in its state.
     pub fn connect_over<S: Read + Write>(&mut self, stream: &mut S) -> Result<()> {
         if self.is_datagram() {
             return Err(Error::Unsupported {
@@ -69,6 +73,7 @@ impl QueuePair {
                 when: "for datagrams: use address_handle_over",
             });
         }
+        self.check_connectable("connect_over")?;
         exchange(stream, &[self.address()?], |[peer]| self.connect(&peer))
     }
 
@@ -117,13 +122,11 @@ impl QueuePair {
                 when: "on a connected transport: use connect_over",
             });
         }
-        stream.write_all(&encode(&self.address()?, DATAGRAMS))?;
-        stream.flush()?;
+        write(stream, &encode(&self.address()?, DATAGRAMS))?;
         let peer = read_frame(stream, DATAGRAMS)
             .and_then(|peer| {
                 // Only now: a peer of another transport would leave it unread, and the stream end with a reset.
-                stream.write_all(&self.qkey().to_be_bytes())?;
-                stream.flush()?;
+                write(stream, &self.qkey().to_be_bytes())?;
                 Ok((peer, u32::from_be_bytes(read(stream)?)))
             })
             .and_then(|(peer, qkey)| {
@@ -144,9 +147,8 @@ pub(crate) fn exchange<const N: usize, S: Read + Write>(
     connect: impl FnOnce([QpAddress; N]) -> Result<()>,
 ) -> Result<()> {
     for address in addresses {
-        stream.write_all(&encode(address, CONNECTION))?;
+        write(stream, &encode(address, CONNECTION))?;
     }
-    stream.flush()?;
     let connected = read_addresses(stream).and_then(connect);
     agree(stream, connected)
 }
@@ -154,8 +156,7 @@ pub(crate) fn exchange<const N: usize, S: Read + Write>(
 /// Tells the peer whether this side succeeded, and gives what it came to when the peer says that it did too.
 fn agree<T, S: Read + Write>(stream: &mut S, outcome: Result<T>) -> Result<T> {
     // The peer waits for this byte in either case. The error of `outcome` goes before that of sending.
-    let sent = stream.write_all(&[if outcome.is_ok() { CONNECTED } else { FAILED }]);
-    let sent = sent.and_then(|()| stream.flush());
+    let sent = write(stream, &[if outcome.is_ok() { CONNECTED } else { FAILED }]);
     let outcome = outcome?;
     sent?;
     match read(stream)? {
@@ -179,12 +180,24 @@ fn handshake(what: &str) -> Error {
     Error::Handshake(what.to_owned())
 }
 
+/// What a stream does whose other end was closed with bytes that were not read.
+fn failed(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => handshake(CLOSED),
+        _ => error.into(),
+    }
+}
+
+fn write(stream: &mut impl Write, bytes: &[u8]) -> Result<()> {
+    stream.write_all(bytes).and_then(|()| stream.flush()).map_err(failed)
+}
+
 fn read<const N: usize>(stream: &mut impl Read) -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut received = 0;
     while received < N {
         match stream.read(&mut bytes[received..]) {
-            Ok(0) => return Err(handshake("it closed the connection during the exchange")),
+            Ok(0) => return Err(handshake(CLOSED)),
             Ok(count) => received += count,
             Err(error) => match error.kind() {
                 io::ErrorKind::Interrupted => {}
@@ -192,7 +205,7 @@ fn read<const N: usize>(stream: &mut impl Read) -> Result<[u8; N]> {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                     return Err(Error::SilentPeer { received, expected: N });
                 }
-                _ => return Err(error.into()),
+                _ => return Err(failed(error)),
             },
         }
     }
@@ -285,6 +298,8 @@ mod tests {
     fn a_peer_that_leaves_is_not_an_io_error() {
         let mut short = &BYTES[..39];
         assert!(matches!(read::<FRAME>(&mut short), Err(Error::Handshake(_))));
+        let mut reset = Silent(&BYTES[..3], io::ErrorKind::ConnectionReset);
+        assert!(matches!(read::<FRAME>(&mut reset), Err(Error::Handshake(_))));
     }
 
     /// What a socket does whose time-out is over, after some bytes.
@@ -306,7 +321,7 @@ mod tests {
             assert!(matches!(error, Error::SilentPeer { received: 3, expected: FRAME }), "{error}");
             assert!(error.to_string().contains("calls connect_over"), "{error}");
         }
-        let mut broken = Silent(&BYTES[..3], io::ErrorKind::BrokenPipe);
+        let mut broken = Silent(&BYTES[..3], io::ErrorKind::NotConnected);
         assert!(matches!(read::<FRAME>(&mut broken), Err(Error::Io(_))));
     }
 }

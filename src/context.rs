@@ -60,7 +60,7 @@ unsafe impl Sync for Inner {}
 
 impl Context {
     /// # Safety
-    /// `context` is open and nobody else closes it.
+    /// `context` is open and no other code closes it.
     pub(crate) unsafe fn from_open(context: *mut sys::ibv_context, name: &str) -> Result<Self> {
         // SAFETY: forwarded.
         unsafe { Self::adopt(context, name, true) }
@@ -71,7 +71,7 @@ impl Context {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// use doorbell::Context;
-    /// use rdma_core_sys as sys;
+    /// use doorbell::rdma_core_sys as sys;
     ///
     /// // A program that has opened the device itself.
     /// let mut count = 0;

@@ -23,8 +23,8 @@ pub(crate) struct Cq {
     form: Form,
     through_verbs: bool,
     destroys: bool,
-    /// Resets of queue pairs whose sends complete here.
-    resets: AtomicU32,
+    /// Resets and drops of queue pairs whose sends complete here.
+    ended: AtomicU32,
 }
 
 /// What a CQ should be like.
@@ -115,15 +115,6 @@ impl Timestamps {
     }
 }
 
-/// Fields that `ibv_wc` has, too (`IBV_WC_STANDARD_FLAGS`).
-const STANDARD_FLAGS: u32 = sys::IBV_WC_EX_WITH_BYTE_LEN
-    | sys::IBV_WC_EX_WITH_IMM
-    | sys::IBV_WC_EX_WITH_QP_NUM
-    | sys::IBV_WC_EX_WITH_SRC_QP
-    | sys::IBV_WC_EX_WITH_SLID
-    | sys::IBV_WC_EX_WITH_SL
-    | sys::IBV_WC_EX_WITH_DLID_PATH_BITS;
-
 // SAFETY: the handle is shared for creating and destroying queues only; one owner polls.
 unsafe impl Send for Cq {}
 // SAFETY: as above.
@@ -160,7 +151,8 @@ impl Cq {
             });
         }
         init.check(context)?;
-        let mut extended = init.extended(context, STANDARD_FLAGS | timestamps.wc_flag());
+        let mut extended =
+            init.extended(context, sys::IBV_WC_STANDARD_FLAGS | timestamps.wc_flag());
         // SAFETY: an open context, a channel of it or none, an initialised structure.
         let cq = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut extended) };
         if cq.is_null() {
@@ -183,7 +175,7 @@ impl Cq {
         mlx5dv: &Mlx5dv,
     ) -> Result<Self> {
         init.check(context)?;
-        let mut extended = init.extended(context, STANDARD_FLAGS);
+        let mut extended = init.extended(context, sys::IBV_WC_STANDARD_FLAGS);
         let mask =
             sys::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE | sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
         let mut mlx5 = sys::mlx5dv_cq_init_attr {
@@ -223,17 +215,18 @@ impl Cq {
             form,
             through_verbs: init.through_verbs,
             destroys: true,
-            resets: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
         }
     }
 
     /// A CQ that the caller made and will destroy. Through verbs it holds what libmlx5 says, one less than its entries.
     ///
     /// # Safety
-    /// `cq` belongs to `context` and lives for as long as the value, and so does its channel.
+    /// `cq` belongs to `context`, was created in this form, and lives for as long as the value, and so does its channel.
     pub(crate) unsafe fn from_raw(
         context: &Context,
         cq: *mut sys::ibv_cq,
+        form: Form,
         through_verbs: bool,
     ) -> Self {
         // SAFETY: forwarded.
@@ -242,10 +235,10 @@ impl Cq {
             cq,
             context: context.clone(),
             channel,
-            form: Form::Plain,
+            form,
             through_verbs,
             destroys: false,
-            resets: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
         }
     }
 
@@ -283,15 +276,15 @@ impl Cq {
         self.channel.clone()
     }
 
-    /// A queue pair whose sends complete here was reset.
-    pub(crate) fn note_reset(&self) {
-        self.resets.fetch_add(1, Ordering::Release);
+    /// A queue pair whose sends complete here was reset or dropped.
+    pub(crate) fn note_ended(&self) {
+        self.ended.fetch_add(1, Ordering::Release);
     }
 
     /// Returns how often that happened, modulo 2^32.
     #[inline(always)]
-    pub(crate) fn resets(&self) -> u32 {
-        self.resets.load(Ordering::Acquire)
+    pub(crate) fn ended(&self) -> u32 {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Asks for an event when the next completion arrives (`ibv_req_notify_cq(3)`). Not for a CQ that is driven directly.

@@ -147,7 +147,7 @@ impl Device {
                 self.denied().unwrap_or(failed),
             ));
         }
-        // SAFETY: a fresh context that nobody else closes.
+        // SAFETY: a fresh context that no other code closes.
         unsafe { Context::from_open(context, self.name()) }
     }
 

@@ -1,6 +1,5 @@
 //! What can go wrong, with what to do about it.
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,12 +9,29 @@ use crate::path::NotDirect;
 use crate::qp::QpState;
 use crate::receiver::PostError;
 
+/// Gives error types the text of `{}` for `{:?}`, which `unwrap` and a `main` that returns the error show.
+macro_rules! debug_is_display {
+    (<$($parameter:ident $(: $bound:path)?),*> $type:ty) => {
+        impl<$($parameter $(: $bound)?),*> ::std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+    ($type:ty) => {
+        $crate::error::debug_is_display!(<> $type);
+    };
+}
+
+pub(crate) use debug_is_display;
+
 /// The result of an operation on the control path.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An operation on the control path failed. It changed nothing, unless the method says otherwise.
 ///
-/// `{:?}` prints the same text as `{}`, so `unwrap` and a `main` that returns the error show it.
+/// `{:?}` of each error type of the library prints the same text as `{}`, so `unwrap` and a `main` that returns the error
+/// show it.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -47,6 +63,19 @@ pub enum Error {
         devices: String,
     },
 
+    /// The port has no GID at the index of the queue pair.
+    #[error(
+        "GID {index} of port {port} of {device} is empty: choose one that Context::gids lists; on Ethernet the network interface may lack an IP address"
+    )]
+    NoGid {
+        /// Name of the device.
+        device: String,
+        /// Number of the port, from 1.
+        port: u8,
+        /// Index in the GID table.
+        index: u8,
+    },
+
     /// The port is not up, so that nothing could be reached.
     #[error(
         "port {port} of {device} is {state}: check the cable, the peer and, on InfiniBand, the subnet manager"
@@ -61,7 +90,7 @@ pub enum Error {
     },
 
     /// No device has this name.
-    #[error("no RDMA device named {name}: this host has {present}")]
+    #[error("no RDMA device named {name:?}: this host has {present}")]
     UnknownDevice {
         /// What was asked for.
         name: String,
@@ -104,9 +133,11 @@ pub enum Error {
 
     /// The queues of a receiver, or of a sender, can complete more requests than its CQ holds.
     #[error(
-        "the CQ has {capacity} entries, and {needed} requests can be outstanding: set a larger cq_capacity in ReceiverConfig or SenderConfig"
+        "the CQ has {capacity} entries, and {needed} requests can be outstanding: set a larger {setting}"
     )]
     CqTooSmall {
+        /// What sets the size of the CQ.
+        setting: &'static str,
         /// Receives, or sends, that could be outstanding with the new queue.
         needed: u64,
         /// Entries of the CQ.
@@ -170,7 +201,7 @@ pub enum Error {
 
     /// The queue pair is in a state in which the operation is not possible.
     #[error(
-        "{operation} on QP {qp_num:#x}: the state is {state}, and must be {needed}; create a queue pair, or reset this one with Receiver::reset_qp"
+        "{operation} on QP {qp_num:#x}: the state is {state}, and must be {needed}; create a queue pair, or reset this one with Receiver::reset_qp (with tag matching: remove the peer, and add it again)"
     )]
     WrongState {
         /// The method.
@@ -216,7 +247,7 @@ pub enum Error {
 
     /// The peer sent too little in the exchange of addresses before the stream gave up.
     #[error(
-        "exchange of addresses: {received} of {expected} bytes arrived before the read time-out of the stream: check that the peer calls connect_over, or set a longer time-out"
+        "exchange of addresses: {received} of {expected} bytes arrived before the read time-out of the stream: check that the peer calls connect_over, and that the stream blocks and has a longer time-out"
     )]
     SilentPeer {
         /// Bytes of the answer that came.
@@ -267,11 +298,7 @@ pub enum Error {
     Io(#[from] io::Error),
 }
 
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_is_display!(Error);
 
 impl Error {
     /// The error of a C function that sets `errno`.
@@ -374,6 +401,12 @@ fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
         ("ibv_create_qp" | "mlx5dv_create_qp", Some(libc::EINVAL)) => {
             ": the device has no queue pair of this size: ask for fewer sends, receives or buffers per receive, or less inline data"
         }
+        ("ibv_create_srq_ex", Some(libc::EAGAIN | libc::EINVAL | libc::EOPNOTSUPP)) => {
+            ": the device does not match tags on this port (RoCE): use Offload::Auto or Offload::Never"
+        }
+        ("ibv_create_flow", Some(libc::EEXIST)) => {
+            ": another rule has the same match and priority: change Flow::priority, or drop the other"
+        }
         ("ibv_attach_mcast", Some(libc::EINVAL)) => {
             ": the device refused the group; on InfiniBand MulticastGroup::lid must be the multicast LID that the subnet manager assigned"
         }
@@ -417,9 +450,10 @@ mod tests {
     /// Whoever lets `main` return one reads words.
     #[test]
     fn debugging_output_is_the_message() {
-        let error = Error::CqTooSmall { needed: 4, capacity: 1 };
+        let setting = "ReceiverConfig::cq_capacity";
+        let error = Error::CqTooSmall { setting, needed: 4, capacity: 1 };
         assert_eq!(format!("{error:?}"), error.to_string());
-        assert!(format!("{error:?}").contains("set a larger cq_capacity in ReceiverConfig"));
+        assert!(format!("{error:?}").contains("set a larger ReceiverConfig::cq_capacity"));
     }
 
     #[test]

@@ -28,17 +28,22 @@ fn texts() -> Vec<(&'static str, String)> {
     texts![
         Error::NoDevice,
         Error::NoProvider { devices: name() },
+        Error::NoGid { device: name(), port: 1, index: 5 },
         Error::PortDown { device: name(), port: 1, state: "down" },
         Error::UnknownDevice { name: "mlx5_9".to_owned(), present: name() },
         Error::Verbs { operation: "ibv_query_port", device: name(), source: os() },
         Error::NotDirect { device: name(), reason: NotDirect::NotMlx5 },
         Error::OutOfRange { what: "port", value: 3, min: 1, max: 2 },
-        Error::CqTooSmall { needed: 512, capacity: 256 },
+        Error::CqTooSmall { setting: "SenderConfig::cq_capacity", needed: 512, capacity: 256 },
         Error::CqFailed,
         Error::Post(post()),
         Error::NoRoomForHeader { capacity: 40 },
         Error::Foreign { what: "the pool", domain: "protection domain" },
-        Error::InUse { what: "SRQ", users: "queue pairs", action: "destroy the queue pairs" },
+        Error::InUse {
+            what: "SRQ",
+            users: "queue pairs",
+            action: "destroy the queue pairs, and poll their senders"
+        },
         Error::Gone { what: "SRQ" },
         Error::Unsupported { operation: "connect", when: "for datagrams: use activate" },
         Error::WrongState {
@@ -97,7 +102,7 @@ fn texts() -> Vec<(&'static str, String)> {
         AddressError::Parts(3),
         AddressError::Number("LID"),
         ReceiveFailure::TooLong { len: 5 },
-        ReceiveFailure::Canceled,
+        ReceiveFailure::Dropped,
         ReceiveFailure::Read(WcStatus::REM_ACCESS_ERR),
         ReceiveFailure::PeerGone,
         ReceiveFailure::Malformed,

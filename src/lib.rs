@@ -14,7 +14,7 @@
 //! | receive and send datagrams, join multicast groups | [`QpConfig::ud`], [`Message::datagram`], [`QueuePair::join`] |
 //! | receive and send Ethernet frames | module [`frames`] |
 //! | match messages by tag, as MPI does | module [`tags`] |
-//! | sleep until a completion arrives | [`Receiver::wait`], [`Sender::wait`], [`CompletionChannel`]; with tokio `AsyncReceiver` |
+//! | sleep until a completion arrives | `wait` of [`Receiver`], [`Sender`], [`frames::FrameReceiver`], [`tags::TagMatchingSrq`]; [`CompletionChannel`]; with tokio `AsyncReceiver`, `AsyncSender` |
 //! | return buffers from other threads | [`SharedPoster`] |
 //! | handle events of the device | [`Context::events`], [`Receiver::handle_event`] |
 //! | query optional features of the device | module [`caps`] |

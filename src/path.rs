@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::debug_is_display;
+
 /// How doorbell drives a queue. A queue keeps the path that it was created with.
 ///
 /// ```
@@ -59,9 +61,11 @@ impl std::str::FromStr for Path {
 /// assert_eq!(unknown.to_string(), "fast is not a path: use auto, direct or verbs");
 /// # Ok::<(), doorbell::UnknownPath>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not a path: use auto, direct or verbs")]
 pub struct UnknownPath(String);
+
+debug_is_display!(UnknownPath);
 
 /// Why the direct path is not possible.
 ///
@@ -78,7 +82,7 @@ pub struct UnknownPath(String);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotDirect {
     /// The device is not an mlx5 device.
@@ -97,3 +101,5 @@ pub enum NotDirect {
     #[error("the layout of the queue is unknown ({0})")]
     Layout(String),
 }
+
+debug_is_display!(NotDirect);

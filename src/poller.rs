@@ -29,7 +29,7 @@ impl Poller {
     /// Drives a CQ with these functions, or through verbs.
     ///
     /// # Safety
-    /// Nothing was polled from the CQ, and nobody else polls, arms or resizes it.
+    /// Nothing was polled from the CQ, and no other code polls, arms or resizes it.
     pub(crate) unsafe fn new(cq: &Arc<Cq>, mlx5dv: Option<&'static Mlx5dv>) -> Result<Self> {
         let Some(mlx5dv) = mlx5dv else {
             return Ok(Self::Verbs(VerbsCq::new(Arc::clone(cq))));

@@ -5,7 +5,8 @@ use std::fmt;
 
 use rdma_core_sys as sys;
 
-/// The status of a completion (`enum ibv_wc_status`). Displays as the text of `ibv_wc_status_str(3)`.
+/// The status of a completion (`enum ibv_wc_status`). Displays as the text of `ibv_wc_status_str(3)`, for
+/// some values followed by the usual cause.
 ///
 /// Values without a name in the headers are kept, because drivers may report them.
 ///
@@ -109,10 +110,13 @@ impl WcStatus {
                 ": the memory of the request is not registered for this access in this protection domain"
             }
             Self::REM_INV_REQ_ERR => {
-                ": the peer refused the message, which may be longer than the buffers of the receive"
+                ": the peer refused the message, which may be longer than the buffers of the receive, or its queue pair does not allow this RDMA WRITE, READ or atomic"
+            }
+            Self::REM_ACCESS_ERR => {
+                ": the memory or the queue pair of the peer does not allow it: wrong key, range or permission"
             }
             Self::WR_FLUSH_ERR => {
-                ": the queue pair has failed or was reset; an earlier completion has the cause"
+                ": the queue pair has failed or was reset; an earlier completion or an event has the cause"
             }
             Self::RETRY_EXC_ERR => ": the peer is gone, or is not connected to this queue pair",
             Self::RNR_RETRY_EXC_ERR => ": the peer had no receive posted",

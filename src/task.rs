@@ -18,6 +18,9 @@ use crate::tags::{TagEvent, TagMatchingSrq};
 
 /// A [`Receiver`] that a tokio task waits for. It dereferences to the receiver.
 ///
+/// A task does not wake when a buffer returns to an empty pool of [`keep_filled`](Receiver::keep_filled): return buffers
+/// through a [`shared_poster`](Receiver::shared_poster), which wakes it.
+///
 /// ```no_run
 /// use doorbell::AsyncReceiver;
 ///
@@ -59,7 +62,7 @@ impl AsyncReceiver {
     /// Waits until a completion has arrived. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// [`Error::Verbs`]; [`Error::Io`].
+    /// [`Error::CqFailed`]; [`Error::Verbs`]; [`Error::Io`].
     pub async fn ready(&mut self) -> Result<()> {
         if let (None, Some(returns)) = (&self.returns, self.receiver.wake_fd()) {
             self.returns = Some(registered(returns)?);

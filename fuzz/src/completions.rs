@@ -130,7 +130,9 @@ impl Subject {
             _ => {
                 let cq = made.as_ref().expect("made above").0;
                 // SAFETY: a new CQ that nobody else uses, destroyed after the receiver.
-                unsafe { Receiver::from_raw_cq(&target.pd, cq, Path::Direct) }
+                unsafe {
+                    Receiver::from_raw_cq(&target.pd, cq, &ReceiverConfig::new().path(Path::Direct))
+                }
             }
         }
         .expect("a receiver");

@@ -27,3 +27,11 @@ pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = usize::MAX as *mut c_void;
 pub const MLX5DV_UAR_ALLOC_TYPE_BF: u32 = MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF;
 /// A UAR that is not cached: doorbells only.
 pub const MLX5DV_UAR_ALLOC_TYPE_NC: u32 = MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC;
+/// Fields of an extended completion that `ibv_wc` has, too.
+pub const IBV_WC_STANDARD_FLAGS: u32 = crate::IBV_WC_EX_WITH_BYTE_LEN
+    | crate::IBV_WC_EX_WITH_IMM
+    | crate::IBV_WC_EX_WITH_QP_NUM
+    | crate::IBV_WC_EX_WITH_SRC_QP
+    | crate::IBV_WC_EX_WITH_SLID
+    | crate::IBV_WC_EX_WITH_SL
+    | crate::IBV_WC_EX_WITH_DLID_PATH_BITS;

@@ -1,4 +1,4 @@
-//! Asynchronous events of a device: what nobody asked for and everybody should know.
+//! Asynchronous events of a device (`ibv_get_async_event(3)`).
 
 mod file;
 mod reader;

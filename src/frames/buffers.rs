@@ -15,7 +15,7 @@ use crate::pd::ProtectionDomain;
 /// All buffers of a receiver, by index. Each is in a WQE, or spare.
 ///
 /// `[counted]`: a buffer has one reference here, and one for each frame that was taken out of it. It is *whole* while there
-/// is no other than the one here: nobody reads it, and only the receiver makes new ones.
+/// is no other than the one here: no code reads it, and only the receiver makes new ones.
 pub(super) struct Buffers {
     all: Vec<Arc<Buffer>>,
     /// Buffers that are in no WQE, the one that was put here first in front.

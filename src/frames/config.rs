@@ -12,6 +12,9 @@ use crate::memory::HugePages;
 use crate::path::Path;
 use crate::qp::LINK_LAYER_ETHERNET;
 
+/// Bytes of the shortest frame of Ethernet, without FCS.
+const MIN_FRAME: u64 = 60;
+
 /// Buffers, path and options of a [`FrameReceiver`](crate::frames::FrameReceiver).
 ///
 /// ```
@@ -56,7 +59,7 @@ impl FrameConfig {
     }
 
     /// Sets a plain queue: `count` buffers, a power of two from 4 on, for one frame of at most `bytes` bytes each,
-    /// without FCS.
+    /// at least 60, without FCS.
     pub const fn plain(mut self, count: u32, bytes: u32) -> Self {
         self.wqes = count;
         self.shape = Shape::Plain(bytes);
@@ -68,16 +71,17 @@ impl FrameConfig {
     /// take little memory, and a WQE is written once for many frames.
     ///
     /// Adapters support 512 to 8,192 strides (8 and more with newer firmware) of 64 to 8,192 bytes
-    /// (`striding_rq_caps` of `mlx5dv_query_device(3)`). Strides of 64 bytes waste the least memory. A frame is at
-    /// most as long as a buffer and at most 65,535 bytes.
+    /// (`striding_rq_caps` of `mlx5dv_query_device(3)`). Strides of 64 bytes waste the least memory. The device has room for
+    /// `wqes * strides * bytes` bytes of frames, 512 KiB for `striding(4, 2048, 64)`; a buffer is posted again as a whole, after
+    /// the batch that polled its last frame. A frame is at most as long as a buffer and at most 65,535 bytes.
     pub const fn striding(mut self, wqes: u32, strides: u32, bytes: u32) -> Self {
         self.wqes = wqes;
         self.shape = Shape::Striding(Strides { count: strides, size: bytes });
         self
     }
 
-    /// Sets the number of spare buffers, 64 by default. A spare buffer replaces one of which a frame was
-    /// [taken](crate::frames::Frame::take). Without a spare buffer the queue has one less.
+    /// Sets the number of spare buffers, 64 by default. When a frame is [taken](crate::frames::Frame::take), a spare buffer
+    /// takes the place of its buffer in the queue. If none is left, the queue has one buffer less until the frame is dropped.
     pub const fn spare(mut self, buffers: u32) -> Self {
         self.spare = buffers;
         self
@@ -154,6 +158,9 @@ impl FrameConfig {
         }
         if let (Shape::Striding(strides), Some(mlx5dv)) = (self.shape, mlx5dv) {
             check_strides(strides, &query_mlx5(context, mlx5dv)?.striding_rq_caps)?;
+        }
+        if let Shape::Plain(bytes) = self.shape {
+            Error::check_range("bytes of a frame", bytes.into(), MIN_FRAME, i32::MAX as u64)?;
         }
         let max_wr = attr.max_qp_wr.max(0) as u64;
         Error::check_range("number of buffers", self.wqes.into(), 4, max_wr.min(1 << 15))?;

@@ -43,6 +43,7 @@ const MAX_TAG: u64 = 0xff_ffff;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     matches: Matches,
+    source: Option<Ipv4Addr>,
     vlan: Option<u16>,
     tag: Option<u32>,
     priority: u16,
@@ -51,7 +52,7 @@ pub struct Flow {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Matches {
-    Multicast { group: Ipv4Addr, port: u16, source: Option<Ipv4Addr> },
+    Multicast { group: Ipv4Addr, port: u16 },
     Mac([u8; 6]),
     Unclaimed,
 }
@@ -59,7 +60,7 @@ enum Matches {
 impl Flow {
     /// Matches UDP datagrams to a port of an IPv4 multicast group, at priority 1.
     pub const fn udp_multicast(group: Ipv4Addr, port: u16) -> Self {
-        let mut flow = Self::of(Matches::Multicast { group, port, source: None });
+        let mut flow = Self::of(Matches::Multicast { group, port });
         flow.priority = 1;
         flow
     }
@@ -76,14 +77,12 @@ impl Flow {
     }
 
     const fn of(matches: Matches) -> Self {
-        Self { matches, vlan: None, tag: None, priority: 0, joins: None }
+        Self { matches, source: None, vlan: None, tag: None, priority: 0, joins: None }
     }
 
     /// Restricts [`udp_multicast`](Self::udp_multicast) to datagrams from this address.
     pub const fn source(mut self, address: Ipv4Addr) -> Self {
-        if let Matches::Multicast { group, port, .. } = self.matches {
-            self.matches = Matches::Multicast { group, port, source: Some(address) };
-        }
+        self.source = Some(address);
         self
     }
 
@@ -125,7 +124,14 @@ impl Flow {
         }
         Error::check_range("priority of the flow", self.priority.into(), 0, MAX_PRIORITY)?;
         let refused = |operation, when| Err(Error::Unsupported { operation, when });
-        let is_multicast = matches!(self.matches, Matches::Multicast { .. });
+        if !matches!(self.matches, Matches::Multicast { .. }) {
+            if self.source.is_some() {
+                return refused("Flow::source", "without a group: use Flow::udp_multicast");
+            }
+            if self.joins.is_some() {
+                return refused("Flow::join_on", "without a group: use Flow::udp_multicast");
+            }
+        }
         match self.tag {
             Some(_) if verbs => {
                 refused("Flow::tag", "on the verbs path: ibv_poll_cq does not report it")
@@ -134,9 +140,6 @@ impl Flow {
                 refused("Flow::tag", "on Flow::unclaimed: the kernel takes none there")
             }
             Some(tag) => Error::check_range("tag of the flow", tag.into(), 0, MAX_TAG),
-            None if self.joins.is_some() && !is_multicast => {
-                refused("Flow::join_on", "without a group: use Flow::udp_multicast")
-            }
             None => Ok(()),
         }
     }
@@ -158,13 +161,13 @@ impl Flow {
                 eth.dst = address;
                 rule.add_eth(&eth);
             }
-            Matches::Multicast { group, port, source } => {
+            Matches::Multicast { group, port } => {
                 let [_, a, b, c] = group.octets();
                 eth.dst = [0x01, 0x00, 0x5e, a & 0x7f, b, c];
                 eth.ether_type = (IPV4, 0xffff);
                 rule.add_eth(&eth);
                 let (source, mask) =
-                    source.map_or(([0; 4], [0; 4]), |one| (one.octets(), [0xff; 4]));
+                    self.source.map_or(([0; 4], [0; 4]), |one| (one.octets(), [0xff; 4]));
                 rule.add(
                     sys::IBV_FLOW_SPEC_IPV4,
                     size_of::<sys::ibv_flow_spec_ipv4>(),
@@ -212,7 +215,7 @@ struct Eth {
     vlan: (u16, u16),
 }
 
-/// Attributes and specifications, one behind the other.
+/// Attributes and specifications, one after the other.
 #[repr(C)]
 struct Rule {
     attr: sys::ibv_flow_attr,
@@ -323,7 +326,7 @@ impl FlowRule {
         let _membership = flow.join()?;
         let mut rule = flow.rule(port);
         let attr = (&raw mut rule).cast::<sys::ibv_flow_attr>();
-        // SAFETY: a live queue pair; the attributes and, behind them, as many specifications as they say.
+        // SAFETY: a live queue pair; the attributes and, after them, as many specifications as they say.
         let flow = unsafe { sys::ibv_create_flow(target.as_raw(), attr) };
         if flow.is_null() {
             return Err(Error::raw_packet("ibv_create_flow", context.name()));

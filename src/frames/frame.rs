@@ -114,7 +114,7 @@ impl Deref for Frame<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: inside a buffer of the receiver, clamped to it; completed and not posted again before the
-        // batch ends, so nobody writes it.
+        // batch ends, so no code writes it.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -128,7 +128,8 @@ impl fmt::Debug for Frame<'_> {
     }
 }
 
-/// A frame that was [taken](Frame::take). It can move to another thread and outlive its receiver.
+/// A frame that was [taken](Frame::take). It can move to another thread and outlive its receiver. Once all frames of a buffer
+/// were dropped, the next batch posts the buffer again.
 ///
 /// ```no_run
 /// # fn run(receiver: &mut doorbell::frames::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,7 +1,8 @@
 //! Ethernet frames, for example market data.
 //!
 //! A [`FrameReceiver`] owns a receive queue and its buffers. Each [`Flow`] attached to it directs frames there instead of to
-//! the kernel. [`FrameReceiver::poll`] lends each [`Frame`] in place; [`Frame::take`] keeps it.
+//! the kernel. [`FrameReceiver::poll`] lends each [`Frame`] in place; [`Frame::take`] keeps it. Frames that a program sends do
+//! not come back to queues of its own context: mlx5 blocks this loopback unless a queue asks for it (`mlx5-abi.h`).
 //!
 //! [`Posting::send_frame`](crate::Posting::send_frame) sends frames through the queue pair of
 //! [`FrameReceiver::with_sender`]. A program that only sends creates a small plain receiver without a flow:
@@ -75,6 +76,9 @@ use wq::{HashQp, Wq};
 ///
 /// Unlike a [`Receiver`](crate::Receiver) it allocates its buffers itself. A frame is lent in place and recycled when
 /// the batch ends, [taken](Frame::take), or copied.
+///
+/// Dropping it ends the queue and frees its buffers. If rules or a [`Sender`](crate::Sender) still use the queue pair, that
+/// happens when the rules are dropped, and the sender has returned its requests and is polled once more.
 ///
 /// ```no_run
 /// use std::net::Ipv4Addr;
@@ -206,7 +210,7 @@ impl FrameReceiver {
         };
         let sends = sender.is_some();
         if let Some(sender) = sender {
-            // SAFETY: a fresh queue pair that nobody else knows.
+            // SAFETY: a fresh queue pair that no other code knows.
             unsafe { sender.enter(&mut qp, &qp_config) }?;
         }
         qp.activate_raw_packet(sends)?;
@@ -358,7 +362,7 @@ impl Parts {
             Some(form) => Cq::create_with_timestamps(context, init, form)?,
             None => Cq::create(context, init)?,
         });
-        // SAFETY: a fresh CQ that nobody else knows.
+        // SAFETY: a fresh CQ that no other code knows.
         let poller = unsafe { Poller::new(&cq, mlx5dv) }?;
         Ok(Self { poller, channel, cq })
     }
@@ -367,7 +371,7 @@ impl Parts {
 /// Takes over a receive queue, and makes its buffers.
 ///
 /// # Safety
-/// `layout` is that of a queue to which nothing was posted and nobody else posts, that cuts its buffers as `config` says,
+/// `layout` is that of a queue to which nothing was posted and no other code posts, that cuts its buffers as `config` says,
 /// and that lives for as long as the value.
 unsafe fn direct_queues(
     pd: &ProtectionDomain,
@@ -380,7 +384,11 @@ unsafe fn direct_queues(
     let needed = u64::from(layout.wqe_cnt) * u64::from(config.shape.completions());
     let capacity = u64::from(cq.cq.capacity());
     if needed > capacity {
-        return Err(Error::CqTooSmall { needed, capacity });
+        return Err(Error::CqTooSmall {
+            setting: "number of frames in FrameConfig",
+            needed,
+            capacity,
+        });
     }
     let buffers = Buffers::new(pd, config, layout.wqe_cnt)?;
     let slots = mlx5::Storage::uninit(layout.wqe_cnt as usize);

@@ -65,7 +65,7 @@ impl Queues {
     /// Gives the oldest `count` of the held WQEs back.
     ///
     /// # Safety
-    /// So many are held, and nobody reads their buffers.
+    /// So many are held, and no code reads their buffers.
     pub(super) unsafe fn recycle(&mut self, count: u32) {
         // SAFETY: the caller's contract; the buffers are the receiver's.
         on_queue!(self, queue => unsafe { queue.recycle(count) });

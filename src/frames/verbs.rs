@@ -61,7 +61,7 @@ impl VerbsFrames {
     }
 
     /// # Safety
-    /// So many are held, and nobody reads their buffers.
+    /// So many are held, and no code reads their buffers.
     pub(super) const unsafe fn recycle(&mut self, count: u32) {
         self.ready = self.ready.wrapping_add(count);
     }

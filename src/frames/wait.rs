@@ -10,7 +10,8 @@ use crate::error::Result;
 const LOOK: Duration = Duration::from_millis(5);
 
 impl FrameReceiver {
-    /// Returns the completion channel, which becomes readable when a frame arrives after [`arm`](Self::arm).
+    /// Returns the completion channel, which becomes readable when a frame arrives after [`arm`](Self::arm), for `poll(2)` or
+    /// the `AsyncFd` of tokio.
     pub fn channel(&self) -> &CompletionChannel {
         &self.channel
     }
@@ -18,6 +19,10 @@ impl FrameReceiver {
     /// Makes the [channel](Self::channel) readable at the next frame. Returns `true` if a frame has already arrived:
     /// then poll instead of sleeping. The call also consumes the events of earlier calls, so call it before each
     /// sleep.
+    ///
+    /// While [taken](crate::frames::Frame::take) frames hold all buffers, no frame arrives, and dropping them does not make the
+    /// channel readable. Then sleep with a time-out and [`poll`](Self::poll), which posts free buffers;
+    /// [`wait`](Self::wait) looks for them every 5 ms.
     ///
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs).
@@ -30,7 +35,8 @@ impl FrameReceiver {
     }
 
     /// Sleeps until a frame arrives, at most for `timeout`; without a time-out, forever. Returns `true` if a frame
-    /// has arrived.
+    /// has arrived. A signal handler does not end the sleep: to stop on a signal, `poll(2)` the
+    /// [channel](Self::channel) and a `signalfd(2)`.
     ///
     /// # Errors
     /// The errors of [`arm`](Self::arm).
@@ -42,7 +48,7 @@ impl FrameReceiver {
                 return Ok(true);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            // A frame that is dropped elsewhere wakes nobody.
+            // A frame that is dropped elsewhere wakes no thread.
             let sleep = if self.is_starving() {
                 Some(left.map_or(LOOK, |left| left.min(LOOK)))
             } else {

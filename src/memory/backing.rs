@@ -16,7 +16,7 @@ use super::mapping::Mapping;
 /// /// A part of a program's own, for example what another library has mapped.
 /// struct Part(Box<[u8]>);
 ///
-/// // SAFETY: the bytes stay where they are while the box exists, and nobody else has them.
+/// // SAFETY: the bytes stay where they are while the box exists, and no other code has them.
 /// unsafe impl StableMemory for Part {
 ///     fn memory(&mut self) -> (NonNull<u8>, usize) {
 ///         self.0.memory()
@@ -37,7 +37,7 @@ pub unsafe trait StableMemory: Send + 'static {
     fn memory(&mut self) -> (NonNull<u8>, usize);
 }
 
-// SAFETY: the elements of a vector stay where they are while nobody uses the vector.
+// SAFETY: the elements of a vector stay where they are while no code uses the vector.
 unsafe impl StableMemory for Vec<u8> {
     fn memory(&mut self) -> (NonNull<u8>, usize) {
         (NonNull::from(&mut self[..]).cast(), self.len())
@@ -52,7 +52,7 @@ unsafe impl StableMemory for Box<[u8]> {
 }
 
 #[cfg(feature = "memmap2")]
-// SAFETY: a mapping stays where it is until it is dropped. That nobody else changes or truncates its file is
+// SAFETY: a mapping stays where it is until it is dropped. That no other code changes or truncates its file is
 // what `MmapMut::map_mut` asks of its caller.
 unsafe impl StableMemory for memmap2::MmapMut {
     fn memory(&mut self) -> (NonNull<u8>, usize) {

@@ -211,7 +211,7 @@ impl Buffer {
     /// Returns another buffer of the pool, with `len` bytes in use, for this one, which is the caller's.
     ///
     /// # Safety
-    /// The buffer at `start` is one of this pool and nobody else's, and has room for `len` bytes.
+    /// The buffer at `start` is one of this pool and no other code's, and has room for `len` bytes.
     #[inline(always)]
     pub(crate) unsafe fn exchange(self, start: NonNull<u8>, len: u32) -> Self {
         let (pool, _) = self.into_parts();

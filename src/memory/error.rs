@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Buffer;
-use crate::error::Error;
+use crate::error::{Error, debug_is_display};
 
 /// A buffer was not accepted. The error returns it.
 ///
@@ -36,12 +36,7 @@ pub struct BufferError<R, B = Buffer> {
     pub buffer: B,
 }
 
-/// The text of `{}`, which `unwrap` and a `main` that returns the error then show.
-impl<R: fmt::Display, B> fmt::Debug for BufferError<R, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_is_display!(<R: fmt::Display, B> BufferError<R, B>);
 
 /// A pool was not created. The error returns its memory.
 ///

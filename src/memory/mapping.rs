@@ -66,7 +66,7 @@ impl Mapping {
         let before = larger.start.as_ptr().addr().wrapping_neg() % HUGE;
         let after = HUGE - before;
         let all = std::mem::ManuallyDrop::new(larger);
-        // SAFETY: parts of the mapping at its ends, multiples of pages, which nobody uses; the middle stays.
+        // SAFETY: parts of the mapping at its ends, multiples of pages, which no code uses; the middle stays.
         unsafe {
             let start = all.start.add(before);
             if before > 0 {

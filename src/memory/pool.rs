@@ -41,7 +41,7 @@ pub struct BufferPool(pub(crate) Arc<Pool>);
 
 pub(crate) struct Pool {
     pub(super) backing: ManuallyDrop<Backing>,
-    /// The first buffer, behind its headroom.
+    /// The first buffer, after its headroom.
     start: NonNull<u8>,
     mr: *mut sys::ibv_mr,
     lkey: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Pool {
     free: ArrayQueue<Free>,
 }
 
-/// The first byte of a buffer that nobody uses.
+/// The first byte of a buffer that no code uses.
 struct Free(NonNull<u8>);
 
 // SAFETY: an address.
@@ -204,7 +204,7 @@ impl BufferPool {
         config: &PoolConfig,
     ) -> Result<Self, MemoryError<M>> {
         let value = NonNull::from(Box::leak(Box::new(memory)));
-        // SAFETY: leaked just now, and nobody else's.
+        // SAFETY: leaked just now, and no other code's.
         let (first, len) = unsafe { (*value.as_ptr()).memory() };
         // SAFETY: the value's memory, by the contract of the trait.
         let made = unsafe {
@@ -227,7 +227,7 @@ impl BufferPool {
     }
 
     /// # Safety
-    /// The slots are in the `len` bytes from `first` on, which are initialised, used by nobody else, and stay
+    /// The slots are in the `len` bytes from `first` on, which are initialised, used by no other code, and stay
     /// for as long as the pool.
     unsafe fn register(
         pd: &ProtectionDomain,
@@ -256,7 +256,7 @@ impl BufferPool {
     /// Takes a free buffer with length 0, or returns `None` if all buffers are in use.
     pub fn take(&self) -> Option<Buffer> {
         let Free(start) = self.0.free.pop()?;
-        // SAFETY: a buffer of this pool, which was nobody's.
+        // SAFETY: a buffer of this pool, which had no owner.
         Some(unsafe { Buffer::new(Arc::clone(&self.0), start, 0) })
     }
 
@@ -310,7 +310,7 @@ impl Pool {
         self.buffer_size
     }
 
-    /// Puts the buffer that starts at `start`, and that nobody uses any more, on the free list.
+    /// Puts the buffer that starts at `start`, and that no code uses any more, on the free list.
     pub(crate) fn put(&self, start: NonNull<u8>) {
         debug_assert!(self.has(start));
         // The list has room for every buffer of the pool.

@@ -1,42 +1,31 @@
 //! Memory of a peer, as an RDMA request names it.
 
 use std::fmt;
-use std::ops::BitOr;
 
+use bitflags::bitflags;
 use mlx5_ring::sq::Remote;
 use rdma_core_sys as sys;
 
 use crate::error::{Error, Result};
 
-/// The operations that peers may perform on [`RemoteMemory`](crate::RemoteMemory).
-///
-/// ```
-/// use doorbell::RemoteAccess;
-///
-/// let access = RemoteAccess::READ | RemoteAccess::ATOMIC;
-/// assert_ne!(access, RemoteAccess::READ);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteAccess(sys::ibv_access_flags);
-
-impl RemoteAccess {
-    /// RDMA READ, over queue pairs with [`QpConfig::remote_read`](crate::QpConfig::remote_read).
-    pub const READ: Self = Self(sys::IBV_ACCESS_REMOTE_READ);
-    /// RDMA WRITE, over queue pairs with [`QpConfig::remote_write`](crate::QpConfig::remote_write).
-    pub const WRITE: Self = Self(sys::IBV_ACCESS_REMOTE_WRITE);
-    /// Atomic operations, over queue pairs with [`QpConfig::remote_atomic`](crate::QpConfig::remote_atomic).
-    pub const ATOMIC: Self = Self(sys::IBV_ACCESS_REMOTE_ATOMIC);
-
-    pub(super) const fn flags(self) -> sys::ibv_access_flags {
-        sys::IBV_ACCESS_LOCAL_WRITE | self.0
-    }
-}
-
-impl BitOr for RemoteAccess {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+bitflags! {
+    /// The operations that peers may perform on [`RemoteMemory`](crate::RemoteMemory).
+    ///
+    /// ```
+    /// use doorbell::RemoteAccess;
+    ///
+    /// let access = RemoteAccess::READ | RemoteAccess::ATOMIC;
+    /// assert!(!access.contains(RemoteAccess::WRITE));
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RemoteAccess: sys::ibv_access_flags {
+        /// RDMA READ, over queue pairs with [`QpConfig::remote_read`](crate::QpConfig::remote_read).
+        const READ = sys::IBV_ACCESS_REMOTE_READ;
+        /// RDMA WRITE, over queue pairs with [`QpConfig::remote_write`](crate::QpConfig::remote_write).
+        const WRITE = sys::IBV_ACCESS_REMOTE_WRITE;
+        /// Atomic operations, over queue pairs with [`QpConfig::remote_atomic`](crate::QpConfig::remote_atomic). They are
+        /// atomic among requests through one adapter (`IBV_ATOMIC_HCA`).
+        const ATOMIC = sys::IBV_ACCESS_REMOTE_ATOMIC;
     }
 }
 

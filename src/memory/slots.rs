@@ -15,7 +15,7 @@ const MAX_SGE: u64 = (1 << 31) - 1;
 /// Buffers of one size at equal distances.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Slots {
-    /// The first buffer, behind its headroom.
+    /// The first buffer, after its headroom.
     pub(super) start: NonNull<u8>,
     pub(super) count: u32,
     pub(super) buffer_size: u32,
@@ -72,7 +72,7 @@ mod tests {
     #[repr(align(64))]
     struct Lines([u8; 1024]);
 
-    /// Offset of the first buffer, count and stride in so many bytes, of which the first is `skip` behind the
+    /// Offset of the first buffer, count and stride in so many bytes, of which the first is `skip` after the
     /// start of a line.
     fn cut(skip: usize, len: usize, config: &PoolConfig) -> Option<(usize, u32, usize)> {
         let mut memory = Lines([0; 1024]);

@@ -51,7 +51,7 @@ pub(crate) struct DirectSq {
 /// Takes over a CQ from which nothing was polled.
 ///
 /// # Safety
-/// Nobody else polls, arms or resizes the CQ while the values exist.
+/// No other code polls, arms or resizes the CQ while the values exist.
 pub(crate) unsafe fn completion_queue(
     mlx5dv: &Mlx5dv,
     cq: &Cq,
@@ -84,7 +84,7 @@ pub(crate) unsafe fn completion_queue(
 /// Takes over an SRQ to which nothing was posted.
 ///
 /// # Safety
-/// Nobody else posts to the SRQ while the value exists.
+/// No other code posts to the SRQ while the value exists.
 pub(crate) unsafe fn shared_receive_queue(
     mlx5dv: &Mlx5dv,
     object: Arc<Srq>,
@@ -111,7 +111,7 @@ pub(crate) unsafe fn shared_receive_queue(
 /// Takes over the receive queue of a queue pair to which nothing was posted.
 ///
 /// # Safety
-/// Nobody else posts receives to the queue pair while the value exists.
+/// No other code posts receives to the queue pair while the value exists.
 pub(crate) unsafe fn receive_queue(
     mlx5dv: &Mlx5dv,
     object: Arc<Qp>,
@@ -162,7 +162,7 @@ pub(crate) fn work_queue_layout(
 /// Takes over the send queue of a queue pair to which nothing was posted.
 ///
 /// # Safety
-/// Nobody else posts sends to the queue pair while the value exists, and its register is as *register* says, see
+/// No other code posts sends to the queue pair while the value exists, and its register is as *register* says, see
 /// [`mlx5_ring::sq`].
 pub(crate) unsafe fn send_ring(
     mlx5dv: &Mlx5dv,

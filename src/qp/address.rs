@@ -80,11 +80,14 @@ impl Local {
             None if ethernet => choose_gid(&gid::table(context), port),
             None => 0,
         };
-        let gid = if needs_grh || gid_index.is_some() {
-            context.query_gid(port, sgid_index)?
-        } else {
-            [0; 16]
-        };
+        let mut gid = [0; 16];
+        if needs_grh || gid_index.is_some() {
+            gid = context.query_gid(port, sgid_index)?;
+            if gid == [0; 16] {
+                let device = context.name().to_owned();
+                return Err(Error::NoGid { device, port, index: sgid_index });
+            }
+        }
         // A port that is down may report none.
         let mtu = Mtu::from_raw(attr.active_mtu).unwrap_or(Mtu::Mtu256);
         let mtu = config.mtu.map_or(mtu, |most| most.min(mtu));

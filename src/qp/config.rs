@@ -139,9 +139,10 @@ impl QpConfig {
         self
     }
 
-    /// Sets how many requests can be outstanding on the send queue, 128 by default. Used with a
-    /// [`Sender`](crate::Sender). Requests of several buffers, or of many inline bytes, use more than one basic block of 64
-    /// bytes, so that the queue may be full earlier.
+    /// Sets how many requests the send queue holds at least, 128 by default. Used with a [`Sender`](crate::Sender), whose
+    /// [`capacity`](crate::Sender::capacity) returns how many can be outstanding. On the direct path the queue has the basic
+    /// blocks of 64 bytes for so many of the largest requests ([`send_buffers`](Self::send_buffers),
+    /// [`max_inline`](Self::max_inline)), rounded up to a power of two, and each request takes the blocks that it needs.
     pub const fn sends(mut self, max_wr: u32) -> Self {
         self.max_send_wr = max_wr;
         self
@@ -168,6 +169,7 @@ impl QpConfig {
     }
 
     /// Sets the entry of the port's GID table that is the address of this side. Packets then carry a GRH.
+    /// [`QueuePair::address`](crate::QueuePair::address) checks it.
     ///
     /// Without it an InfiniBand port uses LIDs. An Ethernet port (RoCE) uses its first RoCE v2 entry for an IPv4
     /// address, else its first RoCE v2 entry, else entry 0.

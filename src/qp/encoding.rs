@@ -8,6 +8,8 @@ use rdma_core_sys as sys;
 use super::address::{MAX_24_BITS, QpAddress};
 use super::mtu::Mtu;
 
+use crate::error::debug_is_display;
+
 /// Version of the bytes.
 const VERSION: u16 = 1;
 
@@ -20,7 +22,7 @@ const VERSION: u16 = 1;
 /// assert_eq!(error, AddressError::Parts(3));
 /// println!("{error}");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
     /// The bytes are of another version of the library.
@@ -48,6 +50,8 @@ pub enum AddressError {
     )]
     Number(&'static str),
 }
+
+debug_is_display!(AddressError);
 
 impl QpAddress {
     /// Length of [`to_bytes`](Self::to_bytes) in bytes.

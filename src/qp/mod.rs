@@ -11,6 +11,7 @@ mod state;
 mod transition;
 
 use std::fmt;
+use std::ptr;
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
@@ -117,7 +118,7 @@ impl QueuePair {
     ///
     /// # Safety
     /// - `qp` belongs to `pd`, sends as `send` says, receives on `recv_cq` and `srq`, and stays alive for as long as the value.
-    /// - Nobody else posts to it or changes its state.
+    /// - No other code posts to it or changes its state.
     pub(crate) unsafe fn from_raw(
         pd: &ProtectionDomain,
         qp: *mut sys::ibv_qp,
@@ -126,13 +127,24 @@ impl QueuePair {
         recv_cq: Arc<Cq>,
         srq: Option<Arc<Srq>>,
     ) -> Result<Self> {
-        // SAFETY: the queue pair is alive, and its type never changes.
-        let qp_type = unsafe { (*qp).qp_type };
-        if !matches!(qp_type, sys::IBV_QPT_RC | sys::IBV_QPT_UC | sys::IBV_QPT_UD) {
-            return Err(Error::Unsupported {
-                operation: "attach_raw_qp",
-                when: "on a queue pair of this type, such as one for raw packets: it takes RC, UC and UD",
-            });
+        let refused = |when| Err(Error::Unsupported { operation: "attach_raw_qp", when });
+        // SAFETY: the queue pair is alive, and neither its type nor its queues change.
+        let made = unsafe { &*qp };
+        if !matches!(made.qp_type, sys::IBV_QPT_RC | sys::IBV_QPT_UC | sys::IBV_QPT_UD) {
+            return refused(
+                "on a queue pair of this type, such as one for raw packets: it takes RC, UC and UD",
+            );
+        }
+        if made.recv_cq != recv_cq.as_raw() {
+            return refused("for a queue pair that receives on another CQ than this receiver");
+        }
+        if made.send_cq == made.recv_cq {
+            return refused(
+                "for a queue pair with one CQ: create it with another one for its sends",
+            );
+        }
+        if made.srq != srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()) {
+            return refused("unless its QpConfig names the SRQ that it was created with, if any");
         }
         // SAFETY: forwarded.
         let (qp, attr) = unsafe { Qp::from_raw(pd, qp, send, recv_cq, srq)? };
@@ -222,11 +234,12 @@ impl QueuePair {
         self.receive_queue = Some(queue);
     }
 
-    /// Returns the address that the peer needs to [`connect`](Self::connect).
+    /// Returns the address that the peer needs to [`connect`](Self::connect). It is valid for one connection:
+    /// [`Receiver::reset_qp`](crate::Receiver::reset_qp) changes the PSN.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if the port has no GID at the configured index; [`Error::Verbs`] if the port cannot be
-    /// queried.
+    /// [`Error::OutOfRange`] if the configured index is beyond the GID table of the port, [`Error::NoGid`] if the table
+    /// is empty there; [`Error::Verbs`] if the port cannot be queried.
     pub fn address(&self) -> Result<QpAddress> {
         let Local { lid, gid, mtu, .. } = self.local()?;
         Ok(QpAddress { lid, gid, qpn: self.qp_num(), psn: self.psn, mtu })
@@ -256,8 +269,9 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WrongState`] if the queue pair is not in INIT; [`Error::InUse`] if it was reset and its sender was not
-    /// [polled](crate::Sender::poll) until `None` since; [`Error::Unsupported`] for datagrams; [`Error::OutOfRange`] and [`Error::Handshake`] if the address is invalid; [`Error::PortDown`];
+    /// [`Error::WrongState`] if the queue pair is not in INIT; [`Error::InUse`] if it was reset and
+    /// [`Sender::is_busy`](crate::Sender::is_busy) still returns `true`; [`Error::Unsupported`] for datagrams;
+    /// [`Error::OutOfRange`] and [`Error::Handshake`] if the address is invalid; [`Error::PortDown`];
     /// [`Error::Verbs`] if the device refuses, after which the queue pair must be reset.
     pub fn connect(&mut self, peer: &QpAddress) -> Result<()> {
         if self.is_datagram() {
@@ -298,7 +312,7 @@ impl QueuePair {
             return Err(Error::InUse {
                 what: "send queue",
                 users: "its sender, which has not polled since the reset",
-                action: "poll the sender until it returns None, also if nothing was sent",
+                action: "poll the sender until is_busy returns false",
             });
         }
         if state == needed {
@@ -414,10 +428,11 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.qp.drop_handle();
-        // If the receiver or the sender still holds it, its destruction has to wait, but the connection ends now. That
-        // it fails means only that the peer learns it later.
+        // If the receiver, the sender or the program still holds it, its destruction has to wait, but the connection ends
+        // now. If this fails, the peer learns it later. A forked child leaves the connections of its parent alone.
         let connected = !matches!(self.qp.known_state(), QpState::Reset | QpState::Error);
-        if connected && Arc::strong_count(&self.qp) > 1 && self.qp.is_ours() {
+        let may_end = self.qp.pd().context().owner().is_this_process();
+        if may_end && connected && (Arc::strong_count(&self.qp) > 1 || !self.qp.is_ours()) {
             let _ = self.to_error();
         }
     }

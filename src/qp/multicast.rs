@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// ```
 /// use doorbell::MulticastGroup;
 ///
-/// // RoCE v2: an IP address.
+/// // RoCE v2: an IP address, here for a queue pair with an IPv6 GID.
 /// let group = MulticastGroup::ip("ff0e::1:2".parse()?);
 /// assert_eq!((group.gid[0], group.lid), (0xff, 0));
 /// // InfiniBand: the group as the subnet manager knows it, with its LID.
@@ -70,7 +70,7 @@ impl QueuePair {
     /// # use doorbell::{MulticastGroup, QpConfig, Receiver, ReceiverConfig};
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// let group = MulticastGroup::ip("ff0e::1:2".parse().expect("an address"));
+    /// let group = MulticastGroup::ip("239.1.2.3".parse().expect("an address"));
     /// # let group = MulticastGroup { lid: 0xc001, ..group };
     /// let mut qp = receiver.create_qp(&QpConfig::ud(0x1234).receives(512, 1))?;
     /// qp.activate()?;
@@ -107,7 +107,7 @@ impl QueuePair {
     /// # let queue = qp.send_queue().expect("a sender");
     /// use doorbell::MulticastGroup;
     ///
-    /// let group = MulticastGroup::ip("ff0e::1:2".parse()?);
+    /// let group = MulticastGroup::ip("239.1.2.3".parse()?);
     /// # let group = MulticastGroup { lid: 0xc001, ..group };
     /// let to = qp.multicast_handle(&group, 0x1234)?;
     /// sender.post(queue)?.send_to(&to, b"hello, everybody", None)?;

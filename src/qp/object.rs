@@ -102,7 +102,7 @@ impl Qp {
         self.groups.lock().expect("nothing panics while holding it")
     }
 
-    /// Where buffers wait that the queue pair may still use when nobody can take them any more.
+    /// Where buffers wait that the queue pair may still use when they have no owner any more.
     pub(crate) fn deferred(&self) -> &DeferredFree {
         &self.parts.deferred
     }
@@ -131,6 +131,9 @@ impl Qp {
     /// Its [`QueuePair`](super::QueuePair) is dropped.
     pub(super) fn drop_handle(&self) {
         self.has_handle.store(false, Ordering::Relaxed);
+        if self.has_sender.load(Ordering::Acquire) {
+            self.parts.send_cq.note_ended();
+        }
     }
 
     /// Returns `true` if the library made it, and destroys it.
@@ -197,7 +200,7 @@ impl Qp {
                     self.receives.store(false, Ordering::Relaxed);
                     if self.has_sender.load(Ordering::Acquire) {
                         self.sends_ended.store(true, Ordering::Release);
-                        self.parts.send_cq.note_reset();
+                        self.parts.send_cq.note_ended();
                     }
                     if self.has_srq() {
                         let context = self.pd().context();
@@ -271,7 +274,7 @@ impl Drop for Qp {
         // Before another queue pair can have its number.
         self.pd().context().event_file().leave_qp(self.qp_num());
         if self.destroys {
-            // SAFETY: created by us, destroyed once; nobody posts any more.
+            // SAFETY: created by us, destroyed once; no code posts any more.
             let errno = unsafe { sys::ibv_destroy_qp(self.qp) };
             if !self.parts.pd.context().destroyed("ibv_destroy_qp", errno) {
                 return;

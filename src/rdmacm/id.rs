@@ -28,7 +28,7 @@ pub(super) struct Id {
     pub(super) subject: String,
 }
 
-// SAFETY: librdmacm can be called from any thread, and nobody else has the identifier or the channel.
+// SAFETY: librdmacm can be called from any thread, and no other code has the identifier or the channel.
 unsafe impl Send for Id {}
 
 impl Id {
@@ -58,7 +58,7 @@ impl Id {
     /// Takes over the identifier of a request to connect, whose event was acknowledged.
     ///
     /// # Safety
-    /// `id` is such an identifier, and nobody else has it.
+    /// `id` is such an identifier, and no other code has it.
     pub(super) unsafe fn of_request(cm: &'static RdmaCm, id: *mut sys::rdma_cm_id) -> Result<Self> {
         // SAFETY: a live identifier.
         let destroy = || unsafe { (cm.destroy_id)(id) };

@@ -37,8 +37,7 @@
 //! }
 //! ```
 //!
-//! Waiting for the peer, and nothing else, takes time: what is asked of a `timeout` is the most that a
-//! call sleeps.
+//! A `timeout` limits how long a call waits for the peer; calls wait for nothing else.
 
 mod connection;
 mod event;

@@ -239,7 +239,7 @@ impl Receiver {
         // An SRQ lives on when a QP fails; a QP that failed takes no more receives. Memory that is not ours may be what
         // failed it: posted again it would fail the next one too, and so would memory that the device did not find.
         if queue.srq().is_some() && !faulted && context.owner() != Owner::Raw {
-            // SAFETY: the slot is held, and nobody was shown its buffer.
+            // SAFETY: the slot is held, and its buffer was not lent.
             unsafe { queue.recycle(slot) };
         } else {
             // SAFETY: the slot is held.
@@ -273,7 +273,7 @@ impl QueueEntry {
     #[inline(always)]
     fn give_back(&mut self) {
         if let Some(slot) = self.lent.replace(LentSlot::NONE) {
-            // SAFETY: [lent-held], and nobody uses its buffer: what showed it borrowed the batch.
+            // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
             unsafe { self.queue.recycle(slot) };
         }
     }
@@ -352,7 +352,7 @@ fn lend_inline(
     let payload = cqe.inline_payload()?;
     let lent = lend_send(queues, qps, unrung, cqe)?;
     let len = lent.len.min(payload.len());
-    // SAFETY: the buffer has room for the message, and is nobody else's until it is lent.
+    // SAFETY: the buffer has room for the message, and is no other code's until it is lent.
     unsafe { lent.start.as_ptr().copy_from_nonoverlapping(payload.as_ptr(), len) }
     Some(lent)
 }
@@ -376,7 +376,7 @@ fn turn<Q: ReceiveRing<Data = SlotContext>>(
     // SAFETY: the slot that was returned above.
     unsafe { ring.hold(slot) };
     if let Some(before) = lent.replace(LentSlot::new(slot)) {
-        // SAFETY: [lent-held], and nobody uses its buffer: what showed it borrowed the batch.
+        // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
         unsafe { ring.recycle(before) }
     }
     Some((slot, context, len))

@@ -247,7 +247,7 @@ impl BufferOwners {
     /// Takes a buffer of `len` bytes out.
     ///
     /// # Safety
-    /// The buffer was entered, is in no queue any more and nobody else's, and has room for `len` bytes.
+    /// The buffer was entered, is in no queue any more and no other code's, and has room for `len` bytes.
     #[inline(always)]
     pub(super) unsafe fn take(&mut self, pool: u32, start: NonNull<u8>, len: u32) -> Buffer {
         let owned = self.owned(pool);

@@ -133,22 +133,22 @@ impl CompletionInfo<'_> {
     /// `of_packets`: the queue pair is of a type whose packets the device checks.
     pub(super) fn flags(&self, of_packets: bool) -> WcFlags {
         let cqe = match self {
-            Self::Wc(wc) => return WcFlags::from_raw(wc.wc.wc_flags),
+            Self::Wc(wc) => return WcFlags::from_bits_retain(wc.wc.wc_flags),
             Self::Cqe(cqe) => cqe,
         };
-        let mut flags = WcFlags::EMPTY;
+        let mut flags = WcFlags::empty();
         if self.imm().is_some() {
-            flags = flags | WcFlags::WITH_IMM;
+            flags |= WcFlags::WITH_IMM;
         }
         if self.invalidated_rkey().is_some() {
-            flags = flags | WcFlags::WITH_INV;
+            flags |= WcFlags::WITH_INV;
         }
         if cqe.format() != CqeFormat::Inline32 {
             if cqe.has_grh() {
-                flags = flags | WcFlags::GRH;
+                flags |= WcFlags::GRH;
             }
             if of_packets && cqe.is_checksum_ok() {
-                flags = flags | WcFlags::IP_CSUM_OK;
+                flags |= WcFlags::IP_CSUM_OK;
             }
         }
         flags

@@ -1,9 +1,10 @@
 //! What a receiver and its shared receive queues should be like.
 
 use mlx5_wire::mini_cqe::MiniCqeFormat;
-use rdma_core_sys as sys;
+use rdma_core_sys::{self as sys, Mlx5dv};
 
-use crate::cq::Timestamps;
+use crate::context::Context;
+use crate::cq::{Form, Timestamps};
 use crate::error::{Error, Result};
 use crate::path::Path;
 
@@ -111,8 +112,8 @@ impl ReceiverConfig {
     /// Prefetches the first `lines` cache lines (64 bytes each) of every message at the start of a batch. 0, the
     /// default, disables it at no cost.
     ///
-    /// Try it if a batch reads messages that are in no cache: many buffers, and an adapter that does not write into
-    /// the cache of the polling CPU. Otherwise it only costs. It enables
+    /// Try it if messages are not in the cache when a batch reads them: with many buffers, and an adapter that does not write
+    /// into the cache of the polling CPU. Otherwise it costs time. It enables
     /// [statistics](crate::Receiver::enable_statistics).
     pub const fn prefetch(mut self, lines: u32) -> Self {
         self.prefetch = lines;
@@ -147,6 +148,28 @@ impl ReceiverConfig {
     pub const fn path(mut self, path: Path) -> Self {
         self.path = path;
         self
+    }
+
+    /// Returns what the CQ is created with.
+    pub(super) fn form(&self, context: &Context, mlx5dv: Option<&Mlx5dv>) -> Result<Form> {
+        let refused = |when| Err(Error::Unsupported { operation: "CQE compression", when });
+        match (self.compression, mlx5dv, self.timestamps) {
+            (None, _, None) => Ok(Form::Plain),
+            (None, _, Some(timestamps)) => Ok(Form::Timestamps(timestamps)),
+            (Some(_), _, Some(_)) => refused(
+                "together with timestamps, which a compressed block has one of for all its CQEs: ask for one of the two",
+            ),
+            (Some(_), None, _) => {
+                refused("on the verbs path: libmlx5 does not read compressed CQEs")
+            }
+            (Some(compression), Some(mlx5dv), None) => {
+                let format = compression.format();
+                if !context.compresses(mlx5dv, format)? {
+                    return refused("on this device, which does not have the format");
+                }
+                Ok(Form::Compressed(format))
+            }
+        }
     }
 }
 

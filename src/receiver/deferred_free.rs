@@ -53,7 +53,7 @@ impl DeferredFree {
         }
     }
 
-    /// The queue is the caller's, who destroys it at a time that nobody tells: the buffers are not used
+    /// The queue is the caller's, who destroys it at an unknown time: the buffers are not used
     /// again. Their pools need not stay, for memory that is deregistered is out of the device's reach.
     pub(crate) fn abandon(&mut self) {
         let deferred = self.0.get_mut().expect("nothing panics while holding it");

@@ -1,7 +1,6 @@
 //! Receives that failed.
 
-use std::fmt;
-
+use crate::error::debug_is_display;
 use crate::memory::Buffer;
 use crate::status::WcStatus;
 
@@ -51,12 +50,7 @@ pub struct Failure {
     pub buffers: Vec<Buffer>,
 }
 
-/// The text of `{}`, which `unwrap` and a `main` that returns the error then show.
-impl fmt::Debug for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_is_display!(Failure);
 
 impl Failure {
     /// Makes a failure without buffers, for which the device has no code of its own.
@@ -80,7 +74,7 @@ impl Failure {
 /// }
 /// # assert!(is_the_end_of_a_connection(Cause::Status(WcStatus::WR_FLUSH_ERR)));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
     /// The device reported this status.
@@ -112,3 +106,5 @@ pub enum Cause {
     )]
     Raw(u64),
 }
+
+debug_is_display!(Cause);

@@ -89,8 +89,8 @@ impl Kept {
 
 impl Receiver {
     /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` outstanding receives first
-    /// posts as many buffers as the pool has and the queue takes. A second call replaces the first. [`arm`](Self::arm) posts
-    /// nothing: call [`refill`](Self::refill) before it.
+    /// posts as many buffers as the pool has and the queue takes. A second call replaces the first. Neither this
+    /// call nor [`arm`](Self::arm) posts anything: call [`fill`](Self::fill) first, and [`refill`](Self::refill) before arming.
     ///
     /// The receive queue of a failed or dropped queue pair is not refilled, because its receives would be flushed.
     /// [`reset_qp`](Self::reset_qp) resumes refilling.
@@ -238,7 +238,7 @@ impl Receiver {
                 continue;
             }
             let queue = kept.queue;
-            if kept.is_fed() {
+            if kept.is_fed() && self.queues[queue.index as usize].least_buffer.was_posted() {
                 let waits = waiting.iter().filter(|&&index| index == queue.index).count() as u32;
                 let left = self.outstanding(queue).saturating_sub(waits);
                 counted.low_water = Some(counted.low_water.map_or(left, |least| least.min(left)));

@@ -16,8 +16,8 @@ use crate::clock::{Timestamp, TimestampClock};
 use crate::memory::{Buffer, BufferError};
 use crate::wc_flags::WcFlags;
 
-/// A received message, lent by its batch. Dropping it recycles its buffer at the next call of
-/// [`Batch::next`](crate::Batch::next). [`take`](Self::take) moves the buffer out.
+/// A received message, lent by its batch. After it is dropped, the next call of [`Batch::next`](crate::Batch::next) or the end
+/// of the batch recycles its buffer. [`take`](Self::take) moves the buffer out.
 ///
 /// It dereferences to the bytes received. A message that was scattered over several buffers dereferences to those in
 /// the first; [`segments`](Self::segments) returns all.
@@ -152,7 +152,7 @@ impl Message<'_, '_> {
             let len = left.min(part.capacity());
             left -= len;
             // SAFETY: a buffer of a pool that the books keep alive; completed and not recycled before
-            // this message is gone, so nobody writes it.
+            // this message is gone, so no code writes it.
             Some(unsafe { slice::from_raw_parts(part.start().as_ptr(), len as usize) })
         })
     }
@@ -283,7 +283,7 @@ impl Deref for Message<'_, '_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: a buffer of a pool that the books keep alive, and the length was clamped to it; completed
-        // and not recycled before this message is gone, so nobody writes it.
+        // and not recycled before this message is gone, so no code writes it.
         unsafe { slice::from_raw_parts(self.lent.start.as_ptr(), self.lent.first) }
     }
 }

@@ -34,8 +34,7 @@ use rdma_core_sys::Mlx5dv;
 
 use crate::channel::CompletionChannel;
 use crate::clock::Clock;
-use crate::context::Context;
-use crate::cq::{self, Cq, CqInit, Timestamps};
+use crate::cq::{self, Cq, CqInit, Form, Timestamps};
 use crate::error::{Error, Result};
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
@@ -72,6 +71,9 @@ use qp_table::QpTable;
 ///
 /// Polling frees slots and posting fills them. Both change the same state, so one value owns it and moves between
 /// threads as a unit. [`SrqId`] and [`RqId`] name its queues.
+///
+/// Dropping the receiver does not disconnect its queue pairs. The buffers in its queues return to their pools when the queues
+/// are destroyed, after the last queue pair was dropped.
 ///
 /// | to | use |
 /// |---|---|
@@ -155,59 +157,35 @@ impl Receiver {
     pub fn new(pd: &ProtectionDomain, config: &ReceiverConfig) -> Result<Self> {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
-        let cq = Arc::new(Self::create_cq(context, config, mlx5dv)?);
-        trace_event!(device = context.name(), entries = cq.capacity(), "completion queue created");
-        // SAFETY: a fresh CQ that nobody else knows.
-        let mut receiver = unsafe { Self::with_cq(pd, cq, mlx5dv) }?;
-        if config.prefetch > 0 {
-            receiver.maintenance_mut().prefetch = config.prefetch;
-        }
-        if config.verify_cqes {
-            receiver.verify_cqes(config)?;
-        }
-        Ok(receiver)
-    }
-
-    fn create_cq(
-        context: &Context,
-        config: &ReceiverConfig,
-        mlx5dv: Option<&'static Mlx5dv>,
-    ) -> Result<Cq> {
-        let refused = |when| Err(Error::Unsupported { operation: "CQE compression", when });
         let init = CqInit {
             entries: config.cq_capacity,
             channel: Some(Arc::new(CompletionChannel::create(context)?)),
             comp_vector: config.comp_vector,
             through_verbs: mlx5dv.is_none(),
         };
-        match (config.compression, mlx5dv) {
-            (None, _) => match config.timestamps {
-                Some(form) => Cq::create_with_timestamps(context, init, form),
-                None => Cq::create(context, init),
-            },
-            (Some(_), _) if config.timestamps.is_some() => refused(
-                "together with timestamps, which a compressed block has one of for all its CQEs: ask for one of the two",
-            ),
-            (Some(_), None) => refused("on the verbs path: libmlx5 does not read compressed CQEs"),
-            (Some(compression), Some(mlx5dv)) => {
-                let format = compression.format();
-                if !context.compresses(mlx5dv, format)? {
-                    return refused("on this device, which does not have the format");
-                }
+        let cq = match (config.form(context, mlx5dv)?, mlx5dv) {
+            (Form::Timestamps(form), _) => Cq::create_with_timestamps(context, init, form),
+            (Form::Compressed(format), Some(mlx5dv)) => {
                 Cq::create_compressed(context, init, format, mlx5dv)
             }
-        }
+            _ => Cq::create(context, init),
+        }?;
+        trace_event!(device = context.name(), entries = cq.capacity(), "completion queue created");
+        // SAFETY: a fresh CQ that no other code knows.
+        unsafe { Self::with_cq(pd, cq, mlx5dv, config) }
     }
 
     /// # Safety
-    /// Nothing was polled from the CQ, and nobody else polls, arms or resizes it.
+    /// Nothing was polled from the CQ, and no other code polls, arms or resizes it.
     unsafe fn with_cq(
         pd: &ProtectionDomain,
-        cq: Arc<Cq>,
+        cq: Cq,
         mlx5dv: Option<&'static Mlx5dv>,
+        config: &ReceiverConfig,
     ) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        Ok(Self {
+        let cq = Arc::new(cq);
+        let mut receiver = Self {
             // SAFETY: the caller's contract.
             poller: unsafe { Poller::new(&cq, mlx5dv) }?,
             queues: Vec::new(),
@@ -221,7 +199,14 @@ impl Receiver {
             committed: 0,
             maintenance: None,
             cq_failed: false,
-        })
+        };
+        if config.prefetch > 0 {
+            receiver.maintenance_mut().prefetch = config.prefetch;
+        }
+        if config.verify_cqes {
+            receiver.verify_cqes(config)?;
+        }
+        Ok(receiver)
     }
 
     /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
@@ -236,7 +221,7 @@ impl Receiver {
     /// the clock of the device.
     ///
     /// # Errors
-    /// The errors of [`Context::clock`].
+    /// The errors of [`Context::clock`](crate::Context::clock).
     pub fn clock(&self) -> Result<Clock> {
         match self.cq.with_timestamps() {
             Some((_, Timestamps::RealTime)) => Ok(Clock::REAL_TIME),
@@ -286,7 +271,11 @@ impl Receiver {
         let max = context.attr().max_cqe.max(0) as u64;
         Error::check_range("entries", entries.into(), 1, max)?;
         if u64::from(entries) < self.committed {
-            return Err(Error::CqTooSmall { capacity: entries.into(), needed: self.committed });
+            return Err(Error::CqTooSmall {
+                setting: "number of entries",
+                capacity: entries.into(),
+                needed: self.committed,
+            });
         }
         let asked = cq::to_ask_for(context, entries, true) as i32;
         // SAFETY: a live CQ, which this thread alone polls.

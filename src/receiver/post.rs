@@ -36,6 +36,11 @@ impl LeastBuffer {
         Ok(())
     }
 
+    /// Returns `true` if a buffer was posted.
+    pub(super) const fn was_posted(&self) -> bool {
+        self.posted != u32::MAX
+    }
+
     /// Takes note of a buffer that is about to be posted, or refuses it.
     pub(super) fn take(&mut self, capacity: u32) -> Result<(), PostFailure> {
         self.check(capacity)?;
@@ -59,8 +64,8 @@ impl LeastBuffer {
 impl Receiver {
     /// Posts a receive for each buffer, with one doorbell for all, and returns their number.
     ///
-    /// The device owns the buffers until [`poll`](Self::poll) returns their completions. The last buffer may go to the spare
-    /// slot that [`fill`](Self::fill) describes, if that is empty; it counts as posted.
+    /// The device owns the buffers until [`poll`](Self::poll) returns their completions. If [`fill`](Self::fill) was
+    /// used and its spare slot is empty, the last buffer goes there, and counts as posted.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -97,8 +102,8 @@ impl Receiver {
     /// Posts buffers of `pool` until the queue is full or the pool is empty, and returns the number of receives.
     ///
     /// Give the pool one buffer more than the capacity of the SRQ. On the direct path an SRQ has one slot more than it can have
-    /// receives: the spare slot. `fill` puts a buffer there, too, which the result does not count. The device gets it when
-    /// another slot becomes free, and then a batch posts slots again without writing WQEs.
+    /// receives: the spare slot. `fill` puts a buffer there, too, which the result does not count. It is posted as soon as
+    /// another slot is free. With it, a batch recycles slots without writing WQEs.
     ///
     /// ```
     /// # use doorbell::{Receiver, ReceiverConfig, SrqConfig};
@@ -147,7 +152,7 @@ impl Receiver {
         self.queues[queue.index as usize].least_buffer.check(pool.buffer_size())
     }
 
-    /// Posts one receive with several buffers, which the device fills in order.
+    /// Posts one receive with several buffers, which the device fills in order, and rings the doorbell.
     ///
     /// ```
     /// # use doorbell::{BufferPool, Receiver, ReceiverConfig, SrqConfig};

@@ -81,9 +81,14 @@ impl QpTable {
         self.find(number).map(|entry| entry.queue)
     }
 
+    /// Returns this queue pair, unless it is gone.
+    pub(crate) fn qp_of(&self, number: u32) -> Option<Arc<Qp>> {
+        self.find(number).and_then(|entry| entry.qp.upgrade())
+    }
+
     /// Marks this queue pair as failed, after a completion reported it.
     pub(crate) fn mark_failed(&self, number: u32) {
-        if let Some(qp) = self.find(number).and_then(|entry| entry.qp.upgrade()) {
+        if let Some(qp) = self.qp_of(number) {
             qp.mark_failed();
         }
     }

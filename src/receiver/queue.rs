@@ -38,7 +38,7 @@ pub(crate) enum QueueObject {
 }
 
 impl QueueObject {
-    /// Returns where buffers wait that the queue may still use when nobody can take them any more.
+    /// Returns where buffers wait that the queue may still use when they have no owner any more.
     pub(crate) fn deferred(&self) -> &DeferredFree {
         match self {
             Self::Srq(srq) => srq.deferred(),
@@ -160,7 +160,7 @@ impl RecvQueue {
     /// Gives a slot back with its buffer.
     ///
     /// # Safety
-    /// `slot` is held, and nobody uses its buffer.
+    /// `slot` is held, and no code uses its buffer.
     #[inline(always)]
     pub(super) unsafe fn recycle(&mut self, slot: u32) {
         match self {
@@ -246,7 +246,7 @@ impl RecvQueue {
         );
     }
 
-    /// Takes every receive back that is not held: the device has let go of the queue, or nobody posts to it any more.
+    /// Takes every receive back that is not held: the device has let go of the queue, or no code posts to it any more.
     pub(super) fn take_back(&mut self, each: impl FnMut(SlotContext)) {
         match self {
             Self::Srq(srq) => srq.ring.drain(each),

@@ -35,14 +35,13 @@ impl Receiver {
     pub fn create_srq(&mut self, config: &SrqConfig) -> Result<SrqId> {
         self.check_cq()?;
         config.check(self.pd.context().attr())?;
-        self.check_room(config.max_wr.into())?;
         let (srq, max_wr) = Srq::create(&self.pd, config)?;
-        // SAFETY: a fresh SRQ that nobody else knows.
+        // SAFETY: a fresh SRQ that no other code knows.
         unsafe { self.add_srq(Arc::new(srq), max_wr, config.max_sge) }
     }
 
     /// # Safety
-    /// Nothing was posted to the SRQ, and nobody else posts to it.
+    /// Nothing was posted to the SRQ, and no other code posts to it.
     pub(super) unsafe fn add_srq(
         &mut self,
         srq: Arc<Srq>,
@@ -125,7 +124,7 @@ impl Receiver {
         }
         let send = sender.send_side(&self.pd)?;
         let mut qp = self.make_qp(config, send)?;
-        // SAFETY: a fresh QP that nobody else knows.
+        // SAFETY: a fresh QP that no other code knows.
         unsafe { sender.enter(&mut qp, config) }?;
         Ok(qp)
     }
@@ -134,13 +133,7 @@ impl Receiver {
     pub(crate) fn make_qp(&mut self, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
         self.check_cq()?;
         self.end_dropped();
-        let srq = match config.shared() {
-            Some(id) => Some(self.srq_object(id)?),
-            None => {
-                self.check_room(config.max_recv_wr().into())?;
-                None
-            }
-        };
+        let srq = config.shared().map(|id| self.srq_object(id)).transpose()?;
         let mut qp =
             QueuePair::create(&self.pd, config, Arc::clone(&self.cq), srq, self.mlx5dv(), send)?;
         trace_event!(
@@ -151,7 +144,7 @@ impl Receiver {
             "queue pair created"
         );
         let made = qp.object().cap().max_recv_wr;
-        // SAFETY: a fresh QP that nobody else knows.
+        // SAFETY: a fresh QP that no other code knows.
         unsafe { self.enter(&mut qp, config, made, config.max_recv_sge()) }?;
         Ok(qp)
     }
@@ -159,7 +152,7 @@ impl Receiver {
     /// Takes a new QP in, with a receive queue of its own unless it is on an SRQ.
     ///
     /// # Safety
-    /// Nothing was posted to its receive queue, and nobody else posts to it.
+    /// Nothing was posted to its receive queue, and no other code posts to it.
     pub(super) unsafe fn enter(
         &mut self,
         qp: &mut QueuePair,
@@ -197,7 +190,7 @@ impl Receiver {
     }
 
     /// # Safety
-    /// Nothing was posted to the receive queue, and nobody else posts to it.
+    /// Nothing was posted to the receive queue, and no other code posts to it.
     unsafe fn add_rq(&mut self, qp: Arc<Qp>, max_wr: u32, max_sge: u32) -> Result<RqId> {
         // SAFETY: the caller's contract.
         let id = unsafe { self.add(QueueObject::Rq(qp), max_wr, max_sge) }?;
@@ -214,7 +207,7 @@ impl Receiver {
     /// Adds a queue in the place of a closed one, if there is one, unless the CQ cannot hold its completions.
     ///
     /// # Safety
-    /// Nothing was posted to the queue, and nobody else posts to it.
+    /// Nothing was posted to the queue, and no other code posts to it.
     unsafe fn add(&mut self, object: QueueObject, max_wr: u32, max_sge: u32) -> Result<QueueId> {
         let closed = self.queues.iter().position(|entry| entry.queue.is_closed());
         let index = closed.unwrap_or(self.queues.len()) as u32;
@@ -260,10 +253,14 @@ impl Receiver {
         self.post_all_returned();
     }
 
-    pub(super) fn check_room(&self, receives: u64) -> Result<()> {
+    fn check_room(&self, receives: u64) -> Result<()> {
         let (needed, capacity) = (self.committed + receives, u64::from(self.cq.capacity()));
         if needed > capacity {
-            return Err(Error::CqTooSmall { capacity, needed });
+            return Err(Error::CqTooSmall {
+                setting: "ReceiverConfig::cq_capacity",
+                capacity,
+                needed,
+            });
         }
         Ok(())
     }

@@ -11,24 +11,26 @@ use super::id::{RqId, SrqId};
 use super::queue::RecvQueue;
 use super::slot_context::SlotContext;
 use super::srq::Srq;
-use super::{Poller, Receiver};
+use super::{Poller, Receiver, ReceiverConfig};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
-use crate::path::Path;
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, SendSide};
 use crate::sender::Sender;
 
 impl Receiver {
-    /// Creates a receiver on a CQ of the program. The program destroys the CQ after the receiver.
+    /// Creates a receiver on a CQ of the program; size and completion vector in `config` are ignored. The program
+    /// destroys the CQ after the receiver.
+    ///
+    /// The CQ is for receives only: the queue pairs send on another CQ, with a completion channel of its own.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{Path, QpConfig, Receiver};
-    /// use rdma_core_sys as sys;
+    /// use doorbell::rdma_core_sys as sys;
+    /// use doorbell::{QpConfig, Receiver, ReceiverConfig};
     ///
-    /// // SAFETY: live objects of one device, destroyed after the receiver; nobody else uses them.
+    /// // SAFETY: live objects of one device, destroyed after the receiver; no other code uses them.
     /// unsafe {
     ///     let context = pd.context().as_raw();
     ///     let cq = sys::ibv_create_cq(context, 63, std::ptr::null_mut(), std::ptr::null_mut(), 0);
@@ -41,7 +43,7 @@ impl Receiver {
     ///     (init.cap.max_send_wr, init.cap.max_send_sge) = (4, 1);
     ///     let qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
     ///
-    ///     let mut receiver = Receiver::from_raw_cq(&pd, cq, Path::Auto)?;
+    ///     let mut receiver = Receiver::from_raw_cq(&pd, cq, &ReceiverConfig::new())?;
     ///     let shared = receiver.attach_raw_srq(srq, 15, 1)?;
     ///     let handle = receiver.attach_raw_qp(qp, &QpConfig::rc().srq(shared))?;
     ///     println!("QP {:#x} receives through doorbell", handle.qp_num());
@@ -60,25 +62,28 @@ impl Receiver {
     ///
     /// # Safety
     /// - `cq` belongs to the device of `pd` and outlives the receiver.
-    /// - Nothing was polled from it. No other code polls, arms or resizes it while the receiver exists (on the direct
-    ///   path: ever again).
+    /// - With timestamps in `config`, it is the CQ of an `ibv_cq_ex` that was created with them and with
+    ///   `IBV_WC_STANDARD_FLAGS`; with compression, of one that was created with this format and CQEs of 64 bytes.
+    /// - Nothing was polled from it. No other code polls, arms or resizes it, not even after the receiver.
     /// - Every receive that completes on it is posted through this receiver, on queues attached to it.
     /// - Its completion channel, if any, lives as long, belongs to no other CQ, and no other code reads from it.
     pub unsafe fn from_raw_cq(
         pd: &ProtectionDomain,
         cq: *mut sys::ibv_cq,
-        path: Path,
+        config: &ReceiverConfig,
     ) -> Result<Self> {
-        let mlx5dv = pd.context().choose(path)?;
+        let mlx5dv = pd.context().choose(config.path)?;
+        let form = config.form(pd.context(), mlx5dv)?;
         // SAFETY: the caller's contract.
         unsafe {
-            let cq = Arc::new(Cq::from_raw(pd.context(), cq, mlx5dv.is_none()));
-            Self::with_cq(pd, cq, mlx5dv)
+            let cq = Cq::from_raw(pd.context(), cq, form, mlx5dv.is_none());
+            Self::with_cq(pd, cq, mlx5dv, config)
         }
     }
 
     /// Attaches an SRQ of the program, for at most `max_wr` receives of `max_sge` buffers each. The program destroys
-    /// the SRQ after the receiver.
+    /// the SRQ after the receiver. Buffers that are posted then are lost to their pools, because doorbell does not learn when the
+    /// SRQ is destroyed; their memory is released with the pool.
     ///
     /// # Errors
     /// The errors of [`create_srq`](Self::create_srq).
@@ -95,7 +100,6 @@ impl Receiver {
         max_sge: u32,
     ) -> Result<SrqId> {
         self.check_cq()?;
-        self.check_room(max_wr.into())?;
         // SAFETY: the caller's contract.
         unsafe {
             let srq = Arc::new(Srq::from_raw(self.pd(), srq));
@@ -104,11 +108,13 @@ impl Receiver {
     }
 
     /// Attaches a QP that the program created on the CQ of this receiver. `config` names its SRQ, if any, and how to
-    /// connect it; its sizes are ignored. The program destroys the QP after the receiver and the returned handle.
+    /// connect it; all sizes are those that the QP was created with. A QP in RESET goes to INIT; one that the program has connected
+    /// stays so. Dropping the handle disconnects the QP, [`destroy_qp`](Self::destroy_qp) resets it, and the program destroys it
+    /// after the receiver and the handle.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets; the errors of
-    /// [`create_qp`](Self::create_qp).
+    /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets, for another CQ or SRQ, and for
+    /// a QP that sends on the same CQ; the errors of [`create_qp`](Self::create_qp).
     ///
     /// # Safety
     /// - `qp` belongs to the domain of this receiver, receives on its CQ and from that SRQ, sends on another CQ that
@@ -131,10 +137,10 @@ impl Receiver {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{Path, QpConfig, Receiver, Sender, SenderConfig};
-    /// use rdma_core_sys as sys;
+    /// use doorbell::rdma_core_sys as sys;
+    /// use doorbell::{QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig};
     ///
-    /// // SAFETY: live objects of one device, destroyed after receiver and sender; nobody else uses them.
+    /// // SAFETY: live objects of one device, destroyed after receiver and sender; no other code uses them.
     /// unsafe {
     ///     let context = pd.context().as_raw();
     ///     let cq = || sys::ibv_create_cq(context, 255, std::ptr::null_mut(), std::ptr::null_mut(), 0);
@@ -145,7 +151,7 @@ impl Receiver {
     ///     (init.cap.max_recv_wr, init.cap.max_recv_sge) = (4, 1);
     ///     let qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
     ///
-    ///     let mut receiver = Receiver::from_raw_cq(&pd, recv_cq, Path::Auto)?;
+    ///     let mut receiver = Receiver::from_raw_cq(&pd, recv_cq, &ReceiverConfig::new())?;
     ///     let mut sender = Sender::from_raw_cq(&pd, send_cq, &SenderConfig::new())?;
     ///     let config = QpConfig::rc().receives(4, 1);
     ///     let handle = receiver.attach_raw_qp_with_sender(qp, &config, &mut sender)?;
@@ -167,8 +173,8 @@ impl Receiver {
     /// # Safety
     /// - The contract of [`attach_raw_qp`](Self::attach_raw_qp), except that the QP sends on the CQ of `sender`. No
     ///   other code posts to its send queue (on the direct path: ever again).
-    /// - The QP was created without `sq_sig_all` or with `MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`, and without a
-    ///   signature in its WQEs. The program destroys it after the sender.
+    /// - The QP was created without `sq_sig_all`, or with scatter to CQE disabled (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`).
+    ///   Its WQEs have no signature. The program destroys it after the sender.
     pub unsafe fn attach_raw_qp_with_sender(
         &mut self,
         qp: *mut sys::ibv_qp,
@@ -224,12 +230,12 @@ impl Receiver {
     /// # peer.connect(&qp.address()?)?;
     /// use doorbell::raw::SlotContext;
     /// use doorbell::Cause;
-    /// use mlx5_ring::receive::ReceiveRing;
-    /// use mlx5_ring::sge::Sge;
-    /// use rdma_core_sys as sys;
+    /// use doorbell::mlx5_ring::receive::ReceiveRing;
+    /// use doorbell::mlx5_ring::sge::Sge;
+    /// use doorbell::rdma_core_sys as sys;
     ///
     /// let mut memory = vec![0u8; 4096];
-    /// // SAFETY: the memory outlives the region, and nobody touches it until the receive has completed.
+    /// // SAFETY: the memory outlives the region, and no code touches it until the receive has completed.
     /// let mr = unsafe {
     ///     let mr = sys::ibv_reg_mr(
     ///         receiver.pd().as_raw(),
@@ -276,7 +282,7 @@ impl Receiver {
 /// # let mut world = doorbell_doc::World::new();
 /// # world.send(b"hello");
 /// # let (receiver, srq) = (&mut world.receiver, world.srq);
-/// use mlx5_ring::receive::ReceiveRing;
+/// use doorbell::mlx5_ring::receive::ReceiveRing;
 ///
 /// // SAFETY: nothing is posted or completed through the ring: it is only asked.
 /// if let Some(mut rings) = unsafe { receiver.as_direct() } {

@@ -67,12 +67,14 @@ impl Receiver {
 
     /// Resets a QP to state INIT, so that it can be connected again.
     ///
-    /// Completions that were not polled are dropped. Receives of its own receive queue return to their pools.
+    /// Completions of receives that were not polled are dropped; the [`Sender`](crate::Sender) still returns every request.
+    /// Receives of its own receive queue return to their pools.
     /// Receives of an SRQ stay posted; the call waits until the device has returned those that the QP took for an
-    /// incomplete message, and posts them again.
+    /// incomplete message, and posts them again. After 5 s without any event of the device the call returns
+    /// [`QpEnd::LastWqeMissing`]; if the device has never reported a last WQE, later calls do not wait.
     ///
-    /// If the QP has a [`Sender`](crate::Sender), poll the sender until it returns `None` before connecting the QP again, also
-    /// if nothing was sent.
+    /// The reset changes the PSN, so exchange [addresses](QueuePair::address) again. If the QP has a [`Sender`](crate::Sender), poll
+    /// the sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false` before connecting the QP again.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
@@ -95,14 +97,19 @@ impl Receiver {
 
     /// Destroys a QP.
     ///
-    /// Completions that were not polled are dropped. Receives of its own receive queue return to their pools.
+    /// Completions of receives that were not polled are dropped; the [`Sender`](crate::Sender) still returns every request.
+    /// Receives of its own receive queue return to their pools.
     /// Receives of an SRQ stay posted; the call waits until the device has returned those that the QP took for an
-    /// incomplete message, and posts them again.
+    /// incomplete message, and posts them again. After 5 s without any event of the device the call returns
+    /// [`QpEnd::LastWqeMissing`]; if the device has never reported a last WQE, later calls do not wait.
     ///
-    /// Dropping the [`QueuePair`] instead does not wait. [`poll`](Self::poll) then returns the messages that have
-    /// arrived and, flushed, the receives that the QP still had. The next [`create_qp`](Self::create_qp) or
-    /// [`destroy_srq`](Self::destroy_srq) destroys the QP. Its own receive queue occupies its entries of the CQ until
-    /// then.
+    /// Dropping the [`QueuePair`] instead does not wait. [`poll`](Self::poll) then returns the messages that have arrived
+    /// and, flushed, the receives that the QP still had. The next [`create_qp`](Self::create_qp) or
+    /// [`destroy_srq`](Self::destroy_srq) destroys the QP, and may wait then. Its own receive queue occupies its entries
+    /// of the CQ until then.
+    ///
+    /// If the QP has a [`Sender`](crate::Sender), it is destroyed when the sender has returned its requests and is polled
+    /// once more.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, qp, srq, pool, device: _device, .. } =
@@ -131,7 +138,8 @@ impl Receiver {
     /// were not polled are dropped.
     ///
     /// # Errors
-    /// [`Error::InUse`] while a QP uses it; [`Error::Gone`] and [`Error::Foreign`] if it is not an SRQ of this
+    /// [`Error::InUse`] while a QP uses it, also a destroyed or dropped one whose [`Sender`](crate::Sender) was not polled
+    /// since: poll the sender and repeat the call. [`Error::Gone`] and [`Error::Foreign`] if it is not an SRQ of this
     /// receiver. If the driver refuses, the memory that the device may use is leaked with a warning.
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<()> {
         self.end_dropped();
@@ -141,7 +149,7 @@ impl Receiver {
             return Err(Error::InUse {
                 what: "SRQ",
                 users: "queue pairs",
-                action: "destroy the queue pairs",
+                action: "destroy the queue pairs, and poll their senders",
             });
         }
         self.end_batch();
@@ -213,7 +221,7 @@ impl Receiver {
     /// Returns the queue that it completes, and how it ended.
     fn let_go(&mut self, qp: &mut QueuePair) -> Result<(QueueId, QpEnd)> {
         let id = self.queue_of(qp)?;
-        // A doorbell that is rung behind the reset would hand over what is taken back.
+        // A doorbell that is rung after the reset would hand over what is taken back.
         self.end_batch();
         let mut end = QpEnd::Complete;
         // RESET alone takes back what is posted to a queue of the QP's own. What it has taken from an SRQ completes in
@@ -262,7 +270,7 @@ impl Receiver {
                             let completion = unsafe { receive::complete(&mut srq.ring, cqe) };
                             if let Completion::Message(slot) | Completion::Failed(slot) = completion
                             {
-                                // SAFETY: completed just now; nobody has seen its buffer.
+                                // SAFETY: completed just now; its buffer was not lent yet.
                                 unsafe { srq.ring.recycle(slot) };
                             }
                         }

@@ -129,7 +129,7 @@ impl Receiver {
             if self.has_arrived() || self.arm()? {
                 return Ok(true);
             }
-            // A buffer that is dropped into a pool wakes nobody, and a queue that runs dry neither.
+            // A buffer that is dropped into a pool wakes no thread, and a queue that runs dry neither.
             self.post_all_returned();
             let starving = self.is_starving();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

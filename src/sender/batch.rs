@@ -178,7 +178,7 @@ impl SendBatch<'_> {
         Some(SendCompletion {
             queue,
             token: request.wr_id(),
-            // SAFETY: it was taken from its queue just now, and nobody else has it.
+            // SAFETY: it was taken from its queue just now, and no other code has it.
             buffer: unsafe { request.into_buffer() },
             status: WcStatus::from_raw(status),
             vendor_err,
@@ -194,8 +194,8 @@ impl Drop for SendBatch<'_> {
         if let Poller::Direct(direct) = &mut self.sender.poller {
             direct.cq.publish();
         }
-        if self.sender.cq.resets() != self.sender.resets {
-            self.sender.settle_resets();
+        if self.sender.cq.ended() != self.sender.ended {
+            self.sender.finish_ended();
         }
     }
 }
@@ -256,7 +256,7 @@ impl Sender {
         loop {
             let (entry, requests, status, vendor_err) = match &mut self.poller {
                 Poller::Direct(direct) => {
-                    let Some(cqe) = direct.cq.next() else { return self.next_reset() };
+                    let Some(cqe) = direct.cq.next() else { return self.next_ended() };
                     let Some(completion) = Completion::read(cqe) else { continue };
                     let Some(queue) = self.routes.find(completion.qpn) else { continue };
                     let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
@@ -272,7 +272,7 @@ impl Sender {
                     }
                 }
                 Poller::Verbs(cq) => {
-                    let Some(wc) = cq.next() else { return self.next_reset() };
+                    let Some(wc) = cq.next() else { return self.next_ended() };
                     let sys::ibv_wc { wr_id, status, vendor_err, .. } = wc.wc;
                     let queue = (wr_id >> 32) as u32;
                     let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };

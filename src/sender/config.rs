@@ -34,8 +34,8 @@ impl SenderConfig {
         }
     }
 
-    /// Sets the number of entries of the CQ, 4,096 by default. It must be at least the number of sends that can be
-    /// outstanding on all queues together. The driver rounds up to a power of two.
+    /// Sets the number of entries of the CQ, 4,096 by default. It must be at least the sum of
+    /// [`Sender::capacity`](crate::Sender::capacity) of all queues. The driver rounds up to a power of two.
     pub const fn cq_capacity(mut self, entries: u32) -> Self {
         self.cq_capacity = entries;
         self
@@ -55,8 +55,8 @@ impl SenderConfig {
 
     /// Sets the most consecutive requests of a posting without a CQE, no limit by default. A buffer comes back with the next
     /// CQE of its queue, so a smaller number returns buffers earlier. 0 requests a CQE for each request, like
-    /// [`Posting::signaled`](crate::Posting::signaled). Whatever the number, the last request of a posting has a CQE, and so
-    /// has at least one request in each quarter of the queue.
+    /// [`Posting::signaled`](crate::Posting::signaled). In any case the last request of a posting has a CQE, and at
+    /// least one request in each quarter of the queue.
     pub const fn max_unsignaled(mut self, requests: u32) -> Self {
         self.max_unsignaled = requests;
         self

@@ -1,8 +1,8 @@
 //! Why a request was not posted.
 
-use std::fmt;
 use std::io;
 
+use crate::error::debug_is_display;
 use crate::memory::Buffer;
 use crate::qp::QpState;
 
@@ -22,20 +22,21 @@ use crate::qp::QpState;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSent {
-    /// All slots of the queue are outstanding.
+    /// All slots of the queue are outstanding. The answer to a request can arrive before its completion, so a client that
+    /// waits for room waits on the sender, not on the receiver.
     #[error("the send queue is full: poll the sender, then post again")]
     Full,
     /// The queue pair is not ready to send.
     #[error(
-        "the queue pair is in state {0}, and must be in RTS to send: connect it, or reset and connect it after a failure"
+        "the queue pair is in state {0}, and must be in RTS to send: connect it; after a failure reset and connect it, with tag matching remove the peer and add it again, with frames create another FrameReceiver"
     )]
     State(QpState),
     /// The message, or the memory to read, is too long.
     #[error(
-        "the request has {len} bytes, and the limit is {max}: split it, use a larger buffer, or send it from a Buffer instead of inline"
+        "the request has {len} bytes, and the limit is {max}: that of inline data is QpConfig::max_inline (send from a Buffer instead), of a READ and of an atomic operation the buffer, of a datagram the MTU, of other messages the port"
     )]
     TooLong {
         /// Bytes of the message, or to read.
@@ -61,11 +62,13 @@ pub enum NotSent {
         "the transport of the queue pair does not have this request: use send_to for datagrams, send_frame for frames, RC for READs and atomics"
     )]
     Transport,
-    /// The queue belongs to another sender, or its queue pair was destroyed.
+    /// The queue belongs to another sender, or its queue pair was destroyed and the sender was polled since.
     #[error("the queue belongs to another sender, or its queue pair was destroyed")]
     NoQueue,
     /// The request has more buffers than the queue was created for.
-    #[error("the request has more than {max} buffers: set a larger QpConfig::send_buffers")]
+    #[error(
+        "the request has more buffers than the limit of {max}: set a larger QpConfig::send_buffers"
+    )]
     TooManyBuffers {
         /// Buffers there is room for.
         max: usize,
@@ -88,7 +91,10 @@ pub enum NotSent {
     Verbs(#[source] io::Error),
 }
 
-/// A request was not posted. The error returns its payload.
+debug_is_display!(NotSent);
+
+/// A request was not posted. The error returns its payload. If that is borrowed, `?` cannot return the error as a
+/// `Box<dyn Error>`: use `map_err(|error| error.reason)`.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();
@@ -112,9 +118,4 @@ pub struct SendError<P = Buffer> {
     pub reason: NotSent,
 }
 
-/// The text of `{}`, which `unwrap` and a `main` that returns the error then show.
-impl<P> fmt::Debug for SendError<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_is_display!(<P> SendError<P>);

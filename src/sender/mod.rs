@@ -59,9 +59,9 @@ use queue::Entry;
 /// request of each posting has a CQE, which completes all requests before it.
 ///
 /// Requests of a failed queue pair complete with an error. After a [reset](crate::Receiver::reset_qp) or the
-/// [end](crate::Receiver::destroy_qp) of a queue pair, its outstanding requests complete with
-/// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR). Poll until `None` before connecting it again, also if nothing
-/// is outstanding.
+/// [end](crate::Receiver::destroy_qp) of a queue pair, its requests that had not completed do so with
+/// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), and the others with their own status. Poll until
+/// [`is_busy`](Self::is_busy) returns `false` before connecting it again.
 /// Dropping the sender returns outstanding buffers to their pools once their queue pair is destroyed.
 ///
 /// A server that replies to many clients, with one doorbell for all replies to a client:
@@ -81,32 +81,41 @@ use queue::Entry;
 /// receiver.fill(srq, &pool)?;
 ///
 /// let listener = std::net::TcpListener::bind("0.0.0.0:18515")?;
+/// listener.set_nonblocking(true)?;
 /// let mut clients: Vec<(QueuePair, VecDeque<Buffer>)> = Vec::new();
-/// for stream in listener.incoming().take(16) {
-///     let config = QpConfig::rc().srq(srq).sends(64);
-///     let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
-///     qp.connect_over(&mut stream?)?;
-///     clients.push((qp, VecDeque::new()));
-/// }
-///
+/// // Busy: a server that sleeps calls `arm` of receiver and sender, and `poll(2)` for both channels and the listener.
 /// loop {
+///     if let Ok((mut stream, _)) = listener.accept() {
+///         let config = QpConfig::rc().srq(srq).sends(64);
+///         let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+///         qp.connect_over(&mut stream)?;
+///         clients.push((qp, VecDeque::new()));
+///     }
+///
+///     // Numbers of queue pairs. Without an answer, only the end of its stream shows that a client is dead: see `QueuePair`.
+///     let mut failed = Vec::new();
 ///     let mut batch = receiver.poll();
 ///     while let Some(next) = batch.next() {
-///         // Answers to a dead client fail below. Without an answer only the end of its stream shows
-///         // that a client is dead: see `QueuePair`.
-///         let Ok(message) = next else { continue };
-///         let number = message.qp_num();
-///         if let Some((_, answers)) = clients.iter_mut().find(|(qp, _)| qp.qp_num() == number) {
-///             // The received buffer is the answer.
-///             answers.push_back(message.take());
+///         match next {
+///             Ok(message) => {
+///                 let number = message.qp_num();
+///                 if let Some((_, answers)) = clients.iter_mut().find(|(qp, _)| qp.qp_num() == number) {
+///                     // The received buffer is the answer.
+///                     answers.push_back(message.take());
+///                 }
+///             }
+///             Err(failure) => failed.push(failure.qp_num),
 ///         }
 ///     }
 ///     drop(batch);
 ///     receiver.fill(srq, &pool)?;
 ///
 ///     for (qp, answers) in clients.iter_mut().filter(|(_, answers)| !answers.is_empty()) {
-///         // `post` refuses a queue pair that has failed.
-///         let Some(Ok(mut posting)) = qp.send_queue().map(|queue| sender.post(queue)) else { continue };
+///         let queue = qp.send_queue().expect("created with a sender");
+///         let Ok(mut posting) = sender.post(queue) else {
+///             failed.push(qp.qp_num());
+///             continue;
+///         };
 ///         while let Some(answer) = answers.pop_front() {
 ///             match posting.send(answer) {
 ///                 Ok(()) => {}
@@ -121,17 +130,17 @@ use queue::Entry;
 ///         // The doorbell rings here, once.
 ///     }
 ///
-///     let mut failed = Vec::new();
 ///     let mut batch = sender.poll();
 ///     while let Some(done) = batch.next() {
 ///         // The buffer returns to its pool.
 ///         if !done.status.is_success() {
-///             failed.push(done.queue);
+///             let sends = |(qp, _): &&(QueuePair, _)| qp.send_queue() == Some(done.queue);
+///             failed.extend(clients.iter().find(sends).map(|(qp, _)| qp.qp_num()));
 ///         }
 ///     }
 ///     drop(batch);
-///     for queue in failed {
-///         if let Some(at) = clients.iter().position(|(qp, _)| qp.send_queue() == Some(queue)) {
+///     for number in failed {
+///         if let Some(at) = clients.iter().position(|(qp, _)| qp.qp_num() == number) {
 ///             receiver.destroy_qp(clients.swap_remove(at).0)?;
 ///         }
 ///     }
@@ -151,10 +160,12 @@ pub struct Sender {
     half: usize,
     /// Which queue a completion belongs to, by the number of its queue pair.
     routes: Routes,
-    /// Resets that were taken note of.
-    resets: u32,
+    /// Resets and drops of queue pairs that were taken note of.
+    ended: u32,
+    /// A queue pair was dropped with requests outstanding.
+    has_departing: bool,
     max_unsignaled: u32,
-    /// The register that all queues share and nobody else has; `None` where there is none to be had.
+    /// The register that all queues share and no other code has; `None` where there is none to be had.
     register: Option<Arc<ThreadDomain>>,
     cq: Arc<Cq>,
     pd: ProtectionDomain,
@@ -203,12 +214,12 @@ impl Sender {
         };
         let cq = Arc::new(cq);
         trace_event!(device = context.name(), entries = cq.capacity(), "completion queue created");
-        // SAFETY: a fresh CQ that nobody else knows.
+        // SAFETY: a fresh CQ that no other code knows.
         unsafe { Self::with_cq(pd, config, cq, mlx5dv) }
     }
 
     /// # Safety
-    /// Nothing was polled from the CQ, and nobody else polls, arms or resizes it.
+    /// Nothing was polled from the CQ, and no other code polls, arms or resizes it.
     unsafe fn with_cq(
         pd: &ProtectionDomain,
         config: &SenderConfig,
@@ -222,7 +233,8 @@ impl Sender {
             run: Run::NONE,
             half: 0,
             routes: Routes::default(),
-            resets: 0,
+            ended: 0,
+            has_departing: false,
             max_unsignaled: config.max_unsignaled,
             register: mlx5dv.and_then(|_| ThreadDomain::create(pd)),
             cq,
@@ -263,7 +275,11 @@ impl Sender {
     fn check_room(&self, requests: u64) -> Result<()> {
         let (needed, capacity) = (self.committed + requests, u64::from(self.cq.capacity()));
         if needed > capacity {
-            return Err(Error::CqTooSmall { capacity, needed });
+            return Err(Error::CqTooSmall {
+                setting: "SenderConfig::cq_capacity, or with tag matching TagMatchingConfig::sends",
+                capacity,
+                needed,
+            });
         }
         Ok(())
     }

@@ -97,7 +97,7 @@ enum Rest<'a> {
 /// Copies the header of a frame, which is inline or in one SGE, and longer than that.
 ///
 /// # Safety
-/// The SGE names memory of this process that nobody writes.
+/// The SGE names memory of this process that no code writes.
 #[inline(always)]
 unsafe fn split_frame<'a>(
     inline: Option<&'a [u8]>,

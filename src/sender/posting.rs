@@ -59,10 +59,11 @@ impl Sender {
 
 /// Posts requests to the send queue of one QP. Dropping it rings the doorbell once.
 ///
-/// A request is posted, or refused with an error that returns its payload; a refused request changes nothing.
+/// A request is posted, or refused with an error that returns its payload; a refused request does not change the queue.
 /// [`token`](Self::token), [`solicited`](Self::solicited), [`fence`](Self::fence) and [`signaled`](Self::signaled)
-/// apply to the next request only. After `mem::forget` of a posting, the next posting of the queue rings the doorbell for
-/// its requests, too.
+/// apply to the next request only, also if it is refused: set them again before another attempt.
+///
+/// After `mem::forget` of a posting, the next posting of the queue rings the doorbell for its requests, too.
 ///
 /// ```
 /// # let mut world = doorbell_doc::Sends::new();
@@ -184,7 +185,9 @@ impl Posting<'_> {
     ///
     /// With `checksums` the device writes the checksums of the IP header and of UDP or TCP. Store 0 in the checksum of the IP
     /// header, and in that of UDP or TCP the sum of the pseudo header, folded to 16 bits and not complemented. The wire
-    /// needs at least 60 bytes: pad shorter frames.
+    /// needs at least 60 bytes: pad shorter frames. A frame longer than the port takes completes with
+    /// [`WcStatus::LOC_LEN_ERR`](crate::WcStatus::LOC_LEN_ERR), and the send queue has failed: create another
+    /// [`FrameReceiver`](crate::frames::FrameReceiver).
     ///
     /// # Errors
     /// [`SendError`], which returns the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.

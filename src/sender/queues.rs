@@ -45,7 +45,7 @@ impl Sender {
     /// Takes the send queue of a new queue pair in.
     ///
     /// # Safety
-    /// Nothing was posted to the queue, and nobody else posts to it. The queue pair was made with the
+    /// Nothing was posted to the queue, and no other code posts to it. The queue pair was made with the
     /// [`send_side`](Self::send_side) of this sender.
     pub(crate) unsafe fn enter(&mut self, qp: &mut QueuePair, config: &QpConfig) -> Result<SqId> {
         let object = qp.object();
@@ -102,10 +102,13 @@ impl Sender {
     /// Lets go of the queue pairs that were dropped and of which nothing is outstanding.
     pub(crate) fn close_departed(&mut self) {
         self.free_returned();
+        self.has_departing = false;
         for index in 0..self.queues.len() {
-            let is_over = |entry: &Entry| !entry.qp.has_handle() && entry.ring.is_empty();
-            if self.queues[index].as_deref().is_some_and(is_over) {
-                self.close(index);
+            let departed = |entry: &&Entry| !entry.qp.has_handle();
+            match self.queues[index].as_deref().filter(departed) {
+                Some(entry) if entry.ring.is_empty() => self.close(index),
+                Some(_) => self.has_departing = true,
+                None => {}
             }
         }
     }
@@ -125,8 +128,8 @@ impl Sender {
         self.find(queue).map_or(0, |entry| entry.ring.capacity())
     }
 
-    /// Returns `true` if requests of the queue are outstanding, or completed and not polled, or if the queue pair was reset
-    /// and the sender was not polled since.
+    /// Returns `true` while requests of the queue are outstanding or were not polled, and after a reset of the queue pair until
+    /// the sender is polled.
     pub fn is_busy(&self, queue: SqId) -> bool {
         self.find(queue).is_some_and(|entry| !entry.ring.is_empty() || entry.qp.sends_ended())
     }

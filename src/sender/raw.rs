@@ -8,7 +8,7 @@ use rdma_core_sys as sys;
 
 use super::queue::SendRing;
 use super::{Sender, SenderConfig, SqId, WorkRequest};
-use crate::cq::Cq;
+use crate::cq::{Cq, Form};
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
 use crate::poller::Poller;
@@ -38,7 +38,7 @@ impl Sender {
         let mlx5dv = pd.context().choose(config.path)?;
         // SAFETY: the caller's contract.
         unsafe {
-            let cq = Arc::new(Cq::from_raw(pd.context(), cq, mlx5dv.is_none()));
+            let cq = Arc::new(Cq::from_raw(pd.context(), cq, Form::Plain, mlx5dv.is_none()));
             Self::with_cq(pd, config, cq, mlx5dv)
         }
     }
@@ -50,7 +50,7 @@ impl Sender {
     /// # let (queue, pool) = (world.queue(), world.pool.clone());
     /// # let sender = &mut world.sender;
     /// use doorbell::raw::WorkRequest;
-    /// use mlx5_ring::sq::{Flags, Immediate, Payload};
+    /// use doorbell::mlx5_ring::sq::{Flags, Immediate, Payload};
     ///
     /// // SAFETY: inline bytes are copied, and the queue pair is connected.
     /// unsafe {

@@ -58,7 +58,7 @@ impl WorkRequest {
     /// Returns the first buffer.
     ///
     /// # Safety
-    /// The request was posted and is over, and nobody else takes its buffer.
+    /// The request was posted and is over, and no other code takes its buffer.
     #[inline(always)]
     pub(super) unsafe fn into_buffer(self) -> Option<Buffer> {
         // SAFETY: [request-owns], by the contract.

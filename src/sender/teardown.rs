@@ -1,4 +1,4 @@
-//! Resets of queue pairs, and the end of a sender.
+//! Resets and ends of queue pairs, and the end of a sender.
 
 use super::Sender;
 use super::batch::Run;
@@ -7,8 +7,9 @@ use super::queue::Entry;
 impl Sender {
     /// Goes on with the requests that a reset ended; returns `false` when there are none. Call it when the last run is over
     /// and the CQ is empty.
-    pub(super) fn next_reset(&mut self) -> bool {
-        if self.cq.resets() == self.resets || self.poller.has_arrived() {
+    pub(super) fn next_ended(&mut self) -> bool {
+        let has_ended = self.cq.ended() != self.ended || self.has_departing;
+        if !has_ended || self.poller.has_arrived() {
             return false;
         }
         for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.sends_ended()) {
@@ -18,14 +19,14 @@ impl Sender {
                 return true;
             }
         }
-        self.settle_resets();
+        self.finish_ended();
         false
     }
 
     /// Starts the queues again that a reset ended and whose requests were all returned.
     #[cold]
-    pub(super) fn settle_resets(&mut self) {
-        let resets = self.cq.resets();
+    pub(super) fn finish_ended(&mut self) {
+        let ended = self.cq.ended();
         // What has completed before the reset is polled first. The device of a queue pair in RESET writes no more CQEs.
         if !self.run.is_over() || self.poller.has_arrived() {
             return;
@@ -41,7 +42,7 @@ impl Sender {
             entry.qp.take_back_sends();
         }
         if are_settled {
-            self.resets = resets;
+            self.ended = ended;
             self.close_departed();
         }
     }
@@ -60,7 +61,7 @@ impl Drop for Sender {
             let mut requests = ring.run_of_all();
             // SAFETY: the queue exists, and frees nothing any more.
             while let Some(request) = unsafe { requests.next() } {
-                // SAFETY: nobody else takes it, and its buffer is kept until the device has let go of it.
+                // SAFETY: no other code takes it, and its buffer is kept until the device has let go of it.
                 let buffer = unsafe { request.into_buffer() };
                 buffer.into_iter().for_each(&mut keep);
             }

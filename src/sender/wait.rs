@@ -88,7 +88,7 @@ impl Sender {
 
     /// Returns `true` if there is something to poll.
     pub(crate) fn has_arrived(&mut self) -> bool {
-        let was_reset = self.cq.resets() != self.resets;
-        !self.run.is_over() || was_reset || self.poller.has_arrived()
+        let has_ended = self.cq.ended() != self.ended;
+        !self.run.is_over() || has_ended || self.poller.has_arrived()
     }
 }

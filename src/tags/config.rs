@@ -18,7 +18,7 @@ pub(super) const MIN_SLOTS: u32 = 33;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Offload {
-    /// The device if it can, else the library.
+    /// The device if it can, else the library, as on RoCE.
     #[default]
     Auto,
     /// The device. Creation fails if it cannot.
@@ -62,7 +62,7 @@ impl TagMatchingConfig {
     }
 
     /// Sets the number of slots for unexpected messages (messages that match no receive when they arrive), at least
-    /// 33, the minimum of the adapter.
+    /// 33, the minimum of the adapter. The driver may round up: [`fill`](crate::tags::TagMatchingSrq::fill) returns how many there are.
     pub const fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self

@@ -49,7 +49,7 @@ impl DirectTags {
     ) -> Result<Self> {
         let objects = Objects::create(pd, config)?;
         let not_direct = |error| pd.context().not_direct(error);
-        // SAFETY: fresh objects that nobody else knows.
+        // SAFETY: fresh objects that no other code knows.
         let (ring, doorbell) =
             unsafe { mlx5::completion_queue(mlx5dv, &objects.cq) }.map_err(not_direct)?;
         // SAFETY: as above.
@@ -255,7 +255,7 @@ fn facts(header: &Tmh) -> (u64, u32) {
 
 /// The buffer of a receive as the device is to see it.
 pub(super) fn sge(buffer: &Buffer) -> Sge {
-    // Headers of a rendezvous that software must finish go into the buffer. The bytes behind a smaller
+    // Headers of a rendezvous that software must finish go into the buffer. The bytes after a smaller
     // one, up to the next cache line, belong to it alone.
     let length = (buffer.capacity() as u32).max(super::header::RENDEZVOUS as u32);
     let addr = buffer.addr().as_ptr().expose_provenance() as u64;

@@ -46,7 +46,7 @@ pub(super) struct Counts {
     /// For removes: the count that the device had before. With the new count in the first of several
     /// removes, it could match messages to the receives of the others.
     pub(super) before: u16,
-    /// For appends and synchronisations, which stand behind all removes: what has been handled.
+    /// For appends and synchronisations, which stand after all removes: what has been handled.
     pub(super) now: u16,
 }
 
@@ -212,7 +212,7 @@ impl Engine {
     }
 
     /// Keeps a tagged buffer that the device may still write until it cannot.
-    pub(super) fn park(&self, buffer: Buffer) {
+    pub(super) fn defer(&self, buffer: Buffer) {
         let srq = match self {
             Self::Direct(direct) => direct.object(),
             Self::Verbs(verbs) => verbs.object(),

@@ -1,9 +1,8 @@
 //! What can go wrong with receives and sends.
 
-use std::fmt;
-
 use super::post::TaggedReceive;
 use super::receives::ReceiveId;
+use crate::error::debug_is_display;
 use crate::sender::NotSent;
 use crate::status::WcStatus;
 
@@ -18,7 +17,7 @@ use crate::status::WcStatus;
 /// let refused = tags.post_empty(0x17, 0xf).expect_err("nothing could match");
 /// assert_eq!(refused, TagFailure::Mask { tag: 0x17, mask: 0xf });
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TagFailure {
     /// The list has `max_tags` receives.
@@ -58,6 +57,8 @@ pub enum TagFailure {
     Verbs(i32),
 }
 
+debug_is_display!(TagFailure);
+
 /// Why the list of the device failed.
 ///
 /// ```
@@ -74,7 +75,7 @@ pub enum TagFailure {
 /// }
 /// assert!(is_short_of_memory(ListFailure::Verbs(libc::ENOMEM)));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListFailure {
     /// The device reported this status for an operation.
@@ -86,6 +87,8 @@ pub enum ListFailure {
     Verbs(i32),
 }
 
+debug_is_display!(ListFailure);
+
 /// Not all receives were posted. The error returns the others.
 ///
 /// ```
@@ -93,7 +96,7 @@ pub enum ListFailure {
 /// # let doorbell_doc::Tags { tags, .. } = &mut world;
 /// use doorbell::tags::{TagFailure, TaggedReceive};
 ///
-/// // One more than the list holds, and another behind it.
+/// // One more than the list holds, and another after it.
 /// let room = tags.max_tags();
 /// let receives = (0..u64::from(room) + 2).map(|tag| TaggedReceive::empty(tag, u64::MAX));
 /// let error = tags.post_all(receives).expect_err("the list is full");
@@ -114,15 +117,7 @@ pub struct PostTagsError<I> {
     pub reason: TagFailure,
 }
 
-impl<I> fmt::Debug for PostTagsError<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostTagsError")
-            .field("posted", &self.posted.len())
-            .field("refused", &self.refused.len())
-            .field("reason", &self.reason)
-            .finish_non_exhaustive()
-    }
-}
+debug_is_display!(<I> PostTagsError<I>);
 
 /// Why a receive cannot be cancelled.
 ///
@@ -140,7 +135,7 @@ impl<I> fmt::Debug for PostTagsError<I> {
 /// # drop(event);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CancelError {
     /// The receive is over: completed, failed or cancelled. Its event was taken or waits.
@@ -163,6 +158,8 @@ pub enum CancelError {
     Verbs(i32),
 }
 
+debug_is_display!(CancelError);
+
 /// Why a message was not sent.
 ///
 /// ```
@@ -179,7 +176,7 @@ pub enum CancelError {
 /// assert!(matches!(error.reason, NotSentTagged::NotReadable));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSentTagged {
     /// The peer belongs to another queue or was removed.
@@ -192,3 +189,5 @@ pub enum NotSentTagged {
     #[error("{0}")]
     Queue(#[source] NotSent),
 }
+
+debug_is_display!(NotSentTagged);

@@ -5,6 +5,7 @@ use super::message::TaggedBuffer;
 use super::peer::PeerId;
 use super::receives::ReceiveId;
 use super::send::SendId;
+use crate::error::debug_is_display;
 use crate::memory::Buffer;
 use crate::status::WcStatus;
 
@@ -66,16 +67,18 @@ pub enum TagEvent {
     },
     /// A message was sent, or the peer has read the buffer of a rendezvous.
     Sent(Sent),
-    /// The connection to a peer failed: see [`remove_peer`](super::TagMatchingSrq::remove_peer). The side whose send or READ
-    /// failed gets this event; a side that only receives does not.
+    /// The connection to a peer failed: see [`remove_peer`](super::TagMatchingSrq::remove_peer). A side gets
+    /// this event if a send or READ of its own fails, or if the peer sends a message that is longer than the buffers of
+    /// [`fill`](super::TagMatchingSrq::fill). No other failure is reported to a side that only receives. The failed sends
+    /// follow, as [`Sent`](Self::Sent) with their status.
     PeerFailed {
         /// The peer.
         peer: PeerId,
         /// What the device reported.
         status: WcStatus,
     },
-    /// Unexpected messages hold nearly all buffers: the device has fewer than 33, at least as many messages wait for
-    /// a receive, and the pool of [`fill`](super::TagMatchingSrq::fill) is empty. Soon senders must wait, including
+    /// Unexpected messages hold nearly all buffers: the device has fewer than 33 left, no fewer messages wait for a receive, and
+    /// the pool of [`fill`](super::TagMatchingSrq::fill) is empty. Soon senders must wait, including
     /// those whose messages have a receive. Post receives for waiting messages, or call `fill` with another pool.
     /// Reported once, and again after the condition has ended.
     BuffersLow {
@@ -145,7 +148,7 @@ pub struct Received {
 /// assert_eq!(cause, ReceiveFailure::TooLong { len: 5 });
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveFailure {
     /// The message is longer than the buffer. The connection goes on.
@@ -157,9 +160,9 @@ pub enum ReceiveFailure {
     /// The device has dropped the message: it did not fit, or the sender's memory could not be read, or the
     /// connection failed. In the first two cases the connection fails with it.
     #[error(
-        "the device cancelled the receive: the message did not fit, its sender could not be read, or the connection failed"
+        "the device dropped the message: it did not fit, its sender could not be read, or the connection failed"
     )]
-    Canceled,
+    Dropped,
     /// Reading the memory of the sender failed.
     #[error("reading the data from the sender failed: {0}")]
     Read(WcStatus),
@@ -170,6 +173,8 @@ pub enum ReceiveFailure {
     #[error("the header of the rendezvous is malformed")]
     Malformed,
 }
+
+debug_is_display!(ReceiveFailure);
 
 /// A completed send.
 ///

@@ -115,7 +115,7 @@ impl TagMatchingSrq {
             }
             Arrived::Canceled { receive } => {
                 self.set(receive, State::Matched);
-                self.fail(receive, ReceiveFailure::Canceled);
+                self.fail(receive, ReceiveFailure::Dropped);
             }
             Arrived::Message { buffer, counted, qp_num } => {
                 if counted {
@@ -145,7 +145,7 @@ impl TagMatchingSrq {
     fn set(&mut self, key: Key, state: State) {
         let Some(receive) = self.receives.get_mut(key) else { return };
         let before = std::mem::replace(&mut receive.state, State::Matched);
-        self.receives.settle(key, state);
+        self.receives.set_state(key, state);
         if let State::Claimed(message) = before {
             self.arrive(message);
         }
@@ -211,13 +211,13 @@ impl TagMatchingSrq {
             return self.unexpected.push(message);
         };
         if !self.engine.offloads() {
-            self.receives.settle(key, State::Matched);
+            self.receives.set_state(key, State::Matched);
             return self.deliver(key, message);
         }
         let Some(receive) = self.receives.get_mut(key) else { return };
         let handle = receive.handle;
         self.operations.push(Operation::Remove { receive: key, handle });
-        self.receives.settle(key, State::Claimed(message));
+        self.receives.set_state(key, State::Claimed(message));
     }
 
     /// Brings a message to a receive whose buffer is ours.

@@ -13,6 +13,10 @@
 //! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives, [`send`](TagMatchingSrq::send),
 //! and [`poll`](TagMatchingSrq::poll) events.
 //!
+//! To end: poll until all sends have completed and [`offered`](TagMatchingSrq::offered) is 0, agree with the peer over
+//! another stream, and call [`remove_peer`](TagMatchingSrq::remove_peer). Dropping the queue ends all connections and
+//! returns all buffers to their pools.
+//!
 //! The page Tag matching of the book describes the protocol and the order of messages.
 
 mod config;
@@ -147,8 +151,8 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if [`Offload::Required`] is set and the device does not match tags;
-    /// [`Error::NotDirect`]; [`Error::OutOfRange`]; [`Error::Verbs`].
+    /// [`Error::Unsupported`] if [`Offload::Required`] is set and the device does not match tags; [`Error::NotDirect`];
+    /// [`Error::OutOfRange`]; [`Error::Verbs`] if the device refuses an [`Offload::Required`], as on RoCE.
     pub fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let max_slots = pd.context().attr().max_srq_wr.max(0) as u64;
@@ -256,9 +260,8 @@ impl TagMatchingSrq {
     /// less the header of 16 bytes is the longest message that peers can [`send`](Self::send); they must offer longer
     /// ones by [`send_rendezvous`](Self::send_rendezvous).
     ///
-    /// [`connect`](Self::connect) needs at least 33. The queue takes further buffers from the pool as messages use them. While
-    /// the pool is empty, senders wait: give it as many buffers as there are slots, and one for each message that may wait
-    /// for its receive.
+    /// [`connect`](Self::connect) needs at least 33. The queue takes further buffers from the pool as messages use them. The
+    /// pool needs a buffer for each slot, and one for each message that waits for its receive: while it is empty, senders wait.
     ///
     /// A message that waits for its receive holds its buffer. If waiting messages hold all buffers, the message that
     /// a receive waits for cannot arrive. [`TagEvent::BuffersLow`] reports this while 32 buffers are left: call
@@ -322,7 +325,7 @@ impl TagMatchingSrq {
         }
         self.operations.push(Operation::Remove { receive: id.key, handle });
         self.flush().map_err(CancelError::Verbs)?;
-        self.receives.settle(id.key, State::Cancelling);
+        self.receives.set_state(id.key, State::Cancelling);
         Ok(())
     }
 
@@ -355,7 +358,8 @@ impl TagMatchingSrq {
         self.unexpected.probe(tag, mask)
     }
 
-    /// Returns the next event, or `None`.
+    /// Returns the next event, or `None`. Messages of a peer meet their receives in the order of sending, but a rendezvous is
+    /// complete later: the events of messages that were sent after it can come before its own.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -417,7 +421,7 @@ impl Drop for TagMatchingSrq {
     fn drop(&mut self) {
         for receive in self.receives.drain() {
             if let Some(buffer) = receive.buffer {
-                self.engine.park(buffer);
+                self.engine.defer(buffer);
             }
         }
     }

@@ -81,8 +81,8 @@ pub(super) struct Peer {
 }
 
 impl TagMatchingSrq {
-    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding. The peer
-    /// may read readable pools, as a rendezvous requires, whatever [`QpConfig::remote_read`] says.
+    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding; its
+    /// receives or SRQ are ignored. The peer may read readable pools, as a rendezvous requires, whatever [`QpConfig::remote_read`] says.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -113,7 +113,7 @@ impl TagMatchingSrq {
         let sending = config.max_inline(inline);
         let send = self.sender.send_side(&self.pd)?;
         let mut outgoing = self.engine.create_qp(&self.pd, &sending, send)?;
-        // SAFETY: a fresh queue pair that nobody else knows, made for this sender.
+        // SAFETY: a fresh queue pair that no other code knows, made for this sender.
         let queue = unsafe { self.sender.enter(&mut outgoing, &sending) }?;
         let numbers = [incoming.qp_num(), outgoing.qp_num()];
         let id = self.peers.add(Peer {
@@ -170,7 +170,7 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] before [`fill`](Self::fill) has posted 33 buffers; the errors of [`QueuePair::connect`].
+    /// [`Error::Unsupported`] before [`fill`](Self::fill) has posted 33 buffers; the errors of [`QueuePair::connect`].
     pub fn connect(&mut self, peer: PeerId, address: &PeerAddress) -> Result<()> {
         self.check_filled()?;
         let peer = self.known_peer(peer)?;
@@ -182,9 +182,14 @@ impl TagMatchingSrq {
     fn check_filled(&mut self) -> Result<()> {
         // Messages of other peers may have taken some since the last poll.
         self.refill();
-        let posted = self.engine.posted();
-        let (min, max) = (MIN_SLOTS.into(), u32::MAX.into());
-        Error::check_range("count of buffers for unexpected messages", posted.into(), min, max)
+        if self.engine.posted() >= MIN_SLOTS {
+            return Ok(());
+        }
+        const { assert!(MIN_SLOTS == 33) }
+        Err(Error::Unsupported {
+            operation: "connecting a peer",
+            when: "before 33 buffers are posted: call fill with a larger pool",
+        })
     }
 
     /// Connects to the peer whose owner calls `connect_over` at the other end of `stream`, and returns when both
@@ -195,6 +200,9 @@ impl TagMatchingSrq {
     /// connected on this side: [remove](Self::remove_peer) it, and [add](Self::add_peer) another one to try again.
     pub fn connect_over<S: Read + Write>(&mut self, peer: PeerId, stream: &mut S) -> Result<()> {
         self.check_filled()?;
+        let known = self.known_peer(peer)?;
+        known.incoming.check_connectable("connect_over")?;
+        known.outgoing.check_connectable("connect_over")?;
         let PeerAddress { incoming, outgoing } = self.address(peer)?;
         connect::exchange(stream, &[incoming, outgoing], |[incoming, outgoing]| {
             self.connect(peer, &PeerAddress { incoming, outgoing })
@@ -233,7 +241,7 @@ impl TagMatchingSrq {
                 self.fail(receive, ReceiveFailure::PeerGone);
             }
         }
-        // The device reads for nobody any more.
+        // The device reads for no one any more.
         self.engine.destroy_qp(peer.incoming);
         self.engine.destroy_qp(peer.outgoing);
         self.sender.close_departed();

@@ -52,7 +52,7 @@ impl TagMatchingSrq {
     /// message in either case. The buffer needs no room for headers.
     ///
     /// A message may be longer than the buffer. If the device matches one that was sent with [`send`](Self::send), the receive
-    /// fails with [`ReceiveFailure::Canceled`](super::ReceiveFailure::Canceled) and the connection fails, too. In all other
+    /// fails with [`ReceiveFailure::Dropped`](super::ReceiveFailure::Dropped) and the connection fails, too. In all other
     /// cases the receive fails with [`ReceiveFailure::TooLong`](super::ReceiveFailure::TooLong), the connection goes on, and
     /// the sender is told of a success.
     ///

@@ -135,7 +135,7 @@ impl Receives {
         self.len
     }
 
-    /// Adds a receive; one that is `Posted` waits behind all others.
+    /// Adds a receive; one that is `Posted` waits after all others.
     pub(super) fn add(&mut self, receive: Receive) -> ReceiveId {
         let waits = matches!(receive.state, State::Posted);
         if self.free == NONE {
@@ -189,8 +189,8 @@ impl Receives {
         None
     }
 
-    /// It waits no longer.
-    pub(super) fn settle(&mut self, key: Key, state: State) {
+    /// Sets the state of a receive that waits no longer.
+    pub(super) fn set_state(&mut self, key: Key, state: State) {
         if let Some(receive) = self.get_mut(key) {
             receive.state = state;
             self.unlink(key.index);

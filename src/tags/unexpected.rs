@@ -87,7 +87,7 @@ impl Unexpected {
         Some(Probe { peer: message.peer, tag: message.tag, context: message.context, len })
     }
 
-    /// Forgets offers of a peer that is gone: nobody can read them any more.
+    /// Forgets offers of a peer that was removed: they cannot be read any more.
     pub(super) fn forget_offers(&mut self, peer: PeerId) {
         self.0
             .retain(|message| message.peer != peer || matches!(message.content, Content::Eager(_)));

@@ -65,7 +65,7 @@ impl VerbsTags {
     pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
         let cq = self.cq();
         let mut attr = sys::ibv_poll_cq_attr::default();
-        // SAFETY: a live CQ that nobody else polls, not in a batch.
+        // SAFETY: a live CQ that no other code polls, not in a batch.
         if unsafe { sys::ibv_start_poll(cq, &mut attr) } != 0 {
             return;
         }

@@ -79,7 +79,7 @@ impl TagMatchingSrq {
     }
 
     /// Sleeps until [`poll`](Self::poll) has an event, at most for `timeout`; without a time-out, forever. Returns
-    /// `true` if there is an event.
+    /// `true` if there is an event. A signal handler does not end the sleep.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();

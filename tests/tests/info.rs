@@ -119,7 +119,7 @@ fn refused(code: i32, command: &mut Command) -> String {
 #[test]
 fn an_unknown_device_is_refused_with_the_names_that_exist() {
     let complaint = refused(2, on("ib").args(["mlx5_0", "mlx5_9"]));
-    assert_eq!(complaint, "doorbell info: no RDMA device named mlx5_9: this host has mlx5_0\n");
+    assert_eq!(complaint, "doorbell info: no RDMA device named \"mlx5_9\": this host has mlx5_0\n");
 }
 
 /// A tree of sysfs in which libibverbs sees what is made there.

@@ -131,5 +131,5 @@ fn what_it_cannot_do_is_refused() {
     refused(&["-q", "17", "-r", "16"], "at least one receive per queue pair");
     refused(&["-m", "1500"], "an MTU is 256, 512");
     refused(&["-l", "16"], "service_level is 16: it must be from 0 to 15");
-    refused(&["-d", "mlx5_9"], "no RDMA device named mlx5_9");
+    refused(&["-d", "mlx5_9"], "no RDMA device named \"mlx5_9\"");
 }

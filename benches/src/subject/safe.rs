@@ -44,7 +44,9 @@ pub(super) fn receiver(
     // SAFETY: fresh objects that nobody else drives, which live until the process ends.
     unsafe {
         let cq = ibv_cq_ex_to_cq(objects.cq);
-        let mut receiver = Receiver::from_raw_cq(&world.pd, cq, Path::Direct).expect("a receiver");
+        let mut receiver =
+            Receiver::from_raw_cq(&world.pd, cq, &ReceiverConfig::new().path(Path::Direct))
+                .expect("a receiver");
         let attach = |&srq| receiver.attach_raw_srq(srq, shape.receives(), 1).expect("an SRQ");
         let srqs: Vec<_> = objects.srqs.iter().map(attach).collect();
         let attach = |(index, &qp): (usize, &_)| {

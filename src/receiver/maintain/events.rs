@@ -1,14 +1,12 @@
 //! What events of the device ask of a receiver.
 
-use std::sync::Arc;
-
 use rdma_core_sys as sys;
 
 use super::super::Receiver;
 use super::super::id::SrqId;
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, ObjectName};
-use crate::qp::{Qp, QpState};
+use crate::qp::QpState;
 
 impl Receiver {
     /// Makes the device report [`AsyncEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives; 0
@@ -74,7 +72,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// None today: what an event asks of the driver is tried again at the next refill.
+    /// None. If the driver refuses to arm the limit of an SRQ, the next refill tries again.
     pub fn handle_event(&mut self, event: &AsyncEvent) -> Result<bool> {
         match *event {
             AsyncEvent::SrqLimitReached { srq } => {
@@ -88,6 +86,7 @@ impl Receiver {
             AsyncEvent::QpFatal { qp_num }
             | AsyncEvent::QpRequestError { qp_num }
             | AsyncEvent::QpAccessError { qp_num } => Ok(self.qp_failed(qp_num)),
+            AsyncEvent::LastWqeReached { qp_num } => Ok(self.qps.qp_of(qp_num).is_some()),
             AsyncEvent::DeviceFatal => Ok(true),
             AsyncEvent::CqError { cq } => {
                 let ours = cq == ObjectName::of(self.cq.as_raw());
@@ -105,16 +104,15 @@ impl Receiver {
         })
     }
 
-    /// Takes note that a QP with a receive queue here failed, if it has; whether there is one.
+    /// Takes note that a queue pair that completes here failed; returns `false` if there is none of this number.
     fn qp_failed(&mut self, qp_num: u32) -> bool {
-        let of_number = |qp: &&Arc<Qp>| qp.qp_num() == qp_num;
-        let Some(qp) = self.ids().filter_map(|queue| self.qp_of(queue)).find(of_number) else {
-            return false;
-        };
+        let Some(qp) = self.qps.qp_of(qp_num) else { return false };
         // An event waits to be read: the QP may have been reset since, or another one has its number.
         if qp.known_state() != QpState::Error && qp.has_failed() {
             qp.mark_failed();
-            qp.flush_late_receives();
+            if !qp.has_srq() {
+                qp.flush_late_receives();
+            }
         }
         true
     }

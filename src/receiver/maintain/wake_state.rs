@@ -10,7 +10,7 @@ const GONE: u8 = 2;
 /// no more; and many who put something there and then ask what is left to do.
 ///
 /// Each side writes, passes a sequentially consistent fence, and reads what the other writes. One of the two
-/// fences comes first in their common order; who is behind it sees the other's write. So either the owner
+/// fences comes first in their common order; who comes after it sees the other's write. So either the owner
 /// sees what was put, or who put it sees that the owner sleeps or is gone.
 pub(crate) struct WakeState(AtomicU8);
 

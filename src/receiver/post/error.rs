@@ -1,6 +1,7 @@
 //! Why receives were not posted.
 
 use super::super::datagram::GRH_SIZE;
+use crate::error::debug_is_display;
 use crate::memory::Buffer;
 
 /// Why a receive was not posted.
@@ -17,7 +18,7 @@ use crate::memory::Buffer;
 /// // The buffer is in the error, for another time.
 /// assert_eq!(error.buffers.len(), 1);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostFailure {
     /// All slots of the queue are posted.
@@ -56,6 +57,8 @@ pub enum PostFailure {
     Verbs(i32),
 }
 
+debug_is_display!(PostFailure);
+
 /// Not all receives were posted: the first `posted` ones were. The error returns the other buffers.
 ///
 /// [`Receiver::post_scatter`](crate::Receiver::post_scatter) posts one receive or none: `posted` is 0 then.
@@ -73,7 +76,7 @@ pub enum PostFailure {
 /// assert_eq!(error.buffers.len(), 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{reason}{}", after(*.posted))]
 pub struct PostError {
     /// Receives posted before the failure. The last one may wait in the spare slot of
@@ -84,6 +87,8 @@ pub struct PostError {
     /// The buffers that were not posted, in order.
     pub buffers: Vec<Buffer>,
 }
+
+debug_is_display!(PostError);
 
 fn after(posted: usize) -> String {
     match posted {

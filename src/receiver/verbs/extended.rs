@@ -11,7 +11,7 @@ use crate::cq::Timestamps;
 /// Takes completions, as many as one call of `ibv_poll_cq` would; returns how many.
 ///
 /// # Safety
-/// `cq` is alive, nobody else polls it, and it was created with the standard fields and these timestamps.
+/// `cq` is alive, no other code polls it, and it was created with the standard fields and these timestamps.
 pub(super) unsafe fn fetch(
     cq: *mut sys::ibv_cq_ex,
     timestamps: Timestamps,

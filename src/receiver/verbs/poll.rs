@@ -84,11 +84,11 @@ impl VerbsCq {
 
     fn fetch(&mut self) -> usize {
         if let Some((cq, timestamps)) = self.cq.with_timestamps() {
-            // SAFETY: a live CQ that nobody else polls, created with what is read.
+            // SAFETY: a live CQ that no other code polls, created with what is read.
             return unsafe { extended::fetch(cq, timestamps, &mut self.waiting) };
         }
         let Self { waiting, fetched, .. } = self;
-        // SAFETY: a live CQ that nobody else polls, and room for as many completions.
+        // SAFETY: a live CQ that no other code polls, and room for as many completions.
         let got =
             unsafe { sys::ibv_poll_cq(self.cq.as_raw(), POLLED as i32, fetched.as_mut_ptr()) };
         // A negative number means that the CQ is broken; its asynchronous event says so.

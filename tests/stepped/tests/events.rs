@@ -121,6 +121,25 @@ impl Ends {
     }
 }
 
+#[test]
+fn a_receiver_recognizes_events_of_its_queue_pairs_on_an_srq() {
+    for path in PATHS {
+        let mut ends = Ends::new(path);
+        let srq = ends.receiver.create_srq(&SrqConfig::new(7)).unwrap();
+        let (near, _far) = ends.connect(&QpConfig::rc().srq(srq));
+        let qp_num = near.qp_num();
+        let mut events = ends.pd.context().events().unwrap();
+        assert!(ends.device.fail_qp(qp_num));
+        ends.device.settle();
+        let (fatal, last) = (AsyncEvent::QpFatal { qp_num }, AsyncEvent::LastWqeReached { qp_num });
+        assert_eq!(all(&mut events), [fatal, last]);
+        for event in [fatal, last] {
+            assert!(ends.receiver.handle_event(&event).unwrap(), "{path}: {event:?}");
+            assert!(!ends.far_receiver.handle_event(&event).unwrap(), "{path}: {event:?}");
+        }
+    }
+}
+
 /// Every kind of queue, with messages that were not polled and receives that never completed.
 #[test]
 fn a_removed_device_gives_every_posted_buffer_back_flagged() {

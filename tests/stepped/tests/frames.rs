@@ -260,6 +260,11 @@ fn what_is_not_possible_is_refused_in_words() {
     let verbs = FrameReceiver::new(&pd, &PLAIN.path(Path::Verbs)).unwrap();
     let tagged = verbs.attach(&Flow::udp_multicast(GROUP, PORT).tag(1)).unwrap_err();
     assert!(tagged.to_string().contains("Flow::tag"), "{tagged}");
+    let here = std::net::Ipv4Addr::LOCALHOST;
+    for flow in [Flow::mac([2; 6]).source(here), Flow::mac([2; 6]).tag(1).join_on(here)] {
+        let refused = world.receiver.attach(&flow).unwrap_err().to_string();
+        assert!(refused.contains("use Flow::udp_multicast"), "{refused}");
+    }
     let few = FrameReceiver::spread(&pd, &PLAIN, 3).unwrap_err();
     assert!(few.to_string().contains("power of two"), "{few}");
     let spread = FrameReceiver::spread(&pd, &PLAIN.path(Path::Verbs), 2).unwrap_err();

@@ -2,14 +2,18 @@
 //! that others may have.
 
 use std::ptr;
+use std::thread;
 
 use doorbell::{
-    Path, ProtectionDomain, QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig, SqId,
+    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender,
+    SenderConfig, SqId,
 };
 use rdma_core_sys as sys;
 use soft_mlx5::Device;
 
 const SENDS: u32 = 4;
+/// Inline, such a message needs more basic blocks than are copied to a register.
+const LONG: usize = 300;
 
 fn open() -> (Device, ProtectionDomain) {
     let device = Device::builder().stepped().build().unwrap();
@@ -47,43 +51,102 @@ fn a_sender_copies_to_a_register_of_its_own() {
     }
 }
 
-/// libmlx5 gives the queue pairs of a program registers that they share when it has none left.
-#[test]
-fn a_sender_copies_nothing_to_the_register_of_a_queue_pair_made_elsewhere() {
-    let (device, pd) = open();
+/// Calls `with` with queue pairs that libmlx5 made, each connected with itself, their receiver and their sender. libmlx5 has
+/// 16 registers for the queue pairs of a context.
+fn with_raw(
+    pd: &ProtectionDomain,
+    count: usize,
+    with: impl FnOnce(&[QueuePair], &mut Receiver, &mut Sender),
+) {
     let context = pd.context().as_raw();
-    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(32)).unwrap();
     // SAFETY: an open context and its domain; the objects live until the end, nobody else uses them, and they are
     // destroyed last.
     unsafe {
-        let cq = || sys::ibv_create_cq(context, 64, ptr::null_mut(), ptr::null_mut(), 0);
+        let cq = || sys::ibv_create_cq(context, 288, ptr::null_mut(), ptr::null_mut(), 0);
         let (send_cq, recv_cq) = (cq(), cq());
+        let mut raw =
+            Receiver::from_raw_cq(pd, recv_cq, &ReceiverConfig::new().path(Path::Direct)).unwrap();
+        let mut sender = Sender::from_raw_cq(pd, send_cq, &SenderConfig::new()).unwrap();
         let cap = sys::ibv_qp_cap {
             max_send_wr: SENDS,
             max_send_sge: 1,
             max_recv_wr: 4,
             max_recv_sge: 1,
-            max_inline_data: 16,
+            max_inline_data: LONG as u32,
         };
         let qp_type = sys::IBV_QPT_RC;
         let mut init =
             sys::ibv_qp_init_attr { send_cq, recv_cq, cap, qp_type, ..Default::default() };
-        let qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
-        assert!(!qp.is_null());
-        let mut raw = Receiver::from_raw_cq(&pd, recv_cq, Path::Direct).unwrap();
-        let mut sender = Sender::from_raw_cq(&pd, send_cq, &SenderConfig::new()).unwrap();
+        let create = || sys::ibv_create_qp(pd.as_raw(), &mut init);
+        let qps: Vec<_> = std::iter::repeat_with(create).take(count).collect();
         let config = QpConfig::rc().receives(4, 1);
-        let mut near = raw.attach_raw_qp_with_sender(qp, &config, &mut sender).unwrap();
-        let mut far = receiver.create_qp(&QpConfig::rc().receives(16, 1)).unwrap();
-        near.connect(&far.address().unwrap()).unwrap();
-        far.connect(&near.address().unwrap()).unwrap();
-        let queue = near.send_queue().unwrap();
-        for _ in 0..3 {
-            assert_eq!(written(&device, &mut sender, queue, near.qp_num()), 8);
-        }
-        drop((near, sender, raw));
-        assert_eq!(sys::ibv_destroy_qp(qp), 0);
+        let attach = |&qp| {
+            let mut qp = raw.attach_raw_qp_with_sender(qp, &config, &mut sender).unwrap();
+            qp.connect(&qp.address().unwrap()).unwrap();
+            qp
+        };
+        let attached: Vec<_> = qps.iter().map(attach).collect();
+        with(&attached, &mut raw, &mut sender);
+        drop((attached, sender, raw));
+        qps.into_iter().for_each(|qp| assert_eq!(sys::ibv_destroy_qp(qp), 0));
         assert_eq!(sys::ibv_destroy_cq(send_cq), 0);
         assert_eq!(sys::ibv_destroy_cq(recv_cq), 0);
     }
+}
+
+/// libmlx5 gives the queue pairs of a program registers that they share when it has none left.
+#[test]
+fn a_sender_copies_nothing_to_the_register_of_a_queue_pair_made_elsewhere() {
+    let (device, pd) = open();
+    let pool = BufferPool::new(&pd, 4, 64).unwrap();
+    with_raw(&pd, 1, |qps, receiver, sender| {
+        receiver.fill(qps[0].receive_queue().unwrap(), &pool).unwrap();
+        let queue = qps[0].send_queue().unwrap();
+        for _ in 0..3 {
+            assert_eq!(written(&device, sender, queue, qps[0].qp_num()), 8);
+        }
+    });
+}
+
+/// The device executes what a register holds: eight bytes of the second thread, and what a copy of the first one would have
+/// left behind them.
+#[test]
+fn two_threads_share_registers_and_each_wqe_is_executed_whole() {
+    let device = Device::builder().stepped().strict(true).blue_flame(true).build().unwrap();
+    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    let pool = BufferPool::new(&pd, 4 * 32, 512).unwrap();
+    with_raw(&pd, 16, |near, near_receiver, near_sender| {
+        with_raw(&pd, 16, |far, far_receiver, far_sender| {
+            let threads = [
+                (0x55, 16, near, near_receiver, near_sender),
+                (0xaa, LONG, far, far_receiver, far_sender),
+            ];
+            let threads = threads.map(|(byte, length, qps, receiver, sender)| {
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        for qp in qps {
+                            receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
+                            let mut posting = sender.post(qp.send_queue().unwrap()).unwrap();
+                            posting.send(&[byte; LONG][..length]).unwrap();
+                        }
+                    });
+                });
+                (byte, length, receiver, sender)
+            });
+            device.settle();
+            for (byte, length, receiver, sender) in threads {
+                let mut sent = sender.poll();
+                while let Some(done) = sent.next() {
+                    assert!(done.status.is_success(), "{}", done.status);
+                }
+                let mut batch = receiver.poll();
+                let mut received = 0;
+                while let Some(message) = batch.next() {
+                    assert_eq!(*message.unwrap(), [byte; LONG][..length]);
+                    received += 1;
+                }
+                assert_eq!(received, 16);
+            }
+        });
+    });
 }

@@ -260,7 +260,31 @@ fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
     let mut peer = receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
     let side = thread::spawn(move || peer.connect_over(&mut there).map(|()| peer));
     qp.connect_over(&mut here).unwrap();
-    drop(side.join().unwrap().unwrap());
+    let mut peer = side.join().unwrap().unwrap();
+    // One that is connected writes nothing, and does not wait.
+    let (mut here, mut there) = UnixStream::pair().unwrap();
+    let refused = qp.connect_over(&mut here).unwrap_err();
+    assert!(matches!(refused, Error::WrongState { operation: "connect_over", .. }), "{refused}");
+    drop(here);
+    receiver.reset_qp(&mut peer).unwrap();
+    let left = peer.connect_over(&mut there).unwrap_err();
+    assert!(matches!(left, Error::Handshake(_)), "{left:?}");
+}
+
+#[test]
+fn an_empty_entry_of_the_gid_table_is_no_address() {
+    let pd = device::pd();
+    let mut receiver = device::receiver(&pd, 64);
+    let gids = pd.context().gids();
+    let Some(empty) = (0..8).find(|index| gids.iter().all(|gid| gid.index != *index)) else {
+        return println!("skipped: the table has no empty entry");
+    };
+    let config = QpConfig::rc().receives(4, 1).gid_index(empty as u8);
+    let refused = receiver.create_qp(&config).unwrap().address().unwrap_err();
+    assert!(
+        matches!(refused, Error::NoGid { port: 1, index, .. } if u32::from(index) == empty),
+        "{refused}"
+    );
 }
 
 #[test]

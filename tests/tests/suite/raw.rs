@@ -2,7 +2,10 @@
 
 use std::ptr;
 
-use doorbell::{BufferPool, ProtectionDomain, QpConfig, Receiver, Sender, SenderConfig, SrqConfig};
+use doorbell::{
+    BufferPool, Compression, Error, ProtectionDomain, QpConfig, Receiver, ReceiverConfig, Sender,
+    SenderConfig, SrqConfig,
+};
 use doorbell_tests::{Peers, device, message, receiving, sending};
 use rdma_core_sys as sys;
 
@@ -16,17 +19,32 @@ struct Made {
 
 const RECEIVES: u32 = 32;
 
+fn config() -> ReceiverConfig {
+    ReceiverConfig::new().path(device::path())
+}
+
+fn plain_cq(pd: &ProtectionDomain) -> *mut sys::ibv_cq {
+    let context = pd.context().as_raw();
+    // SAFETY: an open context.
+    unsafe { sys::ibv_create_cq(context, 256, ptr::null_mut(), ptr::null_mut(), 0) }
+}
+
+/// What `ibv_create_cq_ex` and `mlx5dv_create_cq` make a CQ with time stamps, or a compressed one, from.
+fn extended(wc_flags: u32) -> sys::ibv_cq_init_attr_ex {
+    let wc_flags = u64::from(sys::IBV_WC_STANDARD_FLAGS | wc_flags);
+    sys::ibv_cq_init_attr_ex { cqe: 255, wc_flags, ..Default::default() }
+}
+
 impl Made {
     fn new(pd: &ProtectionDomain, shared: bool) -> Self {
-        let context = pd.context().as_raw();
-        // SAFETY: an open context, a domain of it, initialised structures; destroyed below.
+        Self::on(pd, plain_cq(pd), shared)
+    }
+
+    fn on(pd: &ProtectionDomain, recv_cq: *mut sys::ibv_cq, shared: bool) -> Self {
+        let send_cq = plain_cq(pd);
+        assert!(!recv_cq.is_null() && !send_cq.is_null());
+        // SAFETY: a domain, CQs of its context, initialised structures; destroyed below.
         unsafe {
-            let cq = |entries| {
-                let cq = sys::ibv_create_cq(context, entries, ptr::null_mut(), ptr::null_mut(), 0);
-                assert!(!cq.is_null());
-                cq
-            };
-            let (recv_cq, send_cq) = (cq(256), cq(256));
             let mut srq = ptr::null_mut();
             if shared {
                 let mut attr = sys::ibv_srq_init_attr::default();
@@ -55,6 +73,17 @@ impl Made {
     }
 }
 
+impl Made {
+    fn state(&self) -> sys::ibv_qp_state {
+        let mut attr = sys::ibv_qp_attr::default();
+        let mut init = sys::ibv_qp_init_attr::default();
+        let mask = sys::IBV_QP_STATE as i32;
+        // SAFETY: a live QP, and two structures to write to.
+        assert_eq!(unsafe { sys::ibv_query_qp(self.qp, &mut attr, mask, &mut init) }, 0);
+        attr.qp_state
+    }
+}
+
 impl Drop for Made {
     fn drop(&mut self) {
         // SAFETY: made by `new`, destroyed once, after everything that wraps it.
@@ -70,22 +99,20 @@ impl Drop for Made {
 }
 
 /// Wraps what was made by hand, connects it and receives through it.
-fn receive_through(shared: bool) {
-    let pd = device::pd();
-    let made = Made::new(&pd, shared);
+fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, timed: bool) {
     // SAFETY: nobody else uses the objects, and they are destroyed last.
-    let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, device::path()) }.unwrap();
-    let srq = shared.then(|| {
+    let mut receiver = unsafe { Receiver::from_raw_cq(pd, made.recv_cq, config) }.unwrap();
+    let srq = (!made.srq.is_null()).then(|| {
         // SAFETY: as above; the sizes are those it was made with.
         unsafe { receiver.attach_raw_srq(made.srq, RECEIVES, 1) }.unwrap()
     });
-    let config = match srq {
+    let qp = match srq {
         Some(srq) => QpConfig::rc().srq(srq),
         None => QpConfig::rc().receives(RECEIVES, 1),
     };
     // SAFETY: as above.
-    let mut near = unsafe { receiver.attach_raw_qp(made.qp, &config) }.unwrap();
-    let pool = BufferPool::new(&pd, 2 * RECEIVES + 2, 128).unwrap();
+    let mut near = unsafe { receiver.attach_raw_qp(made.qp, &qp) }.unwrap();
+    let pool = BufferPool::new(pd, 2 * RECEIVES + 2, 128).unwrap();
     let capacity = match srq {
         Some(srq) => receiver.fill(srq, &pool).unwrap(),
         None => receiver.fill(near.receive_queue().unwrap(), &pool).unwrap(),
@@ -93,17 +120,24 @@ fn receive_through(shared: bool) {
     assert!(capacity >= RECEIVES as usize, "{capacity}");
 
     // The far end of some other connection becomes this one's.
-    let mut dummy = device::receiver(&pd, 64);
-    let (_, mut peers) = Peers::connect(&pd, &mut dummy, &QpConfig::rc().receives(1, 1), 1, 128);
+    let mut dummy = device::receiver(pd, 64);
+    let (_, mut peers) = Peers::connect(pd, &mut dummy, &QpConfig::rc().receives(1, 1), 1, 128);
     peers.reset(0);
     doorbell_tests::peers::join(&mut near, &mut peers.qps[0]);
-    for number in 0..1000 {
-        peers.send(0, 12 + number as usize % 100);
-        receiving::messages(&mut receiver, 1, |message| {
+    let mut number = 0;
+    for burst in (0..RECEIVES as usize).cycle().take(100) {
+        for i in 0..burst {
+            peers.send(0, 12 + i);
+        }
+        peers.settle();
+        receiving::messages(&mut receiver, burst, |message| {
             assert_eq!(message::read(&message), (0, number));
+            assert_eq!(message.timestamp().is_some(), timed);
+            number += 1;
         });
     }
     drop(near);
+    assert_eq!(made.state(), sys::IBV_QPS_ERR, "dropping the handle disconnects");
     drop(receiver);
     drop(made);
 }
@@ -116,7 +150,7 @@ fn a_sender_on_a_cq_made_by_hand() {
     let with = SenderConfig::new().path(device::path());
     // SAFETY: nobody else uses the objects, and they are destroyed last.
     let (mut receiver, mut sender) = unsafe {
-        let receiver = Receiver::from_raw_cq(&pd, made.recv_cq, device::path()).unwrap();
+        let receiver = Receiver::from_raw_cq(&pd, made.recv_cq, &config()).unwrap();
         (receiver, Sender::from_raw_cq(&pd, made.send_cq, &with).unwrap())
     };
     let config = QpConfig::rc().receives(RECEIVES, 1);
@@ -156,12 +190,80 @@ fn a_sender_on_a_cq_made_by_hand() {
 
 #[test]
 fn a_queue_pair_a_cq_and_an_srq_made_by_hand() {
-    receive_through(true);
+    let pd = device::pd();
+    receive_through(&pd, Made::new(&pd, true), &config(), false);
 }
 
 #[test]
 fn a_queue_pair_and_a_cq_made_by_hand() {
-    receive_through(false);
+    let pd = device::pd();
+    receive_through(&pd, Made::new(&pd, false), &config(), false);
+}
+
+#[test]
+fn a_cq_made_by_hand_with_timestamps() {
+    let pd = device::pd();
+    if matches!(pd.context().clock(), Err(Error::Unsupported { .. })) {
+        return println!("skipped: the device has no clock");
+    }
+    let mut init = extended(sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
+    // SAFETY: an open context and an initialised structure; `Made` destroys the CQ.
+    let cq = unsafe { sys::ibv_create_cq_ex(pd.context().as_raw(), &mut init) };
+    let made = Made::on(&pd, sys::ibv_cq_ex_to_cq(cq), false);
+    receive_through(&pd, made, &config().timestamps(true), true);
+}
+
+#[test]
+fn a_cq_made_by_hand_that_is_compressed() {
+    let pd = device::pd();
+    if !device::drives_directly(pd.context()) {
+        return println!("skipped: the direct path reads mini CQEs");
+    }
+    let mut mlx5 = sys::mlx5dv_cq_init_attr {
+        comp_mask: (sys::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE
+            | sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE)
+            .into(),
+        cqe_comp_res_format: sys::MLX5DV_CQE_RES_FORMAT_HASH as u8,
+        flags: 0,
+        cqe_size: 64,
+    };
+    let create_cq = sys::Mlx5dv::get().unwrap().create_cq;
+    // SAFETY: an open context of an mlx5 device and initialised structures; `Made` destroys the CQ.
+    let cq = unsafe { create_cq(pd.context().as_raw(), &mut extended(0), &mut mlx5) };
+    let made = Made::on(&pd, sys::ibv_cq_ex_to_cq(cq), true);
+    receive_through(&pd, made, &config().compression(Compression::Hash), false);
+}
+
+#[test]
+fn a_queue_pair_of_other_objects_is_refused() {
+    let pd = device::pd();
+    let mut made = Made::new(&pd, true);
+    let refusal = |cq, qp: &QpConfig| {
+        // SAFETY: nobody else uses the objects, they are destroyed last, and what is refused is not used.
+        unsafe {
+            let mut receiver = Receiver::from_raw_cq(&pd, cq, &config()).unwrap();
+            receiver.attach_raw_qp(made.qp, qp).unwrap_err().to_string()
+        }
+    };
+    let own = QpConfig::rc().receives(RECEIVES, 1);
+    assert!(refusal(made.send_cq, &own).contains("another CQ than this receiver"));
+    assert!(refusal(made.recv_cq, &own).contains("names the SRQ"));
+    // SAFETY: as above; a QP that is used no more, and one like it.
+    unsafe {
+        let mut init = sys::ibv_qp_init_attr {
+            send_cq: made.recv_cq,
+            recv_cq: made.recv_cq,
+            qp_type: sys::IBV_QPT_RC,
+            ..Default::default()
+        };
+        (init.cap.max_recv_wr, init.cap.max_recv_sge) = (RECEIVES, 1);
+        assert_eq!(sys::ibv_destroy_qp(made.qp), 0);
+        made.qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
+        assert!(!made.qp.is_null());
+        let mut receiver = Receiver::from_raw_cq(&pd, made.recv_cq, &config()).unwrap();
+        let refused = receiver.attach_raw_qp(made.qp, &own).unwrap_err().to_string();
+        assert!(refused.contains("with one CQ"), "{refused}");
+    }
 }
 
 #[test]
@@ -195,7 +297,7 @@ fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
     let pd = device::pd();
     let made = Made::new(&pd, false);
     // SAFETY: nobody else uses the objects, and they are destroyed last.
-    let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, device::path()) }.unwrap();
+    let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, &config()) }.unwrap();
     let config = QpConfig::rc().receives(RECEIVES, 1);
     // SAFETY: as above; the sizes are those it was made with.
     let near = unsafe { receiver.attach_raw_qp(made.qp, &config) }.unwrap();
@@ -215,7 +317,7 @@ fn a_queue_pair_for_raw_packets_is_not_attached() {
     let pd = device::pd();
     let made = Made::new(&pd, false);
     // SAFETY: nobody else uses the objects, and they are destroyed last.
-    let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, device::path()) }.unwrap();
+    let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, &config()) }.unwrap();
     for qp_type in [sys::IBV_QPT_RAW_PACKET, sys::IBV_QPT_XRC_RECV, sys::IBV_QPT_DRIVER] {
         // SAFETY: a copy of a live object: the type alone is looked at.
         let mut other = unsafe { ptr::read(made.qp) };

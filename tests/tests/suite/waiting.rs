@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{CompletionChannel, Error, QueuePair, Receiver};
+use doorbell::{CompletionChannel, Error, QueuePair, Receiver, ReceiverConfig};
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
@@ -133,7 +133,9 @@ fn waiting_without_a_channel_is_an_error() {
     };
     assert!(!cq.is_null());
     // SAFETY: a fresh CQ that nobody else uses.
-    let mut receiver = unsafe { Receiver::from_raw_cq(&pd, cq, device::path()) }.unwrap();
+    let mut receiver =
+        unsafe { Receiver::from_raw_cq(&pd, cq, &ReceiverConfig::new().path(device::path())) }
+            .unwrap();
     assert!(receiver.channel().is_none());
     for result in [receiver.arm(), receiver.wait(Duration::ZERO)] {
         assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");

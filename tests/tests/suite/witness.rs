@@ -5,7 +5,8 @@ use std::ptr::{self, NonNull};
 use std::{mem, slice};
 
 use doorbell::{
-    BufferPool, Cause, Path, ProtectionDomain, QpConfig, QpState, Receiver, WcFlags, WcStatus,
+    BufferPool, Cause, Path, ProtectionDomain, QpConfig, QpState, Receiver, ReceiverConfig,
+    WcFlags, WcStatus,
 };
 use doorbell_tests::peers::known_state;
 use doorbell_tests::{device, direct_only, receiving};
@@ -210,7 +211,7 @@ impl Reported {
             imm: None,
             invalidated_rkey: None,
             source: None,
-            flags: WcFlags::EMPTY,
+            flags: WcFlags::empty(),
             timestamp: 0,
             payload: Vec::new(),
         }
@@ -233,7 +234,7 @@ unsafe fn reported_by_libmlx5(
         if !status.is_success() {
             return Reported::failed(status, sys::ibv_wc_read_vendor_err(cq));
         }
-        let mut flags = WcFlags::from_raw(sys::ibv_wc_read_wc_flags(cq));
+        let mut flags = WcFlags::from_bits_retain(sys::ibv_wc_read_wc_flags(cq));
         let written = sys::ibv_wc_read_opcode(cq) == sys::IBV_WC_RECV_RDMA_WITH_IMM;
         let bytes = sys::ibv_wc_read_byte_len(cq);
         let len = if written { 0 } else { bytes };
@@ -244,7 +245,7 @@ unsafe fn reported_by_libmlx5(
             sys::ibv_wc_read_dlid_path_bits(cq),
         );
         if overwritten {
-            flags = WcFlags::from_raw(flags.as_raw() & !WcFlags::GRH.as_raw());
+            flags -= WcFlags::GRH;
         }
         Reported {
             status,
@@ -347,7 +348,7 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
             // libmlx5 tells of the checksums of raw packets and underlay queue pairs only.
             assert!(!reported.flags.contains(WcFlags::IP_CSUM_OK), "{}", form.name);
             if datagrams && !overwritten && reported.status.is_success() && form.is_checksum_ok() {
-                reported.flags = reported.flags | WcFlags::IP_CSUM_OK;
+                reported.flags |= WcFlags::IP_CSUM_OK;
             }
             expected.push(reported);
         }
@@ -359,7 +360,8 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
     // SAFETY: nobody else uses the objects, and they are destroyed last.
     let (mut receiver, near) = unsafe {
         let cq = sys::ibv_cq_ex_to_cq(other.cq);
-        let mut receiver = Receiver::from_raw_cq(&pd, cq, Path::Direct).unwrap();
+        let mut receiver =
+            Receiver::from_raw_cq(&pd, cq, &ReceiverConfig::new().path(Path::Direct)).unwrap();
         let near = receiver.attach_raw_qp(other.qp, &config).unwrap();
         (receiver, near)
     };
@@ -472,7 +474,8 @@ fn cqes_without_a_message_are_classified() {
     // SAFETY: nobody else uses the objects, and they are destroyed last.
     let (mut receiver, mut near) = unsafe {
         let cq = sys::ibv_cq_ex_to_cq(made.cq);
-        let mut receiver = Receiver::from_raw_cq(&pd, cq, Path::Direct).unwrap();
+        let mut receiver =
+            Receiver::from_raw_cq(&pd, cq, &ReceiverConfig::new().path(Path::Direct)).unwrap();
         let near = receiver.attach_raw_qp(made.qp, &QpConfig::rc()).unwrap();
         (receiver, near)
     };
@@ -526,7 +529,8 @@ fn lengths_that_cannot_be_true_end_with_the_buffers() {
     // SAFETY: nobody else uses the objects, and they are destroyed last.
     let (mut receiver, near) = unsafe {
         let cq = sys::ibv_cq_ex_to_cq(made.cq);
-        let mut receiver = Receiver::from_raw_cq(&pd, cq, Path::Direct).unwrap();
+        let mut receiver =
+            Receiver::from_raw_cq(&pd, cq, &ReceiverConfig::new().path(Path::Direct)).unwrap();
         let near = receiver.attach_raw_qp(made.qp, &QpConfig::rc()).unwrap();
         (receiver, near)
     };

@@ -82,7 +82,7 @@ fn a_receive_that_a_half_message_has_matched_comes_back() {
                     near.cancelled(receive);
                 }
                 (_, Some(TagEvent::Failed { receive: failed, cause, .. })) => {
-                    assert_eq!((failed, cause), (receive, ReceiveFailure::Canceled));
+                    assert_eq!((failed, cause), (receive, ReceiveFailure::Dropped));
                 }
                 (way, other) => panic!("{way:?}: {other:?}"),
             }

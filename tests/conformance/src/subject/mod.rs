@@ -8,7 +8,9 @@ mod ring;
 mod safe;
 
 use crate::poison;
-use doorbell::{Context, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, SrqId};
+use doorbell::{
+    Context, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqId,
+};
 use mlx5_wire::syndrome::Syndrome;
 use rdma_core_sys as sys;
 
@@ -77,7 +79,8 @@ impl Wrapped {
         // the sizes are those they were made with.
         unsafe {
             let mut receiver =
-                Receiver::from_raw_cq(pd, twin.cq, Path::Direct).expect("a fresh CQ");
+                Receiver::from_raw_cq(pd, twin.cq, &ReceiverConfig::new().path(Path::Direct))
+                    .expect("a fresh CQ");
             let srq = shape.shared.then(|| {
                 receiver
                     .attach_raw_srq(twin.srq, shape.max_wr, shape.max_sge)

@@ -1,8 +1,9 @@
 //! Queue pairs that fail, are reset or destroyed with sends outstanding, and senders that end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-use doorbell::{Error, NotSent, QpConfig, QpState, SenderConfig, WcStatus};
+use doorbell::{Error, NotSent, QpConfig, QpState, SenderConfig, SrqConfig, WcStatus};
 use doorbell_tests::peers::join;
 use doorbell_tests::receiving::wait;
 use doorbell_tests::sending::{RECEIVES, Sending};
@@ -126,9 +127,30 @@ fn requests_of_a_queue_pair_that_is_destroyed_come_back() {
 }
 
 #[test]
+fn an_srq_is_in_use_until_the_sender_of_its_queue_pair_was_polled() {
+    let mut w = Sending::new(1, 8, 64);
+    let srq = w.near_receiver.create_srq(&SrqConfig::new(7)).unwrap();
+    let config = QpConfig::rc().srq(srq);
+    let qp = w.near_receiver.create_qp_with_sender(&config, &mut w.sender).unwrap();
+    let dropped = w.near_receiver.create_qp_with_sender(&config, &mut w.sender).unwrap();
+    w.near_receiver.destroy_qp(qp).unwrap();
+    let refused = |w: &mut Sending| {
+        let refused = w.near_receiver.destroy_srq(srq).unwrap_err();
+        assert!(matches!(refused, Error::InUse { .. }), "{refused:?}");
+        assert!(w.sender.poll().next().is_none());
+    };
+    refused(&mut w);
+    // The other one, which is dropped: as the first.
+    drop(dropped);
+    refused(&mut w);
+    w.near_receiver.destroy_srq(srq).unwrap();
+}
+
+#[test]
 fn requests_of_a_queue_pair_that_is_dropped_come_back_flushed() {
     let mut w = blocked(8);
     post(&mut w, 0, 5);
+    let queue = w.queue(0);
     drop(w.near.remove(0));
     let mut over = 0;
     wait("five sends", || {
@@ -140,6 +162,8 @@ fn requests_of_a_queue_pair_that_is_dropped_come_back_flushed() {
         over == 5
     });
     assert_eq!(w.pool.available(), 256);
+    assert_eq!(w.sender.capacity(queue), 0, "the queue pair is destroyed");
+    assert!(!w.sender.wait(Duration::ZERO).unwrap());
 }
 
 #[test]
