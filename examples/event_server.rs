@@ -168,7 +168,7 @@ fn complete(connections: &HashMap<u32, Connection>) -> Vec<u32> {
     complete.map(|(&number, _)| number).collect()
 }
 
-/// Tells the client whether all came as it was sent, and disconnects.
+/// Reports to the client whether all messages arrived unchanged, and disconnects.
 fn end(receiver: &mut Receiver, mut connection: Connection) -> Result<String> {
     let received = connection.digest.report();
     let ok = connection.reported == Some(received);

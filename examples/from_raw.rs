@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let path = env::args().nth(1).map_or(Ok(Path::Auto), |path| path.parse())?;
-    // SAFETY: `Objects` makes them and nobody destroys them before `destroy` below.
+    // SAFETY: `Objects` creates them, and only `destroy` below destroys them.
     unsafe {
         let objects = Objects::create()?;
         receive(&objects, path)?;
@@ -124,7 +124,7 @@ fn text(number: usize) -> String {
 
 impl Objects {
     /// # Safety
-    /// Nobody destroys them but [`destroy`](Self::destroy).
+    /// Only [`destroy`](Self::destroy) destroys them.
     unsafe fn create() -> io::Result<Self> {
         // SAFETY: each call gets live objects and initialised structures.
         unsafe {

@@ -6,7 +6,7 @@
 //! multicast --send 1000 --gap 100
 //! ```
 //!
-//! Each datagram has a number, so that the receiver knows how many it has missed: nobody sends one again.
+//! Each datagram has a number, so that the receiver knows how many it has missed: none is sent again.
 
 use std::error::Error;
 use std::fs;

@@ -1,6 +1,6 @@
 //! Sends messages of all sizes to `srq_server`, over several connections.
 //!
-//! Each message is read back from its buffer by nobody but the device: what the client tells the server
+//! Only the device reads a message back from its buffer: what the client reports to the server
 //! over TCP at the end is how many messages it sent on a connection, and their hash.
 //!
 //! ```text

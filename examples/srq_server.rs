@@ -229,7 +229,7 @@ fn post_again(
     Ok(())
 }
 
-/// Counts, and tells about it.
+/// Counts messages, and prints the rate.
 struct Meter {
     began: Instant,
     messages: u64,

@@ -1,4 +1,4 @@
-//! The clock behind the timestamps of completions.
+//! The device clock of the timestamps in completions.
 
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ pub struct Clock {
 enum Scale {
     /// No counter: only timestamps in real time.
     RealTime,
-    /// As libmlx5 tells: the driver's reading of the counter, and how it runs.
+    /// As libmlx5 reports: the driver's reading of the counter, and how it runs.
     Mlx5(sys::mlx5dv_clock_info),
     /// Ticks in a millisecond.
     Frequency(u64),

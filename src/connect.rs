@@ -1,7 +1,7 @@
 //! Exchange of addresses with a peer, over any stream.
 //!
-//! Both sides do the same: write one frame, read the other's, connect, write one byte that tells whether that worked,
-//! read the other's. Queue pairs for datagrams tell their queue keys after the frames, in four bytes. Numbers are
+//! Both sides do the same: write one frame, read the other's, connect, write one byte that says whether that worked,
+//! read the other's. Queue pairs for datagrams send their queue keys after the frames, in four bytes. Numbers are
 //! big-endian.
 //!
 //! | bytes | |
@@ -34,7 +34,7 @@ impl QueuePair {
     /// both queue pairs can send. Success means that both addresses are set; the first send shows whether the network
     /// carries packets between them (on soft-mlx5: whether both processes are in one fabric).
     ///
-    /// The stream must accept 41 bytes (the address, and later one byte that confirms) before the peer reads, as sockets and
+    /// The stream must accept 41 bytes (8 for `doorbell`, the address, and later one that confirms) before the peer reads, as sockets and
     /// pipes do. The program may use the stream for other data before and after the call. The call waits for the peer as long as
     /// the stream does: set its read time-out. An event loop exchanges [addresses](Self::address) itself, and calls
     /// [`connect`](Self::connect), which does not wait. For datagrams use [`address_handle_over`](Self::address_handle_over).
@@ -140,7 +140,7 @@ impl QueuePair {
     }
 }
 
-/// Tells the peer the addresses of `N` queue pairs, and connects to those that it tells.
+/// Sends the addresses of `N` queue pairs to the peer, and connects to those of the peer.
 pub(crate) fn exchange<const N: usize, S: Read + Write>(
     stream: &mut S,
     addresses: &[QpAddress; N],
@@ -153,7 +153,7 @@ pub(crate) fn exchange<const N: usize, S: Read + Write>(
     agree(stream, connected)
 }
 
-/// Tells the peer whether this side succeeded, and gives what it came to when the peer says that it did too.
+/// Sends to the peer whether this side succeeded, and gives what it came to when the peer says that it did too.
 fn agree<T, S: Read + Write>(stream: &mut S, outcome: Result<T>) -> Result<T> {
     // The peer waits for this byte in either case. The error of `outcome` goes before that of sending.
     let sent = write(stream, &[if outcome.is_ok() { CONNECTED } else { FAILED }]);

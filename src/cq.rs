@@ -193,7 +193,7 @@ impl Cq {
         Ok(Self::created(context, cq, init, Form::Compressed(format)))
     }
 
-    /// A CQ of the extended form (`ibv_create_cq_ex(3)`) for tag matching, which can tell `wc_flags`.
+    /// A CQ of the extended form (`ibv_create_cq_ex(3)`) for tag matching, which reports `wc_flags`.
     pub(crate) fn create_for_tags(context: &Context, entries: u32, wc_flags: u32) -> Result<Self> {
         let channel = Some(Arc::new(CompletionChannel::create(context)?));
         let init = CqInit { channel, ..CqInit::polled(entries) };

@@ -11,6 +11,7 @@
 //! | receive messages | [`Receiver`]: one CQ and the receive queues that complete on it; [`Batch`] lends each [`Message`] |
 //! | send, RDMA WRITE and READ, atomics | [`Sender`]: one CQ for the send queues of any number of queue pairs; [`Posting`] |
 //! | connect | [`QueuePair::connect_over`] any stream; module `rdmacm` by IP address |
+//! | connect again after a failure | [`Receiver::reset_qp`], steps at [`QueuePair`] |
 //! | receive and send datagrams, join multicast groups | [`QpConfig::ud`], [`Message::datagram`], [`QueuePair::join`] |
 //! | receive and send Ethernet frames | module [`frames`] |
 //! | match messages by tag, as MPI does | module [`tags`] |

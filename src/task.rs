@@ -306,7 +306,7 @@ impl Stream for EventStream {
     }
 }
 
-/// A copy of a descriptor that tells the current task when it becomes readable.
+/// A copy of a descriptor that wakes the current task when it becomes readable.
 fn registered(fd: impl AsFd) -> Result<AsyncFd<OwnedFd>> {
     let copy = fd.as_fd().try_clone_to_owned()?;
     // SAFETY: the descriptor is owned, and open until the value is dropped.

@@ -21,7 +21,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Tell what doorbell makes of the RDMA devices of this machine
+    /// Show the RDMA devices of this machine, and the path that doorbell takes on each
     Info(InfoArgs),
     /// Explain CQEs, WQEs and error reports of mlx5 adapters in pasted text
     ///
@@ -43,7 +43,7 @@ pub enum Command {
     /// Run a verbs program on doorbell's data path
     ///
     /// Preloads the drop-in library: what the program posts and polls on mlx5 devices goes through doorbell's rings, as far as
-    /// they cover the objects that it makes. DOORBELL_LOG=1 tells which do, and counts posts and polls;
+    /// they cover the objects that it makes. DOORBELL_LOG=1 lists these objects, and counts posts and polls;
     /// DOORBELL_PATH=libmlx5 leaves all to libmlx5.
     Run(RunArgs),
     /// Print the completion script for a shell
@@ -58,7 +58,7 @@ pub enum Command {
 /// Arguments of `doorbell info`.
 #[derive(Debug, Args)]
 pub struct InfoArgs {
-    /// Names of the devices to tell about [default: all]
+    /// Names of the devices [default: all]
     pub devices: Vec<String>,
     /// Print JSON
     #[arg(long)]

@@ -132,7 +132,7 @@ fn measure(side: &mut Side, args: &Args) -> Result<()> {
     println!("{title}: half of there and back, in µs");
     let micros = |nanos: u64| nanos as f64 / 1000.0;
     println!("min {:.3}", micros(histogram.min()));
-    // No finer ones than so many messages can tell.
+    // No finer ones than this number of messages can show.
     for (name, quantile) in plot::quantiles(histogram.len()) {
         println!("{name} {:.3}", micros(histogram.value_at_quantile(quantile)));
     }

@@ -19,7 +19,7 @@ const TOP: f64 = 60.0;
 
 const POINTS: u32 = 200;
 
-/// The quantiles that so many messages can tell.
+/// The quantiles that this number of messages can show.
 pub fn quantiles(messages: u64) -> impl Iterator<Item = (&'static str, f64)> {
     QUANTILES.into_iter().filter(move |(_, quantile)| {
         // A median is one of any number.

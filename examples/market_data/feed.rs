@@ -1,4 +1,4 @@
-//! What is on the wire, and what the two programs tell each other over TCP.
+//! What is on the wire, and what the two programs exchange over TCP.
 
 use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ pub const PORT: u16 = 30_001;
 
 /// Bytes of the headers of Ethernet, IPv4 and UDP.
 pub const HEADERS: usize = 14 + 20 + 8;
-/// Bytes of the sequence number behind them.
+/// Bytes of the sequence number after them.
 const SEQUENCE: usize = 8;
 /// Bytes of a frame.
 pub const SIZES: std::ops::RangeInclusive<usize> = 64..=1500;

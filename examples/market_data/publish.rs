@@ -47,7 +47,7 @@ impl Updates {
         while self.next < self.last {
             let (feed, sequence) = ((self.next & 1) as usize, self.next >> 1);
             self.next += 1;
-            // Both ends of a feed are sent, else nobody could tell what is missing.
+            // The first and the last update are always sent: a subscriber cannot see a gap before or after them.
             let inside = sequence > 0 && self.next + 2 < self.last;
             let chosen = self.drop_one_in > 0 && self.random.next() % self.drop_one_in == 0;
             let skip = inside && chosen && !self.skipped[feed];

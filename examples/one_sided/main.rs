@@ -5,7 +5,7 @@
 //! - A reader reads the whole slot. A writer may have been at work meanwhile: then the check sum is wrong, and the reader
 //!   reads again.
 //! - A writer takes the lock with COMPARE_SWAP and a version from a counter with FETCH_ADD, writes, and gives the lock
-//!   back with a WRITE behind that, under the same doorbell.
+//!   back with a second WRITE, under the same doorbell.
 //!
 //! The clients are threads here. Each value follows from key and version, so that all readers can check it.
 //!
@@ -35,7 +35,7 @@ const CLIENTS: u64 = 2;
 /// Reads or writes of each.
 const ROUNDS: u64 = 500;
 const SLOTS: usize = 8;
-/// The counter of versions stands behind the slots.
+/// The counter of versions comes after the slots.
 const COUNTER: usize = SLOTS * SLOT;
 
 fn main() -> Result<()> {
@@ -171,10 +171,10 @@ impl Client {
             }
             let before = self.execute(|posting, buffer| posting.fetch_add(buffer, &counter, 1))?;
             let version = 1 + u64::from_ne_bytes(before[..8].try_into()?);
-            let behind = self.table.slice(key * SLOT + 8, SLOT - 8)?;
+            let value = self.table.slice(key * SLOT + 8, SLOT - 8)?;
             self.execute(|posting, mut buffer| {
                 buffer.extend_from_slice(&content(key, version));
-                posting.write(buffer, &behind)?;
+                posting.write(buffer, &value)?;
                 posting.write([0; 8], &lock).expect("room for two requests");
                 Ok(())
             })?;

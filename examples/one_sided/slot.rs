@@ -11,7 +11,7 @@
 pub const SLOT: usize = 4096;
 const HEADER: usize = 24;
 
-/// Returns what stands in a slot behind the lock: each value follows from key and version.
+/// Returns the bytes of a slot after its lock: each value follows from key and version.
 pub fn content(key: usize, version: u64) -> Vec<u8> {
     let value: Vec<u8> =
         (HEADER..SLOT).map(|at| (version.wrapping_mul(31) as usize + key * 7 + at) as u8).collect();

@@ -66,7 +66,7 @@ fn write(stream: &mut TcpStream, addresses: &[QpAddress]) -> Result<()> {
     Ok(stream.write_all(&text)?)
 }
 
-/// Reads all addresses, and returns as many as there are here. The programs tell no MTU: both sides are
+/// Reads all addresses, and returns as many as there are here. The programs do not exchange the MTU: both sides are
 /// started with the same.
 fn read(stream: &mut TcpStream, here: &[QpAddress]) -> Result<Vec<QpAddress>> {
     let mut text = vec![0; MAX_QP * LEN];

@@ -13,7 +13,7 @@ use core::ffi::c_int;
 /// `context` is open; `attr` can be read and written and names valid objects.
 #[inline]
 pub unsafe fn ibv_create_wq(context: *mut ibv_context, attr: *mut ibv_wq_init_attr) -> *mut ibv_wq {
-    // SAFETY: the caller vouches for the arguments; a new work queue is nobody else's.
+    // SAFETY: the caller vouches for the arguments; no other code has a new work queue.
     unsafe {
         let Some(create) = entry!(context, create_wq) else { return unsupported() };
         let wq = create(context, attr);

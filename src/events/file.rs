@@ -88,7 +88,7 @@ impl EventFile {
             Ok((ready, wake)) => {
                 let mut state = self.lock();
                 (state.wake, state.awake) = (Some(wake), false);
-                state.tell();
+                state.notify();
                 Ok(Some(ready))
             }
             Err(error) => {
@@ -110,7 +110,7 @@ impl EventFile {
             Some(event) => Some(event),
             None => state.read(context)?,
         };
-        state.tell();
+        state.notify();
         Ok(next)
     }
 
@@ -129,7 +129,7 @@ impl EventFile {
         let mut state = self.lock();
         state.last_wqe.remove(&qp_num);
         state.waiting.retain(|event| event.qp_num() != Some(qp_num));
-        state.tell();
+        state.notify();
     }
 
     /// Forgets that a queue pair has reported its last WQE: a reset has ended the error.
@@ -188,7 +188,7 @@ impl State {
             self.waiting.push_back(event);
             count += 1;
         }
-        self.tell();
+        self.notify();
         Ok(count)
     }
 
@@ -197,7 +197,7 @@ impl State {
             *known = reported;
         }
         self.waiting.retain(|event| *event != AsyncEvent::LastWqeReached { qp_num });
-        self.tell();
+        self.notify();
     }
 
     /// Reads one event, if there is one.
@@ -242,7 +242,7 @@ impl State {
     }
 
     /// Makes the reader's descriptor readable if events wait, and only then.
-    fn tell(&mut self) {
+    fn notify(&mut self) {
         let wanted = !self.waiting.is_empty();
         let Some(wake) = self.wake.as_ref().filter(|_| wanted != self.awake) else { return };
         let (fd, mut count) = (wake.as_raw_fd(), 1u64.to_ne_bytes());

@@ -41,7 +41,8 @@ pub enum AsyncEvent {
         /// Number of the queue pair.
         qp_num: u32,
     },
-    /// A peer violated the access rights of the memory, and the queue pair failed.
+    /// A peer violated the access rights of the memory, and the queue pair failed. A queue pair that only serves RDMA WRITE,
+    /// READ and atomics has no completion that shows it.
     QpAccessError {
         /// Number of the queue pair.
         qp_num: u32,

@@ -77,7 +77,7 @@ use wq::{HashQp, Wq};
 /// Unlike a [`Receiver`](crate::Receiver) it allocates its buffers itself. A frame is lent in place and recycled when
 /// the batch ends, [taken](Frame::take), or copied.
 ///
-/// Dropping it ends the queue and frees its buffers. If rules or a [`Sender`](crate::Sender) still use the queue pair, that
+/// Dropping it ends the queue and frees its buffers. If rules or a [`Sender`] still use the queue pair, that
 /// happens when the rules are dropped, and the sender has returned its requests and is polled once more.
 ///
 /// ```no_run

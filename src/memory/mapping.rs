@@ -107,7 +107,7 @@ impl Mapping {
     }
 }
 
-/// The size of reserved huge pages in bytes, as the kernel tells it.
+/// The size of reserved huge pages in bytes, as the kernel reports it.
 fn reserved_page_size() -> Option<usize> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;

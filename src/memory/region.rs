@@ -88,7 +88,7 @@ impl RemoteRegion {
     }
 
     /// Returns the length in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "callers need the length only")]
     pub const fn len(&self) -> usize {
         self.len
     }

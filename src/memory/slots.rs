@@ -50,9 +50,9 @@ impl Slots {
         let unaligned = first.as_ptr().addr().wrapping_neg() % ALIGNMENT;
         let least = unaligned as u64 + front as u64 + u64::from(config.buffer_size);
         Error::check_range("size of the memory in bytes", len as u64, least, u64::MAX)?;
-        // Behind the last buffer nothing is needed.
-        let behind = stride - front - config.buffer_size as usize;
-        let count = (len - unaligned + behind) / stride;
+        // The last buffer needs no bytes after it.
+        let after = stride - front - config.buffer_size as usize;
+        let count = (len - unaligned + after) / stride;
         // SAFETY: one buffer with its headroom fits.
         let start = unsafe { first.add(unaligned + front) };
         Ok(Self {
@@ -111,7 +111,7 @@ mod tests {
     fn sizes_that_cannot_be_sent_are_refused() {
         for (size, headroom) in [(0, 0), (1 << 31, 0), (1 << 30, 1 << 30)] {
             let config = PoolConfig::new(1, size).headroom(headroom);
-            assert!(Slots::len(&config).is_err(), "{size} bytes behind {headroom}");
+            assert!(Slots::len(&config).is_err(), "{size} bytes after {headroom}");
         }
         let config = PoolConfig::new(3, (1 << 30) - 1).headroom(1 << 30);
         assert_eq!(Slots::len(&config).unwrap(), 3 << 31);

@@ -124,7 +124,8 @@ impl QpConfig {
         config
     }
 
-    /// Receives from a shared receive queue. Cannot be combined with [`receives`](Self::receives).
+    /// Receives from a shared receive queue. The creation of a queue pair that also has [`receives`](Self::receives) fails
+    /// with [`Error::Unsupported`].
     pub const fn srq(mut self, srq: SrqId) -> Self {
         self.srq = Some(srq);
         self

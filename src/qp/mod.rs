@@ -49,6 +49,11 @@ pub(crate) use object::{Qp, SendSide};
 /// of the peer. Then call [`Receiver::destroy_qp`](crate::Receiver::destroy_qp), and poll the sender, which returns
 /// outstanding buffers.
 ///
+/// A queue pair that has failed is in state ERROR; that of the peer has failed, too, or fails at its next request. Either
+/// destroy them, or connect them again. To connect again, both sides poll the completions that have arrived, call [`Receiver::reset_qp`](crate::Receiver::reset_qp), poll the
+/// sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false`, post receives to the queue pair's own receive
+/// queue, if any, and connect with new [addresses](Self::address) or over the same stream.
+///
 /// Dropping it disconnects. The receiver and the sender destroy it later, see
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).
 ///

@@ -162,7 +162,7 @@ impl Id {
         qp.connect_with(|state| self.attributes(state))
     }
 
-    /// What this side tells the peer of a queue pair. It borrows `private_data`.
+    /// What this side sends to the peer about a queue pair. It borrows `private_data`.
     pub(super) fn conn_param(
         qp: &QueuePair,
         private_data: &[u8],

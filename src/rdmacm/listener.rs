@@ -156,8 +156,9 @@ impl Request {
     /// # Errors
     /// [`Error::TimedOut`](crate::Error::TimedOut) if the peer does not answer;
     /// [`Error::Foreign`](crate::Error::Foreign) for a queue pair on another device;
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange); [`Error::Unsupported`](crate::Error::Unsupported) unless the
-    /// queue pair is in INIT; [`Error::Verbs`](crate::Error::Verbs). Each error rejects the peer.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange); [`Error::WrongState`](crate::Error::WrongState) and
+    /// [`Error::InUse`](crate::Error::InUse) as in [`QueuePair::connect`]; [`Error::Verbs`](crate::Error::Verbs).
+    /// Each error rejects the peer.
     pub fn accept(
         mut self,
         qp: &mut QueuePair,

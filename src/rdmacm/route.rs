@@ -85,8 +85,8 @@ impl Route {
     /// [`Error::Rejected`](crate::Error::Rejected) if the peer refuses or no program listens; the queue pair is
     /// unchanged. [`Error::TimedOut`](crate::Error::TimedOut); [`Error::Foreign`](crate::Error::Foreign) for a queue
     /// pair on another device; [`Error::OutOfRange`](crate::Error::OutOfRange);
-    /// [`Error::Unsupported`](crate::Error::Unsupported) unless the queue pair is in INIT;
-    /// [`Error::Verbs`](crate::Error::Verbs).
+    /// [`Error::WrongState`](crate::Error::WrongState) and [`Error::InUse`](crate::Error::InUse) as in
+    /// [`QueuePair::connect`]; [`Error::Verbs`](crate::Error::Verbs).
     pub fn connect(
         mut self,
         qp: &mut QueuePair,

@@ -307,7 +307,7 @@ impl Receiver {
 }
 
 impl Drop for Receiver {
-    /// The QPs may live on, and with them the queues: what is posted stays theirs, until they are destroyed.
+    /// Leaves posted buffers with the queues, which exist until their last queue pair is dropped.
     fn drop(&mut self) {
         // The queues are the parent's in a forked child, where their memory may not even be mapped.
         if self.pd.context().owner().is_this_process() {

@@ -74,7 +74,8 @@ impl Receiver {
     /// [`QpEnd::LastWqeMissing`]; if the device has never reported a last WQE, later calls do not wait.
     ///
     /// The reset changes the PSN, so exchange [addresses](QueuePair::address) again. If the QP has a [`Sender`](crate::Sender), poll
-    /// the sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false` before connecting the QP again.
+    /// the sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false` before connecting the QP again. Post new
+    /// receives to its own receive queue.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =

@@ -42,7 +42,8 @@ pub struct SendCompletion<'a> {
     pub queue: SqId,
     /// The number set with [`Posting::token`](crate::Posting::token), or 0.
     pub token: u64,
-    /// The buffer, or the first of several; `None` if the bytes were copied.
+    /// The buffer, or the first of several; `None` if the bytes were copied. A READ or an atomic has set its length also if
+    /// it failed, and the device may then have written some of the bytes or none.
     pub buffer: Option<Buffer>,
     /// The status of the request.
     pub status: WcStatus,

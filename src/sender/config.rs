@@ -53,10 +53,10 @@ impl SenderConfig {
         self
     }
 
-    /// Sets the most consecutive requests of a posting without a CQE, no limit by default. A buffer comes back with the next
-    /// CQE of its queue, so a smaller number returns buffers earlier. 0 requests a CQE for each request, like
-    /// [`Posting::signaled`](crate::Posting::signaled). In any case the last request of a posting has a CQE, and at
-    /// least one request in each quarter of the queue.
+    /// Sets how many requests of a posting may follow each other without a CQE, no limit by default. A buffer comes back with
+    /// the next CQE of its queue, so a smaller number returns buffers earlier. 0 requests a CQE for each request, like
+    /// [`Posting::signaled`](crate::Posting::signaled). The last request of a posting and at least one request in each quarter
+    /// of the queue always have a CQE.
     pub const fn max_unsignaled(mut self, requests: u32) -> Self {
         self.max_unsignaled = requests;
         self

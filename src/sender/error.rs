@@ -14,11 +14,18 @@ use crate::qp::QpState;
 /// # let sender = &mut world.sender;
 /// use doorbell::NotSent;
 ///
-/// let mut posting = sender.post(queue)?;
-/// match posting.send(b"hello") {
-///     Ok(()) => println!("on its way"),
-///     Err(error) if matches!(error.reason, NotSent::Full) => println!("poll, and send again"),
-///     Err(error) => println!("{error}"),
+/// loop {
+///     // A `match` of the call itself would borrow the sender, and hold back the doorbell, to the end of its arms.
+///     let sent = sender.post(queue)?.send(b"hello");
+///     match sent {
+///         Ok(()) => break,
+///         // Completions free slots. `error.payload` has the payload, to send it again.
+///         Err(error) if matches!(error.reason, NotSent::Full) => {
+///             sender.wait(None)?;
+///             while sender.poll().next().is_some() {}
+///         }
+///         Err(error) => return Err(error.reason.into()),
+///     }
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -36,7 +43,7 @@ pub enum NotSent {
     State(QpState),
     /// The message, or the memory to read, is too long.
     #[error(
-        "the request has {len} bytes, and the limit is {max}: that of inline data is QpConfig::max_inline (send from a Buffer instead), of a READ and of an atomic operation the buffer, of a datagram the MTU, of other messages the port"
+        "the request has {len} bytes, and the limit is {max}: for bytes raise QpConfig::max_inline or send a Buffer; for a READ or an atomic take a larger buffer; a datagram is limited by the MTU, another message by the port"
     )]
     TooLong {
         /// Bytes of the message, or to read.
@@ -83,7 +90,7 @@ pub enum NotSent {
     },
     /// The memory of the peer is not eight bytes at a multiple of eight.
     #[error(
-        "the memory of the peer does not fit an atomic operation: it needs eight bytes at an address that is a multiple of eight"
+        "the memory of the peer does not fit an atomic operation: it needs eight bytes at an address that is a multiple of eight, see RemoteRegion::slice"
     )]
     NotANumber,
     /// `ibv_post_send` failed.

@@ -61,7 +61,7 @@ use queue::Entry;
 /// Requests of a failed queue pair complete with an error. After a [reset](crate::Receiver::reset_qp) or the
 /// [end](crate::Receiver::destroy_qp) of a queue pair, its requests that had not completed do so with
 /// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), and the others with their own status. Poll until
-/// [`is_busy`](Self::is_busy) returns `false` before connecting it again.
+/// [`is_busy`](Self::is_busy) returns `false` before connecting it again; [`QueuePair`](crate::QueuePair) lists all steps.
 /// Dropping the sender returns outstanding buffers to their pools once their queue pair is destroyed.
 ///
 /// A server that replies to many clients, with one doorbell for all replies to a client:
@@ -83,8 +83,9 @@ use queue::Entry;
 /// let listener = std::net::TcpListener::bind("0.0.0.0:18515")?;
 /// listener.set_nonblocking(true)?;
 /// let mut clients: Vec<(QueuePair, VecDeque<Buffer>)> = Vec::new();
-/// // Busy: a server that sleeps calls `arm` of receiver and sender, and `poll(2)` for both channels and the listener.
 /// loop {
+///     // This server is busy. To sleep, call `arm` of receiver and sender here. If both return `false`, call `poll(2)` for
+///     // both channels, the listener and the streams of the clients.
 ///     if let Ok((mut stream, _)) = listener.accept() {
 ///         let config = QpConfig::rc().srq(srq).sends(64);
 ///         let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
@@ -94,6 +95,16 @@ use queue::Entry;
 ///
 ///     // Numbers of queue pairs. Without an answer, only the end of its stream shows that a client is dead: see `QueuePair`.
 ///     let mut failed = Vec::new();
+///     // First: a queue or a pool that is exhausted after this has requests outstanding, whose completion ends a sleep.
+///     let mut batch = sender.poll();
+///     while let Some(done) = batch.next() {
+///         // The buffer returns to its pool.
+///         if !done.status.is_success() {
+///             let sends = |(qp, _): &&(QueuePair, _)| qp.send_queue() == Some(done.queue);
+///             failed.extend(clients.iter().find(sends).map(|(qp, _)| qp.qp_num()));
+///         }
+///     }
+///     drop(batch);
 ///     let mut batch = receiver.poll();
 ///     while let Some(next) = batch.next() {
 ///         match next {
@@ -120,7 +131,7 @@ use queue::Entry;
 ///             match posting.send(answer) {
 ///                 Ok(()) => {}
 ///                 Err(error) if matches!(error.reason, NotSent::Full) => {
-///                     // Again in the next round, after a poll.
+///                     // Again after the next poll of the sender.
 ///                     answers.push_front(error.payload);
 ///                     break;
 ///                 }
@@ -130,15 +141,6 @@ use queue::Entry;
 ///         // The doorbell rings here, once.
 ///     }
 ///
-///     let mut batch = sender.poll();
-///     while let Some(done) = batch.next() {
-///         // The buffer returns to its pool.
-///         if !done.status.is_success() {
-///             let sends = |(qp, _): &&(QueuePair, _)| qp.send_queue() == Some(done.queue);
-///             failed.extend(clients.iter().find(sends).map(|(qp, _)| qp.qp_num()));
-///         }
-///     }
-///     drop(batch);
 ///     for number in failed {
 ///         if let Some(at) = clients.iter().position(|(qp, _)| qp.qp_num() == number) {
 ///             receiver.destroy_qp(clients.swap_remove(at).0)?;

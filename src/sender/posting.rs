@@ -244,6 +244,10 @@ impl Posting<'_> {
 
     /// Reads the whole region of the peer's memory into `buffer` and sets its length (RDMA READ).
     ///
+    /// A queue pair executes up to 16 READs and atomics at a time (`max_rd_atomic`), or `max_qp_init_rd_atom` of
+    /// [`Context::attr`](crate::Context::attr) if that is less; later ones wait in the send queue. A peer that does not use
+    /// doorbell must set `max_dest_rd_atomic` to at least as many.
+    ///
     /// ```
     /// # let mut world = doorbell_doc::Sends::new();
     /// # let (queue, pool, remote) = (world.queue(), world.pool.clone(), world.remote());

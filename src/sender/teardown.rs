@@ -49,7 +49,7 @@ impl Sender {
 }
 
 impl Drop for Sender {
-    /// What is outstanding stays with the queue pairs until they are destroyed.
+    /// Leaves outstanding requests with their queue pairs, which return the buffers when they are destroyed.
     fn drop(&mut self) {
         self.free_returned();
         for entry in self.queues.iter_mut().flatten() {

@@ -158,7 +158,8 @@ pub enum ReceiveFailure {
         len: usize,
     },
     /// The device has dropped the message: it did not fit, or the sender's memory could not be read, or the
-    /// connection failed. In the first two cases the connection fails with it.
+    /// connection failed. In the first two cases the connection fails with it. Neither this event nor
+    /// a [`PeerFailed`](TagEvent::PeerFailed) names the peer at this side; the peer gets a `PeerFailed` for its send.
     #[error(
         "the device dropped the message: it did not fit, its sender could not be read, or the connection failed"
     )]

@@ -21,7 +21,7 @@ pub(super) struct Objects {
     pub(super) operations: u32,
 }
 
-/// What `ibv_wc_read_*` has to tell.
+/// What `ibv_wc_read_*` reports.
 const WC_FLAGS: u32 =
     sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM | sys::IBV_WC_EX_WITH_TM_INFO;
 

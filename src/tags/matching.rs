@@ -80,7 +80,7 @@ impl TagMatchingSrq {
         if self.operations.iter().any(|operation| matches!(operation, Operation::Synchronize)) {
             self.phase.synchronize();
         }
-        let counts = self.phase.tell(!self.operations.iter().all(Operation::is_remove));
+        let counts = self.phase.report(!self.operations.iter().all(Operation::is_remove));
         let receives = &mut self.receives;
         self.engine.post(&self.operations, counts, |index, handle| {
             if let Some(receive) = receives.get_mut(index) {

@@ -17,8 +17,8 @@ use crate::memory::{Buffer, BufferError};
 /// # let pool = doorbell::BufferPool::new(&pd, 1, 64)?;
 /// let mut message = TaggedBuffer::new(pool.take().expect("a new pool is full")).expect("16 bytes");
 /// assert_eq!(message.capacity(), 64 - 16);
-/// message.set_len(5);
-/// message.copy_from_slice(b"hello");
+/// message.extend_from_slice(b"hello");
+/// assert_eq!(*message, *b"hello");
 /// assert_eq!(message.into_buffer().len(), 16 + 5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -55,6 +55,14 @@ impl TaggedBuffer {
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "payload of {len} bytes in {}", self.capacity());
         self.0.set_len(EAGER + len);
+    }
+
+    /// Appends bytes to the payload.
+    ///
+    /// # Panics
+    /// If the buffer has no room for them.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
     }
 
     /// Writes the header. [`Posting::send`](crate::Posting::send) then sends the buffer as a message for a

@@ -13,7 +13,7 @@
 //! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives, [`send`](TagMatchingSrq::send),
 //! and [`poll`](TagMatchingSrq::poll) events.
 //!
-//! To end: poll until all sends have completed and [`offered`](TagMatchingSrq::offered) is 0, agree with the peer over
+//! To end: poll until each send has returned its [`Sent`](TagEvent::Sent) and [`offered`](TagMatchingSrq::offered) is 0, agree with the peer over
 //! another stream, and call [`remove_peer`](TagMatchingSrq::remove_peer). Dropping the queue ends all connections and
 //! returns all buffers to their pools.
 //!
@@ -236,7 +236,7 @@ impl TagMatchingSrq {
         self.max_tags
     }
 
-    /// Returns how many receives have not completed.
+    /// Returns how many receives have not completed. Sends do not count: each returns a [`TagEvent::Sent`].
     pub fn outstanding(&self) -> u32 {
         self.receives.len()
     }

@@ -3,7 +3,7 @@
 //! The device counts the messages that match no receive. A receive that is appended carries the number that
 //! software had handled by then; while that differs from the device's count, a message is on its way to
 //! software that may belong to the receive, so the device does not match the receive until an operation
-//! tells it the number it has counted itself.
+//! carries the number that the device has counted.
 
 use super::engine::Counts;
 
@@ -28,8 +28,8 @@ impl Phase {
     }
 
     /// The numbers for operations that are posted now.
-    /// `news`: one of them tells what was handled.
-    pub(super) fn tell(&mut self, news: bool) -> Counts {
+    /// `news`: one of them reports what was handled.
+    pub(super) fn report(&mut self, news: bool) -> Counts {
         let before = self.reported;
         if news {
             self.reported = self.handled;
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn nothing_is_due_while_receives_are_appended_in_phase() {
         let mut phase = Phase::default();
-        let count = phase.tell(true).now;
+        let count = phase.report(true).now;
         phase.handle();
         assert!(!phase.is_due(), "no receive waits");
         phase.executed(count, Some(0));
@@ -82,12 +82,12 @@ mod tests {
     #[test]
     fn a_receive_appended_out_of_phase_is_synchronized_until_it_is_in_phase() {
         let mut phase = Phase::default();
-        let count = phase.tell(true).now;
+        let count = phase.report(true).now;
         phase.handle();
         phase.executed(count, Some(1));
         assert!(phase.is_due());
         phase.synchronize();
-        let Counts { before, now } = phase.tell(true);
+        let Counts { before, now } = phase.report(true);
         assert_eq!((before, now), (0, 1));
         assert!(!phase.is_due(), "one at a time");
         // Another message was faster than the synchronisation.
@@ -96,7 +96,7 @@ mod tests {
         phase.executed(1, None);
         assert!(phase.is_due());
         phase.synchronize();
-        assert_eq!(phase.tell(true).now, 2);
+        assert_eq!(phase.report(true).now, 2);
         phase.synchronized();
         phase.executed(2, None);
         assert!(!phase.is_due());

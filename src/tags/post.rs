@@ -54,7 +54,7 @@ impl TagMatchingSrq {
     /// A message may be longer than the buffer. If the device matches one that was sent with [`send`](Self::send), the receive
     /// fails with [`ReceiveFailure::Dropped`](super::ReceiveFailure::Dropped) and the connection fails, too. In all other
     /// cases the receive fails with [`ReceiveFailure::TooLong`](super::ReceiveFailure::TooLong), the connection goes on, and
-    /// the sender is told of a success.
+    /// the send succeeds.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();

@@ -113,8 +113,7 @@ impl TagMatchingSrq {
     /// use doorbell::tags::{TagEvent, TaggedBuffer};
     ///
     /// let mut message = TaggedBuffer::new(pool.take().expect("a free buffer")).expect("room for a header");
-    /// message.set_len(5);
-    /// message.copy_from_slice(b"hello");
+    /// message.extend_from_slice(b"hello");
     /// tags.send(peer, 7, 0, message)?;
     /// # let event = doorbell_doc::event(tags, other);
     /// # let _ = other_peer;

@@ -70,7 +70,7 @@ impl VerbsTags {
             return;
         }
         loop {
-            // SAFETY: in a batch, of a CQ that was made to tell all that is read.
+            // SAFETY: in a batch, of a CQ that was created to report all that is read.
             let reported = unsafe { self.current(cq) };
             arrived.extend(reported.and_then(|reported| self.look_up(reported)));
             // SAFETY: in a batch.

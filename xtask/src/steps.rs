@@ -319,7 +319,7 @@ fn install(session: &Session) -> Result<Totals> {
 /// The library with each feature by itself: all else is built with all of them.
 fn features(session: &Session) -> Result<Totals> {
     let mut totals = Totals::default();
-    for features in ["", "memmap2", "rdmacm", "tracing", "tokio"] {
+    for features in ["", "memmap2", "rdmacm", "serde", "tracing", "tokio"] {
         let mut command =
             session.cargo("clippy -p doorbell --quiet --locked --no-default-features");
         totals += built(command.args(["--features", features, "--", "-D", "warnings"]))?;

@@ -33,7 +33,7 @@ impl Blame {
             Self::BothEnds => "this program and the peer: what they agreed upon does not fit",
             Self::Path => "the path between the ends, or a peer that is gone",
             Self::Machine => "this machine: its IOMMU, GPU driver or memory registration",
-            Self::EarlierError => "nobody here: an earlier error",
+            Self::EarlierError => "an earlier error",
             Self::Unknown => "unknown",
         }
     }

@@ -32,7 +32,7 @@ fn is_error(entry: &[u8]) -> bool {
         && Syndrome::new(tail[3]).names().is_some()
 }
 
-/// Returns the bytes with each group of `group` turned round.
+/// Returns the bytes with each group of `group` swapped.
 fn swapped(bytes: &[u8], group: usize) -> Vec<u8> {
     bytes.chunks(group).flat_map(|group| group.iter().rev().copied()).collect()
 }
@@ -47,7 +47,7 @@ pub fn decode(block: &Block, logs: &[Logged]) -> Vec<Finding> {
         if turned.chunks(SIZE).any(is_error) {
             bytes = turned;
             notes.push(format!(
-                "the groups of {} bytes stand in the byte order of this machine, as a debugger prints them: turned round",
+                "the groups of {} bytes are in the byte order of this machine, as a debugger prints them: swapped",
                 block.group
             ));
         }

@@ -84,7 +84,11 @@ fn mtu(patient: &mut Patient, port: &str, ethernet: bool, codes: [u32; 2]) {
 fn addresses(patient: &mut Patient, port: &str, ethernet: bool, gids: &[Gid]) {
     let what = format!("{port} GIDs");
     if gids.is_empty() {
-        return patient.add(Level::Warning, what, "none, or the kernel does not tell their kinds");
+        return patient.add(
+            Level::Warning,
+            what,
+            "none, or the kernel does not report their kinds",
+        );
     }
     if !ethernet {
         return patient.add(Level::Ok, what, format!("{}", gids.len()));

@@ -29,9 +29,9 @@ fn descriptors(lab: &mut Lab) -> Result<String, Stop> {
         return fail(format!("{now} descriptors are open, {before} were before the checks"));
     }
     match objects(lab) {
-        None => Ok(format!(
-            "{now} descriptors, as before; rdma resource show tells nothing of the device"
-        )),
+        None => {
+            Ok(format!("{now} descriptors, as before; rdma resource show does not list the device"))
+        }
         Some(left) if left.is_empty() => {
             Ok(format!("{now} descriptors, as before, and nothing in rdma resource show"))
         }

@@ -167,7 +167,7 @@ impl Peer {
                 Err(format!("version {theirs} there, {VERSION} here: both must be the same"))
             }
             Reply::Failed(why) => Err(why),
-            _ => Err("an answer that nobody expects".into()),
+            _ => Err("an unexpected answer".into()),
         }
     }
 
@@ -195,7 +195,7 @@ impl Peer {
             Reply::Addresses(texts) => {
                 Ok(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
             }
-            _ => Err(self.lost("an answer that nobody expects")),
+            _ => Err(self.lost("an unexpected answer")),
         }
     }
 
@@ -248,7 +248,7 @@ impl RemoteFar {
     pub fn poll(&mut self, qp: usize) -> Result<Option<(WcStatus, u32)>, Stop> {
         let reply = self.peer.borrow_mut().ask(&Command::Poll { id: self.id, qp })?;
         let Reply::Completion(done) = reply else {
-            return Err(self.peer.borrow_mut().lost("an answer that nobody expects"));
+            return Err(self.peer.borrow_mut().lost("an unexpected answer"));
         };
         let Some(done) = done else { return Ok(None) };
         for cqe in done.cqes {

@@ -22,7 +22,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "H43",
-        name: "masks, and messages that nobody expects",
+        name: "masks, and unexpected messages",
         needs: Needs::Rings,
         run: unexpected,
     },
@@ -126,7 +126,7 @@ impl Sides {
         let patience = Patience::new();
         while self.near.unexpected() < count {
             if let Some(event) = self.poll() {
-                return fail(format!("an event that nobody expects: {event:?}"));
+                return fail(format!("an unexpected event: {event:?}"));
             }
             drop(self.far.poll());
             patience
@@ -197,7 +197,7 @@ fn phases(lab: &mut Lab) -> Result<String, Stop> {
         sides.post(1, ALL)?;
         while sides.near.needs_synchronization() && began.elapsed() < Duration::from_secs(3) {
             if let Some(event) = sides.poll() {
-                return fail(format!("an event that nobody expects: {event:?}"));
+                return fail(format!("an unexpected event: {event:?}"));
             }
         }
         sides.send(1, round)?;

@@ -286,7 +286,7 @@ impl<'a> Cqe<'a> {
         }
     }
 
-    /// Header of the message that matched, in the CQE that tells of the match.
+    /// Header of the message that matched, in the CQE that reports the match.
     #[inline]
     pub fn tmh(&self) -> Tmh {
         Tmh {
@@ -297,7 +297,7 @@ impl<'a> Cqe<'a> {
         }
     }
 
-    /// Whether an error CQE tells of a receive whose memory is registered on demand (ODP) and was not there:
+    /// Whether an error CQE reports a receive whose memory is registered on demand (ODP) and was not there:
     /// the QP has not failed, and the message will come again.
     #[inline]
     pub fn is_odp_page_fault(&self) -> bool {

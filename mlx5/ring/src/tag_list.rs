@@ -5,7 +5,7 @@
 //!   is fixed one append ahead: the free ones are a queue.
 //! - An entry is free again when the last CQE that names it has come: that of the append and that of the
 //!   remove, where they were asked for, and the one or two of a match.
-//! - List operations complete in order, so a queue of their own tells what each CQE is about, and how
+//! - List operations complete in order, so a queue of their own shows what each CQE is about, and how
 //!   much of the send queue is free.
 //! - A remove always asks for its CQE: the message that matches may be on its way, and without the CQE
 //!   the owner of the buffer would be unknown.

@@ -1,4 +1,4 @@
-//! Doorbell records: pairs of big-endian words in host memory through which software tells the
+//! Doorbell records: pairs of big-endian words in host memory through which software notifies the
 //! device how far it has come (`mlx5dv_qp.dbrec`, `mlx5dv_cq.dbrec`, `mlx5dv_srq.dbrec`).
 
 use crate::be::{Be32, Be64};

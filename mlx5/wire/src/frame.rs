@@ -116,7 +116,7 @@ impl StridingWqe {
 mod tests {
     use super::*;
 
-    /// A UDP datagram of market data behind a VLAN tag of 0x6064, in stride 5 of WQE 0x1234.
+    /// A UDP datagram of market data after a VLAN tag of 0x6064, in stride 5 of WQE 0x1234.
     const CQE: [u8; 64] = {
         let mut bytes = [0; 64];
         [bytes[2], bytes[3]] = [0x12, 0x34];

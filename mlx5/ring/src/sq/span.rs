@@ -46,7 +46,7 @@ impl BasicBlocks {
     }
 }
 
-/// Vacant blocks of a send queue, and how far they have been written: what a batch keeps in registers.
+/// Free blocks of a send queue, and how far they have been written: what a batch keeps in registers.
 ///
 /// It ends where the ring ends, so inside of it writing is counting. The blocks learn of the WQEs from
 /// [`BasicBlocks::commit`].
@@ -67,7 +67,7 @@ impl Span {
     /// Writes a WQE of `2 + body.len()` words. The span is not full.
     ///
     /// # Safety
-    /// What the WQE tells the device to do is sound, until it has done it.
+    /// The operation of the WQE stays sound until the device has executed it.
     #[inline(always)]
     pub(crate) unsafe fn write<const N: usize>(&mut self, body: [Be64; N]) {
         const { assert!(N % 2 == 0 && N <= BODY) }
