@@ -16,9 +16,6 @@ pub struct Program {
 
 impl Program {
     /// Compiles and starts it.
-    ///
-    /// # Panics
-    /// When that fails.
     pub fn start(name: &str) -> Self {
         let source = format!("{}/interop/{name}.c", env!("CARGO_MANIFEST_DIR"));
         let program = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
@@ -39,17 +36,11 @@ impl Program {
     }
 
     /// Says a line.
-    ///
-    /// # Panics
-    /// When it has ended.
     pub fn say(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
     }
 
     /// Waits for a line.
-    ///
-    /// # Panics
-    /// When none comes.
     pub fn hear(&mut self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("an answer")
     }

@@ -30,9 +30,6 @@ impl Cut {
 
     /// Begins a message with `head` on a connected queue pair, and waits until the queue pair has failed and its
     /// peer `to` is in the middle of the message.
-    ///
-    /// # Panics
-    /// When that does not happen.
     pub fn send(&mut self, qp: &QueuePair, to: &QueuePair, head: &[u8]) {
         let expected = expected_psn(to);
         self.begin(qp, head);
@@ -40,9 +37,6 @@ impl Cut {
     }
 
     /// Begins a message with `head` on a connected queue pair, and waits until the queue pair has failed.
-    ///
-    /// # Panics
-    /// When it does not.
     pub fn begin(&mut self, qp: &QueuePair, head: &[u8]) {
         self.memory[..head.len()].copy_from_slice(head);
         let addr = self.memory.as_ptr().expose_provenance() as u64;

@@ -36,9 +36,6 @@ static ADDING: Mutex<()> = Mutex::new(());
 
 /// Replaces the entries of `context` for posting receives, posting tag operations, polling and arming.
 ///
-/// # Panics
-/// When contexts of different drivers are poisoned in one process.
-///
 /// # Safety
 /// `context` is open and nobody uses it at the moment.
 pub unsafe fn post_and_poll(context: *mut sys::ibv_context) {

@@ -11,9 +11,6 @@ use crate::world::Single;
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Calls `done` until it returns true.
-///
-/// # Panics
-/// When that takes too long.
 pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     let mut rounds = 0u32;
@@ -28,9 +25,6 @@ pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Polls until `count` messages have come, each of which `each` has seen.
-///
-/// # Panics
-/// When a receive fails, or when they do not come.
 pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Message<'_, '_>)) {
     let mut seen = 0;
     while seen < count {
@@ -51,9 +45,6 @@ pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Mess
 }
 
 /// Polls until `count` receives have failed.
-///
-/// # Panics
-/// When one succeeds, or when they do not fail.
 pub fn failures(receiver: &mut Receiver, count: usize) -> Vec<Failure> {
     let mut failures = Vec::new();
     wait("a failed receive", || {
@@ -76,7 +67,7 @@ const TURNS: usize = 300;
 /// of a test, it has done in that time, however slow the machine is.
 pub fn let_the_device_work() {
     let mut bystander = Single::new(8, 64);
-    bystander.receiver.fill(bystander.rq, &bystander.pool).unwrap();
+    bystander.receiver.fill(bystander.queue, &bystander.pool).unwrap();
     for _ in 0..TURNS {
         bystander.peers.send(0, 16);
         messages(&mut bystander.receiver, 1, |_| ());
@@ -84,9 +75,6 @@ pub fn let_the_device_work() {
 }
 
 /// Asserts that nothing arrives for a while.
-///
-/// # Panics
-/// When something does.
 pub fn nothing(receiver: &mut Receiver) {
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(50) {

@@ -121,9 +121,6 @@ impl Sending {
 }
 
 /// Waits for `count` requests that are over.
-///
-/// # Panics
-/// When they do not come.
 pub fn completions<T>(
     sender: &mut Sender,
     count: usize,

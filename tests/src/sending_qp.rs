@@ -26,17 +26,11 @@ pub struct Sent {
 
 impl SendingQp {
     /// A queue pair of `receiver`, on the same path.
-    ///
-    /// # Errors
-    /// Those of `create_qp_with_sender`.
     pub fn create(receiver: &mut Receiver, config: &QpConfig) -> doorbell::Result<Self> {
         Self::create_on(receiver, config, receiver.path())
     }
 
     /// The same, on a path.
-    ///
-    /// # Errors
-    /// As for [`create`](Self::create).
     pub fn create_on(
         receiver: &mut Receiver,
         config: &QpConfig,
@@ -53,9 +47,6 @@ impl SendingQp {
     }
 
     /// Sends a message, with immediate data or without.
-    ///
-    /// # Errors
-    /// Those of `Sender::post` and `Posting::send`.
     pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), SendError<P>> {
         let mut posting = match self.sender.post(self.queue()) {
             Ok(posting) => posting,
@@ -70,17 +61,11 @@ impl SendingQp {
     }
 
     /// Sends bytes that are copied.
-    ///
-    /// # Errors
-    /// The reason of those of [`send`](Self::send).
     pub fn send_inline(&mut self, bytes: &[u8], imm: Option<u32>) -> Result<(), NotSent> {
         self.send(bytes, imm).map_err(|error| error.reason)
     }
 
     /// Writes to memory of the peer.
-    ///
-    /// # Errors
-    /// Those of `Sender::post` and `Posting::write`.
     pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), SendError<P>> {
         match self.sender.post(self.queue()) {
             Ok(mut posting) => posting.write(payload, to)?,
@@ -91,9 +76,6 @@ impl SendingQp {
     }
 
     /// Sends a datagram.
-    ///
-    /// # Errors
-    /// Those of `Sender::post` and `Posting::send_to`.
     pub fn send_to<P: Payload>(
         &mut self,
         payload: P,
@@ -117,9 +99,6 @@ impl SendingQp {
     }
 
     /// Resets it, and lets go of what was outstanding: it can be connected again.
-    ///
-    /// # Errors
-    /// Those of `Receiver::reset_qp`.
     pub fn reset(&mut self, receiver: &mut Receiver) -> doorbell::Result<QpEnd> {
         let end = receiver.reset_qp(&mut self.qp)?;
         loop {

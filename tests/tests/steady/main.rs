@@ -116,9 +116,7 @@ fn observe_receiving(
 ) -> Did {
     let (warm_up, steady) = phases();
     let sender = thread::spawn(move || {
-        for _ in 0..warm_up + steady {
-            peers.send(0, 40);
-        }
+        peers.burst((warm_up + steady) as usize);
         peers.settle();
     });
     let watch = Watch::this_thread().unwrap();
@@ -142,8 +140,7 @@ fn take_and_post(receiver: &mut Receiver, queue: QueueId, count: u32, taken: &mu
 
 #[test]
 fn recycling_on_an_srq() {
-    let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(63, 1, 64).filled();
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         receive(receiver, count, |message| {
             black_box(message::read(&message));
@@ -154,8 +151,7 @@ fn recycling_on_an_srq() {
 
 #[test]
 fn recycling_on_a_receive_queue() {
-    let mut w = Single::new(64, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(64, 64).filled();
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         receive(receiver, count, |message| {
             black_box(message::read(&message));
@@ -166,22 +162,20 @@ fn recycling_on_a_receive_queue() {
 
 #[test]
 fn posting_to_an_srq() {
-    let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(63, 1, 64).filled();
     let mut taken = Vec::with_capacity(64);
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
-        take_and_post(receiver, w.srq.into(), count, &mut taken);
+        take_and_post(receiver, w.queue.into(), count, &mut taken);
     });
     assert_eq!(did, NOTHING);
 }
 
 #[test]
 fn posting_to_a_receive_queue() {
-    let mut w = Single::new(64, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(64, 64).filled();
     let mut taken = Vec::with_capacity(64);
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
-        take_and_post(receiver, w.rq.into(), count, &mut taken);
+        take_and_post(receiver, w.queue.into(), count, &mut taken);
     });
     assert_eq!(did, NOTHING);
 }
@@ -189,10 +183,10 @@ fn posting_to_a_receive_queue() {
 #[test]
 fn recycling_scattered_messages() {
     let mut w = Shared::with(15, 3, 1, 40, QpConfig::rc());
-    let pieces = BufferPool::new(&w.pd, 3 * w.receiver.capacity(w.srq), 16).unwrap();
-    while w.receiver.free_slots(w.srq) > 0 {
+    let pieces = BufferPool::new(&w.pd, 3 * w.receiver.capacity(w.queue), 16).unwrap();
+    while w.receiver.free_slots(w.queue) > 0 {
         let buffers = (0..3).map(|_| pieces.take().unwrap()).collect();
-        w.receiver.post_scatter(w.srq, buffers).unwrap();
+        w.receiver.post_scatter(w.queue, buffers).unwrap();
     }
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         receive(receiver, count, |message| {
@@ -265,8 +259,7 @@ fn posting_requests_and_taking_their_buffers() {
 
 #[test]
 fn an_allocation_or_a_system_call_per_message_would_be_seen() {
-    let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(63, 1, 64).filled();
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         receive(receiver, count, |message| {
             drop(black_box(message.to_vec()));

@@ -12,8 +12,7 @@ const LENGTHS: [usize; 14] = [12, 31, 32, 33, 63, 64, 65, 255, 256, 257, 4095, 4
 
 #[test]
 fn messages_of_any_length_arrive_whole_through_an_srq() {
-    let mut w = Shared::new(7, 2, 65_536);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(7, 2, 65_536).filled();
     for (i, len) in LENGTHS.into_iter().cycle().take(100).enumerate() {
         let number = w.peers.send(i % 2, len);
         receiving::messages(&mut w.receiver, 1, |message| {
@@ -26,22 +25,20 @@ fn messages_of_any_length_arrive_whole_through_an_srq() {
 
 #[test]
 fn messages_of_any_length_arrive_whole_through_a_receive_queue() {
-    let mut w = Single::new(8, 65_536);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 65_536).filled();
     for len in LENGTHS.into_iter().cycle().take(100) {
         let number = w.peers.send(0, len);
         receiving::messages(&mut w.receiver, 1, |message| {
             assert_eq!(message.len(), len);
             assert_eq!(message::read(&message), (0, number));
-            assert_eq!(message.qp_num(), w.near.qp_num());
+            assert_eq!(message.qp_num(), w.near[0].qp_num());
         });
     }
 }
 
 #[test]
 fn short_messages_have_exactly_the_bytes_sent() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(15, 1, 64).filled();
     let bytes: Vec<u8> = (1..=64).collect();
     for len in (0..=64).chain([0, 0, 1]) {
         w.peers.reap(0);
@@ -52,8 +49,7 @@ fn short_messages_have_exactly_the_bytes_sent() {
 
 #[test]
 fn immediate_data_arrives_as_it_was_given() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(15, 1, 64).filled();
     for imm in [Some(0x0102_0304), None, Some(0), Some(u32::MAX), None] {
         w.peers.reap(0);
         w.peers.qps[0].send_inline(b"with or without", imm).unwrap();
@@ -117,9 +113,9 @@ fn a_scattered_receive_is_recycled_with_all_its_buffers() {
 #[test]
 fn a_taken_buffer_keeps_its_bytes_and_goes_back_to_its_pool() {
     let mut w = Shared::new(7, 1, 256);
-    let capacity = w.receiver.capacity(w.srq) as usize;
+    let capacity = w.receiver.capacity(w.queue) as usize;
     let posted =
-        w.receiver.post(w.srq, std::iter::from_fn(|| w.pool.take()).take(capacity)).unwrap();
+        w.receiver.post(w.queue, std::iter::from_fn(|| w.pool.take()).take(capacity)).unwrap();
     assert_eq!(posted, capacity);
     let free = w.pool.available();
 
@@ -129,10 +125,7 @@ fn a_taken_buffer_keeps_its_bytes_and_goes_back_to_its_pool() {
         receiving::messages(&mut w.receiver, 1, |message| taken.push(message.take()));
     }
     // Those that follow go through the other buffers.
-    for _ in 0..100 {
-        w.peers.send(0, 256);
-        receiving::messages(&mut w.receiver, 1, |_| ());
-    }
+    w.exchange(100);
     let seen: Vec<_> = taken.iter().map(|buffer| (message::read(buffer), buffer.len())).collect();
     assert_eq!(seen, [((0, 0), 20), ((0, 1), 200), ((0, 2), 100)]);
     assert_eq!(w.pool.available(), free);
@@ -206,9 +199,7 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
 fn ask_again(receiver: &mut Receiver, peers: &mut Peers) {
     let mut kept: Vec<Buffer> = Vec::new();
     let send = |peers: &mut Peers, count| {
-        for _ in 0..count {
-            peers.send(0, 40);
-        }
+        peers.burst(count);
         peers.settle();
     };
     for count in [0, 3, 1, 4, 2] {
@@ -233,11 +224,9 @@ fn ask_again(receiver: &mut Receiver, peers: &mut Peers) {
 
 #[test]
 fn a_batch_that_found_nothing_may_be_asked_again() {
-    let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(31, 1, 64).filled();
     ask_again(&mut w.receiver, &mut w.peers);
-    let mut w = Single::new(31, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(31, 64).filled();
     ask_again(&mut w.receiver, &mut w.peers);
 }
 
@@ -280,9 +269,7 @@ fn replace_each(
     let mut next = 0;
     for _ in 0..100 {
         let count = 1 + random.u64(..6) as usize;
-        for _ in 0..count {
-            peers.send(0, 64);
-        }
+        peers.burst(count);
         receiving::messages(receiver, count, |message| {
             let (buffer, number) = kept.pop_front().unwrap();
             if let Some(number) = number {
@@ -314,32 +301,27 @@ fn replace_each(
 
 #[test]
 fn a_message_of_an_srq_leaves_its_slot_to_another_buffer() {
-    let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(7, 1, 64).filled();
     replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
 }
 
 #[test]
 fn a_message_of_an_srq_with_room_leaves_its_slot_to_another_buffer() {
     let mut w = Shared::new(15, 1, 64);
-    w.receiver.post(w.srq, std::iter::from_fn(|| w.pool.take()).take(9)).unwrap();
+    w.receiver.post(w.queue, std::iter::from_fn(|| w.pool.take()).take(9)).unwrap();
     replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
 }
 
 #[test]
 fn a_message_of_a_receive_queue_leaves_its_slot_to_another_buffer() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
 }
 
 #[test]
 fn a_batch_ends_at_its_budget_and_the_rest_comes_later() {
-    let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    for _ in 0..10 {
-        w.peers.send(0, 64);
-    }
+    let mut w = Shared::new(63, 1, 64).filled();
+    w.peers.burst(10);
     w.peers.settle();
     for (budget, expected) in [(0, 0), (3, 3), (1, 1), (100, 6), (100, 0)] {
         let mut batch = w.receiver.poll_up_to(budget);

@@ -13,11 +13,10 @@ use rdma_core_sys as sys;
 
 #[test]
 fn where_a_message_came_from() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     w.peers.qps[0].send_inline(b"with", Some(0xcafe_f00d)).unwrap();
     w.peers.send(0, 20);
-    let (qp_num, sender) = (w.near.qp_num(), w.peers.qps[0].qp_num());
+    let (qp_num, sender) = (w.near[0].qp_num(), w.peers.qps[0].qp_num());
     let lid = w.peers.qps[0].address().unwrap().lid;
     let mut imm = vec![None, Some(0xcafe_f00d)];
     receiving::messages(&mut w.receiver, 2, |message| {
@@ -86,7 +85,7 @@ fn compression_is_refused_where_it_cannot_be_read() {
 #[test]
 fn a_cq_is_resized_where_verbs_poll_it() {
     let mut w = Single::new(8, 64);
-    let posted = w.receiver.fill(w.rq, &w.pool).unwrap();
+    let posted = w.fill();
     if device::drives_directly(w.pd.context()) {
         let refused = w.receiver.resize_cq(512);
         assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");

@@ -151,13 +151,12 @@ fn a_datagram_with_a_wrong_queue_key_is_dropped() {
 
 #[test]
 fn what_datagrams_cannot_do_is_refused() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     let pd = w.pd.clone();
     let mut end = End::new(&pd, QpConfig::ud(QKEY), false);
     let address = end.qp.address().unwrap();
     let to = end.qp.address_handle(&address, QKEY).unwrap();
-    for result in [end.qp.connect(&address), w.near.activate()] {
+    for result in [end.qp.connect(&address), w.near[0].activate()] {
         assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
     }
     assert!(matches!(end.qp.send_inline(b"", None), Err(NotSent::Transport)));
@@ -242,9 +241,9 @@ fn joining_an_invalid_group_is_refused() {
     let mut w = Single::new(8, 64);
     let mut end = End::new(&w.pd, QpConfig::ud(QKEY), false);
     let (group, _member) = group(&end.qp);
-    let refused = w.near.join(&group).unwrap_err();
+    let refused = w.near[0].join(&group).unwrap_err();
     assert!(matches!(refused, Error::Unsupported { .. }), "{refused:?}");
-    assert!(matches!(w.near.multicast_handle(&group, QKEY), Err(Error::Unsupported { .. })));
+    assert!(matches!(w.near[0].multicast_handle(&group, QKEY), Err(Error::Unsupported { .. })));
     let unicast = MulticastGroup { gid: [0xfe; 16], ..group };
     assert!(matches!(end.qp.join(&unicast), Err(Error::NotMulticast { .. })));
     let refused = end.qp.multicast_handle(&unicast, QKEY);

@@ -92,8 +92,8 @@ fn receives_of_the_program_and_of_the_library_share_a_queue() {
     let memory = Memory::new(&w.pd);
     for round in 0..50_u64 {
         let at = round as usize % 8 * 128;
-        post(&mut w.receiver, w.srq, round, &[memory.sge(at, 10), memory.sge(at + 64, 54)]);
-        w.receiver.post(w.srq, w.pool.take()).unwrap();
+        post(&mut w.receiver, w.queue, round, &[memory.sge(at, 10), memory.sge(at + 64, 54)]);
+        w.receiver.post(w.queue, w.pool.take()).unwrap();
         w.peers.send(0, 64);
         w.peers.send(0, 64);
         assert_eq!(completed(&mut w.receiver), Cause::Raw(round));
@@ -112,8 +112,8 @@ fn an_entry_of_no_length_on_an_srq_is_left_out() {
     let mut w = Shared::with(15, 2, 1, 64, QpConfig::rc());
     let memory = Memory::new(&w.pd);
     // The second entry is the whole of the receive: two gigabytes would not fit the region.
-    post(&mut w.receiver, w.srq, 1, &[memory.sge(0, 0), memory.sge(64, 64)]);
-    post(&mut w.receiver, w.srq, 2, &[memory.sge(256, 64), memory.sge(0, 0)]);
+    post(&mut w.receiver, w.queue, 1, &[memory.sge(0, 0), memory.sge(64, 64)]);
+    post(&mut w.receiver, w.queue, 2, &[memory.sge(256, 64), memory.sge(0, 0)]);
     w.peers.send(0, 64);
     w.peers.send(0, 64);
     for (wr_id, at) in [(1, 64), (2, 256)] {
@@ -131,7 +131,7 @@ fn an_entry_of_no_length_on_a_receive_queue_is_left_out() {
     // SAFETY: as in `post`.
     unsafe {
         let mut rings = w.receiver.as_direct().unwrap();
-        let (_, ring) = rings.rq(w.rq).unwrap();
+        let (_, ring) = rings.rq(w.queue).unwrap();
         let sges = [memory.sge(64, 64)];
         let mut posting = ring.posting();
         posting.post(SlotContext::from_wr_id(1), &[memory.sge(0, 0)]).unwrap();
@@ -150,7 +150,7 @@ fn an_entry_outside_its_region_fails_the_receive_and_is_not_written() {
     for outside in [PAGE, PAGE - 32] {
         let mut w = Shared::new(15, 2, 64);
         let memory = Memory::new(&w.pd);
-        post(&mut w.receiver, w.srq, 9, &[memory.sge(outside, 64)]);
+        post(&mut w.receiver, w.queue, 9, &[memory.sge(outside, 64)]);
         w.peers.send(0, 64);
         assert_eq!(completed(&mut w.receiver), Cause::Status(WcStatus::LOC_PROT_ERR));
         assert_eq!(memory.bytes(PAGE, PAGE), [0; PAGE]);
@@ -163,7 +163,7 @@ fn an_entry_outside_its_region_fails_the_receive_and_is_not_written() {
         });
 
         // The other queue pair and the queue work on.
-        w.receiver.fill(w.srq, &w.pool).unwrap();
+        w.fill();
         w.peers.send(1, 64);
         receiving::messages(&mut w.receiver, 1, |message| {
             assert_eq!(message::read(&message), (1, 0));
@@ -180,11 +180,11 @@ fn more_entries_than_a_receive_has_room_for() {
     // SAFETY: as in `post`.
     unsafe {
         let mut rings = w.receiver.as_direct().unwrap();
-        let (_, ring) = rings.srq(w.srq).unwrap();
+        let (_, ring) = rings.srq(w.queue).unwrap();
         let refused = ring.posting().post(SlotContext::from_wr_id(1), &sges).unwrap_err();
         assert_eq!(refused, PostError::TooManySges);
     }
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    w.fill();
     w.peers.send(0, 64);
     receiving::messages(&mut w.receiver, 1, |_| ());
 }

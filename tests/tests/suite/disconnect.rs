@@ -6,15 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, QpConfig, QpEnd, QpState};
-use doorbell_tests::peers::join;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
 
 #[test]
 fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
-    let mut w = Shared::new(31, 2, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(31, 2, 64).filled();
     let mut events = w.pd.context().events().unwrap();
     let mut expected = [0; 2];
     for round in 0..10 {
@@ -32,15 +30,14 @@ fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
         receiving::nothing(&mut w.receiver);
         assert_eq!(w.near[0].state().unwrap(), QpState::Error, "round {round}");
         w.receiver.reset_qp(&mut w.near[0]).unwrap();
-        w.peers.reset(0);
-        join(&mut w.near[0], &mut w.peers.qps[0]);
-        assert_eq!(w.receiver.free_slots(w.srq), 0);
+        w.reconnect(0);
+        assert_eq!(w.receiver.free_slots(w.queue), 0);
     }
     for qp in w.near {
         w.receiver.drain_qp(&qp, &mut events, PATIENCE).unwrap();
         w.receiver.destroy_qp(qp).unwrap();
     }
-    w.receiver.destroy_srq(w.srq).unwrap();
+    w.receiver.destroy_srq(w.queue).unwrap();
     assert_eq!(w.pool.available(), w.pool.count() as usize);
 }
 
@@ -58,8 +55,7 @@ fn a_queue_pair_that_is_drained_stays_drained() {
 /// Another thread reads the events, among them that of the queue pair that is drained.
 #[test]
 fn a_queue_pair_is_drained_whoever_reads_its_event() {
-    let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(7, 1, 64).filled();
     let (mut others, over) = (w.pd.context().events().unwrap(), AtomicBool::new(false));
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -71,8 +67,7 @@ fn a_queue_pair_is_drained_whoever_reads_its_event() {
         });
         for _ in 0..100 {
             assert_eq!(w.receiver.reset_qp(&mut w.near[0]).unwrap(), QpEnd::Complete);
-            w.peers.reset(0);
-            join(&mut w.near[0], &mut w.peers.qps[0]);
+            w.reconnect(0);
         }
         over.store(true, Ordering::Relaxed);
         reader.join().unwrap();
@@ -100,14 +95,12 @@ fn fail(w: &mut Shared, events: &AsyncEvents, at: usize) {
 
 fn reconnect(w: &mut Shared, at: usize) {
     w.receiver.reset_qp(&mut w.near[at]).unwrap();
-    w.peers.reset(at);
-    join(&mut w.near[at], &mut w.peers.qps[at]);
+    w.reconnect(at);
 }
 
 #[test]
 fn an_event_of_before_a_reset_does_not_end_the_wait_for_the_next() {
-    let mut w = Shared::new(31, 2, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(31, 2, 64).filled();
     let mut events = w.pd.context().events().unwrap();
     fail(&mut w, &events, 0);
     reconnect(&mut w, 0);
@@ -126,8 +119,7 @@ fn an_event_of_before_a_reset_does_not_end_the_wait_for_the_next() {
 
 #[test]
 fn a_queue_pair_that_has_failed_already_is_drained_with_the_event_of_that() {
-    let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(31, 1, 64).filled();
     let mut events = w.pd.context().events().unwrap();
     for round in 0..3 {
         fail(&mut w, &events, 0);
@@ -139,16 +131,15 @@ fn a_queue_pair_that_has_failed_already_is_drained_with_the_event_of_that() {
 
 #[test]
 fn a_queue_pair_with_a_receive_queue_owes_no_event() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     let mut events = w.pd.context().events().unwrap();
     w.peers.send(0, 64);
     w.peers.settle();
-    w.receiver.drain_qp(&w.near, &mut events, PATIENCE).unwrap();
+    w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
     receiving::messages(&mut w.receiver, 1, |message| drop(message.take()));
-    let flushed = w.receiver.capacity(w.rq) as usize - 1;
+    let flushed = w.receiver.capacity(w.queue) as usize - 1;
     assert_eq!(receiving::failures(&mut w.receiver, flushed).len(), flushed);
-    w.receiver.destroy_qp(w.near).unwrap();
+    w.receiver.destroy_qp(w.near.remove(0)).unwrap();
 }
 
 #[test]
@@ -156,12 +147,12 @@ fn strangers_are_refused() {
     let mut w = Single::new(8, 64);
     let mut events = w.pd.context().events().unwrap();
     let mut other = device::receiver(&w.pd, 64);
-    let refused = other.drain_qp(&w.near, &mut events, PATIENCE).unwrap_err();
+    let refused = other.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap_err();
     assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
     let mut elsewhere = device::open().events().unwrap();
-    let refused = w.receiver.drain_qp(&w.near, &mut elsewhere, PATIENCE).unwrap_err();
+    let refused = w.receiver.drain_qp(&w.near[0], &mut elsewhere, PATIENCE).unwrap_err();
     assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
-    assert_eq!(w.near.state().unwrap(), QpState::Rts);
+    assert_eq!(w.near[0].state().unwrap(), QpState::Rts);
 }
 
 #[test]

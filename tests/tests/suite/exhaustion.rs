@@ -50,9 +50,7 @@ fn overfill(receiver: &mut Receiver, queue: QueueId, pool: &BufferPool) -> usize
 /// Sends one message more than the queue has receives: the last one waits for a receive.
 fn drain(receiver: &mut Receiver, queue: QueueId, peers: &mut Peers, capacity: usize) {
     let mut taken = Vec::new();
-    for _ in 0..=capacity {
-        peers.send(0, 64);
-    }
+    peers.burst(capacity + 1);
     receiving::messages(receiver, capacity, |message| taken.push(message.take()));
     for (number, buffer) in taken.iter().enumerate() {
         assert_eq!(message::read(buffer), (0, number as u64));
@@ -69,7 +67,7 @@ fn drain(receiver: &mut Receiver, queue: QueueId, peers: &mut Peers, capacity: u
 #[test]
 fn a_full_srq_says_how_many_were_posted_and_gives_the_rest_back() {
     let mut w = Shared::new(15, 1, 64);
-    let queue = w.srq.into();
+    let queue = w.queue.into();
     let capacity = overfill(&mut w.receiver, queue, &w.pool);
     drain(&mut w.receiver, queue, &mut w.peers, capacity);
 }
@@ -77,7 +75,7 @@ fn a_full_srq_says_how_many_were_posted_and_gives_the_rest_back() {
 #[test]
 fn a_full_receive_queue_says_how_many_were_posted_and_gives_the_rest_back() {
     let mut w = Single::new(16, 64);
-    let queue = w.rq.into();
+    let queue = w.queue.into();
     let capacity = overfill(&mut w.receiver, queue, &w.pool);
     drain(&mut w.receiver, queue, &mut w.peers, capacity);
 }
@@ -88,7 +86,7 @@ fn a_buffer_of_another_domain_ends_the_post_before_it() {
     let foreign = BufferPool::new(&device::pd(), 2, 64).unwrap();
     let mut buffers = numbered(&w.pool, 4);
     buffers.insert(2, foreign.take().unwrap());
-    let error = w.receiver.post(w.srq, buffers).unwrap_err();
+    let error = w.receiver.post(w.queue, buffers).unwrap_err();
     assert_eq!((error.posted, error.reason), (2, PostFailure::WrongDomain));
     let back: Vec<Buffer> = error.buffers;
     assert_eq!(back.len(), 3);
@@ -97,9 +95,7 @@ fn a_buffer_of_another_domain_ends_the_post_before_it() {
     assert_eq!(foreign.available(), 2);
 
     // Two are there, not more and not fewer.
-    for _ in 0..3 {
-        w.peers.send(0, 64);
-    }
+    w.peers.burst(3);
     receiving::messages(&mut w.receiver, 2, |message| drop(message.take()));
     receiving::nothing(&mut w.receiver);
 }
@@ -107,8 +103,8 @@ fn a_buffer_of_another_domain_ends_the_post_before_it() {
 #[test]
 fn posting_nothing_succeeds() {
     let mut w = Shared::new(15, 1, 64);
-    assert_eq!(w.receiver.post(w.srq, []).unwrap(), 0);
-    assert_eq!(w.receiver.free_slots(w.srq), w.receiver.capacity(w.srq));
+    assert_eq!(w.receiver.post(w.queue, []).unwrap(), 0);
+    assert_eq!(w.receiver.free_slots(w.queue), w.receiver.capacity(w.queue));
     receiving::nothing(&mut w.receiver);
 }
 
@@ -116,7 +112,7 @@ fn posting_nothing_succeeds() {
 fn an_empty_cq_has_nothing_before_the_first_message_and_after_the_last() {
     let mut w = Single::new(16, 64);
     receiving::nothing(&mut w.receiver);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    w.fill();
     receiving::nothing(&mut w.receiver);
     // Several laps of the CQ, in which old CQEs lie about.
     for _ in 0..10 * w.receiver.cq_capacity() {
@@ -130,10 +126,10 @@ fn an_empty_cq_has_nothing_before_the_first_message_and_after_the_last() {
 #[test]
 fn an_srq_is_emptied_and_refilled_time_and_again() {
     let mut w = Shared::new(15, 3, 64);
-    let capacity = w.receiver.capacity(w.srq) as usize;
+    let capacity = w.receiver.capacity(w.queue) as usize;
     // Exactly as many as can be posted, and none that waits in a spare slot.
     let buffers: Vec<_> = (0..capacity).map(|_| w.pool.take().unwrap()).collect();
-    assert_eq!(w.receiver.post(w.srq, buffers).unwrap(), capacity);
+    assert_eq!(w.receiver.post(w.queue, buffers).unwrap(), capacity);
     let mut expected = [0; 3];
     let mut held = Vec::new();
     for round in 0..60 {
@@ -150,14 +146,14 @@ fn an_srq_is_emptied_and_refilled_time_and_again() {
             check(&message);
             held.push(message.take());
         });
-        assert_eq!(w.receiver.free_slots(w.srq) as usize, capacity);
+        assert_eq!(w.receiver.free_slots(w.queue) as usize, capacity);
         assert!(w.receiver.poll().next().is_none());
 
         // Refilled in another order, in pieces.
         held.rotate_left(round % capacity);
         let rest = held.split_off(held.len() / 2);
-        assert_eq!(w.receiver.post(w.srq, held.drain(..)).unwrap(), capacity / 2);
-        w.receiver.post(w.srq, rest).unwrap();
+        assert_eq!(w.receiver.post(w.queue, held.drain(..)).unwrap(), capacity / 2);
+        w.receiver.post(w.queue, rest).unwrap();
         receiving::messages(&mut w.receiver, 2, |message| check(&message));
     }
 }
@@ -165,20 +161,18 @@ fn an_srq_is_emptied_and_refilled_time_and_again() {
 #[test]
 fn a_receive_queue_is_emptied_and_refilled_time_and_again() {
     let mut w = Single::new(16, 64);
-    let capacity = w.receiver.fill(w.rq, &w.pool).unwrap();
+    let capacity = w.fill();
     let mut held = Vec::new();
     let mut expected = 0;
     for _ in 0..60 {
-        for _ in 0..=capacity {
-            w.peers.send(0, 40);
-        }
+        w.peers.burst(capacity + 1);
         receiving::messages(&mut w.receiver, capacity, |message| {
             assert_eq!(message::read(&message), (0, expected));
             expected += 1;
             held.push(message.take());
         });
         assert!(w.receiver.poll().next().is_none());
-        assert_eq!(w.receiver.post(w.rq, held.drain(..)).unwrap(), capacity);
+        assert_eq!(w.receiver.post(w.queue, held.drain(..)).unwrap(), capacity);
         receiving::messages(&mut w.receiver, 1, |message| {
             assert_eq!(message::read(&message), (0, expected));
             expected += 1;
@@ -190,21 +184,18 @@ fn a_receive_queue_is_emptied_and_refilled_time_and_again() {
 #[test]
 fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
     let mut w = Shared::new(7, 1, 64);
-    let capacity = w.receiver.fill(w.srq, &w.pool).unwrap();
+    let capacity = w.fill();
     let holds = w.pool.count() as usize - w.pool.available();
-    for _ in 0..holds {
-        w.peers.send(0, 40);
-    }
-    let mut taken = Vec::new();
-    receiving::messages(&mut w.receiver, holds, |message| taken.push(message.take()));
-    assert_eq!(w.receiver.free_slots(w.srq) as usize, capacity);
+    w.peers.burst(holds);
+    let taken = w.take(holds);
+    assert_eq!(w.receiver.free_slots(w.queue) as usize, capacity);
     drop(taken);
 
-    let error = w.receiver.post(w.srq, numbered(&w.pool, holds + 2)).unwrap_err();
+    let error = w.receiver.post(w.queue, numbered(&w.pool, holds + 2)).unwrap_err();
     assert_eq!((error.posted, error.reason), (holds, PostFailure::Full));
     let back: Vec<usize> = error.buffers.iter().map(number).collect();
     assert_eq!(back, [holds, holds + 1]);
-    assert_eq!(w.receiver.free_slots(w.srq), 0);
+    assert_eq!(w.receiver.free_slots(w.queue), 0);
     // The device has all of them but the spare.
     w.receiver.enable_statistics();
     let with_device = w.receiver.statistics().unwrap().posted;

@@ -38,9 +38,9 @@ fn too_long(context: &doorbell::Context) -> (WcStatus, WcStatus) {
 fn a_message_longer_than_its_buffer_fails_on_both_sides() {
     let mut w = Single::new(8, 64);
     let (_, mut long) = longer_messages(&w.pd);
-    w.receiver.reset_qp(&mut w.near).unwrap();
-    doorbell_tests::peers::join(&mut w.near, &mut long.qps[0]);
-    let posted = w.receiver.fill(w.rq, &w.pool).unwrap();
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
+    doorbell_tests::peers::join(&mut w.near[0], &mut long.qps[0]);
+    let posted = w.fill();
 
     long.send(0, 65);
     let failures = receiving::failures(&mut w.receiver, posted);
@@ -52,7 +52,7 @@ fn a_message_longer_than_its_buffer_fails_on_both_sides() {
     assert_eq!(failures.iter().map(|failure| failure.buffers.len()).sum::<usize>(), posted);
     drop(failures);
     assert_eq!(w.pool.available(), w.pool.count() as usize);
-    assert_eq!(known_state(&mut w.near), QpState::Error);
+    assert_eq!(known_state(&mut w.near[0]), QpState::Error);
     assert_eq!(next_send(&mut long.qps[0]), sent);
 }
 
@@ -71,7 +71,7 @@ fn a_queue_pair_that_fails_takes_nothing_from_the_others_on_its_srq() {
     let (_, mut long) = longer_messages(&w.pd);
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     doorbell_tests::peers::join(&mut w.near[0], &mut long.qps[0]);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    w.fill();
 
     long.send(0, 100);
     let failures = receiving::failures(&mut w.receiver, 1);
@@ -84,7 +84,7 @@ fn a_queue_pair_that_fails_takes_nothing_from_the_others_on_its_srq() {
     assert_eq!(known_state(&mut w.near[0]), QpState::Error);
     assert_eq!(known_state(&mut w.near[1]), QpState::Rts);
 
-    assert_eq!(w.receiver.free_slots(w.srq), 0);
+    assert_eq!(w.receiver.free_slots(w.queue), 0);
     for number in 0..50 {
         w.peers.send(1, 64);
         receiving::messages(&mut w.receiver, 1, |message| {
@@ -96,11 +96,11 @@ fn a_queue_pair_that_fails_takes_nothing_from_the_others_on_its_srq() {
 #[test]
 fn receives_posted_after_the_queue_pair_failed_come_back() {
     let mut w = Single::new(8, 64);
-    w.near.to_error().unwrap();
+    w.near[0].to_error().unwrap();
     receiving::nothing(&mut w.receiver);
     for _ in 0..3 {
         let buffers = [w.pool.take().unwrap(), w.pool.take().unwrap()];
-        match w.receiver.post(w.rq, buffers) {
+        match w.receiver.post(w.queue, buffers) {
             Ok(2) => {
                 let failures = receiving::failures(&mut w.receiver, 2);
                 assert_eq!(failures.len(), 2);
@@ -152,7 +152,7 @@ fn sends_say_why_they_were_not_posted_and_give_the_buffer_back() {
 #[test]
 fn a_send_to_a_dead_peer_ends_within_its_retries() {
     let mut w = Single::new(8, 64);
-    w.receiver.destroy_qp(w.near).unwrap();
+    w.receiver.destroy_qp(w.near.remove(0)).unwrap();
     w.peers.qps[0].send_inline(b"anybody there?", None).unwrap();
     let far = &mut w.peers.qps[0];
     assert_eq!(next_send(far), WcStatus::RETRY_EXC_ERR);
@@ -180,7 +180,7 @@ fn a_peer_without_receives_ends_the_send_when_it_may_not_wait() {
 fn a_receive_of_an_srq_whose_memory_was_not_found_gives_its_buffer_back() {
     let mut w = Shared::new(7, 1, 64);
     direct_only!(w.pd.context());
-    let posted = w.receiver.post(w.srq, std::iter::from_fn(|| w.pool.take()).take(7)).unwrap();
+    let posted = w.receiver.post(w.queue, std::iter::from_fn(|| w.pool.take()).take(7)).unwrap();
     let mut cqe = ErrorCqe::zeroed();
     [cqe.vendor_err_synd, cqe.syndrome] = [0x93, 0x22];
     cqe.s_wqe_opcode_qpn = w.near[0].qp_num().into();
@@ -197,5 +197,5 @@ fn a_receive_of_an_srq_whose_memory_was_not_found_gives_its_buffer_back() {
     }
     let failures = receiving::failures(&mut w.receiver, 1);
     assert_eq!((failures[0].cause, failures[0].buffers.len()), (Cause::PageFault, 1));
-    assert_eq!(w.receiver.capacity(w.srq) - w.receiver.free_slots(w.srq), posted as u32 - 1);
+    assert_eq!(w.receiver.capacity(w.queue) - w.receiver.free_slots(w.queue), posted as u32 - 1);
 }

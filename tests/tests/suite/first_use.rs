@@ -20,37 +20,37 @@ const QKEY: u32 = 0x1111;
 fn a_fill_that_cannot_be_is_refused_with_the_reason() {
     let mut w = Shared::new(15, 1, 64);
     let foreign = BufferPool::new(&device::pd(), 4, 64).unwrap();
-    let refused = w.receiver.fill(w.srq, &foreign).unwrap_err();
+    let refused = w.receiver.fill(w.queue, &foreign).unwrap_err();
     assert_eq!((refused.posted, refused.reason), (0, PostFailure::WrongDomain));
     // A pool that has no buffer left is one of another domain still.
     let taken: Vec<_> = std::iter::from_fn(|| foreign.take()).collect();
-    let refused = w.receiver.fill(w.srq, &foreign).unwrap_err();
+    let refused = w.receiver.fill(w.queue, &foreign).unwrap_err();
     assert_eq!(refused.reason, PostFailure::WrongDomain);
     drop(taken);
 
     let mut other = device::receiver(&w.pd, 64);
-    let refused = other.fill(w.srq, &w.pool).unwrap_err();
+    let refused = other.fill(w.queue, &w.pool).unwrap_err();
     assert_eq!((refused.posted, refused.reason), (0, PostFailure::NoQueue));
     assert_eq!(w.pool.available(), w.pool.count() as usize);
 
     // A full queue and an empty pool are what `fill` is for.
     let two = BufferPool::new(&w.pd, 2, 64).unwrap();
-    assert_eq!(w.receiver.fill(w.srq, &two).unwrap(), 2);
-    assert_eq!(w.receiver.fill(w.srq, &two).unwrap(), 0);
-    assert_eq!(w.receiver.fill(w.srq, &w.pool).unwrap() as u32, w.receiver.capacity(w.srq) - 2);
-    assert_eq!(w.receiver.fill(w.srq, &w.pool).unwrap(), 0);
+    assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 2);
+    assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 0);
+    assert_eq!(w.fill() as u32, w.receiver.capacity(w.queue) - 2);
+    assert_eq!(w.fill(), 0);
 }
 
 /// Posts with `?` from an iterator that borrows: the error outlives it, and has what was not posted.
 fn post_what_is_lent(w: &mut Shared, buffers: Vec<Buffer>) -> Result<usize, Box<dyn StdError>> {
     let mut buffers = buffers;
-    Ok(w.receiver.post(w.srq, buffers.drain(..))?)
+    Ok(w.receiver.post(w.queue, buffers.drain(..))?)
 }
 
 #[test]
 fn the_error_of_a_post_outlives_the_iterator_and_has_its_buffers() {
     let mut w = Shared::new(15, 1, 64);
-    let capacity = w.receiver.capacity(w.srq) as usize;
+    let capacity = w.receiver.capacity(w.queue) as usize;
     let buffers: Vec<_> = std::iter::from_fn(|| w.pool.take()).take(capacity + 5).collect();
     let rest: Vec<_> = buffers[capacity..].iter().map(|buffer| buffer.as_ptr()).collect();
     let error = post_what_is_lent(&mut w, buffers).unwrap_err();
@@ -63,33 +63,31 @@ fn the_error_of_a_post_outlives_the_iterator_and_has_its_buffers() {
 #[test]
 fn there_is_room_for_at_most_the_capacity_of_a_queue() {
     let mut w = Shared::new(15, 1, 64);
-    let capacity = w.receiver.capacity(w.srq);
+    let capacity = w.receiver.capacity(w.queue);
     // A queue that was filled keeps a spare buffer on the direct path.
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    w.fill();
     let mut held = Vec::new();
     for _ in 0..w.pool.count() as usize - w.pool.available() {
         w.peers.send(0, 40);
         receiving::messages(&mut w.receiver, 1, |message| held.push(message.take()));
-        assert!(w.receiver.free_slots(w.srq) <= capacity);
+        assert!(w.receiver.free_slots(w.queue) <= capacity);
     }
-    assert_eq!(w.receiver.free_slots(w.srq), capacity);
+    assert_eq!(w.receiver.free_slots(w.queue), capacity);
     // And so many can be posted.
     let again = held.drain(..).take(capacity as usize);
-    assert_eq!(w.receiver.post(w.srq, again).unwrap(), capacity as usize);
+    assert_eq!(w.receiver.post(w.queue, again).unwrap(), capacity as usize);
 }
 
 #[test]
 fn the_low_water_mark_sees_what_has_completed_and_was_not_polled() {
     let mut w = Shared::new(15, 1, 64);
-    let capacity = w.receiver.capacity(w.srq);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    w.receiver.keep_filled(w.srq, &w.pool, 1).unwrap();
+    let capacity = w.receiver.capacity(w.queue);
+    w.fill();
+    w.receiver.keep_filled(w.queue, &w.pool, 1).unwrap();
     drop(w.receiver.poll());
     assert_eq!(w.receiver.statistics().unwrap().low_water, Some(capacity));
     // The device uses up all but two, and the program does not look.
-    for _ in 0..capacity - 2 {
-        w.peers.send(0, 40);
-    }
+    w.peers.burst(capacity as usize - 2);
     w.peers.settle();
     // Batches that take less than what waits: each message goes back to the queue at once.
     let mut seen = 0;
@@ -290,10 +288,10 @@ fn an_empty_entry_of_the_gid_table_is_no_address() {
 #[test]
 fn numbers_that_no_peer_has_and_keys_of_the_system_are_refused() {
     let mut w = Single::beside(8, 64, 8);
-    w.receiver.reset_qp(&mut w.near).unwrap();
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
     let there = w.peers.qps[0].address().unwrap();
     for qpn in [0, 1] {
-        match w.near.connect(&QpAddress { qpn, ..there }) {
+        match w.near[0].connect(&QpAddress { qpn, ..there }) {
             Err(Error::OutOfRange { what: "qpn of the peer", value, min: 2, .. }) => {
                 assert_eq!(value, u64::from(qpn));
             }
@@ -313,9 +311,9 @@ fn numbers_that_no_peer_has_and_keys_of_the_system_are_refused() {
 fn receives_of_its_own_and_shared_ones_are_not_asked_for_together() {
     let mut w = Shared::new(15, 1, 64);
     for both in [
-        QpConfig::rc().srq(w.srq).receives(4, 1),
-        QpConfig::rc().receives(4, 1).srq(w.srq),
-        QpConfig::ud(QKEY).receives(4, 1).srq(w.srq),
+        QpConfig::rc().srq(w.queue).receives(4, 1),
+        QpConfig::rc().receives(4, 1).srq(w.queue),
+        QpConfig::ud(QKEY).receives(4, 1).srq(w.queue),
     ] {
         match w.receiver.create_qp(&both) {
             Err(Error::Unsupported { operation: "QpConfig::receives", .. }) => {}
@@ -328,7 +326,7 @@ fn receives_of_its_own_and_shared_ones_are_not_asked_for_together() {
 fn a_message_longer_than_its_buffer_is_a_clear_error() {
     let mut w = Single::new(4, 64);
     let short = BufferPool::new(&w.pd, 4, 16).unwrap();
-    w.receiver.fill(w.rq, &short).unwrap();
+    w.receiver.fill(w.queue, &short).unwrap();
     w.peers.send(0, 60);
     let failures = receiving::failures(&mut w.receiver, 1);
     let words = failures[0].to_string();
@@ -422,7 +420,7 @@ fn a_buffer_is_filled_like_a_vector_and_kept_like_bytes() {
     assert_eq!(buffer.as_ref(), b"Again");
     drop(buffer);
 
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    w.fill();
     let available = w.pool.available();
     w.peers.send(0, 60);
     let mut kept = bytes::Bytes::new();

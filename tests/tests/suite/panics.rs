@@ -10,9 +10,7 @@ use doorbell_tests::{Peers, message, receiving};
 fn receive_with_panics(receiver: &mut Receiver, peers: &mut Peers, every: u64) {
     let mut expected = 0;
     for _ in 0..40 {
-        for _ in 0..10 {
-            peers.send(0, 40);
-        }
+        peers.burst(10);
         peers.settle();
         let end = peers.sent(0);
         receiving::wait("messages", || {
@@ -38,24 +36,21 @@ fn receive_with_panics(receiver: &mut Receiver, peers: &mut Peers, every: u64) {
 
 #[test]
 fn a_panic_in_a_batch_of_an_srq_loses_no_message_and_no_slot() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(15, 1, 64).filled();
     receive_with_panics(&mut w.receiver, &mut w.peers, 3);
-    assert_eq!(w.receiver.free_slots(w.srq), 0);
+    assert_eq!(w.receiver.free_slots(w.queue), 0);
 }
 
 #[test]
 fn a_panic_in_a_batch_of_a_receive_queue_loses_no_message_and_no_slot() {
-    let mut w = Single::new(16, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(16, 64).filled();
     receive_with_panics(&mut w.receiver, &mut w.peers, 4);
-    assert_eq!(w.receiver.free_slots(w.rq), 0);
+    assert_eq!(w.receiver.free_slots(w.queue), 0);
 }
 
 #[test]
 fn a_panic_with_a_message_in_hand_that_was_taken() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(15, 1, 64).filled();
     w.peers.send(0, 40);
     w.peers.settle();
     let before = w.pool.available();
@@ -66,7 +61,7 @@ fn a_panic_with_a_message_in_hand_that_was_taken() {
         });
     }));
     assert!(panicked.is_err());
-    assert_eq!(w.receiver.free_slots(w.srq), 1);
+    assert_eq!(w.receiver.free_slots(w.queue), 1);
     assert_eq!(w.pool.available(), before + 1);
 }
 
@@ -87,9 +82,7 @@ fn post_with_panic(
     assert!(panicked.is_err());
     assert_eq!(receiver.free_slots(queue), free_slots - 5);
 
-    for _ in 0..6 {
-        peers.send(0, 40);
-    }
+    peers.burst(6);
     receiving::messages(receiver, 5, |message| drop(message.take()));
     receiving::nothing(receiver);
     assert_eq!(receiver.free_slots(queue), free_slots);
@@ -99,7 +92,7 @@ fn post_with_panic(
 fn a_panic_while_posting_to_an_srq() {
     let mut w = Shared::new(15, 1, 64);
     let buffers = (0..5).map(|_| w.pool.take().unwrap()).collect();
-    post_with_panic(&mut w.receiver, w.srq.into(), &mut w.peers, buffers);
+    post_with_panic(&mut w.receiver, w.queue.into(), &mut w.peers, buffers);
     assert_eq!(w.pool.available(), w.pool.count() as usize);
 }
 
@@ -107,6 +100,6 @@ fn a_panic_while_posting_to_an_srq() {
 fn a_panic_while_posting_to_a_receive_queue() {
     let mut w = Single::new(16, 64);
     let buffers = (0..5).map(|_| w.pool.take().unwrap()).collect();
-    post_with_panic(&mut w.receiver, w.rq.into(), &mut w.peers, buffers);
+    post_with_panic(&mut w.receiver, w.queue.into(), &mut w.peers, buffers);
     assert_eq!(w.pool.available(), w.pool.count() as usize);
 }

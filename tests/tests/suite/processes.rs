@@ -18,8 +18,7 @@ fn other_program() -> Command {
 #[test]
 fn programs_are_spawned_while_messages_arrive() {
     const MESSAGES: u64 = 20_000;
-    let mut w = Shared::new(63, 2, 512);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(63, 2, 512).filled();
     let mut peers = w.peers;
     let sender = thread::spawn(move || {
         for i in 0..MESSAGES {
@@ -47,8 +46,7 @@ fn programs_are_spawned_while_messages_arrive() {
 
 #[test]
 fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(15, 1, 64).filled();
     w.peers.send(0, 64);
     w.peers.settle();
     let taken = w.pool.take();
@@ -61,11 +59,8 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
 /// not do that work for its parent, whose memory some of it may not even have.
 #[test]
 fn a_forked_child_that_drops_a_receiver_with_a_forgotten_batch_changes_nothing_for_its_parent() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    for _ in 0..3 {
-        w.peers.send(0, 64);
-    }
+    let mut w = Shared::new(15, 1, 64).filled();
+    w.peers.burst(3);
     w.peers.settle();
     let mut batch = w.receiver.poll();
     for number in 0..2 {

@@ -207,12 +207,12 @@ fn more_buffers_than_a_receive_of_the_queue_takes() {
 fn queues_of_another_receiver() {
     let w = Shared::new(15, 1, 64);
     let mut other = device::receiver(&w.pd, 64);
-    let error = other.post(w.srq, w.pool.take()).unwrap_err();
+    let error = other.post(w.queue, w.pool.take()).unwrap_err();
     assert_eq!((error.posted, error.reason), (0, PostFailure::NoQueue));
     drop(error);
-    assert_eq!((other.capacity(w.srq), other.free_slots(w.srq)), (0, 0));
-    assert_eq!(other.fill(w.srq, &w.pool).unwrap_err().reason, PostFailure::NoQueue);
-    let refused = other.create_qp(&QpConfig::rc().srq(w.srq)).unwrap_err();
+    assert_eq!((other.capacity(w.queue), other.free_slots(w.queue)), (0, 0));
+    assert_eq!(other.fill(w.queue, &w.pool).unwrap_err().reason, PostFailure::NoQueue);
+    let refused = other.create_qp(&QpConfig::rc().srq(w.queue)).unwrap_err();
     assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
 }
 
@@ -220,16 +220,16 @@ fn queues_of_another_receiver() {
 fn connecting_twice_and_to_what_cannot_be() {
     let mut w = Single::new(8, 64);
     let there = w.peers.qps[0].address().unwrap();
-    let refused = w.near.connect(&there).unwrap_err();
+    let refused = w.near[0].connect(&there).unwrap_err();
     assert!(matches!(refused, Error::WrongState { operation: "connect", .. }), "{refused:?}");
 
-    w.receiver.reset_qp(&mut w.near).unwrap();
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
     for wrong in [
         doorbell::QpAddress { qpn: 1 << 24, ..there },
         doorbell::QpAddress { psn: 1 << 24, ..there },
         doorbell::QpAddress { lid: 0, gid: [0; 16], ..there },
     ] {
-        let refused = w.near.connect(&wrong).unwrap_err();
+        let refused = w.near[0].connect(&wrong).unwrap_err();
         assert!(
             matches!(refused, Error::OutOfRange { .. } | Error::Handshake(_)),
             "{wrong:?}: {refused:?}"
@@ -237,8 +237,8 @@ fn connecting_twice_and_to_what_cannot_be() {
     }
     // And still it can be connected.
     w.peers.reset(0);
-    doorbell_tests::peers::join(&mut w.near, &mut w.peers.qps[0]);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    doorbell_tests::peers::join(&mut w.near[0], &mut w.peers.qps[0]);
+    w.fill();
     w.peers.send(0, 64);
     receiving::messages(&mut w.receiver, 1, |_| ());
 }

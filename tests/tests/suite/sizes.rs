@@ -28,9 +28,7 @@ fn a_receive_queue_of_500_fits_a_cq_of_501_and_fills_it() {
     assert!(capacity >= 500 && capacity <= receiver.cq_capacity());
     let pool = BufferPool::new(&pd, capacity, 64).unwrap();
     assert_eq!(receiver.fill(queue, &pool).unwrap() as u32, capacity);
-    for _ in 0..capacity {
-        peers.send(0, 40);
-    }
+    peers.burst(capacity as usize);
     peers.settle();
     receiving::messages(&mut receiver, capacity as usize, |_| ());
     while let Some(event) = events.try_next().unwrap() {
@@ -41,15 +39,13 @@ fn a_receive_queue_of_500_fits_a_cq_of_501_and_fills_it() {
 #[test]
 fn an_srq_of_500_has_the_same_capacity_on_both_paths_and_all_of_it() {
     let mut w = Shared::new(500, 1, 64);
-    let capacity = w.receiver.capacity(w.srq);
+    let capacity = w.receiver.capacity(w.queue);
     if is_mlx5(w.pd.context()) {
         assert_eq!((w.receiver.cq_capacity(), capacity), (512, 511));
     }
     let buffers = std::iter::from_fn(|| w.pool.take()).take(capacity as usize);
-    assert_eq!(w.receiver.post(w.srq, buffers).unwrap(), capacity as usize);
-    for _ in 0..capacity {
-        w.peers.send(0, 40);
-    }
+    assert_eq!(w.receiver.post(w.queue, buffers).unwrap(), capacity as usize);
+    w.peers.burst(capacity as usize);
     w.peers.settle();
     receiving::messages(&mut w.receiver, capacity as usize, |_| ());
 }

@@ -49,10 +49,8 @@ fn an_srq_and_what_belongs_to_it() {
     in_every_order(|| {
         let mut w = Shared::new(7, 1, 64);
         let spare = w.pool.take();
-        w.receiver.fill(w.srq, &w.pool).unwrap();
-        for _ in 0..3 {
-            w.peers.send(0, 64);
-        }
+        w.fill();
+        w.peers.burst(3);
         w.peers.settle();
         let mut taken = None;
         doorbell_tests::receiving::messages(&mut w.receiver, 1, |message| {
@@ -74,11 +72,9 @@ fn a_receive_queue_and_what_belongs_to_it() {
     in_every_order(|| {
         let mut w = Single::new(8, 64);
         let spare = w.pool.take();
-        w.receiver.fill(w.rq, &w.pool).unwrap();
+        w.fill();
         // These wait for receives when the queue is gone.
-        for _ in 0..20 {
-            w.peers.send(0, 64);
-        }
+        w.peers.burst(20);
         vec![
             Box::new(w.receiver),
             Box::new(w.near),
@@ -102,18 +98,16 @@ fn a_context_a_domain_and_a_pool() {
 
 #[test]
 fn buffers_left_in_a_queue_come_back_when_it_is_destroyed() {
-    let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(7, 1, 64).filled();
     let all = w.pool.count() as usize;
     drop(w.receiver);
     // The queue pair still refers to the SRQ: the device may take a receive at any time.
     assert!(w.pool.available() < all);
-    drop(w.near);
+    drop(w.near.remove(0));
     assert_eq!(w.pool.available(), all);
 
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    drop(w.near);
+    let mut w = Single::new(8, 64).filled();
+    drop(w.near.remove(0));
     assert!(w.pool.available() < w.pool.count() as usize);
     drop(w.receiver);
     assert_eq!(w.pool.available(), w.pool.count() as usize);
@@ -121,8 +115,7 @@ fn buffers_left_in_a_queue_come_back_when_it_is_destroyed() {
 
 #[test]
 fn a_receiver_moves_between_threads_as_a_unit() {
-    let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(7, 1, 64).filled();
     for _ in 0..20 {
         let mut receiver = w.receiver;
         let mut peers = w.peers;

@@ -20,8 +20,7 @@ fn channel(receiver: &Receiver) -> &CompletionChannel {
 
 #[test]
 fn nothing_arrives_and_the_time_runs_out() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     assert!(!w.receiver.wait(Duration::ZERO).unwrap());
     let began = Instant::now();
     assert!(!w.receiver.wait(Duration::from_millis(30)).unwrap());
@@ -30,8 +29,7 @@ fn nothing_arrives_and_the_time_runs_out() {
 
 #[test]
 fn what_has_arrived_is_not_waited_for() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     w.peers.send(0, 20);
     assert!(w.receiver.wait(PATIENCE).unwrap());
     assert!(w.receiver.arm().unwrap(), "it was not polled yet");
@@ -41,8 +39,7 @@ fn what_has_arrived_is_not_waited_for() {
 
 #[test]
 fn an_armed_receiver_makes_its_channel_readable_once() {
-    let mut w = Shared::new(16, 2, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(16, 2, 64).filled();
     w.peers.send(0, 20);
     receiving::messages(&mut w.receiver, 1, |_| ());
     let soon = Duration::from_millis(20);
@@ -80,8 +77,7 @@ fn send_empty(qp: &QueuePair, solicited: bool) {
 
 #[test]
 fn solicited_arms_wait_for_solicited_messages() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     assert!(!w.receiver.arm_solicited().unwrap());
     send_empty(&w.peers.qps[0], false);
     receiving::messages(&mut w.receiver, 1, |_| ());
@@ -96,8 +92,7 @@ fn solicited_arms_wait_for_solicited_messages() {
 /// A message for each wait, sent somewhere between before the arm and after the sleep begins.
 #[test]
 fn a_message_at_any_time_ends_the_wait() {
-    let mut w = Single::new(64, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(64, 64).filled();
     let rounds = device::share(30_000);
     let (go, start) = mpsc::channel();
     let mut peers = w.peers;
@@ -147,8 +142,7 @@ fn waiting_without_a_channel_is_an_error() {
 
 #[test]
 fn a_receiver_with_unread_events_is_dropped() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     for _ in 0..3 {
         assert!(!w.receiver.arm().unwrap());
         w.peers.send(0, 20);

@@ -9,8 +9,7 @@ const MESSAGES: u64 = 2 * 65_536 + 10_000;
 
 #[test]
 fn an_srq_wraps() {
-    let mut w = Shared::new(63, 3, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(63, 3, 64).filled();
     let mut expected = [0; 3];
     let mut sent = 0_u64;
     let mut kept = Vec::new();
@@ -30,15 +29,14 @@ fn an_srq_wraps() {
             }
         });
         let returned = kept.len();
-        assert_eq!(w.receiver.post(w.srq, kept.drain(..)).unwrap(), returned);
+        assert_eq!(w.receiver.post(w.queue, kept.drain(..)).unwrap(), returned);
     }
     assert_eq!(expected.iter().sum::<u64>(), sent);
 }
 
 #[test]
 fn a_receive_queue_wraps() {
-    let mut w = Single::new(32, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(32, 64).filled();
     let mut expected = 0;
     let mut kept = Vec::new();
     while expected < MESSAGES {
@@ -54,18 +52,12 @@ fn a_receive_queue_wraps() {
             }
         });
         let returned = kept.len();
-        assert_eq!(w.receiver.post(w.rq, kept.drain(..)).unwrap(), returned);
+        assert_eq!(w.receiver.post(w.queue, kept.drain(..)).unwrap(), returned);
     }
 }
 
 #[test]
 fn the_smallest_queues_wrap() {
-    let mut w = Shared::new(1, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    for number in 0..70_000 {
-        w.peers.send(0, 16);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, number));
-        });
-    }
+    let mut w = Shared::new(1, 1, 64).filled();
+    w.exchange(70_000);
 }
