@@ -17,7 +17,19 @@ pub mod receiving;
 pub mod records;
 pub mod sending;
 pub mod sending_qp;
+pub mod tags;
 pub mod world;
 
 pub use device::{pd, receiver, sender, share};
 pub use peers::Peers;
+
+/// Asserts that a value has this form. `=> expression` makes something of it.
+#[macro_export]
+macro_rules! assert_matches {
+    ($value:expr, $pattern:pat $(if $guard:expr)? $(=> $then:expr)? $(,)?) => {
+        match $value {
+            $pattern $(if $guard)? => ($($then)?),
+            ref other => panic!("{other:?} is not {}", stringify!($pattern $(if $guard)?)),
+        }
+    };
+}

@@ -71,14 +71,7 @@ impl Peers {
 
     /// Sends the next message of a far end, and gives its number.
     pub fn send(&mut self, from: usize, len: usize) -> u64 {
-        let mut number = self.try_send(from, len);
-        receiving::wait("room in a send queue", || {
-            if number.is_none() {
-                number = self.try_send(from, len);
-            }
-            number.is_some()
-        });
-        number.unwrap()
+        receiving::wait_for("room in a send queue", || self.try_send(from, len))
     }
 
     /// Sends the next `count` messages of the first far end, 40 bytes long.
@@ -88,12 +81,12 @@ impl Peers {
         }
     }
 
-    /// The first far end sends `count` messages to `receiver`, each of which arrives whole before the next.
-    pub fn exchange(&mut self, receiver: &mut Receiver, count: usize) {
+    /// A far end sends `count` messages to `receiver`, each of which arrives whole before the next.
+    pub fn exchange(&mut self, receiver: &mut Receiver, from: usize, count: usize) {
         for _ in 0..count {
-            let number = self.send(0, 40);
+            let number = self.send(from, 40);
             receiving::messages(receiver, 1, |message| {
-                assert_eq!(message::read(&message), (0, number));
+                assert_eq!(message::read(&message), (from as u32, number));
             });
         }
     }

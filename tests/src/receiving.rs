@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{Failure, Message, Receiver};
+use doorbell::{Buffer, Failure, Message, Receiver};
 
 use crate::world::Single;
 
@@ -12,9 +12,17 @@ pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Calls `done` until it returns true.
 pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    wait_for(what, || done().then_some(()));
+}
+
+/// Calls `attempt` until it returns something.
+pub fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     let mut rounds = 0u32;
-    while !done() {
+    loop {
+        if let Some(done) = attempt() {
+            return done;
+        }
         rounds += 1;
         if rounds % 64 == 0 {
             assert!(began.elapsed() < PATIENCE, "waiting for {what}: nothing for {PATIENCE:?}");
@@ -42,6 +50,13 @@ pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Mess
             seen > before
         });
     }
+}
+
+/// The next `count` messages, each taken.
+pub fn take(receiver: &mut Receiver, count: usize) -> Vec<Buffer> {
+    let mut taken = Vec::new();
+    messages(receiver, count, |message| taken.push(message.take()));
+    taken
 }
 
 /// Polls until `count` receives have failed.

@@ -7,6 +7,8 @@ use doorbell::{
     RemoteRegion, SendError, Sender, SenderConfig, SqId, WcStatus,
 };
 
+use crate::receiving::wait_for;
+
 /// A queue pair with a sender of its own, which nothing else is sent on. It is used like the queue pair that it holds.
 pub struct SendingQp {
     qp: QueuePair,
@@ -96,6 +98,11 @@ impl SendingQp {
         let (status, buffer) = sent?;
         self.outstanding -= 1;
         Some(Sent { status, buffer })
+    }
+
+    /// Waits for the end of the next request, and returns how it ended.
+    pub fn ended(&mut self) -> WcStatus {
+        wait_for("the end of a send", || self.poll_send()).status
     }
 
     /// Resets it, and lets go of what was outstanding: it can be connected again.

@@ -80,14 +80,12 @@ impl<Q: Copy + Into<QueueId>> World<Q> {
 
     /// The first far end sends `count` messages, each of which arrives whole before the next.
     pub fn exchange(&mut self, count: usize) {
-        self.peers.exchange(&mut self.receiver, count);
+        self.peers.exchange(&mut self.receiver, 0, count);
     }
 
     /// The next `count` messages, each taken.
     pub fn take(&mut self, count: usize) -> Vec<Buffer> {
-        let mut taken = Vec::new();
-        receiving::messages(&mut self.receiver, count, |message| taken.push(message.take()));
-        taken
+        receiving::take(&mut self.receiver, count)
     }
 
     /// Connects a queue pair that was reset, after a reset of its far end.

@@ -14,7 +14,7 @@ use doorbell::{
     BufferPool, Cause, Error, QpConfig, QueuePair, Receiver, Result, SrqConfig, SrqId, WcStatus,
 };
 use doorbell_tests::sending_qp::SendingQp;
-use doorbell_tests::{device, receiving, skip};
+use doorbell_tests::{assert_matches, device, receiving, skip};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -156,7 +156,7 @@ fn a_refusal_leaves_the_queue_pair_as_it_was() {
             }
             Err(Error::NoDevice)
         });
-        assert!(matches!(refused, Err(Error::Rejected { .. })), "{refused:?}");
+        assert_matches!(refused, Err(Error::Rejected { .. }));
     }
     // A port that nobody listens on: one that was, a moment ago.
     let port = Listener::bind((address, 0).into()).unwrap().port();
@@ -232,12 +232,12 @@ fn what_cannot_be_reached_listened_on_or_waited_for_is_an_error_in_time() {
     let far_away = "198.51.100.1:1".parse().unwrap();
     let error = Route::resolve(far_away, Duration::from_secs(1)).unwrap_err();
     assert!(error.to_string().contains("198.51.100.1"), "{error}");
-    let error = Listener::bind("198.51.100.1:0".parse().unwrap()).unwrap_err();
-    assert!(matches!(error, Error::Verbs { operation: "rdma_bind_addr", .. }), "{error}");
+    let refused = Listener::bind("198.51.100.1:0".parse().unwrap()).unwrap_err();
+    assert_matches!(refused, Error::Verbs { operation: "rdma_bind_addr", .. });
 
     let mut listener = Listener::bind((address, 0).into()).unwrap();
-    let taken = Listener::bind((address, listener.port()).into()).unwrap_err();
-    assert!(matches!(taken, Error::Verbs { .. }), "{taken}");
+    let refused = Listener::bind((address, listener.port()).into()).unwrap_err();
+    assert_matches!(refused, Error::Verbs { .. });
     assert!(listener.accept(Duration::from_millis(20)).unwrap().is_none());
 
     // A request that nobody answers.
@@ -245,12 +245,14 @@ fn what_cannot_be_reached_listened_on_or_waited_for_is_an_error_in_time() {
     let mut qp = side.qp();
     let route = Route::resolve((address, listener.port()).into(), PATIENCE).unwrap();
     let long = [0; 57];
-    let error = Route::resolve((address, listener.port()).into(), PATIENCE)
-        .and_then(|route| route.connect(&mut qp, &long, PATIENCE))
-        .unwrap_err();
-    assert!(matches!(error, Error::OutOfRange { max: 56, .. }), "{error}");
-    let error = route.connect(&mut qp, b"", Duration::from_millis(50)).unwrap_err();
-    assert!(matches!(error, Error::TimedOut { operation: "rdma_connect", .. }), "{error}");
+    assert_matches!(
+        Route::resolve((address, listener.port()).into(), PATIENCE)
+            .and_then(|route| route.connect(&mut qp, &long, PATIENCE))
+            .unwrap_err(),
+        Error::OutOfRange { max: 56, .. }
+    );
+    let refused = route.connect(&mut qp, b"", Duration::from_millis(50)).unwrap_err();
+    assert_matches!(refused, Error::TimedOut { operation: "rdma_connect", .. });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use doorbell::{
 };
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Single;
-use doorbell_tests::{device, receiving};
+use doorbell_tests::{assert_matches, device, receiving};
 
 const QKEY: u32 = 0x1234_5678;
 
@@ -157,9 +157,9 @@ fn what_datagrams_cannot_do_is_refused() {
     let address = end.qp.address().unwrap();
     let to = end.qp.address_handle(&address, QKEY).unwrap();
     for result in [end.qp.connect(&address), w.near[0].activate()] {
-        assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
+        assert_matches!(result, Err(Error::Unsupported { .. }));
     }
-    assert!(matches!(end.qp.send_inline(b"", None), Err(NotSent::Transport)));
+    assert_matches!(end.qp.send_inline(b"", None), Err(NotSent::Transport));
     let refused = w.peers.qps[0].send_to(b"", &to, None).unwrap_err();
     assert!(matches!(refused.reason, NotSent::Transport), "{refused}");
 
@@ -200,7 +200,7 @@ fn every_member_of_a_group_gets_a_copy_until_it_leaves() {
     let to = sender.qp.multicast_handle(&group, QKEY).unwrap();
     for end in [&mut one, &mut other] {
         end.qp.join(&group).unwrap();
-        assert!(matches!(end.qp.join(&group), Err(Error::AlreadyMember { .. })));
+        assert_matches!(end.qp.join(&group), Err(Error::AlreadyMember { .. }));
     }
     for round in 0..50u8 {
         let bytes = [round; 40];
@@ -212,7 +212,7 @@ fn every_member_of_a_group_gets_a_copy_until_it_leaves() {
         }
     }
     other.qp.leave(&group).unwrap();
-    assert!(matches!(other.qp.leave(&group), Err(Error::NotMember { .. })));
+    assert_matches!(other.qp.leave(&group), Err(Error::NotMember { .. }));
     sender.qp.send_to(b"to one", &to, None).unwrap();
     sender.sent();
     one.take(b"to one", &sender.qp, true);
@@ -241,11 +241,9 @@ fn joining_an_invalid_group_is_refused() {
     let mut w = Single::new(8, 64);
     let mut end = End::new(&w.pd, QpConfig::ud(QKEY), false);
     let (group, _member) = group(&end.qp);
-    let refused = w.near[0].join(&group).unwrap_err();
-    assert!(matches!(refused, Error::Unsupported { .. }), "{refused:?}");
-    assert!(matches!(w.near[0].multicast_handle(&group, QKEY), Err(Error::Unsupported { .. })));
+    assert_matches!(w.near[0].join(&group).unwrap_err(), Error::Unsupported { .. });
+    assert_matches!(w.near[0].multicast_handle(&group, QKEY), Err(Error::Unsupported { .. }));
     let unicast = MulticastGroup { gid: [0xfe; 16], ..group };
-    assert!(matches!(end.qp.join(&unicast), Err(Error::NotMulticast { .. })));
-    let refused = end.qp.multicast_handle(&unicast, QKEY);
-    assert!(matches!(refused, Err(Error::NotMulticast { .. })));
+    assert_matches!(end.qp.join(&unicast), Err(Error::NotMulticast { .. }));
+    assert_matches!(end.qp.multicast_handle(&unicast, QKEY), Err(Error::NotMulticast { .. }));
 }

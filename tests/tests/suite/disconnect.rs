@@ -8,7 +8,7 @@ use std::time::Duration;
 use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, QpConfig, QpEnd, QpState};
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, device, message, receiving};
+use doorbell_tests::{Peers, assert_matches, device, message, receiving};
 
 #[test]
 fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
@@ -148,10 +148,10 @@ fn strangers_are_refused() {
     let mut events = w.pd.context().events().unwrap();
     let mut other = device::receiver(&w.pd, 64);
     let refused = other.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    assert_matches!(refused, Error::Foreign { .. });
     let mut elsewhere = device::open().events().unwrap();
     let refused = w.receiver.drain_qp(&w.near[0], &mut elsewhere, PATIENCE).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    assert_matches!(refused, Error::Foreign { .. });
     assert_eq!(w.near[0].state().unwrap(), QpState::Rts);
 }
 
@@ -167,8 +167,7 @@ fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back()
         let rq = qp.receive_queue().unwrap();
         assert_eq!(receiver.fill(rq, &pool).unwrap(), 16, "round {round}");
         drop(qp);
-        let refused = receiver.create_qp(&config).unwrap_err();
-        assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+        assert_matches!(receiver.create_qp(&config).unwrap_err(), Error::CqTooSmall { .. });
         let flushed = receiving::failures(&mut receiver, 16);
         assert!(flushed.iter().all(|failure| failure.buffers.len() == 1));
         drop(flushed);
@@ -176,7 +175,6 @@ fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back()
     }
     // Handles that exist keep their queues, empty or not.
     let kept = receiver.create_qp(&config).unwrap();
-    let refused = receiver.create_qp(&config).unwrap_err();
-    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+    assert_matches!(receiver.create_qp(&config).unwrap_err(), Error::CqTooSmall { .. });
     assert_eq!(receiver.capacity(kept.receive_queue().unwrap()), 16);
 }

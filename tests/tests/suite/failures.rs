@@ -7,7 +7,7 @@ use doorbell::{Cause, NotSent, QpState, QueuePair, WcStatus};
 use doorbell_tests::peers::known_state;
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, direct_only, message, receiving};
+use doorbell_tests::{Peers, assert_matches, direct_only, message, receiving};
 use mlx5_wire::cqe::{CqeFormat, ErrorCqe, op_own};
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
@@ -122,8 +122,7 @@ fn sends_say_why_they_were_not_posted_and_give_the_buffer_back() {
     let mut w = Single::new(8, 64);
     let far = &mut w.peers.qps[0];
     let too_long = vec![0; far.max_inline() + 1];
-    let refused = far.send_inline(&too_long, None).unwrap_err();
-    assert!(matches!(refused, NotSent::TooLong { .. }), "{refused:?}");
+    assert_matches!(far.send_inline(&too_long, None).unwrap_err(), NotSent::TooLong { .. });
 
     let foreign = doorbell::BufferPool::new(&doorbell_tests::pd(), 1, 64).unwrap();
     let refused = far.send(foreign.take().unwrap(), None).unwrap_err();
@@ -138,12 +137,11 @@ fn sends_say_why_they_were_not_posted_and_give_the_buffer_back() {
             Err(refused) => break refused,
         }
     };
-    assert!(matches!(refused, NotSent::Full), "{refused:?}");
+    assert_matches!(refused, NotSent::Full);
     assert_eq!(sent, far.sends_outstanding());
 
     far.to_error().unwrap();
-    let refused = far.send_inline(b"", None).unwrap_err();
-    assert!(matches!(refused, NotSent::State(QpState::Error)), "{refused:?}");
+    assert_matches!(far.send_inline(b"", None).unwrap_err(), NotSent::State(QpState::Error));
     for _ in 0..sent {
         assert_eq!(next_send(far), WcStatus::WR_FLUSH_ERR);
     }

@@ -12,7 +12,7 @@ use doorbell::{
 };
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, device, receiving};
+use doorbell_tests::{Peers, assert_matches, device, receiving};
 
 const QKEY: u32 = 0x1111;
 
@@ -226,18 +226,18 @@ fn invalid_groups_and_missing_memberships_are_named() {
         |address: &str| MulticastGroup { lid, ..MulticastGroup::ip(address.parse().unwrap()) };
 
     let error = qp.join(&group("192.0.2.1")).unwrap_err();
-    assert!(matches!(error, Error::NotMulticast { operation: "join", .. }), "{error}");
+    assert_matches!(error, Error::NotMulticast { operation: "join", .. });
     assert!(error.to_string().contains("192.0.2.1 is not a multicast address"), "{error}");
     let error = qp.leave(&group("ff0e::1:2")).unwrap_err();
-    assert!(matches!(error, Error::NotMember { .. }), "{error}");
+    assert_matches!(error, Error::NotMember { .. });
     assert!(error.to_string().contains("not a member of ff0e::1:2"), "{error}");
     if infiniband {
         // Without the LID nothing would go out.
         let error = qp.join(&MulticastGroup { lid: 0, ..group("ff0e::1:2") }).unwrap_err();
-        assert!(matches!(error, Error::OutOfRange { value: 0, min: 0xc000, .. }), "{error}");
+        assert_matches!(error, Error::OutOfRange { value: 0, min: 0xc000, .. });
         assert!(error.to_string().contains("subnet manager"), "{error}");
         let to = qp.multicast_handle(&MulticastGroup { lid: 7, ..group("ff0e::1:2") }, QKEY);
-        assert!(matches!(to, Err(Error::OutOfRange { value: 7, .. })), "{to:?}");
+        assert_matches!(to, Err(Error::OutOfRange { value: 7, .. }));
     }
 }
 
@@ -262,11 +262,11 @@ fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
     // One that is connected writes nothing, and does not wait.
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let refused = qp.connect_over(&mut here).unwrap_err();
-    assert!(matches!(refused, Error::WrongState { operation: "connect_over", .. }), "{refused}");
+    assert_matches!(refused, Error::WrongState { operation: "connect_over", .. });
     drop(here);
     receiver.reset_qp(&mut peer).unwrap();
     let left = peer.connect_over(&mut there).unwrap_err();
-    assert!(matches!(left, Error::Handshake(_)), "{left:?}");
+    assert_matches!(left, Error::Handshake(_));
 }
 
 #[test]
@@ -278,11 +278,7 @@ fn an_empty_entry_of_the_gid_table_is_no_address() {
         return println!("skipped: the table has no empty entry");
     };
     let config = QpConfig::rc().receives(4, 1).gid_index(empty as u8);
-    let refused = receiver.create_qp(&config).unwrap().address().unwrap_err();
-    assert!(
-        matches!(refused, Error::NoGid { port: 1, index, .. } if u32::from(index) == empty),
-        "{refused}"
-    );
+    assert_matches!(receiver.create_qp(&config).unwrap().address().unwrap_err(), Error::NoGid { port: 1, index, .. } if u32::from(index) == empty);
 }
 
 #[test]
@@ -299,12 +295,11 @@ fn numbers_that_no_peer_has_and_keys_of_the_system_are_refused() {
         }
     }
     let refused = w.receiver.create_qp(&QpConfig::ud(0x8000_0001).receives(4, 1)).unwrap_err();
-    assert!(matches!(refused, Error::OutOfRange { value: 0x8000_0001, .. }), "{refused}");
+    assert_matches!(refused, Error::OutOfRange { value: 0x8000_0001, .. });
     assert!(refused.to_string().contains("upper bit reserved"), "{refused}");
     let mut qp = w.receiver.create_qp(&QpConfig::ud(QKEY).receives(4, 1)).unwrap();
     qp.activate().unwrap();
-    let refused = qp.address_handle(&there, 0x8000_0000).unwrap_err();
-    assert!(matches!(refused, Error::OutOfRange { .. }), "{refused}");
+    assert_matches!(qp.address_handle(&there, 0x8000_0000).unwrap_err(), Error::OutOfRange { .. });
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! The limit of an SRQ whose pool runs empty.
 
 use doorbell::{AsyncEvent, AsyncEvents, Buffer};
-use doorbell_tests::receiving;
 use doorbell_tests::world::Shared;
+use doorbell_tests::{assert_matches, receiving};
 
 /// Takes so many messages that the limit is reached, and waits for the event.
 fn reach(w: &mut Shared, events: &mut AsyncEvents) -> (Vec<Buffer>, AsyncEvent) {
     w.peers.burst(10);
     let taken = w.take(10);
     let event = events.next_within(receiving::PATIENCE).unwrap().expect("the limit is reached");
-    assert!(matches!(event, AsyncEvent::SrqLimitReached { .. }), "{event:?}");
+    assert_matches!(event, AsyncEvent::SrqLimitReached { .. });
     (taken, event)
 }
 

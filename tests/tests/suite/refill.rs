@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use doorbell::{Buffer, BufferPool, Error, PostFailure, QpConfig, Statistics};
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{device, message, receiving, share};
+use doorbell_tests::{assert_matches, device, message, receiving, share};
 
 #[test]
 fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
@@ -57,11 +57,11 @@ fn watermarks_that_cannot_be() {
     let mut w = Shared::new(15, 1, 64);
     for watermark in [0, w.receiver.capacity(w.queue) + 1] {
         let refused = w.receiver.keep_filled(w.queue, &w.pool, watermark).unwrap_err();
-        assert!(matches!(refused, Error::OutOfRange { what: "watermark", .. }), "{refused:?}");
+        assert_matches!(refused, Error::OutOfRange { what: "watermark", .. });
     }
     let mut other = device::receiver(&w.pd, 64);
-    assert!(matches!(other.keep_filled(w.queue, &w.pool, 1), Err(Error::Gone { .. })));
-    assert!(matches!(other.shared_poster(w.queue), Err(Error::Gone { .. })));
+    assert_matches!(other.keep_filled(w.queue, &w.pool, 1), Err(Error::Gone { .. }));
+    assert_matches!(other.shared_poster(w.queue), Err(Error::Gone { .. }));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     let mut w = Shared::new(15, 1, 64);
     let foreign = BufferPool::new(&device::pd(), 64, 64).unwrap();
     let refused = w.receiver.keep_filled(w.queue, &foreign, 4).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    assert_matches!(refused, Error::Foreign { .. });
     w.receiver.refill();
     let capacity = w.receiver.capacity(w.queue);
     assert_eq!(w.receiver.fill(w.queue, &foreign).unwrap_err().reason, PostFailure::WrongDomain);

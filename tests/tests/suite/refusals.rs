@@ -6,7 +6,7 @@ use doorbell::{
     BufferPool, Error, NotDirect, Path, PostFailure, QpConfig, Receiver, ReceiverConfig, SrqConfig,
 };
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{device, direct_only, receiving};
+use doorbell_tests::{assert_matches, device, direct_only, receiving};
 
 /// Runs the ignored test `name` in another process, to whose environment `adjust` is applied.
 fn in_another_process(name: &str, adjust: impl FnOnce(&mut Command)) {
@@ -32,10 +32,9 @@ fn no_device() {
 #[ignore = "run by the test above where there is no device"]
 fn where_no_device_is() {
     let error = doorbell::devices().map(|devices| devices.len()).unwrap_err();
-    assert!(matches!(error, Error::NoDevice), "{error:?}");
+    assert_matches!(error, Error::NoDevice);
     assert!(error.to_string().contains("ibv_devices"), "{error}");
-    let error = doorbell::open("mlx5_0").unwrap_err();
-    assert!(matches!(error, Error::NoDevice), "{error:?}");
+    assert_matches!(doorbell::open("mlx5_0").unwrap_err(), Error::NoDevice);
 }
 
 #[test]
@@ -60,7 +59,7 @@ fn a_device_without_provider() {
 #[ignore = "run by the test above where a device has no provider"]
 fn where_a_device_has_no_provider() {
     let error = doorbell::devices().map(|devices| devices.len()).unwrap_err();
-    assert!(matches!(error, Error::NoProvider { .. }), "{error:?}");
+    assert_matches!(error, Error::NoProvider { .. });
     let words = error.to_string();
     assert!(words.contains("odd_0") && words.contains("ibverbs-providers"), "{words}");
 }
@@ -69,7 +68,7 @@ fn where_a_device_has_no_provider() {
 fn an_unknown_device_is_answered_with_those_that_exist() {
     let present = device::open().name().to_owned();
     let error = doorbell::open("mlx5_77").unwrap_err();
-    assert!(matches!(&error, Error::UnknownDevice { name, .. } if name == "mlx5_77"), "{error:?}");
+    assert_matches!(&error, Error::UnknownDevice { name, .. } if name == "mlx5_77");
     assert!(error.to_string().contains(&present), "{error}");
 }
 
@@ -89,7 +88,7 @@ fn where_wqes_are_signed() {
     let pd = device::pd();
     let make = |path| Receiver::new(&pd, &ReceiverConfig::new().path(path));
     let error = make(Path::Direct).unwrap_err();
-    assert!(matches!(error, Error::NotDirect { reason: NotDirect::Signature(_), .. }), "{error:?}");
+    assert_matches!(error, Error::NotDirect { reason: NotDirect::Signature(_), .. });
     let variable = std::env::var("SIGNATURE").unwrap();
     assert!(error.to_string().contains(&variable), "{error}");
     assert_eq!(make(Path::Auto).unwrap().path(), Path::Verbs);
@@ -150,10 +149,7 @@ fn sizes_that_are_zero_or_too_large() {
 fn more_memory_than_there_is() {
     let pd = device::pd();
     let refused = BufferPool::new(&pd, u32::MAX, (1 << 31) - 1).unwrap_err();
-    assert!(
-        matches!(refused, Error::OutOfRange { .. } | Error::Io(_) | Error::Verbs { .. }),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Error::OutOfRange { .. } | Error::Io(_) | Error::Verbs { .. });
     BufferPool::new(&pd, 1, 64).unwrap();
 }
 
@@ -169,12 +165,12 @@ fn more_receives_than_the_cq_holds() {
     let mut larger = device::receiver(&pd, needed as u32);
     larger.create_srq(&SrqConfig::new(capacity + 1)).unwrap();
     let refused = receiver.create_qp(&QpConfig::rc().receives(capacity + 1, 1)).unwrap_err();
-    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+    assert_matches!(refused, Error::CqTooSmall { .. });
 
     // Each fits alone, both together do not.
     let srq = receiver.create_srq(&SrqConfig::new(capacity / 2 + 1)).unwrap();
     let refused = receiver.create_qp(&QpConfig::rc().receives(capacity / 2 + 1, 1)).unwrap_err();
-    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+    assert_matches!(refused, Error::CqTooSmall { .. });
     // Any number of queue pairs may share it: its receives complete once.
     for _ in 0..8 {
         drop(receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap());
@@ -213,7 +209,7 @@ fn queues_of_another_receiver() {
     assert_eq!((other.capacity(w.queue), other.free_slots(w.queue)), (0, 0));
     assert_eq!(other.fill(w.queue, &w.pool).unwrap_err().reason, PostFailure::NoQueue);
     let refused = other.create_qp(&QpConfig::rc().srq(w.queue)).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    assert_matches!(refused, Error::Foreign { .. });
 }
 
 #[test]
@@ -221,7 +217,7 @@ fn connecting_twice_and_to_what_cannot_be() {
     let mut w = Single::new(8, 64);
     let there = w.peers.qps[0].address().unwrap();
     let refused = w.near[0].connect(&there).unwrap_err();
-    assert!(matches!(refused, Error::WrongState { operation: "connect", .. }), "{refused:?}");
+    assert_matches!(refused, Error::WrongState { operation: "connect", .. });
 
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     for wrong in [

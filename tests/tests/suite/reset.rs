@@ -3,7 +3,7 @@
 use doorbell::{AsyncEvent, Cause, Error, QpConfig, QpState, WcStatus};
 use doorbell_tests::peers::known_state;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{device, message, receiving};
+use doorbell_tests::{assert_matches, device, message, receiving};
 use rdma_core_sys as sys;
 
 #[test]
@@ -150,8 +150,7 @@ fn sends_that_a_reset_ended_give_their_buffers_back() {
 fn a_queue_pair_of_another_receiver_is_refused_and_untouched() {
     let mut w = Single::new(16, 64).filled();
     let mut other = device::receiver(&w.pd, 64);
-    let refused = other.reset_qp(&mut w.near[0]).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    assert_matches!(other.reset_qp(&mut w.near[0]).unwrap_err(), Error::Foreign { .. });
     w.peers.send(0, 64);
     receiving::messages(&mut w.receiver, 1, |_| ());
 }
@@ -169,7 +168,7 @@ fn a_destroyed_queue_pair_makes_room_on_the_cq() {
         }
         assert!(small.len() < 100);
     };
-    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+    assert_matches!(refused, Error::CqTooSmall { .. });
     receiver.destroy_qp(small.pop().unwrap()).unwrap();
     receiver.create_qp(&config).unwrap();
 }

@@ -4,7 +4,7 @@ use doorbell::{
     AsyncEvent, BufferPool, Context, Error, Path, QpConfig, Receiver, ReceiverConfig, SrqConfig,
 };
 use doorbell_tests::world::Shared;
-use doorbell_tests::{Peers, device, receiving};
+use doorbell_tests::{Peers, assert_matches, device, receiving};
 
 /// What rounds sizes is libmlx5, on either path.
 fn is_mlx5(context: &Context) -> bool {
@@ -85,5 +85,5 @@ fn an_srq_beyond_the_device_is_not_blamed_on_the_cq() {
         other => panic!("{other:?}"),
     }
     let too_small = receiver.create_srq(&SrqConfig::new(limit as u32)).unwrap_err();
-    assert!(matches!(too_small, Error::CqTooSmall { .. }), "{too_small}");
+    assert_matches!(too_small, Error::CqTooSmall { .. });
 }

@@ -11,7 +11,7 @@ use doorbell::{AsyncEvent, AsyncReceiver, AsyncSender, EventStream, WcStatus};
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::sending::Sending;
 use doorbell_tests::world::Shared;
-use doorbell_tests::{Peers, message, receiving, share};
+use doorbell_tests::{Peers, assert_matches, message, receiving, share};
 use futures_core::Stream;
 use tokio::time::timeout;
 
@@ -148,7 +148,7 @@ fn the_limit_of_an_srq_arrives_in_a_stream_of_events() {
         w.peers.send(0, 64);
         receiving::messages(&mut w.receiver, 1, |message| drop(message.take()));
         let event = next().await.unwrap().unwrap();
-        assert!(matches!(event, AsyncEvent::SrqLimitReached { .. }), "{event:?}");
+        assert_matches!(event, AsyncEvent::SrqLimitReached { .. });
         assert!(w.receiver.handle_event(&event).unwrap());
     });
 }

@@ -10,7 +10,7 @@ use doorbell::{CompletionChannel, Error, QueuePair, Receiver, ReceiverConfig};
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{device, receiving};
+use doorbell_tests::{assert_matches, device, receiving};
 use fastrand::Rng;
 use rdma_core_sys as sys;
 
@@ -133,7 +133,7 @@ fn waiting_without_a_channel_is_an_error() {
             .unwrap();
     assert!(receiver.channel().is_none());
     for result in [receiver.arm(), receiver.wait(Duration::ZERO)] {
-        assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
+        assert_matches!(result, Err(Error::Unsupported { .. }));
     }
     drop(receiver);
     // SAFETY: made above, and its users are gone.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use doorbell::Error;
 use doorbell::rdmacm::Route;
-use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::skip;
+use doorbell_tests::{assert_matches, descriptor::is_readable};
 
 use super::{PATIENCE, Side, connect, first_address, meet, request};
 
@@ -37,7 +37,7 @@ fn a_peer_that_does_not_answer_the_end_refuses_the_queue_pair_and_says_why() {
     let to = (address, listener.port()).into();
     let route = Route::resolve(to, PATIENCE).unwrap();
     let refused = route.connect(&mut near_qp, b"", PATIENCE).unwrap_err();
-    assert!(matches!(refused, Error::Rejected { reason: 10, .. }), "{refused}");
+    assert_matches!(refused, Error::Rejected { reason: 10, .. });
     assert!(refused.to_string().contains("disconnect_within"), "{refused}");
 
     // Once the server has answered, it is welcome.

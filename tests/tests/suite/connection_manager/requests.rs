@@ -8,7 +8,7 @@ use std::time::Duration;
 use doorbell::rdmacm::{Listener, Route};
 use doorbell::{Error, QpConfig, QueuePair, Result};
 use doorbell_tests::descriptor::is_readable;
-use doorbell_tests::{device, skip};
+use doorbell_tests::{assert_matches, device, skip};
 
 use super::{PATIENCE, Side, addresses, first_address, meet, request};
 
@@ -29,7 +29,7 @@ fn requests_wait_and_are_answered_in_any_order() {
                     .and_then(|route| route.connect(&mut qp, &[number], PATIENCE));
                 if number == UNWANTED {
                     let refused = connected.unwrap_err();
-                    assert!(matches!(refused, Error::Rejected { .. }), "{refused}");
+                    assert_matches!(refused, Error::Rejected { .. });
                     assert!(refused.to_string().contains("its program refused"), "{refused}");
                     return;
                 }
@@ -87,14 +87,14 @@ fn a_rejected_request_returns_the_reason() {
     let (mut near, mut far) = (Side::new(), Side::new());
     let (mut near_qp, mut far_qp) = (near.qp(), far.qp());
     let [asking, answering] = asked(address, &mut near_qp, &mut far_qp, &[1; 197]);
-    assert!(matches!(asking, Error::Rejected { .. }), "{asking}");
-    assert!(matches!(answering, Error::OutOfRange { max: 196, .. }), "{answering}");
+    assert_matches!(asking, Error::Rejected { .. });
+    assert_matches!(answering, Error::OutOfRange { max: 196, .. });
 
     let mut used = far.qp();
     used.to_error().unwrap();
     let [asking, answering] = asked(address, &mut near_qp, &mut used, b"");
-    assert!(matches!(asking, Error::Rejected { .. }), "{asking}");
-    assert!(matches!(answering, Error::WrongState { .. }), "{answering}");
+    assert_matches!(asking, Error::Rejected { .. });
+    assert_matches!(answering, Error::WrongState { .. });
     assert!(answering.to_string().contains("Receiver::reset_qp"), "{answering}");
 
     // Neither has cost the asking queue pair anything, nor the one with too much private data.
@@ -136,7 +136,7 @@ fn a_peer_that_has_left_is_not_connected() {
     let mut qp = near.qp();
     let route = Route::resolve(to, PATIENCE).unwrap();
     let impatient = route.connect(&mut qp, b"", Duration::from_millis(20)).unwrap_err();
-    assert!(matches!(impatient, Error::TimedOut { .. }), "{impatient}");
+    assert_matches!(impatient, Error::TimedOut { .. });
 
     let gone = request(&mut listener).accept(&mut far.qp(), b"", PATIENCE).unwrap_err();
     assert!(gone.to_string().contains("peer closed the connection"), "{gone}");
@@ -191,14 +191,14 @@ fn a_queue_pair_of_another_device_is_refused() {
     let mut qp = side.qp();
     let (asking, answering) =
         meet(address, &mut qp, |request| request.accept(&mut stranger, b"", PATIENCE));
-    assert!(matches!(asking, Err(Error::Rejected { .. })), "{asking:?}");
-    assert!(matches!(answering, Err(Error::Foreign { .. })), "{answering:?}");
+    assert_matches!(asking, Err(Error::Rejected { .. }));
+    assert_matches!(answering, Err(Error::Foreign { .. }));
 
     let listener = Listener::bind((address, 0).into()).unwrap();
     let to = SocketAddr::new(address, listener.port());
     let route = Route::resolve(to, PATIENCE).unwrap();
     let refused = route.connect(&mut stranger, b"", PATIENCE).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused}");
+    assert_matches!(refused, Error::Foreign { .. });
 }
 
 /// The peer may answer on any thread, and be waited for on any other.

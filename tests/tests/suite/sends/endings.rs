@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use doorbell::{Error, NotSent, QpConfig, QpState, SenderConfig, SrqConfig, WcStatus};
-use doorbell_tests::peers::join;
 use doorbell_tests::receiving::wait;
 use doorbell_tests::sending::{RECEIVES, Sending};
+use doorbell_tests::{assert_matches, peers::join};
 
 /// A connection whose far end has no receives left: what is sent waits.
 fn blocked(sends: u32) -> Sending {
@@ -64,8 +64,7 @@ fn a_completion_that_says_that_the_queue_pair_failed_ends_posting() {
     let flushed = WcStatus::WR_FLUSH_ERR;
     // The one that still finds a receive asks for no completion of its own.
     assert_eq!(statuses, [WcStatus::SUCCESS, WcStatus::RNR_RETRY_EXC_ERR, flushed]);
-    let refused = w.sender.post(queue).err();
-    assert!(matches!(refused, Some(NotSent::State(QpState::Error))), "{refused:?}");
+    assert_matches!(w.sender.post(queue).err(), Some(NotSent::State(QpState::Error)));
 }
 
 #[test]
@@ -78,9 +77,8 @@ fn a_reset_gives_back_what_is_outstanding_before_the_queue_pair_connects_again()
         far_receiver.reset_qp(&mut far[0]).unwrap();
         let queue = near[0].send_queue().unwrap();
         let refused = near[0].connect(&far[0].address().unwrap()).unwrap_err();
-        assert!(matches!(refused, Error::InUse { .. }), "{refused}");
-        let refused = w.sender.post(queue).err();
-        assert!(matches!(refused, Some(NotSent::State(QpState::Init))), "{refused:?}");
+        assert_matches!(refused, Error::InUse { .. });
+        assert_matches!(w.sender.post(queue).err(), Some(NotSent::State(QpState::Init)));
         let done = w.done(5);
         assert!(done.iter().all(|done| done.status == WcStatus::WR_FLUSH_ERR), "{done:?}");
         let tokens: Vec<_> = done.iter().map(|done| done.token).collect();
@@ -136,7 +134,7 @@ fn an_srq_is_in_use_until_the_sender_of_its_queue_pair_was_polled() {
     w.near_receiver.destroy_qp(qp).unwrap();
     let refused = |w: &mut Sending| {
         let refused = w.near_receiver.destroy_srq(srq).unwrap_err();
-        assert!(matches!(refused, Error::InUse { .. }), "{refused:?}");
+        assert_matches!(refused, Error::InUse { .. });
         assert!(w.sender.poll().next().is_none());
     };
     refused(&mut w);
@@ -218,7 +216,7 @@ fn a_queue_pair_connects_again_after_its_sender_is_dropped() {
     post(&mut w, 0, 4);
     drop(std::mem::replace(&mut w.sender, doorbell_tests::device::sender(&w.pd, 4)));
     let queue = w.queue(0);
-    assert!(matches!(w.sender.post(queue), Err(NotSent::NoQueue)));
+    assert_matches!(w.sender.post(queue).err(), Some(NotSent::NoQueue));
     assert_eq!(w.pool.available(), 252, "the device has what was posted");
     let (near, far) = (&mut w.near[0], &mut w.far[0]);
     w.near_receiver.reset_qp(near).unwrap();
