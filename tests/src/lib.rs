@@ -5,6 +5,7 @@
 //! libibverbs shows; `DOORBELL_PATH` is `direct` or `verbs`, else what `Path::Auto` gives. On a slow machine
 //! `DOORBELL_SHARE=N` divides the numbers of messages that are about endurance only.
 
+pub mod by_hand;
 pub mod c_program;
 pub mod cut;
 pub mod descriptor;

@@ -81,6 +81,12 @@ impl Peers {
         }
     }
 
+    /// Sends the next `count` messages of the first far end, and waits until all have arrived.
+    pub fn arrive(&mut self, count: usize) {
+        self.burst(count);
+        self.settle();
+    }
+
     /// A far end sends `count` messages to `receiver`, each of which arrives whole before the next.
     pub fn exchange(&mut self, receiver: &mut Receiver, from: usize, count: usize) {
         for _ in 0..count {

@@ -83,6 +83,22 @@ impl<Q: Copy + Into<QueueId>> World<Q> {
         self.peers.exchange(&mut self.receiver, 0, count);
     }
 
+    /// The same, whatever its queue is.
+    pub fn any(self) -> World<QueueId> {
+        let Self { receiver, queue, pool, near, peers, pd } = self;
+        World { receiver, queue: queue.into(), pool, near, peers, pd }
+    }
+
+    /// Free slots of the queue.
+    pub fn free_slots(&self) -> usize {
+        self.receiver.free_slots(self.queue) as usize
+    }
+
+    /// Slots of the queue.
+    pub fn capacity(&self) -> usize {
+        self.receiver.capacity(self.queue) as usize
+    }
+
     /// The next `count` messages, each taken.
     pub fn take(&mut self, count: usize) -> Vec<Buffer> {
         receiving::take(&mut self.receiver, count)
@@ -93,6 +109,18 @@ impl<Q: Copy + Into<QueueId>> World<Q> {
         self.peers.reset(at);
         peers::join(&mut self.near[at], &mut self.peers.qps[at]);
     }
+}
+
+/// One connection on an SRQ and then one on a receive queue, with `max_wr` receives of `buffer_size` bytes each; an SRQ
+/// has one less.
+pub fn both(max_wr: u32, buffer_size: u32) -> impl Iterator<Item = World<QueueId>> {
+    ["SRQ", "receive queue"].into_iter().map(move |name| {
+        println!("{name}");
+        match name {
+            "SRQ" => Shared::new(max_wr - 1, 1, buffer_size).any(),
+            _ => Single::new(max_wr, buffer_size).any(),
+        }
+    })
 }
 
 /// Code of the shortest wait for a receive, 0.01 ms.

@@ -166,8 +166,7 @@ impl Side {
     /// `None` where the program's device could not be reached.
     fn new(program: Program) -> Option<Self> {
         std::env::var_os("DOORBELL_NETWORKED")?;
-        let pd = device::pd();
-        let mut receiver = device::receiver(&pd, 4 * RECEIVES);
+        let (pd, mut receiver) = device::start(4 * RECEIVES);
         let mut sender = device::sender(&pd, 64);
         let config = program.qkey.map_or_else(QpConfig::rc, QpConfig::ud).mtu(MTU).sends(2);
         let pool = BufferPool::new(&pd, 4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1).unwrap();

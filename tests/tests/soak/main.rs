@@ -89,8 +89,7 @@ struct Clients {
 
 impl Clients {
     fn new(shared: bool) -> Self {
-        let pd = device::pd();
-        let mut receiver = device::receiver(&pd, RECEIVES);
+        let (pd, mut receiver) = device::start(RECEIVES);
         let config = SrqConfig::new(RECEIVES).max_sge(2);
         let srq = shared.then(|| receiver.create_srq(&config).unwrap());
         let pool = BufferPool::new(&pd, RECEIVES + 2, 64).unwrap();

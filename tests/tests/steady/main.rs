@@ -116,8 +116,7 @@ fn observe_receiving(
 ) -> Did {
     let (warm_up, steady) = phases();
     let sender = thread::spawn(move || {
-        peers.burst((warm_up + steady) as usize);
-        peers.settle();
+        peers.arrive((warm_up + steady) as usize);
     });
     let watch = Watch::this_thread().unwrap();
     receive_all(receiver, warm_up);

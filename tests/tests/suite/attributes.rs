@@ -16,8 +16,7 @@ fn query(qp: &QueuePair, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
 
 /// What the driver says of a connection between two queue pairs like this.
 fn connected(config: QpConfig, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (_, mut receiver) = device::start(64);
     let config = config.receives(4, 1).sends(4).gid_index(0);
     let mut near = receiver.create_qp(&config).unwrap();
     let far = receiver.create_qp(&config).unwrap();
@@ -66,8 +65,7 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
 
 #[test]
 fn the_path_mtu_is_the_lesser_of_both_sides() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (_, mut receiver) = device::start(64);
     let config = QpConfig::rc().receives(4, 1).sends(4);
     for (ours, theirs, path) in [
         (Mtu::Mtu1024, Mtu::Mtu256, 256),

@@ -43,8 +43,7 @@ struct Side {
 
 impl Side {
     fn new() -> Self {
-        let pd = device::pd();
-        let mut receiver = device::receiver(&pd, 64);
+        let (pd, mut receiver) = device::start(64);
         let srq = receiver.create_srq(&SrqConfig::new(31)).unwrap();
         let pool = BufferPool::new(&pd, 64, 64).unwrap();
         receiver.fill(srq, &pool).unwrap();

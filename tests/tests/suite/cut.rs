@@ -24,8 +24,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let pd = device::pd();
-        let mut receiver = device::receiver(&pd, SLOTS);
+        let (pd, mut receiver) = device::start(SLOTS);
         let srq = receiver.create_srq(&SrqConfig::new(SLOTS)).unwrap();
         let pool = BufferPool::new(&pd, SLOTS + 1, cut::LEN as u32).unwrap();
         receiver.post(srq, std::iter::from_fn(|| pool.take()).take(SLOTS as usize)).unwrap();

@@ -70,19 +70,13 @@ fn post(receiver: &mut Receiver, srq: SrqId, wr_id: u64, sges: &[Sge]) {
 
 /// The next completion, which is one of a receive posted through the ring.
 fn completed(receiver: &mut Receiver) -> Cause {
-    let mut cause = None;
-    receiving::wait("a completion", || {
-        match receiver.poll_up_to(1).next() {
-            Some(Ok(message)) => panic!("{message:?} arrived"),
-            Some(Err(failure)) => {
-                assert!(failure.buffers.is_empty());
-                cause = Some(failure.cause);
-            }
-            None => {}
+    receiving::wait_for("a completion", || match receiver.poll_up_to(1).next()? {
+        Ok(message) => panic!("{message:?} arrived"),
+        Err(failure) => {
+            assert!(failure.buffers.is_empty());
+            Some(failure.cause)
         }
-        cause.is_some()
-    });
-    cause.unwrap()
+    })
 }
 
 #[test]
@@ -154,20 +148,11 @@ fn an_entry_outside_its_region_fails_the_receive_and_is_not_written() {
         w.peers.send(0, 64);
         assert_eq!(completed(&mut w.receiver), Cause::Status(WcStatus::LOC_PROT_ERR));
         assert_eq!(memory.bytes(PAGE, PAGE), [0; PAGE]);
-        receiving::wait("the sender to learn of it", || match w.peers.qps[0].poll_send() {
-            Some(done) => {
-                assert_eq!(done.status, WcStatus::REM_OP_ERR);
-                true
-            }
-            None => false,
-        });
+        assert_eq!(w.peers.qps[0].ended(), WcStatus::REM_OP_ERR);
 
         // The other queue pair and the queue work on.
         w.fill();
-        w.peers.send(1, 64);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (1, 0));
-        });
+        w.peers.exchange(&mut w.receiver, 1, 1);
     }
 }
 
@@ -185,14 +170,12 @@ fn more_entries_than_a_receive_has_room_for() {
         assert_eq!(refused, PostError::TooManySges);
     }
     w.fill();
-    w.peers.send(0, 64);
-    receiving::messages(&mut w.receiver, 1, |_| ());
+    w.exchange(1);
 }
 
 #[test]
 fn the_verbs_path_has_no_rings() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (pd, mut receiver) = device::start(64);
     let direct = device::drives_directly(pd.context());
     // SAFETY: nothing is done with them.
     assert_eq!(unsafe { receiver.as_direct() }.is_some(), direct);

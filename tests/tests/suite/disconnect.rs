@@ -31,7 +31,7 @@ fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
         assert_eq!(w.near[0].state().unwrap(), QpState::Error, "round {round}");
         w.receiver.reset_qp(&mut w.near[0]).unwrap();
         w.reconnect(0);
-        assert_eq!(w.receiver.free_slots(w.queue), 0);
+        assert_eq!(w.free_slots(), 0);
     }
     for qp in w.near {
         w.receiver.drain_qp(&qp, &mut events, PATIENCE).unwrap();
@@ -137,7 +137,7 @@ fn a_queue_pair_with_a_receive_queue_owes_no_event() {
     w.peers.settle();
     w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
     receiving::messages(&mut w.receiver, 1, |message| drop(message.take()));
-    let flushed = w.receiver.capacity(w.queue) as usize - 1;
+    let flushed = w.capacity() - 1;
     assert_eq!(receiving::failures(&mut w.receiver, flushed).len(), flushed);
     w.receiver.destroy_qp(w.near.remove(0)).unwrap();
 }
@@ -157,8 +157,7 @@ fn strangers_are_refused() {
 
 #[test]
 fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 16);
+    let (pd, mut receiver) = device::start(16);
     let config = QpConfig::rc().receives(16, 1);
     let pool = BufferPool::new(&pd, 16, 64).unwrap();
     for round in 0..20 {

@@ -23,8 +23,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let pd = device::pd();
-        let mut receiver = device::receiver(&pd, 2 * RECEIVES);
+        let (pd, mut receiver) = device::start(2 * RECEIVES);
         let srqs = [(); 2].map(|()| receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap());
         let pool = BufferPool::new(&pd, 2 * RECEIVES, 64).unwrap();
         let clients = srqs.map(|srq| {

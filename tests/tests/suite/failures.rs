@@ -1,76 +1,59 @@
 //! Receives and sends that fail, and what happens to their buffers.
 
 use std::mem::zeroed;
-use std::thread;
 
-use doorbell::{Cause, NotSent, QpState, QueuePair, WcStatus};
-use doorbell_tests::peers::known_state;
+use doorbell::{BufferPool, Cause, NotSent, QpConfig, QpState, WcStatus};
+use doorbell_tests::peers::{join, known_state};
 use doorbell_tests::sending_qp::SendingQp;
-use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, assert_matches, direct_only, message, receiving};
+use doorbell_tests::world::{Shared, Single, World};
+use doorbell_tests::{Peers, assert_matches, device, direct_only, receiving};
 use mlx5_wire::cqe::{CqeFormat, ErrorCqe, op_own};
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
 
-/// How the next send of a far end ended.
-fn next_send(qp: &mut SendingQp) -> WcStatus {
-    let mut status = None;
-    receiving::wait("the end of a send", || {
-        status = qp.poll_send().map(|done| done.status);
-        status.is_some()
-    });
-    status.unwrap()
+/// How a receive that is too short ends, and the send: as the specification has it, and mlx5. Soft-RoCE reports what is
+/// wrong with the request in general.
+fn too_long(context: &doorbell::Context) -> (WcStatus, WcStatus) {
+    match context.name().starts_with("rxe") {
+        true => (WcStatus::LOC_QP_OP_ERR, WcStatus::REM_OP_ERR),
+        false => (WcStatus::LOC_LEN_ERR, WcStatus::REM_INV_REQ_ERR),
+    }
 }
 
-/// How a receive that is too short ends, and the send: as the specification has it, and mlx5. Soft-RoCE
-/// reports what is wrong with the request in general.
-const TOO_LONG: [(WcStatus, WcStatus); 2] = [
-    (WcStatus::LOC_LEN_ERR, WcStatus::REM_INV_REQ_ERR),
-    (WcStatus::LOC_QP_OP_ERR, WcStatus::REM_OP_ERR),
-];
-
-/// What is to be expected of the device under test.
-fn too_long(context: &doorbell::Context) -> (WcStatus, WcStatus) {
-    TOO_LONG[usize::from(context.name().starts_with("rxe"))]
+/// Connects the first queue pair to a far end that can send more than its receives take.
+fn connect_to_longer<Q>(w: &mut World<Q>) -> Peers {
+    let mut receiver = device::receiver(&w.pd, 64);
+    let config = QpConfig::rc().receives(1, 1);
+    let (_, mut long) = Peers::connect(&w.pd, &mut receiver, &config, 1, 4096);
+    long.reset(0);
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
+    join(&mut w.near[0], &mut long.qps[0]);
+    long
 }
 
 #[test]
 fn a_message_longer_than_its_buffer_fails_on_both_sides() {
     let mut w = Single::new(8, 64);
-    let (_, mut long) = longer_messages(&w.pd);
-    w.receiver.reset_qp(&mut w.near[0]).unwrap();
-    doorbell_tests::peers::join(&mut w.near[0], &mut long.qps[0]);
+    let mut long = connect_to_longer(&mut w);
     let posted = w.fill();
 
     long.send(0, 65);
     let failures = receiving::failures(&mut w.receiver, posted);
     let (received, sent) = too_long(w.pd.context());
     assert_eq!(failures[0].cause, Cause::Status(received));
-    for flushed in &failures[1..] {
-        assert_eq!(flushed.cause, Cause::Status(WcStatus::WR_FLUSH_ERR));
-    }
+    let flushed = Cause::Status(WcStatus::WR_FLUSH_ERR);
+    assert!(failures[1..].iter().all(|failure| failure.cause == flushed), "{failures:?}");
     assert_eq!(failures.iter().map(|failure| failure.buffers.len()).sum::<usize>(), posted);
     drop(failures);
     assert_eq!(w.pool.available(), w.pool.count() as usize);
     assert_eq!(known_state(&mut w.near[0]), QpState::Error);
-    assert_eq!(next_send(&mut long.qps[0]), sent);
-}
-
-/// A far end that can send more than the receivers here take.
-fn longer_messages(pd: &doorbell::ProtectionDomain) -> (Vec<QueuePair>, Peers) {
-    let mut receiver = doorbell_tests::receiver(pd, 64);
-    let config = doorbell::QpConfig::rc().receives(1, 1);
-    let (near, mut peers) = Peers::connect(pd, &mut receiver, &config, 1, 4096);
-    peers.reset(0);
-    (near, peers)
+    assert_eq!(long.qps[0].ended(), sent);
 }
 
 #[test]
 fn a_queue_pair_that_fails_takes_nothing_from_the_others_on_its_srq() {
     let mut w = Shared::new(15, 2, 64);
-    let (_, mut long) = longer_messages(&w.pd);
-    w.receiver.reset_qp(&mut w.near[0]).unwrap();
-    doorbell_tests::peers::join(&mut w.near[0], &mut long.qps[0]);
+    let mut long = connect_to_longer(&mut w);
     w.fill();
 
     long.send(0, 100);
@@ -84,13 +67,8 @@ fn a_queue_pair_that_fails_takes_nothing_from_the_others_on_its_srq() {
     assert_eq!(known_state(&mut w.near[0]), QpState::Error);
     assert_eq!(known_state(&mut w.near[1]), QpState::Rts);
 
-    assert_eq!(w.receiver.free_slots(w.queue), 0);
-    for number in 0..50 {
-        w.peers.send(1, 64);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (1, number));
-        });
-    }
+    assert_eq!(w.free_slots(), 0);
+    w.peers.exchange(&mut w.receiver, 1, 50);
 }
 
 #[test]
@@ -124,9 +102,9 @@ fn sends_say_why_they_were_not_posted_and_give_the_buffer_back() {
     let too_long = vec![0; far.max_inline() + 1];
     assert_matches!(far.send_inline(&too_long, None).unwrap_err(), NotSent::TooLong { .. });
 
-    let foreign = doorbell::BufferPool::new(&doorbell_tests::pd(), 1, 64).unwrap();
+    let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
     let refused = far.send(foreign.take().unwrap(), None).unwrap_err();
-    assert!(matches!(refused.reason, NotSent::WrongDomain), "{refused:?}");
+    assert_matches!(refused.reason, NotSent::WrongDomain);
     drop(refused);
     assert_eq!(foreign.available(), 1);
 
@@ -143,7 +121,7 @@ fn sends_say_why_they_were_not_posted_and_give_the_buffer_back() {
     far.to_error().unwrap();
     assert_matches!(far.send_inline(b"", None).unwrap_err(), NotSent::State(QpState::Error));
     for _ in 0..sent {
-        assert_eq!(next_send(far), WcStatus::WR_FLUSH_ERR);
+        assert_eq!(far.ended(), WcStatus::WR_FLUSH_ERR);
     }
 }
 
@@ -151,25 +129,22 @@ fn sends_say_why_they_were_not_posted_and_give_the_buffer_back() {
 fn a_send_to_a_dead_peer_ends_within_its_retries() {
     let mut w = Single::new(8, 64);
     w.receiver.destroy_qp(w.near.remove(0)).unwrap();
-    w.peers.qps[0].send_inline(b"anybody there?", None).unwrap();
     let far = &mut w.peers.qps[0];
-    assert_eq!(next_send(far), WcStatus::RETRY_EXC_ERR);
+    far.send_inline(b"anybody there?", None).unwrap();
+    assert_eq!(far.ended(), WcStatus::RETRY_EXC_ERR);
     assert_eq!(far.state().unwrap(), QpState::Error);
 }
 
 #[test]
 fn a_peer_without_receives_ends_the_send_when_it_may_not_wait() {
-    let pd = doorbell_tests::pd();
-    let (mut one, mut other) =
-        (doorbell_tests::receiver(&pd, 64), doorbell_tests::receiver(&pd, 64));
-    let impatient =
-        doorbell::QpConfig::rc().receives(1, 1).rnr_retry(1).min_rnr_timer(1).max_inline(16);
+    let (pd, mut one) = device::start(64);
+    let mut other = device::receiver(&pd, 64);
+    let impatient = QpConfig::rc().receives(1, 1).rnr_retry(1).min_rnr_timer(1).max_inline(16);
     let mut near = one.create_qp(&impatient).unwrap();
     let mut far = SendingQp::create(&mut other, &impatient).unwrap();
-    doorbell_tests::peers::join(&mut near, &mut far);
+    join(&mut near, &mut far);
     far.send_inline(b"too early", None).unwrap();
-    assert_eq!(next_send(&mut far), WcStatus::RNR_RETRY_EXC_ERR);
-    thread::yield_now();
+    assert_eq!(far.ended(), WcStatus::RNR_RETRY_EXC_ERR);
     receiving::nothing(&mut one);
 }
 

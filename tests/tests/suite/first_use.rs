@@ -50,7 +50,7 @@ fn post_what_is_lent(w: &mut Shared, buffers: Vec<Buffer>) -> Result<usize, Box<
 #[test]
 fn the_error_of_a_post_outlives_the_iterator_and_has_its_buffers() {
     let mut w = Shared::new(15, 1, 64);
-    let capacity = w.receiver.capacity(w.queue) as usize;
+    let capacity = w.capacity();
     let buffers: Vec<_> = std::iter::from_fn(|| w.pool.take()).take(capacity + 5).collect();
     let rest: Vec<_> = buffers[capacity..].iter().map(|buffer| buffer.as_ptr()).collect();
     let error = post_what_is_lent(&mut w, buffers).unwrap_err();
@@ -87,8 +87,7 @@ fn the_low_water_mark_sees_what_has_completed_and_was_not_polled() {
     drop(w.receiver.poll());
     assert_eq!(w.receiver.statistics().unwrap().low_water, Some(capacity));
     // The device uses up all but two, and the program does not look.
-    w.peers.burst(capacity as usize - 2);
-    w.peers.settle();
+    w.peers.arrive(capacity as usize - 2);
     // Batches that take less than what waits: each message goes back to the queue at once.
     let mut seen = 0;
     while seen < capacity - 2 {
@@ -103,8 +102,7 @@ fn the_low_water_mark_sees_what_has_completed_and_was_not_polled() {
 
 #[test]
 fn receives_for_datagrams_need_room_for_the_header() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (pd, mut receiver) = device::start(64);
     let qp = receiver.create_qp(&QpConfig::ud(QKEY).receives(8, 2)).unwrap();
     let queue = qp.receive_queue().unwrap();
     let (small, large) =
@@ -118,10 +116,10 @@ fn receives_for_datagrams_need_room_for_the_header() {
     assert_eq!(receiver.fill(queue, &small).unwrap_err().reason, short);
     let both = vec![small.take().unwrap(), large.take().unwrap()];
     assert_eq!(receiver.post_scatter(queue, both).unwrap_err().reason, short);
-    match receiver.keep_filled(queue, &small, 4) {
-        Err(Error::NoRoomForHeader { capacity: 39 }) => {}
-        other => panic!("{other:?}"),
-    }
+    assert_matches!(
+        receiver.keep_filled(queue, &small, 4),
+        Err(Error::NoRoomForHeader { capacity: 39 })
+    );
     assert_eq!(small.available(), 8);
     receiver.post_scatter(queue, vec![large.take().unwrap(), small.take().unwrap()]).unwrap();
     receiver.fill(queue, &large).unwrap();
@@ -129,8 +127,7 @@ fn receives_for_datagrams_need_room_for_the_header() {
 
 #[test]
 fn an_srq_takes_datagrams_when_its_buffers_have_room_for_the_header() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (pd, mut receiver) = device::start(64);
     let small = BufferPool::new(&pd, 8, 39).unwrap();
     let large = BufferPool::new(&pd, 64, 512).unwrap();
     let datagrams = |srq| QpConfig::ud(QKEY).srq(srq);
@@ -190,17 +187,16 @@ fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_he
     receiving::messages(&mut receiver, 1, |message| {
         drop(message.replace(small.take().unwrap()).unwrap());
     });
-    match receiver.create_qp(&QpConfig::ud(QKEY).srq(srq)) {
-        Err(Error::NoRoomForHeader { capacity: 39 }) => {}
-        other => panic!("{other:?}"),
-    }
+    assert_matches!(
+        receiver.create_qp(&QpConfig::ud(QKEY).srq(srq)),
+        Err(Error::NoRoomForHeader { capacity: 39 })
+    );
     drop(near);
 }
 
 #[test]
 fn an_activation_is_not_repeated_and_the_error_is_about_it() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (_, mut receiver) = device::start(64);
     let mut qp = receiver.create_qp(&QpConfig::ud(QKEY).receives(4, 1)).unwrap();
     qp.activate().unwrap();
     match qp.activate() {
@@ -216,8 +212,7 @@ fn an_activation_is_not_repeated_and_the_error_is_about_it() {
 
 #[test]
 fn invalid_groups_and_missing_memberships_are_named() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (_, mut receiver) = device::start(64);
     let mut qp = receiver.create_qp(&QpConfig::ud(QKEY).receives(4, 1)).unwrap();
     qp.activate().unwrap();
     let infiniband = qp.address().unwrap().lid != 0;
@@ -243,16 +238,15 @@ fn invalid_groups_and_missing_memberships_are_named() {
 
 #[test]
 fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 256);
+    let (_, mut receiver) = device::start(256);
     let mut qp = receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
     let (mut here, mut there) = UnixStream::pair().unwrap();
     here.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     there.write_all(b"door").unwrap();
-    match qp.connect_over(&mut here) {
-        Err(Error::SilentPeer { received: 4, expected: 40 }) => {}
-        other => panic!("{other:?}"),
-    }
+    assert_matches!(
+        qp.connect_over(&mut here),
+        Err(Error::SilentPeer { received: 4, expected: 40 })
+    );
     // The queue pair is as it was.
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let mut peer = receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
@@ -271,8 +265,7 @@ fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
 
 #[test]
 fn an_empty_entry_of_the_gid_table_is_no_address() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (pd, mut receiver) = device::start(64);
     let gids = pd.context().gids();
     let Some(empty) = (0..8).find(|index| gids.iter().all(|gid| gid.index != *index)) else {
         return println!("skipped: the table has no empty entry");
@@ -310,10 +303,10 @@ fn receives_of_its_own_and_shared_ones_are_not_asked_for_together() {
         QpConfig::rc().receives(4, 1).srq(w.queue),
         QpConfig::ud(QKEY).receives(4, 1).srq(w.queue),
     ] {
-        match w.receiver.create_qp(&both) {
-            Err(Error::Unsupported { operation: "QpConfig::receives", .. }) => {}
-            other => panic!("{other:?}"),
-        }
+        assert_matches!(
+            w.receiver.create_qp(&both),
+            Err(Error::Unsupported { operation: "QpConfig::receives", .. })
+        );
     }
 }
 
@@ -330,8 +323,7 @@ fn a_message_longer_than_its_buffer_is_a_clear_error() {
 
 #[test]
 fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 256);
+    let (pd, mut receiver) = device::start(256);
     let pool = BufferPool::new(&pd, 64, 256).unwrap();
     // Each takes datagrams with a key of its own.
     let mut end = |qkey| {
@@ -379,8 +371,7 @@ fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
 
 #[test]
 fn both_ends_of_an_exchange_have_the_same_transport() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 256);
+    let (_, mut receiver) = device::start(256);
     let mut datagrams = receiver.create_qp(&QpConfig::ud(QKEY).receives(4, 1)).unwrap();
     let mut connection = receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
     let (mut here, mut there) = UnixStream::pair().unwrap();

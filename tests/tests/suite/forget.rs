@@ -6,12 +6,6 @@ use doorbell::{BufferPool, QpConfig, Receiver, SrqConfig};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, device, message, receiving};
 
-/// Sends so many messages, which arrive.
-fn arrive(peers: &mut Peers, count: usize) {
-    peers.burst(count);
-    peers.settle();
-}
-
 /// Asks a batch for so many messages, each of which goes back to its queue, and forgets it.
 fn lend_and_forget(receiver: &mut Receiver, count: usize) {
     let mut batch = receiver.poll();
@@ -26,7 +20,7 @@ fn a_forgotten_batch_costs_nothing() {
     let mut w = Shared::new(31, 1, 64).filled();
     let mut expected = 0;
     for round in 0..4 {
-        arrive(&mut w.peers, 6);
+        w.peers.arrive(6);
         let mut batch = w.receiver.poll();
         for _ in 0..round {
             let message = batch.next().unwrap().unwrap();
@@ -47,7 +41,7 @@ fn a_forgotten_batch_costs_nothing() {
         });
     }
     // Each slot is the device's.
-    arrive(&mut w.peers, w.receiver.capacity(w.queue) as usize);
+    w.peers.arrive(w.receiver.capacity(w.queue) as usize);
 }
 
 #[test]
@@ -60,14 +54,14 @@ fn the_message_that_a_forgotten_batch_lent_is_recycled_on_a_receive_queue() {
         assert_eq!(message::read(&batch.next().unwrap().unwrap()), (0, number));
         forget(batch);
         receiving::nothing(&mut w.receiver);
-        assert_eq!(w.receiver.free_slots(w.queue), 0);
+        assert_eq!(w.free_slots(), 0);
     }
 }
 
 #[test]
 fn a_reset_after_a_forgotten_batch_posts_nothing() {
     let mut w = Single::new(8, 64).filled();
-    arrive(&mut w.peers, 4);
+    w.peers.arrive(4);
     lend_and_forget(&mut w.receiver, 4);
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     let mut ours: Vec<_> = std::iter::from_fn(|| w.pool.take()).collect();
@@ -89,16 +83,15 @@ fn a_post_after_a_forgotten_batch_counts_what_it_posted() {
     let mut w = Shared::new(15, 1, 64);
     let buffers: Vec<_> = std::iter::from_fn(|| w.pool.take()).take(10).collect();
     w.receiver.post(w.queue, buffers).unwrap();
-    arrive(&mut w.peers, 4);
+    w.peers.arrive(4);
     lend_and_forget(&mut w.receiver, 4);
     assert_eq!(w.receiver.post(w.queue, w.pool.take()).unwrap(), 1);
-    assert_eq!(w.receiver.free_slots(w.queue), 4);
+    assert_eq!(w.free_slots(), 4);
 }
 
 #[test]
 fn forgotten_batches_of_several_queues_give_their_cqes_back() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (pd, mut receiver) = device::start(64);
     let [srq, _other] =
         [3, 3].map(|receives| receiver.create_srq(&SrqConfig::new(receives)).unwrap());
     let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
@@ -122,7 +115,7 @@ fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
     let mut w = Shared::new(31, 1, 64).filled();
     let mut taken = Vec::new();
     for round in 0..4 {
-        arrive(&mut w.peers, 6);
+        w.peers.arrive(6);
         let mut batch = w.receiver.poll();
         for _ in 0..round {
             taken.push(batch.next().unwrap().unwrap().take());
@@ -138,8 +131,7 @@ fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
 
 #[test]
 fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (pd, mut receiver) = device::start(64);
     let [srq, _other] = [1, 1].map(|_| receiver.create_srq(&SrqConfig::new(1)).unwrap());
     let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
     let pool = BufferPool::new(&pd, 64, 64).unwrap();
@@ -166,21 +158,21 @@ fn a_receive_posted_after_a_forgotten_batch_works() {
     let mut w = Single::new(8, 64);
     for taken in 1..4 {
         w.fill();
-        arrive(&mut w.peers, taken);
+        w.peers.arrive(taken);
         let mut batch = w.receiver.poll();
         let buffers: Vec<_> = (0..taken).map(|_| batch.next().unwrap().unwrap().take()).collect();
         forget(batch);
         // They go to the slots from which buffers were just taken.
         assert!(w.receiver.post(w.queue, buffers).is_ok());
-        w.exchange(3 * w.receiver.capacity(w.queue) as usize);
-        assert_eq!(w.receiver.free_slots(w.queue), 0);
+        w.exchange(3 * w.capacity());
+        assert_eq!(w.free_slots(), 0);
     }
 }
 
 #[test]
 fn the_device_never_writes_to_what_was_taken_after_a_batch_was_forgotten() {
     let mut w = Shared::new(31, 1, 64).filled();
-    arrive(&mut w.peers, 6);
+    w.peers.arrive(6);
     // Two of these are given back to the queue before the third is asked for.
     lend_and_forget(&mut w.receiver, 3);
     let taken = w.take(3);
@@ -213,8 +205,7 @@ fn a_forgotten_receiver_keeps_receiving_into_memory_that_stays() {
     assert!(missing >= posted);
     forget(w.receiver);
     // The device goes on as if nothing had happened.
-    w.peers.burst(posted);
-    w.peers.settle();
+    w.peers.arrive(posted);
     drop(w.near);
     assert_eq!(w.pool.available(), w.pool.count() as usize - missing);
     drop((w.pool, w.pd, w.peers));

@@ -28,7 +28,7 @@ fn a_limit_that_was_reached_while_the_pool_was_empty_is_armed_by_the_next_refill
         assert!(w.receiver.handle_event(&event).unwrap());
         drop(taken);
         w.receiver.refill();
-        assert_eq!(w.receiver.free_slots(w.queue), 0);
+        assert_eq!(w.free_slots(), 0);
     }
     drop(held);
 }

@@ -133,8 +133,7 @@ fn messages_are_received_into_a_file() {
 
 #[test]
 fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (pd, mut receiver) = device::start(64);
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
     let config = QpConfig::rc().srq(srq);
     let (_, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 100);

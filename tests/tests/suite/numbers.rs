@@ -38,8 +38,7 @@ fn create_with(
 fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
     let Single { mut receiver, queue: rq, pool, near, mut peers, pd } = Single::beside(8, 64, 16);
     receiver.post(rq, std::iter::from_fn(|| pool.take()).take(4)).unwrap();
-    peers.burst(4);
-    peers.settle();
+    peers.arrive(4);
     let mut batch = receiver.poll();
     let taken: Vec<_> = (0..4).map(|_| batch.next().unwrap().unwrap().take()).collect();
     forget(batch);
@@ -57,8 +56,7 @@ fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
 #[test]
 fn messages_of_a_dropped_queue_pair_are_not_the_next_ones() {
     let mut w = Shared::new(63, 1, 64).filled();
-    w.peers.burst(20);
-    w.peers.settle();
+    w.peers.arrive(20);
     // With the first one a driver may have handed out others.
     receiving::messages(&mut w.receiver, 1, |_| {});
     let qp = w.near.remove(0);

@@ -60,8 +60,7 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
 #[test]
 fn a_forked_child_that_drops_a_receiver_with_a_forgotten_batch_changes_nothing_for_its_parent() {
     let mut w = Shared::new(15, 1, 64).filled();
-    w.peers.burst(3);
-    w.peers.settle();
+    w.peers.arrive(3);
     let mut batch = w.receiver.poll();
     for number in 0..2 {
         let message = batch.next().expect("it has arrived").unwrap();

@@ -61,8 +61,7 @@ fn the_consumer_index_is_stored_before_the_record_of_the_receives() {
     let [cq, srq] = unsafe { records::of((*near[0].as_raw()).recv_cq, (*near[0].as_raw()).srq) };
     catch_stores();
     for count in [1, 7, RECEIVES] {
-        peers.burst(count as usize);
-        peers.settle();
+        peers.arrive(count as usize);
         let mut batch = receiver.poll();
         for _ in 0..count {
             batch.next().expect("it has arrived").unwrap();

@@ -17,7 +17,7 @@ fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
     w.receiver.keep_filled(w.queue, &w.pool, 8).unwrap();
     // The first batch finds it empty.
     assert!(w.receiver.poll().next().is_none());
-    assert_eq!(w.receiver.free_slots(w.queue), 0);
+    assert_eq!(w.free_slots(), 0);
 
     let mut held = Vec::new();
     for number in 0..200 {
@@ -101,7 +101,7 @@ fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again()
     w.receiver.keep_filled(w.queue, &w.pool, 8).unwrap();
     for round in 0..3 {
         w.receiver.refill();
-        assert_eq!(w.receiver.free_slots(w.queue), 0);
+        assert_eq!(w.free_slots(), 0);
         w.near[0].to_error().unwrap();
         // Nothing but what was posted comes back, however often it is polled.
         let flushed = receiving::failures(&mut w.receiver, 8);
@@ -155,7 +155,7 @@ fn every_buffer_that_many_threads_give_back_is_posted_again() {
     let messages = share(40_000);
     let mut w = Shared::new(31, 2, 64);
     // No buffer is anywhere but in this queue and with the threads.
-    let capacity = w.receiver.capacity(w.queue) as usize;
+    let capacity = w.capacity();
     let buffers: Vec<_> = (0..capacity).map(|_| w.pool.take().unwrap()).collect();
     let outside = w.pool.available();
     w.receiver.post(w.queue, buffers).unwrap();
@@ -216,7 +216,7 @@ fn buffers_for_a_full_or_closed_queue_return_to_their_pool() {
         poster.post(w.pool.take().unwrap()).unwrap();
     }
     w.receiver.refill();
-    assert_eq!(w.receiver.free_slots(w.queue), 0);
+    assert_eq!(w.free_slots(), 0);
     w.receiver.destroy_qp(w.near.remove(0)).unwrap();
     // Given while there is a receiver, and not yet posted.
     poster.post(w.pool.take().unwrap()).unwrap();
@@ -266,8 +266,7 @@ fn counts_are_those_of_the_messages() {
     w.receiver.enable_statistics();
     let posted = w.fill() as u64;
     receiving::messages(&mut w.receiver, 0, |_| ());
-    w.peers.burst(10);
-    w.peers.settle();
+    w.peers.arrive(10);
     let mut seen = 0;
     let mut polls = 0;
     while seen < 10 {
@@ -296,8 +295,7 @@ fn refills_and_the_low_water_mark_are_counted() {
     w.receiver.refill();
     let capacity = w.receiver.capacity(w.queue);
     let mut held = Vec::new();
-    w.peers.burst(capacity as usize - 3);
-    w.peers.settle();
+    w.peers.arrive(capacity as usize - 3);
     receiving::messages(&mut w.receiver, 5, |message| held.push(message.take()));
     drop(w.receiver.poll_up_to(0));
     let counted = w.receiver.statistics().unwrap();

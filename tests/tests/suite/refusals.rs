@@ -155,8 +155,7 @@ fn more_memory_than_there_is() {
 
 #[test]
 fn more_receives_than_the_cq_holds() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 100);
+    let (pd, mut receiver) = device::start(100);
     let capacity = receiver.cq_capacity();
     let refused = receiver.create_srq(&SrqConfig::new(capacity + 1)).unwrap_err();
     assert!(refused.to_string().contains("cq_capacity"), "{refused}");
@@ -179,8 +178,7 @@ fn more_receives_than_the_cq_holds() {
 
 #[test]
 fn more_buffers_than_a_receive_of_the_queue_takes() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 256);
+    let (pd, mut receiver) = device::start(256);
     let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2)).unwrap();
     let pool = BufferPool::new(&pd, 64, 64).unwrap();
     let some = |count| (0..count).map(|_| pool.take().unwrap()).collect::<Vec<_>>();

@@ -14,8 +14,7 @@ fn a_queue_pair_with_a_receive_queue_is_used_again() {
         w.fill();
         // In some rounds nothing arrives, in some what has arrived is not looked at.
         let (sent, looked_at) = [(0, 0), (5, 5), (7, 3), (16, 0)][round % 4];
-        w.peers.burst(sent);
-        w.peers.settle();
+        w.peers.arrive(sent);
         receiving::messages(&mut w.receiver, looked_at, |message| {
             assert_eq!(message::read(&message), (0, next));
             next += 1;
@@ -36,10 +35,9 @@ fn a_queue_pair_with_a_receive_queue_is_used_again() {
 fn a_reset_on_an_srq_recycles_any_number_of_unpolled_messages() {
     let mut w = Shared::new(255, 1, 64);
     let capacity = w.fill();
-    w.peers.burst(200);
-    w.peers.settle();
+    w.peers.arrive(200);
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
-    assert_eq!(w.receiver.free_slots(w.queue), 0);
+    assert_eq!(w.free_slots(), 0);
     w.reconnect(0);
     for number in 200..200 + 3 * capacity as u64 {
         w.peers.send(0, 40);
@@ -74,7 +72,7 @@ fn a_reset_on_an_srq_drops_the_messages_of_that_queue_pair_only() {
         let sent = [0, 1, 2].map(|from| w.peers.sent(from));
         assert_eq!(expected, sent, "round {round}");
         // The slots of what was dropped are with the device again.
-        assert_eq!(w.receiver.free_slots(w.queue), 0);
+        assert_eq!(w.free_slots(), 0);
 
         w.reconnect(victim);
     }
@@ -114,7 +112,7 @@ fn unpolled_flushed_receives_do_not_survive_a_reset() {
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     assert_eq!(w.pool.available(), w.pool.count() as usize);
     receiving::nothing(&mut w.receiver);
-    assert_eq!(w.fill(), w.receiver.capacity(w.queue) as usize);
+    assert_eq!(w.fill(), w.capacity());
 }
 
 #[test]
@@ -157,8 +155,7 @@ fn a_queue_pair_of_another_receiver_is_refused_and_untouched() {
 
 #[test]
 fn a_destroyed_queue_pair_makes_room_on_the_cq() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (_, mut receiver) = device::start(64);
     let config = QpConfig::rc().receives(receiver.cq_capacity().next_power_of_two() / 2, 1);
     let mut small = Vec::new();
     let refused = loop {

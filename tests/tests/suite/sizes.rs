@@ -28,8 +28,7 @@ fn a_receive_queue_of_500_fits_a_cq_of_501_and_fills_it() {
     assert!(capacity >= 500 && capacity <= receiver.cq_capacity());
     let pool = BufferPool::new(&pd, capacity, 64).unwrap();
     assert_eq!(receiver.fill(queue, &pool).unwrap() as u32, capacity);
-    peers.burst(capacity as usize);
-    peers.settle();
+    peers.arrive(capacity as usize);
     receiving::messages(&mut receiver, capacity as usize, |_| ());
     while let Some(event) = events.try_next().unwrap() {
         assert!(!matches!(event, AsyncEvent::CqError { .. }), "{event:?}");
@@ -45,8 +44,7 @@ fn an_srq_of_500_has_the_same_capacity_on_both_paths_and_all_of_it() {
     }
     let buffers = std::iter::from_fn(|| w.pool.take()).take(capacity as usize);
     assert_eq!(w.receiver.post(w.queue, buffers).unwrap(), capacity as usize);
-    w.peers.burst(capacity as usize);
-    w.peers.settle();
+    w.peers.arrive(capacity as usize);
     receiving::messages(&mut w.receiver, capacity as usize, |_| ());
 }
 
@@ -73,8 +71,7 @@ fn a_cq_is_as_large_as_was_asked_for_and_by_default_4096() {
 /// The limit that is exceeded is named, also where the CQ would be too small as well.
 #[test]
 fn an_srq_beyond_the_device_is_not_blamed_on_the_cq() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (pd, mut receiver) = device::start(64);
     let limit = pd.context().attr().max_srq_wr as u64;
     let beyond = limit + 1;
     match receiver.create_srq(&SrqConfig::new(beyond as u32)) {

@@ -50,8 +50,7 @@ fn an_srq_and_what_belongs_to_it() {
         let mut w = Shared::new(7, 1, 64);
         let spare = w.pool.take();
         w.fill();
-        w.peers.burst(3);
-        w.peers.settle();
+        w.peers.arrive(3);
         let mut taken = None;
         doorbell_tests::receiving::messages(&mut w.receiver, 1, |message| {
             taken = Some(message.take())
@@ -133,8 +132,7 @@ fn a_receiver_moves_between_threads_as_a_unit() {
 #[test]
 fn messages_of_a_destroyed_srq_are_not_the_next_ones() {
     const RECEIVES: u32 = 7;
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 2 * RECEIVES);
+    let (pd, mut receiver) = device::start(2 * RECEIVES);
     let pool = BufferPool::new(&pd, 2 * RECEIVES + 2, 64).unwrap();
     let connect = |receiver: &mut Receiver| {
         let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
