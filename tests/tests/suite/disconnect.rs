@@ -1,11 +1,11 @@
 //! Connections that end on purpose, with everything that has arrived, and are made again.
 
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, QpConfig, QpEnd, QpState};
+use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, assert_matches, device, message, receiving};
@@ -16,10 +16,7 @@ fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
     let mut events = w.pd.context().events().unwrap();
     let mut expected = [0; 2];
     for round in 0..10 {
-        for _ in 0..7 {
-            w.peers.send(0, 40);
-            w.peers.send(1, 40);
-        }
+        (0..14).for_each(|i| _ = w.peers.send(i % 2, 40));
         w.peers.settle();
         w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
         receiving::messages(&mut w.receiver, 14, |message| {
@@ -88,9 +85,7 @@ fn events_that_are_not_waited_for_can_be_read_afterwards() {
 /// Takes a queue pair on an SRQ to ERROR, and waits for the last event and completion of the device.
 fn fail(w: &mut Shared, events: &AsyncEvents, at: usize) {
     w.near[at].to_error().unwrap();
-    let mut readable = libc::pollfd { fd: events.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor.
-    assert_eq!(unsafe { libc::poll(&mut readable, 1, PATIENCE.as_millis() as i32) }, 1);
+    assert!(is_readable(events, PATIENCE));
 }
 
 fn reconnect(w: &mut Shared, at: usize) {
@@ -136,7 +131,7 @@ fn a_queue_pair_with_a_receive_queue_owes_no_event() {
     w.peers.send(0, 64);
     w.peers.settle();
     w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
-    receiving::messages(&mut w.receiver, 1, |message| drop(message.take()));
+    drop(w.take(1));
     let flushed = w.capacity() - 1;
     assert_eq!(receiving::failures(&mut w.receiver, flushed).len(), flushed);
     w.receiver.destroy_qp(w.near.remove(0)).unwrap();

@@ -18,28 +18,20 @@ fn lend_and_forget(receiver: &mut Receiver, count: usize) {
 #[test]
 fn a_forgotten_batch_costs_nothing() {
     let mut w = Shared::new(31, 1, 64).filled();
-    let mut expected = 0;
+    let mut expected = (0..).map(|number| (0, number));
     for round in 0..4 {
         w.peers.arrive(6);
         let mut batch = w.receiver.poll();
         for _ in 0..round {
             let message = batch.next().unwrap().unwrap();
-            assert_eq!(message::read(&message), (0, expected));
-            expected += 1;
+            assert_eq!(message::read(&message), expected.next().unwrap());
         }
         forget(batch);
         receiving::messages(&mut w.receiver, 6 - round, |message| {
-            assert_eq!(message::read(&message), (0, expected));
-            expected += 1;
+            assert_eq!(message::read(&message), expected.next().unwrap());
         });
     }
-    for _ in 0..200 {
-        w.peers.send(0, 40);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, expected));
-            expected += 1;
-        });
-    }
+    w.exchange(200);
     // Each slot is the device's.
     w.peers.arrive(w.receiver.capacity(w.queue) as usize);
 }
@@ -99,14 +91,13 @@ fn forgotten_batches_of_several_queues_give_their_cqes_back() {
     for number in 0..4 * u64::from(receiver.cq_capacity()) {
         receiver.post(srq, pool.take()).unwrap();
         peers.send(0, 40);
-        let mut taken = None;
-        receiving::wait("a message", || {
+        let taken = receiving::wait_for("a message", || {
             let mut batch = receiver.poll();
-            taken = batch.next().map(|message| message.unwrap().take());
+            let taken = batch.next().map(|message| message.unwrap().take());
             forget(batch);
-            taken.is_some()
+            taken
         });
-        assert_eq!(message::read(&taken.unwrap()), (0, number));
+        assert_eq!(message::read(&taken), (0, number));
     }
 }
 
@@ -121,7 +112,7 @@ fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
             taken.push(batch.next().unwrap().unwrap().take());
         }
         forget(batch);
-        receiving::messages(&mut w.receiver, 6 - round, |message| taken.push(message.take()));
+        taken.extend(w.take(6 - round));
     }
     receiving::nothing(&mut w.receiver);
     // Two owners of one buffer would see the same message.
@@ -148,7 +139,7 @@ fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping()
     for _ in 0..waiting {
         peers.send(0, 40);
         assert!(receiver.wait(receiving::PATIENCE).unwrap());
-        receiving::messages(&mut receiver, 1, |message| taken.push(message.take()));
+        taken.extend(receiving::take(&mut receiver, 1));
     }
     assert!(taken.iter().map(|buffer| message::read(buffer).1).eq(0..taken.len() as u64));
 }
@@ -237,6 +228,5 @@ fn forgotten_parents_stay_for_their_children() {
 }
 
 fn other_objects_work() {
-    let mut w = Single::new(8, 64).filled();
-    w.exchange(20);
+    Single::new(8, 64).filled().exchange(20);
 }

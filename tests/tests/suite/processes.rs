@@ -52,7 +52,7 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
     let taken = w.pool.take();
     dropped_in_a_child(&mut w, taken);
     receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message::read(&message), (0, 0)));
-    goes_on(&mut w, 1);
+    w.exchange(100);
 }
 
 /// A forgotten batch leaves a lent slot, an index that was not published and doorbells that were not rung: the child must
@@ -70,7 +70,7 @@ fn a_forked_child_that_drops_a_receiver_with_a_forgotten_batch_changes_nothing_f
     keep_records_from_children(&w);
     dropped_in_a_child(&mut w, None);
     receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message::read(&message), (0, 2)));
-    goes_on(&mut w, 3);
+    w.exchange(100);
 }
 
 /// A child has no page of the doorbell records, as after `ibv_fork_init(3)`: a store of its own to them is a fault.
@@ -119,14 +119,4 @@ fn dropped_in_a_child(w: &mut Shared, taken: Option<Buffer>) {
     // It did not even try: a device that refuses the child would have been complained about.
     let printed = std::fs::read_to_string(format!("/proc/self/fd/{complaints}")).unwrap();
     assert_eq!(printed, "");
-}
-
-/// All arrives from `next` on.
-fn goes_on(w: &mut Shared, next: u64) {
-    for number in next..next + 100 {
-        w.peers.send(0, 64);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, number));
-        });
-    }
 }

@@ -23,10 +23,8 @@ fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
     for number in 0..200 {
         w.peers.send(0, 40);
         let free_slots = w.receiver.free_slots(w.queue);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, number));
-            held.push(message.take());
-        });
+        held.extend(w.take(1));
+        assert_eq!(message::read(held.last().unwrap()), (0, number));
         let refilled = w.receiver.free_slots(w.queue) <= free_slots;
         assert_eq!(
             refilled,
@@ -46,10 +44,10 @@ fn a_receive_queue_is_refilled_as_far_as_the_pool_goes() {
     assert_eq!(w.receiver.capacity(w.queue) - w.receiver.free_slots(w.queue), 5);
     let mut held = Vec::new();
     w.peers.burst(8);
-    receiving::messages(&mut w.receiver, 5, |message| held.push(message.take()));
+    held.extend(w.take(5));
     receiving::nothing(&mut w.receiver);
     held.truncate(2);
-    receiving::messages(&mut w.receiver, 3, |message| held.push(message.take()));
+    held.extend(w.take(3));
 }
 
 #[test]
@@ -118,12 +116,9 @@ fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again()
         w.receiver.reset_qp(&mut w.near[0]).unwrap();
         w.reconnect(0);
         w.receiver.poll();
-        for _ in 0..20 {
-            let sent = w.peers.send(0, 40);
-            receiving::messages(&mut w.receiver, 1, |message| {
-                assert_eq!(message::read(&message), (0, sent));
-                drop(message.take());
-            });
+        for number in w.peers.sent(0)..w.peers.sent(0) + 20 {
+            w.peers.send(0, 40);
+            assert_eq!(message::read(&w.take(1)[0]), (0, number));
         }
         w.peers.settle();
     }
@@ -296,7 +291,7 @@ fn refills_and_the_low_water_mark_are_counted() {
     let capacity = w.receiver.capacity(w.queue);
     let mut held = Vec::new();
     w.peers.arrive(capacity as usize - 3);
-    receiving::messages(&mut w.receiver, 5, |message| held.push(message.take()));
+    held.extend(w.take(5));
     drop(w.receiver.poll_up_to(0));
     let counted = w.receiver.statistics().unwrap();
     // The first refill filled the new queue, which does not count as low; the second replaced the five.
@@ -325,8 +320,6 @@ fn a_sleeper_is_woken_by_buffers_that_another_thread_drops_into_the_pool() {
         drop(away);
     });
     assert!(w.receiver.wait(receiving::PATIENCE).unwrap(), "it slept on");
-    receiving::messages(&mut w.receiver, 1, |message| {
-        assert_eq!(message::read(&message), (0, 0));
-    });
+    assert_eq!(message::read(&w.take(1)[0]), (0, 0));
     other.join().unwrap();
 }

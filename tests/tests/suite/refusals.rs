@@ -6,7 +6,7 @@ use doorbell::{
     BufferPool, Error, NotDirect, Path, PostFailure, QpConfig, Receiver, ReceiverConfig, SrqConfig,
 };
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{assert_matches, device, direct_only, receiving};
+use doorbell_tests::{assert_matches, device, direct_only};
 
 /// Runs the ignored test `name` in another process, to whose environment `adjust` is applied.
 fn in_another_process(name: &str, adjust: impl FnOnce(&mut Command)) {
@@ -97,13 +97,9 @@ fn where_wqes_are_signed() {
 /// Asserts that an error is about the size called `what`.
 #[track_caller]
 fn out_of_range<T>(result: Result<T, Error>, what: &str) {
-    match result {
-        Err(error @ Error::OutOfRange { .. }) => {
-            assert!(error.to_string().contains(what), "{error}");
-        }
-        Err(error) => panic!("{error:?}"),
-        Ok(_) => panic!("{what} was accepted"),
-    }
+    let error = result.err().unwrap_or_else(|| panic!("{what} was accepted"));
+    assert_matches!(error, Error::OutOfRange { .. });
+    assert!(error.to_string().contains(what), "{error}");
 }
 
 #[test]
@@ -125,10 +121,8 @@ fn sizes_that_are_zero_or_too_large() {
     }
     out_of_range(receiver.create_qp(&QpConfig::rc().receives(0, 1)), "max_wr of receives");
     for max_sge in [0, attr.max_sge as u32 + 1, u32::MAX] {
-        out_of_range(
-            receiver.create_qp(&QpConfig::rc().receives(1, max_sge)),
-            "max_sge of receives",
-        );
+        let config = QpConfig::rc().receives(1, max_sge);
+        out_of_range(receiver.create_qp(&config), "max_sge of receives");
     }
     for max_wr in [0, attr.max_qp_wr as u32 + 1, u32::MAX] {
         out_of_range(receiver.create_qp(&QpConfig::rc().sends(max_wr)), "max_wr of sends");
@@ -143,14 +137,6 @@ fn sizes_that_are_zero_or_too_large() {
     // Nothing of this has used anything up.
     let srq = receiver.create_srq(&SrqConfig::new(511)).unwrap();
     receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap();
-}
-
-#[test]
-fn more_memory_than_there_is() {
-    let pd = device::pd();
-    let refused = BufferPool::new(&pd, u32::MAX, (1 << 31) - 1).unwrap_err();
-    assert_matches!(refused, Error::OutOfRange { .. } | Error::Io(_) | Error::Verbs { .. });
-    BufferPool::new(&pd, 1, 64).unwrap();
 }
 
 #[test]
@@ -184,10 +170,7 @@ fn more_buffers_than_a_receive_of_the_queue_takes() {
     let some = |count| (0..count).map(|_| pool.take().unwrap()).collect::<Vec<_>>();
 
     let refused = receiver.post_scatter(srq, some(40)).unwrap_err();
-    match refused.reason {
-        PostFailure::TooManyBuffers { given: 40, max } => assert!(max >= 2),
-        other => panic!("{other:?}"),
-    }
+    assert_matches!(refused.reason, PostFailure::TooManyBuffers { given: 40, max: 2.. });
     assert_eq!(refused.buffers.len(), 40);
     drop(refused);
     let refused = receiver.post_scatter(srq, Vec::new()).unwrap_err();
@@ -223,16 +206,12 @@ fn connecting_twice_and_to_what_cannot_be() {
         doorbell::QpAddress { psn: 1 << 24, ..there },
         doorbell::QpAddress { lid: 0, gid: [0; 16], ..there },
     ] {
+        println!("{wrong:?}");
         let refused = w.near[0].connect(&wrong).unwrap_err();
-        assert!(
-            matches!(refused, Error::OutOfRange { .. } | Error::Handshake(_)),
-            "{wrong:?}: {refused:?}"
-        );
+        assert_matches!(refused, Error::OutOfRange { .. } | Error::Handshake(_));
     }
     // And still it can be connected.
-    w.peers.reset(0);
-    doorbell_tests::peers::join(&mut w.near[0], &mut w.peers.qps[0]);
+    w.reconnect(0);
     w.fill();
-    w.peers.send(0, 64);
-    receiving::messages(&mut w.receiver, 1, |_| ());
+    w.exchange(1);
 }

@@ -97,10 +97,7 @@ fn a_queue_pair_that_failed_gives_its_buffers_back_and_works_after_a_reset() {
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     w.fill();
     w.reconnect(0);
-    let number = w.peers.send(0, 64);
-    receiving::messages(&mut w.receiver, 1, |message| {
-        assert_eq!(message::read(&message), (0, number));
-    });
+    w.exchange(1);
 }
 
 #[test]
@@ -116,28 +113,13 @@ fn unpolled_flushed_receives_do_not_survive_a_reset() {
 }
 
 #[test]
-fn receives_can_be_posted_between_reset_and_connecting() {
-    let mut w = Single::new(16, 64);
-    w.receiver.reset_qp(&mut w.near[0]).unwrap();
-    w.fill();
-    w.reconnect(0);
-    w.peers.send(0, 64);
-    receiving::messages(&mut w.receiver, 1, |_| ());
-}
-
-#[test]
 fn sends_that_a_reset_ended_give_their_buffers_back() {
     let mut w = Single::new(16, 64);
     // No receive is posted: the sends wait.
     w.peers.burst(5);
     w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
     for _ in 0..5 {
-        let mut done = None;
-        receiving::wait("the buffer of each send", || {
-            done = w.peers.qps[0].poll_send();
-            done.is_some()
-        });
-        let done = done.unwrap();
+        let done = receiving::wait_for("the buffer of each send", || w.peers.qps[0].poll_send());
         assert_eq!(done.status, WcStatus::WR_FLUSH_ERR);
         assert_eq!(message::read(&done.buffer.unwrap()).0, 0);
     }
@@ -149,8 +131,7 @@ fn a_queue_pair_of_another_receiver_is_refused_and_untouched() {
     let mut w = Single::new(16, 64).filled();
     let mut other = device::receiver(&w.pd, 64);
     assert_matches!(other.reset_qp(&mut w.near[0]).unwrap_err(), Error::Foreign { .. });
-    w.peers.send(0, 64);
-    receiving::messages(&mut w.receiver, 1, |_| ());
+    w.exchange(1);
 }
 
 #[test]
@@ -184,10 +165,7 @@ fn an_event_of_before_a_reset_is_not_one_of_the_next_connection() {
     ] {
         assert!(w.receiver.handle_event(&event).unwrap(), "{event:?}");
         assert_eq!(w.near[0].state().unwrap(), QpState::Rts, "{event:?}");
-        let number = w.peers.send(0, 64);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, number));
-        });
+        w.exchange(1);
     }
 }
 

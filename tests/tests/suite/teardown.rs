@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fs;
 
 use doorbell::{BufferPool, QpConfig, Receiver, SrqConfig};
-use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::world::{Shared, Single, World};
 use doorbell_tests::{Peers, device, message, receiving};
 
 /// Descriptors of the process. An open device has some.
@@ -44,6 +44,17 @@ fn in_every_order(build: impl Fn() -> Vec<Box<dyn Any>>) {
     });
 }
 
+fn apart<Q>(w: World<Q>, buffers: impl Any) -> Vec<Box<dyn Any>> {
+    let World { receiver, near, peers, pool, pd, .. } = w;
+    vec![
+        Box::new(receiver),
+        Box::new(near),
+        Box::new(peers),
+        Box::new((pool, pd)),
+        Box::new(buffers),
+    ]
+}
+
 #[test]
 fn an_srq_and_what_belongs_to_it() {
     in_every_order(|| {
@@ -51,18 +62,8 @@ fn an_srq_and_what_belongs_to_it() {
         let spare = w.pool.take();
         w.fill();
         w.peers.arrive(3);
-        let mut taken = None;
-        doorbell_tests::receiving::messages(&mut w.receiver, 1, |message| {
-            taken = Some(message.take())
-        });
-        let buffers = (spare, taken);
-        vec![
-            Box::new(w.receiver),
-            Box::new(w.near),
-            Box::new(w.peers),
-            Box::new((w.pool, w.pd)),
-            Box::new(buffers),
-        ]
+        let buffers = (spare, w.take(1));
+        apart(w, buffers)
     });
 }
 
@@ -74,13 +75,7 @@ fn a_receive_queue_and_what_belongs_to_it() {
         w.fill();
         // These wait for receives when the queue is gone.
         w.peers.burst(20);
-        vec![
-            Box::new(w.receiver),
-            Box::new(w.near),
-            Box::new(w.peers),
-            Box::new((w.pool, w.pd)),
-            Box::new(spare),
-        ]
+        apart(w, spare)
     });
 }
 
@@ -116,15 +111,11 @@ fn buffers_left_in_a_queue_come_back_when_it_is_destroyed() {
 fn a_receiver_moves_between_threads_as_a_unit() {
     let mut w = Shared::new(7, 1, 64).filled();
     for _ in 0..20 {
-        let mut receiver = w.receiver;
-        let mut peers = w.peers;
-        (w.receiver, w.peers) = std::thread::spawn(move || {
-            peers.send(0, 64);
-            doorbell_tests::receiving::messages(&mut receiver, 1, |_| ());
-            (receiver, peers)
-        })
-        .join()
-        .unwrap();
+        let moved = std::thread::spawn(move || {
+            w.exchange(1);
+            w
+        });
+        w = moved.join().unwrap();
     }
 }
 
@@ -154,9 +145,6 @@ fn messages_of_a_destroyed_srq_are_not_the_next_ones() {
         receiving::messages(&mut receiver, 1, |message| {
             assert_eq!((message.qp_num(), message::read(&message)), (near[0].qp_num(), (0, round)));
         });
-        other_peers.send(0, 40);
-        receiving::messages(&mut receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, round));
-        });
+        other_peers.exchange(&mut receiver, 0, 1);
     }
 }

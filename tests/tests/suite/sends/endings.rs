@@ -4,8 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use doorbell::{Error, NotSent, QpConfig, QpState, SenderConfig, SrqConfig, WcStatus};
-use doorbell_tests::receiving::wait;
-use doorbell_tests::sending::{RECEIVES, Sending};
+use doorbell_tests::sending::{RECEIVES, Sending, completions};
 use doorbell_tests::{assert_matches, peers::join};
 
 /// A connection whose far end has no receives left: what is sent waits.
@@ -110,14 +109,9 @@ fn requests_of_a_queue_pair_that_is_destroyed_come_back() {
     let queue = w.queue(0);
     let qp = w.near.remove(0);
     w.near_receiver.destroy_qp(qp).unwrap();
-    let mut tokens = Vec::new();
-    wait("five sends", || {
-        let mut batch = w.sender.poll();
-        while let Some(done) = batch.next() {
-            assert_eq!((done.queue, done.status), (queue, WcStatus::WR_FLUSH_ERR));
-            tokens.push(done.token);
-        }
-        tokens.len() == 5
+    let tokens = completions(&mut w.sender, 5, |done| {
+        assert_eq!((done.queue, done.status), (queue, WcStatus::WR_FLUSH_ERR));
+        done.token
     });
     assert_eq!(tokens, [0, 1, 2, 3, 4]);
     assert_eq!(w.pool.available(), 256);
@@ -150,15 +144,8 @@ fn requests_of_a_queue_pair_that_is_dropped_come_back_flushed() {
     post(&mut w, 0, 5);
     let queue = w.queue(0);
     drop(w.near.remove(0));
-    let mut over = 0;
-    wait("five sends", || {
-        let mut batch = w.sender.poll();
-        while let Some(done) = batch.next() {
-            assert_eq!(done.status, WcStatus::WR_FLUSH_ERR);
-            over += 1;
-        }
-        over == 5
-    });
+    let statuses = completions(&mut w.sender, 5, |done| done.status);
+    assert_eq!(statuses, [WcStatus::WR_FLUSH_ERR; 5]);
     assert_eq!(w.pool.available(), 256);
     assert_eq!(w.sender.capacity(queue), 0, "the queue pair is destroyed");
     assert!(!w.sender.wait(Duration::ZERO).unwrap());
@@ -166,17 +153,13 @@ fn requests_of_a_queue_pair_that_is_dropped_come_back_flushed() {
 
 #[test]
 fn buffers_of_a_dropped_sender_return_with_their_queue_pair() {
-    let Sending { sender, near, near_receiver, pool, far, far_receiver, memory, pd } = {
-        let mut w = blocked(8);
-        post(&mut w, 0, 5);
-        w
-    };
-    drop(sender);
+    let mut w = blocked(8);
+    post(&mut w, 0, 5);
+    drop(w.sender);
     // The device may still read them.
-    assert_eq!(pool.available(), 251);
-    drop((near, near_receiver));
-    assert_eq!(pool.available(), 256);
-    drop((far, far_receiver, memory, pd));
+    assert_eq!(w.pool.available(), 251);
+    drop((w.near, w.near_receiver));
+    assert_eq!(w.pool.available(), 256);
 }
 
 #[test]

@@ -64,12 +64,9 @@ fn atomic_operations_change_numbers_and_tell_what_was_there() {
     posting.compare_swap(two, &number, 42, 1 << 40).unwrap();
     posting.compare_swap(three, &number, 42, 7).unwrap();
     drop(posting);
-    let before: Vec<u64> = w
-        .done(3)
-        .iter()
-        .map(|done| u64::from_ne_bytes(done.buffers[0][..].try_into().unwrap()))
-        .collect();
-    assert_eq!(before, [40, 42, 1 << 40]);
+    for (done, before) in w.done(3).iter().zip([40_u64, 42, 1 << 40]) {
+        assert_eq!(done.buffers, [before.to_ne_bytes()]);
+    }
     assert_eq!(read(&w, 64, 8), (1_u64 << 40).to_ne_bytes());
 }
 
@@ -104,13 +101,13 @@ fn a_wrong_key_is_refused_by_the_peer() {
     posting.token(2).write(buffer, &wrong).unwrap();
     posting.token(3).send(after).unwrap();
     drop(posting);
-    let done = w.done(3);
-    let told: Vec<_> = done.iter().map(|done| (done.token, done.status)).collect();
-    let statuses = [WcStatus::SUCCESS, WcStatus::REM_ACCESS_ERR, WcStatus::WR_FLUSH_ERR];
-    assert_eq!(told, [(1, statuses[0]), (2, statuses[1]), (3, statuses[2])]);
-    assert_eq!(
-        (&done[1].buffers, &done[2].buffers),
-        (&vec![b"no".to_vec()], &vec![b"after".to_vec()])
-    );
+    let expected = [
+        (1, WcStatus::SUCCESS, &b"fine"[..]),
+        (2, WcStatus::REM_ACCESS_ERR, b"no"),
+        (3, WcStatus::WR_FLUSH_ERR, b"after"),
+    ];
+    for (done, (token, status, bytes)) in w.done(3).into_iter().zip(expected) {
+        assert_eq!(done, Done { qp: 0, token, status, buffers: vec![bytes.to_vec()] });
+    }
     assert_eq!(w.pool.available(), 256);
 }
