@@ -4,12 +4,18 @@
 
 enum { PSN = 0x321 };
 
-/* Creates a queue pair in INIT, whose peer has this access. */
+/* Creates a queue pair in INIT, whose peer has this access. Without sends that are all signaled, answers go to memory and
+ * not to CQEs. */
 static inline struct ibv_qp *create_for(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, unsigned depth,
 					int access)
 {
-	struct ibv_qp *qp = create(pd, cq, srq, depth);
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	struct ibv_qp_attr attr = { .qp_access_flags = access };
+	check(qp != NULL, "ibv_create_qp");
 	to_init(qp);
 	check(!ibv_modify_qp(qp, &attr, IBV_QP_ACCESS_FLAGS), "ibv_modify_qp in INIT");
 	return qp;

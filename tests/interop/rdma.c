@@ -44,6 +44,7 @@ static void execute(struct ibv_send_wr *wr, uint32_t len)
 
 	wr->sg_list = &sge;
 	wr->num_sge = 1;
+	wr->send_flags = IBV_SEND_SIGNALED;
 	check(!ibv_post_send(qp, wr, &bad), "ibv_post_send");
 	printf("done %d", completion().status);
 }

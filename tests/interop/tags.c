@@ -161,7 +161,7 @@ static void send_message(int rendezvous, uint64_t tag, unsigned context, uint32_
 	unsigned char *payload = memory + SOURCE + 64, *head;
 	struct ibv_tmh tmh = { .opcode = rendezvous ? IBV_TMH_RNDV : IBV_TMH_EAGER };
 	uint32_t header = sizeof(tmh) + (rendezvous ? sizeof(struct ibv_rvh) : 0);
-	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .num_sge = 1 }, *bad;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .num_sge = 1 }, *bad;
 	struct ibv_sge sge;
 
 	for (uint32_t i = 0; i < len; i++)

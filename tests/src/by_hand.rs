@@ -1,5 +1,6 @@
 //! Verbs objects as a C program makes them.
 
+use std::ffi::c_int;
 use std::ptr;
 
 use doorbell::ProtectionDomain;
@@ -22,6 +23,24 @@ pub fn plain_cq(pd: &ProtectionDomain) -> *mut sys::ibv_cq {
     let context = pd.context().as_raw();
     // SAFETY: an open context.
     unsafe { sys::ibv_create_cq(context, 256, ptr::null_mut(), ptr::null_mut(), 0) }
+}
+
+/// What the driver knows of a queue pair.
+pub fn query(qp: *mut sys::ibv_qp, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
+    let (mut attr, mut init) = (sys::ibv_qp_attr::default(), sys::ibv_qp_init_attr::default());
+    // SAFETY: a live queue pair of the test and writable structures.
+    assert_eq!(unsafe { sys::ibv_query_qp(qp, &mut attr, mask as i32, &mut init) }, 0);
+    attr
+}
+
+/// Stands for an entry that posts.
+///
+/// # Safety
+/// As for the entry.
+pub unsafe extern "C" fn no_memory<Q, W>(_: *mut Q, first: *mut W, bad: *mut *mut W) -> c_int {
+    // SAFETY: the contract of the entry.
+    unsafe { *bad = first };
+    libc::ENOMEM
 }
 
 impl Made {

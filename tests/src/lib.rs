@@ -16,6 +16,7 @@ pub mod poison;
 pub mod programs;
 pub mod receiving;
 pub mod records;
+pub mod repository;
 pub mod sending;
 pub mod sending_qp;
 pub mod tags;

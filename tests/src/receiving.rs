@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{Buffer, Failure, Message, Receiver};
+use doorbell::{Buffer, Failure, Message, Receiver, WcStatus};
 
+use crate::sending_qp::SendingQp;
 use crate::world::Single;
 
 /// How long anything may make no progress. The busiest machine gives a thread some time in it.
@@ -29,6 +30,13 @@ pub fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
             // The device may need this core.
             thread::yield_now();
         }
+    }
+}
+
+impl SendingQp {
+    /// Waits for the end of the next request, and returns how it ended.
+    pub fn ended(&mut self) -> WcStatus {
+        wait_for("the end of a send", || self.poll_send()).status
     }
 }
 

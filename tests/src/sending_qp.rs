@@ -3,11 +3,9 @@
 use std::ops::{Deref, DerefMut};
 
 use doorbell::{
-    AddressHandle, Buffer, NotSent, Path, Payload, QpConfig, QpEnd, QueuePair, Receiver,
+    AddressHandle, Buffer, NotSent, Path, Payload, Posting, QpConfig, QpEnd, QueuePair, Receiver,
     RemoteRegion, SendError, Sender, SenderConfig, SqId, WcStatus,
 };
-
-use crate::receiving::wait_for;
 
 /// A queue pair with a sender of its own, which nothing else is sent on. It is used like the queue pair that it holds.
 pub struct SendingQp {
@@ -48,18 +46,26 @@ impl SendingQp {
         self.qp.send_queue().unwrap()
     }
 
-    /// Sends a message, with immediate data or without.
-    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), SendError<P>> {
-        let mut posting = match self.sender.post(self.queue()) {
-            Ok(posting) => posting,
+    /// Posts one request.
+    fn post<P: Payload>(
+        &mut self,
+        payload: P,
+        post: impl FnOnce(&mut Posting<'_>, P) -> Result<(), SendError<P>>,
+    ) -> Result<(), SendError<P>> {
+        match self.sender.post(self.queue()) {
+            Ok(mut posting) => post(&mut posting, payload)?,
             Err(reason) => return Err(SendError { payload, reason }),
-        };
-        match imm {
-            Some(imm) => posting.send_with_imm(payload, imm)?,
-            None => posting.send(payload)?,
         }
         self.outstanding += 1;
         Ok(())
+    }
+
+    /// Sends a message, with immediate data or without.
+    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), SendError<P>> {
+        self.post(payload, |posting, payload| match imm {
+            Some(imm) => posting.send_with_imm(payload, imm),
+            None => posting.send(payload),
+        })
     }
 
     /// Sends bytes that are copied.
@@ -69,12 +75,7 @@ impl SendingQp {
 
     /// Writes to memory of the peer.
     pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), SendError<P>> {
-        match self.sender.post(self.queue()) {
-            Ok(mut posting) => posting.write(payload, to)?,
-            Err(reason) => return Err(SendError { payload, reason }),
-        }
-        self.outstanding += 1;
-        Ok(())
+        self.post(payload, |posting, payload| posting.write(payload, to))
     }
 
     /// Sends a datagram.
@@ -84,12 +85,7 @@ impl SendingQp {
         to: &AddressHandle,
         imm: Option<u32>,
     ) -> Result<(), SendError<P>> {
-        match self.sender.post(self.queue()) {
-            Ok(mut posting) => posting.send_to(to, payload, imm)?,
-            Err(reason) => return Err(SendError { payload, reason }),
-        }
-        self.outstanding += 1;
-        Ok(())
+        self.post(payload, |posting, payload| posting.send_to(to, payload, imm))
     }
 
     /// Takes the next request that is over.
@@ -98,11 +94,6 @@ impl SendingQp {
         let (status, buffer) = sent?;
         self.outstanding -= 1;
         Some(Sent { status, buffer })
-    }
-
-    /// Waits for the end of the next request, and returns how it ended.
-    pub fn ended(&mut self) -> WcStatus {
-        wait_for("the end of a send", || self.poll_send()).status
     }
 
     /// Resets it, and lets go of what was outstanding: it can be connected again.

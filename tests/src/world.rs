@@ -78,6 +78,12 @@ impl<Q: Copy + Into<QueueId>> World<Q> {
         self.receiver.fill(self.queue, &self.pool).unwrap()
     }
 
+    /// Posts `count` buffers of the pool.
+    pub fn post(&mut self, count: usize) {
+        let buffers = std::iter::from_fn(|| self.pool.take()).take(count);
+        assert_eq!(self.receiver.post(self.queue, buffers).unwrap(), count);
+    }
+
     /// The first far end sends `count` messages, each of which arrives whole before the next.
     pub fn exchange(&mut self, count: usize) {
         self.peers.exchange(&mut self.receiver, 0, count);
@@ -108,6 +114,46 @@ impl<Q: Copy + Into<QueueId>> World<Q> {
     pub fn reconnect(&mut self, at: usize) {
         self.peers.reset(at);
         peers::join(&mut self.near[at], &mut self.peers.qps[at]);
+    }
+}
+
+/// A receiver with two SRQs that have all their receives, on a CQ without room for more, and a client of each.
+pub struct TwoSrqs {
+    /// The receiver under test.
+    pub receiver: Receiver,
+    /// Its queues.
+    pub srqs: [SrqId; 2],
+    /// A queue pair on each, and its far end.
+    pub clients: [(Vec<QueuePair>, Peers); 2],
+    /// The domain of all.
+    pub pd: ProtectionDomain,
+}
+
+impl TwoSrqs {
+    /// SRQs for `max_wr` receives each, which the device rounds to nothing else.
+    pub fn new(max_wr: u32) -> Self {
+        let (pd, mut receiver) = device::start(2 * max_wr);
+        let srqs = [(); 2].map(|()| receiver.create_srq(&SrqConfig::new(max_wr)).unwrap());
+        let pool = BufferPool::new(&pd, 2 * max_wr, 64).unwrap();
+        let clients = srqs.map(|srq| {
+            let buffers = std::iter::from_fn(|| pool.take()).take(max_wr as usize);
+            assert_eq!(receiver.post(srq, buffers).unwrap(), max_wr as usize);
+            let config = QpConfig::rc().srq(srq).min_rnr_timer(QUICK);
+            Peers::connect(&pd, &mut receiver, &config, 1, 64)
+        });
+        Self { receiver, srqs, clients, pd }
+    }
+
+    /// Sends `count` messages to each SRQ by turns.
+    pub fn send(&mut self, count: u32) {
+        for _ in 0..count {
+            self.clients.iter_mut().for_each(|(_, peers)| _ = peers.send(0, 40));
+        }
+    }
+
+    /// Waits until all messages have arrived.
+    pub fn settle(&mut self) {
+        self.clients.iter_mut().for_each(|(_, peers)| peers.settle());
     }
 }
 

@@ -54,11 +54,6 @@ fn serve(path: &str) {
 }
 
 #[test]
-fn the_direct_path_sleeps_and_survives_a_client() {
-    serve("direct");
-}
-
-#[test]
-fn the_verbs_path_sleeps_and_survives_a_client() {
-    serve("verbs");
+fn either_path_sleeps_and_survives_a_client() {
+    ["direct", "verbs"].into_iter().for_each(serve);
 }

@@ -37,13 +37,6 @@ fn gaps(path: &str, device: &[&str], publish: &[&str], subscribe: &[&str]) -> (u
     (frames.parse().unwrap(), made.parse().unwrap())
 }
 
-fn finds_every_gap(path: &str, options: &[&str]) {
-    let publish = ["--frames", "20000", "--drop-one-in", "100"];
-    let (frames, made) = gaps(path, &[], &publish, options);
-    assert_eq!(frames + made, 20_000);
-    assert!(made > 100, "{made}");
-}
-
 /// A capture of what one publisher sends is sent by another one, with the same gaps.
 #[test]
 fn a_capture_is_sent_again() {
@@ -56,17 +49,15 @@ fn a_capture_is_sent_again() {
     assert_eq!(again, first);
 }
 
+/// In strides, in plain receives, and through verbs.
 #[test]
-fn every_gap_is_found_in_strides() {
-    finds_every_gap("direct", &[]);
-}
-
-#[test]
-fn every_gap_is_found_in_plain_receives() {
-    finds_every_gap("direct", &["--plain"]);
-}
-
-#[test]
-fn every_gap_is_found_through_verbs() {
-    finds_every_gap("verbs", &["--plain"]);
+fn every_gap_is_found() {
+    for (path, options) in [("direct", &[][..]), ("direct", &["--plain"]), ("verbs", &["--plain"])]
+    {
+        println!("{path} {options:?}");
+        let publish = ["--frames", "20000", "--drop-one-in", "100"];
+        let (frames, made) = gaps(path, &[], &publish, options);
+        assert_eq!(frames + made, 20_000);
+        assert!(made > 100, "{made}");
+    }
 }

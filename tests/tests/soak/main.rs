@@ -8,11 +8,11 @@ mod instructions;
 mod tags;
 
 use doorbell::{
-    BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, Sender, SrqConfig, SrqId,
+    BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, Sender, SrqConfig, SrqId, WcStatus,
 };
 use doorbell_tests::peers::join;
-use doorbell_tests::receiving::{self, wait};
-use doorbell_tests::{device, message};
+use doorbell_tests::sending::completions;
+use doorbell_tests::{device, message, receiving};
 
 /// Bytes by which all may grow: a vector that doubles, but none that has an entry for each connection.
 const BYTES: isize = 512;
@@ -117,13 +117,8 @@ impl Clients {
         message::write(&mut buffer, 0, number.into());
         let queue = far.send_queue().unwrap();
         self.sender.post(queue).unwrap().send(buffer).unwrap();
-        wait("the end of a send", || match self.sender.poll().next() {
-            Some(done) => {
-                assert!(done.status.is_success(), "{}", done.status);
-                true
-            }
-            None => false,
-        });
+        let statuses = completions(&mut self.sender, 1, |done| done.status);
+        assert_eq!(statuses, [WcStatus::SUCCESS]);
     }
 
     fn receive(&mut self, number: u32) {

@@ -92,17 +92,15 @@ fn question_and_answer(config: &QpConfig, shared: bool) {
 
 #[test]
 fn a_question_is_answered() {
-    question_and_answer(&QpConfig::ud(QKEY), false);
-}
-
-#[test]
-fn on_a_shared_receive_queue() {
-    question_and_answer(&QpConfig::ud(QKEY), true);
-}
-
-#[test]
-fn with_a_global_routing_header() {
-    question_and_answer(&QpConfig::ud(QKEY).gid_index(0), false);
+    for (config, shared) in [
+        (QpConfig::ud(QKEY), false),
+        (QpConfig::ud(QKEY), true),
+        // With a global routing header.
+        (QpConfig::ud(QKEY).gid_index(0), false),
+    ] {
+        println!("on an SRQ: {shared}, {config:?}");
+        question_and_answer(&config, shared);
+    }
 }
 
 /// The traffic class of a header: of an IPv6 header, or of the IPv4 header at its end.
@@ -242,6 +240,20 @@ fn joining_an_invalid_group_is_refused() {
     assert_matches!(w.near[0].join(&group).unwrap_err(), Error::Unsupported { .. });
     assert_matches!(w.near[0].multicast_handle(&group, QKEY), Err(Error::Unsupported { .. }));
     let unicast = MulticastGroup { gid: [0xfe; 16], ..group };
-    assert_matches!(end.qp.join(&unicast), Err(Error::NotMulticast { .. }));
-    assert_matches!(end.qp.multicast_handle(&unicast, QKEY), Err(Error::NotMulticast { .. }));
+    let refused = end.qp.join(&unicast).unwrap_err();
+    assert_matches!(refused, Error::NotMulticast { operation: "join", .. });
+    assert!(refused.to_string().contains("is not a multicast address"), "{refused}");
+    let refused = end.qp.multicast_handle(&unicast, QKEY);
+    assert_matches!(refused, Err(Error::NotMulticast { .. }));
+    let refused = end.qp.leave(&group).unwrap_err();
+    assert_matches!(refused, Error::NotMember { .. });
+    assert!(refused.to_string().contains("not a member of"), "{refused}");
+    if group.lid != 0 {
+        // On InfiniBand, nothing would go out without the LID.
+        let refused = end.qp.join(&MulticastGroup { lid: 0, ..group }).unwrap_err();
+        assert_matches!(refused, Error::OutOfRange { value: 0, min: 0xc000, .. });
+        assert!(refused.to_string().contains("subnet manager"), "{refused}");
+        let refused = end.qp.multicast_handle(&MulticastGroup { lid: 7, ..group }, QKEY);
+        assert_matches!(refused, Err(Error::OutOfRange { value: 7, .. }));
+    }
 }

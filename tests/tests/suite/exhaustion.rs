@@ -1,11 +1,9 @@
 //! Queues that are full, and queues that run dry.
 
-use std::ffi::c_int;
-
 use doorbell::{Buffer, BufferPool, PostFailure, SrqConfig};
+use doorbell_tests::by_hand::no_memory;
 use doorbell_tests::world::{Shared, Single, both};
 use doorbell_tests::{device, message, receiving, skip};
-use rdma_core_sys as sys;
 
 /// Buffers with different contents.
 fn numbered(pool: &BufferPool, count: usize) -> Vec<Buffer> {
@@ -26,6 +24,8 @@ fn number(buffer: &Buffer) -> usize {
 fn a_full_queue_says_how_many_were_posted_and_gives_the_rest_back() {
     for mut w in both(16, 64) {
         let (queue, capacity) = (w.queue, w.capacity());
+        assert_eq!(w.receiver.post(queue, []).unwrap(), 0);
+        assert_eq!(w.free_slots(), capacity);
         let mut buffers = numbered(&w.pool, capacity + 3).into_iter();
         assert_eq!(w.receiver.post(queue, buffers.by_ref().take(3)).unwrap(), 3);
         assert_eq!(w.free_slots(), capacity - 3);
@@ -75,14 +75,6 @@ fn a_buffer_of_another_domain_ends_the_post_before_it() {
 }
 
 #[test]
-fn posting_nothing_succeeds() {
-    let mut w = Shared::new(15, 1, 64);
-    assert_eq!(w.receiver.post(w.queue, []).unwrap(), 0);
-    assert_eq!(w.receiver.free_slots(w.queue), w.receiver.capacity(w.queue));
-    receiving::nothing(&mut w.receiver);
-}
-
-#[test]
 fn an_empty_cq_has_nothing_before_the_first_message_and_after_the_last() {
     let mut w = Single::new(16, 64);
     receiving::nothing(&mut w.receiver);
@@ -101,8 +93,7 @@ fn a_queue_is_emptied_and_refilled_time_and_again() {
     for mut w in [Shared::new(15, 3, 64).any(), Single::new(16, 64).any()] {
         let (senders, capacity) = (w.near.len(), w.capacity());
         // Exactly as many as can be posted, and none that waits in a spare slot.
-        let buffers: Vec<_> = (0..capacity).map(|_| w.pool.take().unwrap()).collect();
-        assert_eq!(w.receiver.post(w.queue, buffers).unwrap(), capacity);
+        w.post(capacity);
         let mut expected = [0; 3];
         let mut held = Vec::new();
         for round in 0..60 {
@@ -152,16 +143,6 @@ fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
     let with_device = w.receiver.statistics().unwrap().posted;
     assert_eq!(with_device, capacity as u64);
     w.exchange(2 * holds);
-}
-
-unsafe extern "C" fn no_memory(
-    _: *mut sys::ibv_srq,
-    first: *mut sys::ibv_recv_wr,
-    bad: *mut *mut sys::ibv_recv_wr,
-) -> c_int {
-    // SAFETY: the contract of the entry.
-    unsafe { *bad = first };
-    libc::ENOMEM
 }
 
 #[test]

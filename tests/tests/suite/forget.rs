@@ -73,8 +73,7 @@ fn a_reset_after_a_forgotten_batch_posts_nothing() {
 #[test]
 fn a_post_after_a_forgotten_batch_counts_what_it_posted() {
     let mut w = Shared::new(15, 1, 64);
-    let buffers: Vec<_> = std::iter::from_fn(|| w.pool.take()).take(10).collect();
-    w.receiver.post(w.queue, buffers).unwrap();
+    w.post(10);
     w.peers.arrive(4);
     lend_and_forget(&mut w.receiver, 4);
     assert_eq!(w.receiver.post(w.queue, w.pool.take()).unwrap(), 1);

@@ -78,9 +78,7 @@ fn keep_records_from_children(w: &Shared) {
     if w.pd.context().auto_path().0 != Path::Direct {
         return;
     }
-    // SAFETY: a live queue pair.
-    let records = unsafe { records::of((*w.near[0].as_raw()).recv_cq, (*w.near[0].as_raw()).srq) };
-    for record in records {
+    for record in records::of(&w.near[0]) {
         let page = (record / 4096 * 4096) as *mut libc::c_void;
         // SAFETY: a page of libmlx5's; it stays as it is in this process.
         assert_eq!(unsafe { libc::madvise(page, 4096, libc::MADV_DONTFORK) }, 0);

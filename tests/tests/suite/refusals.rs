@@ -202,6 +202,8 @@ fn connecting_twice_and_to_what_cannot_be() {
 
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     for wrong in [
+        doorbell::QpAddress { qpn: 0, ..there },
+        doorbell::QpAddress { qpn: 1, ..there },
         doorbell::QpAddress { qpn: 1 << 24, ..there },
         doorbell::QpAddress { psn: 1 << 24, ..there },
         doorbell::QpAddress { lid: 0, gid: [0; 16], ..there },

@@ -1,51 +1,34 @@
 //! Sizes of queues: both paths make the same of the same request, and all of it can be used.
 
-use doorbell::{
-    AsyncEvent, BufferPool, Context, Error, Path, QpConfig, Receiver, ReceiverConfig, SrqConfig,
-};
-use doorbell_tests::world::Shared;
-use doorbell_tests::{Peers, assert_matches, device, receiving};
+use doorbell::{AsyncEvent, Context, Error, Path, Receiver, ReceiverConfig, SrqConfig};
+use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::{assert_matches, device};
 
 /// What rounds sizes is libmlx5, on either path.
 fn is_mlx5(context: &Context) -> bool {
     context.auto_path().0 == Path::Direct
 }
 
-/// A receive queue that was made larger than asked for fits into the CQ that was asked for in the same way, and is full
-/// of messages at once.
+/// A queue that was made larger than asked for fits into the CQ that was asked for in the same way, and is full of messages
+/// at once.
 #[test]
-fn a_receive_queue_of_500_fits_a_cq_of_501_and_fills_it() {
-    let pd = device::pd();
-    let mut events = pd.context().events().unwrap();
-    let mut receiver = device::receiver(&pd, 501);
-    let config = QpConfig::rc().receives(500, 1).min_rnr_timer(1);
-    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
-    let queue = near[0].receive_queue().unwrap();
-    let capacity = receiver.capacity(queue);
-    if is_mlx5(pd.context()) {
-        assert_eq!((receiver.cq_capacity(), capacity), (512, 512));
+fn queues_of_500_fit_a_cq_of_501_and_fill_it() {
+    for (mut w, expected) in
+        [(Single::beside(500, 64, 1).any(), 512), (Shared::new(500, 1, 64).any(), 511)]
+    {
+        let mut events = w.pd.context().events().unwrap();
+        let capacity = w.capacity();
+        if is_mlx5(w.pd.context()) {
+            assert_eq!((w.receiver.cq_capacity(), capacity), (512, expected));
+        }
+        assert!(capacity >= 500 && capacity as u32 <= w.receiver.cq_capacity());
+        w.post(capacity);
+        w.peers.arrive(capacity);
+        drop(w.take(capacity));
+        while let Some(event) = events.try_next().unwrap() {
+            assert!(!matches!(event, AsyncEvent::CqError { .. }), "{event:?}");
+        }
     }
-    assert!(capacity >= 500 && capacity <= receiver.cq_capacity());
-    let pool = BufferPool::new(&pd, capacity, 64).unwrap();
-    assert_eq!(receiver.fill(queue, &pool).unwrap() as u32, capacity);
-    peers.arrive(capacity as usize);
-    receiving::messages(&mut receiver, capacity as usize, |_| ());
-    while let Some(event) = events.try_next().unwrap() {
-        assert!(!matches!(event, AsyncEvent::CqError { .. }), "{event:?}");
-    }
-}
-
-#[test]
-fn an_srq_of_500_has_the_same_capacity_on_both_paths_and_all_of_it() {
-    let mut w = Shared::new(500, 1, 64);
-    let capacity = w.receiver.capacity(w.queue);
-    if is_mlx5(w.pd.context()) {
-        assert_eq!((w.receiver.cq_capacity(), capacity), (512, 511));
-    }
-    let buffers = std::iter::from_fn(|| w.pool.take()).take(capacity as usize);
-    assert_eq!(w.receiver.post(w.queue, buffers).unwrap(), capacity as usize);
-    w.peers.arrive(capacity as usize);
-    receiving::messages(&mut w.receiver, capacity as usize, |_| ());
 }
 
 #[test]

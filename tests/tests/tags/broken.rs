@@ -1,23 +1,12 @@
 //! A list that takes no operations any more.
 
-use std::ffi::c_int;
-
 use doorbell::tags::{CancelError, ListFailure, Offload, TagEvent, TagFailure};
+use doorbell_tests::by_hand::no_memory;
 use doorbell_tests::{
     assert_matches, device, skip,
     tags::{ALL, SHAPE, between, ways},
 };
 use rdma_core_sys as sys;
-
-unsafe extern "C" fn no_memory(
-    _: *mut sys::ibv_srq,
-    first: *mut sys::ibv_ops_wr,
-    bad: *mut *mut sys::ibv_ops_wr,
-) -> c_int {
-    // SAFETY: the contract of the entry.
-    unsafe { *bad = first };
-    libc::ENOMEM
-}
 
 /// What the library itself has to post is refused by the driver: no word of the device's is put into its mouth.
 #[test]

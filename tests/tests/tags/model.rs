@@ -320,28 +320,17 @@ fn number(variable: &str) -> Option<u64> {
     Some(std::env::var(variable).ok()?.parse().expect("a number"))
 }
 
-fn steps() -> u64 {
-    number("DOORBELL_TAG_STEPS").unwrap_or_else(|| device::share(25_000))
-}
-
+/// The second list is so short that entries come round all the time, and often it is full.
 #[test]
 fn random_operations_match_as_a_list_walked_in_order() {
+    let steps = number("DOORBELL_TAG_STEPS").unwrap_or_else(|| device::share(25_000));
     for way in ways() {
-        run(way, &SHAPE, steps(), 0x1234_5678_9abc_def1);
-    }
-}
-
-/// A list so short that entries come round all the time, and often is full.
-#[test]
-fn a_short_list_matches_in_order() {
-    for way in ways() {
-        run(way, &Shape { tags: 2, ..SHAPE }, steps() / 2, 0x0dd_ba11);
-    }
-}
-
-#[test]
-fn a_long_list_matches_in_order() {
-    for way in ways() {
-        run(way, &Shape { tags: 100, ..SHAPE }, steps() / 2, 0xfeed_5eed);
+        for (tags, steps, seed) in [
+            (SHAPE.tags, steps, 0x1234_5678_9abc_def1),
+            (2, steps / 2, 0x0dd_ba11),
+            (100, steps / 2, 0xfeed_5eed),
+        ] {
+            run(way, &Shape { tags, ..SHAPE }, steps, seed);
+        }
     }
 }

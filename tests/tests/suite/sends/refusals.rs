@@ -39,24 +39,26 @@ fn wrong_requests_are_refused_with_their_payload() {
     let [a, b, c, d, e, f] = [0; 6].map(|_| w.buffer(b"bytes"));
 
     let mut posting = w.sender.post(queue).unwrap();
-    let error = posting.send(&long[..]).unwrap_err();
-    assert_matches!(error.reason, NotSent::TooLong { len, max } if len == max + 1);
-    let error = posting.send(foreign.take().unwrap()).unwrap_err();
-    assert_matches!(error.reason, NotSent::WrongDomain);
-    let error = posting.send([a, foreign.take().unwrap()]).unwrap_err();
-    assert_matches!(error.reason, NotSent::WrongDomain);
-    let error = posting.send([b, c, d]).unwrap_err();
-    assert_matches!(error.reason, NotSent::TooManyBuffers { max: 2 });
-    assert_eq!(*error.payload[2], *b"bytes");
-    let error = posting.write(e, &remote.slice(0, 4).unwrap()).unwrap_err();
-    assert_matches!(error.reason, NotSent::OutOfBounds { len: 5, max: 4 });
-    let error = posting.read(error.payload, &remote.slice(0, 65).unwrap()).unwrap_err();
-    assert_matches!(error.reason, NotSent::TooLong { len: 65, max: 64 });
-    assert_eq!(*error.payload, *b"bytes");
-    for (offset, len) in [(4, 8), (8, 4), (8, 16)] {
-        let at = remote.slice(offset, len).unwrap();
-        let error = posting.fetch_add(w.pool.take().unwrap(), &at, 1).unwrap_err();
-        assert_matches!(error.reason, NotSent::NotANumber);
+    {
+        let error = posting.send(&long[..]).unwrap_err();
+        assert_matches!(error.reason, NotSent::TooLong { len, max } if len == max + 1);
+        let error = posting.send(foreign.take().unwrap()).unwrap_err();
+        assert_matches!(error.reason, NotSent::WrongDomain);
+        let error = posting.send([a, foreign.take().unwrap()]).unwrap_err();
+        assert_matches!(error.reason, NotSent::WrongDomain);
+        let error = posting.send([b, c, d]).unwrap_err();
+        assert_matches!(error.reason, NotSent::TooManyBuffers { max: 2 });
+        assert_eq!(*error.payload[2], *b"bytes");
+        let error = posting.write(e, &remote.slice(0, 4).unwrap()).unwrap_err();
+        assert_matches!(error.reason, NotSent::OutOfBounds { len: 5, max: 4 });
+        let error = posting.read(error.payload, &remote.slice(0, 65).unwrap()).unwrap_err();
+        assert_matches!(error.reason, NotSent::TooLong { len: 65, max: 64 });
+        assert_eq!(*error.payload, *b"bytes");
+        for (offset, len) in [(4, 8), (8, 4), (8, 16)] {
+            let at = remote.slice(offset, len).unwrap();
+            let error = posting.fetch_add(w.pool.take().unwrap(), &at, 1).unwrap_err();
+            assert_matches!(error.reason, NotSent::NotANumber);
+        }
     }
     // The refused request is not in the queue, and its token is not that of this one.
     posting.token(9).send(f).unwrap();
