@@ -1,7 +1,7 @@
 //! The main job, as `make demo` does it, with fewer messages: on the direct path with the driver's
 //! entries for posting and polling replaced by functions that abort.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
@@ -26,11 +26,8 @@ fn main_job(path: &str, poisoned: bool) -> (bool, String, String) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut stderr = server.stderr.take().unwrap();
-    let complained = thread::spawn(move || {
-        let mut complained = String::new();
-        stderr.read_to_string(&mut complained).map(|_| complained).unwrap()
-    });
+    let stderr = server.stderr.take().unwrap();
+    let complained = thread::spawn(move || io::read_to_string(stderr).unwrap());
 
     let (mut printed, mut clients) = (String::new(), Vec::new());
     for line in BufReader::new(server.stdout.take().unwrap()).lines() {

@@ -93,6 +93,13 @@ fn worst(folder: &Path, name: &str, arguments: &[&str]) -> PathBuf {
     to
 }
 
+/// The same in a folder of its own.
+fn worst_alone(arguments: &[&str]) -> (Temporary, PathBuf) {
+    let folder = Temporary::folder("worst");
+    let program = worst(&folder, "worst", arguments);
+    (folder, program)
+}
+
 /// A command on the device: as it is, and on doorbell's data path.
 fn twice(command: &[&Path]) -> [Command; 2] {
     let doorbell = built("doorbell");
@@ -122,8 +129,7 @@ fn succeed_twice(command: &[&Path]) -> Vec<String> {
 
 #[test]
 fn forks_and_contexts_are_apart() {
-    let folder = Temporary::folder("apart");
-    let program = worst(&folder, "worst", &[]);
+    let (_folder, program) = worst_alone(&[]);
     let totals = succeed_twice(&[&program, Path::new("fork")]);
     // The first child posts nothing; the parent posted before the second one came and ends after it.
     let line = |count| {
@@ -147,14 +153,13 @@ fn libibverbs_may_come_with_a_plugin() {
 /// `THREAD_SANITIZER` is a drop-in that was built with ThreadSanitizer: `cargo xtask tsan`.
 #[test]
 fn threads_share_queues() {
-    let folder = Temporary::folder("threads");
     if env::var_os("THREAD_SANITIZER").is_none() {
-        let program = worst(&folder, "worst", &[]);
+        let (_folder, program) = worst_alone(&[]);
         succeed_twice(&[&program, Path::new("threads")]);
         return;
     }
     // The symbols of the program are the library's.
-    let program = worst(&folder, "worst", &["-fsanitize=thread", "-rdynamic"]);
+    let (_folder, program) = worst_alone(&["-fsanitize=thread", "-rdynamic"]);
     let mut command = on_soft_mlx5(&[], "sh");
     command.args(["-c", "LD_PRELOAD=$LD_PRELOAD:$THREAD_SANITIZER exec \"$0\" threads"]);
     // The device has locks that the sanitizer does not see.
@@ -167,8 +172,7 @@ fn threads_share_queues() {
 /// calls of a batch of `ibv_wr_*`.
 #[test]
 fn a_program_does_what_seems_unlikely() {
-    let folder = Temporary::folder("unlikely");
-    let program = worst(&folder, "worst", &[]);
+    let (_folder, program) = worst_alone(&[]);
     for mode in ["resize", "destroy", "batch"] {
         succeed_twice(&[&program, Path::new(mode)]);
     }
@@ -176,8 +180,7 @@ fn a_program_does_what_seems_unlikely() {
 
 #[test]
 fn a_program_ends_in_the_middle() {
-    let folder = Temporary::folder("middle");
-    let program = worst(&folder, "worst", &[]);
+    let (_folder, program) = worst_alone(&[]);
     for mut command in twice(&[&program, Path::new("abort")]) {
         // As a shell says it.
         let ended = Ended::of(&mut command);

@@ -171,13 +171,8 @@ impl World for Clients {
 }
 
 #[test]
-fn clients_on_an_srq() {
-    soak(Clients::new(true));
-}
-
-#[test]
-fn clients_with_a_receive_queue_each() {
-    soak(Clients::new(false));
+fn clients_on_an_srq_and_with_a_receive_queue_each() {
+    [true, false].into_iter().for_each(|shared| soak(Clients::new(shared)));
 }
 
 /// A connection whose receives are each time of another pool.

@@ -35,7 +35,7 @@ fn observe(watch: &Watch, work: impl FnOnce()) -> Did {
 
 #[test]
 fn a_loop_that_computes_does_nothing_else() {
-    let watch = Watch::this_thread().unwrap();
+    let watch = Watch::this_thread();
     let mut words = [0_u64; 512];
     let did = observe(&watch, || {
         for round in 0..100_000_u64 {
@@ -48,14 +48,14 @@ fn a_loop_that_computes_does_nothing_else() {
 
 #[test]
 fn one_allocation_of_rust_is_seen() {
-    let watch = Watch::this_thread().unwrap();
+    let watch = Watch::this_thread();
     let did = observe(&watch, || drop(black_box(Box::new(1))));
     assert_eq!(did.heap_calls, 2, "{did:?}");
 }
 
 #[test]
 fn one_allocation_inside_a_shared_library_is_seen() {
-    let watch = Watch::this_thread().unwrap();
+    let watch = Watch::this_thread();
     let did = observe(&watch, || {
         // SAFETY: a string; the copy is leaked.
         let copy = unsafe { libc::strdup(c"libc calls malloc by name".as_ptr()) };
@@ -67,7 +67,7 @@ fn one_allocation_inside_a_shared_library_is_seen() {
 
 #[test]
 fn one_system_call_is_seen_and_still_does_its_work() {
-    let watch = Watch::this_thread().unwrap();
+    let watch = Watch::this_thread();
     let mut parent = 0;
     let did = observe(&watch, || {
         // SAFETY: takes nothing and cannot fail.
@@ -121,7 +121,7 @@ fn observe_receiving(
     // A thread that was watched cannot start others.
     let did = thread::scope(|scope| {
         let observed = scope.spawn(|| {
-            let watch = Watch::this_thread().unwrap();
+            let watch = Watch::this_thread();
             receive_all(receiver, warm_up);
             observe(&watch, || receive_all(receiver, steady))
         });
@@ -235,7 +235,7 @@ fn posting_requests_and_taking_their_buffers() {
             }
         }
     };
-    let watch = Watch::this_thread().unwrap();
+    let watch = Watch::this_thread();
     rounds(warm_up);
     let did = observe(&watch, || rounds(steady));
     peer.join().unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{Buffer, BufferPool, PostFailure, QpConfig, SrqConfig};
+use doorbell::{Buffer, BufferPool, PostFailure, QpConfig, QueueId, SrqConfig};
 use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
 use fastrand::Rng;
@@ -127,10 +127,13 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
         near.extend(qps);
         far.push(peers);
     }
-    receiver.fill(one, &pools[0]).unwrap();
-    receiver.fill(two, &pools[1]).unwrap();
-    for (qp, pool) in near[4..].iter().zip([&pools[2], &pools[2], &pools[3], &pools[3]]) {
-        receiver.fill(qp.receive_queue().unwrap(), pool).unwrap();
+    let queues: [QueueId; 8] = std::array::from_fn(|to| match to / 2 {
+        0 => one.into(),
+        1 => two.into(),
+        _ => near[to].receive_queue().unwrap().into(),
+    });
+    for (to, queue) in queues.into_iter().enumerate() {
+        receiver.fill(queue, &pools[to / 2]).unwrap();
     }
 
     let mut random = Rng::with_seed(1);
@@ -146,23 +149,19 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
             assert_eq!(message::read(&message), ((to % 2) as u32, expected[to]));
             expected[to] += 1;
             // Some are posted again, some leave their slot to another buffer.
-            if message.len() % 2 == 0 && to % 3 != 0 {
-                let buffer = message.take();
-                assert_eq!(buffer.capacity(), sizes[to / 2] as usize);
+            let posted_again = message.len() % 2 == 0 && to % 3 != 0;
+            let buffer = match posted_again {
+                true => message.take(),
+                false => message.replace(pools[to / 2].take().unwrap()).unwrap(),
+            };
+            assert_eq!(buffer.capacity(), sizes[to / 2] as usize);
+            assert_eq!(message::read(&buffer).1, expected[to] - 1);
+            if posted_again {
                 back.push((to, buffer));
-            } else {
-                let other = pools[to / 2].take().unwrap();
-                let buffer = message.replace(other).unwrap();
-                assert_eq!(buffer.capacity(), sizes[to / 2] as usize);
-                assert_eq!(message::read(&buffer).1, expected[to] - 1);
             }
         });
         for (to, buffer) in back {
-            match to / 2 {
-                0 => receiver.post(one, [buffer]).unwrap(),
-                1 => receiver.post(two, [buffer]).unwrap(),
-                _ => receiver.post(near[to].receive_queue().unwrap(), [buffer]).unwrap(),
-            };
+            receiver.post(queues[to], [buffer]).unwrap();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The rings themselves, with memory of the program's own.
 
-use std::ptr;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use doorbell::raw::SlotContext;
 use doorbell::{Cause, ProtectionDomain, QpConfig, Receiver, SrqId, WcStatus};
@@ -18,22 +18,19 @@ struct Memory {
 
 const PAGE: usize = 4096;
 
+fn pages() -> Layout {
+    Layout::from_size_align(2 * PAGE, PAGE).unwrap()
+}
+
 impl Memory {
     fn new(pd: &ProtectionDomain) -> Self {
         // SAFETY: new pages, registered in a domain that outlives the region.
         unsafe {
-            let start = libc::mmap(
-                ptr::null_mut(),
-                2 * PAGE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            assert_ne!(start, libc::MAP_FAILED);
-            let mr = sys::ibv_reg_mr(pd.as_raw(), start, PAGE, sys::IBV_ACCESS_LOCAL_WRITE);
-            assert!(!mr.is_null());
-            Self { start: start.cast(), mr }
+            let start = alloc_zeroed(pages());
+            let access = sys::IBV_ACCESS_LOCAL_WRITE;
+            let mr = sys::ibv_reg_mr(pd.as_raw(), start.cast(), PAGE, access);
+            assert!(!start.is_null() && !mr.is_null());
+            Self { start, mr }
         }
     }
 
@@ -44,17 +41,17 @@ impl Memory {
 
     fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= 2 * PAGE);
-        // SAFETY: inside the mapping; the device has completed what it was to write.
+        // SAFETY: inside the pages; the device has completed what it was to write.
         (0..len).map(|i| unsafe { self.start.add(offset + i).read_volatile() }).collect()
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: registered and mapped by `new`; whatever was posted has completed or was destroyed.
+        // SAFETY: registered and allocated by `new`; whatever was posted has completed or was destroyed.
         unsafe {
             assert_eq!(sys::ibv_dereg_mr(self.mr), 0);
-            libc::munmap(self.start.cast(), 2 * PAGE);
+            dealloc(self.start, pages());
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use std::mem::zeroed;
 
-use doorbell::{BufferPool, Cause, NotSent, QpConfig, QpState, WcStatus};
+use doorbell::{Cause, QpConfig, QpState, WcStatus};
 use doorbell_tests::peers::{join, known_state};
-use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::{Shared, Single, World};
-use doorbell_tests::{Peers, assert_matches, device, direct_only, receiving};
+use doorbell_tests::{Peers, device, direct_only, receiving};
 use mlx5_wire::cqe::{CqeFormat, ErrorCqe, op_own};
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
@@ -99,36 +98,6 @@ fn receives_posted_after_the_queue_pair_failed_come_back() {
 }
 
 #[test]
-fn sends_say_why_they_were_not_posted_and_give_the_buffer_back() {
-    let mut w = Single::new(8, 64);
-    let far = &mut w.peers.qps[0];
-    let too_long = vec![0; far.max_inline() + 1];
-    assert_matches!(far.send_inline(&too_long, None).unwrap_err(), NotSent::TooLong { .. });
-
-    let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
-    let refused = far.send(foreign.take().unwrap(), None).unwrap_err();
-    assert_matches!(refused.reason, NotSent::WrongDomain);
-    drop(refused);
-    assert_eq!(foreign.available(), 1);
-
-    let mut sent = 0;
-    let refused = loop {
-        match far.send_inline(b"to nobody yet", None) {
-            Ok(()) => sent += 1,
-            Err(refused) => break refused,
-        }
-    };
-    assert_matches!(refused, NotSent::Full);
-    assert_eq!(sent, far.sends_outstanding());
-
-    far.to_error().unwrap();
-    assert_matches!(far.send_inline(b"", None).unwrap_err(), NotSent::State(QpState::Error));
-    for _ in 0..sent {
-        assert_eq!(far.ended(), WcStatus::WR_FLUSH_ERR);
-    }
-}
-
-#[test]
 fn a_send_to_a_dead_peer_ends_within_its_retries() {
     let mut w = Single::new(8, 64);
     w.receiver.destroy_qp(w.near.remove(0)).unwrap();
@@ -136,19 +105,6 @@ fn a_send_to_a_dead_peer_ends_within_its_retries() {
     far.send_inline(b"anybody there?", None).unwrap();
     assert_eq!(far.ended(), WcStatus::RETRY_EXC_ERR);
     assert_eq!(far.state().unwrap(), QpState::Error);
-}
-
-#[test]
-fn a_peer_without_receives_ends_the_send_when_it_may_not_wait() {
-    let (pd, mut one) = device::start(64);
-    let mut other = device::receiver(&pd, 64);
-    let impatient = QpConfig::rc().receives(1, 1).rnr_retry(1).min_rnr_timer(1).max_inline(16);
-    let mut near = one.create_qp(&impatient).unwrap();
-    let mut far = SendingQp::create(&mut other, &impatient).unwrap();
-    join(&mut near, &mut far);
-    far.send_inline(b"too early", None).unwrap();
-    assert_eq!(far.ended(), WcStatus::RNR_RETRY_EXC_ERR);
-    receiving::nothing(&mut one);
 }
 
 /// Posted again, the buffer that the device did not find would fail the next message, too.

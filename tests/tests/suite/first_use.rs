@@ -6,34 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{
-    Buffer, BufferPool, Error, NotSent, PostFailure, QpConfig, QpState, SrqConfig, WcStatus,
-};
+use doorbell::{Buffer, BufferPool, Error, PostFailure, QpConfig, QpState, SrqConfig, WcStatus};
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, assert_matches, device, receiving};
 
 const QKEY: u32 = 0x1111;
-
-#[test]
-fn a_fill_that_cannot_be_is_refused_with_the_reason() {
-    let mut w = Shared::new(15, 1, 64);
-    let foreign = BufferPool::new(&device::pd(), 4, 64).unwrap();
-    let refused = w.receiver.fill(w.queue, &foreign).unwrap_err();
-    assert_eq!((refused.posted, refused.reason), (0, PostFailure::WrongDomain));
-    // A pool that has no buffer left is one of another domain still.
-    let taken: Vec<_> = std::iter::from_fn(|| foreign.take()).collect();
-    let refused = w.receiver.fill(w.queue, &foreign).unwrap_err();
-    assert_eq!(refused.reason, PostFailure::WrongDomain);
-    drop(taken);
-
-    // A full queue and an empty pool are what `fill` is for.
-    let two = BufferPool::new(&w.pd, 2, 64).unwrap();
-    assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 2);
-    assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 0);
-    assert_eq!(w.fill() as u32, w.receiver.capacity(w.queue) - 2);
-    assert_eq!(w.fill(), 0);
-}
 
 /// Posts with `?` from an iterator that borrows: the error outlives it, and has what was not posted.
 fn post_what_is_lent(w: &mut Shared, mut buffers: Vec<Buffer>) -> Result<usize, Box<dyn StdError>> {
@@ -51,24 +29,6 @@ fn the_error_of_a_post_outlives_the_iterator_and_has_its_buffers() {
     assert_eq!((error.posted, error.reason), (capacity, PostFailure::Full));
     let back: Vec<_> = error.buffers.iter().map(|buffer| buffer.as_ptr()).collect();
     assert_eq!(back, rest, "in order, those that were not taken from the iterator included");
-}
-
-#[test]
-fn there_is_room_for_at_most_the_capacity_of_a_queue() {
-    let mut w = Shared::new(15, 1, 64);
-    let capacity = w.receiver.capacity(w.queue);
-    // A queue that was filled keeps a spare buffer on the direct path.
-    w.fill();
-    let mut held = Vec::new();
-    for _ in 0..w.pool.count() as usize - w.pool.available() {
-        w.peers.burst(1);
-        held.extend(w.take(1));
-        assert!(w.receiver.free_slots(w.queue) <= capacity);
-    }
-    assert_eq!(w.receiver.free_slots(w.queue), capacity);
-    // And so many can be posted.
-    let again = held.drain(..).take(capacity as usize);
-    assert_eq!(w.receiver.post(w.queue, again).unwrap(), capacity as usize);
 }
 
 #[test]
@@ -362,14 +322,4 @@ fn more_than_a_buffer_holds_is_not_appended() {
     let mut buffer = w.pool.take().unwrap();
     buffer.extend_from_slice(&[0; 60]);
     buffer.extend_from_slice(&[0; 5]);
-}
-
-#[test]
-fn a_send_to_nowhere_says_which_call_is_right() {
-    let mut w = Single::beside(4, 64, 4);
-    let config = QpConfig::ud(QKEY).receives(4, 1);
-    let mut qp = SendingQp::create(&mut w.receiver, &config).unwrap();
-    qp.activate().unwrap();
-    let refused = qp.send_inline(b"", None).unwrap_err();
-    assert!(matches!(refused, NotSent::Transport) && refused.to_string().contains("send_to"));
 }

@@ -2,8 +2,8 @@
 
 use std::mem::forget;
 
-use doorbell::{BufferPool, QpConfig, Receiver, SrqConfig};
-use doorbell_tests::world::{Shared, Single};
+use doorbell::{BufferPool, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
+use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
 
 /// Asks a batch for so many messages, each of which goes back to its queue, and forgets it.
@@ -15,38 +15,35 @@ fn lend_and_forget(receiver: &mut Receiver, count: usize) {
     forget(batch);
 }
 
-#[test]
-fn a_forgotten_batch_costs_nothing() {
-    let mut w = Shared::new(31, 1, 64).filled();
-    let mut expected = (0..).map(|number| (0, number));
-    for round in 0..4 {
-        w.peers.arrive(6);
-        let mut batch = w.receiver.poll();
-        for _ in 0..round {
-            let message = batch.next().unwrap().unwrap();
-            assert_eq!(message::read(&message), expected.next().unwrap());
-        }
-        forget(batch);
-        receiving::messages(&mut w.receiver, 6 - round, |message| {
-            assert_eq!(message::read(&message), expected.next().unwrap());
-        });
-    }
-    w.exchange(200);
-    // Each slot is the device's.
-    w.peers.arrive(w.receiver.capacity(w.queue) as usize);
+/// An SRQ beside another one, with a connection.
+fn beside_another(max_wr: u32) -> (Receiver, SrqId, Vec<QueuePair>, Peers, BufferPool) {
+    let (pd, mut receiver) = device::start(64);
+    let [srq, _other] = [(); 2].map(|()| receiver.create_srq(&SrqConfig::new(max_wr)).unwrap());
+    let config = QpConfig::rc().srq(srq);
+    let (near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
+    (receiver, srq, near, peers, BufferPool::new(&pd, 64, 64).unwrap())
 }
 
 #[test]
-fn the_message_that_a_forgotten_batch_lent_is_recycled_on_a_receive_queue() {
-    let mut w = Single::new(8, 64).filled();
-    for number in 0..40 {
-        w.peers.send(0, 40);
-        w.peers.settle();
-        let mut batch = w.receiver.poll();
-        assert_eq!(message::read(&batch.next().unwrap().unwrap()), (0, number));
-        forget(batch);
-        receiving::nothing(&mut w.receiver);
-        assert_eq!(w.free_slots(), 0);
+fn a_forgotten_batch_costs_nothing() {
+    for mut w in both(32, 64).map(World::filled) {
+        let mut expected = (0..).map(|number| (0, number));
+        for round in 0..40 {
+            w.peers.arrive(6);
+            let mut batch = w.receiver.poll();
+            for _ in 0..round % 4 {
+                let message = batch.next().unwrap().unwrap();
+                assert_eq!(message::read(&message), expected.next().unwrap());
+            }
+            forget(batch);
+            receiving::messages(&mut w.receiver, 6 - round % 4, |message| {
+                assert_eq!(message::read(&message), expected.next().unwrap());
+            });
+            assert_eq!(w.free_slots(), 0);
+        }
+        w.exchange(200);
+        // Each slot is the device's.
+        w.peers.arrive(w.receiver.capacity(w.queue) as usize);
     }
 }
 
@@ -82,11 +79,7 @@ fn a_post_after_a_forgotten_batch_counts_what_it_posted() {
 
 #[test]
 fn forgotten_batches_of_several_queues_give_their_cqes_back() {
-    let (pd, mut receiver) = device::start(64);
-    let [srq, _other] =
-        [3, 3].map(|receives| receiver.create_srq(&SrqConfig::new(receives)).unwrap());
-    let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
-    let pool = BufferPool::new(&pd, 64, 64).unwrap();
+    let (mut receiver, srq, _near, mut peers, pool) = beside_another(3);
     for number in 0..4 * u64::from(receiver.cq_capacity()) {
         receiver.post(srq, pool.take()).unwrap();
         peers.send(0, 40);
@@ -121,10 +114,7 @@ fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
 
 #[test]
 fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping() {
-    let (pd, mut receiver) = device::start(64);
-    let [srq, _other] = [1, 1].map(|_| receiver.create_srq(&SrqConfig::new(1)).unwrap());
-    let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
-    let pool = BufferPool::new(&pd, 64, 64).unwrap();
+    let (mut receiver, srq, _near, mut peers, pool) = beside_another(1);
     receiver.fill(srq, &pool).unwrap();
     let waiting = 64 - pool.available() - receiver.capacity(srq) as usize;
     let mut taken = Vec::new();

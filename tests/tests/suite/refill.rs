@@ -70,12 +70,20 @@ fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     assert_matches!(refused, Error::Foreign { .. });
     w.receiver.refill();
     let capacity = w.receiver.capacity(w.queue);
+    let refused = w.receiver.fill(w.queue, &foreign).unwrap_err();
+    assert_eq!((refused.posted, refused.reason), (0, PostFailure::WrongDomain));
+    // A pool that has no buffer left is one of another domain still.
+    let taken: Vec<_> = std::iter::from_fn(|| foreign.take()).collect();
     assert_eq!(w.receiver.fill(w.queue, &foreign).unwrap_err().reason, PostFailure::WrongDomain);
+    drop(taken);
     assert_eq!((w.receiver.free_slots(w.queue), foreign.available()), (capacity, 64));
     // A buffer in the spare slot is what `fill` leaves there when the queue is full, and only then.
-    assert_eq!(w.fill(), capacity as usize);
+    let two = BufferPool::new(&w.pd, 2, 64).unwrap();
+    assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 2);
+    assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 0);
+    assert_eq!((w.fill(), w.fill()), (capacity as usize - 2, 0));
     let direct = device::drives_directly(w.pd.context());
-    let away = capacity as usize + usize::from(direct);
+    let away = capacity as usize - 2 + usize::from(direct);
     assert_eq!(w.pool.available(), w.pool.count() as usize - away);
 }
 

@@ -113,6 +113,7 @@ fn sizes_that_are_zero_or_too_large() {
         out_of_range(receiver(entries), "cq_capacity");
     }
     let mut receiver = receiver(1024).unwrap();
+    // The CQ would be too small, too.
     for max_wr in [0, attr.max_srq_wr as u32 + 1, u32::MAX] {
         out_of_range(receiver.create_srq(&SrqConfig::new(max_wr)), "max_wr of the SRQ");
     }

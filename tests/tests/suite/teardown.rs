@@ -107,18 +107,6 @@ fn buffers_left_in_a_queue_come_back_when_it_is_destroyed() {
     assert_eq!(w.pool.available(), w.pool.count() as usize);
 }
 
-#[test]
-fn a_receiver_moves_between_threads_as_a_unit() {
-    let mut w = Shared::new(7, 1, 64).filled();
-    for _ in 0..20 {
-        let moved = std::thread::spawn(move || {
-            w.exchange(1);
-            w
-        });
-        w = moved.join().unwrap();
-    }
-}
-
 /// What the CQ holds of an SRQ that was destroyed is not the next one's, which has its place beside the other.
 #[test]
 fn messages_of_a_destroyed_srq_are_not_the_next_ones() {

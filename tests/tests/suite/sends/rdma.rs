@@ -1,17 +1,11 @@
 //! RDMA and atomic operations.
 
 use doorbell::{QpConfig, SenderConfig, WcStatus};
-use doorbell_tests::sending::{Done, Sending};
+use doorbell_tests::sending::{Done, Sending, bytes_of};
 
 fn world() -> Sending {
     let config = QpConfig::rc().sends(8).max_inline(32).send_buffers(2);
     Sending::with(2, 4096, &config, &SenderConfig::new())
-}
-
-fn read(w: &Sending, offset: usize, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    w.memory.read(offset, &mut bytes);
-    bytes
 }
 
 #[test]
@@ -27,10 +21,13 @@ fn what_is_written_stands_in_the_memory_of_the_peer() {
     drop(posting);
     assert_eq!(w.messages(1), [(0, vec![], Some(77))]);
     w.succeed(4);
-    assert_eq!(read(&w, 1000, 3000), [7; 3000]);
-    assert_eq!(read(&w, 0, 11), *b"headertail\0");
-    assert_eq!((read(&w, 100, 7), read(&w, 200, 4)), (b"inline\0".to_vec(), b"told".to_vec()));
-    assert_eq!((read(&w, 999, 1), read(&w, 4000, 1)), (vec![0], vec![0]));
+    assert_eq!(bytes_of(&w.memory, 1000, 3000), [7; 3000]);
+    assert_eq!(bytes_of(&w.memory, 0, 11), *b"headertail\0");
+    assert_eq!(
+        (bytes_of(&w.memory, 100, 7), bytes_of(&w.memory, 200, 4)),
+        (b"inline\0".to_vec(), b"told".to_vec())
+    );
+    assert_eq!((bytes_of(&w.memory, 999, 1), bytes_of(&w.memory, 4000, 1)), (vec![0], vec![0]));
     assert_eq!(w.pool.available(), 256);
 }
 
@@ -67,7 +64,7 @@ fn atomic_operations_change_numbers_and_tell_what_was_there() {
     for (done, before) in w.done(3).iter().zip([40_u64, 42, 1 << 40]) {
         assert_eq!(done.buffers, [before.to_ne_bytes()]);
     }
-    assert_eq!(read(&w, 64, 8), (1_u64 << 40).to_ne_bytes());
+    assert_eq!(bytes_of(&w.memory, 64, 8), (1_u64 << 40).to_ne_bytes());
 }
 
 /// A send that waits for a READ sends what the READ has brought: its buffer is not the program's yet, so this looks at
