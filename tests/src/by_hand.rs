@@ -26,9 +26,12 @@ pub fn plain_cq(pd: &ProtectionDomain) -> *mut sys::ibv_cq {
 }
 
 /// What the driver knows of a queue pair.
-pub fn query(qp: *mut sys::ibv_qp, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
+///
+/// # Safety
+/// The queue pair is alive.
+pub unsafe fn query(qp: *mut sys::ibv_qp, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
     let (mut attr, mut init) = (sys::ibv_qp_attr::default(), sys::ibv_qp_init_attr::default());
-    // SAFETY: a live queue pair of the test and writable structures.
+    // SAFETY: a live queue pair, as the caller says, and writable structures.
     assert_eq!(unsafe { sys::ibv_query_qp(qp, &mut attr, mask as i32, &mut init) }, 0);
     attr
 }

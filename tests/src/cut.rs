@@ -32,9 +32,11 @@ impl Cut {
     /// Begins a message with `head` on a connected queue pair, and waits until the queue pair has failed and its
     /// peer `to` is in the middle of the message.
     pub fn send(&mut self, qp: &QueuePair, to: &QueuePair, head: &[u8]) {
-        let expected = query(to.as_raw(), sys::IBV_QP_RQ_PSN).rq_psn;
+        // SAFETY: a live queue pair.
+        let next = || unsafe { query(to.as_raw(), sys::IBV_QP_RQ_PSN) }.rq_psn;
+        let expected = next();
         self.begin(qp, head);
-        wait("the first packet", || query(to.as_raw(), sys::IBV_QP_RQ_PSN).rq_psn != expected);
+        wait("the first packet", || next() != expected);
     }
 
     /// Begins a message with `head` on a connected queue pair, and waits until the queue pair has failed.

@@ -12,7 +12,8 @@ fn connected(config: QpConfig, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr 
     let mut near = receiver.create_qp(&config).unwrap();
     let far = receiver.create_qp(&config).unwrap();
     near.connect(&far.address().unwrap()).unwrap();
-    query(near.as_raw(), mask)
+    // SAFETY: a live queue pair.
+    unsafe { query(near.as_raw(), mask) }
 }
 
 #[test]
@@ -48,7 +49,9 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
     let config = QpConfig::rc().receives(4, 1);
     for index in [0, last] {
         let qp = receiver.create_qp(&config.clone().pkey_index(index)).unwrap();
-        assert_eq!(query(qp.as_raw(), sys::IBV_QP_PKEY_INDEX).pkey_index, index);
+        // SAFETY: a live queue pair.
+        let attr = unsafe { query(qp.as_raw(), sys::IBV_QP_PKEY_INDEX) };
+        assert_eq!(attr.pkey_index, index);
     }
     let refused = receiver.create_qp(&config.pkey_index(last + 1)).unwrap_err();
     assert!(refused.to_string().contains("pkey_index"), "{refused}");
@@ -66,7 +69,8 @@ fn the_path_mtu_is_the_lesser_of_both_sides() {
         let mut near = receiver.create_qp(&config.clone().mtu(ours)).unwrap();
         let far = receiver.create_qp(&config).unwrap();
         near.connect(&QpAddress { mtu: theirs, ..far.address().unwrap() }).unwrap();
-        let code = query(near.as_raw(), sys::IBV_QP_PATH_MTU).path_mtu;
+        // SAFETY: a live queue pair.
+        let code = unsafe { query(near.as_raw(), sys::IBV_QP_PATH_MTU) }.path_mtu;
         assert_eq!(128 << code, path, "{ours:?} here, {theirs:?} there");
         receiver.destroy_qp(near).unwrap();
         receiver.destroy_qp(far).unwrap();
