@@ -1,17 +1,8 @@
 //! The limit of an SRQ whose pool runs empty.
 
-use doorbell::{AsyncEvent, AsyncEvents, Buffer};
+use doorbell::AsyncEvent;
 use doorbell_tests::world::Shared;
 use doorbell_tests::{assert_matches, receiving};
-
-/// Takes so many messages that the limit is reached, and waits for the event.
-fn reach(w: &mut Shared, events: &mut AsyncEvents) -> (Vec<Buffer>, AsyncEvent) {
-    w.peers.burst(10);
-    let taken = w.take(10);
-    let event = events.next_within(receiving::PATIENCE).unwrap().expect("the limit is reached");
-    assert_matches!(event, AsyncEvent::SrqLimitReached { .. });
-    (taken, event)
-}
 
 #[test]
 fn a_limit_that_was_reached_while_the_pool_was_empty_is_armed_by_the_next_refill() {
@@ -23,7 +14,10 @@ fn a_limit_that_was_reached_while_the_pool_was_empty_is_armed_by_the_next_refill
     w.receiver.refill();
     w.receiver.arm_srq_limit(w.queue, 8).unwrap();
     for _ in 0..3 {
-        let (taken, event) = reach(&mut w, &mut events);
+        w.peers.burst(10);
+        let taken = w.take(10);
+        let event = events.next_within(receiving::PATIENCE).unwrap().expect("the limit is reached");
+        assert_matches!(event, AsyncEvent::SrqLimitReached { .. });
         assert_eq!(w.pool.available(), 0);
         assert!(w.receiver.handle_event(&event).unwrap());
         drop(taken);
