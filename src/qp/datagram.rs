@@ -19,7 +19,7 @@ use crate::receiver::DatagramSource;
 /// The destination of datagrams: a queue pair. Clones share one handle.
 ///
 /// ```
-/// # let mut world = doorbell_doc::Sends::datagrams();
+/// # let mut world = doorbell_doc::World::datagrams();
 /// // Where the peer is, by whatever way it was learned.
 /// # let peer = world.peer.address()?;
 /// # let (sender, qp, queue) = (&mut world.sender, &world.qp, world.qp.send_queue().expect("a sender"));

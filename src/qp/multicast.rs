@@ -102,7 +102,7 @@ impl QueuePair {
     /// Creates the handle to send to a group, with the queue key of its members. The sender need not be a member.
     ///
     /// ```
-    /// # let mut world = doorbell_doc::Datagrams::new();
+    /// # let mut world = doorbell_doc::World::datagrams();
     /// # let (sender, qp) = (&mut world.sender, &world.qp);
     /// # let queue = qp.send_queue().expect("a sender");
     /// use doorbell::MulticastGroup;

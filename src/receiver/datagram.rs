@@ -21,7 +21,7 @@ pub const GRH_SIZE: usize = 40;
 /// Header and payload of a datagram, from [`Message::datagram`].
 ///
 /// ```
-/// # let mut world = doorbell_doc::Datagrams::new();
+/// # let mut world = doorbell_doc::World::datagrams();
 /// # world.send(b"hello");
 /// # let (receiver, sender, qp) = (&mut world.receiver, &mut world.sender, &world.qp);
 /// let mut batch = receiver.poll();
@@ -48,9 +48,9 @@ pub struct Datagram<'m> {
 /// The sender of a datagram, for [`QueuePair::reply_to`](crate::QueuePair::reply_to).
 ///
 /// ```
-/// # let mut world = doorbell_doc::Datagrams::new();
+/// # let mut world = doorbell_doc::World::datagrams();
 /// # world.send(b"are you there?");
-/// # let doorbell_doc::Datagrams { receiver, sender, qp, .. } = &mut world;
+/// # let doorbell_doc::World { receiver, sender, qp, .. } = &mut world;
 /// // A value that outlives the message and can be kept, one per client.
 /// let mut batch = receiver.poll();
 /// let message = batch.next().expect("a datagram has arrived")?;

@@ -17,7 +17,7 @@ const BUDGET: u32 = 64;
 /// A completed request, successful or not.
 ///
 /// ```
-/// # let mut world = doorbell_doc::Sends::new();
+/// # let mut world = doorbell_doc::World::new();
 /// # let (queue, pool) = (world.queue(), world.pool.clone());
 /// # let sender = &mut world.sender;
 /// sender.post(queue)?.token(7).send(pool.take().expect("a free buffer"))?;
@@ -56,7 +56,7 @@ impl SendCompletion<'_> {
     /// Takes the next buffer of a request with several buffers.
     ///
     /// ```
-    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let mut world = doorbell_doc::World::new();
     /// # let (queue, pool) = (world.queue(), world.pool.clone());
     /// # let sender = &mut world.sender;
     /// let (header, payload) = (pool.take().expect("free"), pool.take().expect("free"));
@@ -122,7 +122,7 @@ impl Run {
 /// Dropping the batch frees the CQEs. It leaves requests that were not taken to the next batch.
 ///
 /// ```
-/// # let mut world = doorbell_doc::Sends::new();
+/// # let mut world = doorbell_doc::World::new();
 /// # let (queue, pool) = (world.queue(), world.pool.clone());
 /// # let sender = &mut world.sender;
 /// sender.post(queue)?.send(pool.take().expect("a free buffer"))?;

@@ -9,7 +9,7 @@ use crate::qp::QpState;
 /// Why a request was not posted. The queue is unchanged.
 ///
 /// ```
-/// # let mut world = doorbell_doc::Sends::new();
+/// # let mut world = doorbell_doc::World::new();
 /// # let queue = world.queue();
 /// # let sender = &mut world.sender;
 /// use doorbell::NotSent;
@@ -104,7 +104,7 @@ debug_is_display!(NotSent);
 /// `Box<dyn Error>`: use `map_err(|error| error.reason)`.
 ///
 /// ```
-/// # let mut world = doorbell_doc::Sends::new();
+/// # let mut world = doorbell_doc::World::new();
 /// # let (queue, pool) = (world.queue(), world.pool.clone());
 /// # let sender = &mut world.sender;
 /// // A buffer more than the queue gathers.

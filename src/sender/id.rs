@@ -3,8 +3,8 @@
 /// Identifies the send queue of a QP of a [`Sender`](crate::Sender).
 ///
 /// ```
-/// # let mut world = doorbell_doc::Sends::new();
-/// # let (sender, qp, other) = (&mut world.sender, &world.qp, &mut world.other_sender);
+/// # let mut world = doorbell_doc::World::new();
+/// # let (sender, qp, other) = (&mut world.sender, &world.qp, &mut world.peer_sender);
 /// use doorbell::NotSent;
 ///
 /// let queue = qp.send_queue().expect("made with a sender");

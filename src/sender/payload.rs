@@ -21,7 +21,7 @@ use crate::pd::DomainId;
 /// The request owns its buffers until its completion. A buffer of length 0 adds nothing to the message, which may be empty.
 ///
 /// ```
-/// # let mut world = doorbell_doc::Sends::new();
+/// # let mut world = doorbell_doc::World::new();
 /// # let (queue, pool) = (world.queue(), world.pool.clone());
 /// # let sender = &mut world.sender;
 /// let mut posting = sender.post(queue)?;
@@ -57,7 +57,7 @@ pub(super) mod sealed {
 /// A part of a buffer, for a request. The completion returns the whole buffer.
 ///
 /// ```
-/// # let mut world = doorbell_doc::Sends::new();
+/// # let mut world = doorbell_doc::World::new();
 /// # let pool = world.pool.clone();
 /// # let queue = world.queue();
 /// # let sender = &mut world.sender;

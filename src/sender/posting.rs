@@ -19,7 +19,7 @@ impl Sender {
     /// Starts posting to a queue. Dropping the posting hands its requests to the device with one doorbell.
     ///
     /// ```
-    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let mut world = doorbell_doc::World::new();
     /// # let (queue, pool) = (world.queue(), world.pool.clone());
     /// # let sender = &mut world.sender;
     /// let mut posting = sender.post(queue)?;
@@ -66,7 +66,7 @@ impl Sender {
 /// After `mem::forget` of a posting, the next posting of the queue rings the doorbell for its requests, too.
 ///
 /// ```
-/// # let mut world = doorbell_doc::Sends::new();
+/// # let mut world = doorbell_doc::World::new();
 /// # let (queue, pool, remote) = (world.queue(), world.pool.clone(), world.remote());
 /// # let sender = &mut world.sender;
 /// let mut record = pool.take().expect("a free buffer");
@@ -156,7 +156,7 @@ impl Posting<'_> {
     /// Sends a datagram, with or without immediate data.
     ///
     /// ```
-    /// # let mut world = doorbell_doc::Sends::datagrams();
+    /// # let mut world = doorbell_doc::World::datagrams();
     /// # let queue = world.queue();
     /// # let to = world.qp.address_handle(&world.peer.address()?, 0x1234)?;
     /// # let sender = &mut world.sender;
@@ -249,7 +249,7 @@ impl Posting<'_> {
     /// doorbell must set `max_dest_rd_atomic` to at least as many.
     ///
     /// ```
-    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let mut world = doorbell_doc::World::new();
     /// # let (queue, pool, remote) = (world.queue(), world.pool.clone(), world.remote());
     /// # let sender = &mut world.sender;
     /// let buffer = pool.take().expect("a free buffer");
@@ -276,7 +276,7 @@ impl Posting<'_> {
     /// `buffer` receives the old number in the byte order of this processor.
     ///
     /// ```
-    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let mut world = doorbell_doc::World::new();
     /// # let (queue, pool, remote) = (world.queue(), world.pool.clone(), world.remote());
     /// # let sender = &mut world.sender;
     /// let buffer = pool.take().expect("a free buffer");

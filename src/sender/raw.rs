@@ -46,7 +46,7 @@ impl Sender {
     /// Returns the CQ and the ring of a send queue, or `None` on the verbs path.
     ///
     /// ```
-    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let mut world = doorbell_doc::World::new();
     /// # let (queue, pool) = (world.queue(), world.pool.clone());
     /// # let sender = &mut world.sender;
     /// use doorbell::raw::WorkRequest;

@@ -18,7 +18,7 @@ impl Sender {
     /// it before each sleep.
     ///
     /// ```
-    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let mut world = doorbell_doc::World::new();
     /// # let queue = world.queue();
     /// # let sender = &mut world.sender;
     /// use std::os::fd::AsRawFd;
@@ -54,7 +54,7 @@ impl Sender {
     /// sleep.
     ///
     /// ```
-    /// # let mut world = doorbell_doc::Sends::new();
+    /// # let mut world = doorbell_doc::World::new();
     /// # let queue = world.queue();
     /// # let sender = &mut world.sender;
     /// sender.post(queue)?.send(b"hello")?;

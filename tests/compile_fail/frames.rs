@@ -4,6 +4,8 @@ use std::thread;
 
 use doorbell::frames::{Flow, Frame, FrameBatch, FrameReceiver, FlowRule, TakenFrame};
 
+fn shared<T: Sync>(_: &T) {}
+
 pub fn right(receiver: &mut FrameReceiver, flow: &Flow) -> (FlowRule, Vec<TakenFrame>) {
     let rule = receiver.attach(flow).unwrap();
     let mut kept = Vec::new();
@@ -16,7 +18,6 @@ pub fn right(receiver: &mut FrameReceiver, flow: &Flow) -> (FlowRule, Vec<TakenF
 }
 
 pub fn what_may_go_to_other_threads(receiver: FrameReceiver, rule: FlowRule, taken: &TakenFrame) {
-    fn shared<T: Sync>(_: &T) {}
     thread::spawn(move || drop((receiver, rule)));
     shared(taken);
 }
@@ -62,11 +63,9 @@ pub fn polled_in_the_middle(receiver: &mut FrameReceiver) {
 }
 
 pub fn a_frame_that_two_threads_look_at(frame: &Frame<'_>) {
-    fn shared<T: Sync>(_: &T) {}
     shared(frame); //~ E0277
 }
 
 pub fn a_receiver_that_two_threads_look_at(receiver: &FrameReceiver) {
-    fn shared<T: Sync>(_: &T) {}
     shared(receiver); //~ E0277
 }

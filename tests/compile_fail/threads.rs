@@ -6,35 +6,32 @@ use doorbell::{
     Batch, BufferPool, Context, Receiver, RemoteMemory, SendBatch, Sender, SharedPoster, SqId,
 };
 
+fn shared<T: Sync>(_: &T) {}
+
 pub fn right(mut receiver: Receiver, mut sender: Sender, queue: SqId) {
     thread::spawn(move || drop(receiver.poll()));
     thread::spawn(move || drop(sender.post(queue)));
 }
 
 pub fn what_may_be_shared(context: &Context, pool: &BufferPool, poster: &SharedPoster) {
-    fn shared<T: Sync>(_: &T) {}
     shared(context);
     shared(pool);
     shared(poster);
 }
 
 pub fn peers_write_what_two_threads_look_at(memory: &RemoteMemory) {
-    fn shared<T: Sync>(_: &T) {}
     shared(memory); //~ E0277
 }
 
 pub fn a_batch_that_two_threads_look_at(batch: &Batch<'_>) {
-    fn shared<T: Sync>(_: &T) {}
     shared(batch); //~ E0277
 }
 
 pub fn polled_by_two(receiver: &Receiver) {
-    fn shared<T: Sync>(_: &T) {}
     shared(receiver); //~ E0277
 }
 
 pub fn a_batch_of_sends_that_two_threads_look_at(batch: &SendBatch<'_>) {
-    fn shared<T: Sync>(_: &T) {}
     shared(batch); //~ E0277
 }
 

@@ -43,6 +43,14 @@ struct pair {
 	char memory[2 * DEPTH][SIZE];
 };
 
+static void join_pair(struct pair *p)
+{
+	to_init(p->from);
+	to_init(p->to);
+	connect_to(p->from, p->to->qp_num);
+	connect_to(p->to, p->from->qp_num);
+}
+
 static struct pair *make(unsigned depth)
 {
 	struct pair *p = aligned_alloc(4096, (sizeof *p + 4095) / 4096 * 4096);
@@ -55,10 +63,7 @@ static struct pair *make(unsigned depth)
 	p->to = create(p->pd, p->cq, NULL, depth);
 	p->mr = ibv_reg_mr(p->pd, p->memory, sizeof p->memory, IBV_ACCESS_LOCAL_WRITE);
 	check(p->mr != NULL, "ibv_reg_mr");
-	to_init(p->from);
-	to_init(p->to);
-	connect_to(p->from, p->to->qp_num);
-	connect_to(p->to, p->from->qp_num);
+	join_pair(p);
 	return p;
 }
 
@@ -152,7 +157,7 @@ static void contexts(void)
 #include <errno.h>
 
 /* What is attached too late, or in part, is refused and works on. */
-static void attached(void)
+static void attached_plain(void)
 {
 	struct pair *p = make(2);
 	check(!doorbell_attach_cq(p->cq) && !doorbell_attach_cq(p->cq), "doorbell_attach_cq");
@@ -165,10 +170,7 @@ static void attached(void)
 	p->to = create(p->pd, p->cq, NULL, 2);
 	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
 	check(!ibv_modify_qp(p->from, &reset, IBV_QP_STATE), "ibv_modify_qp to RESET");
-	to_init(p->from);
-	to_init(p->to);
-	connect_to(p->from, p->to->qp_num);
-	connect_to(p->to, p->from->qp_num);
+	join_pair(p);
 	play(p, 50);
 	end(p);
 	p = make(DEPTH);
@@ -217,6 +219,11 @@ static void attached_extended(int at)
 	}
 	check(!ibv_destroy_qp(qp) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "destroying");
 	end(p);
+}
+
+static void attached(void)
+{
+	attached_plain(), attached_extended(0), attached_extended(25);
 }
 #endif
 
@@ -380,36 +387,26 @@ static void interrupted(void (*by)(void))
 	by();
 }
 
-static void exit_0(void)
-{
-	exit(0);
-}
+static void aborts(void) { interrupted(abort); }
+static void exit_0(void) { exit(0); }
+static void exits(void) { interrupted(exit_0); }
+
+static const struct { const char *name; void (*run)(void); } modes[] = {
+	{ "fork", forked }, { "contexts", contexts }, { "threads", threads }, { "resize", resize },
+	{ "destroy", destroyed }, { "batch", batch }, { "abort", aborts }, { "exit", exits },
+#ifdef ATTACH
+	{ "attach", attached },
+#endif
+};
 
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
-	if (!strcmp(mode, "fork"))
-		forked();
-	else if (!strcmp(mode, "contexts"))
-		contexts();
-	else if (!strcmp(mode, "threads"))
-		threads();
-	else if (!strcmp(mode, "resize"))
-		resize();
-	else if (!strcmp(mode, "destroy"))
-		destroyed();
-	else if (!strcmp(mode, "batch"))
-		batch();
-	else if (!strcmp(mode, "abort"))
-		interrupted(abort);
-	else if (!strcmp(mode, "exit"))
-		interrupted(exit_0);
-#ifdef ATTACH
-	else if (!strcmp(mode, "attach"))
-		attached(), attached_extended(0), attached_extended(25);
-#endif
-	else
-		check(0, "the first argument: drop_in");
+	size_t at = 0;
+	while (at < sizeof modes / sizeof *modes && strcmp(mode, modes[at].name))
+		at++;
+	check(at < sizeof modes / sizeof *modes, "the first argument: drop_in");
+	modes[at].run();
 	printf("%s: ok\n", mode);
 	return 0;
 }

@@ -1,24 +1,17 @@
 //! C programs in processes of their own.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-
-use crate::receiving::PATIENCE;
 
 /// A C program of `tests/interop`: it does what standard input says, and answers each line with one line.
 pub struct Program {
     process: Child,
     input: ChildStdin,
-    lines: Receiver<String>,
+    lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Program {
     /// Compiles and starts it.
-    ///
-    /// # Panics
-    /// When that fails.
     pub fn start(name: &str) -> Self {
         let source = format!("{}/interop/{name}.c", env!("CARGO_MANIFEST_DIR"));
         let program = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
@@ -34,24 +27,18 @@ impl Program {
             Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let _ = std::fs::remove_file(program);
         let input = process.stdin.take().unwrap();
-        let lines = read_lines(process.stdout.take().unwrap());
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         Self { process, input, lines }
     }
 
     /// Says a line.
-    ///
-    /// # Panics
-    /// When it has ended.
     pub fn say(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
     }
 
     /// Waits for a line.
-    ///
-    /// # Panics
-    /// When none comes.
     pub fn hear(&mut self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("an answer")
+        self.lines.next().expect("an answer").unwrap()
     }
 
     /// Says a line, and waits for one.
@@ -66,16 +53,4 @@ impl Drop for Program {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-fn read_lines(output: ChildStdout) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
 }

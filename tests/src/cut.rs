@@ -5,6 +5,7 @@ use std::ptr;
 use doorbell::{ProtectionDomain, QpState, QueuePair};
 use rdma_core_sys as sys;
 
+use crate::by_hand::query;
 use crate::receiving::wait;
 
 /// Bytes of a message that breaks off: some packets of any path MTU.
@@ -30,19 +31,15 @@ impl Cut {
 
     /// Begins a message with `head` on a connected queue pair, and waits until the queue pair has failed and its
     /// peer `to` is in the middle of the message.
-    ///
-    /// # Panics
-    /// When that does not happen.
     pub fn send(&mut self, qp: &QueuePair, to: &QueuePair, head: &[u8]) {
-        let expected = expected_psn(to);
+        // SAFETY: a live queue pair.
+        let next = || unsafe { query(to.as_raw(), sys::IBV_QP_RQ_PSN) }.rq_psn;
+        let expected = next();
         self.begin(qp, head);
-        wait("the first packet", || expected_psn(to) != expected);
+        wait("the first packet", || next() != expected);
     }
 
     /// Begins a message with `head` on a connected queue pair, and waits until the queue pair has failed.
-    ///
-    /// # Panics
-    /// When it does not.
     pub fn begin(&mut self, qp: &QueuePair, head: &[u8]) {
         self.memory[..head.len()].copy_from_slice(head);
         let addr = self.memory.as_ptr().expose_provenance() as u64;
@@ -63,14 +60,4 @@ impl Cut {
         assert_eq!(unsafe { sys::ibv_post_send(qp.as_raw(), &mut wr, &mut bad) }, 0);
         wait("the message to break off", || qp.state().unwrap() == QpState::Error);
     }
-}
-
-/// The number of the next packet that a queue pair waits for.
-fn expected_psn(qp: &QueuePair) -> u32 {
-    let (mut attr, mut init) = (sys::ibv_qp_attr::default(), sys::ibv_qp_init_attr::default());
-    let mask = sys::IBV_QP_RQ_PSN as i32;
-    // SAFETY: a live queue pair and writable structures.
-    let errno = unsafe { sys::ibv_query_qp(qp.as_raw(), &mut attr, mask, &mut init) };
-    assert_eq!(errno, 0);
-    attr.rq_psn
 }

@@ -47,6 +47,13 @@ pub fn pd() -> ProtectionDomain {
     open().alloc_pd().unwrap()
 }
 
+/// A domain of the device under test, and a receiver on the path under test.
+pub fn start(cq_capacity: u32) -> (ProtectionDomain, Receiver) {
+    let pd = pd();
+    let receiver = receiver(&pd, cq_capacity);
+    (pd, receiver)
+}
+
 /// A receiver on the path under test.
 pub fn receiver(pd: &ProtectionDomain, cq_capacity: u32) -> Receiver {
     let config = ReceiverConfig::new().cq_capacity(cq_capacity).path(path());

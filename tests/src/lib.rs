@@ -5,6 +5,7 @@
 //! libibverbs shows; `DOORBELL_PATH` is `direct` or `verbs`, else what `Path::Auto` gives. On a slow machine
 //! `DOORBELL_SHARE=N` divides the numbers of messages that are about endurance only.
 
+pub mod by_hand;
 pub mod c_program;
 pub mod cut;
 pub mod descriptor;
@@ -15,9 +16,22 @@ pub mod poison;
 pub mod programs;
 pub mod receiving;
 pub mod records;
+pub mod repository;
 pub mod sending;
 pub mod sending_qp;
+pub mod tags;
 pub mod world;
 
 pub use device::{pd, receiver, sender, share};
 pub use peers::Peers;
+
+/// Asserts that a value has this form. `=> expression` makes something of it.
+#[macro_export]
+macro_rules! assert_matches {
+    ($value:expr, $pattern:pat $(if $guard:expr)? $(=> $then:expr)? $(,)?) => {
+        match $value {
+            $pattern $(if $guard)? => ($($then)?),
+            ref other => panic!("{other:?} is not {}", stringify!($pattern $(if $guard)?)),
+        }
+    };
+}

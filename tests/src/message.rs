@@ -14,9 +14,6 @@ pub fn write(out: &mut [u8], sender: u32, number: u64) {
 }
 
 /// Sender and number of a message whose every byte is as it was written.
-///
-/// # Panics
-/// When it is not.
 pub fn read(message: &[u8]) -> (u32, u64) {
     assert!(message.len() >= HEADER, "a message of {} bytes has no header", message.len());
     let sender = u32::from_le_bytes(message[..4].try_into().unwrap());

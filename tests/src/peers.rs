@@ -4,9 +4,8 @@ use doorbell::{
     BufferPool, Error, NotSent, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver,
 };
 
-use crate::device;
-use crate::message;
 use crate::sending_qp::SendingQp;
+use crate::{device, message, receiving};
 
 /// The far ends of connections, for sending to the receiver under test.
 pub struct Peers {
@@ -72,14 +71,30 @@ impl Peers {
 
     /// Sends the next message of a far end, and gives its number.
     pub fn send(&mut self, from: usize, len: usize) -> u64 {
-        let mut number = self.try_send(from, len);
-        crate::receiving::wait("room in a send queue", || {
-            if number.is_none() {
-                number = self.try_send(from, len);
-            }
-            number.is_some()
-        });
-        number.unwrap()
+        receiving::wait_for("room in a send queue", || self.try_send(from, len))
+    }
+
+    /// Sends the next `count` messages of the first far end, 40 bytes long.
+    pub fn burst(&mut self, count: usize) {
+        for _ in 0..count {
+            self.send(0, 40);
+        }
+    }
+
+    /// Sends the next `count` messages of the first far end, and waits until all have arrived.
+    pub fn arrive(&mut self, count: usize) {
+        self.burst(count);
+        self.settle();
+    }
+
+    /// A far end sends `count` messages to `receiver`, each of which arrives whole before the next.
+    pub fn exchange(&mut self, receiver: &mut Receiver, from: usize, count: usize) {
+        for _ in 0..count {
+            let number = self.send(from, 40);
+            receiving::messages(receiver, 1, |message| {
+                assert_eq!(message::read(&message), (from as u32, number));
+            });
+        }
     }
 
     /// Resets a far end.
@@ -93,9 +108,6 @@ impl Peers {
     }
 
     /// Takes the completions of a far end's sends.
-    ///
-    /// # Panics
-    /// When a send failed.
     pub fn reap(&mut self, from: usize) {
         while let Some(done) = self.qps[from].poll_send() {
             assert!(done.status.is_success(), "send of far end {from}: {}", done.status);
@@ -104,7 +116,7 @@ impl Peers {
 
     /// Waits until every send has completed.
     pub fn settle(&mut self) {
-        crate::receiving::wait("sends", || {
+        receiving::wait("sends", || {
             (0..self.qps.len()).for_each(|from| self.reap(from));
             self.qps.iter().all(|qp| qp.sends_outstanding() == 0)
         });

@@ -5,8 +5,8 @@
 
 use std::ffi::c_int;
 use std::process;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use rdma_core_sys as sys;
 
@@ -31,13 +31,9 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 /// Whether sends go past the driver.
 static SENDS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 /// CQs of sends.
-static SEND_CQS: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
-static ADDING: Mutex<()> = Mutex::new(());
+static SEND_CQS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// Replaces the entries of `context` for posting receives, posting tag operations, polling and arming.
-///
-/// # Panics
-/// When contexts of different drivers are poisoned in one process.
 ///
 /// # Safety
 /// `context` is open and nobody uses it at the moment.
@@ -88,27 +84,16 @@ fn forbidden(entry: &str) -> ! {
     process::abort()
 }
 
-fn is_send_cq(cq: usize) -> bool {
-    SEND_CQS
-        .iter()
-        .map(|known| known.load(Ordering::Relaxed))
-        .take_while(|&known| known != 0)
-        .any(|known| known == cq)
+fn send_cqs() -> MutexGuard<'static, Vec<usize>> {
+    SEND_CQS.lock().unwrap_or_else(|_| process::abort())
 }
 
-#[cold]
-fn add_send_cq(cq: usize) {
-    let _adding = ADDING.lock().unwrap_or_else(|_| process::abort());
-    if is_send_cq(cq) {
-        return;
+/// The driver, for an entry that is called for a CQ of sends.
+fn driver_of_sends(cq: *mut sys::ibv_cq, entry: &str) -> &'static Driver {
+    if !send_cqs().contains(&(cq as usize)) {
+        forbidden(entry);
     }
-    match SEND_CQS.iter().find(|known| known.load(Ordering::Relaxed) == 0) {
-        Some(free) => free.store(cq, Ordering::Relaxed),
-        None => {
-            eprintln!("poison: more than {} CQs of sends", SEND_CQS.len());
-            process::abort()
-        }
-    }
+    DRIVER.get().unwrap_or_else(|| process::abort())
 }
 
 unsafe extern "C" fn post_send(
@@ -125,70 +110,38 @@ unsafe extern "C" fn post_send(
         eprintln!("a CQ that is polled directly is also the CQ of sends");
         process::abort();
     }
-    if !is_send_cq(send_cq as usize) {
-        add_send_cq(send_cq as usize);
+    let mut cqs = send_cqs();
+    if !cqs.contains(&(send_cq as usize)) {
+        cqs.push(send_cq as usize);
     }
-    match DRIVER.get() {
-        // SAFETY: the arguments of the caller.
-        Some(driver) => unsafe { (driver.post_send)(qp, wr, bad_wr) },
-        None => process::abort(),
-    }
+    drop(cqs);
+    // SAFETY: the arguments of the caller.
+    unsafe { (driver_of_sends(send_cq, "post_send").post_send)(qp, wr, bad_wr) }
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, entries: c_int, wc: *mut sys::ibv_wc) -> c_int {
-    if !is_send_cq(cq as usize) {
-        forbidden("poll_cq");
-    }
-    match DRIVER.get() {
-        // SAFETY: the arguments of the caller.
-        Some(driver) => unsafe { (driver.poll_cq)(cq, entries, wc) },
-        None => process::abort(),
-    }
-}
-
-unsafe extern "C" fn post_recv(
-    _: *mut sys::ibv_qp,
-    _: *mut sys::ibv_recv_wr,
-    _: *mut *mut sys::ibv_recv_wr,
-) -> c_int {
-    forbidden("post_recv")
-}
-
-unsafe extern "C" fn post_srq_recv(
-    _: *mut sys::ibv_srq,
-    _: *mut sys::ibv_recv_wr,
-    _: *mut *mut sys::ibv_recv_wr,
-) -> c_int {
-    forbidden("post_srq_recv")
+    // SAFETY: the arguments of the caller.
+    unsafe { (driver_of_sends(cq, "poll_cq").poll_cq)(cq, entries, wc) }
 }
 
 unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
-    if !is_send_cq(cq as usize) {
-        forbidden("req_notify_cq");
-    }
-    match DRIVER.get() {
-        // SAFETY: the arguments of the caller.
-        Some(driver) => unsafe { (driver.req_notify_cq)(cq, solicited_only) },
-        None => process::abort(),
-    }
+    // SAFETY: the arguments of the caller.
+    unsafe { (driver_of_sends(cq, "req_notify_cq").req_notify_cq)(cq, solicited_only) }
 }
 
-unsafe extern "C" fn post_srq_ops(
-    _: *mut sys::ibv_srq,
-    _: *mut sys::ibv_ops_wr,
-    _: *mut *mut sys::ibv_ops_wr,
-) -> c_int {
-    forbidden("post_srq_ops")
+macro_rules! forbid {
+    ($($entry:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        $(unsafe extern "C" fn $entry($(_: $argument),*) $(-> $result)? {
+            forbidden(stringify!($entry))
+        })*
+    };
 }
 
-unsafe extern "C" fn start_poll(_: *mut sys::ibv_cq_ex, _: *mut sys::ibv_poll_cq_attr) -> c_int {
-    forbidden("start_poll")
-}
-
-unsafe extern "C" fn next_poll(_: *mut sys::ibv_cq_ex) -> c_int {
-    forbidden("next_poll")
-}
-
-unsafe extern "C" fn end_poll(_: *mut sys::ibv_cq_ex) {
-    forbidden("end_poll")
+forbid! {
+    post_recv(*mut sys::ibv_qp, *mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int;
+    post_srq_recv(*mut sys::ibv_srq, *mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int;
+    post_srq_ops(*mut sys::ibv_srq, *mut sys::ibv_ops_wr, *mut *mut sys::ibv_ops_wr) -> c_int;
+    start_poll(*mut sys::ibv_cq_ex, *mut sys::ibv_poll_cq_attr) -> c_int;
+    next_poll(*mut sys::ibv_cq_ex) -> c_int;
+    end_poll(*mut sys::ibv_cq_ex);
 }

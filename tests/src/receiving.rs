@@ -3,21 +3,27 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{Failure, Message, Receiver};
+use doorbell::{Buffer, Failure, Message, Receiver, WcStatus};
 
+use crate::sending_qp::SendingQp;
 use crate::world::Single;
 
 /// How long anything may make no progress. The busiest machine gives a thread some time in it.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Calls `done` until it returns true.
-///
-/// # Panics
-/// When that takes too long.
 pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    wait_for(what, || done().then_some(()));
+}
+
+/// Calls `attempt` until it returns something.
+pub fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     let mut rounds = 0u32;
-    while !done() {
+    loop {
+        if let Some(done) = attempt() {
+            return done;
+        }
         rounds += 1;
         if rounds % 64 == 0 {
             assert!(began.elapsed() < PATIENCE, "waiting for {what}: nothing for {PATIENCE:?}");
@@ -27,10 +33,14 @@ pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+impl SendingQp {
+    /// Waits for the end of the next request, and returns how it ended.
+    pub fn ended(&mut self) -> WcStatus {
+        wait_for("the end of a send", || self.poll_send()).status
+    }
+}
+
 /// Polls until `count` messages have come, each of which `each` has seen.
-///
-/// # Panics
-/// When a receive fails, or when they do not come.
 pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Message<'_, '_>)) {
     let mut seen = 0;
     while seen < count {
@@ -50,10 +60,14 @@ pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Mess
     }
 }
 
+/// The next `count` messages, each taken.
+pub fn take(receiver: &mut Receiver, count: usize) -> Vec<Buffer> {
+    let mut taken = Vec::new();
+    messages(receiver, count, |message| taken.push(message.take()));
+    taken
+}
+
 /// Polls until `count` receives have failed.
-///
-/// # Panics
-/// When one succeeds, or when they do not fail.
 pub fn failures(receiver: &mut Receiver, count: usize) -> Vec<Failure> {
     let mut failures = Vec::new();
     wait("a failed receive", || {
@@ -76,7 +90,7 @@ const TURNS: usize = 300;
 /// of a test, it has done in that time, however slow the machine is.
 pub fn let_the_device_work() {
     let mut bystander = Single::new(8, 64);
-    bystander.receiver.fill(bystander.rq, &bystander.pool).unwrap();
+    bystander.receiver.fill(bystander.queue, &bystander.pool).unwrap();
     for _ in 0..TURNS {
         bystander.peers.send(0, 16);
         messages(&mut bystander.receiver, 1, |_| ());
@@ -84,9 +98,6 @@ pub fn let_the_device_work() {
 }
 
 /// Asserts that nothing arrives for a while.
-///
-/// # Panics
-/// When something does.
 pub fn nothing(receiver: &mut Receiver) {
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(50) {

@@ -120,10 +120,14 @@ impl Sending {
     }
 }
 
+/// Bytes of memory that peers write.
+pub fn bytes_of(memory: &RemoteMemory, offset: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    memory.read(offset, &mut bytes);
+    bytes
+}
+
 /// Waits for `count` requests that are over.
-///
-/// # Panics
-/// When they do not come.
 pub fn completions<T>(
     sender: &mut Sender,
     count: usize,

@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use doorbell::{
-    AddressHandle, Buffer, NotSent, Path, Payload, QpConfig, QpEnd, QueuePair, Receiver,
+    AddressHandle, Buffer, NotSent, Path, Payload, Posting, QpConfig, QpEnd, QueuePair, Receiver,
     RemoteRegion, SendError, Sender, SenderConfig, SqId, WcStatus,
 };
 
@@ -26,17 +26,11 @@ pub struct Sent {
 
 impl SendingQp {
     /// A queue pair of `receiver`, on the same path.
-    ///
-    /// # Errors
-    /// Those of `create_qp_with_sender`.
     pub fn create(receiver: &mut Receiver, config: &QpConfig) -> doorbell::Result<Self> {
         Self::create_on(receiver, config, receiver.path())
     }
 
     /// The same, on a path.
-    ///
-    /// # Errors
-    /// As for [`create`](Self::create).
     pub fn create_on(
         receiver: &mut Receiver,
         config: &QpConfig,
@@ -52,60 +46,46 @@ impl SendingQp {
         self.qp.send_queue().unwrap()
     }
 
-    /// Sends a message, with immediate data or without.
-    ///
-    /// # Errors
-    /// Those of `Sender::post` and `Posting::send`.
-    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), SendError<P>> {
-        let mut posting = match self.sender.post(self.queue()) {
-            Ok(posting) => posting,
+    /// Posts one request.
+    fn post<P: Payload>(
+        &mut self,
+        payload: P,
+        post: impl FnOnce(&mut Posting<'_>, P) -> Result<(), SendError<P>>,
+    ) -> Result<(), SendError<P>> {
+        match self.sender.post(self.queue()) {
+            Ok(mut posting) => post(&mut posting, payload)?,
             Err(reason) => return Err(SendError { payload, reason }),
-        };
-        match imm {
-            Some(imm) => posting.send_with_imm(payload, imm)?,
-            None => posting.send(payload)?,
         }
         self.outstanding += 1;
         Ok(())
     }
 
+    /// Sends a message, with immediate data or without.
+    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), SendError<P>> {
+        self.post(payload, |posting, payload| match imm {
+            Some(imm) => posting.send_with_imm(payload, imm),
+            None => posting.send(payload),
+        })
+    }
+
     /// Sends bytes that are copied.
-    ///
-    /// # Errors
-    /// The reason of those of [`send`](Self::send).
     pub fn send_inline(&mut self, bytes: &[u8], imm: Option<u32>) -> Result<(), NotSent> {
         self.send(bytes, imm).map_err(|error| error.reason)
     }
 
     /// Writes to memory of the peer.
-    ///
-    /// # Errors
-    /// Those of `Sender::post` and `Posting::write`.
     pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), SendError<P>> {
-        match self.sender.post(self.queue()) {
-            Ok(mut posting) => posting.write(payload, to)?,
-            Err(reason) => return Err(SendError { payload, reason }),
-        }
-        self.outstanding += 1;
-        Ok(())
+        self.post(payload, |posting, payload| posting.write(payload, to))
     }
 
     /// Sends a datagram.
-    ///
-    /// # Errors
-    /// Those of `Sender::post` and `Posting::send_to`.
     pub fn send_to<P: Payload>(
         &mut self,
         payload: P,
         to: &AddressHandle,
         imm: Option<u32>,
     ) -> Result<(), SendError<P>> {
-        match self.sender.post(self.queue()) {
-            Ok(mut posting) => posting.send_to(to, payload, imm)?,
-            Err(reason) => return Err(SendError { payload, reason }),
-        }
-        self.outstanding += 1;
-        Ok(())
+        self.post(payload, |posting, payload| posting.send_to(to, payload, imm))
     }
 
     /// Takes the next request that is over.
@@ -117,9 +97,6 @@ impl SendingQp {
     }
 
     /// Resets it, and lets go of what was outstanding: it can be connected again.
-    ///
-    /// # Errors
-    /// Those of `Receiver::reset_qp`.
     pub fn reset(&mut self, receiver: &mut Receiver) -> doorbell::Result<QpEnd> {
         let end = receiver.reset_qp(&mut self.qp)?;
         loop {

@@ -1,17 +1,24 @@
 //! A receiver with everything around it, for tests that need nothing special.
 
 use doorbell::{
-    BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, RqId, SrqConfig, SrqId,
+    Buffer, BufferPool, ProtectionDomain, QpConfig, QueueId, QueuePair, Receiver, RqId, SrqConfig,
+    SrqId,
 };
 
-use crate::{Peers, device};
+use crate::peers::{self, Peers};
+use crate::{device, receiving};
 
 /// Connections whose receives come from one SRQ.
-pub struct Shared {
+pub type Shared = World<SrqId>;
+/// One connection with a receive queue of its own.
+pub type Single = World<RqId>;
+
+/// Connections of a receiver that has one queue.
+pub struct World<Q> {
     /// The receiver under test.
     pub receiver: Receiver,
     /// Its only queue.
-    pub srq: SrqId,
+    pub queue: Q,
     /// Twice as many buffers as the queue holds. None is posted yet.
     pub pool: BufferPool,
     /// Queue pairs of the receiver.
@@ -22,7 +29,7 @@ pub struct Shared {
     pub pd: ProtectionDomain,
 }
 
-impl Shared {
+impl World<SrqId> {
     /// `qps` connections on an SRQ for `max_wr` receives of `buffer_size` bytes.
     pub fn new(max_wr: u32, qps: u32, buffer_size: u32) -> Self {
         Self::with(max_wr, 1, qps, buffer_size, QpConfig::rc())
@@ -33,31 +40,15 @@ impl Shared {
         let pd = device::pd();
         // As many as the SRQ has receives, and not one more.
         let mut receiver = device::receiver(&pd, (max_wr + 1).next_power_of_two() - 1);
-        let srq = receiver.create_srq(&SrqConfig::new(max_wr).max_sge(max_sge)).unwrap();
-        let pool = BufferPool::new(&pd, 2 * receiver.capacity(srq), buffer_size).unwrap();
-        let config = config.srq(srq).min_rnr_timer(QUICK);
+        let queue = receiver.create_srq(&SrqConfig::new(max_wr).max_sge(max_sge)).unwrap();
+        let pool = BufferPool::new(&pd, 2 * receiver.capacity(queue), buffer_size).unwrap();
+        let config = config.srq(queue).min_rnr_timer(QUICK);
         let (near, peers) = Peers::connect(&pd, &mut receiver, &config, qps, buffer_size);
-        Self { receiver, srq, pool, near, peers, pd }
+        Self { receiver, queue, pool, near, peers, pd }
     }
 }
 
-/// One connection with a receive queue of its own.
-pub struct Single {
-    /// The receiver under test.
-    pub receiver: Receiver,
-    /// Its only queue.
-    pub rq: RqId,
-    /// Twice as many buffers as the queue holds. None is posted yet.
-    pub pool: BufferPool,
-    /// The queue pair.
-    pub near: QueuePair,
-    /// Its far end.
-    pub peers: Peers,
-    /// The domain of all.
-    pub pd: ProtectionDomain,
-}
-
-impl Single {
+impl World<RqId> {
     /// A connection with a queue for `max_wr` receives of `buffer_size` bytes.
     pub fn new(max_wr: u32, buffer_size: u32) -> Self {
         Self::beside(max_wr, buffer_size, 0)
@@ -68,12 +59,114 @@ impl Single {
         let pd = device::pd();
         let mut receiver = device::receiver(&pd, max_wr.max(4) + others);
         let config = QpConfig::rc().receives(max_wr, 1).min_rnr_timer(QUICK);
-        let (mut near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, buffer_size);
-        let near = near.remove(0);
-        let rq = near.receive_queue().expect("a queue pair without SRQ has a queue");
-        let pool = BufferPool::new(&pd, 2 * receiver.capacity(rq), buffer_size).unwrap();
-        Self { receiver, rq, pool, near, peers, pd }
+        let (near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, buffer_size);
+        let queue = near[0].receive_queue().expect("a queue pair without SRQ has a queue");
+        let pool = BufferPool::new(&pd, 2 * receiver.capacity(queue), buffer_size).unwrap();
+        Self { receiver, queue, pool, near, peers, pd }
     }
+}
+
+impl<Q: Copy + Into<QueueId>> World<Q> {
+    /// The same, with a buffer in every slot.
+    pub fn filled(mut self) -> Self {
+        self.fill();
+        self
+    }
+
+    /// Fills the queue, and returns how many buffers that took.
+    pub fn fill(&mut self) -> usize {
+        self.receiver.fill(self.queue, &self.pool).unwrap()
+    }
+
+    /// Posts `count` buffers of the pool.
+    pub fn post(&mut self, count: usize) {
+        let buffers = std::iter::from_fn(|| self.pool.take()).take(count);
+        assert_eq!(self.receiver.post(self.queue, buffers).unwrap(), count);
+    }
+
+    /// The first far end sends `count` messages, each of which arrives whole before the next.
+    pub fn exchange(&mut self, count: usize) {
+        self.peers.exchange(&mut self.receiver, 0, count);
+    }
+
+    /// The same, whatever its queue is.
+    pub fn any(self) -> World<QueueId> {
+        let Self { receiver, queue, pool, near, peers, pd } = self;
+        World { receiver, queue: queue.into(), pool, near, peers, pd }
+    }
+
+    /// Free slots of the queue.
+    pub fn free_slots(&self) -> usize {
+        self.receiver.free_slots(self.queue) as usize
+    }
+
+    /// Slots of the queue.
+    pub fn capacity(&self) -> usize {
+        self.receiver.capacity(self.queue) as usize
+    }
+
+    /// The next `count` messages, each taken.
+    pub fn take(&mut self, count: usize) -> Vec<Buffer> {
+        receiving::take(&mut self.receiver, count)
+    }
+
+    /// Connects a queue pair that was reset, after a reset of its far end.
+    pub fn reconnect(&mut self, at: usize) {
+        self.peers.reset(at);
+        peers::join(&mut self.near[at], &mut self.peers.qps[at]);
+    }
+}
+
+/// A receiver with two SRQs that have all their receives, on a CQ without room for more, and a client of each.
+pub struct TwoSrqs {
+    /// The receiver under test.
+    pub receiver: Receiver,
+    /// Its queues.
+    pub srqs: [SrqId; 2],
+    /// A queue pair on each, and its far end.
+    pub clients: [(Vec<QueuePair>, Peers); 2],
+    /// The domain of all.
+    pub pd: ProtectionDomain,
+}
+
+impl TwoSrqs {
+    /// SRQs for `max_wr` receives each, which the device rounds to nothing else.
+    pub fn new(max_wr: u32) -> Self {
+        let (pd, mut receiver) = device::start(2 * max_wr);
+        let srqs = [(); 2].map(|()| receiver.create_srq(&SrqConfig::new(max_wr)).unwrap());
+        let pool = BufferPool::new(&pd, 2 * max_wr, 64).unwrap();
+        let clients = srqs.map(|srq| {
+            let buffers = std::iter::from_fn(|| pool.take()).take(max_wr as usize);
+            assert_eq!(receiver.post(srq, buffers).unwrap(), max_wr as usize);
+            let config = QpConfig::rc().srq(srq).min_rnr_timer(QUICK);
+            Peers::connect(&pd, &mut receiver, &config, 1, 64)
+        });
+        Self { receiver, srqs, clients, pd }
+    }
+
+    /// Sends `count` messages to each SRQ by turns.
+    pub fn send(&mut self, count: u32) {
+        for _ in 0..count {
+            self.clients.iter_mut().for_each(|(_, peers)| _ = peers.send(0, 40));
+        }
+    }
+
+    /// Waits until all messages have arrived.
+    pub fn settle(&mut self) {
+        self.clients.iter_mut().for_each(|(_, peers)| peers.settle());
+    }
+}
+
+/// One connection on an SRQ and then one on a receive queue, with `max_wr` receives of `buffer_size` bytes each; an SRQ
+/// has one less.
+pub fn both(max_wr: u32, buffer_size: u32) -> impl Iterator<Item = World<QueueId>> {
+    ["SRQ", "receive queue"].into_iter().map(move |name| {
+        println!("{name}");
+        match name {
+            "SRQ" => Shared::new(max_wr - 1, 1, buffer_size).any(),
+            _ => Single::new(max_wr, buffer_size).any(),
+        }
+    })
 }
 
 /// Code of the shortest wait for a receive, 0.01 ms.

@@ -5,14 +5,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    let rust = files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs"));
-    rust.chain(folders.iter().flat_map(|folder| sources(folder))).collect()
-}
+use doorbell_tests::repository::{root, sources};
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
@@ -156,7 +151,7 @@ fn list(text: &str, names: &HashMap<String, String>, listing: &mut BTreeSet<Stri
 
 #[test]
 fn the_public_interface_is_the_one_listed() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+    let src = root().join("src");
     let (names, mut listing) = (exported(&src), BTreeSet::new());
     for source in sources(&src) {
         let text = fs::read_to_string(&source).unwrap();

@@ -1,21 +1,18 @@
 //! The main job, as `make demo` does it, with fewer messages: on the direct path with the driver's
 //! entries for posting and polling replaced by functions that abort.
 
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::io::{self, BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use doorbell_tests::programs::{built, on_soft_mlx5};
+use doorbell_tests::programs::{example, poisoned, succeed};
 
 const MESSAGES: u32 = 20_000;
 
-/// A program in a process that has a software device, on the fabric of this test.
-fn on_device(program: &Path, poisoned: bool) -> Command {
-    let fabric = format!("demo-test-{}", std::process::id());
-    let mut command = on_soft_mlx5(&["--fabric", &fabric], program);
-    if poisoned {
-        command.env("LD_PRELOAD", built("examples/libpoison.so"));
+fn on_device(name: &str, is_poisoned: bool) -> Command {
+    let mut command = example(&[], name);
+    if is_poisoned {
+        poisoned(&mut command);
     }
     command
 }
@@ -23,17 +20,14 @@ fn on_device(program: &Path, poisoned: bool) -> Command {
 /// Runs the server on `path` and two clients; returns whether all were content, what the server printed, and
 /// what it complained of.
 fn main_job(path: &str, poisoned: bool) -> (bool, String, String) {
-    let mut server = on_device(&built("examples/srq_server"), poisoned)
+    let mut server = on_device("srq_server", poisoned)
         .args(["--connections", "4", "--path", path, "127.0.0.1:0"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut stderr = server.stderr.take().unwrap();
-    let complained = thread::spawn(move || {
-        let mut complained = String::new();
-        stderr.read_to_string(&mut complained).map(|_| complained).unwrap()
-    });
+    let stderr = server.stderr.take().unwrap();
+    let complained = thread::spawn(move || io::read_to_string(stderr).unwrap());
 
     let (mut printed, mut clients) = (String::new(), Vec::new());
     for line in BufReader::new(server.stdout.take().unwrap()).lines() {
@@ -55,7 +49,7 @@ fn main_job(path: &str, poisoned: bool) -> (bool, String, String) {
 }
 
 fn client(seed: u32, server: &str, poisoned: bool) -> Child {
-    on_device(&built("examples/srq_client"), poisoned)
+    on_device("srq_client", poisoned)
         .args(["--connections", "2", "--messages", &(MESSAGES / 2).to_string()])
         .args(["--seed", &seed.to_string(), server])
         .stdout(Stdio::null())
@@ -63,50 +57,28 @@ fn client(seed: u32, server: &str, poisoned: bool) -> Child {
         .unwrap()
 }
 
-fn verdict(path: &str) -> String {
-    format!(
-        "demo: ok: {MESSAGES} messages, path {path}, device mlx5_0 (soft-mlx5), 0 lost, 0 corrupted"
-    )
-}
-
 #[test]
-fn the_direct_path_is_direct() {
-    let (ok, printed, complained) = main_job("direct", true);
-    assert!(ok, "{printed}\n{complained}");
-    assert_eq!(printed.lines().last(), Some(&*verdict("direct")), "{printed}\n{complained}");
-    assert!(complained.contains("poison: direct or not at all"), "{complained}");
-}
-
-#[test]
-fn the_verbs_path_does_the_same() {
-    let (ok, printed, complained) = main_job("verbs", false);
-    assert!(ok, "{printed}\n{complained}");
-    assert_eq!(printed.lines().last(), Some(&*verdict("verbs")), "{printed}\n{complained}");
+fn the_direct_path_is_direct_and_the_verbs_path_does_the_same() {
+    for (path, poisoned) in [("direct", true), ("verbs", false)] {
+        let (ok, printed, complained) = main_job(path, poisoned);
+        assert!(ok, "{printed}\n{complained}");
+        let verdict = format!(
+            "demo: ok: {MESSAGES} messages, path {path}, device mlx5_0 (soft-mlx5), 0 lost, 0 corrupted"
+        );
+        assert_eq!(printed.lines().last(), Some(&*verdict), "{printed}\n{complained}");
+        assert_eq!(complained.contains("poison: direct or not at all"), poisoned, "{complained}");
+    }
 }
 
 #[test]
 fn the_poison_works() {
     let (ok, printed, complained) = main_job("verbs", true);
     assert!(!ok, "{printed}");
-    assert!(
-        complained.contains("the direct path called post_srq_recv of the driver"),
-        "{complained}"
-    );
+    let abort = "the direct path called post_srq_recv of the driver";
+    assert!(complained.contains(abort), "{complained}");
 }
 
 /// `make demo-tags` with fewer messages; on the direct path with the driver's entries replaced.
-fn tags(options: &[&str], poisoned: bool) -> String {
-    let output = on_device(&built("examples/tag_matching"), poisoned)
-        .args(["--messages", "1600"])
-        .args(options)
-        .output()
-        .unwrap();
-    let (printed, complained) = (output.stdout, output.stderr);
-    let printed = String::from_utf8_lossy(&printed).into_owned();
-    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&complained));
-    printed.lines().last().unwrap_or_default().to_owned()
-}
-
 #[test]
 fn tags_are_matched_by_the_device_and_by_the_library() {
     for (options, poisoned, offload) in [
@@ -115,7 +87,9 @@ fn tags_are_matched_by_the_device_and_by_the_library() {
         (&["--path", "direct", "--software"], true, "no"),
         (&["--path", "verbs", "--software"], false, "no"),
     ] {
-        let printed = tags(options, poisoned);
+        let mut command = on_device("tag_matching", poisoned);
+        let ended = succeed(command.args(["--messages", "1600"]).args(options));
+        let printed = ended.last_line();
         let (start, rest) = printed.split_at("demo-tags: ok: 4800 matched, ".len());
         assert_eq!(start, "demo-tags: ok: 4800 matched, ", "{printed}");
         let (unexpected, rest) = rest.split_once(' ').unwrap();
@@ -128,14 +102,16 @@ fn tags_are_matched_by_the_device_and_by_the_library() {
 /// The two programs on the first page of the book.
 #[test]
 fn the_first_program_counts_what_the_second_sends() {
-    let first = built("examples/first_receiver");
-    let mut receiver =
-        on_device(&first, true).arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().unwrap();
+    let mut receiver = on_device("first_receiver", true)
+        .arg("127.0.0.1:0")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut printed = BufReader::new(receiver.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(printed.next().as_deref(), Some("255 receives posted, path direct"));
     let waiting = printed.next().unwrap();
     let address = waiting.strip_prefix("waiting for a sender on ").unwrap();
-    let sender = on_device(&built("examples/first_sender"), true).arg(address).status().unwrap();
+    let sender = on_device("first_sender", true).arg(address).status().unwrap();
     if !sender.success() {
         receiver.kill().unwrap();
     }

@@ -4,9 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
+use doorbell_tests::repository::{root, sources};
 
 /// The README, the changelog and all pages of the book.
 fn pages() -> Vec<PathBuf> {
@@ -143,25 +141,9 @@ fn the_first_programs_are_the_examples() {
     for name in ["first_receiver", "first_sender"] {
         let text = read(&root().join(format!("examples/{name}.rs")));
         let code = text.split_once("\n\n").expect("a paragraph about it").1;
-        assert!(
-            page.contains(&format!("```rust,no_run\n{code}```\n")),
-            "{name} is not what the page shows"
-        );
+        let shown = page.contains(&format!("```rust,no_run\n{code}```\n"));
+        assert!(shown, "{name} is not what the page shows");
     }
-}
-
-/// All files of Rust below a folder.
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut sources = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources.extend(self::sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            sources.push(path);
-        }
-    }
-    sources
 }
 
 /// The public types, traits and functions of `text` whose documentation has no example; and how many there are.
@@ -285,17 +267,9 @@ fn what_the_readme_says_of_cost_is_what_was_counted() {
         let table = cells(&tables, row);
         let printed = cells(&readme, row);
         assert_eq!(printed.len(), 2, "{row}: doorbell and libmlx5");
-        assert!(
-            (printed[0] - counted).abs() < 1.0,
-            "{row}: README.md {}, counted {counted}",
-            printed[0]
-        );
-        assert!(
-            (printed[1] - table[1]).abs() < 1.0,
-            "{row}: README.md {}, {}",
-            printed[1],
-            table[1]
-        );
+        for (printed, counted) in printed.into_iter().zip([counted, table[1]]) {
+            assert!((printed - counted).abs() < 1.0, "{row}: README.md {printed}, {counted}");
+        }
     }
 }
 

@@ -1,23 +1,16 @@
 //! `doorbell doctor` on the software device: what is well, and what is not.
 
-use std::process::Output;
+use doorbell_tests::programs::{Ended, built, on_soft_mlx5};
 
-use doorbell_tests::programs::{built, on_soft_mlx5};
-
-fn doctor(options: &[&str]) -> Output {
-    on_soft_mlx5(options, built("doorbell")).arg("doctor").output().unwrap()
-}
-
-fn text(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
+fn doctor(options: &[&str], arguments: &[&str]) -> Ended {
+    Ended::of(on_soft_mlx5(options, built("doorbell")).arg("doctor").args(arguments))
 }
 
 #[test]
 fn a_message_goes_through_each_gid_of_either_link() {
     for link in ["ib", "roce"] {
-        let output = doctor(&["--link", link]);
-        let report = text(&output);
-        assert_eq!(output.status.code(), Some(0), "{report}");
+        let Ended { code, printed: report, .. } = doctor(&["--link", link], &[]);
+        assert_eq!(code, Some(0), "{report}");
         assert!(report.contains("ok       port 1 loopback through GID 0"), "{report}");
         assert!(report.contains("note     ODP: the device takes no page faults"), "{report}");
         assert!(!report.contains("WARNING") && !report.contains("FAILURE"), "{report}");
@@ -26,24 +19,19 @@ fn a_message_goes_through_each_gid_of_either_link() {
 
 #[test]
 fn a_link_that_loses_everything_is_found() {
-    let output = doctor(&["--loss", "1"]);
-    let report = text(&output);
-    assert_eq!(output.status.code(), Some(1), "{report}");
+    let Ended { code, printed: report, .. } = doctor(&["--loss", "1"], &[]);
+    assert_eq!(code, Some(1), "{report}");
     assert!(report.contains("WARNING  port 1 loopback"), "{report}");
     assert!(report.contains("(vendor syndrome 0x81)"), "{report}");
 }
 
 #[test]
 fn json_has_each_check_with_its_level() {
-    let output =
-        on_soft_mlx5(&[], built("doorbell")).args(["doctor", "mlx5_0", "--json"]).output().unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let printed = doctor(&[], &["mlx5_0", "--json"]).printed;
+    let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(report[0]["device"], "mlx5_0");
-    let checks = report[0]["checks"].as_array().unwrap();
-    assert!(
-        checks.iter().any(|check| check["what"] == "port 1" && check["level"] == "ok"),
-        "{report}"
-    );
-    let unknown = on_soft_mlx5(&[], built("doorbell")).args(["doctor", "mlx5_7"]).output().unwrap();
-    assert_eq!(unknown.status.code(), Some(2));
+    let mut checks = report[0]["checks"].as_array().unwrap().iter();
+    let port = checks.find(|check| check["what"] == "port 1").unwrap();
+    assert_eq!(port["level"], "ok", "{report}");
+    assert_eq!(doctor(&[], &["mlx5_7"]).code, Some(2));
 }

@@ -3,13 +3,11 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use doorbell_tests::programs::{built, on_soft_mlx5};
+use doorbell_tests::programs::{Temporary, example, poisoned};
 use doorbell_tests::receiving;
 
 fn command(name: &str, options: &[&str]) -> Command {
-    let fabric = format!("event-server-{}", std::process::id());
-    let options = [&["--fabric", &fabric], options].concat();
-    let mut command = on_soft_mlx5(&options, built(&format!("examples/{name}")));
+    let mut command = example(options, name);
     command.stdout(Stdio::null());
     command
 }
@@ -21,12 +19,11 @@ fn client(server: &str, connections: u32, messages: u32, options: &[&str]) -> Ch
     command.spawn().unwrap()
 }
 
-fn serve(path: &str, poisoned: bool) {
+fn serve(path: &str) {
     let mut server = command("event_server", &[]);
     server.args(["--path", path, "--connections", "3", "127.0.0.1:0"]).stdout(Stdio::piped());
-    if poisoned {
-        // The driver's entries for posting, polling and arming abort.
-        server.env("LD_PRELOAD", built("examples/libpoison.so"));
+    if path == "direct" {
+        poisoned(&mut server);
     }
     let mut server = server.spawn().unwrap();
     let mut lines = BufReader::new(server.stdout.take().unwrap());
@@ -37,15 +34,14 @@ fn serve(path: &str, poisoned: bool) {
     assert_eq!(chosen, path);
 
     // Its device writes down what it does: it is killed in the middle of that.
-    let trace = std::env::temp_dir().join(format!("doorbell-trace-{}", std::process::id()));
+    let trace = Temporary::file("trace");
     let mut killed = client(address, 1, 10_000_000, &["--trace", trace.to_str().unwrap()]);
     receiving::wait("the client to send", || {
-        std::fs::metadata(&trace).is_ok_and(|trace| trace.len() > 100_000)
+        std::fs::metadata(&*trace).is_ok_and(|trace| trace.len() > 100_000)
     });
     // The runner of the device ends with its command, and the command with it.
     killed.kill().unwrap();
     killed.wait().unwrap();
-    std::fs::remove_file(&trace).unwrap();
     let ok = client(address, 2, 2000, &[]).wait().unwrap().success();
 
     let mut printed = String::new();
@@ -58,11 +54,6 @@ fn serve(path: &str, poisoned: bool) {
 }
 
 #[test]
-fn the_direct_path_sleeps_and_survives_a_client() {
-    serve("direct", true);
-}
-
-#[test]
-fn the_verbs_path_sleeps_and_survives_a_client() {
-    serve("verbs", false);
+fn either_path_sleeps_and_survives_a_client() {
+    ["direct", "verbs"].into_iter().for_each(serve);
 }

@@ -116,8 +116,8 @@ fn join(threads: Vec<thread::JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Runs a model in every order in which at most `preemptions` times a thread gives way that could go on, and sees that in some of them it was so and in some it was not, or it would prove
-/// nothing.
+/// Runs a model in every order in which at most `preemptions` times a thread gives way that could go on. It must return
+/// `true` in some of them and `false` in some, or it would prove nothing.
 fn explore(preemptions: Option<usize>, model: impl Fn() -> bool + Send + Sync + 'static) {
     let seen: Shared<[Count; 2]> = Shared::default();
     let inside = Shared::clone(&seen);
@@ -143,13 +143,8 @@ fn sleeps(count: usize) -> bool {
 }
 
 #[test]
-fn one_that_gives_to_who_falls_asleep() {
-    explore(None, || sleeps(1));
-}
-
-#[test]
-fn two_that_give_to_who_falls_asleep() {
-    explore(None, || sleeps(2));
+fn one_or_two_give_to_who_falls_asleep() {
+    [1, 2].into_iter().for_each(|count| explore(None, move || sleeps(count)));
 }
 
 /// The owner goes, awake or having slept; nobody else does anything after.
@@ -170,23 +165,17 @@ fn leaves(count: usize, capacity: usize, slept: bool) -> bool {
 }
 
 #[test]
-fn one_that_gives_to_who_goes() {
-    explore(None, || leaves(1, 1, false));
-}
-
-#[test]
-fn two_that_give_to_who_goes() {
-    explore(Some(2), || leaves(2, 2, false));
-}
-
-#[test]
-fn two_that_give_more_than_there_is_room_for_to_who_goes() {
-    explore(Some(2), || leaves(2, 1, false));
-}
-
-#[test]
-fn one_that_gives_to_who_wakes_and_goes() {
-    explore(None, || leaves(1, 1, true));
+fn some_give_to_who_goes() {
+    for (preemptions, count, capacity, slept) in [
+        (None, 1, 1, false),
+        (Some(2), 2, 2, false),
+        // More than there is room for.
+        (Some(2), 2, 1, false),
+        (None, 1, 1, true),
+    ] {
+        println!("{count} give, room for {capacity}, slept: {slept}");
+        explore(preemptions, move || leaves(count, capacity, slept));
+    }
 }
 
 /// What the owner takes out, it has whole; what it leaves goes back.

@@ -1,9 +1,9 @@
 //! `doorbell info` on the software device, and without a device.
 
-use std::process::{Command, Output, Stdio};
-use std::thread;
+use std::process::{Command, Stdio};
+use std::{fs, thread};
 
-use doorbell_tests::programs::{built, on_soft_mlx5};
+use doorbell_tests::programs::{Ended, Temporary, built, on_soft_mlx5, succeed};
 use serde_json::{Value, json};
 
 /// `doorbell info`.
@@ -13,14 +13,9 @@ fn info() -> Command {
     command
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// The lines of the first device, without what differs from machine to machine.
-fn first_device(output: &Output) -> String {
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    text(&output.stdout).split("\n\n").next().unwrap().to_owned()
+/// The lines of the first device.
+fn first_device(ended: &Ended) -> &str {
+    ended.printed.split("\n\n").next().unwrap()
 }
 
 fn on(link: &str) -> Command {
@@ -31,11 +26,11 @@ fn on(link: &str) -> Command {
 
 #[test]
 fn an_infiniband_port() {
-    let output = on("ib").output().unwrap();
+    let ended = succeed(&mut on("ib"));
     // One for each processor.
     let vectors = thread::available_parallelism().unwrap();
     assert_eq!(
-        first_device(&output).replace(&format!(", {vectors} completion vectors"), ""),
+        first_device(&ended).replace(&format!(", {vectors} completion vectors"), ""),
         "\
 mlx5_0
   driver           none in the kernel
@@ -55,13 +50,13 @@ mlx5_0
                    16777216 CQs of 4194303 entries
                    memory regions of any size"
     );
-    let all = text(&output.stdout);
-    assert!(all.lines().last().unwrap().starts_with("this process: CPU "), "{all}");
+    assert!(ended.last_line().starts_with("this process: CPU "), "{ended}");
 }
 
 #[test]
 fn an_ethernet_port() {
-    let device = first_device(&on("roce").output().unwrap());
+    let ended = succeed(&mut on("roce"));
+    let device = first_device(&ended);
     let port = "active, Ethernet, 100 Gb/s (4x EDR), MTU 1024 of 4096\n";
     assert!(device.contains(port), "{device}");
     assert!(device.contains("(RoCE v2)"), "{device}");
@@ -69,9 +64,7 @@ fn an_ethernet_port() {
 }
 
 fn parsed(command: &mut Command) -> Value {
-    let output = command.arg("--json").output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    serde_json::from_str(&succeed(command.arg("--json")).printed).unwrap()
 }
 
 #[test]
@@ -110,10 +103,9 @@ fn the_reason_against_the_direct_path_is_printed() {
 
 /// Its complaint when it fails with this code.
 fn refused(code: i32, command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stdout));
-    assert_eq!(text(&output.stdout), "");
-    text(&output.stderr)
+    let ended = Ended::of(command);
+    assert_eq!((ended.code, &*ended.printed), (Some(code), ""));
+    ended.complained
 }
 
 #[test]
@@ -122,29 +114,23 @@ fn an_unknown_device_is_refused_with_the_names_that_exist() {
     assert_eq!(complaint, "doorbell info: no RDMA device named \"mlx5_9\": this host has mlx5_0\n");
 }
 
-/// A tree of sysfs in which libibverbs sees what is made there.
-fn empty_tree(name: &str) -> std::path::PathBuf {
-    let root = std::env::temp_dir().join(format!("doorbell-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(root.join("class/infiniband_verbs")).unwrap();
-    std::fs::write(root.join("class/infiniband_verbs/abi_version"), "6\n").unwrap();
-    root
-}
-
 #[test]
 fn without_a_device_it_says_what_to_look_for() {
     if std::path::Path::new("/sys/class/infiniband_verbs").exists() {
         doorbell_tests::skip!("this machine has a device, which netlink shows");
     }
-    let root = empty_tree("nothing");
+    // A tree of sysfs in which libibverbs sees what is made there.
+    let root = Temporary::folder("nothing");
+    fs::create_dir_all(root.join("class/infiniband_verbs")).unwrap();
+    fs::write(root.join("class/infiniband_verbs/abi_version"), "6\n").unwrap();
     let complaint = refused(1, info().env("SYSFS_PATH", &root));
     assert!(complaint.contains("no RDMA device found: load the driver"), "{complaint}");
 
     // The kernel has one that libibverbs cannot use.
-    std::fs::create_dir_all(root.join("class/infiniband/mlx5_3")).unwrap();
+    fs::create_dir_all(root.join("class/infiniband/mlx5_3")).unwrap();
     let complaint = refused(1, info().env("SYSFS_PATH", &root));
     assert!(complaint.contains("the kernel has mlx5_3"), "{complaint}");
     assert!(complaint.contains("ibverbs-providers"), "{complaint}");
-    std::fs::remove_dir_all(root).unwrap();
 }
 
 #[test]
@@ -155,7 +141,7 @@ fn a_closed_pipe_is_not_an_error() {
         let mut child = command.spawn().unwrap();
         // As `head` does it: the pipe is closed before anything was written.
         drop(child.stdout.take());
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+        let ended = Ended::from(child.wait_with_output().unwrap());
+        assert_eq!((ended.code, &*ended.complained), (Some(0), ""));
     }
 }

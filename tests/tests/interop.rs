@@ -3,6 +3,7 @@
 //! The two sides tell each other their addresses as text over TCP: the client first, which says `done`
 //! when it has those of the server. Then each answers each message with one, the client beginning.
 //! Such a program sends from the very memory that it receives to, so what it answers with is what it got.
+//! `pingpong` does the same with the program that has an SRQ.
 //!
 //! Only where the device reaches those of other processes, which `DOORBELL_NETWORKED=1` says.
 
@@ -15,13 +16,14 @@ use std::time::{Duration, Instant};
 
 use doorbell::{
     AddressHandle, BufferPool, Context, GRH_SIZE, Mtu, QpAddress, QpConfig, QueuePair, Receiver,
-    Sender, SrqConfig,
+    Sender,
 };
+use doorbell_tests::programs::{Ended, free_port};
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::{device, message, skip};
 use rdma_core_sys as sys;
 
-/// Messages in each direction, on all queue pairs together.
+/// Messages in each direction.
 const EXCHANGES: usize = 200;
 /// Of three packets, the last one not full.
 const SIZE: usize = 2500;
@@ -35,66 +37,28 @@ const DONE: &[u8; 5] = b"done\0";
 #[derive(Clone, Copy)]
 struct Program {
     name: &'static str,
-    qps: usize,
-    /// Addresses that it exchanges, whether it has as many queue pairs or not.
-    addresses: usize,
-    /// What it fills its memory with.
-    filling: u8,
     /// Bytes of each message.
     size: usize,
     /// The Q_Key of its datagrams.
     qkey: Option<u32>,
 }
 
-const RC: Program = Program {
-    name: "ibv_rc_pingpong",
-    qps: 1,
-    addresses: 1,
-    filling: 0x7b,
-    size: SIZE,
-    qkey: None,
-};
+const PROGRAMS: [Program; 2] = [
+    Program { name: "ibv_rc_pingpong", size: SIZE, qkey: None },
+    Program { name: "ibv_ud_pingpong", size: 1000, qkey: Some(0x1111_1111) },
+];
 
-const UD: Program = Program { name: "ibv_ud_pingpong", size: 1000, qkey: Some(0x1111_1111), ..RC };
+/// What a program fills its memory with.
+const FILLING: u8 = 0x7b;
 
-/// A program with an SRQ and as many queue pairs.
-const fn srq(qps: usize) -> Program {
-    Program { name: "ibv_srq_pingpong", qps, addresses: 256, filling: 0, ..RC }
+#[test]
+fn clients_of_rdma_core() {
+    PROGRAMS.into_iter().for_each(serve);
 }
 
 #[test]
-fn a_client_of_one_connection() {
-    serve(RC);
-}
-
-#[test]
-fn a_server_of_one_connection() {
-    call(RC);
-}
-
-#[test]
-fn a_client_of_datagrams() {
-    serve(UD);
-}
-
-#[test]
-fn a_server_of_datagrams() {
-    call(UD);
-}
-
-#[test]
-fn a_client_with_an_srq_of_one_connection() {
-    serve(srq(1));
-}
-
-#[test]
-fn a_client_with_an_srq_of_16_connections() {
-    serve(srq(16));
-}
-
-#[test]
-fn a_server_with_an_srq_of_16_connections() {
-    call(srq(16));
+fn servers_of_rdma_core() {
+    PROGRAMS.into_iter().for_each(call);
 }
 
 /// Is the server of `program`.
@@ -102,11 +66,12 @@ fn serve(program: Program) {
     let Some(mut side) = Side::new(program) else {
         skip!("{} is of other processes, which this device may not reach", program.name);
     };
+    println!("{}", program.name);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = side.start(listener.local_addr().unwrap().port(), &["127.0.0.1"]);
     let mut stream = client.accepted(&listener);
-    side.connect(&read(&mut stream, program));
-    stream.write_all(&side.addresses()).unwrap();
+    side.connect(read(&mut stream));
+    stream.write_all(&side.address()).unwrap();
     let mut done = [0; DONE.len()];
     stream.read_exact(&mut done).unwrap();
     assert_eq!(&done, DONE);
@@ -119,45 +84,42 @@ fn call(program: Program) {
     let Some(mut side) = Side::new(program) else {
         skip!("{} is of other processes, which this device may not reach", program.name);
     };
-    // A port that was free a moment ago.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    println!("{}", program.name);
+    let port = free_port();
     let mut server = side.start(port, &[]);
     let mut stream = server.connected(port);
-    stream.write_all(&side.addresses()).unwrap();
-    side.connect(&read(&mut stream, program));
+    stream.write_all(&side.address()).unwrap();
+    side.connect(read(&mut stream));
     stream.write_all(DONE).unwrap();
-    (0..program.qps).for_each(|qp| side.send(qp));
+    side.send();
     side.exchange(&mut server);
     server.succeeded();
 }
 
-/// Reads the addresses of the other side.
-fn read(stream: &mut TcpStream, program: Program) -> Vec<QpAddress> {
-    let mut text = vec![0; program.addresses * ADDRESS];
+/// Reads the address of the other side.
+fn read(stream: &mut TcpStream) -> QpAddress {
+    let mut text = [0; ADDRESS];
     stream.read_exact(&mut text).unwrap();
-    let parse = |text: &[u8]| {
-        let text = str::from_utf8(text).unwrap().trim_end_matches('\0');
-        let fields: Vec<&str> = text.split(':').collect();
-        let number = |i: usize| u32::from_str_radix(fields[i], 16).unwrap();
-        let gid = u128::from_str_radix(fields[3], 16).unwrap().to_be_bytes();
-        QpAddress { lid: number(0) as u16, qpn: number(1), psn: number(2), gid, mtu: MTU }
-    };
-    text.chunks(ADDRESS).take(program.qps).map(parse).collect()
+    let text = str::from_utf8(&text).unwrap().trim_end_matches('\0');
+    let fields: Vec<&str> = text.split(':').collect();
+    let number = |i: usize| u32::from_str_radix(fields[i], 16).unwrap();
+    let gid = u128::from_str_radix(fields[3], 16).unwrap().to_be_bytes();
+    QpAddress { lid: number(0) as u16, qpn: number(1), psn: number(2), gid, mtu: MTU }
 }
 
 /// Our side of a ping-pong.
 struct Side {
     program: Program,
-    qps: Vec<QueuePair>,
+    qp: QueuePair,
     /// Where datagrams go.
     to: Option<AddressHandle>,
     receiver: Receiver,
     sender: Sender,
     pool: BufferPool,
     context: Context,
-    sent: Vec<u64>,
-    /// By queue pair: its send is not over.
-    on_its_way: Vec<bool>,
+    sent: u64,
+    /// A send is not over.
+    on_its_way: bool,
     received: usize,
     completed: usize,
 }
@@ -166,34 +128,23 @@ impl Side {
     /// `None` where the program's device could not be reached.
     fn new(program: Program) -> Option<Self> {
         std::env::var_os("DOORBELL_NETWORKED")?;
-        let pd = device::pd();
-        let mut receiver = device::receiver(&pd, 4 * RECEIVES);
+        let (pd, mut receiver) = device::start(4 * RECEIVES);
         let mut sender = device::sender(&pd, 64);
         let config = program.qkey.map_or_else(QpConfig::rc, QpConfig::ud).mtu(MTU).sends(2);
         let pool = BufferPool::new(&pd, 4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1).unwrap();
-        let mut qps = Vec::new();
-        if program.addresses == 1 {
-            let qp =
-                receiver.create_qp_with_sender(&config.receives(RECEIVES, 1), &mut sender).unwrap();
-            receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
-            qps.push(qp);
-        } else {
-            let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
-            let config = config.srq(srq);
-            let mut create = |_| receiver.create_qp_with_sender(&config, &mut sender).unwrap();
-            qps.extend((0..program.qps).map(&mut create));
-            receiver.fill(srq, &pool).unwrap();
-        }
+        let config = config.receives(RECEIVES, 1);
+        let qp = receiver.create_qp_with_sender(&config, &mut sender).unwrap();
+        receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
         Some(Self {
             program,
-            qps,
+            qp,
             to: None,
             receiver,
             sender,
             pool,
             context: pd.context().clone(),
-            sent: vec![0; program.qps],
-            on_its_way: vec![false; program.qps],
+            sent: 0,
+            on_its_way: false,
             received: 0,
             completed: 0,
         })
@@ -209,10 +160,7 @@ impl Side {
         if self.program.qkey.is_none() {
             command.args(["-m", "1024"]);
         }
-        if self.program.addresses > 1 {
-            command.args(["-q", &self.program.qps.to_string()]);
-        }
-        let gid = self.qps[0].address().unwrap().gid;
+        let gid = self.qp.address().unwrap().gid;
         if gid != [0; 16] {
             command.args(["-g", &gid_index(&self.context, gid).to_string()]);
         }
@@ -221,43 +169,34 @@ impl Side {
         Peer { name: self.program.name, child: Some(child) }
     }
 
-    fn addresses(&self) -> Vec<u8> {
-        let mut text = Vec::new();
-        for i in 0..self.program.addresses {
-            let address = self.qps.get(i).map(|qp| qp.address().unwrap());
-            let (lid, qpn, psn, gid) =
-                address.map_or((0, 0, 0, [0; 16]), |a| (a.lid, a.qpn, a.psn, a.gid));
-            let gid = u128::from_be_bytes(gid);
-            write!(text, "{lid:04x}:{qpn:06x}:{psn:06x}:{gid:032x}\0").unwrap();
-        }
-        text
+    fn address(&self) -> Vec<u8> {
+        let QpAddress { lid, qpn, psn, gid, .. } = self.qp.address().unwrap();
+        let gid = u128::from_be_bytes(gid);
+        format!("{lid:04x}:{qpn:06x}:{psn:06x}:{gid:032x}\0").into_bytes()
     }
 
-    fn connect(&mut self, there: &[QpAddress]) {
-        for (qp, there) in self.qps.iter_mut().zip(there) {
-            match self.program.qkey {
-                Some(qkey) => {
-                    qp.activate().unwrap();
-                    self.to = Some(qp.address_handle(there, qkey).unwrap());
-                }
-                None => qp.connect(there).unwrap(),
+    fn connect(&mut self, there: QpAddress) {
+        match self.program.qkey {
+            Some(qkey) => {
+                self.qp.activate().unwrap();
+                self.to = Some(self.qp.address_handle(&there, qkey).unwrap());
             }
+            None => self.qp.connect(&there).unwrap(),
         }
     }
 
-    fn send(&mut self, qp: usize) {
+    fn send(&mut self) {
         let mut buffer = self.pool.take().expect("there are more buffers than receives and sends");
         buffer.set_len(self.program.size);
-        message::write(&mut buffer, qp as u32, self.sent[qp]);
-        let queue = self.qps[qp].send_queue().unwrap();
-        let mut posting = self.sender.post(queue).unwrap();
+        message::write(&mut buffer, 0, self.sent);
+        let mut posting = self.sender.post(self.qp.send_queue().unwrap()).unwrap();
         match &self.to {
-            Some(to) => posting.token(qp as u64).send_to(to, buffer, None).unwrap(),
-            None => posting.token(qp as u64).send(buffer).unwrap(),
+            Some(to) => posting.send_to(to, buffer, None).unwrap(),
+            None => posting.send(buffer).unwrap(),
         }
         drop(posting);
-        self.sent[qp] += 1;
-        self.on_its_way[qp] = true;
+        self.sent += 1;
+        self.on_its_way = true;
     }
 
     /// Answers until the program is done, which is when as many messages have gone each way.
@@ -266,29 +205,29 @@ impl Side {
         while self.received < EXCHANGES || self.completed < EXCHANGES {
             let before = self.received + self.completed;
             self.poll_sends();
-            let mut answer = Vec::new();
+            let mut answers = 0;
             let mut batch = self.receiver.poll();
             while let Some(message) = batch.next() {
                 let message = message.unwrap_or_else(|failure| panic!("{failure}"));
-                let qp = self.qps.iter().position(|qp| qp.qp_num() == message.qp_num()).unwrap();
+                assert_eq!(message.qp_num(), self.qp.qp_num());
                 let message = &message[if self.to.is_some() { GRH_SIZE } else { 0 }..];
                 assert_eq!(message.len(), self.program.size);
-                // With several connections one message overtakes another in the program's memory.
-                if self.program.qps == 1 {
-                    match self.sent[qp].checked_sub(1) {
-                        Some(last) => assert_eq!(message::read(message), (0, last)),
-                        None => assert!(message.iter().all(|&byte| byte == self.program.filling)),
-                    }
+                match self.sent.checked_sub(1) {
+                    Some(last) => assert_eq!(message::read(message), (0, last)),
+                    None => assert!(message.iter().all(|&byte| byte == FILLING)),
                 }
                 self.received += 1;
-                answer.push(qp);
+                answers += 1;
             }
             drop(batch);
-            for qp in answer {
-                // As the programs count: it may be one more per queue pair.
+            for _ in 0..answers {
+                // As the programs count: it may be one more.
                 if self.completed < EXCHANGES {
-                    self.await_room(qp);
-                    self.send(qp);
+                    // The answer can arrive before the completion of what it answers.
+                    while self.on_its_way {
+                        self.poll_sends();
+                    }
+                    self.send();
                 }
             }
             if self.received + self.completed > before {
@@ -300,18 +239,11 @@ impl Side {
         }
     }
 
-    /// The answer can arrive before the completion of what it answers.
-    fn await_room(&mut self, qp: usize) {
-        while self.on_its_way[qp] {
-            self.poll_sends();
-        }
-    }
-
     fn poll_sends(&mut self) {
         let mut batch = self.sender.poll();
         while let Some(done) = batch.next() {
             assert!(done.status.is_success(), "{}", done.status);
-            self.on_its_way[done.token as usize] = false;
+            self.on_its_way = false;
             self.completed += 1;
         }
     }
@@ -368,11 +300,9 @@ impl Peer {
 
     /// Waits for it to end by itself.
     fn succeeded(&mut self) {
-        let output = self.child.take().unwrap().wait_with_output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout);
-        let complained = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {printed}{complained}", self.name);
-        assert!(printed.contains(&format!("{EXCHANGES} iters in")), "{printed}");
+        let ended = Ended::from(self.child.take().unwrap().wait_with_output().unwrap());
+        let is_complete = ended.printed.contains(&format!("{EXCHANGES} iters in"));
+        assert!(ended.code == Some(0) && is_complete, "{}: {ended}", self.name);
     }
 
     /// Ends it and returns what it printed.
@@ -381,11 +311,7 @@ impl Peer {
             return String::new();
         };
         let _ = child.kill();
-        let output = child.wait_with_output().unwrap();
-        let mut printed = format!("{} ended with {}: ", self.name, output.status).into_bytes();
-        printed.extend(output.stdout);
-        printed.extend(output.stderr);
-        String::from_utf8_lossy(&printed).into_owned()
+        format!("{}: {}", self.name, Ended::from(child.wait_with_output().unwrap()))
     }
 }
 

@@ -1,36 +1,32 @@
 //! The example `latency` on the software device.
 
-use std::net::TcpListener;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use doorbell_tests::programs::{built, on_soft_mlx5};
+use doorbell_tests::programs::{Ended, Temporary, example, free_port};
 
 /// Runs a server and a client; returns what the client printed.
 fn measure(path: &str, more: &[&str]) -> String {
-    // A port that was free a moment ago.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let fabric = format!("latency-{}", std::process::id());
+    let port = free_port().to_string();
     let command = |more: &[&str]| {
-        let mut command = on_soft_mlx5(&["--fabric", &fabric], built("examples/latency"));
+        let mut command = example(&[], "latency");
         command.args(["--path", path, "--events", "--port", &port]).args(more);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
     let mut server = command(&[]).spawn().unwrap();
-    let client: Output = loop {
-        let client = command(&[&["127.0.0.1"], more].concat()).output().unwrap();
+    let client = loop {
+        let client = Ended::of(&mut command(&[&["127.0.0.1"], more].concat()));
         // One that comes before the server listens ends at once.
-        if client.status.success() || server.try_wait().unwrap().is_some() {
+        if client.code == Some(0) || server.try_wait().unwrap().is_some() {
             break client;
         }
         thread::sleep(Duration::from_millis(20));
     };
-    assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
-    let server = server.wait_with_output().unwrap();
-    assert!(server.status.success(), "{}", String::from_utf8_lossy(&server.stderr));
-    String::from_utf8(client.stdout).unwrap()
+    let server = Ended::from(server.wait_with_output().unwrap());
+    assert!(client.code == Some(0) && server.code == Some(0), "{client}\n{server}");
+    client.printed
 }
 
 /// The number behind `name`.
@@ -41,7 +37,7 @@ fn value(printed: &str, name: &str) -> f64 {
 
 #[test]
 fn quantiles_are_in_order_and_drawn() {
-    let svg = std::env::temp_dir().join(format!("doorbell-latency-{}.svg", std::process::id()));
+    let svg = Temporary::file("latency.svg");
     let arguments = ["-n", "500", "-w", "10", "-s", "2000", "--svg", svg.to_str().unwrap()];
     let printed = measure("direct", &arguments);
     assert!(
@@ -54,8 +50,7 @@ fn quantiles_are_in_order_and_drawn() {
     assert!(!printed.contains("p99"), "{printed}");
     assert!(values[0] > 0.0 && values.is_sorted(), "{printed}");
 
-    let drawn = std::fs::read_to_string(&svg).unwrap();
-    std::fs::remove_file(&svg).unwrap();
+    let drawn = std::fs::read_to_string(&*svg).unwrap();
     let points = drawn.split_once("points=\"").unwrap().1.split('"').next().unwrap();
     let points: Vec<(f64, f64)> = points
         .split_whitespace()

@@ -8,7 +8,7 @@ use std::mem::transmute;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell::{Error, NotDirect, Path, QpConfig, Receiver, ReceiverConfig, SrqConfig};
-use doorbell_tests::{Peers, device, message, receiving, skip};
+use doorbell_tests::{Peers, assert_matches, device, skip};
 use rdma_core_sys as sys;
 
 static OTHER_VENDOR: AtomicBool = AtomicBool::new(false);
@@ -49,11 +49,8 @@ fn the_direct_path_is_refused_and_the_verbs_path_works() {
     let pd = context.alloc_pd().unwrap();
     let make = |path| Receiver::new(&pd, &ReceiverConfig::new().path(path));
     let error = make(Path::Direct).unwrap_err();
-    assert!(
-        matches!(&error, Error::NotDirect { device, reason: NotDirect::NotMlx5 }
-            if *device == context.name()),
-        "{error:?}"
-    );
+    assert_matches!(&error, Error::NotDirect { device, reason: NotDirect::NotMlx5 }
+            if *device == context.name());
     assert!(error.to_string().contains("Path::Verbs"), "{error}");
 
     let mut receiver = make(Path::Auto).unwrap();
@@ -62,10 +59,5 @@ fn the_direct_path_is_refused_and_the_verbs_path_works() {
     let pool = doorbell::BufferPool::new(&pd, 32, 64).unwrap();
     let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
     receiver.fill(srq, &pool).unwrap();
-    for number in 0..100 {
-        peers.send(0, 64);
-        receiving::messages(&mut receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, number));
-        });
-    }
+    peers.exchange(&mut receiver, 0, 100);
 }

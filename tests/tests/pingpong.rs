@@ -1,12 +1,11 @@
 //! The example `srq_pingpong` and the program of rdma-core that it is a port of, as peers of each other.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use doorbell_tests::programs::{built, on_soft_mlx5};
+use doorbell_tests::programs::{Ended, built, free_port, on_soft_mlx5, poisoned};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -27,14 +26,8 @@ impl Kind {
         let mut command = on_soft_mlx5(&["--link", link, "--fabric", fabric], program);
         match self {
             RdmaCore => {}
-            // The driver's entries for posting and polling receives abort.
-            Direct => {
-                let poison = built("examples/libpoison.so");
-                command.args(["--path", "direct"]).env("LD_PRELOAD", poison);
-            }
-            Verbs => {
-                command.args(["--path", "verbs"]);
-            }
+            Direct => _ = poisoned(&mut command).args(["--path", "direct"]),
+            Verbs => _ = command.args(["--path", "verbs"]),
         }
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -42,40 +35,31 @@ impl Kind {
 }
 
 /// Runs a server and a client with their arguments; returns what they printed.
-fn play(server: (Kind, &[&str]), client: (Kind, &[&str]), link: &str) -> [Output; 2] {
-    // A port that was free a moment ago.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+fn play(server: (Kind, &[&str]), client: (Kind, &[&str]), link: &str) -> [Ended; 2] {
+    let port = free_port().to_string();
     let fabric = format!("pingpong-{}", std::process::id());
     let arguments = [server.1, &["-p", &port]].concat();
     let mut server = server.0.command(link, &fabric, &arguments).spawn().unwrap();
     let client = loop {
         // One that comes before the server listens ends at once.
         let there = [client.1, &["-p", &port, "127.0.0.1"]].concat();
-        let output = client.0.command(link, &fabric, &there).output().unwrap();
-        let early = String::from_utf8_lossy(&output.stderr).to_lowercase().contains("connect");
-        if output.status.success() || !early {
-            break output;
+        let ended = Ended::of(&mut client.0.command(link, &fabric, &there));
+        if ended.code == Some(0) || !ended.complained.to_lowercase().contains("connect") {
+            break ended;
         }
         assert!(server.try_wait().unwrap().is_none(), "{:?}", server.wait_with_output());
         thread::sleep(Duration::from_millis(20));
     };
-    if !client.status.success()
-        && !String::from_utf8_lossy(&client.stderr).contains("Failed status")
-    {
+    if client.code != Some(0) && !client.complained.contains("Failed status") {
         let _ = server.kill();
     }
-    [ended(server), client]
-}
-
-fn ended(child: Child) -> Output {
-    child.wait_with_output().unwrap()
+    [server.wait_with_output().unwrap().into(), client]
 }
 
 fn succeed(server: Kind, client: Kind, link: &str, arguments: &[&str], iters: u32) {
     let outputs = play((server, arguments), (client, arguments), link);
-    for output in &outputs {
-        let printed = String::from_utf8_lossy(&output.stdout);
-        let ok = output.status.success() && printed.contains(&format!("{iters} iters in "));
+    for Ended { code, printed, .. } in &outputs {
+        let ok = *code == Some(0) && printed.contains(&format!("{iters} iters in "));
         assert!(ok && !printed.contains("invalid data"), "{server:?} {client:?}: {outputs:#?}");
     }
 }
@@ -114,18 +98,16 @@ fn a_message_that_does_not_fit_ends_both() {
     let small = ["-s", "64", "-q", "1"];
     let large = ["-s", "65", "-q", "1"];
     let [server, client] = play((Direct, &small), (RdmaCore, &large), "ib");
-    let complained = String::from_utf8_lossy(&server.stderr);
-    assert!(!server.status.success() && complained.contains("local length error"), "{complained}");
-    let complained = String::from_utf8_lossy(&client.stderr);
-    assert!(complained.contains("remote invalid request error"), "{complained}");
+    let reported = server.complained.contains("local length error");
+    assert!(server.code != Some(0) && reported, "{server}");
+    assert!(client.complained.contains("remote invalid request error"), "{client}");
 }
 
 #[test]
 fn what_it_cannot_do_is_refused() {
     let refused = |arguments: &[&str], reason: &str| {
-        let output = Verbs.command("ib", "refused", arguments).output().unwrap();
-        let complained = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && complained.contains(reason), "{complained}");
+        let ended = Ended::of(&mut Verbs.command("ib", "refused", arguments));
+        assert!(ended.code != Some(0) && ended.complained.contains(reason), "{ended}");
     };
     refused(&["--odp"], "on-demand paging is not offered");
     refused(&["-q", "17", "-r", "16"], "at least one receive per queue pair");

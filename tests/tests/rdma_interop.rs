@@ -56,13 +56,6 @@ impl World {
         Some(Self { program, sender, queue, receiver, pool, here, there, _qp: qp })
     }
 
-    /// Bytes of the memory that the program may use.
-    fn look(&self, offset: usize, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.here.read(offset, &mut bytes);
-        bytes
-    }
-
     /// How the next request ended, and the bytes of its buffer.
     fn done(&mut self) -> (WcStatus, Vec<u8>) {
         let mut done = sending::completions(&mut self.sender, 1, |done| {
@@ -95,13 +88,13 @@ fn a_c_program_writes_reads_and_changes_the_memory_of_doorbell() {
     let mut w = world!();
     assert_eq!(w.program.ask(&format!("fill {OWN} 3000 5")), "filled");
     assert_eq!(w.program.ask("write 100 3000"), "done 0");
-    assert_eq!(w.look(99, 3002), [&[0][..], &filling(3000, 5), &[0]].concat());
+    assert_eq!(sending::bytes_of(&w.here, 99, 3002), [&[0][..], &filling(3000, 5), &[0]].concat());
 
     assert_eq!(w.program.ask("write 4000 8 305419896"), "done 0");
     receiving::messages(&mut w.receiver, 1, |message| {
         assert_eq!((message.len(), message.imm()), (0, Some(305_419_896)));
     });
-    assert_eq!(w.look(4000, 8), filling(8, 5));
+    assert_eq!(sending::bytes_of(&w.here, 4000, 8), filling(8, 5));
 
     w.here.write(5000, b"for the program");
     let answer = w.program.ask("read 5000 15");
@@ -111,7 +104,7 @@ fn a_c_program_writes_reads_and_changes_the_memory_of_doorbell() {
     assert_eq!(w.program.ask("add 6000 1"), "done 0 41");
     assert_eq!(w.program.ask("swap 6000 42 7"), "done 0 42");
     assert_eq!(w.program.ask("swap 6000 42 8"), "done 0 7");
-    assert_eq!(w.look(6000, 8), 7u64.to_ne_bytes());
+    assert_eq!(sending::bytes_of(&w.here, 6000, 8), 7u64.to_ne_bytes());
 }
 
 #[test]
@@ -156,7 +149,7 @@ fn neither_side_reaches_beyond_what_is_open() {
     let refused = WcStatus::REM_ACCESS_ERR;
     let answer = w.program.ask(&format!("write {} 16", OPEN - 8));
     assert_eq!(answer, format!("done {}", refused.as_raw()));
-    assert_eq!(w.look(OPEN - 8, 8), [0; 8]);
+    assert_eq!(sending::bytes_of(&w.here, OPEN - 8, 8), [0; 8]);
     let mut w = world!();
     let beyond = RemoteRegion::new(w.there.addr() + 2 * OPEN as u64 - 8, 16, w.there.rkey());
     w.sender.post(w.queue).unwrap().write([1; 16], &beyond).unwrap();

@@ -8,9 +8,9 @@ use std::sync::Mutex;
 use doorbell::{
     BufferPool, HugePages, PoolConfig, QpConfig, QpState, RemoteMemory, RemoteRegion, WcStatus,
 };
+use doorbell_tests::device;
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Shared;
-use doorbell_tests::{device, receiving};
 use rdma_core_sys as sys;
 
 const LOCAL: sys::ibv_access_flags = sys::IBV_ACCESS_LOCAL_WRITE;
@@ -74,12 +74,7 @@ fn pools_are_registered_for_local_writes_and_on_request_for_reads_of_peers() {
 /// Writes eight bytes to `addr`, and how that ended.
 fn write(qp: &mut SendingQp, addr: u64, rkey: u32) -> WcStatus {
     qp.write(b"intruder", &RemoteRegion::new(addr, 8, rkey)).unwrap();
-    let mut sent = None;
-    receiving::wait("the end of the write", || {
-        sent = qp.poll_send();
-        sent.is_some()
-    });
-    sent.unwrap().status
+    qp.ended()
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! `doorbell selftest` on the software device: it passes on a sound one, and finds each fault of one that is not.
 
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use doorbell_tests::programs::{built, on_soft_mlx5};
+use doorbell_tests::programs::{Ended, Temporary, built, on_soft_mlx5, succeed};
 
 /// Faults of the device by the group of the check that must find each of them: `docs/selftest.md` shows this table.
 const FOUND_BY: &[(&str, &str)] = &[
@@ -41,40 +40,21 @@ const FOUND_BY: &[(&str, &str)] = &[
     ("H45", "tag-order"),
 ];
 
-/// A file of this process.
-fn file(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("doorbell-selftest-{}-{name}", std::process::id()))
-}
-
-fn text(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-fn last_line(output: &str) -> &str {
-    output.lines().last().unwrap_or_default()
-}
-
 /// Runs the checks of a group on devices with its faults, none of which may pass.
 fn faults_are_found(group: char) {
     let mut faults: Vec<&str> = Vec::new();
     for (check, fault) in FOUND_BY.iter().filter(|(check, _)| check.starts_with(group)) {
-        let report = file(fault);
+        let report = Temporary::file(fault);
         let mut run = Command::new(built("soft-mlx5"));
         run.args(["run", "--fault", fault, "--"]).arg(built("doorbell"));
         // The checks that look back at all CQEs need others to look back at.
         let wanted = if *check == "D20" { "C10,G39,D20" } else { check };
         run.args(["selftest", "--quick", "--only", wanted, "--report"]).arg(&report);
-        let output = run.stdin(Stdio::null()).output().unwrap();
-        let printed = text(&output);
-        let found = last_line(&printed).strip_prefix("selftest: FAILED: ");
+        let ended = Ended::of(run.stdin(Stdio::null()));
+        let found = ended.last_line().strip_prefix("selftest: FAILED: ");
         let found = found.and_then(|rest| rest.split(" (").next()).unwrap_or_default();
-        assert!(found.split(' ').any(|found| found == *check), "{fault}: {printed}");
-        assert_eq!(output.status.code(), Some(1), "{fault}: {printed}");
-        let _ = std::fs::remove_file(report);
+        assert!(found.split(' ').any(|found| found == *check), "{fault}: {ended}");
+        assert_eq!(ended.code, Some(1), "{fault}: {ended}");
         faults.push(fault);
     }
     assert!(faults.len() >= 3, "{faults:?}");
@@ -100,74 +80,59 @@ groups! {
 #[test]
 fn a_sound_device_passes_and_its_bundle_replays() {
     for link in ["ib", "roce"] {
-        let (report, bundle) = (file(&format!("{link}.txt")), file(&format!("{link}.bundle")));
+        let [report, bundle] = ["report", "bundle"].map(Temporary::file);
         let mut run = on_soft_mlx5(&["--link", link], built("doorbell"));
         run.args(["selftest", "--quick", "--report"]).arg(&report).arg("--bundle").arg(&bundle);
-        let output = run.output().unwrap();
-        let printed = text(&output);
-        assert_eq!(output.status.code(), Some(0), "{printed}");
-        let verdict = last_line(&printed);
-        assert!(verdict.starts_with("selftest: ok: 4"), "{printed}");
-        let written = std::fs::read_to_string(&report).unwrap();
+        let ended = succeed(&mut run);
+        let verdict = ended.last_line();
+        assert!(verdict.starts_with("selftest: ok: 4"), "{ended}");
+        let written = std::fs::read_to_string(&*report).unwrap();
         assert_eq!(written.lines().last(), Some(verdict), "the report ends with the verdict");
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         let mut words = written.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
         assert!(!words.any(|word| word == host.trim()) && !written.contains("fe80"), "{written}");
-        let replay = |path: &PathBuf| {
-            let output = Command::new(built("soft-mlx5")).arg("replay").arg(path).output().unwrap();
-            (output.status.code(), text(&output))
-        };
-        let (code, printed) = replay(&bundle);
-        assert_eq!(code, Some(0), "{printed}");
-        assert!(printed.contains(" 0 differences from the model"), "{printed}");
-        let mut bytes = std::fs::read(&bundle).unwrap();
+        let replay = || Ended::of(Command::new(built("soft-mlx5")).arg("replay").arg(&bundle));
+        let ended = replay();
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert!(ended.to_string().contains(" 0 differences from the model"), "{ended}");
+        let mut bytes = std::fs::read(&*bundle).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
-        std::fs::write(&bundle, bytes).unwrap();
-        let (code, printed) = replay(&bundle);
-        assert_eq!(code, Some(1), "{printed}");
-        for file in [report, bundle] {
-            let _ = std::fs::remove_file(file);
-        }
+        std::fs::write(&*bundle, bytes).unwrap();
+        let ended = replay();
+        assert_eq!(ended.code, Some(1), "{ended}");
     }
 }
 
 /// As on a device that is not mlx5: libmlx5 writes signatures, which doorbell does not.
 #[test]
 fn checks_of_rings_could_not_run_without_rings() {
-    let report = file("verbs.txt");
+    let report = Temporary::file("verbs.txt");
     let mut run = on_soft_mlx5(&[], built("doorbell"));
     run.env("MLX5_SRQ_SIGNATURE", "1");
     run.args(["selftest", "--quick", "--only", "B6,C10,C13,E31,F36,D20", "--report"]).arg(&report);
-    let output = run.output().unwrap();
-    let printed = text(&output);
-    assert_eq!(output.status.code(), Some(0), "{printed}");
-    assert_eq!(last_line(&printed), "selftest: ok: 4 checks, 2 could not run", "{printed}");
+    let ended = succeed(&mut run);
+    assert_eq!(ended.last_line(), "selftest: ok: 4 checks, 2 could not run", "{ended}");
     for check in ["B6 ", "D20"] {
-        let line = printed.lines().find(|line| line.starts_with(check)).unwrap_or_default();
-        assert!(line.contains("cannot") && line.contains("MLX5_SRQ_SIGNATURE"), "{printed}");
+        let line = ended.printed.lines().find(|line| line.starts_with(check)).unwrap_or_default();
+        assert!(line.contains("cannot") && line.contains("MLX5_SRQ_SIGNATURE"), "{ended}");
     }
-    let _ = std::fs::remove_file(report);
 }
 
 #[test]
 fn wrong_use_has_a_code_of_its_own() {
-    let mut run = on_soft_mlx5(&[], built("doorbell"));
-    let output = run.args(["selftest", "--quick", "--only", "Z9"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-    let mut run = on_soft_mlx5(&[], built("doorbell"));
-    let output = run.args(["selftest", "mlx5_7"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    for arguments in [&["--quick", "--only", "Z9"][..], &["mlx5_7"]] {
+        let mut run = on_soft_mlx5(&[], built("doorbell"));
+        let ended = Ended::of(run.arg("selftest").args(arguments));
+        assert_eq!(ended.code, Some(2), "{ended}");
+    }
 }
 
 /// The table in the book is this one, and has every fault that the device knows.
 #[test]
 fn the_book_shows_every_fault_and_what_finds_it() {
-    let listed = Command::new(built("soft-mlx5"))
-        .args(["run", "--fault", "none-of-them", "--", "true"])
-        .output()
-        .unwrap();
-    let listed = text(&listed);
+    let mut run = Command::new(built("soft-mlx5"));
+    let listed = Ended::of(run.args(["run", "--fault", "none-of-them", "--", "true"])).to_string();
     let mut table = String::from("| fault | what the device does | found by |\n|---|---|---|\n");
     let mut count = 0;
     for line in listed.lines().filter(|line| line.starts_with("  ")) {

@@ -3,10 +3,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use doorbell_tests::programs::built;
+use doorbell_tests::programs::{Temporary, built};
 
 /// `doorbell selftest` in a process of its own.
 struct Side {
@@ -46,9 +45,9 @@ impl Drop for Side {
 }
 
 /// The testing side and the listening one, each on a device with its options; and the report, which the test removes.
-fn pair(name: &str, devices: [&[&str]; 2], checks: &[&str]) -> (Side, Side, PathBuf) {
+fn pair(name: &str, devices: [&[&str]; 2], checks: &[&str]) -> (Side, Side, Temporary) {
     let fabric = format!("selftest-{name}-{}", std::process::id());
-    let report = std::env::temp_dir().join(format!("doorbell-{fabric}.txt"));
+    let report = Temporary::file("report");
     let mut far = Side::start(&fabric, devices[1], &["--listen", "--tcp-port", "0"]);
     let line = far.line("listening on TCP port ");
     let port = line.split(' ').nth(4).unwrap();
@@ -74,8 +73,7 @@ fn the_checks_hold_over_a_link() {
         assert_eq!(code, Some(0), "{printed}");
         let (theirs, code) = far.end();
         assert_eq!((last_line(&theirs), code), (last_line(&printed), Some(0)));
-        let written = std::fs::read_to_string(&report).unwrap();
-        std::fs::remove_file(report).unwrap();
+        let written = std::fs::read_to_string(&*report).unwrap();
         assert!(!written.contains("localhost") && !written.contains("::1"), "{written}");
     }
 }
@@ -83,40 +81,33 @@ fn the_checks_hold_over_a_link() {
 /// The vendor syndrome of a refused WRITE is written by the device of the sender.
 #[test]
 fn what_the_peer_sends_is_what_is_checked() {
-    let (near, far, report) =
+    let (near, far, _report) =
         pair("fault", [&[], &["--fault", "vendor"]], &["--quick", "--only", "C10,E30"]);
     let (printed, code) = near.end();
-    assert_eq!(
-        last_line(&printed),
-        "selftest: FAILED: E30 (1 passed, 0 could not run)",
-        "{printed}"
-    );
+    let verdict = "selftest: FAILED: E30 (1 passed, 0 could not run)";
+    assert_eq!(last_line(&printed), verdict, "{printed}");
     assert_eq!(code, Some(1));
     let (theirs, code) = far.end();
     assert_eq!((last_line(&theirs), code), (last_line(&printed), Some(1)));
-    std::fs::remove_file(report).unwrap();
 }
 
 #[test]
 fn a_peer_that_dies_ends_the_run() {
-    let (mut near, mut far, report) =
+    let (mut near, mut far, _report) =
         pair("far-dies", [&[]; 2], &["--soak", "1h", "--only", "C10,G39,I54"]);
     near.line("C10  ok");
     far.child.kill().unwrap();
     let (printed, code) = near.end();
     assert!(printed.contains("G39  FAIL") && printed.contains("the peer is gone"), "{printed}");
-    assert_eq!(
-        last_line(&printed),
-        "selftest: FAILED: G39 (1 passed, 1 could not run)",
-        "{printed}"
-    );
+    let verdict = "selftest: FAILED: G39 (1 passed, 1 could not run)";
+    assert_eq!(last_line(&printed), verdict, "{printed}");
     assert_eq!(code, Some(1));
-    std::fs::remove_file(report).unwrap();
 }
 
 #[test]
 fn a_testing_side_that_dies_ends_the_other() {
-    let (mut near, far, _) = pair("near-dies", [&[]; 2], &["--soak", "1h", "--only", "C10,G39"]);
+    let (mut near, far, _report) =
+        pair("near-dies", [&[]; 2], &["--soak", "1h", "--only", "C10,G39"]);
     near.line("C10  ok");
     near.child.kill().unwrap();
     let (printed, code) = far.end();

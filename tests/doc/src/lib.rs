@@ -10,20 +10,17 @@ use doorbell::{
 use soft_mlx5::Device;
 
 /// The device of the process, `mlx5_0`, until it is dropped.
-///
-/// # Panics
-/// When there is one already, or libibverbs and libmlx5 do not take it.
 pub fn device() -> Device {
     Device::builder().name("mlx5_0").strict(true).build().expect("a software device")
 }
 
-/// A receiver with a filled SRQ and a connection, whose other end sends.
+/// A queue pair that receives from a filled SRQ and sends, and its peer, which does both, too.
 pub struct World {
     /// The receiver of the example.
     pub receiver: Receiver,
     /// Its SRQ.
     pub srq: SrqId,
-    /// The pool that the SRQ was filled from; half of its buffers are left.
+    /// Buffers of 256 bytes, from which the SRQ was filled; more than half of them are left.
     pub pool: BufferPool,
     /// The queue pair of the example.
     pub qp: QueuePair,
@@ -33,139 +30,10 @@ pub struct World {
     pub peer: QueuePair,
     /// What the other end receives on.
     pub peer_receiver: Receiver,
-    peer_sender: Sender,
-    /// The domain of all.
-    pub pd: ProtectionDomain,
-    /// The device. Dropped last.
-    pub device: Device,
-}
-
-impl World {
-    /// Receives of 256 bytes, of up to two buffers.
-    ///
-    /// # Panics
-    /// When anything fails.
-    #[expect(clippy::new_without_default, reason = "it is no value like another")]
-    pub fn new() -> Self {
-        Self::with(&ReceiverConfig::new().cq_capacity(64))
-    }
-
-    /// The same, with a receiver like `config`.
-    ///
-    /// # Panics
-    /// When anything fails.
-    pub fn with(config: &ReceiverConfig) -> Self {
-        let device = device();
-        let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
-        let mut receiver = Receiver::new(&pd, config).unwrap();
-        let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2)).unwrap();
-        let pool = BufferPool::new(&pd, 32, 256).unwrap();
-        receiver.fill(srq, &pool).unwrap();
-        let mut peer_receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
-        let config = QpConfig::rc().max_inline(64);
-        let new_sender = || Sender::new(&pd, &SenderConfig::new()).unwrap();
-        let (mut sender, mut peer_sender) = (new_sender(), new_sender());
-        let shared = config.clone().srq(srq);
-        let mut qp = receiver.create_qp_with_sender(&shared, &mut sender).unwrap();
-        let mut peer = peer_receiver.create_qp_with_sender(&config, &mut peer_sender).unwrap();
-        qp.connect(&peer.address().unwrap()).unwrap();
-        peer.connect(&qp.address().unwrap()).unwrap();
-        let for_peer = BufferPool::new(&pd, 16, 256).unwrap();
-        peer_receiver.fill(peer.receive_queue().unwrap(), &for_peer).unwrap();
-        Self { receiver, srq, pool, qp, sender, peer, peer_receiver, peer_sender, pd, device }
-    }
-
-    /// Sends a message to the example; it has arrived when this returns.
-    ///
-    /// # Panics
-    /// When it cannot be sent.
-    pub fn send(&mut self, bytes: &[u8]) {
-        self.send_with(bytes, None);
-    }
-
-    /// The same, with immediate data.
-    ///
-    /// # Panics
-    /// When it cannot be sent.
-    pub fn send_with(&mut self, bytes: &[u8], imm: Option<u32>) {
-        send(&mut self.peer_sender, &self.peer, bytes, imm);
-    }
-}
-
-/// Two queue pairs for datagrams.
-pub struct Datagrams {
-    /// The receiver of the example.
-    pub receiver: Receiver,
-    /// The queue pair of the example.
-    pub qp: QueuePair,
-    /// What it sends on.
-    pub sender: Sender,
-    /// The other end.
-    pub peer: QueuePair,
-    /// What the other end receives on.
-    pub peer_receiver: Receiver,
-    peer_sender: Sender,
-    /// Where the other end sends to.
-    pub to: AddressHandle,
-    /// The domain of all.
-    pub pd: ProtectionDomain,
-    /// The device. Dropped last.
-    pub device: Device,
-}
-
-impl Datagrams {
-    /// Both with queue key 0x1234 and receives of 256 bytes.
-    ///
-    /// # Panics
-    /// When anything fails.
-    #[expect(clippy::new_without_default, reason = "it is no value like another")]
-    pub fn new() -> Self {
-        let device = device();
-        let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
-        let end = || {
-            let mut receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
-            let config = QpConfig::ud(0x1234).receives(16, 1).max_inline(64);
-            let mut sender = Sender::new(&pd, &SenderConfig::new()).unwrap();
-            let mut qp = receiver.create_qp_with_sender(&config, &mut sender).unwrap();
-            let pool = BufferPool::new(&pd, 16, 256).unwrap();
-            receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
-            qp.activate().unwrap();
-            (receiver, qp, sender)
-        };
-        let ((receiver, qp, sender), (peer_receiver, peer, peer_sender)) = (end(), end());
-        let to = peer.address_handle(&qp.address().unwrap(), 0x1234).unwrap();
-        Self { receiver, qp, sender, peer, peer_receiver, peer_sender, to, pd, device }
-    }
-
-    /// Sends a datagram to the example; it has arrived when this returns.
-    ///
-    /// # Panics
-    /// When it cannot be sent.
-    pub fn send(&mut self, bytes: &[u8]) {
-        let queue = self.peer.send_queue().unwrap();
-        self.peer_sender.post(queue).unwrap().send_to(&self.to, bytes, None).unwrap();
-        finish(&mut self.peer_sender, queue);
-        // The end of the send of a datagram does not say that it has arrived.
-        self.receiver.wait(None).unwrap();
-    }
-}
-
-/// A queue pair with a sender, and its peer, which only receives.
-pub struct Sends {
-    /// The sender of the example.
-    pub sender: Sender,
-    /// One that has no queue.
-    pub other_sender: Sender,
-    /// The queue pair of the example.
-    pub qp: QueuePair,
-    /// The other end.
-    pub peer: QueuePair,
-    /// What the example receives on.
-    pub receiver: Receiver,
-    /// What the other end receives on.
-    pub peer_receiver: Receiver,
-    /// Buffers of 256 bytes.
-    pub pool: BufferPool,
+    /// What the other end sends on.
+    pub peer_sender: Sender,
+    /// Where the other end sends datagrams to.
+    to: Option<AddressHandle>,
     /// Memory of the other end.
     pub memory: RemoteMemory,
     /// The domain of all.
@@ -174,53 +42,85 @@ pub struct Sends {
     pub device: Device,
 }
 
-impl Sends {
-    /// A connection.
-    ///
-    /// # Panics
-    /// When anything fails.
+impl World {
+    /// A connection, with receives of 256 bytes, of up to two buffers.
     #[expect(clippy::new_without_default, reason = "it is no value like another")]
     pub fn new() -> Self {
+        Self::with(&ReceiverConfig::new().cq_capacity(64))
+    }
+
+    /// The same, with a receiver like `config`.
+    pub fn with(config: &ReceiverConfig) -> Self {
         let all = QpConfig::rc().remote_write(true).remote_read(true).remote_atomic(true);
-        let mut world = Self::with(&all);
+        let mut world = Self::ends(config, &all);
         world.qp.connect(&world.peer.address().unwrap()).unwrap();
         world.peer.connect(&world.qp.address().unwrap()).unwrap();
         world
     }
 
     /// Queue pairs for datagrams, with queue key 0x1234.
-    ///
-    /// # Panics
-    /// When anything fails.
     pub fn datagrams() -> Self {
-        let mut world = Self::with(&QpConfig::ud(0x1234));
+        let mut world = Self::ends(&ReceiverConfig::new(), &QpConfig::ud(0x1234));
         world.qp.activate().unwrap();
         world.peer.activate().unwrap();
+        let address = world.qp.address().unwrap();
+        world.to = Some(world.peer.address_handle(&address, 0x1234).unwrap());
         world
     }
 
-    fn with(config: &QpConfig) -> Self {
+    fn ends(receiver: &ReceiverConfig, config: &QpConfig) -> Self {
         let device = device();
         let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
-        let receiver = || Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
-        let sender = || Sender::new(&pd, &SenderConfig::new()).unwrap();
-        let (mut receiver, mut peer_receiver) = (receiver(), receiver());
-        let (mut sender, other_sender) = (sender(), sender());
-        let config = config.clone().receives(16, 1).max_inline(64).send_buffers(4);
-        let qp = receiver.create_qp_with_sender(&config, &mut sender).unwrap();
-        let peer = peer_receiver.create_qp(&config).unwrap();
+        let mut receiver = Receiver::new(&pd, receiver).unwrap();
+        let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2)).unwrap();
         let pool = BufferPool::new(&pd, 64, 256).unwrap();
-        peer_receiver.fill(peer.receive_queue().unwrap(), &pool).unwrap();
+        receiver.fill(srq, &pool).unwrap();
+        let mut peer_receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
+        let config = config.clone().max_inline(64).send_buffers(4);
+        let new_sender = || Sender::new(&pd, &SenderConfig::new()).unwrap();
+        let (mut sender, mut peer_sender) = (new_sender(), new_sender());
+        let shared = config.clone().srq(srq);
+        let qp = receiver.create_qp_with_sender(&shared, &mut sender).unwrap();
+        let config = config.receives(16, 1);
+        let peer = peer_receiver.create_qp_with_sender(&config, &mut peer_sender).unwrap();
+        let for_peer = BufferPool::new(&pd, 16, 256).unwrap();
+        peer_receiver.fill(peer.receive_queue().unwrap(), &for_peer).unwrap();
         let access = RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC;
         let memory = RemoteMemory::with_access(&pd, 4096, access).unwrap();
-        let (peer_receiver, receiver) = (peer_receiver, receiver);
-        Self { sender, other_sender, qp, peer, receiver, peer_receiver, pool, memory, pd, device }
+        Self {
+            receiver,
+            srq,
+            pool,
+            qp,
+            sender,
+            peer,
+            peer_receiver,
+            peer_sender,
+            to: None,
+            memory,
+            pd,
+            device,
+        }
+    }
+
+    /// Sends a message to the example; it has arrived when this returns.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.send_with(bytes, None);
+    }
+
+    /// The same, with immediate data.
+    pub fn send_with(&mut self, bytes: &[u8], imm: Option<u32>) {
+        let Some(to) = &self.to else {
+            return send(&mut self.peer_sender, &self.peer, bytes, imm);
+        };
+        let queue = self.peer.send_queue().unwrap();
+        self.peer_sender.post(queue).unwrap().send_to(to, bytes, imm).unwrap();
+        finish(&mut self.peer_sender, queue);
+        // The end of the send of a datagram does not say that it has arrived.
+        self.receiver.wait(None).unwrap();
     }
 
     /// The queue that the example posts to.
-    ///
-    /// # Panics
-    /// Never.
     pub fn queue(&self) -> SqId {
         self.qp.send_queue().unwrap()
     }
@@ -231,9 +131,6 @@ impl Sends {
     }
 
     /// What the other end receives next.
-    ///
-    /// # Panics
-    /// When it cannot receive.
     pub fn received(&mut self) -> Vec<u8> {
         self.peer_receiver.wait(None).unwrap();
         let mut batch = self.peer_receiver.poll();
@@ -243,9 +140,6 @@ impl Sends {
 }
 
 /// The buffer of the next request that is over.
-///
-/// # Panics
-/// When it failed, or had none.
 pub fn sent(sender: &mut Sender) -> Buffer {
     sender.wait(None).unwrap();
     let done = sender.poll().next().map(|done| (done.status, done.buffer)).unwrap();
@@ -273,18 +167,12 @@ pub struct Tags {
 
 impl Tags {
     /// Lists of 16 receives.
-    ///
-    /// # Panics
-    /// When anything fails.
     #[expect(clippy::new_without_default, reason = "it is no value like another")]
     pub fn new() -> Self {
         Self::with(&TagMatchingConfig::new(16))
     }
 
     /// The same, with queues like `config`.
-    ///
-    /// # Panics
-    /// When anything fails.
     pub fn with(config: &TagMatchingConfig) -> Self {
         let device = device();
         let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
@@ -302,9 +190,6 @@ impl Tags {
     }
 
     /// Sends a message to the example.
-    ///
-    /// # Panics
-    /// When it cannot be sent.
     pub fn send(&mut self, tag: u64, bytes: &[u8]) {
         let mut message = TaggedBuffer::new(self.pool.take().unwrap()).unwrap();
         message.set_len(bytes.len());
@@ -329,9 +214,6 @@ pub fn event(tags: &mut TagMatchingSrq, other: &mut TagMatchingSrq) -> TagEvent 
 }
 
 /// Sends a message; it has arrived when this returns.
-///
-/// # Panics
-/// When it cannot be sent.
 pub fn send(sender: &mut Sender, qp: &QueuePair, payload: impl Payload, imm: Option<u32>) {
     let queue = qp.send_queue().unwrap();
     let mut posting = sender.post(queue).unwrap();
@@ -344,9 +226,6 @@ pub fn send(sender: &mut Sender, qp: &QueuePair, payload: impl Payload, imm: Opt
 }
 
 /// Waits for the end of all requests of a queue.
-///
-/// # Panics
-/// When one fails.
 pub fn finish(sender: &mut Sender, queue: SqId) {
     while sender.is_busy(queue) {
         if let Some(done) = sender.poll().next() {

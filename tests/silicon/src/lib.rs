@@ -54,9 +54,6 @@ pub struct Fields {
 
 impl Dump {
     /// Returns the bytes of a CQE.
-    ///
-    /// # Panics
-    /// If it is none.
     pub fn cqe(&self) -> [u8; 64] {
         self.bytes.as_slice().try_into().expect("64 bytes")
     }
@@ -77,9 +74,6 @@ pub fn dumps() -> &'static [Dump] {
 pub type Indexed = (u32, [u8; 64]);
 
 /// Returns the name of each bundle of `doorbell selftest` in `bundles`, and its CQEs.
-///
-/// # Panics
-/// If one cannot be read.
 pub fn bundles() -> Vec<(&'static str, Vec<Indexed>)> {
     let texts = [("soft-mlx5", include_str!("../bundles/soft-mlx5.txt"))];
     let all = texts.map(|(name, text)| {

@@ -8,11 +8,11 @@ mod instructions;
 mod tags;
 
 use doorbell::{
-    BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, Sender, SrqConfig, SrqId,
+    BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, Sender, SrqConfig, SrqId, WcStatus,
 };
 use doorbell_tests::peers::join;
-use doorbell_tests::receiving::{self, wait};
-use doorbell_tests::{device, message};
+use doorbell_tests::sending::completions;
+use doorbell_tests::{device, message, receiving};
 
 /// Bytes by which all may grow: a vector that doubles, but none that has an entry for each connection.
 const BYTES: isize = 512;
@@ -89,8 +89,7 @@ struct Clients {
 
 impl Clients {
     fn new(shared: bool) -> Self {
-        let pd = device::pd();
-        let mut receiver = device::receiver(&pd, RECEIVES);
+        let (pd, mut receiver) = device::start(RECEIVES);
         let config = SrqConfig::new(RECEIVES).max_sge(2);
         let srq = shared.then(|| receiver.create_srq(&config).unwrap());
         let pool = BufferPool::new(&pd, RECEIVES + 2, 64).unwrap();
@@ -118,13 +117,8 @@ impl Clients {
         message::write(&mut buffer, 0, number.into());
         let queue = far.send_queue().unwrap();
         self.sender.post(queue).unwrap().send(buffer).unwrap();
-        wait("the end of a send", || match self.sender.poll().next() {
-            Some(done) => {
-                assert!(done.status.is_success(), "{}", done.status);
-                true
-            }
-            None => false,
-        });
+        let statuses = completions(&mut self.sender, 1, |done| done.status);
+        assert_eq!(statuses, [WcStatus::SUCCESS]);
     }
 
     fn receive(&mut self, number: u32) {
@@ -177,13 +171,8 @@ impl World for Clients {
 }
 
 #[test]
-fn clients_on_an_srq() {
-    soak(Clients::new(true));
-}
-
-#[test]
-fn clients_with_a_receive_queue_each() {
-    soak(Clients::new(false));
+fn clients_on_an_srq_and_with_a_receive_queue_each() {
+    [true, false].into_iter().for_each(|shared| soak(Clients::new(shared)));
 }
 
 /// A connection whose receives are each time of another pool.

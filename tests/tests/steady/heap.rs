@@ -29,39 +29,24 @@ unsafe extern "C" {
 
 // SAFETY (all of them): same signature and meaning as in libc, whose own implementation does the work.
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
-    count();
-    // SAFETY: the arguments of the caller.
-    unsafe { __libc_malloc(size) }
+macro_rules! counted {
+    ($($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?, $libc:ident;)*) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? {
+            count();
+            // SAFETY: the arguments of the caller.
+            unsafe { $libc($($argument),*) }
+        })*
+    };
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn calloc(number: usize, size: usize) -> *mut c_void {
-    count();
-    // SAFETY: the arguments of the caller.
-    unsafe { __libc_calloc(number, size) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
-    count();
-    // SAFETY: the arguments of the caller.
-    unsafe { __libc_realloc(old, size) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
-    count();
-    // SAFETY: the arguments of the caller.
-    unsafe { __libc_memalign(alignment, size) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
-    count();
-    // SAFETY: the arguments of the caller.
-    unsafe { __libc_memalign(alignment, size) }
+counted! {
+    malloc(size: usize) -> *mut c_void, __libc_malloc;
+    calloc(number: usize, size: usize) -> *mut c_void, __libc_calloc;
+    realloc(old: *mut c_void, size: usize) -> *mut c_void, __libc_realloc;
+    memalign(alignment: usize, size: usize) -> *mut c_void, __libc_memalign;
+    aligned_alloc(alignment: usize, size: usize) -> *mut c_void, __libc_memalign;
+    free(old: *mut c_void), __libc_free;
 }
 
 #[unsafe(no_mangle)]
@@ -76,11 +61,4 @@ unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, alignment: usize, siz
         *out = memory;
     }
     0
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn free(old: *mut c_void) {
-    count();
-    // SAFETY: the arguments of the caller.
-    unsafe { __libc_free(old) }
 }

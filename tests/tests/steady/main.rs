@@ -12,8 +12,8 @@ use doorbell::{
     Buffer, BufferPool, Message, Path, QpConfig, QueueId, Receiver, SenderConfig, SrqConfig,
 };
 use doorbell_tests::sending::Sending;
-use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, message, share, skip};
+use doorbell_tests::world::{Shared, World, both};
+use doorbell_tests::{Peers, device, message, share, skip};
 use system_calls::Watch;
 
 /// What a thread did besides computing.
@@ -35,7 +35,7 @@ fn observe(watch: &Watch, work: impl FnOnce()) -> Did {
 
 #[test]
 fn a_loop_that_computes_does_nothing_else() {
-    let watch = Watch::this_thread().unwrap();
+    let watch = Watch::this_thread();
     let mut words = [0_u64; 512];
     let did = observe(&watch, || {
         for round in 0..100_000_u64 {
@@ -48,14 +48,14 @@ fn a_loop_that_computes_does_nothing_else() {
 
 #[test]
 fn one_allocation_of_rust_is_seen() {
-    let watch = Watch::this_thread().unwrap();
+    let watch = Watch::this_thread();
     let did = observe(&watch, || drop(black_box(Box::new(1))));
     assert_eq!(did.heap_calls, 2, "{did:?}");
 }
 
 #[test]
 fn one_allocation_inside_a_shared_library_is_seen() {
-    let watch = Watch::this_thread().unwrap();
+    let watch = Watch::this_thread();
     let did = observe(&watch, || {
         // SAFETY: a string; the copy is leaked.
         let copy = unsafe { libc::strdup(c"libc calls malloc by name".as_ptr()) };
@@ -67,7 +67,7 @@ fn one_allocation_inside_a_shared_library_is_seen() {
 
 #[test]
 fn one_system_call_is_seen_and_still_does_its_work() {
-    let watch = Watch::this_thread().unwrap();
+    let watch = Watch::this_thread();
     let mut parent = 0;
     let did = observe(&watch, || {
         // SAFETY: takes nothing and cannot fail.
@@ -112,18 +112,21 @@ fn receive(receiver: &mut Receiver, count: u32, mut each: impl FnMut(Message<'_,
 fn observe_receiving(
     receiver: &mut Receiver,
     mut peers: Peers,
-    mut receive_all: impl FnMut(&mut Receiver, u32),
+    mut receive_all: impl FnMut(&mut Receiver, u32) + Send,
 ) -> Did {
     let (warm_up, steady) = phases();
     let sender = thread::spawn(move || {
-        for _ in 0..warm_up + steady {
-            peers.send(0, 40);
-        }
-        peers.settle();
+        peers.arrive((warm_up + steady) as usize);
     });
-    let watch = Watch::this_thread().unwrap();
-    receive_all(receiver, warm_up);
-    let did = observe(&watch, || receive_all(receiver, steady));
+    // A thread that was watched cannot start others.
+    let did = thread::scope(|scope| {
+        let observed = scope.spawn(|| {
+            let watch = Watch::this_thread();
+            receive_all(receiver, warm_up);
+            observe(&watch, || receive_all(receiver, steady))
+        });
+        observed.join().unwrap()
+    });
     sender.join().unwrap();
     did
 }
@@ -141,58 +144,35 @@ fn take_and_post(receiver: &mut Receiver, queue: QueueId, count: u32, taken: &mu
 }
 
 #[test]
-fn recycling_on_an_srq() {
-    let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
-        receive(receiver, count, |message| {
-            black_box(message::read(&message));
+fn recycling() {
+    for mut w in both(64, 64).map(World::filled) {
+        let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
+            receive(receiver, count, |message| {
+                black_box(message::read(&message));
+            });
         });
-    });
-    assert_eq!(did, NOTHING);
+        assert_eq!(did, NOTHING);
+    }
 }
 
 #[test]
-fn recycling_on_a_receive_queue() {
-    let mut w = Single::new(64, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
-        receive(receiver, count, |message| {
-            black_box(message::read(&message));
+fn posting() {
+    for mut w in both(64, 64).map(World::filled) {
+        let mut taken = Vec::with_capacity(64);
+        let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
+            take_and_post(receiver, w.queue, count, &mut taken);
         });
-    });
-    assert_eq!(did, NOTHING);
-}
-
-#[test]
-fn posting_to_an_srq() {
-    let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    let mut taken = Vec::with_capacity(64);
-    let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
-        take_and_post(receiver, w.srq.into(), count, &mut taken);
-    });
-    assert_eq!(did, NOTHING);
-}
-
-#[test]
-fn posting_to_a_receive_queue() {
-    let mut w = Single::new(64, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    let mut taken = Vec::with_capacity(64);
-    let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
-        take_and_post(receiver, w.rq.into(), count, &mut taken);
-    });
-    assert_eq!(did, NOTHING);
+        assert_eq!(did, NOTHING);
+    }
 }
 
 #[test]
 fn recycling_scattered_messages() {
     let mut w = Shared::with(15, 3, 1, 40, QpConfig::rc());
-    let pieces = BufferPool::new(&w.pd, 3 * w.receiver.capacity(w.srq), 16).unwrap();
-    while w.receiver.free_slots(w.srq) > 0 {
+    let pieces = BufferPool::new(&w.pd, 3 * w.receiver.capacity(w.queue), 16).unwrap();
+    while w.receiver.free_slots(w.queue) > 0 {
         let buffers = (0..3).map(|_| pieces.take().unwrap()).collect();
-        w.receiver.post_scatter(w.srq, buffers).unwrap();
+        w.receiver.post_scatter(w.queue, buffers).unwrap();
     }
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         receive(receiver, count, |message| {
@@ -204,8 +184,7 @@ fn recycling_scattered_messages() {
 
 #[test]
 fn recycling_with_several_queues_on_the_cq() {
-    let pd = doorbell_tests::pd();
-    let mut receiver = doorbell_tests::receiver(&pd, 256);
+    let (pd, mut receiver) = device::start(256);
     let srq = receiver.create_srq(&SrqConfig::new(31)).unwrap();
     let other = receiver.create_qp(&QpConfig::rc().receives(16, 1)).unwrap();
     let pool = BufferPool::new(&pd, 128, 64).unwrap();
@@ -256,7 +235,7 @@ fn posting_requests_and_taking_their_buffers() {
             }
         }
     };
-    let watch = Watch::this_thread().unwrap();
+    let watch = Watch::this_thread();
     rounds(warm_up);
     let did = observe(&watch, || rounds(steady));
     peer.join().unwrap();
@@ -265,8 +244,7 @@ fn posting_requests_and_taking_their_buffers() {
 
 #[test]
 fn an_allocation_or_a_system_call_per_message_would_be_seen() {
-    let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(63, 1, 64).filled();
     let did = observe_receiving(&mut w.receiver, w.peers, |receiver, count| {
         receive(receiver, count, |message| {
             drop(black_box(message.to_vec()));

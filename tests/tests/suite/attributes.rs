@@ -1,28 +1,19 @@
 //! What a configuration says of a queue pair is what the driver has.
 
-use doorbell::{Mtu, QpAddress, QpConfig, QueuePair};
+use doorbell::{Mtu, QpAddress, QpConfig};
+use doorbell_tests::by_hand::query;
 use doorbell_tests::device;
 use rdma_core_sys as sys;
 
-/// What the driver says.
-fn query(qp: &QueuePair, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
-    let mut attr = sys::ibv_qp_attr::default();
-    let mut init = sys::ibv_qp_init_attr::default();
-    // SAFETY: a live queue pair and writable structures.
-    let errno = unsafe { sys::ibv_query_qp(qp.as_raw(), &mut attr, mask as i32, &mut init) };
-    assert_eq!(errno, 0);
-    attr
-}
-
 /// What the driver says of a connection between two queue pairs like this.
 fn connected(config: QpConfig, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (_, mut receiver) = device::start(64);
     let config = config.receives(4, 1).sends(4).gid_index(0);
     let mut near = receiver.create_qp(&config).unwrap();
     let far = receiver.create_qp(&config).unwrap();
     near.connect(&far.address().unwrap()).unwrap();
-    query(&near, mask)
+    // SAFETY: a live queue pair.
+    unsafe { query(near.as_raw(), mask) }
 }
 
 #[test]
@@ -58,7 +49,9 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
     let config = QpConfig::rc().receives(4, 1);
     for index in [0, last] {
         let qp = receiver.create_qp(&config.clone().pkey_index(index)).unwrap();
-        assert_eq!(query(&qp, sys::IBV_QP_PKEY_INDEX).pkey_index, index);
+        // SAFETY: a live queue pair.
+        let attr = unsafe { query(qp.as_raw(), sys::IBV_QP_PKEY_INDEX) };
+        assert_eq!(attr.pkey_index, index);
     }
     let refused = receiver.create_qp(&config.pkey_index(last + 1)).unwrap_err();
     assert!(refused.to_string().contains("pkey_index"), "{refused}");
@@ -66,8 +59,7 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
 
 #[test]
 fn the_path_mtu_is_the_lesser_of_both_sides() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (_, mut receiver) = device::start(64);
     let config = QpConfig::rc().receives(4, 1).sends(4);
     for (ours, theirs, path) in [
         (Mtu::Mtu1024, Mtu::Mtu256, 256),
@@ -77,7 +69,8 @@ fn the_path_mtu_is_the_lesser_of_both_sides() {
         let mut near = receiver.create_qp(&config.clone().mtu(ours)).unwrap();
         let far = receiver.create_qp(&config).unwrap();
         near.connect(&QpAddress { mtu: theirs, ..far.address().unwrap() }).unwrap();
-        let code = query(&near, sys::IBV_QP_PATH_MTU).path_mtu;
+        // SAFETY: a live queue pair.
+        let code = unsafe { query(near.as_raw(), sys::IBV_QP_PATH_MTU) }.path_mtu;
         assert_eq!(128 << code, path, "{ours:?} here, {theirs:?} there");
         receiver.destroy_qp(near).unwrap();
         receiver.destroy_qp(far).unwrap();

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{Buffer, BufferPool, PostFailure, ProtectionDomain, QpConfig, Receiver, SrqConfig};
-use doorbell_tests::world::{Shared, Single};
+use doorbell::{Buffer, BufferPool, PostFailure, QpConfig, QueueId, SrqConfig};
+use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
 use fastrand::Rng;
 
@@ -11,37 +11,24 @@ use fastrand::Rng;
 const LENGTHS: [usize; 14] = [12, 31, 32, 33, 63, 64, 65, 255, 256, 257, 4095, 4096, 4097, 65_536];
 
 #[test]
-fn messages_of_any_length_arrive_whole_through_an_srq() {
-    let mut w = Shared::new(7, 2, 65_536);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    for (i, len) in LENGTHS.into_iter().cycle().take(100).enumerate() {
-        let number = w.peers.send(i % 2, len);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message.len(), len);
-            assert_eq!(message::read(&message), ((i % 2) as u32, number));
-            assert_eq!(message.qp_num(), w.near[i % 2].qp_num());
-        });
-    }
-}
-
-#[test]
-fn messages_of_any_length_arrive_whole_through_a_receive_queue() {
-    let mut w = Single::new(8, 65_536);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    for len in LENGTHS.into_iter().cycle().take(100) {
-        let number = w.peers.send(0, len);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message.len(), len);
-            assert_eq!(message::read(&message), (0, number));
-            assert_eq!(message.qp_num(), w.near.qp_num());
-        });
+fn messages_of_any_length_arrive_whole() {
+    let worlds = [Shared::new(7, 2, 65_536).any(), Single::new(8, 65_536).any()];
+    for mut w in worlds.map(World::filled) {
+        for (i, len) in LENGTHS.into_iter().cycle().take(100).enumerate() {
+            let from = i % w.near.len();
+            let number = w.peers.send(from, len);
+            receiving::messages(&mut w.receiver, 1, |message| {
+                assert_eq!(message.len(), len);
+                assert_eq!(message::read(&message), (from as u32, number));
+                assert_eq!(message.qp_num(), w.near[from].qp_num());
+            });
+        }
     }
 }
 
 #[test]
 fn short_messages_have_exactly_the_bytes_sent() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(15, 1, 64).filled();
     let bytes: Vec<u8> = (1..=64).collect();
     for len in (0..=64).chain([0, 0, 1]) {
         w.peers.reap(0);
@@ -51,23 +38,8 @@ fn short_messages_have_exactly_the_bytes_sent() {
 }
 
 #[test]
-fn immediate_data_arrives_as_it_was_given() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    for imm in [Some(0x0102_0304), None, Some(0), Some(u32::MAX), None] {
-        w.peers.reap(0);
-        w.peers.qps[0].send_inline(b"with or without", imm).unwrap();
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message.imm(), imm);
-            assert_eq!(message.written(), None);
-        });
-    }
-}
-
-#[test]
 fn a_message_is_scattered_over_buffers_of_several_pools() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 256);
+    let (pd, mut receiver) = device::start(256);
     let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(3)).unwrap();
     let (small, large) =
         (BufferPool::new(&pd, 8, 16).unwrap(), BufferPool::new(&pd, 8, 100).unwrap());
@@ -97,8 +69,7 @@ fn a_message_is_scattered_over_buffers_of_several_pools() {
 
 #[test]
 fn a_scattered_receive_is_recycled_with_all_its_buffers() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 256);
+    let (pd, mut receiver) = device::start(256);
     let qp = QpConfig::rc().receives(4, 2);
     let (near, mut peers) = Peers::connect(&pd, &mut receiver, &qp, 1, 128);
     let rq = near[0].receive_queue().unwrap();
@@ -117,22 +88,17 @@ fn a_scattered_receive_is_recycled_with_all_its_buffers() {
 #[test]
 fn a_taken_buffer_keeps_its_bytes_and_goes_back_to_its_pool() {
     let mut w = Shared::new(7, 1, 256);
-    let capacity = w.receiver.capacity(w.srq) as usize;
-    let posted =
-        w.receiver.post(w.srq, std::iter::from_fn(|| w.pool.take()).take(capacity)).unwrap();
-    assert_eq!(posted, capacity);
+    let capacity = w.capacity();
+    w.post(capacity);
     let free = w.pool.available();
 
     let mut taken = Vec::new();
     for len in [20, 200, 100] {
         w.peers.send(0, len);
-        receiving::messages(&mut w.receiver, 1, |message| taken.push(message.take()));
+        taken.extend(w.take(1));
     }
     // Those that follow go through the other buffers.
-    for _ in 0..100 {
-        w.peers.send(0, 256);
-        receiving::messages(&mut w.receiver, 1, |_| ());
-    }
+    w.exchange(100);
     let seen: Vec<_> = taken.iter().map(|buffer| (message::read(buffer), buffer.len())).collect();
     assert_eq!(seen, [((0, 0), 20), ((0, 1), 200), ((0, 2), 100)]);
     assert_eq!(w.pool.available(), free);
@@ -142,8 +108,7 @@ fn a_taken_buffer_keeps_its_bytes_and_goes_back_to_its_pool() {
 
 #[test]
 fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 1024);
+    let (pd, mut receiver) = device::start(1024);
     let one = receiver.create_srq(&SrqConfig::new(15)).unwrap();
     let two = receiver.create_srq(&SrqConfig::new(31)).unwrap();
     // Each queue has buffers of a size of its own, by which they differ.
@@ -162,10 +127,13 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
         near.extend(qps);
         far.push(peers);
     }
-    receiver.fill(one, &pools[0]).unwrap();
-    receiver.fill(two, &pools[1]).unwrap();
-    for (qp, pool) in near[4..].iter().zip([&pools[2], &pools[2], &pools[3], &pools[3]]) {
-        receiver.fill(qp.receive_queue().unwrap(), pool).unwrap();
+    let queues: [QueueId; 8] = std::array::from_fn(|to| match to / 2 {
+        0 => one.into(),
+        1 => two.into(),
+        _ => near[to].receive_queue().unwrap().into(),
+    });
+    for (to, queue) in queues.into_iter().enumerate() {
+        receiver.fill(queue, &pools[to / 2]).unwrap();
     }
 
     let mut random = Rng::with_seed(1);
@@ -181,71 +149,52 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
             assert_eq!(message::read(&message), ((to % 2) as u32, expected[to]));
             expected[to] += 1;
             // Some are posted again, some leave their slot to another buffer.
-            if message.len() % 2 == 0 && to % 3 != 0 {
-                let buffer = message.take();
-                assert_eq!(buffer.capacity(), sizes[to / 2] as usize);
+            let posted_again = message.len() % 2 == 0 && to % 3 != 0;
+            let buffer = match posted_again {
+                true => message.take(),
+                false => message.replace(pools[to / 2].take().unwrap()).unwrap(),
+            };
+            assert_eq!(buffer.capacity(), sizes[to / 2] as usize);
+            assert_eq!(message::read(&buffer).1, expected[to] - 1);
+            if posted_again {
                 back.push((to, buffer));
-            } else {
-                let other = pools[to / 2].take().unwrap();
-                let buffer = message.replace(other).unwrap();
-                assert_eq!(buffer.capacity(), sizes[to / 2] as usize);
-                assert_eq!(message::read(&buffer).1, expected[to] - 1);
             }
         });
         for (to, buffer) in back {
-            match to / 2 {
-                0 => receiver.post(one, [buffer]).unwrap(),
-                1 => receiver.post(two, [buffer]).unwrap(),
-                _ => receiver.post(near[to].receive_queue().unwrap(), [buffer]).unwrap(),
-            };
+            receiver.post(queues[to], [buffer]).unwrap();
         }
     }
 }
 
-/// Asks a batch for messages until there are none, and again when there are others.
-fn ask_again(receiver: &mut Receiver, peers: &mut Peers) {
-    let mut kept: Vec<Buffer> = Vec::new();
-    let send = |peers: &mut Peers, count| {
-        for _ in 0..count {
-            peers.send(0, 40);
-        }
-        peers.settle();
-    };
-    for count in [0, 3, 1, 4, 2] {
-        send(peers, count);
-        let mut batch = receiver.poll();
-        for _ in 0..2 {
-            while let Some(message) = batch.next() {
-                let message = message.unwrap();
-                assert_eq!(message::read(&message), (0, kept.len() as u64));
-                kept.push(message.take());
-            }
-            send(peers, 1);
-        }
-        drop(batch);
-        // It may have ended when there was nothing.
-        let left = peers.sent(0) as usize - kept.len();
-        receiving::messages(receiver, left, |message| kept.push(message.take()));
-    }
-    let numbers = kept.iter().map(|buffer| message::read(buffer));
-    assert!(numbers.eq((0..peers.sent(0)).map(|number| (0, number))));
-}
-
+/// A batch is asked for messages until there are none, and again when there are others.
 #[test]
 fn a_batch_that_found_nothing_may_be_asked_again() {
-    let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    ask_again(&mut w.receiver, &mut w.peers);
-    let mut w = Single::new(31, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    ask_again(&mut w.receiver, &mut w.peers);
+    for mut w in both(32, 64).map(World::filled) {
+        let mut kept: Vec<Buffer> = Vec::new();
+        for count in [0, 3, 1, 4, 2] {
+            w.peers.arrive(count);
+            let mut batch = w.receiver.poll();
+            for _ in 0..2 {
+                while let Some(message) = batch.next() {
+                    let message = message.unwrap();
+                    assert_eq!(message::read(&message), (0, kept.len() as u64));
+                    kept.push(message.take());
+                }
+                w.peers.arrive(1);
+            }
+            drop(batch);
+            // It may have ended when there was nothing.
+            kept.extend(w.take(w.peers.sent(0) as usize - kept.len()));
+        }
+        let numbers = kept.iter().map(|buffer| message::read(buffer));
+        assert!(numbers.eq((0..w.peers.sent(0)).map(|number| (0, number))));
+    }
 }
 
 /// On an SRQ one buffer waits for a slot: it is the device's as soon as a message was taken.
 #[test]
 fn what_waits_for_a_slot_is_rung_for_when_messages_of_several_queues_are_taken() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (pd, mut receiver) = device::start(64);
     let srqs = [1, 2].map(|receives| receiver.create_srq(&SrqConfig::new(receives)).unwrap());
     for srq in srqs {
         let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
@@ -253,94 +202,66 @@ fn what_waits_for_a_slot_is_rung_for_when_messages_of_several_queues_are_taken()
         receiver.fill(srq, &pool).unwrap();
         let count = 64 - pool.available();
         let mut taken = Vec::new();
-        for _ in 0..count {
+        for number in 0..count as u64 {
             peers.send(0, 64);
-            receiving::messages(&mut receiver, 1, |message| taken.push(message.take()));
+            taken.extend(receiving::take(&mut receiver, 1));
+            assert_eq!(message::read(taken.last().unwrap()), (0, number));
         }
-        let seen: Vec<_> = taken.iter().map(|buffer| message::read(buffer).1).collect();
-        assert!(seen.into_iter().eq(0..count as u64));
         assert_eq!(pool.available(), 64 - count);
     }
 }
 
-/// Keeps the last eight messages, and puts the buffer of the oldest one into the slot of each new one.
-fn replace_each(
-    receiver: &mut Receiver,
-    pd: &ProtectionDomain,
-    pool: &BufferPool,
-    peers: &mut Peers,
-) {
-    // Of another size, so that a slot also gets one of another pool.
-    let other = BufferPool::new(pd, 3, 256).unwrap();
-    let mut kept: VecDeque<_> = (0..8)
-        .map(|i| (if i % 3 == 0 { other.take() } else { pool.take() }.unwrap(), None))
-        .collect();
-    let free = pool.available() + other.available();
-    let mut random = Rng::with_seed(1);
-    let mut next = 0;
-    for _ in 0..100 {
-        let count = 1 + random.u64(..6) as usize;
-        for _ in 0..count {
-            peers.send(0, 64);
+/// The last eight messages are kept, and the buffer of the oldest one goes into the slot of each new one.
+#[test]
+fn a_message_leaves_its_slot_to_another_buffer() {
+    let mut with_room = Shared::new(15, 1, 64).any();
+    with_room.post(9);
+    for mut w in both(8, 64).map(World::filled).chain([with_room]) {
+        // Of another size, so that a slot also gets one of another w.pool.
+        let other = BufferPool::new(&w.pd, 3, 256).unwrap();
+        let mut kept: VecDeque<_> = (0..8)
+            .map(|i| (if i % 3 == 0 { other.take() } else { w.pool.take() }.unwrap(), None))
+            .collect();
+        let free = w.pool.available() + other.available();
+        let mut random = Rng::with_seed(1);
+        let mut next = 0;
+        for _ in 0..100 {
+            let count = 1 + random.u64(..6) as usize;
+            w.peers.burst(count);
+            receiving::messages(&mut w.receiver, count, |message| {
+                let (buffer, number) = kept.pop_front().unwrap();
+                if let Some(number) = number {
+                    assert_eq!(
+                        message::read(&buffer),
+                        (0, number),
+                        "somebody has written a kept buffer"
+                    );
+                }
+                let buffer = message.replace(buffer).unwrap();
+                assert_eq!(message::read(&buffer), (0, next));
+                kept.push_back((buffer, Some(next)));
+                next += 1;
+            });
         }
-        receiving::messages(receiver, count, |message| {
-            let (buffer, number) = kept.pop_front().unwrap();
-            if let Some(number) = number {
-                assert_eq!(
-                    message::read(&buffer),
-                    (0, number),
-                    "somebody has written a kept buffer"
-                );
-            }
-            let buffer = message.replace(buffer).unwrap();
-            assert_eq!(message::read(&buffer), (0, next));
-            kept.push_back((buffer, Some(next)));
-            next += 1;
+        assert_eq!(w.pool.available() + other.available(), free);
+        // One of another domain comes back, and the message is recycled.
+        let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
+        w.peers.send(0, 64);
+        receiving::messages(&mut w.receiver, 1, |message| {
+            let error = message.replace(foreign.take().unwrap()).unwrap_err();
+            assert_eq!((error.reason, foreign.available()), (PostFailure::WrongDomain, 0));
+            drop(error.buffer);
         });
+        assert_eq!((w.pool.available() + other.available(), foreign.available()), (free, 1));
+        drop(kept);
+        assert_eq!(w.pool.available() + other.available(), free + 8);
     }
-    assert_eq!(pool.available() + other.available(), free);
-    // One of another domain comes back, and the message is recycled.
-    let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
-    peers.send(0, 64);
-    receiving::messages(receiver, 1, |message| {
-        let error = message.replace(foreign.take().unwrap()).unwrap_err();
-        assert_eq!((error.reason, foreign.available()), (PostFailure::WrongDomain, 0));
-        drop(error.buffer);
-    });
-    assert_eq!((pool.available() + other.available(), foreign.available()), (free, 1));
-    drop(kept);
-    assert_eq!(pool.available() + other.available(), free + 8);
-}
-
-#[test]
-fn a_message_of_an_srq_leaves_its_slot_to_another_buffer() {
-    let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
-}
-
-#[test]
-fn a_message_of_an_srq_with_room_leaves_its_slot_to_another_buffer() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.post(w.srq, std::iter::from_fn(|| w.pool.take()).take(9)).unwrap();
-    replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
-}
-
-#[test]
-fn a_message_of_a_receive_queue_leaves_its_slot_to_another_buffer() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    replace_each(&mut w.receiver, &w.pd, &w.pool, &mut w.peers);
 }
 
 #[test]
 fn a_batch_ends_at_its_budget_and_the_rest_comes_later() {
-    let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    for _ in 0..10 {
-        w.peers.send(0, 64);
-    }
-    w.peers.settle();
+    let mut w = Shared::new(63, 1, 64).filled();
+    w.peers.arrive(10);
     for (budget, expected) in [(0, 0), (3, 3), (1, 1), (100, 6), (100, 0)] {
         let mut batch = w.receiver.poll_up_to(budget);
         let mut seen = 0;

@@ -6,18 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{BufferPool, Compression, Error, Path, QpConfig, Receiver, ReceiverConfig, WcFlags};
+use doorbell::{
+    BufferPool, Compression, Error, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    ReceiverConfig, WcFlags,
+};
 use doorbell_tests::world::Single;
-use doorbell_tests::{Peers, device, message, receiving, skip};
+use doorbell_tests::{Peers, assert_matches, device, message, receiving, skip};
 use rdma_core_sys as sys;
 
 #[test]
 fn where_a_message_came_from() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     w.peers.qps[0].send_inline(b"with", Some(0xcafe_f00d)).unwrap();
     w.peers.send(0, 20);
-    let (qp_num, sender) = (w.near.qp_num(), w.peers.qps[0].qp_num());
+    let (qp_num, sender) = (w.near[0].qp_num(), w.peers.qps[0].qp_num());
     let lid = w.peers.qps[0].address().unwrap().lid;
     let mut imm = vec![None, Some(0xcafe_f00d)];
     receiving::messages(&mut w.receiver, 2, |message| {
@@ -35,16 +37,21 @@ fn where_a_message_came_from() {
     });
 }
 
+/// A receiver of timestamps, with a connection whose queue is full and has as many receives as the CQ has entries.
+fn timed(pd: &ProtectionDomain, receives: u32) -> (Receiver, Vec<QueuePair>, Peers) {
+    let config = ReceiverConfig::new().cq_capacity(receives).path(device::path()).timestamps(true);
+    let mut receiver = Receiver::new(pd, &config).unwrap();
+    let qp = QpConfig::rc().receives(receives, 1);
+    let (near, peers) = Peers::connect(pd, &mut receiver, &qp, 1, 64);
+    let pool = BufferPool::new(pd, receives, 64).unwrap();
+    receiver.fill(near[0].receive_queue().unwrap(), &pool).unwrap();
+    (receiver, near, peers)
+}
+
 #[test]
 fn timestamps_are_those_of_the_clock_and_in_order() {
     let pd = device::pd();
-    let config = ReceiverConfig::new().cq_capacity(64).path(device::path()).timestamps(true);
-    let mut receiver = Receiver::new(&pd, &config).unwrap();
-    let qp = QpConfig::rc().receives(16, 1);
-    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &qp, 1, 64);
-    let pool = BufferPool::new(&pd, 16, 64).unwrap();
-    receiver.fill(near[0].receive_queue().unwrap(), &pool).unwrap();
-
+    let (mut receiver, _near, mut peers) = timed(&pd, 16);
     let clock = match pd.context().clock() {
         Ok(clock) => Some(clock),
         Err(Error::Unsupported { .. }) => None,
@@ -86,10 +93,9 @@ fn compression_is_refused_where_it_cannot_be_read() {
 #[test]
 fn a_cq_is_resized_where_verbs_poll_it() {
     let mut w = Single::new(8, 64);
-    let posted = w.receiver.fill(w.rq, &w.pool).unwrap();
+    let posted = w.fill();
     if device::drives_directly(w.pd.context()) {
-        let refused = w.receiver.resize_cq(512);
-        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+        assert_matches!(w.receiver.resize_cq(512), Err(Error::Unsupported { .. }));
         return;
     }
     // With completions in it, larger and smaller again.
@@ -108,8 +114,7 @@ fn a_cq_is_resized_where_verbs_poll_it() {
             number += 1;
         });
     }
-    let refused = w.receiver.resize_cq(1);
-    assert!(matches!(refused, Err(Error::CqTooSmall { .. })), "{refused:?}");
+    assert_matches!(w.receiver.resize_cq(1), Err(Error::CqTooSmall { .. }));
 }
 
 type NextPoll = unsafe extern "C" fn(*mut sys::ibv_cq_ex) -> c_int;
@@ -132,14 +137,8 @@ fn an_extended_cq_is_polled_for_as_many_completions_as_a_plain_one() {
     if device::drives_directly(pd.context()) || pd.context().clock().is_err() {
         skip!("the CQ is not polled through ibv_start_poll");
     }
-    let config = ReceiverConfig::new().cq_capacity(RECEIVES).path(device::path()).timestamps(true);
-    let mut receiver = Receiver::new(&pd, &config).unwrap();
-    let qp = QpConfig::rc().receives(RECEIVES, 1);
-    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &qp, 1, 64);
-    let pool = BufferPool::new(&pd, RECEIVES, 64).unwrap();
-    receiver.fill(near[0].receive_queue().unwrap(), &pool).unwrap();
-    (0..RECEIVES).for_each(|_| _ = peers.send(0, 20));
-    peers.settle();
+    let (mut receiver, near, mut peers) = timed(&pd, RECEIVES);
+    peers.arrive(RECEIVES as usize);
     // SAFETY: a live queue pair, whose CQ is extended because of the timestamps and is used by this thread only.
     unsafe {
         let cq = (*near[0].as_raw()).recv_cq.cast::<sys::ibv_cq_ex>();

@@ -14,7 +14,7 @@ use doorbell::{
     BufferPool, Cause, Error, QpConfig, QueuePair, Receiver, Result, SrqConfig, SrqId, WcStatus,
 };
 use doorbell_tests::sending_qp::SendingQp;
-use doorbell_tests::{device, receiving, skip};
+use doorbell_tests::{assert_matches, device, receiving, skip};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -43,8 +43,7 @@ struct Side {
 
 impl Side {
     fn new() -> Self {
-        let pd = device::pd();
-        let mut receiver = device::receiver(&pd, 64);
+        let (pd, mut receiver) = device::start(64);
         let srq = receiver.create_srq(&SrqConfig::new(31)).unwrap();
         let pool = BufferPool::new(&pd, 64, 64).unwrap();
         receiver.fill(srq, &pool).unwrap();
@@ -64,14 +63,25 @@ fn request(listener: &mut Listener) -> Request {
     listener.accept(PATIENCE).unwrap().expect("a peer connects")
 }
 
+/// A listener, and where it listens.
+fn listen(address: IpAddr) -> (Listener, SocketAddr) {
+    let listener = Listener::bind((address, 0).into()).unwrap();
+    let to = SocketAddr::new(address, listener.port());
+    (listener, to)
+}
+
+/// Asks for a connection.
+fn ask(to: SocketAddr, qp: &mut QueuePair, data: &[u8]) -> Result<Connection> {
+    Route::resolve(to, PATIENCE)?.connect(qp, data, PATIENCE)
+}
+
 /// Both ends at work, the listening one in a thread of its own, as programs on two hosts would be.
 fn meet(
     address: IpAddr,
     qp: &mut QueuePair,
     answer: impl FnOnce(Request) -> Result<Connection> + Send,
 ) -> (Result<Connection>, Result<Connection>) {
-    let mut listener = Listener::bind((address, 0).into()).unwrap();
-    let to = SocketAddr::new(address, listener.port());
+    let (mut listener, to) = listen(address);
     thread::scope(|scope| {
         let answering = scope.spawn(move || answer(request(&mut listener)));
         let route = Route::resolve(to, PATIENCE).unwrap();
@@ -79,6 +89,12 @@ fn meet(
         let connected = route.connect(qp, b"from the client", PATIENCE);
         (connected, answering.join().unwrap())
     })
+}
+
+/// Connects two queue pairs.
+fn join(address: IpAddr, near: &mut QueuePair, far: &mut QueuePair) -> [Connection; 2] {
+    let (client, server) = meet(address, near, |request| request.accept(far, b"", PATIENCE));
+    [client.unwrap(), server.unwrap()]
 }
 
 /// Connects the two, and sends in both directions.
@@ -127,19 +143,14 @@ fn a_queue_pair_connects_again_after_a_reset() {
     let address = first_address!();
     let (mut near, mut far) = (Side::new(), Side::new());
     let [(mut near_qp, client), far_end] = connect(address, &mut near, &mut far);
-    let again = |qp: &mut QueuePair| {
-        let route = Route::resolve((address, 1).into(), PATIENCE).unwrap();
-        route.connect(qp, b"", PATIENCE).unwrap_err()
-    };
-    assert!(matches!(again(&mut near_qp), Error::WrongState { .. }), "while it is connected");
+    let again = ask((address, 1).into(), &mut near_qp, b"").unwrap_err();
+    assert_matches!(again, Error::WrongState { .. });
     client.disconnect(&near_qp).unwrap();
     drop(far_end);
     near_qp.reset(&mut near.receiver).unwrap();
 
     let mut far_qp = far.qp();
-    let (client, server) =
-        meet(address, &mut near_qp, |request| request.accept(&mut far_qp, b"", PATIENCE));
-    let _both = (client.unwrap(), server.unwrap());
+    let _both = join(address, &mut near_qp, &mut far_qp);
     near_qp.send_inline(b"once more", None).unwrap();
     far.expect(b"once more");
 }
@@ -156,18 +167,15 @@ fn a_refusal_leaves_the_queue_pair_as_it_was() {
             }
             Err(Error::NoDevice)
         });
-        assert!(matches!(refused, Err(Error::Rejected { .. })), "{refused:?}");
+        assert_matches!(refused, Err(Error::Rejected { .. }));
     }
     // A port that nobody listens on: one that was, a moment ago.
     let port = Listener::bind((address, 0).into()).unwrap().port();
-    let route = Route::resolve((address, port).into(), PATIENCE).unwrap();
-    let nobody = route.connect(&mut qp, b"", PATIENCE).unwrap_err();
+    let nobody = ask((address, port).into(), &mut qp, b"").unwrap_err();
     assert!(nobody.to_string().contains("no program listens"), "{nobody}");
 
     let mut far_qp = far.qp();
-    let (client, server) =
-        meet(address, &mut qp, |request| request.accept(&mut far_qp, b"", PATIENCE));
-    let _both = (client.unwrap(), server.unwrap());
+    let _both = join(address, &mut qp, &mut far_qp);
     qp.send_inline(b"in the end", None).unwrap();
     far.expect(b"in the end");
 }
@@ -176,15 +184,13 @@ fn a_refusal_leaves_the_queue_pair_as_it_was() {
 fn one_listener_takes_many_connections_onto_one_srq() {
     const PEERS: usize = 8;
     let address = first_address!();
-    let mut listener = Listener::bind((address, 0).into()).unwrap();
-    let to = SocketAddr::new(address, listener.port());
+    let (mut listener, to) = listen(address);
     thread::scope(|scope| {
         for i in 0..PEERS {
             scope.spawn(move || {
                 let mut side = Side::new();
                 let mut qp = side.qp();
-                let route = Route::resolve(to, PATIENCE).unwrap();
-                let mut connection = route.connect(&mut qp, &[i as u8], PATIENCE).unwrap();
+                let mut connection = ask(to, &mut qp, &[i as u8]).unwrap();
                 qp.send_inline(&[i as u8], None).unwrap();
                 assert!(connection.wait_disconnected(PATIENCE).unwrap());
             });
@@ -216,10 +222,8 @@ fn receives_come_back_when_a_connection_ends() {
     let mut qp = near.receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
     let posted = near.receiver.fill(qp.receive_queue().unwrap(), &near.pool).unwrap();
     let mut far_qp = far.qp();
-    let (client, server) =
-        meet(address, &mut qp, |request| request.accept(&mut far_qp, b"", PATIENCE));
-    let _server = server.unwrap();
-    client.unwrap().disconnect(&qp).unwrap();
+    let [client, _server] = join(address, &mut qp, &mut far_qp);
+    client.disconnect(&qp).unwrap();
     for failure in receiving::failures(&mut near.receiver, posted) {
         assert!(matches!(failure.cause, Cause::Status(WcStatus::WR_FLUSH_ERR)), "{failure}");
         assert_eq!(failure.buffers.len(), 1);
@@ -232,25 +236,23 @@ fn what_cannot_be_reached_listened_on_or_waited_for_is_an_error_in_time() {
     let far_away = "198.51.100.1:1".parse().unwrap();
     let error = Route::resolve(far_away, Duration::from_secs(1)).unwrap_err();
     assert!(error.to_string().contains("198.51.100.1"), "{error}");
-    let error = Listener::bind("198.51.100.1:0".parse().unwrap()).unwrap_err();
-    assert!(matches!(error, Error::Verbs { operation: "rdma_bind_addr", .. }), "{error}");
+    let refused = Listener::bind("198.51.100.1:0".parse().unwrap()).unwrap_err();
+    assert_matches!(refused, Error::Verbs { operation: "rdma_bind_addr", .. });
 
     let mut listener = Listener::bind((address, 0).into()).unwrap();
-    let taken = Listener::bind((address, listener.port()).into()).unwrap_err();
-    assert!(matches!(taken, Error::Verbs { .. }), "{taken}");
+    let refused = Listener::bind((address, listener.port()).into()).unwrap_err();
+    assert_matches!(refused, Error::Verbs { .. });
     assert!(listener.accept(Duration::from_millis(20)).unwrap().is_none());
 
     // A request that nobody answers.
     let mut side = Side::new();
     let mut qp = side.qp();
-    let route = Route::resolve((address, listener.port()).into(), PATIENCE).unwrap();
-    let long = [0; 57];
-    let error = Route::resolve((address, listener.port()).into(), PATIENCE)
-        .and_then(|route| route.connect(&mut qp, &long, PATIENCE))
-        .unwrap_err();
-    assert!(matches!(error, Error::OutOfRange { max: 56, .. }), "{error}");
-    let error = route.connect(&mut qp, b"", Duration::from_millis(50)).unwrap_err();
-    assert!(matches!(error, Error::TimedOut { operation: "rdma_connect", .. }), "{error}");
+    let to = (address, listener.port()).into();
+    let too_long = ask(to, &mut qp, &[0; 57]).unwrap_err();
+    assert_matches!(too_long, Error::OutOfRange { max: 56, .. });
+    let route = Route::resolve(to, PATIENCE).unwrap();
+    let refused = route.connect(&mut qp, b"", Duration::from_millis(50)).unwrap_err();
+    assert_matches!(refused, Error::TimedOut { operation: "rdma_connect", .. });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The rings themselves, with memory of the program's own.
 
-use std::ptr;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use doorbell::raw::SlotContext;
 use doorbell::{Cause, ProtectionDomain, QpConfig, Receiver, SrqId, WcStatus};
@@ -18,22 +18,19 @@ struct Memory {
 
 const PAGE: usize = 4096;
 
+fn pages() -> Layout {
+    Layout::from_size_align(2 * PAGE, PAGE).unwrap()
+}
+
 impl Memory {
     fn new(pd: &ProtectionDomain) -> Self {
         // SAFETY: new pages, registered in a domain that outlives the region.
         unsafe {
-            let start = libc::mmap(
-                ptr::null_mut(),
-                2 * PAGE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            assert_ne!(start, libc::MAP_FAILED);
-            let mr = sys::ibv_reg_mr(pd.as_raw(), start, PAGE, sys::IBV_ACCESS_LOCAL_WRITE);
-            assert!(!mr.is_null());
-            Self { start: start.cast(), mr }
+            let start = alloc_zeroed(pages());
+            let access = sys::IBV_ACCESS_LOCAL_WRITE;
+            let mr = sys::ibv_reg_mr(pd.as_raw(), start.cast(), PAGE, access);
+            assert!(!start.is_null() && !mr.is_null());
+            Self { start, mr }
         }
     }
 
@@ -44,17 +41,17 @@ impl Memory {
 
     fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= 2 * PAGE);
-        // SAFETY: inside the mapping; the device has completed what it was to write.
+        // SAFETY: inside the pages; the device has completed what it was to write.
         (0..len).map(|i| unsafe { self.start.add(offset + i).read_volatile() }).collect()
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: registered and mapped by `new`; whatever was posted has completed or was destroyed.
+        // SAFETY: registered and allocated by `new`; whatever was posted has completed or was destroyed.
         unsafe {
             assert_eq!(sys::ibv_dereg_mr(self.mr), 0);
-            libc::munmap(self.start.cast(), 2 * PAGE);
+            dealloc(self.start, pages());
         }
     }
 }
@@ -70,19 +67,13 @@ fn post(receiver: &mut Receiver, srq: SrqId, wr_id: u64, sges: &[Sge]) {
 
 /// The next completion, which is one of a receive posted through the ring.
 fn completed(receiver: &mut Receiver) -> Cause {
-    let mut cause = None;
-    receiving::wait("a completion", || {
-        match receiver.poll_up_to(1).next() {
-            Some(Ok(message)) => panic!("{message:?} arrived"),
-            Some(Err(failure)) => {
-                assert!(failure.buffers.is_empty());
-                cause = Some(failure.cause);
-            }
-            None => {}
+    receiving::wait_for("a completion", || match receiver.poll_up_to(1).next()? {
+        Ok(message) => panic!("{message:?} arrived"),
+        Err(failure) => {
+            assert!(failure.buffers.is_empty());
+            Some(failure.cause)
         }
-        cause.is_some()
-    });
-    cause.unwrap()
+    })
 }
 
 #[test]
@@ -92,8 +83,8 @@ fn receives_of_the_program_and_of_the_library_share_a_queue() {
     let memory = Memory::new(&w.pd);
     for round in 0..50_u64 {
         let at = round as usize % 8 * 128;
-        post(&mut w.receiver, w.srq, round, &[memory.sge(at, 10), memory.sge(at + 64, 54)]);
-        w.receiver.post(w.srq, w.pool.take()).unwrap();
+        post(&mut w.receiver, w.queue, round, &[memory.sge(at, 10), memory.sge(at + 64, 54)]);
+        w.receiver.post(w.queue, w.pool.take()).unwrap();
         w.peers.send(0, 64);
         w.peers.send(0, 64);
         assert_eq!(completed(&mut w.receiver), Cause::Raw(round));
@@ -112,8 +103,8 @@ fn an_entry_of_no_length_on_an_srq_is_left_out() {
     let mut w = Shared::with(15, 2, 1, 64, QpConfig::rc());
     let memory = Memory::new(&w.pd);
     // The second entry is the whole of the receive: two gigabytes would not fit the region.
-    post(&mut w.receiver, w.srq, 1, &[memory.sge(0, 0), memory.sge(64, 64)]);
-    post(&mut w.receiver, w.srq, 2, &[memory.sge(256, 64), memory.sge(0, 0)]);
+    post(&mut w.receiver, w.queue, 1, &[memory.sge(0, 0), memory.sge(64, 64)]);
+    post(&mut w.receiver, w.queue, 2, &[memory.sge(256, 64), memory.sge(0, 0)]);
     w.peers.send(0, 64);
     w.peers.send(0, 64);
     for (wr_id, at) in [(1, 64), (2, 256)] {
@@ -131,7 +122,7 @@ fn an_entry_of_no_length_on_a_receive_queue_is_left_out() {
     // SAFETY: as in `post`.
     unsafe {
         let mut rings = w.receiver.as_direct().unwrap();
-        let (_, ring) = rings.rq(w.rq).unwrap();
+        let (_, ring) = rings.rq(w.queue).unwrap();
         let sges = [memory.sge(64, 64)];
         let mut posting = ring.posting();
         posting.post(SlotContext::from_wr_id(1), &[memory.sge(0, 0)]).unwrap();
@@ -150,24 +141,15 @@ fn an_entry_outside_its_region_fails_the_receive_and_is_not_written() {
     for outside in [PAGE, PAGE - 32] {
         let mut w = Shared::new(15, 2, 64);
         let memory = Memory::new(&w.pd);
-        post(&mut w.receiver, w.srq, 9, &[memory.sge(outside, 64)]);
+        post(&mut w.receiver, w.queue, 9, &[memory.sge(outside, 64)]);
         w.peers.send(0, 64);
         assert_eq!(completed(&mut w.receiver), Cause::Status(WcStatus::LOC_PROT_ERR));
         assert_eq!(memory.bytes(PAGE, PAGE), [0; PAGE]);
-        receiving::wait("the sender to learn of it", || match w.peers.qps[0].poll_send() {
-            Some(done) => {
-                assert_eq!(done.status, WcStatus::REM_OP_ERR);
-                true
-            }
-            None => false,
-        });
+        assert_eq!(w.peers.qps[0].ended(), WcStatus::REM_OP_ERR);
 
         // The other queue pair and the queue work on.
-        w.receiver.fill(w.srq, &w.pool).unwrap();
-        w.peers.send(1, 64);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (1, 0));
-        });
+        w.fill();
+        w.peers.exchange(&mut w.receiver, 1, 1);
     }
 }
 
@@ -180,19 +162,17 @@ fn more_entries_than_a_receive_has_room_for() {
     // SAFETY: as in `post`.
     unsafe {
         let mut rings = w.receiver.as_direct().unwrap();
-        let (_, ring) = rings.srq(w.srq).unwrap();
+        let (_, ring) = rings.srq(w.queue).unwrap();
         let refused = ring.posting().post(SlotContext::from_wr_id(1), &sges).unwrap_err();
         assert_eq!(refused, PostError::TooManySges);
     }
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    w.peers.send(0, 64);
-    receiving::messages(&mut w.receiver, 1, |_| ());
+    w.fill();
+    w.exchange(1);
 }
 
 #[test]
 fn the_verbs_path_has_no_rings() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
+    let (pd, mut receiver) = device::start(64);
     let direct = device::drives_directly(pd.context());
     // SAFETY: nothing is done with them.
     assert_eq!(unsafe { receiver.as_direct() }.is_some(), direct);

@@ -1,27 +1,22 @@
 //! Connections that end on purpose, with everything that has arrived, and are made again.
 
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, QpConfig, QpEnd, QpState};
-use doorbell_tests::peers::join;
+use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, device, message, receiving};
+use doorbell_tests::{Peers, assert_matches, device, message, receiving};
 
 #[test]
 fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
-    let mut w = Shared::new(31, 2, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(31, 2, 64).filled();
     let mut events = w.pd.context().events().unwrap();
     let mut expected = [0; 2];
     for round in 0..10 {
-        for _ in 0..7 {
-            w.peers.send(0, 40);
-            w.peers.send(1, 40);
-        }
+        (0..14).for_each(|i| _ = w.peers.send(i % 2, 40));
         w.peers.settle();
         w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
         receiving::messages(&mut w.receiver, 14, |message| {
@@ -32,15 +27,14 @@ fn a_queue_pair_on_an_srq_ends_with_all_that_has_arrived_and_connects_again() {
         receiving::nothing(&mut w.receiver);
         assert_eq!(w.near[0].state().unwrap(), QpState::Error, "round {round}");
         w.receiver.reset_qp(&mut w.near[0]).unwrap();
-        w.peers.reset(0);
-        join(&mut w.near[0], &mut w.peers.qps[0]);
-        assert_eq!(w.receiver.free_slots(w.srq), 0);
+        w.reconnect(0);
+        assert_eq!(w.free_slots(), 0);
     }
     for qp in w.near {
         w.receiver.drain_qp(&qp, &mut events, PATIENCE).unwrap();
         w.receiver.destroy_qp(qp).unwrap();
     }
-    w.receiver.destroy_srq(w.srq).unwrap();
+    w.receiver.destroy_srq(w.queue).unwrap();
     assert_eq!(w.pool.available(), w.pool.count() as usize);
 }
 
@@ -58,8 +52,7 @@ fn a_queue_pair_that_is_drained_stays_drained() {
 /// Another thread reads the events, among them that of the queue pair that is drained.
 #[test]
 fn a_queue_pair_is_drained_whoever_reads_its_event() {
-    let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(7, 1, 64).filled();
     let (mut others, over) = (w.pd.context().events().unwrap(), AtomicBool::new(false));
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -71,43 +64,27 @@ fn a_queue_pair_is_drained_whoever_reads_its_event() {
         });
         for _ in 0..100 {
             assert_eq!(w.receiver.reset_qp(&mut w.near[0]).unwrap(), QpEnd::Complete);
-            w.peers.reset(0);
-            join(&mut w.near[0], &mut w.peers.qps[0]);
+            w.reconnect(0);
         }
         over.store(true, Ordering::Relaxed);
         reader.join().unwrap();
     });
 }
 
-#[test]
-fn events_that_are_not_waited_for_can_be_read_afterwards() {
-    let mut w = Shared::new(7, 2, 64);
-    let mut events = w.pd.context().events().unwrap();
-    w.near[1].to_error().unwrap();
-    w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
-    let other = w.near[1].qp_num();
-    let next = events.next_within(PATIENCE).unwrap();
-    assert_eq!(next, Some(AsyncEvent::LastWqeReached { qp_num: other }));
-}
-
 /// Takes a queue pair on an SRQ to ERROR, and waits for the last event and completion of the device.
 fn fail(w: &mut Shared, events: &AsyncEvents, at: usize) {
     w.near[at].to_error().unwrap();
-    let mut readable = libc::pollfd { fd: events.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor.
-    assert_eq!(unsafe { libc::poll(&mut readable, 1, PATIENCE.as_millis() as i32) }, 1);
+    assert!(is_readable(events, PATIENCE));
 }
 
 fn reconnect(w: &mut Shared, at: usize) {
     w.receiver.reset_qp(&mut w.near[at]).unwrap();
-    w.peers.reset(at);
-    join(&mut w.near[at], &mut w.peers.qps[at]);
+    w.reconnect(at);
 }
 
 #[test]
 fn an_event_of_before_a_reset_does_not_end_the_wait_for_the_next() {
-    let mut w = Shared::new(31, 2, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(31, 2, 64).filled();
     let mut events = w.pd.context().events().unwrap();
     fail(&mut w, &events, 0);
     reconnect(&mut w, 0);
@@ -126,8 +103,7 @@ fn an_event_of_before_a_reset_does_not_end_the_wait_for_the_next() {
 
 #[test]
 fn a_queue_pair_that_has_failed_already_is_drained_with_the_event_of_that() {
-    let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(31, 1, 64).filled();
     let mut events = w.pd.context().events().unwrap();
     for round in 0..3 {
         fail(&mut w, &events, 0);
@@ -139,16 +115,15 @@ fn a_queue_pair_that_has_failed_already_is_drained_with_the_event_of_that() {
 
 #[test]
 fn a_queue_pair_with_a_receive_queue_owes_no_event() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     let mut events = w.pd.context().events().unwrap();
     w.peers.send(0, 64);
     w.peers.settle();
-    w.receiver.drain_qp(&w.near, &mut events, PATIENCE).unwrap();
-    receiving::messages(&mut w.receiver, 1, |message| drop(message.take()));
-    let flushed = w.receiver.capacity(w.rq) as usize - 1;
+    w.receiver.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap();
+    drop(w.take(1));
+    let flushed = w.capacity() - 1;
     assert_eq!(receiving::failures(&mut w.receiver, flushed).len(), flushed);
-    w.receiver.destroy_qp(w.near).unwrap();
+    w.receiver.destroy_qp(w.near.remove(0)).unwrap();
 }
 
 #[test]
@@ -156,18 +131,17 @@ fn strangers_are_refused() {
     let mut w = Single::new(8, 64);
     let mut events = w.pd.context().events().unwrap();
     let mut other = device::receiver(&w.pd, 64);
-    let refused = other.drain_qp(&w.near, &mut events, PATIENCE).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    let refused = other.drain_qp(&w.near[0], &mut events, PATIENCE).unwrap_err();
+    assert_matches!(refused, Error::Foreign { .. });
     let mut elsewhere = device::open().events().unwrap();
-    let refused = w.receiver.drain_qp(&w.near, &mut elsewhere, PATIENCE).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
-    assert_eq!(w.near.state().unwrap(), QpState::Rts);
+    let refused = w.receiver.drain_qp(&w.near[0], &mut elsewhere, PATIENCE).unwrap_err();
+    assert_matches!(refused, Error::Foreign { .. });
+    assert_eq!(w.near[0].state().unwrap(), QpState::Rts);
 }
 
 #[test]
 fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 16);
+    let (pd, mut receiver) = device::start(16);
     let config = QpConfig::rc().receives(16, 1);
     let pool = BufferPool::new(&pd, 16, 64).unwrap();
     for round in 0..20 {
@@ -176,8 +150,7 @@ fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back()
         let rq = qp.receive_queue().unwrap();
         assert_eq!(receiver.fill(rq, &pool).unwrap(), 16, "round {round}");
         drop(qp);
-        let refused = receiver.create_qp(&config).unwrap_err();
-        assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+        assert_matches!(receiver.create_qp(&config).unwrap_err(), Error::CqTooSmall { .. });
         let flushed = receiving::failures(&mut receiver, 16);
         assert!(flushed.iter().all(|failure| failure.buffers.len() == 1));
         drop(flushed);
@@ -185,7 +158,6 @@ fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back()
     }
     // Handles that exist keep their queues, empty or not.
     let kept = receiver.create_qp(&config).unwrap();
-    let refused = receiver.create_qp(&config).unwrap_err();
-    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
+    assert_matches!(receiver.create_qp(&config).unwrap_err(), Error::CqTooSmall { .. });
     assert_eq!(receiver.capacity(kept.receive_queue().unwrap()), 16);
 }

@@ -1,18 +1,15 @@
 //! Queues that are full, and queues that run dry.
 
-use std::ffi::c_int;
-
-use doorbell::{Buffer, BufferPool, PostFailure, QueueId, Receiver, SrqConfig};
-use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, device, message, receiving, skip};
-use rdma_core_sys as sys;
+use doorbell::{Buffer, BufferPool, PostFailure, SrqConfig};
+use doorbell_tests::by_hand::no_memory;
+use doorbell_tests::world::{Shared, Single, both};
+use doorbell_tests::{device, message, receiving, skip};
 
 /// Buffers with different contents.
 fn numbered(pool: &BufferPool, count: usize) -> Vec<Buffer> {
     let buffer = |number: usize| {
         let mut buffer = pool.take().unwrap();
-        buffer.set_len(8);
-        buffer.copy_from_slice(&number.to_le_bytes());
+        buffer.extend_from_slice(&number.to_le_bytes());
         buffer
     };
     (0..count).map(buffer).collect()
@@ -22,64 +19,40 @@ fn number(buffer: &Buffer) -> usize {
     usize::from_le_bytes(buffer[..8].try_into().unwrap())
 }
 
-/// Fills a queue over its brim in two posts.
-fn overfill(receiver: &mut Receiver, queue: QueueId, pool: &BufferPool) -> usize {
-    let capacity = receiver.capacity(queue) as usize;
-    assert!(capacity >= 4);
-    let mut buffers = numbered(pool, capacity + 3).into_iter();
-    assert_eq!(receiver.post(queue, buffers.by_ref().take(3)).unwrap(), 3);
-    assert_eq!(receiver.free_slots(queue) as usize, capacity - 3);
-
-    let error = receiver.post(queue, buffers).unwrap_err();
-    assert_eq!(error.reason, PostFailure::Full);
-    assert_eq!(error.posted, capacity - 3);
-    let back: Vec<usize> = error.buffers.iter().map(number).collect();
-    assert_eq!(back, [capacity, capacity + 1, capacity + 2], "what was not posted, in order");
-    assert_eq!(receiver.free_slots(queue), 0);
-    assert_eq!(pool.available(), pool.count() as usize - capacity - error.buffers.len());
-    drop(error);
-
-    let error = receiver.post(queue, numbered(pool, 1)).unwrap_err();
-    assert_eq!((error.posted, error.reason), (0, PostFailure::Full));
-    drop(error);
-    let error = receiver.post_scatter(queue, numbered(pool, 1)).unwrap_err();
-    assert_eq!((error.buffers.len(), error.reason), (1, PostFailure::Full));
-    capacity
-}
-
-/// Sends one message more than the queue has receives: the last one waits for a receive.
-fn drain(receiver: &mut Receiver, queue: QueueId, peers: &mut Peers, capacity: usize) {
-    let mut taken = Vec::new();
-    for _ in 0..=capacity {
-        peers.send(0, 64);
-    }
-    receiving::messages(receiver, capacity, |message| taken.push(message.take()));
-    for (number, buffer) in taken.iter().enumerate() {
-        assert_eq!(message::read(buffer), (0, number as u64));
-    }
-    receiving::nothing(receiver);
-    assert_eq!(receiver.free_slots(queue) as usize, capacity);
-
-    assert_eq!(receiver.post(queue, taken.pop()).unwrap(), 1);
-    receiving::messages(receiver, 1, |message| {
-        assert_eq!(message::read(&message), (0, capacity as u64));
-    });
-}
-
+/// A queue is filled over its brim in two posts. One message more than it has receives waits for a receive.
 #[test]
-fn a_full_srq_says_how_many_were_posted_and_gives_the_rest_back() {
-    let mut w = Shared::new(15, 1, 64);
-    let queue = w.srq.into();
-    let capacity = overfill(&mut w.receiver, queue, &w.pool);
-    drain(&mut w.receiver, queue, &mut w.peers, capacity);
-}
+fn a_full_queue_says_how_many_were_posted_and_gives_the_rest_back() {
+    for mut w in both(16, 64) {
+        let (queue, capacity) = (w.queue, w.capacity());
+        assert_eq!(w.receiver.post(queue, []).unwrap(), 0);
+        assert_eq!(w.free_slots(), capacity);
+        let mut buffers = numbered(&w.pool, capacity + 3).into_iter();
+        assert_eq!(w.receiver.post(queue, buffers.by_ref().take(3)).unwrap(), 3);
+        assert_eq!(w.free_slots(), capacity - 3);
 
-#[test]
-fn a_full_receive_queue_says_how_many_were_posted_and_gives_the_rest_back() {
-    let mut w = Single::new(16, 64);
-    let queue = w.rq.into();
-    let capacity = overfill(&mut w.receiver, queue, &w.pool);
-    drain(&mut w.receiver, queue, &mut w.peers, capacity);
+        let error = w.receiver.post(queue, buffers).unwrap_err();
+        assert_eq!((error.posted, error.reason), (capacity - 3, PostFailure::Full));
+        let back: Vec<usize> = error.buffers.iter().map(number).collect();
+        assert_eq!(back, [capacity, capacity + 1, capacity + 2], "what was not posted, in order");
+        assert_eq!(w.free_slots(), 0);
+        assert_eq!(w.pool.available(), w.pool.count() as usize - capacity - back.len());
+        drop(error);
+
+        let error = w.receiver.post(queue, numbered(&w.pool, 1)).unwrap_err();
+        assert_eq!((error.posted, error.reason), (0, PostFailure::Full));
+        drop(error);
+        let error = w.receiver.post_scatter(queue, numbered(&w.pool, 1)).unwrap_err();
+        assert_eq!((error.buffers.len(), error.reason), (1, PostFailure::Full));
+
+        w.peers.burst(capacity + 1);
+        let mut taken = w.take(capacity);
+        let numbers = taken.iter().map(|buffer| message::read(buffer).1);
+        assert!(numbers.eq(0..capacity as u64));
+        receiving::nothing(&mut w.receiver);
+        assert_eq!(w.free_slots(), capacity);
+        assert_eq!(w.receiver.post(queue, taken.pop()).unwrap(), 1);
+        assert_eq!(message::read(&w.take(1)[0]), (0, capacity as u64));
+    }
 }
 
 #[test]
@@ -88,27 +61,16 @@ fn a_buffer_of_another_domain_ends_the_post_before_it() {
     let foreign = BufferPool::new(&device::pd(), 2, 64).unwrap();
     let mut buffers = numbered(&w.pool, 4);
     buffers.insert(2, foreign.take().unwrap());
-    let error = w.receiver.post(w.srq, buffers).unwrap_err();
+    let error = w.receiver.post(w.queue, buffers).unwrap_err();
     assert_eq!((error.posted, error.reason), (2, PostFailure::WrongDomain));
-    let back: Vec<Buffer> = error.buffers;
-    assert_eq!(back.len(), 3);
-    assert_eq!((number(&back[1]), number(&back[2])), (2, 3));
-    drop(back);
+    assert_eq!(error.buffers.len(), 3);
+    assert!(error.buffers[1..].iter().map(number).eq([2, 3]));
+    drop(error);
     assert_eq!(foreign.available(), 2);
 
     // Two are there, not more and not fewer.
-    for _ in 0..3 {
-        w.peers.send(0, 64);
-    }
-    receiving::messages(&mut w.receiver, 2, |message| drop(message.take()));
-    receiving::nothing(&mut w.receiver);
-}
-
-#[test]
-fn posting_nothing_succeeds() {
-    let mut w = Shared::new(15, 1, 64);
-    assert_eq!(w.receiver.post(w.srq, []).unwrap(), 0);
-    assert_eq!(w.receiver.free_slots(w.srq), w.receiver.capacity(w.srq));
+    w.peers.burst(3);
+    drop(w.take(2));
     receiving::nothing(&mut w.receiver);
 }
 
@@ -116,73 +78,47 @@ fn posting_nothing_succeeds() {
 fn an_empty_cq_has_nothing_before_the_first_message_and_after_the_last() {
     let mut w = Single::new(16, 64);
     receiving::nothing(&mut w.receiver);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    w.fill();
     receiving::nothing(&mut w.receiver);
     // Several laps of the CQ, in which old CQEs lie about.
     for _ in 0..10 * w.receiver.cq_capacity() {
-        w.peers.send(0, 16);
-        receiving::messages(&mut w.receiver, 1, |_| ());
+        w.exchange(1);
         assert!(w.receiver.poll().next().is_none());
     }
     receiving::nothing(&mut w.receiver);
 }
 
 #[test]
-fn an_srq_is_emptied_and_refilled_time_and_again() {
-    let mut w = Shared::new(15, 3, 64);
-    let capacity = w.receiver.capacity(w.srq) as usize;
-    // Exactly as many as can be posted, and none that waits in a spare slot.
-    let buffers: Vec<_> = (0..capacity).map(|_| w.pool.take().unwrap()).collect();
-    assert_eq!(w.receiver.post(w.srq, buffers).unwrap(), capacity);
-    let mut expected = [0; 3];
-    let mut held = Vec::new();
-    for round in 0..60 {
-        let sent = capacity + 2;
-        for i in 0..sent {
-            w.peers.send((round + i) % 3, 40);
-        }
-        let mut check = |message: &[u8]| {
-            let (sender, number) = message::read(message);
-            assert_eq!(number, expected[sender as usize], "sender {sender}");
-            expected[sender as usize] += 1;
-        };
-        receiving::messages(&mut w.receiver, capacity, |message| {
-            check(&message);
-            held.push(message.take());
-        });
-        assert_eq!(w.receiver.free_slots(w.srq) as usize, capacity);
-        assert!(w.receiver.poll().next().is_none());
+fn a_queue_is_emptied_and_refilled_time_and_again() {
+    for mut w in [Shared::new(15, 3, 64).any(), Single::new(16, 64).any()] {
+        let (senders, capacity) = (w.near.len(), w.capacity());
+        // Exactly as many as can be posted, and none that waits in a spare slot.
+        w.post(capacity);
+        let mut expected = [0; 3];
+        let mut held = Vec::new();
+        for round in 0..60 {
+            for i in 0..capacity + 2 {
+                w.peers.send((round + i) % senders, 40);
+            }
+            let mut check = |message: &[u8]| {
+                let (sender, number) = message::read(message);
+                assert_eq!(number, expected[sender as usize], "sender {sender}");
+                expected[sender as usize] += 1;
+            };
+            receiving::messages(&mut w.receiver, capacity, |message| {
+                check(&message);
+                held.push(message.take());
+            });
+            assert_eq!(w.free_slots(), capacity);
+            assert!(w.receiver.poll().next().is_none());
 
-        // Refilled in another order, in pieces.
-        held.rotate_left(round % capacity);
-        let rest = held.split_off(held.len() / 2);
-        assert_eq!(w.receiver.post(w.srq, held.drain(..)).unwrap(), capacity / 2);
-        w.receiver.post(w.srq, rest).unwrap();
-        receiving::messages(&mut w.receiver, 2, |message| check(&message));
-    }
-}
-
-#[test]
-fn a_receive_queue_is_emptied_and_refilled_time_and_again() {
-    let mut w = Single::new(16, 64);
-    let capacity = w.receiver.fill(w.rq, &w.pool).unwrap();
-    let mut held = Vec::new();
-    let mut expected = 0;
-    for _ in 0..60 {
-        for _ in 0..=capacity {
-            w.peers.send(0, 40);
+            // Refilled in another order, in pieces.
+            held.rotate_left(round % capacity);
+            let rest = held.split_off(held.len() / 2);
+            assert_eq!(w.receiver.post(w.queue, held.drain(..)).unwrap(), capacity / 2);
+            w.receiver.post(w.queue, rest).unwrap();
+            receiving::messages(&mut w.receiver, 2, |message| check(&message));
         }
-        receiving::messages(&mut w.receiver, capacity, |message| {
-            assert_eq!(message::read(&message), (0, expected));
-            expected += 1;
-            held.push(message.take());
-        });
-        assert!(w.receiver.poll().next().is_none());
-        assert_eq!(w.receiver.post(w.rq, held.drain(..)).unwrap(), capacity);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, expected));
-            expected += 1;
-        });
     }
 }
 
@@ -190,41 +126,27 @@ fn a_receive_queue_is_emptied_and_refilled_time_and_again() {
 #[test]
 fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
     let mut w = Shared::new(7, 1, 64);
-    let capacity = w.receiver.fill(w.srq, &w.pool).unwrap();
+    let capacity = w.fill();
     let holds = w.pool.count() as usize - w.pool.available();
-    for _ in 0..holds {
-        w.peers.send(0, 40);
-    }
+    w.peers.burst(holds);
     let mut taken = Vec::new();
-    receiving::messages(&mut w.receiver, holds, |message| taken.push(message.take()));
-    assert_eq!(w.receiver.free_slots(w.srq) as usize, capacity);
+    for _ in 0..holds {
+        taken.extend(w.take(1));
+        assert!(w.free_slots() <= capacity);
+    }
+    assert_eq!(w.free_slots(), capacity);
     drop(taken);
 
-    let error = w.receiver.post(w.srq, numbered(&w.pool, holds + 2)).unwrap_err();
+    let error = w.receiver.post(w.queue, numbered(&w.pool, holds + 2)).unwrap_err();
     assert_eq!((error.posted, error.reason), (holds, PostFailure::Full));
     let back: Vec<usize> = error.buffers.iter().map(number).collect();
     assert_eq!(back, [holds, holds + 1]);
-    assert_eq!(w.receiver.free_slots(w.srq), 0);
+    assert_eq!(w.free_slots(), 0);
     // The device has all of them but the spare.
     w.receiver.enable_statistics();
     let with_device = w.receiver.statistics().unwrap().posted;
     assert_eq!(with_device, capacity as u64);
-    for number in 0..2 * holds as u64 {
-        w.peers.send(0, 40);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, holds as u64 + number));
-        });
-    }
-}
-
-unsafe extern "C" fn no_memory(
-    _: *mut sys::ibv_srq,
-    first: *mut sys::ibv_recv_wr,
-    bad: *mut *mut sys::ibv_recv_wr,
-) -> c_int {
-    // SAFETY: the contract of the entry.
-    unsafe { *bad = first };
-    libc::ENOMEM
+    w.exchange(2 * holds);
 }
 
 #[test]

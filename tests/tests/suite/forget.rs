@@ -2,18 +2,9 @@
 
 use std::mem::forget;
 
-use doorbell::{BufferPool, QpConfig, Receiver, SrqConfig};
-use doorbell_tests::peers::join;
-use doorbell_tests::world::{Shared, Single};
+use doorbell::{BufferPool, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
+use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
-
-/// Sends so many messages, which arrive.
-fn arrive(peers: &mut Peers, count: usize) {
-    for _ in 0..count {
-        peers.send(0, 40);
-    }
-    peers.settle();
-}
 
 /// Asks a batch for so many messages, each of which goes back to its queue, and forgets it.
 fn lend_and_forget(receiver: &mut Receiver, count: usize) {
@@ -24,70 +15,53 @@ fn lend_and_forget(receiver: &mut Receiver, count: usize) {
     forget(batch);
 }
 
-#[test]
-fn a_forgotten_batch_costs_nothing() {
-    let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    let mut expected = 0;
-    for round in 0..4 {
-        arrive(&mut w.peers, 6);
-        let mut batch = w.receiver.poll();
-        for _ in 0..round {
-            let message = batch.next().unwrap().unwrap();
-            assert_eq!(message::read(&message), (0, expected));
-            expected += 1;
-        }
-        forget(batch);
-        receiving::messages(&mut w.receiver, 6 - round, |message| {
-            assert_eq!(message::read(&message), (0, expected));
-            expected += 1;
-        });
-    }
-    for _ in 0..200 {
-        w.peers.send(0, 40);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, expected));
-            expected += 1;
-        });
-    }
-    // Each slot is the device's.
-    arrive(&mut w.peers, w.receiver.capacity(w.srq) as usize);
+/// An SRQ beside another one, with a connection.
+fn beside_another(max_wr: u32) -> (Receiver, SrqId, Vec<QueuePair>, Peers, BufferPool) {
+    let (pd, mut receiver) = device::start(64);
+    let [srq, _other] = [(); 2].map(|()| receiver.create_srq(&SrqConfig::new(max_wr)).unwrap());
+    let config = QpConfig::rc().srq(srq);
+    let (near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
+    (receiver, srq, near, peers, BufferPool::new(&pd, 64, 64).unwrap())
 }
 
 #[test]
-fn the_message_that_a_forgotten_batch_lent_is_recycled_on_a_receive_queue() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    for number in 0..40 {
-        w.peers.send(0, 40);
-        w.peers.settle();
-        let mut batch = w.receiver.poll();
-        assert_eq!(message::read(&batch.next().unwrap().unwrap()), (0, number));
-        forget(batch);
-        receiving::nothing(&mut w.receiver);
-        assert_eq!(w.receiver.free_slots(w.rq), 0);
+fn a_forgotten_batch_costs_nothing() {
+    for mut w in both(32, 64).map(World::filled) {
+        let mut expected = (0..).map(|number| (0, number));
+        for round in 0..40 {
+            w.peers.arrive(6);
+            let mut batch = w.receiver.poll();
+            for _ in 0..round % 4 {
+                let message = batch.next().unwrap().unwrap();
+                assert_eq!(message::read(&message), expected.next().unwrap());
+            }
+            forget(batch);
+            receiving::messages(&mut w.receiver, 6 - round % 4, |message| {
+                assert_eq!(message::read(&message), expected.next().unwrap());
+            });
+            assert_eq!(w.free_slots(), 0);
+        }
+        w.exchange(200);
+        // Each slot is the device's.
+        w.peers.arrive(w.receiver.capacity(w.queue) as usize);
     }
 }
 
 #[test]
 fn a_reset_after_a_forgotten_batch_posts_nothing() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    arrive(&mut w.peers, 4);
+    let mut w = Single::new(8, 64).filled();
+    w.peers.arrive(4);
     lend_and_forget(&mut w.receiver, 4);
-    w.receiver.reset_qp(&mut w.near).unwrap();
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
     let mut ours: Vec<_> = std::iter::from_fn(|| w.pool.take()).collect();
     assert_eq!(ours.len(), w.pool.count() as usize);
     for buffer in &mut ours {
         buffer.set_len(64);
         buffer.fill(0xaa);
     }
-    w.peers.reset(0);
-    join(&mut w.near, &mut w.peers.qps[0]);
+    w.reconnect(0);
     // There is no receive that could take them; what the device did with them would be in the buffers at once.
-    for _ in 0..3 {
-        w.peers.send(0, 40);
-    }
+    w.peers.burst(3);
     receiving::nothing(&mut w.receiver);
     receiving::let_the_device_work();
     assert!(ours.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0xaa)));
@@ -96,49 +70,41 @@ fn a_reset_after_a_forgotten_batch_posts_nothing() {
 #[test]
 fn a_post_after_a_forgotten_batch_counts_what_it_posted() {
     let mut w = Shared::new(15, 1, 64);
-    let buffers: Vec<_> = std::iter::from_fn(|| w.pool.take()).take(10).collect();
-    w.receiver.post(w.srq, buffers).unwrap();
-    arrive(&mut w.peers, 4);
+    w.post(10);
+    w.peers.arrive(4);
     lend_and_forget(&mut w.receiver, 4);
-    assert_eq!(w.receiver.post(w.srq, w.pool.take()).unwrap(), 1);
-    assert_eq!(w.receiver.free_slots(w.srq), 4);
+    assert_eq!(w.receiver.post(w.queue, w.pool.take()).unwrap(), 1);
+    assert_eq!(w.free_slots(), 4);
 }
 
 #[test]
 fn forgotten_batches_of_several_queues_give_their_cqes_back() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
-    let [srq, _other] =
-        [3, 3].map(|receives| receiver.create_srq(&SrqConfig::new(receives)).unwrap());
-    let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
-    let pool = BufferPool::new(&pd, 64, 64).unwrap();
+    let (mut receiver, srq, _near, mut peers, pool) = beside_another(3);
     for number in 0..4 * u64::from(receiver.cq_capacity()) {
         receiver.post(srq, pool.take()).unwrap();
         peers.send(0, 40);
-        let mut taken = None;
-        receiving::wait("a message", || {
+        let taken = receiving::wait_for("a message", || {
             let mut batch = receiver.poll();
-            taken = batch.next().map(|message| message.unwrap().take());
+            let taken = batch.next().map(|message| message.unwrap().take());
             forget(batch);
-            taken.is_some()
+            taken
         });
-        assert_eq!(message::read(&taken.unwrap()), (0, number));
+        assert_eq!(message::read(&taken), (0, number));
     }
 }
 
 #[test]
 fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
-    let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(31, 1, 64).filled();
     let mut taken = Vec::new();
     for round in 0..4 {
-        arrive(&mut w.peers, 6);
+        w.peers.arrive(6);
         let mut batch = w.receiver.poll();
         for _ in 0..round {
             taken.push(batch.next().unwrap().unwrap().take());
         }
         forget(batch);
-        receiving::messages(&mut w.receiver, 6 - round, |message| taken.push(message.take()));
+        taken.extend(w.take(6 - round));
     }
     receiving::nothing(&mut w.receiver);
     // Two owners of one buffer would see the same message.
@@ -148,11 +114,7 @@ fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
 
 #[test]
 fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
-    let [srq, _other] = [1, 1].map(|_| receiver.create_srq(&SrqConfig::new(1)).unwrap());
-    let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
-    let pool = BufferPool::new(&pd, 64, 64).unwrap();
+    let (mut receiver, srq, _near, mut peers, pool) = beside_another(1);
     receiver.fill(srq, &pool).unwrap();
     let waiting = 64 - pool.available() - receiver.capacity(srq) as usize;
     let mut taken = Vec::new();
@@ -166,7 +128,7 @@ fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping()
     for _ in 0..waiting {
         peers.send(0, 40);
         assert!(receiver.wait(receiving::PATIENCE).unwrap());
-        receiving::messages(&mut receiver, 1, |message| taken.push(message.take()));
+        taken.extend(receiving::take(&mut receiver, 1));
     }
     assert!(taken.iter().map(|buffer| message::read(buffer).1).eq(0..taken.len() as u64));
 }
@@ -175,30 +137,25 @@ fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping()
 fn a_receive_posted_after_a_forgotten_batch_works() {
     let mut w = Single::new(8, 64);
     for taken in 1..4 {
-        w.receiver.fill(w.rq, &w.pool).unwrap();
-        arrive(&mut w.peers, taken);
+        w.fill();
+        w.peers.arrive(taken);
         let mut batch = w.receiver.poll();
         let buffers: Vec<_> = (0..taken).map(|_| batch.next().unwrap().unwrap().take()).collect();
         forget(batch);
         // They go to the slots from which buffers were just taken.
-        assert!(w.receiver.post(w.rq, buffers).is_ok());
-        for _ in 0..3 * w.receiver.capacity(w.rq) {
-            w.peers.send(0, 40);
-            receiving::messages(&mut w.receiver, 1, |_| {});
-        }
-        assert_eq!(w.receiver.free_slots(w.rq), 0);
+        assert!(w.receiver.post(w.queue, buffers).is_ok());
+        w.exchange(3 * w.capacity());
+        assert_eq!(w.free_slots(), 0);
     }
 }
 
 #[test]
 fn the_device_never_writes_to_what_was_taken_after_a_batch_was_forgotten() {
-    let mut w = Shared::new(31, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    arrive(&mut w.peers, 6);
+    let mut w = Shared::new(31, 1, 64).filled();
+    w.peers.arrive(6);
     // Two of these are given back to the queue before the third is asked for.
     lend_and_forget(&mut w.receiver, 3);
-    let mut taken = Vec::new();
-    receiving::messages(&mut w.receiver, 3, |message| taken.push(message.take()));
+    let taken = w.take(3);
     let before: Vec<Vec<u8>> = taken.iter().map(|buffer| buffer.to_vec()).collect();
     // All slots of the queue come round.
     for _ in 0..100 {
@@ -213,26 +170,22 @@ fn the_device_never_writes_to_what_was_taken_after_a_batch_was_forgotten() {
 
 #[test]
 fn a_forgotten_buffer_is_missing_from_its_pool() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(8, 64).filled();
     w.peers.send(0, 40);
     receiving::messages(&mut w.receiver, 1, |message| forget(message.take()));
-    w.receiver.reset_qp(&mut w.near).unwrap();
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
     assert_eq!(w.pool.available(), w.pool.count() as usize - 1);
 }
 
 #[test]
 fn a_forgotten_receiver_keeps_receiving_into_memory_that_stays() {
     let mut w = Shared::new(7, 1, 64);
-    let posted = w.receiver.fill(w.srq, &w.pool).unwrap();
+    let posted = w.fill();
     let missing = w.pool.count() as usize - w.pool.available();
     assert!(missing >= posted);
     forget(w.receiver);
     // The device goes on as if nothing had happened.
-    for _ in 0..posted {
-        w.peers.send(0, 64);
-    }
-    w.peers.settle();
+    w.peers.arrive(posted);
     drop(w.near);
     assert_eq!(w.pool.available(), w.pool.count() as usize - missing);
     drop((w.pool, w.pd, w.peers));
@@ -241,10 +194,9 @@ fn a_forgotten_receiver_keeps_receiving_into_memory_that_stays() {
 
 #[test]
 fn a_forgotten_queue_pair_is_not_destroyed() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    let near = w.near.qp_num();
-    forget(w.near);
+    let mut w = Single::new(8, 64).filled();
+    let near = w.near[0].qp_num();
+    forget(w.near.remove(0));
     w.peers.send(0, 64);
     receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message.qp_num(), near));
     drop((w.receiver, w.pool, w.pd, w.peers));
@@ -265,12 +217,5 @@ fn forgotten_parents_stay_for_their_children() {
 }
 
 fn other_objects_work() {
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    for number in 0..20 {
-        w.peers.send(0, 64);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, number));
-        });
-    }
+    Single::new(8, 64).filled().exchange(20);
 }

@@ -64,10 +64,10 @@ fn the_driver_learns_of_the_failure_after_each_late_receive() {
         *POST_RECV.lock().unwrap() = (*context).ops.post_recv;
         (*context).ops.post_recv = Some(post_recv);
     }
-    w.near.to_error().unwrap();
+    w.near[0].to_error().unwrap();
     for _ in 0..3 {
         let buffers = [w.pool.take().unwrap(), w.pool.take().unwrap()];
-        if let Err(error) = w.receiver.post(w.rq, buffers) {
+        if let Err(error) = w.receiver.post(w.queue, buffers) {
             skip!("the driver refuses them: {error}");
         }
         assert!(TOLD.load(Ordering::Relaxed), "they would stay with the driver");

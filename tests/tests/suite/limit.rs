@@ -1,20 +1,8 @@
 //! The limit of an SRQ whose pool runs empty.
 
-use doorbell::{AsyncEvent, AsyncEvents, Buffer};
-use doorbell_tests::receiving;
+use doorbell::AsyncEvent;
 use doorbell_tests::world::Shared;
-
-/// Takes so many messages that the limit is reached, and waits for the event.
-fn reach(w: &mut Shared, events: &mut AsyncEvents) -> (Vec<Buffer>, AsyncEvent) {
-    for _ in 0..10 {
-        w.peers.send(0, 40);
-    }
-    let mut taken = Vec::new();
-    receiving::messages(&mut w.receiver, 10, |message| taken.push(message.take()));
-    let event = events.next_within(receiving::PATIENCE).unwrap().expect("the limit is reached");
-    assert!(matches!(event, AsyncEvent::SrqLimitReached { .. }), "{event:?}");
-    (taken, event)
-}
+use doorbell_tests::{assert_matches, receiving};
 
 #[test]
 fn a_limit_that_was_reached_while_the_pool_was_empty_is_armed_by_the_next_refill() {
@@ -22,16 +10,19 @@ fn a_limit_that_was_reached_while_the_pool_was_empty_is_armed_by_the_next_refill
     let mut events = w.pd.context().events().unwrap();
     let mut held: Vec<_> = std::iter::from_fn(|| w.pool.take()).collect();
     held.truncate(15);
-    w.receiver.keep_filled(w.srq, &w.pool, 8).unwrap();
+    w.receiver.keep_filled(w.queue, &w.pool, 8).unwrap();
     w.receiver.refill();
-    w.receiver.arm_srq_limit(w.srq, 8).unwrap();
+    w.receiver.arm_srq_limit(w.queue, 8).unwrap();
     for _ in 0..3 {
-        let (taken, event) = reach(&mut w, &mut events);
+        w.peers.burst(10);
+        let taken = w.take(10);
+        let event = events.next_within(receiving::PATIENCE).unwrap().expect("the limit is reached");
+        assert_matches!(event, AsyncEvent::SrqLimitReached { .. });
         assert_eq!(w.pool.available(), 0);
         assert!(w.receiver.handle_event(&event).unwrap());
         drop(taken);
         w.receiver.refill();
-        assert_eq!(w.receiver.free_slots(w.srq), 0);
+        assert_eq!(w.free_slots(), 0);
     }
     drop(held);
 }

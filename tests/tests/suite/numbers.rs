@@ -36,16 +36,13 @@ fn create_with(
 
 #[test]
 fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
-    let Single { mut receiver, rq, pool, near, mut peers, pd } = Single::beside(8, 64, 16);
+    let Single { mut receiver, queue: rq, pool, near, mut peers, pd } = Single::beside(8, 64, 16);
     receiver.post(rq, std::iter::from_fn(|| pool.take()).take(4)).unwrap();
-    for _ in 0..4 {
-        peers.send(0, 40);
-    }
-    peers.settle();
+    peers.arrive(4);
     let mut batch = receiver.poll();
     let taken: Vec<_> = (0..4).map(|_| batch.next().unwrap().unwrap().take()).collect();
     forget(batch);
-    let number = near.qp_num();
+    let number = near[0].qp_num();
     drop(near);
     // Ends the dropped one.
     let config = QpConfig::rc().receives(8, 1);
@@ -58,19 +55,15 @@ fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
 
 #[test]
 fn messages_of_a_dropped_queue_pair_are_not_the_next_ones() {
-    let mut w = Shared::new(63, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    for _ in 0..20 {
-        w.peers.send(0, 40);
-    }
-    w.peers.settle();
+    let mut w = Shared::new(63, 1, 64).filled();
+    w.peers.arrive(20);
     // With the first one a driver may have handed out others.
     receiving::messages(&mut w.receiver, 1, |_| {});
     let qp = w.near.remove(0);
     let number = qp.qp_num();
     drop(qp);
     // Ends the dropped one.
-    let config = QpConfig::rc().srq(w.srq);
+    let config = QpConfig::rc().srq(w.queue);
     let _between = w.receiver.create_qp(&config).unwrap();
     let _again = create_with(number, &w.pd, &mut w.receiver, &config);
     receiving::nothing(&mut w.receiver);

@@ -30,8 +30,7 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
     // Messages of up to four packets: those of one queue pair finish amid those of others.
     let config = QpConfig::rc().mtu(Mtu::Mtu256);
     let messages = million();
-    let mut w = Shared::with(511, 1, QPS as u32, LONGEST, config);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::with(511, 1, QPS as u32, LONGEST, config).filled();
 
     let mut peers = w.peers;
     let sender = thread::spawn(move || {
@@ -65,7 +64,7 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
         left -= some;
         while held.len() > 100 {
             let any = random.u64(..held.len() as u64) as usize;
-            w.receiver.post(w.srq, [held.swap_remove(any)]).unwrap();
+            w.receiver.post(w.queue, [held.swap_remove(any)]).unwrap();
         }
     }
     note("64 queue pairs", messages, began.elapsed());
@@ -95,8 +94,7 @@ fn median(mut samples: Vec<Duration>) -> Duration {
 fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
     const WINDOWS: u64 = 20;
     let messages = million();
-    let mut w = Shared::new(1023, 4, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(1023, 4, 64).filled();
 
     let window = messages / WINDOWS;
     let mut peers = w.peers;
@@ -137,7 +135,7 @@ fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
     let began = Instant::now();
     let beside = |_| {
         let cost = cost(&mut w.receiver);
-        assert_eq!(w.receiver.free_slots(w.srq), 1, "only the slot of the buffer that is held");
+        assert_eq!(w.receiver.free_slots(w.queue), 1, "only the slot of the buffer that is held");
         cost
     };
     let costs: Vec<Duration> = (0..WINDOWS).map(beside).collect();
@@ -156,6 +154,6 @@ fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
     assert!(start.max(end) < bound, "{before:?}, then {costs:?}, {clock:?} of it the clock");
 
     assert_eq!(message::read(&held), first);
-    w.receiver.post(w.srq, [held]).unwrap();
-    assert_eq!(w.receiver.free_slots(w.srq), 0);
+    w.receiver.post(w.queue, [held]).unwrap();
+    assert_eq!(w.receiver.free_slots(w.queue), 0);
 }

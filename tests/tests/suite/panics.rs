@@ -2,60 +2,43 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use doorbell::{Buffer, QueueId, Receiver};
-use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{Peers, message, receiving};
+use doorbell_tests::world::{Shared, World, both};
+use doorbell_tests::{message, receiving};
 
-/// Receives while every `every`th message makes the program panic, and sees each message once.
-fn receive_with_panics(receiver: &mut Receiver, peers: &mut Peers, every: u64) {
-    let mut expected = 0;
-    for _ in 0..40 {
-        for _ in 0..10 {
-            peers.send(0, 40);
-        }
-        peers.settle();
-        let end = peers.sent(0);
-        receiving::wait("messages", || {
-            let polled = catch_unwind(AssertUnwindSafe(|| {
-                let mut batch = receiver.poll();
-                while let Some(message) = batch.next() {
-                    let message = message.unwrap();
-                    assert_eq!(message::read(&message), (0, expected), "lost, or twice");
-                    expected += 1;
-                    if expected % every == 0 {
-                        std::panic::resume_unwind(Box::new("in the middle of a batch"));
+/// Every third message makes the program panic; each is seen once.
+#[test]
+fn a_panic_in_a_batch_loses_no_message_and_no_slot() {
+    for mut w in both(16, 64).map(World::filled) {
+        let mut expected = 0;
+        for _ in 0..40 {
+            w.peers.arrive(10);
+            let end = w.peers.sent(0);
+            receiving::wait("messages", || {
+                let polled = catch_unwind(AssertUnwindSafe(|| {
+                    let mut batch = w.receiver.poll();
+                    while let Some(message) = batch.next() {
+                        let message = message.unwrap();
+                        assert_eq!(message::read(&message), (0, expected), "lost, or twice");
+                        expected += 1;
+                        if expected % 3 == 0 {
+                            std::panic::resume_unwind(Box::new("in the middle of a batch"));
+                        }
                     }
+                }));
+                if let Err(panic) = polled {
+                    let deliberate = panic.downcast_ref() == Some(&"in the middle of a batch");
+                    assert!(deliberate, "another panic");
                 }
-            }));
-            if let Err(panic) = polled {
-                let deliberate = panic.downcast_ref() == Some(&"in the middle of a batch");
-                assert!(deliberate, "another panic");
-            }
-            expected == end
-        });
+                expected == end
+            });
+        }
+        assert_eq!(w.free_slots(), 0);
     }
 }
 
 #[test]
-fn a_panic_in_a_batch_of_an_srq_loses_no_message_and_no_slot() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    receive_with_panics(&mut w.receiver, &mut w.peers, 3);
-    assert_eq!(w.receiver.free_slots(w.srq), 0);
-}
-
-#[test]
-fn a_panic_in_a_batch_of_a_receive_queue_loses_no_message_and_no_slot() {
-    let mut w = Single::new(16, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    receive_with_panics(&mut w.receiver, &mut w.peers, 4);
-    assert_eq!(w.receiver.free_slots(w.rq), 0);
-}
-
-#[test]
 fn a_panic_with_a_message_in_hand_that_was_taken() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(15, 1, 64).filled();
     w.peers.send(0, 40);
     w.peers.settle();
     let before = w.pool.available();
@@ -66,47 +49,25 @@ fn a_panic_with_a_message_in_hand_that_was_taken() {
         });
     }));
     assert!(panicked.is_err());
-    assert_eq!(w.receiver.free_slots(w.srq), 1);
+    assert_eq!(w.free_slots(), 1);
     assert_eq!(w.pool.available(), before + 1);
 }
 
 /// The iterator gives five buffers and panics: the five are with the device, all of them and no more.
-fn post_with_panic(
-    receiver: &mut Receiver,
-    queue: QueueId,
-    peers: &mut Peers,
-    buffers: Vec<Buffer>,
-) {
-    assert_eq!(buffers.len(), 5);
-    let free_slots = receiver.free_slots(queue);
-    let panicking = buffers
-        .into_iter()
-        .chain(std::iter::from_fn(|| std::panic::resume_unwind(Box::new("from the iterator"))));
-    let panicked =
-        catch_unwind(AssertUnwindSafe(|| receiver.post(queue, panicking).map(drop).is_ok()));
-    assert!(panicked.is_err());
-    assert_eq!(receiver.free_slots(queue), free_slots - 5);
+#[test]
+fn a_panic_while_posting() {
+    for mut w in both(16, 64) {
+        let panicking = std::iter::from_fn(|| w.pool.take())
+            .take(5)
+            .chain(std::iter::from_fn(|| std::panic::resume_unwind(Box::new("from the iterator"))));
+        let post = AssertUnwindSafe(|| w.receiver.post(w.queue, panicking).map(drop).is_ok());
+        assert!(catch_unwind(post).is_err());
+        assert_eq!(w.free_slots(), w.capacity() - 5);
 
-    for _ in 0..6 {
-        peers.send(0, 40);
+        w.peers.burst(6);
+        drop(w.take(5));
+        receiving::nothing(&mut w.receiver);
+        assert_eq!(w.free_slots(), w.capacity());
+        assert_eq!(w.pool.available(), w.pool.count() as usize);
     }
-    receiving::messages(receiver, 5, |message| drop(message.take()));
-    receiving::nothing(receiver);
-    assert_eq!(receiver.free_slots(queue), free_slots);
-}
-
-#[test]
-fn a_panic_while_posting_to_an_srq() {
-    let mut w = Shared::new(15, 1, 64);
-    let buffers = (0..5).map(|_| w.pool.take().unwrap()).collect();
-    post_with_panic(&mut w.receiver, w.srq.into(), &mut w.peers, buffers);
-    assert_eq!(w.pool.available(), w.pool.count() as usize);
-}
-
-#[test]
-fn a_panic_while_posting_to_a_receive_queue() {
-    let mut w = Single::new(16, 64);
-    let buffers = (0..5).map(|_| w.pool.take().unwrap()).collect();
-    post_with_panic(&mut w.receiver, w.rq.into(), &mut w.peers, buffers);
-    assert_eq!(w.pool.available(), w.pool.count() as usize);
 }

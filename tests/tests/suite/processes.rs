@@ -18,8 +18,7 @@ fn other_program() -> Command {
 #[test]
 fn programs_are_spawned_while_messages_arrive() {
     const MESSAGES: u64 = 20_000;
-    let mut w = Shared::new(63, 2, 512);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(63, 2, 512).filled();
     let mut peers = w.peers;
     let sender = thread::spawn(move || {
         for i in 0..MESSAGES {
@@ -47,26 +46,21 @@ fn programs_are_spawned_while_messages_arrive() {
 
 #[test]
 fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(15, 1, 64).filled();
     w.peers.send(0, 64);
     w.peers.settle();
     let taken = w.pool.take();
     dropped_in_a_child(&mut w, taken);
     receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message::read(&message), (0, 0)));
-    goes_on(&mut w, 1);
+    w.exchange(100);
 }
 
 /// A forgotten batch leaves a lent slot, an index that was not published and doorbells that were not rung: the child must
 /// not do that work for its parent, whose memory some of it may not even have.
 #[test]
 fn a_forked_child_that_drops_a_receiver_with_a_forgotten_batch_changes_nothing_for_its_parent() {
-    let mut w = Shared::new(15, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    for _ in 0..3 {
-        w.peers.send(0, 64);
-    }
-    w.peers.settle();
+    let mut w = Shared::new(15, 1, 64).filled();
+    w.peers.arrive(3);
     let mut batch = w.receiver.poll();
     for number in 0..2 {
         let message = batch.next().expect("it has arrived").unwrap();
@@ -76,7 +70,7 @@ fn a_forked_child_that_drops_a_receiver_with_a_forgotten_batch_changes_nothing_f
     keep_records_from_children(&w);
     dropped_in_a_child(&mut w, None);
     receiving::messages(&mut w.receiver, 1, |message| assert_eq!(message::read(&message), (0, 2)));
-    goes_on(&mut w, 3);
+    w.exchange(100);
 }
 
 /// A child has no page of the doorbell records, as after `ibv_fork_init(3)`: a store of its own to them is a fault.
@@ -84,9 +78,7 @@ fn keep_records_from_children(w: &Shared) {
     if w.pd.context().auto_path().0 != Path::Direct {
         return;
     }
-    // SAFETY: a live queue pair.
-    let records = unsafe { records::of((*w.near[0].as_raw()).recv_cq, (*w.near[0].as_raw()).srq) };
-    for record in records {
+    for record in records::of(&w.near[0]) {
         let page = (record / 4096 * 4096) as *mut libc::c_void;
         // SAFETY: a page of libmlx5's; it stays as it is in this process.
         assert_eq!(unsafe { libc::madvise(page, 4096, libc::MADV_DONTFORK) }, 0);
@@ -125,14 +117,4 @@ fn dropped_in_a_child(w: &mut Shared, taken: Option<Buffer>) {
     // It did not even try: a device that refuses the child would have been complained about.
     let printed = std::fs::read_to_string(format!("/proc/self/fd/{complaints}")).unwrap();
     assert_eq!(printed, "");
-}
-
-/// All arrives from `next` on.
-fn goes_on(w: &mut Shared, next: u64) {
-    for number in next..next + 100 {
-        w.peers.send(0, 64);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, number));
-        });
-    }
 }

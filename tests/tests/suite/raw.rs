@@ -6,27 +6,14 @@ use doorbell::{
     BufferPool, Compression, Error, ProtectionDomain, QpConfig, Receiver, ReceiverConfig, Sender,
     SenderConfig, SrqConfig,
 };
+use doorbell_tests::by_hand::{Made, plain_cq, query};
 use doorbell_tests::{Peers, device, message, receiving, sending};
 use rdma_core_sys as sys;
-
-/// A CQ, an SRQ and a QP on them, as a C program would make them.
-struct Made {
-    recv_cq: *mut sys::ibv_cq,
-    send_cq: *mut sys::ibv_cq,
-    srq: *mut sys::ibv_srq,
-    qp: *mut sys::ibv_qp,
-}
 
 const RECEIVES: u32 = 32;
 
 fn config() -> ReceiverConfig {
     ReceiverConfig::new().path(device::path())
-}
-
-fn plain_cq(pd: &ProtectionDomain) -> *mut sys::ibv_cq {
-    let context = pd.context().as_raw();
-    // SAFETY: an open context.
-    unsafe { sys::ibv_create_cq(context, 256, ptr::null_mut(), ptr::null_mut(), 0) }
 }
 
 /// What `ibv_create_cq_ex` and `mlx5dv_create_cq` make a CQ with time stamps, or a compressed one, from.
@@ -35,67 +22,12 @@ fn extended(wc_flags: u32) -> sys::ibv_cq_init_attr_ex {
     sys::ibv_cq_init_attr_ex { cqe: 255, wc_flags, ..Default::default() }
 }
 
-impl Made {
-    fn new(pd: &ProtectionDomain, shared: bool) -> Self {
-        Self::on(pd, plain_cq(pd), shared)
-    }
-
-    fn on(pd: &ProtectionDomain, recv_cq: *mut sys::ibv_cq, shared: bool) -> Self {
-        let send_cq = plain_cq(pd);
-        assert!(!recv_cq.is_null() && !send_cq.is_null());
-        // SAFETY: a domain, CQs of its context, initialised structures; destroyed below.
-        unsafe {
-            let mut srq = ptr::null_mut();
-            if shared {
-                let mut attr = sys::ibv_srq_init_attr::default();
-                attr.attr.max_wr = RECEIVES;
-                attr.attr.max_sge = 1;
-                srq = sys::ibv_create_srq(pd.as_raw(), &mut attr);
-                assert!(!srq.is_null());
-            }
-            let mut init = sys::ibv_qp_init_attr {
-                send_cq,
-                recv_cq,
-                srq,
-                qp_type: sys::IBV_QPT_RC,
-                ..Default::default()
-            };
-            init.cap.max_send_wr = 16;
-            init.cap.max_send_sge = 1;
-            if !shared {
-                init.cap.max_recv_wr = RECEIVES;
-                init.cap.max_recv_sge = 1;
-            }
-            let qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
-            assert!(!qp.is_null());
-            Self { recv_cq, send_cq, srq, qp }
-        }
-    }
+fn made(pd: &ProtectionDomain, shared: bool) -> Made {
+    made_on(pd, plain_cq(pd), shared)
 }
 
-impl Made {
-    fn state(&self) -> sys::ibv_qp_state {
-        let mut attr = sys::ibv_qp_attr::default();
-        let mut init = sys::ibv_qp_init_attr::default();
-        let mask = sys::IBV_QP_STATE as i32;
-        // SAFETY: a live QP, and two structures to write to.
-        assert_eq!(unsafe { sys::ibv_query_qp(self.qp, &mut attr, mask, &mut init) }, 0);
-        attr.qp_state
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, destroyed once, after everything that wraps it.
-        unsafe {
-            assert_eq!(sys::ibv_destroy_qp(self.qp), 0);
-            if !self.srq.is_null() {
-                assert_eq!(sys::ibv_destroy_srq(self.srq), 0);
-            }
-            assert_eq!(sys::ibv_destroy_cq(self.recv_cq), 0);
-            assert_eq!(sys::ibv_destroy_cq(self.send_cq), 0);
-        }
-    }
+fn made_on(pd: &ProtectionDomain, recv_cq: *mut sys::ibv_cq, shared: bool) -> Made {
+    Made::on(pd, recv_cq, sys::IBV_QPT_RC, (RECEIVES, 1), shared)
 }
 
 /// Wraps what was made by hand, connects it and receives through it.
@@ -126,9 +58,7 @@ fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, t
     doorbell_tests::peers::join(&mut near, &mut peers.qps[0]);
     let mut number = 0;
     for burst in (0..RECEIVES as usize).cycle().take(100) {
-        for i in 0..burst {
-            peers.send(0, 12 + i);
-        }
+        (0..burst).for_each(|i| _ = peers.send(0, 12 + i));
         peers.settle();
         receiving::messages(&mut receiver, burst, |message| {
             assert_eq!(message::read(&message), (0, number));
@@ -137,7 +67,9 @@ fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, t
         });
     }
     drop(near);
-    assert_eq!(made.state(), sys::IBV_QPS_ERR, "dropping the handle disconnects");
+    // SAFETY: a live queue pair.
+    let state = unsafe { query(made.qp, sys::IBV_QP_STATE) }.qp_state;
+    assert_eq!(state, sys::IBV_QPS_ERR, "dropping the handle disconnects");
     drop(receiver);
     drop(made);
 }
@@ -146,7 +78,7 @@ fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, t
 #[test]
 fn a_sender_on_a_cq_made_by_hand() {
     let pd = device::pd();
-    let made = Made::new(&pd, false);
+    let made = made(&pd, false);
     let with = SenderConfig::new().path(device::path());
     // SAFETY: nobody else uses the objects, and they are destroyed last.
     let (mut receiver, mut sender) = unsafe {
@@ -189,15 +121,12 @@ fn a_sender_on_a_cq_made_by_hand() {
 }
 
 #[test]
-fn a_queue_pair_a_cq_and_an_srq_made_by_hand() {
+fn a_queue_pair_and_a_cq_made_by_hand_with_an_srq_and_without() {
     let pd = device::pd();
-    receive_through(&pd, Made::new(&pd, true), &config(), false);
-}
-
-#[test]
-fn a_queue_pair_and_a_cq_made_by_hand() {
-    let pd = device::pd();
-    receive_through(&pd, Made::new(&pd, false), &config(), false);
+    for shared in [true, false] {
+        println!("with an SRQ: {shared}");
+        receive_through(&pd, made(&pd, shared), &config(), false);
+    }
 }
 
 #[test]
@@ -209,7 +138,7 @@ fn a_cq_made_by_hand_with_timestamps() {
     let mut init = extended(sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
     // SAFETY: an open context and an initialised structure; `Made` destroys the CQ.
     let cq = unsafe { sys::ibv_create_cq_ex(pd.context().as_raw(), &mut init) };
-    let made = Made::on(&pd, sys::ibv_cq_ex_to_cq(cq), false);
+    let made = made_on(&pd, sys::ibv_cq_ex_to_cq(cq), false);
     receive_through(&pd, made, &config().timestamps(true), true);
 }
 
@@ -230,14 +159,14 @@ fn a_cq_made_by_hand_that_is_compressed() {
     let create_cq = sys::Mlx5dv::get().unwrap().create_cq;
     // SAFETY: an open context of an mlx5 device and initialised structures; `Made` destroys the CQ.
     let cq = unsafe { create_cq(pd.context().as_raw(), &mut extended(0), &mut mlx5) };
-    let made = Made::on(&pd, sys::ibv_cq_ex_to_cq(cq), true);
+    let made = made_on(&pd, sys::ibv_cq_ex_to_cq(cq), true);
     receive_through(&pd, made, &config().compression(Compression::Hash), false);
 }
 
 #[test]
 fn a_queue_pair_of_other_objects_is_refused() {
     let pd = device::pd();
-    let mut made = Made::new(&pd, true);
+    let mut made = made(&pd, true);
     let refusal = |cq, qp: &QpConfig| {
         // SAFETY: nobody else uses the objects, they are destroyed last, and what is refused is not used.
         unsafe {
@@ -269,7 +198,7 @@ fn a_queue_pair_of_other_objects_is_refused() {
 #[test]
 fn a_hand_made_srq_beside_one_of_the_library() {
     let pd = device::pd();
-    let made = Made::new(&pd, true);
+    let made = made(&pd, true);
     let mut receiver = device::receiver(&pd, 256);
     // SAFETY: nobody else uses the SRQ, and it is destroyed last.
     let theirs = unsafe { receiver.attach_raw_srq(made.srq, RECEIVES, 1) }.unwrap();
@@ -295,7 +224,7 @@ fn a_hand_made_srq_beside_one_of_the_library() {
 #[test]
 fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
     let pd = device::pd();
-    let made = Made::new(&pd, false);
+    let made = made(&pd, false);
     // SAFETY: nobody else uses the objects, and they are destroyed last.
     let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, &config()) }.unwrap();
     let config = QpConfig::rc().receives(RECEIVES, 1);
@@ -315,7 +244,7 @@ fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
 #[test]
 fn a_queue_pair_for_raw_packets_is_not_attached() {
     let pd = device::pd();
-    let made = Made::new(&pd, false);
+    let made = made(&pd, false);
     // SAFETY: nobody else uses the objects, and they are destroyed last.
     let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, &config()) }.unwrap();
     for qp_type in [sys::IBV_QPT_RAW_PACKET, sys::IBV_QPT_XRC_RECV, sys::IBV_QPT_DRIVER] {

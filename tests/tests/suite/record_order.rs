@@ -5,9 +5,8 @@ use std::ffi::c_void;
 use std::mem::zeroed;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use doorbell::{BufferPool, QpConfig, SrqConfig};
-use doorbell_tests::peers::Peers;
-use doorbell_tests::{device, direct_only, records};
+use doorbell_tests::world::{Shared, TwoSrqs};
+use doorbell_tests::{direct_only, records};
 
 const PAGE: usize = 4096;
 /// Receives, and entries of the CQ.
@@ -49,23 +48,14 @@ fn catch_stores() {
 /// device does not know of room.
 #[test]
 fn the_consumer_index_is_stored_before_the_record_of_the_receives() {
-    let pd = device::pd();
-    direct_only!(pd.context());
-    let mut receiver = device::receiver(&pd, RECEIVES);
-    let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
-    let pool = BufferPool::new(&pd, RECEIVES, 64).unwrap();
-    receiver.post(srq, std::iter::from_fn(|| pool.take())).unwrap();
-    let config = QpConfig::rc().srq(srq);
-    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
-    // SAFETY: a live queue pair.
-    let [cq, srq] = unsafe { records::of((*near[0].as_raw()).recv_cq, (*near[0].as_raw()).srq) };
+    let mut w = Shared::new(RECEIVES, 1, 64);
+    direct_only!(w.pd.context());
+    w.post(RECEIVES as usize);
+    let [cq, srq] = records::of(&w.near[0]);
     catch_stores();
     for count in [1, 7, RECEIVES] {
-        for _ in 0..count {
-            peers.send(0, 40);
-        }
-        peers.settle();
-        let mut batch = receiver.poll();
+        w.peers.arrive(count as usize);
+        let mut batch = w.receiver.poll();
         for _ in 0..count {
             batch.next().expect("it has arrived").unwrap();
         }
@@ -86,27 +76,14 @@ fn the_consumer_index_is_stored_before_the_record_of_the_receives() {
 /// Messages of two SRQs by turns are recycled with one store to each record, when their batch ends.
 #[test]
 fn a_batch_of_two_queues_stores_no_record_before_it_ends() {
-    let pd = device::pd();
-    direct_only!(pd.context());
-    let mut receiver = device::receiver(&pd, 2 * RECEIVES);
-    let pool = BufferPool::new(&pd, 2 * RECEIVES, 64).unwrap();
-    let mut clients = [(); 2].map(|()| {
-        let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
-        let buffers = std::iter::from_fn(|| pool.take()).take(RECEIVES as usize);
-        assert_eq!(receiver.post(srq, buffers).unwrap(), RECEIVES as usize);
-        Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64)
-    });
-    for _ in 0..RECEIVES {
-        clients.iter_mut().for_each(|(_, peers)| _ = peers.send(0, 40));
-    }
-    clients.iter_mut().for_each(|(_, peers)| peers.settle());
-    // SAFETY: live queue pairs.
-    let records = clients.each_ref().map(|(near, _)| unsafe {
-        records::of((*near[0].as_raw()).recv_cq, (*near[0].as_raw()).srq)
-    });
+    let mut world = TwoSrqs::new(RECEIVES);
+    direct_only!(world.pd.context());
+    world.send(RECEIVES);
+    world.settle();
+    let records = world.clients.each_ref().map(|(near, _)| records::of(&near[0]));
     let protect_all = |protection| records.iter().flatten().for_each(|&at| protect(at, protection));
     catch_stores();
-    let mut batch = receiver.poll_up_to(2 * RECEIVES);
+    let mut batch = world.receiver.poll_up_to(2 * RECEIVES);
     protect_all(libc::PROT_READ);
     for _ in 0..2 * RECEIVES {
         batch.next().expect("it has arrived").unwrap();

@@ -5,30 +5,27 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::{Buffer, BufferPool, Error, PostFailure, QpConfig, Statistics};
-use doorbell_tests::peers::join;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{device, message, receiving, share};
+use doorbell_tests::{assert_matches, device, message, receiving, share};
 
 #[test]
 fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
     let mut w = Shared::new(15, 1, 64);
     // On the direct path one more buffer waits in a spare slot.
     let direct = device::drives_directly(w.pd.context());
-    let capacity = w.receiver.capacity(w.srq) + u32::from(direct);
-    w.receiver.keep_filled(w.srq, &w.pool, 8).unwrap();
+    let capacity = w.receiver.capacity(w.queue) + u32::from(direct);
+    w.receiver.keep_filled(w.queue, &w.pool, 8).unwrap();
     // The first batch finds it empty.
     assert!(w.receiver.poll().next().is_none());
-    assert_eq!(w.receiver.free_slots(w.srq), 0);
+    assert_eq!(w.free_slots(), 0);
 
     let mut held = Vec::new();
     for number in 0..200 {
         w.peers.send(0, 40);
-        let free_slots = w.receiver.free_slots(w.srq);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, number));
-            held.push(message.take());
-        });
-        let refilled = w.receiver.free_slots(w.srq) <= free_slots;
+        let free_slots = w.receiver.free_slots(w.queue);
+        held.extend(w.take(1));
+        assert_eq!(message::read(held.last().unwrap()), (0, number));
+        let refilled = w.receiver.free_slots(w.queue) <= free_slots;
         assert_eq!(
             refilled,
             capacity - free_slots < 8,
@@ -42,45 +39,51 @@ fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
 fn a_receive_queue_is_refilled_as_far_as_the_pool_goes() {
     let mut w = Single::new(16, 64);
     let pool = BufferPool::new(&w.pd, 5, 64).unwrap();
-    w.receiver.keep_filled(w.rq, &pool, 16).unwrap();
+    w.receiver.keep_filled(w.queue, &pool, 16).unwrap();
     w.receiver.refill();
-    assert_eq!(w.receiver.capacity(w.rq) - w.receiver.free_slots(w.rq), 5);
+    assert_eq!(w.receiver.capacity(w.queue) - w.receiver.free_slots(w.queue), 5);
     let mut held = Vec::new();
-    for _ in 0..8 {
-        w.peers.send(0, 40);
-    }
-    receiving::messages(&mut w.receiver, 5, |message| held.push(message.take()));
+    w.peers.burst(8);
+    held.extend(w.take(5));
     receiving::nothing(&mut w.receiver);
     held.truncate(2);
-    receiving::messages(&mut w.receiver, 3, |message| held.push(message.take()));
+    held.extend(w.take(3));
 }
 
 #[test]
 fn watermarks_that_cannot_be() {
     let mut w = Shared::new(15, 1, 64);
-    for watermark in [0, w.receiver.capacity(w.srq) + 1] {
-        let refused = w.receiver.keep_filled(w.srq, &w.pool, watermark).unwrap_err();
-        assert!(matches!(refused, Error::OutOfRange { what: "watermark", .. }), "{refused:?}");
+    for watermark in [0, w.receiver.capacity(w.queue) + 1] {
+        let refused = w.receiver.keep_filled(w.queue, &w.pool, watermark).unwrap_err();
+        assert_matches!(refused, Error::OutOfRange { what: "watermark", .. });
     }
     let mut other = device::receiver(&w.pd, 64);
-    assert!(matches!(other.keep_filled(w.srq, &w.pool, 1), Err(Error::Gone { .. })));
-    assert!(matches!(other.shared_poster(w.srq), Err(Error::Gone { .. })));
+    assert_matches!(other.keep_filled(w.queue, &w.pool, 1), Err(Error::Gone { .. }));
+    assert_matches!(other.shared_poster(w.queue), Err(Error::Gone { .. }));
 }
 
 #[test]
 fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     let mut w = Shared::new(15, 1, 64);
     let foreign = BufferPool::new(&device::pd(), 64, 64).unwrap();
-    let refused = w.receiver.keep_filled(w.srq, &foreign, 4).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
+    let refused = w.receiver.keep_filled(w.queue, &foreign, 4).unwrap_err();
+    assert_matches!(refused, Error::Foreign { .. });
     w.receiver.refill();
-    let capacity = w.receiver.capacity(w.srq);
-    assert_eq!(w.receiver.fill(w.srq, &foreign).unwrap_err().reason, PostFailure::WrongDomain);
-    assert_eq!((w.receiver.free_slots(w.srq), foreign.available()), (capacity, 64));
+    let capacity = w.receiver.capacity(w.queue);
+    let refused = w.receiver.fill(w.queue, &foreign).unwrap_err();
+    assert_eq!((refused.posted, refused.reason), (0, PostFailure::WrongDomain));
+    // A pool that has no buffer left is one of another domain still.
+    let taken: Vec<_> = std::iter::from_fn(|| foreign.take()).collect();
+    assert_eq!(w.receiver.fill(w.queue, &foreign).unwrap_err().reason, PostFailure::WrongDomain);
+    drop(taken);
+    assert_eq!((w.receiver.free_slots(w.queue), foreign.available()), (capacity, 64));
     // A buffer in the spare slot is what `fill` leaves there when the queue is full, and only then.
-    assert_eq!(w.receiver.fill(w.srq, &w.pool).unwrap(), capacity as usize);
+    let two = BufferPool::new(&w.pd, 2, 64).unwrap();
+    assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 2);
+    assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 0);
+    assert_eq!((w.fill(), w.fill()), (capacity as usize - 2, 0));
     let direct = device::drives_directly(w.pd.context());
-    let away = capacity as usize + usize::from(direct);
+    let away = capacity as usize - 2 + usize::from(direct);
     assert_eq!(w.pool.available(), w.pool.count() as usize - away);
 }
 
@@ -101,11 +104,11 @@ fn sleeps_of(thread: libc::pid_t) -> u64 {
 fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again() {
     let mut w = Single::new(8, 64);
     let all = w.pool.count() as usize;
-    w.receiver.keep_filled(w.rq, &w.pool, 8).unwrap();
+    w.receiver.keep_filled(w.queue, &w.pool, 8).unwrap();
     for round in 0..3 {
         w.receiver.refill();
-        assert_eq!(w.receiver.free_slots(w.rq), 0);
-        w.near.to_error().unwrap();
+        assert_eq!(w.free_slots(), 0);
+        w.near[0].to_error().unwrap();
         // Nothing but what was posted comes back, however often it is polled.
         let flushed = receiving::failures(&mut w.receiver, 8);
         assert_eq!(flushed.len(), 8, "round {round}");
@@ -118,16 +121,12 @@ fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again()
         assert!(!w.receiver.wait(Duration::from_millis(200)).unwrap());
         assert!(sleeps() - before < 20, "{} sleeps in 200 ms", sleeps() - before);
 
-        w.receiver.reset_qp(&mut w.near).unwrap();
-        w.peers.reset(0);
-        join(&mut w.near, &mut w.peers.qps[0]);
+        w.receiver.reset_qp(&mut w.near[0]).unwrap();
+        w.reconnect(0);
         w.receiver.poll();
-        for _ in 0..20 {
-            let sent = w.peers.send(0, 40);
-            receiving::messages(&mut w.receiver, 1, |message| {
-                assert_eq!(message::read(&message), (0, sent));
-                drop(message.take());
-            });
+        for number in w.peers.sent(0)..w.peers.sent(0) + 20 {
+            w.peers.send(0, 40);
+            assert_eq!(message::read(&w.take(1)[0]), (0, number));
         }
         w.peers.settle();
     }
@@ -135,7 +134,7 @@ fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again()
 
 #[test]
 fn a_queue_that_was_kept_filled_ends_when_its_queue_pair_is_dropped() {
-    let Single { mut receiver, rq, pool, near, peers, .. } = Single::new(8, 64);
+    let Single { mut receiver, queue: rq, pool, near, peers, .. } = Single::new(8, 64);
     receiver.keep_filled(rq, &pool, 8).unwrap();
     receiver.refill();
     drop(near);
@@ -159,11 +158,11 @@ fn every_buffer_that_many_threads_give_back_is_posted_again() {
     let messages = share(40_000);
     let mut w = Shared::new(31, 2, 64);
     // No buffer is anywhere but in this queue and with the threads.
-    let capacity = w.receiver.capacity(w.srq) as usize;
+    let capacity = w.capacity();
     let buffers: Vec<_> = (0..capacity).map(|_| w.pool.take().unwrap()).collect();
     let outside = w.pool.available();
-    w.receiver.post(w.srq, buffers).unwrap();
-    let poster = w.receiver.shared_poster(w.srq).unwrap();
+    w.receiver.post(w.queue, buffers).unwrap();
+    let poster = w.receiver.shared_poster(w.queue).unwrap();
 
     let (workers, threads): (Vec<_>, Vec<_>) = (0..WORKERS)
         .map(|_| {
@@ -207,20 +206,20 @@ fn every_buffer_that_many_threads_give_back_is_posted_again() {
     assert_eq!(read, messages);
     let _peers = sender.join().unwrap();
     w.receiver.refill();
-    assert_eq!(w.receiver.free_slots(w.srq), 0, "a buffer was lost");
+    assert_eq!(w.receiver.free_slots(w.queue), 0, "a buffer was lost");
     assert_eq!(w.pool.available(), outside, "a buffer went astray");
 }
 
 #[test]
 fn buffers_for_a_full_or_closed_queue_return_to_their_pool() {
     let mut w = Shared::new(7, 1, 64);
-    let poster = w.receiver.shared_poster(w.srq).unwrap();
+    let poster = w.receiver.shared_poster(w.queue).unwrap();
     let all = w.pool.count() as usize;
-    for _ in 0..3 * w.receiver.capacity(w.srq) {
+    for _ in 0..3 * w.receiver.capacity(w.queue) {
         poster.post(w.pool.take().unwrap()).unwrap();
     }
     w.receiver.refill();
-    assert_eq!(w.receiver.free_slots(w.srq), 0);
+    assert_eq!(w.free_slots(), 0);
     w.receiver.destroy_qp(w.near.remove(0)).unwrap();
     // Given while there is a receiver, and not yet posted.
     poster.post(w.pool.take().unwrap()).unwrap();
@@ -232,13 +231,13 @@ fn buffers_for_a_full_or_closed_queue_return_to_their_pool() {
 
 #[test]
 fn buffers_for_a_closed_queue_return_while_its_receiver_lives() {
-    let Single { mut receiver, rq, pool, near, peers, .. } = Single::new(8, 64);
+    let Single { mut receiver, queue: rq, pool, mut near, peers, .. } = Single::new(8, 64);
     let posted = receiver.fill(rq, &pool).unwrap() as u32;
     let poster = receiver.shared_poster(rq).unwrap();
     receiver.poll();
     let all = pool.count() as usize;
     poster.post(pool.take().unwrap()).unwrap();
-    receiver.destroy_qp(near).unwrap();
+    receiver.destroy_qp(near.remove(0)).unwrap();
     assert_eq!(pool.available(), all, "given before the queue was gone");
     let other = poster.clone();
     for poster in [poster, other] {
@@ -257,7 +256,7 @@ fn buffers_for_a_closed_queue_return_while_its_receiver_lives() {
 #[test]
 fn a_buffer_of_another_domain_is_refused_to_the_thread_that_gives_it() {
     let mut w = Shared::new(7, 1, 64);
-    let poster = w.receiver.shared_poster(w.srq).unwrap();
+    let poster = w.receiver.shared_poster(w.queue).unwrap();
     let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
     let refused = poster.post(foreign.take().unwrap()).unwrap_err();
     assert_eq!(refused.buffer.capacity(), 64);
@@ -268,12 +267,9 @@ fn counts_are_those_of_the_messages() {
     let mut w = Shared::new(15, 1, 64);
     assert_eq!(w.receiver.statistics(), None);
     w.receiver.enable_statistics();
-    let posted = w.receiver.fill(w.srq, &w.pool).unwrap() as u64;
+    let posted = w.fill() as u64;
     receiving::messages(&mut w.receiver, 0, |_| ());
-    for _ in 0..10 {
-        w.peers.send(0, 40);
-    }
-    w.peers.settle();
+    w.peers.arrive(10);
     let mut seen = 0;
     let mut polls = 0;
     while seen < 10 {
@@ -298,15 +294,12 @@ fn counts_are_those_of_the_messages() {
 #[test]
 fn refills_and_the_low_water_mark_are_counted() {
     let mut w = Shared::new(15, 1, 64);
-    w.receiver.keep_filled(w.srq, &w.pool, 12).unwrap();
+    w.receiver.keep_filled(w.queue, &w.pool, 12).unwrap();
     w.receiver.refill();
-    let capacity = w.receiver.capacity(w.srq);
+    let capacity = w.receiver.capacity(w.queue);
     let mut held = Vec::new();
-    for _ in 0..capacity - 3 {
-        w.peers.send(0, 40);
-    }
-    w.peers.settle();
-    receiving::messages(&mut w.receiver, 5, |message| held.push(message.take()));
+    w.peers.arrive(capacity as usize - 3);
+    held.extend(w.take(5));
     drop(w.receiver.poll_up_to(0));
     let counted = w.receiver.statistics().unwrap();
     // The first refill filled the new queue, which does not count as low; the second replaced the five.
@@ -319,7 +312,7 @@ fn a_sleeper_is_woken_by_buffers_that_another_thread_drops_into_the_pool() {
     let mut w = Shared::new(7, 1, 64);
     let pool = BufferPool::new(&w.pd, 2, 64).unwrap();
     let away: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-    w.receiver.keep_filled(w.srq, &pool, 1).unwrap();
+    w.receiver.keep_filled(w.queue, &pool, 1).unwrap();
     let began = std::time::Instant::now();
     // Nobody gives one back: then it is the time that ends it.
     assert!(!w.receiver.wait(Duration::from_millis(30)).unwrap());
@@ -335,8 +328,6 @@ fn a_sleeper_is_woken_by_buffers_that_another_thread_drops_into_the_pool() {
         drop(away);
     });
     assert!(w.receiver.wait(receiving::PATIENCE).unwrap(), "it slept on");
-    receiving::messages(&mut w.receiver, 1, |message| {
-        assert_eq!(message::read(&message), (0, 0));
-    });
+    assert_eq!(message::read(&w.take(1)[0]), (0, 0));
     other.join().unwrap();
 }

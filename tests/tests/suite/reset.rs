@@ -1,10 +1,9 @@
 //! Queue pairs that are reset and used again.
 
 use doorbell::{AsyncEvent, Cause, Error, QpConfig, QpState, WcStatus};
-use doorbell_tests::peers::join;
 use doorbell_tests::peers::known_state;
 use doorbell_tests::world::{Shared, Single};
-use doorbell_tests::{device, message, receiving};
+use doorbell_tests::{assert_matches, device, message, receiving};
 use rdma_core_sys as sys;
 
 #[test]
@@ -12,42 +11,34 @@ fn a_queue_pair_with_a_receive_queue_is_used_again() {
     let mut w = Single::new(16, 64);
     let mut next = 0;
     for round in 0..20 {
-        w.receiver.fill(w.rq, &w.pool).unwrap();
+        w.fill();
         // In some rounds nothing arrives, in some what has arrived is not looked at.
         let (sent, looked_at) = [(0, 0), (5, 5), (7, 3), (16, 0)][round % 4];
-        for _ in 0..sent {
-            w.peers.send(0, 40);
-        }
-        w.peers.settle();
+        w.peers.arrive(sent);
         receiving::messages(&mut w.receiver, looked_at, |message| {
             assert_eq!(message::read(&message), (0, next));
             next += 1;
         });
         next = w.peers.sent(0);
 
-        w.receiver.reset_qp(&mut w.near).unwrap();
-        assert_eq!(w.near.state().unwrap(), QpState::Init);
+        w.receiver.reset_qp(&mut w.near[0]).unwrap();
+        assert_eq!(w.near[0].state().unwrap(), QpState::Init);
         assert_eq!(w.pool.available(), w.pool.count() as usize, "round {round}");
-        assert_eq!(w.receiver.free_slots(w.rq), w.receiver.capacity(w.rq));
+        assert_eq!(w.receiver.free_slots(w.queue), w.receiver.capacity(w.queue));
         receiving::nothing(&mut w.receiver);
 
-        w.peers.reset(0);
-        join(&mut w.near, &mut w.peers.qps[0]);
+        w.reconnect(0);
     }
 }
 
 #[test]
 fn a_reset_on_an_srq_recycles_any_number_of_unpolled_messages() {
     let mut w = Shared::new(255, 1, 64);
-    let capacity = w.receiver.fill(w.srq, &w.pool).unwrap();
-    for _ in 0..200 {
-        w.peers.send(0, 40);
-    }
-    w.peers.settle();
+    let capacity = w.fill();
+    w.peers.arrive(200);
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
-    assert_eq!(w.receiver.free_slots(w.srq), 0);
-    w.peers.reset(0);
-    join(&mut w.near[0], &mut w.peers.qps[0]);
+    assert_eq!(w.free_slots(), 0);
+    w.reconnect(0);
     for number in 200..200 + 3 * capacity as u64 {
         w.peers.send(0, 40);
         receiving::messages(&mut w.receiver, 1, |message| {
@@ -59,7 +50,7 @@ fn a_reset_on_an_srq_recycles_any_number_of_unpolled_messages() {
 #[test]
 fn a_reset_on_an_srq_drops_the_messages_of_that_queue_pair_only() {
     let mut w = Shared::new(15, 3, 64);
-    let capacity = w.receiver.fill(w.srq, &w.pool).unwrap();
+    let capacity = w.fill();
     let mut expected = [0; 3];
     for round in 0..30 {
         let victim = round % 3;
@@ -81,78 +72,54 @@ fn a_reset_on_an_srq_drops_the_messages_of_that_queue_pair_only() {
         let sent = [0, 1, 2].map(|from| w.peers.sent(from));
         assert_eq!(expected, sent, "round {round}");
         // The slots of what was dropped are with the device again.
-        assert_eq!(w.receiver.free_slots(w.srq), 0);
+        assert_eq!(w.free_slots(), 0);
 
-        w.peers.reset(victim);
-        join(&mut w.near[victim], &mut w.peers.qps[victim]);
+        w.reconnect(victim);
     }
 }
 
 #[test]
 fn a_queue_pair_that_failed_gives_its_buffers_back_and_works_after_a_reset() {
     let mut w = Single::new(16, 64);
-    let posted = w.receiver.fill(w.rq, &w.pool).unwrap();
-    w.near.to_error().unwrap();
+    let posted = w.fill();
+    w.near[0].to_error().unwrap();
     let failures = receiving::failures(&mut w.receiver, posted);
     assert_eq!(failures.len(), posted);
     for failure in &failures {
         assert_eq!(failure.cause, Cause::Status(WcStatus::WR_FLUSH_ERR));
-        assert_eq!(failure.qp_num, w.near.qp_num());
+        assert_eq!(failure.qp_num, w.near[0].qp_num());
         assert_eq!(failure.buffers.len(), 1);
     }
     drop(failures);
     assert_eq!(w.pool.available(), w.pool.count() as usize);
-    assert_eq!(w.near.state().unwrap(), QpState::Error);
+    assert_eq!(w.near[0].state().unwrap(), QpState::Error);
 
-    w.receiver.reset_qp(&mut w.near).unwrap();
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    w.peers.reset(0);
-    join(&mut w.near, &mut w.peers.qps[0]);
-    let number = w.peers.send(0, 64);
-    receiving::messages(&mut w.receiver, 1, |message| {
-        assert_eq!(message::read(&message), (0, number));
-    });
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
+    w.fill();
+    w.reconnect(0);
+    w.exchange(1);
 }
 
 #[test]
 fn unpolled_flushed_receives_do_not_survive_a_reset() {
-    let mut w = Single::new(16, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    w.near.to_error().unwrap();
+    let mut w = Single::new(16, 64).filled();
+    w.near[0].to_error().unwrap();
     // Some of the flushes are seen.
     drop(receiving::failures(&mut w.receiver, 1));
-    w.receiver.reset_qp(&mut w.near).unwrap();
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
     assert_eq!(w.pool.available(), w.pool.count() as usize);
     receiving::nothing(&mut w.receiver);
-    assert_eq!(w.receiver.fill(w.rq, &w.pool).unwrap(), w.receiver.capacity(w.rq) as usize);
-}
-
-#[test]
-fn receives_can_be_posted_between_reset_and_connecting() {
-    let mut w = Single::new(16, 64);
-    w.receiver.reset_qp(&mut w.near).unwrap();
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    w.peers.reset(0);
-    join(&mut w.near, &mut w.peers.qps[0]);
-    w.peers.send(0, 64);
-    receiving::messages(&mut w.receiver, 1, |_| ());
+    assert_eq!(w.fill(), w.capacity());
 }
 
 #[test]
 fn sends_that_a_reset_ended_give_their_buffers_back() {
     let mut w = Single::new(16, 64);
     // No receive is posted: the sends wait.
-    for _ in 0..5 {
-        w.peers.send(0, 64);
-    }
+    w.peers.burst(5);
     w.peers.receiver.reset_qp(&mut w.peers.qps[0]).unwrap();
     for _ in 0..5 {
-        let mut done = None;
-        receiving::wait("the buffer of each send", || {
-            done = w.peers.qps[0].poll_send();
-            done.is_some()
-        });
-        let done = done.unwrap();
+        let done = receiving::wait_for("the buffer of each send", || w.peers.qps[0].poll_send());
         assert_eq!(done.status, WcStatus::WR_FLUSH_ERR);
         assert_eq!(message::read(&done.buffer.unwrap()).0, 0);
     }
@@ -161,64 +128,50 @@ fn sends_that_a_reset_ended_give_their_buffers_back() {
 
 #[test]
 fn a_queue_pair_of_another_receiver_is_refused_and_untouched() {
-    let mut w = Single::new(16, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let mut w = Single::new(16, 64).filled();
     let mut other = device::receiver(&w.pd, 64);
-    let refused = other.reset_qp(&mut w.near).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused:?}");
-    w.peers.send(0, 64);
-    receiving::messages(&mut w.receiver, 1, |_| ());
+    assert_matches!(other.reset_qp(&mut w.near[0]).unwrap_err(), Error::Foreign { .. });
+    w.exchange(1);
 }
 
 #[test]
 fn a_destroyed_queue_pair_makes_room_on_the_cq() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
-    let config = QpConfig::rc().receives(receiver.cq_capacity().next_power_of_two() / 2, 1);
-    let mut small = Vec::new();
-    let refused = loop {
-        match receiver.create_qp(&config) {
-            Ok(qp) => small.push(qp),
-            Err(error) => break error,
-        }
-        assert!(small.len() < 100);
-    };
-    assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused:?}");
-    receiver.destroy_qp(small.pop().unwrap()).unwrap();
+    let (_, mut receiver) = device::start(64);
+    let config = QpConfig::rc().receives(receiver.cq_capacity() / 2 + 1, 1);
+    let first = receiver.create_qp(&config).unwrap();
+    assert_matches!(receiver.create_qp(&config).unwrap_err(), Error::CqTooSmall { .. });
+    receiver.destroy_qp(first).unwrap();
     receiver.create_qp(&config).unwrap();
 }
 
 #[test]
 fn an_event_of_before_a_reset_is_not_one_of_the_next_connection() {
     let mut w = Single::new(16, 64);
-    let qp_num = w.near.qp_num();
-    w.receiver.reset_qp(&mut w.near).unwrap();
-    w.peers.reset(0);
-    join(&mut w.near, &mut w.peers.qps[0]);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
+    let qp_num = w.near[0].qp_num();
+    w.receiver.reset_qp(&mut w.near[0]).unwrap();
+    w.reconnect(0);
+    w.fill();
     for event in [
         AsyncEvent::QpFatal { qp_num },
         AsyncEvent::QpRequestError { qp_num },
         AsyncEvent::QpAccessError { qp_num },
     ] {
         assert!(w.receiver.handle_event(&event).unwrap(), "{event:?}");
-        assert_eq!(w.near.state().unwrap(), QpState::Rts, "{event:?}");
-        let number = w.peers.send(0, 64);
-        receiving::messages(&mut w.receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, number));
-        });
+        assert_eq!(w.near[0].state().unwrap(), QpState::Rts, "{event:?}");
+        w.exchange(1);
     }
 }
 
 #[test]
 fn an_event_of_a_queue_pair_that_has_failed_is_taken_note_of() {
     let mut w = Single::new(16, 64);
-    let qp_num = w.near.qp_num();
+    let qp_num = w.near[0].qp_num();
     // As the device does it: the library does not know.
     let mut attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_ERR, ..Default::default() };
     // SAFETY: a live queue pair and an initialised structure.
-    let errno = unsafe { sys::ibv_modify_qp(w.near.as_raw(), &mut attr, sys::IBV_QP_STATE as i32) };
+    let errno =
+        unsafe { sys::ibv_modify_qp(w.near[0].as_raw(), &mut attr, sys::IBV_QP_STATE as i32) };
     assert_eq!(errno, 0);
     assert!(w.receiver.handle_event(&AsyncEvent::QpFatal { qp_num }).unwrap());
-    assert_eq!(known_state(&mut w.near), QpState::Error);
+    assert_eq!(known_state(&mut w.near[0]), QpState::Error);
 }

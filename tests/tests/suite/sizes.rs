@@ -1,57 +1,34 @@
 //! Sizes of queues: both paths make the same of the same request, and all of it can be used.
 
-use doorbell::{
-    AsyncEvent, BufferPool, Context, Error, Path, QpConfig, Receiver, ReceiverConfig, SrqConfig,
-};
-use doorbell_tests::world::Shared;
-use doorbell_tests::{Peers, device, receiving};
+use doorbell::{AsyncEvent, Context, Path, Receiver, ReceiverConfig};
+use doorbell_tests::device;
+use doorbell_tests::world::{Shared, Single};
 
 /// What rounds sizes is libmlx5, on either path.
 fn is_mlx5(context: &Context) -> bool {
     context.auto_path().0 == Path::Direct
 }
 
-/// A receive queue that was made larger than asked for fits into the CQ that was asked for in the same way, and is full
-/// of messages at once.
+/// A queue that was made larger than asked for fits into the CQ that was asked for in the same way, and is full of messages
+/// at once.
 #[test]
-fn a_receive_queue_of_500_fits_a_cq_of_501_and_fills_it() {
-    let pd = device::pd();
-    let mut events = pd.context().events().unwrap();
-    let mut receiver = device::receiver(&pd, 501);
-    let config = QpConfig::rc().receives(500, 1).min_rnr_timer(1);
-    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
-    let queue = near[0].receive_queue().unwrap();
-    let capacity = receiver.capacity(queue);
-    if is_mlx5(pd.context()) {
-        assert_eq!((receiver.cq_capacity(), capacity), (512, 512));
+fn queues_of_500_fit_a_cq_of_501_and_fill_it() {
+    for (mut w, expected) in
+        [(Single::beside(500, 64, 1).any(), 512), (Shared::new(500, 1, 64).any(), 511)]
+    {
+        let mut events = w.pd.context().events().unwrap();
+        let capacity = w.capacity();
+        if is_mlx5(w.pd.context()) {
+            assert_eq!((w.receiver.cq_capacity(), capacity), (512, expected));
+        }
+        assert!(capacity >= 500 && capacity as u32 <= w.receiver.cq_capacity());
+        w.post(capacity);
+        w.peers.arrive(capacity);
+        drop(w.take(capacity));
+        while let Some(event) = events.try_next().unwrap() {
+            assert!(!matches!(event, AsyncEvent::CqError { .. }), "{event:?}");
+        }
     }
-    assert!(capacity >= 500 && capacity <= receiver.cq_capacity());
-    let pool = BufferPool::new(&pd, capacity, 64).unwrap();
-    assert_eq!(receiver.fill(queue, &pool).unwrap() as u32, capacity);
-    for _ in 0..capacity {
-        peers.send(0, 40);
-    }
-    peers.settle();
-    receiving::messages(&mut receiver, capacity as usize, |_| ());
-    while let Some(event) = events.try_next().unwrap() {
-        assert!(!matches!(event, AsyncEvent::CqError { .. }), "{event:?}");
-    }
-}
-
-#[test]
-fn an_srq_of_500_has_the_same_capacity_on_both_paths_and_all_of_it() {
-    let mut w = Shared::new(500, 1, 64);
-    let capacity = w.receiver.capacity(w.srq);
-    if is_mlx5(w.pd.context()) {
-        assert_eq!((w.receiver.cq_capacity(), capacity), (512, 511));
-    }
-    let buffers = std::iter::from_fn(|| w.pool.take()).take(capacity as usize);
-    assert_eq!(w.receiver.post(w.srq, buffers).unwrap(), capacity as usize);
-    for _ in 0..capacity {
-        w.peers.send(0, 40);
-    }
-    w.peers.settle();
-    receiving::messages(&mut w.receiver, capacity as usize, |_| ());
 }
 
 #[test]
@@ -72,22 +49,4 @@ fn a_cq_is_as_large_as_was_asked_for_and_by_default_4096() {
     let timestamps = config.clone().cq_capacity(512).timestamps(true);
     let made = Receiver::new(&pd, &timestamps).unwrap().cq_capacity();
     assert!(made == 512 || made > 512 && !is_mlx5(pd.context()), "{made}");
-}
-
-/// The limit that is exceeded is named, also where the CQ would be too small as well.
-#[test]
-fn an_srq_beyond_the_device_is_not_blamed_on_the_cq() {
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 64);
-    let limit = pd.context().attr().max_srq_wr as u64;
-    let beyond = limit + 1;
-    match receiver.create_srq(&SrqConfig::new(beyond as u32)) {
-        Err(error @ Error::OutOfRange { value, max, .. }) => {
-            assert_eq!((value, max), (beyond, limit));
-            assert!(error.to_string().starts_with("max_wr of the SRQ"), "{error}");
-        }
-        other => panic!("{other:?}"),
-    }
-    let too_small = receiver.create_srq(&SrqConfig::new(limit as u32)).unwrap_err();
-    assert!(matches!(too_small, Error::CqTooSmall { .. }), "{too_small}");
 }

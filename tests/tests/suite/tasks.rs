@@ -11,7 +11,7 @@ use doorbell::{AsyncEvent, AsyncReceiver, AsyncSender, EventStream, WcStatus};
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::sending::Sending;
 use doorbell_tests::world::Shared;
-use doorbell_tests::{Peers, message, receiving, share};
+use doorbell_tests::{Peers, assert_matches, message, share};
 use futures_core::Stream;
 use tokio::time::timeout;
 
@@ -46,15 +46,16 @@ fn sending(mut peers: Peers) -> (mpsc::Sender<()>, JoinHandle<Peers>) {
 #[test]
 fn a_task_is_woken_by_each_message() {
     run(async {
-        let mut w = Shared::new(31, 1, 64);
-        w.receiver.fill(w.srq, &w.pool).unwrap();
+        let w = Shared::new(31, 1, 64).filled();
         let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
         let (send, thread) = sending(w.peers);
-        for number in 0..share(2000) {
-            send.send(()).unwrap();
-            assert_eq!(receive(&mut receiver).await, number);
-        }
-        drop(send);
+        let task = tokio::spawn(async move {
+            for number in 0..share(2000) {
+                send.send(()).unwrap();
+                assert_eq!(receive(&mut receiver).await, number);
+            }
+        });
+        task.await.unwrap();
         drop(thread.join());
     });
 }
@@ -87,22 +88,9 @@ fn a_task_is_woken_by_the_end_of_each_request() {
 }
 
 #[test]
-fn a_receiver_is_waited_for_in_a_spawned_task() {
-    run(async {
-        let mut w = Shared::new(31, 1, 64);
-        w.receiver.fill(w.srq, &w.pool).unwrap();
-        let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
-        let task = tokio::spawn(async move { receive(&mut receiver).await });
-        w.peers.send(0, 64);
-        assert_eq!(task.await.unwrap(), 0);
-    });
-}
-
-#[test]
 fn a_wait_that_is_given_up_loses_nothing() {
     run(async {
-        let mut w = Shared::new(31, 1, 64);
-        w.receiver.fill(w.srq, &w.pool).unwrap();
+        let mut w = Shared::new(31, 1, 64).filled();
         let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
         for number in 0..5 {
             let given_up = timeout(Duration::from_millis(5), receiver.ready()).await;
@@ -115,9 +103,7 @@ fn a_wait_that_is_given_up_loses_nothing() {
         receiver.ready().await.unwrap();
         receiver.ready().await.unwrap();
         assert_eq!(receive(&mut receiver).await, 5);
-        let mut receiver = receiver.into_inner();
-        w.peers.send(0, 64);
-        receiving::messages(&mut receiver, 1, |message| assert_eq!(message.len(), 64));
+        w.peers.exchange(&mut receiver.into_inner(), 0, 1);
     });
 }
 
@@ -125,7 +111,7 @@ fn a_wait_that_is_given_up_loses_nothing() {
 fn a_buffer_from_another_thread_wakes_a_task_whose_queue_is_dry() {
     run(async {
         let mut w = Shared::new(3, 1, 64);
-        let poster = w.receiver.shared_poster(w.srq).unwrap();
+        let poster = w.receiver.shared_poster(w.queue).unwrap();
         let buffer = w.pool.take().unwrap();
         let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
         w.peers.send(0, 64);
@@ -141,18 +127,17 @@ fn a_buffer_from_another_thread_wakes_a_task_whose_queue_is_dry() {
 #[test]
 fn the_limit_of_an_srq_arrives_in_a_stream_of_events() {
     run(async {
-        let mut w = Shared::new(15, 1, 64);
-        w.receiver.fill(w.srq, &w.pool).unwrap();
+        let mut w = Shared::new(15, 1, 64).filled();
         let mut events = EventStream::new(w.pd.context().events().unwrap()).unwrap();
         let mut next = async || poll_fn(|cx| Pin::new(&mut events).poll_next(cx)).await;
         let nothing = timeout(Duration::from_millis(5), next()).await;
         assert!(nothing.is_err(), "{nothing:?}");
 
-        w.receiver.arm_srq_limit(w.srq, 15).unwrap();
+        w.receiver.arm_srq_limit(w.queue, 15).unwrap();
         w.peers.send(0, 64);
-        receiving::messages(&mut w.receiver, 1, |message| drop(message.take()));
+        drop(w.take(1));
         let event = next().await.unwrap().unwrap();
-        assert!(matches!(event, AsyncEvent::SrqLimitReached { .. }), "{event:?}");
+        assert_matches!(event, AsyncEvent::SrqLimitReached { .. });
         assert!(w.receiver.handle_event(&event).unwrap());
     });
 }

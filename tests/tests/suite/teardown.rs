@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fs;
 
 use doorbell::{BufferPool, QpConfig, Receiver, SrqConfig};
-use doorbell_tests::world::{Shared, Single};
+use doorbell_tests::world::{Shared, Single, World};
 use doorbell_tests::{Peers, device, message, receiving};
 
 /// Descriptors of the process. An open device has some.
@@ -44,28 +44,26 @@ fn in_every_order(build: impl Fn() -> Vec<Box<dyn Any>>) {
     });
 }
 
+fn apart<Q>(w: World<Q>, buffers: impl Any) -> Vec<Box<dyn Any>> {
+    let World { receiver, near, peers, pool, pd, .. } = w;
+    vec![
+        Box::new(receiver),
+        Box::new(near),
+        Box::new(peers),
+        Box::new((pool, pd)),
+        Box::new(buffers),
+    ]
+}
+
 #[test]
 fn an_srq_and_what_belongs_to_it() {
     in_every_order(|| {
         let mut w = Shared::new(7, 1, 64);
         let spare = w.pool.take();
-        w.receiver.fill(w.srq, &w.pool).unwrap();
-        for _ in 0..3 {
-            w.peers.send(0, 64);
-        }
-        w.peers.settle();
-        let mut taken = None;
-        doorbell_tests::receiving::messages(&mut w.receiver, 1, |message| {
-            taken = Some(message.take())
-        });
-        let buffers = (spare, taken);
-        vec![
-            Box::new(w.receiver),
-            Box::new(w.near),
-            Box::new(w.peers),
-            Box::new((w.pool, w.pd)),
-            Box::new(buffers),
-        ]
+        w.fill();
+        w.peers.arrive(3);
+        let buffers = (spare, w.take(1));
+        apart(w, buffers)
     });
 }
 
@@ -74,18 +72,10 @@ fn a_receive_queue_and_what_belongs_to_it() {
     in_every_order(|| {
         let mut w = Single::new(8, 64);
         let spare = w.pool.take();
-        w.receiver.fill(w.rq, &w.pool).unwrap();
+        w.fill();
         // These wait for receives when the queue is gone.
-        for _ in 0..20 {
-            w.peers.send(0, 64);
-        }
-        vec![
-            Box::new(w.receiver),
-            Box::new(w.near),
-            Box::new(w.peers),
-            Box::new((w.pool, w.pd)),
-            Box::new(spare),
-        ]
+        w.peers.burst(20);
+        apart(w, spare)
     });
 }
 
@@ -102,46 +92,26 @@ fn a_context_a_domain_and_a_pool() {
 
 #[test]
 fn buffers_left_in_a_queue_come_back_when_it_is_destroyed() {
-    let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
+    let mut w = Shared::new(7, 1, 64).filled();
     let all = w.pool.count() as usize;
     drop(w.receiver);
     // The queue pair still refers to the SRQ: the device may take a receive at any time.
     assert!(w.pool.available() < all);
-    drop(w.near);
+    drop(w.near.remove(0));
     assert_eq!(w.pool.available(), all);
 
-    let mut w = Single::new(8, 64);
-    w.receiver.fill(w.rq, &w.pool).unwrap();
-    drop(w.near);
+    let mut w = Single::new(8, 64).filled();
+    drop(w.near.remove(0));
     assert!(w.pool.available() < w.pool.count() as usize);
     drop(w.receiver);
     assert_eq!(w.pool.available(), w.pool.count() as usize);
-}
-
-#[test]
-fn a_receiver_moves_between_threads_as_a_unit() {
-    let mut w = Shared::new(7, 1, 64);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    for _ in 0..20 {
-        let mut receiver = w.receiver;
-        let mut peers = w.peers;
-        (w.receiver, w.peers) = std::thread::spawn(move || {
-            peers.send(0, 64);
-            doorbell_tests::receiving::messages(&mut receiver, 1, |_| ());
-            (receiver, peers)
-        })
-        .join()
-        .unwrap();
-    }
 }
 
 /// What the CQ holds of an SRQ that was destroyed is not the next one's, which has its place beside the other.
 #[test]
 fn messages_of_a_destroyed_srq_are_not_the_next_ones() {
     const RECEIVES: u32 = 7;
-    let pd = device::pd();
-    let mut receiver = device::receiver(&pd, 2 * RECEIVES);
+    let (pd, mut receiver) = device::start(2 * RECEIVES);
     let pool = BufferPool::new(&pd, 2 * RECEIVES + 2, 64).unwrap();
     let connect = |receiver: &mut Receiver| {
         let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
@@ -163,9 +133,6 @@ fn messages_of_a_destroyed_srq_are_not_the_next_ones() {
         receiving::messages(&mut receiver, 1, |message| {
             assert_eq!((message.qp_num(), message::read(&message)), (near[0].qp_num(), (0, round)));
         });
-        other_peers.send(0, 40);
-        receiving::messages(&mut receiver, 1, |message| {
-            assert_eq!(message::read(&message), (0, round));
-        });
+        other_peers.exchange(&mut receiver, 0, 1);
     }
 }

@@ -19,16 +19,15 @@ impl Lines {
     }
 }
 
-struct Line {
-    words: String,
-    fields: String,
-}
+/// Words and fields.
+#[derive(Default)]
+struct Line(String, String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
-            "message" => write!(self.words, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
+            "message" => write!(self.0, "{value:?}"),
+            name => write!(self.1, " {name}={value:?}"),
         }
         .unwrap();
     }
@@ -40,9 +39,9 @@ impl Subscriber for Lines {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line { words: String::new(), fields: String::new() };
+        let mut line = Line::default();
         event.record(&mut line);
-        self.0.lock().unwrap().push(line.words + &line.fields);
+        self.0.lock().unwrap().push(line.0 + &line.1);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -5,9 +5,10 @@ use std::ptr::{self, NonNull};
 use std::{mem, slice};
 
 use doorbell::{
-    BufferPool, Cause, Path, ProtectionDomain, QpConfig, QpState, Receiver, ReceiverConfig,
-    WcFlags, WcStatus,
+    BufferPool, Cause, Path, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver,
+    ReceiverConfig, WcFlags, WcStatus,
 };
+use doorbell_tests::by_hand::Made;
 use doorbell_tests::peers::known_state;
 use doorbell_tests::{device, direct_only, receiving};
 use mlx5_ring::cq::{CompletionQueue, Layout};
@@ -23,15 +24,13 @@ const BUFFER: usize = 256;
 /// A CQ of libmlx5, its memory, and a queue pair on it.
 struct Witness {
     cq: *mut sys::ibv_cq_ex,
-    send_cq: *mut sys::ibv_cq,
-    qp: *mut sys::ibv_qp,
+    made: Made,
     memory: sys::mlx5dv_cq,
 }
 
 impl Witness {
     fn new(pd: &ProtectionDomain, cqe_size: u16, qp_type: sys::ibv_qp_type) -> Self {
         let mlx5dv = Mlx5dv::get().unwrap();
-        let context = pd.context().as_raw();
         let flags = sys::IBV_WC_EX_WITH_BYTE_LEN
             | sys::IBV_WC_EX_WITH_IMM
             | sys::IBV_WC_EX_WITH_QP_NUM
@@ -51,33 +50,34 @@ impl Witness {
             flags: 0,
             cqe_size,
         };
-        // SAFETY: live objects and initialised structures; destroyed when dropped.
+        // SAFETY: live objects and initialised structures; `Made` destroys them.
         unsafe {
-            let cq = (mlx5dv.create_cq)(context, &mut attr, &mut mlx5);
-            assert!(!cq.is_null(), "{}", std::io::Error::last_os_error());
-            let send_cq = sys::ibv_create_cq(context, 16, ptr::null_mut(), ptr::null_mut(), 0);
-            let mut init = sys::ibv_qp_init_attr {
-                send_cq,
-                recv_cq: sys::ibv_cq_ex_to_cq(cq),
-                qp_type,
-                ..Default::default()
-            };
-            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (RECEIVES, 2);
-            (init.cap.max_send_wr, init.cap.max_send_sge) = (1, 1);
-            let qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
-            assert!(!send_cq.is_null() && !qp.is_null());
+            let cq = (mlx5dv.create_cq)(pd.context().as_raw(), &mut attr, &mut mlx5);
+            let plain = sys::ibv_cq_ex_to_cq(cq);
+            let made = Made::on(pd, plain, qp_type, (RECEIVES, 2), false);
             let mut memory: sys::mlx5dv_cq = mem::zeroed();
             let mut obj: sys::mlx5dv_obj = mem::zeroed();
-            (obj.cq.in_, obj.cq.out) = (sys::ibv_cq_ex_to_cq(cq), &mut memory);
+            (obj.cq.in_, obj.cq.out) = (plain, &mut memory);
             assert_eq!((mlx5dv.init_obj)(&mut obj, sys::MLX5DV_OBJ_CQ.into()), 0);
             assert_eq!(memory.cqe_size, u32::from(cqe_size));
-            Self { cq, send_cq, qp, memory }
+            Self { cq, made, memory }
+        }
+    }
+
+    /// A receiver on both.
+    fn wrap(&self, pd: &ProtectionDomain, qp: &QpConfig) -> (Receiver, QueuePair) {
+        let config = ReceiverConfig::new().path(Path::Direct);
+        // SAFETY: nobody else uses the objects, and they are destroyed last.
+        unsafe {
+            let mut receiver = Receiver::from_raw_cq(pd, self.made.recv_cq, &config).unwrap();
+            let near = receiver.attach_raw_qp(self.made.qp, qp).unwrap();
+            (receiver, near)
         }
     }
 
     fn qp_num(&self) -> u32 {
         // SAFETY: the queue pair is alive.
-        unsafe { (*self.qp).qp_num }
+        unsafe { (*self.made.qp).qp_num }
     }
 
     fn to(&self, state: sys::ibv_qp_state) {
@@ -85,12 +85,12 @@ impl Witness {
         let mut mask = sys::IBV_QP_STATE;
         if state == sys::IBV_QPS_INIT {
             // SAFETY: the queue pair is alive.
-            let datagrams = unsafe { (*self.qp).qp_type } == sys::IBV_QPT_UD;
+            let datagrams = unsafe { (*self.made.qp).qp_type } == sys::IBV_QPT_UD;
             mask |= sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT;
             mask |= if datagrams { sys::IBV_QP_QKEY } else { sys::IBV_QP_ACCESS_FLAGS };
         }
         // SAFETY: a live queue pair and an initialised structure.
-        assert_eq!(unsafe { sys::ibv_modify_qp(self.qp, &mut attr, mask as i32) }, 0);
+        assert_eq!(unsafe { sys::ibv_modify_qp(self.made.qp, &mut attr, mask as i32) }, 0);
     }
 
     /// Plays the device: writes a CQE, with `front` before it in entries of 128 bytes.
@@ -105,17 +105,6 @@ impl Witness {
                 entry.copy_from_nonoverlapping(front.as_ptr(), 64);
             }
             entry.add(size - 64).copy_from_nonoverlapping(bytes.as_ptr(), 64);
-        }
-    }
-}
-
-impl Drop for Witness {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, destroyed once, after what wraps them.
-        unsafe {
-            assert_eq!(sys::ibv_destroy_qp(self.qp), 0);
-            assert_eq!(sys::ibv_destroy_cq(self.send_cq), 0);
-            assert_eq!(sys::ibv_destroy_cq(sys::ibv_cq_ex_to_cq(self.cq)), 0);
         }
     }
 }
@@ -186,11 +175,12 @@ fn forms(cqe_size: u16) -> Vec<Form> {
     forms
 }
 
-/// What a completion reports.
+/// What the completion of a failure reports.
+type Failed = (WcStatus, u32);
+
+/// What that of a message reports.
 #[derive(Debug, PartialEq)]
 struct Reported {
-    status: WcStatus,
-    vendor_err: u32,
     len: u32,
     written: Option<u32>,
     imm: Option<u32>,
@@ -199,23 +189,6 @@ struct Reported {
     flags: WcFlags,
     timestamp: u64,
     payload: Vec<u8>,
-}
-
-impl Reported {
-    fn failed(status: WcStatus, vendor_err: u32) -> Self {
-        Self {
-            status,
-            vendor_err,
-            len: 0,
-            written: None,
-            imm: None,
-            invalidated_rkey: None,
-            source: None,
-            flags: WcFlags::empty(),
-            timestamp: 0,
-            payload: Vec::new(),
-        }
-    }
 }
 
 /// What libmlx5 tells of the current completion, whose buffer is `buffer`. Where payload overwrote the source
@@ -227,12 +200,12 @@ unsafe fn reported_by_libmlx5(
     cq: *mut sys::ibv_cq_ex,
     buffer: &[u8],
     overwritten: bool,
-) -> Reported {
+) -> Result<Reported, Failed> {
     // SAFETY: the caller is in a batch.
     unsafe {
         let status = WcStatus::from_raw((*cq).status);
         if !status.is_success() {
-            return Reported::failed(status, sys::ibv_wc_read_vendor_err(cq));
+            return Err((status, sys::ibv_wc_read_vendor_err(cq)));
         }
         let mut flags = WcFlags::from_bits_retain(sys::ibv_wc_read_wc_flags(cq));
         let written = sys::ibv_wc_read_opcode(cq) == sys::IBV_WC_RECV_RDMA_WITH_IMM;
@@ -247,9 +220,7 @@ unsafe fn reported_by_libmlx5(
         if overwritten {
             flags -= WcFlags::GRH;
         }
-        Reported {
-            status,
-            vendor_err: 0,
+        Ok(Reported {
             len,
             written: written.then_some(bytes),
             imm: flags
@@ -262,7 +233,7 @@ unsafe fn reported_by_libmlx5(
             flags,
             timestamp: sys::ibv_wc_read_completion_ts(cq),
             payload: buffer[..len as usize].to_vec(),
-        }
+        })
     }
 }
 
@@ -271,7 +242,7 @@ unsafe fn reported_by_libmlx5(
 fn user_index(witness: &Witness) -> [u8; 4] {
     witness.to(sys::IBV_QPS_INIT);
     witness.to(sys::IBV_QPS_ERR);
-    post(witness.qp, 1, ptr::null_mut(), 0);
+    post(witness.made.qp, 1, ptr::null_mut(), 0);
     let mut attr = sys::ibv_poll_cq_attr { comp_mask: 0 };
     receiving::wait("a flushed receive", || {
         // SAFETY: a live CQ that nobody else polls, not in a batch.
@@ -302,13 +273,10 @@ fn post(qp: *mut sys::ibv_qp, count: usize, memory: *mut u8, lkey: u32) {
     }
 }
 
-fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
-    let context = device::open_unpoisoned();
-    direct_only!(&context);
-    let pd = context.alloc_pd().unwrap();
+fn compare(pd: &ProtectionDomain, cqe_size: u16, qp_type: sys::ibv_qp_type) {
     let datagrams = qp_type == sys::IBV_QPT_UD;
     let config = if datagrams { QpConfig::ud(1) } else { QpConfig::rc() };
-    let (one, other) = (Witness::new(&pd, cqe_size, qp_type), Witness::new(&pd, cqe_size, qp_type));
+    let (one, other) = (Witness::new(pd, cqe_size, qp_type), Witness::new(pd, cqe_size, qp_type));
     let forms = forms(cqe_size);
     let mut expected = Vec::new();
 
@@ -320,7 +288,7 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
     one.to(sys::IBV_QPS_INIT);
     // SAFETY: nobody refers to the memory while libmlx5 copies to it, in `ibv_start_poll` and the like.
     let start = unsafe { (*memory.get()).as_mut_ptr() };
-    post(one.qp, forms.len(), start, 0);
+    post(one.made.qp, forms.len(), start, 0);
     let mut recorded = Vec::new();
     for (i, form) in forms.iter().enumerate() {
         let mut cqe = form.cqe;
@@ -345,10 +313,12 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
             let overwritten = CqeFormat::from_op_own(form.cqe[63]) == CqeFormat::Inline32;
             let buffer = slice::from_raw_parts(start.add(i * BUFFER), BUFFER);
             let mut reported = reported_by_libmlx5(one.cq, buffer, overwritten);
-            // libmlx5 tells of the checksums of raw packets and underlay queue pairs only.
-            assert!(!reported.flags.contains(WcFlags::IP_CSUM_OK), "{}", form.name);
-            if datagrams && !overwritten && reported.status.is_success() && form.is_checksum_ok() {
-                reported.flags |= WcFlags::IP_CSUM_OK;
+            if let Ok(message) = &mut reported {
+                // libmlx5 tells of the checksums of raw packets and underlay queue pairs only.
+                assert!(!message.flags.contains(WcFlags::IP_CSUM_OK), "{}", form.name);
+                if datagrams && !overwritten && form.is_checksum_ok() {
+                    message.flags |= WcFlags::IP_CSUM_OK;
+                }
             }
             expected.push(reported);
         }
@@ -356,17 +326,9 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
     // SAFETY: in a batch.
     unsafe { sys::ibv_end_poll(one.cq) };
 
-    // doorbell's receiver, on a CQ of the same kind with the same CQEs.
-    // SAFETY: nobody else uses the objects, and they are destroyed last.
-    let (mut receiver, near) = unsafe {
-        let cq = sys::ibv_cq_ex_to_cq(other.cq);
-        let mut receiver =
-            Receiver::from_raw_cq(&pd, cq, &ReceiverConfig::new().path(Path::Direct)).unwrap();
-        let near = receiver.attach_raw_qp(other.qp, &config).unwrap();
-        (receiver, near)
-    };
+    let (mut receiver, near) = other.wrap(pd, &config);
     let rq = near.receive_queue().unwrap();
-    let pool = BufferPool::new(&pd, RECEIVES, BUFFER as u32).unwrap();
+    let pool = BufferPool::new(pd, RECEIVES, BUFFER as u32).unwrap();
     receiver.fill(rq, &pool).unwrap();
     for (i, form) in forms.iter().enumerate() {
         let mut cqe = form.cqe;
@@ -375,14 +337,12 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
         other.write(i as u32, &cqe, &form.front);
     }
     let mut batch = receiver.poll_up_to(ENTRIES);
-    let ring = Copied::new(&recorded);
+    let timestamps = timestamps(&recorded);
     for ((i, form), expected) in forms.iter().enumerate().zip(&expected) {
         let reported = match batch.next().unwrap_or_else(|| panic!("{} is not seen", form.name)) {
             Ok(message) => {
                 assert_eq!(message.qp_num(), other.qp_num());
                 let reported = Reported {
-                    status: WcStatus::SUCCESS,
-                    vendor_err: 0,
                     len: message.len() as u32,
                     written: message.written(),
                     imm: message.imm(),
@@ -391,19 +351,19 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
                         (source.qp_num, source.lid, source.sl, source.dlid_path_bits)
                     }),
                     flags: message.flags(),
-                    timestamp: ring.timestamp(i),
+                    timestamp: timestamps[i],
                     payload: message.to_vec(),
                 };
                 // Posted again it would be one too many for the device, which knows nothing of these CQEs.
                 drop(message.take());
-                reported
+                Ok(reported)
             }
             Err(failure) => {
                 assert_eq!(failure.qp_num, other.qp_num());
                 let Cause::Status(status) = failure.cause else {
                     panic!("{}: {failure}", form.name)
                 };
-                Reported::failed(status, failure.vendor_err)
+                Err((status, failure.vendor_err))
             }
         };
         assert_eq!(reported, *expected, "{}", form.name);
@@ -411,57 +371,47 @@ fn compare(cqe_size: u16, qp_type: sys::ibv_qp_type) {
     assert!(batch.next().is_none());
     drop(batch);
     drop((near, receiver));
-    println!("{} forms in CQEs of {cqe_size} bytes", forms.len());
 }
 
-/// The recorded CQEs in plain memory, read by the ring alone.
-struct Copied(Vec<u64>);
-
-impl Copied {
-    fn new(recorded: &[[u8; 64]]) -> Self {
-        let mut timestamps = Vec::new();
-        let mut memory = vec![[u64::from_ne_bytes([FRESH_OP_OWN; 8]); 8]; ENTRIES as usize];
-        let mut record = [0u32; 2];
-        for (slot, cqe) in memory.iter_mut().zip(recorded) {
-            for (word, bytes) in slot.iter_mut().zip(cqe.chunks_exact(8)) {
-                *word = u64::from_ne_bytes(bytes.try_into().unwrap());
-            }
+/// The timestamps of the recorded CQEs, which the ring alone reads in plain memory.
+fn timestamps(recorded: &[[u8; 64]]) -> Vec<u64> {
+    let mut timestamps = Vec::new();
+    let mut memory = vec![[u64::from_ne_bytes([FRESH_OP_OWN; 8]); 8]; ENTRIES as usize];
+    let mut record = [0u32; 2];
+    for (slot, cqe) in memory.iter_mut().zip(recorded) {
+        for (word, bytes) in slot.iter_mut().zip(cqe.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap());
         }
-        let layout = Layout {
-            buf: NonNull::from(&mut memory[0]).cast(),
-            dbrec: NonNull::from(&mut record).cast(),
-            cqe_cnt: ENTRIES,
-            cqe_size: 64,
-        };
-        // SAFETY: memory of this function, which the queue does not outlive.
-        let mut queue = unsafe { CompletionQueue::new(layout) }.unwrap();
-        let mut completions = queue.completions();
-        while let Some(cqe) = completions.next() {
-            let error = cqe.opcode() == CqeOpcode::ResponderError;
-            timestamps.push(if error { 0 } else { cqe.timestamp() });
-        }
-        assert_eq!(timestamps.len(), recorded.len());
-        Self(timestamps)
     }
-
-    fn timestamp(&self, index: usize) -> u64 {
-        self.0[index]
+    let layout = Layout {
+        buf: NonNull::from(&mut memory[0]).cast(),
+        dbrec: NonNull::from(&mut record).cast(),
+        cqe_cnt: ENTRIES,
+        cqe_size: 64,
+    };
+    // SAFETY: memory of this function, which the queue does not outlive.
+    let mut queue = unsafe { CompletionQueue::new(layout) }.unwrap();
+    let mut completions = queue.completions();
+    while let Some(cqe) = completions.next() {
+        let error = cqe.opcode() == CqeOpcode::ResponderError;
+        timestamps.push(if error { 0 } else { cqe.timestamp() });
     }
+    assert_eq!(timestamps.len(), recorded.len());
+    timestamps
 }
 
+/// But for checksums of datagrams.
 #[test]
-fn libmlx5_and_doorbell_agree_on_every_form_of_64_bytes() {
-    compare(64, sys::IBV_QPT_RC);
-}
-
-#[test]
-fn libmlx5_and_doorbell_agree_on_every_form_of_128_bytes() {
-    compare(128, sys::IBV_QPT_RC);
-}
-
-#[test]
-fn libmlx5_and_doorbell_agree_on_datagrams_but_for_checksums() {
-    compare(64, sys::IBV_QPT_UD);
+fn libmlx5_and_doorbell_agree_on_every_form() {
+    let context = device::open_unpoisoned();
+    direct_only!(&context);
+    let pd = context.alloc_pd().unwrap();
+    for (cqe_size, qp_type) in
+        [(64, sys::IBV_QPT_RC), (128, sys::IBV_QPT_RC), (64, sys::IBV_QPT_UD)]
+    {
+        println!("CQEs of {cqe_size} bytes, type of queue pair {qp_type}");
+        compare(&pd, cqe_size, qp_type);
+    }
 }
 
 /// A completion that is not a message is reported once, and changes nothing else.
@@ -471,14 +421,7 @@ fn cqes_without_a_message_are_classified() {
     direct_only!(&context);
     let pd = context.alloc_pd().unwrap();
     let made = Witness::new(&pd, 64, sys::IBV_QPT_RC);
-    // SAFETY: nobody else uses the objects, and they are destroyed last.
-    let (mut receiver, mut near) = unsafe {
-        let cq = sys::ibv_cq_ex_to_cq(made.cq);
-        let mut receiver =
-            Receiver::from_raw_cq(&pd, cq, &ReceiverConfig::new().path(Path::Direct)).unwrap();
-        let near = receiver.attach_raw_qp(made.qp, &QpConfig::rc()).unwrap();
-        (receiver, near)
-    };
+    let (mut receiver, mut near) = made.wrap(&pd, &QpConfig::rc());
     let rq = near.receive_queue().unwrap();
     let pool = BufferPool::new(&pd, RECEIVES, BUFFER as u32).unwrap();
     let posted = receiver.fill(rq, &pool).unwrap();
@@ -526,17 +469,18 @@ fn lengths_that_cannot_be_true_end_with_the_buffers() {
     direct_only!(&context);
     let pd = context.alloc_pd().unwrap();
     let made = Witness::new(&pd, 64, sys::IBV_QPT_RC);
-    // SAFETY: nobody else uses the objects, and they are destroyed last.
-    let (mut receiver, near) = unsafe {
-        let cq = sys::ibv_cq_ex_to_cq(made.cq);
-        let mut receiver =
-            Receiver::from_raw_cq(&pd, cq, &ReceiverConfig::new().path(Path::Direct)).unwrap();
-        let near = receiver.attach_raw_qp(made.qp, &QpConfig::rc()).unwrap();
-        (receiver, near)
-    };
+    let (mut receiver, near) = made.wrap(&pd, &QpConfig::rc());
     let rq = near.receive_queue().unwrap();
     let (large, small) =
         (BufferPool::new(&pd, 8, BUFFER as u32).unwrap(), BufferPool::new(&pd, 8, 10).unwrap());
+    let complete = |index: u16, length: u32| {
+        let mut cqe = Cqe64::zeroed();
+        cqe.byte_cnt = length.into();
+        cqe.sop_drop_qpn = made.qp_num().into();
+        cqe.wqe_counter = index.into();
+        cqe.op_own = op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
+        made.write(index.into(), &cqe.to_bytes(), &[0; 64]);
+    };
     let lengths = [0, 5, 10, 11, 256, 257, 266, 267, 1 << 31, u32::MAX];
     for (index, &length) in (0u16..).zip(&lengths) {
         let scattered = index % 2 == 1;
@@ -546,12 +490,7 @@ fn lengths_that_cannot_be_true_end_with_the_buffers() {
         }
         receiver.post_scatter(rq, buffers).unwrap();
         let room = BUFFER + usize::from(scattered) * 10;
-        let mut cqe = Cqe64::zeroed();
-        cqe.byte_cnt = length.into();
-        cqe.sop_drop_qpn = made.qp_num().into();
-        cqe.wqe_counter = index.into();
-        cqe.op_own = op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
-        made.write(index.into(), &cqe.to_bytes(), &[0; 64]);
+        complete(index, length);
         let mut batch = receiver.poll();
         let message = batch.next().unwrap().unwrap();
         let len = room.min(length as usize);
@@ -565,12 +504,7 @@ fn lengths_that_cannot_be_true_end_with_the_buffers() {
     let buffer = large.take().unwrap();
     let inside = buffer.as_ptr();
     receiver.post(rq, [buffer]).unwrap();
-    let mut cqe = Cqe64::zeroed();
-    cqe.byte_cnt = u32::MAX.into();
-    cqe.sop_drop_qpn = made.qp_num().into();
-    cqe.wqe_counter = (lengths.len() as u16).into();
-    cqe.op_own = op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
-    made.write(lengths.len() as u32, &cqe.to_bytes(), &[0; 64]);
+    complete(lengths.len() as u16, u32::MAX);
     let mut batch = receiver.poll();
     let message = batch.next().unwrap().unwrap();
     assert_eq!((message.as_ptr(), message.len()), (inside, BUFFER));

@@ -1,19 +1,14 @@
 //! One message, one receive, in every order.
 
-use doorbell::tags::{Offload, TagEvent, TaggedBuffer};
-
-use crate::world::{ALL, SHAPE, pair, ways};
-
-fn each_way(test: impl Fn(Offload)) {
-    for way in ways() {
-        println!("{way:?}");
-        test(way);
-    }
-}
+use doorbell::tags::{Offload, TagEvent};
+use doorbell_tests::{
+    assert_matches,
+    tags::{ALL, SHAPE, pair, tagged, ways},
+};
 
 #[test]
 fn a_message_meets_its_receive() {
-    each_way(|way| {
+    for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         assert_eq!(near.tags.offload(), way == Offload::Required);
         for len in [0, 1, 16, 1000, 8000] {
@@ -26,12 +21,12 @@ fn a_message_meets_its_receive() {
             assert_eq!(got.buffer[..], payload);
             assert!(!far.sent());
         }
-    });
+    }
 }
 
 #[test]
 fn a_message_that_comes_first_is_taken() {
-    each_way(|way| {
+    for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         for (tag, context) in [(1, 10), (2, 20), (1, 30)] {
             far.send(0, tag, context, &[context as u8; 100]);
@@ -52,12 +47,12 @@ fn a_message_that_comes_first_is_taken() {
         near.post(7, ALL);
         far.send(0, 7, 1, &[1]);
         assert_eq!(near.received().by_library, way == Offload::Never);
-    });
+    }
 }
 
 #[test]
 fn a_rendezvous_is_read_and_ended() {
-    each_way(|way| {
+    for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         for (round, len) in [8192, 1, 0, 5000].into_iter().enumerate() {
             let payload: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
@@ -74,40 +69,30 @@ fn a_rendezvous_is_read_and_ended() {
             let got = near.received();
             assert_eq!((got.tag, got.context, &got.buffer[..]), (5, 77, &payload[..]));
             assert_eq!(got.by_library, !early || way == Offload::Never);
-            crate::world::wait("the FIN", || {
-                assert!(near.tags.poll().is_none());
-                far.tags.probe(0, 0);
-                far.tags.offered() == 0
-            });
+            far.wait_read(&mut near);
             assert!(far.sent());
         }
         let (count, free) = (far.readable.count() as usize, far.readable.available());
         assert_eq!(free, count);
-    });
+    }
 }
 
 #[test]
 fn a_message_without_a_tag_is_reported() {
-    each_way(|way| {
+    for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         near.post(0, 0);
-        let mut message = TaggedBuffer::new(far.pool.take().unwrap()).unwrap();
-        message.set_len(3);
-        message.copy_from_slice(&[1, 2, 3]);
-        far.tags.send_no_tag(far.peers[0], message).unwrap();
-        match near.event() {
-            TagEvent::NoTag { peer, message } => {
-                assert_eq!((peer, &message[..]), (near.peers[0], &[1, 2, 3][..]));
-            }
-            other => panic!("{other:?}"),
-        }
+        far.tags.send_no_tag(far.peers[0], tagged(&far.pool, &[1, 2, 3])).unwrap();
+        assert_matches!(near.event(), TagEvent::NoTag { peer, message } => {
+            assert_eq!((peer, &message[..]), (near.peers[0], &[1, 2, 3][..]));
+        });
         assert_eq!(near.tags.outstanding(), 1);
-    });
+    }
 }
 
 #[test]
 fn a_cancelled_receive_gives_its_buffer_back() {
-    each_way(|way| {
+    for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         let free = near.pool.available();
         for _ in 0..100 {
@@ -121,5 +106,5 @@ fn a_cancelled_receive_gives_its_buffer_back() {
         near.wait_unexpected(1);
         let receive = near.post(1, ALL);
         assert_eq!(near.received().receive, receive);
-    });
+    }
 }

@@ -2,8 +2,7 @@
 
 use doorbell::BufferPool;
 use doorbell::tags::{TagFailure, TaggedReceive};
-
-use crate::world::{ALL, SHAPE, Shape, pair, ways};
+use doorbell_tests::tags::{ALL, SHAPE, Shape, pair, ways};
 
 #[test]
 fn an_empty_receive_takes_an_empty_message() {
@@ -132,8 +131,7 @@ fn a_batch_that_fails_says_what_was_posted_and_gives_back_the_rest() {
         assert_eq!(near.pool.available(), free - 3);
         for (tag, id) in posted.into_iter().enumerate() {
             far.send(0, tag as u64, 0, &[]);
-            let got = near.received();
-            assert_eq!(got.receive, id);
+            assert_eq!(near.received().receive, id);
         }
         // One that cannot be, in the middle.
         let foreign = BufferPool::new(&doorbell_tests::device::pd(), 1, 64).unwrap();

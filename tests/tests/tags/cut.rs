@@ -2,10 +2,14 @@
 
 use doorbell::QpEnd;
 use doorbell::tags::{Offload, ReceiveFailure, TagEvent, TagHeader};
+
 use doorbell_tests::cut::{self, Cut};
+use doorbell_tests::{
+    assert_matches,
+    tags::{ALL, SHAPE, Shape, Side, join, pair, ways},
+};
 
 use crate::raw::Raw;
-use crate::world::{ALL, SHAPE, Shape, Side, join, pair, ways};
 
 /// More peers than the queue has buffers.
 const PEERS: u32 = 40;
@@ -22,16 +26,13 @@ fn tight(way: Offload) -> (Side, Side) {
 fn cut(near: &mut Side, cut: &mut Cut, way: Offload, tag: u64) {
     let mut raw = Raw::connect(near);
     raw.send(&TagHeader::NoTag, &[]);
-    assert!(matches!(near.event(), TagEvent::NoTag { .. }), "{way:?}");
+    assert_matches!(near.event(), TagEvent::NoTag { .. });
     cut.begin(&raw.qp, &TagHeader::Eager { tag, context: 0 }.to_bytes());
     // What another one sends comes after it.
     let mut other = Raw::connect(near);
     let [begun, after] = [raw.peer, other.peer];
     other.send(&TagHeader::NoTag, &[]);
-    match near.event() {
-        TagEvent::NoTag { peer, .. } if peer == after => {}
-        other => panic!("{way:?}: {other:?}"),
-    }
+    assert_matches!(near.event(), TagEvent::NoTag { peer, .. } if peer == after);
     for peer in [begun, after] {
         assert_eq!(near.tags.remove_peer(peer).unwrap(), QpEnd::Complete, "{way:?}");
     }

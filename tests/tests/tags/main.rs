@@ -11,4 +11,3 @@ mod races;
 mod raw;
 mod refusals;
 mod waiting;
-mod world;

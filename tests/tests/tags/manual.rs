@@ -1,10 +1,20 @@
 //! The program tells the device how many unexpected messages were handled.
 
 use doorbell::tags::Offload;
-
-use crate::world::{ALL, SHAPE, Shape, pair, wait, ways};
+use doorbell_tests::{
+    receiving::wait,
+    tags::{ALL, SHAPE, Shape, Side, pair, ways},
+};
 
 const MANUAL: Shape = Shape { manual: true, ..SHAPE };
+
+/// Polls until the device has been told of all unexpected messages, or until it has to be.
+fn wait_until(side: &mut Side, needs_synchronization: bool) {
+    wait("the state of the counts", || {
+        side.tags.probe(0, 0);
+        side.tags.needs_synchronization() == needs_synchronization
+    });
+}
 
 /// A receive that is appended while a message for another one is on its way to software matches nothing on
 /// the device until the program synchronises. It gets its messages all the same: from the library.
@@ -17,10 +27,7 @@ fn the_device_does_not_match_until_the_program_synchronizes() {
         assert!(!far.sent());
         near.post(1, ALL);
         near.wait_unexpected(1);
-        wait("the append", || {
-            near.tags.probe(0, 0);
-            near.tags.needs_synchronization()
-        });
+        wait_until(&mut near, true);
         far.send(0, 1, 1, &[1]);
         let got = near.received();
         assert!(got.by_library, "matched by a device without the count");
@@ -33,19 +40,12 @@ fn the_device_does_not_match_until_the_program_synchronizes() {
         assert!(!far.sent());
 
         // And a synchronisation does, for one that was appended too early.
-        far.send(0, 9, 3, &[]);
-        assert!(!far.sent());
+        far.deliver(9, 3, &[]);
         near.post(3, ALL);
         near.wait_unexpected(2);
-        wait("the append", || {
-            near.tags.probe(0, 0);
-            near.tags.needs_synchronization()
-        });
+        wait_until(&mut near, true);
         near.tags.synchronize().unwrap();
-        wait("the synchronisation", || {
-            near.tags.probe(0, 0);
-            !near.tags.needs_synchronization()
-        });
+        wait_until(&mut near, false);
         far.send(0, 3, 4, &[3]);
         let got = near.received();
         assert!(!got.by_library && got.context == 4);

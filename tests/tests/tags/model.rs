@@ -6,11 +6,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use doorbell::tags::{Offload, ReceiveId, TagEvent};
-use doorbell_tests::device;
+use doorbell::tags::{CancelError, Offload, ReceiveId, TagEvent, TagFailure, TaggedBuffer};
+use doorbell_tests::{
+    assert_matches, device,
+    receiving::wait,
+    tags::{ALL, SHAPE, Shape, Side, pair, ways},
+};
 use fastrand::Rng;
-
-use crate::world::{ALL, SHAPE, Shape, Side, pair, wait, ways};
 
 #[derive(Debug)]
 struct Posted {
@@ -67,7 +69,7 @@ impl Run {
                 self.open.insert(self.receives.len(), (id, false));
                 self.receives.push(Posted { tag, mask, end: None });
             }
-            Err(error) => assert_eq!(error.reason, doorbell::tags::TagFailure::ListFull),
+            Err(error) => assert_eq!(error.reason, TagFailure::ListFull),
         }
     }
 
@@ -83,15 +85,9 @@ impl Run {
         let Some((_, (id, cancelling))) = self.open.iter_mut().nth(at) else { return };
         match self.near.tags.cancel(*id) {
             Ok(()) => assert!(!std::mem::replace(cancelling, true)),
-            Err(doorbell::tags::CancelError::Cancelling) => assert!(*cancelling),
+            Err(CancelError::Cancelling) => assert!(*cancelling),
             // Its event waits.
-            Err(error) => assert!(
-                matches!(
-                    error,
-                    doorbell::tags::CancelError::Over | doorbell::tags::CancelError::Matched
-                ),
-                "{error}"
-            ),
+            Err(error) => assert_matches!(error, CancelError::Over | CancelError::Matched),
         }
     }
 
@@ -112,12 +108,11 @@ impl Run {
         let peer = self.far.peers[0];
         let sent = if self.random.u64(..4) == 0 {
             let Some(mut buffer) = self.far.readable.take() else { return };
-            buffer.set_len(len);
-            buffer.copy_from_slice(&payload);
+            buffer.extend_from_slice(&payload);
             self.far.tags.send_rendezvous(peer, tag, context, buffer).is_ok()
         } else {
             let Some(buffer) = self.far.pool.take() else { return };
-            let mut message = doorbell::tags::TaggedBuffer::new(buffer).unwrap();
+            let mut message = TaggedBuffer::new(buffer).unwrap();
             message.set_len(len);
             message.copy_from_slice(&payload);
             let sent = self.far.tags.send(peer, tag, context, message).is_ok();
@@ -173,6 +168,11 @@ impl Run {
         }
     }
 
+    fn poll_all(&mut self) {
+        while self.poll_near() {}
+        while self.poll_far() {}
+    }
+
     /// Lets the device get ahead of the program: messages arrive, and the receiver does not look. Messages for which
     /// there is no room arrive only after it did.
     fn let_messages_arrive(&mut self) {
@@ -226,17 +226,15 @@ impl Run {
     fn finish(&mut self) {
         let before = self.markers;
         wait("a marker", || {
-            while self.poll_near() {}
-            while self.poll_far() {}
+            self.poll_all();
             let Some(buffer) = self.far.pool.take() else { return false };
-            let message = doorbell::tags::TaggedBuffer::new(buffer).unwrap();
+            let message = TaggedBuffer::new(buffer).unwrap();
             let sent = self.far.tags.send_no_tag(self.far.peers[0], message).is_ok();
             self.under_way += usize::from(sent);
             sent
         });
         wait("the marker", || {
-            while self.poll_near() {}
-            while self.poll_far() {}
+            self.poll_all();
             self.markers > before
         });
     }
@@ -261,8 +259,7 @@ impl Run {
             }
         }
         wait("the last data", || {
-            while self.poll_near() {}
-            while self.poll_far() {}
+            self.poll_all();
             self.matched == expected.len()
         });
         for (at, receive) in self.receives.iter().enumerate() {
@@ -277,23 +274,15 @@ impl Run {
         }
         assert_eq!(self.near.tags.unexpected(), left);
         wait("all FINs", || {
-            while self.poll_near() {}
-            while self.poll_far() {}
-            self.far.tags.offered() == left_offers(self)
+            self.poll_all();
+            // Others are offers that nobody has taken.
+            self.far.tags.offered() <= self.near.tags.unexpected()
         });
     }
 }
 
-/// Offers that nobody has taken.
-fn left_offers(run: &Run) -> usize {
-    run.far.tags.offered().min(run.near.tags.unexpected())
-}
-
 fn run(way: Offload, shape: &Shape, steps: u64, seed: u64) {
-    let seed = match std::env::var("DOORBELL_TAG_SEED") {
-        Ok(seed) => seed.parse().expect("DOORBELL_TAG_SEED is a number"),
-        Err(_) => seed,
-    };
+    let seed = number("DOORBELL_TAG_SEED").unwrap_or(seed);
     println!("{way:?}, seed {seed}");
     let mut run = Run::new(way, shape, seed);
     let both = way != Offload::Never && shape.tags >= 10;
@@ -312,8 +301,7 @@ fn run(way: Offload, shape: &Shape, steps: u64, seed: u64) {
         }
     }
     wait("the end of all receives", || {
-        while run.poll_near() {}
-        while run.poll_far() {}
+        run.poll_all();
         run.open.is_empty()
     });
     run.check();
@@ -327,31 +315,22 @@ fn run(way: Offload, shape: &Shape, steps: u64, seed: u64) {
     assert!(*matched > 0);
 }
 
-fn steps() -> u64 {
-    match std::env::var("DOORBELL_TAG_STEPS") {
-        Ok(steps) => steps.parse().expect("DOORBELL_TAG_STEPS is a number"),
-        Err(_) => device::share(25_000),
-    }
+/// The number in a variable of the environment.
+fn number(variable: &str) -> Option<u64> {
+    Some(std::env::var(variable).ok()?.parse().expect("a number"))
 }
 
+/// The second list is so short that entries come round all the time, and often it is full.
 #[test]
 fn random_operations_match_as_a_list_walked_in_order() {
+    let steps = number("DOORBELL_TAG_STEPS").unwrap_or_else(|| device::share(25_000));
     for way in ways() {
-        run(way, &SHAPE, steps(), 0x1234_5678_9abc_def1);
-    }
-}
-
-/// A list so short that entries come round all the time, and often is full.
-#[test]
-fn a_short_list_matches_in_order() {
-    for way in ways() {
-        run(way, &Shape { tags: 2, ..SHAPE }, steps() / 2, 0x0dd_ba11);
-    }
-}
-
-#[test]
-fn a_long_list_matches_in_order() {
-    for way in ways() {
-        run(way, &Shape { tags: 100, ..SHAPE }, steps() / 2, 0xfeed_5eed);
+        for (tags, steps, seed) in [
+            (SHAPE.tags, steps, 0x1234_5678_9abc_def1),
+            (2, steps / 2, 0x0dd_ba11),
+            (100, steps / 2, 0xfeed_5eed),
+        ] {
+            run(way, &Shape { tags, ..SHAPE }, steps, seed);
+        }
     }
 }

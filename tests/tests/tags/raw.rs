@@ -3,9 +3,9 @@
 use doorbell::tags::{OfferedMemory, PeerAddress, PeerId, TagHeader};
 use doorbell::{BufferPool, Path, QpConfig, QueuePair, Receiver};
 use doorbell_tests::sending_qp::SendingQp;
-use doorbell_tests::{device, receiving};
+use doorbell_tests::{assert_matches, device, receiving};
 
-use crate::world::Side;
+use doorbell_tests::tags::Side;
 
 /// A peer of plain queue pairs, whose messages say what it likes.
 pub struct Raw {
@@ -41,12 +41,8 @@ impl Raw {
 
     /// What `near` sends to this peer, which has to be an offer.
     pub fn offered(&mut self) -> OfferedMemory {
-        let mut offered = None;
-        receiving::messages(&mut self.receiver, 1, |message| offered = TagHeader::parse(&message));
-        match offered {
-            Some(TagHeader::Rendezvous { memory, .. }) => memory,
-            other => panic!("{other:?}"),
-        }
+        let message = receiving::take(&mut self.receiver, 1).remove(0);
+        assert_matches!(TagHeader::parse(&message), Some(TagHeader::Rendezvous { memory, .. }) => memory)
     }
 
     pub fn send(&mut self, header: &TagHeader, behind: &[u8]) {
@@ -55,8 +51,7 @@ impl Raw {
 
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let mut buffer = self.pool.take().unwrap();
-        buffer.set_len(bytes.len());
-        buffer.copy_from_slice(bytes);
+        buffer.extend_from_slice(bytes);
         self.qp.send(buffer, None).unwrap();
     }
 }

@@ -5,10 +5,12 @@ use doorbell::tags::{
     TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, Error, QpConfig};
-use doorbell_tests::device;
+use doorbell_tests::{
+    assert_matches, device,
+    tags::{ALL, SHAPE, Shape, pair, ways},
+};
 
 use crate::raw::Raw;
-use crate::world::{ALL, SHAPE, Shape, pair, wait, ways};
 
 #[test]
 fn receives_that_cannot_be_give_the_buffer_back() {
@@ -50,8 +52,8 @@ fn a_receive_is_cancelled_once_and_by_its_own_queue() {
         let receive = near.post(1, ALL);
         assert_eq!(far.tags.cancel(receive), Err(CancelError::WrongQueue));
         near.tags.cancel(receive).unwrap();
-        let again = near.tags.cancel(receive);
-        assert!(matches!(again, Err(CancelError::Cancelling | CancelError::Over)), "{again:?}");
+        let refused = near.tags.cancel(receive);
+        assert_matches!(refused, Err(CancelError::Cancelling | CancelError::Over));
         near.cancelled(receive);
         assert_eq!(near.tags.cancel(receive), Err(CancelError::Over));
         // Its place is taken by another one, which the old name does not mean.
@@ -69,9 +71,9 @@ fn sends_that_cannot_be_give_the_buffer_back() {
         let (peer, foreign) = (far.peers[0], near.peers[0]);
         let buffer = far.pool.take().unwrap();
         let error = far.tags.send_rendezvous(peer, 1, 0, buffer).unwrap_err();
-        assert!(matches!(error.reason, NotSentTagged::NotReadable));
+        assert_matches!(error.reason, NotSentTagged::NotReadable);
         let error = far.tags.send_rendezvous(foreign, 1, 0, error.buffer).unwrap_err();
-        assert!(matches!(error.reason, NotSentTagged::NoPeer));
+        assert_matches!(error.reason, NotSentTagged::NoPeer);
         let message = TaggedBuffer::new(error.buffer).unwrap();
         assert!(far.tags.send(foreign, 1, 0, message).is_err());
         assert_eq!(far.tags.offered(), 0);
@@ -87,25 +89,14 @@ fn a_message_longer_than_its_receive_fails_it() {
         let small = BufferPool::new(near.tags.pd(), 4, 10).unwrap();
         // By rendezvous: the connection lives on, and the sender gets its buffer.
         for early in [true, false] {
-            if early {
-                near.tags.post(7, ALL, small.take().unwrap()).unwrap();
-            }
+            let before = early.then(|| near.tags.post(7, ALL, small.take().unwrap()).unwrap());
             far.offer(0, 7, 0, &[1; 500]);
-            if !early {
+            let receive = before.unwrap_or_else(|| {
                 near.wait_unexpected(1);
-                near.tags.post(7, ALL, small.take().unwrap()).unwrap();
-            }
-            match near.event() {
-                TagEvent::Failed { cause, .. } => {
-                    assert_eq!(cause, ReceiveFailure::TooLong { len: 500 });
-                }
-                other => panic!("{other:?}"),
-            }
-            wait("the FIN", || {
-                assert!(near.tags.poll().is_none());
-                far.tags.probe(0, 0);
-                far.tags.offered() == 0
+                near.tags.post(7, ALL, small.take().unwrap()).unwrap()
             });
+            near.too_long(receive, 500);
+            far.wait_read(&mut near);
             assert!(far.sent());
         }
         assert_eq!(small.available(), 4);
@@ -113,21 +104,14 @@ fn a_message_longer_than_its_receive_fails_it() {
         far.send(0, 8, 0, &[2; 500]);
         near.wait_unexpected(1);
         near.tags.post(8, ALL, small.take().unwrap()).unwrap();
-        assert!(matches!(near.event(), TagEvent::Failed { .. }));
+        assert_matches!(near.event(), TagEvent::Failed { .. });
         assert!(!far.sent());
         // Eagerly to a receive that waits: a device ends the connection.
         near.tags.post(9, ALL, small.take().unwrap()).unwrap();
         far.send(0, 9, 0, &[3; 500]);
-        match near.event() {
-            TagEvent::Failed { cause, .. } => assert_eq!(
-                cause,
-                match way {
-                    Offload::Never => ReceiveFailure::TooLong { len: 500 },
-                    _ => ReceiveFailure::Dropped,
-                }
-            ),
-            other => panic!("{other:?}"),
-        }
+        let too_long = ReceiveFailure::TooLong { len: 500 };
+        let ends = if way == Offload::Never { too_long } else { ReceiveFailure::Dropped };
+        assert_matches!(near.event(), TagEvent::Failed { cause, .. } if cause == ends);
         assert_eq!(small.available(), 4);
     }
 }
@@ -145,20 +129,16 @@ fn malformed_messages_are_reported_and_do_no_harm() {
         let rvh = [0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 1, 0, 0, 0, 64];
         for (header, behind) in [(&fin, &rvh[..]), (&fin, &[]), (&offer, &rvh[..15])] {
             raw.send(header, behind);
-            match near.event() {
-                TagEvent::Malformed { peer, buffer } => {
-                    assert_eq!((peer, buffer.len()), (raw.peer, 16 + behind.len()));
-                }
-                other => panic!("{other:?}"),
-            }
+            let event = near.event();
+            assert_matches!(event, TagEvent::Malformed { peer, buffer } => {
+                assert_eq!((peer, buffer.len()), (raw.peer, 16 + behind.len()));
+            });
         }
         // Half a header, none at all, an opcode that does not exist.
         for bytes in [&[3; 8][..], &[], &[9; 16], &[0xff; 64]] {
             raw.send_bytes(bytes);
-            match near.event() {
-                TagEvent::Malformed { buffer, .. } => assert_eq!(buffer[..], *bytes),
-                other => panic!("{other:?}"),
-            }
+            let event = near.event();
+            assert_matches!(event, TagEvent::Malformed { buffer, .. } if buffer[..] == *bytes);
         }
         assert_eq!((near.tags.outstanding(), near.tags.unexpected()), (1, 0));
         raw.send(&TagHeader::Eager { tag: 5, context: 0 }, &[1]);
@@ -199,21 +179,13 @@ fn an_offer_of_memory_that_is_not_the_senders_fails_the_receive() {
                 near.wait_unexpected(1);
                 near.post(1, ALL);
             }
-            let mut failed = false;
-            wait("the failure", || {
-                match near.tags.poll() {
-                    Some(TagEvent::Failed { cause, .. }) => {
-                        assert!(
-                            matches!(cause, ReceiveFailure::Dropped | ReceiveFailure::Read(_)),
-                            "{cause}"
-                        );
-                        failed = true;
-                    }
-                    Some(TagEvent::PeerFailed { .. }) | None => {}
-                    other => panic!("{other:?}"),
+            let cause = loop {
+                match near.event() {
+                    TagEvent::Failed { cause, .. } => break cause,
+                    other => assert_matches!(other, TagEvent::PeerFailed { .. }),
                 }
-                failed
-            });
+            };
+            assert_matches!(cause, ReceiveFailure::Dropped | ReceiveFailure::Read(_));
             assert_eq!(near.pool.available(), free, "{way:?}, offer {at}");
         }
     }
@@ -223,23 +195,23 @@ fn an_offer_of_memory_that_is_not_the_senders_fails_the_receive() {
 fn a_queue_that_cannot_be_is_refused_in_words() {
     let pd = device::pd();
     let make = |config: TagMatchingConfig| TagMatchingSrq::new(&pd, &config.path(device::path()));
-    let few = make(TagMatchingConfig::new(4).slots(32)).unwrap_err();
-    assert!(matches!(few, Error::OutOfRange { what: "slots", min: 33, .. }), "{few}");
-    assert!(matches!(make(TagMatchingConfig::new(0)), Err(Error::OutOfRange { .. })));
+    let refused = make(TagMatchingConfig::new(4).slots(32)).unwrap_err();
+    assert_matches!(refused, Error::OutOfRange { what: "slots", min: 33, .. });
+    assert_matches!(make(TagMatchingConfig::new(0)), Err(Error::OutOfRange { .. }));
     if ways().contains(&Offload::Required) {
-        let many = make(TagMatchingConfig::new(60_000).offload(Offload::Required)).unwrap_err();
-        assert!(matches!(many, Error::OutOfRange { what: "max_tags", .. }), "{many}");
+        let refused = make(TagMatchingConfig::new(60_000).offload(Offload::Required)).unwrap_err();
+        assert_matches!(refused, Error::OutOfRange { what: "max_tags", .. });
     }
     let mut tags = make(TagMatchingConfig::new(4)).unwrap();
     let refused = tags.add_peer(&QpConfig::ud(7)).unwrap_err();
-    assert!(matches!(refused, Error::Unsupported { operation: "add_peer", .. }), "{refused}");
+    assert_matches!(refused, Error::Unsupported { operation: "add_peer", .. });
     assert!(refused.to_string().contains("QpConfig::rc()"), "{refused}");
     // Without buffers nothing could arrive.
     let peer = tags.add_peer(&QpConfig::rc()).unwrap();
     let itself = tags.address(peer).unwrap();
-    assert!(matches!(tags.connect(peer, &itself), Err(Error::Unsupported { .. })));
+    assert_matches!(tags.connect(peer, &itself), Err(Error::Unsupported { .. }));
     let other = BufferPool::new(&device::pd(), 64, 64).unwrap();
-    assert!(matches!(tags.fill(&other), Err(Error::Foreign { .. })));
+    assert_matches!(tags.fill(&other), Err(Error::Foreign { .. }));
 }
 
 /// The sends of all peers complete on one CQ, which has to hold them.
@@ -256,7 +228,7 @@ fn a_peer_more_than_the_sends_have_room_for_is_refused() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(refused, Error::CqTooSmall { .. }), "{refused}");
+        assert_matches!(refused, Error::CqTooSmall { .. });
         // Soft-RoCE makes a CQ of twice the size.
         assert!((2..16).contains(&peers.len()), "{} peers", peers.len());
         // The room of one that is gone is free again.

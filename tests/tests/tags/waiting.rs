@@ -4,13 +4,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::AsyncTagMatchingSrq;
 use doorbell::tags::TagEvent;
-use doorbell_tests::descriptor::is_readable;
+use doorbell::{AsyncTagMatchingSrq, BufferPool};
 use doorbell_tests::device;
 use doorbell_tests::receiving::PATIENCE;
-
-use crate::world::{ALL, SHAPE, Shape, Side, join, pair, ways};
+use doorbell_tests::{
+    assert_matches,
+    descriptor::is_readable,
+    tags::{ALL, SHAPE, Shape, Side, join, pair, spin, tagged, ways},
+};
 
 /// Sleeps for the next event.
 #[track_caller]
@@ -59,10 +61,10 @@ fn a_match_an_unexpected_message_a_send_and_a_rendezvous_wake_a_sleeper() {
                 near.post(round, ALL);
                 assert!(!near.tags.arm().unwrap());
                 far.send(peer, round, 0, b"match");
-                assert!(matches!(wait(&mut near), TagEvent::Received(got) if got.tag == round));
+                assert_matches!(wait(&mut near), TagEvent::Received(got) if got.tag == round);
                 // The end of a send.
                 let event = wait(&mut far);
-                assert!(matches!(event, TagEvent::Sent(sent) if sent.status.is_success()));
+                assert_matches!(event, TagEvent::Sent(sent) if sent.status.is_success());
 
                 // An unexpected message makes the descriptor readable; it is no event.
                 assert!(!near.tags.arm().unwrap());
@@ -70,18 +72,17 @@ fn a_match_an_unexpected_message_a_send_and_a_rendezvous_wake_a_sleeper() {
                 assert!(is_readable(near.tags.channel(), PATIENCE), "{way:?}");
                 near.wait_unexpected(1);
                 near.post(round, ALL);
-                assert!(matches!(wait(&mut near), TagEvent::Received(got) if got.tag == round));
-                assert!(matches!(wait(&mut far), TagEvent::Sent(_)));
+                assert_matches!(wait(&mut near), TagEvent::Received(got) if got.tag == round);
+                assert_matches!(wait(&mut far), TagEvent::Sent(_));
 
                 // A rendezvous that comes before its receive: the library reads, and the sender sleeps until the FIN.
                 far.offer(peer, round, 0, &[7; 3000]);
                 near.wait_unexpected(1);
                 near.post(round, ALL);
-                assert!(
-                    matches!(wait(&mut near), TagEvent::Received(got) if *got.buffer == [7; 3000])
-                );
+                let event = wait(&mut near);
+                assert_matches!(event, TagEvent::Received(got) if *got.buffer == [7; 3000]);
                 assert!(!near.tags.wait(Duration::ZERO).unwrap());
-                assert!(matches!(wait(&mut far), TagEvent::Sent(sent) if sent.rendezvous));
+                assert_matches!(wait(&mut far), TagEvent::Sent(sent) if sent.rendezvous);
             }
         }
     }
@@ -94,12 +95,10 @@ fn the_failure_of_a_peer_wakes_a_sleeper_and_the_others_go_on() {
             let (mut near, mut far) = pair(way, &Shape { peers: 2, ..SHAPE });
             assert!(!near.tags.arm().unwrap());
             // A message longer than any buffer ends the connection at both sides.
-            let (tag, pool) = (5, doorbell::BufferPool::new(far.tags.pd(), 1, 20_000).unwrap());
-            let mut message = doorbell::tags::TaggedBuffer::new(pool.take().unwrap()).unwrap();
-            message.set_len(19_000);
-            far.tags.send(far.peers[0], tag, 0, message).unwrap();
+            let pool = BufferPool::new(far.tags.pd(), 1, 20_000).unwrap();
+            far.tags.send(far.peers[0], 5, 0, tagged(&pool, &[0; 19_000])).unwrap();
             let event = wait(&mut near);
-            assert!(matches!(event, TagEvent::PeerFailed { peer, .. } if peer == near.peers[0]));
+            assert_matches!(event, TagEvent::PeerFailed { peer, .. } if peer == near.peers[0]);
             let mut failed = false;
             for _ in 0..2 {
                 match wait(&mut far) {
@@ -111,17 +110,17 @@ fn the_failure_of_a_peer_wakes_a_sleeper_and_the_others_go_on() {
             assert!(failed);
             near.post(9, ALL);
             far.send(1, 9, 0, b"still there");
-            assert!(matches!(wait(&mut near), TagEvent::Received(_)));
+            assert_matches!(wait(&mut near), TagEvent::Received(_));
             // A peer that comes in the place of one that was armed is armed, too.
-            assert!(matches!(wait(&mut far), TagEvent::Sent(_)));
+            assert_matches!(wait(&mut far), TagEvent::Sent(_));
             assert!(!far.tags.arm().unwrap());
             near.tags.remove_peer(near.peers[0]).unwrap();
             far.tags.remove_peer(far.peers[0]).unwrap();
             join(&mut near, &mut far, 0);
             near.post(10, ALL);
             far.send(0, 10, 0, b"again");
-            assert!(matches!(wait(&mut near), TagEvent::Received(_)));
-            assert!(matches!(wait(&mut far), TagEvent::Sent(_)));
+            assert_matches!(wait(&mut near), TagEvent::Received(_));
+            assert_matches!(wait(&mut far), TagEvent::Sent(_));
         }
     }
 }
@@ -135,9 +134,7 @@ fn a_message_at_any_time_ends_the_sleep() {
         let (go, start) = mpsc::channel();
         let sender = thread::spawn(move || {
             for round in start {
-                for _ in 0..(round * 7919) % 3000 {
-                    std::hint::spin_loop();
-                }
+                spin(round * 7919 % 3000);
                 far.send(0, round, 0, &[1; 40]);
                 assert!(!far.sent());
             }
@@ -146,18 +143,13 @@ fn a_message_at_any_time_ends_the_sleep() {
             // Each second one is unexpected when it comes.
             if round % 2 == 0 {
                 near.post(round, ALL);
-            }
-            go.send(round).unwrap();
-            if round % 2 == 1 {
-                for _ in 0..(round * 104_729) % 3000 {
-                    std::hint::spin_loop();
-                }
+                go.send(round).unwrap();
+            } else {
+                go.send(round).unwrap();
+                spin(round * 104_729 % 3000);
                 near.post(round, ALL);
             }
-            match slept(&mut near) {
-                TagEvent::Received(got) => assert_eq!(got.tag, round),
-                other => panic!("{way:?}, round {round}: {other:?}"),
-            }
+            assert_matches!(slept(&mut near), TagEvent::Received(got) if got.tag == round);
         }
         drop(go);
         sender.join().unwrap();
@@ -183,17 +175,15 @@ fn a_task_is_woken_by_each_event() {
             let received = async {
                 for round in 0..200 {
                     go.send(round).unwrap();
-                    match tags.event().await.unwrap() {
-                        TagEvent::Received(got) => assert_eq!(got.tag, round),
-                        other => panic!("{other:?}"),
-                    }
+                    let event = tags.event().await.unwrap();
+                    assert_matches!(event, TagEvent::Received(got) if got.tag == round);
                     tags.post(round + 1, ALL, pool.take().unwrap()).unwrap();
                 }
                 // A wait that is given up loses nothing.
                 let given_up = tokio::time::timeout(Duration::from_millis(5), tags.event()).await;
                 assert!(given_up.is_err());
                 go.send(200).unwrap();
-                assert!(matches!(tags.event().await.unwrap(), TagEvent::Received(_)));
+                assert_matches!(tags.event().await.unwrap(), TagEvent::Received(_));
                 let mut tags = tags.into_inner();
                 tags.remove_peer(peers[0]).unwrap();
                 drop(go);
@@ -216,25 +206,17 @@ fn unexpected_messages_that_hold_all_buffers_are_reported() {
             far.send(0, 2, 0, &[2; 40]);
         }
         far.send(0, 1, 0, b"wanted");
-        match slept(&mut near) {
-            TagEvent::BuffersLow { posted, unexpected } => {
-                assert!(posted < 33 && unexpected > 0, "{posted} {unexpected}");
-            }
-            other => panic!("{way:?}: {other:?}"),
-        }
+        let event = slept(&mut near);
+        assert_matches!(event, TagEvent::BuffersLow { posted: ..33, unexpected: 1.. });
         // Once.
         near.wait_unexpected_at_least(64 - 32);
         assert!(!near.tags.wait(Duration::from_millis(30)).unwrap());
         // Receives for what waits give buffers back, and the message arrives; another pool would do as well.
         let before = near.tags.unexpected();
         if way == doorbell::tags::Offload::Never {
-            let more =
-                doorbell::BufferPool::new(near.tags.pd(), 64, SHAPE.buffer_size + 64).unwrap();
+            let more = BufferPool::new(near.tags.pd(), 64, SHAPE.buffer_size + 64).unwrap();
             near.tags.fill(&more).unwrap();
-            match slept(&mut near) {
-                TagEvent::Received(got) => assert_eq!(got.receive, receive),
-                other => panic!("{way:?}: {other:?}"),
-            }
+            assert_matches!(slept(&mut near), TagEvent::Received(got) if got.receive == receive);
             assert!(near.tags.unexpected() > before);
             continue;
         }

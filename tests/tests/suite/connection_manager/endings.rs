@@ -4,11 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::Error;
-use doorbell::rdmacm::Route;
-use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::skip;
+use doorbell_tests::{assert_matches, descriptor::is_readable};
 
-use super::{PATIENCE, Side, connect, first_address, meet, request};
+use super::{PATIENCE, Side, ask, connect, first_address, join, listen, request};
 
 /// Long enough for what is about to come, short enough to wait for what does not.
 const SOON: Duration = Duration::from_millis(50);
@@ -33,19 +32,16 @@ fn a_peer_that_does_not_answer_the_end_refuses_the_queue_pair_and_says_why() {
     let [(mut near_qp, client), (far_qp, server)] = connect(address, &mut near, &mut far);
     assert!(!client.disconnect_within(&near_qp, SOON).unwrap(), "the server says nothing");
     near_qp.reset(&mut near.receiver).unwrap();
-    let mut listener = doorbell::rdmacm::Listener::bind((address, 0).into()).unwrap();
-    let to = (address, listener.port()).into();
-    let route = Route::resolve(to, PATIENCE).unwrap();
-    let refused = route.connect(&mut near_qp, b"", PATIENCE).unwrap_err();
-    assert!(matches!(refused, Error::Rejected { reason: 10, .. }), "{refused}");
+    let (mut listener, to) = listen(address);
+    let refused = ask(to, &mut near_qp, b"").unwrap_err();
+    assert_matches!(refused, Error::Rejected { reason: 10, .. });
     assert!(refused.to_string().contains("disconnect_within"), "{refused}");
 
     // Once the server has answered, it is welcome.
     server.disconnect(&far_qp).unwrap();
     let mut again = far.qp();
     thread::scope(|scope| {
-        let asking =
-            scope.spawn(|| Route::resolve(to, PATIENCE)?.connect(&mut near_qp, b"again", PATIENCE));
+        let asking = scope.spawn(|| ask(to, &mut near_qp, b"again"));
         let request = request(&mut listener);
         assert!(request.private_data().starts_with(b"again\0"));
         let _server = request.accept(&mut again, b"", PATIENCE).unwrap();
@@ -58,9 +54,9 @@ fn both_sides_may_end_it_and_meet_again_at_once() {
     let address = first_address!();
     let (mut near, mut far) = (Side::new(), Side::new());
     let [(mut near_qp, client), (mut far_qp, server)] = connect(address, &mut near, &mut far);
-    let mut ends = Some((client, server));
+    let mut ends = Some([client, server]);
     for _ in 0..5 {
-        let (client, mut server) = ends.take().unwrap();
+        let [client, mut server] = ends.take().unwrap();
         let end: &doorbell::QueuePair = &far_qp;
         thread::scope(|scope| {
             let answering = scope.spawn(|| {
@@ -72,9 +68,7 @@ fn both_sides_may_end_it_and_meet_again_at_once() {
         });
         near_qp.reset(&mut near.receiver).unwrap();
         far_qp.reset(&mut far.receiver).unwrap();
-        let (client, server) =
-            meet(address, &mut near_qp, |request| request.accept(&mut far_qp, b"", PATIENCE));
-        ends = Some((client.unwrap(), server.unwrap()));
+        ends = Some(join(address, &mut near_qp, &mut far_qp));
         near_qp.send_inline(b"still here", None).unwrap();
         far.expect(b"still here");
     }

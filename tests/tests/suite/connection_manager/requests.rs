@@ -1,6 +1,6 @@
 //! What a listener does with those who ask.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -8,28 +8,26 @@ use std::time::Duration;
 use doorbell::rdmacm::{Listener, Route};
 use doorbell::{Error, QpConfig, QueuePair, Result};
 use doorbell_tests::descriptor::is_readable;
-use doorbell_tests::{device, skip};
+use doorbell_tests::{assert_matches, device, skip};
 
-use super::{PATIENCE, Side, addresses, first_address, meet, request};
+use super::{PATIENCE, Side, addresses, ask, first_address, join, listen, meet, request};
 
 #[test]
 fn requests_wait_and_are_answered_in_any_order() {
     const PEERS: u8 = 4;
     const UNWANTED: u8 = 2;
     let address = first_address!();
-    let mut listener = Listener::bind((address, 0).into()).unwrap();
+    let (mut listener, to) = listen(address);
     assert!(!is_readable(&listener, Duration::ZERO), "nobody has asked");
-    let to = SocketAddr::new(address, listener.port());
     thread::scope(|scope| {
         for number in 0..PEERS {
             scope.spawn(move || {
                 let mut side = Side::new();
                 let mut qp = side.qp();
-                let connected = Route::resolve(to, PATIENCE)
-                    .and_then(|route| route.connect(&mut qp, &[number], PATIENCE));
+                let connected = ask(to, &mut qp, &[number]);
                 if number == UNWANTED {
                     let refused = connected.unwrap_err();
-                    assert!(matches!(refused, Error::Rejected { .. }), "{refused}");
+                    assert_matches!(refused, Error::Rejected { .. });
                     assert!(refused.to_string().contains("its program refused"), "{refused}");
                     return;
                 }
@@ -87,14 +85,14 @@ fn a_rejected_request_returns_the_reason() {
     let (mut near, mut far) = (Side::new(), Side::new());
     let (mut near_qp, mut far_qp) = (near.qp(), far.qp());
     let [asking, answering] = asked(address, &mut near_qp, &mut far_qp, &[1; 197]);
-    assert!(matches!(asking, Error::Rejected { .. }), "{asking}");
-    assert!(matches!(answering, Error::OutOfRange { max: 196, .. }), "{answering}");
+    assert_matches!(asking, Error::Rejected { .. });
+    assert_matches!(answering, Error::OutOfRange { max: 196, .. });
 
     let mut used = far.qp();
     used.to_error().unwrap();
     let [asking, answering] = asked(address, &mut near_qp, &mut used, b"");
-    assert!(matches!(asking, Error::Rejected { .. }), "{asking}");
-    assert!(matches!(answering, Error::WrongState { .. }), "{answering}");
+    assert_matches!(asking, Error::Rejected { .. });
+    assert_matches!(answering, Error::WrongState { .. });
     assert!(answering.to_string().contains("Receiver::reset_qp"), "{answering}");
 
     // Neither has cost the asking queue pair anything, nor the one with too much private data.
@@ -109,8 +107,7 @@ fn as_much_as_fits_into_a_request_arrives() {
     let address = first_address!();
     let (mut near, mut far) = (Side::new(), Side::new());
     let (mut near_qp, mut far_qp) = (near.qp(), far.qp());
-    let mut listener = Listener::bind((address, 0).into()).unwrap();
-    let to = SocketAddr::new(address, listener.port());
+    let (mut listener, to) = listen(address);
     let printed: [u8; 56] = std::array::from_fn(|i| i as u8 + 1);
     thread::scope(|scope| {
         let asking = scope.spawn(|| {
@@ -131,19 +128,18 @@ fn as_much_as_fits_into_a_request_arrives() {
 fn a_peer_that_has_left_is_not_connected() {
     let address = first_address!();
     let (mut near, mut far) = (Side::new(), Side::new());
-    let mut listener = Listener::bind((address, 0).into()).unwrap();
-    let to = SocketAddr::new(address, listener.port());
+    let (mut listener, to) = listen(address);
     let mut qp = near.qp();
     let route = Route::resolve(to, PATIENCE).unwrap();
     let impatient = route.connect(&mut qp, b"", Duration::from_millis(20)).unwrap_err();
-    assert!(matches!(impatient, Error::TimedOut { .. }), "{impatient}");
+    assert_matches!(impatient, Error::TimedOut { .. });
 
     let gone = request(&mut listener).accept(&mut far.qp(), b"", PATIENCE).unwrap_err();
     assert!(gone.to_string().contains("peer closed the connection"), "{gone}");
     // The next one is served.
     let mut far_qp = far.qp();
     let served: Result<_> = thread::scope(|scope| {
-        let asking = scope.spawn(|| Route::resolve(to, PATIENCE)?.connect(&mut qp, b"", PATIENCE));
+        let asking = scope.spawn(|| ask(to, &mut qp, b""));
         request(&mut listener).accept(&mut far_qp, b"", PATIENCE)?;
         asking.join().unwrap()
     });
@@ -163,10 +159,7 @@ fn a_listener_on_all_addresses_hears_of_both_families() {
         let (mut near, mut far) = (Side::new(), Side::new());
         let (mut near_qp, mut far_qp) = (near.qp(), far.qp());
         thread::scope(|scope| {
-            let asking = scope.spawn(|| {
-                let route = Route::resolve((address, port).into(), PATIENCE)?;
-                route.connect(&mut near_qp, b"", PATIENCE)
-            });
+            let asking = scope.spawn(|| ask((address, port).into(), &mut near_qp, b""));
             let request = request(&mut listener);
             assert_eq!(request.peer_addr().unwrap().ip(), address);
             let _server = request.accept(&mut far_qp, b"", PATIENCE).unwrap();
@@ -191,14 +184,12 @@ fn a_queue_pair_of_another_device_is_refused() {
     let mut qp = side.qp();
     let (asking, answering) =
         meet(address, &mut qp, |request| request.accept(&mut stranger, b"", PATIENCE));
-    assert!(matches!(asking, Err(Error::Rejected { .. })), "{asking:?}");
-    assert!(matches!(answering, Err(Error::Foreign { .. })), "{answering:?}");
+    assert_matches!(asking, Err(Error::Rejected { .. }));
+    assert_matches!(answering, Err(Error::Foreign { .. }));
 
-    let listener = Listener::bind((address, 0).into()).unwrap();
-    let to = SocketAddr::new(address, listener.port());
-    let route = Route::resolve(to, PATIENCE).unwrap();
-    let refused = route.connect(&mut stranger, b"", PATIENCE).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused}");
+    let (_listener, to) = listen(address);
+    let refused = ask(to, &mut stranger, b"").unwrap_err();
+    assert_matches!(refused, Error::Foreign { .. });
 }
 
 /// The peer may answer on any thread, and be waited for on any other.
@@ -213,9 +204,8 @@ fn a_request_and_a_connection_can_be_handed_to_another_thread() {
             let mut connection: doorbell::rdmacm::Connection = work.recv().unwrap();
             assert!(connection.wait_disconnected(PATIENCE).unwrap());
         });
-        let (client, server) =
-            meet(address, &mut near_qp, |request| request.accept(&mut far_qp, b"", PATIENCE));
-        hand.send(server.unwrap()).unwrap();
-        client.unwrap().disconnect(&near_qp).unwrap();
+        let [client, server] = join(address, &mut near_qp, &mut far_qp);
+        hand.send(server).unwrap();
+        client.disconnect(&near_qp).unwrap();
     });
 }

@@ -4,9 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use doorbell::{Error, NotSent, QpConfig, QpState, SenderConfig, SrqConfig, WcStatus};
-use doorbell_tests::peers::join;
-use doorbell_tests::receiving::wait;
-use doorbell_tests::sending::{RECEIVES, Sending};
+use doorbell_tests::sending::{RECEIVES, Sending, completions};
+use doorbell_tests::{assert_matches, peers::join};
 
 /// A connection whose far end has no receives left: what is sent waits.
 fn blocked(sends: u32) -> Sending {
@@ -64,8 +63,7 @@ fn a_completion_that_says_that_the_queue_pair_failed_ends_posting() {
     let flushed = WcStatus::WR_FLUSH_ERR;
     // The one that still finds a receive asks for no completion of its own.
     assert_eq!(statuses, [WcStatus::SUCCESS, WcStatus::RNR_RETRY_EXC_ERR, flushed]);
-    let refused = w.sender.post(queue).err();
-    assert!(matches!(refused, Some(NotSent::State(QpState::Error))), "{refused:?}");
+    assert_matches!(w.sender.post(queue).err(), Some(NotSent::State(QpState::Error)));
 }
 
 #[test]
@@ -78,9 +76,8 @@ fn a_reset_gives_back_what_is_outstanding_before_the_queue_pair_connects_again()
         far_receiver.reset_qp(&mut far[0]).unwrap();
         let queue = near[0].send_queue().unwrap();
         let refused = near[0].connect(&far[0].address().unwrap()).unwrap_err();
-        assert!(matches!(refused, Error::InUse { .. }), "{refused}");
-        let refused = w.sender.post(queue).err();
-        assert!(matches!(refused, Some(NotSent::State(QpState::Init))), "{refused:?}");
+        assert_matches!(refused, Error::InUse { .. });
+        assert_matches!(w.sender.post(queue).err(), Some(NotSent::State(QpState::Init)));
         let done = w.done(5);
         assert!(done.iter().all(|done| done.status == WcStatus::WR_FLUSH_ERR), "{done:?}");
         let tokens: Vec<_> = done.iter().map(|done| done.token).collect();
@@ -106,24 +103,28 @@ fn a_reset_gives_back_what_is_outstanding_before_the_queue_pair_connects_again()
 }
 
 #[test]
-fn requests_of_a_queue_pair_that_is_destroyed_come_back() {
-    let mut w = blocked(8);
-    post(&mut w, 0, 5);
-    let queue = w.queue(0);
-    let qp = w.near.remove(0);
-    w.near_receiver.destroy_qp(qp).unwrap();
-    let mut tokens = Vec::new();
-    wait("five sends", || {
-        let mut batch = w.sender.poll();
-        while let Some(done) = batch.next() {
-            assert_eq!((done.queue, done.status), (queue, WcStatus::WR_FLUSH_ERR));
-            tokens.push(done.token);
+fn requests_of_a_queue_pair_that_is_destroyed_or_dropped_come_back() {
+    for dropped in [false, true] {
+        println!("dropped: {dropped}");
+        let mut w = blocked(8);
+        post(&mut w, 0, 5);
+        let queue = w.queue(0);
+        let qp = w.near.remove(0);
+        if dropped {
+            drop(qp);
+        } else {
+            w.near_receiver.destroy_qp(qp).unwrap();
         }
-        tokens.len() == 5
-    });
-    assert_eq!(tokens, [0, 1, 2, 3, 4]);
-    assert_eq!(w.pool.available(), 256);
-    assert!(w.sender.poll().next().is_none());
+        let tokens = completions(&mut w.sender, 5, |done| {
+            assert_eq!((done.queue, done.status), (queue, WcStatus::WR_FLUSH_ERR));
+            done.token
+        });
+        assert_eq!(tokens, [0, 1, 2, 3, 4]);
+        assert_eq!(w.pool.available(), 256);
+        assert!(w.sender.poll().next().is_none());
+        assert_eq!(w.sender.capacity(queue), 0, "the queue pair is destroyed");
+        assert!(!w.sender.wait(Duration::ZERO).unwrap());
+    }
 }
 
 #[test]
@@ -136,7 +137,7 @@ fn an_srq_is_in_use_until_the_sender_of_its_queue_pair_was_polled() {
     w.near_receiver.destroy_qp(qp).unwrap();
     let refused = |w: &mut Sending| {
         let refused = w.near_receiver.destroy_srq(srq).unwrap_err();
-        assert!(matches!(refused, Error::InUse { .. }), "{refused:?}");
+        assert_matches!(refused, Error::InUse { .. });
         assert!(w.sender.poll().next().is_none());
     };
     refused(&mut w);
@@ -147,38 +148,14 @@ fn an_srq_is_in_use_until_the_sender_of_its_queue_pair_was_polled() {
 }
 
 #[test]
-fn requests_of_a_queue_pair_that_is_dropped_come_back_flushed() {
+fn buffers_of_a_dropped_sender_return_with_their_queue_pair() {
     let mut w = blocked(8);
     post(&mut w, 0, 5);
-    let queue = w.queue(0);
-    drop(w.near.remove(0));
-    let mut over = 0;
-    wait("five sends", || {
-        let mut batch = w.sender.poll();
-        while let Some(done) = batch.next() {
-            assert_eq!(done.status, WcStatus::WR_FLUSH_ERR);
-            over += 1;
-        }
-        over == 5
-    });
-    assert_eq!(w.pool.available(), 256);
-    assert_eq!(w.sender.capacity(queue), 0, "the queue pair is destroyed");
-    assert!(!w.sender.wait(Duration::ZERO).unwrap());
-}
-
-#[test]
-fn buffers_of_a_dropped_sender_return_with_their_queue_pair() {
-    let Sending { sender, near, near_receiver, pool, far, far_receiver, memory, pd } = {
-        let mut w = blocked(8);
-        post(&mut w, 0, 5);
-        w
-    };
-    drop(sender);
+    drop(w.sender);
     // The device may still read them.
-    assert_eq!(pool.available(), 251);
-    drop((near, near_receiver));
-    assert_eq!(pool.available(), 256);
-    drop((far, far_receiver, memory, pd));
+    assert_eq!(w.pool.available(), 251);
+    drop((w.near, w.near_receiver));
+    assert_eq!(w.pool.available(), 256);
 }
 
 #[test]
@@ -218,7 +195,7 @@ fn a_queue_pair_connects_again_after_its_sender_is_dropped() {
     post(&mut w, 0, 4);
     drop(std::mem::replace(&mut w.sender, doorbell_tests::device::sender(&w.pd, 4)));
     let queue = w.queue(0);
-    assert!(matches!(w.sender.post(queue), Err(NotSent::NoQueue)));
+    assert_matches!(w.sender.post(queue).err(), Some(NotSent::NoQueue));
     assert_eq!(w.pool.available(), 252, "the device has what was posted");
     let (near, far) = (&mut w.near[0], &mut w.far[0]);
     w.near_receiver.reset_qp(near).unwrap();

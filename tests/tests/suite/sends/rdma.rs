@@ -1,17 +1,11 @@
 //! RDMA and atomic operations.
 
 use doorbell::{QpConfig, SenderConfig, WcStatus};
-use doorbell_tests::sending::{Done, Sending};
+use doorbell_tests::sending::{Done, Sending, bytes_of};
 
 fn world() -> Sending {
     let config = QpConfig::rc().sends(8).max_inline(32).send_buffers(2);
     Sending::with(2, 4096, &config, &SenderConfig::new())
-}
-
-fn read(w: &Sending, offset: usize, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    w.memory.read(offset, &mut bytes);
-    bytes
 }
 
 #[test]
@@ -27,10 +21,13 @@ fn what_is_written_stands_in_the_memory_of_the_peer() {
     drop(posting);
     assert_eq!(w.messages(1), [(0, vec![], Some(77))]);
     w.succeed(4);
-    assert_eq!(read(&w, 1000, 3000), [7; 3000]);
-    assert_eq!(read(&w, 0, 11), *b"headertail\0");
-    assert_eq!((read(&w, 100, 7), read(&w, 200, 4)), (b"inline\0".to_vec(), b"told".to_vec()));
-    assert_eq!((read(&w, 999, 1), read(&w, 4000, 1)), (vec![0], vec![0]));
+    assert_eq!(bytes_of(&w.memory, 1000, 3000), [7; 3000]);
+    assert_eq!(bytes_of(&w.memory, 0, 11), *b"headertail\0");
+    assert_eq!(
+        (bytes_of(&w.memory, 100, 7), bytes_of(&w.memory, 200, 4)),
+        (b"inline\0".to_vec(), b"told".to_vec())
+    );
+    assert_eq!((bytes_of(&w.memory, 999, 1), bytes_of(&w.memory, 4000, 1)), (vec![0], vec![0]));
     assert_eq!(w.pool.available(), 256);
 }
 
@@ -64,13 +61,10 @@ fn atomic_operations_change_numbers_and_tell_what_was_there() {
     posting.compare_swap(two, &number, 42, 1 << 40).unwrap();
     posting.compare_swap(three, &number, 42, 7).unwrap();
     drop(posting);
-    let before: Vec<u64> = w
-        .done(3)
-        .iter()
-        .map(|done| u64::from_ne_bytes(done.buffers[0][..].try_into().unwrap()))
-        .collect();
-    assert_eq!(before, [40, 42, 1 << 40]);
-    assert_eq!(read(&w, 64, 8), (1_u64 << 40).to_ne_bytes());
+    for (done, before) in w.done(3).iter().zip([40_u64, 42, 1 << 40]) {
+        assert_eq!(done.buffers, [before.to_ne_bytes()]);
+    }
+    assert_eq!(bytes_of(&w.memory, 64, 8), (1_u64 << 40).to_ne_bytes());
 }
 
 /// A send that waits for a READ sends what the READ has brought: its buffer is not the program's yet, so this looks at
@@ -104,13 +98,13 @@ fn a_wrong_key_is_refused_by_the_peer() {
     posting.token(2).write(buffer, &wrong).unwrap();
     posting.token(3).send(after).unwrap();
     drop(posting);
-    let done = w.done(3);
-    let told: Vec<_> = done.iter().map(|done| (done.token, done.status)).collect();
-    let statuses = [WcStatus::SUCCESS, WcStatus::REM_ACCESS_ERR, WcStatus::WR_FLUSH_ERR];
-    assert_eq!(told, [(1, statuses[0]), (2, statuses[1]), (3, statuses[2])]);
-    assert_eq!(
-        (&done[1].buffers, &done[2].buffers),
-        (&vec![b"no".to_vec()], &vec![b"after".to_vec()])
-    );
+    let expected = [
+        (1, WcStatus::SUCCESS, &b"fine"[..]),
+        (2, WcStatus::REM_ACCESS_ERR, b"no"),
+        (3, WcStatus::WR_FLUSH_ERR, b"after"),
+    ];
+    for (done, (token, status, bytes)) in w.done(3).into_iter().zip(expected) {
+        assert_eq!(done, Done { qp: 0, token, status, buffers: vec![bytes.to_vec()] });
+    }
     assert_eq!(w.pool.available(), 256);
 }

@@ -1,8 +1,8 @@
 //! What is refused gives everything back, and changes nothing.
 
 use doorbell::{BufferPool, Error, NotSent, QpConfig, QpState, Sender, SenderConfig, WcStatus};
-use doorbell_tests::device;
 use doorbell_tests::sending::Sending;
+use doorbell_tests::{assert_matches, device};
 
 #[test]
 fn a_full_queue_gives_the_buffer_back_and_has_room_again_after_completions() {
@@ -15,7 +15,7 @@ fn a_full_queue_gives_the_buffer_back_and_has_room_again_after_completions() {
         let mut refused = Vec::new();
         for buffer in buffers {
             if let Err(error) = posting.send(buffer) {
-                assert!(matches!(error.reason, NotSent::Full), "{error}");
+                assert_matches!(error.reason, NotSent::Full);
                 refused.push(error.payload.to_vec());
             }
         }
@@ -41,23 +41,23 @@ fn wrong_requests_are_refused_with_their_payload() {
     let mut posting = w.sender.post(queue).unwrap();
     {
         let error = posting.send(&long[..]).unwrap_err();
-        assert!(matches!(error.reason, NotSent::TooLong { len, max } if len == max + 1), "{error}");
+        assert_matches!(error.reason, NotSent::TooLong { len, max } if len == max + 1);
         let error = posting.send(foreign.take().unwrap()).unwrap_err();
-        assert!(matches!(error.reason, NotSent::WrongDomain), "{error}");
+        assert_matches!(error.reason, NotSent::WrongDomain);
         let error = posting.send([a, foreign.take().unwrap()]).unwrap_err();
-        assert!(matches!(error.reason, NotSent::WrongDomain), "{error}");
+        assert_matches!(error.reason, NotSent::WrongDomain);
         let error = posting.send([b, c, d]).unwrap_err();
-        assert!(matches!(error.reason, NotSent::TooManyBuffers { max: 2 }), "{error}");
+        assert_matches!(error.reason, NotSent::TooManyBuffers { max: 2 });
         assert_eq!(*error.payload[2], *b"bytes");
         let error = posting.write(e, &remote.slice(0, 4).unwrap()).unwrap_err();
-        assert!(matches!(error.reason, NotSent::OutOfBounds { len: 5, max: 4 }), "{error}");
+        assert_matches!(error.reason, NotSent::OutOfBounds { len: 5, max: 4 });
         let error = posting.read(error.payload, &remote.slice(0, 65).unwrap()).unwrap_err();
-        assert!(matches!(error.reason, NotSent::TooLong { len: 65, max: 64 }), "{error}");
+        assert_matches!(error.reason, NotSent::TooLong { len: 65, max: 64 });
         assert_eq!(*error.payload, *b"bytes");
         for (offset, len) in [(4, 8), (8, 4), (8, 16)] {
             let at = remote.slice(offset, len).unwrap();
             let error = posting.fetch_add(w.pool.take().unwrap(), &at, 1).unwrap_err();
-            assert!(matches!(error.reason, NotSent::NotANumber), "{error}");
+            assert_matches!(error.reason, NotSent::NotANumber);
         }
     }
     // The refused request is not in the queue, and its token is not that of this one.
@@ -74,15 +74,13 @@ fn only_a_connected_queue_pair_of_the_sender_sends() {
     let mut w = Sending::new(1, 4, 64);
     let mut other = device::sender(&w.pd, 64);
     let queue = w.queue(0);
-    assert!(matches!(other.post(queue).err(), Some(NotSent::NoQueue)));
+    assert_matches!(other.post(queue).err(), Some(NotSent::NoQueue));
     let config = QpConfig::rc().sends(4).receives(1, 1);
     let fresh = w.near_receiver.create_qp_with_sender(&config, &mut other).unwrap();
     let fresh_queue = fresh.send_queue().unwrap();
-    let refused = other.post(fresh_queue).err();
-    assert!(matches!(refused, Some(NotSent::State(QpState::Init))), "{refused:?}");
+    assert_matches!(other.post(fresh_queue).err(), Some(NotSent::State(QpState::Init)));
     w.near[0].to_error().unwrap();
-    let refused = w.sender.post(queue).err();
-    assert!(matches!(refused, Some(NotSent::State(QpState::Error))), "{refused:?}");
+    assert_matches!(w.sender.post(queue).err(), Some(NotSent::State(QpState::Error)));
 }
 
 #[test]
@@ -92,16 +90,16 @@ fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
     let mut small = device::sender(&w.pd, 64);
     let fits = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
     let refused = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap_err();
-    assert!(matches!(refused, Error::CqTooSmall { needed: 128, .. }), "{refused}");
+    assert_matches!(refused, Error::CqTooSmall { needed: 128, .. });
     // Its room is free again when it is gone.
     let queue = fits.send_queue().unwrap();
     drop(fits);
     let again = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
     assert_ne!(again.send_queue(), Some(queue));
-    assert!(matches!(small.post(queue).err(), Some(NotSent::NoQueue)));
+    assert_matches!(small.post(queue).err(), Some(NotSent::NoQueue));
 
     let pd = w.pd.context().alloc_pd().unwrap();
     let mut foreign = Sender::new(&pd, &SenderConfig::new().path(w.sender.path())).unwrap();
     let refused = w.near_receiver.create_qp_with_sender(&config, &mut foreign).unwrap_err();
-    assert!(matches!(refused, Error::Foreign { .. }), "{refused}");
+    assert_matches!(refused, Error::Foreign { .. });
 }

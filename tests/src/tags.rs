@@ -1,38 +1,51 @@
-//! A receiver and senders, in one process.
+//! Tag matching between two sides in one process.
 
 use doorbell::tags::{
     Offload, PeerId, ReceiveFailure, ReceiveId, Received, TagEvent, TagMatchingConfig,
     TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, ProtectionDomain, QpConfig};
-use doorbell_tests::device;
 
+use crate::receiving::{wait, wait_for};
+use crate::{assert_matches, device};
+
+/// The mask of a tag without wildcards.
 pub const ALL: u64 = u64::MAX;
 
 /// One side of the connections.
 pub struct Side {
+    /// The queue.
     pub tags: TagMatchingSrq,
     /// For receives and for eager sends.
     pub pool: BufferPool,
     /// For rendezvous.
     pub readable: BufferPool,
+    /// By connection.
     pub peers: Vec<PeerId>,
-    config: QpConfig,
+    /// What peers are made with.
+    pub config: QpConfig,
 }
 
+/// Sizes of a side.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// Receives in the list.
     pub tags: u16,
+    /// Receives of the SRQ.
     pub slots: u32,
     /// Buffers for messages that come before their receive.
     pub spare: u32,
+    /// Bytes of a message.
     pub buffer_size: u32,
+    /// Sends of each peer.
     pub sends: u32,
+    /// Connections.
     pub peers: usize,
     /// The program synchronises the counts of unexpected messages.
     pub manual: bool,
 }
 
+/// Sizes for tests that need nothing special.
 pub const SHAPE: Shape = Shape {
     tags: 16,
     slots: 64,
@@ -44,6 +57,7 @@ pub const SHAPE: Shape = Shape {
 };
 
 impl Side {
+    /// One without peers.
     pub fn new(pd: &ProtectionDomain, offload: Offload, shape: &Shape) -> Self {
         let mut config = TagMatchingConfig::new(shape.tags)
             .slots(shape.slots)
@@ -59,45 +73,41 @@ impl Side {
         let pool = BufferPool::new(pd, count, shape.buffer_size).unwrap();
         let readable = BufferPool::readable(pd, count, shape.buffer_size).unwrap();
         let config = QpConfig::rc().sends(shape.sends).min_rnr_timer(1);
-        let peers = (0..shape.peers).map(|_| tags.add_peer(&config).unwrap()).collect();
-        Self { tags, pool, readable, peers, config }
+        Self { tags, pool, readable, peers: Vec::new(), config }
     }
 
+    /// Posts a receive.
     pub fn post(&mut self, tag: u64, mask: u64) -> ReceiveId {
         let buffer = self.pool.take().expect("a buffer");
         self.tags.post(tag, mask, buffer).unwrap()
     }
 
+    /// Sends eagerly.
     pub fn send(&mut self, peer: usize, tag: u64, context: u32, payload: &[u8]) {
-        let mut message = TaggedBuffer::new(self.pool.take().expect("a buffer")).unwrap();
-        message.set_len(payload.len());
-        message.copy_from_slice(payload);
+        let message = tagged(&self.pool, payload);
         self.tags.send(self.peers[peer], tag, context, message).unwrap();
     }
 
+    /// Sends eagerly to the first peer; the message has arrived when this returns.
+    pub fn deliver(&mut self, tag: u64, context: u32, payload: &[u8]) {
+        self.send(0, tag, context, payload);
+        assert!(!self.sent());
+    }
+
+    /// Sends by rendezvous.
     pub fn offer(&mut self, peer: usize, tag: u64, context: u32, payload: &[u8]) {
         let mut buffer = self.readable.take().expect("a buffer");
-        buffer.set_len(payload.len());
-        buffer.copy_from_slice(payload);
+        buffer.extend_from_slice(payload);
         self.tags.send_rendezvous(self.peers[peer], tag, context, buffer).unwrap();
     }
 
     /// The next event.
     #[track_caller]
     pub fn event(&mut self) -> TagEvent {
-        self.next("an event").unwrap()
+        wait_for("an event", || self.tags.poll())
     }
 
-    #[track_caller]
-    pub fn next(&mut self, what: &str) -> Option<TagEvent> {
-        let mut event = None;
-        wait(what, || {
-            event = self.tags.poll();
-            event.is_some()
-        });
-        event
-    }
-
+    /// The next receive that is over, with its message.
     #[track_caller]
     pub fn received(&mut self) -> Received {
         loop {
@@ -112,13 +122,11 @@ impl Side {
     /// The next event is that a message was too long for this receive.
     #[track_caller]
     pub fn too_long(&mut self, id: ReceiveId, bytes: usize) {
-        match self.event() {
-            TagEvent::Failed { receive, cause, buffer } => {
-                assert_eq!((receive, cause), (id, ReceiveFailure::TooLong { len: bytes }));
-                assert!(buffer.is_empty());
-            }
-            other => panic!("{other:?}"),
-        }
+        let event = self.event();
+        assert_matches!(event, TagEvent::Failed { receive, cause, buffer } => {
+            assert_eq!((receive, cause), (id, ReceiveFailure::TooLong { len: bytes }));
+            assert!(buffer.is_empty());
+        });
     }
 
     /// Waits until the peers have read all that was offered.
@@ -131,24 +139,19 @@ impl Side {
         });
     }
 
-    /// Waits for the end of a send.
+    /// Waits for the end of a send, and returns whether it was one by rendezvous.
     #[track_caller]
     pub fn sent(&mut self) -> bool {
-        match self.event() {
-            TagEvent::Sent(sent) => {
-                assert!(sent.status.is_success(), "{}", sent.status);
-                sent.rendezvous
-            }
-            other => panic!("{other:?}"),
-        }
+        assert_matches!(self.event(), TagEvent::Sent(sent) => {
+            assert!(sent.status.is_success(), "{}", sent.status);
+            sent.rendezvous
+        })
     }
 
+    /// The next event is the end of a receive that was cancelled.
     #[track_caller]
     pub fn cancelled(&mut self, id: ReceiveId) {
-        match self.event() {
-            TagEvent::Cancelled { receive, .. } => assert_eq!(receive, id),
-            other => panic!("{other:?}"),
-        }
+        assert_matches!(self.event(), TagEvent::Cancelled { receive, .. } if receive == id);
     }
 
     /// Polls until so many messages wait for receives.
@@ -168,43 +171,50 @@ impl Side {
     }
 }
 
-pub use doorbell_tests::receiving::wait;
+/// A message with this payload.
+pub fn tagged(pool: &BufferPool, payload: &[u8]) -> TaggedBuffer {
+    let mut message = TaggedBuffer::new(pool.take().expect("a buffer")).unwrap();
+    message.set_len(payload.len());
+    message.copy_from_slice(payload);
+    message
+}
 
 /// Two sides, connected as often as the shape says.
 pub fn pair(offload: Offload, shape: &Shape) -> (Side, Side) {
-    let pd = device::pd();
-    between(&pd, (offload, offload), shape)
+    between(&device::pd(), (offload, offload), shape)
 }
 
+/// Two sides that match in different ways.
 pub fn between(
     pd: &ProtectionDomain,
     (near, far): (Offload, Offload),
     shape: &Shape,
 ) -> (Side, Side) {
     let (mut near, mut far) = (Side::new(pd, near, shape), Side::new(pd, far, shape));
-    (0..shape.peers).for_each(|at| connect(&mut near, &mut far, at));
+    (0..shape.peers).for_each(|at| join(&mut near, &mut far, at));
     (near, far)
 }
 
-fn connect(near: &mut Side, far: &mut Side, at: usize) {
-    let (one, other) = (near.peers[at], far.peers[at]);
+/// Makes a connection, in the place of one that was removed or behind all.
+pub fn join(near: &mut Side, far: &mut Side, at: usize) {
+    let [one, other] = [&mut *near, &mut *far].map(|side| {
+        let peer = side.tags.add_peer(&side.config).unwrap();
+        side.peers.splice(at..side.peers.len().min(at + 1), [peer]);
+        peer
+    });
     let (here, there) = (near.tags.address(one).unwrap(), far.tags.address(other).unwrap());
     near.tags.connect(one, &there).unwrap();
     far.tags.connect(other, &here).unwrap();
 }
 
-/// Makes a connection in the place of one that was removed.
-pub fn join(near: &mut Side, far: &mut Side, at: usize) {
-    for side in [&mut *near, &mut *far] {
-        side.peers[at] = side.tags.add_peer(&side.config).unwrap();
-    }
-    connect(near, far, at);
+/// Lets some time pass.
+pub fn spin(rounds: u64) {
+    (0..rounds).for_each(|_| std::hint::spin_loop());
 }
 
 /// The ways of matching that the device under test has.
 pub fn ways() -> Vec<Offload> {
-    let pd = device::pd();
     let config = TagMatchingConfig::new(1).path(device::path());
-    let auto = TagMatchingSrq::new(&pd, &config).unwrap();
+    let auto = TagMatchingSrq::new(&device::pd(), &config).unwrap();
     if auto.offload() { vec![Offload::Required, Offload::Never] } else { vec![Offload::Never] }
 }
