@@ -14,7 +14,6 @@
 
 pub mod adapter;
 pub mod case;
-pub mod chart;
 pub mod frames;
 pub mod lines;
 pub mod markdown;

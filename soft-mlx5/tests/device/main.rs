@@ -7,7 +7,6 @@ mod datagrams;
 mod descriptors;
 mod faults;
 mod frames;
-mod fuzz;
 mod gids;
 mod lifecycle;
 mod limits;
