@@ -9,9 +9,9 @@ use soft_mlx5::{Builder, Device};
 use crate::memory::{ARENA, Arena};
 
 /// The first bytes of the arena are registered; the rest must never change.
-pub const REGISTERED: usize = 64 << 10;
+const REGISTERED: usize = 64 << 10;
 /// Key of a new queue's datagrams.
-pub const QKEY: u32 = 0x1111;
+const QKEY: u32 = 0x1111;
 /// Slots of a send queue, at least, and of a receive queue.
 const WRS: u32 = 16;
 const TAGS: u32 = 4;
@@ -22,7 +22,7 @@ const ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// What the queues of a program are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scene {
     /// Reliable connections.
     Rc,
@@ -47,7 +47,6 @@ impl Scene {
 }
 
 /// A device, and what all scenes have in common.
-#[derive(Debug)]
 pub struct World {
     /// The device.
     pub device: Device,
@@ -109,13 +108,6 @@ impl World {
     /// LID of the port.
     pub fn lid(&self) -> u16 {
         self.lid
-    }
-
-    /// An address handle that leads to the port itself.
-    pub fn address_handle(&self) -> *mut ibv_ah {
-        let mut attr = ibv_ah_attr { dlid: self.lid, port_num: 1, ..Default::default() };
-        // SAFETY: the domain is alive.
-        some(unsafe { ibv_create_ah(self.pd, &mut attr) })
     }
 
     /// Lets the device work until it has nothing to do, or for long.
@@ -201,7 +193,6 @@ impl World {
 }
 
 /// The queues of a scene, destroyed when dropped.
-#[derive(Debug)]
 pub struct Queues {
     /// The first sends to the second, which has the shared receive queue.
     pub qps: Vec<Qp>,
@@ -232,12 +223,6 @@ pub struct Qp {
     half: u32,
 }
 
-impl std::fmt::Debug for Qp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Qp").field("number", &self.number()).finish_non_exhaustive()
-    }
-}
-
 fn write_record(record: *mut __be32, word: usize, value: u32) {
     // SAFETY: a doorbell record of two words, of a live queue.
     unsafe { record.add(word).write_volatile(value.to_be()) };
@@ -253,11 +238,6 @@ impl Qp {
     /// Basic blocks handed over.
     pub fn sent(&self) -> u16 {
         self.sent
-    }
-
-    /// The handle of libibverbs.
-    pub fn raw(&self) -> *mut ibv_qp {
-        self.raw
     }
 
     /// Writes basic blocks at the producer index and moves it past them.
@@ -374,23 +354,7 @@ pub struct Srq {
     posted: u16,
 }
 
-impl std::fmt::Debug for Srq {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Srq").field("posted", &self.posted).finish_non_exhaustive()
-    }
-}
-
 impl Srq {
-    /// The handle of libibverbs.
-    pub fn raw(&self) -> *mut ibv_srq {
-        self.raw
-    }
-
-    /// WQEs that can be posted to a new queue.
-    pub fn capacity(&self) -> u32 {
-        self.memory.tail
-    }
-
     /// Writes the WQE of the next slot, with `link` as the slot after it, or the right one, and tells the device.
     pub fn receive(&mut self, segments: &[u8], link: Option<u16>) {
         let slots = self.memory.tail + 1;
