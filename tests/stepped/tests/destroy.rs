@@ -8,6 +8,7 @@ use doorbell::{
     AddressHandle, Buffer, BufferPool, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair,
     Receiver, ReceiverConfig, SrqConfig, SrqId,
 };
+use doorbell_stepped_tests::open;
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use soft_mlx5::faults::{FailDestroy, Which};
 use soft_mlx5::{Device, Faults, LinkLayer};
@@ -33,9 +34,7 @@ impl World {
     }
 
     fn on(link: LinkLayer, path: Path, shared: bool) -> Self {
-        let device =
-            Device::builder().stepped().link_layer(link).build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (device, pd) = open(Device::builder().stepped().link_layer(link));
         let config = ReceiverConfig::new().cq_capacity(64).path(path);
         let mut receiver = Receiver::new(&pd, &config).unwrap();
         let mut far_receiver = Receiver::new(&pd, &config).unwrap();
@@ -308,8 +307,7 @@ fn each_command_in_turn() {
 #[test]
 fn a_queue_pair_that_has_joined_multicast_groups() {
     for path in PATHS {
-        let device = Device::builder().stepped().build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (_device, pd) = open(Device::builder().stepped());
         let config = ReceiverConfig::new().cq_capacity(64).path(path);
         let mut receiver = Receiver::new(&pd, &config).unwrap();
         let mut qp = receiver.create_qp(&QpConfig::ud(7).receives(16, 1)).unwrap();

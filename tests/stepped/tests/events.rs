@@ -7,8 +7,8 @@ use doorbell::{
     AsyncEvent, AsyncEvents, BufferPool, Cause, Error, Path, ProtectionDomain, QpConfig, QpEnd,
     QueuePair, Receiver, ReceiverConfig, SrqConfig, WcStatus,
 };
-use doorbell_stepped_tests::Stepped;
 use doorbell_stepped_tests::sending_qp::SendingQp;
+use doorbell_stepped_tests::{Stepped, open};
 use soft_mlx5::Device;
 use soft_mlx5::nic::inspect::CompletionQueue;
 
@@ -103,8 +103,7 @@ struct Ends {
 
 impl Ends {
     fn new(path: Path) -> Self {
-        let device = Device::builder().stepped().build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (device, pd) = open(Device::builder().stepped());
         let config = ReceiverConfig::new().cq_capacity(64).path(path);
         let [receiver, far_receiver] = [(); 2].map(|()| Receiver::new(&pd, &config).unwrap());
         Self { receiver, far_receiver, pd, device }
