@@ -164,17 +164,10 @@ impl twins::Twin for Twin {
                 wr
             })
             .collect();
-        for index in 1..wrs.len() {
-            wrs[index - 1].next = &raw mut wrs[index];
-        }
-        let mut bad = ptr::null_mut();
-        let first = wrs.as_mut_ptr();
         // SAFETY: the peer is alive, and the list and what it names can be read.
-        match unsafe { sys::ibv_post_send(self.base.peers[index], first, &mut bad) } {
-            0 => wrs.len(),
-            // SAFETY: `bad` is an element of the list.
-            _ => unsafe { bad.offset_from(first) as usize },
-        }
+        let post =
+            |first, bad: &mut _| unsafe { sys::ibv_post_send(self.base.peers[index], first, bad) };
+        verbs::post_list(&mut wrs, |wr| &mut wr.next, post).0
     }
 
     fn poll_peers(&mut self) -> Vec<sys::ibv_wc> {

@@ -12,6 +12,7 @@ use super::{Case, reference};
 use crate::difference::{Difference, Result, same};
 use crate::subject::status;
 use crate::tally;
+use crate::verbs::same_fields;
 
 type Fields = Vec<(&'static str, u64)>;
 
@@ -25,13 +26,7 @@ impl Case<'_> {
         same(|| "completions".into(), theirs.len() as u64, ours.len() as u64)?;
         for (number, (theirs, reported)) in theirs.iter().zip(&ours).enumerate() {
             let ours = self.take(number, reported)?;
-            for (name, ours) in ours {
-                let field = || format!("completion {number}: {name}");
-                let Some((_, theirs)) = theirs.iter().find(|(known, _)| *known == name) else {
-                    return Err(Difference::new(field(), "absent", format!("{ours:#x}")));
-                };
-                same(field, *theirs, ours)?;
-            }
+            same_fields(|name| format!("completion {number}: {name}"), theirs, &ours)?;
             if let Some(id) = reported.slot {
                 self.pair.complete(id, true, self.run.tally)?;
             }

@@ -11,6 +11,7 @@ use rdma_core_sys as sys;
 use super::plan::{Send, SendKind, Shape};
 use crate::base::{self, Base};
 use crate::memory::Region;
+use crate::twin::Objects;
 use crate::twins;
 use crate::verbs::{self, done, made};
 
@@ -114,6 +115,11 @@ impl Twin {
             twin.connect(index);
         }
         twin
+    }
+
+    pub fn objects(&self) -> Objects {
+        let (channel, cq) = (ptr::null_mut(), self.cq.cast());
+        Objects { channel, cq, srq: self.srq, qps: Vec::new() }
     }
 
     /// Connects QP `index`, which is in INIT, with its peer, which is in RESET.
