@@ -20,11 +20,7 @@ target=$(target_directory)
 target=$target/release
 under=("$target/soft-mlx5" run --strict --link roce --fabric "demo-frames-$$" --)
 
-# A port that nobody listens on.
-port=18515
-while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
-    port=$((port + 1))
-done
+port=$(free_port)
 
 plain=()
 [ "$path" != verbs ] && [ -z "${DEMO_PLAIN:-}" ] || plain=(--plain)

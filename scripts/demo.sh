@@ -14,21 +14,6 @@ messages=${DEMO_MESSAGES:-200000}
 clients=2 connections=2
 limit=300
 
-# The name of an adapter that the mlx5 driver runs and that this user may open.
-connectx() {
-    local device uverbs
-    for device in /sys/class/infiniband/*; do
-        [ "$(basename "$(readlink -f "$device/device/driver" 2>/dev/null)")" = mlx5_core ] || continue
-        for uverbs in "$device"/device/infiniband_verbs/uverbs*; do
-            uverbs=/dev/infiniband/$(basename "$uverbs")
-            if [ -r "$uverbs" ] && [ -w "$uverbs" ]; then
-                basename "$device"
-                return
-            fi
-        done
-    done
-}
-
 echo "demo: building"
 cargo build --release -p soft-mlx5 -p doorbell --lib --bins --example srq_server --example srq_client
 target=$(target_directory)
@@ -41,11 +26,7 @@ else
     under=("$target/soft-mlx5" run --strict --fabric "demo-$$" --) options=()
 fi
 
-# A port that nobody listens on.
-port=18515
-while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
-    port=$((port + 1))
-done
+port=$(free_port)
 
 # The clients wait for the server to listen.
 pids=()

@@ -20,13 +20,6 @@ fn leaked(world: &World) -> *mut ibv_mr {
     world.reg(Box::leak(vec![0; 4096].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE)
 }
 
-// One message from a QP to itself: where it came from and where it goes.
-fn exchange(world: &World, qp: *mut ibv_qp, mr: *mut ibv_mr) {
-    post_recv(qp, mr, 2048, 64);
-    post_send(qp, mr, 0, 64);
-    world.device().settle();
-}
-
 fn byte(mr: *mut ibv_mr, at: usize) -> u8 {
     // SAFETY: the memory behind the MR is leaked.
     unsafe { (*mr).addr.cast::<u8>().add(at).read_volatile() }
@@ -57,8 +50,8 @@ fn an_object_whose_destruction_fails_is_still_there() {
         assert_eq!(ibv_destroy_qp(qp), libc::EBUSY);
         assert_eq!(ibv_dereg_mr(mr), libc::EBUSY);
         set_byte(mr, 40, 7);
-        exchange(&world, qp, mr);
-        assert_eq!(byte(mr, 2048 + 40), 7, "the device still writes to the memory");
+        world.exchange(qp, mr, 64);
+        assert_eq!(byte(mr, 64 + 40), 7, "the device still writes to the memory");
         while poll(cq).is_some() {}
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_dereg_mr(mr), 0);
@@ -299,7 +292,7 @@ fn a_receiver_that_plays_not_ready_gets_everything_in_the_end() {
     let mr = leaked(&world);
     let qp = world.connected(cq, ptr::null_mut());
     for _ in 0..16 {
-        exchange(&world, qp, mr);
+        world.exchange(qp, mr, 64);
     }
     assert!(world.device().next_timer().is_some(), "a sender got RNR");
     let mut completions = 0;
@@ -321,7 +314,7 @@ fn delay_and_slowness_are_seen_in_the_time_a_message_takes() {
         let cq = world.cq(16);
         let mr = leaked(&world);
         let qp = world.connected(cq, ptr::null_mut());
-        exchange(&world, qp, mr);
+        world.exchange(qp, mr, 64);
         let mut completions = 0;
         loop {
             completions += std::iter::from_fn(|| poll(cq)).count();

@@ -5,9 +5,7 @@ use std::ptr;
 use rdma_core_sys::*;
 use soft_mlx5::{Device, LinkLayer};
 
-use crate::world::{
-    INIT_RC, RTR_RC, RTS_RC, World, modify, poll, post_recv, post_send, to_init, to_rts,
-};
+use crate::world::{INIT_RC, RTR_RC, RTS_RC, World, modify, statuses, to_init, to_rts};
 
 fn world(link: LinkLayer) -> World {
     World::new(Device::builder().stepped().strict(true).link_layer(link))
@@ -87,11 +85,7 @@ fn connections_of_every_entry_carry_messages() {
         route.ah_attr.grh.dgid.raw = gid(&world, index.into());
         assert_eq!(modify(qp, &route, RTR_RC), 0);
         assert_eq!(modify(qp, &to_rts(), RTS_RC), 0);
-        post_recv(qp, mr, 0, 32);
-        post_send(qp, mr, 32, 32);
-        world.device().settle();
-        for _ in 0..2 {
-            assert_eq!(poll(cq).map(|wc| wc.status), Some(IBV_WC_SUCCESS), "{index}");
-        }
+        world.exchange(qp, mr, 32);
+        assert_eq!(statuses(cq), [IBV_WC_SUCCESS; 2], "{index}");
     }
 }

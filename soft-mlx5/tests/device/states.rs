@@ -85,7 +85,7 @@ fn the_state_after_an_error_of_the_device_is_seen_and_can_be_left() {
     post_recv(qp, mr, 0, 8);
     post_send(qp, mr, 32, 32);
     world.device().settle();
-    let statuses: Vec<_> = std::iter::from_fn(|| poll(cq)).map(|wc| wc.status).collect();
+    let statuses = statuses(cq);
     assert!(statuses.contains(&IBV_WC_LOC_LEN_ERR), "{statuses:?}");
     // As far as the driver knows from its commands, the QP is in RTS, from where this is legal.
     let stay = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..Default::default() };
