@@ -21,6 +21,8 @@ pub mod frames;
 mod input;
 mod memory;
 pub mod packets;
+#[path = "../../soft-mlx5/tests/common/qp_states.rs"]
+mod qp_states;
 pub mod sends;
 mod world;
 pub mod wqes;

@@ -7,6 +7,7 @@ use rdma_core_sys::*;
 use soft_mlx5::{Builder, Device};
 
 use crate::memory::{ARENA, Arena};
+use crate::qp_states;
 
 /// The first bytes of the arena are registered; the rest must never change.
 const REGISTERED: usize = 64 << 10;
@@ -186,7 +187,7 @@ impl World {
         let numbers: Vec<_> = queues.qps.iter().map(Qp::number).collect();
         for (qp, others) in queues.qps.iter().zip([1, 0, 2]) {
             let (lid, number) = peer.unwrap_or((self.lid, numbers[others]));
-            qp.start(kind, lid, number);
+            qp.start(lid, number);
         }
         queues
     }
@@ -291,18 +292,14 @@ impl Qp {
         write_record(self.memory.dbrec, word & 1, value);
     }
 
-    fn modify(&self, attr: &mut ibv_qp_attr, mask: u32) -> i32 {
-        // SAFETY: the QP is alive.
-        unsafe { ibv_modify_qp(self.raw, attr, (IBV_QP_STATE | mask) as i32) }
-    }
-
     /// Any state, whether or not it may follow the present one.
     pub fn set_state(&self, state: ibv_qp_state) {
         let mut attr = ibv_qp_attr { qp_state: state, ..Default::default() };
-        self.modify(&mut attr, 0);
+        // SAFETY: the QP is alive.
+        unsafe { ibv_modify_qp(self.raw, &mut attr, IBV_QP_STATE as i32) };
     }
 
-    fn start(&self, kind: ibv_qp_type, lid: u16, number: u32) {
+    fn start(&self, lid: u16, number: u32) {
         let mut attr = ibv_qp_attr {
             port_num: 1,
             qp_access_flags: ACCESS,
@@ -318,32 +315,8 @@ impl Qp {
             ..Default::default()
         };
         (attr.ah_attr.dlid, attr.ah_attr.port_num) = (lid, 1);
-        let reached = [
-            (IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT, [IBV_QP_ACCESS_FLAGS, IBV_QP_QKEY]),
-            (
-                IBV_QPS_RTR,
-                if kind == IBV_QPT_RC {
-                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
-                } else {
-                    0
-                },
-                [IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN, 0],
-            ),
-            (
-                IBV_QPS_RTS,
-                if kind == IBV_QPT_RC {
-                    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC
-                } else {
-                    0
-                },
-                [IBV_QP_SQ_PSN, IBV_QP_SQ_PSN],
-            ),
-        ];
-        for (state, mask, [connected, datagram]) in reached {
-            attr.qp_state = state;
-            let more = if kind == IBV_QPT_UD { datagram } else { connected };
-            assert_eq!(self.modify(&mut attr, mask | more), 0, "to state {state}");
-        }
+        // SAFETY: the QP is alive.
+        unsafe { qp_states::to(self.raw, &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS], attr) }
     }
 }
 

@@ -5,7 +5,8 @@ use std::ptr;
 use rdma_core_sys::*;
 use soft_mlx5::{Device, LinkLayer};
 
-use crate::world::{World, create_qp, errno, init_attr, modify, next_async, poll, post_recv};
+use crate::qp_states;
+use crate::world::{World, create_qp, errno, init_attr, next_async, poll, post_recv};
 
 const GROUP: [u8; 6] = [0x01, 0x00, 0x5e, 1, 2, 3];
 const KEY: [u8; 40] = [0x5a; 40];
@@ -19,11 +20,9 @@ fn raw_qp(world: &World, cq: *mut ibv_cq) -> *mut ibv_qp {
 }
 
 fn ready(qp: *mut ibv_qp) -> *mut ibv_qp {
-    let mut attr = ibv_qp_attr { port_num: 1, ..Default::default() };
-    for (state, mask) in [(IBV_QPS_INIT, IBV_QP_PORT), (IBV_QPS_RTR, 0), (IBV_QPS_RTS, 0)] {
-        attr.qp_state = state;
-        assert_eq!(modify(qp, &attr, IBV_QP_STATE | mask), 0);
-    }
+    let attr = ibv_qp_attr { port_num: 1, ..Default::default() };
+    // SAFETY: the callers' QPs are alive.
+    unsafe { qp_states::to(qp, &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS], attr) }
     qp
 }
 

@@ -11,6 +11,8 @@ mod gids;
 mod lifecycle;
 mod limits;
 mod objects;
+#[path = "../common/qp_states.rs"]
+mod qp_states;
 mod refusals;
 mod registers;
 mod states;

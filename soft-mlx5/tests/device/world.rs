@@ -8,6 +8,8 @@ use std::time::Duration;
 use rdma_core_sys::*;
 use soft_mlx5::{Builder, Device};
 
+use crate::qp_states;
+
 /// How long anything may make no progress. The busiest machine gives a thread some time in it.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -99,9 +101,9 @@ impl World {
     pub fn connect(&self, qp: *mut ibv_qp, peer: *mut ibv_qp) {
         // SAFETY: the QP is alive.
         let qpn = unsafe { (*peer).qp_num };
-        assert_eq!(modify(qp, &to_init(), INIT_RC), 0);
-        assert_eq!(modify(qp, &self.to_rtr(qpn), RTR_RC), 0);
-        assert_eq!(modify(qp, &to_rts(), RTS_RC), 0);
+        assert_eq!(modify(qp, &to_init(), rc(IBV_QPS_INIT)), 0);
+        assert_eq!(modify(qp, &self.to_rtr(qpn), rc(IBV_QPS_RTR)), 0);
+        assert_eq!(modify(qp, &to_rts(), rc(IBV_QPS_RTS)), 0);
     }
 
     /// Attributes that connect to a QP of this device.
@@ -184,20 +186,10 @@ pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-pub const INIT_RC: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-pub const RTR_RC: u32 = IBV_QP_STATE
-    | IBV_QP_AV
-    | IBV_QP_PATH_MTU
-    | IBV_QP_DEST_QPN
-    | IBV_QP_RQ_PSN
-    | IBV_QP_MAX_DEST_RD_ATOMIC
-    | IBV_QP_MIN_RNR_TIMER;
-pub const RTS_RC: u32 = IBV_QP_STATE
-    | IBV_QP_TIMEOUT
-    | IBV_QP_RETRY_CNT
-    | IBV_QP_RNR_RETRY
-    | IBV_QP_SQ_PSN
-    | IBV_QP_MAX_QP_RD_ATOMIC;
+/// What a change of an RC QP to a state names.
+pub fn rc(state: ibv_qp_state) -> u32 {
+    qp_states::mask(IBV_QPT_RC, state)
+}
 
 pub fn to_init() -> ibv_qp_attr {
     ibv_qp_attr {

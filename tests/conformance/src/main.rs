@@ -16,6 +16,8 @@ mod pair;
 mod plan;
 #[allow(dead_code, reason = "it is shared with the integration tests")]
 mod poison;
+#[path = "../../../soft-mlx5/tests/common/qp_states.rs"]
+mod qp_states;
 mod queue;
 mod reference;
 mod sends;

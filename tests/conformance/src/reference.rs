@@ -63,8 +63,7 @@ pub fn arm(objects: &Objects, solicited_only: bool) {
 
 /// Takes a QP to RESET, in which libmlx5 forgets what the CQ holds of it.
 pub fn reset(objects: &Objects, qp: usize) {
-    verbs::to_state(objects.qps[qp], sys::IBV_QPS_RESET);
-    verbs::to_init(objects.qps[qp]);
+    verbs::to(objects.qps[qp], &[sys::IBV_QPS_RESET, sys::IBV_QPS_INIT]);
 }
 
 /// Returns the file name of the libmlx5 in this process.

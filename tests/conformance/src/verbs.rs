@@ -8,6 +8,7 @@ use mlx5_ring::sq;
 use rdma_core_sys as sys;
 
 use crate::difference::{Difference, Result, same};
+use crate::qp_states;
 
 /// Opens the device of this name.
 pub fn open(name: &str) -> *mut sys::ibv_context {
@@ -58,16 +59,18 @@ pub fn take_events(channel: *mut sys::ibv_comp_channel) {
     }
 }
 
-/// What peers may do.
-const ACCESS: u32 =
-    sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_ATOMIC;
+/// Takes a QP to states one after the other.
+pub fn to(qp: *mut sys::ibv_qp, states: &[sys::ibv_qp_state]) {
+    connect(qp, states, Default::default());
+}
 
-/// Takes a QP to a state, with what `mask` names of these attributes.
-fn modify(qp: *mut sys::ibv_qp, state: sys::ibv_qp_state, mask: u32, attr: sys::ibv_qp_attr) {
-    let mut attr = sys::ibv_qp_attr {
-        qp_state: state,
+/// The same, with these attributes of the peer.
+pub fn connect(qp: *mut sys::ibv_qp, to: &[sys::ibv_qp_state], peer: sys::ibv_qp_attr) {
+    let attr = sys::ibv_qp_attr {
         port_num: 1,
-        qp_access_flags: ACCESS,
+        qp_access_flags: sys::IBV_ACCESS_REMOTE_WRITE
+            | sys::IBV_ACCESS_REMOTE_READ
+            | sys::IBV_ACCESS_REMOTE_ATOMIC,
         qkey: crate::sends::QKEY,
         rq_psn: 0x10,
         sq_psn: 0x10,
@@ -78,55 +81,10 @@ fn modify(qp: *mut sys::ibv_qp, state: sys::ibv_qp_state, mask: u32, attr: sys::
         timeout: 8,
         retry_cnt: 7,
         rnr_retry: 7,
-        ..attr
+        ..peer
     };
-    let mask = (sys::IBV_QP_STATE | mask) as i32;
     // SAFETY: the callers' QPs are alive.
-    done(unsafe { sys::ibv_modify_qp(qp, &mut attr, mask) }, "ibv_modify_qp");
-}
-
-/// To RESET or to error.
-pub fn to_state(qp: *mut sys::ibv_qp, state: sys::ibv_qp_state) {
-    modify(qp, state, 0, Default::default());
-}
-
-pub fn to_init(qp: *mut sys::ibv_qp) {
-    let mask = sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS;
-    modify(qp, sys::IBV_QPS_INIT, mask, Default::default());
-}
-
-pub fn to_rtr(qp: *mut sys::ibv_qp, peer: u32, lid: u16, path_mtu: sys::ibv_mtu) {
-    let mut attr = sys::ibv_qp_attr { path_mtu, dest_qp_num: peer, ..Default::default() };
-    (attr.ah_attr.dlid, attr.ah_attr.port_num) = (lid, 1);
-    let mask = sys::IBV_QP_AV
-        | sys::IBV_QP_PATH_MTU
-        | sys::IBV_QP_DEST_QPN
-        | sys::IBV_QP_RQ_PSN
-        | sys::IBV_QP_MAX_DEST_RD_ATOMIC
-        | sys::IBV_QP_MIN_RNR_TIMER
-        | sys::IBV_QP_ACCESS_FLAGS;
-    modify(qp, sys::IBV_QPS_RTR, mask, attr);
-}
-
-pub fn to_rts(qp: *mut sys::ibv_qp) {
-    let mask = sys::IBV_QP_TIMEOUT
-        | sys::IBV_QP_RETRY_CNT
-        | sys::IBV_QP_RNR_RETRY
-        | sys::IBV_QP_SQ_PSN
-        | sys::IBV_QP_MAX_QP_RD_ATOMIC;
-    modify(qp, sys::IBV_QPS_RTS, mask, Default::default());
-}
-
-/// A UD QP to INIT.
-pub fn to_init_ud(qp: *mut sys::ibv_qp) {
-    let mask = sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_QKEY;
-    modify(qp, sys::IBV_QPS_INIT, mask, Default::default());
-}
-
-/// A UD QP from INIT to RTS.
-pub fn to_rts_ud(qp: *mut sys::ibv_qp) {
-    to_state(qp, sys::IBV_QPS_RTR);
-    modify(qp, sys::IBV_QPS_RTS, sys::IBV_QP_SQ_PSN, Default::default());
+    unsafe { qp_states::to(qp, to, attr) }
 }
 
 /// Links work requests, and posts them with one call. Returns how many were taken, and the errno.

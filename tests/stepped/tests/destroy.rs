@@ -8,8 +8,8 @@ use doorbell::{
     AddressHandle, Buffer, BufferPool, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair,
     Receiver, ReceiverConfig, SrqConfig, SrqId,
 };
-use doorbell_stepped_tests::open;
 use doorbell_stepped_tests::sending_qp::SendingQp;
+use doorbell_stepped_tests::{connect, open};
 use soft_mlx5::faults::{FailDestroy, Which};
 use soft_mlx5::{Device, Faults, LinkLayer};
 
@@ -43,11 +43,8 @@ impl World {
             Some(srq) => QpConfig::rc().srq(srq),
             None => QpConfig::rc().receives(16, 1),
         };
-        let mut near = receiver.create_qp(&near).unwrap();
         let far = QpConfig::rc().receives(1, 1).max_inline(SIZE);
-        let mut far = SendingQp::create(&mut far_receiver, &far).unwrap();
-        near.connect(&far.address().unwrap()).unwrap();
-        far.connect(&near.address().unwrap()).unwrap();
+        let (near, far) = connect(&mut receiver, &near, &mut far_receiver, &far);
         let pool = BufferPool::new(&pd, 64, SIZE).unwrap();
         let filled = match srq {
             Some(srq) => receiver.fill(srq, &pool).unwrap(),

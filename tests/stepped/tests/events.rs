@@ -8,7 +8,7 @@ use doorbell::{
     QueuePair, Receiver, ReceiverConfig, SrqConfig, WcStatus,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
-use doorbell_stepped_tests::{Stepped, open};
+use doorbell_stepped_tests::{Stepped, connect, open};
 use soft_mlx5::Device;
 use soft_mlx5::nic::inspect::CompletionQueue;
 
@@ -111,12 +111,8 @@ impl Ends {
 
     /// A queue pair of the receiver, and the far end of its connection.
     fn connect(&mut self, config: &QpConfig) -> (QueuePair, SendingQp) {
-        let mut near = self.receiver.create_qp(config).unwrap();
-        let config = QpConfig::rc().receives(1, 1);
-        let mut far = SendingQp::create(&mut self.far_receiver, &config).unwrap();
-        near.connect(&far.address().unwrap()).unwrap();
-        far.connect(&near.address().unwrap()).unwrap();
-        (near, far)
+        let far = QpConfig::rc().receives(1, 1);
+        connect(&mut self.receiver, config, &mut self.far_receiver, &far)
     }
 }
 
