@@ -2,7 +2,6 @@
 # The main job: one server receives from the connections of two client processes through one SRQ.
 #
 #   DEMO_PATH=verbs scripts/demo.sh    through libibverbs instead of directly
-#   DEMO_MESSAGES=N scripts/demo.sh    another number of messages than 200,000
 #
 # Runs on a ConnectX if there is one, else on soft-mlx5. The last line is the server's verdict.
 set -euo pipefail
@@ -10,8 +9,7 @@ cd "$(dirname "$0")/.."
 . scripts/common.sh
 
 path=${DEMO_PATH:-auto}
-messages=${DEMO_MESSAGES:-200000}
-clients=2 connections=2
+messages=200000 clients=2 connections=2
 limit=300
 
 echo "demo: building"

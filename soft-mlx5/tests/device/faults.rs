@@ -8,7 +8,7 @@ use soft_mlx5::faults::{FailDestroy, PortFlap, Which};
 use soft_mlx5::{Device, Faults};
 
 use crate::world::{
-    World, errno, modify, names, next_async, poll, post_recv, post_send, query, to_init,
+    SEND, World, errno, modify, names, next_async, poll, post_recv, post_send, query, to_init,
 };
 use rdma_core_sys::*;
 
@@ -123,10 +123,7 @@ fn a_removal_and_a_port_that_flaps_keep_their_times() {
         ..Faults::default()
     });
     let mut events = Vec::new();
-    while let Some(time) = world.device().next_timer() {
-        let now = world.device().now();
-        world.device().advance(time - now);
-        world.device().settle();
+    while world.wait_for_timer() {
         let at = world.device().now().as_millis();
         events.extend(std::iter::from_fn(|| next_async(world.ctx)).map(|event| (at, event)));
         if at == 90 {
@@ -183,9 +180,7 @@ fn completions_come_in_random_order_but_not_those_of_one_queue() {
     let mut order = Vec::new();
     world.device().settle();
     assert!(poll(cq).is_none(), "all CQEs wait for their time");
-    while let Some(time) = world.device().next_timer() {
-        world.device().advance(time.saturating_sub(world.device().now()));
-        world.device().settle();
+    while world.wait_for_timer() {
         while let Some(wc) = poll(cq) {
             assert_eq!(wc.status, IBV_WC_SUCCESS);
             order.push((wc.qp_num, wc.opcode & IBV_WC_RECV != 0));
@@ -202,35 +197,13 @@ fn completions_come_in_random_order_but_not_those_of_one_queue() {
 }
 
 // Statuses of the completions, sends first.
-fn statuses(cq: *mut ibv_cq) -> (Vec<ibv_wc_status>, Vec<ibv_wc_status>) {
+fn statuses_of_both(cq: *mut ibv_cq) -> (Vec<ibv_wc_status>, Vec<ibv_wc_status>) {
     let all: Vec<_> = std::iter::from_fn(|| poll(cq)).collect();
     let of = |sends: bool| {
-        let chosen = all.iter().filter(|wc| (wc.wr_id == 1) == sends);
+        let chosen = all.iter().filter(|wc| (wc.wr_id == SEND) == sends);
         chosen.map(|wc| wc.status).collect::<Vec<_>>()
     };
     (of(true), of(false))
-}
-
-// Posts one send and one receive whose work request ids tell them apart.
-fn marked_exchange(world: &World, qp: *mut ibv_qp, mr: *mut ibv_mr) {
-    // SAFETY: QP and MR are alive.
-    unsafe {
-        let mut sge = ibv_sge { addr: (*mr).addr as u64, length: 64, lkey: (*mr).lkey };
-        let mut recv = ibv_recv_wr { sg_list: &mut sge, num_sge: 1, ..Default::default() };
-        let mut bad_recv = ptr::null_mut();
-        assert_eq!(ibv_post_recv(qp, &mut recv, &mut bad_recv), 0);
-        let mut send = ibv_send_wr {
-            wr_id: 1,
-            sg_list: &mut sge,
-            num_sge: 1,
-            opcode: IBV_WR_SEND,
-            send_flags: IBV_SEND_SIGNALED,
-            ..Default::default()
-        };
-        let mut bad_send = ptr::null_mut();
-        assert_eq!(ibv_post_send(qp, &mut send, &mut bad_send), 0);
-    }
-    world.device().settle();
 }
 
 #[test]
@@ -259,9 +232,9 @@ fn the_nth_operation_fails_as_asked() {
         let cq = world.cq(16);
         let mr = leaked(&world);
         let qp = world.connected(cq, ptr::null_mut());
-        marked_exchange(&world, qp, mr);
-        marked_exchange(&world, qp, mr);
-        let (sent, received) = statuses(cq);
+        world.exchange(qp, mr, 64);
+        world.exchange(qp, mr, 64);
+        let (sent, received) = statuses_of_both(cq);
         assert_eq!((&sent[..], &received[..]), (&sends[..], &receives[..]), "{faults:?}");
         assert_eq!(query(qp).qp_state, IBV_QPS_ERR);
         let events: Vec<_> = std::iter::from_fn(|| next_async(world.ctx)).collect();
@@ -301,9 +274,7 @@ fn a_receiver_that_plays_not_ready_gets_everything_in_the_end() {
             assert_eq!(wc.status, IBV_WC_SUCCESS);
             completions += 1;
         }
-        let timer = world.device().next_timer().unwrap_or_default();
-        world.device().advance(timer.saturating_sub(world.device().now()));
-        world.device().settle();
+        world.wait_for_timer();
     }
 }
 
@@ -321,9 +292,7 @@ fn delay_and_slowness_are_seen_in_the_time_a_message_takes() {
             if completions == 2 {
                 return world.device().now();
             }
-            let timer = world.device().next_timer().expect("something to wait for");
-            world.device().advance(timer.saturating_sub(world.device().now()));
-            world.device().settle();
+            assert!(world.wait_for_timer(), "nothing to wait for");
         }
     };
     let us = Duration::from_micros;

@@ -83,6 +83,14 @@ impl World {
         create_qp(self.pd, &mut init).unwrap()
     }
 
+    /// Lets time pass until a timer of the device ends, and the device work; `false` when there is none.
+    pub fn wait_for_timer(&self) -> bool {
+        let Some(time) = self.device().next_timer() else { return false };
+        self.device().advance(time.saturating_sub(self.device().now()));
+        self.device().settle();
+        true
+    }
+
     /// Has a QP that is connected with itself send `len` bytes from the start of a region to the bytes after them.
     pub fn exchange(&self, qp: *mut ibv_qp, mr: *mut ibv_mr, len: u32) {
         post_recv(qp, mr, len as usize, len);
@@ -244,6 +252,9 @@ pub fn post_srq_recv(srq: *mut ibv_srq, mr: *mut ibv_mr, wr_id: u64, offset: usi
     }
 }
 
+/// `wr_id` of sends; receives have 0.
+pub const SEND: u64 = 1;
+
 pub fn post_send(qp: *mut ibv_qp, mr: *mut ibv_mr, offset: usize, length: u32) {
     post_send_with(qp, mr, offset, length, 0);
 }
@@ -259,6 +270,7 @@ pub fn post_send_with(
     unsafe {
         let mut sge = ibv_sge { addr: (*mr).addr as u64 + offset as u64, length, lkey: (*mr).lkey };
         let mut wr = ibv_send_wr {
+            wr_id: SEND,
             sg_list: &mut sge,
             num_sge: 1,
             opcode: IBV_WR_SEND,
