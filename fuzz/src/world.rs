@@ -38,12 +38,10 @@ pub enum Scene {
 }
 
 impl Scene {
-    /// All scenes.
-    pub const ALL: [Self; 5] = [Self::Rc, Self::Uc, Self::Ud, Self::Shared, Self::Tags];
-
     /// Takes any byte.
     pub fn from_byte(byte: u8) -> Self {
-        Self::ALL[usize::from(byte) % Self::ALL.len()]
+        let all = [Self::Rc, Self::Uc, Self::Ud, Self::Shared, Self::Tags];
+        all[usize::from(byte) % all.len()]
     }
 }
 

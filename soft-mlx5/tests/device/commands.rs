@@ -101,7 +101,8 @@ pub fn dealloc_pd(fd: i32, handle: u32) -> Result<(), i32> {
     ioctl(fd, 1, 0, [Attr::new(0, 0, handle.into())]).map(drop)
 }
 
-fn with_file(work: impl FnOnce(i32)) {
+/// Calls `work` with a file of a fresh device.
+pub fn with_file(work: impl FnOnce(i32)) {
     let _serial = serial();
     let device = Device::builder().stepped().build().unwrap();
     let fd = open_uverbs(uverbs_number(&device));

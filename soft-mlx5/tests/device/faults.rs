@@ -243,22 +243,6 @@ fn the_nth_operation_fails_as_asked() {
 }
 
 #[test]
-fn fail_qp_fails_a_qp() {
-    let world = stepped(Faults::default());
-    let cq = world.cq(16);
-    let mr = leaked(&world);
-    let qp = world.connected(cq, ptr::null_mut());
-    post_recv(qp, mr, 0, 64);
-    // SAFETY: the QP is alive.
-    let qpn = unsafe { (*qp).qp_num };
-    assert!(world.device().fail_qp(qpn));
-    assert!(!world.device().fail_qp(qpn), "once");
-    world.device().settle();
-    assert_eq!(poll(cq).map(|wc| wc.status), Some(IBV_WC_WR_FLUSH_ERR));
-    assert_eq!(next_async(world.ctx), Some(IBV_EVENT_QP_FATAL));
-}
-
-#[test]
 fn a_receiver_that_plays_not_ready_gets_everything_in_the_end() {
     let world = stepped(Faults { rnr: 0.5, ..Faults::default() });
     let cq = world.cq(64);

@@ -1,18 +1,13 @@
 //! UCX, which has a data path for mlx5 of its own beside that over libibverbs: `rc_x` and `ud_x` write WQEs,
 //! ring doorbells and read CQEs themselves.
 
-use crate::common::free_port;
 use crate::{LINKS, pair};
 
 const TRANSPORTS: [&str; 4] = ["rc_v", "ud_v", "rc_x", "ud_x"];
 
 fn perftest(link: &str, settings: &[&str], test: &str, size: &str) -> [String; 2] {
-    let port = free_port();
-    let number = port.to_string();
-    let program = ["ucx_perftest", "-t", test, "-s", size, "-n", "300", "-w", "10", "-p", &number];
-    let server = [&["env"], settings, &program].concat();
-    let client = [&server[..], &["127.0.0.1"]].concat();
-    pair(&["--strict", "--link", link], port, &server, &client)
+    let program = ["ucx_perftest", "-t", test, "-s", size, "-n", "300", "-w", "10"];
+    pair(&["--strict", "--link", link], &[&["env"], settings, &program].concat())
 }
 
 fn over_all_transports(test: &str, size: &str) {

@@ -212,13 +212,6 @@ fn is_zombie(process: &Path) -> bool {
 }
 
 #[test]
-fn the_processes_of_a_command_have_a_device_each_and_a_fabric_in_common() {
-    let script = common::pingpong("-c -e -n 100") + " && wait $!";
-    let outcome = finish(&mut run(&[], &["sh", "-c", &script]));
-    assert_eq!(outcome.succeeded().matches("100 iters in").count(), 2);
-}
-
-#[test]
 fn runs_nest() {
     let inner = [SOFT_MLX5, "run", "--link", "roce", "--", "ibv_devinfo"];
     let info = finish(&mut run(&[], &inner)).succeeded();
