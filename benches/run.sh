@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures doorbell beside stock libmlx5: prints the table, and writes target/bench.json and charts to
-# target/bench. Takes a few minutes on a machine that does nothing else.
+# Measures doorbell beside stock libmlx5: prints the table, and writes target/bench.json. Takes a few minutes on a
+# machine that does nothing else.
 #
 #   DOCS=1 benches/run.sh    puts the table of times into docs/performance.md, too
 set -euo pipefail

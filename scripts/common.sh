@@ -11,6 +11,30 @@ host_platform() {
     rustc -vV | sed -n 's/^host: //p'
 }
 
+# The name of an adapter that the mlx5 driver runs and that this user may open.
+connectx() {
+    local device uverbs
+    for device in /sys/class/infiniband/*; do
+        [ "$(basename "$(readlink -f "$device/device/driver" 2>/dev/null)")" = mlx5_core ] || continue
+        for uverbs in "$device"/device/infiniband_verbs/uverbs*; do
+            uverbs=/dev/infiniband/$(basename "$uverbs")
+            if [ -r "$uverbs" ] && [ -w "$uverbs" ]; then
+                basename "$device"
+                return
+            fi
+        done
+    done
+}
+
+# A port that nobody listens on.
+free_port() {
+    local port=18515
+    while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+        port=$((port + 1))
+    done
+    echo $port
+}
+
 # Ends, for something that cannot be run here. Under CI=true that is a failure.
 skip() {
     echo "skipped: $*"

@@ -2,9 +2,6 @@
 # Market data: a publisher sends an A and a B feed with gaps, a subscriber finds them.
 #
 #   DEMO_PATH=verbs scripts/demo-frames.sh    through libibverbs instead of directly, into plain receives
-#   DEMO_PLAIN=1 scripts/demo-frames.sh       into plain receives instead of strides
-#   DEMO_FRAMES=N scripts/demo-frames.sh      another number of frames than 1,000,000
-#   DEMO_SVG=FILE scripts/demo-frames.sh      also plots the time from the adapter to the program
 #
 # Runs on soft-mlx5: frames of a publisher on the same adapter would not leave it. The last line is the verdict.
 set -euo pipefail
@@ -20,21 +17,17 @@ target=$(target_directory)
 target=$target/release
 under=("$target/soft-mlx5" run --strict --link roce --fabric "demo-frames-$$" --)
 
-# A port that nobody listens on.
-port=18515
-while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
-    port=$((port + 1))
-done
+port=$(free_port)
 
 plain=()
-[ "$path" != verbs ] && [ -z "${DEMO_PLAIN:-}" ] || plain=(--plain)
+[ "$path" != verbs ] || plain=(--plain)
 # The publisher waits for the subscriber to listen.
 timeout "$limit" "${under[@]}" "$target/examples/market_data" --path "$path" --port "$port" \
-    publish 127.0.0.1 --frames "${DEMO_FRAMES:-1000000}" &
+    publish 127.0.0.1 --frames 1000000 &
 publisher=$!
 code=0
 timeout "$limit" "${under[@]}" "$target/examples/market_data" --path "$path" --port "$port" \
-    subscribe "${plain[@]}" ${DEMO_SVG:+--svg "$DEMO_SVG"} > "$target/demo-frames.out" || code=$?
+    subscribe "${plain[@]}" > "$target/demo-frames.out" || code=$?
 [ "$code" = 0 ] || kill "$publisher" 2>/dev/null || true
 wait "$publisher" || { [ "$code" != 0 ] || { echo "demo-frames: FAILED: the publisher failed"; code=1; }; }
 cat "$target/demo-frames.out"

@@ -11,21 +11,6 @@ cd "$(dirname "$0")/.."
 
 limit=300
 
-# The name of an adapter that the mlx5 driver runs and that this user may open.
-connectx() {
-    local device uverbs
-    for device in /sys/class/infiniband/*; do
-        [ "$(basename "$(readlink -f "$device/device/driver" 2>/dev/null)")" = mlx5_core ] || continue
-        for uverbs in "$device"/device/infiniband_verbs/uverbs*; do
-            uverbs=/dev/infiniband/$(basename "$uverbs")
-            if [ -r "$uverbs" ] && [ -w "$uverbs" ]; then
-                basename "$device"
-                return
-            fi
-        done
-    done
-}
-
 echo "demo-tags: building"
 cargo build --release -p soft-mlx5 -p doorbell --lib --bins --example tag_matching
 target=$(target_directory)

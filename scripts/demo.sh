@@ -2,7 +2,6 @@
 # The main job: one server receives from the connections of two client processes through one SRQ.
 #
 #   DEMO_PATH=verbs scripts/demo.sh    through libibverbs instead of directly
-#   DEMO_MESSAGES=N scripts/demo.sh    another number of messages than 200,000
 #
 # Runs on a ConnectX if there is one, else on soft-mlx5. The last line is the server's verdict.
 set -euo pipefail
@@ -10,24 +9,8 @@ cd "$(dirname "$0")/.."
 . scripts/common.sh
 
 path=${DEMO_PATH:-auto}
-messages=${DEMO_MESSAGES:-200000}
-clients=2 connections=2
+messages=200000 clients=2 connections=2
 limit=300
-
-# The name of an adapter that the mlx5 driver runs and that this user may open.
-connectx() {
-    local device uverbs
-    for device in /sys/class/infiniband/*; do
-        [ "$(basename "$(readlink -f "$device/device/driver" 2>/dev/null)")" = mlx5_core ] || continue
-        for uverbs in "$device"/device/infiniband_verbs/uverbs*; do
-            uverbs=/dev/infiniband/$(basename "$uverbs")
-            if [ -r "$uverbs" ] && [ -w "$uverbs" ]; then
-                basename "$device"
-                return
-            fi
-        done
-    done
-}
 
 echo "demo: building"
 cargo build --release -p soft-mlx5 -p doorbell --lib --bins --example srq_server --example srq_client
@@ -41,11 +24,7 @@ else
     under=("$target/soft-mlx5" run --strict --fabric "demo-$$" --) options=()
 fi
 
-# A port that nobody listens on.
-port=18515
-while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
-    port=$((port + 1))
-done
+port=$(free_port)
 
 # The clients wait for the server to listen.
 pids=()

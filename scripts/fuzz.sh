@@ -6,7 +6,6 @@
 #   scripts/fuzz.sh short                 replays the corpus, and a few thousand inputs with a fixed seed
 #   scripts/fuzz.sh build                 only builds them
 #   scripts/fuzz.sh merge                 puts what earlier runs found into the corpus, as little of it as covers the same
-#   scripts/fuzz.sh seeds DIRECTORY       records inputs from programs of rdma-core
 #
 # What a run finds it leaves in target/fuzz/TARGET; an input that breaks something stays there as crash-*.
 set -euo pipefail
@@ -53,24 +52,6 @@ run() {
     echo "fuzz: $name: ok, seed ${SEED:-1}"
 }
 
-# What the targets read is what stock libibverbs and libmlx5 write.
-record() {
-    local into=$1 bin=$target_dir/debug recorded pair
-    cargo build --quiet -p soft-mlx5 -p doorbell-fuzz --lib --bins --examples
-    "$bin/fuzz-seeds" "$into"
-    recorded=$(mktemp -d)
-    for pair in ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong 'ibv_srq_pingpong -q 2' 'ibv_rc_pingpong -e'; do
-        timeout 60 "$bin/soft-mlx5" run -- env FUZZ_RECORD="$recorded" sh -c "
-            export LD_PRELOAD='$bin/examples/librecord.so '\$LD_PRELOAD
-            $pair -n 5 -p 18999 >/dev/null & sleep 1; $pair -n 5 -p 18999 localhost; wait"
-    done
-    mkdir -p "$into/commands"
-    for pair in "$recorded"/*; do
-        head -c "${longest[commands]}" "$pair" >"$into/commands/${pair##*/}"
-    done
-    rm -r "$recorded"
-}
-
 case ${1-} in
     short)
         build
@@ -98,9 +79,6 @@ case ${1-} in
             cp -r "$merged" "fuzz/corpus/$name"
             rm -r "$merged"
         done
-        ;;
-    seeds)
-        record "${2:?where to}"
         ;;
     [0-9]*)
         total=$1

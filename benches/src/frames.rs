@@ -15,6 +15,7 @@ use rdma_core_sys::*;
 use soft_mlx5::Device;
 
 use crate::adapter::{Complete, Form, Order};
+use crate::qp_states;
 use crate::sum::Sum;
 use crate::world::{self, BUFFER, Locks, Shape, World, made};
 
@@ -148,10 +149,8 @@ unsafe fn raw_qp(world: &World, shape: Shape, cq: *mut ibv_cq_ex, locks: Locks) 
     // SAFETY: live objects and initialised structures.
     unsafe {
         let qp = made(ibv_create_qp(world.domain(locks), &mut init));
-        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..Default::default() };
-        assert_eq!(ibv_modify_qp(qp, &mut attr, (IBV_QP_STATE | IBV_QP_PORT) as i32), 0);
-        attr.qp_state = IBV_QPS_RTR;
-        assert_eq!(ibv_modify_qp(qp, &mut attr, IBV_QP_STATE as i32), 0);
+        let attr = ibv_qp_attr { port_num: 1, ..Default::default() };
+        qp_states::to(qp, &[IBV_QPS_INIT, IBV_QPS_RTR], attr);
         qp
     }
 }

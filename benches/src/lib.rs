@@ -14,11 +14,12 @@
 
 pub mod adapter;
 pub mod case;
-pub mod chart;
 pub mod frames;
 pub mod lines;
 pub mod markdown;
 pub mod operation;
+#[path = "../../soft-mlx5/tests/common/qp_states.rs"]
+mod qp_states;
 pub mod report;
 pub mod sends;
 pub mod subject;

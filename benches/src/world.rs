@@ -12,6 +12,8 @@ use mlx5_wire::cqe::FRESH_OP_OWN;
 use rdma_core_sys::*;
 use soft_mlx5::{Device, LinkLayer};
 
+use crate::qp_states;
+
 /// Bytes of a receive buffer.
 pub const BUFFER: u32 = 256;
 /// Bytes of the message that is sent to each QP once: more than fit into a CQE.
@@ -303,38 +305,22 @@ impl World {
     /// # Safety
     /// A fresh QP of the device.
     pub(crate) unsafe fn connect(&self, qp: *mut ibv_qp, peer: u32) {
-        let init = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..Default::default() };
         let port = self.pd.context().query_port(1).expect("a port");
-        let mut rtr =
-            ibv_qp_attr { qp_state: IBV_QPS_RTR, path_mtu: IBV_MTU_1024, ..Default::default() };
-        rtr.dest_qp_num = peer;
-        (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (1, 1);
-        (rtr.ah_attr.dlid, rtr.ah_attr.port_num) = (port.lid, 1);
-        let rts = ibv_qp_attr {
-            qp_state: IBV_QPS_RTS,
+        let mut attr = ibv_qp_attr {
+            port_num: 1,
+            path_mtu: IBV_MTU_1024,
+            dest_qp_num: peer,
+            max_dest_rd_atomic: 1,
+            max_rd_atomic: 1,
+            min_rnr_timer: 1,
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 7,
-            max_rd_atomic: 1,
             ..Default::default()
         };
-        let to_init = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        let to_rtr = IBV_QP_AV
-            | IBV_QP_PATH_MTU
-            | IBV_QP_DEST_QPN
-            | IBV_QP_RQ_PSN
-            | IBV_QP_MAX_DEST_RD_ATOMIC
-            | IBV_QP_MIN_RNR_TIMER;
-        let to_rts = IBV_QP_TIMEOUT
-            | IBV_QP_RETRY_CNT
-            | IBV_QP_RNR_RETRY
-            | IBV_QP_SQ_PSN
-            | IBV_QP_MAX_QP_RD_ATOMIC;
-        for (mut attr, mask) in [(init, to_init), (rtr, to_rtr), (rts, to_rts)] {
-            // SAFETY: the caller's contract.
-            let errno = unsafe { ibv_modify_qp(qp, &mut attr, (mask | IBV_QP_STATE) as i32) };
-            assert_eq!(errno, 0);
-        }
+        (attr.ah_attr.dlid, attr.ah_attr.port_num) = (port.lid, 1);
+        // SAFETY: the caller's contract.
+        unsafe { qp_states::to(qp, &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS], attr) }
     }
 
     fn srq_layout(&self, srq: *mut ibv_srq) -> srq::Layout {

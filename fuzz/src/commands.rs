@@ -6,9 +6,45 @@ use std::sync::OnceLock;
 
 use soft_mlx5::Device;
 
-use crate::encoding::{Attr, Header, MAX_POINTED, MAX_WRITTEN, VERBS_IOCTL, attr, op};
 use crate::input::Input;
 use crate::memory::{ARENA, ARENA_SIZE, Arena, tame, tame_word};
+
+/// `RDMA_VERBS_IOCTL`.
+const VERBS_IOCTL: u64 = 0xc018_1b01;
+/// Bytes that a pointer of an attribute leads to, at most.
+const MAX_POINTED: usize = 160;
+/// Bytes of a written command, at most.
+const MAX_WRITTEN: usize = 1024;
+
+/// Begins an operation, see [`run`].
+pub mod op {
+    /// `object: u16, method: u16, attributes: u8`, then the attributes.
+    pub const IOCTL: u8 = 0;
+    /// `length: u16`, then the bytes.
+    pub const WRITE: u8 = 1;
+    /// `offset: u32` in pages, `pages: u8`, `flags: u8`.
+    pub const MMAP: u8 = 2;
+    /// The device works.
+    pub const STEP: u8 = 3;
+    /// `offset: u32` in the arena, `value: u64`.
+    pub const POKE: u8 = 4;
+    /// `offset: u16`, `value: u64`: into the page that was mapped last.
+    pub const REGISTER: u8 = 5;
+    /// Number of operations.
+    pub const COUNT: u8 = 6;
+}
+
+/// What an attribute holds: after `id: u16, len: u16, flags: u8`.
+pub mod attr {
+    /// `u64`: the number itself.
+    pub const PLAIN: u8 = 0;
+    /// The address of so many bytes, which follow (at most `MAX_POINTED`).
+    pub const POINTER: u8 = 1;
+    /// `u8`: an address where nothing is.
+    pub const WILD: u8 = 2;
+    /// Number of kinds.
+    pub const COUNT: u8 = 3;
+}
 
 const MAX_ATTRS: usize = 24;
 // More than a program of a few kilobytes has.
@@ -24,6 +60,31 @@ const WILD: [u64; 8] = [
     u64::MAX,
     u64::MAX - 4095,
 ];
+
+/// An attribute of an `ioctl` (`struct ib_uverbs_attr`).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Attr {
+    id: u16,
+    len: u16,
+    flags: u16,
+    // What only enumerations have.
+    special: u16,
+    data: u64,
+}
+
+/// What stands in front of the attributes (`struct ib_uverbs_ioctl_hdr`).
+#[repr(C)]
+#[derive(Default)]
+struct Header {
+    length: u16,
+    object: u16,
+    method: u16,
+    num_attrs: u16,
+    reserved1: u64,
+    driver_id: u32,
+    reserved2: u32,
+}
 
 #[repr(C)]
 struct Command {

@@ -4,7 +4,6 @@ use soft_mlx5::Device;
 use soft_mlx5::nic::inspect::CompletionQueue;
 
 /// Writes CQEs to a CQ in the place of the device.
-#[derive(Debug)]
 pub struct CqWriter {
     cq: CompletionQueue,
     produced: u32,

@@ -10,19 +10,19 @@
 //! | [`packets`] | packets that reach the port of the device |
 //! | [`completions`] | CQEs in the CQ of a [`doorbell::Receiver`] |
 //! | [`frames`] | CQEs in the CQ of a [`doorbell::frames::FrameReceiver`], plain or striding |
+//! | [`sends`] | CQEs in the CQ of a [`doorbell::Sender`] |
 //! | [`decode`] | text for `doorbell decode` |
 
 pub mod commands;
 pub mod completions;
-pub mod cq;
+mod cq;
 pub mod decode;
-pub mod encoding;
 pub mod frames;
 mod input;
-pub mod memory;
+mod memory;
 pub mod packets;
+#[path = "../../soft-mlx5/tests/common/qp_states.rs"]
+mod qp_states;
 pub mod sends;
-pub mod world;
+mod world;
 pub mod wqes;
-
-pub use input::Input;

@@ -23,7 +23,6 @@ fn map(addr: *mut c_void, len: usize, protection: i32, fixed: i32) -> *mut u8 {
 }
 
 /// Memory at [`ARENA`] that belongs to nobody's Rust values: whatever a device does to it harms nobody.
-#[derive(Debug)]
 pub struct Arena(());
 
 impl Arena {
@@ -60,12 +59,6 @@ impl Arena {
     pub fn clear(&self) {
         // SAFETY: the whole mapping, to which no references exist.
         unsafe { (ARENA as *mut u8).write_bytes(0, ARENA_SIZE) };
-    }
-}
-
-impl Default for Arena {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

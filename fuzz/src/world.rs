@@ -7,11 +7,12 @@ use rdma_core_sys::*;
 use soft_mlx5::{Builder, Device};
 
 use crate::memory::{ARENA, Arena};
+use crate::qp_states;
 
 /// The first bytes of the arena are registered; the rest must never change.
-pub const REGISTERED: usize = 64 << 10;
+const REGISTERED: usize = 64 << 10;
 /// Key of a new queue's datagrams.
-pub const QKEY: u32 = 0x1111;
+const QKEY: u32 = 0x1111;
 /// Slots of a send queue, at least, and of a receive queue.
 const WRS: u32 = 16;
 const TAGS: u32 = 4;
@@ -22,7 +23,7 @@ const ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// What the queues of a program are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scene {
     /// Reliable connections.
     Rc,
@@ -37,17 +38,14 @@ pub enum Scene {
 }
 
 impl Scene {
-    /// All scenes.
-    pub const ALL: [Self; 5] = [Self::Rc, Self::Uc, Self::Ud, Self::Shared, Self::Tags];
-
     /// Takes any byte.
     pub fn from_byte(byte: u8) -> Self {
-        Self::ALL[usize::from(byte) % Self::ALL.len()]
+        let all = [Self::Rc, Self::Uc, Self::Ud, Self::Shared, Self::Tags];
+        all[usize::from(byte) % all.len()]
     }
 }
 
 /// A device, and what all scenes have in common.
-#[derive(Debug)]
 pub struct World {
     /// The device.
     pub device: Device,
@@ -109,13 +107,6 @@ impl World {
     /// LID of the port.
     pub fn lid(&self) -> u16 {
         self.lid
-    }
-
-    /// An address handle that leads to the port itself.
-    pub fn address_handle(&self) -> *mut ibv_ah {
-        let mut attr = ibv_ah_attr { dlid: self.lid, port_num: 1, ..Default::default() };
-        // SAFETY: the domain is alive.
-        some(unsafe { ibv_create_ah(self.pd, &mut attr) })
     }
 
     /// Lets the device work until it has nothing to do, or for long.
@@ -194,14 +185,13 @@ impl World {
         let numbers: Vec<_> = queues.qps.iter().map(Qp::number).collect();
         for (qp, others) in queues.qps.iter().zip([1, 0, 2]) {
             let (lid, number) = peer.unwrap_or((self.lid, numbers[others]));
-            qp.start(kind, lid, number);
+            qp.start(lid, number);
         }
         queues
     }
 }
 
 /// The queues of a scene, destroyed when dropped.
-#[derive(Debug)]
 pub struct Queues {
     /// The first sends to the second, which has the shared receive queue.
     pub qps: Vec<Qp>,
@@ -232,12 +222,6 @@ pub struct Qp {
     half: u32,
 }
 
-impl std::fmt::Debug for Qp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Qp").field("number", &self.number()).finish_non_exhaustive()
-    }
-}
-
 fn write_record(record: *mut __be32, word: usize, value: u32) {
     // SAFETY: a doorbell record of two words, of a live queue.
     unsafe { record.add(word).write_volatile(value.to_be()) };
@@ -253,11 +237,6 @@ impl Qp {
     /// Basic blocks handed over.
     pub fn sent(&self) -> u16 {
         self.sent
-    }
-
-    /// The handle of libibverbs.
-    pub fn raw(&self) -> *mut ibv_qp {
-        self.raw
     }
 
     /// Writes basic blocks at the producer index and moves it past them.
@@ -311,18 +290,14 @@ impl Qp {
         write_record(self.memory.dbrec, word & 1, value);
     }
 
-    fn modify(&self, attr: &mut ibv_qp_attr, mask: u32) -> i32 {
-        // SAFETY: the QP is alive.
-        unsafe { ibv_modify_qp(self.raw, attr, (IBV_QP_STATE | mask) as i32) }
-    }
-
     /// Any state, whether or not it may follow the present one.
     pub fn set_state(&self, state: ibv_qp_state) {
         let mut attr = ibv_qp_attr { qp_state: state, ..Default::default() };
-        self.modify(&mut attr, 0);
+        // SAFETY: the QP is alive.
+        unsafe { ibv_modify_qp(self.raw, &mut attr, IBV_QP_STATE as i32) };
     }
 
-    fn start(&self, kind: ibv_qp_type, lid: u16, number: u32) {
+    fn start(&self, lid: u16, number: u32) {
         let mut attr = ibv_qp_attr {
             port_num: 1,
             qp_access_flags: ACCESS,
@@ -338,32 +313,8 @@ impl Qp {
             ..Default::default()
         };
         (attr.ah_attr.dlid, attr.ah_attr.port_num) = (lid, 1);
-        let reached = [
-            (IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT, [IBV_QP_ACCESS_FLAGS, IBV_QP_QKEY]),
-            (
-                IBV_QPS_RTR,
-                if kind == IBV_QPT_RC {
-                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
-                } else {
-                    0
-                },
-                [IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN, 0],
-            ),
-            (
-                IBV_QPS_RTS,
-                if kind == IBV_QPT_RC {
-                    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC
-                } else {
-                    0
-                },
-                [IBV_QP_SQ_PSN, IBV_QP_SQ_PSN],
-            ),
-        ];
-        for (state, mask, [connected, datagram]) in reached {
-            attr.qp_state = state;
-            let more = if kind == IBV_QPT_UD { datagram } else { connected };
-            assert_eq!(self.modify(&mut attr, mask | more), 0, "to state {state}");
-        }
+        // SAFETY: the QP is alive.
+        unsafe { qp_states::to(self.raw, &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS], attr) }
     }
 }
 
@@ -374,23 +325,7 @@ pub struct Srq {
     posted: u16,
 }
 
-impl std::fmt::Debug for Srq {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Srq").field("posted", &self.posted).finish_non_exhaustive()
-    }
-}
-
 impl Srq {
-    /// The handle of libibverbs.
-    pub fn raw(&self) -> *mut ibv_srq {
-        self.raw
-    }
-
-    /// WQEs that can be posted to a new queue.
-    pub fn capacity(&self) -> u32 {
-        self.memory.tail
-    }
-
     /// Writes the WQE of the next slot, with `link` as the slot after it, or the right one, and tells the device.
     pub fn receive(&mut self, segments: &[u8], link: Option<u16>) {
         let slots = self.memory.tail + 1;

@@ -59,6 +59,12 @@ fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
 }
 
 impl Running {
+    /// Sends a signal to a program that was not waited for.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: our own child.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
     /// Waits for the end, but not for ever.
     pub fn finish(mut self) -> Outcome {
         let deadline = Instant::now() + PATIENCE;
@@ -107,6 +113,16 @@ fn listens(table: &str, port: u16) -> bool {
         let words: Vec<_> = line.split_whitespace().collect();
         words[1].ends_with(&format!(":{port:04X}")) && words[3] == LISTEN
     })
+}
+
+/// A script that runs `ibv_rc_pingpong` in the background, and beside it once more as its client.
+pub fn pingpong(options: &str) -> String {
+    let port = free_port();
+    let pingpong = format!("ibv_rc_pingpong -g 0 {options} -p {port}");
+    // Its port, the remote one, and the state LISTEN.
+    let listening =
+        format!("grep -q ':{port:04X} [0-9A-F]*:0000 0A ' /proc/net/tcp6 /proc/net/tcp");
+    format!("{pingpong} & until {listening}; do sleep 0.05; done; {pingpong} 127.0.0.1")
 }
 
 /// A fabric of its own for each test.

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::time::Duration;
 
-use crate::world::{World, modify, poll, post_recv, post_send};
+use crate::world::{World, modify, next_event, poll, post_recv, post_send};
 use rdma_core_sys::*;
 
 fn is_readable(fd: i32) -> bool {
@@ -12,7 +12,7 @@ fn is_readable(fd: i32) -> bool {
     unsafe { libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLIN != 0 }
 }
 
-fn next_event(channel: *mut ibv_comp_channel) -> *mut ibv_cq {
+fn next_cq(channel: *mut ibv_comp_channel) -> *mut ibv_cq {
     let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: the channel is alive.
     assert_eq!(unsafe { ibv_get_cq_event(channel, &mut cq, &mut context) }, 0);
@@ -30,12 +30,6 @@ fn loopback(
     (cq, qp, mr)
 }
 
-fn exchange(world: &World, qp: *mut ibv_qp, mr: *mut ibv_mr) {
-    post_recv(qp, mr, 0, 32);
-    post_send(qp, mr, 32, 32);
-    world.device().settle();
-}
-
 #[test]
 fn an_armed_queue_raises_one_event_for_its_next_completion() {
     let world = World::stepped();
@@ -43,16 +37,16 @@ fn an_armed_queue_raises_one_event_for_its_next_completion() {
     let (cq, qp, mr) = loopback(&world, channel);
     // SAFETY: the channel is alive.
     let fd = unsafe { (*channel).fd };
-    exchange(&world, qp, mr);
+    world.exchange(qp, mr, 32);
     assert!(!is_readable(fd), "nobody asked for an event");
     while poll(cq).is_some() {}
     // SAFETY: the CQ is alive.
     assert_eq!(unsafe { ibv_req_notify_cq(cq, 0) }, 0);
     world.device().settle();
     assert!(!is_readable(fd), "there is no completion yet");
-    exchange(&world, qp, mr);
+    world.exchange(qp, mr, 32);
     assert!(is_readable(fd));
-    assert_eq!(next_event(channel), cq);
+    assert_eq!(next_cq(channel), cq);
     assert!(!is_readable(fd), "one event for two completions");
     // SAFETY: the CQ is alive until it is destroyed.
     unsafe {
@@ -72,7 +66,7 @@ fn unread_events_go_with_their_queue() {
     for (cq, qp, mr) in [(cq, qp, mr), (other_cq, other_qp, other_mr)] {
         // SAFETY: the CQ is alive.
         assert_eq!(unsafe { ibv_req_notify_cq(cq, 0) }, 0);
-        exchange(&world, qp, mr);
+        world.exchange(qp, mr, 32);
     }
     // SAFETY: QP and CQ are alive; the destroy call would wait for ever for an acknowledgement of
     // the unread event if the device counted it as read.
@@ -80,26 +74,11 @@ fn unread_events_go_with_their_queue() {
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_destroy_cq(cq), 0);
     }
-    assert_eq!(next_event(channel), other_cq, "the event of the living is still there");
+    assert_eq!(next_cq(channel), other_cq, "the event of the living is still there");
     // SAFETY: the channel is alive.
     assert!(!is_readable(unsafe { (*channel).fd }));
     // SAFETY: the CQ is alive.
     unsafe { ibv_ack_cq_events(other_cq, 1) };
-}
-
-#[test]
-fn a_channel_in_non_blocking_mode_returns_eagain() {
-    let world = World::stepped();
-    let channel = world.channel();
-    let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: the channel is alive.
-    unsafe {
-        let fd = (*channel).fd;
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        assert_eq!(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK), 0);
-        assert_eq!(ibv_get_cq_event(channel, &mut cq, &mut context), -1);
-        assert_eq!(crate::world::errno(), libc::EAGAIN);
-    }
 }
 
 #[test]
@@ -114,7 +93,7 @@ fn a_waiting_thread_is_woken_by_a_threaded_device() {
         post_send(qp, mr, 32, 32);
         let mut taken = 0;
         while taken < 2 {
-            assert_eq!(next_event(channel), cq);
+            assert_eq!(next_cq(channel), cq);
             // SAFETY: the CQ is alive.
             unsafe {
                 ibv_ack_cq_events(cq, 1);
@@ -142,7 +121,7 @@ fn many_unread_events_are_kept() {
     world.device().settle();
     let mut seen: Vec<_> = Vec::new();
     for _ in &queues {
-        seen.push(next_event(channel));
+        seen.push(next_cq(channel));
         world.device().step();
     }
     let mut expected: Vec<_> = queues.iter().map(|&(cq, ..)| cq).collect();
@@ -160,14 +139,12 @@ fn an_asynchronous_event_is_delivered_and_counted() {
     let attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
     assert_eq!(modify(qp, &attr, IBV_QP_STATE), 0);
     world.device().settle();
-    let mut event = ibv_async_event::default();
-    // SAFETY: the context is open and the QP alive; destroying it would wait for ever for an event
+    let event = next_event(world.ctx).unwrap();
+    assert_eq!(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+    // SAFETY: such an event has a QP, which is alive; destroying it would wait for ever for an event
     // that was counted as read and not acknowledged.
     unsafe {
-        assert_eq!(ibv_get_async_event(world.ctx, &mut event), 0);
-        assert_eq!(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
         assert_eq!(event.element.qp, qp);
-        ibv_ack_async_event(&mut event);
         assert_eq!(ibv_destroy_qp(qp), 0);
     }
 }
@@ -193,14 +170,12 @@ fn every_open_context_learns_that_the_link_went_down() {
     let other = crate::world::open(world.device().name());
     world.device().set_link(false);
     for ctx in [world.ctx, other] {
-        let mut event = ibv_async_event::default();
+        let event = next_event(ctx).unwrap();
+        assert_eq!(event.event_type, IBV_EVENT_PORT_ERR);
         let mut port = ibv_port_attr::default();
-        // SAFETY: the context is open and an event is waiting.
+        // SAFETY: such an event has a port; the context is open.
         unsafe {
-            assert_eq!(ibv_get_async_event(ctx, &mut event), 0);
-            assert_eq!(event.event_type, IBV_EVENT_PORT_ERR);
             assert_eq!(event.element.port_num, 1);
-            ibv_ack_async_event(&mut event);
             assert_eq!(ibv_query_port(ctx, 1, &mut port), 0);
             assert_eq!(port.state, IBV_PORT_DOWN);
         }
@@ -222,7 +197,7 @@ fn a_queue_outlives_its_channel() {
     unsafe { libc::close((*channel).fd) };
     // SAFETY: the CQ is alive.
     assert_eq!(unsafe { ibv_req_notify_cq(cq, 0) }, 0);
-    exchange(&world, qp, mr);
+    world.exchange(qp, mr, 32);
     assert!(poll(cq).is_some(), "its completions can still be polled");
     // SAFETY: QP and CQ are alive.
     unsafe {

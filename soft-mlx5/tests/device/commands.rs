@@ -10,9 +10,9 @@ const MANDATORY: u16 = 1;
 const VALID_OUTPUT: u16 = 2;
 
 /// One attribute of an ioctl.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Attr {
+struct Attr {
     id: u16,
     len: u16,
     flags: u16,
@@ -21,18 +21,8 @@ pub struct Attr {
 }
 
 impl Attr {
-    pub fn new(id: u16, len: u16, data: u64) -> Self {
+    fn new(id: u16, len: u16, data: u64) -> Self {
         Self { id, len, flags: MANDATORY, reserved: 0, data }
-    }
-
-    /// Changes one of its fields.
-    pub fn spoil(&mut self, field: u64, value: u64) {
-        match field {
-            0 => self.id = value as u16,
-            1 => self.len = value as u16,
-            2 => self.flags = value as u16,
-            _ => self.data = value,
-        }
     }
 
     fn optional(self) -> Self {
@@ -76,14 +66,6 @@ fn ioctl<const N: usize>(
     packet.send(fd).map(|()| packet.attrs)
 }
 
-/// An ioctl with any attributes.
-pub fn raw_ioctl(fd: i32, object: u16, method: u16, attrs: &[Attr]) -> Result<(), i32> {
-    let mut packet = Packet::new(object, method, [Attr::default(); 16]);
-    packet.attrs[..attrs.len()].copy_from_slice(attrs);
-    (packet.num_attrs, packet.length) = (attrs.len() as u16, (24 + 16 * attrs.len()) as u16);
-    packet.send(fd)
-}
-
 /// GET_CONTEXT, with the answer of the driver.
 pub fn get_context(fd: i32) -> Result<[u32; 18], i32> {
     let request: [u32; 8] = [16, 4, 0, 0, 1, 0, 0, 0];
@@ -119,7 +101,8 @@ pub fn dealloc_pd(fd: i32, handle: u32) -> Result<(), i32> {
     ioctl(fd, 1, 0, [Attr::new(0, 0, handle.into())]).map(drop)
 }
 
-fn with_file(work: impl FnOnce(i32)) {
+/// Calls `work` with a file of a fresh device.
+pub fn with_file(work: impl FnOnce(i32)) {
     let _serial = serial();
     let device = Device::builder().stepped().build().unwrap();
     let fd = open_uverbs(uverbs_number(&device));
@@ -250,7 +233,7 @@ fn write_words(fd: i32, words: &[u32]) -> Result<usize, i32> {
 }
 
 /// A write of this many bytes.
-pub fn write_bytes<T>(fd: i32, words: &[T], count: usize) -> Result<usize, i32> {
+fn write_bytes(fd: i32, words: &[u32], count: usize) -> Result<usize, i32> {
     // SAFETY: the words are a command with valid addresses, or one that must be refused.
     let taken = unsafe { libc::write(fd, words.as_ptr().cast(), count) };
     usize::try_from(taken).map_err(|_| errno())

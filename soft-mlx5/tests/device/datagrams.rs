@@ -5,22 +5,17 @@ use std::ptr;
 use rdma_core_sys::*;
 use soft_mlx5::{Device, LinkLayer};
 
-use crate::world::{World, errno, modify, poll, post_recv};
+use crate::qp_states;
+use crate::world::{World, errno, poll, post_recv};
 
 const QKEY: u32 = 0x1111;
 const GRH: usize = 40;
 
 fn ready(world: &World, cq: *mut ibv_cq) -> *mut ibv_qp {
     let qp = world.qp(IBV_QPT_UD, cq, ptr::null_mut());
-    let mut attr = ibv_qp_attr { port_num: 1, qkey: QKEY, ..Default::default() };
-    for (state, mask) in [
-        (IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
-        (IBV_QPS_RTR, 0),
-        (IBV_QPS_RTS, IBV_QP_SQ_PSN),
-    ] {
-        attr.qp_state = state;
-        assert_eq!(modify(qp, &attr, IBV_QP_STATE | mask), 0);
-    }
+    let attr = ibv_qp_attr { port_num: 1, qkey: QKEY, ..Default::default() };
+    // SAFETY: the QP is alive.
+    unsafe { qp_states::to(qp, &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS], attr) }
     qp
 }
 

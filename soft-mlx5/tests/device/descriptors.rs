@@ -4,7 +4,7 @@ use std::ffi::CString;
 
 use soft_mlx5::Device;
 
-use crate::commands::{alloc_pd, get_context};
+use crate::commands::{alloc_pd, get_context, with_file};
 use crate::world::{errno, serial};
 
 /// Opens the uverbs device with this number.
@@ -112,9 +112,10 @@ fn files_do_not_see_each_others_objects() {
 
 #[test]
 fn mappings_other_than_uar_pages_and_the_clock_are_refused() {
-    let _serial = serial();
-    let (_device, number) = stepped();
-    let fd = open_uverbs(number);
+    with_file(mappings);
+}
+
+fn mappings(fd: i32) {
     const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
     let map = |length, protection, flags, page: i64| {
         // SAFETY: a fresh mapping that nothing relies on.
@@ -140,6 +141,4 @@ fn mappings_other_than_uar_pages_and_the_clock_are_refused() {
         "a thread domain's page"
     );
     assert_eq!(map(4096, libc::PROT_WRITE, libc::MAP_SHARED, 6 << 8), Err(libc::EBUSY));
-    // SAFETY: our own descriptor.
-    unsafe { libc::close(fd) };
 }

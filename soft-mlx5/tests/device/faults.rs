@@ -8,7 +8,7 @@ use soft_mlx5::faults::{FailDestroy, PortFlap, Which};
 use soft_mlx5::{Device, Faults};
 
 use crate::world::{
-    World, errno, modify, names, next_async, poll, post_recv, post_send, query, to_init,
+    SEND, World, errno, modify, names, next_async, poll, post_recv, post_send, query, to_init,
 };
 use rdma_core_sys::*;
 
@@ -18,13 +18,6 @@ fn stepped(faults: Faults) -> World {
 
 fn leaked(world: &World) -> *mut ibv_mr {
     world.reg(Box::leak(vec![0; 4096].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE)
-}
-
-// One message from a QP to itself: where it came from and where it goes.
-fn exchange(world: &World, qp: *mut ibv_qp, mr: *mut ibv_mr) {
-    post_recv(qp, mr, 2048, 64);
-    post_send(qp, mr, 0, 64);
-    world.device().settle();
 }
 
 fn byte(mr: *mut ibv_mr, at: usize) -> u8 {
@@ -57,8 +50,8 @@ fn an_object_whose_destruction_fails_is_still_there() {
         assert_eq!(ibv_destroy_qp(qp), libc::EBUSY);
         assert_eq!(ibv_dereg_mr(mr), libc::EBUSY);
         set_byte(mr, 40, 7);
-        exchange(&world, qp, mr);
-        assert_eq!(byte(mr, 2048 + 40), 7, "the device still writes to the memory");
+        world.exchange(qp, mr, 64);
+        assert_eq!(byte(mr, 64 + 40), 7, "the device still writes to the memory");
         while poll(cq).is_some() {}
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_dereg_mr(mr), 0);
@@ -130,10 +123,7 @@ fn a_removal_and_a_port_that_flaps_keep_their_times() {
         ..Faults::default()
     });
     let mut events = Vec::new();
-    while let Some(time) = world.device().next_timer() {
-        let now = world.device().now();
-        world.device().advance(time - now);
-        world.device().settle();
+    while world.wait_for_timer() {
         let at = world.device().now().as_millis();
         events.extend(std::iter::from_fn(|| next_async(world.ctx)).map(|event| (at, event)));
         if at == 90 {
@@ -190,9 +180,7 @@ fn completions_come_in_random_order_but_not_those_of_one_queue() {
     let mut order = Vec::new();
     world.device().settle();
     assert!(poll(cq).is_none(), "all CQEs wait for their time");
-    while let Some(time) = world.device().next_timer() {
-        world.device().advance(time.saturating_sub(world.device().now()));
-        world.device().settle();
+    while world.wait_for_timer() {
         while let Some(wc) = poll(cq) {
             assert_eq!(wc.status, IBV_WC_SUCCESS);
             order.push((wc.qp_num, wc.opcode & IBV_WC_RECV != 0));
@@ -209,35 +197,13 @@ fn completions_come_in_random_order_but_not_those_of_one_queue() {
 }
 
 // Statuses of the completions, sends first.
-fn statuses(cq: *mut ibv_cq) -> (Vec<ibv_wc_status>, Vec<ibv_wc_status>) {
+fn statuses_of_both(cq: *mut ibv_cq) -> (Vec<ibv_wc_status>, Vec<ibv_wc_status>) {
     let all: Vec<_> = std::iter::from_fn(|| poll(cq)).collect();
     let of = |sends: bool| {
-        let chosen = all.iter().filter(|wc| (wc.wr_id == 1) == sends);
+        let chosen = all.iter().filter(|wc| (wc.wr_id == SEND) == sends);
         chosen.map(|wc| wc.status).collect::<Vec<_>>()
     };
     (of(true), of(false))
-}
-
-// Posts one send and one receive whose work request ids tell them apart.
-fn marked_exchange(world: &World, qp: *mut ibv_qp, mr: *mut ibv_mr) {
-    // SAFETY: QP and MR are alive.
-    unsafe {
-        let mut sge = ibv_sge { addr: (*mr).addr as u64, length: 64, lkey: (*mr).lkey };
-        let mut recv = ibv_recv_wr { sg_list: &mut sge, num_sge: 1, ..Default::default() };
-        let mut bad_recv = ptr::null_mut();
-        assert_eq!(ibv_post_recv(qp, &mut recv, &mut bad_recv), 0);
-        let mut send = ibv_send_wr {
-            wr_id: 1,
-            sg_list: &mut sge,
-            num_sge: 1,
-            opcode: IBV_WR_SEND,
-            send_flags: IBV_SEND_SIGNALED,
-            ..Default::default()
-        };
-        let mut bad_send = ptr::null_mut();
-        assert_eq!(ibv_post_send(qp, &mut send, &mut bad_send), 0);
-    }
-    world.device().settle();
 }
 
 #[test]
@@ -266,30 +232,14 @@ fn the_nth_operation_fails_as_asked() {
         let cq = world.cq(16);
         let mr = leaked(&world);
         let qp = world.connected(cq, ptr::null_mut());
-        marked_exchange(&world, qp, mr);
-        marked_exchange(&world, qp, mr);
-        let (sent, received) = statuses(cq);
+        world.exchange(qp, mr, 64);
+        world.exchange(qp, mr, 64);
+        let (sent, received) = statuses_of_both(cq);
         assert_eq!((&sent[..], &received[..]), (&sends[..], &receives[..]), "{faults:?}");
         assert_eq!(query(qp).qp_state, IBV_QPS_ERR);
         let events: Vec<_> = std::iter::from_fn(|| next_async(world.ctx)).collect();
         assert_eq!(events.contains(&IBV_EVENT_QP_FATAL), event.is_some(), "{events:?}");
     }
-}
-
-#[test]
-fn fail_qp_fails_a_qp() {
-    let world = stepped(Faults::default());
-    let cq = world.cq(16);
-    let mr = leaked(&world);
-    let qp = world.connected(cq, ptr::null_mut());
-    post_recv(qp, mr, 0, 64);
-    // SAFETY: the QP is alive.
-    let qpn = unsafe { (*qp).qp_num };
-    assert!(world.device().fail_qp(qpn));
-    assert!(!world.device().fail_qp(qpn), "once");
-    world.device().settle();
-    assert_eq!(poll(cq).map(|wc| wc.status), Some(IBV_WC_WR_FLUSH_ERR));
-    assert_eq!(next_async(world.ctx), Some(IBV_EVENT_QP_FATAL));
 }
 
 #[test]
@@ -299,7 +249,7 @@ fn a_receiver_that_plays_not_ready_gets_everything_in_the_end() {
     let mr = leaked(&world);
     let qp = world.connected(cq, ptr::null_mut());
     for _ in 0..16 {
-        exchange(&world, qp, mr);
+        world.exchange(qp, mr, 64);
     }
     assert!(world.device().next_timer().is_some(), "a sender got RNR");
     let mut completions = 0;
@@ -308,9 +258,7 @@ fn a_receiver_that_plays_not_ready_gets_everything_in_the_end() {
             assert_eq!(wc.status, IBV_WC_SUCCESS);
             completions += 1;
         }
-        let timer = world.device().next_timer().unwrap_or_default();
-        world.device().advance(timer.saturating_sub(world.device().now()));
-        world.device().settle();
+        world.wait_for_timer();
     }
 }
 
@@ -321,16 +269,14 @@ fn delay_and_slowness_are_seen_in_the_time_a_message_takes() {
         let cq = world.cq(16);
         let mr = leaked(&world);
         let qp = world.connected(cq, ptr::null_mut());
-        exchange(&world, qp, mr);
+        world.exchange(qp, mr, 64);
         let mut completions = 0;
         loop {
             completions += std::iter::from_fn(|| poll(cq)).count();
             if completions == 2 {
                 return world.device().now();
             }
-            let timer = world.device().next_timer().expect("something to wait for");
-            world.device().advance(timer.saturating_sub(world.device().now()));
-            world.device().settle();
+            assert!(world.wait_for_timer(), "nothing to wait for");
         }
     };
     let us = Duration::from_micros;

@@ -5,7 +5,8 @@ use std::ptr;
 use rdma_core_sys::*;
 use soft_mlx5::{Device, LinkLayer};
 
-use crate::world::{World, errno, modify, next_async, poll, post_recv};
+use crate::qp_states;
+use crate::world::{World, create_qp, errno, init_attr, next_async, poll, post_recv};
 
 const GROUP: [u8; 6] = [0x01, 0x00, 0x5e, 1, 2, 3];
 const KEY: [u8; 40] = [0x5a; 40];
@@ -19,11 +20,9 @@ fn raw_qp(world: &World, cq: *mut ibv_cq) -> *mut ibv_qp {
 }
 
 fn ready(qp: *mut ibv_qp) -> *mut ibv_qp {
-    let mut attr = ibv_qp_attr { port_num: 1, ..Default::default() };
-    for (state, mask) in [(IBV_QPS_INIT, IBV_QP_PORT), (IBV_QPS_RTR, 0), (IBV_QPS_RTS, 0)] {
-        attr.qp_state = state;
-        assert_eq!(modify(qp, &attr, IBV_QP_STATE | mask), 0);
-    }
+    let attr = ibv_qp_attr { port_num: 1, ..Default::default() };
+    // SAFETY: the callers' QPs are alive.
+    unsafe { qp_states::to(qp, &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS], attr) }
     qp
 }
 
@@ -136,10 +135,7 @@ impl Stranger {
             let pd = ibv_alloc_pd(ctx);
             let cq = ibv_create_cq(ctx, 16, ptr::null_mut(), ptr::null_mut(), 0);
             let mr = ibv_reg_mr(pd, bytes.as_mut_ptr().cast(), bytes.len(), 0);
-            let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, ..Default::default() };
-            init.qp_type = IBV_QPT_RAW_PACKET;
-            (init.cap.max_send_wr, init.cap.max_send_sge) = (4, 1);
-            let qp = ready(ibv_create_qp(pd, &mut init));
+            let qp = ready(create_qp(pd, &mut init_attr(IBV_QPT_RAW_PACKET, cq, 4)).unwrap());
             Self { ctx, cq, qp, mr }
         }
     }
@@ -261,11 +257,7 @@ fn flows_are_refused_as_the_kernel_refuses_them() {
 fn frames_need_ethernet_and_a_privilege() {
     let refused = |world: &World| {
         let cq = world.cq(16);
-        let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, ..Default::default() };
-        init.qp_type = IBV_QPT_RAW_PACKET;
-        // SAFETY: domain and CQ are alive.
-        assert!(unsafe { ibv_create_qp(world.pd, &mut init) }.is_null());
-        errno()
+        create_qp(world.pd, &mut init_attr(IBV_QPT_RAW_PACKET, cq, 0)).unwrap_err()
     };
     let infiniband = world(LinkLayer::InfiniBand);
     // SAFETY: no arguments, no memory.

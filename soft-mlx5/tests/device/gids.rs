@@ -5,9 +5,7 @@ use std::ptr;
 use rdma_core_sys::*;
 use soft_mlx5::{Device, LinkLayer};
 
-use crate::world::{
-    INIT_RC, RTR_RC, RTS_RC, World, modify, poll, post_recv, post_send, to_init, to_rts,
-};
+use crate::world::{World, modify, rc, statuses, to_init, to_rts};
 
 fn world(link: LinkLayer) -> World {
     World::new(Device::builder().stepped().strict(true).link_layer(link))
@@ -82,16 +80,12 @@ fn connections_of_every_entry_carry_messages() {
         route.ah_attr.grh.sgid_index = index;
         // The address of the other family is no way for this one.
         route.ah_attr.grh.dgid.raw = gid(&world, (i32::from(index) + 2) % 4);
-        assert_eq!(modify(qp, &to_init(), INIT_RC), 0);
-        assert_eq!(modify(qp, &route, RTR_RC), libc::EINVAL);
+        assert_eq!(modify(qp, &to_init(), rc(IBV_QPS_INIT)), 0);
+        assert_eq!(modify(qp, &route, rc(IBV_QPS_RTR)), libc::EINVAL);
         route.ah_attr.grh.dgid.raw = gid(&world, index.into());
-        assert_eq!(modify(qp, &route, RTR_RC), 0);
-        assert_eq!(modify(qp, &to_rts(), RTS_RC), 0);
-        post_recv(qp, mr, 0, 32);
-        post_send(qp, mr, 32, 32);
-        world.device().settle();
-        for _ in 0..2 {
-            assert_eq!(poll(cq).map(|wc| wc.status), Some(IBV_WC_SUCCESS), "{index}");
-        }
+        assert_eq!(modify(qp, &route, rc(IBV_QPS_RTR)), 0);
+        assert_eq!(modify(qp, &to_rts(), rc(IBV_QPS_RTS)), 0);
+        world.exchange(qp, mr, 32);
+        assert_eq!(statuses(cq), [IBV_WC_SUCCESS; 2], "{index}");
     }
 }

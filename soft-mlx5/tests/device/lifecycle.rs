@@ -77,17 +77,6 @@ fn two_devices_on_a_switch_have_different_addresses() {
 }
 
 #[test]
-fn virtual_time_moves_only_by_advance() {
-    let world = World::stepped();
-    let device = world.device();
-    assert_eq!(device.now().as_nanos(), 0);
-    device.settle();
-    assert_eq!(device.now().as_nanos(), 0);
-    device.advance(std::time::Duration::from_micros(3));
-    assert_eq!(device.now().as_nanos(), 3_000);
-}
-
-#[test]
 fn a_forked_child_fails_and_does_not_hang() {
     let world = World::threaded();
     let cq = world.cq(4);

@@ -5,7 +5,10 @@ use std::time::Instant;
 
 use soft_mlx5::Device;
 
-use crate::world::{PATIENCE, World, errno, poll, post_recv, post_send, post_srq_recv};
+use crate::world::{
+    PATIENCE, World, create_qp, errno, init_attr, poll, post_recv, post_send, post_srq_recv,
+    statuses,
+};
 use rdma_core_sys::*;
 
 #[test]
@@ -41,13 +44,9 @@ fn queues_beyond_the_limits_are_refused() {
 
     let queue = world.cq(1);
     let qp = |send, recv| {
-        let mut init = ibv_qp_init_attr { send_cq: queue, recv_cq: queue, ..Default::default() };
-        init.qp_type = IBV_QPT_RC;
-        (init.cap.max_send_wr, init.cap.max_recv_wr) = (send, recv);
-        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
-        // SAFETY: domain and CQ are alive.
-        let qp = unsafe { ibv_create_qp(world.pd, &mut init) };
-        if qp.is_null() { Err(errno()) } else { Ok(()) }
+        let mut init = init_attr(IBV_QPT_RC, queue, send);
+        init.cap.max_recv_wr = recv;
+        create_qp(world.pd, &mut init).map(drop)
     };
     assert_eq!(qp(1, caps.max_qp_wr as u32), Ok(()));
     assert_eq!(qp(1, caps.max_qp_wr as u32 + 1), Err(libc::EINVAL));
@@ -66,21 +65,6 @@ fn an_ordinary_srq_has_room_for_waiting_wqes() {
 }
 
 #[test]
-fn a_thousand_queue_pairs_on_one_srq_and_cq() {
-    let world = World::stepped();
-    let (cq, srq) = (world.cq(4096), world.srq(1024));
-    let qps: Vec<_> = (0..1000).map(|_| world.qp(IBV_QPT_RC, cq, srq)).collect();
-    // SAFETY: all are alive.
-    let numbers: std::collections::HashSet<_> =
-        qps.iter().map(|&qp| unsafe { (*qp).qp_num }).collect();
-    assert_eq!(numbers.len(), 1000);
-    for qp in qps {
-        // SAFETY: alive until here.
-        assert_eq!(unsafe { ibv_destroy_qp(qp) }, 0);
-    }
-}
-
-#[test]
 fn queue_pair_numbers_repeat_unless_asked() {
     for distinct in [false, true] {
         let world = World::new(Device::builder().stepped().distinct_qp_numbers(distinct));
@@ -89,9 +73,7 @@ fn queue_pair_numbers_repeat_unless_asked() {
         let mut numbers = std::collections::HashSet::new();
         for _ in 0..300 {
             let qp = world.connected(cq, ptr::null_mut());
-            post_recv(qp, mr, 0, 32);
-            post_send(qp, mr, 32, 32);
-            world.device().settle();
+            world.exchange(qp, mr, 32);
             // SAFETY: the QP is alive until it is destroyed.
             let number = unsafe { (*qp).qp_num };
             numbers.insert(number);
@@ -172,19 +154,13 @@ fn a_process_opens_many_contexts() {
         assert!(!pd.is_null() && !mr.is_null() && !cq.is_null());
         // More QPs than the last context has registers.
         for _ in 0..20 {
-            let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, ..Default::default() };
-            init.qp_type = IBV_QPT_RC;
-            (init.cap.max_send_wr, init.cap.max_recv_wr) = (4, 4);
-            (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
-            let qp = ibv_create_qp(pd, &mut init);
-            assert!(!qp.is_null());
+            let qp = create_qp(pd, &mut init_attr(IBV_QPT_RC, cq, 4)).unwrap();
             world.connect(qp, qp);
             post_recv(qp, mr, 0, 32);
             post_send(qp, mr, 32, 32);
         }
         world.device().settle();
-        let done = std::iter::from_fn(|| poll(cq)).filter(|wc| wc.status == IBV_WC_SUCCESS);
-        assert_eq!(done.count(), 40);
+        assert_eq!(statuses(cq), [IBV_WC_SUCCESS; 40]);
         for ctx in open {
             assert_eq!(ibv_close_device(ctx), 0);
         }
@@ -197,19 +173,13 @@ fn a_resized_queue_keeps_what_was_not_polled() {
     let cq = world.cq(7);
     let qp = world.connected(cq, ptr::null_mut());
     let mr = world.reg(Box::leak(vec![0; 64].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
-    let exchange = || {
-        post_recv(qp, mr, 0, 32);
-        post_send(qp, mr, 32, 32);
-        world.device().settle();
-    };
-    exchange();
+    world.exchange(qp, mr, 32);
     // SAFETY: the CQ is alive.
     unsafe {
         assert_eq!(ibv_resize_cq(cq, 100), 0);
         assert_eq!((*cq).cqe, 127);
         assert_ne!(ibv_resize_cq(cq, 1 << 23), 0);
     }
-    exchange();
-    let statuses: Vec<_> = std::iter::from_fn(|| poll(cq)).map(|wc| wc.status).collect();
-    assert_eq!(statuses, [IBV_WC_SUCCESS; 4]);
+    world.exchange(qp, mr, 32);
+    assert_eq!(statuses(cq), [IBV_WC_SUCCESS; 4]);
 }

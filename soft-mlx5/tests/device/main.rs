@@ -7,11 +7,12 @@ mod datagrams;
 mod descriptors;
 mod faults;
 mod frames;
-mod fuzz;
 mod gids;
 mod lifecycle;
 mod limits;
 mod objects;
+#[path = "../common/qp_states.rs"]
+mod qp_states;
 mod refusals;
 mod registers;
 mod states;

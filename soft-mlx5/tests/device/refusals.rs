@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use crate::world::{World, errno, poll, post_recv, post_send};
+use crate::world::{World, create_qp, errno, init_attr, post_recv, statuses};
 use rdma_core_sys::*;
 
 #[test]
@@ -29,12 +29,9 @@ fn xrc_domains_srqs_and_queue_pairs_are_refused() {
         init.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
         assert!(ibv_open_xrcd(world.ctx, &mut init).is_null());
         assert_eq!(errno(), libc::EOPNOTSUPP);
-        let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, srq, ..Default::default() };
-        (init.cap.max_send_wr, init.cap.max_send_sge) = (1, 1);
-        init.qp_type = IBV_QPT_XRC_SEND;
-        assert!(ibv_create_qp(world.pd, &mut init).is_null());
-        assert_eq!(errno(), libc::EOPNOTSUPP);
     }
+    let mut init = ibv_qp_init_attr { srq, ..init_attr(IBV_QPT_XRC_SEND, cq, 1) };
+    assert_eq!(create_qp(world.pd, &mut init), Err(libc::EOPNOTSUPP));
 }
 
 #[test]
@@ -65,10 +62,6 @@ fn invalidate(world: &World, qp: *mut ibv_qp, opcode: ibv_wr_opcode, rkey: u32) 
     world.device().settle();
 }
 
-fn statuses(cq: *mut ibv_cq) -> Vec<ibv_wc_status> {
-    std::iter::from_fn(|| poll(cq)).map(|wc| wc.status).collect()
-}
-
 #[test]
 fn keys_of_regions_are_invalidated_neither_here_nor_by_a_peer() {
     let world = World::stepped();
@@ -89,8 +82,6 @@ fn keys_of_regions_are_invalidated_neither_here_nor_by_a_peer() {
 
     // The key still stands for its region.
     let (qp, cq) = connected(&world);
-    post_recv(qp, mr, 0, 64);
-    post_send(qp, mr, 64, 64);
-    world.device().settle();
+    world.exchange(qp, mr, 64);
     assert_eq!(statuses(cq), [IBV_WC_SUCCESS; 2]);
 }

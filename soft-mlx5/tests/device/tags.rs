@@ -4,7 +4,7 @@ use std::ptr;
 
 use rdma_core_sys::*;
 
-use crate::world::{INIT_RC, RTR_RC, RTS_RC, World, errno, modify, post_send, to_init, to_rts};
+use crate::world::{World, errno, post_send};
 
 const SLOTS: usize = 40;
 const SLOT: usize = 256;
@@ -61,13 +61,8 @@ impl Tags {
         // The receiver's own CQ stays empty.
         let receiver = world.qp(IBV_QPT_RC, send_cq, srq);
         let sender = world.qp(IBV_QPT_RC, send_cq, ptr::null_mut());
-        for (qp, peer) in [(receiver, sender), (sender, receiver)] {
-            // SAFETY: the QP is alive.
-            let peer = unsafe { (*peer).qp_num };
-            assert_eq!(modify(qp, &to_init(), INIT_RC), 0);
-            assert_eq!(modify(qp, &world.to_rtr(peer), RTR_RC), 0);
-            assert_eq!(modify(qp, &to_rts(), RTS_RC), 0);
-        }
+        world.connect(receiver, sender);
+        world.connect(sender, receiver);
         let tags = Self { world, cq, srq, sender, mr, memory };
         (0..SLOTS).for_each(|slot| tags.post_slot(slot));
         tags
@@ -199,29 +194,6 @@ fn the_library_adds_matches_removes_and_synchronizes() {
     let Seen(wr_id, status, opcode, ..) = tags.seen().unwrap();
     assert_eq!((wr_id, status, opcode), (7, IBV_WC_SUCCESS, IBV_WC_TM_DEL));
     assert_eq!(tags.seen(), None);
-}
-
-#[test]
-fn entries_come_round_many_times() {
-    let mut tags = Tags::new();
-    for round in 0..500u64 {
-        let handles: Vec<u32> = (0..4).map(|n| tags.add(n, n, u64::MAX, 0, 512)).collect();
-        (0..4).for_each(|n| tags.expect_done(n, IBV_WC_SUCCESS, IBV_WC_TM_ADD, 0));
-        let gone = (round % 4) as usize;
-        tags.remove(9, handles[gone]);
-        tags.expect_done(9, IBV_WC_SUCCESS, IBV_WC_TM_DEL, 0);
-        for n in (0..4).rev().filter(|n| *n != gone as u64) {
-            tags.send(n, &[n as u8; 33]);
-            let seen = tags.seen().unwrap();
-            assert_eq!((seen.0, seen.1, seen.5), (n + 100, IBV_WC_SUCCESS, n), "round {round}");
-        }
-        while crate::world::poll(send_cq(&tags)).is_some() {}
-    }
-}
-
-fn send_cq(tags: &Tags) -> *mut ibv_cq {
-    // SAFETY: the QP is alive.
-    unsafe { (*tags.sender).send_cq }
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::time::Duration;
 use rdma_core_sys::*;
 use soft_mlx5::{Builder, Device};
 
+use crate::qp_states;
+
 /// How long anything may make no progress. The busiest machine gives a thread some time in it.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -76,15 +78,24 @@ impl World {
 
     /// A QP of one SGE and 16 work requests each way.
     pub fn qp(&self, qp_type: ibv_qp_type, cq: *mut ibv_cq, srq: *mut ibv_srq) -> *mut ibv_qp {
-        let mut init =
-            ibv_qp_init_attr { send_cq: cq, recv_cq: cq, srq, qp_type, ..Default::default() };
-        (init.cap.max_send_wr, init.cap.max_recv_wr) = (16, 16);
-        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+        let mut init = ibv_qp_init_attr { srq, ..init_attr(qp_type, cq, 16) };
         init.cap.max_inline_data = 32;
-        // SAFETY: the domain, the CQ and the SRQ are alive.
-        let qp = unsafe { ibv_create_qp(self.pd, &mut init) };
-        assert!(!qp.is_null());
-        qp
+        create_qp(self.pd, &mut init).unwrap()
+    }
+
+    /// Lets time pass until a timer of the device ends, and the device work; `false` when there is none.
+    pub fn wait_for_timer(&self) -> bool {
+        let Some(time) = self.device().next_timer() else { return false };
+        self.device().advance(time.saturating_sub(self.device().now()));
+        self.device().settle();
+        true
+    }
+
+    /// Has a QP that is connected with itself send `len` bytes from the start of a region to the bytes after them.
+    pub fn exchange(&self, qp: *mut ibv_qp, mr: *mut ibv_mr, len: u32) {
+        post_recv(qp, mr, len as usize, len);
+        post_send(qp, mr, 0, len);
+        self.device().settle();
     }
 
     /// An RC QP connected to itself.
@@ -98,9 +109,9 @@ impl World {
     pub fn connect(&self, qp: *mut ibv_qp, peer: *mut ibv_qp) {
         // SAFETY: the QP is alive.
         let qpn = unsafe { (*peer).qp_num };
-        assert_eq!(modify(qp, &to_init(), INIT_RC), 0);
-        assert_eq!(modify(qp, &self.to_rtr(qpn), RTR_RC), 0);
-        assert_eq!(modify(qp, &to_rts(), RTS_RC), 0);
+        assert_eq!(modify(qp, &to_init(), rc(IBV_QPS_INIT)), 0);
+        assert_eq!(modify(qp, &self.to_rtr(qpn), rc(IBV_QPS_RTR)), 0);
+        assert_eq!(modify(qp, &to_rts(), rc(IBV_QPS_RTS)), 0);
     }
 
     /// Attributes that connect to a QP of this device.
@@ -128,42 +139,54 @@ impl Drop for World {
     }
 }
 
+/// Returns the errno if the QP is refused.
+pub fn create_qp(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, i32> {
+    // SAFETY: the callers' objects are alive.
+    let qp = unsafe { ibv_create_qp(pd, init) };
+    if qp.is_null() { Err(errno()) } else { Ok(qp) }
+}
+
+/// Attributes of a QP of one SGE and so many work requests each way.
+pub fn init_attr(qp_type: ibv_qp_type, cq: *mut ibv_cq, wrs: u32) -> ibv_qp_init_attr {
+    let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, qp_type, ..Default::default() };
+    (init.cap.max_send_wr, init.cap.max_recv_wr) = (wrs, wrs);
+    (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+    init
+}
+
 /// Keeps other tests out.
 pub fn serial() -> MutexGuard<'static, ()> {
     SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Names in the device list.
-pub fn names() -> Vec<String> {
+/// Calls `with` with the devices of the list and their names.
+fn with_devices<T>(with: impl FnOnce(Vec<(*mut ibv_device, String)>) -> T) -> T {
     // SAFETY: the list is used before it is freed.
     unsafe {
         let list = ibv_get_device_list(ptr::null_mut());
         assert!(!list.is_null());
         let devices = (0..).map(|index| *list.add(index)).take_while(|device| !device.is_null());
-        let name =
-            |device| CStr::from_ptr(ibv_get_device_name(device)).to_str().unwrap().to_owned();
-        let names = devices.map(name).collect();
+        let name = |device| CStr::from_ptr(ibv_get_device_name(device)).to_str().unwrap().into();
+        let result = with(devices.map(|device| (device, name(device))).collect());
         ibv_free_device_list(list);
-        names
+        result
     }
+}
+
+/// Names in the device list.
+pub fn names() -> Vec<String> {
+    with_devices(|devices| devices.into_iter().map(|(_, name)| name).collect())
 }
 
 /// Opens the device of this name.
 pub fn open(name: &str) -> *mut ibv_context {
-    // SAFETY: the list is used before it is freed.
-    unsafe {
-        let list = ibv_get_device_list(ptr::null_mut());
-        assert!(!list.is_null());
-        let mut devices =
-            (0..).map(|index| *list.add(index)).take_while(|device| !device.is_null());
-        let device = devices
-            .find(|device| CStr::from_ptr(ibv_get_device_name(*device)).to_str() == Ok(name))
-            .unwrap_or_else(|| panic!("no device {name}"));
-        let ctx = ibv_open_device(device);
-        ibv_free_device_list(list);
-        assert!(!ctx.is_null(), "{}", std::io::Error::last_os_error());
-        ctx
-    }
+    let ctx = with_devices(|devices| {
+        let device = devices.into_iter().find(|(_, found)| found == name);
+        // SAFETY: the list still exists.
+        unsafe { ibv_open_device(device.unwrap_or_else(|| panic!("no device {name}")).0) }
+    });
+    assert!(!ctx.is_null(), "{}", std::io::Error::last_os_error());
+    ctx
 }
 
 /// Errno of the last failed call.
@@ -171,20 +194,10 @@ pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-pub const INIT_RC: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-pub const RTR_RC: u32 = IBV_QP_STATE
-    | IBV_QP_AV
-    | IBV_QP_PATH_MTU
-    | IBV_QP_DEST_QPN
-    | IBV_QP_RQ_PSN
-    | IBV_QP_MAX_DEST_RD_ATOMIC
-    | IBV_QP_MIN_RNR_TIMER;
-pub const RTS_RC: u32 = IBV_QP_STATE
-    | IBV_QP_TIMEOUT
-    | IBV_QP_RETRY_CNT
-    | IBV_QP_RNR_RETRY
-    | IBV_QP_SQ_PSN
-    | IBV_QP_MAX_QP_RD_ATOMIC;
+/// What a change of an RC QP to a state names.
+pub fn rc(state: ibv_qp_state) -> u32 {
+    qp_states::mask(IBV_QPT_RC, state)
+}
 
 pub fn to_init() -> ibv_qp_attr {
     ibv_qp_attr {
@@ -239,6 +252,9 @@ pub fn post_srq_recv(srq: *mut ibv_srq, mr: *mut ibv_mr, wr_id: u64, offset: usi
     }
 }
 
+/// `wr_id` of sends; receives have 0.
+pub const SEND: u64 = 1;
+
 pub fn post_send(qp: *mut ibv_qp, mr: *mut ibv_mr, offset: usize, length: u32) {
     post_send_with(qp, mr, offset, length, 0);
 }
@@ -254,6 +270,7 @@ pub fn post_send_with(
     unsafe {
         let mut sge = ibv_sge { addr: (*mr).addr as u64 + offset as u64, length, lkey: (*mr).lkey };
         let mut wr = ibv_send_wr {
+            wr_id: SEND,
             sg_list: &mut sge,
             num_sge: 1,
             opcode: IBV_WR_SEND,
@@ -276,8 +293,18 @@ pub fn poll(cq: *mut ibv_cq) -> Option<ibv_wc> {
     }
 }
 
+/// Statuses of all completions.
+pub fn statuses(cq: *mut ibv_cq) -> Vec<ibv_wc_status> {
+    std::iter::from_fn(|| poll(cq)).map(|wc| wc.status).collect()
+}
+
 /// Takes one asynchronous event.
 pub fn next_async(ctx: *mut ibv_context) -> Option<ibv_event_type> {
+    next_event(ctx).map(|event| event.event_type)
+}
+
+/// The same, with what it is about.
+pub fn next_event(ctx: *mut ibv_context) -> Option<ibv_async_event> {
     let mut event = std::mem::MaybeUninit::<ibv_async_event>::uninit();
     // SAFETY: the context is open; the event is filled when 0 is returned, and then acknowledged.
     unsafe {
@@ -286,6 +313,6 @@ pub fn next_async(ctx: *mut ibv_context) -> Option<ibv_event_type> {
             return None;
         }
         ibv_ack_async_event(event.as_mut_ptr());
-        Some(event.assume_init().event_type)
+        Some(event.assume_init())
     }
 }

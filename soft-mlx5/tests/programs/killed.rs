@@ -92,9 +92,7 @@ fn two_hundred_processes_start_and_stop_on_one_fabric() {
         }
         // Half of them end by a signal that they could handle, half have no say in it.
         for (index, running) in all.0.iter_mut().enumerate() {
-            let signal = [libc::SIGTERM, libc::SIGKILL][index % 2];
-            // SAFETY: our own child, which was not waited for.
-            assert_eq!(unsafe { libc::kill(running.child.id() as i32, signal) }, 0);
+            running.signal([libc::SIGTERM, libc::SIGKILL][index % 2]);
         }
         for running in all.0.drain(..) {
             assert!(!running.finish().status.success());

@@ -13,19 +13,22 @@ mod rdma_cm;
 mod tshark;
 mod ucx;
 
-use common::{Outcome, finish, fresh_fabric, run, start, wait_for_listener};
+use common::{Outcome, finish, free_port, fresh_fabric, run, start, wait_for_listener};
 
 const LINKS: [&str; 2] = ["ib", "roce"];
 
 /// Runs a program as server and as client, two processes on one fabric. Both must succeed; returns what
 /// they printed.
-fn pair(options: &[&str], port: u16, server: &[&str], client: &[&str]) -> [String; 2] {
-    let fabric = fresh_fabric(&port.to_string());
+fn pair(options: &[&str], program: &[&str]) -> [String; 2] {
+    let port = free_port();
+    let number = port.to_string();
+    let fabric = fresh_fabric(&number);
     let options = [&["--fabric", &fabric], options].concat();
-    let running = start(&mut run(&options, server));
+    let words = [program, &["-p", &number]].concat();
+    let running = start(&mut run(&options, &words));
     wait_for_listener(port);
-    let client = finish(&mut run(&options, client));
-    let (server, words) = (running.finish(), server);
+    let client = finish(&mut run(&options, &[&words[..], &["127.0.0.1"]].concat()));
+    let server = running.finish();
     let report = |outcome: &Outcome| format!("{outcome:?}").replace("\\n", "\n");
     assert!(
         server.status.success() && client.status.success(),

@@ -1,15 +1,11 @@
 //! The bandwidth and latency tests of perftest, all services and operations.
 
-use crate::common::free_port;
 use crate::{LINKS, pair};
 
 fn perftest(program: &str, arguments: &[&str]) {
     for link in LINKS {
-        let port = free_port();
-        let number = port.to_string();
-        let server = [&[program, "-F", "-n", "200", "-p", &number], arguments].concat();
-        let client = [&server[..], &["127.0.0.1"]].concat();
-        let outputs = pair(&["--strict", "--link", link], port, &server, &client);
+        let words = [&[program, "-F", "-n", "200"], arguments].concat();
+        let outputs = pair(&["--strict", "--link", link], &words);
         // Under the heading there are lines of size, iterations, and what was measured.
         let lines = outputs[1].lines().skip_while(|line| !line.starts_with(" #bytes"));
         let results: Vec<_> = lines.skip(1).take_while(|line| !line.starts_with('-')).collect();

@@ -2,7 +2,6 @@
 """rdma-core's own python tests (pyverbs) on soft-mlx5, one process per test, strict.
 
     pyverbs.py SOFT_MLX5 [FILTER]       run the tests whose name contains FILTER, print a table
-    pyverbs.py --markdown SOFT_MLX5     the table as docs/programs.md has it
 
 UNDER is a command that starts each test on the device, for example `doorbell run --`.
 
@@ -151,17 +150,6 @@ def table(results):
 HEADINGS = ["module"] + [f"{o}, {link}" for link in LINKS for o in ("passed", "failed", "skipped")]
 
 
-def show_markdown(results, skips):
-    print("| " + " | ".join(HEADINGS) + " |")
-    print("|---" * len(HEADINGS) + "|")
-    for row in table(results):
-        print("| " + " | ".join(map(str, row)) + " |")
-    print("\n| skipped | a test says | because |\n|---|---|---|")
-    for skip in skips:
-        count = sum(r.outcome == "skipped" and skip.covers(r) for r in results)
-        print(f"| {count} | {skip.reason} | {skip.why} |")
-
-
 def show(results):
     widths = [max(len(HEADINGS[0]), 17)] + [len(heading) for heading in HEADINGS[1:]]
     for row in [HEADINGS] + table(results):
@@ -194,7 +182,6 @@ def judge(results, skips, complete):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("soft_mlx5")
     parser.add_argument("filter", nargs="?", default="")
     arguments = parser.parse_args()
@@ -203,19 +190,15 @@ def main():
     with tempfile.TemporaryDirectory(prefix="pyverbs-") as tests:
         unpack(pathlib.Path(tests))
         results = run_all(soft_mlx5, tests, arguments.filter)
-    if arguments.markdown:
-        show_markdown(results, skips)
-    else:
-        show(results)
+    show(results)
     complaints = judge(results, skips, complete=not arguments.filter)
     for complaint in complaints:
         print(complaint, file=sys.stderr)
-    if not arguments.markdown:
-        # As a test harness of Rust says it.
-        passed = sum(result.outcome == "passed" for result in results)
-        skipped = sum(result.outcome == "skipped" for result in results)
-        verdict = "FAILED" if complaints else "ok"
-        print(f"test result: {verdict}. {passed} passed; {len(complaints)} failed; {skipped} skipped")
+    # As a test harness of Rust says it.
+    passed = sum(result.outcome == "passed" for result in results)
+    skipped = sum(result.outcome == "skipped" for result in results)
+    verdict = "FAILED" if complaints else "ok"
+    print(f"test result: {verdict}. {passed} passed; {len(complaints)} failed; {skipped} skipped")
     if complaints:
         sys.exit(f"pyverbs: {len(complaints)} complaints")
 

@@ -1,6 +1,6 @@
 //! Wireshark, which decodes what a device captured.
 
-use crate::common::{finish, free_port, run};
+use crate::common::{finish, pingpong, run};
 
 #[test]
 fn a_run_can_be_watched_in_trace_and_capture() {
@@ -9,12 +9,7 @@ fn a_run_can_be_watched_in_trace_and_capture() {
     let (trace, pcap) = (dir.join("trace"), dir.join("pcap"));
     let options =
         ["--strict", "--trace", trace.to_str().unwrap(), "--pcap", pcap.to_str().unwrap()];
-    let port = free_port();
-    let pingpong = format!("ibv_rc_pingpong -g 0 -s 1000 -n 100 -p {port}");
-    let listening = format!("grep -q :{port:04X}.*0A /proc/net/tcp6 /proc/net/tcp");
-    let script = format!(
-        "{pingpong} & until {listening}; do sleep 0.05; done; {pingpong} 127.0.0.1 && wait $!"
-    );
+    let script = pingpong("-s 1000 -n 100") + " && wait $!";
     finish(&mut run(&options, &["sh", "-c", &script])).succeeded();
     let lines = std::fs::read_to_string(&trace).unwrap();
     for (word, count) in [(" doorbell uar=", 200), ("opcode=RESP_SEND ", 200), ("opcode=REQ ", 200)]

@@ -1,18 +1,13 @@
 //! UCX, which has a data path for mlx5 of its own beside that over libibverbs: `rc_x` and `ud_x` write WQEs,
 //! ring doorbells and read CQEs themselves.
 
-use crate::common::free_port;
 use crate::{LINKS, pair};
 
 const TRANSPORTS: [&str; 4] = ["rc_v", "ud_v", "rc_x", "ud_x"];
 
 fn perftest(link: &str, settings: &[&str], test: &str, size: &str) -> [String; 2] {
-    let port = free_port();
-    let number = port.to_string();
-    let program = ["ucx_perftest", "-t", test, "-s", size, "-n", "300", "-w", "10", "-p", &number];
-    let server = [&["env"], settings, &program].concat();
-    let client = [&server[..], &["127.0.0.1"]].concat();
-    pair(&["--strict", "--link", link], port, &server, &client)
+    let program = ["ucx_perftest", "-t", test, "-s", size, "-n", "300", "-w", "10"];
+    pair(&["--strict", "--link", link], &[&["env"], settings, &program].concat())
 }
 
 fn over_all_transports(test: &str, size: &str) {
@@ -74,15 +69,10 @@ fn memory_is_registered_through_the_cache_with_all_hooks() {
         ("bistro", BEFORE_LIBC),
         ("reloc", BEFORE_LIBC),
     ] {
-        let port = free_port();
-        let number = port.to_string();
         let hooks = format!("UCX_MEM_MMAP_HOOK_MODE={mode}");
         let settings = [&*hooks, "UCX_TLS=rc_x,self", "UCX_LOG_LEVEL=debug"];
-        let shell = ["sh", "-c", order, "sh", "env"];
-        let program = ["ucx_perftest", "-t", "tag_bw", "-s", "1000000", "-n", "50", "-w", "5"];
-        let server = [&shell[..], &settings, &program, &["-p", &number]].concat();
-        let client = [&server[..], &["127.0.0.1"]].concat();
-        let outputs = pair(&["--strict"], port, &server, &client);
+        let settings = [&["sh", "-c", order, "sh", "env"][..], &settings].concat();
+        let outputs = perftest("ib", &settings, "tag_bw", "1000000");
         assert!(outputs[1].contains("Final:"), "{mode} {order}: {}", outputs[1]);
         for output in &outputs {
             // Without hooks UCX has no cache, by design.

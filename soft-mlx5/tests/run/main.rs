@@ -49,11 +49,7 @@ fn what_keeps_a_command_from_running_is_said_in_one_line() {
 
 #[test]
 fn faults_of_the_command_line_reach_the_device() {
-    let port = free_port();
-    let pingpong = format!("ibv_rc_pingpong -g 0 -n 100 -p {port}");
-    let listening = format!("grep -q :{port:04X}.*0A /proc/net/tcp6 /proc/net/tcp");
-    let script =
-        format!("{pingpong} & until {listening}; do sleep 0.05; done; {pingpong} 127.0.0.1");
+    let script = common::pingpong("-n 100");
     let waiting = format!("{script}; wait $!");
     let outcome = finish(&mut run(&["--fail-destroy", "mr"], &["sh", "-c", &waiting]));
     assert_eq!(outcome.stdout.matches("100 iters in").count(), 2, "{outcome:?}");
@@ -152,8 +148,7 @@ fn signals_reach_the_command() {
     let running = start(&mut run(&[], &["sh", "-c", &script]));
     wait_until(|| marker.exists());
     fs::remove_file(&marker).unwrap();
-    // SAFETY: our own child.
-    unsafe { libc::kill(running.child.id() as i32, libc::SIGTERM) };
+    running.signal(libc::SIGTERM);
     let outcome = running.finish();
     assert_eq!((outcome.status.code(), outcome.stdout.as_str()), (Some(5), "got it\n"));
 }
@@ -201,8 +196,7 @@ fn a_killed_run_takes_the_command_along_and_is_swept_up() {
     fs::remove_file(&marker).unwrap();
     let dir = run_dir(&environment);
     assert!(dir.is_dir());
-    // SAFETY: our own child.
-    unsafe { libc::kill(running.child.id() as i32, libc::SIGKILL) };
+    running.signal(libc::SIGKILL);
     let shell = environment.lines().find_map(|line| line.strip_prefix("PID=")).unwrap();
     let shell = Path::new("/proc").join(shell);
     wait_until(|| !shell.exists() || is_zombie(&shell));
@@ -215,18 +209,6 @@ fn a_killed_run_takes_the_command_along_and_is_swept_up() {
 fn is_zombie(process: &Path) -> bool {
     let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
     stat.rsplit(')').next().is_none_or(|rest| rest.trim_start().starts_with('Z'))
-}
-
-#[test]
-fn the_processes_of_a_command_have_a_device_each_and_a_fabric_in_common() {
-    let port = free_port();
-    let pingpong = format!("ibv_rc_pingpong -g 0 -c -e -n 100 -p {port}");
-    let listening = format!("grep -q :{port:04X}.*0A /proc/net/tcp6 /proc/net/tcp");
-    let script = format!(
-        "{pingpong} & until {listening}; do sleep 0.05; done; {pingpong} 127.0.0.1 && wait $!"
-    );
-    let outcome = finish(&mut run(&[], &["sh", "-c", &script]));
-    assert_eq!(outcome.succeeded().matches("100 iters in").count(), 2);
 }
 
 #[test]
@@ -244,8 +226,7 @@ fn a_fabric_of_the_dead_does_not_matter() {
     let port = free_port();
     let killed = start(&mut run(&options, &["ibv_rc_pingpong", "-p", &port.to_string()]));
     common::wait_for_listener(port);
-    // SAFETY: our own child.
-    unsafe { libc::kill(killed.child.id() as i32, libc::SIGKILL) };
+    killed.signal(libc::SIGKILL);
     assert_eq!(killed.finish().status.signal(), Some(libc::SIGKILL));
     let lid = |info: String| {
         let line = info.lines().find(|line| line.contains("port_lid")).unwrap().to_owned();

@@ -115,19 +115,22 @@ impl Base {
 
     /// Takes a QP in INIT to RTR.
     pub fn to_rtr(&self, qp: *mut sys::ibv_qp, peer: *mut sys::ibv_qp) {
-        verbs::to_rtr(qp, self.number(peer), self.lid, self.mtu);
+        let (path_mtu, dest_qp_num) = (self.mtu, self.number(peer));
+        let mut attr = sys::ibv_qp_attr { path_mtu, dest_qp_num, ..Default::default() };
+        (attr.ah_attr.dlid, attr.ah_attr.port_num) = (self.lid, 1);
+        verbs::connect(qp, &[sys::IBV_QPS_RTR], attr);
     }
 
     /// Connects QP `index` with its peer, both of which are in INIT. The QP can receive then.
     pub fn connect(&self, index: usize) {
         let (qp, peer) = (self.qps[index], self.peers[index]);
         self.to_rtr(peer, qp);
-        verbs::to_rts(peer);
+        verbs::to(peer, &[sys::IBV_QPS_RTS]);
         self.to_rtr(qp, peer);
     }
 
     pub fn fail(&self, index: usize) {
-        verbs::to_state(self.qps[index], sys::IBV_QPS_ERR);
+        verbs::to(self.qps[index], &[sys::IBV_QPS_ERR]);
     }
 
     /// The index of the peer with this number.

@@ -1,6 +1,5 @@
 //! Runs the operations of a plan on both twins and compares after each.
 
-mod compare;
 mod post;
 
 use std::collections::HashMap;
@@ -8,19 +7,22 @@ use std::collections::HashMap;
 use proptest::strategy::Strategy;
 use rdma_core_sys as sys;
 
-use crate::difference::{Difference, Result, same, same_bytes};
-use crate::fault::Faulty;
+use crate::difference::{Result, same, same_bytes};
+use crate::fault;
 use crate::memory::Region;
-use crate::pair::Pair;
+use crate::pair::{Pair, same_completions};
 use crate::plan::{self, Entry, Give, Key, Layer, Operation, Send, SendKind, Shape};
 use crate::queue::{CompletionQueue, WorkQueue};
 use crate::reference;
-use crate::session::{self, Case as _, Kind, Memory, Outcome, Plan, Run};
+use crate::session::{self, Kind, Memory, Outcome, Plan, Run};
 use crate::subject::{self, Completion, Receive, Subject};
 use crate::tally;
 use crate::twin::Twin;
 use crate::twins::Twins;
-use crate::verbs::{self, fields};
+use crate::verbs::{self, fields, same_fields};
+
+/// Large queues are looked at as a whole once in so many operations.
+const SELDOM: u64 = 64;
 
 struct Case<'a> {
     // Before its twin.
@@ -58,90 +60,8 @@ impl<'a> session::Case<'a> for Case<'a> {
         (&mut self.twins, &mut self.run)
     }
 
-    fn lead(&mut self) -> Result<()> {
-        self.receive_lead()
-    }
-
-    fn apply(&mut self, number: u64, operation: &Operation) -> Result<()> {
-        self.operation = number;
-        self.perform(operation)
-    }
-
-    fn compare(&mut self, thorough: bool) -> Result<()> {
-        self.compare_queues(thorough)
-    }
-
-    fn reset(&mut self, qp: usize) -> Result<()> {
-        self.reset_both(qp)
-    }
-
-    fn count(&mut self) {
-        self.count_laps();
-    }
-}
-
-impl<'a> Case<'a> {
-    fn new(shape: &Shape, memory: Memory, run: Run<'a>) -> Self {
-        let Memory { arena, source, target, .. } = memory;
-        let mut doorbell = Twin::new("twin_doorbell", shape, source, target);
-        let mut libmlx5;
-        let mut regions;
-        let mut subject: Box<dyn Subject> = match shape.layer {
-            Layer::Ring | Layer::DropIn => {
-                libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
-                regions = vec![arena];
-                let keys = [sys::IBV_ACCESS_LOCAL_WRITE, 0].map(|access| {
-                    let key = libmlx5.base.register_arena(arena, access);
-                    assert_eq!(key, doorbell.base.register_arena(arena, access), "equal keys");
-                    key
-                });
-                let arena = arena.address();
-                let keys = subject::Keys { arena, good: keys[0], read_only: keys[1] };
-                if shape.layer == Layer::DropIn {
-                    Box::new(subject::DropIn::new(doorbell.objects(), keys))
-                } else {
-                    Box::new(subject::Ring::new(&doorbell, shape, keys))
-                }
-            }
-            Layer::Safe => {
-                let pools = subject::Pools::new(&doorbell, shape);
-                libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
-                regions = pools.memory();
-                let access = sys::IBV_ACCESS_LOCAL_WRITE;
-                let keys: Vec<_> = regions
-                    .iter()
-                    .map(|region| libmlx5.base.register_arena(*region, access))
-                    .collect();
-                Box::new(subject::Safe::new(&doorbell, shape, pools, &keys))
-            }
-        };
-        regions.push(target);
-        let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
-        let slots = shape.shared.then(|| (shape.max_wr + 1).next_power_of_two());
-        let numbers: Vec<_> = (0..shape.qps as usize).map(|qp| libmlx5.base.qp_num(qp)).collect();
-        let ours_now = WorkQueue::of(&ours, slots, &numbers);
-        let cqs = [&theirs, &ours].map(|queues| CompletionQueue::of(queues, numbers[0]));
-        if let Some(fault) = run.fault {
-            subject = Box::new(Faulty::new(subject, fault, &ours_now, &cqs[1]));
-        }
-        let queues = WorkQueue::of(&theirs, slots, &numbers)
-            .into_iter()
-            .zip(ours_now)
-            .map(|(libmlx5, doorbell)| Pair::new(libmlx5, doorbell));
-        Self {
-            queues: queues.collect(),
-            cqs,
-            subject,
-            twins: Twins::new(libmlx5, doorbell, regions),
-            shape: shape.clone(),
-            receives: HashMap::new(),
-            operation: 0,
-            run,
-        }
-    }
-
     /// Receives empty messages until the counters are near their wrap.
-    fn receive_lead(&mut self) -> Result<()> {
+    fn lead(&mut self) -> Result<()> {
         let mut left = self.shape.lead;
         let entry = Entry { offset: 0, length: 64, key: Key::Good };
         let send = Send { kind: SendKind::WriteImmediate(0), length: 0, solicited: false };
@@ -155,10 +75,11 @@ impl<'a> Case<'a> {
             left -= count;
         }
         self.twins.begin(&self.shape.wire);
-        self.compare_queues(true)
+        self.compare(true)
     }
 
-    fn perform(&mut self, operation: &Operation) -> Result<()> {
+    fn apply(&mut self, number: u64, operation: &Operation) -> Result<()> {
+        self.operation = number;
         let queues = self.queues.len();
         match operation {
             Operation::Post { queue, lists } => {
@@ -176,105 +97,22 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The queue that a QP takes receives from.
-    fn queue_of(&self, qp_num: u32) -> usize {
-        if self.shape.shared {
-            return 0;
+    fn compare(&mut self, thorough: bool) -> Result<()> {
+        let (theirs, ours) = self.twins.queues();
+        let whole = thorough || self.operation % SELDOM == 0;
+        for (number, pair) in self.queues.iter().enumerate() {
+            pair.compare(number, [&theirs, &ours], whole, self.run.tally)?;
         }
-        let numbers = 0..self.shape.qps as usize;
-        numbers.into_iter().find(|qp| self.twins.libmlx5.base.qp_num(*qp) == qp_num).unwrap_or(0)
+        let diverged = self.queues.iter().any(|pair| pair.diverged);
+        let cqs = [&self.cqs[0], &self.cqs[1]];
+        same_completions(cqs, [&theirs, &ours], self.run.tally, |cqe| {
+            if diverged {
+                cqe.wqe_counter = 0.into();
+            }
+        })
     }
 
-    fn poll(&mut self, budget: u32, give: &[Give]) -> Result<()> {
-        let (ours, theirs) = self.twins.on_both(
-            self.run.tally,
-            |_| self.subject.poll(budget, give),
-            |libmlx5| verbs::poll(libmlx5.cq, budget),
-        )?;
-        same(|| "completions".into(), theirs.len() as u64, ours.len() as u64)?;
-
-        let mut candidates = vec![Vec::new(); self.queues.len()];
-        for (number, (wc, completion)) in theirs.iter().zip(&ours).enumerate() {
-            self.compare_completion(number, wc, completion)?;
-            let queue = self.queue_of(wc.qp_num);
-            self.complete(queue, wc.wr_id)?;
-            let name = match completion.given {
-                Give::Recycle => {
-                    candidates[queue].push(wc.wr_id);
-                    tally::RECYCLED
-                }
-                Give::Take => tally::TAKEN,
-                Give::Hold => {
-                    self.queues[queue].diverged |= self.shape.shared;
-                    tally::HELD
-                }
-            };
-            self.run.tally.add(name, 1);
-        }
-        let in_order = self.subject.held() == 0;
-        for (queue, recycled) in candidates.into_iter().enumerate() {
-            self.post_again(queue, recycled, in_order)?;
-        }
-        Ok(())
-    }
-
-    fn complete(&mut self, queue: usize, id: u64) -> Result<()> {
-        self.queues[queue].complete(id, self.shape.shared, self.run.tally)
-    }
-
-    /// Asks for an event, and compares what is written to the register for it. The arm word of the record is
-    /// compared with the queues.
-    fn arm(&mut self, solicited_only: bool) -> Result<()> {
-        self.subject.arm(solicited_only);
-        let Twins { libmlx5, doorbell, .. } = &self.twins;
-        reference::arm(&libmlx5.objects(), solicited_only);
-        let rung = [(libmlx5, 0), (doorbell, 1)].map(|(twin, number)| {
-            let doorbell = twin.base.device.cq_doorbell(self.cqs[number].number());
-            doorbell.expect("the CQ exists")
-        });
-        self.run.tally.add(tally::ARMED, 1);
-        self.run.tally.add(tally::REGISTERS, 1);
-        self.run.tally.add(tally::EXACT, 8);
-        same_bytes(|| "UAR: doorbell of the CQ".into(), &rung[0], &rung[1])
-    }
-
-    fn compare_completion(
-        &mut self,
-        number: usize,
-        wc: &sys::ibv_wc,
-        completion: &Completion,
-    ) -> Result<()> {
-        let theirs = fields(wc);
-        for (name, ours) in &completion.fields {
-            let Some((_, theirs)) = theirs.iter().find(|(known, _)| known == name) else {
-                let field = format!("completion {number}: {name}");
-                return Err(Difference::new(field, "absent", format!("{ours:#x}")));
-            };
-            same(|| format!("completion {number}: {name}"), *theirs, *ours)?;
-        }
-        if wc.status != sys::IBV_WC_SUCCESS {
-            self.run.tally.add(tally::ERRORS, 1);
-            return Ok(());
-        }
-        self.run.tally.add(tally::MESSAGES, 1);
-        let Some(data) = &completion.data else { return Ok(()) };
-        let mut left = data.len();
-        let mut expected = Vec::new();
-        for sge in &self.receives[&wc.wr_id].1 {
-            let len = left.min(sge.length as usize);
-            // SAFETY: the buffer of a receive that has completed: nobody writes it now.
-            expected.extend(unsafe { Region::at(sge.addr, len) }.bytes(0, len));
-            left -= len;
-        }
-        same_bytes(|| format!("completion {number}: bytes of the message"), &expected, data)
-    }
-
-    fn give_back(&mut self, index: usize, recycle: bool) -> Result<()> {
-        let (queue, id) = self.subject.give_back(index, recycle);
-        self.post_again(queue, if recycle { vec![id] } else { Vec::new() }, false)
-    }
-
-    fn reset_both(&mut self, qp: usize) -> Result<()> {
+    fn reset(&mut self, qp: usize) -> Result<()> {
         self.run.tally.add(tally::RESETS, 1);
         self.twins.renew(qp);
         let queue = if self.shape.shared { 0 } else { qp };
@@ -315,6 +153,175 @@ impl<'a> Case<'a> {
         self.work()
     }
 
+    fn count(&mut self) {
+        let tally = &mut *self.run.tally;
+        for pair in &self.queues {
+            let (total, slots) = (pair.doorbell.total, u64::from(pair.doorbell.slots));
+            let (laps, wraps) = if self.shape.shared {
+                (tally::SRQ_LAPS, tally::SRQ_WRAPS)
+            } else {
+                (tally::RING_LAPS, tally::RING_WRAPS)
+            };
+            tally.add(tally::RECEIVES, total);
+            tally.add(laps, total / slots);
+            tally.add(wraps, pair.doorbell.wraps);
+            tally.add(tally::SIZES, slots);
+        }
+        let consumed: u32 = self.cqs[1].record()[0];
+        tally.add(tally::CQ_LAPS, u64::from(consumed / self.cqs[1].count()));
+    }
+}
+
+impl<'a> Case<'a> {
+    fn new(shape: &Shape, memory: Memory, run: Run<'a>) -> Self {
+        let Memory { arena, source, target, .. } = memory;
+        let mut doorbell = Twin::new("twin_doorbell", shape, source, target);
+        let mut libmlx5;
+        let mut regions;
+        let subject: Box<dyn Subject> = match shape.layer {
+            Layer::Ring | Layer::DropIn => {
+                libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
+                regions = vec![arena];
+                let keys = [sys::IBV_ACCESS_LOCAL_WRITE, 0].map(|access| {
+                    let key = libmlx5.base.register_arena(arena, access);
+                    assert_eq!(key, doorbell.base.register_arena(arena, access), "equal keys");
+                    key
+                });
+                let arena = arena.address();
+                let keys = subject::Keys { arena, good: keys[0], read_only: keys[1] };
+                if shape.layer == Layer::DropIn {
+                    Box::new(subject::DropIn::new(doorbell.objects(), keys))
+                } else {
+                    Box::new(subject::Ring::new(&doorbell, shape, keys))
+                }
+            }
+            Layer::Safe => {
+                let pools = subject::Pools::new(&doorbell, shape);
+                libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
+                regions = pools.memory();
+                let access = sys::IBV_ACCESS_LOCAL_WRITE;
+                let keys: Vec<_> = regions
+                    .iter()
+                    .map(|region| libmlx5.base.register_arena(*region, access))
+                    .collect();
+                Box::new(subject::Safe::new(&doorbell, shape, pools, &keys))
+            }
+        };
+        regions.push(target);
+        let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
+        let slots = shape.shared.then(|| (shape.max_wr + 1).next_power_of_two());
+        let numbers: Vec<_> = (0..shape.qps as usize).map(|qp| libmlx5.base.qp_num(qp)).collect();
+        let cqs = [&theirs, &ours].map(|queues| CompletionQueue::of(queues, numbers[0]));
+        let queues = WorkQueue::of(&theirs, slots, &numbers)
+            .into_iter()
+            .zip(WorkQueue::of(&ours, slots, &numbers))
+            .map(|(libmlx5, doorbell)| Pair::new(libmlx5, doorbell));
+        Self {
+            queues: queues.collect(),
+            cqs,
+            subject,
+            twins: Twins::new(libmlx5, doorbell, regions),
+            shape: shape.clone(),
+            receives: HashMap::new(),
+            operation: 0,
+            run,
+        }
+    }
+
+    /// The queue that a QP takes receives from.
+    fn queue_of(&self, qp_num: u32) -> usize {
+        if self.shape.shared {
+            return 0;
+        }
+        let numbers = 0..self.shape.qps as usize;
+        numbers.into_iter().find(|qp| self.twins.libmlx5.base.qp_num(*qp) == qp_num).unwrap_or(0)
+    }
+
+    fn poll(&mut self, budget: u32, give: &[Give]) -> Result<()> {
+        let fault = self.run.fault;
+        let (ours, theirs) = self.twins.on_both(
+            self.run.tally,
+            |_| fault::poll(fault, &mut *self.subject, budget, give),
+            |libmlx5| verbs::poll(libmlx5.cq, budget),
+        )?;
+        same(|| "completions".into(), theirs.len() as u64, ours.len() as u64)?;
+
+        let mut candidates = vec![Vec::new(); self.queues.len()];
+        for (number, (wc, completion)) in theirs.iter().zip(&ours).enumerate() {
+            self.compare_completion(number, wc, completion)?;
+            let queue = self.queue_of(wc.qp_num);
+            self.complete(queue, wc.wr_id)?;
+            let name = match completion.given {
+                Give::Recycle => {
+                    candidates[queue].push(wc.wr_id);
+                    tally::RECYCLED
+                }
+                Give::Take => tally::TAKEN,
+                Give::Hold => {
+                    self.queues[queue].diverged |= self.shape.shared;
+                    tally::HELD
+                }
+            };
+            self.run.tally.add(name, 1);
+        }
+        let in_order = self.subject.held() == 0;
+        for (queue, recycled) in candidates.into_iter().enumerate() {
+            self.post_again(queue, recycled, in_order)?;
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, queue: usize, id: u64) -> Result<()> {
+        self.queues[queue].complete(id, self.shape.shared, self.run.tally)
+    }
+
+    /// Asks for an event, and compares what is written to the register for it. The arm word of the record is
+    /// compared with the queues.
+    fn arm(&mut self, solicited_only: bool) -> Result<()> {
+        let record = self.cqs[1].record_memory();
+        fault::arm(self.run.fault, &mut *self.subject, solicited_only, record);
+        let Twins { libmlx5, doorbell, .. } = &self.twins;
+        reference::arm(&libmlx5.objects(), solicited_only);
+        let rung = [(libmlx5, 0), (doorbell, 1)].map(|(twin, number)| {
+            let doorbell = twin.base.device.cq_doorbell(self.cqs[number].number());
+            doorbell.expect("the CQ exists")
+        });
+        self.run.tally.add(tally::ARMED, 1);
+        self.run.tally.add(tally::REGISTERS, 1);
+        self.run.tally.add(tally::EXACT, 8);
+        same_bytes(|| "UAR: doorbell of the CQ".into(), &rung[0], &rung[1])
+    }
+
+    fn compare_completion(
+        &mut self,
+        number: usize,
+        wc: &sys::ibv_wc,
+        completion: &Completion,
+    ) -> Result<()> {
+        let name = |name: &str| format!("completion {number}: {name}");
+        same_fields(name, &fields(wc), &completion.fields)?;
+        if wc.status != sys::IBV_WC_SUCCESS {
+            self.run.tally.add(tally::ERRORS, 1);
+            return Ok(());
+        }
+        self.run.tally.add(tally::MESSAGES, 1);
+        let Some(data) = &completion.data else { return Ok(()) };
+        let mut left = data.len();
+        let mut expected = Vec::new();
+        for sge in &self.receives[&wc.wr_id].1 {
+            let len = left.min(sge.length as usize);
+            // SAFETY: the buffer of a receive that has completed: nobody writes it now.
+            expected.extend(unsafe { Region::at(sge.addr, len) }.bytes(0, len));
+            left -= len;
+        }
+        same_bytes(|| format!("completion {number}: bytes of the message"), &expected, data)
+    }
+
+    fn give_back(&mut self, index: usize, recycle: bool) -> Result<()> {
+        let (queue, id) = self.subject.give_back(index, recycle);
+        self.post_again(queue, if recycle { vec![id] } else { Vec::new() }, false)
+    }
+
     /// Receives that have completed on a QP and were not polled, newest first: in that order both free their slots.
     fn completed_on(&self, qp: usize) -> Vec<u64> {
         use mlx5_wire::cqe::Cqe64;
@@ -333,23 +340,5 @@ impl<'a> Case<'a> {
             .map(|wqe| wqe.id)
             .rev()
             .collect()
-    }
-
-    fn count_laps(&mut self) {
-        let tally = &mut *self.run.tally;
-        for pair in &self.queues {
-            let (total, slots) = (pair.doorbell.total, u64::from(pair.doorbell.slots));
-            let (laps, wraps) = if self.shape.shared {
-                (tally::SRQ_LAPS, tally::SRQ_WRAPS)
-            } else {
-                (tally::RING_LAPS, tally::RING_WRAPS)
-            };
-            tally.add(tally::RECEIVES, total);
-            tally.add(laps, total / slots);
-            tally.add(wraps, pair.doorbell.wraps);
-            tally.add(tally::SIZES, slots);
-        }
-        let consumed: u32 = self.cqs[1].record()[0];
-        tally.add(tally::CQ_LAPS, u64::from(consumed / self.cqs[1].count()));
     }
 }

@@ -16,6 +16,8 @@ mod pair;
 mod plan;
 #[allow(dead_code, reason = "it is shared with the integration tests")]
 mod poison;
+#[path = "../../../soft-mlx5/tests/common/qp_states.rs"]
+mod qp_states;
 mod queue;
 mod reference;
 mod sends;
@@ -37,7 +39,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use fault::Fault;
-use session::{Memory, OPERATIONS};
+use session::{Memory, OPERATIONS, Run};
 use shrink::Failure;
 use tally::Tally;
 
@@ -94,10 +96,8 @@ fn work(options: &Options, sessions: u64) -> ExitCode {
             // Whoever started this process can do without it.
             let _ = progress.write_all_at(&bytes, 0);
         };
-        let limit = limit as usize;
-        let outcome =
-            shrink::session(session, limit, memory, &mut tally, &mut note, options.inject);
-        if let Err(failure) = outcome {
+        let run = Run { tally: &mut tally, progress: &mut note, fault: options.inject };
+        if let Err(failure) = shrink::session(session, limit as usize, memory, run) {
             report(session, &failure, options.inject);
             return ExitCode::FAILURE;
         }
@@ -128,9 +128,8 @@ fn replay(session: u64, fault: Option<Fault>) -> ExitCode {
         Some(index) => println!("{number}: {}", operations[index as usize]),
         None => println!("0: the lead"),
     };
-    let mut tally = Tally::default();
-    let outcome = shrink::session(session, OPERATIONS, Memory::new(), &mut tally, &mut show, fault);
-    if let Err(failure) = outcome {
+    let run = Run { tally: &mut Tally::default(), progress: &mut show, fault };
+    if let Err(failure) = shrink::session(session, OPERATIONS, Memory::new(), run) {
         report(session, &failure, fault);
         return ExitCode::FAILURE;
     }

@@ -36,12 +36,8 @@ impl Pair {
         whole: bool,
         tally: &mut Tally,
     ) -> Result<()> {
-        let words = self.libmlx5.record().into_iter().zip(self.doorbell.record());
-        for (word, (theirs, ours)) in words.enumerate() {
-            let name = || format!("queue {number}: doorbell record, word {word}");
-            same(name, theirs.into(), ours.into())?;
-            tally.add(tally::EXACT, 4);
-        }
+        let name = format!("queue {number}");
+        same_record(&name, &self.libmlx5.record(), &self.doorbell.record(), tally)?;
         if self.doorbell.memory.len() > LARGE && !whole {
             return Ok(());
         }
@@ -179,6 +175,16 @@ fn same_view(number: usize, theirs: &[Vec<u8>], ours: &[Vec<u8>], tally: &mut Ta
     Ok(())
 }
 
+/// Compares the words of two doorbell records.
+pub fn same_record(of: &str, theirs: &[u32], ours: &[u32], tally: &mut Tally) -> Result<()> {
+    for (word, (theirs, ours)) in theirs.iter().zip(ours).enumerate() {
+        let name = || format!("{of}: doorbell record, word {word}");
+        same(name, (*theirs).into(), (*ours).into())?;
+        tally.add(tally::EXACT, 4);
+    }
+    Ok(())
+}
+
 /// Compares the records of two CQs, and the CQEs in them that wait. `mask` clears in a CQE what may differ.
 pub fn same_completions(
     [theirs, ours]: [&CompletionQueue; 2],
@@ -186,10 +192,7 @@ pub fn same_completions(
     tally: &mut Tally,
     mask: impl Fn(&mut Cqe64),
 ) -> Result<()> {
-    for (word, (theirs, ours)) in theirs.record().into_iter().zip(ours.record()).enumerate() {
-        same(|| format!("CQ: doorbell record, word {word}"), theirs.into(), ours.into())?;
-    }
-    tally.add(tally::EXACT, 8);
+    same_record("CQ", &theirs.record(), &ours.record(), tally)?;
     let live = (theirs.live(queues[0]), ours.live(queues[1]));
     same(|| "CQEs that wait".into(), live.0.len() as u64, live.1.len() as u64)?;
     for (number, (mut theirs, mut ours)) in live.0.into_iter().zip(live.1).enumerate() {

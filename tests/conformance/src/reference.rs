@@ -34,31 +34,23 @@ pub fn post(
             num_sge: entries.len() as i32,
         })
         .collect();
-    for index in 1..wrs.len() {
-        wrs[index - 1].next = &raw mut wrs[index];
-    }
-    if wrs.is_empty() {
-        return (0, None);
-    }
-    let mut bad = ptr::null_mut();
-    let first = wrs.as_mut_ptr();
     // SAFETY: the queue is alive, the list can be read, and the memory that it names is looked at only
     // while the device rests.
-    let errno = unsafe {
+    let post = |first, bad: &mut _| unsafe {
         if objects.srq.is_null() {
-            sys::ibv_post_recv(objects.qps[queue], first, &mut bad)
+            sys::ibv_post_recv(objects.qps[queue], first, bad)
         } else {
-            sys::ibv_post_srq_recv(objects.srq, first, &mut bad)
+            sys::ibv_post_srq_recv(objects.srq, first, bad)
         }
     };
+    let (taken, errno) = verbs::post_list(&mut wrs, |wr| &mut wr.next, post);
     let refusal = match errno {
-        0 => return (wrs.len(), None),
-        libc::ENOMEM => Refusal::Full,
-        libc::EINVAL => Refusal::TooManyEntries,
-        errno => Refusal::Other(errno),
+        0 => None,
+        libc::ENOMEM => Some(Refusal::Full),
+        libc::EINVAL => Some(Refusal::TooManyEntries),
+        errno => Some(Refusal::Other(errno)),
     };
-    // SAFETY: `bad` is an element of the list.
-    (unsafe { bad.offset_from(first) as usize }, Some(refusal))
+    (taken, refusal)
 }
 
 /// Takes the events that have come, and asks for the next one.
@@ -71,8 +63,7 @@ pub fn arm(objects: &Objects, solicited_only: bool) {
 
 /// Takes a QP to RESET, in which libmlx5 forgets what the CQ holds of it.
 pub fn reset(objects: &Objects, qp: usize) {
-    verbs::to_state(objects.qps[qp], sys::IBV_QPS_RESET);
-    verbs::to_init(objects.qps[qp]);
+    verbs::to(objects.qps[qp], &[sys::IBV_QPS_RESET, sys::IBV_QPS_INIT]);
 }
 
 /// Returns the file name of the libmlx5 in this process.

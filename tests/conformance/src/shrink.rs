@@ -8,7 +8,6 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::case::Queues;
 use crate::difference::Difference;
-use crate::fault::Fault;
 use crate::reference;
 use crate::sends::Sends;
 use crate::session::{Kind, Memory, Outcome, Plan, PlanOf, Run};
@@ -96,11 +95,9 @@ pub fn session(
     session: u64,
     limit: usize,
     memory: Memory,
-    tally: &mut Tally,
-    progress: &mut dyn FnMut(u64),
-    fault: Option<Fault>,
+    run: Run<'_>,
 ) -> Result<(), Box<Failure>> {
-    of_kind!(session, session_of(limit, memory, tally, progress, fault))
+    of_kind!(session, session_of(limit, memory, run))
 }
 
 fn session_of<K: Kind>(
@@ -108,10 +105,9 @@ fn session_of<K: Kind>(
     session: u64,
     limit: usize,
     memory: Memory,
-    tally: &mut Tally,
-    progress: &mut dyn FnMut(u64),
-    fault: Option<Fault>,
+    run: Run<'_>,
 ) -> Result<(), Box<Failure>> {
+    let Run { tally, progress, fault } = run;
     let mut tree = tree::<K>(number, session);
     let mut plan = tree.current();
     plan.operations.truncate(limit);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::fault::Fault;
 use crate::reference;
 use crate::session::OPERATIONS;
-use crate::tally::{self, Tally};
+use crate::tally::{self, Of, Tally};
 
 /// Sessions of one process.
 const SHARE: u64 = 32;
@@ -108,9 +108,8 @@ pub fn run(seed: u64, operations: u64, fault: Option<Fault>) -> ExitCode {
 fn verdict(tally: &Tally) -> ExitCode {
     print!("{}", tally.table());
     println!("conformance: with {}", tally.library.as_deref().unwrap_or("no libmlx5"));
-    let but =
-        if reference::is_dropped_in() { &tally::NOT_OF_DROP_IN[..] } else { &tally::OF_DROP_IN };
-    let missing = tally.missing(but);
+    let sessions = if reference::is_dropped_in() { Of::DropIn } else { Of::Rings };
+    let missing = tally.missing(sessions);
     if !missing.is_empty() {
         println!("conformance: FAILED: too little was tried: {}", missing.join("; "));
         return ExitCode::FAILURE;

@@ -10,80 +10,89 @@ pub struct Tally {
     pub library: Option<String>,
 }
 
+/// Which sessions do it. A receive of the drop-in is over with its completion, tag lists stay with libmlx5, and WQEs are not
+/// copied to registers. The rings have one way to post.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Of {
+    Both,
+    Rings,
+    DropIn,
+}
+
 macro_rules! counts {
-    ($($name:ident = $text:literal, $least:expr;)*) => {
+    ($($name:ident = $text:literal, $least:expr, $of:ident;)*) => {
         $(pub const $name: &str = $text;)*
         /// Each count, and the least per 100,000 operations.
-        const COUNTS: &[(&str, u64)] = &[$(($name, $least)),*];
+        const COUNTS: &[(&str, u64, Of)] = &[$(($name, $least, Of::$of)),*];
     };
 }
 
 counts! {
-    OPERATIONS = "operations", 0;
-    SESSIONS = "sessions", 100;
-    RECEIVES = "receives posted", 100_000;
-    MESSAGES = "messages received", 50_000;
-    SIZES = "queue sizes, of 16", 16;
-    FULL = "posts to a full queue refused", 1_000;
-    TOO_LONG = "scatter lists too long refused", 1_000;
-    ERRORS = "receives completed in error", 1_000;
-    OUT_OF_ORDER = "completions out of order", 100;
-    RECYCLED = "slots recycled", 10_000;
-    TAKEN = "slots given back empty", 10_000;
-    HELD = "messages held", 200;
-    WAITED = "buffers that waited for a slot", 100;
-    RESETS = "queue pairs reset", 1_000;
-    PURGED = "completions purged by a reset", 100;
-    RING_LAPS = "laps of a receive queue", 1_000;
-    SRQ_LAPS = "laps of an SRQ", 1_000;
-    CQ_LAPS = "laps of a CQ", 1_000;
-    RING_WRAPS = "wraps of a receive queue's 16-bit counter", 3;
-    SRQ_WRAPS = "wraps of an SRQ's 16-bit counter", 3;
-    ARMED = "CQs armed", 1_000;
-    TAG_ADDS = "tags added", 3_000;
-    TAG_ADDS_SILENT = "tags added without a CQE", 1_000;
-    TAG_ADDS_EMPTY = "tags added without a buffer", 300;
-    TAG_DELS = "tags removed", 1_000;
-    TAG_DELS_LATE = "removes that a message was faster than", 80;
-    TAG_SYNCS = "synchronisations", 1_000;
-    TAG_SYNCS_SILENT = "synchronisations without a CQE", 400;
-    TAG_COUNTED = "list operations with a count of unexpected messages", 3_000;
-    TAG_UNCOUNTED = "list operations without one", 1_500;
-    TAG_MATCHED = "messages matched", 1_000;
-    TAG_UNEXPECTED = "messages unexpected", 1_500;
-    TAG_NO_TAG = "messages without tag", 500;
-    TAG_RENDEZVOUS = "rendezvous matched", 300;
-    TAG_FULL = "adds to a full tag list refused", 1_000;
-    TAG_OPERATIONS_FULL = "list operations that libmlx5's command queue had no room for", 200;
-    TAG_REFUSED = "removes of what is over refused", 150;
-    TAG_SYNC_REQUIRED = "completions that ask for a synchronisation", 300;
-    TAG_WRAPS = "wraps of the command queue's 16-bit index", 4;
-    PHASE_WRAPS = "wraps of the count of unexpected messages", 2;
-    SEND_SENDS = "SENDs posted", 1_000;
-    SEND_WRITES = "RDMA WRITEs posted", 1_000;
-    SEND_READS = "RDMA READs posted", 500;
-    SEND_ATOMICS = "atomics posted", 500;
-    SEND_DATAGRAMS = "datagrams posted", 500;
-    SEND_INLINE = "requests with inline bytes", 1_000;
-    SEND_BUILT = "sends posted with ibv_wr_*", 1_000;
-    SEND_DONE = "sends completed with a CQE", 1_000;
-    SEND_DONE_SILENT = "sends completed without one", 500;
-    SEND_FAILED = "sends that failed", 20;
-    SEND_FLUSHED = "sends flushed", 100;
-    SEND_RESETS = "queue pairs of sends reset", 100;
-    SEND_FULL = "requests that libmlx5's send queue had no room for", 500;
-    SEND_COPIED = "WQEs copied to a register", 500;
-    SEND_WRAPS = "wraps of a send queue's 16-bit index", 3;
-    REGISTERS = "writes to UAR registers compared", 10_000;
-    EXACT = "bytes of queues, records and CQEs compared one by one", 10_000_000;
-    VIEWED = "bytes of WQEs compared in the device's order", 1_000_000;
-    PAYLOAD = "bytes of message memory compared", 100_000_000;
-    FREE_SLOT = "masked: bytes of slots that the device may not read", 0;
-    STALE = "masked: bytes that libmlx5 leaves as they were in a list operation", 0;
-    SEND_STALE = "masked: bytes of send WQEs that libmlx5 leaves as they were", 0;
-    BLUE_FLAME = "masked: bytes behind the doorbell that libmlx5 writes to a register", 0;
-    COMMAND_QPN = "masked: bytes that name the command queue pair", 0;
-    EITHER_ERROR = "masked: which of two errors a refused receive has", 0;
+    OPERATIONS = "operations", 0, Both;
+    SESSIONS = "sessions", 100, Both;
+    RECEIVES = "receives posted", 100_000, Both;
+    MESSAGES = "messages received", 50_000, Both;
+    SIZES = "queue sizes, of 16", 16, Both;
+    FULL = "posts to a full queue refused", 1_000, Both;
+    TOO_LONG = "scatter lists too long refused", 1_000, Both;
+    ERRORS = "receives completed in error", 1_000, Both;
+    OUT_OF_ORDER = "completions out of order", 100, Both;
+    RECYCLED = "slots recycled", 10_000, Rings;
+    TAKEN = "slots given back empty", 10_000, Both;
+    HELD = "messages held", 200, Rings;
+    WAITED = "buffers that waited for a slot", 100, Rings;
+    RESETS = "queue pairs reset", 1_000, Both;
+    PURGED = "completions purged by a reset", 100, Both;
+    RING_LAPS = "laps of a receive queue", 1_000, Both;
+    SRQ_LAPS = "laps of an SRQ", 1_000, Both;
+    CQ_LAPS = "laps of a CQ", 1_000, Both;
+    RING_WRAPS = "wraps of a receive queue's 16-bit counter", 3, Both;
+    SRQ_WRAPS = "wraps of an SRQ's 16-bit counter", 3, Both;
+    ARMED = "CQs armed", 1_000, Both;
+    TAG_ADDS = "tags added", 3_000, Rings;
+    TAG_ADDS_SILENT = "tags added without a CQE", 1_000, Rings;
+    TAG_ADDS_EMPTY = "tags added without a buffer", 300, Rings;
+    TAG_DELS = "tags removed", 1_000, Rings;
+    TAG_DELS_LATE = "removes that a message was faster than", 80, Rings;
+    TAG_SYNCS = "synchronisations", 1_000, Rings;
+    TAG_SYNCS_SILENT = "synchronisations without a CQE", 400, Rings;
+    TAG_COUNTED = "list operations with a count of unexpected messages", 3_000, Rings;
+    TAG_UNCOUNTED = "list operations without one", 1_500, Rings;
+    TAG_MATCHED = "messages matched", 1_000, Rings;
+    TAG_UNEXPECTED = "messages unexpected", 1_500, Rings;
+    TAG_NO_TAG = "messages without tag", 500, Rings;
+    TAG_RENDEZVOUS = "rendezvous matched", 300, Rings;
+    TAG_FULL = "adds to a full tag list refused", 1_000, Rings;
+    TAG_OPERATIONS_FULL = "list operations that libmlx5's command queue had no room for", 200, Rings;
+    TAG_REFUSED = "removes of what is over refused", 150, Rings;
+    TAG_SYNC_REQUIRED = "completions that ask for a synchronisation", 300, Rings;
+    TAG_WRAPS = "wraps of the command queue's 16-bit index", 4, Rings;
+    PHASE_WRAPS = "wraps of the count of unexpected messages", 2, Rings;
+    SEND_SENDS = "SENDs posted", 1_000, Both;
+    SEND_WRITES = "RDMA WRITEs posted", 1_000, Both;
+    SEND_READS = "RDMA READs posted", 500, Both;
+    SEND_ATOMICS = "atomics posted", 500, Both;
+    SEND_DATAGRAMS = "datagrams posted", 500, Both;
+    SEND_INLINE = "requests with inline bytes", 1_000, Both;
+    SEND_BUILT = "sends posted with ibv_wr_*", 1_000, DropIn;
+    SEND_DONE = "sends completed with a CQE", 1_000, Both;
+    SEND_DONE_SILENT = "sends completed without one", 500, Both;
+    SEND_FAILED = "sends that failed", 20, Both;
+    SEND_FLUSHED = "sends flushed", 100, Both;
+    SEND_RESETS = "queue pairs of sends reset", 100, Both;
+    SEND_FULL = "requests that libmlx5's send queue had no room for", 500, Both;
+    SEND_COPIED = "WQEs copied to a register", 500, Rings;
+    SEND_WRAPS = "wraps of a send queue's 16-bit index", 3, Both;
+    REGISTERS = "writes to UAR registers compared", 10_000, Both;
+    EXACT = "bytes of queues, records and CQEs compared one by one", 10_000_000, Both;
+    VIEWED = "bytes of WQEs compared in the device's order", 1_000_000, Both;
+    PAYLOAD = "bytes of message memory compared", 100_000_000, Both;
+    FREE_SLOT = "masked: bytes of slots that the device may not read", 0, Both;
+    STALE = "masked: bytes that libmlx5 leaves as they were in a list operation", 0, Both;
+    SEND_STALE = "masked: bytes of send WQEs that libmlx5 leaves as they were", 0, Both;
+    BLUE_FLAME = "masked: bytes behind the doorbell that libmlx5 writes to a register", 0, Both;
+    COMMAND_QPN = "masked: bytes that name the command queue pair", 0, Both;
+    EITHER_ERROR = "masked: which of two errors a refused receive has", 0, Both;
 }
 
 impl Tally {
@@ -111,9 +120,9 @@ impl Tally {
     /// Takes a line of [`lines`](Self::lines); `false` when it is something else.
     pub fn take(&mut self, line: &str) -> bool {
         let Some((name, count)) = line.split_once('=') else { return false };
-        let known = COUNTS.iter().find(|(known, _)| *known == name);
+        let known = COUNTS.iter().find(|(known, ..)| *known == name);
         match (known, count.parse()) {
-            (Some((name, _)), Ok(count)) => {
+            (Some((name, ..)), Ok(count)) => {
                 self.add(name, count);
                 true
             }
@@ -123,53 +132,22 @@ impl Tally {
 
     /// The table that is printed at the end.
     pub fn table(&self) -> String {
-        COUNTS.iter().map(|(name, _)| format!("{:>14}  {name}\n", self.get(name))).collect()
+        COUNTS.iter().map(|(name, ..)| format!("{:>14}  {name}\n", self.get(name))).collect()
     }
 
-    /// Counts that a run of this many operations should have exceeded, `but` some.
-    pub fn missing(&self, but: &[&str]) -> Vec<String> {
+    /// Counts that a run of this many operations should have exceeded.
+    pub fn missing(&self, sessions: Of) -> Vec<String> {
         let operations = self.get(OPERATIONS);
         let shares = operations / 100_000;
         if shares == 0 {
             return Vec::new();
         }
-        let too_few = |(name, least): &(&'static str, u64)| {
+        let too_few = |(name, least, _): &(&'static str, u64, Of)| {
             let least = if *name == SIZES { *least } else { least * shares };
             let count = self.get(name);
             (count < least).then(|| format!("{name}: {count}, at least {least} expected"))
         };
-        let wanted = COUNTS.iter().filter(|(name, _)| !but.contains(name));
+        let wanted = COUNTS.iter().filter(|(.., of)| [Of::Both, sessions].contains(of));
         wanted.filter_map(too_few).collect()
     }
 }
-
-/// What sessions of the drop-in do not: a receive is over with its completion, tag lists stay with libmlx5, and WQEs are
-/// not copied to registers.
-pub const NOT_OF_DROP_IN: [&str; 23] = [
-    RECYCLED,
-    HELD,
-    WAITED,
-    TAG_ADDS,
-    TAG_ADDS_SILENT,
-    TAG_ADDS_EMPTY,
-    TAG_DELS,
-    TAG_DELS_LATE,
-    TAG_SYNCS,
-    TAG_SYNCS_SILENT,
-    TAG_COUNTED,
-    TAG_UNCOUNTED,
-    TAG_MATCHED,
-    TAG_UNEXPECTED,
-    TAG_NO_TAG,
-    TAG_RENDEZVOUS,
-    TAG_FULL,
-    TAG_OPERATIONS_FULL,
-    TAG_REFUSED,
-    TAG_SYNC_REQUIRED,
-    TAG_WRAPS,
-    PHASE_WRAPS,
-    SEND_COPIED,
-];
-
-/// What only sessions of the drop-in do: the ring has one way to post.
-pub const OF_DROP_IN: [&str; 1] = [SEND_BUILT];

@@ -81,7 +81,6 @@ impl Twin {
             let access = sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_WRITE;
             twin.target_key = twin.base.register_arena(target, access);
             for index in 0..shape.qps as usize {
-                twin.to_init(index);
                 twin.go_on(index);
             }
             twin
@@ -104,18 +103,17 @@ impl Twin {
         self.base.qps.push(qp);
     }
 
-    pub fn to_init(&self, index: usize) {
-        verbs::to_init(self.base.qps[index]);
-    }
-
-    /// Connects QP `index`, which is in INIT, with its peer, which is in RESET.
+    /// Connects QP `index`, which is in RESET or INIT, with its peer, which is in RESET. doorbell resets a QP to INIT without
+    /// remote access.
     pub fn go_on(&self, index: usize) {
-        verbs::to_init(self.base.peers[index]);
+        for qp in [self.base.qps[index], self.base.peers[index]] {
+            verbs::to(qp, &[sys::IBV_QPS_INIT]);
+        }
         self.base.connect(index);
     }
 
     pub fn reset_peer(&self, index: usize) {
-        verbs::to_state(self.base.peers[index], sys::IBV_QPS_RESET);
+        verbs::to(self.base.peers[index], &[sys::IBV_QPS_RESET]);
     }
 }
 
@@ -164,17 +162,10 @@ impl twins::Twin for Twin {
                 wr
             })
             .collect();
-        for index in 1..wrs.len() {
-            wrs[index - 1].next = &raw mut wrs[index];
-        }
-        let mut bad = ptr::null_mut();
-        let first = wrs.as_mut_ptr();
         // SAFETY: the peer is alive, and the list and what it names can be read.
-        match unsafe { sys::ibv_post_send(self.base.peers[index], first, &mut bad) } {
-            0 => wrs.len(),
-            // SAFETY: `bad` is an element of the list.
-            _ => unsafe { bad.offset_from(first) as usize },
-        }
+        let post =
+            |first, bad: &mut _| unsafe { sys::ibv_post_send(self.base.peers[index], first, bad) };
+        verbs::post_list(&mut wrs, |wr| &mut wr.next, post).0
     }
 
     fn poll_peers(&mut self) -> Vec<sys::ibv_wc> {

@@ -11,7 +11,7 @@ use crate::difference::{Result, same, same_bytes};
 use crate::memory::{Arena, Region};
 use crate::plan::Wire;
 use crate::tally::{self, Tally};
-use crate::verbs::fields;
+use crate::verbs::{fields, same_fields};
 
 /// One of two equal sets of objects.
 pub trait Twin {
@@ -85,9 +85,8 @@ impl<T: Twin> Twins<T> {
         }
         same(|| "completions of peers".into(), theirs.len() as u64, ours.len() as u64)?;
         for (number, (theirs, ours)) in theirs.iter().zip(&ours).enumerate() {
-            for ((name, theirs), (_, ours)) in fields(theirs).iter().zip(fields(ours)) {
-                same(|| format!("completion {number} of peers: {name}"), *theirs, ours)?;
-            }
+            let name = |name: &str| format!("completion {number} of peers: {name}");
+            same_fields(name, &fields(theirs), &fields(ours))?;
         }
         Ok(())
     }

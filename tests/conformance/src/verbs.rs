@@ -2,9 +2,13 @@
 //! is not what is tested here.
 
 use std::ffi::CStr;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
+use mlx5_ring::sq;
 use rdma_core_sys as sys;
+
+use crate::difference::{Difference, Result, same};
+use crate::qp_states;
 
 /// Opens the device of this name.
 pub fn open(name: &str) -> *mut sys::ibv_context {
@@ -55,92 +59,84 @@ pub fn take_events(channel: *mut sys::ibv_comp_channel) {
     }
 }
 
-fn modify(qp: *mut sys::ibv_qp, mut attr: sys::ibv_qp_attr, mask: u32) {
-    // SAFETY: the callers' QPs are alive.
-    done(unsafe { sys::ibv_modify_qp(qp, &mut attr, mask as i32) }, "ibv_modify_qp");
+/// Takes a QP to states one after the other.
+pub fn to(qp: *mut sys::ibv_qp, states: &[sys::ibv_qp_state]) {
+    connect(qp, states, Default::default());
 }
 
-/// What peers may do.
-const ACCESS: u32 =
-    sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_ATOMIC;
-
-/// To RESET or to error.
-pub fn to_state(qp: *mut sys::ibv_qp, state: sys::ibv_qp_state) {
-    modify(qp, sys::ibv_qp_attr { qp_state: state, ..Default::default() }, sys::IBV_QP_STATE);
-}
-
-pub fn to_init(qp: *mut sys::ibv_qp) {
+/// The same, with these attributes of the peer.
+pub fn connect(qp: *mut sys::ibv_qp, to: &[sys::ibv_qp_state], peer: sys::ibv_qp_attr) {
     let attr = sys::ibv_qp_attr {
-        qp_state: sys::IBV_QPS_INIT,
         port_num: 1,
-        qp_access_flags: ACCESS,
-        ..Default::default()
-    };
-    let mask =
-        sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS;
-    modify(qp, attr, mask);
-}
-
-pub fn to_rtr(qp: *mut sys::ibv_qp, peer: u32, lid: u16, mtu: sys::ibv_mtu) {
-    let mut attr = sys::ibv_qp_attr {
-        qp_state: sys::IBV_QPS_RTR,
-        path_mtu: mtu,
-        dest_qp_num: peer,
+        qp_access_flags: sys::IBV_ACCESS_REMOTE_WRITE
+            | sys::IBV_ACCESS_REMOTE_READ
+            | sys::IBV_ACCESS_REMOTE_ATOMIC,
+        qkey: crate::sends::QKEY,
         rq_psn: 0x10,
+        sq_psn: 0x10,
         max_dest_rd_atomic: 1,
+        max_rd_atomic: 1,
         // 0.01 ms.
         min_rnr_timer: 1,
-        qp_access_flags: ACCESS,
-        ..Default::default()
-    };
-    (attr.ah_attr.dlid, attr.ah_attr.port_num) = (lid, 1);
-    let mask = sys::IBV_QP_STATE
-        | sys::IBV_QP_AV
-        | sys::IBV_QP_PATH_MTU
-        | sys::IBV_QP_DEST_QPN
-        | sys::IBV_QP_RQ_PSN
-        | sys::IBV_QP_MAX_DEST_RD_ATOMIC
-        | sys::IBV_QP_MIN_RNR_TIMER
-        | sys::IBV_QP_ACCESS_FLAGS;
-    modify(qp, attr, mask);
-}
-
-pub fn to_rts(qp: *mut sys::ibv_qp) {
-    let attr = sys::ibv_qp_attr {
-        qp_state: sys::IBV_QPS_RTS,
         timeout: 8,
         retry_cnt: 7,
         rnr_retry: 7,
-        sq_psn: 0x10,
-        max_rd_atomic: 1,
-        ..Default::default()
+        ..peer
     };
-    let mask = sys::IBV_QP_STATE
-        | sys::IBV_QP_TIMEOUT
-        | sys::IBV_QP_RETRY_CNT
-        | sys::IBV_QP_RNR_RETRY
-        | sys::IBV_QP_SQ_PSN
-        | sys::IBV_QP_MAX_QP_RD_ATOMIC;
-    modify(qp, attr, mask);
+    // SAFETY: the callers' QPs are alive.
+    unsafe { qp_states::to(qp, to, attr) }
 }
 
-/// A UD QP to INIT.
-pub fn to_init_ud(qp: *mut sys::ibv_qp) {
-    let attr = sys::ibv_qp_attr {
-        qp_state: sys::IBV_QPS_INIT,
-        port_num: 1,
-        qkey: crate::sends::QKEY,
-        ..Default::default()
-    };
-    let mask = sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_QKEY;
-    modify(qp, attr, mask);
+/// Links work requests, and posts them with one call. Returns how many were taken, and the errno.
+pub fn post_list<W>(
+    wrs: &mut [W],
+    next: fn(&mut W) -> &mut *mut W,
+    post: impl FnOnce(*mut W, &mut *mut W) -> i32,
+) -> (usize, i32) {
+    if wrs.is_empty() {
+        return (0, 0);
+    }
+    let (first, mut bad) = (wrs.as_mut_ptr(), ptr::null_mut());
+    for index in 1..wrs.len() {
+        // SAFETY: two elements of the list.
+        unsafe { *next(&mut *first.add(index - 1)) = first.add(index) };
+    }
+    match post(first, &mut bad) {
+        0 => (wrs.len(), 0),
+        // SAFETY: `bad` is an element of the list.
+        errno => (unsafe { bad.offset_from(first) as usize }, errno),
+    }
 }
 
-/// A UD QP from INIT to RTS.
-pub fn to_rts_ud(qp: *mut sys::ibv_qp) {
-    to_state(qp, sys::IBV_QPS_RTR);
-    let attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_RTS, sq_psn: 0x10, ..Default::default() };
-    modify(qp, attr, sys::IBV_QP_STATE | sys::IBV_QP_SQ_PSN);
+/// Asks libmlx5 where an object is.
+pub fn init_obj(kind: u32, fill: impl FnOnce(&mut sys::mlx5dv_obj)) {
+    // SAFETY: a structure of pointers.
+    let mut obj: sys::mlx5dv_obj = unsafe { std::mem::zeroed() };
+    fill(&mut obj);
+    let mlx5dv = sys::Mlx5dv::get().expect("libmlx5 is loaded");
+    // SAFETY: the callers' live objects of an mlx5 device, and writable structures.
+    done(unsafe { (mlx5dv.init_obj)(&mut obj, kind.into()) }, "mlx5dv_init_obj");
+}
+
+pub fn some<T>(pointer: *mut T) -> NonNull<T> {
+    NonNull::new(pointer).expect("a queue has memory")
+}
+
+/// Where the send queue of a QP is.
+pub fn send_queue(qp: *mut sys::ibv_qp) -> sq::Layout {
+    // SAFETY: a structure of integers and pointers.
+    let mut out: sys::mlx5dv_qp = unsafe { std::mem::zeroed() };
+    init_obj(sys::MLX5DV_OBJ_QP, |obj| (obj.qp.in_, obj.qp.out) = (qp, &mut out));
+    sq::Layout {
+        buf: some(out.sq.buf).cast(),
+        dbrec: some(out.dbrec.cast()),
+        wqe_cnt: out.sq.wqe_cnt,
+        stride: out.sq.stride,
+        register: some(out.bf.reg).cast(),
+        register_size: out.bf.size,
+        // SAFETY: the callers' QPs are alive.
+        qpn: unsafe { (*qp).qp_num },
+    }
 }
 
 /// The LID of port 1.
@@ -190,4 +186,19 @@ pub fn fields(wc: &sys::ibv_wc) -> Vec<(&'static str, u64)> {
         }
     }
     fields
+}
+
+/// Compares what doorbell tells of a completion with what libmlx5 does, which may be more.
+pub fn same_fields(
+    completion: impl Fn(&str) -> String,
+    theirs: &[(&str, u64)],
+    ours: &[(&'static str, u64)],
+) -> Result<()> {
+    for (name, ours) in ours {
+        let Some((_, theirs)) = theirs.iter().find(|(known, _)| known == name) else {
+            return Err(Difference::new(completion(name), "absent", format!("{ours:#x}")));
+        };
+        same(|| completion(name), *theirs, *ours)?;
+    }
+    Ok(())
 }

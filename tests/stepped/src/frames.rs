@@ -3,8 +3,10 @@
 use std::net::Ipv4Addr;
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
-use doorbell::{BufferPool, Path, Sender, SenderConfig};
+use doorbell::{BufferPool, Path, ProtectionDomain, Sender, SenderConfig};
 use soft_mlx5::{Builder, Device, LinkLayer};
+
+use crate::open;
 
 /// The group that receivers have a rule for.
 pub const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
@@ -93,6 +95,11 @@ impl Publisher {
     }
 }
 
+/// A stepped device with an Ethernet port.
+pub fn ethernet() -> (Device, ProtectionDomain) {
+    open(Device::builder().link_layer(LinkLayer::Ethernet).strict(true).stepped())
+}
+
 /// A receiver and a publisher on one stepped device.
 pub struct World {
     /// The receiver under test.
@@ -111,9 +118,7 @@ impl World {
 
     /// The same, on a device of its own kind.
     pub fn on(builder: Builder, config: &FrameConfig, path: Path) -> Self {
-        let device = builder.link_layer(LinkLayer::Ethernet).strict(true).stepped();
-        let device = device.build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (device, pd) = open(builder.link_layer(LinkLayer::Ethernet).strict(true).stepped());
         let receiver = FrameReceiver::new(&pd, &config.clone().path(path)).unwrap();
         assert_eq!(receiver.path(), path);
         Self { receiver, publisher: Publisher::new(&device, path), device }
@@ -147,6 +152,26 @@ impl World {
 pub const PLAIN: FrameConfig = FrameConfig::new().plain(4, 2048).spare(4);
 /// As few strides as adapters take: 23 frames of 1,400 bytes to a WQE, and a filler.
 pub const STRIDING: FrameConfig = FrameConfig::new().striding(4, 512, 64).spare(4);
+/// Makes three tests of each function, one with each receiver of [`ALL`](crate::frames::ALL): `plain::name`,
+/// `striding::name` and `through_verbs::name`.
+#[macro_export]
+macro_rules! with_each_receiver {
+    ($($test:ident)*) => {
+        $crate::with_each_receiver!(plain, 0, $($test)*);
+        $crate::with_each_receiver!(striding, 1, $($test)*);
+        $crate::with_each_receiver!(through_verbs, 2, $($test)*);
+    };
+    ($module:ident, $index:literal, $($test:ident)*) => {
+        mod $module {
+            $(#[test]
+            fn $test() {
+                let (config, path, each) = doorbell_stepped_tests::frames::ALL[$index].clone();
+                super::$test(&config, path, each);
+            })*
+        }
+    };
+}
+
 /// A receiver of each kind, and how many frames of 1,400 bytes a buffer of it holds.
 pub const ALL: [(FrameConfig, Path, u32); 3] =
     [(PLAIN, Path::Direct, 1), (STRIDING, Path::Direct, 23), (PLAIN, Path::Verbs, 1)];

@@ -12,6 +12,44 @@ use soft_mlx5::{Builder, Device};
 
 use sending_qp::SendingQp;
 
+/// Makes two tests of each function: `direct::name` and `verbs::name`.
+#[macro_export]
+macro_rules! on_each_path {
+    ($($test:ident)*) => {
+        $crate::on_each_path!(direct, Direct, $($test)*);
+        $crate::on_each_path!(verbs, Verbs, $($test)*);
+    };
+    ($module:ident, $path:ident, $($test:ident)*) => {
+        mod $module {
+            $(#[test]
+            fn $test() {
+                super::$test(doorbell::Path::$path);
+            })*
+        }
+    };
+}
+
+/// Powers a device up, and opens it.
+pub fn open(builder: Builder) -> (Device, ProtectionDomain) {
+    let device = builder.build().expect("a device");
+    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    (device, pd)
+}
+
+/// Connects a queue pair of a receiver with one that sends to it.
+pub fn connect(
+    receiver: &mut Receiver,
+    config: &QpConfig,
+    far_receiver: &mut Receiver,
+    far: &QpConfig,
+) -> (QueuePair, SendingQp) {
+    let mut near = receiver.create_qp(config).unwrap();
+    let mut far = SendingQp::create(far_receiver, far).unwrap();
+    near.connect(&far.address().unwrap()).unwrap();
+    far.connect(&near.address().unwrap()).unwrap();
+    (near, far)
+}
+
 /// A stepped device, and a connection from a queue pair to a receiver of the same program.
 pub struct Stepped {
     /// The receiver under test.
@@ -44,16 +82,13 @@ impl Stepped {
 
     /// The same, on a device of its own kind.
     pub fn on(builder: Builder, config: ReceiverConfig, receives: u32) -> Self {
-        let device = builder.stepped().build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (device, pd) = open(builder.stepped());
         let mut receiver = Receiver::new(&pd, &config).unwrap();
         let far = ReceiverConfig::new().cq_capacity(4).path(receiver.path());
         let mut far_receiver = Receiver::new(&pd, &far).unwrap();
-        let mut near = receiver.create_qp(&QpConfig::rc().receives(receives, 1)).unwrap();
+        let near = QpConfig::rc().receives(receives, 1);
         let far = QpConfig::rc().receives(1, 1).max_inline(64);
-        let mut far = SendingQp::create(&mut far_receiver, &far).unwrap();
-        near.connect(&far.address().unwrap()).unwrap();
-        far.connect(&near.address().unwrap()).unwrap();
+        let (near, far) = connect(&mut receiver, &near, &mut far_receiver, &far);
         let rq = near.receive_queue().unwrap();
         let pool = BufferPool::new(&pd, receiver.capacity(rq), 64).unwrap();
         receiver.fill(rq, &pool).unwrap();

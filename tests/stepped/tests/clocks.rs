@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use doorbell::{BufferPool, Error, Path, QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig};
-use doorbell_stepped_tests::Stepped;
+use doorbell_stepped_tests::{Stepped, on_each_path, open};
 use soft_mlx5::{Builder, Device};
 
 /// More than the lower half of a timestamp in real time can say, at odd nanoseconds.
 const PAUSE: Duration = Duration::from_nanos(1_700_000_001);
+
+on_each_path! { real_time ticks a_sender_has_the_clock_of_the_receiver }
 
 fn config(path: Path) -> ReceiverConfig {
     ReceiverConfig::new().cq_capacity(64).path(path)
@@ -44,43 +46,29 @@ fn real_time(path: Path) {
     assert_eq!(raw[..2], [1 << 32 | 700_000_001, 3 << 32 | 400_000_002]);
 }
 
-#[test]
-fn real_time_on_the_direct_path() {
-    real_time(Path::Direct);
-}
-
-#[test]
-fn real_time_through_libmlx5() {
-    real_time(Path::Verbs);
-}
-
 /// The driver makes no queue pair on CQs of two clocks.
-#[test]
-fn a_sender_has_the_clock_of_the_receiver() {
-    for path in [Path::Direct, Path::Verbs] {
-        let device = Device::builder().stepped().real_time(true).build().unwrap();
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-        let mut receiver = Receiver::new(&pd, &config(path).real_time_timestamps()).unwrap();
-        let with = QpConfig::rc().receives(1, 1).sends(1).max_inline(8);
-        let sender = SenderConfig::new().cq_capacity(64).path(path);
-        let mut other = Sender::new(&pd, &sender).unwrap();
-        match receiver.create_qp_with_sender(&with, &mut other) {
-            Err(Error::Unsupported { operation, .. }) => {
-                assert_eq!(operation, "create_qp_with_sender");
-            }
-            other => panic!("{other:?}"),
+fn a_sender_has_the_clock_of_the_receiver(path: Path) {
+    let (device, pd) = open(Device::builder().stepped().real_time(true));
+    let mut receiver = Receiver::new(&pd, &config(path).real_time_timestamps()).unwrap();
+    let with = QpConfig::rc().receives(1, 1).sends(1).max_inline(8);
+    let sender = SenderConfig::new().cq_capacity(64).path(path);
+    let mut other = Sender::new(&pd, &sender).unwrap();
+    match receiver.create_qp_with_sender(&with, &mut other) {
+        Err(Error::Unsupported { operation, .. }) => {
+            assert_eq!(operation, "create_qp_with_sender");
         }
-        let mut sender = Sender::new(&pd, &sender.real_time_timestamps()).unwrap();
-        let mut qp = receiver.create_qp_with_sender(&with, &mut sender).unwrap();
-        qp.connect(&qp.address().unwrap()).unwrap();
-        let pool = BufferPool::new(&pd, 1, 64).unwrap();
-        receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
-        sender.post(qp.send_queue().unwrap()).unwrap().send(b"itself").unwrap();
-        device.settle();
-        assert!(sender.poll().next().unwrap().status.is_success());
-        let mut batch = receiver.poll();
-        assert_eq!(&batch.next().unwrap().unwrap()[..], b"itself");
+        other => panic!("{other:?}"),
     }
+    let mut sender = Sender::new(&pd, &sender.real_time_timestamps()).unwrap();
+    let mut qp = receiver.create_qp_with_sender(&with, &mut sender).unwrap();
+    qp.connect(&qp.address().unwrap()).unwrap();
+    let pool = BufferPool::new(&pd, 1, 64).unwrap();
+    receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
+    sender.post(qp.send_queue().unwrap()).unwrap().send(b"itself").unwrap();
+    device.settle();
+    assert!(sender.poll().next().unwrap().status.is_success());
+    let mut batch = receiver.poll();
+    assert_eq!(&batch.next().unwrap().unwrap()[..], b"itself");
 }
 
 /// A device with real time gives ticks to whom asks for ticks.
@@ -90,19 +78,8 @@ fn ticks(path: Path) {
 }
 
 #[test]
-fn ticks_on_the_direct_path() {
-    ticks(Path::Direct);
-}
-
-#[test]
-fn ticks_through_libmlx5() {
-    ticks(Path::Verbs);
-}
-
-#[test]
 fn real_time_is_refused_where_there_is_none() {
-    let device = Device::builder().stepped().build().unwrap();
-    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    let (_device, pd) = open(Device::builder().stepped());
     assert!(!pd.context().capabilities().unwrap().timestamps.unwrap().real_time);
     for path in [Path::Direct, Path::Verbs] {
         match Receiver::new(&pd, &config(path).real_time_timestamps()) {

@@ -9,6 +9,7 @@ use doorbell::{
     Receiver, ReceiverConfig, SrqConfig, SrqId,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
+use doorbell_stepped_tests::{connect, open};
 use soft_mlx5::faults::{FailDestroy, Which};
 use soft_mlx5::{Device, Faults, LinkLayer};
 
@@ -33,9 +34,7 @@ impl World {
     }
 
     fn on(link: LinkLayer, path: Path, shared: bool) -> Self {
-        let device =
-            Device::builder().stepped().link_layer(link).build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (device, pd) = open(Device::builder().stepped().link_layer(link));
         let config = ReceiverConfig::new().cq_capacity(64).path(path);
         let mut receiver = Receiver::new(&pd, &config).unwrap();
         let mut far_receiver = Receiver::new(&pd, &config).unwrap();
@@ -44,11 +43,8 @@ impl World {
             Some(srq) => QpConfig::rc().srq(srq),
             None => QpConfig::rc().receives(16, 1),
         };
-        let mut near = receiver.create_qp(&near).unwrap();
         let far = QpConfig::rc().receives(1, 1).max_inline(SIZE);
-        let mut far = SendingQp::create(&mut far_receiver, &far).unwrap();
-        near.connect(&far.address().unwrap()).unwrap();
-        far.connect(&near.address().unwrap()).unwrap();
+        let (near, far) = connect(&mut receiver, &near, &mut far_receiver, &far);
         let pool = BufferPool::new(&pd, 64, SIZE).unwrap();
         let filled = match srq {
             Some(srq) => receiver.fill(srq, &pool).unwrap(),
@@ -308,8 +304,7 @@ fn each_command_in_turn() {
 #[test]
 fn a_queue_pair_that_has_joined_multicast_groups() {
     for path in PATHS {
-        let device = Device::builder().stepped().build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (_device, pd) = open(Device::builder().stepped());
         let config = ReceiverConfig::new().cq_capacity(64).path(path);
         let mut receiver = Receiver::new(&pd, &config).unwrap();
         let mut qp = receiver.create_qp(&QpConfig::ud(7).receives(16, 1)).unwrap();

@@ -7,8 +7,8 @@ use doorbell::{
     AsyncEvent, AsyncEvents, BufferPool, Cause, Error, Path, ProtectionDomain, QpConfig, QpEnd,
     QueuePair, Receiver, ReceiverConfig, SrqConfig, WcStatus,
 };
-use doorbell_stepped_tests::Stepped;
 use doorbell_stepped_tests::sending_qp::SendingQp;
+use doorbell_stepped_tests::{Stepped, connect, open};
 use soft_mlx5::Device;
 use soft_mlx5::nic::inspect::CompletionQueue;
 
@@ -103,8 +103,7 @@ struct Ends {
 
 impl Ends {
     fn new(path: Path) -> Self {
-        let device = Device::builder().stepped().build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (device, pd) = open(Device::builder().stepped());
         let config = ReceiverConfig::new().cq_capacity(64).path(path);
         let [receiver, far_receiver] = [(); 2].map(|()| Receiver::new(&pd, &config).unwrap());
         Self { receiver, far_receiver, pd, device }
@@ -112,12 +111,8 @@ impl Ends {
 
     /// A queue pair of the receiver, and the far end of its connection.
     fn connect(&mut self, config: &QpConfig) -> (QueuePair, SendingQp) {
-        let mut near = self.receiver.create_qp(config).unwrap();
-        let config = QpConfig::rc().receives(1, 1);
-        let mut far = SendingQp::create(&mut self.far_receiver, &config).unwrap();
-        near.connect(&far.address().unwrap()).unwrap();
-        far.connect(&near.address().unwrap()).unwrap();
-        (near, far)
+        let far = QpConfig::rc().receives(1, 1);
+        connect(&mut self.receiver, config, &mut self.far_receiver, &far)
     }
 }
 

@@ -5,11 +5,18 @@ use std::collections::VecDeque;
 use doorbell::frames::{Flow, FrameConfig, FrameReceiver, TakenFrame};
 use doorbell::{Cause, Error, NotSent, Path, WcStatus};
 use doorbell_stepped_tests::frames::{
-    GROUP, OTHER, PLAIN, PORT, Publisher, SOURCE, STRIDING, World, datagram, is_datagram,
+    GROUP, OTHER, PLAIN, PORT, Publisher, SOURCE, STRIDING, World, datagram, ethernet, is_datagram,
 };
+use doorbell_stepped_tests::{open, with_each_receiver};
 use soft_mlx5::{Device, LinkLayer};
 
-fn what_comes(config: &FrameConfig, path: Path) {
+with_each_receiver! {
+    a_rule_brings_what_matches_and_nothing_else
+    taken_frames_stay_as_they_are
+    bursts_fill_the_queue
+}
+
+fn a_rule_brings_what_matches_and_nothing_else(config: &FrameConfig, path: Path, _: u32) {
     let mut world = World::new(config, path);
     world.send(100, 0);
     world.expect_nothing();
@@ -28,24 +35,9 @@ fn what_comes(config: &FrameConfig, path: Path) {
     world.expect_nothing();
 }
 
-#[test]
-fn a_rule_brings_what_matches_and_nothing_else() {
-    what_comes(&PLAIN, Path::Direct);
-}
-
-#[test]
-fn a_rule_brings_what_matches_into_strides() {
-    what_comes(&STRIDING, Path::Direct);
-}
-
-#[test]
-fn a_rule_brings_what_matches_through_verbs() {
-    what_comes(&PLAIN, Path::Verbs);
-}
-
 /// Frames that are taken keep their bytes while others arrive; when all buffers are out, the device drops, counts, and
 /// goes on when some are back.
-fn taking(config: &FrameConfig, path: Path, per_buffer: usize) {
+fn taken_frames_stay_as_they_are(config: &FrameConfig, path: Path, per_buffer: u32) {
     let mut world = World::new(config, path);
     let _rule = world.attach();
     let mut taken: VecDeque<(TakenFrame, u8)> = VecDeque::new();
@@ -92,24 +84,9 @@ fn taking(config: &FrameConfig, path: Path, per_buffer: usize) {
     assert!(is_datagram(&frame, 1400, 77));
 }
 
-#[test]
-fn taken_frames_stay_as_they_are() {
-    taking(&PLAIN, Path::Direct, 1);
-}
-
-#[test]
-fn taken_frames_keep_their_wqe() {
-    taking(&STRIDING, Path::Direct, 23);
-}
-
-#[test]
-fn taken_frames_stay_as_they_are_through_verbs() {
-    taking(&PLAIN, Path::Verbs, 1);
-}
-
 /// Batches that end late and are forgotten, with exactly sized queues.
-fn bursts(config: &FrameConfig) {
-    let mut world = World::new(config, Path::Direct);
+fn bursts_fill_the_queue(config: &FrameConfig, path: Path, _: u32) {
+    let mut world = World::new(config, path);
     let _rule = world.attach();
     let (mut sent, mut received) = (0u32, 0u32);
     for round in 0..300 {
@@ -120,7 +97,7 @@ fn bursts(config: &FrameConfig) {
         let mut batch = world.receiver.poll_up_to(3);
         while let Some(frame) = batch.next() {
             let frame = frame.unwrap();
-            assert_eq!(frame.dropped_before(), Some(0));
+            assert_eq!(frame.dropped_before(), (path == Path::Direct).then_some(0));
             assert!(is_datagram(&frame, 1400, received as u8));
             received += 1;
         }
@@ -139,22 +116,10 @@ fn bursts(config: &FrameConfig) {
 }
 
 #[test]
-fn bursts_fill_a_plain_queue() {
-    bursts(&PLAIN);
-}
-
-#[test]
-fn bursts_fill_a_striding_queue() {
-    bursts(&STRIDING);
-}
-
-#[test]
 fn the_device_says_what_it_found() {
     for config in [PLAIN, STRIDING] {
         let config = config.vlan_stripping(true).timestamps(true);
-        let device = Device::builder().link_layer(LinkLayer::Ethernet).strict(true).stepped();
-        let device = device.build().unwrap();
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (device, pd) = ethernet();
         let mut receiver = FrameReceiver::new(&pd, &config).unwrap();
         let mut publisher = Publisher::new(&device, Path::Direct);
         let tagged = Flow::udp_multicast(GROUP, PORT).vlan(100).tag(7);
@@ -183,8 +148,6 @@ fn the_device_says_what_it_found() {
         assert!(clock.nanoseconds(frame.timestamp().unwrap()).unwrap() >= first);
         assert!(batch.next().is_none());
         drop(batch);
-        drop((_rules, receiver, publisher));
-        drop(device);
     }
 }
 
@@ -211,9 +174,7 @@ fn a_frame_that_is_too_long_fails_alone() {
 #[test]
 fn a_hash_spreads_frames_over_receivers() {
     for config in [PLAIN, STRIDING] {
-        let device = Device::builder().link_layer(LinkLayer::Ethernet).strict(true).stepped();
-        let device = device.build().unwrap();
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (device, pd) = ethernet();
         let mut receivers = FrameReceiver::spread(&pd, &config, 4).unwrap();
         let mut publisher = Publisher::new(&device, Path::Direct);
         let rule = receivers[1].attach(&Flow::udp_multicast(GROUP, PORT)).unwrap();
@@ -241,8 +202,6 @@ fn a_hash_spreads_frames_over_receivers() {
         publisher.send(&device, &datagram(GROUP, 1, 300, 1), true);
         drop((receivers, publisher));
         drop(rule);
-        drop(pd);
-        drop(device);
     }
 }
 
@@ -273,8 +232,7 @@ fn what_is_not_possible_is_refused_in_words() {
 
 #[test]
 fn an_infiniband_port_is_refused() {
-    let device = Device::builder().build().unwrap();
-    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    let (_device, pd) = open(Device::builder());
     for config in [PLAIN, STRIDING, PLAIN.path(Path::Verbs)] {
         let refused = FrameReceiver::new(&pd, &config).unwrap_err();
         assert!(refused.to_string().contains("use an Ethernet port"), "{refused}");
@@ -305,9 +263,8 @@ fn frames_are_not_messages() {
 
 #[test]
 fn the_missing_capability_is_named() {
-    let device = Device::builder().link_layer(LinkLayer::Ethernet).refuse_raw(true).stepped();
-    let device = device.build().unwrap();
-    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    let builder = Device::builder().link_layer(LinkLayer::Ethernet).refuse_raw(true);
+    let (_device, pd) = open(builder.stepped());
     for config in [PLAIN, STRIDING, PLAIN.path(Path::Verbs)] {
         let refused = FrameReceiver::new(&pd, &config).unwrap_err();
         assert!(matches!(refused, Error::NeedsNetRaw { .. }), "{refused}");

@@ -7,11 +7,11 @@ use std::ptr;
 
 use doorbell::frames::{FrameConfig, FrameReceiver, TakenFrame};
 use doorbell::{Cause, Path, ProtectionDomain, WcStatus};
-use doorbell_stepped_tests::frames::{GROUP, Publisher, datagram, feed};
+use doorbell_stepped_tests::frames::{GROUP, Publisher, datagram, ethernet, feed};
 use fastrand::Rng;
 use mlx5_wire::data::DataSegment;
 use rdma_core_sys::*;
-use soft_mlx5::{Device, LinkLayer};
+use soft_mlx5::Device;
 
 const WQES: u32 = 4;
 const SPARE: u32 = 4;
@@ -225,15 +225,9 @@ impl Drop for Libmlx5 {
     }
 }
 
-fn device() -> Device {
-    let builder = Device::builder().link_layer(LinkLayer::Ethernet).strict(true);
-    builder.stepped().build().unwrap()
-}
-
 #[test]
 fn a_work_queue_is_written_as_libmlx5_writes_it() {
-    let [ours_on, theirs_on] = [device(), device()];
-    let pd = doorbell::open(ours_on.name()).unwrap().alloc_pd().unwrap();
+    let [(ours_on, pd), (theirs_on, _)] = [ethernet(), ethernet()];
     let config = FrameConfig::new().plain(WQES, BYTES).spare(SPARE).path(Path::Direct);
     let mut receiver = FrameReceiver::spread(&pd, &config, 1).unwrap().remove(0);
     let _rule = receiver.attach(&feed()).unwrap();

@@ -5,43 +5,44 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use doorbell::frames::FrameReceiver;
+use doorbell::frames::{FrameConfig, FrameReceiver};
 use doorbell::{NotSent, Path, Sender, SenderConfig};
 use doorbell_stepped_tests::frames::{
-    ALL, GROUP, HEADERS, PLAIN, Publisher, STRIDING, World, datagram, feed, is_datagram,
+    ALL, GROUP, HEADERS, PLAIN, Publisher, STRIDING, World, datagram, ethernet, feed, is_datagram,
 };
+use doorbell_stepped_tests::{on_each_path, open, with_each_receiver};
 use soft_mlx5::nic::objects::WqState;
 use soft_mlx5::{Device, LinkLayer};
 
+on_each_path! { the_counters_wrap }
+with_each_receiver! { a_full_queue_drops_and_goes_on }
+
 /// More frames than the queue holds, without a poll between: the first ones arrive, the device counts the others, and the
 /// queue goes on. The CQ has not one entry more than the queue can complete.
-#[test]
-fn a_full_queue_drops_and_goes_on() {
-    for (config, path, each) in ALL {
-        let mut world = World::new(&config, path);
-        let _rule = world.attach();
-        let room = 4 * each;
-        for lap in 0..20u32 {
-            for number in 0..room + 3 {
-                world.send(1400, number as u8);
-            }
-            let mut batch = world.receiver.poll_up_to(u32::MAX);
-            for number in 0..room {
-                let frame = batch.next().expect("a frame").unwrap();
-                assert!(is_datagram(&frame, 1400, number as u8), "lap {lap}");
-                let dropped = if lap > 0 && number == 0 { 3 } else { 0 };
-                assert_eq!(frame.dropped_before(), (path == Path::Direct).then_some(dropped));
-            }
-            assert!(batch.next().is_none());
-            drop(batch);
-            // Empty.
-            world.expect_nothing();
+fn a_full_queue_drops_and_goes_on(config: &FrameConfig, path: Path, each: u32) {
+    let mut world = World::new(config, path);
+    let _rule = world.attach();
+    let room = 4 * each;
+    for lap in 0..20u32 {
+        for number in 0..room + 3 {
+            world.send(1400, number as u8);
         }
+        let mut batch = world.receiver.poll_up_to(u32::MAX);
+        for number in 0..room {
+            let frame = batch.next().expect("a frame").unwrap();
+            assert!(is_datagram(&frame, 1400, number as u8), "lap {lap}");
+            let dropped = if lap > 0 && number == 0 { 3 } else { 0 };
+            assert_eq!(frame.dropped_before(), (path == Path::Direct).then_some(dropped));
+        }
+        assert!(batch.next().is_none());
+        drop(batch);
+        // Empty.
+        world.expect_nothing();
     }
 }
 
 /// Twice through the 16 bits of the index of a WQE, in batches of every length that the queue has.
-fn wraps(path: Path) {
+fn the_counters_wrap(path: Path) {
     let mut world = World::new(&PLAIN.plain(4, 64), path);
     let _rule = world.attach();
     let frame = datagram(GROUP, 5, 60, 0);
@@ -67,16 +68,6 @@ fn wraps(path: Path) {
     }
 }
 
-#[test]
-fn the_counters_wrap() {
-    wraps(Path::Direct);
-}
-
-#[test]
-fn the_counters_wrap_through_verbs() {
-    wraps(Path::Verbs);
-}
-
 /// Posts a frame as soon as the send queue has room for it.
 fn post_when_room(publisher: &mut Publisher, frame: &[u8]) {
     let queue = publisher.frames.send_queue().unwrap();
@@ -98,9 +89,8 @@ fn receivers_that_share_a_rule_work_on_threads() {
     /// Frames on their way: fewer than one queue has buffers, for one receiver could get all.
     const WINDOW: u32 = 200;
     for config in [PLAIN.plain(256, 2048), STRIDING] {
-        let device = Device::builder().link_layer(LinkLayer::Ethernet).strict(true);
-        let device = device.build().unwrap();
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let builder = Device::builder().link_layer(LinkLayer::Ethernet).strict(true);
+        let (device, pd) = open(builder);
         let receivers = FrameReceiver::spread(&pd, &config, 4).unwrap();
         let rule = receivers[0].attach(&feed()).unwrap();
         let mut publisher = Publisher::new(&device, Path::Direct);
@@ -145,8 +135,7 @@ fn receivers_that_share_a_rule_work_on_threads() {
         }
         let busy = seen.iter().filter(|next| next.iter().any(Option::is_some)).count();
         assert_eq!(busy, 4, "receivers that got frames");
-        drop((rule, publisher, pd));
-        drop(device);
+        drop((rule, publisher));
     }
 }
 
@@ -228,8 +217,7 @@ fn order(mut number: usize) -> Vec<usize> {
 /// and a frame that was taken is as it was for as long as it was kept.
 #[test]
 fn everything_can_be_dropped_in_any_order() {
-    let device = Device::builder().link_layer(LinkLayer::Ethernet).strict(true).stepped();
-    let device = device.build().unwrap();
+    let (device, _) = ethernet();
     let mut publisher = Publisher::new(&device, Path::Direct);
     let count = |device: &Device| {
         let queues = device.queues();

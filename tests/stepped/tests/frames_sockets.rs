@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use doorbell::Path;
 use doorbell::frames::{Flow, FrameConfig};
-use doorbell_stepped_tests::frames::{
-    GROUP, OTHER, PLAIN, PORT, SOURCE, STRIDING, World, datagram,
-};
+use doorbell_stepped_tests::frames::{GROUP, OTHER, PORT, SOURCE, World, datagram};
+use doorbell_stepped_tests::with_each_receiver;
 use soft_mlx5::Device;
 
 /// Address of the interface that is the device's port.
@@ -44,7 +43,9 @@ fn is_member(group: Ipv4Addr) -> bool {
     lines.take_while(|line| line.starts_with("\t\t")).any(|line| line.contains(&number))
 }
 
-fn exchange(config: &FrameConfig, path: Path) {
+with_each_receiver! { sockets_and_queues_reach_each_other }
+
+fn sockets_and_queues_reach_each_other(config: &FrameConfig, path: Path, _: u32) {
     if !veth() {
         return println!("skipped: a veth pair needs root and iproute2");
     }
@@ -96,19 +97,4 @@ fn exchange(config: &FrameConfig, path: Path) {
     socket.send_to(b"nobody listens", (GROUP, PORT)).unwrap();
     world.device.settle();
     world.expect_nothing();
-}
-
-#[test]
-fn sockets_and_plain_queues_reach_each_other() {
-    exchange(&PLAIN, Path::Direct);
-}
-
-#[test]
-fn sockets_reach_striding_queues() {
-    exchange(&STRIDING, Path::Direct);
-}
-
-#[test]
-fn sockets_and_queues_through_verbs_reach_each_other() {
-    exchange(&PLAIN, Path::Verbs);
 }

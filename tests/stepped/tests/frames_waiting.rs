@@ -8,8 +8,15 @@ use std::time::Duration;
 
 use doorbell::Path;
 use doorbell::frames::FrameConfig;
-use doorbell_stepped_tests::frames::{GROUP, PLAIN, STRIDING, World, datagram, feed, is_datagram};
+use doorbell_stepped_tests::frames::{GROUP, World, datagram, feed, is_datagram};
+use doorbell_stepped_tests::with_each_receiver;
 use fastrand::Rng;
+
+with_each_receiver! {
+    no_wakeup_is_lost
+    one_frame_wakes_a_thread
+    a_sleeper_without_buffers_goes_on_when_they_are_dropped
+}
 
 /// Bytes of a frame.
 const LEN: usize = 1400;
@@ -92,7 +99,7 @@ impl Meddled {
     }
 }
 
-fn rounds(config: &FrameConfig, path: Path) {
+fn no_wakeup_is_lost(config: &FrameConfig, path: Path, _: u32) {
     let world = World::new(config, path);
     let _rule = world.attach();
     let random = Rng::with_seed(0x5eed);
@@ -105,23 +112,8 @@ fn rounds(config: &FrameConfig, path: Path) {
     assert!((5_000..18_000).contains(&slept), "slept {slept} times");
 }
 
-#[test]
-fn no_wakeup_is_lost_with_a_plain_queue() {
-    rounds(&PLAIN, Path::Direct);
-}
-
-#[test]
-fn no_wakeup_is_lost_with_a_striding_queue() {
-    rounds(&STRIDING, Path::Direct);
-}
-
-#[test]
-fn no_wakeup_is_lost_through_verbs() {
-    rounds(&PLAIN, Path::Verbs);
-}
-
 /// A thread sleeps for as long as it takes, and wakes for each frame.
-fn sleeper(config: &FrameConfig, path: Path) {
+fn one_frame_wakes_a_thread(config: &FrameConfig, path: Path, _: u32) {
     let World { mut receiver, mut publisher, device } = World::new(config, path);
     let _rule = receiver.attach(&feed()).unwrap();
     assert!(!receiver.wait(Duration::from_millis(1)).unwrap(), "nothing was sent");
@@ -147,20 +139,17 @@ fn sleeper(config: &FrameConfig, path: Path) {
     sleeper.join().unwrap();
 }
 
-#[test]
-fn one_frame_wakes_a_thread() {
-    sleeper(&PLAIN, Path::Direct);
-    sleeper(&STRIDING, Path::Direct);
-    sleeper(&PLAIN, Path::Verbs);
-}
-
 /// A receiver all of whose buffers are taken sleeps, and goes on when one is dropped elsewhere, of which nobody tells it.
-fn starved(config: &FrameConfig, path: Path, frames: u32) {
+fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(
+    config: &FrameConfig,
+    path: Path,
+    each: u32,
+) {
     let config = config.clone().spare(0);
     let mut world = World::new(&config, path);
     let rule = world.attach();
     let mut taken = Vec::new();
-    for number in 0..frames {
+    for number in 0..4 * each {
         world.send(LEN, number as u8);
         taken.push(world.receiver.poll().next().expect("a frame").unwrap().take());
     }
@@ -180,11 +169,4 @@ fn starved(config: &FrameConfig, path: Path, frames: u32) {
     }
     sleeper.join().unwrap();
     drop(rule);
-}
-
-#[test]
-fn a_sleeper_without_buffers_goes_on_when_they_are_dropped() {
-    starved(&PLAIN, Path::Direct, 4);
-    starved(&STRIDING, Path::Direct, 4 * 23);
-    starved(&PLAIN, Path::Verbs, 4);
 }

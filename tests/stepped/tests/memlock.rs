@@ -1,6 +1,7 @@
 //! A process that may not lock as much memory as it registers.
 
 use doorbell::{BufferPool, Receiver, ReceiverConfig};
+use doorbell_stepped_tests::open;
 use soft_mlx5::Device;
 
 const LIMIT: u64 = 256 << 10;
@@ -34,8 +35,7 @@ fn set_limit(bytes: u64) {
 fn what_exceeds_the_limit_is_refused_in_words() {
     give_up_ipc_lock();
     set_limit(LIMIT);
-    let device = Device::builder().stepped().memlock(true).build().unwrap();
-    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    let (_device, pd) = open(Device::builder().stepped().memlock(true));
     let pool = |count| BufferPool::new(&pd, count, 4096);
     let words = "RLIMIT_MEMLOCK allows 256 KiB of registered memory and queues: raise it";
     let refused = pool(65).unwrap_err().to_string();

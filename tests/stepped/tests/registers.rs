@@ -8,18 +8,13 @@ use doorbell::{
     BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender,
     SenderConfig, SqId,
 };
+use doorbell_stepped_tests::open;
 use rdma_core_sys as sys;
 use soft_mlx5::Device;
 
 const SENDS: u32 = 4;
 /// Inline, such a message needs more basic blocks than are copied to a register.
 const LONG: usize = 300;
-
-fn open() -> (Device, ProtectionDomain) {
-    let device = Device::builder().stepped().build().unwrap();
-    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-    (device, pd)
-}
 
 /// Posts one inline request, and returns how many bytes of either half of the register are written: the last that is
 /// not 0. The device has not seen them yet.
@@ -37,7 +32,7 @@ const WQE: usize = 36;
 
 #[test]
 fn a_sender_copies_to_a_register_of_its_own() {
-    let (device, pd) = open();
+    let (device, pd) = open(Device::builder().stepped());
     let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(32)).unwrap();
     let mut sender = Sender::new(&pd, &SenderConfig::new()).unwrap();
     let config = QpConfig::rc().receives(16, 1).sends(SENDS).max_inline(16);
@@ -97,7 +92,7 @@ fn with_raw(
 /// libmlx5 gives the queue pairs of a program registers that they share when it has none left.
 #[test]
 fn a_sender_copies_nothing_to_the_register_of_a_queue_pair_made_elsewhere() {
-    let (device, pd) = open();
+    let (device, pd) = open(Device::builder().stepped());
     let pool = BufferPool::new(&pd, 4, 64).unwrap();
     with_raw(&pd, 1, |qps, receiver, sender| {
         receiver.fill(qps[0].receive_queue().unwrap(), &pool).unwrap();
@@ -112,8 +107,7 @@ fn a_sender_copies_nothing_to_the_register_of_a_queue_pair_made_elsewhere() {
 /// left behind them.
 #[test]
 fn two_threads_share_registers_and_each_wqe_is_executed_whole() {
-    let device = Device::builder().stepped().strict(true).blue_flame(true).build().unwrap();
-    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    let (device, pd) = open(Device::builder().stepped().strict(true).blue_flame(true));
     let pool = BufferPool::new(&pd, 4 * 32, 512).unwrap();
     with_raw(&pd, 16, |near, near_receiver, near_sender| {
         with_raw(&pd, 16, |far, far_receiver, far_sender| {

@@ -5,7 +5,17 @@ use doorbell::tags::{
     TaggedReceive,
 };
 use doorbell::{BufferPool, Error, Path, QpConfig};
+use doorbell_stepped_tests::{on_each_path, open};
 use soft_mlx5::{Builder, Device, LinkLayer};
+
+on_each_path! {
+    a_message_does_not_take_a_claimed_receive
+    a_message_and_a_cancellation_meet
+    a_message_and_an_append_meet
+    a_receive_that_waits_alone_is_left_to_the_device
+    a_batch_rings_once
+    on_roce_the_library_matches
+}
 
 const ALL: u64 = u64::MAX;
 /// Small steps, more than a message needs to arrive, or a few list operations to be executed.
@@ -57,8 +67,7 @@ impl World {
     }
 
     fn on(device: Builder, path: Path, offload: Offload) -> Self {
-        let device = device.small_steps().strict(true).build().expect("a stepped device");
-        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let (device, pd) = open(device.small_steps().strict(true));
         let config = TagMatchingConfig::new(8).path(path).offload(offload);
         let slots = BufferPool::new(&pd, 256, 256).unwrap();
         let mut sides = [(); 2].map(|()| {
@@ -123,7 +132,7 @@ fn matched_by_the_device(world: &mut World) -> (ReceiveId, u32) {
 /// Two receives are appended while messages for both are on their way to software; a third message must not
 /// take what belongs to the second, whenever it comes: also between the two removes of one doorbell, which
 /// must not tell the device yet that both messages were handled.
-fn claimed(path: Path) {
+fn a_message_does_not_take_a_claimed_receive(path: Path) {
     for gap in Gap::all() {
         let mut world = World::new(path);
         let (first, second) = (world.send(1), world.send(2));
@@ -146,18 +155,8 @@ fn claimed(path: Path) {
     }
 }
 
-#[test]
-fn a_message_does_not_take_a_claimed_receive() {
-    claimed(Path::Direct);
-}
-
-#[test]
-fn a_message_does_not_take_a_claimed_receive_through_verbs() {
-    claimed(Path::Verbs);
-}
-
 /// A message arrives at any step of the removal of its receive.
-fn cancelled(path: Path) {
+fn a_message_and_a_cancellation_meet(path: Path) {
     let (mut in_time, mut late) = (0, 0);
     for gap in Gap::all() {
         let mut world = World::new(path);
@@ -180,19 +179,9 @@ fn cancelled(path: Path) {
     assert!(in_time > 0 && late > 0, "{in_time} {late}");
 }
 
-#[test]
-fn a_message_and_a_cancellation_meet() {
-    cancelled(Path::Direct);
-}
-
-#[test]
-fn a_message_and_a_cancellation_meet_through_verbs() {
-    cancelled(Path::Verbs);
-}
-
 /// An unexpected message at any step of an append: the receive gets it, and the next message goes to the
 /// next receive. Then the device matches by itself again, as it does when the counts agree.
-fn appended(path: Path) {
+fn a_message_and_an_append_meet(path: Path) {
     for gap in Gap::all() {
         let mut world = World::new(path);
         let (first, one) = gap.apply(&mut world, 1, |world| world.post(0, 0));
@@ -213,19 +202,9 @@ fn appended(path: Path) {
     }
 }
 
-#[test]
-fn a_message_and_an_append_meet() {
-    appended(Path::Direct);
-}
-
-#[test]
-fn a_message_and_an_append_meet_through_verbs() {
-    appended(Path::Verbs);
-}
-
 /// A receive is appended while a message for no receive is on its way to software, and no operation follows:
 /// the library synchronises by itself, or the device would leave the receive to it for ever.
-fn waits_alone(path: Path) {
+fn a_receive_that_waits_alone_is_left_to_the_device(path: Path) {
     let mut world = World::new(path);
     let other = world.send(9);
     world.device.settle();
@@ -238,16 +217,6 @@ fn waits_alone(path: Path) {
     assert_eq!(world.ends(), [(last, Some(other))]);
 }
 
-#[test]
-fn a_receive_that_waits_alone_is_left_to_the_device() {
-    waits_alone(Path::Direct);
-}
-
-#[test]
-fn a_receive_that_waits_alone_is_left_to_the_device_through_verbs() {
-    waits_alone(Path::Verbs);
-}
-
 /// The doorbells of list operations in a trace: the index of the last WQE of each.
 fn list_doorbells(trace: &str) -> Vec<&str> {
     let rung = trace.lines().filter(|line| line.contains(" doorbell uar="));
@@ -256,7 +225,7 @@ fn list_doorbells(trace: &str) -> Vec<&str> {
 }
 
 /// Receives of one call are handed over with one doorbell.
-fn batched(path: Path) {
+fn a_batch_rings_once(path: Path) {
     let file = std::env::temp_dir().join(format!("doorbell-batch-{}-{path}", std::process::id()));
     let mut world = World::on(Device::builder().trace(&file), path, Offload::Required);
     let pool = world.pool.clone();
@@ -278,32 +247,19 @@ fn batched(path: Path) {
     std::fs::remove_file(&file).unwrap();
 }
 
-#[test]
-fn a_batch_rings_once() {
-    batched(Path::Direct);
-}
-
-#[test]
-fn a_batch_rings_once_through_verbs() {
-    batched(Path::Verbs);
-}
-
 /// On RoCE libmlx5 cannot connect the queue pair for the list: the library matches, and says so.
-#[test]
-fn on_roce_the_library_matches() {
-    for path in [Path::Direct, Path::Verbs] {
-        let roce = || Device::builder().link_layer(LinkLayer::Ethernet);
-        let mut world = World::on(roce(), path, Offload::Auto);
-        assert!(!world.near.offload());
-        assert_eq!(world.near.path(), path);
-        let receive = world.post(1, ALL);
-        let message = world.send(1);
-        assert_eq!(world.ends(), [(receive, Some(message))]);
+fn on_roce_the_library_matches(path: Path) {
+    let roce = Device::builder().link_layer(LinkLayer::Ethernet);
+    let mut world = World::on(roce, path, Offload::Auto);
+    assert!(!world.near.offload());
+    assert_eq!(world.near.path(), path);
+    let receive = world.post(1, ALL);
+    let message = world.send(1);
+    assert_eq!(world.ends(), [(receive, Some(message))]);
 
-        let pd = world.near.pd().clone();
-        let config = TagMatchingConfig::new(8).path(path);
-        assert!(!TagMatchingSrq::new(&pd, &config).unwrap().offload());
-        let error = TagMatchingSrq::new(&pd, &config.offload(Offload::Required)).unwrap_err();
-        assert!(matches!(error, Error::Verbs { operation: "ibv_create_srq_ex", .. }), "{error}");
-    }
+    let pd = world.near.pd().clone();
+    let config = TagMatchingConfig::new(8).path(path);
+    assert!(!TagMatchingSrq::new(&pd, &config).unwrap().offload());
+    let error = TagMatchingSrq::new(&pd, &config.offload(Offload::Required)).unwrap_err();
+    assert!(matches!(error, Error::Verbs { operation: "ibv_create_srq_ex", .. }), "{error}");
 }

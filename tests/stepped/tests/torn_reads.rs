@@ -8,9 +8,12 @@ use doorbell::{
     RemoteMemory,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
+use doorbell_stepped_tests::{on_each_path, open};
 use fastrand::Rng;
 use slot::{SLOT, content};
 use soft_mlx5::Device;
+
+on_each_path! { a_reader_sees_old_or_new_or_that_it_is_neither }
 
 const KEY: usize = 3;
 
@@ -32,10 +35,9 @@ fn take(client: &mut SendingQp) -> Option<Buffer> {
     done.buffer
 }
 
-fn reads_during_writes(path: Path) {
+fn a_reader_sees_old_or_new_or_that_it_is_neither(path: Path) {
     // One packet, or one WQE, at a step.
-    let device = Device::builder().strict(true).small_steps().build().unwrap();
-    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    let (device, pd) = open(Device::builder().strict(true).small_steps());
     let access = RemoteAccess::READ | RemoteAccess::WRITE;
     let mut table = RemoteMemory::with_access(&pd, SLOT, access).unwrap();
     table.write(8, &content(KEY, 0));
@@ -85,14 +87,4 @@ fn reads_during_writes(path: Path) {
         }
     }
     assert!(old > 20 && new > 20 && torn > 5, "{old} old, {new} new, {torn} torn");
-}
-
-#[test]
-fn a_reader_sees_old_or_new_or_that_it_is_neither() {
-    reads_during_writes(Path::Direct);
-}
-
-#[test]
-fn a_reader_sees_old_or_new_or_that_it_is_neither_through_verbs() {
-    reads_during_writes(Path::Verbs);
 }

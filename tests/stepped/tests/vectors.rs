@@ -1,12 +1,12 @@
 //! The completion vector that a receiver asks for is the one its CQ has.
 
 use doorbell::{Compression, Error, Path, Receiver, ReceiverConfig};
+use doorbell_stepped_tests::open;
 use soft_mlx5::Device;
 
 #[test]
 fn the_cq_of_a_receiver_has_the_completion_vector_that_was_asked_for() {
-    let device = Device::builder().stepped().build().unwrap();
-    let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+    let (device, pd) = open(Device::builder().stepped());
     let vectors = pd.context().num_comp_vectors();
     assert!(vectors > 0);
     let forms = [

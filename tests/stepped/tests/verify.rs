@@ -1,8 +1,7 @@
 //! Checking the signatures of CQEs: what a torn CQE, and one of another index, look like to a receiver that checks.
 
-use doorbell::{Compression, Error, Path, ReceiverConfig};
-use doorbell_stepped_tests::Stepped;
-use doorbell_stepped_tests::sending_qp::SendingQp;
+use doorbell::{BufferPool, Compression, Error, Path, QpConfig, Receiver, ReceiverConfig};
+use doorbell_stepped_tests::{Stepped, connect};
 use soft_mlx5::Faults;
 use soft_mlx5::faults::Defect;
 
@@ -101,14 +100,12 @@ fn wrong_ones_are_counted_all_and_kept_in_part() {
 #[test]
 fn what_a_purge_has_moved_is_right_still() {
     let mut world = world(true);
-    let mut other = world.receiver.create_qp(&doorbell::QpConfig::rc().receives(4, 1)).unwrap();
-    let far = doorbell::QpConfig::rc().receives(1, 1).max_inline(64);
     let config = ReceiverConfig::new().cq_capacity(8).path(Path::Direct);
-    let mut far_receiver = doorbell::Receiver::new(&world.pd, &config).unwrap();
-    let mut peer = SendingQp::create(&mut far_receiver, &far).unwrap();
-    other.connect(&peer.address().unwrap()).unwrap();
-    peer.connect(&other.address().unwrap()).unwrap();
-    let pool = doorbell::BufferPool::new(&world.pd, 4, 64).unwrap();
+    let mut far_receiver = Receiver::new(&world.pd, &config).unwrap();
+    let far = QpConfig::rc().receives(1, 1).max_inline(64);
+    let near = QpConfig::rc().receives(4, 1);
+    let (other, mut peer) = connect(&mut world.receiver, &near, &mut far_receiver, &far);
+    let pool = BufferPool::new(&world.pd, 4, 64).unwrap();
     world.receiver.fill(other.receive_queue().unwrap(), &pool).unwrap();
     for number in 0..6u8 {
         world.send_bytes(&[number]);
@@ -136,7 +133,7 @@ fn it_is_refused_where_there_is_nothing_to_check() {
     for config in
         [config.clone().path(Path::Verbs), config.path(Path::Direct).compression(Compression::Hash)]
     {
-        let refused = doorbell::Receiver::new(&world.pd, &config);
+        let refused = Receiver::new(&world.pd, &config);
         let Err(Error::Unsupported { operation, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(operation, "verify_cqes");
     }

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 
 use clap::{Parser, Subcommand};
-use doorbell_benches::report::{self, Row};
-use doorbell_benches::{case, chart, markdown};
+use doorbell_benches::{case, markdown, report};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -48,9 +47,9 @@ enum Command {
     },
     /// Takes the times of reading messages, with and without prefetching them.
     Prefetch,
-    /// Counts, takes times, and writes `bench.json` and charts.
+    /// Counts, takes times, and writes `bench.json`.
     All {
-        /// Where `bench.json` goes, and charts below it.
+        /// Where `bench.json` goes.
         #[arg(long, default_value = "target")]
         out: PathBuf,
         /// Puts the table of times into `performance.md` of this directory.
@@ -122,30 +121,9 @@ fn all(out: &Path, docs: Option<&Path>) -> Result<()> {
     let rows = [counted, timed].concat();
     let json = out.join("bench.json");
     report::write_json(&rows, &json)?;
-    for (name, title, wanted) in CHARTS {
-        let rows: Vec<_> = rows.iter().filter(|row| wanted(row)).collect();
-        let chart = chart::bars(title, &measured, &rows);
-        fs::write(directory.join(name).with_extension("svg"), chart)?;
-    }
-    println!("\nbench: {} and charts in {}", json.display(), directory.display());
+    println!("\nbench: {}", json.display());
     println!("bench: not measured: an adapter, for this ran on memory that no adapter touched");
     Ok(())
-}
-
-/// Name, title, and what it shows.
-type Chart = (&'static str, &'static str, fn(&Row) -> bool);
-
-const CHARTS: [Chart; 4] = [
-    ("instructions", "Instructions per message", |row| row.unit.starts_with("instructions")),
-    ("warm", "Time per message, lines warm", |row| timed(row) && row.op.ends_with(", warm")),
-    ("flushed", "Time per message, lines flushed", |row| row.op.ends_with(", flushed")),
-    ("other-core", "Time per message, lines written by the other core", |row| {
-        row.op.ends_with(", other core")
-    }),
-];
-
-fn timed(row: &Row) -> bool {
-    row.unit.starts_with("ns")
 }
 
 fn today() -> Result<String> {

@@ -6,6 +6,7 @@ use rdma_core_sys as sys;
 
 use super::Case;
 use crate::difference::{Difference, Result, same};
+use crate::fault;
 use crate::pair::Pair;
 use crate::plan::{Entry, Key, Layer};
 use crate::queue::Wqe;
@@ -18,7 +19,9 @@ impl Case<'_> {
         if receives.is_empty() {
             return Ok(());
         }
-        let (taken, refusal) = self.subject.post(queue, receives);
+        let record = self.queues[queue].doorbell.record_memory();
+        let subject = &mut *self.subject;
+        let (taken, refusal) = fault::post(self.run.fault, subject, queue, receives, record);
         for receive in receives {
             self.receives.insert(receive.0, receive.clone());
         }

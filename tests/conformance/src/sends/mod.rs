@@ -23,7 +23,7 @@ use crate::session::{self, Kind, Memory, Outcome, Plan, Run};
 use crate::subject::status;
 use crate::tally;
 use crate::twins::Twins;
-use crate::verbs::{self, fields};
+use crate::verbs::{self, fields, same_fields};
 
 use plan::{Operation, Shape};
 use queue::Queue;
@@ -146,7 +146,7 @@ impl<'a> Case<'a> {
             CompletionQueue::of_sends(&theirs, libmlx5.base.qp_num(0)),
             CompletionQueue::of_sends(&ours, doorbell.base.qp_num(0)),
         ];
-        let queue = |twin: &Twin, qp: usize| Queue::new(&subject::layout(twin, twin.base.qps[qp]));
+        let queue = |twin: &Twin, qp: usize| Queue::new(&verbs::send_queue(twin.base.qps[qp]));
         let senders = (0..shape.qps as usize)
             .map(|qp| Sender {
                 queues: [queue(&libmlx5, qp), queue(&doorbell, qp)],
@@ -187,9 +187,7 @@ impl<'a> Case<'a> {
         same(|| "completions of sends".into(), theirs.len() as u64, ours.len() as u64)?;
         for (theirs, ours) in theirs.iter().zip(&ours) {
             let field = |name: &str| format!("completion of wr_id {:#x}: {name}", theirs.wr_id);
-            for ((name, theirs), (_, ours)) in fields(theirs).iter().zip(fields(ours)) {
-                same(|| field(name), *theirs, ours)?;
-            }
+            same_fields(field, &fields(theirs), &fields(ours))?;
             let numbers = 0..self.senders.len();
             let qp =
                 numbers.into_iter().find(|qp| self.twins.libmlx5.base.qp_num(*qp) == theirs.qp_num);

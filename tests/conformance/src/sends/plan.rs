@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::plan::{Key, LONGEST, Traffic, Wire, traffic};
+use crate::plan::{Entry, Key, LONGEST, Traffic, Wire, traffic};
 use crate::reference;
 use crate::session::{OPERATIONS, Plan};
 
@@ -37,18 +37,10 @@ pub enum Kind {
     CompareSwap(u64, u64),
 }
 
-/// A piece of memory of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    pub offset: u32,
-    pub length: u32,
-    pub key: Key,
-}
-
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     pub kind: Kind,
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<Entry>,
     /// Where the peer's memory is, and whether its key is good.
     pub at: u32,
     pub good_key: bool,
@@ -106,7 +98,7 @@ fn kind(datagrams: bool) -> BoxedStrategy<Kind> {
 fn request(shape: &Shape) -> impl Strategy<Value = Request> + use<> {
     let length = prop_oneof![1 => Just(0u32), 4 => 1..=64u32, 4 => 65..=PIECE];
     let key = prop_oneof![300 => Just(Key::Good), 1 => Just(Key::Unknown)];
-    let piece = (0..LONGEST - PIECE, length, key).prop_map(|(offset, length, key)| Piece {
+    let piece = (0..LONGEST - PIECE, length, key).prop_map(|(offset, length, key)| Entry {
         offset,
         length,
         key,

@@ -8,11 +8,12 @@ use super::request::{Destination, Request};
 use super::twin::Twin;
 use super::{Case, queue, subject};
 use crate::difference::{Difference, Result, same};
-use crate::plan::Key;
+use crate::plan::{Entry, Key};
 use crate::session::Case as _;
 use crate::subject::UNKNOWN_KEY;
 use crate::tally;
 use crate::twin::SOURCE;
+use crate::verbs;
 
 impl Case<'_> {
     /// Brings the index of the send queues near its wrap.
@@ -113,7 +114,7 @@ impl Case<'_> {
         } else {
             (self.memory.source, keys.source)
         };
-        let sge = |piece: &plan::Piece| {
+        let sge = |piece: &Entry| {
             let length = piece.length.min(room);
             room -= length;
             let lkey = if piece.key == Key::Good { key } else { UNKNOWN_KEY };
@@ -168,17 +169,11 @@ impl Case<'_> {
             return (if errno == 0 { requests.len() } else { 0 }, errno);
         }
         let mut wrs: Vec<_> = requests.iter_mut().map(|request| request.wr(to.as_ref())).collect();
-        for index in 1..wrs.len() {
-            wrs[index - 1].next = &raw mut wrs[index];
-        }
-        let (mut bad, first) = (std::ptr::null_mut(), wrs.as_mut_ptr());
         // SAFETY: the QP is alive, the list can be read, and the memory that it names is looked at only while the
         // device rests.
-        match unsafe { sys::ibv_post_send(twin.base.qps[qp], first, &mut bad) } {
-            0 => (requests.len(), 0),
-            // SAFETY: `bad` is an element of the list.
-            errno => (unsafe { bad.offset_from(first) as usize }, errno),
-        }
+        let post =
+            |first, bad: &mut _| unsafe { sys::ibv_post_send(twin.base.qps[qp], first, bad) };
+        verbs::post_list(&mut wrs, |wr| &mut wr.next, post)
     }
 
     fn count_request(&mut self, request: &Request, is_built: bool) {

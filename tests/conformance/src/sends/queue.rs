@@ -8,6 +8,7 @@ use mlx5_wire::opcode::WqeOpcode;
 
 use crate::difference::{Result, same, same_bytes};
 use crate::memory::Region;
+use crate::pair::same_record;
 use crate::tally::{self, Tally};
 
 /// Bytes of a half of a register, which is what BlueFlame copies at most.
@@ -93,11 +94,9 @@ pub fn compare(
     is_built: bool,
     tally: &mut Tally,
 ) -> Result<()> {
-    for word in 0..2 {
-        let name = || format!("send queue: doorbell record, word {word}");
-        same(name, theirs.record.word(4 * word).into(), ours.record.word(4 * word).into())?;
-        tally.add(tally::EXACT, 4);
-    }
+    let [record, our_record] =
+        [&*theirs, &*ours].map(|queue| [0, 4].map(|at| queue.record.word(at)));
+    same_record("send queue", &record, &our_record, tally)?;
     let (from, end) = (ours.posted, ours.producer());
     let (mut index, mut last) = (from, from);
     while index != end {

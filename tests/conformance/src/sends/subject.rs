@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use mlx5_ring::cq::{self, CompletionQueue};
-use mlx5_ring::sq::{self, BlueFlame, Completion, Config, PostError, Record, SendQueue};
+use mlx5_ring::sq::{BlueFlame, Completion, Config, PostError, Record, SendQueue};
 use mlx5_wire::datagram::DatagramSegment;
 use rdma_core_sys as sys;
 
@@ -13,7 +13,7 @@ use super::request::{QKEY, Request};
 use super::twin::Twin;
 use crate::fault::{self, Fault};
 use crate::memory::Region;
-use crate::verbs::done;
+use crate::verbs::{init_obj, send_queue, some};
 
 /// A CQE as the ring tells it.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Subject {
         };
         let config = Config { max_wqe_blocks: max_wqe_blocks(twin, shape), blue_flame };
         for (qp, peer) in twin.base.qps.iter().zip(&twin.base.peers) {
-            let layout = layout(twin, *qp);
+            let layout = send_queue(*qp);
             let mut storage: Box<[_]> = Box::new_uninit_slice(layout.wqe_cnt as usize)
                 .into_iter()
                 .map(|_: MaybeUninit<u8>| MaybeUninit::uninit())
@@ -131,40 +131,10 @@ pub fn max_wqe_blocks(twin: &Twin, shape: &Shape) -> u32 {
     (overhead + 4 + twin.cap.max_inline_data) / 64
 }
 
-fn init_obj(twin: &Twin, kind: u32, fill: impl FnOnce(&mut sys::mlx5dv_obj)) {
-    let _ = twin;
-    // SAFETY: a structure of pointers.
-    let mut obj: sys::mlx5dv_obj = unsafe { std::mem::zeroed() };
-    fill(&mut obj);
-    let mlx5dv = sys::Mlx5dv::get().expect("libmlx5 is loaded");
-    // SAFETY: the callers' live objects of an mlx5 device, and writable structures.
-    done(unsafe { (mlx5dv.init_obj)(&mut obj, kind.into()) }, "mlx5dv_init_obj");
-}
-
-fn some<T>(pointer: *mut T) -> NonNull<T> {
-    NonNull::new(pointer).expect("a queue has memory")
-}
-
-/// Where the send queue of a QP is.
-pub fn layout(twin: &Twin, qp: *mut sys::ibv_qp) -> sq::Layout {
-    // SAFETY: a structure of integers and pointers.
-    let mut out: sys::mlx5dv_qp = unsafe { std::mem::zeroed() };
-    init_obj(twin, sys::MLX5DV_OBJ_QP, |obj| (obj.qp.in_, obj.qp.out) = (qp, &mut out));
-    sq::Layout {
-        buf: some(out.sq.buf).cast(),
-        dbrec: some(out.dbrec.cast()),
-        wqe_cnt: out.sq.wqe_cnt,
-        stride: out.sq.stride,
-        register: some(out.bf.reg).cast(),
-        register_size: out.bf.size,
-        qpn: twin.base.number(qp),
-    }
-}
-
 fn cq_layout(twin: &Twin) -> cq::Layout {
-    // SAFETY: as above.
+    // SAFETY: a structure of integers and pointers.
     let mut out: sys::mlx5dv_cq = unsafe { std::mem::zeroed() };
-    init_obj(twin, sys::MLX5DV_OBJ_CQ, |obj| (obj.cq.in_, obj.cq.out) = (twin.cq, &mut out));
+    init_obj(sys::MLX5DV_OBJ_CQ, |obj| (obj.cq.in_, obj.cq.out) = (twin.cq, &mut out));
     cq::Layout {
         buf: some(out.buf).cast(),
         dbrec: some(out.dbrec.cast()),
@@ -176,7 +146,7 @@ fn cq_layout(twin: &Twin) -> cq::Layout {
 fn address_vector(twin: &Twin) -> DatagramSegment {
     // SAFETY: as above.
     let mut out: sys::mlx5dv_ah = unsafe { std::mem::zeroed() };
-    init_obj(twin, sys::MLX5DV_OBJ_AH, |obj| (obj.ah.in_, obj.ah.out) = (twin.ah, &mut out));
+    init_obj(sys::MLX5DV_OBJ_AH, |obj| (obj.ah.in_, obj.ah.out) = (twin.ah, &mut out));
     // SAFETY: the address vector of a live handle, which nobody writes.
     DatagramSegment::from_bytes(unsafe { &*out.av.cast::<[u8; DatagramSegment::SIZE]>() })
 }

@@ -102,20 +102,15 @@ impl Twin {
     /// Takes QP `index` and its peer from RESET to where the QP can send.
     fn connect(&mut self, index: usize) {
         let (qp, peer) = (self.base.qps[index], self.base.peers[index]);
-        if self.datagrams {
-            verbs::to_init_ud(peer);
-        } else {
-            verbs::to_init(peer);
-        }
+        verbs::to(peer, &[sys::IBV_QPS_INIT]);
         (0..RECEIVES).for_each(|_| self.post_receive(peer));
         if self.datagrams {
-            verbs::to_rts_ud(peer);
-            verbs::to_init_ud(qp);
-            verbs::to_rts_ud(qp);
+            verbs::to(peer, &[sys::IBV_QPS_RTR, sys::IBV_QPS_RTS]);
+            verbs::to(qp, &[sys::IBV_QPS_INIT, sys::IBV_QPS_RTR, sys::IBV_QPS_RTS]);
         } else {
-            verbs::to_init(qp);
+            verbs::to(qp, &[sys::IBV_QPS_INIT]);
             self.base.connect(index);
-            verbs::to_rts(qp);
+            verbs::to(qp, &[sys::IBV_QPS_RTS]);
         }
     }
 
@@ -131,8 +126,8 @@ impl Twin {
 
     /// A QP and its peer are reset and connected.
     pub fn reset(&mut self, index: usize) {
-        verbs::to_state(self.base.qps[index], sys::IBV_QPS_RESET);
-        verbs::to_state(self.base.peers[index], sys::IBV_QPS_RESET);
+        verbs::to(self.base.qps[index], &[sys::IBV_QPS_RESET]);
+        verbs::to(self.base.peers[index], &[sys::IBV_QPS_RESET]);
         self.connect(index);
     }
 }

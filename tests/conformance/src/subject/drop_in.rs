@@ -27,11 +27,7 @@ impl DropIn {
 
 impl Subject for DropIn {
     fn prepare(&mut self, lists: &[Vec<Entry>]) -> Vec<Receive> {
-        let receives = lists.iter().zip(self.next_id..);
-        let sge = |entry: &Entry| self.keys.sge(entry);
-        let receives = receives.map(|(list, id)| (id, list.iter().map(sge).collect())).collect();
-        self.next_id += lists.len() as u64;
-        receives
+        self.keys.prepare(lists, &mut self.next_id)
     }
 
     fn post(&mut self, queue: usize, receives: &[Receive]) -> (usize, Option<Refusal>) {

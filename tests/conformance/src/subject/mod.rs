@@ -20,7 +20,7 @@ use crate::reference::Refusal;
 use crate::twin::Twin;
 
 pub use drop_in::DropIn;
-pub use ring::{Keys, Ring, UNKNOWN_KEY};
+pub use ring::{Keys, Ring, UNKNOWN_KEY, sges};
 pub use safe::{Pools, Safe};
 
 /// A receive: what identifies it, and its scatter list.

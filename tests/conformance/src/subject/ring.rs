@@ -23,7 +23,15 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub fn sge(&self, entry: &Entry) -> sys::ibv_sge {
+    pub fn prepare(&self, lists: &[Vec<Entry>], next_id: &mut u64) -> Vec<Receive> {
+        let sge = |entry: &Entry| self.sge(entry);
+        let receives = lists.iter().zip(*next_id..);
+        let receives = receives.map(|(list, id)| (id, list.iter().map(sge).collect())).collect();
+        *next_id += lists.len() as u64;
+        receives
+    }
+
+    fn sge(&self, entry: &Entry) -> sys::ibv_sge {
         sys::ibv_sge {
             addr: self.arena + u64::from(entry.offset),
             length: entry.length,
@@ -75,18 +83,14 @@ impl Ring {
     }
 }
 
-fn sges((_, list): &Receive) -> Vec<Sge> {
+pub fn sges((_, list): &Receive) -> Vec<Sge> {
     let sge = |sge: &sys::ibv_sge| Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey };
     list.iter().map(sge).collect()
 }
 
 impl Subject for Ring {
     fn prepare(&mut self, lists: &[Vec<Entry>]) -> Vec<Receive> {
-        let sge = |entry: &Entry| self.keys.sge(entry);
-        let receives = lists.iter().zip(self.next_id..);
-        let receives = receives.map(|(list, id)| (id, list.iter().map(sge).collect())).collect();
-        self.next_id += lists.len() as u64;
-        receives
+        self.keys.prepare(lists, &mut self.next_id)
     }
 
     fn post(&mut self, _: usize, receives: &[Receive]) -> (usize, Option<Refusal>) {

@@ -8,6 +8,7 @@ use soft_mlx5::nic::inspect::Queues;
 
 use crate::difference::{Result, same, same_bytes};
 use crate::memory::Region;
+use crate::pair::same_record;
 use crate::tally::{self, Tally};
 
 /// Bytes of a WQE that name the queue pair.
@@ -78,11 +79,9 @@ pub fn compare(
     tally: &mut Tally,
 ) -> Result<()> {
     same(|| "command queue: basic blocks".into(), theirs.blocks.into(), ours.blocks.into())?;
-    for word in 0..2 {
-        let name = || format!("command queue: doorbell record, word {word}");
-        same(name, theirs.record.word(4 * word).into(), ours.record.word(4 * word).into())?;
-        tally.add(tally::EXACT, 4);
-    }
+    let [record, our_record] =
+        [&*theirs, &*ours].map(|queue| [0, 4].map(|at| queue.record.word(at)));
+    same_record("command queue", &record, &our_record, tally)?;
     let (from, count) = (ours.posted, ours.producer().wrapping_sub(ours.posted));
     for number in 0..count {
         same_wqe(theirs, ours, from.wrapping_add(number), tally)?;

@@ -1,29 +1,19 @@
 //! The tag list as libibverbs and the stock libmlx5 drive it.
 
-use std::ptr;
-
 use rdma_core_sys as sys;
 
 use super::request::{Request, What};
 use super::twin::Twin;
+use crate::verbs;
 
 /// Posts list operations with one call. Returns how many were taken, and the handle of each append.
 pub fn post(twin: &Twin, requests: &[Request]) -> (usize, Result<(), i32>, Vec<u32>) {
     let mut sges: Vec<_> = requests.iter().map(Request::sge).collect();
     let mut wrs: Vec<_> = requests.iter().zip(&mut sges).map(|(r, sge)| wr(r, sge)).collect();
-    for index in 1..wrs.len() {
-        wrs[index - 1].next = &raw mut wrs[index];
-    }
-    if wrs.is_empty() {
-        return (0, Ok(()), Vec::new());
-    }
-    let mut bad = ptr::null_mut();
-    let first = wrs.as_mut_ptr();
     // SAFETY: the SRQ is alive, the list can be read, and the memory that it names is looked at only while
     // the device rests.
-    let errno = unsafe { sys::ibv_post_srq_ops(twin.srq, first, &mut bad) };
-    // SAFETY: `bad` is an element of the list then.
-    let taken = if errno == 0 { wrs.len() } else { unsafe { bad.offset_from(first) as usize } };
+    let post = |first, bad: &mut _| unsafe { sys::ibv_post_srq_ops(twin.srq, first, bad) };
+    let (taken, errno) = verbs::post_list(&mut wrs, |wr| &mut wr.next, post);
     let handles = wrs[..taken].iter().map(|wr| wr.tm.handle).collect();
     (taken, if errno == 0 { Ok(()) } else { Err(errno) }, handles)
 }
@@ -51,35 +41,6 @@ fn wr(request: &Request, sge: &mut sys::ibv_sge) -> sys::ibv_ops_wr {
         What::Sync => wr.opcode = sys::IBV_WR_TAG_SYNC,
     }
     wr
-}
-
-/// Posts receives for messages that match nothing; returns how many were taken.
-pub fn receive(twin: &Twin, receives: &[(u64, sys::ibv_sge)]) -> usize {
-    let mut sges: Vec<_> = receives.iter().map(|(_, sge)| *sge).collect();
-    let mut wrs: Vec<_> = receives
-        .iter()
-        .zip(&mut sges)
-        .map(|((id, _), sge)| sys::ibv_recv_wr {
-            wr_id: *id,
-            sg_list: sge,
-            num_sge: 1,
-            ..Default::default()
-        })
-        .collect();
-    for index in 1..wrs.len() {
-        wrs[index - 1].next = &raw mut wrs[index];
-    }
-    if wrs.is_empty() {
-        return 0;
-    }
-    let mut bad = ptr::null_mut();
-    let first = wrs.as_mut_ptr();
-    // SAFETY: as above.
-    match unsafe { sys::ibv_post_srq_recv(twin.srq, first, &mut bad) } {
-        0 => wrs.len(),
-        // SAFETY: `bad` is an element of the list.
-        _ => unsafe { bad.offset_from(first) as usize },
-    }
 }
 
 /// Takes at most `budget` completions: what each says, as far as it is valid.

@@ -12,6 +12,7 @@ use super::{Case, reference};
 use crate::difference::{Difference, Result, same};
 use crate::subject::status;
 use crate::tally;
+use crate::verbs::same_fields;
 
 type Fields = Vec<(&'static str, u64)>;
 
@@ -25,13 +26,7 @@ impl Case<'_> {
         same(|| "completions".into(), theirs.len() as u64, ours.len() as u64)?;
         for (number, (theirs, reported)) in theirs.iter().zip(&ours).enumerate() {
             let ours = self.take(number, reported)?;
-            for (name, ours) in ours {
-                let field = || format!("completion {number}: {name}");
-                let Some((_, theirs)) = theirs.iter().find(|(known, _)| *known == name) else {
-                    return Err(Difference::new(field(), "absent", format!("{ours:#x}")));
-                };
-                same(field, *theirs, ours)?;
-            }
+            same_fields(|name| format!("completion {number}: {name}"), theirs, &ours)?;
             if let Some(id) = reported.slot {
                 self.pair.complete(id, true, self.run.tally)?;
             }
@@ -50,6 +45,9 @@ impl Case<'_> {
         let count = |field: &str, carried: u16, phase: u16| {
             let field = format!("completion {number}: {field}");
             same(|| field, carried.into(), phase.into())
+        };
+        let rendezvous = |is_left: bool| {
+            if is_left { sys::IBV_WC_TM_RNDV_INCOMPLETE } else { sys::IBV_WC_SUCCESS }
         };
         const CARRIED: &str = "count that the operation carried";
         let mut fields = match reported.completion {
@@ -85,9 +83,7 @@ impl Case<'_> {
             Completion::Matched { handle, header } => {
                 let added = self.added(number, handle)?;
                 added.matched = true;
-                let incomplete = reported.app_op == AppOp::CONSUMED_SW_RNDV;
-                let status =
-                    if incomplete { sys::IBV_WC_TM_RNDV_INCOMPLETE } else { sys::IBV_WC_SUCCESS };
+                let status = rendezvous(reported.app_op == AppOp::CONSUMED_SW_RNDV);
                 let fields = operation(added.id, status, sys::IBV_WC_TM_RECV, sys::IBV_WC_TM_MATCH);
                 self.tally(tally::TAG_MATCHED, 1);
                 self.tally(tally::TAG_RENDEZVOUS, u64::from(header.opcode == RENDEZVOUS));
@@ -99,9 +95,7 @@ impl Case<'_> {
                 same(|| format!("completion {number}: data of the receive"), added.id, data)?;
                 let whole = !std::mem::replace(&mut added.matched, true);
                 added.over = true;
-                let incomplete = reported.app_op == AppOp::CONSUMED_MSG_SW_RNDV;
-                let status =
-                    if incomplete { sys::IBV_WC_TM_RNDV_INCOMPLETE } else { sys::IBV_WC_SUCCESS };
+                let status = rendezvous(reported.app_op == AppOp::CONSUMED_MSG_SW_RNDV);
                 let flags = if whole { sys::IBV_WC_TM_MATCH } else { 0 };
                 let flags = flags | sys::IBV_WC_TM_DATA_VALID;
                 let mut fields = operation(data, status, sys::IBV_WC_TM_RECV, flags);

@@ -10,12 +10,11 @@ use doorbell::raw::SlotContext;
 use doorbell::{Context, Path, ProtectionDomain, Receiver, ReceiverConfig, SrqId};
 use mlx5_ring::receive::{self, ReceiveRing};
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{self, BasicBlocks};
+use mlx5_ring::sq::BasicBlocks;
 use mlx5_ring::tag_list::{self, Append, Completion, Handle, PostError, TagList};
 use mlx5_wire::dbrec;
 use mlx5_wire::syndrome::Syndrome;
 use mlx5_wire::tm::AppOp;
-use rdma_core_sys as sys;
 
 use super::plan::Shape;
 use super::request::{Request, What};
@@ -23,6 +22,8 @@ use super::twin::Twin;
 use crate::fault::{self, Fault};
 use crate::memory::Region;
 use crate::poison;
+use crate::subject::{Receive, sges};
+use crate::verbs;
 
 /// A completion as the list tells it, and what else the CQE says.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl Subject {
             poison::extended_cq(twin.cq);
             (receiver, srq)
         };
-        let layout = layout(twin);
+        let layout = verbs::send_queue(twin.command);
         let record = layout.dbrec.cast();
         let mut entries: Box<[_]> = Box::new_uninit_slice(usize::from(shape.tags) + 1);
         let mut operations: Box<[_]> = Box::new_uninit_slice(layout.wqe_cnt as usize);
@@ -121,15 +122,15 @@ impl Subject {
     }
 
     /// Posts receives for messages that match nothing; returns how many were taken.
-    pub fn receive(&mut self, receives: &[(u64, sys::ibv_sge)]) -> usize {
+    pub fn receive(&mut self, receives: &[Receive]) -> usize {
         // SAFETY: the ring stays where it is, and all receives are posted through it.
         let mut direct = unsafe { self.receiver.as_direct() }.expect("the direct path");
         let (_, srq) = direct.srq(self.srq).expect("the SRQ exists");
         let mut posting = srq.posting();
-        let post = |(id, sge): &&(u64, sys::ibv_sge)| {
-            let sge = Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey };
+        let post = |receive: &&Receive| {
+            let context = SlotContext::from_wr_id(receive.0);
             // SAFETY: the memory is looked at only while the device rests.
-            unsafe { posting.post(SlotContext::from_wr_id(*id), &[sge]) }.is_ok()
+            unsafe { posting.post(context, &sges(receive)) }.is_ok()
         };
         receives.iter().take_while(post).count()
     }
@@ -185,28 +186,5 @@ impl Subject {
         }
         cq.publish();
         reported
-    }
-}
-
-/// Where the command queue of a twin is.
-fn layout(twin: &Twin) -> sq::Layout {
-    // SAFETY: structures of integers and pointers.
-    let (mut out, mut obj): (sys::mlx5dv_qp, sys::mlx5dv_obj) =
-        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    obj.qp.in_ = twin.command;
-    obj.qp.out = &mut out;
-    let mlx5dv = sys::Mlx5dv::get().expect("libmlx5 is loaded");
-    // SAFETY: a live QP of an mlx5 device, and a writable structure.
-    let errno = unsafe { (mlx5dv.init_obj)(&mut obj, sys::MLX5DV_OBJ_QP.into()) };
-    crate::verbs::done(errno, "mlx5dv_init_obj");
-    let some = |pointer: *mut std::ffi::c_void| NonNull::new(pointer).expect("a queue has memory");
-    sq::Layout {
-        buf: some(out.sq.buf).cast(),
-        dbrec: some(out.dbrec.cast()).cast(),
-        wqe_cnt: out.sq.wqe_cnt,
-        stride: out.sq.stride,
-        register: some(out.bf.reg).cast(),
-        register_size: out.bf.size,
-        qpn: twin.base.number(twin.command),
     }
 }

@@ -11,6 +11,7 @@ use rdma_core_sys as sys;
 use super::plan::{Send, SendKind, Shape};
 use crate::base::{self, Base};
 use crate::memory::Region;
+use crate::twin::Objects;
 use crate::twins;
 use crate::verbs::{self, done, made};
 
@@ -93,9 +94,9 @@ impl Twin {
         let source = register(&mut base, source, sys::IBV_ACCESS_REMOTE_READ);
         let headers = register(&mut base, headers, 0);
         let fins = register(&mut base, fins, sys::IBV_ACCESS_LOCAL_WRITE);
-        verbs::to_init(command);
+        verbs::to(command, &[sys::IBV_QPS_INIT]);
         base.to_rtr(command, command);
-        verbs::to_rts(command);
+        verbs::to(command, &[sys::IBV_QPS_RTS]);
         let twin = Self {
             base,
             cq,
@@ -110,20 +111,25 @@ impl Twin {
             next_header: 0,
         };
         for index in 0..shape.qps as usize {
-            verbs::to_init(twin.base.qps[index]);
+            verbs::to(twin.base.qps[index], &[sys::IBV_QPS_INIT]);
             twin.connect(index);
         }
         twin
     }
 
+    pub fn objects(&self) -> Objects {
+        let (channel, cq) = (ptr::null_mut(), self.cq.cast());
+        Objects { channel, cq, srq: self.srq, qps: Vec::new() }
+    }
+
     /// Connects QP `index`, which is in INIT, with its peer, which is in RESET.
     fn connect(&self, index: usize) {
         let peer = self.base.peers[index];
-        verbs::to_init(peer);
+        verbs::to(peer, &[sys::IBV_QPS_INIT]);
         (0..FINS).for_each(|_| self.post_fin(peer));
         self.base.connect(index);
         // The device sends on it by itself.
-        verbs::to_rts(self.base.qps[index]);
+        verbs::to(self.base.qps[index], &[sys::IBV_QPS_RTS]);
     }
 
     /// A receive for the end of a rendezvous.
@@ -137,10 +143,8 @@ impl Twin {
 
     /// A QP and its peer are reset and connected.
     pub fn reset(&self, index: usize) {
-        let qp = self.base.qps[index];
-        verbs::to_state(qp, sys::IBV_QPS_RESET);
-        verbs::to_init(qp);
-        verbs::to_state(self.base.peers[index], sys::IBV_QPS_RESET);
+        verbs::to(self.base.qps[index], &[sys::IBV_QPS_RESET, sys::IBV_QPS_INIT]);
+        verbs::to(self.base.peers[index], &[sys::IBV_QPS_RESET]);
         self.connect(index);
     }
 }
