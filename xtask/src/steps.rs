@@ -134,6 +134,9 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
         );
     }
     let seconds = began.elapsed().as_secs();
+    if let (Some(part), 0) = (&session.filter, totals.passed + totals.failed + totals.skipped) {
+        return Err(format!("these steps have no test whose name contains {part}"));
+    }
     if broken.is_empty() {
         println!("test: ok: {totals}, {seconds} s");
     } else {
