@@ -12,6 +12,7 @@ use doorbell::{
 };
 use mlx5_ring::cq;
 use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
+use mlx5_wire::datagram::DatagramSegment;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::*;
 
@@ -26,7 +27,7 @@ const QKEY: u32 = 0x1234;
 
 /// A CQ and the queue pairs that send.
 pub struct Objects {
-    /// The queue pairs; the subject of a sender has the sender, too.
+    /// The queue pairs; the subjects of a sender and of its rings have the sender, too.
     pub qps: Vec<*mut ibv_qp>,
     /// The CQ of the sends.
     pub cq: *mut ibv_cq,
@@ -83,7 +84,8 @@ impl Objects {
         let to = ManuallyDrop::new(to.expect("an address handle"));
         let memory = world.memory(shape.slots);
         let locks = name.locks();
-        let (qps, cq): (Vec<_>, _) = if name == Name::Sender {
+        let has_sender = matches!(name, Name::Sender | Name::Ring);
+        let (qps, cq): (Vec<_>, _) = if has_sender {
             // SAFETY: live queue pairs.
             let cq = unsafe { (*made_by_doorbell[0].as_raw()).send_cq };
             (made_by_doorbell.iter().map(QueuePair::as_raw).collect(), cq)
@@ -101,12 +103,12 @@ impl Objects {
         let wqes = wqes.collect();
         let ah = world.address_handle();
         let mut users = Vec::new();
-        if name != Name::Sender {
+        if !has_sender {
             for (index, &qp) in (0..).zip(&qps) {
                 users.push(world.greet_sender(qp, cq, &cq_layout, index));
             }
         }
-        let doorbell = (name == Name::Sender).then_some((sender, made_by_doorbell, receiver));
+        let doorbell = has_sender.then_some((sender, made_by_doorbell, receiver));
         Self { qps, cq, cq_layout, wqes, memory, shape, to, ah, users, doorbell }
     }
 }
@@ -280,6 +282,18 @@ impl World {
         // SAFETY: a live domain and an initialised structure.
         made(unsafe { ibv_create_ah(self.pd.as_raw(), &mut attr) })
     }
+}
+
+/// The address of the first queue pair, as a WQE has it.
+pub fn datagram_segment(world: &World, objects: &Objects) -> DatagramSegment {
+    let mut out = mlx5dv_ah { av: std::ptr::null_mut(), comp_mask: 0 };
+    let mut obj = mlx5dv_obj::default();
+    (obj.ah.in_, obj.ah.out) = (objects.ah, &mut out);
+    world.init_obj(&mut obj, MLX5DV_OBJ_AH);
+    // SAFETY: the address vector of a live handle, which has the size of the segment.
+    let vector = unsafe { out.av.cast::<[u8; DatagramSegment::SIZE]>().read() };
+    let (qpn, qkey) = datagram_to(objects);
+    DatagramSegment::from_bytes(&vector).to(qpn, qkey)
 }
 
 /// The number of the first queue pair and its key, for datagrams of libmlx5.

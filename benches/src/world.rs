@@ -386,7 +386,7 @@ impl World {
         (layout, arm::Place { dbrec: layout.dbrec, uar, cqn: out.cqn })
     }
 
-    fn init_obj(&self, obj: &mut mlx5dv_obj, what: u32) {
+    pub(crate) fn init_obj(&self, obj: &mut mlx5dv_obj, what: u32) {
         // SAFETY: the object is live, and what the structure points to can be written.
         assert_eq!(unsafe { (self.mlx5dv.init_obj)(obj, what.into()) }, 0);
     }

@@ -3,7 +3,7 @@
 use mlx5_ring::sq::{self, Completion};
 use rdma_core_sys as sys;
 
-use super::queue::SendRing;
+use super::queue::{Entry, SendRing};
 use super::request::{Rest, WorkRequest};
 use super::{Sender, SqId};
 use crate::memory::Buffer;
@@ -83,15 +83,14 @@ impl SendCompletion<'_> {
 
 /// Requests of one queue that are over and were not returned yet.
 ///
-/// `[run]`: the queue is in the sender, and keeps the blocks of these requests until [`Sender::free_returned`].
+/// `[run]`: the queue is in the sender, and keeps the blocks of these requests until [`Sender::free_returned`]. There is at least
+/// one request when a run becomes that of the sender.
 pub(super) struct Run {
     queue: SqId,
     requests: sq::Run<WorkRequest>,
-    /// How the last request ended, which the CQE names.
+    /// How they ended: all have succeeded, or all were flushed, or it is a single one that failed.
     status: sys::ibv_wc_status,
     vendor_err: u32,
-    /// How the requests before it ended.
-    earlier: sys::ibv_wc_status,
 }
 
 impl Run {
@@ -101,14 +100,39 @@ impl Run {
     /// Requests that have succeeded.
     #[inline(always)]
     const fn success(queue: SqId, requests: sq::Run<WorkRequest>) -> Self {
-        let status = sys::IBV_WC_SUCCESS;
-        Self { queue, requests, status, vendor_err: 0, earlier: status }
+        Self { queue, requests, status: sys::IBV_WC_SUCCESS, vendor_err: 0 }
+    }
+
+    /// Returns what a CQE of the queue completes, and whether that is all: requests before one that failed have succeeded, and
+    /// come first. `None` if it names no outstanding request.
+    fn completed(entry: &Entry, completion: Completion) -> Option<(Self, bool)> {
+        let SendRing::Direct(sq) = &entry.ring else { return None };
+        let requests = sq.ring.run_to(completion.wqe_counter)?;
+        let Err(failure) = completion.result else {
+            return Some((Self::success(entry.id, requests), true));
+        };
+        entry.fail();
+        let earlier = sq.ring.run_before(completion.wqe_counter)?;
+        if !earlier.is_over() {
+            return Some((Self::success(entry.id, earlier), false));
+        }
+        let (status, vendor_err) = (wc_status(failure.syndrome), failure.vendor.into());
+        Some((Self { queue: entry.id, requests, status, vendor_err }, true))
+    }
+
+    /// Returns what a completion of verbs completes; `None` if it is not outstanding.
+    fn completed_through_verbs(entry: &Entry, wc: &sys::ibv_wc) -> Option<Self> {
+        let SendRing::Verbs(sq) = &entry.ring else { return None };
+        let requests = sq.run_to(wc.wr_id)?;
+        if wc.status != sys::IBV_WC_SUCCESS {
+            entry.fail();
+        }
+        Some(Self { queue: entry.id, requests, status: wc.status, vendor_err: wc.vendor_err })
     }
 
     /// Requests that a reset of their queue pair has ended.
     pub(super) const fn flushed(queue: SqId, requests: sq::Run<WorkRequest>) -> Self {
-        let status = sys::IBV_WC_WR_FLUSH_ERR;
-        Self { queue, requests, status, vendor_err: 0, earlier: status }
+        Self { queue, requests, status: sys::IBV_WC_WR_FLUSH_ERR, vendor_err: 0 }
     }
 
     /// Returns `true` if all its requests were returned.
@@ -162,18 +186,12 @@ impl SendBatch<'_> {
     pub fn next(&mut self) -> Option<SendCompletion<'_>> {
         self.left = self.left.checked_sub(1)?;
         let sender = &mut *self.sender;
-        let request = loop {
-            // SAFETY: [run].
-            if let Some(request) = unsafe { sender.run.requests.next() } {
-                break request;
-            }
-            if !sender.next_run() {
-                return None;
-            }
-        };
-        let Run { queue, ref requests, status, vendor_err, earlier } = sender.run;
-        let (status, vendor_err) =
-            if requests.is_over() { (status, vendor_err) } else { (earlier, 0) };
+        if sender.run.is_over() && !sender.next_run() {
+            return None;
+        }
+        // SAFETY: [run], which is not over.
+        let request = unsafe { sender.run.requests.take() };
+        let Run { queue, status, vendor_err, .. } = sender.run;
         let more = request.more();
         let rest = if more == 0 { Rest::default() } else { sender.rest_of(queue, more) };
         Some(SendCompletion {
@@ -206,13 +224,29 @@ impl Sender {
     #[inline(always)]
     pub(super) fn free_returned(&mut self) {
         let Run { queue, requests, .. } = &mut self.run;
-        if let Some(Some(entry)) = self.queues.get_mut(queue.index as usize) {
+        let Some(Some(entry)) = self.queues.get_mut(queue.index as usize) else { return };
+        match &mut entry.ring {
             // SAFETY: [run].
-            unsafe { entry.ring.free_returned(requests) }
-            entry.gathered.drop_unclaimed();
-            if requests.is_over() {
-                *queue = SqId::NONE;
-            }
+            SendRing::Direct(sq) if entry.gathered.are_claimed() => unsafe {
+                sq.ring.free_returned(requests);
+            },
+            _ => return self.free_others(),
+        }
+        if requests.is_over() {
+            *queue = SqId::NONE;
+        }
+    }
+
+    /// As [`free_returned`](Self::free_returned), on both paths.
+    #[cold]
+    fn free_others(&mut self) {
+        let Run { queue, requests, .. } = &mut self.run;
+        let Some(Some(entry)) = self.queues.get_mut(queue.index as usize) else { return };
+        // SAFETY: [run].
+        unsafe { entry.ring.free_returned(requests) }
+        entry.gathered.drop_unclaimed();
+        if requests.is_over() {
+            *queue = SqId::NONE;
         }
     }
 
@@ -220,7 +254,7 @@ impl Sender {
     #[inline(always)]
     fn next_run(&mut self) -> bool {
         self.free_returned();
-        self.next_success() || self.next_other()
+        self.next_success().is_some() || self.next_other()
     }
 
     /// Returns the `more` buffers after the first of the oldest request of `queue` that was retired.
@@ -232,61 +266,52 @@ impl Sender {
         }
     }
 
-    /// Takes the next CQE if it says that a request of a queue that is driven directly succeeded; returns `true` if so.
+    /// Takes the next CQE if it says that a request of a queue that is driven directly succeeded.
     #[inline(always)]
-    fn next_success(&mut self) -> bool {
-        let Poller::Direct(direct) = &mut self.poller else { return false };
-        let Some(cqe) = direct.cq.peek_requester() else { return false };
-        let Some(queue) =
-            (if self.queues.len() == 1 { Some(0) } else { self.routes.find(cqe.qpn()) })
-        else {
-            return false;
+    fn next_success(&mut self) -> Option<()> {
+        let Poller::Direct(direct) = &mut self.poller else { return None };
+        let cqe = direct.cq.peek_requester()?;
+        let entry = match &self.queues[..] {
+            [only] => only.as_deref()?,
+            queues => queues.get(self.routes.find(cqe.qpn())? as usize)?.as_deref()?,
         };
-        let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { return false };
-        let SendRing::Direct(sq) = &mut entry.ring else { return false };
-        let Some(requests) = sq.ring.run_to(cqe.wqe_counter()) else { return false };
+        let SendRing::Direct(sq) = &entry.ring else { return None };
+        let requests = sq.ring.run_to(cqe.wqe_counter())?;
         self.run = Run::success(entry.id, requests);
         direct.cq.advance();
-        true
+        Some(())
     }
 
-    /// Takes CQEs up to the next one that completes requests; returns `false` if there is none. It skips CQEs that name no
+    /// Goes on to the next CQE that completes requests; returns `false` if there is none. It skips CQEs that name no
     /// outstanding request. Requests that a reset has ended come when there is no CQE.
     #[inline(never)]
     fn next_other(&mut self) -> bool {
         loop {
-            let (entry, requests, status, vendor_err) = match &mut self.poller {
+            let run = match &mut self.poller {
                 Poller::Direct(direct) => {
-                    let Some(cqe) = direct.cq.next() else { return self.next_ended() };
-                    let Some(completion) = Completion::read(cqe) else { continue };
-                    let Some(queue) = self.routes.find(completion.qpn) else { continue };
-                    let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
-                    let SendRing::Direct(sq) = &mut entry.ring else { continue };
-                    let Some(requests) = sq.ring.run_to(completion.wqe_counter) else {
-                        continue;
-                    };
-                    match completion.result {
-                        Ok(_) => (entry, requests, sys::IBV_WC_SUCCESS, 0),
-                        Err(failure) => {
-                            (entry, requests, wc_status(failure.syndrome), failure.vendor.into())
-                        }
+                    let Some(cqe) = direct.cq.peek() else { return self.next_ended() };
+                    let completed = Completion::read(cqe).and_then(|completion| {
+                        let queue = self.routes.find(completion.qpn)?;
+                        Run::completed(self.queues.get(queue as usize)?.as_deref()?, completion)
+                    });
+                    let (run, is_all) =
+                        completed.map_or((None, true), |(run, all)| (Some(run), all));
+                    if is_all {
+                        direct.cq.advance();
                     }
+                    run
                 }
                 Poller::Verbs(cq) => {
                     let Some(wc) = cq.next() else { return self.next_ended() };
-                    let sys::ibv_wc { wr_id, status, vendor_err, .. } = wc.wc;
-                    let queue = (wr_id >> 32) as u32;
-                    let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
-                    let SendRing::Verbs(sq) = &entry.ring else { continue };
-                    let Some(requests) = sq.run_to(wr_id) else { continue };
-                    (entry, requests, status, vendor_err)
+                    let queue = (wc.wc.wr_id >> 32) as usize;
+                    let entry = self.queues.get(queue).and_then(Option::as_deref);
+                    entry.and_then(|entry| Run::completed_through_verbs(entry, &wc.wc))
                 }
             };
-            if status != sys::IBV_WC_SUCCESS {
-                entry.fail();
+            if let Some(run) = run {
+                self.run = run;
+                return true;
             }
-            self.run = Run { status, vendor_err, ..Run::success(entry.id, requests) };
-            return true;
         }
     }
 }

@@ -107,16 +107,14 @@ impl Gathered {
         self.buffers.drain(..)
     }
 
-    /// Drops the buffers of the completion that was returned last.
+    /// Returns `true` if the completion that was returned last has no buffers left.
     #[inline(always)]
-    pub(super) fn drop_unclaimed(&mut self) {
-        if self.unclaimed > 0 {
-            self.drop_all_unclaimed();
-        }
+    pub(super) const fn are_claimed(&self) -> bool {
+        self.unclaimed == 0
     }
 
-    #[cold]
-    fn drop_all_unclaimed(&mut self) {
+    /// Drops the buffers of the completion that was returned last.
+    pub(super) fn drop_unclaimed(&mut self) {
         while self.take().is_some() {}
     }
 }

@@ -256,8 +256,8 @@ fn what_the_readme_says_of_cost_is_what_was_counted() {
         ("in order, batches of 32", "SRQ cycle, lending batch"),
         ("random order, batches of 32", "SRQ cycle, lending batch, random order"),
         ("one at a time", "SRQ cycle, lending batch, batch 1"),
-        ("SEND, batches of 32", "SEND post and poll"),
-        ("SEND, one at a time", "SEND post and poll, batch 1"),
+        ("SEND, batches of 32", "SEND post and poll, Sender"),
+        ("SEND, one at a time", "SEND post and poll, Sender, batch 1"),
     ] {
         let counted = baseline
             .lines()

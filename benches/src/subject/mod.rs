@@ -42,7 +42,7 @@ pub enum Name {
     Libmlx5NextPoll(Locks),
     /// Stock libmlx5 through `ibv_post_srq_ops`, and `ibv_start_poll` and `ibv_next_poll`.
     Libmlx5SrqOps(Locks),
-    /// Doorbell's sender.
+    /// Doorbell's sender. [`Ring`](Self::Ring) is its rings, where something is sent.
     Sender,
     /// Stock libmlx5 through `ibv_post_send` and `ibv_poll_cq`.
     PostSend(Locks),

@@ -1,12 +1,16 @@
-//! Sends: doorbell's sender, `ibv_post_send`, and the `ibv_wr_*` builders.
+//! Sends: doorbell's rings, its sender, `ibv_post_send`, and the `ibv_wr_*` builders.
 
 use std::ptr;
 
+use doorbell::raw::WorkRequest;
 use doorbell::{Buffer, BufferPool, RemoteRegion, SqId};
+use mlx5_ring::sge::Sge;
+use mlx5_ring::sq::{Completion, Flags, Immediate, Payload, Remote};
+use mlx5_wire::datagram::DatagramSegment;
 use rdma_core_sys::*;
 
 use super::{Calls, Name, Subject, unexpected};
-use crate::sends::{INLINE, Objects, datagram_to};
+use crate::sends::{INLINE, Objects, datagram_segment, datagram_to};
 use crate::sum::Sum;
 use crate::world::{BUFFER, Request, World};
 
@@ -33,6 +37,7 @@ pub(super) fn make(
         };
     }
     match name {
+        Name::Ring => of_request!(Ring, ring(world, objects)),
         Name::Sender => of_request!(Doorbell, doorbell(world, objects)),
         Name::PostSend(_) | Name::DropIn(Calls::PostSend) => {
             of_request!(PostSend, lists(objects, request, batch))
@@ -48,6 +53,82 @@ const SEND: u8 = Request::Send as u8;
 const INLINED: u8 = Request::Inline as u8;
 const WRITE: u8 = Request::Write as u8;
 const READ: u8 = Request::Read as u8;
+
+/// The rings of a sender.
+struct Direct {
+    objects: Objects,
+    queue: SqId,
+    to: DatagramSegment,
+}
+
+fn ring(world: &World, objects: Objects) -> Direct {
+    let (_, qps, _) = objects.doorbell.as_ref().expect("objects of doorbell");
+    let queue = qps[0].send_queue().expect("made with a sender");
+    Direct { queue, to: datagram_segment(world, &objects), objects }
+}
+
+/// `wr_id` of a request is the address of its buffer. The last request of a batch has a CQE, by which all come back.
+struct Ring<const REQUEST: u8>(Direct);
+
+impl<const REQUEST: u8> Subject for Ring<REQUEST> {
+    fn poll(&mut self, _: u32, _: u32) -> Sum {
+        unreachable!("posted and polled in one")
+    }
+
+    fn post(&mut self, _: u32) {
+        unreachable!("posted and polled in one")
+    }
+
+    fn cycle(&mut self, count: u32, batch: u32) -> Sum {
+        let Direct { objects, queue, to } = &mut self.0;
+        let Some((sender, ..)) = &mut objects.doorbell else { unexpected() };
+        let memory = objects.memory;
+        let remote = Remote { addr: REMOTE.addr(), rkey: REMOTE.rkey() };
+        let bytes = [7; INLINE];
+        let pieces: [&[u8]; 1] = [&bytes];
+        let copied = Payload::inline(&pieces);
+        let mut sum = Sum::default();
+        let mut addr = memory.start;
+        // SAFETY: nothing else posts to the queue or polls its CQ.
+        let Ok(Some((cq, ring))) = (unsafe { sender.as_direct(*queue) }) else { unexpected() };
+        for _ in 0..count / batch {
+            let mut posting = ring.posting();
+            for _ in 0..batch {
+                let request = WorkRequest::from_wr_id(addr);
+                let sges = [Sge { addr, length: BUFFER, lkey: memory.lkey }];
+                addr += u64::from(BUFFER);
+                let (gather, flags) = (Payload::gather(&sges), Flags::NONE);
+                // SAFETY: memory that stays, and a queue pair that is connected.
+                let posted = unsafe {
+                    match REQUEST {
+                        SEND => posting.send(gather, Immediate::None, flags, request),
+                        INLINED => posting.send(copied, Immediate::None, flags, request),
+                        WRITE => posting.write(remote, gather, None, flags, request),
+                        READ => posting.read(remote, &sges, flags, request),
+                        _ => posting.send_to(to, gather, None, flags, request),
+                    }
+                };
+                if posted.is_err() {
+                    unexpected();
+                }
+            }
+            drop(posting);
+            let Some(done) = cq.next().and_then(Completion::read) else { unexpected() };
+            let Some(over) = ring.complete(done.wqe_counter) else { unexpected() };
+            if done.result.is_err() {
+                unexpected();
+            }
+            over.for_each(|request| sum.add(request.wr_id(), 0));
+            cq.publish();
+        }
+        sum
+    }
+
+    fn ids(&self, count: u32, _: u64) -> u64 {
+        let start = self.0.objects.memory.start;
+        (0..u64::from(count)).map(|i| start + i * u64::from(BUFFER)).sum()
+    }
+}
 
 struct Sending {
     objects: Objects,

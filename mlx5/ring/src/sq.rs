@@ -35,7 +35,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be32;
-use mlx5_wire::ctrl::{MAX_DS, SEND_WQE_BB, UNITS_PER_BB};
+use mlx5_wire::ctrl::{ControlSegment, MAX_DS, SEND_WQE_BB, UNITS_PER_BB};
 
 pub use blocks::BasicBlocks;
 pub use completion::{Completed, Completion, Failure, Run};
@@ -140,7 +140,7 @@ impl<T> Record<T> {
 pub struct Mark {
     posted: u32,
     last: u32,
-    asked: u32,
+    ask_at: u32,
     has_inline: bool,
 }
 
@@ -153,10 +153,10 @@ pub struct SendQueue<T> {
     blue_flame: BlueFlame,
     /// Most units of a WQE.
     max_units: u32,
-    /// Running count of blocks up to the last WQE that asked for a CQE.
-    asked: u32,
-    /// Most blocks that may follow it without asking.
-    max_silent: u32,
+    /// A WQE that ends at this running count of blocks or after it asks for a CQE whatever its flags.
+    ask_at: u32,
+    /// How many blocks after the last WQE that asked this is: one more than may follow it without asking.
+    ask_after: u32,
     /// Whether the last WQE of each posting asks for a CQE.
     signals_last: bool,
     /// Whether a WQE that no doorbell has covered was given inline pieces, be they empty.
@@ -192,13 +192,14 @@ impl<T: Copy> SendQueue<T> {
         let blue_flame = if halves_are_too_small { BlueFlame::Never } else { config.blue_flame };
         // A WQE of any size finds room as soon as those that asked are retired.
         let room = count - max_units.div_ceil(UNITS_PER_BB);
+        let ask_after = room.min(count / 4) + 1;
         Ok(Self {
             blocks,
             records: storage.cast(),
             blue_flame,
             max_units,
-            asked: 0,
-            max_silent: room.min(count / 4),
+            ask_at: ask_after,
+            ask_after,
             signals_last: false,
             has_inline: false,
         })
@@ -207,7 +208,8 @@ impl<T: Copy> SendQueue<T> {
     /// Returns this queue with at most `blocks` blocks between two WQEs that ask for a CQE.
     #[must_use]
     pub fn with_max_silent(mut self, blocks: u32) -> Self {
-        self.max_silent = self.max_silent.min(blocks);
+        self.ask_after = self.ask_after.min(blocks.saturating_add(1));
+        self.note_asked(self.posted());
         self
     }
 
@@ -215,7 +217,9 @@ impl<T: Copy> SendQueue<T> {
     /// itself that nothing would retire the WQEs.
     #[must_use]
     pub const fn without_asking(mut self) -> Self {
-        self.max_silent = u32::MAX;
+        // Further than any WQE can be posted.
+        self.ask_after = 1 << 31;
+        self.note_asked(self.posted());
         self
     }
 
@@ -265,7 +269,7 @@ impl<T: Copy> SendQueue<T> {
     /// Returns how far the queue is posted.
     pub const fn mark(&self) -> Mark {
         let (posted, last) = (self.blocks.posted, self.blocks.last);
-        Mark { posted, last, asked: self.asked, has_inline: self.has_inline }
+        Mark { posted, last, ask_at: self.ask_at, has_inline: self.has_inline }
     }
 
     /// Takes back the requests that were posted since `mark`, unless a doorbell has covered one of them: then nothing has
@@ -273,7 +277,7 @@ impl<T: Copy> SendQueue<T> {
     pub const fn rewind(&mut self, mark: Mark) -> bool {
         let is_silent = self.blocks.rewind(mark.posted, mark.last);
         if is_silent {
-            (self.asked, self.has_inline) = (mark.asked, mark.has_inline);
+            (self.ask_at, self.has_inline) = (mark.ask_at, mark.has_inline);
         }
         is_silent
     }
@@ -295,18 +299,32 @@ impl<T: Copy> SendQueue<T> {
             each(data);
         }
         self.blocks.reset();
-        (self.asked, self.has_inline) = (0, false);
+        self.note_asked(0);
+        self.has_inline = false;
     }
 
-    /// Decides whether the WQE that ends at running count `end` asks for a CQE, as it does if it is signaled, and takes note of
-    /// it.
+    /// Takes note of the last WQE, which asks for a CQE if it is signaled; makes it ask if it has to.
     #[inline(always)]
-    const fn asks(&mut self, is_signaled: bool, end: u32) -> bool {
-        let asks = is_signaled || end.wrapping_sub(self.asked) > self.max_silent;
-        if asks {
-            self.asked = end;
+    fn note_last(&mut self, is_signaled: bool) {
+        let end = self.posted();
+        if is_signaled {
+            self.note_asked(end);
+        } else if end.wrapping_sub(self.ask_at) as i32 >= 0 {
+            // The two are less than half of all numbers apart.
+            self.ask_by_itself();
         }
-        asks
+    }
+
+    #[cold]
+    fn ask_by_itself(&mut self) {
+        self.blocks.add_to_last(ControlSegment::CQ_UPDATE);
+        self.note_asked(self.posted());
+    }
+
+    /// Takes note that the WQE which ends at running count `end` asks for a CQE.
+    #[inline(always)]
+    const fn note_asked(&mut self, end: u32) {
+        self.ask_at = end.wrapping_add(self.ask_after);
     }
 
     /// Takes note that no WQE starts at the blocks of a WQE after its first.

@@ -42,18 +42,22 @@ impl Register {
         barrier::flush_uar();
     }
 
-    /// Rings with the basic blocks of a WQE, stale bytes after its end included. The doorbell record was written, and
-    /// a fence stands after it.
+    /// Rings with the basic blocks of a WQE, `first` and those in `others`, stale bytes after its end included. The doorbell
+    /// record was written, and a fence stands after it.
     ///
     /// # Safety
     /// The blocks are aligned to 64 bytes and readable, no more of them than a half has room for, and no other queue
     /// has this register.
     #[inline(always)]
-    pub unsafe fn copy(&mut self, blocks: impl Iterator<Item = NonNull<u8>>) {
-        let half = self.next();
-        for (index, block) in blocks.enumerate() {
-            // SAFETY: inside of the half by the contract.
-            unsafe { copy_block(block, half.add(index * SEND_WQE_BB)) }
+    pub unsafe fn copy(&mut self, first: NonNull<u8>, others: impl Iterator<Item = NonNull<u8>>) {
+        let mut to = self.next();
+        // SAFETY: inside of the half by the contract.
+        unsafe {
+            copy_block(first, to);
+            for block in others {
+                to = to.add(SEND_WQE_BB);
+                copy_block(block, to);
+            }
         }
         barrier::flush_uar();
     }
@@ -76,17 +80,18 @@ impl Register {
     }
 }
 
-/// Copies 64 bytes with eight stores, which write combining makes one transaction of.
+/// Copies 64 bytes with four stores, which write combining makes one transaction of.
 ///
 /// # Safety
 /// Both are aligned to 64 bytes, `from` is readable and `to` is writable.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
-    let (from, to) = (from.cast::<u64>(), to.cast::<u64>());
-    for word in 0..SEND_WQE_BB / size_of::<u64>() {
+    use core::arch::x86_64::__m128i;
+    let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
+    for part in 0..SEND_WQE_BB / size_of::<__m128i>() {
         // SAFETY: inside of the 64 bytes; volatile because one is a WQE and the other a register.
-        unsafe { to.add(word).write_volatile(from.add(word).read_volatile()) }
+        unsafe { to.add(part).write_volatile(from.add(part).read_volatile()) }
     }
 }
 

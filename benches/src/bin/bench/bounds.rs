@@ -16,7 +16,7 @@ enum Limit {
 use Limit::{AtMost, Times};
 
 /// Operations of the safe layer on an SRQ unless stated otherwise; of programs under the drop-in last.
-const BOUNDS: [(&str, Limit); 60] = [
+const BOUNDS: [(&str, Limit); 67] = [
     ("SRQ cycle, lending batch", AtMost(84.0)),
     ("SRQ cycle, lending batch, random order", AtMost(91.0)),
     ("SRQ cycle, lending batch, 2 queues in turn", AtMost(115.0)),
@@ -33,15 +33,26 @@ const BOUNDS: [(&str, Limit); 60] = [
     ("RQ cycle, lending batch", AtMost(80.0)),
     // Half of what ibv_post_srq_ops takes: see the reference's column of the table.
     ("tag add, batch 16", AtMost(60.0)),
+    // A request of the ring and its completion.
+    ("SEND post and poll", AtMost(51.0)),
+    ("SEND post and poll, batch 1", AtMost(183.0)),
+    ("SEND of 32 bytes inline post and poll", AtMost(63.0)),
+    ("SEND of 32 bytes inline post and poll, batch 1", AtMost(196.0)),
+    ("RDMA WRITE post and poll", AtMost(53.0)),
+    ("RDMA READ post and poll", AtMost(53.0)),
+    ("UD SEND post and poll", AtMost(71.0)),
     // A request of a sender and its completion.
-    ("SEND post and poll", AtMost(108.0)),
-    ("SEND post and poll, batch 1", AtMost(352.0)),
-    ("SEND post and poll, batch 1, 1024 QPs", Times("SEND post and poll, batch 1", 1.1)),
-    ("SEND of 32 bytes inline post and poll", AtMost(95.0)),
-    ("SEND of 32 bytes inline post and poll, batch 1", AtMost(342.0)),
-    ("RDMA WRITE post and poll", AtMost(117.0)),
-    ("RDMA READ post and poll", AtMost(118.0)),
-    ("UD SEND post and poll", AtMost(136.0)),
+    ("SEND post and poll, Sender", AtMost(99.0)),
+    ("SEND post and poll, Sender, batch 1", AtMost(296.0)),
+    (
+        "SEND post and poll, Sender, batch 1, 1024 QPs",
+        Times("SEND post and poll, Sender, batch 1", 1.1),
+    ),
+    ("SEND of 32 bytes inline post and poll, Sender", AtMost(86.0)),
+    ("SEND of 32 bytes inline post and poll, Sender, batch 1", AtMost(281.0)),
+    ("RDMA WRITE post and poll, Sender", AtMost(108.0)),
+    ("RDMA READ post and poll, Sender", AtMost(108.0)),
+    ("UD SEND post and poll, Sender", AtMost(133.0)),
     // A frame that is lent and given back.
     ("frame lent", AtMost(39.0)),
     ("frame of a striding queue lent", AtMost(45.0)),

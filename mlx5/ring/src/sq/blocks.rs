@@ -29,8 +29,8 @@ pub struct BasicBlocks {
     pub(super) last: u32,
     /// Blocks that the device knows.
     rung: u32,
-    /// Blocks of WQEs that have completed.
-    retired: u32,
+    /// Count of blocks at which the ring is full: one lap after those of WQEs that have completed.
+    full_at: u32,
 }
 
 // SAFETY: [exclusive] the blocks are reached through `&mut` only.
@@ -57,7 +57,7 @@ impl BasicBlocks {
             posted: 0,
             last: 0,
             rung: 0,
-            retired: 0,
+            full_at: layout.wqe_cnt,
         })
     }
 
@@ -70,7 +70,7 @@ impl BasicBlocks {
     /// Returns the number of blocks that can be written now.
     #[inline(always)]
     pub const fn free_blocks(&self) -> u32 {
-        self.count() - self.posted.wrapping_sub(self.retired)
+        self.full_at.wrapping_sub(self.posted)
     }
 
     /// Returns the running count of blocks written.
@@ -82,7 +82,7 @@ impl BasicBlocks {
     /// Returns the running count of blocks that are free again.
     #[inline(always)]
     pub const fn retired(&self) -> u32 {
-        self.retired
+        self.full_at.wrapping_sub(self.count())
     }
 
     /// Returns the address of the block with running index `index`.
@@ -115,19 +115,21 @@ impl BasicBlocks {
     /// Takes note that the WQEs before running index `end` have completed.
     #[inline(always)]
     pub(crate) const fn retire(&mut self, end: u32) {
-        self.retired = end;
+        self.full_at = end.wrapping_add(self.count());
     }
 
     /// Moves the ring to a count of blocks, all of them retired.
     #[cfg(test)]
     pub(super) const fn jump_to(&mut self, index: u32) {
-        (self.rung, self.retired) = (index, index);
+        self.rung = index;
+        self.retire(index);
     }
 
     /// Starts again. The halves of the register go on in turn. A doorbell that came after the reset of the QP may have
     /// written the record.
     pub(super) fn reset(&mut self) {
-        (self.posted, self.last, self.rung, self.retired) = (0, 0, 0, 0);
+        (self.posted, self.last, self.rung) = (0, 0, 0);
+        self.retire(0);
         self.dbrec.write(dbrec::work_queue(0));
     }
 
@@ -149,10 +151,16 @@ impl BasicBlocks {
         self.register.select_half(offset)
     }
 
-    /// Returns `true` if there are WQEs that no doorbell has covered.
+    /// Returns the number of blocks that no doorbell has covered.
     #[inline(always)]
-    pub(super) const fn is_behind(&self) -> bool {
-        self.rung != self.posted
+    pub(super) const fn unrung(&self) -> u32 {
+        self.posted.wrapping_sub(self.rung)
+    }
+
+    /// Returns `true` if no doorbell has covered the last WQE, and it is the only one.
+    #[inline(always)]
+    pub(super) const fn is_single(&self) -> bool {
+        self.rung == self.last
     }
 
     /// Sets bits in the second word of the control segment of the last WQE, which no doorbell has covered.
@@ -165,11 +173,12 @@ impl BasicBlocks {
         }
     }
 
-    /// Returns the first word of the last WQE.
+    /// Returns the address of the last WQE, and its first word.
     #[inline(always)]
-    pub(super) fn last_word(&self) -> Be64 {
+    pub(super) fn last_wqe(&self) -> (NonNull<u8>, Be64) {
+        let last = self.block(self.last);
         // SAFETY: the first word of a WQE; volatile because the device may read it.
-        unsafe { self.block(self.last).cast::<Be64>().read_volatile() }
+        (last, unsafe { last.cast::<Be64>().read_volatile() })
     }
 
     /// Copies `len` bytes to the buffers of the WQE that starts at block `start`, whose data segments begin at unit `head`.
@@ -191,35 +200,36 @@ impl BasicBlocks {
         }
     }
 
-    /// Returns `true` if the device has not been told of the last WQE alone, of at most `most` blocks.
-    #[inline(always)]
-    pub(super) const fn is_single(&self, most: u32) -> bool {
-        self.rung == self.last && self.posted.wrapping_sub(self.last) <= most
-    }
-
     /// Hands the WQEs written since the last doorbell to the device, if there are any, with the first eight bytes of the
     /// last one.
     #[inline(always)]
     pub fn ring(&mut self) {
-        if self.is_behind() {
-            let last = self.last_word();
-            self.announce();
-            self.register.write(last);
+        if self.unrung() > 0 {
+            self.ring_with(self.last_wqe().1);
         }
     }
 
-    /// As [`ring`](Self::ring), with the whole of the last WQE, which no doorbell has covered.
+    /// As [`ring`](Self::ring), when there are such WQEs, the last of which begins with `first_word`.
+    #[inline(always)]
+    pub(super) fn ring_with(&mut self, first_word: Be64) {
+        self.announce();
+        self.register.write(first_word);
+    }
+
+    /// As [`ring`](Self::ring), with the whole of the last WQE.
     ///
     /// # Safety
-    /// A half of the register has room for the WQE, and the register is as *register* says, see [the module](super).
+    /// The last WQE, which no doorbell has covered, is at `first` and has `count` blocks. A half of the register has room for
+    /// it, and the register is as *register* says, see [the module](super).
     #[inline(always)]
-    pub(super) unsafe fn ring_blue_flame(&mut self) {
-        let (last, count) = (self.last, self.posted.wrapping_sub(self.last));
+    pub(super) unsafe fn ring_blue_flame(&mut self, first: NonNull<u8>, count: u32) {
+        let last = self.last;
         self.announce();
         let Self { buf, mask, register, .. } = self;
-        // SAFETY: [register] and the caller's contract; the blocks are in the ring.
+        // SAFETY: [register] and the caller's contract; the other blocks are in the ring.
         unsafe {
-            register.copy((0..count).map(|block| block_at(*buf, *mask, last.wrapping_add(block))));
+            let others = (1..count).map(|block| block_at(*buf, *mask, last.wrapping_add(block)));
+            register.copy(first, others);
         }
     }
 

@@ -92,14 +92,21 @@ impl<T: Copy> Run<T> {
     /// The storage of the queue exists, and its blocks from [`returned`](Self::returned) on have not become free.
     #[inline(always)]
     pub unsafe fn next(&mut self) -> Option<T> {
-        if self.is_over() {
-            return None;
-        }
+        // SAFETY: the caller's contract.
+        (!self.is_over()).then(|| unsafe { self.take() })
+    }
+
+    /// As [`next`](Self::next), when the run is not over.
+    ///
+    /// # Safety
+    /// As for [`next`](Self::next), and the run is not over.
+    #[inline(always)]
+    pub unsafe fn take(&mut self) -> T {
         // SAFETY: masked to the array; blocks that are not free hold WQEs, of which each first block has a record.
         unsafe {
             let record = self.records.add((self.next & self.mask) as usize).as_ref();
             self.next = self.next.wrapping_add(record.blocks);
-            Some(record.data.assume_init())
+            record.data.assume_init()
         }
     }
 }
@@ -156,6 +163,14 @@ impl<T: Copy> SendQueue<T> {
     pub fn run_to(&self, wqe_counter: u16) -> Option<Run<T>> {
         let end = self.end_of(wqe_counter)?;
         Some(self.run(self.blocks.retired(), end))
+    }
+
+    /// Returns the WQEs before the one that starts at the block `wqe_counter`. `None` if no outstanding WQE starts there.
+    pub fn run_before(&self, wqe_counter: u16) -> Option<Run<T>> {
+        self.end_of(wqe_counter)?;
+        let retired = self.blocks.retired();
+        let before = wqe_counter.wrapping_sub(retired as u16);
+        Some(self.run(retired, retired.wrapping_add(before.into())))
     }
 
     /// Returns all WQEs that are outstanding.

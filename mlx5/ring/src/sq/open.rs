@@ -270,14 +270,12 @@ impl<T: Copy> SendQueue<T> {
     fn commit(&mut self, open: &Open, more: usize, blocks: u32, data: T) {
         let start = self.posted();
         let first = open.first + ControlSegment::UNIT * more as u64;
-        let is_signaled = open.second & ControlSegment::CQ_UPDATE != 0;
-        let asks = self.asks(is_signaled, start.wrapping_add(blocks));
-        let second = if asks { open.second | ControlSegment::CQ_UPDATE } else { open.second };
         // SAFETY: [exclusive] a record of the queue.
         unsafe { self.record(start).write(Record { blocks, data: MaybeUninit::new(data) }) };
         self.forget_middle(start, blocks);
         self.blocks.advance(start, blocks);
         // SAFETY: the first block of the WQE, which the device does not read before the doorbell.
-        unsafe { Writer::unit(&self.blocks, start, 0, [Be64::new(first), Be64::new(second)]) };
+        unsafe { Writer::unit(&self.blocks, start, 0, [first, open.second].map(Be64::new)) };
+        self.note_last(open.second & ControlSegment::CQ_UPDATE != 0);
     }
 }

@@ -22,8 +22,6 @@ use crate::sge::Sge;
 #[derive(Debug)]
 pub struct Posting<'a, T: Copy> {
     queue: &'a mut SendQueue<T>,
-    /// Running count of blocks at which the queue is full: while it is borrowed, nothing is retired.
-    end: u32,
 }
 
 /// Opcode of a request, and the last word of its control segment.
@@ -52,14 +50,13 @@ impl What {
 impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
     pub(super) fn new(queue: &'a mut SendQueue<T>) -> Self {
-        let end = queue.retired().wrapping_add(queue.capacity());
-        Self { queue, end }
+        Self { queue }
     }
 
     /// Returns the number of basic blocks that can be written now.
     #[inline(always)]
     pub const fn free_blocks(&self) -> u32 {
-        self.end.wrapping_sub(self.queue.posted())
+        self.queue.free_blocks()
     }
 
     /// Sends a message (`IBV_WR_SEND`, `_WITH_IMM`, `_WITH_INV`).
@@ -291,11 +288,9 @@ impl<'a, T: Copy> Posting<'a, T> {
         }
         let blocks = (units as u32).div_ceil(UNITS_PER_BB);
         let start = queue.posted();
-        if blocks > self.end.wrapping_sub(start) {
+        if blocks > queue.free_blocks() {
             return Err(PostError::Full);
         }
-        let asks = queue.asks(flags.contains(Flags::SIGNALED), start.wrapping_add(blocks));
-        let flags = if asks { flags.with(Flags::SIGNALED) } else { flags };
         let first = ControlSegment::first_word(opcode.get(), start as u16, 0, units as u8);
         let first = Be64::new(first | queue.blocks.qpn);
         let second = Be64::new(ControlSegment::second_word(flags.bits(), imm));
@@ -306,40 +301,50 @@ impl<'a, T: Copy> Posting<'a, T> {
             record.write(Record { blocks, data: MaybeUninit::new(data) });
             queue.forget_middle(start, blocks);
             queue.blocks.advance(start, blocks);
-            Ok(Writer::new(&queue.blocks, start, block, [first, second], head))
+            let writer = Writer::new(&queue.blocks, start, block, [first, second], head);
+            queue.note_last(flags.contains(Flags::SIGNALED));
+            Ok(writer)
         }
     }
+}
 
-    /// Returns `true` if the doorbell copies the WQE: if there is a single one, and libmlx5 would copy it.
+impl<T: Copy> SendQueue<T> {
+    /// Returns `true` if the doorbell copies the last WQE, which begins with `first_word` and ends `unrung` blocks after those
+    /// that a doorbell has covered: if it is a single one, and libmlx5 would copy it.
     #[inline(always)]
-    fn is_copied(&self) -> bool {
-        let wanted = match self.queue.blue_flame {
+    fn is_copied(&self, first_word: Be64, unrung: u32) -> bool {
+        let wanted = match self.blue_flame {
             BlueFlame::Never => false,
-            BlueFlame::Inline => self.queue.has_inline,
+            BlueFlame::Inline => self.has_inline,
             BlueFlame::Always => true,
         };
         wanted
-            && self.queue.blocks.is_single(COPIED_BLOCKS)
-            && ControlSegment::units_of(self.queue.blocks.last_word().get()) > 1
+            && self.blocks.is_single()
+            && unrung <= COPIED_BLOCKS
+            && ControlSegment::units_of(first_word.get()) > 1
     }
 }
 
 impl<T: Copy> Drop for Posting<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if !self.queue.blocks.is_behind() {
+        let queue = &mut *self.queue;
+        let unrung = queue.blocks.unrung();
+        if unrung == 0 {
             return;
         }
-        if self.queue.signals_last {
-            self.queue.blocks.add_to_last(ControlSegment::CQ_UPDATE);
-            self.queue.asked = self.queue.posted();
+        let (last, first_word) = queue.blocks.last_wqe();
+        if queue.signals_last {
+            queue.note_asked(queue.posted());
+            queue.blocks.add_to_last(ControlSegment::CQ_UPDATE);
         }
-        if self.is_copied() {
-            // SAFETY: [register] the register is this queue's alone, and a half of it has room for the WQE.
-            unsafe { self.queue.blocks.ring_blue_flame() }
+        if queue.is_copied(first_word, unrung) {
+            // SAFETY: [register] the register is this queue's alone, and a half of it has room for the WQE, which is the only
+            // one.
+            unsafe { queue.blocks.ring_blue_flame(last, unrung) }
         } else {
-            self.queue.blocks.ring();
+            queue.blocks.ring_with(first_word);
         }
-        self.queue.has_inline = false;
+        queue.has_inline = false;
     }
 }

@@ -174,11 +174,11 @@ pub const fn inline_of(blocks: u32) -> usize {
 impl<T: Copy> SendQueue<T> {
     pub(super) fn start_at(&mut self, index: u32, silent: u32) {
         self.blocks.start_at(index);
-        self.asked = index.wrapping_sub(silent);
+        self.note_asked(index.wrapping_sub(silent));
     }
 
     pub(super) const fn max_silent(&self) -> u32 {
-        self.max_silent
+        self.ask_after - 1
     }
 }
 
