@@ -205,6 +205,13 @@ fn a_cq_is_polled_while_the_kernel_destroys_a_queue_pair() {
 }
 
 #[test]
+fn no_completion_is_lost_when_a_queue_pair_cannot_be_destroyed() {
+    let folder = Folder::new("refuse");
+    let program = worst(&folder, "worst", &[]);
+    succeed_twice(&[&program, Path::new("refuse")]);
+}
+
+#[test]
 fn a_thread_polls_in_a_batch_of_ibv_wr() {
     let folder = Folder::new("batch");
     let program = worst(&folder, "worst", &[]);

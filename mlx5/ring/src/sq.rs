@@ -298,6 +298,12 @@ impl<T: Copy> SendQueue<T> {
         (self.asked, self.has_inline) = (0, false);
     }
 
+    /// Returns `true` if only the flags of a WQE decide whether it asks for a CQE.
+    #[inline(always)]
+    const fn never_asks(&self) -> bool {
+        self.max_silent == u32::MAX
+    }
+
     /// Decides whether the WQE that ends at running count `end` asks for a CQE, as it does if it is signaled, and takes note of
     /// it.
     #[inline(always)]
