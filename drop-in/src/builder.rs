@@ -32,9 +32,9 @@ use crate::send::{errno, flags_of};
 pub(crate) struct Draft {
     /// Where the batch begins.
     start: Option<(Mark, u32)>,
-    /// The first error of the batch; no WQE is open from then on.
+    /// The first error of the batch.
     error: c_int,
-    /// Parts that the open WQE lacks; none if no WQE is open.
+    /// Parts that the open WQE lacks, [`CLOSED`] or [`FAILED`]; 0 if another WQE can be opened.
     lacks: u8,
     wqe: MaybeUninit<Open>,
     wr_id: u64,
@@ -44,6 +44,10 @@ pub(crate) struct Draft {
 
 const PAYLOAD: u8 = 1;
 const ADDRESS: u8 = 2;
+/// No batch is open.
+const CLOSED: u8 = 4;
+/// The batch has an error: no WQE is open from then on.
+const FAILED: u8 = 8;
 
 impl Draft {
     /// For requests of at most so many inline bytes.
@@ -51,7 +55,7 @@ impl Draft {
         Self {
             start: None,
             error: 0,
-            lacks: 0,
+            lacks: CLOSED,
             wqe: MaybeUninit::uninit(),
             wr_id: 0,
             bytes: Vec::with_capacity(inline as usize),
@@ -60,11 +64,14 @@ impl Draft {
 
     /// Keeps the first error of a batch.
     #[cold]
+    #[inline(never)]
     fn fail(&mut self, error: c_int) {
         if self.error == 0 {
             self.error = error;
         }
-        self.lacks = 0;
+        if self.lacks != CLOSED {
+            self.lacks = FAILED;
+        }
     }
 }
 
@@ -111,9 +118,20 @@ pub(crate) unsafe fn replace(qp: *mut ibv_qp, record: &Qp) {
     // SAFETY: as above.
     unsafe { find::place_in_qp(qp).write(record) };
     qp.wr_start = Some(wr_start);
-    if original.is_none() {
+}
+
+/// Puts the library's functions in the place of the rest of libmlx5's. Before a batch is begun by [`wr_start`], which decides,
+/// they are libmlx5's: a call outside of a batch finds the queue that they post to.
+///
+/// # Safety
+/// [record-lives] doorbell drives the queue pair.
+pub(crate) unsafe fn take_over(record: &Qp) {
+    let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
+    if original.is_none() || record.send.lock().is_none() {
         return;
     }
+    // SAFETY: the caller's contract; libmlx5 has room for the functions of `ibv_wr_*` in each queue pair.
+    let qp = unsafe { &mut *record.ibv.cast::<ibv_qp_ex>() };
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);
     qp.wr_send = qp.wr_send.and(Some(wr_send));
@@ -125,7 +143,10 @@ pub(crate) unsafe fn replace(qp: *mut ibv_qp, record: &Qp) {
     qp.wr_atomic_cmp_swp = qp.wr_atomic_cmp_swp.and(Some(wr_atomic_cmp_swp));
     qp.wr_atomic_fetch_add = qp.wr_atomic_fetch_add.and(Some(wr_atomic_fetch_add));
     qp.wr_set_ud_addr = qp.wr_set_ud_addr.and(Some(wr_set_ud_addr));
-    qp.wr_set_sge = qp.wr_set_sge.and(Some(wr_set_sge));
+    let is_datagram = record.transport == Transport::Ud;
+    let set_sge: unsafe extern "C" fn(_, _, _, _) =
+        if is_datagram { wr_set_sge_of_datagram } else { wr_set_sge };
+    qp.wr_set_sge = qp.wr_set_sge.and(Some(set_sge));
     qp.wr_set_sge_list = qp.wr_set_sge_list.and(Some(wr_set_sge_list));
     qp.wr_set_inline_data = qp.wr_set_inline_data.and(Some(wr_set_inline_data));
     qp.wr_set_inline_data_list = qp.wr_set_inline_data_list.and(Some(wr_set_inline_data_list));
@@ -145,7 +166,9 @@ pub(crate) unsafe fn replace_after_modify(record: &Qp) {
     if qp.wr_complete.is_some_and(|complete| complete as usize != wr_complete as *const () as usize)
     {
         original.wr_complete = qp.wr_complete;
-        qp.wr_complete = Some(wr_complete);
+        if record.status.path() == Path::Doorbell && record.send.lock().is_some() {
+            qp.wr_complete = Some(wr_complete);
+        }
     }
 }
 
@@ -250,10 +273,14 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
     // SAFETY: the caller's contract.
     let (record, side) = unsafe { batch(qp) };
-    let mut error = side.draft.error;
-    if !side.is_ready || side.draft.lacks != 0 {
-        error = libc::EINVAL;
-    }
+    let error = match side.draft.lacks {
+        // This thread holds no lock.
+        CLOSED => return libc::EINVAL,
+        0 if side.is_ready => 0,
+        FAILED if side.is_ready => side.draft.error,
+        _ => libc::EINVAL,
+    };
+    side.draft.lacks = CLOSED;
     if let Some((mark, posted)) = side.draft.start.take() {
         if is_aborted || error != 0 {
             side.queue.rewind(mark);
@@ -285,9 +312,6 @@ unsafe fn begin(
         }
         if side.posted.wrapping_sub(side.retired) >= side.limits.requests {
             return side.draft.fail(libc::ENOMEM);
-        }
-        if side.draft.error != 0 {
-            return;
         }
         match open(record, side, flags_of((*qp).wr_flags, record.signal_all)) {
             Ok(wqe) => {
@@ -429,33 +453,35 @@ unsafe extern "C" fn add_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
     }
 }
 
-unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    let sge = Sge { addr, length, lkey };
-    // SAFETY: [verbs] the program is in a batch; [memory] is what it keeps. A WQE that lacks a part is open.
-    unsafe {
-        let (_, side) = batch(qp);
-        let draft = &mut side.draft;
-        // The last part of most WQEs.
-        if draft.lacks == PAYLOAD && (1..INLINE_SEG).contains(&length) && side.limits.sges != 0 {
-            let wqe = draft.wqe.assume_init_ref();
-            let data = Request { wr_id: draft.wr_id, number: side.posted };
-            let is_closed = if wqe.is_short() {
-                side.queue.close_with(wqe, sge, data);
-                true
-            } else if wqe.fills_block() && side.queue.free_blocks() > 1 {
-                side.queue.close_with_next(wqe, sge, data);
-                true
-            } else {
-                false
-            };
-            if is_closed {
-                side.posted = side.posted.wrapping_add(1);
-                draft.lacks = 0;
-                return;
+/// Declares functions that add one SGE, with a short way to close a WQE that lacks nothing else.
+macro_rules! set_sge {
+    ($($name:ident: $fits:ident, $close:ident;)*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+            let sge = Sge { addr, length, lkey };
+            // SAFETY: [verbs] the program is in a batch; [memory] is what it keeps. A WQE that lacks a part is open.
+            unsafe {
+                let (_, side) = batch(qp);
+                let draft = &mut side.draft;
+                // The last part of most WQEs.
+                if draft.lacks == PAYLOAD && (1..INLINE_SEG).contains(&length) {
+                    let wqe = draft.wqe.assume_init_ref();
+                    if wqe.$fits() {
+                        let data = Request { wr_id: draft.wr_id, number: side.posted };
+                        side.queue.$close(wqe, sge, data);
+                        side.posted = side.posted.wrapping_add(1);
+                        draft.lacks = 0;
+                        return;
+                    }
+                }
+                add_sge(qp, lkey, addr, length);
             }
         }
-        add_sge(qp, lkey, addr, length);
-    }
+    )*};
+}
+
+set_sge! {
+    wr_set_sge: is_short, close_with;
+    wr_set_sge_of_datagram: has_next_block, close_with_next;
 }
 
 /// Adds one SGE to any WQE.

@@ -1,7 +1,6 @@
 //! What a CQE means for the queue that it names.
 
 use core::ffi::c_int;
-use core::ptr;
 
 use mlx5_ring::completion::{Cqe, CqeKind};
 use mlx5_ring::cq::CompletionQueue;
@@ -21,8 +20,10 @@ use crate::poll;
 pub(crate) enum Outcome {
     /// A request is over.
     Done { wr_id: u64, status: ibv_wc_status },
-    /// The program need not know: a receive that met a page fault was posted again, or the queue pair is being destroyed.
+    /// The program need not know: a receive that met a page fault was posted again.
     Hidden,
+    /// It brings bytes for the memory of a queue pair that is being destroyed: it is taken when that has failed, or removed.
+    Waits,
     /// No request of this process is over.
     Stray,
 }
@@ -45,6 +46,11 @@ pub(crate) trait Side: Sized {
     /// the CQE.
     fn peek_plain(ring: &CompletionQueue) -> Option<Cqe<'_>>;
 
+    /// Returns `true` if the end of a request is more than [`complete_plain`](Self::complete_plain) does.
+    fn does_more(&self) -> bool {
+        false
+    }
+
     /// Ends the request that such a CQE names, and returns its `wr_id`; `None` if no such request is outstanding.
     fn complete_plain(&mut self, cqe: Cqe<'_>) -> Option<u64>;
 
@@ -65,39 +71,43 @@ impl CqSide {
     /// Returns the queue pair of a CQE of the CQ of `record`.
     #[inline(always)]
     pub(crate) fn qp<'a>(&mut self, record: &'a Cq, qpn: u32) -> Option<&'a Qp> {
-        // SAFETY: [record-lives] `last` is null or that of a queue pair of this CQ.
-        match unsafe { self.last.as_ref() } {
-            Some(last) if last.qpn == qpn => Some(last),
-            _ => {
-                // SAFETY: [record-lives].
-                let context = unsafe { context::of((*record.ibv).context) };
-                let qp = context.qps.get(qpn)?;
-                self.last = ptr::from_ref(qp);
-                Some(qp)
-            }
+        if qpn != self.last_qpn {
+            // SAFETY: [record-lives].
+            let context = unsafe { context::of((*record.ibv).context) };
+            self.last = context.qps.get(qpn)?;
+            self.last_qpn = qpn;
         }
+        // SAFETY: [record-lives] `last` is that of a queue pair of this CQ.
+        unsafe { self.last.as_ref() }
     }
 
-    /// Ends the request that the next CQE names if that is of the most common form and of the queue pair of the CQE before;
+    /// Returns the queue pair of `cqe` if it is that of the CQE before.
+    #[inline(always)]
+    pub(crate) fn same_qp<'a>(&self, cqe: Cqe<'_>) -> Option<&'a Qp> {
+        // SAFETY: [record-lives] `last` is that of a queue pair of this CQ, if it has a number that a CQE has.
+        (cqe.qpn() == self.last_qpn).then(|| unsafe { &*self.last })
+    }
+
+    /// Ends the receive that the next CQE names if that is of the most common form and of the queue pair of the CQE before;
     /// returns the CQE, which was not taken, and the `wr_id`.
     #[inline(always)]
-    pub(crate) fn complete_plain(&mut self) -> Option<(Cqe<'_>, u64)> {
-        #[inline(always)]
-        fn plain<'a, S: Side>(qp: &Qp, cqe: Cqe<'a>) -> Option<(Cqe<'a>, u64)> {
-            let wr_id = S::lock(S::of(qp)?).as_mut()?.complete_plain(cqe)?;
-            Some((cqe, wr_id))
-        }
-        // SAFETY: [record-lives] `last` is null or that of a queue pair of this CQ.
-        let qp = unsafe { self.last.as_ref() }?;
-        match self.ring.peek_send() {
-            Some(cqe) if cqe.qpn() != qp.qpn => None,
-            Some(cqe) if qp.srq.is_some() => plain::<SrqSide>(qp, cqe),
-            Some(cqe) => plain::<RqSide>(qp, cqe),
-            None => {
-                let cqe = self.ring.peek_requester()?;
-                if cqe.qpn() == qp.qpn { plain::<SendSide>(qp, cqe) } else { None }
-            }
-        }
+    pub(crate) fn complete_plain_receive(&mut self) -> Option<(Cqe<'_>, u64)> {
+        let cqe = self.ring.peek_send()?;
+        let qp = self.same_qp(cqe)?;
+        let wr_id = if qp.srq.is_some() {
+            complete_plain_one::<SrqSide>(qp, cqe)
+        } else {
+            complete_plain_one::<RqSide>(qp, cqe)
+        };
+        Some((cqe, wr_id?))
+    }
+
+    /// As [`complete_plain_receive`](Self::complete_plain_receive), of a send.
+    #[inline(always)]
+    pub(crate) fn complete_plain_send(&mut self) -> Option<(Cqe<'_>, u64)> {
+        let cqe = self.ring.peek_requester()?;
+        let wr_id = complete_plain_one::<SendSide>(self.same_qp(cqe)?, cqe)?;
+        Some((cqe, wr_id))
     }
 
     /// Ends the request that `cqe`, which is of the CQ of `record`, names.
@@ -113,13 +123,20 @@ impl CqSide {
     }
 }
 
+/// Ends the request that a CQE of the most common form names, unless the queue is in use: then the caller has to wait for it.
+#[inline(always)]
+fn complete_plain_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
+    let mut guard = S::of(qp)?.try_lock()?;
+    let side = guard.as_mut().filter(|side| !side.does_more())?;
+    side.complete_plain(cqe)
+}
+
 fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Outcome {
     let Some(lock) = S::of(qp) else { return Outcome::Stray };
     match &mut *S::lock(lock) {
         // SAFETY: the queue that the CQE names.
         Some(side) => unsafe { side.complete(cqe) },
-        // The queue pair is being destroyed.
-        None => Outcome::Hidden,
+        None => Outcome::Stray,
     }
 }
 
@@ -172,8 +189,13 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
     }
 
     #[inline(always)]
+    fn does_more(&self) -> bool {
+        self.queue.has_waiting()
+    }
+
+    #[inline(always)]
     fn complete_plain(&mut self, cqe: Cqe<'_>) -> Option<u64> {
-        self.queue.complete_and_release(cqe.wqe_counter())
+        self.queue.complete_only(cqe.wqe_counter())
     }
 
     #[inline(always)]
@@ -183,6 +205,9 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
 
     #[inline(never)]
     unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
+        if self.is_dying && cqe.kind() == CqeKind::Inline {
+            return Outcome::Waits;
+        }
         let queue = &mut self.queue;
         // SAFETY: the caller's contract. Verbs programs post memory of their own.
         let (slot, status) = match unsafe { complete(queue, cqe) } {
@@ -249,6 +274,7 @@ impl Side for SendSide {
     unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
         let status = match cqe.opcode() {
             CqeOpcode::Requester if cqe.is_plain_requester() => IBV_WC_SUCCESS,
+            CqeOpcode::Requester if self.is_dying => return Outcome::Waits,
             // SAFETY: the caller's contract. Verbs programs post memory of their own.
             CqeOpcode::Requester if unsafe { self.queue.scatter_inline(cqe) } => IBV_WC_SUCCESS,
             CqeOpcode::Requester => IBV_WC_GENERAL_ERR,

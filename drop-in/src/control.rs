@@ -15,7 +15,7 @@ use rdma_core_sys::{
 
 use crate::builder;
 use crate::context;
-use crate::objects::{CqSide, Path, Qp};
+use crate::objects::{CqSide, NO_QP, Path, Qp};
 
 pub(crate) unsafe extern "C" fn modify_qp(
     qp: *mut ibv_qp,
@@ -79,6 +79,22 @@ fn set_ready(qp: &Qp, receive: Option<bool>, send: Option<bool>) {
     }
 }
 
+/// Has pollers leave the memory of the WQEs alone, which goes with the queue pair, or lets them use it again.
+///
+/// # Safety
+/// This thread has no reference to the queues.
+unsafe fn set_dying(qp: &Qp, is_dying: bool) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if let Some(side) = &mut *qp.send.lock_or_reenter() {
+            side.is_dying = is_dying;
+        }
+        if let Some(side) = &mut *qp.receive.lock_or_reenter() {
+            side.is_dying = is_dying;
+        }
+    }
+}
+
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
@@ -91,15 +107,11 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // The lock keeps other threads from deciding for the queue pair while it is destroyed. A decided queue pair does not
         // need it, and pollers must not wait for it: the kernel may wait until they have acknowledged an event.
         let undecided = (record.status.path() == Path::Undecided).then_some(undecided);
-        // The memory of the queues goes with the queue pair.
-        // SAFETY: there is no reference to the queues.
-        let (send, receive) =
-            (record.send.lock_or_reenter().take(), record.receive.lock_or_reenter().take());
+        set_dying(record, true);
         let error = destroy(qp);
         drop(undecided);
         if error != 0 {
-            *record.send.lock_or_reenter() = send;
-            *record.receive.lock_or_reenter() = receive;
+            set_dying(record, false);
             return error;
         }
         let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,7 +131,7 @@ impl CqSide {
     /// Removes the CQEs of a queue pair that is in RESET or destroyed.
     fn forget(&mut self, qp: &Qp) {
         if ptr::eq(self.last, qp) {
-            self.last = ptr::null();
+            (self.last, self.last_qpn) = (ptr::null(), NO_QP);
         }
         self.ring.purge(|cqe| {
             let is_of = cqe.qpn() == qp.qpn;

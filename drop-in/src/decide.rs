@@ -23,7 +23,7 @@ use crate::context::Context;
 use crate::extended;
 use crate::log;
 use crate::objects::{
-    Cq, CqSide, Path, Qp, Request, RqSide, SendLimits, SendSide, Srq, SrqSide, Status,
+    Cq, CqSide, NO_QP, Path, Qp, Request, RqSide, SendLimits, SendSide, Srq, SrqSide, Status,
 };
 
 const NOT_RINGS: &str = "a queue whose layout doorbell does not know";
@@ -155,6 +155,9 @@ fn decide<'a>(context: &'a Context, seed: impl FnOnce(&mut Group<'a>), path: imp
         log::say(format_args!("QP {:#x}: {who} ({why})", qp.qpn));
         if refused.is_some() {
             builder::restore(qp);
+        } else {
+            // SAFETY: [record-lives] its group is doorbell's.
+            unsafe { builder::take_over(qp) };
         }
         qp.status.set(path);
     }
@@ -251,7 +254,8 @@ fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
         unsafe { ring.resized(layout, &[]) }.map_err(|_| NOT_RINGS)?;
     }
     cq.consumer_index.store(ring.consumer_index(), Ordering::Relaxed);
-    Ok((CqSide { ring, last: core::ptr::null(), current: None }, doorbell))
+    let side = CqSide { ring, last: core::ptr::null(), last_qpn: NO_QP, current: None };
+    Ok((side, doorbell))
 }
 
 fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
@@ -272,7 +276,12 @@ fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
     let mut slots = vec![Slot::FREE; layout.slots() as usize].into_boxed_slice();
     // SAFETY: nothing was posted to the SRQ, and all posts come to this library; the slots are as many, and stay.
     let queue = unsafe { SharedReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
-    Ok(SrqSide { queue: queue.map_err(|_| NOT_RINGS)?, is_ready: true, _slots: slots })
+    Ok(SrqSide {
+        queue: queue.map_err(|_| NOT_RINGS)?,
+        is_ready: true,
+        is_dying: false,
+        _slots: slots,
+    })
 }
 
 type QpSides = (Option<SendSide>, Option<RqSide>);
@@ -307,7 +316,12 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
         // stay.
         let queue = unsafe { ReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
         let is_ready = state != IBV_QPS_RESET;
-        Some(RqSide { queue: queue.map_err(|_| NOT_RINGS)?, is_ready, _slots: slots })
+        Some(RqSide {
+            queue: queue.map_err(|_| NOT_RINGS)?,
+            is_ready,
+            is_dying: false,
+            _slots: slots,
+        })
     };
     if out.sq.wqe_cnt == 0 {
         return Ok((None, receive));
@@ -338,6 +352,7 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
             inline: made.cap.max_inline_data,
         },
         is_ready: !matches!(state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR),
+        is_dying: false,
         has_atomics: has_atomics(context),
         posted: 0,
         retired: 0,

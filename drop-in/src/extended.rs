@@ -12,6 +12,7 @@ use crate::complete::Outcome;
 use crate::context;
 use crate::decide;
 use crate::find;
+use crate::lock::Guard;
 use crate::log::LIBMLX5;
 use crate::objects::{Cq, CqSide, Path};
 use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
@@ -110,7 +111,33 @@ pub(crate) unsafe extern "C" fn start_poll(
         }
         // Another thread may just have given the CQ its functions back.
         let record = &**find::place_in_cq(cq);
-        let mut guard = record.side.lock();
+        match record.side.try_lock() {
+            Some(guard) => start_locked(guard, record, cq, attr),
+            None => start_contended(record, cq, attr),
+        }
+    }
+}
+
+/// Starts a poll of a CQ that another thread polls.
+#[cold]
+unsafe extern "C" fn start_contended(
+    record: &Cq,
+    cq: *mut ibv_cq_ex,
+    attr: *mut ibv_poll_cq_attr,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { start_locked(record.side.lock(), record, cq, attr) }
+}
+
+#[inline(always)]
+unsafe fn start_locked(
+    mut guard: Guard<'_, Option<CqSide>>,
+    record: &Cq,
+    cq: *mut ibv_cq_ex,
+    attr: *mut ibv_poll_cq_attr,
+) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
         let Some(side) = &mut *guard else {
             drop(guard);
             return start_undecided(record, cq, attr);
@@ -119,19 +146,38 @@ pub(crate) unsafe extern "C" fn start_poll(
         if side.ring.is_empty() {
             return libc::ENOENT;
         }
-        let error = side.take(record, cq);
-        if error == 0 {
-            // Until `end_poll`.
-            mem::forget(guard);
-        } else {
-            side.publish(record);
-        }
-        error
+        start_taking(guard, record, cq)
     }
 }
 
+/// Starts a poll of a CQ that is not empty.
+///
+/// # Safety
+/// `cq` is the CQ of `record`.
+#[inline(never)]
+unsafe fn start_taking(
+    mut guard: Guard<'_, Option<CqSide>>,
+    record: &Cq,
+    cq: *mut ibv_cq_ex,
+) -> c_int {
+    let Some(side) = &mut *guard else { return libc::EINVAL };
+    // SAFETY: the caller's contract.
+    let error = unsafe { side.take(record, cq) };
+    if error == 0 {
+        // Until `end_poll`.
+        mem::forget(guard);
+    } else {
+        side.publish(record);
+    }
+    error
+}
+
 #[cold]
-unsafe fn start_undecided(record: &Cq, cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+unsafe extern "C" fn start_undecided(
+    record: &Cq,
+    cq: *mut ibv_cq_ex,
+    attr: *mut ibv_poll_cq_attr,
+) -> c_int {
     // SAFETY: [verbs], [record-lives].
     let context = unsafe { context::of((*cq).context) };
     // See `poll_undecided`.
@@ -195,14 +241,34 @@ impl CqSide {
     /// `cq` is the CQ of `record`.
     #[inline(always)]
     unsafe fn take(&mut self, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
-        let Some((cqe, wr_id)) = self.complete_plain() else {
-            // SAFETY: the caller's contract.
-            return unsafe { self.take_other(record, cq) };
-        };
-        // SAFETY: the consumer index is published when the program has read the completion.
-        let cqe = unsafe { cqe.detach() };
-        // SAFETY: the caller's contract.
-        unsafe { self.show(record, cq, cqe, wr_id, IBV_WC_SUCCESS) }
+        // SAFETY: the caller's contract; the consumer index is published when the program has read the completion.
+        unsafe {
+            match self.complete_plain_receive() {
+                Some((cqe, wr_id)) => {
+                    let cqe = cqe.detach();
+                    self.show(record, cq, cqe, wr_id, IBV_WC_SUCCESS)
+                }
+                None => self.take_sent(record, cq),
+            }
+        }
+    }
+
+    /// As [`take`](Self::take), if the next completion is that of a send.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn take_sent(&mut self, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
+        // SAFETY: as there.
+        unsafe {
+            match self.complete_plain_send() {
+                Some((cqe, wr_id)) => {
+                    let cqe = cqe.detach();
+                    self.show(record, cq, cqe, wr_id, IBV_WC_SUCCESS)
+                }
+                None => self.take_other(record, cq),
+            }
+        }
     }
 
     /// Makes the next CQE, whose request is over, the current one.
@@ -218,11 +284,11 @@ impl CqSide {
         wr_id: u64,
         status: ibv_wc_status,
     ) -> c_int {
-        self.ring.advance();
         self.current = Some(cqe);
         record.polls.add(1);
         // SAFETY: the caller's contract.
         unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, status) };
+        self.ring.advance_inline();
         0
     }
 
@@ -242,6 +308,7 @@ impl CqSide {
                     return self.show(record, cq, cqe, wr_id, status);
                 },
                 Outcome::Hidden => self.ring.advance(),
+                Outcome::Waits => return libc::ENOENT,
                 Outcome::Stray => {
                     self.ring.advance();
                     return STRAY;

@@ -28,10 +28,11 @@
 //!
 //! # Safety
 //! Records of objects (`objects`) live from the creation of the verbs object to its destruction. Verbs forbids to use an
-//! object while it is destroyed. A queue pair has no queues from the time that libmlx5 begins to destroy it, and pollers skip
-//! its CQEs. They are removed from its CQs before its record goes, under the locks of those CQs, so a poller that holds such
-//! a lock finds the record of each CQE or none. `SAFETY` comments call this `[record-lives]`. `[verbs]` is what every verbs function asks for: valid objects, lists that can be read, results that
-//! can be written.
+//! object while it is destroyed. The WQEs of a queue pair are libmlx5's and go with it: from the time that libmlx5 begins to
+//! destroy it, pollers do not touch them. Its CQEs are removed from its CQs before its record goes, under the locks of those
+//! CQs, so a poller that holds such a lock finds the record of each CQE or none. `SAFETY` comments call this
+//! `[record-lives]`. `[verbs]` is what every verbs function asks for: valid objects, lists that can be read, results that can
+//! be written.
 
 mod arm;
 pub mod attach;

@@ -64,7 +64,7 @@ impl<T> Lock<T> {
         let mut rounds = 0_u32;
         while self.held.load(Ordering::Relaxed) || !self.acquire() {
             rounds += 1;
-            if rounds % 64 == 0 { std::thread::yield_now() } else { hint::spin_loop() }
+            if rounds % 64 == 0 { yield_now() } else { hint::spin_loop() }
         }
     }
 
@@ -77,6 +77,15 @@ impl<T> Lock<T> {
             self.wait();
         }
         is_free_soon
+    }
+
+    /// Returns the guard of a lock that was forgotten.
+    ///
+    /// # Safety
+    /// This thread holds the lock, and has no reference to the value.
+    #[inline(always)]
+    pub(crate) unsafe fn regain(&self) -> Guard<'_, T> {
+        Guard { lock: self, is_kept: false }
     }
 
     /// Returns the value of a lock whose guard was forgotten or kept.
@@ -99,6 +108,13 @@ impl<T> Lock<T> {
         self.keeper.store(0, Ordering::Relaxed);
         drop(Guard { lock: self, is_kept: false });
     }
+}
+
+/// Lets another thread run. It does not unwind, which the compiler does not know of that of the standard library: callers that
+/// end with a call would not end with a jump.
+fn yield_now() {
+    // SAFETY: no conditions.
+    unsafe { libc::sched_yield() };
 }
 
 /// Returns a number that no other thread has at the same time, and never 0.
@@ -145,7 +161,8 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.lock.shared && !self.is_kept {
+        // Of a lock that is not shared it is `false` always: a store costs less than to ask.
+        if !self.is_kept {
             self.lock.held.store(false, Ordering::Release);
         }
     }

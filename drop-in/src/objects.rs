@@ -80,11 +80,16 @@ pub(crate) struct Cq {
     pub(crate) polls: Count,
 }
 
+/// A number that no CQE has.
+pub(crate) const NO_QP: u32 = u32::MAX;
+
 /// What polls a CQ.
 pub(crate) struct CqSide {
     pub(crate) ring: CompletionQueue,
     /// The queue pair of the CQE before; null if it is gone.
     pub(crate) last: *const Qp,
+    /// Its number; [`NO_QP`] if it is gone.
+    pub(crate) last_qpn: u32,
     /// The current CQE of an extended poll.
     pub(crate) current: Option<Cqe<'static>>,
 }
@@ -144,6 +149,8 @@ pub(crate) struct ReceiveSide<Q> {
     pub(crate) queue: Q,
     /// Whether the queue pair has left RESET. An SRQ is always ready.
     pub(crate) is_ready: bool,
+    /// Whether libmlx5 destroys the queue pair, and with it the WQEs.
+    pub(crate) is_dying: bool,
     /// The memory that the queue points to.
     pub(crate) _slots: Box<[Slot<u64>]>,
 }
@@ -175,6 +182,8 @@ pub(crate) struct SendSide {
     pub(crate) limits: SendLimits,
     /// Whether the queue pair has been in RTS since RESET.
     pub(crate) is_ready: bool,
+    /// Whether libmlx5 destroys the queue pair, and with it the WQEs.
+    pub(crate) is_dying: bool,
     pub(crate) has_atomics: bool,
     /// Running count of requests that were posted, and of those that are over.
     pub(crate) posted: u32,

@@ -1,6 +1,7 @@
 //! `ibv_poll_cq`.
 
 use core::ffi::c_int;
+use core::mem;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use std::sync::PoisonError;
@@ -17,7 +18,7 @@ use crate::complete::{Outcome, Side};
 use crate::context;
 use crate::decide;
 use crate::find;
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
 use crate::log::LIBMLX5;
 use crate::objects::{Cq, CqSide, Path, Qp, RqSide, SendSide, SrqSide};
 
@@ -30,24 +31,51 @@ const ATOMIC_SIZE: u32 = 8;
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        if let Some(record) = find::cq(cq) {
-            let mut guard = record.side.lock();
-            if let Some(side) = &mut *guard {
-                // Most polls of a program that waits find nothing, and all that was taken before is published.
-                return if side.ring.is_empty() {
-                    0
-                } else {
-                    side.poll(record, Room { next: wc, left: count })
-                };
-            }
+        let Some(record) = find::cq(cq) else { return poll_undecided(cq, count, wc) };
+        match record.side.try_lock() {
+            Some(guard) => poll_locked(guard, record, count, wc),
+            None => poll_contended(record, count, wc),
         }
-        poll_undecided(cq, count, wc)
+    }
+}
+
+/// Polls a CQ that another thread polls.
+#[cold]
+unsafe extern "C" fn poll_contended(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { poll_locked(record.side.lock(), record, count, wc) }
+}
+
+#[inline(always)]
+unsafe fn poll_locked(
+    guard: Guard<'_, Option<CqSide>>,
+    record: &Cq,
+    count: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let Some(side) = &*guard else {
+            drop(guard);
+            return poll_undecided(record.ibv, count, wc);
+        };
+        // Most polls of a program that waits find nothing, and all that was taken before is published.
+        let Some(cqe) = side.ring.peek() else { return 0 };
+        let same = side.same_qp(cqe);
+        let is_sent = SendSide::has(cqe.kind());
+        mem::forget(guard);
+        match same {
+            None => poll_any(record, wc, count, count),
+            Some(_) if is_sent => poll_plain::<SendSide>(record, wc, count),
+            Some(qp) if qp.srq.is_some() => poll_plain::<SrqSide>(record, wc, count),
+            Some(_) => poll_plain::<RqSide>(record, wc, count),
+        }
     }
 }
 
 /// Polls a CQ that doorbell does not drive, or not yet.
 #[cold]
-unsafe fn poll_undecided(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+unsafe extern "C" fn poll_undecided(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let context = context::of((*cq).context);
@@ -76,98 +104,161 @@ unsafe fn poll_undecided(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_in
 /// Why a CQ has completions before anything was posted.
 pub(crate) const UNSEEN: &str = "a queue that was made past libibverbs completes on it";
 
-impl CqSide {
-    /// Takes completions for which there is room; returns what `ibv_poll_cq` returns.
-    ///
-    /// # Safety
-    /// `record` is that of this CQ, and `room` is writable.
-    #[inline(never)]
-    unsafe fn poll(&mut self, record: &Cq, mut room: Room) -> c_int {
-        let count = room.left;
-        let mut result = 0;
-        while room.left > 0 {
-            let Some(cqe) = self.ring.peek() else { break };
-            let (kind, qpn) = (cqe.kind(), cqe.qpn());
-            let is_known = match self.qp(record, qpn) {
-                None => false,
-                // SAFETY: the next CQE is of this queue.
-                Some(qp) => unsafe {
-                    if SendSide::has(kind) {
-                        self.take_run::<SendSide>(record, qp, &mut room)
-                    } else if qp.srq.is_some() {
-                        self.take_run::<SrqSide>(record, qp, &mut room)
-                    } else {
-                        self.take_run::<RqSide>(record, qp, &mut room)
-                    }
-                },
-            };
-            if !is_known && !self.skip_if_destroyed(record) {
-                // Completions before it are not lost: it is found again.
-                if room.left == count {
-                    result = STRAY;
-                    self.ring.advance();
-                }
-                break;
-            }
+/// Takes completions of any form, `left` of `count`; returns what `ibv_poll_cq` returns.
+///
+/// # Safety
+/// This thread holds the lock of the CQ, whose guard was forgotten; `wc` is writable for `left` completions.
+#[inline(never)]
+unsafe extern "C" fn poll_any(record: &Cq, wc: *mut ibv_wc, left: c_int, count: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut guard = record.side.regain();
+        let Some(side) = &mut *guard else { return 0 };
+        let mut room = Room { next: wc, left };
+        let error = side.take_others(record, &mut room, count);
+        let polled = side.end(record, room, count);
+        if error < 0 { error } else { polled }
+    }
+}
+
+/// Takes completions for as long as they are of the most common form and of one queue `S`, of the queue pair of the completion
+/// before, and then others; returns what `ibv_poll_cq` returns.
+///
+/// # Safety
+/// As [`poll_any`].
+// All calls are at its end: it has no registers to save.
+#[inline(never)]
+unsafe extern "C" fn poll_plain<S: Side>(record: &Cq, wc: *mut ibv_wc, count: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut guard = record.side.regain();
+        let Some(side) = &mut *guard else { return 0 };
+        let mut room = Room { next: wc, left: count };
+        if side.take_plain::<S>(&mut room) || side.ring.is_empty() {
+            return side.end(record, room, count);
         }
+        mem::forget(guard);
+        poll_any(record, room.next, room.left, count)
+    }
+}
+
+impl CqSide {
+    /// Ends a poll of `count` completions; returns how many were taken.
+    #[inline(always)]
+    fn end(&mut self, record: &Cq, room: Room, count: c_int) -> c_int {
         self.publish(record);
-        let polled = count.wrapping_sub(room.left).max(0);
+        let polled = count.wrapping_sub(room.left);
         record.polls.add(polled as u64);
-        if result < 0 { result } else { polled }
+        polled
     }
 
-    /// Takes the next CQE, which is of `qp`, and those that follow, for as long as they are of the same queue, under one
-    /// lock. Returns `false` at a CQE that no request of the queue is over with.
+    /// Takes completions for as long as they are of the most common form and of a queue `S` of the queue pair of the completion
+    /// before. Returns `true` if there is no room any more.
     ///
     /// # Safety
-    /// The next CQE is of a queue `S` of `qp`. There is room.
+    /// `room` is writable.
     #[inline(always)]
-    unsafe fn take_run<S: Side>(&mut self, record: &Cq, qp: &Qp, room: &mut Room) -> bool {
-        let Some(lock) = S::of(qp) else { return false };
-        let mut guard = S::lock(lock);
-        let Some(side) = &mut *guard else { return false };
-        let mut qpn = qp.qpn;
+    unsafe fn take_plain<S: Side>(&mut self, room: &mut Room) -> bool {
+        // SAFETY: [record-lives] `last` is null or that of a queue pair of this CQ.
+        let Some(lock) = (unsafe { self.last.as_ref() }).and_then(S::of) else { return false };
+        let Some(mut guard) = lock.try_lock() else { return false };
+        let Some(side) = guard.as_mut().filter(|side| !side.does_more()) else { return false };
         while room.left > 0 {
-            // SAFETY: there is room.
-            let wc = unsafe { &mut *room.next };
-            let Some(cqe) = S::peek_plain(&self.ring) else {
-                // SAFETY: as above.
-                match unsafe { self.take_any(record, lock, side, wc) } {
-                    Taken::Shown => room.advance(),
-                    Taken::Hidden => {}
-                    Taken::Stray => return false,
-                    Taken::Nothing => return true,
-                }
-                continue;
-            };
+            let Some(cqe) = S::peek_plain(&self.ring) else { return false };
             // SAFETY: the consumer index is published when the poll ends.
             let cqe = unsafe { cqe.detach() };
-            if cqe.qpn() != qpn {
-                qpn = cqe.qpn();
-                if !self.is_next_in(record, lock) {
-                    return true;
-                }
+            let qpn = cqe.qpn();
+            if qpn != self.last_qpn {
+                return false;
             }
             let Some(wr_id) = side.complete_plain(cqe) else { return false };
+            // SAFETY: there is room.
+            let wc = unsafe { &mut *room.next };
             fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
             S::fill_plain(wc, cqe);
-            self.ring.advance();
+            self.ring.advance_inline();
             room.advance();
         }
         true
     }
 
-    /// Takes the next CQE if its queue pair is being destroyed.
-    #[cold]
-    fn skip_if_destroyed(&mut self, record: &Cq) -> bool {
-        // SAFETY: the consumer index is published when the poll ends.
-        let cqe = self.ring.peek().map(|cqe| unsafe { cqe.detach() });
-        let is_hidden =
-            cqe.is_some_and(|cqe| matches!(self.complete(record, cqe), Outcome::Hidden));
-        if is_hidden {
-            self.ring.advance();
+    /// Takes completions of any form, `room.left` of `count`; returns 0, or the error of a poll that has taken none.
+    ///
+    /// # Safety
+    /// `record` is that of this CQ, and `room` is writable.
+    #[inline(never)]
+    unsafe fn take_others(&mut self, record: &Cq, room: &mut Room, count: c_int) -> c_int {
+        while room.left > 0 {
+            let Some(cqe) = self.ring.peek() else { break };
+            let (kind, qpn) = (cqe.kind(), cqe.qpn());
+            let run = match self.qp(record, qpn) {
+                None => Run::Stray,
+                // SAFETY: the next CQE is of this queue.
+                Some(qp) => unsafe {
+                    if SendSide::has(kind) {
+                        self.take_run::<SendSide>(record, qp, room)
+                    } else if qp.srq.is_some() {
+                        self.take_run::<SrqSide>(record, qp, room)
+                    } else {
+                        self.take_run::<RqSide>(record, qp, room)
+                    }
+                },
+            };
+            match run {
+                Run::Over => {}
+                Run::Waits => break,
+                // Completions before it are not lost: it is found again.
+                Run::Stray if room.left < count => break,
+                Run::Stray => {
+                    self.ring.advance();
+                    return STRAY;
+                }
+            }
         }
-        is_hidden
+        0
+    }
+
+    /// Takes the next CQE, which is of `qp`, and those that follow, for as long as they are of the same queue, under one
+    /// lock.
+    ///
+    /// # Safety
+    /// The next CQE is of a queue `S` of `qp`. There is room.
+    #[inline(always)]
+    unsafe fn take_run<S: Side>(&mut self, record: &Cq, qp: &Qp, room: &mut Room) -> Run {
+        let Some(lock) = S::of(qp) else { return Run::Stray };
+        let mut guard = S::lock(lock);
+        let Some(side) = &mut *guard else { return Run::Stray };
+        let mut qpn = qp.qpn;
+        while room.left > 0 {
+            // SAFETY: there is room.
+            let wc = unsafe { &mut *room.next };
+            // SAFETY: the consumer index is published when the poll ends.
+            let plain = S::peek_plain(&self.ring).map(|cqe| unsafe { cqe.detach() });
+            if let Some(cqe) = plain.filter(|_| !side.does_more()) {
+                if cqe.qpn() != qpn {
+                    qpn = cqe.qpn();
+                    if !self.is_next_in(record, lock) {
+                        return Run::Over;
+                    }
+                }
+                if let Some(wr_id) = side.complete_plain(cqe) {
+                    fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
+                    S::fill_plain(wc, cqe);
+                    self.ring.advance();
+                    room.advance();
+                    continue;
+                }
+            }
+            // SAFETY: as above.
+            match unsafe { self.take_any(record, lock, side, wc) } {
+                Taken::Shown => room.advance(),
+                Taken::Hidden => {}
+                Taken::Waits => return Run::Waits,
+                Taken::Stray => return Run::Stray,
+                Taken::Nothing => return Run::Over,
+            }
+        }
+        Run::Over
     }
 
     /// Returns `true` if the next CQE is of a queue pair with this queue.
@@ -203,6 +294,7 @@ impl CqSide {
                 Taken::Shown
             }
             Outcome::Hidden => Taken::Hidden,
+            Outcome::Waits => return Taken::Waits,
             Outcome::Stray => return Taken::Stray,
         };
         self.ring.advance();
@@ -231,10 +323,21 @@ impl Room {
     }
 }
 
+/// Where a run of completions of one queue ends.
+enum Run {
+    /// Where the completions or the room end, or those of another queue begin.
+    Over,
+    /// At a CQE that [waits](Outcome::Waits).
+    Waits,
+    /// At a CQE that no request is over with.
+    Stray,
+}
+
 /// What became of the next CQE: see [`Outcome`].
 enum Taken {
     Shown,
     Hidden,
+    Waits,
     Stray,
     /// There is none, or it is not of this queue.
     Nothing,

@@ -5,7 +5,8 @@ use core::mem::offset_of;
 use core::slice;
 
 use mlx5_ring::receive::PostError;
-use mlx5_ring::sge::Sge;
+use mlx5_ring::sge::{self, Sge};
+use mlx5_wire::data::DataSegment;
 use rdma_core_sys::{ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
 use crate::complete::Receives;
@@ -34,7 +35,10 @@ pub(crate) unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> &'a [Sge] {
         return &[];
     }
     // SAFETY: the caller's contract; both types have one layout.
-    unsafe { slice::from_raw_parts(list.cast(), count as usize) }
+    unsafe {
+        core::hint::assert_unchecked(!list.is_null());
+        slice::from_raw_parts(list.cast(), count as usize)
+    }
 }
 
 pub(crate) unsafe extern "C" fn post_recv(
@@ -81,64 +85,126 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 unsafe fn post<Q: Receives>(
     mut guard: Guard<'_, Option<ReceiveSide<Q>>>,
     count: &Count,
-    mut wr: *mut ibv_recv_wr,
+    wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     let Some(side) = &mut *guard else { return libc::EINVAL };
-    // SAFETY: [verbs] a list; its buffers are the device's until they have completed.
+    // SAFETY: [verbs]
     unsafe {
-        // Most lists are of requests of one SGE, for which each WQE has room.
-        while let Some(request) = wr.as_ref() {
-            let sge = request.sg_list.cast::<Sge>();
-            if request.num_sge != 1
-                || (*sge).length == 0
-                || side.queue.post_segment(request.wr_id, (&*sge).into()).is_err()
-            {
-                return post_rest(guard, count, wr, bad_wr);
+        // A list of one request needs no loop. The buffer is the device's until it has completed; every WQE has room for one
+        // segment.
+        if let Some(one) = wr.as_ref().filter(|one| one.next.is_null()) {
+            if single(one).is_some_and(|(id, segment)| side.queue.post_only(id, segment)) {
+                count.add(side.queue.ring_doorbell().into());
+                return 0;
             }
-            wr = request.next;
         }
+        post_many(guard, count, wr, bad_wr)
     }
-    count.add(side.queue.ring_doorbell().into());
-    0
 }
 
-/// Posts the rest of a list, of requests of any number of SGEs.
+/// As [`post`], a list of any length.
+///
+/// # Safety
+/// [verbs]
+#[inline(never)]
+unsafe fn post_many<Q: Receives>(
+    mut guard: Guard<'_, Option<ReceiveSide<Q>>>,
+    count: &Count,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let Some(side) = &mut *guard else { return libc::EINVAL };
+    // SAFETY: [verbs]
+    let error = unsafe { post_list(&mut side.queue, wr, bad_wr) };
+    count.add(side.queue.ring_doorbell().into());
+    error
+}
+
+/// Returns what a WQE says of a request of one SGE that is not empty, as most are; `None` for another one.
+///
+/// # Safety
+/// [verbs]
+#[inline(always)]
+unsafe fn single(request: &ibv_recv_wr) -> Option<(u64, DataSegment)> {
+    let sge = request.sg_list.cast::<Sge>();
+    // SAFETY: [verbs] the list has an entry.
+    unsafe {
+        if request.num_sge != 1 || (*sge).length == 0 {
+            return None;
+        }
+        Some((request.wr_id, (&*sge).into()))
+    }
+}
+
+/// Posts a list without the doorbell; returns the errno.
+///
+/// # Safety
+/// [verbs]
+// Not inlined: in a function that is given the queue alone the compiler keeps its fields in registers.
+#[inline(never)]
+unsafe fn post_list<Q: Receives>(
+    queue: &mut Q,
+    mut wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: [verbs] a list; its buffers are the device's until they have completed, and every WQE has room for one segment.
+    unsafe {
+        queue.post_each(|segments, capacity| {
+            let request = wr.as_ref()?;
+            let (wr_id, segment) = single(request)?;
+            sge::write_one(segments, capacity, segment);
+            wr = request.next;
+            Some(wr_id)
+        });
+    }
+    if wr.is_null() {
+        return 0;
+    }
+    // SAFETY: [verbs] the rest of the list.
+    unsafe { post_rest(queue, wr, bad_wr) }
+}
+
+/// As [`post_list`], requests of any number of SGEs.
 ///
 /// # Safety
 /// [verbs]
 #[inline(never)]
 unsafe fn post_rest<Q: Receives>(
-    mut guard: Guard<'_, Option<ReceiveSide<Q>>>,
-    count: &Count,
+    queue: &mut Q,
     mut wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let Some(ReceiveSide { queue, .. }) = &mut *guard else { return libc::EINVAL };
-    let mut error = 0;
-    // SAFETY: [verbs] as in `post`.
+    // SAFETY: [verbs] as in `post_list`; a list has no more entries than there is room for.
     unsafe {
+        queue.post_each(|segments, capacity| {
+            let request = wr.as_ref()?;
+            let list = sges(request.sg_list, request.num_sge);
+            if list.len() > capacity as usize || !sge::scatter_all(segments, capacity, list) {
+                return None;
+            }
+            wr = request.next;
+            Some(request.wr_id)
+        });
         while let Some(request) = wr.as_ref() {
             let list = sges(request.sg_list, request.num_sge);
             if let Err(why) = queue.post(request.wr_id, list) {
                 *bad_wr = wr;
-                error = match why {
+                return match why {
                     PostError::Full => libc::ENOMEM,
                     PostError::TooManySges if queue.free_slots() == 0 => Q::FULL_AND_TOO_MANY_SGES,
                     PostError::TooManySges => libc::EINVAL,
                 };
-                break;
             }
             wr = request.next;
         }
     }
-    count.add(queue.ring_doorbell().into());
-    error
+    0
 }
 
 /// Posts to a queue pair that another thread uses, that is not ready, or that doorbell does not drive, or not yet.
 #[cold]
-unsafe fn post_recv_slowly(
+unsafe extern "C" fn post_recv_slowly(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
@@ -154,7 +220,7 @@ unsafe fn post_recv_slowly(
             let side = record.receive.lock();
             match &*side {
                 Some(ready) if ready.is_ready => {
-                    return post_rest(side, &record.receives, wr, bad_wr);
+                    return post_many(side, &record.receives, wr, bad_wr);
                 }
                 Some(_) => {
                     *bad_wr = wr;
@@ -175,7 +241,7 @@ unsafe fn post_recv_slowly(
 
 /// Posts to an SRQ that another thread uses, or that doorbell does not drive, or not yet.
 #[cold]
-unsafe fn post_srq_recv_slowly(
+unsafe extern "C" fn post_srq_recv_slowly(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
@@ -189,7 +255,7 @@ unsafe fn post_srq_recv_slowly(
             }
             let side = record.side.lock();
             if side.is_some() {
-                return post_rest(side, &record.posts, wr, bad_wr);
+                return post_many(side, &record.posts, wr, bad_wr);
             }
         }
         let error = (context.original.post_srq_recv)(srq, wr, bad_wr);

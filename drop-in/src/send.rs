@@ -1,11 +1,12 @@
 //! `ibv_post_send`.
 
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
+use core::mem::{self, MaybeUninit};
 use core::slice;
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Flags, Immediate, Payload, PostError, Posting, Remote};
+use mlx5_wire::inline::INLINE_SEG;
 use rdma_core_sys::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_DRIVER1, IBV_WR_RDMA_READ,
@@ -18,6 +19,7 @@ use crate::context;
 use crate::create;
 use crate::decide;
 use crate::find;
+use crate::lock::Guard;
 use crate::log::LIBMLX5;
 use crate::objects::{Path, Qp, Request, SendLimits, SendSide, Transport};
 use crate::receive::sges;
@@ -32,18 +34,49 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        if let Some(record) = find::qp(qp) {
-            if let Some(side) = &mut *record.send.lock() {
-                return side.post(record, wr, bad_wr);
-            }
+        let Some(record) = find::qp(qp) else { return post_undecided(qp, wr, bad_wr) };
+        match record.send.try_lock() {
+            Some(guard) => post_locked(guard, record, wr, bad_wr),
+            None => post_contended(record, wr, bad_wr),
         }
-        post_undecided(qp, wr, bad_wr)
+    }
+}
+
+/// Posts to a queue pair that another thread uses.
+#[cold]
+unsafe extern "C" fn post_contended(
+    record: &Qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { post_locked(record.send.lock(), record, wr, bad_wr) }
+}
+
+#[inline(always)]
+unsafe fn post_locked(
+    mut guard: Guard<'_, Option<SendSide>>,
+    record: &Qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let Some(side) = &mut *guard else {
+            drop(guard);
+            return post_undecided(record.ibv, wr, bad_wr);
+        };
+        if record.transport == Transport::Ud {
+            side.post::<true>(record, wr, bad_wr)
+        } else {
+            side.post::<false>(record, wr, bad_wr)
+        }
     }
 }
 
 /// Posts to a queue pair that doorbell does not drive, or not yet.
 #[cold]
-unsafe fn post_undecided(
+unsafe extern "C" fn post_undecided(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
@@ -76,20 +109,153 @@ unsafe fn post_undecided(
 }
 
 impl SendSide {
+    /// Returns the number of requests that can be posted.
+    #[inline(always)]
+    fn room(&self) -> u32 {
+        let outstanding = self.posted.wrapping_sub(self.retired);
+        // As libmlx5: before RTS all are refused as if the queue was full.
+        let most = if self.is_ready { self.limits.requests } else { 0 };
+        most.saturating_sub(outstanding)
+    }
+
+    /// Posts a list of requests, of datagrams or not.
+    ///
     /// # Safety
     /// [verbs]
-    #[inline(always)]
-    unsafe fn post(
+    // Not inlined: in a function that is given the queue alone the compiler keeps its fields in registers.
+    #[inline(never)]
+    unsafe fn post<const ARE_DATAGRAMS: bool>(
         &mut self,
         qp: &Qp,
         mut wr: *mut ibv_send_wr,
         bad_wr: *mut *mut ibv_send_wr,
     ) -> c_int {
-        let (first, mut error) = (self.posted, 0);
-        let outstanding = first.wrapping_sub(self.retired);
-        // As libmlx5: before RTS all are refused as if the queue was full.
-        let most = if self.is_ready { self.limits.requests } else { 0 };
-        let mut room = most.saturating_sub(outstanding);
+        let (first, room) = (self.posted, self.room());
+        let room = if self.limits.sges == 0 { 0 } else { room };
+        let mut posting = self.queue.posting();
+        // SAFETY: [verbs] a list. [memory] and [ready] are what verbs ask of the caller, and `room` of the state; the fields of
+        // unions are those that the opcode names.
+        unsafe {
+            // Most are of one SGE that is not inline.
+            while let Some(request) = wr.as_ref() {
+                let number = self.posted;
+                let sge = request.sg_list.cast::<Sge>();
+                if request.num_sge != 1
+                    || request.send_flags & IBV_SEND_INLINE != 0
+                    || !(1..INLINE_SEG).contains(&(*sge).length)
+                    || number.wrapping_sub(first) == room
+                {
+                    break;
+                }
+                let list = slice::from_ref(&*sge);
+                let payload = Payload::gather(list);
+                let flags = flags_of(request.send_flags, qp.signal_all);
+                let data = Request { wr_id: request.wr_id, number };
+                let posted = if ARE_DATAGRAMS {
+                    let ud = &request.wr.ud;
+                    let Some(av) = av::known(ud.ah) else { break };
+                    if request.opcode != IBV_WR_SEND {
+                        break;
+                    }
+                    let to = av.read_unaligned().to(ud.remote_qpn, ud.remote_qkey);
+                    posting.send_to(&to, payload, None, flags, data)
+                } else {
+                    let rdma = &request.wr.rdma;
+                    let remote = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
+                    match request.opcode {
+                        IBV_WR_SEND => posting.send(payload, Immediate::None, flags, data),
+                        IBV_WR_RDMA_WRITE => posting.write(remote, payload, None, flags, data),
+                        IBV_WR_RDMA_READ if qp.transport == Transport::Rc => {
+                            posting.read(remote, list, flags, data)
+                        }
+                        _ => break,
+                    }
+                };
+                if posted.is_err() {
+                    break;
+                }
+                self.posted = number.wrapping_add(1);
+                wr = request.next;
+            }
+            qp.sends.add(self.posted.wrapping_sub(first).into());
+            if wr.is_null() {
+                return 0;
+            }
+            // One doorbell for all.
+            mem::forget(posting);
+            self.post_inlined::<ARE_DATAGRAMS>(qp, wr, bad_wr)
+        }
+    }
+
+    /// As [`post`](Self::post), requests whose bytes are copied to the WQE.
+    ///
+    /// # Safety
+    /// [verbs]
+    #[inline(never)]
+    unsafe fn post_inlined<const ARE_DATAGRAMS: bool>(
+        &mut self,
+        qp: &Qp,
+        mut wr: *mut ibv_send_wr,
+        bad_wr: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        let (first, room) = (self.posted, self.room());
+        let room = if self.limits.sges == 0 { 0 } else { room };
+        let mut posting = self.queue.posting();
+        // SAFETY: [verbs] as in `post`; inline data can be read during the call.
+        unsafe {
+            while let Some(request) = wr.as_ref() {
+                let number = self.posted;
+                let sge = request.sg_list.cast::<Sge>();
+                if request.num_sge != 1
+                    || request.send_flags & IBV_SEND_INLINE == 0
+                    || (*sge).length == 0
+                    || (*sge).length > self.limits.inline
+                    || number.wrapping_sub(first) == room
+                {
+                    break;
+                }
+                let pieces = [bytes(&*sge)];
+                let payload = Payload::inline(&pieces);
+                let flags = flags_of(request.send_flags, qp.signal_all);
+                let data = Request { wr_id: request.wr_id, number };
+                if request.opcode != IBV_WR_SEND {
+                    break;
+                }
+                let posted = if ARE_DATAGRAMS {
+                    let ud = &request.wr.ud;
+                    let Some(av) = av::known(ud.ah) else { break };
+                    let to = av.read_unaligned().to(ud.remote_qpn, ud.remote_qkey);
+                    posting.send_to(&to, payload, None, flags, data)
+                } else {
+                    posting.send(payload, Immediate::None, flags, data)
+                };
+                if posted.is_err() {
+                    break;
+                }
+                self.posted = number.wrapping_add(1);
+                wr = request.next;
+            }
+            qp.sends.add(self.posted.wrapping_sub(first).into());
+            if wr.is_null() {
+                return 0;
+            }
+            mem::forget(posting);
+            self.post_rest(qp, wr, bad_wr)
+        }
+    }
+
+    /// As [`post`](Self::post), requests of any form.
+    ///
+    /// # Safety
+    /// [verbs]
+    #[inline(never)]
+    unsafe fn post_rest(
+        &mut self,
+        qp: &Qp,
+        mut wr: *mut ibv_send_wr,
+        bad_wr: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        let (first, mut error, mut room) = (self.posted, 0, self.room());
         let mut posting = self.queue.posting();
         // SAFETY: [verbs] a list.
         while let Some(request) = unsafe { wr.as_ref() } {

@@ -2,6 +2,7 @@
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -343,6 +344,52 @@ static void destroyed(void)
 	end(p);
 }
 
+static struct pair *refusing;
+static uint64_t polled_ids;
+static int polled;
+
+static void poll_once(struct pair *p)
+{
+	struct ibv_wc wc;
+	int count = ibv_poll_cq(p->cq, 1, &wc);
+	check(count == 0 || (count == 1 && wc.status == IBV_WC_SUCCESS), "ibv_poll_cq");
+	if (count)
+		polled++, polled_ids += wc.wr_id;
+}
+
+/* Stands in front of the function of libibverbs by which libmlx5 asks the kernel. */
+int ibv_cmd_destroy_qp(struct ibv_qp *qp)
+{
+	int (*real)(struct ibv_qp *) = (int (*)(struct ibv_qp *))dlsym(RTLD_NEXT, "ibv_cmd_destroy_qp");
+	if (!refusing)
+		return real(qp);
+	for (int i = 0; i < 100; i++, usleep(100))
+		poll_once(refusing);
+	return EBUSY;
+}
+
+/* Polls the CQ of a queue pair while the kernel refuses to destroy it: no completion is lost, be its bytes in the CQE or not. */
+static void refused(void)
+{
+	struct pair *p = make(2);
+	char *out = p->memory[0], *in = p->memory[1];
+	struct ibv_qp *qps[] = { p->from, p->to };
+	play(p, 1);
+	for (int i = 0; i < 20; i++) {
+		memset(out, i + 2, SIZE);
+		check(!post_recv(p->to, 1, in, SIZE, p->mr), "ibv_post_recv");
+		check(!post_send(p->from, 2, out, SIZE, p->mr), "ibv_post_send");
+		polled = 0, polled_ids = 0, refusing = p;
+		check(ibv_destroy_qp(qps[i % 2]) == EBUSY && polled < 3, "ibv_destroy_qp: EBUSY");
+		refusing = NULL;
+		while (polled < 2)
+			poll_once(p);
+		check(polled_ids == 3 && !memcmp(in, out, SIZE), "the message");
+	}
+	play(p, 50);
+	end(p);
+}
+
 /* Polls between the calls of a batch of the same queue pair. */
 static void batch(void)
 {
@@ -350,6 +397,10 @@ static void batch(void)
 	struct ibv_qp_ex *ex = create_ex(p, p->cq);
 	struct ibv_qp *qp = &ex->qp_base;
 	int over = 0;
+	/* Outside of a batch, before the first one: it has no effect. */
+	ex->wr_id = 100;
+	ex->wr_flags = 0;
+	ibv_wr_send(ex);
 	for (int i = 0; i < 50; i++) {
 		check(!post_recv(qp, i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
 		ibv_wr_start(ex);
@@ -393,7 +444,7 @@ static void exits(void) { interrupted(exit_0); }
 
 static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "fork", forked }, { "contexts", contexts }, { "threads", threads }, { "resize", resize },
-	{ "destroy", destroyed }, { "batch", batch }, { "abort", aborts }, { "exit", exits },
+	{ "destroy", destroyed }, { "refuse", refused }, { "batch", batch }, { "abort", aborts }, { "exit", exits },
 #ifdef ATTACH
 	{ "attach", attached },
 #endif

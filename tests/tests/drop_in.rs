@@ -168,12 +168,12 @@ fn threads_share_queues() {
     assert!(log.contains("posts: 4000 by doorbell, 0 by libmlx5"), "{log}");
 }
 
-/// A CQ is resized before its first use and in traffic; it is polled while the kernel destroys a queue pair, and between the
-/// calls of a batch of `ibv_wr_*`.
+/// A CQ is resized before its first use and in traffic; it is polled while the kernel destroys a queue pair or refuses to, and between
+/// the calls of a batch of `ibv_wr_*`.
 #[test]
 fn a_program_does_what_seems_unlikely() {
     let (_folder, program) = worst_alone(&[]);
-    for mode in ["resize", "destroy", "batch"] {
+    for mode in ["resize", "destroy", "refuse", "batch"] {
         succeed_twice(&[&program, Path::new(mode)]);
     }
 }

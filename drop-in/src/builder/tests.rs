@@ -73,6 +73,7 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
         queue: queue.without_asking(),
         limits,
         is_ready: true,
+        is_dying: false,
         has_atomics: false,
         posted: 0,
         retired: 0,
@@ -256,4 +257,35 @@ fn a_batch_that_fails_or_is_aborted_posts_nothing() {
         posted(8);
     }
     assert_eq!(record.sends.get(), 8);
+}
+
+#[test]
+fn calls_outside_of_a_batch_do_nothing() {
+    let mut device = Device { ring: [0; BLOCKS * 64], register: [0; 512], record: [0.into(); 2] };
+    let device = NonNull::from(&mut device);
+    let record = queue_pair(device);
+    // SAFETY: structures of integers and pointers; each call names memory that can be read.
+    unsafe {
+        let (mut qp, mut to): (ibv_qp_ex, Address) = (mem::zeroed(), mem::zeroed());
+        find::place_in_qp(&mut qp).write(&record);
+        av::assume(mem::offset_of!(Address, av));
+        let (qp, ah) = (&raw mut qp, &raw mut to.ah);
+        for posted in [0, 1] {
+            good(qp, ah);
+            (0..3).for_each(|number| wrong(number, qp, ah));
+            assert_eq!(wr_complete(qp), libc::EINVAL);
+            wr_abort(qp);
+            // Nobody has the lock, and it was not given away.
+            let side = record.send.try_lock().unwrap();
+            assert!(record.send.try_lock().is_none());
+            assert_eq!(
+                (side.as_ref().unwrap().posted, device.as_ref().record[1].get()),
+                (posted, 2 * posted)
+            );
+            drop(side);
+            start(&record);
+            good(qp, ah);
+            assert_eq!(wr_complete(qp), 0);
+        }
+    }
 }

@@ -239,6 +239,45 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     #[inline(always)]
+    unsafe fn post_only(&mut self, data: T, segment: DataSegment) -> bool {
+        let (head, slot) = (self.head, self.head_slot());
+        if self.waiting > 0 || !self.has_room() {
+            return false;
+        }
+        // SAFETY: masked; a free slot is not the device's; every WQE has room for one segment.
+        unsafe {
+            sge::write_one(self.segments(slot), self.max_sge, segment);
+            self.slots.set_posted(slot, data, head as u16);
+        }
+        self.head = head.wrapping_add(1);
+        self.used += 1;
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
+        if self.waiting > 0 {
+            return;
+        }
+        let mut head = self.head;
+        loop {
+            let slot = head & self.mask;
+            // SAFETY: masked.
+            if unsafe { self.slots.get(slot).state } != SlotState::Free {
+                break;
+            }
+            // SAFETY: masked; a free slot is not the device's; the caller's contract.
+            unsafe {
+                let Some(data) = write(self.segments(slot), self.max_sge) else { break };
+                self.slots.set_posted(slot, data, head as u16);
+            }
+            head = head.wrapping_add(1);
+        }
+        self.used += head.wrapping_sub(self.head);
+        self.head = head;
+    }
+
+    #[inline(always)]
     fn posted_slot(&self, wqe_counter: u16) -> Option<u32> {
         let slot = u32::from(wqe_counter) & self.mask;
         // SAFETY: masked.
@@ -274,6 +313,22 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         if self.waiting > 0 {
             self.post_waiting();
         }
+    }
+
+    #[inline(always)]
+    fn has_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    #[inline(always)]
+    fn complete_only(&mut self, wqe_counter: u16) -> Option<T> {
+        let slot = self.posted_slot(wqe_counter)?;
+        // SAFETY: a slot that was posted exists and has data.
+        let slot = unsafe { self.slots.get_mut(slot) };
+        slot.state = SlotState::Free;
+        self.used -= 1;
+        // SAFETY: as above.
+        Some(unsafe { slot.data() })
     }
 
     #[inline(always)]

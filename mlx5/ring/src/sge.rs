@@ -70,16 +70,32 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
     }
 }
 
+/// As [`scatter`], of a list in which no entry is of length 0; returns `false` if one is, and the segments say nothing then.
+///
+/// # Safety
+/// As [`scatter`].
+#[inline(always)]
+pub unsafe fn scatter_all(segments: NonNull<DataSegment>, capacity: u32, sges: &[Sge]) -> bool {
+    for (i, sge) in sges.iter().enumerate() {
+        if sge.length_and_key() as u32 == 0 {
+            return false;
+        }
+        // SAFETY: below `capacity`.
+        unsafe { write(segments.add(i), sge.into()) }
+    }
+    if sges.len() != capacity as usize {
+        // SAFETY: one segment is left.
+        unsafe { write(segments.add(sges.len()), DataSegment::TERMINATOR) }
+    }
+    true
+}
+
 /// Writes a list of one segment to the `capacity` data segments at `segments`.
 ///
 /// # Safety
 /// As [`scatter`]; `capacity` is not 0.
 #[inline(always)]
-pub(crate) unsafe fn write_one(
-    segments: NonNull<DataSegment>,
-    capacity: u32,
-    segment: DataSegment,
-) {
+pub unsafe fn write_one(segments: NonNull<DataSegment>, capacity: u32, segment: DataSegment) {
     debug_assert_ne!(segment.byte_count.get(), 0, "0 can mean 2 GiB");
     // SAFETY: the caller's contract.
     unsafe {
@@ -136,6 +152,20 @@ mod tests {
         // SAFETY: a WQE of three segments, aligned to 16 bytes.
         unsafe { scatter(NonNull::from(&mut wqe.0).cast(), 3, sges) }
         wqe.0
+    }
+
+    #[test]
+    fn a_list_without_empty_entries_is_written_the_same() {
+        let sge = |length| Sge { addr: 0x1000, length, lkey: 7 };
+        let mut wqe = Wqe([DataSegment::new(!0, !0, !0); 3]);
+        for list in [&[][..], &[sge(1)], &[sge(1), sge(2)], &[sge(1), sge(2), sge(3)]] {
+            wqe.0 = [DataSegment::new(!0, !0, !0); 3];
+            // SAFETY: a WQE of three segments, aligned to 16 bytes.
+            assert!(unsafe { scatter_all(NonNull::from(&mut wqe.0).cast(), 3, list) });
+            assert_eq!(wqe.0, written(list));
+        }
+        // SAFETY: as above.
+        assert!(!unsafe { scatter_all(NonNull::from(&mut wqe.0).cast(), 3, &[sge(1), sge(0)]) });
     }
 
     #[test]

@@ -291,6 +291,28 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
+    unsafe fn post_only(&mut self, data: T, segment: DataSegment) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.post_segment(data, segment) }.is_ok()
+    }
+
+    #[inline(always)]
+    unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
+        let (mut head, mut free) = (self.head, self.free);
+        while free > 1 {
+            // SAFETY: [slot-index]; the slot is not the device's; the caller's contract.
+            unsafe {
+                let Some(data) = write(self.segments(head), self.max_sge) else { break };
+                self.slots.set(head, data, SlotState::Posted);
+                head = self.slots.get(head).index.into();
+            }
+            free -= 1;
+        }
+        self.posted = self.posted.wrapping_add(self.free - free);
+        (self.head, self.free) = (head, free);
+    }
+
+    #[inline(always)]
     fn posted_slot(&self, wqe_counter: u16) -> Option<u32> {
         let slot = u32::from(wqe_counter);
         self.slots.is_posted(slot).then_some(slot)
@@ -323,6 +345,23 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         if self.is_loaded() {
             // [loaded-alone]: now another slot is free.
             self.advance(self.head);
+        }
+    }
+
+    #[inline(always)]
+    fn has_waiting(&self) -> bool {
+        self.is_loaded()
+    }
+
+    #[inline(always)]
+    fn complete_only(&mut self, wqe_counter: u16) -> Option<T> {
+        let slot = self.posted_slot(wqe_counter)?;
+        self.append(slot);
+        // SAFETY: a slot that was posted exists and has data.
+        unsafe {
+            let slot = self.slots.get_mut(slot);
+            slot.state = SlotState::Free;
+            Some(slot.data())
         }
     }
 

@@ -36,6 +36,23 @@ fn pass(cq: &mut CompletionQueue, device: &mut CqDevice, count: u32) {
 }
 
 #[test]
+fn both_ways_to_advance_go_to_the_same_cqe() {
+    for (count, size) in [(1, 64), (2, 64), (8, 128)] {
+        let ((mut one, ..), (mut other, ..)) = (pair(count, size), pair(count, size));
+        for _ in 0..3 * count {
+            one.advance();
+            other.advance_inline();
+            let place = |cq: &CompletionQueue| {
+                // SAFETY: both are in one buffer.
+                let offset = unsafe { cq.next.offset_from(cq.cqes) };
+                (cq.consumer_index(), offset, cq.owner)
+            };
+            assert_eq!(place(&one), place(&other));
+        }
+    }
+}
+
+#[test]
 fn ownership_over_many_laps() {
     let mut random = Random::new(seed());
     for (count, size) in (0..5).flat_map(|i| [(1 << i, 64), (1 << i, 128)]) {

@@ -1,4 +1,5 @@
 mod explorer;
+mod many;
 mod noise;
 mod random;
 

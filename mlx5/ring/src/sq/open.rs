@@ -2,6 +2,7 @@
 //! segment last. Nothing of the queue changes before that.
 
 use core::mem::MaybeUninit;
+use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
 use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB, UNIT, UNITS_PER_BB};
@@ -25,6 +26,8 @@ pub struct Open {
     /// Control segment, as numbers; the first one counts the units so far.
     first: u64,
     second: u64,
+    /// Blocks that were free when it was opened.
+    free: u32,
 }
 
 impl Open {
@@ -50,10 +53,10 @@ impl Open {
         self.units() < UNITS_PER_BB - 1
     }
 
-    /// Returns `true` if the WQE fills its first block.
+    /// Returns `true` if the WQE fills its first block, and the next one is free.
     #[inline(always)]
-    pub const fn fills_block(&self) -> bool {
-        self.units() == UNITS_PER_BB
+    pub const fn has_next_block(&self) -> bool {
+        self.units() == UNITS_PER_BB && self.free > 1
     }
 
     /// Returns `true` if the WQE is an atomic, which has one SGE of eight bytes.
@@ -170,7 +173,8 @@ impl<T: Copy> SendQueue<T> {
         head: &H,
         flags: Flags,
     ) -> Result<Open, PostError> {
-        if self.free_blocks() == 0 {
+        let free = self.free_blocks();
+        if free == 0 {
             return Err(PostError::Full);
         }
         let start = self.posted();
@@ -179,7 +183,7 @@ impl<T: Copy> SendQueue<T> {
         let units = 1 + size_of::<H>() / UNIT;
         let first = ControlSegment::first_word(opcode.get(), start as u16, 0, units as u8)
             | self.blocks.qpn;
-        Ok(Open { first, second: ControlSegment::second_word(flags.bits(), imm) })
+        Ok(Open { first, second: ControlSegment::second_word(flags.bits(), imm), free })
     }
 
     /// Writes the address of a datagram.
@@ -200,10 +204,10 @@ impl<T: Copy> SendQueue<T> {
     /// 2 GiB.
     #[inline(always)]
     pub unsafe fn close_with(&mut self, open: &Open, sge: Sge, data: T) {
-        let (start, words) = (self.posted(), DataSegment::from(sge).to_words());
+        let place = self.place(self.posted());
         // SAFETY: a unit of the free block.
-        unsafe { Writer::unit(&self.blocks, start, open.units(), words) };
-        self.commit(open, 1, 1, data);
+        unsafe { Writer::unit_of(place.block, open.units(), DataSegment::from(sge).to_words()) };
+        self.commit(open, place, 1, 1, data);
     }
 
     /// Appends registered memory in the second block of a WQE that fills its first one, and closes it.
@@ -212,10 +216,14 @@ impl<T: Copy> SendQueue<T> {
     /// As [`close_with`](Self::close_with), where two blocks are free and a WQE of the queue may have as many.
     #[inline(always)]
     pub unsafe fn close_with_next(&mut self, open: &Open, sge: Sge, data: T) {
-        let (next, words) = (self.posted().wrapping_add(1), DataSegment::from(sge).to_words());
-        // SAFETY: the first unit of a free block.
-        unsafe { Writer::unit(&self.blocks, next, 0, words) };
-        self.commit(open, 1, 2, data);
+        let start = self.posted();
+        let [place, mut next] = [start, start.wrapping_add(1)].map(|index| self.place(index));
+        // SAFETY: the first unit of a free block, and its record.
+        unsafe {
+            Writer::unit_of(next.block, 0, DataSegment::from(sge).to_words());
+            next.record.as_mut().blocks = 0;
+        }
+        self.commit(open, place, 1, 2, data);
     }
 
     /// Appends inline bytes in the first block of a WQE, and closes it.
@@ -224,11 +232,11 @@ impl<T: Copy> SendQueue<T> {
     /// As [`close`](Self::close); the block has room for the header and the bytes, of which there is at least one.
     #[inline(always)]
     pub unsafe fn close_with_inline(&mut self, open: &Open, bytes: &[u8], data: T) {
-        let start = self.posted();
-        // SAFETY: room of the free block.
-        unsafe { Writer::short_inline(&self.blocks, start, open.units(), bytes) };
+        let (place, unit) = (self.place(self.posted()), open.units());
         self.has_inline = true;
-        self.commit(open, InlineHeader::units(bytes.len()), 1, data);
+        self.commit(open, place, InlineHeader::units(bytes.len()), 1, data);
+        // SAFETY: room of the block, which the device does not read before the doorbell.
+        unsafe { Writer::short_inline(place.block, unit, bytes) };
     }
 
     /// Appends a payload.
@@ -262,20 +270,45 @@ impl<T: Copy> SendQueue<T> {
     /// last.
     #[inline(always)]
     pub unsafe fn close(&mut self, open: &Open, data: T) {
-        self.commit(open, 0, open.units().div_ceil(UNITS_PER_BB), data);
+        let start = self.posted();
+        let blocks = open.units().div_ceil(UNITS_PER_BB);
+        self.forget_middle(start, blocks);
+        self.commit(open, self.place(start), 0, blocks, data);
     }
 
-    /// Writes the control segment of a WQE with `more` units, of `blocks` blocks.
+    /// Returns where the block with running index `index` and its record are. They are found before the first store to a WQE,
+    /// which the compiler does not know to be apart from the queue.
     #[inline(always)]
-    fn commit(&mut self, open: &Open, more: usize, blocks: u32, data: T) {
-        let start = self.posted();
+    fn place(&self, index: u32) -> Place<T> {
+        Place { index, block: self.blocks.block(index), record: self.record(index) }
+    }
+
+    /// Writes the control segment of a WQE with `more` units, of `blocks` blocks from `place` on.
+    #[inline(always)]
+    fn commit(&mut self, open: &Open, place: Place<T>, more: usize, blocks: u32, data: T) {
         let first = open.first + ControlSegment::UNIT * more as u64;
         // SAFETY: [exclusive] a record of the queue.
-        unsafe { self.record(start).write(Record { blocks, data: MaybeUninit::new(data) }) };
-        self.forget_middle(start, blocks);
-        self.blocks.advance(start, blocks);
+        unsafe { place.record.write(Record { blocks, data: MaybeUninit::new(data) }) };
+        self.blocks.advance(place.index, blocks);
         // SAFETY: the first block of the WQE, which the device does not read before the doorbell.
-        unsafe { Writer::unit(&self.blocks, start, 0, [first, open.second].map(Be64::new)) };
+        unsafe { Writer::unit_of(place.block, 0, [Be64::new(first), Be64::new(open.second)]) };
         self.note_last(open.second & ControlSegment::CQ_UPDATE != 0);
     }
 }
+
+/// A block of the ring.
+struct Place<T> {
+    /// Running index.
+    index: u32,
+    block: NonNull<u8>,
+    record: NonNull<Record<T>>,
+}
+
+impl<T> Clone for Place<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Place<T> {}

@@ -45,30 +45,30 @@ impl Writer {
         }
     }
 
-    /// Writes a unit of the block with running index `index`.
+    /// Writes a unit of the block at `block`.
     ///
     /// # Safety
     /// The block is free and has such a unit.
     #[inline(always)]
-    pub(super) unsafe fn unit(blocks: &BasicBlocks, index: u32, unit: u32, words: [Be64; 2]) {
+    pub(super) unsafe fn unit_of(block: NonNull<u8>, unit: u32, words: [Be64; 2]) {
         // SAFETY: a unit of a free block, whose words are aligned.
         unsafe {
-            let to = blocks.block(index).cast::<Be64>().add(2 * unit as usize);
+            let to = block.cast::<Be64>().add(2 * unit as usize);
             to.write_volatile(words[0]);
             to.add(1).write_volatile(words[1]);
         }
     }
 
-    /// Writes an inline segment from unit `unit` of the block with running index `index` on.
+    /// Writes an inline segment from unit `unit` of the block at `block` on.
     ///
     /// # Safety
     /// The block is free and has room for the header and the bytes.
     #[inline(always)]
-    pub(super) unsafe fn short_inline(blocks: &BasicBlocks, index: u32, unit: u32, bytes: &[u8]) {
+    pub(super) unsafe fn short_inline(block: NonNull<u8>, unit: u32, bytes: &[u8]) {
         let header = InlineHeader::new(bytes.len() as u32).byte_count;
         // SAFETY: room of a free block; what is copied is not memory that a slice can borrow.
         unsafe {
-            let to = blocks.block(index).add(unit as usize * UNIT);
+            let to = block.add(unit as usize * UNIT);
             to.cast::<Be32>().write_volatile(header);
             let to = to.add(InlineHeader::SIZE);
             NonNull::from(bytes).cast::<u8>().copy_to_nonoverlapping(to, bytes.len());
