@@ -8,8 +8,8 @@ use super::completion_info::CompletionInfo;
 use super::failure::{Cause, Failure};
 use super::lent::{Lent, LentSlot};
 use super::message::Message;
-use super::slot_context::{Owner, SlotContext};
-use super::{BufferOwners, Poller, QpTable, QueueEntry, Receiver, RecvQueue};
+use super::slot_context::SlotContext;
+use super::{Poller, QpTable, QueueEntry, Receiver, RecvQueue};
 
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
@@ -137,7 +137,9 @@ impl Receiver {
             let entry = &mut self.queues[index as usize];
             entry.unrung = false;
             entry.give_back();
-            entry.queue.ring_doorbell(&mut self.owners);
+            // What a queue pair that failed does not take goes back to its pools, as it does when it is destroyed.
+            // SAFETY: [slot-owns], of a receive that was not posted.
+            let _ = entry.queue.ring_doorbell(|context| unsafe { context.into_buffers(0, drop) });
         }
     }
 
@@ -188,7 +190,7 @@ impl Receiver {
             Completion::Message(slot) => {
                 let written = cqe.kind() == CqeKind::Written;
                 let len = if written { 0 } else { cqe.byte_count() };
-                Some(entry.lend(&self.owners, index, slot, qp_num, len))
+                Some(entry.lend(index, slot, qp_num, len))
             }
             Completion::Failed(slot) => {
                 Some(Err(self.fail(index, slot, CompletionInfo::Cqe(cqe).failure())))
@@ -224,7 +226,7 @@ impl Receiver {
         }
         let written = opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
         let len = if written { 0 } else { byte_len };
-        Some(self.queues[index as usize].lend(&self.owners, index, slot, qp_num, len))
+        Some(self.queues[index as usize].lend(index, slot, qp_num, len))
     }
 
     /// Takes note that the receive in a slot, which is held, failed; its buffer stays in the queue or goes to the failure.
@@ -238,13 +240,14 @@ impl Receiver {
         }
         // An SRQ lives on when a QP fails; a QP that failed takes no more receives. Memory that is not ours may be what
         // failed it: posted again it would fail the next one too, and so would memory that the device did not find.
-        if queue.srq().is_some() && !faulted && context.owner() != Owner::Raw {
+        if queue.srq().is_some() && !faulted && !context.is_raw() {
             // SAFETY: the slot is held, and its buffer was not lent.
             unsafe { queue.recycle(slot) };
         } else {
             // SAFETY: the slot is held.
             unsafe { queue.release(slot) };
-            self.owners.leave(context, 0, |buffer| failure.buffers.push(buffer));
+            // SAFETY: [slot-owns], given back just now.
+            unsafe { context.into_buffers(0, |buffer| failure.buffers.push(buffer)) };
         }
         failure
     }
@@ -262,7 +265,7 @@ impl Receiver {
 impl QueueEntry {
     /// Has the queue, whose index this is, rung for when the batch ends.
     #[inline(always)]
-    fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
+    pub(super) fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
         if !self.unrung {
             self.unrung = true;
             unrung.push(index);
@@ -280,27 +283,14 @@ impl QueueEntry {
 
     /// Lends the message of `len` bytes in a slot, which is held.
     #[inline(always)]
-    fn lend(
-        &mut self,
-        owners: &BufferOwners,
-        index: u32,
-        slot: u32,
-        qp_num: u32,
-        len: u32,
-    ) -> Result<Lent, Failure> {
+    fn lend(&mut self, index: u32, slot: u32, qp_num: u32, len: u32) -> Result<Lent, Failure> {
         // SAFETY: the slot is held.
         let context = unsafe { self.queue.context(slot) };
-        let lent = if context.holds(len) {
-            Lent::in_one_buffer(index, slot, context, len)
-        } else {
-            match owners.lend(index, slot, context, len) {
-                Some(lent) => lent,
-                None => {
-                    // SAFETY: the slot is held.
-                    unsafe { self.queue.release(slot) };
-                    return Err(Failure::of(qp_num, Cause::Raw(context.wr_id())));
-                }
-            }
+        // SAFETY: as above.
+        let Some(lent) = (unsafe { Lent::of(index, slot, context, len) }) else {
+            // SAFETY: as above.
+            unsafe { self.queue.release(slot) };
+            return Err(Failure::of(qp_num, Cause::Raw(context.wr_id())));
         };
         self.lent = LentSlot::new(slot);
         Ok(lent)
@@ -338,7 +328,8 @@ fn lend_send(
         RecvQueue::Verbs(_) | RecvQueue::Closed => return None,
     };
     entry.ring_later(index, unrung);
-    Some(Lent::in_one_buffer(index, slot, context, len))
+    // SAFETY: the receive has one buffer.
+    Some(unsafe { Lent::in_one_buffer(index, slot, context, len) })
 }
 
 /// As [`lend_send`], of a message that the device put into the CQE: copies it to its buffer.
@@ -370,7 +361,8 @@ fn turn<Q: ReceiveRing<Data = SlotContext>>(
     // SAFETY: it is posted.
     let context = unsafe { ring.data(slot) };
     let len = cqe.byte_count();
-    if !context.holds(len) {
+    // SAFETY: [slot-owns], of a slot that is posted.
+    if !unsafe { context.holds(len) } {
         return None;
     }
     // SAFETY: the slot that was returned above.

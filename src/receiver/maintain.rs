@@ -11,11 +11,10 @@ use std::collections::VecDeque;
 use std::iter;
 use std::sync::Arc;
 
-use super::batch::queue_of;
+use super::Receiver;
 use super::id::{QueueId, SrqId};
 use super::post::PostFailure;
 use super::verify::WrongCqe;
-use super::{Poller, Receiver};
 use crate::error::{Error, Result};
 use crate::memory::BufferPool;
 use crate::qp::{Qp, QpState};
@@ -32,21 +31,14 @@ mod sync {
     pub(super) use crossbeam::queue::ArrayQueue;
 }
 
-/// Completions that are looked at to count those that wait.
-const WAITING: u32 = 256;
-
 /// The state of it all.
 #[derive(Default)]
 pub(super) struct Maintenance {
     queues: Vec<Kept>,
     wake: Option<Arc<Wake>>,
     pub(super) counted: Statistics,
-    /// The queues of completions that wait to be polled, in their order.
-    waiting: Vec<u32>,
     /// Completions taken, modulo 2^32, when they were counted last.
     seen: u32,
-    /// Cache lines of each message to prefetch.
-    pub(super) prefetch: u32,
     /// CQEs whose signature was wrong, where they are checked.
     pub(super) wrong_cqes: Option<VecDeque<WrongCqe>>,
 }
@@ -72,11 +64,6 @@ struct Kept {
 }
 
 impl Kept {
-    /// Returns `true` if the receiver posts to the queue.
-    const fn is_fed(&self) -> bool {
-        self.returned.is_some() || self.refill.is_some()
-    }
-
     /// The queue is gone: what it was given goes back to its pool. Whether more may come.
     fn turn_away(&self) -> bool {
         self.returned.as_ref().is_some_and(|returned| {
@@ -211,7 +198,6 @@ impl Receiver {
             work.counted.polls += 1;
         }
         self.keep_queues(false);
-        self.prefetch(budget);
         self.verify(budget)
     }
 
@@ -229,8 +215,7 @@ impl Receiver {
         let Some(mut work) = self.maintenance.take() else {
             return;
         };
-        self.count_waiting(&mut work);
-        let Maintenance { queues, counted, waiting, .. } = &mut *work;
+        let Maintenance { queues, counted, .. } = &mut *work;
         let exists = |kept: &Kept| self.find(kept.queue).is_some();
         queues.retain(|kept| exists(kept) || kept.turn_away());
         for kept in queues.iter_mut() {
@@ -238,11 +223,6 @@ impl Receiver {
                 continue;
             }
             let queue = kept.queue;
-            if kept.is_fed() && self.queues[queue.index as usize].least_buffer.was_posted() {
-                let waits = waiting.iter().filter(|&&index| index == queue.index).count() as u32;
-                let left = self.outstanding(queue).saturating_sub(waits);
-                counted.low_water = Some(counted.low_water.map_or(left, |least| least.min(left)));
-            }
             if let Some(returned) = &kept.returned {
                 let room = self.free_slots(queue) as usize;
                 if room > 0 && !returned.buffers.is_empty() {
@@ -266,26 +246,6 @@ impl Receiver {
             }
         }
         self.maintenance = Some(work);
-    }
-
-    /// Notes the queues of the completions that wait to be polled, if their number matters to a queue that is fed.
-    fn count_waiting(&mut self, work: &mut Maintenance) {
-        let Maintenance { queues, waiting, .. } = work;
-        waiting.clear();
-        if !queues.iter().any(Kept::is_fed) {
-            return;
-        }
-        // Once: batches do not allocate.
-        waiting.reserve(WAITING as usize);
-        match &mut self.poller {
-            Poller::Direct(direct) => direct.cq.look_ahead(WAITING, |cqe| {
-                waiting.extend(queue_of(&self.queues, &self.qps, cqe));
-            }),
-            Poller::Verbs(cq) => {
-                let completions = cq.look_ahead(WAITING as usize);
-                waiting.extend(completions.map(|wc| wc.queue()));
-            }
-        }
     }
 
     /// Whether there is such a queue and messages may come there: not where everything that is posted comes back

@@ -237,7 +237,7 @@ impl Sender {
         let Poller::Direct(direct) = &mut self.poller else { return false };
         let Some(cqe) = direct.cq.peek_requester() else { return false };
         let Some(queue) =
-            (if self.queues.len() == 1 { Some(0) } else { self.routes.find(cqe.qpn()) })
+            (if self.queues.len() == 1 { Some(0) } else { self.routes.find(cqe.qpn()).copied() })
         else {
             return false;
         };
@@ -258,7 +258,7 @@ impl Sender {
                 Poller::Direct(direct) => {
                     let Some(cqe) = direct.cq.next() else { return self.next_ended() };
                     let Some(completion) = Completion::read(cqe) else { continue };
-                    let Some(queue) = self.routes.find(completion.qpn) else { continue };
+                    let Some(&queue) = self.routes.find(completion.qpn) else { continue };
                     let Some(Some(entry)) = self.queues.get_mut(queue as usize) else { continue };
                     let SendRing::Direct(sq) = &mut entry.ring else { continue };
                     let Some(requests) = sq.ring.run_to(completion.wqe_counter) else {

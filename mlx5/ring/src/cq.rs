@@ -256,31 +256,20 @@ impl CompletionQueue {
         }
     }
 
-    /// Shows the next CQEs that have arrived, at most `count`, and takes none. It ends before a compressed block,
-    /// of which only the first CQE is one.
-    pub fn look_ahead(&self, count: u32, mut each: impl FnMut(Cqe<'_>)) {
-        for ahead in 0..count.min(self.count) {
-            let Some(cqe) = self.arrived(self.consumer_index.wrapping_add(ahead)) else { return };
-            if cqe.kind() == CqeKind::Compressed {
-                return;
-            }
-            each(cqe);
-        }
-    }
-
     /// Checks the [signatures](mlx5_wire::signature) of the next CQEs that have arrived, at most `count`, and takes none.
     /// Calls `wrong` with the index and the bytes of each whose signature is not that of its index; returns how many it
     /// has checked. It ends before a compressed block, whose arrays have no signature.
     pub fn verify_ahead(&self, count: u32, mut wrong: impl FnMut(u32, [u8; Cqe64::SIZE])) -> u32 {
-        let mut index = self.consumer_index;
-        self.look_ahead(count, |cqe| {
+        for checked in 0..count.min(self.count) {
+            let index = self.consumer_index.wrapping_add(checked);
+            let cqe = self.arrived(index).filter(|cqe| cqe.kind() != CqeKind::Compressed);
+            let Some(cqe) = cqe else { return checked };
             let bytes = cqe.bytes();
             if !is_signed(&bytes, index) {
                 wrong(index, bytes);
             }
-            index = index.wrapping_add(1);
-        });
-        index.wrapping_sub(self.consumer_index)
+        }
+        count.min(self.count)
     }
 
     /// Drops every CQE that has arrived and for which `remove` says so, keeping the order of the others:

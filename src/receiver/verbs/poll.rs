@@ -76,12 +76,6 @@ impl VerbsCq {
         !self.waiting.is_empty() || self.fetch() > 0
     }
 
-    /// Fetches the next completions, at most `count`, and takes none.
-    pub(crate) fn look_ahead(&mut self, count: usize) -> impl Iterator<Item = &Wc> {
-        while self.waiting.len() < count && self.fetch() > 0 {}
-        self.waiting.iter().take(count)
-    }
-
     fn fetch(&mut self) -> usize {
         if let Some((cq, timestamps)) = self.cq.with_timestamps() {
             // SAFETY: a live CQ that no other code polls, created with what is read.

@@ -79,31 +79,6 @@ fn there_is_room_for_at_most_the_capacity_of_a_queue() {
 }
 
 #[test]
-fn the_low_water_mark_sees_what_has_completed_and_was_not_polled() {
-    let mut w = Shared::new(15, 1, 64);
-    let capacity = w.receiver.capacity(w.srq);
-    w.receiver.fill(w.srq, &w.pool).unwrap();
-    w.receiver.keep_filled(w.srq, &w.pool, 1).unwrap();
-    drop(w.receiver.poll());
-    assert_eq!(w.receiver.statistics().unwrap().low_water, Some(capacity));
-    // The device uses up all but two, and the program does not look.
-    for _ in 0..capacity - 2 {
-        w.peers.send(0, 40);
-    }
-    w.peers.settle();
-    // Batches that take less than what waits: each message goes back to the queue at once.
-    let mut seen = 0;
-    while seen < capacity - 2 {
-        let mut batch = w.receiver.poll_up_to(1);
-        while let Some(message) = batch.next() {
-            message.unwrap();
-            seen += 1;
-        }
-    }
-    assert_eq!(w.receiver.statistics().unwrap().low_water, Some(2));
-}
-
-#[test]
 fn receives_for_datagrams_need_room_for_the_header() {
     let pd = device::pd();
     let mut receiver = device::receiver(&pd, 64);
