@@ -211,6 +211,7 @@ impl Buffer {
     }
 
     /// Returns the entry of a receive into the buffer.
+    #[inline(always)]
     pub(crate) fn receive_sge(&self) -> Sge {
         let addr = self.addr().as_ptr().expose_provenance() as u64;
         Sge { addr, length: self.pool().buffer_size(), lkey: self.pool().lkey() }

@@ -108,6 +108,9 @@ impl<'a> Batch<'a> {
                 }
             }
         }
+        if let Some((lent, cqe)) = self.receiver.next_inline() {
+            return Some(Ok(Message { lent, cqe: Some(cqe), batch: self }));
+        }
         match self.receiver.next_other()? {
             Ok((lent, cqe)) => Some(Ok(Message { lent, cqe, batch: self })),
             Err(failure) => Some(Err(failure)),
@@ -118,9 +121,7 @@ impl<'a> Batch<'a> {
 impl Drop for Batch<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if !self.receiver.is_settled() {
-            self.receiver.end_batch();
-        }
+        self.receiver.end_batch();
     }
 }
 
@@ -128,29 +129,45 @@ impl Receiver {
     /// Publishes the consumer index, then gives back what was lent and rings for everything that was posted meanwhile, in
     /// this order: the receives that the doorbells hand over need the room on the CQ. A batch that was forgotten left all of
     /// it to the next call.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn end_batch(&mut self) {
         if let Poller::Direct(direct) = &mut self.poller {
             direct.cq.publish();
         }
-        while let Some(index) = self.unrung.pop() {
-            let entry = &mut self.queues[index as usize];
-            entry.unrung = false;
-            entry.give_back();
-            // What a queue pair that failed does not take goes back to its pools, as it does when it is destroyed.
-            // SAFETY: [slot-owns], of a receive that was not posted.
-            let _ = entry.queue.ring_doorbell(|context| unsafe { context.into_buffers(0, drop) });
+        if !self.unrung.is_empty() {
+            self.end_unrung();
         }
     }
 
-    /// Returns `true` if there is nothing for [`end_batch`](Self::end_batch) to do.
-    #[inline(always)]
-    fn is_settled(&self) -> bool {
-        let published = match &self.poller {
-            Poller::Direct(direct) => direct.cq.is_published(),
-            Poller::Verbs(_) => true,
+    /// Ends the batch of each queue that has to be rung for.
+    #[inline(never)]
+    fn end_unrung(&mut self) {
+        while let Some(index) = self.unrung.pop() {
+            let entry = &mut self.queues[index as usize];
+            entry.unrung = false;
+            // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
+            unsafe { entry.queue.end_batch(entry.lent.replace(LentSlot::NONE)) };
+        }
+    }
+
+    /// Takes the next completion if it is a message in one buffer that the device put into the CQE, and copies it to its buffer.
+    #[inline(never)]
+    fn next_inline(&mut self) -> Option<(Lent, Cqe<'static>)> {
+        let Self { poller: Poller::Direct(direct), queues, qps, unrung, .. } = self else {
+            return None;
         };
-        published && self.unrung.is_empty()
+        // SAFETY: as in `Batch::next`.
+        let cqe = unsafe { direct.cq.peek()?.detach() };
+        if cqe.kind() != CqeKind::Inline {
+            return None;
+        }
+        let payload = cqe.inline_payload()?;
+        let lent = lend_send(queues, qps, unrung, cqe)?;
+        direct.cq.advance();
+        let len = lent.len.min(payload.len());
+        // SAFETY: the buffer has room for the message, and is no other code's until it is lent.
+        unsafe { lent.start.as_ptr().copy_from_nonoverlapping(payload.as_ptr(), len) }
+        Some((lent, cqe))
     }
 
     /// Takes the next completion, whatever it is. Those of queue pairs that were dropped are passed over.
@@ -162,12 +179,6 @@ impl Receiver {
             };
             // SAFETY: as in `Batch::next`.
             let cqe = unsafe { direct.cq.next()?.detach() };
-            if cqe.kind() == CqeKind::Inline {
-                let lent = lend_inline(&mut self.queues, &self.qps, &mut self.unrung, cqe);
-                if let Some(lent) = lent {
-                    return Some(Ok((lent, Some(cqe))));
-                }
-            }
             let index = queue_of(&self.queues, &self.qps, cqe);
             if let Some(next) = index.and_then(|index| self.complete(index, cqe)) {
                 return Some(next.map(|lent| (lent, Some(cqe))));
@@ -322,41 +333,28 @@ fn lend_send(
         }
     };
     let lent = &mut entry.lent;
-    let (slot, context, len) = match &mut entry.queue {
+    let (slot, context, len, before) = match &mut entry.queue {
         RecvQueue::Srq(srq) => turn(&mut srq.ring, lent, cqe)?,
         RecvQueue::Rq(rq) => turn(&mut rq.ring, lent, cqe)?,
         RecvQueue::Verbs(_) | RecvQueue::Closed => return None,
     };
-    entry.ring_later(index, unrung);
+    // [lent-held]: a queue with a slot that was lent before is among those to ring for.
+    if before.is_none() {
+        entry.ring_later(index, unrung);
+    }
     // SAFETY: the receive has one buffer.
     Some(unsafe { Lent::in_one_buffer(index, slot, context, len) })
 }
 
-/// As [`lend_send`], of a message that the device put into the CQE: copies it to its buffer.
-#[inline(always)]
-fn lend_inline(
-    queues: &mut [QueueEntry],
-    qps: &QpTable,
-    unrung: &mut Vec<u32>,
-    cqe: Cqe<'_>,
-) -> Option<Lent> {
-    let payload = cqe.inline_payload()?;
-    let lent = lend_send(queues, qps, unrung, cqe)?;
-    let len = lent.len.min(payload.len());
-    // SAFETY: the buffer has room for the message, and is no other code's until it is lent.
-    unsafe { lent.start.as_ptr().copy_from_nonoverlapping(payload.as_ptr(), len) }
-    Some(lent)
-}
-
 /// Gives back the slot of the message that was lent before, and completes the WQE of a SEND: returns its slot, which is lent
-/// from now on, what was posted there, and the length of the message. Returns `None`, and changes nothing, when the device
-/// does not have such a WQE, or when its receive has not exactly one buffer with room for the message.
+/// from now on, what was posted there, the length of the message, and the slot before. Returns `None`, and changes nothing, when
+/// the device does not have such a WQE, or when its receive has not exactly one buffer with room for the message.
 #[inline(always)]
 fn turn<Q: ReceiveRing<Data = SlotContext>>(
     ring: &mut Q,
     lent: &mut LentSlot,
     cqe: Cqe<'_>,
-) -> Option<(u32, SlotContext, u32)> {
+) -> Option<(u32, SlotContext, u32, Option<u32>)> {
     let slot = ring.posted_slot(cqe.wqe_counter())?;
     // SAFETY: it is posted.
     let context = unsafe { ring.data(slot) };
@@ -367,9 +365,10 @@ fn turn<Q: ReceiveRing<Data = SlotContext>>(
     }
     // SAFETY: the slot that was returned above.
     unsafe { ring.hold(slot) };
-    if let Some(before) = lent.replace(LentSlot::new(slot)) {
+    let before = lent.replace(LentSlot::new(slot));
+    if let Some(before) = before {
         // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
         unsafe { ring.recycle(before) }
     }
-    Some((slot, context, len))
+    Some((slot, context, len, before))
 }

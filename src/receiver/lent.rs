@@ -41,6 +41,11 @@ impl Lent {
     /// The slot, which is held, has this context.
     pub(super) unsafe fn of(queue: u32, slot: u32, context: SlotContext, len: u32) -> Option<Self> {
         // SAFETY: [slot-owns], for the slot is held.
+        if unsafe { context.holds(len) } {
+            // SAFETY: as above.
+            return Some(unsafe { Self::in_one_buffer(queue, slot, context, len) });
+        }
+        // SAFETY: as above.
         let mut sges = unsafe { context.sges() };
         let first = sges.next()?;
         let start = NonNull::new(with_exposed_provenance_mut(first.addr as usize))?;
@@ -56,8 +61,8 @@ impl Lent {
 pub(crate) struct LentSlot(u32);
 
 impl LentSlot {
-    /// No slot has this number.
-    pub(crate) const NONE: Self = Self(u32::MAX);
+    /// No slot has this number, which is an operand of one instruction.
+    pub(crate) const NONE: Self = Self(i32::MAX as u32);
 
     #[inline(always)]
     pub(crate) const fn new(slot: u32) -> Self {

@@ -1,8 +1,9 @@
 //! Posting receives.
 
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 
 use mlx5_ring::receive::{PostError as RingError, ReceiveRing};
+use mlx5_ring::sge::Sge;
 
 use super::datagram::GRH_SIZE;
 use super::id::QueueId;
@@ -191,7 +192,9 @@ impl Receiver {
                 match unsafe {
                     srq.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment())
                 } {
-                    Err(RingError::Full) if srq.keeps_spare => load_spare(srq, buffer),
+                    Err(RingError::Full) if srq.keeps_spare => {
+                        load_spare(srq, SlotContext::of(buffer), buffer.receive_sge())
+                    }
                     posted => posted.map(drop),
                 }
             }),
@@ -221,7 +224,7 @@ impl Receiver {
     fn keep_spare(&mut self, queue: QueueId, buffer: Buffer) {
         if let RecvQueue::Srq(srq) = &mut self.queues[queue.index as usize].queue {
             srq.keeps_spare = true;
-            if load_spare(srq, &buffer).is_ok() {
+            if load_spare(srq, SlotContext::of(&buffer), buffer.receive_sge()).is_ok() {
                 mem::forget(buffer);
             }
         }
@@ -246,7 +249,7 @@ pub(super) fn check(
 }
 
 /// Posts buffers until one cannot be posted, which it puts into `last`. Those that were posted are the queue's.
-#[inline(always)]
+#[inline(never)]
 fn post_all(
     pd: &ProtectionDomain,
     datagrams: bool,
@@ -256,20 +259,20 @@ fn post_all(
 ) -> (usize, Result<(), PostFailure>) {
     let mut posted = 0;
     for buffer in buffers {
+        let buffer = ManuallyDrop::new(buffer);
         let checked = check(pd, datagrams, buffer.pool());
         let result = checked.and_then(|()| post(&buffer).map_err(|_| PostFailure::Full));
         if result.is_err() {
-            *last = Some(buffer);
+            *last = Some(ManuallyDrop::into_inner(buffer));
             return (posted, result);
         }
-        mem::forget(buffer);
         posted += 1;
     }
     (posted, Ok(()))
 }
 
 /// Posts a buffer into the last slot of an SRQ. Forget it if that succeeds.
-fn load_spare(srq: &mut DirectSrq, buffer: &Buffer) -> Result<(), RingError> {
+fn load_spare(srq: &mut DirectSrq, context: SlotContext, sge: Sge) -> Result<(), RingError> {
     // SAFETY: a buffer of the domain, owned by the queue from now on.
-    unsafe { srq.ring.load(SlotContext::of(buffer), &[buffer.receive_sge()]) }
+    unsafe { srq.ring.load(context, &[sge]) }
 }

@@ -180,6 +180,27 @@ impl RecvQueue {
         posted.map_err(|_| PostFailure::Full)
     }
 
+    /// Gives back the slot of the message that was lent last, and hands everything that was posted to the device. What a queue
+    /// pair that failed does not take goes back to its pools, as it does when it is destroyed.
+    ///
+    /// # Safety
+    /// `lent` is held, and no code uses its buffer.
+    #[inline(always)]
+    pub(super) unsafe fn end_batch(&mut self, lent: Option<u32>) {
+        on_queue!(
+            self,
+            ring => {
+                if let Some(slot) = lent {
+                    // SAFETY: the caller's contract.
+                    unsafe { ring.recycle(slot) };
+                }
+                ring.ring_doorbell();
+            },
+            verbs => verbs.end_batch(lent),
+            ()
+        );
+    }
+
     /// Hands everything that was posted to the device. What it does not take, through verbs, is passed to `rejected`.
     #[inline(always)]
     pub(super) fn ring_doorbell(

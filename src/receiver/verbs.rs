@@ -126,6 +126,14 @@ impl VerbsQueue {
         self.chain.push(slot);
     }
 
+    /// Gives back the slot of the message that was lent last, and posts the chain.
+    #[cold]
+    pub(super) fn end_batch(&mut self, lent: Option<u32>) {
+        self.chain.extend(lent);
+        // SAFETY: [slot-owns], of a receive that was not posted.
+        let _ = self.post_chain(|context| unsafe { context.into_buffers(0, drop) });
+    }
+
     /// Posts the chain; returns how many receives the device took. The others are passed to `rejected`, and the error is
     /// the number that the call returned.
     #[cold]

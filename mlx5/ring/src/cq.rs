@@ -117,12 +117,6 @@ impl CompletionQueue {
         self.peek().is_none()
     }
 
-    /// Returns `true` if the device knows of all CQEs that were taken.
-    #[inline(always)]
-    pub const fn is_published(&self) -> bool {
-        self.published == self.consumer_index
-    }
-
     /// Bytes from one CQE to the next: 64 or 128.
     #[inline(always)]
     pub const fn stride(&self) -> usize {
