@@ -264,8 +264,8 @@ impl Deref for Message<'_, '_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: a buffer of a pool that the books keep alive, and the length was clamped to it; completed
-        // and not recycled before this message is gone, so no code writes it.
+        // SAFETY: [slot-owns], a buffer of the receive, and the length was clamped to it; completed and not recycled before
+        // this message is gone, so no code writes it.
         unsafe { slice::from_raw_parts(self.lent.start.as_ptr(), self.lent.first) }
     }
 }

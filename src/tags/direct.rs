@@ -81,9 +81,8 @@ impl DirectTags {
 
     pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
         let size = self.cq.stride();
-        let mut completions = self.cq.completions();
         while arrived.len() < BATCH {
-            let Some(cqe) = completions.next() else { break };
+            let Some(cqe) = self.cq.next() else { break };
             let qp_num = cqe.qpn();
             // SAFETY: from the CQ of the list, once and in order; what is appended are buffers of ours.
             let completion = unsafe { self.list.complete(cqe, size) };
@@ -161,6 +160,7 @@ impl DirectTags {
                 }
             });
         }
+        self.cq.publish();
     }
 
     pub(super) fn post(

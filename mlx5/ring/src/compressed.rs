@@ -8,6 +8,7 @@
 
 use core::mem::offset_of;
 
+use mlx5_wire::be::Be32;
 use mlx5_wire::cqe::{Cqe64, CqeFormat, SOLICITED_EVENT, op_own};
 use mlx5_wire::mini_cqe::{
     ChecksumMiniCqe, HashMiniCqe, MINI_CQES_PER_ARRAY, MiniCqeFormat, array_of,
@@ -49,6 +50,9 @@ impl CompletionQueue {
         }
         let solicited = title.op_own & SOLICITED_EVENT != 0;
         let plain = op_own(title.opcode(), CqeFormat::Plain, solicited, 0);
+        let first_word = u32::from(title.wqe_counter.get()) << 16
+            | u32::from(title.signature) << 8
+            | u32::from(plain);
         let mut array = [0; Cqe64::SIZE];
         for i in 0..count {
             let place = i as usize % MINI_CQES_PER_ARRAY;
@@ -59,8 +63,7 @@ impl CompletionQueue {
             let mut mini = [0; HashMiniCqe::SIZE];
             mini.copy_from_slice(&array[place * HashMiniCqe::SIZE..][..HashMiniCqe::SIZE]);
             let to = index.wrapping_add(i);
-            let [upper, lower] = title.wqe_counter.get().wrapping_add(i as u16).to_be_bytes();
-            let last_word = [upper, lower, title.signature, plain | self.owner(to)];
+            let last_word = first_word.wrapping_add(i << 16) | u32::from(self.owner(to));
             let cqe = self.cqe(to);
             // SAFETY: inside the CQE, which is software's, and aligned because CQEs are to 64 bytes.
             unsafe {
@@ -78,8 +81,7 @@ impl CompletionQueue {
                 // Both formats have the length in the same place.
                 let length = HashMiniCqe::from_bytes(&mini).byte_cnt;
                 cqe.add(offset_of!(Cqe64, byte_cnt)).cast().write(length);
-                let last_word = u32::from_ne_bytes(last_word);
-                cqe.add(offset_of!(Cqe64, wqe_counter)).cast().write(last_word);
+                cqe.add(offset_of!(Cqe64, wqe_counter)).cast().write(Be32::new(last_word));
             }
         }
         barrier::cqe_stores_before_consumer_index();

@@ -136,12 +136,6 @@ impl CompletionQueue {
         unsafe { self.cqes.add(offset) }
     }
 
-    /// Starts a batch; the consumer index is published when it is dropped.
-    #[inline(always)]
-    pub fn completions(&mut self) -> Completions<'_> {
-        Completions { queue: self }
-    }
-
     /// Takes the next CQE, if it has arrived. It stays readable until the consumer index is
     /// [published](Self::publish), and is not seen again, published or not.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the queue")]
@@ -352,29 +346,6 @@ impl CompletionQueue {
         let cqe = self.cqe(index);
         // SAFETY: a CQE of the buffer; software's until the consumer index is published, which needs `&mut`.
         unsafe { Cqe::read(cqe, self.owner(index), self.stride) }
-    }
-}
-
-/// Takes the CQEs that have arrived; dropping it publishes the consumer index once. Forgetting it publishes nothing, and
-/// no CQE is seen twice.
-#[derive(Debug)]
-pub struct Completions<'a> {
-    queue: &'a mut CompletionQueue,
-}
-
-impl Completions<'_> {
-    /// Takes the next CQE: see [`CompletionQueue::next`].
-    #[expect(clippy::should_implement_trait, reason = "the item borrows from the iterator")]
-    #[inline(always)]
-    pub fn next(&mut self) -> Option<Cqe<'_>> {
-        self.queue.next()
-    }
-}
-
-impl Drop for Completions<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.queue.publish();
     }
 }
 

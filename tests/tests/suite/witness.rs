@@ -435,8 +435,7 @@ impl Copied {
         };
         // SAFETY: memory of this function, which the queue does not outlive.
         let mut queue = unsafe { CompletionQueue::new(layout) }.unwrap();
-        let mut completions = queue.completions();
-        while let Some(cqe) = completions.next() {
+        while let Some(cqe) = queue.next() {
             let error = cqe.opcode() == CqeOpcode::ResponderError;
             timestamps.push(if error { 0 } else { cqe.timestamp() });
         }

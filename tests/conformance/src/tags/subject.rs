@@ -125,13 +125,14 @@ impl Subject {
         // SAFETY: the ring stays where it is, and all receives are posted through it.
         let mut direct = unsafe { self.receiver.as_direct() }.expect("the direct path");
         let (_, srq) = direct.srq(self.srq).expect("the SRQ exists");
-        let mut posting = srq.posting();
         let post = |(id, sge): &&(u64, sys::ibv_sge)| {
             let sge = Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey };
             // SAFETY: the memory is looked at only while the device rests.
-            unsafe { posting.post(SlotContext::from_wr_id(*id), &[sge]) }.is_ok()
+            unsafe { srq.post(SlotContext::from_wr_id(*id), &[sge]) }.is_ok()
         };
-        receives.iter().take_while(post).count()
+        let posted = receives.iter().take_while(post).count();
+        srq.ring_doorbell();
+        posted
     }
 
     /// What doorbell has noted for a slot of the SRQ.
