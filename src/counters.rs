@@ -13,8 +13,7 @@ impl Context {
     /// the driver of mlx5 adapters has it.
     ///
     /// A connected peer sends such a message again later (RNR); a datagram is dropped. If the number grows while a
-    /// program runs, its queues are too short or refilled too late: see
-    /// [`Statistics::low_water`](crate::Statistics::low_water).
+    /// program runs, its queues are too short or refilled too late.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();

@@ -8,6 +8,10 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use mlx5_ring::sge::Sge;
+use mlx5_wire::be::Be64;
+use mlx5_wire::data::DataSegment;
+
 use super::backing::Backing;
 use super::pool::Pool;
 use super::slots::ALIGNMENT;
@@ -172,15 +176,6 @@ impl Buffer {
         unsafe { self.pool.as_ref() }
     }
 
-    /// Returns another reference to its pool.
-    pub(crate) fn clone_pool(&self) -> Arc<Pool> {
-        // SAFETY: the buffer has a reference, so that there is one to add to.
-        unsafe {
-            Arc::increment_strong_count(self.pool.as_ptr());
-            Arc::from_raw(self.pool.as_ptr())
-        }
-    }
-
     /// The pool, for [`from_raw_parts`](Self::from_raw_parts).
     #[inline(always)]
     pub(crate) const fn raw_pool(&self) -> NonNull<Pool> {
@@ -208,23 +203,25 @@ impl Buffer {
         matches!(*self.pool().backing, Backing::Pages(_))
     }
 
-    /// Returns another buffer of the pool, with `len` bytes in use, for this one, which is the caller's.
-    ///
-    /// # Safety
-    /// The buffer at `start` is one of this pool and no other code's, and has room for `len` bytes.
+    /// Returns the data segment of a receive into the buffer.
     #[inline(always)]
-    pub(crate) unsafe fn exchange(self, start: NonNull<u8>, len: u32) -> Self {
-        let (pool, _) = self.into_parts();
-        // SAFETY: the caller's contract.
-        unsafe { Self::new(pool, start, len) }
+    pub(crate) fn receive_segment(&self) -> DataSegment {
+        let addr = self.addr().as_ptr().expose_provenance() as u64;
+        DataSegment { addr: Be64::new(addr), ..*self.pool().segment() }
     }
 
-    /// Gives up ownership: the caller sees to it that the buffer gets back to the pool.
+    /// Returns the entry of a receive into the buffer.
     #[inline(always)]
-    pub(crate) fn into_parts(self) -> (Arc<Pool>, NonNull<u8>) {
+    pub(crate) fn receive_sge(&self) -> Sge {
+        let addr = self.addr().as_ptr().expose_provenance() as u64;
+        Sge { addr, length: self.pool().buffer_size(), lkey: self.pool().lkey() }
+    }
+
+    /// Drops the buffer, which does not go back to its pool.
+    pub(crate) fn abandon(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `this` is not dropped, so the reference is moved out once.
-        (unsafe { Arc::from_raw(this.pool.as_ptr()) }, this.start)
+        // SAFETY: the reference of the buffer, which is not dropped.
+        drop(unsafe { Arc::from_raw(this.pool.as_ptr()) });
     }
 }
 

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
+use mlx5_wire::data::DataSegment;
 use rdma_core_sys as sys;
 
 use super::backing::{Backing, StableMemory};
@@ -16,6 +17,7 @@ use super::mapping::{HugePages, Mapping};
 use super::slots::Slots;
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
+use crate::receiver::Bound;
 use crate::trace::trace_event;
 
 /// Registered memory, divided into buffers of one size. Clones share one pool.
@@ -39,7 +41,14 @@ use crate::trace::trace_event;
 #[derive(Clone)]
 pub struct BufferPool(pub(crate) Arc<Pool>);
 
+#[repr(C)]
 pub(crate) struct Pool {
+    /// In front: a [`SlotContext`](crate::raw::SlotContext) refers to it.
+    bound: Bound,
+    pub(super) buffer_size: u32,
+    /// The data segment of a receive into one buffer, whose address is missing.
+    segment: DataSegment,
+    pd: ProtectionDomain,
     pub(super) backing: ManuallyDrop<Backing>,
     /// The first buffer, after its headroom.
     start: NonNull<u8>,
@@ -47,8 +56,6 @@ pub(crate) struct Pool {
     lkey: u32,
     /// Key for peers, of a pool that they may read.
     rkey: Option<u32>,
-    pd: ProtectionDomain,
-    pub(super) buffer_size: u32,
     pub(super) headroom: u32,
     stride: usize,
     count: u32,
@@ -86,13 +93,15 @@ impl Registered {
         // SAFETY: a region that was just made.
         let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
         BufferPool(Arc::new(Pool {
+            bound: Bound::of_buffer(slots.buffer_size),
+            buffer_size: slots.buffer_size,
+            segment: DataSegment::new(0, slots.buffer_size, lkey),
+            pd,
             backing: ManuallyDrop::new(backing),
             start: slots.start,
             mr,
             lkey,
             rkey: (access & sys::IBV_ACCESS_REMOTE_READ != 0).then_some(rkey),
-            pd,
-            buffer_size: slots.buffer_size,
             headroom: slots.headroom,
             stride: slots.stride,
             count: slots.count,
@@ -308,6 +317,11 @@ impl Pool {
     /// Bytes that a buffer holds.
     pub(crate) const fn buffer_size(&self) -> u32 {
         self.buffer_size
+    }
+
+    #[inline(always)]
+    pub(super) const fn segment(&self) -> &DataSegment {
+        &self.segment
     }
 
     /// Puts the buffer that starts at `start`, and that no code uses any more, on the free list.

@@ -8,8 +8,8 @@ use super::completion_info::CompletionInfo;
 use super::failure::{Cause, Failure};
 use super::lent::{Lent, LentSlot};
 use super::message::Message;
-use super::slot_context::{Owner, SlotContext};
-use super::{BufferOwners, Poller, QpTable, QueueEntry, Receiver, RecvQueue};
+use super::slot_context::SlotContext;
+use super::{Poller, QpTable, QueueEntry, Receiver, RecvQueue};
 
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
@@ -108,6 +108,9 @@ impl<'a> Batch<'a> {
                 }
             }
         }
+        if let Some((lent, cqe)) = self.receiver.next_inline() {
+            return Some(Ok(Message { lent, cqe: Some(cqe), batch: self }));
+        }
         match self.receiver.next_other()? {
             Ok((lent, cqe)) => Some(Ok(Message { lent, cqe, batch: self })),
             Err(failure) => Some(Err(failure)),
@@ -118,9 +121,7 @@ impl<'a> Batch<'a> {
 impl Drop for Batch<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if !self.receiver.is_settled() {
-            self.receiver.end_batch();
-        }
+        self.receiver.end_batch();
     }
 }
 
@@ -128,27 +129,45 @@ impl Receiver {
     /// Publishes the consumer index, then gives back what was lent and rings for everything that was posted meanwhile, in
     /// this order: the receives that the doorbells hand over need the room on the CQ. A batch that was forgotten left all of
     /// it to the next call.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn end_batch(&mut self) {
         if let Poller::Direct(direct) = &mut self.poller {
             direct.cq.publish();
         }
-        while let Some(index) = self.unrung.pop() {
-            let entry = &mut self.queues[index as usize];
-            entry.unrung = false;
-            entry.give_back();
-            entry.queue.ring_doorbell(&mut self.owners);
+        if !self.unrung.is_empty() {
+            self.end_unrung();
         }
     }
 
-    /// Returns `true` if there is nothing for [`end_batch`](Self::end_batch) to do.
-    #[inline(always)]
-    fn is_settled(&self) -> bool {
-        let published = match &self.poller {
-            Poller::Direct(direct) => direct.cq.is_published(),
-            Poller::Verbs(_) => true,
+    /// Ends the batch of each queue that has to be rung for.
+    #[inline(never)]
+    fn end_unrung(&mut self) {
+        while let Some(index) = self.unrung.pop() {
+            let entry = &mut self.queues[index as usize];
+            entry.unrung = false;
+            // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
+            unsafe { entry.queue.end_batch(entry.lent.replace(LentSlot::NONE)) };
+        }
+    }
+
+    /// Takes the next completion if it is a message in one buffer that the device put into the CQE, and copies it to its buffer.
+    #[inline(never)]
+    fn next_inline(&mut self) -> Option<(Lent, Cqe<'static>)> {
+        let Self { poller: Poller::Direct(direct), queues, qps, unrung, .. } = self else {
+            return None;
         };
-        published && self.unrung.is_empty()
+        // SAFETY: as in `Batch::next`.
+        let cqe = unsafe { direct.cq.peek()?.detach() };
+        if cqe.kind() != CqeKind::Inline {
+            return None;
+        }
+        let payload = cqe.inline_payload()?;
+        let lent = lend_send(queues, qps, unrung, cqe)?;
+        direct.cq.advance();
+        let len = lent.len.min(payload.len());
+        // SAFETY: the buffer has room for the message, and is no other code's until it is lent.
+        unsafe { lent.start.as_ptr().copy_from_nonoverlapping(payload.as_ptr(), len) }
+        Some((lent, cqe))
     }
 
     /// Takes the next completion, whatever it is. Those of queue pairs that were dropped are passed over.
@@ -160,12 +179,6 @@ impl Receiver {
             };
             // SAFETY: as in `Batch::next`.
             let cqe = unsafe { direct.cq.next()?.detach() };
-            if cqe.kind() == CqeKind::Inline {
-                let lent = lend_inline(&mut self.queues, &self.qps, &mut self.unrung, cqe);
-                if let Some(lent) = lent {
-                    return Some(Ok((lent, Some(cqe))));
-                }
-            }
             let index = queue_of(&self.queues, &self.qps, cqe);
             if let Some(next) = index.and_then(|index| self.complete(index, cqe)) {
                 return Some(next.map(|lent| (lent, Some(cqe))));
@@ -188,7 +201,7 @@ impl Receiver {
             Completion::Message(slot) => {
                 let written = cqe.kind() == CqeKind::Written;
                 let len = if written { 0 } else { cqe.byte_count() };
-                Some(entry.lend(&self.owners, index, slot, qp_num, len))
+                Some(entry.lend(index, slot, qp_num, len))
             }
             Completion::Failed(slot) => {
                 Some(Err(self.fail(index, slot, CompletionInfo::Cqe(cqe).failure())))
@@ -224,7 +237,7 @@ impl Receiver {
         }
         let written = opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
         let len = if written { 0 } else { byte_len };
-        Some(self.queues[index as usize].lend(&self.owners, index, slot, qp_num, len))
+        Some(self.queues[index as usize].lend(index, slot, qp_num, len))
     }
 
     /// Takes note that the receive in a slot, which is held, failed; its buffer stays in the queue or goes to the failure.
@@ -238,13 +251,14 @@ impl Receiver {
         }
         // An SRQ lives on when a QP fails; a QP that failed takes no more receives. Memory that is not ours may be what
         // failed it: posted again it would fail the next one too, and so would memory that the device did not find.
-        if queue.srq().is_some() && !faulted && context.owner() != Owner::Raw {
+        if queue.srq().is_some() && !faulted && !context.is_raw() {
             // SAFETY: the slot is held, and its buffer was not lent.
             unsafe { queue.recycle(slot) };
         } else {
             // SAFETY: the slot is held.
             unsafe { queue.release(slot) };
-            self.owners.leave(context, 0, |buffer| failure.buffers.push(buffer));
+            // SAFETY: [slot-owns], given back just now.
+            unsafe { context.into_buffers(0, |buffer| failure.buffers.push(buffer)) };
         }
         failure
     }
@@ -262,7 +276,7 @@ impl Receiver {
 impl QueueEntry {
     /// Has the queue, whose index this is, rung for when the batch ends.
     #[inline(always)]
-    fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
+    pub(super) fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
         if !self.unrung {
             self.unrung = true;
             unrung.push(index);
@@ -280,27 +294,14 @@ impl QueueEntry {
 
     /// Lends the message of `len` bytes in a slot, which is held.
     #[inline(always)]
-    fn lend(
-        &mut self,
-        owners: &BufferOwners,
-        index: u32,
-        slot: u32,
-        qp_num: u32,
-        len: u32,
-    ) -> Result<Lent, Failure> {
+    fn lend(&mut self, index: u32, slot: u32, qp_num: u32, len: u32) -> Result<Lent, Failure> {
         // SAFETY: the slot is held.
         let context = unsafe { self.queue.context(slot) };
-        let lent = if context.holds(len) {
-            Lent::in_one_buffer(index, slot, context, len)
-        } else {
-            match owners.lend(index, slot, context, len) {
-                Some(lent) => lent,
-                None => {
-                    // SAFETY: the slot is held.
-                    unsafe { self.queue.release(slot) };
-                    return Err(Failure::of(qp_num, Cause::Raw(context.wr_id())));
-                }
-            }
+        // SAFETY: as above.
+        let Some(lent) = (unsafe { Lent::of(index, slot, context, len) }) else {
+            // SAFETY: as above.
+            unsafe { self.queue.release(slot) };
+            return Err(Failure::of(qp_num, Cause::Raw(context.wr_id())));
         };
         self.lent = LentSlot::new(slot);
         Ok(lent)
@@ -332,52 +333,42 @@ fn lend_send(
         }
     };
     let lent = &mut entry.lent;
-    let (slot, context, len) = match &mut entry.queue {
+    let (slot, context, len, before) = match &mut entry.queue {
         RecvQueue::Srq(srq) => turn(&mut srq.ring, lent, cqe)?,
         RecvQueue::Rq(rq) => turn(&mut rq.ring, lent, cqe)?,
         RecvQueue::Verbs(_) | RecvQueue::Closed => return None,
     };
-    entry.ring_later(index, unrung);
-    Some(Lent::in_one_buffer(index, slot, context, len))
-}
-
-/// As [`lend_send`], of a message that the device put into the CQE: copies it to its buffer.
-#[inline(always)]
-fn lend_inline(
-    queues: &mut [QueueEntry],
-    qps: &QpTable,
-    unrung: &mut Vec<u32>,
-    cqe: Cqe<'_>,
-) -> Option<Lent> {
-    let payload = cqe.inline_payload()?;
-    let lent = lend_send(queues, qps, unrung, cqe)?;
-    let len = lent.len.min(payload.len());
-    // SAFETY: the buffer has room for the message, and is no other code's until it is lent.
-    unsafe { lent.start.as_ptr().copy_from_nonoverlapping(payload.as_ptr(), len) }
-    Some(lent)
+    // [lent-held]: a queue with a slot that was lent before is among those to ring for.
+    if before.is_none() {
+        entry.ring_later(index, unrung);
+    }
+    // SAFETY: the receive has one buffer.
+    Some(unsafe { Lent::in_one_buffer(index, slot, context, len) })
 }
 
 /// Gives back the slot of the message that was lent before, and completes the WQE of a SEND: returns its slot, which is lent
-/// from now on, what was posted there, and the length of the message. Returns `None`, and changes nothing, when the device
-/// does not have such a WQE, or when its receive has not exactly one buffer with room for the message.
+/// from now on, what was posted there, the length of the message, and the slot before. Returns `None`, and changes nothing, when
+/// the device does not have such a WQE, or when its receive has not exactly one buffer with room for the message.
 #[inline(always)]
 fn turn<Q: ReceiveRing<Data = SlotContext>>(
     ring: &mut Q,
     lent: &mut LentSlot,
     cqe: Cqe<'_>,
-) -> Option<(u32, SlotContext, u32)> {
+) -> Option<(u32, SlotContext, u32, Option<u32>)> {
     let slot = ring.posted_slot(cqe.wqe_counter())?;
     // SAFETY: it is posted.
     let context = unsafe { ring.data(slot) };
     let len = cqe.byte_count();
-    if !context.holds(len) {
+    // SAFETY: [slot-owns], of a slot that is posted.
+    if !unsafe { context.holds(len) } {
         return None;
     }
     // SAFETY: the slot that was returned above.
     unsafe { ring.hold(slot) };
-    if let Some(before) = lent.replace(LentSlot::new(slot)) {
+    let before = lent.replace(LentSlot::new(slot));
+    if let Some(before) = before {
         // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
         unsafe { ring.recycle(before) }
     }
-    Some((slot, context, len))
+    Some((slot, context, len, before))
 }

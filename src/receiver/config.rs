@@ -15,7 +15,7 @@ use crate::path::Path;
 /// use doorbell::{Receiver, ReceiverConfig};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let config = ReceiverConfig::new().cq_capacity(1000).timestamps(true).prefetch(1);
+/// let config = ReceiverConfig::new().cq_capacity(1000).timestamps(true);
 /// let receiver = Receiver::new(&pd, &config)?;
 /// assert!(receiver.cq_capacity() >= 1000);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -26,7 +26,6 @@ pub struct ReceiverConfig {
     pub(crate) path: Path,
     pub(crate) timestamps: Option<Timestamps>,
     pub(crate) compression: Option<Compression>,
-    pub(crate) prefetch: u32,
     pub(crate) comp_vector: u32,
     pub(crate) verify_cqes: bool,
 }
@@ -72,7 +71,6 @@ impl ReceiverConfig {
             path: Path::Auto,
             timestamps: None,
             compression: None,
-            prefetch: 0,
             comp_vector: 0,
             verify_cqes: false,
         }
@@ -106,17 +104,6 @@ impl ReceiverConfig {
     /// a block have the timestamp of the first.
     pub const fn compression(mut self, compression: Compression) -> Self {
         self.compression = Some(compression);
-        self
-    }
-
-    /// Prefetches the first `lines` cache lines (64 bytes each) of every message at the start of a batch. 0, the
-    /// default, disables it at no cost.
-    ///
-    /// Try it if messages are not in the cache when a batch reads them: with many buffers, and an adapter that does not write
-    /// into the cache of the polling CPU. Otherwise it costs time. It enables
-    /// [statistics](crate::Receiver::enable_statistics).
-    pub const fn prefetch(mut self, lines: u32) -> Self {
-        self.prefetch = lines;
         self
     }
 

@@ -1,6 +1,6 @@
 //! A message that is lent.
 
-use std::ptr::NonNull;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use super::slot_context::SlotContext;
 
@@ -20,11 +20,39 @@ pub(super) struct Lent {
 
 impl Lent {
     /// Returns a message of `len` bytes that is in the only buffer of its receive, which has room for it.
+    ///
+    /// # Safety
+    /// The receive has one buffer.
     #[inline(always)]
-    pub(super) fn in_one_buffer(queue: u32, slot: u32, context: SlotContext, len: u32) -> Self {
-        debug_assert!(context.holds(len));
-        let len = len as usize;
-        Self { queue, slot, context, start: context.start(), first: len, len }
+    pub(super) unsafe fn in_one_buffer(
+        queue: u32,
+        slot: u32,
+        context: SlotContext,
+        len: u32,
+    ) -> Self {
+        // SAFETY: the caller's contract.
+        let start = unsafe { context.start() };
+        Self { queue, slot, context, start, first: len as usize, len: len as usize }
+    }
+
+    /// Returns a message of `len` bytes in the buffers of its receive; `None` if these are the caller's.
+    ///
+    /// # Safety
+    /// The slot, which is held, has this context.
+    pub(super) unsafe fn of(queue: u32, slot: u32, context: SlotContext, len: u32) -> Option<Self> {
+        // SAFETY: [slot-owns], for the slot is held.
+        if unsafe { context.holds(len) } {
+            // SAFETY: as above.
+            return Some(unsafe { Self::in_one_buffer(queue, slot, context, len) });
+        }
+        // SAFETY: as above.
+        let mut sges = unsafe { context.sges() };
+        let first = sges.next()?;
+        let start = NonNull::new(with_exposed_provenance_mut(first.addr as usize))?;
+        // What the device reports is not trusted.
+        let capacity = sges.fold(first.length as usize, |sum, sge| sum + sge.length as usize);
+        let len = capacity.min(len as usize);
+        Some(Self { queue, slot, context, start, first: len.min(first.length as usize), len })
     }
 }
 
@@ -33,8 +61,8 @@ impl Lent {
 pub(crate) struct LentSlot(u32);
 
 impl LentSlot {
-    /// No slot has this number.
-    pub(crate) const NONE: Self = Self(u32::MAX);
+    /// No slot has this number, which is an operand of one instruction.
+    pub(crate) const NONE: Self = Self(i32::MAX as u32);
 
     #[inline(always)]
     pub(crate) const fn new(slot: u32) -> Self {

@@ -41,12 +41,10 @@ pub(super) struct Maintenance {
     queues: Vec<Kept>,
     wake: Option<Arc<Wake>>,
     pub(super) counted: Statistics,
-    /// The queues of completions that wait to be polled, in their order.
+    /// The queues of completions that wait to be polled.
     waiting: Vec<u32>,
     /// Completions taken, modulo 2^32, when they were counted last.
     seen: u32,
-    /// Cache lines of each message to prefetch.
-    pub(super) prefetch: u32,
     /// CQEs whose signature was wrong, where they are checked.
     pub(super) wrong_cqes: Option<VecDeque<WrongCqe>>,
 }
@@ -64,6 +62,8 @@ impl Drop for Maintenance {
 /// One queue that is kept.
 struct Kept {
     queue: QueueId,
+    /// It has had a receive.
+    was_posted_to: bool,
     returned: Option<Arc<Returned>>,
     refill: Option<(BufferPool, u32)>,
     srq_limit: Option<u32>,
@@ -211,7 +211,6 @@ impl Receiver {
             work.counted.polls += 1;
         }
         self.keep_queues(false);
-        self.prefetch(budget);
         self.verify(budget)
     }
 
@@ -229,7 +228,7 @@ impl Receiver {
         let Some(mut work) = self.maintenance.take() else {
             return;
         };
-        self.count_waiting(&mut work);
+        self.find_waiting(&mut work);
         let Maintenance { queues, counted, waiting, .. } = &mut *work;
         let exists = |kept: &Kept| self.find(kept.queue).is_some();
         queues.retain(|kept| exists(kept) || kept.turn_away());
@@ -238,9 +237,11 @@ impl Receiver {
                 continue;
             }
             let queue = kept.queue;
-            if kept.is_fed() && self.queues[queue.index as usize].least_buffer.was_posted() {
+            let outstanding = self.outstanding(queue);
+            kept.was_posted_to |= outstanding > 0;
+            if kept.was_posted_to && kept.is_fed() {
                 let waits = waiting.iter().filter(|&&index| index == queue.index).count() as u32;
-                let left = self.outstanding(queue).saturating_sub(waits);
+                let left = outstanding.saturating_sub(waits);
                 counted.low_water = Some(counted.low_water.map_or(left, |least| least.min(left)));
             }
             if let Some(returned) = &kept.returned {
@@ -269,7 +270,7 @@ impl Receiver {
     }
 
     /// Notes the queues of the completions that wait to be polled, if their number matters to a queue that is fed.
-    fn count_waiting(&mut self, work: &mut Maintenance) {
+    fn find_waiting(&mut self, work: &mut Maintenance) {
         let Maintenance { queues, waiting, .. } = work;
         waiting.clear();
         if !queues.iter().any(Kept::is_fed) {
@@ -278,12 +279,13 @@ impl Receiver {
         // Once: batches do not allocate.
         waiting.reserve(WAITING as usize);
         match &mut self.poller {
-            Poller::Direct(direct) => direct.cq.look_ahead(WAITING, |cqe| {
-                waiting.extend(queue_of(&self.queues, &self.qps, cqe));
-            }),
+            Poller::Direct(direct) => {
+                direct.cq.look_ahead(WAITING, |_, cqe| {
+                    waiting.extend(queue_of(&self.queues, &self.qps, cqe));
+                });
+            }
             Poller::Verbs(cq) => {
-                let completions = cq.look_ahead(WAITING as usize);
-                waiting.extend(completions.map(|wc| wc.queue()));
+                waiting.extend(cq.look_ahead(WAITING as usize).map(|wc| wc.queue()))
             }
         }
     }
@@ -343,6 +345,7 @@ impl Receiver {
         let at = queues.iter().position(|kept| kept.queue == queue).unwrap_or_else(|| {
             queues.push(Kept {
                 queue,
+                was_posted_to: false,
                 returned: None,
                 refill: None,
                 srq_limit: None,

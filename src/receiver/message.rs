@@ -1,7 +1,9 @@
 //! A received message, lent by its batch.
 
 use std::fmt;
+use std::mem;
 use std::ops::Deref;
+use std::ptr::with_exposed_provenance;
 use std::slice;
 
 use mlx5_ring::completion::Cqe;
@@ -9,8 +11,8 @@ use mlx5_ring::completion::Cqe;
 use super::batch::Batch;
 use super::completion_info::{CompletionInfo, MessageSource};
 use super::lent::Lent;
-use super::post::PostFailure;
-use super::slot_context::Owner;
+use super::post::{PostFailure, check};
+use super::slot_context::SlotContext;
 use super::{Poller, Receiver};
 use crate::clock::{Timestamp, TimestampClock};
 use crate::memory::{Buffer, BufferError};
@@ -145,21 +147,24 @@ impl Message<'_, '_> {
     /// ```
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         let mut left = self.lent.len as u32;
-        self.batch.receiver.owners.parts(&self.lent.context).iter().map_while(move |part| {
+        // SAFETY: [slot-owns], for the slot is held.
+        unsafe { self.lent.context.sges() }.map_while(move |sge| {
             if left == 0 {
                 return None;
             }
-            let len = left.min(part.capacity());
+            let len = left.min(sge.length);
             left -= len;
-            // SAFETY: a buffer of a pool that the books keep alive; completed and not recycled before
-            // this message is gone, so no code writes it.
-            Some(unsafe { slice::from_raw_parts(part.start().as_ptr(), len as usize) })
+            let start = with_exposed_provenance(sge.addr as usize);
+            // SAFETY: a buffer of the receive; completed and not recycled before this message is gone, so no code
+            // writes it.
+            Some(unsafe { slice::from_raw_parts(start, len as usize) })
         })
     }
 
     /// Returns `true` if the receive had several buffers.
     pub fn is_scattered(&self) -> bool {
-        matches!(self.lent.context.owner(), Owner::List(_))
+        // SAFETY: [slot-owns], for the slot is held.
+        unsafe { !self.lent.context.is_single() }
     }
 
     /// Moves the buffer out of the queue; its length is that of the message. The program can extend it up to its capacity
@@ -182,14 +187,10 @@ impl Message<'_, '_> {
     /// If the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
     pub fn take(self) -> Buffer {
-        let Lent { context, start, len, .. } = self.lent;
-        if !context.is_single() {
-            scattered();
-        }
-        let receiver = &mut *self.batch.receiver;
-        receiver.release(&self.lent);
-        // SAFETY: its slot was given back without it, just now; the length was clamped to the buffer.
-        unsafe { receiver.owners.take(context.pool(), start, len as u32) }
+        let Lent { context, len, .. } = self.only_buffer();
+        self.batch.receiver.release(&self.lent);
+        // SAFETY: [slot-owns], given back without it just now; the length was clamped to the buffer.
+        unsafe { context.into_buffer(len as u32) }
     }
 
     /// Moves the buffer out of the queue and puts `buffer` in its place. The queue stays full and nothing needs to be
@@ -218,56 +219,37 @@ impl Message<'_, '_> {
     /// If the message was scattered: use [`into_buffers`](Self::into_buffers).
     #[inline(always)]
     pub fn replace(self, buffer: Buffer) -> Result<Buffer, BufferError<PostFailure>> {
-        let Lent { queue, slot, context, start, len, .. } = self.lent;
-        if !context.is_single() {
+        let Lent { queue, slot, context, len, .. } = self.only_buffer();
+        let Receiver { queues, pd, .. } = &mut *self.batch.receiver;
+        let entry = &mut queues[queue as usize];
+        if let Err(reason) = check(pd, entry.datagrams, buffer.pool()) {
+            return Err(BufferError { reason, buffer });
+        }
+        // SAFETY: [lent-held]; the buffer is the queue's from now on.
+        unsafe { entry.queue.rewrite(slot, SlotContext::of(&buffer), buffer.receive_segment()) };
+        mem::forget(buffer);
+        // SAFETY: [slot-owns], the slot has the other buffer now; the length was clamped to this one.
+        Ok(unsafe { context.into_buffer(len as u32) })
+    }
+
+    /// Returns the message, which is in one buffer.
+    #[inline(always)]
+    fn only_buffer(&self) -> Lent {
+        // SAFETY: [slot-owns], for the slot is held.
+        if !unsafe { self.lent.context.is_single() } {
             scattered();
         }
-        let receiver = &mut *self.batch.receiver;
-        if let Some((entered, segment)) = receiver.owners.describe_of(context.pool(), &buffer) {
-            // SAFETY: [lent-held]; the buffer is the queue's from now on.
-            unsafe { receiver.queue(queue).rewrite(slot, entered, segment) };
-            // SAFETY: the slot has the other buffer of this pool now; the length was clamped to this one.
-            return Ok(unsafe { buffer.exchange(start, len as u32) });
-        }
-        receiver.put_in(queue, slot, buffer)?;
-        // SAFETY: the slot has the other buffer now; the length was clamped to this one.
-        Ok(unsafe { receiver.owners.take(context.pool(), start, len as u32) })
+        self.lent
     }
 
     /// Moves all buffers of the receive out of the queue. The length of each is that of its part of the message.
     pub fn into_buffers(self) -> Vec<Buffer> {
         let mut buffers = Vec::new();
-        let receiver = &mut *self.batch.receiver;
-        receiver.release(&self.lent);
+        self.batch.receiver.release(&self.lent);
         let Lent { context, len, .. } = self.lent;
-        receiver.owners.leave(context, len as u32, |buffer| buffers.push(buffer));
+        // SAFETY: [slot-owns], given back just now.
+        unsafe { context.into_buffers(len as u32, |buffer| buffers.push(buffer)) };
         buffers
-    }
-}
-
-impl Receiver {
-    /// Puts a buffer into the slot of a message, whose own buffer is the caller's from now on.
-    #[cold]
-    fn put_in(
-        &mut self,
-        queue: u32,
-        slot: u32,
-        buffer: Buffer,
-    ) -> Result<(), BufferError<PostFailure>> {
-        let Some(mut pool) = self.owners.batch(&buffer) else {
-            return Err(BufferError { reason: PostFailure::WrongDomain, buffer });
-        };
-        let (entered, segment) = pool.describe(&buffer);
-        let least = &mut self.queues[queue as usize].least_buffer;
-        if let Err(reason) = least.take(entered.capacity()) {
-            drop(pool);
-            return Err(BufferError { reason, buffer });
-        }
-        pool.keep(buffer);
-        drop(pool);
-        // SAFETY: [lent-held]; the buffer is the queue's from now on.
-        unsafe { self.queue(queue).rewrite(slot, entered, segment) };
-        Ok(())
     }
 }
 
@@ -282,8 +264,8 @@ impl Deref for Message<'_, '_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: a buffer of a pool that the books keep alive, and the length was clamped to it; completed
-        // and not recycled before this message is gone, so no code writes it.
+        // SAFETY: [slot-owns], a buffer of the receive, and the length was clamped to it; completed and not recycled before
+        // this message is gone, so no code writes it.
         unsafe { slice::from_raw_parts(self.lent.start.as_ptr(), self.lent.first) }
     }
 }

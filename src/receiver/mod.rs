@@ -1,7 +1,6 @@
 //! Receiving: one completion queue and all the queues that complete on it.
 
 mod batch;
-mod buffer_owners;
 mod completion_info;
 mod config;
 mod datagram;
@@ -12,7 +11,6 @@ mod lent;
 mod maintain;
 mod message;
 mod post;
-mod prefetch;
 mod qp_table;
 mod queue;
 mod queues;
@@ -51,10 +49,10 @@ pub use maintain::{SharedPoster, Statistics};
 pub use message::Message;
 pub use post::{PostError, PostFailure};
 pub use raw::DirectQueues;
+pub(crate) use slot_context::Bound;
 pub use slot_context::SlotContext;
 pub use verify::WrongCqe;
 
-pub(crate) use buffer_owners::BufferOwners;
 pub(crate) use deferred_free::DeferredFree;
 pub(crate) use queue::{QueueObject, RecvQueue};
 pub(crate) use routes::Routes;
@@ -64,7 +62,6 @@ pub(crate) use verbs::{VerbsCq, VerbsQueue};
 
 pub(crate) use lent::LentSlot;
 use maintain::Maintenance;
-use post::LeastBuffer;
 use qp_table::QpTable;
 
 /// One completion queue and every receive queue that completes on it.
@@ -110,7 +107,6 @@ pub struct Receiver {
     queues: Vec<QueueEntry>,
     /// Indices of the queues of which a batch has taken messages, and not rung for since.
     unrung: Vec<u32>,
-    owners: BufferOwners,
     qps: QpTable,
     cq: Arc<Cq>,
     pd: ProtectionDomain,
@@ -134,8 +130,8 @@ struct QueueEntry {
     lent: LentSlot,
     /// It is among those to ring for.
     unrung: bool,
-    /// Which buffers it takes.
-    least_buffer: LeastBuffer,
+    /// A queue pair for datagrams receives from it.
+    datagrams: bool,
 }
 
 impl Receiver {
@@ -190,7 +186,6 @@ impl Receiver {
             poller: unsafe { Poller::new(&cq, mlx5dv) }?,
             queues: Vec::new(),
             unrung: Vec::new(),
-            owners: BufferOwners::new(pd.clone()),
             qps: QpTable::default(),
             cq,
             pd: pd.clone(),
@@ -200,9 +195,6 @@ impl Receiver {
             maintenance: None,
             cq_failed: false,
         };
-        if config.prefetch > 0 {
-            receiver.maintenance_mut().prefetch = config.prefetch;
-        }
         if config.verify_cqes {
             receiver.verify_cqes(config)?;
         }
@@ -314,10 +306,7 @@ impl Drop for Receiver {
             self.end_batch();
         }
         for entry in &mut self.queues {
-            if let Some(object) = entry.queue.object() {
-                let owners = &self.owners;
-                entry.queue.take_back(|context| owners.defer(&context, object.deferred()));
-            }
+            entry.queue.defer();
         }
     }
 }

@@ -1,65 +1,22 @@
 //! Posting receives.
 
-use mlx5_ring::receive::ReceiveRing;
+use std::mem::{self, ManuallyDrop};
 
-use super::buffer_owners::BufferOwners;
+use mlx5_ring::receive::{PostError as RingError, ReceiveRing};
+use mlx5_ring::sge::Sge;
+
 use super::datagram::GRH_SIZE;
 use super::id::QueueId;
 use super::queue::RecvQueue;
-use super::verbs::VerbsQueue;
+use super::slot_context::SlotContext;
 use super::{QueueEntry, Receiver};
-use crate::error::Error;
-use crate::memory::{Buffer, BufferPool};
+use crate::memory::{Buffer, BufferPool, Pool};
 use crate::mlx5::DirectSrq;
+use crate::pd::ProtectionDomain;
 
 mod error;
 
 pub use error::{PostError, PostFailure};
-
-/// The sizes of buffers that a queue takes and has.
-#[derive(Clone, Copy)]
-pub(super) struct LeastBuffer {
-    /// A queue pair for datagrams receives from the queue.
-    datagrams: bool,
-    /// The smallest first buffer that was posted since the queue was empty.
-    posted: u32,
-}
-
-impl LeastBuffer {
-    /// A queue of no receives, for messages of any length.
-    pub(super) const EMPTY: Self = Self { datagrams: false, posted: u32::MAX };
-
-    const fn check(&self, capacity: u32) -> Result<(), PostFailure> {
-        if self.datagrams && capacity < GRH_SIZE as u32 {
-            return Err(PostFailure::NoRoomForHeader { capacity });
-        }
-        Ok(())
-    }
-
-    /// Returns `true` if a buffer was posted.
-    pub(super) const fn was_posted(&self) -> bool {
-        self.posted != u32::MAX
-    }
-
-    /// Takes note of a buffer that is about to be posted, or refuses it.
-    pub(super) fn take(&mut self, capacity: u32) -> Result<(), PostFailure> {
-        self.check(capacity)?;
-        self.posted = self.posted.min(capacity);
-        Ok(())
-    }
-
-    /// A queue pair for datagrams is about to receive from the queue, which holds receives or not.
-    pub(super) fn for_datagrams(&mut self, is_empty: bool) -> crate::error::Result<()> {
-        if is_empty {
-            self.posted = u32::MAX;
-        }
-        if self.posted < GRH_SIZE as u32 {
-            return Err(Error::NoRoomForHeader { capacity: self.posted });
-        }
-        self.datagrams = true;
-        Ok(())
-    }
-}
 
 impl Receiver {
     /// Posts a receive for each buffer, with one doorbell for all, and returns their number.
@@ -146,10 +103,7 @@ impl Receiver {
     /// Refuses a pool whose buffers a queue cannot take, whether it has buffers now or not.
     pub(super) fn check_pool(&self, queue: QueueId, pool: &BufferPool) -> Result<(), PostFailure> {
         self.find(queue).ok_or(PostFailure::NoQueue)?;
-        if !pool.pd().is_same(&self.pd) {
-            return Err(PostFailure::WrongDomain);
-        }
-        self.queues[queue.index as usize].least_buffer.check(pool.buffer_size())
+        check(&self.pd, self.queues[queue.index as usize].datagrams, &pool.0)
     }
 
     /// Posts one receive with several buffers, which the device fills in order, and rings the doorbell.
@@ -192,39 +146,30 @@ impl Receiver {
         if self.free_slots(queue) == 0 {
             return fail(PostFailure::Full, buffers);
         }
-        let first = buffers[0].capacity() as u32;
-        if let Err(reason) = self.queues[queue.index as usize].least_buffer.take(first) {
-            return fail(reason, buffers);
-        }
-        let lens: Vec<_> = buffers.iter().map(|buffer| buffer.len()).collect();
-        let mut sges = Vec::with_capacity(buffers.len());
-        let context = match self.owners.enter_list(buffers, &mut sges) {
-            Ok(context) => context,
-            Err(buffers) => return fail(PostFailure::WrongDomain, buffers),
-        };
         self.end_batch();
-        let Self { queues, owners, .. } = self;
-        let queue = &mut queues[queue.index as usize].queue;
-        // SAFETY: the SGEs are buffers of ours, owned by the queue from now on.
-        let posted = unsafe { queue.post(context, &sges) }.and_then(|()| match queue {
-            // What is rejected is this one receive, which is taken back below.
-            RecvQueue::Verbs(verbs) => {
-                verbs.post_chain(owners, &mut Vec::new()).1.map_err(verbs_failure)
-            }
-            direct => {
-                direct.ring_doorbell(owners);
-                Ok(())
-            }
-        });
-        if let Err(reason) = posted {
-            let mut buffers = Vec::with_capacity(sges.len());
-            owners.leave(context, 0, |buffer| buffers.push(buffer));
-            buffers.iter_mut().zip(lens).for_each(|(buffer, len)| buffer.set_len(len));
+        let entry = &mut self.queues[queue.index as usize];
+        let domain = buffers.iter().try_for_each(|buffer| check(&self.pd, false, buffer.pool()));
+        let checked = domain.and_then(|()| check(&self.pd, entry.datagrams, buffers[0].pool()));
+        if let Err(reason) = checked {
             return fail(reason, buffers);
         }
-        Ok(())
+        let context = SlotContext::of_list(buffers);
+        // SAFETY: buffers of the domain, as many as a receive takes, and owned by the queue from now on.
+        if let Err(reason) = unsafe { entry.queue.post(context) } {
+            // SAFETY: [slot-owns], of a list that was not posted.
+            return fail(reason, unsafe { context.into_list() });
+        }
+        let mut unposted = Vec::new();
+        // SAFETY: [slot-owns], of a list that was not posted: it is the only receive.
+        let rejected = |context: SlotContext| unposted = unsafe { context.into_list() };
+        match entry.queue.ring_doorbell(rejected) {
+            Ok(()) => Ok(()),
+            Err(reason) => fail(reason, unposted),
+        }
     }
 
+    /// Posts each buffer, with one doorbell for all. The one that cannot be posted, and those that the driver does not take, are
+    /// added to `unposted`, which is empty.
     fn post_each(
         &mut self,
         queue: QueueId,
@@ -235,173 +180,99 @@ impl Receiver {
             return (0, Err(PostFailure::NoQueue));
         }
         self.end_batch();
-        let Self { queues, owners, .. } = self;
-        let QueueEntry { queue, least_buffer: least, .. } = &mut queues[queue.index as usize];
+        let Self { queues, unrung, pd, .. } = self;
+        let entry = &mut queues[queue.index as usize];
+        // If the iterator panics, the next call rings the doorbell.
+        entry.ring_later(queue.index, unrung);
+        let QueueEntry { queue, datagrams, unrung: rings_later, .. } = entry;
+        let mut last = None;
         let (posted, result) = match queue {
-            RecvQueue::Srq(srq) => post_srq(srq, owners, least, buffers),
-            RecvQueue::Rq(rq) => post_direct(&mut rq.ring, owners, least, buffers),
-            RecvQueue::Verbs(verbs) => return post_verbs(verbs, owners, least, buffers, unposted),
-            RecvQueue::Closed => return (0, Err(PostFailure::NoQueue)),
+            RecvQueue::Srq(srq) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
+                // SAFETY: a buffer of the domain, which is owned by the queue from now on.
+                match unsafe {
+                    srq.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment())
+                } {
+                    Err(RingError::Full) if srq.keeps_spare => {
+                        load_spare(srq, SlotContext::of(buffer), buffer.receive_sge())
+                    }
+                    posted => posted.map(drop),
+                }
+            }),
+            RecvQueue::Rq(rq) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
+                // SAFETY: as above.
+                unsafe { rq.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment()) }
+                    .map(drop)
+            }),
+            RecvQueue::Verbs(verbs) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
+                verbs.post(SlotContext::of(buffer))
+            }),
+            RecvQueue::Closed => (0, Err(PostFailure::NoQueue)),
         };
-        let result = result.map_err(|(reason, buffer)| {
-            unposted.push(buffer);
-            reason
-        });
-        (posted, result)
+        // SAFETY: [slot-owns], of a receive that was not posted.
+        let rejected = |context: SlotContext| unsafe {
+            context.into_buffers(0, |buffer| unposted.push(buffer));
+        };
+        let rung = queue.ring_doorbell(rejected);
+        unrung.clear();
+        *rings_later = false;
+        let posted = posted - unposted.len();
+        unposted.extend(last);
+        (posted, rung.and(result))
     }
 
     /// Puts a buffer into the slot of an SRQ that stays unposted. From any other queue it goes back to its pool.
     fn keep_spare(&mut self, queue: QueueId, buffer: Buffer) {
-        let Self { queues, owners, .. } = self;
-        if let RecvQueue::Srq(srq) = &mut queues[queue.index as usize].queue {
+        if let RecvQueue::Srq(srq) = &mut self.queues[queue.index as usize].queue {
             srq.keeps_spare = true;
-            load_spare(srq, owners, buffer).map_or_else(drop, drop);
-        }
-    }
-}
-
-/// Posts to an SRQ; what does not fit goes into its last slot, if it keeps a buffer there.
-fn post_srq(
-    srq: &mut DirectSrq,
-    owners: &mut BufferOwners,
-    least: &mut LeastBuffer,
-    buffers: &mut impl Iterator<Item = Buffer>,
-) -> (usize, Result<(), Unposted>) {
-    let (posted, result) = post_direct(&mut srq.ring, owners, least, buffers);
-    match result {
-        Err((PostFailure::Full, buffer)) if srq.keeps_spare && !srq.ring.is_loaded() => {
-            if let Err(buffer) = load_spare(srq, owners, buffer) {
-                return (posted, Err((PostFailure::Full, buffer)));
+            if load_spare(srq, SlotContext::of(&buffer), buffer.receive_sge()).is_ok() {
+                mem::forget(buffer);
             }
-            let next = buffers.next().map_or(Ok(()), |buffer| Err((PostFailure::Full, buffer)));
-            (posted + 1, next)
         }
-        result => (posted, result),
     }
 }
 
-fn load_spare(
-    srq: &mut DirectSrq,
-    owners: &mut BufferOwners,
-    buffer: Buffer,
-) -> Result<(), Buffer> {
-    let len = buffer.len();
-    let (context, sge) = owners.enter(buffer)?;
-    // SAFETY: a buffer of ours, owned by the queue from now on.
-    if unsafe { srq.ring.load(context, &[sge]) }.is_ok() {
-        return Ok(());
-    }
-    let mut back = None;
-    owners.leave(context, len as u32, |buffer| back = Some(buffer));
-    back.map_or(Ok(()), Err)
-}
-
-/// Why a buffer was not posted, and the buffer.
-type Unposted = (PostFailure, Buffer);
-
-/// Posts each buffer. From one to the next of the same pool only the address changes.
+/// Refuses a buffer that a queue cannot take.
 #[inline(always)]
-fn post_direct<Q: ReceiveRing<Data = super::SlotContext>>(
-    ring: &mut Q,
-    owners: &mut BufferOwners,
-    least: &mut LeastBuffer,
+pub(super) fn check(
+    pd: &ProtectionDomain,
+    datagrams: bool,
+    pool: &Pool,
+) -> Result<(), PostFailure> {
+    if pool.pd().id() != pd.id() {
+        return Err(PostFailure::WrongDomain);
+    }
+    let capacity = pool.buffer_size();
+    if datagrams && capacity < GRH_SIZE as u32 {
+        return Err(PostFailure::NoRoomForHeader { capacity });
+    }
+    Ok(())
+}
+
+/// Posts buffers until one cannot be posted, which it puts into `last`. Those that were posted are the queue's.
+#[inline(never)]
+fn post_all(
+    pd: &ProtectionDomain,
+    datagrams: bool,
     buffers: &mut impl Iterator<Item = Buffer>,
-) -> (usize, Result<(), Unposted>) {
-    let mut posting = ring.posting();
+    last: &mut Option<Buffer>,
+    mut post: impl FnMut(&Buffer) -> Result<(), RingError>,
+) -> (usize, Result<(), PostFailure>) {
     let mut posted = 0;
-    let mut next = buffers.next();
-    while let Some(first) = next {
-        let Some(mut pool) = owners.batch(&first) else {
-            return (posted, Err((PostFailure::WrongDomain, first)));
-        };
-        if let Err(reason) = least.take(first.capacity() as u32) {
-            return (posted, Err((reason, first)));
+    for buffer in buffers {
+        let buffer = ManuallyDrop::new(buffer);
+        let checked = check(pd, datagrams, buffer.pool());
+        let result = checked.and_then(|()| post(&buffer).map_err(|_| PostFailure::Full));
+        if result.is_err() {
+            *last = Some(ManuallyDrop::into_inner(buffer));
+            return (posted, result);
         }
-        let mut buffer = first;
-        next = loop {
-            let (context, segment) = pool.describe(&buffer);
-            // SAFETY: a buffer of ours, which is not empty, and owned by the queue from now on.
-            if unsafe { posting.post_segment(context, segment) }.is_err() {
-                return (posted, Err((PostFailure::Full, buffer)));
-            }
-            posted += 1;
-            pool.keep(buffer);
-            buffer = match buffers.next() {
-                Some(buffer) if pool.has(&buffer) => buffer,
-                other => break other,
-            };
-        };
+        posted += 1;
     }
     (posted, Ok(()))
 }
 
-fn post_verbs(
-    queue: &mut VerbsQueue,
-    owners: &mut BufferOwners,
-    least: &mut LeastBuffer,
-    buffers: &mut impl Iterator<Item = Buffer>,
-    unposted: &mut Vec<Buffer>,
-) -> (usize, Result<(), PostFailure>) {
-    let mut chain = Chain { queue, owners, unposted };
-    let collected = chain.collect(least, buffers);
-    let (posted, flushed) = chain.flush();
-    drop(chain);
-    let ended = collected.map_err(|(reason, buffer)| {
-        unposted.push(buffer);
-        reason
-    });
-    (posted, flushed.and(ended))
-}
-
-/// Receives collected for one call. Dropping it posts them: what an iterator gave before it panicked is
-/// with the device, as on the direct path.
-struct Chain<'a> {
-    queue: &'a mut VerbsQueue,
-    owners: &'a mut BufferOwners,
-    unposted: &'a mut Vec<Buffer>,
-}
-
-impl Chain<'_> {
-    fn collect(
-        &mut self,
-        least: &mut LeastBuffer,
-        buffers: &mut impl Iterator<Item = Buffer>,
-    ) -> Result<(), Unposted> {
-        for buffer in buffers {
-            if self.queue.free_slots() == 0 {
-                return Err((PostFailure::Full, buffer));
-            }
-            if let Err(reason) = least.take(buffer.capacity() as u32) {
-                return Err((reason, buffer));
-            }
-            let foreign = |buffer| (PostFailure::WrongDomain, buffer);
-            let (context, _) = self.owners.enter(buffer).map_err(foreign)?;
-            // A slot is free.
-            let _ = self.queue.post(context);
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> (usize, Result<(), PostFailure>) {
-        let mut rejected = Vec::new();
-        let (posted, result) = self.queue.post_chain(self.owners, &mut rejected);
-        for context in rejected {
-            self.owners.leave(context, 0, |buffer| self.unposted.push(buffer));
-        }
-        (posted, result.map_err(verbs_failure))
-    }
-}
-
-impl Drop for Chain<'_> {
-    fn drop(&mut self) {
-        // Nothing is left in the chain after a flush.
-        let _ = self.flush();
-    }
-}
-
-fn verbs_failure(errno: i32) -> PostFailure {
-    match errno {
-        libc::ENOMEM => PostFailure::Full,
-        errno => PostFailure::Verbs(errno),
-    }
+/// Posts a buffer into the last slot of an SRQ. Forget it if that succeeds.
+fn load_spare(srq: &mut DirectSrq, context: SlotContext, sge: Sge) -> Result<(), RingError> {
+    // SAFETY: a buffer of the domain, owned by the queue from now on.
+    unsafe { srq.ring.load(context, &[sge]) }
 }

@@ -10,16 +10,10 @@ use crate::qp::Qp;
 /// Which queue a completion belongs to, by the number of its queue pair; and for what is not asked of every message:
 /// whether it is a datagram, and who failed.
 #[derive(Default)]
-pub(crate) struct QpTable {
-    routes: Routes,
-    /// By the index that `routes` has; `None` is free.
-    entries: Vec<Option<Entry>>,
-    free: Vec<u32>,
-    /// Numbers of queue pairs that were destroyed while the CQ may have held completions of theirs.
-    departed: Vec<u32>,
-}
+pub(crate) struct QpTable(Routes<Box<Entry>>);
 
 struct Entry {
+    number: u32,
     /// Index of the queue that it completes.
     queue: u32,
     /// A queue pair belongs to its handle: it may be gone.
@@ -27,52 +21,45 @@ struct Entry {
     /// One on an SRQ is kept when its handle is dropped: what it has taken from the SRQ comes back before it is
     /// destroyed.
     kept: Option<Arc<Qp>>,
+    /// It was kept and is no more: the CQ may hold completions of it.
+    is_departed: bool,
     qp_type: sys::ibv_qp_type,
 }
 
 impl QpTable {
     /// Enters a queue pair that completes a queue. One of its number must have been removed.
     pub(crate) fn insert(&mut self, qp: &Arc<Qp>, queue: u32) {
-        let number = qp.qp_num();
         let kept = (qp.has_srq() && qp.is_ours()).then(|| Arc::clone(qp));
-        let qp_type = qp.qp_type();
-        let entry = Entry { queue, qp: Arc::downgrade(qp), kept, qp_type };
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            self.entries.len() as u32 - 1
-        });
-        self.entries[index as usize] = Some(entry);
-        self.routes.insert(number, index);
+        let (number, qp_type, qp) = (qp.qp_num(), qp.qp_type(), Arc::downgrade(qp));
+        let entry = Entry { number, queue, qp, kept, is_departed: false, qp_type };
+        self.0.insert(number, Box::new(entry));
     }
 
     /// Forgets a queue pair of which nothing is on the CQ.
     pub(crate) fn remove(&mut self, number: u32) {
-        if let Some(index) = self.routes.remove(number) {
-            self.entries[index as usize] = None;
-            self.free.push(index);
-            self.departed.retain(|&departed| departed != number);
-        }
+        self.0.remove(number);
     }
 
     /// Takes the queue pairs on SRQs whose handles were dropped.
     pub(crate) fn take_dropped(&mut self) -> Vec<Arc<Qp>> {
-        let entries = self.entries.iter_mut().flatten();
-        let dropped: Vec<_> =
-            entries.filter_map(|entry| entry.kept.take_if(|qp| !qp.has_handle())).collect();
-        self.departed.extend(dropped.iter().map(|qp| qp.qp_num()));
-        dropped
+        let dropped = self.0.values_mut().filter_map(|entry| {
+            let qp = entry.kept.take_if(|qp| !qp.has_handle())?;
+            entry.is_departed = true;
+            Some(qp)
+        });
+        dropped.collect()
     }
 
     /// Forgets the queue pairs that were dropped. Call it only while the CQ is empty.
     pub(crate) fn remove_departed(&mut self) {
-        for number in std::mem::take(&mut self.departed) {
-            self.remove(number);
-        }
+        let departed = self.0.values_mut().filter(|entry| entry.is_departed);
+        let numbers: Vec<_> = departed.map(|entry| entry.number).collect();
+        numbers.into_iter().for_each(|number| self.remove(number));
     }
 
     #[inline(always)]
     fn find(&self, number: u32) -> Option<&Entry> {
-        self.entries[self.routes.find(number)? as usize].as_ref()
+        self.0.find(number).map(|entry| &**entry)
     }
 
     /// Returns the index of the queue that this queue pair completes.

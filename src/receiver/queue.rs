@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use mlx5_ring::completion::Cqe;
-use mlx5_ring::receive::{self, Completion, PostError as RingError, ReceiveRing};
-use mlx5_ring::sge::Sge;
+use mlx5_ring::receive::{self, Completion, ReceiveRing};
 use mlx5_wire::data::DataSegment;
 
-use super::buffer_owners::BufferOwners;
-use super::deferred_free::DeferredFree;
 use super::post::PostFailure;
 use super::slot_context::SlotContext;
 use super::srq::Srq;
@@ -31,20 +28,9 @@ pub(crate) enum RecvQueue {
 }
 
 /// What receives are posted to.
-#[derive(Clone)]
 pub(crate) enum QueueObject {
     Srq(Arc<Srq>),
     Rq(Arc<Qp>),
-}
-
-impl QueueObject {
-    /// Returns where buffers wait that the queue may still use when they have no owner any more.
-    pub(crate) fn deferred(&self) -> &DeferredFree {
-        match self {
-            Self::Srq(srq) => srq.deferred(),
-            Self::Rq(qp) => qp.deferred(),
-        }
-    }
 }
 
 /// Evaluates one expression on the ring of a direct queue, another on a verbs queue, a third on a closed one.
@@ -62,16 +48,6 @@ macro_rules! on_queue {
 impl RecvQueue {
     pub(crate) const fn is_closed(&self) -> bool {
         matches!(self, Self::Closed)
-    }
-
-    /// Returns the verbs object; `None` for a closed queue.
-    pub(crate) fn object(&self) -> Option<QueueObject> {
-        match self {
-            Self::Srq(srq) => Some(QueueObject::Srq(Arc::clone(&srq.object))),
-            Self::Rq(rq) => Some(QueueObject::Rq(Arc::clone(&rq.object))),
-            Self::Verbs(verbs) => Some(verbs.object().clone()),
-            Self::Closed => None,
-        }
     }
 
     /// Returns the SRQ that this is.
@@ -130,11 +106,6 @@ impl RecvQueue {
         on_queue!(self, ring => ring.max_sge(), verbs => verbs.max_sge(), 0)
     }
 
-    /// Returns what was posted for the WQE that completes with `wqe_counter`, if the device has it.
-    pub(super) fn posted(&self, wqe_counter: u16) -> Option<SlotContext> {
-        on_queue!(self, ring => ring.slots().posted(ring.posted_slot(wqe_counter)?), _verbs => None, None)
-    }
-
     /// Completes the WQE that `cqe` names.
     ///
     /// # Safety
@@ -163,13 +134,8 @@ impl RecvQueue {
     /// `slot` is held, and no code uses its buffer.
     #[inline(always)]
     pub(super) unsafe fn recycle(&mut self, slot: u32) {
-        match self {
-            // SAFETY: the caller's contract.
-            Self::Srq(srq) => unsafe { srq.ring.recycle(slot) },
-            // SAFETY: the caller's contract.
-            Self::Rq(rq) => unsafe { rq.ring.recycle(slot) },
-            other => other.give_back_through_verbs(slot, true),
-        }
+        // SAFETY: the caller's contract.
+        on_queue!(self, ring => unsafe { ring.recycle(slot) }, verbs => verbs.recycle(slot), ());
     }
 
     /// Gives a slot back without its buffer.
@@ -178,22 +144,8 @@ impl RecvQueue {
     /// `slot` is held.
     #[inline(always)]
     pub(super) unsafe fn release(&mut self, slot: u32) {
-        match self {
-            // SAFETY: the caller's contract.
-            Self::Srq(srq) => unsafe { srq.ring.release(slot) },
-            // SAFETY: the caller's contract.
-            Self::Rq(rq) => unsafe { rq.ring.release(slot) },
-            other => other.give_back_through_verbs(slot, false),
-        }
-    }
-
-    #[cold]
-    fn give_back_through_verbs(&mut self, slot: u32, with_buffer: bool) {
-        match self {
-            Self::Verbs(verbs) if with_buffer => verbs.recycle(slot),
-            Self::Verbs(verbs) => verbs.release(slot),
-            _ => {}
-        }
+        // SAFETY: the caller's contract.
+        on_queue!(self, ring => unsafe { ring.release(slot) }, verbs => verbs.release(slot), ());
     }
 
     /// Describes another buffer in a slot.
@@ -211,39 +163,65 @@ impl RecvQueue {
         );
     }
 
-    /// Posts one receive; [`ring_doorbell`](Self::ring_doorbell) hands it over.
+    /// Posts one receive of several buffers; [`ring_doorbell`](Self::ring_doorbell) hands it over.
     ///
     /// # Safety
-    /// The SGEs are memory of the receiver's domain that is the queue's from now on.
-    pub(super) unsafe fn post(
-        &mut self,
-        context: SlotContext,
-        sges: &[Sge],
-    ) -> Result<(), PostFailure> {
+    /// The buffers are of the receiver's domain, no more than [`max_sge`](Self::max_sge), and the queue's from now on.
+    pub(super) unsafe fn post(&mut self, context: SlotContext) -> Result<(), PostFailure> {
+        // SAFETY: the buffers were not made again.
+        let sges: Vec<_> = unsafe { context.sges() }.collect();
         let posted = on_queue!(
             self,
             // SAFETY: the caller's contract.
-            ring => unsafe { ring.post(context, sges) }.map(drop),
+            ring => unsafe { ring.post(context, &sges) }.map(drop),
             verbs => verbs.post(context),
             return Err(PostFailure::NoQueue)
         );
-        posted.map_err(|error| match error {
-            RingError::Full => PostFailure::Full,
-            RingError::TooManySges => {
-                PostFailure::TooManyBuffers { given: sges.len(), max: self.max_sge() as usize }
-            }
-        })
+        posted.map_err(|_| PostFailure::Full)
     }
 
-    /// Hands everything that was posted to the device. What it does not take, through verbs, goes back to its pools.
+    /// Gives back the slot of the message that was lent last, and hands everything that was posted to the device. What a queue
+    /// pair that failed does not take goes back to its pools, as it does when it is destroyed.
+    ///
+    /// # Safety
+    /// `lent` is held, and no code uses its buffer.
     #[inline(always)]
-    pub(super) fn ring_doorbell(&mut self, owners: &mut BufferOwners) {
+    pub(super) unsafe fn end_batch(&mut self, lent: Option<u32>) {
+        on_queue!(
+            self,
+            ring => {
+                if let Some(slot) = lent {
+                    // SAFETY: the caller's contract.
+                    unsafe { ring.recycle(slot) };
+                }
+                ring.ring_doorbell();
+            },
+            verbs => verbs.end_batch(lent),
+            ()
+        );
+    }
+
+    /// Hands everything that was posted to the device. What it does not take, through verbs, is passed to `rejected`.
+    #[inline(always)]
+    pub(super) fn ring_doorbell(
+        &mut self,
+        rejected: impl FnMut(SlotContext),
+    ) -> Result<(), PostFailure> {
         on_queue!(
             self,
             ring => _ = ring.ring_doorbell(),
-            verbs => _ = verbs.post_chain_or_drop(owners),
+            verbs => return verbs.post_chain(rejected).1.map_err(|errno| match errno {
+                libc::ENOMEM => PostFailure::Full,
+                errno => PostFailure::Verbs(errno),
+            }),
             ()
         );
+        Ok(())
+    }
+
+    /// Calls `each` with what is posted, or held.
+    pub(super) fn each(&self, each: impl FnMut(SlotContext)) {
+        on_queue!(self, ring => ring.slots().each(each), verbs => verbs.each(each), ());
     }
 
     /// Takes every receive back that is not held: the device has let go of the queue, or no code posts to it any more.
@@ -253,6 +231,19 @@ impl RecvQueue {
             Self::Rq(rq) => rq.ring.reset(each),
             Self::Verbs(verbs) => verbs.take_back(each),
             Self::Closed => {}
+        }
+    }
+
+    /// Takes every receive back whose buffers the device may still write, until the queue is destroyed.
+    pub(super) fn defer(&mut self) {
+        let mut posted = Vec::new();
+        self.take_back(|context| posted.push(context));
+        let deferred = self.srq().map(|srq| srq.deferred()).or(self.qp().map(|qp| qp.deferred()));
+        if let Some(deferred) = deferred {
+            // SAFETY: [slot-owns], taken back just now.
+            posted.into_iter().for_each(|context| unsafe {
+                context.into_buffers(0, |buffer| deferred.keep(buffer));
+            });
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::datagram::GRH_SIZE;
 use super::lent::LentSlot;
-use super::post::LeastBuffer;
 use super::queue::{QueueObject, RecvQueue};
 use super::verbs::VerbsQueue;
 use super::{QueueEntry, QueueId, Receiver, RqId, Srq, SrqConfig, SrqId};
@@ -185,8 +185,18 @@ impl Receiver {
         if config.qp_type != rdma_core_sys::IBV_QPT_UD {
             return Ok(());
         }
-        let is_empty = self.outstanding(id) == 0;
-        self.queues[id.index as usize].least_buffer.for_datagrams(is_empty)
+        let entry = &mut self.queues[id.index as usize];
+        let mut capacity = u32::MAX;
+        entry.queue.each(|context| {
+            // SAFETY: [slot-owns], of a slot that is not free.
+            let first = unsafe { context.sges() }.next();
+            capacity = first.map_or(capacity, |sge| capacity.min(sge.length));
+        });
+        if capacity < GRH_SIZE as u32 {
+            return Err(Error::NoRoomForHeader { capacity });
+        }
+        entry.datagrams = true;
+        Ok(())
     }
 
     /// # Safety
@@ -228,8 +238,8 @@ impl Receiver {
         self.committed += capacity;
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
-        let least_buffer = LeastBuffer::EMPTY;
-        let entry = QueueEntry { queue, number, lent: LentSlot::NONE, unrung: false, least_buffer };
+        let (lent, unrung, datagrams) = (LentSlot::NONE, false, false);
+        let entry = QueueEntry { queue, number, lent, unrung, datagrams };
         match self.queues.get_mut(index as usize) {
             Some(closed) => *closed = entry,
             None => {
@@ -249,7 +259,6 @@ impl Receiver {
         // A queue that is the only one again has its messages found as before there were others.
         let open = self.queues.iter().rposition(|entry| !entry.queue.is_closed());
         self.queues.truncate(open.map_or(0, |last| last + 1));
-        self.owners.forget_unused();
         self.post_all_returned();
     }
 
@@ -263,12 +272,6 @@ impl Receiver {
             });
         }
         Ok(())
-    }
-
-    /// Returns the queue with an index of this receiver's.
-    #[inline(always)]
-    pub(super) fn queue(&mut self, index: u32) -> &mut RecvQueue {
-        &mut self.queues[index as usize].queue
     }
 
     /// Returns a queue of this receiver that was not destroyed.

@@ -246,7 +246,8 @@ impl Receiver {
     ///     let sge = Sge { addr: memory.as_ptr() as u64, length: 4096, lkey: (*mr).lkey };
     ///     if let Some(mut rings) = receiver.as_direct() {
     ///         let (_, ring) = rings.srq(srq)?;
-    ///         ring.posting().post(SlotContext::from_wr_id(7), &[sge]).expect("the queue is empty");
+    ///         ring.post(SlotContext::from_wr_id(7), &[sge]).expect("the queue is empty");
+    ///         ring.ring_doorbell();
     ///     }
     ///     mr
     /// };

@@ -1,8 +1,17 @@
 //! What a slot remembers of the receive that was posted into it.
 
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
+use mlx5_ring::sge::Sge;
+
+use crate::memory::Buffer;
+
 /// The owner of a posted receive, kept in its slot: 16 bytes.
+///
+/// `[slot-owns]`: a receive that a receiver posted has what its buffers had: their memory, and for each a reference to its pool.
+/// [`into_buffer`](Self::into_buffer) and its like make buffers of that again, once, after the slot was given back without
+/// them. No message touches the count of references, which other threads have in their caches.
 ///
 /// ```
 /// use doorbell::raw::SlotContext;
@@ -12,54 +21,44 @@ use std::ptr::NonNull;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct SlotContext {
-    /// First byte of the buffer, or the caller's `wr_id`.
+    /// First byte of the only buffer, or the caller's `wr_id`.
     addr: u64,
-    owner: OwnerId,
+    /// What the pool of the only buffer, the [`List`] of several, or [`RAW`] begins with.
+    owner: NonNull<Bound>,
 }
 
-/// Who owns the memory of a receive, in one word: the number of the pool, or of a list of buffers, and the size of a
-/// buffer.
-#[derive(Clone, Copy, Debug)]
-struct OwnerId(u64);
+// SAFETY: it has pointers to what `Buffer`s refer to, which are `Send` and `Sync`.
+unsafe impl Send for SlotContext {}
+// SAFETY: as above.
+unsafe impl Sync for SlotContext {}
+
+/// What the owner of the memory of a receive begins with: one more than the bytes that a receive of one buffer takes; 0 for all
+/// other receives.
+#[derive(Debug)]
+pub(crate) struct Bound(u32);
+
+impl Bound {
+    pub(crate) const fn of_buffer(size: u32) -> Self {
+        Self(size + 1)
+    }
+}
 
 /// Owner of a receive whose memory is the caller's business.
-const RAW: u32 = u32::MAX;
-/// Bit of the owner for a receive of several buffers; the rest is the number of its list.
-const LIST: u32 = 1 << 31;
+static RAW: Bound = Bound(0);
 
-impl OwnerId {
-    const fn new(bound: u32, owner: u32) -> Self {
-        Self(bound as u64 | (owner as u64) << 32)
-    }
-
-    /// One more than the bytes that the device may write to a receive of one buffer; 0 for all others.
-    #[inline(always)]
-    const fn bound(self) -> u32 {
-        self.0 as u32
-    }
-
-    #[inline(always)]
-    const fn number(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-}
-
-/// Who owns the memory of a receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// One buffer of the pool with this number.
-    Pool(u32),
-    /// The list of buffers with this number.
-    List(u32),
-    /// The caller, who posted it through [`as_direct`](crate::Receiver::as_direct).
-    Raw,
+/// The buffers of a receive that has several.
+#[repr(C)]
+struct List {
+    bound: Bound,
+    buffers: Vec<Buffer>,
 }
 
 impl SlotContext {
     /// Creates the context of a receive that the program posts through the ring, into its own memory. The program
     /// must complete it through the ring.
     pub const fn from_wr_id(wr_id: u64) -> Self {
-        Self { addr: wr_id, owner: OwnerId::new(0, RAW) }
+        // SAFETY: not null.
+        Self { addr: wr_id, owner: unsafe { NonNull::new_unchecked((&raw const RAW).cast_mut()) } }
     }
 
     /// Returns the `wr_id` of [`from_wr_id`](Self::from_wr_id).
@@ -67,65 +66,120 @@ impl SlotContext {
         self.addr
     }
 
-    /// Makes the context of a receive into one buffer of `size` bytes of a pool.
-    pub(super) const fn of_pool(pool: u32, size: u32) -> Self {
-        Self { addr: 0, owner: OwnerId::new(size + 1, pool) }
-    }
-
-    /// Makes the context of a receive into a list of buffers.
-    pub(super) const fn of_list(list: u32) -> Self {
-        Self { addr: 0, owner: OwnerId::new(0, LIST | list) }
-    }
-
-    /// Returns the same with another buffer of the pool.
+    /// Makes the context of a receive into one buffer. Forget the buffer when it was posted.
     #[inline(always)]
-    pub(super) const fn at(self, addr: u64) -> Self {
-        Self { addr, ..self }
+    pub(crate) fn of(buffer: &Buffer) -> Self {
+        let addr = buffer.addr().as_ptr().expose_provenance() as u64;
+        Self { addr, owner: buffer.raw_pool().cast() }
     }
 
-    pub(crate) const fn owner(&self) -> Owner {
-        match self.owner.number() {
-            RAW => Owner::Raw,
-            list if list & LIST != 0 => Owner::List(list & !LIST),
-            pool => Owner::Pool(pool),
-        }
+    /// Makes the context of a receive into several buffers.
+    pub(super) fn of_list(buffers: Vec<Buffer>) -> Self {
+        let list = Box::leak(Box::new(List { bound: Bound(0), buffers }));
+        debug_assert_eq!(list.bound.0, 0);
+        Self { addr: 0, owner: NonNull::from(list).cast() }
     }
 
-    /// Returns the number of the pool of the only buffer. Meaningless unless the owner is a pool.
+    /// Returns `true` if the memory of the receive is the caller's, who posted it through
+    /// [`as_direct`](crate::Receiver::as_direct).
+    pub(super) fn is_raw(&self) -> bool {
+        std::ptr::eq(self.owner.as_ptr(), &RAW)
+    }
+
+    /// # Safety
+    /// [slot-owns]: the buffers were not made again.
     #[inline(always)]
-    pub(super) const fn pool(&self) -> u32 {
-        self.owner.number()
+    const unsafe fn bound(&self) -> u32 {
+        // SAFETY: the receive keeps its owner alive; `RAW` is static.
+        unsafe { self.owner.as_ref() }.0
     }
 
-    /// Returns `true` if the receive has one buffer, of a pool.
+    /// Returns `true` if the receive has one buffer.
+    ///
+    /// # Safety
+    /// [slot-owns]: the buffers were not made again.
     #[inline(always)]
-    pub(super) const fn is_single(&self) -> bool {
-        self.owner.bound() != 0
+    pub(super) const unsafe fn is_single(&self) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.bound() != 0 }
     }
 
     /// Returns `true` if a message of `len` bytes is in the only buffer of the receive.
+    ///
+    /// # Safety
+    /// [slot-owns]: the buffers were not made again.
     #[inline(always)]
-    pub(super) const fn holds(&self, len: u32) -> bool {
-        len < self.owner.bound()
-    }
-
-    /// Returns the address of the only buffer, as written to the WQE.
-    #[inline(always)]
-    pub(super) const fn addr(&self) -> u64 {
-        self.addr
+    pub(super) const unsafe fn holds(&self, len: u32) -> bool {
+        // SAFETY: the caller's contract.
+        len < unsafe { self.bound() }
     }
 
     /// Returns the first byte of the only buffer.
+    ///
+    /// # Safety
+    /// The receive has one buffer.
     #[inline(always)]
-    pub(super) fn start(&self) -> NonNull<u8> {
-        let addr = std::ptr::with_exposed_provenance_mut(self.addr as usize);
-        debug_assert!(matches!(self.owner(), Owner::Pool(_)));
-        // SAFETY: a receive of one buffer has its address, which is not null.
-        unsafe { NonNull::new_unchecked(addr) }
+    pub(super) unsafe fn start(&self) -> NonNull<u8> {
+        // SAFETY: the address of a buffer, which is not null.
+        unsafe { NonNull::new_unchecked(std::ptr::with_exposed_provenance_mut(self.addr as usize)) }
     }
 
-    /// Returns the size of the only buffer in bytes.
-    pub(super) const fn capacity(&self) -> u32 {
-        self.owner.bound().saturating_sub(1)
+    /// Returns the buffers of a receive, as the device sees them. One that the caller posted has none.
+    ///
+    /// # Safety
+    /// [slot-owns]: the buffers were not made again, and are not while the iterator is used.
+    pub(crate) unsafe fn sges(&self) -> impl Iterator<Item = Sge> + '_ {
+        // SAFETY: the caller's contract; what is neither one buffer nor the caller's is a list.
+        let (only, list) = unsafe {
+            match self.is_single() {
+                true => (Some(ManuallyDrop::new(self.into_buffer(0)).receive_sge()), &[][..]),
+                false if self.is_raw() => (None, &[][..]),
+                false => (None, &self.owner.cast::<List>().as_ref().buffers[..]),
+            }
+        };
+        only.into_iter().chain(list.iter().map(Buffer::receive_sge))
+    }
+
+    /// Makes the only buffer again, of which `len` bytes were received.
+    ///
+    /// # Safety
+    /// [slot-owns]: the receive has one buffer, which has room for `len` bytes, and its slot was given back without it.
+    #[inline(always)]
+    pub(crate) unsafe fn into_buffer(self, len: u32) -> Buffer {
+        // SAFETY: the pool and the start of the buffer that `of` had.
+        unsafe { Buffer::from_raw_parts(self.owner.cast(), self.start(), len) }
+    }
+
+    /// Makes the buffers of a list again, as they were when it was posted.
+    ///
+    /// # Safety
+    /// [slot-owns]: the receive does not have one buffer, and its slot was given back without them.
+    pub(super) unsafe fn into_list(self) -> Vec<Buffer> {
+        if self.is_raw() {
+            return Vec::new();
+        }
+        // SAFETY: leaked by `of_list`, and taken once by the caller's contract.
+        unsafe { Box::from_raw(self.owner.cast::<List>().as_ptr()) }.buffers
+    }
+
+    /// Makes the buffers again, into which `len` bytes were received, as far as they have room.
+    ///
+    /// # Safety
+    /// [slot-owns]: the slot was given back without them.
+    pub(crate) unsafe fn into_buffers(self, len: u32, mut each: impl FnMut(Buffer)) {
+        let mut left = len as usize;
+        let mut received = |mut buffer: Buffer| {
+            buffer.set_len(left.min(buffer.capacity()));
+            left -= buffer.len();
+            each(buffer);
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.is_single() {
+                received(self.into_buffer(0));
+            } else {
+                self.into_list().into_iter().for_each(received);
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@ use mlx5_ring::receive::{self, Completion, ReceiveRing};
 use super::batch::queue_of;
 use super::failure::{Cause, Failure};
 use super::queue::RecvQueue;
+use super::slot_context::SlotContext;
 use super::{Poller, QueueId, Receiver, SrqId};
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvents, Patience};
@@ -154,15 +155,14 @@ impl Receiver {
             });
         }
         self.end_batch();
-        let Self { poller, queues, qps, owners, .. } = self;
+        let Self { poller, queues, qps, .. } = self;
         match poller {
             Poller::Direct(direct) => {
                 direct.cq.purge(|cqe| queue_of(queues, qps, cqe) == Some(id.0.index));
             }
             Poller::Verbs(cq) => cq.retain(|wc| wc.queue() != id.0.index),
         }
-        let queue = &mut queues[id.0.index as usize].queue;
-        queue.take_back(|context| owners.defer(&context, object.deferred()));
+        queues[id.0.index as usize].queue.defer();
         drop(object);
         self.close(id.0.index);
         Ok(())
@@ -205,13 +205,13 @@ impl Receiver {
             Poller::Direct(direct) => _ = direct.cq.purge(|_| true),
             Poller::Verbs(cq) => cq.retain(|_| false),
         }
-        let Self { queues, owners, .. } = self;
         let mut failures = Vec::new();
-        for entry in queues {
+        for entry in &mut self.queues {
             let qp_num = entry.queue.qp().map_or(0, |qp| qp.qp_num());
             entry.queue.take_back(|context| {
                 let mut failure = Failure::of(qp_num, Cause::DeviceRemoved);
-                owners.leave(context, 0, |buffer| failure.buffers.push(buffer));
+                // SAFETY: [slot-owns], taken back just now.
+                unsafe { context.into_buffers(0, |buffer| failure.buffers.push(buffer)) };
                 failures.push(failure);
             });
         }
@@ -259,7 +259,9 @@ impl Receiver {
     /// its own. An SRQ lives on: slots of messages that have arrived are posted again.
     fn forget(&mut self, qp_num: u32, index: u32) {
         self.end_batch();
-        let Self { poller, queues, owners, .. } = self;
+        // SAFETY: [slot-owns], of a receive that was taken back.
+        let put_back = |context: SlotContext| unsafe { context.into_buffers(0, drop) };
+        let Self { poller, queues, .. } = self;
         let queue = &mut queues[index as usize].queue;
         match poller {
             Poller::Direct(direct) => match queue {
@@ -281,7 +283,7 @@ impl Receiver {
                 }
                 RecvQueue::Rq(rq) => {
                     direct.cq.purge(|cqe| cqe.qpn() == qp_num);
-                    rq.ring.reset(|context| owners.leave(context, 0, drop));
+                    rq.ring.reset(put_back);
                 }
                 RecvQueue::Verbs(_) | RecvQueue::Closed => {}
             },
@@ -298,9 +300,9 @@ impl Receiver {
                     false
                 });
                 if queue.srq().is_some() {
-                    queue.ring_doorbell(owners);
+                    let _ = queue.ring_doorbell(put_back);
                 } else {
-                    queue.take_back(|context| owners.leave(context, 0, drop));
+                    queue.take_back(put_back);
                 }
             }
         }

@@ -6,17 +6,14 @@ mod poll;
 use std::ptr;
 
 use mlx5_ring::receive::PostError as RingError;
+use mlx5_ring::sge::Sge;
 use rdma_core_sys as sys;
 
-use super::buffer_owners::BufferOwners;
 use super::queue::QueueObject;
 use super::slot_context::SlotContext;
 use crate::qp::QpState;
 
 pub(crate) use poll::{VerbsCq, Wc};
-
-/// Receives posted with one call.
-const CHAIN: usize = 64;
 
 /// A queue that `ibv_post_recv` or `ibv_post_srq_recv` posts to.
 pub(crate) struct VerbsQueue {
@@ -45,16 +42,16 @@ unsafe impl Send for VerbsQueue {}
 
 impl VerbsQueue {
     pub(crate) fn new(object: QueueObject, index: u32, capacity: u32, max_sge: u32) -> Self {
-        let chain = CHAIN.min(capacity as usize);
+        let count = capacity as usize;
         Self {
             object,
             index,
             max_sge,
-            slots: vec![Slot { context: None, posted: false }; capacity as usize],
+            slots: vec![Slot { context: None, posted: false }; count],
             free: (0..capacity).rev().collect(),
-            chain: Vec::with_capacity(capacity as usize),
-            wrs: Vec::with_capacity(chain),
-            sges: Vec::with_capacity(chain * max_sge as usize),
+            chain: Vec::with_capacity(count),
+            wrs: Vec::with_capacity(count),
+            sges: Vec::with_capacity(count * max_sge as usize),
         }
     }
 
@@ -91,15 +88,14 @@ impl VerbsQueue {
         std::mem::take(&mut slot.posted).then_some((wr_id as u32, context))
     }
 
-    /// Returns what was posted for the completion of `wr_id`, if the device has it.
-    pub(crate) fn posted(&self, wr_id: u64) -> Option<SlotContext> {
-        let slot = self.slots.get(wr_id as u32 as usize)?;
-        slot.context.filter(|_| slot.posted)
-    }
-
     /// Returns what was posted into a held slot.
     pub(crate) fn context(&self, slot: u32) -> SlotContext {
         self.slots[slot as usize].context.unwrap_or(SlotContext::from_wr_id(0))
+    }
+
+    /// Calls `each` with what was posted into the slots that are not free.
+    pub(super) fn each(&self, each: impl FnMut(SlotContext)) {
+        self.slots.iter().filter_map(|slot| slot.context).for_each(each);
     }
 
     /// Takes note that a receive failed. Unless the queue is shared, all that is posted to it fails too.
@@ -130,79 +126,43 @@ impl VerbsQueue {
         self.chain.push(slot);
     }
 
-    /// Posts the chain; returns how many receives the device took. What a queue pair that failed does not take goes back to
-    /// its pools, as it does when it is destroyed.
+    /// Gives back the slot of the message that was lent last, and posts the chain.
     #[cold]
-    pub(crate) fn post_chain_or_drop(&mut self, owners: &mut BufferOwners) -> usize {
-        let mut rejected = Vec::new();
-        let (posted, _) = self.post_chain(owners, &mut rejected);
-        rejected.into_iter().for_each(|context| owners.leave(context, 0, drop));
-        posted
+    pub(super) fn end_batch(&mut self, lent: Option<u32>) {
+        self.chain.extend(lent);
+        // SAFETY: [slot-owns], of a receive that was not posted.
+        let _ = self.post_chain(|context| unsafe { context.into_buffers(0, drop) });
     }
 
-    /// Posts the chain; returns how many receives the device took. The others come back in `rejected`, and the error is
+    /// Posts the chain; returns how many receives the device took. The others are passed to `rejected`, and the error is
     /// the number that the call returned.
+    #[cold]
     pub(crate) fn post_chain(
         &mut self,
-        owners: &BufferOwners,
-        rejected: &mut Vec<SlotContext>,
+        rejected: impl FnMut(SlotContext),
     ) -> (usize, Result<(), i32>) {
-        let mut posted = 0;
-        let mut result = Ok(());
-        while posted < self.chain.len() && result.is_ok() {
-            let count = CHAIN.min(self.chain.len() - posted);
-            let (taken, answer) = self.post_part(owners, posted, count);
-            (posted, result) = (posted + taken, answer);
+        if self.chain.is_empty() {
+            return (0, Ok(()));
         }
-        for at in posted..self.chain.len() {
-            let slot = self.chain[at];
-            rejected.extend(self.slots[slot as usize].context.take());
-            self.free.push(slot);
-        }
-        self.chain.clear();
-        if let QueueObject::Rq(qp) = &self.object {
-            if posted > 0 && qp.known_state() == QpState::Error {
-                qp.flush_late_receives();
-            }
-        }
-        (posted, result)
-    }
-
-    /// Posts `count` receives of the chain; returns how many the device took.
-    fn post_part(
-        &mut self,
-        owners: &BufferOwners,
-        first: usize,
-        count: usize,
-    ) -> (usize, Result<(), i32>) {
         self.wrs.clear();
         self.sges.clear();
-        for &slot in &self.chain[first..][..count] {
-            let context = self.slots[slot as usize].context.as_ref();
+        // The vectors have room for a receive in each slot, so nothing moves.
+        let start = self.wrs.as_mut_ptr();
+        for (i, &slot) in self.chain.iter().enumerate() {
             let before = self.sges.len();
-            for part in context.map_or(&[][..], |context| owners.parts(context)) {
-                self.sges.push(sys::ibv_sge {
-                    addr: part.addr(),
-                    length: part.capacity(),
-                    lkey: owners.lkey(part),
-                });
+            if let Some(context) = &self.slots[slot as usize].context {
+                // SAFETY: [slot-owns], for the slot is not free.
+                let sges = unsafe { context.sges() };
+                let sge = |Sge { addr, length, lkey }| sys::ibv_sge { addr, length, lkey };
+                self.sges.extend(sges.map(sge));
             }
+            let is_last = i + 1 == self.chain.len();
             self.wrs.push(sys::ibv_recv_wr {
                 wr_id: u64::from(self.index) << 32 | u64::from(slot),
-                next: ptr::null_mut(),
-                sg_list: ptr::null_mut(),
+                next: if is_last { ptr::null_mut() } else { start.wrapping_add(i + 1) },
+                sg_list: self.sges.as_mut_ptr().wrapping_add(before),
                 num_sge: (self.sges.len() - before) as i32,
             });
-        }
-        // Nothing is added any more, so nothing moves.
-        let (start, mut sges) = (self.wrs.as_mut_ptr(), self.sges.as_mut_ptr());
-        for (i, wr) in self.wrs.iter_mut().enumerate() {
-            wr.sg_list = sges;
-            sges = sges.wrapping_add(wr.num_sge as usize);
-            wr.next = start.wrapping_add(i + 1);
-        }
-        if let Some(last) = self.wrs.last_mut() {
-            last.next = ptr::null_mut();
         }
         let mut bad = ptr::null_mut();
         // SAFETY: live objects; the requests and their SGEs are in vectors that do not change during the call; the
@@ -213,18 +173,25 @@ impl VerbsQueue {
                 QueueObject::Rq(qp) => sys::ibv_post_recv(qp.as_raw(), start, &mut bad),
             }
         };
-        let posted = match errno {
-            0 => count,
-            _ if bad.is_null() => 0,
-            _ => {
-                let offset = (bad as usize).wrapping_sub(start as usize);
-                count.min(offset / size_of::<sys::ibv_recv_wr>())
-            }
+        let refused = (bad as usize).wrapping_sub(start as usize) / size_of::<sys::ibv_recv_wr>();
+        let (posted, result) = match errno {
+            0 => (self.chain.len(), Ok(())),
+            _ if bad.is_null() => (0, Err(errno)),
+            _ => (self.chain.len().min(refused), Err(errno)),
         };
-        for &slot in &self.chain[first..][..posted] {
+        for slot in self.chain.drain(..posted) {
             self.slots[slot as usize].posted = true;
         }
-        (posted, if errno == 0 { Ok(()) } else { Err(errno) })
+        let refused =
+            self.chain.iter().filter_map(|&slot| self.slots[slot as usize].context.take());
+        refused.for_each(rejected);
+        self.free.append(&mut self.chain);
+        if let QueueObject::Rq(qp) = &self.object {
+            if posted > 0 && qp.known_state() == QpState::Error {
+                qp.flush_late_receives();
+            }
+        }
+        (posted, result)
     }
 
     /// Takes every receive back: the queue was reset or destroyed.

@@ -273,7 +273,7 @@ impl Sender {
         let cqe = direct.cq.peek_requester()?;
         let entry = match &self.queues[..] {
             [only] => only.as_deref()?,
-            queues => queues.get(self.routes.find(cqe.qpn())? as usize)?.as_deref()?,
+            queues => queues.get(*self.routes.find(cqe.qpn())? as usize)?.as_deref()?,
         };
         let SendRing::Direct(sq) = &entry.ring else { return None };
         let requests = sq.ring.run_to(cqe.wqe_counter())?;
@@ -291,7 +291,7 @@ impl Sender {
                 Poller::Direct(direct) => {
                     let Some(cqe) = direct.cq.peek() else { return self.next_ended() };
                     let completed = Completion::read(cqe).and_then(|completion| {
-                        let queue = self.routes.find(completion.qpn)?;
+                        let queue = *self.routes.find(completion.qpn)?;
                         Run::completed(self.queues.get(queue as usize)?.as_deref()?, completion)
                     });
                     let (run, is_all) =

@@ -161,7 +161,7 @@ pub struct Sender {
     /// Offset of the half of the register that the next posting takes.
     half: usize,
     /// Which queue a completion belongs to, by the number of its queue pair.
-    routes: Routes,
+    routes: Routes<u32>,
     /// Resets and drops of queue pairs that were taken note of.
     ended: u32,
     /// A queue pair was dropped with requests outstanding.

@@ -117,7 +117,7 @@ impl Sender {
         let Some(entry) = self.queues[index].take() else { return };
         self.committed -= u64::from(entry.ring.capacity());
         // A newer queue pair of the same number has taken the route.
-        if self.routes.find(entry.qp.qp_num()) == Some(index as u32) {
+        if self.routes.find(entry.qp.qp_num()) == Some(&(index as u32)) {
             self.routes.remove(entry.qp.qp_num());
         }
     }

@@ -54,10 +54,7 @@ impl Drop for Sender {
         self.free_returned();
         for entry in self.queues.iter_mut().flatten() {
             let Entry { ring, qp, gathered, .. } = &mut **entry;
-            let mut keep = |buffer: crate::memory::Buffer| {
-                let (pool, start) = buffer.into_parts();
-                qp.deferred().keep(pool, start);
-            };
+            let mut keep = |buffer| qp.deferred().keep(buffer);
             let mut requests = ring.run_of_all();
             // SAFETY: the queue exists, and frees nothing any more.
             while let Some(request) = unsafe { requests.next() } {

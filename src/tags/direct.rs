@@ -1,6 +1,6 @@
 //! Matching by the device, driven directly.
 
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::sync::Arc;
 
 use mlx5_ring::arm::CqDoorbell;
@@ -23,7 +23,7 @@ use crate::memory::{Buffer, BufferPool};
 use crate::mlx5::{self, DirectSrq, Storage, layout_error};
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, SendSide};
-use crate::receiver::{BufferOwners, Srq, wc_status};
+use crate::receiver::{SlotContext, Srq, wc_status};
 use crate::status::WcStatus;
 
 pub(super) struct DirectTags {
@@ -34,7 +34,6 @@ pub(super) struct DirectTags {
     cq: CompletionQueue,
     doorbell: CqDoorbell,
     mlx5dv: &'static Mlx5dv,
-    owners: BufferOwners,
     objects: Objects,
     _storage: (Storage<MaybeUninit<Entry>>, Storage<MaybeUninit<tag_list::Operation>>),
 }
@@ -75,7 +74,6 @@ impl DirectTags {
             cq: ring,
             doorbell,
             mlx5dv,
-            owners: BufferOwners::new(pd.clone()),
             objects,
             _storage: (entries, operations),
         })
@@ -83,9 +81,8 @@ impl DirectTags {
 
     pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
         let size = self.cq.stride();
-        let mut completions = self.cq.completions();
         while arrived.len() < BATCH {
-            let Some(cqe) = completions.next() else { break };
+            let Some(cqe) = self.cq.next() else { break };
             let qp_num = cqe.qpn();
             // SAFETY: from the CQ of the list, once and in order; what is appended are buffers of ours.
             let completion = unsafe { self.list.complete(cqe, size) };
@@ -147,7 +144,8 @@ impl DirectTags {
                     unsafe { self.srq.ring.release(slot) };
                     let len = if failed { 0 } else { cqe.byte_count() };
                     let mut taken = None;
-                    self.owners.leave(context, len, |buffer| taken = Some(buffer));
+                    // SAFETY: [slot-owns], given back just now.
+                    unsafe { context.into_buffers(len, |buffer| taken = Some(buffer)) };
                     match taken {
                         Some(_) if failed => {
                             let status = WcStatus::from_raw(wc_status(cqe.syndrome()));
@@ -162,6 +160,7 @@ impl DirectTags {
                 }
             });
         }
+        self.cq.publish();
     }
 
     pub(super) fn post(
@@ -198,18 +197,17 @@ impl DirectTags {
     }
 
     pub(super) fn refill(&mut self, pool: &BufferPool) -> u32 {
-        let Self { srq, owners, .. } = self;
-        let mut posting = srq.ring.posting();
         let mut posted = 0;
-        while let Some(buffer) = pool.take() {
-            let Ok((context, sge)) = owners.enter(buffer) else { break };
+        while self.srq.ring.free_slots() > 0 {
+            let Some(buffer) = pool.take() else { break };
+            let (context, segment) = (SlotContext::of(&buffer), buffer.receive_segment());
+            // A slot is free.
             // SAFETY: a buffer of ours, owned by the queue from now on.
-            if unsafe { posting.post(context, &[sge]) }.is_err() {
-                owners.leave(context, 0, drop);
-                break;
-            }
+            let _ = unsafe { self.srq.ring.post_segment(context, segment) };
+            mem::forget(buffer);
             posted += 1;
         }
+        self.srq.ring.ring_doorbell();
         posted
     }
 
@@ -243,9 +241,11 @@ impl DirectTags {
 impl Drop for DirectTags {
     /// Queue pairs may live on: what is posted stays with the SRQ until it is destroyed.
     fn drop(&mut self) {
-        let Self { owners, srq, .. } = self;
-        let deferred = srq.object.deferred();
-        srq.ring.drain(|context| owners.defer(&context, deferred));
+        let DirectSrq { ring, object, .. } = &mut self.srq;
+        // SAFETY: [slot-owns], taken back just now.
+        ring.drain(|context| unsafe {
+            context.into_buffers(0, |buffer| object.deferred().keep(buffer));
+        });
     }
 }
 

@@ -218,7 +218,6 @@ impl Engine {
             Self::Verbs(verbs) => verbs.object(),
             Self::Software(_) => return,
         };
-        let (pool, start) = buffer.into_parts();
-        srq.deferred().keep(pool, start);
+        srq.deferred().keep(buffer);
     }
 }

@@ -137,7 +137,7 @@ impl TagMatchingSrq {
     }
 
     fn peer_of(&self, qp_num: u32) -> Option<PeerId> {
-        self.routes.find(qp_num).and_then(|index| self.peers.id(index))
+        self.routes.find(qp_num).and_then(|&index| self.peers.id(index))
     }
 
     /// Changes the state of a receive that the device has matched. A message that waited for its removal
@@ -307,7 +307,7 @@ impl TagMatchingSrq {
         self.set(key, State::Matched);
         let Some(receive) = self.receives.get_mut(key) else { return };
         let room = receive.room();
-        let peer = self.routes.find(qp_num).and_then(|index| self.peers.id(index));
+        let peer = self.routes.find(qp_num).and_then(|&index| self.peers.id(index));
         let Some(buffer) = &mut receive.buffer else { return };
         let Some(peer) = peer else {
             return self.fail(key, ReceiveFailure::PeerGone);

@@ -124,7 +124,7 @@ pub struct TagMatchingSrq {
     arrived: Vec<Arrived>,
     over: Vec<Over>,
     events: VecDeque<TagEvent>,
-    routes: Routes,
+    routes: Routes<u32>,
     pd: ProtectionDomain,
     id: u32,
     max_tags: u16,

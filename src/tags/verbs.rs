@@ -1,6 +1,7 @@
 //! Matching by the device, through `ibv_post_srq_ops` and `ibv_start_poll`.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::ptr;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::error::Result;
 use crate::memory::BufferPool;
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, SendSide};
-use crate::receiver::{BufferOwners, QueueObject, Srq, VerbsQueue};
+use crate::receiver::{QueueObject, SlotContext, Srq, VerbsQueue};
 use crate::status::WcStatus;
 
 /// Bits of a `wr_id` that say what it names; a receive of the SRQ has none of them. The rest
@@ -25,7 +26,6 @@ const TAGGED: u64 = 1 << 62;
 
 pub(super) struct VerbsTags {
     queue: VerbsQueue,
-    owners: BufferOwners,
     objects: Objects,
     /// Counts that outstanding operations carry, in the order of posting.
     counts: VecDeque<u16>,
@@ -49,7 +49,6 @@ impl VerbsTags {
         let object = QueueObject::Srq(Arc::clone(&objects.srq));
         Ok(Self {
             queue: VerbsQueue::new(object, 0, config.slots, 1),
-            owners: BufferOwners::new(pd.clone()),
             objects,
             counts: VecDeque::new(),
             wrs: Vec::new(),
@@ -153,7 +152,8 @@ impl VerbsTags {
         let (slot, context) = self.queue.complete(wr_id)?;
         self.queue.release(slot);
         let mut taken = None;
-        self.owners.leave(context, len, |buffer| taken = Some(buffer));
+        // SAFETY: [slot-owns], given back just now.
+        unsafe { context.into_buffers(len, |buffer| taken = Some(buffer)) };
         let buffer = taken?;
         Some(match reported {
             Reported::Slot { counted, qp_num, .. } => Arrived::Message { buffer, counted, qp_num },
@@ -224,14 +224,15 @@ impl VerbsTags {
     }
 
     pub(super) fn refill(&mut self, pool: &BufferPool) -> u32 {
-        let Self { queue, owners, .. } = self;
-        while queue.free_slots() > 0 {
+        while self.queue.free_slots() > 0 {
             let Some(buffer) = pool.take() else { break };
-            let Ok((context, _)) = owners.enter(buffer) else { break };
             // A slot is free.
-            let _ = queue.post(context);
+            let _ = self.queue.post(SlotContext::of(&buffer));
+            mem::forget(buffer);
         }
-        queue.post_chain_or_drop(owners) as u32
+        // SAFETY: [slot-owns], of a receive that was not posted.
+        let (posted, _) = self.queue.post_chain(|context| unsafe { context.into_buffers(0, drop) });
+        posted as u32
     }
 
     pub(super) fn posted(&self) -> u32 {
@@ -259,7 +260,10 @@ impl VerbsTags {
 impl Drop for VerbsTags {
     /// Queue pairs may live on: what is posted stays with the SRQ until it is destroyed.
     fn drop(&mut self) {
-        let Self { queue, owners, objects, .. } = self;
-        queue.take_back(|context| owners.defer(&context, objects.srq.deferred()));
+        let Self { queue, objects, .. } = self;
+        // SAFETY: [slot-owns], taken back just now.
+        queue.take_back(|context| unsafe {
+            context.into_buffers(0, |buffer| objects.srq.deferred().keep(buffer));
+        });
     }
 }

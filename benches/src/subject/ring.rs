@@ -96,20 +96,20 @@ unsafe fn post<Q: ReceiveRing<Data = u64>, const N: usize>(
     receives: &[[u64; N]],
     lkey: u32,
 ) {
-    let mut posting = queue.posting();
     for addrs in receives {
         // SAFETY: the caller's contract.
         let posted = unsafe {
             if N == 1 {
-                posting.post_segment(addrs[0], DataSegment::new(addrs[0], BUFFER, lkey))
+                queue.post_segment(addrs[0], DataSegment::new(addrs[0], BUFFER, lkey))
             } else {
-                posting.post(addrs[0], &sges(addrs, lkey))
+                queue.post(addrs[0], &sges(addrs, lkey))
             }
         };
         if posted.is_err() {
             unexpected();
         }
     }
+    queue.ring_doorbell();
 }
 
 impl<Q: ReceiveRing<Data = u64>, const N: usize> Ring<Q, N> {

@@ -72,10 +72,9 @@ impl Tags {
     #[inline(always)]
     fn poll_batch(&mut self, batch: u32, addrs: &mut [u64; MOST], sum: &mut Sum) -> usize {
         let size = self.cq.stride();
-        let mut completions = self.cq.completions();
         let mut polled = 0;
         while polled < batch as usize {
-            let Some(cqe) = completions.next() else { break };
+            let Some(cqe) = self.cq.next() else { break };
             // SAFETY: from the CQ of the list, once and in order.
             match unsafe { self.list.complete(cqe, size) } {
                 Completion::Received { data, byte_count, .. } => {
@@ -87,6 +86,7 @@ impl Tags {
                 _ => unexpected(),
             }
         }
+        self.cq.publish();
         polled
     }
 }

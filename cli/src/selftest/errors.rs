@@ -138,9 +138,8 @@ fn bad_lkey(lab: &mut Lab) -> Result<String, Stop> {
         let (_, ring) = rings.rq(queue)?;
         let sge =
             Sge { addr: memory.as_ptr().expose_provenance() as u64, length: 16, lkey: 0x1234_5678 };
-        ring.posting()
-            .post(SlotContext::from_wr_id(7), &[sge])
-            .map_err(|error| format!("{error:?}"))?;
+        ring.post(SlotContext::from_wr_id(7), &[sge]).map_err(|error| format!("{error:?}"))?;
+        ring.ring_doorbell();
     }
     pair.send(0, b"nowhere", None)?;
     pair.arrived(1)?;

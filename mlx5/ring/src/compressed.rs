@@ -6,6 +6,9 @@
 //! sees plain CQEs: a batch may end inside a block, and no entry that the device skipped keeps an owner bit
 //! that would be right a lap later.
 
+use core::mem::offset_of;
+
+use mlx5_wire::be::Be32;
 use mlx5_wire::cqe::{Cqe64, CqeFormat, SOLICITED_EVENT, op_own};
 use mlx5_wire::mini_cqe::{
     ChecksumMiniCqe, HashMiniCqe, MINI_CQES_PER_ARRAY, MiniCqeFormat, array_of,
@@ -34,7 +37,8 @@ impl CompletionQueue {
         let Some(format) = self.compression else {
             return false;
         };
-        let title = self.software_cqe(index).to_cqe64();
+        let bytes = self.software_cqe(index).bytes();
+        let title = Cqe64::from_bytes(&bytes);
         let count = title.byte_cnt.get();
         // CQEs before the title may be software's still.
         let room = self.capacity().saturating_sub(index.wrapping_sub(self.published));
@@ -44,9 +48,11 @@ impl CompletionQueue {
         if !is_block {
             return false;
         }
-        let mut cqe = title;
         let solicited = title.op_own & SOLICITED_EVENT != 0;
         let plain = op_own(title.opcode(), CqeFormat::Plain, solicited, 0);
+        let first_word = u32::from(title.wqe_counter.get()) << 16
+            | u32::from(title.signature) << 8
+            | u32::from(plain);
         let mut array = [0; Cqe64::SIZE];
         for i in 0..count {
             let place = i as usize % MINI_CQES_PER_ARRAY;
@@ -56,33 +62,29 @@ impl CompletionQueue {
             }
             let mut mini = [0; HashMiniCqe::SIZE];
             mini.copy_from_slice(&array[place * HashMiniCqe::SIZE..][..HashMiniCqe::SIZE]);
-            match format {
-                MiniCqeFormat::Hash => {
-                    cqe.rx_hash_result = HashMiniCqe::from_bytes(&mini).rx_hash_result;
-                }
-                MiniCqeFormat::Checksum => {
-                    cqe.check_sum = ChecksumMiniCqe::from_bytes(&mini).checksum;
-                }
-            }
-            // Both formats have the length in the same place.
-            cqe.byte_cnt = HashMiniCqe::from_bytes(&mini).byte_cnt;
-            cqe.wqe_counter = title.wqe_counter.get().wrapping_add(i as u16).into();
             let to = index.wrapping_add(i);
-            cqe.op_own = plain | self.owner(to);
-            self.write_cqe(to, &cqe);
+            let last_word = first_word.wrapping_add(i << 16) | u32::from(self.owner(to));
+            let cqe = self.cqe(to);
+            // SAFETY: inside the CQE, which is software's, and aligned because CQEs are to 64 bytes.
+            unsafe {
+                cqe.cast().write(bytes);
+                match format {
+                    MiniCqeFormat::Hash => {
+                        let hash = HashMiniCqe::from_bytes(&mini).rx_hash_result;
+                        cqe.add(offset_of!(Cqe64, rx_hash_result)).cast().write(hash);
+                    }
+                    MiniCqeFormat::Checksum => {
+                        let checksum = ChecksumMiniCqe::from_bytes(&mini).checksum;
+                        cqe.add(offset_of!(Cqe64, check_sum)).cast().write(checksum);
+                    }
+                }
+                // Both formats have the length in the same place.
+                let length = HashMiniCqe::from_bytes(&mini).byte_cnt;
+                cqe.add(offset_of!(Cqe64, byte_cnt)).cast().write(length);
+                cqe.add(offset_of!(Cqe64, wqe_counter)).cast().write(Be32::new(last_word));
+            }
         }
         barrier::cqe_stores_before_consumer_index();
         true
-    }
-
-    fn write_cqe(&mut self, index: u32, cqe: &Cqe64) {
-        let bytes = cqe.to_bytes();
-        let target = self.cqe(index).cast::<u64>();
-        for (i, word) in bytes.chunks_exact(8).enumerate() {
-            let mut value = [0; 8];
-            value.copy_from_slice(word);
-            // SAFETY: inside the CQE, which is software's, and aligned because CQEs are to 64 bytes.
-            unsafe { target.add(i).write_volatile(u64::from_ne_bytes(value)) }
-        }
     }
 }

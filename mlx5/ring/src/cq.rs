@@ -117,12 +117,6 @@ impl CompletionQueue {
         self.peek().is_none()
     }
 
-    /// Returns `true` if the device knows of all CQEs that were taken.
-    #[inline(always)]
-    pub const fn is_published(&self) -> bool {
-        self.published == self.consumer_index
-    }
-
     /// Bytes from one CQE to the next: 64 or 128.
     #[inline(always)]
     pub const fn stride(&self) -> usize {
@@ -140,12 +134,6 @@ impl CompletionQueue {
         let offset = (index & (self.count - 1)) as usize * self.stride;
         // SAFETY: the index is masked to the buffer.
         unsafe { self.cqes.add(offset) }
-    }
-
-    /// Starts a batch; the consumer index is published when it is dropped.
-    #[inline(always)]
-    pub fn completions(&mut self) -> Completions<'_> {
-        Completions { queue: self }
     }
 
     /// Takes the next CQE, if it has arrived. It stays readable until the consumer index is
@@ -268,31 +256,28 @@ impl CompletionQueue {
         }
     }
 
-    /// Shows the next CQEs that have arrived, at most `count`, and takes none. It ends before a compressed block,
-    /// of which only the first CQE is one.
-    pub fn look_ahead(&self, count: u32, mut each: impl FnMut(Cqe<'_>)) {
+    /// Shows the next CQEs that have arrived, at most `count`, with their indices, and takes none; returns their
+    /// number. It ends before a compressed block, of which only the first CQE is one.
+    pub fn look_ahead(&self, count: u32, mut each: impl FnMut(u32, Cqe<'_>)) -> u32 {
         for ahead in 0..count.min(self.count) {
-            let Some(cqe) = self.arrived(self.consumer_index.wrapping_add(ahead)) else { return };
-            if cqe.kind() == CqeKind::Compressed {
-                return;
-            }
-            each(cqe);
+            let index = self.consumer_index.wrapping_add(ahead);
+            let cqe = self.arrived(index).filter(|cqe| cqe.kind() != CqeKind::Compressed);
+            let Some(cqe) = cqe else { return ahead };
+            each(index, cqe);
         }
+        count.min(self.count)
     }
 
     /// Checks the [signatures](mlx5_wire::signature) of the next CQEs that have arrived, at most `count`, and takes none.
     /// Calls `wrong` with the index and the bytes of each whose signature is not that of its index; returns how many it
     /// has checked. It ends before a compressed block, whose arrays have no signature.
     pub fn verify_ahead(&self, count: u32, mut wrong: impl FnMut(u32, [u8; Cqe64::SIZE])) -> u32 {
-        let mut index = self.consumer_index;
-        self.look_ahead(count, |cqe| {
+        self.look_ahead(count, |index, cqe| {
             let bytes = cqe.bytes();
             if !is_signed(&bytes, index) {
                 wrong(index, bytes);
             }
-            index = index.wrapping_add(1);
-        });
-        index.wrapping_sub(self.consumer_index)
+        })
     }
 
     /// Drops every CQE that has arrived and for which `remove` says so, keeping the order of the others:
@@ -381,29 +366,6 @@ impl CompletionQueue {
         let cqe = self.cqe(index);
         // SAFETY: a CQE of the buffer; software's until the consumer index is published, which needs `&mut`.
         unsafe { Cqe::read(cqe, self.owner(index), self.stride) }
-    }
-}
-
-/// Takes the CQEs that have arrived; dropping it publishes the consumer index once. Forgetting it publishes nothing, and
-/// no CQE is seen twice.
-#[derive(Debug)]
-pub struct Completions<'a> {
-    queue: &'a mut CompletionQueue,
-}
-
-impl Completions<'_> {
-    /// Takes the next CQE: see [`CompletionQueue::next`].
-    #[expect(clippy::should_implement_trait, reason = "the item borrows from the iterator")]
-    #[inline(always)]
-    pub fn next(&mut self) -> Option<Cqe<'_>> {
-        self.queue.next()
-    }
-}
-
-impl Drop for Completions<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.queue.publish();
     }
 }
 

@@ -11,12 +11,11 @@
 //! or doorbell record is ever formed: only volatile loads and stores through raw pointers. All barriers,
 //! with the argument for each, are in [`barrier`].
 //!
-//! # Short borrows
-//! Like a submission queue of `io-uring`, a queue is driven through a short borrow
-//! ([`receive::ReceiveRing::posting`], [`sq::SendQueue::posting`], [`tag_list::TagList::posting`],
-//! [`cq::CompletionQueue::completions`]) that publishes its index once, when it is dropped: many WQEs, one doorbell. That
-//! holds in a panic too. The indices themselves are in the queue after each step, so a borrow that was forgotten costs a
-//! late doorbell and nothing else.
+//! # Batches
+//! Many WQEs take one doorbell ([`receive::ReceiveRing::ring_doorbell`]), and many CQEs one store of the consumer index
+//! ([`cq::CompletionQueue::publish`]). The indices themselves are in the queue after each step, so a batch that a panic has
+//! cut off costs a late doorbell and nothing else. What posts to a send queue or a tag list is a short borrow
+//! ([`sq::SendQueue::posting`], [`tag_list::TagList::posting`]) that rings once, when it is dropped.
 #![no_std]
 
 #[cfg(test)]

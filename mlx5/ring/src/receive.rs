@@ -2,9 +2,13 @@
 
 use core::ptr::NonNull;
 
+use mlx5_wire::be::Be32;
 use mlx5_wire::data::DataSegment;
+use mlx5_wire::dbrec;
 
+use crate::barrier;
 use crate::completion::{Cqe, CqeKind};
+use crate::dbrec::DoorbellRecord;
 use crate::inline;
 use crate::sge::{self, Sge};
 use crate::slots::{SlotState, Slots};
@@ -38,27 +42,30 @@ pub trait ReceiveRing {
     /// What the caller gets back with each completion.
     type Data: Copy;
 
-    /// Returns what software remembers of the slots.
-    fn slots(&self) -> &Slots<Self::Data>;
+    /// Returns the WQEs.
+    fn wqes(&self) -> &Wqes<Self::Data>;
 
-    /// As [`slots`](Self::slots), to change them.
+    /// As [`wqes`](Self::wqes), to change them.
     ///
     /// # Safety
     /// The value is not replaced by another one.
-    unsafe fn slots_mut(&mut self) -> &mut Slots<Self::Data>;
+    unsafe fn wqes_mut(&mut self) -> &mut Wqes<Self::Data>;
+
+    /// Returns what software remembers of the slots.
+    #[inline(always)]
+    fn slots(&self) -> &Slots<Self::Data> {
+        &self.wqes().slots
+    }
 
     /// Returns the number of SGEs that a WQE has room for.
-    fn max_sge(&self) -> u32;
+    #[inline(always)]
+    fn max_sge(&self) -> u32 {
+        self.wqes().max_sge
+    }
 
     /// Returns the number of receives that there is room for. A receive queue posts in order: where slots were given back
     /// out of order, posting says [`PostError::Full`] until the next slot is free, too.
     fn free_slots(&self) -> u32;
-
-    /// Returns the data segments of `slot`.
-    ///
-    /// # Safety
-    /// `slot` is below the number of slots.
-    unsafe fn segments(&self, slot: u32) -> NonNull<DataSegment>;
 
     /// Posts a WQE that `write` writes to the data segments that it is given, of which there are [`max_sge`](Self::max_sge).
     /// The next doorbell hands it to the device. Returns its slot on an SRQ, and its running index on a receive queue: the
@@ -136,7 +143,7 @@ pub trait ReceiveRing {
     #[inline(always)]
     unsafe fn hold(&mut self, slot: u32) {
         // SAFETY: a slot that is posted exists.
-        unsafe { self.slots_mut().get_mut(slot).state = SlotState::Held };
+        unsafe { self.wqes_mut().slots.get_mut(slot).state = SlotState::Held };
     }
 
     /// Completes the WQE that completes with `wqe_counter`: returns its slot, which is held from now on; `None` when the
@@ -183,17 +190,23 @@ pub trait ReceiveRing {
 
     /// Hands everything posted to the device: stores the doorbell record if that changes it. Returns the number of receives
     /// that were handed over.
-    fn ring_doorbell(&mut self) -> u32;
+    #[inline(always)]
+    fn ring_doorbell(&mut self) -> u32 {
+        // SAFETY: nothing is replaced.
+        let wqes = unsafe { self.wqes_mut() };
+        let posted = wqes.posted.wrapping_sub(wqes.rung);
+        if posted != 0 {
+            wqes.rung = wqes.posted;
+            barrier::wqe_before_doorbell_record();
+            wqes.dbrec.write(dbrec::work_queue(wqes.rung));
+        }
+        posted
+    }
 
     /// Returns `true` if something was posted that no doorbell has handed over.
-    fn needs_doorbell(&self) -> bool;
-
-    /// Starts to post; dropping the borrow rings the doorbell once.
-    fn posting(&mut self) -> Posting<'_, Self>
-    where
-        Self: Sized,
-    {
-        Posting { queue: self }
+    #[inline(always)]
+    fn needs_doorbell(&self) -> bool {
+        self.wqes().posted != self.wqes().rung
     }
 
     /// Returns the caller's value of a slot.
@@ -214,54 +227,72 @@ pub trait ReceiveRing {
     unsafe fn rewrite(&mut self, slot: u32, data: Self::Data, segment: DataSegment) {
         // SAFETY: a slot that is held exists and is not the device's.
         unsafe {
-            sge::write_one(self.segments(slot), self.max_sge(), segment);
-            self.slots_mut().set(slot, data, SlotState::Held);
+            let wqes = self.wqes_mut();
+            sge::write_one(wqes.segments(slot), wqes.max_sge, segment);
+            wqes.slots.set(slot, data, SlotState::Held);
         }
     }
 }
 
-/// Posts many receives with one doorbell, which rings when it is dropped.
+/// The WQEs of a ring: where they are, what software remembers of them, and how many the device has got.
 #[derive(Debug)]
-pub struct Posting<'a, Q: ReceiveRing> {
-    queue: &'a mut Q,
+pub struct Wqes<T: Copy> {
+    /// The data segments of the first WQE.
+    segments: NonNull<u8>,
+    stride: usize,
+    pub(crate) max_sge: u32,
+    dbrec: DoorbellRecord,
+    /// Running count of posted WQEs.
+    pub(crate) posted: u32,
+    /// The count that the doorbell record has.
+    pub(crate) rung: u32,
+    pub(crate) slots: Slots<T>,
 }
 
-impl<Q: ReceiveRing> Posting<'_, Q> {
-    /// Posts a receive: see [`ReceiveRing::post`].
-    ///
-    /// # Errors
-    /// [`PostError`]; the receives posted before stay posted.
+// SAFETY: a ring has its WQEs and its record to itself by the contract of its `new`.
+unsafe impl<T: Copy + Send> Send for Wqes<T> {}
+
+impl<T: Copy> Wqes<T> {
+    /// Takes `slots.count()` WQEs, of which nothing was posted.
     ///
     /// # Safety
-    /// The [contract of posting](ReceiveRing#contract-of-posting).
-    #[inline(always)]
-    pub unsafe fn post(&mut self, data: Q::Data, sges: &[Sge]) -> Result<u32, PostError> {
+    /// `segments` are the data segments of the first WQE, of which each has `max_sge`, and `dbrec` is the doorbell record; both
+    /// stay mapped for as long as the value exists, and no other code writes them.
+    pub(crate) unsafe fn new(
+        segments: NonNull<u8>,
+        stride: u32,
+        max_sge: u32,
+        dbrec: NonNull<Be32>,
+        slots: Slots<T>,
+    ) -> Self {
         // SAFETY: the caller's contract.
-        unsafe { self.queue.post(data, sges) }
+        let dbrec = unsafe { DoorbellRecord::new(dbrec) };
+        Self { segments, stride: stride as usize, max_sge, dbrec, posted: 0, rung: 0, slots }
     }
 
-    /// Posts a receive of one segment: see [`ReceiveRing::post_segment`].
-    ///
-    /// # Errors
-    /// [`PostError`]; the receives posted before stay posted.
+    /// Returns the data segments of `slot`.
     ///
     /// # Safety
-    /// The [contract of posting](ReceiveRing#contract-of-posting).
+    /// `slot` is below the number of slots.
     #[inline(always)]
-    pub unsafe fn post_segment(
-        &mut self,
-        data: Q::Data,
-        segment: DataSegment,
-    ) -> Result<u32, PostError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.queue.post_segment(data, segment) }
+    pub(crate) unsafe fn segments(&self, slot: u32) -> NonNull<DataSegment> {
+        // SAFETY: the WQE of a slot, inside the buffer.
+        unsafe { self.segments.add(slot as usize * self.stride).cast() }
     }
-}
 
-impl<Q: ReceiveRing> Drop for Posting<'_, Q> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.queue.ring_doorbell();
+    /// Copies the buffers of the receive in slot `from`, which is free from now on, to slot `to`, which gets this state.
+    ///
+    /// # Safety
+    /// Both slots exist and are not the device's; `from` has a receive.
+    #[cold]
+    pub(crate) unsafe fn copy(&mut self, from: u32, to: u32, state: SlotState) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            sge::copy(self.segments(from), self.segments(to), self.max_sge);
+            let data = self.slots.data(from);
+            self.slots.get_mut(from).state = SlotState::Free;
+            self.slots.set(to, data, state);
+        }
     }
 }
 
@@ -304,7 +335,7 @@ pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completio
     if let Some(payload) = payload {
         let len = payload.len().min(cqe.byte_count() as usize);
         // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
-        unsafe { inline::scatter(&payload[..len], queue.segments(slot), queue.max_sge()) };
+        unsafe { inline::scatter(&payload[..len], queue.wqes().segments(slot), queue.max_sge()) };
     }
     Completion::Message(slot)
 }

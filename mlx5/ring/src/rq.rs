@@ -8,11 +8,8 @@ use core::ptr::NonNull;
 
 use mlx5_wire::be::Be32;
 use mlx5_wire::data::DataSegment;
-use mlx5_wire::dbrec;
 
-use crate::barrier;
-use crate::dbrec::DoorbellRecord;
-use crate::receive::{PostError, ReceiveRing};
+use crate::receive::{PostError, ReceiveRing, Wqes};
 use crate::sge;
 use crate::slots::{Slot, SlotState, Slots};
 
@@ -63,25 +60,14 @@ impl Layout {
 /// The receive queue of a QP; `T` is what the caller gets back with each completion.
 #[derive(Debug)]
 pub struct ReceiveQueue<T: Copy> {
-    /// The data segments of the first WQE.
-    segments: NonNull<u8>,
-    stride: usize,
-    max_sge: u32,
+    /// The count of posted WQEs is the index of the next one.
+    wqes: Wqes<T>,
     mask: u32,
-    dbrec: DoorbellRecord,
-    /// Running count of posted WQEs.
-    head: u32,
-    /// The count that the doorbell record has.
-    rung: u32,
     /// Slots that are not free.
     used: u32,
     /// Slots that are loaded: their turn to be posted has not come.
     waiting: u32,
-    slots: Slots<T>,
 }
-
-// SAFETY: the queue has its WQEs and its record to itself by the contract of `new`.
-unsafe impl<T: Copy + Send> Send for ReceiveQueue<T> {}
 
 impl<T: Copy> ReceiveQueue<T> {
     /// Takes over a receive queue to which nothing was posted since its QP was created or reset.
@@ -96,55 +82,46 @@ impl<T: Copy> ReceiveQueue<T> {
     pub unsafe fn new(layout: Layout, slots: NonNull<Slot<T>>) -> Result<Self, LayoutError> {
         layout.check()?;
         // SAFETY: the caller's contract.
-        let (dbrec, slots) =
-            unsafe { (DoorbellRecord::new(layout.dbrec), Slots::new(slots, layout.wqe_cnt)) };
-        Ok(Self {
-            segments: layout.buf,
-            stride: layout.stride as usize,
-            max_sge: layout.max_sge(),
-            mask: layout.wqe_cnt - 1,
-            dbrec,
-            head: 0,
-            rung: 0,
-            used: 0,
-            waiting: 0,
-            slots,
-        })
+        let wqes = unsafe {
+            let slots = Slots::new(slots, layout.wqe_cnt);
+            Wqes::new(layout.buf, layout.stride, layout.max_sge(), layout.dbrec, slots)
+        };
+        Ok(Self { wqes, mask: layout.wqe_cnt - 1, used: 0, waiting: 0 })
     }
 
     /// Returns the running count of posted WQEs; the doorbell record has its lower 16 bits.
     pub const fn head(&self) -> u32 {
-        self.head
+        self.wqes.posted
     }
 
     /// Takes every receive back, as the device did: its QP was reset or destroyed. Calls `each` with the value of those
     /// that were posted or waited; held ones are their holders'.
     pub fn reset(&mut self, each: impl FnMut(T)) {
-        self.slots.clear(each);
+        self.wqes.slots.clear(each);
         // The reset has zeroed the record.
-        (self.head, self.rung, self.used, self.waiting) = (0, 0, 0, 0);
+        (self.wqes.posted, self.wqes.rung, self.used, self.waiting) = (0, 0, 0, 0);
     }
 
     /// Returns the slot to post next.
     #[inline(always)]
     const fn head_slot(&self) -> u32 {
-        self.head & self.mask
+        self.wqes.posted & self.mask
     }
 
     /// Returns `true` if the slot to post next has no receive.
     #[inline(always)]
     fn has_room(&self) -> bool {
         // SAFETY: masked.
-        unsafe { self.slots.get(self.head_slot()).state == SlotState::Free }
+        unsafe { self.wqes.slots.get(self.head_slot()).state == SlotState::Free }
     }
 
     /// Posts the WQE in the slot at the head, which is loaded or held.
     #[inline(always)]
     fn post_head(&mut self) {
         // SAFETY: masked.
-        let slot = unsafe { self.slots.get_mut(self.head_slot()) };
-        (slot.index, slot.state) = (self.head as u16, SlotState::Posted);
-        self.head = self.head.wrapping_add(1);
+        let slot = unsafe { self.wqes.slots.get_mut(self.head_slot()) };
+        (slot.index, slot.state) = (self.wqes.posted as u16, SlotState::Posted);
+        self.wqes.posted = self.wqes.posted.wrapping_add(1);
     }
 
     /// Posts the buffers that wait, as far as the slot at the head is free or has one.
@@ -153,7 +130,7 @@ impl<T: Copy> ReceiveQueue<T> {
         while self.waiting > 0 {
             let to = self.head_slot();
             // SAFETY: masked.
-            match unsafe { self.slots.get(to).state } {
+            match unsafe { self.wqes.slots.get(to).state } {
                 SlotState::Posted | SlotState::Held => return,
                 SlotState::Loaded => {}
                 SlotState::Free => self.move_wqe(self.next_waiting(), to),
@@ -167,7 +144,7 @@ impl<T: Copy> ReceiveQueue<T> {
     fn next_waiting(&self) -> u32 {
         let mut slot = self.head_slot();
         // SAFETY: masked.
-        while unsafe { self.slots.get(slot).state } != SlotState::Loaded {
+        while unsafe { self.wqes.slots.get(slot).state } != SlotState::Loaded {
             slot = (slot + 1) & self.mask;
         }
         slot
@@ -177,12 +154,7 @@ impl<T: Copy> ReceiveQueue<T> {
     #[cold]
     fn move_wqe(&mut self, from: u32, to: u32) {
         // SAFETY: both slots exist and are not the device's; `from` has data.
-        unsafe {
-            sge::copy(self.segments(from), self.segments(to), self.max_sge);
-            let data = self.slots.data(from);
-            self.slots.get_mut(from).state = SlotState::Free;
-            self.slots.set(to, data, SlotState::Loaded);
-        }
+        unsafe { self.wqes.copy(from, to, SlotState::Loaded) };
     }
 }
 
@@ -190,28 +162,17 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     type Data = T;
 
     #[inline(always)]
-    fn slots(&self) -> &Slots<T> {
-        &self.slots
+    fn wqes(&self) -> &Wqes<T> {
+        &self.wqes
     }
 
     #[inline(always)]
-    unsafe fn slots_mut(&mut self) -> &mut Slots<T> {
-        &mut self.slots
-    }
-
-    #[inline(always)]
-    fn max_sge(&self) -> u32 {
-        self.max_sge
+    unsafe fn wqes_mut(&mut self) -> &mut Wqes<T> {
+        &mut self.wqes
     }
 
     fn free_slots(&self) -> u32 {
-        self.slots.count() - self.used
-    }
-
-    #[inline(always)]
-    unsafe fn segments(&self, slot: u32) -> NonNull<DataSegment> {
-        // SAFETY: the WQE of a slot, inside the buffer.
-        unsafe { self.segments.add(slot as usize * self.stride).cast() }
+        self.wqes.slots.count() - self.used
     }
 
     #[inline(always)]
@@ -223,14 +184,14 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         if !self.has_room() {
             return Err(PostError::Full);
         }
-        let index = self.head;
+        let index = self.wqes.posted;
         let slot = index & self.mask;
         // SAFETY: masked; a free slot is not the device's.
         unsafe {
-            write(self.segments(slot), self.max_sge);
-            self.slots.set_posted(slot, data, index as u16);
+            write(self.wqes.segments(slot), self.wqes.max_sge);
+            self.wqes.slots.set_posted(slot, data, index as u16);
         }
-        self.head = index.wrapping_add(1);
+        self.wqes.posted = index.wrapping_add(1);
         self.used += 1;
         if self.waiting > 0 {
             self.post_waiting();
@@ -240,16 +201,16 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
 
     #[inline(always)]
     unsafe fn post_only(&mut self, data: T, segment: DataSegment) -> bool {
-        let (head, slot) = (self.head, self.head_slot());
+        let (head, slot) = (self.wqes.posted, self.head_slot());
         if self.waiting > 0 || !self.has_room() {
             return false;
         }
         // SAFETY: masked; a free slot is not the device's; every WQE has room for one segment.
         unsafe {
-            sge::write_one(self.segments(slot), self.max_sge, segment);
-            self.slots.set_posted(slot, data, head as u16);
+            sge::write_one(self.wqes.segments(slot), self.wqes.max_sge, segment);
+            self.wqes.slots.set_posted(slot, data, head as u16);
         }
-        self.head = head.wrapping_add(1);
+        self.wqes.posted = head.wrapping_add(1);
         self.used += 1;
         true
     }
@@ -259,29 +220,29 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         if self.waiting > 0 {
             return;
         }
-        let mut head = self.head;
+        let mut head = self.wqes.posted;
         loop {
             let slot = head & self.mask;
             // SAFETY: masked.
-            if unsafe { self.slots.get(slot).state } != SlotState::Free {
+            if unsafe { self.wqes.slots.get(slot).state } != SlotState::Free {
                 break;
             }
             // SAFETY: masked; a free slot is not the device's; the caller's contract.
             unsafe {
-                let Some(data) = write(self.segments(slot), self.max_sge) else { break };
-                self.slots.set_posted(slot, data, head as u16);
+                let Some(data) = write(self.wqes.segments(slot), self.wqes.max_sge) else { break };
+                self.wqes.slots.set_posted(slot, data, head as u16);
             }
             head = head.wrapping_add(1);
         }
-        self.used += head.wrapping_sub(self.head);
-        self.head = head;
+        self.used += head.wrapping_sub(self.wqes.posted);
+        self.wqes.posted = head;
     }
 
     #[inline(always)]
     fn posted_slot(&self, wqe_counter: u16) -> Option<u32> {
         let slot = u32::from(wqe_counter) & self.mask;
         // SAFETY: masked.
-        let posted = unsafe { self.slots.get(slot) };
+        let posted = unsafe { self.wqes.slots.get(slot) };
         // A counter of another lap names the same slot.
         (posted.index == wqe_counter && posted.state == SlotState::Posted).then_some(slot)
     }
@@ -299,7 +260,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
             self.post_head();
         } else {
             // SAFETY: a slot that is held exists.
-            unsafe { self.slots.get_mut(slot).state = SlotState::Loaded };
+            unsafe { self.wqes.slots.get_mut(slot).state = SlotState::Loaded };
             self.waiting += 1;
             self.post_waiting();
         }
@@ -308,7 +269,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     #[inline(always)]
     unsafe fn release(&mut self, slot: u32) {
         // SAFETY: a slot that is held exists.
-        unsafe { self.slots.get_mut(slot).state = SlotState::Free };
+        unsafe { self.wqes.slots.get_mut(slot).state = SlotState::Free };
         self.used -= 1;
         if self.waiting > 0 {
             self.post_waiting();
@@ -324,27 +285,11 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     fn complete_only(&mut self, wqe_counter: u16) -> Option<T> {
         let slot = self.posted_slot(wqe_counter)?;
         // SAFETY: a slot that was posted exists and has data.
-        let slot = unsafe { self.slots.get_mut(slot) };
+        let slot = unsafe { self.wqes.slots.get_mut(slot) };
         slot.state = SlotState::Free;
         self.used -= 1;
         // SAFETY: as above.
         Some(unsafe { slot.data() })
-    }
-
-    #[inline(always)]
-    fn ring_doorbell(&mut self) -> u32 {
-        let posted = self.head.wrapping_sub(self.rung);
-        if posted != 0 {
-            self.rung = self.head;
-            barrier::wqe_before_doorbell_record();
-            self.dbrec.write(dbrec::work_queue(self.rung));
-        }
-        posted
-    }
-
-    #[inline(always)]
-    fn needs_doorbell(&self) -> bool {
-        self.head != self.rung
     }
 }
 

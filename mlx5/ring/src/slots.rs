@@ -94,6 +94,18 @@ impl<T: Copy> Slots<T> {
         self.is_posted(slot).then(|| unsafe { self.data(slot) })
     }
 
+    /// Calls `each` with the caller's value of every slot that is not free.
+    pub fn each(&self, mut each: impl FnMut(T)) {
+        for slot in 0..self.count {
+            // SAFETY: `slot` is below the count.
+            let slot = unsafe { self.get(slot) };
+            if slot.state != SlotState::Free {
+                // SAFETY: [data-set].
+                each(unsafe { slot.data.assume_init() });
+            }
+        }
+    }
+
     /// Returns `true` if the device has `slot`.
     #[inline(always)]
     pub(crate) fn is_posted(&self, slot: u32) -> bool {

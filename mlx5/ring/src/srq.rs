@@ -18,12 +18,9 @@ use core::ptr::NonNull;
 
 use mlx5_wire::be::{Be16, Be32};
 use mlx5_wire::data::DataSegment;
-use mlx5_wire::dbrec;
 use mlx5_wire::next::NextSegment;
 
-use crate::barrier;
-use crate::dbrec::DoorbellRecord;
-use crate::receive::{PostError, ReceiveRing};
+use crate::receive::{PostError, ReceiveRing, Wqes};
 use crate::sge::{self, Sge};
 use crate::slots::{Slot, SlotState, Slots};
 
@@ -88,25 +85,14 @@ impl Layout {
 /// `[slot-index]`: `head`, `tail` and every link are below the number of slots.
 #[derive(Debug)]
 pub struct SharedReceiveQueue<T: Copy> {
-    wqes: NonNull<u8>,
-    stride: usize,
-    max_sge: u32,
-    dbrec: DoorbellRecord,
-    /// Running count of posted WQEs.
-    posted: u32,
-    /// The count that the doorbell record has.
-    rung: u32,
+    wqes: Wqes<T>,
     /// First free slot: the last posted WQE links to it.
     head: u32,
     /// Last free slot, whose link is not decided.
     tail: u32,
     /// Free slots, at least one.
     free: u32,
-    slots: Slots<T>,
 }
-
-// SAFETY: the queue has its WQEs and its record to itself by the contract of `new`.
-unsafe impl<T: Copy + Send> Send for SharedReceiveQueue<T> {}
 
 impl<T: Copy> SharedReceiveQueue<T> {
     /// Takes over an SRQ to which nothing was posted, and links its slots.
@@ -121,21 +107,13 @@ impl<T: Copy> SharedReceiveQueue<T> {
     pub unsafe fn new(layout: Layout, slots: NonNull<Slot<T>>) -> Result<Self, LayoutError> {
         layout.check()?;
         let count = layout.slots();
-        // SAFETY: the caller's contract.
-        let (dbrec, slots) =
-            unsafe { (DoorbellRecord::new(layout.dbrec), Slots::new(slots, count)) };
-        let mut queue = Self {
-            wqes: layout.buf,
-            stride: layout.stride as usize,
-            max_sge: layout.max_sge(),
-            dbrec,
-            posted: 0,
-            rung: 0,
-            head: 0,
-            tail: count - 1,
-            free: count,
-            slots,
+        // SAFETY: the caller's contract; the segments follow the link of a WQE.
+        let wqes = unsafe {
+            let segments = layout.buf.add(NextSegment::SIZE);
+            let slots = Slots::new(slots, count);
+            Wqes::new(segments, layout.stride, layout.max_sge(), layout.dbrec, slots)
         };
+        let mut queue = Self { wqes, head: 0, tail: count - 1, free: count };
         for slot in 0..count {
             queue.store_link(slot, (slot + 1) % count);
         }
@@ -144,7 +122,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
 
     /// Returns the running count of WQEs that were handed over; the doorbell record has its lower 16 bits.
     pub const fn counter(&self) -> u32 {
-        self.rung
+        self.wqes.rung
     }
 
     /// Returns the slot to post next.
@@ -156,7 +134,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     #[inline(always)]
     pub fn is_loaded(&self) -> bool {
         // SAFETY: [slot-index].
-        unsafe { self.slots.get(self.head).state == SlotState::Loaded }
+        unsafe { self.wqes.slots.get(self.head).state == SlotState::Loaded }
     }
 
     /// Puts a receive into the last free slot, from where [`recycle`](ReceiveRing::recycle) and
@@ -172,14 +150,14 @@ impl<T: Copy> SharedReceiveQueue<T> {
         if self.free > 1 || self.is_loaded() {
             return Err(PostError::Full);
         }
-        if sges.len() > self.max_sge as usize {
+        if sges.len() > self.max_sge() as usize {
             return Err(PostError::TooManySges);
         }
         let slot = self.head;
         // SAFETY: [slot-index]; the slot is not the device's; the number of SGEs was checked.
         unsafe {
-            sge::scatter(self.segments(slot), self.max_sge, sges);
-            self.slots.set(slot, data, SlotState::Loaded);
+            sge::scatter(self.wqes.segments(slot), self.wqes.max_sge, sges);
+            self.wqes.slots.set(slot, data, SlotState::Loaded);
         }
         Ok(())
     }
@@ -187,14 +165,14 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// Takes every receive back: the SRQ was destroyed, or no code posts to it any more. Calls `each` with the value of
     /// those that were posted or waited; held ones are their holders'.
     pub fn drain(&mut self, each: impl FnMut(T)) {
-        self.slots.clear(each);
+        self.wqes.slots.clear(each);
     }
 
     fn store_link(&mut self, slot: u32, to: u32) {
         // SAFETY: a slot below the count, which the device does not have; the link is aligned to two bytes.
         unsafe {
-            self.slots.get_mut(slot).index = to as u16;
-            let wqe = self.wqes.add(slot as usize * self.stride);
+            self.wqes.slots.get_mut(slot).index = to as u16;
+            let wqe = self.wqes.segments(slot).cast::<NextSegment>().sub(1).cast::<u8>();
             let link = wqe.add(offset_of!(NextSegment, next_wqe_index));
             link.cast::<Be16>().write_volatile(Be16::new(to as u16));
         }
@@ -205,7 +183,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     fn append(&mut self, slot: u32) {
         let last = self.tail;
         // SAFETY: [slot-index].
-        if unsafe { self.slots.get(last).index } != slot as u16 {
+        if unsafe { self.wqes.slots.get(last).index } != slot as u16 {
             self.store_link(last, slot);
         }
         self.tail = slot;
@@ -220,12 +198,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     unsafe fn recycle_copied(&mut self, slot: u32) {
         let to = self.head;
         // SAFETY: two slots, neither of which is the device's; the held one has data.
-        unsafe {
-            sge::copy(self.segments(slot), self.segments(to), self.max_sge);
-            let data = self.slots.data(slot);
-            self.slots.get_mut(slot).state = SlotState::Free;
-            self.slots.set(to, data, SlotState::Posted);
-        }
+        unsafe { self.wqes.copy(slot, to, SlotState::Posted) };
         self.append(slot);
         self.advance(to);
     }
@@ -235,11 +208,11 @@ impl<T: Copy> SharedReceiveQueue<T> {
     fn advance(&mut self, head: u32) {
         debug_assert!(self.free > 1, "[last-free]");
         // SAFETY: [slot-index].
-        let slot = unsafe { self.slots.get_mut(head) };
+        let slot = unsafe { self.wqes.slots.get_mut(head) };
         slot.state = SlotState::Posted;
         self.head = slot.index.into();
         self.free -= 1;
-        self.posted = self.posted.wrapping_add(1);
+        self.wqes.posted = self.wqes.posted.wrapping_add(1);
     }
 }
 
@@ -247,28 +220,17 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     type Data = T;
 
     #[inline(always)]
-    fn slots(&self) -> &Slots<T> {
-        &self.slots
+    fn wqes(&self) -> &Wqes<T> {
+        &self.wqes
     }
 
     #[inline(always)]
-    unsafe fn slots_mut(&mut self) -> &mut Slots<T> {
-        &mut self.slots
-    }
-
-    #[inline(always)]
-    fn max_sge(&self) -> u32 {
-        self.max_sge
+    unsafe fn wqes_mut(&mut self) -> &mut Wqes<T> {
+        &mut self.wqes
     }
 
     fn free_slots(&self) -> u32 {
         self.free - 1
-    }
-
-    #[inline(always)]
-    unsafe fn segments(&self, slot: u32) -> NonNull<DataSegment> {
-        // SAFETY: after the link of the WQE of a slot, inside the buffer.
-        unsafe { self.wqes.add(slot as usize * self.stride + NextSegment::SIZE).cast() }
     }
 
     #[inline(always)]
@@ -283,8 +245,8 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         let slot = self.head;
         // SAFETY: [slot-index]; the slot is not the device's.
         unsafe {
-            write(self.segments(slot), self.max_sge);
-            self.slots.set(slot, data, SlotState::Posted);
+            write(self.wqes.segments(slot), self.wqes.max_sge);
+            self.wqes.slots.set(slot, data, SlotState::Posted);
         }
         self.advance(slot);
         Ok(slot)
@@ -302,27 +264,27 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         while free > 1 {
             // SAFETY: [slot-index]; the slot is not the device's; the caller's contract.
             unsafe {
-                let Some(data) = write(self.segments(head), self.max_sge) else { break };
-                self.slots.set(head, data, SlotState::Posted);
-                head = self.slots.get(head).index.into();
+                let Some(data) = write(self.wqes.segments(head), self.wqes.max_sge) else { break };
+                self.wqes.slots.set(head, data, SlotState::Posted);
+                head = self.wqes.slots.get(head).index.into();
             }
             free -= 1;
         }
-        self.posted = self.posted.wrapping_add(self.free - free);
+        self.wqes.posted = self.wqes.posted.wrapping_add(self.free - free);
         (self.head, self.free) = (head, free);
     }
 
     #[inline(always)]
     fn posted_slot(&self, wqe_counter: u16) -> Option<u32> {
         let slot = u32::from(wqe_counter);
-        self.slots.is_posted(slot).then_some(slot)
+        self.wqes.slots.is_posted(slot).then_some(slot)
     }
 
     #[inline(always)]
     unsafe fn recycle(&mut self, slot: u32) {
         let tail = self.tail;
         // SAFETY: [slot-index]; a slot that is held exists; the two differ, because the tail is not held.
-        let [last, given] = unsafe { self.slots.pair_mut(tail, slot) };
+        let [last, given] = unsafe { self.wqes.slots.pair_mut(tail, slot) };
         if last.state != SlotState::Loaded {
             // SAFETY: the caller's contract.
             return unsafe { self.recycle_copied(slot) };
@@ -334,14 +296,14 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
             self.store_link(tail, slot);
         }
         (self.head, self.tail) = (slot, slot);
-        self.posted = self.posted.wrapping_add(1);
+        self.wqes.posted = self.wqes.posted.wrapping_add(1);
     }
 
     #[inline(always)]
     unsafe fn release(&mut self, slot: u32) {
         self.append(slot);
         // SAFETY: a slot that is held exists.
-        unsafe { self.slots.get_mut(slot).state = SlotState::Free };
+        unsafe { self.wqes.slots.get_mut(slot).state = SlotState::Free };
         if self.is_loaded() {
             // [loaded-alone]: now another slot is free.
             self.advance(self.head);
@@ -359,26 +321,10 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         self.append(slot);
         // SAFETY: a slot that was posted exists and has data.
         unsafe {
-            let slot = self.slots.get_mut(slot);
+            let slot = self.wqes.slots.get_mut(slot);
             slot.state = SlotState::Free;
             Some(slot.data())
         }
-    }
-
-    #[inline(always)]
-    fn ring_doorbell(&mut self) -> u32 {
-        let posted = self.posted.wrapping_sub(self.rung);
-        if posted != 0 {
-            self.rung = self.posted;
-            barrier::wqe_before_doorbell_record();
-            self.dbrec.write(dbrec::work_queue(self.rung));
-        }
-        posted
-    }
-
-    #[inline(always)]
-    fn needs_doorbell(&self) -> bool {
-        self.posted != self.rung
     }
 }
 

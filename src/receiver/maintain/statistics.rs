@@ -34,16 +34,12 @@ pub struct Statistics {
     /// Refills of a queue that was below its watermark.
     pub refills: u64,
     /// Fewest receives that the device had at the start of a batch, of a queue with a watermark or a
-    /// [`SharedPoster`](crate::SharedPoster); `None` without such a queue, and before its
-    /// first receive. Receives whose completions are among the next 256
-    /// to poll do not count.
+    /// [`SharedPoster`](crate::SharedPoster); `None` without such a queue, and before its first receive. Receives whose
+    /// completions are among the next 256 to poll do not count.
     ///
     /// At 0 the next message finds no receive: a connected peer sends it again later (RNR), and a datagram is
     /// dropped. [`Context::out_of_buffer`](crate::Context::out_of_buffer) counts both.
     pub low_water: Option<u32>,
-    /// Messages whose cache lines were prefetched, see [`ReceiverConfig::prefetch`](crate::ReceiverConfig::prefetch).
-    /// A message that waits for several batches counts in each.
-    pub prefetched: u64,
     /// CQEs whose signature was checked, see [`ReceiverConfig::verify_cqes`](crate::ReceiverConfig::verify_cqes).
     pub verified_cqes: u64,
     /// CQEs whose signature was wrong.

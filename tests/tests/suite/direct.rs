@@ -61,7 +61,8 @@ fn post(receiver: &mut Receiver, srq: SrqId, wr_id: u64, sges: &[Sge]) {
     unsafe {
         let mut rings = receiver.as_direct().unwrap();
         let (_, ring) = rings.srq(srq).unwrap();
-        ring.posting().post(SlotContext::from_wr_id(wr_id), sges).unwrap();
+        ring.post(SlotContext::from_wr_id(wr_id), sges).unwrap();
+        ring.ring_doorbell();
     }
 }
 
@@ -124,9 +125,9 @@ fn an_entry_of_no_length_on_a_receive_queue_is_left_out() {
         let mut rings = w.receiver.as_direct().unwrap();
         let (_, ring) = rings.rq(w.queue).unwrap();
         let sges = [memory.sge(64, 64)];
-        let mut posting = ring.posting();
-        posting.post(SlotContext::from_wr_id(1), &[memory.sge(0, 0)]).unwrap();
-        posting.post(SlotContext::from_wr_id(2), &sges).unwrap();
+        ring.post(SlotContext::from_wr_id(1), &[memory.sge(0, 0)]).unwrap();
+        ring.post(SlotContext::from_wr_id(2), &sges).unwrap();
+        ring.ring_doorbell();
     }
     w.peers.qps[0].send_inline(b"", None).unwrap();
     assert_eq!(completed(&mut w.receiver), Cause::Raw(1));
@@ -163,7 +164,7 @@ fn more_entries_than_a_receive_has_room_for() {
     unsafe {
         let mut rings = w.receiver.as_direct().unwrap();
         let (_, ring) = rings.srq(w.queue).unwrap();
-        let refused = ring.posting().post(SlotContext::from_wr_id(1), &sges).unwrap_err();
+        let refused = ring.post(SlotContext::from_wr_id(1), &sges).unwrap_err();
         assert_eq!(refused, PostError::TooManySges);
     }
     w.fill();

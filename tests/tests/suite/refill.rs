@@ -232,7 +232,7 @@ fn buffers_for_a_full_or_closed_queue_return_to_their_pool() {
 #[test]
 fn buffers_for_a_closed_queue_return_while_its_receiver_lives() {
     let Single { mut receiver, queue: rq, pool, mut near, peers, .. } = Single::new(8, 64);
-    let posted = receiver.fill(rq, &pool).unwrap() as u32;
+    receiver.fill(rq, &pool).unwrap();
     let poster = receiver.shared_poster(rq).unwrap();
     receiver.poll();
     let all = pool.count() as usize;
@@ -249,7 +249,6 @@ fn buffers_for_a_closed_queue_return_while_its_receiver_lives() {
         receiver.poll();
         assert_eq!(pool.available(), all, "given last");
     }
-    assert_eq!(receiver.statistics().unwrap().low_water, Some(posted), "as long as it was there");
     drop(peers);
 }
 
@@ -288,7 +287,7 @@ fn counts_are_those_of_the_messages() {
     assert_eq!((handed, received), (posted + 10, 10));
     assert_eq!((before.polls, after.polls), (polls, polls + 2));
     assert_eq!(after.empty_polls, before.empty_polls + 2);
-    assert_eq!((after.refills, after.low_water), (0, None));
+    assert_eq!(after.refills, 0);
 }
 
 #[test]

@@ -391,8 +391,7 @@ fn timestamps(recorded: &[[u8; 64]]) -> Vec<u64> {
     };
     // SAFETY: memory of this function, which the queue does not outlive.
     let mut queue = unsafe { CompletionQueue::new(layout) }.unwrap();
-    let mut completions = queue.completions();
-    while let Some(cqe) = completions.next() {
+    while let Some(cqe) = queue.next() {
         let error = cqe.opcode() == CqeOpcode::ResponderError;
         timestamps.push(if error { 0 } else { cqe.timestamp() });
     }

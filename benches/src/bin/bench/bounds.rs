@@ -17,20 +17,20 @@ use Limit::{AtMost, Times};
 
 /// Operations of the safe layer on an SRQ unless stated otherwise; of programs under the drop-in last.
 const BOUNDS: [(&str, Limit); 67] = [
-    ("SRQ cycle, lending batch", AtMost(84.0)),
-    ("SRQ cycle, lending batch, random order", AtMost(91.0)),
-    ("SRQ cycle, lending batch, 2 queues in turn", AtMost(115.0)),
-    ("SRQ cycle, lending batch, batch 1", AtMost(178.0)),
+    ("SRQ cycle, lending batch", AtMost(79.0)),
+    ("SRQ cycle, lending batch, random order", AtMost(86.0)),
+    ("SRQ cycle, lending batch, 2 queues in turn", AtMost(102.0)),
+    ("SRQ cycle, lending batch, batch 1", AtMost(168.0)),
     ("SRQ poll of nothing, lending batch", AtMost(32.0)),
-    ("SRQ cycle, owned buffers", AtMost(172.0)),
-    ("SRQ cycle, owned buffers, random order", AtMost(180.0)),
-    ("SRQ cycle, buffers replaced", AtMost(141.0)),
-    ("SRQ cycle, buffers replaced, random order", AtMost(148.0)),
-    ("SRQ cycle, lending batch, compressed", AtMost(161.0)),
-    ("SRQ cycle, lending batch, 32 bytes inline", AtMost(188.0)),
+    ("SRQ cycle, owned buffers", AtMost(158.0)),
+    ("SRQ cycle, owned buffers, random order", AtMost(166.0)),
+    ("SRQ cycle, buffers replaced", AtMost(129.0)),
+    ("SRQ cycle, buffers replaced, random order", AtMost(136.0)),
+    ("SRQ cycle, lending batch, compressed", AtMost(138.0)),
+    ("SRQ cycle, lending batch, 32 bytes inline", AtMost(169.0)),
     ("SRQ cycle, lending batch, 1000 QPs", Times("SRQ cycle, lending batch", 1.1)),
     ("SRQ cycle, lending batch, 32768 slots", Times("SRQ cycle, lending batch, 64 slots", 1.1)),
-    ("RQ cycle, lending batch", AtMost(80.0)),
+    ("RQ cycle, lending batch", AtMost(79.0)),
     // Half of what ibv_post_srq_ops takes: see the reference's column of the table.
     ("tag add, batch 16", AtMost(60.0)),
     // A request of the ring and its completion.

@@ -2,7 +2,6 @@
 
 mod bounds;
 mod counts;
-mod prefetch;
 mod times;
 
 use std::error::Error;
@@ -45,8 +44,6 @@ enum Command {
         #[arg(long, default_value = "")]
         filter: String,
     },
-    /// Takes the times of reading messages, with and without prefetching them.
-    Prefetch,
     /// Counts, takes times, and writes `bench.json`.
     All {
         /// Where `bench.json` goes.
@@ -93,7 +90,6 @@ fn run(command: Command) -> Result<()> {
             counts::run(&out, baseline.as_deref(), &filter, save).map(drop)
         }
         Command::Times { filter } => times::run(&filter).map(drop),
-        Command::Prefetch => prefetch::run(),
         Command::All { out, docs } => all(&out, docs.as_deref()),
         Command::Counted { filter, drop_in } => {
             counts::run_counted(&filter, drop_in);

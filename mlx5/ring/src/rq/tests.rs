@@ -5,13 +5,13 @@ use super::ReceiveQueue;
 impl<T: Copy> ReceiveQueue<T> {
     /// Puts the running counters into the lap before `end`; returns the distance from where they were.
     pub fn count_to(&mut self, end: u32) -> u32 {
-        let head = end.wrapping_sub(self.slots.count()).wrapping_add(self.head_slot());
-        let by = head.wrapping_sub(self.head);
-        self.head = head;
-        self.rung = self.rung.wrapping_add(by);
-        for slot in 0..self.slots.count() {
+        let head = end.wrapping_sub(self.wqes.slots.count()).wrapping_add(self.head_slot());
+        let by = head.wrapping_sub(self.wqes.posted);
+        self.wqes.posted = head;
+        self.wqes.rung = self.wqes.rung.wrapping_add(by);
+        for slot in 0..self.wqes.slots.count() {
             // SAFETY: below the count.
-            let slot = unsafe { self.slots.get_mut(slot) };
+            let slot = unsafe { self.wqes.slots.get_mut(slot) };
             slot.index = slot.index.wrapping_add(by as u16);
         }
         by

@@ -97,9 +97,8 @@ impl Subject {
     /// Takes at most `budget` CQEs.
     pub fn poll(&mut self, budget: u32) -> Vec<Option<Reported>> {
         let mut reported = Vec::new();
-        let mut completions = self.cq.completions();
         while (reported.len() as u32) < budget {
-            let Some(cqe) = completions.next() else { break };
+            let Some(cqe) = self.cq.next() else { break };
             let Some(completion) = Completion::read(cqe) else {
                 reported.push(None);
                 continue;
@@ -111,6 +110,7 @@ impl Subject {
                 Some(Reported { qp, completion, retired })
             }));
         }
+        self.cq.publish();
         reported
     }
 

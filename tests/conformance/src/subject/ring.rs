@@ -96,16 +96,22 @@ impl Subject for Ring {
     fn post(&mut self, _: usize, receives: &[Receive]) -> (usize, Option<Refusal>) {
         let all: Vec<_> = receives.iter().map(sges).collect();
         with_queue!(self, |_cq, queue| {
-            let mut posting = queue.posting();
-            for (posted, ((id, _), sges)) in receives.iter().zip(&all).enumerate() {
+            let mut posted = 0;
+            let mut refusal = None;
+            for ((id, _), sges) in receives.iter().zip(&all) {
                 // SAFETY: the memory is looked at only while the device rests.
-                match unsafe { posting.post(SlotContext::from_wr_id(*id), sges) } {
-                    Ok(_) => {}
-                    Err(PostError::Full) => return (posted, Some(Refusal::Full)),
-                    Err(PostError::TooManySges) => return (posted, Some(Refusal::TooManyEntries)),
+                refusal = match unsafe { queue.post(SlotContext::from_wr_id(*id), sges) } {
+                    Ok(_) => None,
+                    Err(PostError::Full) => Some(Refusal::Full),
+                    Err(PostError::TooManySges) => Some(Refusal::TooManyEntries),
+                };
+                if refusal.is_some() {
+                    break;
                 }
+                posted += 1;
             }
-            (receives.len(), None)
+            queue.ring_doorbell();
+            (posted, refusal)
         })
     }
 

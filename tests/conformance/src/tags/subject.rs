@@ -126,13 +126,14 @@ impl Subject {
         // SAFETY: the ring stays where it is, and all receives are posted through it.
         let mut direct = unsafe { self.receiver.as_direct() }.expect("the direct path");
         let (_, srq) = direct.srq(self.srq).expect("the SRQ exists");
-        let mut posting = srq.posting();
         let post = |receive: &&Receive| {
             let context = SlotContext::from_wr_id(receive.0);
             // SAFETY: the memory is looked at only while the device rests.
-            unsafe { posting.post(context, &sges(receive)) }.is_ok()
+            unsafe { srq.post(context, &sges(receive)) }.is_ok()
         };
-        receives.iter().take_while(post).count()
+        let posted = receives.iter().take_while(post).count();
+        srq.ring_doorbell();
+        posted
     }
 
     /// What doorbell has noted for a slot of the SRQ.
