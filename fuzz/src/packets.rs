@@ -173,7 +173,7 @@ impl Target {
     }
 }
 
-/// Makes the queues of a [`Scene`], the first byte, with the fuzzer as their peer, and does what the others
+/// Makes the queues of a `Scene`, the first byte, with the fuzzer as their peer, and does what the others
 /// say: operations as [`op`] lists them, until the end.
 pub fn run(bytes: &[u8]) {
     let target = target();

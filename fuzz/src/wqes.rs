@@ -85,7 +85,7 @@ fn operation(world: &World, queues: &mut Queues, input: &mut Input) -> Option<()
     Some(())
 }
 
-/// Makes the queues of a [`Scene`], the first byte, and does what the others say: operations as [`op`] lists
+/// Makes the queues of a `Scene`, the first byte, and does what the others say: operations as [`op`] lists
 /// them, until the end.
 pub fn run(bytes: &[u8]) {
     let world = world();

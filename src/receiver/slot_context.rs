@@ -9,16 +9,15 @@ use crate::memory::Buffer;
 
 /// The owner of a posted receive, kept in its slot: 16 bytes.
 ///
-/// `[slot-owns]`: a receive that a receiver posted has what its buffers had: their memory, and for each a reference to its pool.
-/// [`into_buffer`](Self::into_buffer) and its like make buffers of that again, once, after the slot was given back without
-/// them. No message touches the count of references, which other threads have in their caches.
-///
 /// ```
 /// use doorbell::raw::SlotContext;
 ///
 /// // A receive that is posted through the ring itself says what it is by its `wr_id`.
 /// assert_eq!(SlotContext::from_wr_id(7).wr_id(), 7);
 /// ```
+// `[slot-owns]`: a receive that a receiver posted owns its buffers: their memory, and a reference to the pool of each.
+// `into_buffer` and the other functions that take them out make `Buffer`s of them, once, after the slot was given back without
+// them. A message that is lent does not touch the count of references, which other threads have in their caches.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotContext {
     /// First byte of the only buffer, or the caller's `wr_id`.
