@@ -70,10 +70,12 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
     }
 }
 
-/// As [`scatter`], of a list in which no entry is of length 0; returns `false` if one is, and the segments say nothing then.
+/// Writes `sges`, none of which has length 0, to the `capacity` data segments at `segments`, and ends a shorter list. Returns
+/// `false` if one has length 0: the segments are then not a list.
 ///
 /// # Safety
-/// As [`scatter`].
+/// `segments` is aligned to 16 bytes and writable for `capacity` segments that the device does not read
+/// now, and `sges.len() <= capacity`.
 #[inline(always)]
 pub unsafe fn scatter_all(segments: NonNull<DataSegment>, capacity: u32, sges: &[Sge]) -> bool {
     for (i, sge) in sges.iter().enumerate() {
@@ -93,7 +95,8 @@ pub unsafe fn scatter_all(segments: NonNull<DataSegment>, capacity: u32, sges: &
 /// Writes a list of one segment to the `capacity` data segments at `segments`.
 ///
 /// # Safety
-/// As [`scatter`]; `capacity` is not 0.
+/// `segments` is aligned to 16 bytes and writable for `capacity` segments that the device does not read
+/// now; `capacity` is not 0.
 #[inline(always)]
 pub unsafe fn write_one(segments: NonNull<DataSegment>, capacity: u32, segment: DataSegment) {
     debug_assert_ne!(segment.byte_count.get(), 0, "0 can mean 2 GiB");
