@@ -92,7 +92,9 @@ impl Flow {
         self
     }
 
-    /// Sets the number, below 2^24, that matching frames return as their [`tag`](crate::frames::Frame::tag).
+    /// Sets the number, below 2^24, that matching frames return as their [`tag`](crate::frames::Frame::tag). Direct path only:
+    /// on the verbs path [`attach`](crate::frames::FrameReceiver::attach) returns
+    /// [`Error::Unsupported`](crate::Error::Unsupported).
     pub const fn tag(mut self, tag: u32) -> Self {
         self.tag = Some(tag);
         self

@@ -61,7 +61,7 @@ impl Frame<'_> {
     }
 
     /// Returns the [tag](crate::frames::Flow::tag) of the matching rule, 0 if it has none. `None` on the verbs path,
-    /// where `ibv_poll_cq` does not report it.
+    /// where a rule cannot have one.
     #[inline]
     pub fn tag(&self) -> Option<u32> {
         Some(self.cqe?.flow_tag())

@@ -14,8 +14,8 @@ impl Sender {
     }
 
     /// Makes the [channel](Self::channel) readable when the next request completes. Returns `true` if a request has
-    /// already completed: then poll instead of sleeping. The call also consumes the events of earlier calls, so call
-    /// it before each sleep.
+    /// already completed, or if a queue pair was reset, destroyed or dropped since the last poll: then poll instead of
+    /// sleeping. The call also consumes the events of earlier calls, so call it before each sleep.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();

@@ -41,7 +41,7 @@ pub enum TagEvent {
         receive: ReceiveId,
         /// Why.
         cause: ReceiveFailure,
-        /// Its buffer.
+        /// Its buffer, with length 0: no part of the message is returned.
         buffer: Buffer,
     },
     /// A receive was cancelled before a message matched it.

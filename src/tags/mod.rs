@@ -332,6 +332,9 @@ impl TagMatchingSrq {
     /// Returns the oldest message that waits for a receive and matches this tag and mask, including messages that
     /// arrived since the last [`poll`](Self::poll).
     ///
+    /// Such a message is not an event: [`wait`](Self::wait) does not return for it. To sleep until one arrives, call
+    /// [`arm`](Self::arm), then `probe`, then `poll(2)` on the [channel](Self::channel).
+    ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
     /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
@@ -340,15 +343,23 @@ impl TagMatchingSrq {
     /// # let mut message = doorbell::tags::TaggedBuffer::new(pool.take().expect("a buffer")).expect("room");
     /// # message.set_len(5);
     /// # other.send(other_peer, 7, 0, message)?;
+    /// use std::os::fd::AsRawFd;
+    ///
     /// // Waits for a message with this tag that no receive has taken.
+    /// let fd = tags.channel().as_raw_fd();
     /// let found = loop {
+    ///     let has_event = tags.arm()?;
+    ///     // After `arm`, which takes messages from the CQ.
     ///     if let Some(found) = tags.probe(7, u64::MAX) {
     ///         break found;
     ///     }
-    ///     if let Some(event) = tags.poll() {
-    ///         println!("{event:?}");
+    ///     if has_event {
+    ///         println!("{:?}", tags.poll());
+    ///         continue;
     ///     }
-    /// #   let _ = other.poll();
+    ///     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    ///     // SAFETY: one structure.
+    ///     unsafe { libc::poll(&mut poll, 1, -1) };
     /// };
     /// println!("{found:?}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())

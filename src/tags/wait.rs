@@ -26,7 +26,8 @@ impl TagMatchingSrq {
     }
 
     /// Makes the [channel](Self::channel) readable at the next event. Returns `true` if [`poll`](Self::poll) already
-    /// has an event: then poll instead of sleeping.
+    /// has an event: then poll instead of sleeping. A message that matches no receive is not an event, but makes the channel
+    /// readable: see [`probe`](Self::probe).
     ///
     /// The call also consumes the events of earlier calls, and covers outstanding sends: call it as the last step
     /// before each sleep.
@@ -79,7 +80,8 @@ impl TagMatchingSrq {
     }
 
     /// Sleeps until [`poll`](Self::poll) has an event, at most for `timeout`; without a time-out, forever. Returns
-    /// `true` if there is an event. A signal handler does not end the sleep.
+    /// `true` if there is an event. A signal handler does not end the sleep, and neither does a message that matches no
+    /// receive: see [`probe`](Self::probe).
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
