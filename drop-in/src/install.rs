@@ -189,7 +189,7 @@ pub(crate) unsafe fn install(ibv: *mut ibv_context, scope: Scope) {
     // SAFETY: as above.
     if unsafe { is_installed(ibv) } {
         // libmlx5 has several functions to poll, and decides for one in a second call.
-        // SAFETY: as above; the record is no other code's yet.
+        // SAFETY: as above; no other code has the record yet.
         unsafe {
             let record: *const Context = context::of(ibv);
             (&raw mut (*record.cast_mut()).original.poll_cq).write(poll_cq);

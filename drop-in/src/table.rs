@@ -106,7 +106,7 @@ impl<T> Drop for Table<T> {
         for page in &mut self.pages {
             let page = *page.get_mut();
             if page != empty() {
-                // SAFETY: it came from a box, and the table is no other code's.
+                // SAFETY: it came from a box, and no other code has the table.
                 for record in unsafe { *Box::from_raw(page) } {
                     // SAFETY: as above.
                     unsafe { drop_record(record.into_inner()) }

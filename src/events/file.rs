@@ -278,7 +278,7 @@ unsafe fn opened(fd: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the caller's contract: it was opened just now, and is no other code's.
+    // SAFETY: the caller's contract: it was opened just now, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -213,7 +213,7 @@ impl BufferPool {
         config: &PoolConfig,
     ) -> Result<Self, MemoryError<M>> {
         let value = NonNull::from(Box::leak(Box::new(memory)));
-        // SAFETY: leaked just now, and no other code's.
+        // SAFETY: leaked just now, and no other code has it.
         let (first, len) = unsafe { (*value.as_ptr()).memory() };
         // SAFETY: the value's memory, by the contract of the trait.
         let made = unsafe {

@@ -165,7 +165,7 @@ impl Receiver {
         let lent = lend_send(queues, qps, unrung, cqe)?;
         direct.cq.advance();
         let len = lent.len.min(payload.len());
-        // SAFETY: the buffer has room for the message, and is no other code's until it is lent.
+        // SAFETY: the buffer has room for the message, and no other code uses it until it is lent.
         unsafe { lent.start.as_ptr().copy_from_nonoverlapping(payload.as_ptr(), len) }
         Some((lent, cqe))
     }

@@ -31,17 +31,17 @@ impl Sender {
         if !self.run.is_over() || self.poller.has_arrived() {
             return;
         }
-        let mut are_settled = true;
+        let mut are_taken_back = true;
         for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.sends_ended()) {
             if !entry.ring.is_empty() {
-                are_settled = false;
+                are_taken_back = false;
                 continue;
             }
             // SAFETY: the queue pair cannot become ready to send before the next line, and the CQ is empty.
             unsafe { entry.ring.reset() }
             entry.qp.take_back_sends();
         }
-        if are_settled {
+        if are_taken_back {
             self.ended = ended;
             self.close_departed();
         }

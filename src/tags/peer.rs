@@ -241,7 +241,7 @@ impl TagMatchingSrq {
                 self.fail(receive, ReceiveFailure::PeerGone);
             }
         }
-        // The device reads for no one any more.
+        // The device does not read any more.
         self.engine.destroy_qp(peer.incoming);
         self.engine.destroy_qp(peer.outgoing);
         self.sender.close_departed();

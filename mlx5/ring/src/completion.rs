@@ -92,7 +92,7 @@ pub enum CqeKind {
     Failed,
     /// Something other than a receive: a send, a tag-list operation.
     NotAReceive,
-    /// No device writes this to a CQ that no code resizes.
+    /// No device writes this, except while the CQ is resized.
     Impossible,
 }
 

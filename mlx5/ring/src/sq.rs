@@ -21,12 +21,12 @@
 //!   back from [`SendQueue::complete`] or [`SendQueue::reset`]. Inline bytes are copied at once.
 //! - *ready*: the QP is in RTS, or in SQD, SQE or error, when something is posted.
 
+mod block_run;
 mod blocks;
 mod completion;
 mod open;
 mod posting;
 mod request;
-mod span;
 #[cfg(test)]
 mod tests;
 mod wqe;
@@ -37,13 +37,13 @@ use core::ptr::NonNull;
 use mlx5_wire::be::Be32;
 use mlx5_wire::ctrl::{ControlSegment, MAX_DS, SEND_WQE_BB, UNITS_PER_BB};
 
+pub(crate) use block_run::BlockRun;
 pub use blocks::BasicBlocks;
 pub use completion::{Completed, Completion, Failure, Run};
 pub use open::Open;
 pub use posting::Posting;
 use posting::What;
 pub use request::{Flags, Immediate, Payload, PostError, Remote};
-pub(crate) use span::Span;
 
 /// Where a send queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
 #[derive(Clone, Copy, Debug)]
@@ -163,7 +163,7 @@ pub struct SendQueue<T> {
     has_inline: bool,
 }
 
-// SAFETY: [exclusive] the queue is driven through `&mut` only, and its storage is no other code's.
+// SAFETY: [exclusive] the queue is driven through `&mut` only, and no other code uses its storage.
 unsafe impl<T: Send> Send for SendQueue<T> {}
 
 impl<T: Copy> SendQueue<T> {

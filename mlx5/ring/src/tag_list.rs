@@ -22,7 +22,7 @@ use mlx5_wire::tm::{AppOp, REMOVE_SUCCESS};
 use mlx5_wire::tmh::Tmh;
 
 use crate::completion::Cqe;
-use crate::sq::{BasicBlocks, Span};
+use crate::sq::{BasicBlocks, BlockRun};
 
 use entry::{APPENDING, INCOMPLETE, LIVE, MATCHED, REMOVING};
 
@@ -217,14 +217,14 @@ impl<T: Copy> TagList<T> {
 
     /// Room for `most` appends, as far as list and send queue have it in one piece.
     #[inline(always)]
-    fn span(&self, most: u32) -> Span {
-        self.queue.span(WqeOpcode::TAG_MATCHING, most.min(self.free_entries().into()))
+    fn run(&self, most: u32) -> BlockRun {
+        self.queue.run(WqeOpcode::TAG_MATCHING, most.min(self.free_entries().into()))
     }
 
-    /// Takes note of appends that were written to a span; `head` is the entry of the next one.
+    /// Takes note of appends that were written to a run; `head` is the entry of the next one.
     #[inline(always)]
-    fn commit(&mut self, span: Span, head: u16) {
-        self.used += self.queue.commit(span);
+    fn commit(&mut self, run: BlockRun, head: u16) {
+        self.used += self.queue.commit(run);
         self.head = head;
     }
 
@@ -330,7 +330,7 @@ impl<T: Copy> TagList<T> {
         };
         if operation.op == AppOp::APPEND {
             entry.state &= !APPENDING;
-            self.settle(index);
+            self.free_entry(index);
             return Completion::Appended { handle, hw_phase, phase: operation.count };
         }
         entry.state &= !REMOVING;
@@ -346,7 +346,7 @@ impl<T: Copy> TagList<T> {
         } else {
             Completion::TooLate { handle, hw_phase, phase: operation.count }
         };
-        self.settle(index);
+        self.free_entry(index);
         completion
     }
 
@@ -381,7 +381,7 @@ impl<T: Copy> TagList<T> {
             }
             AppOp::MSG_COMPLETION_CANCELED => {
                 entry.state &= !(LIVE | MATCHED | INCOMPLETE);
-                self.settle(index);
+                self.free_entry(index);
                 return Some(Completion::Canceled { handle, data });
             }
             _ => return None,
@@ -398,7 +398,7 @@ impl<T: Copy> TagList<T> {
                 unsafe { to.copy_from_nonoverlapping(payload.as_ptr(), len) }
             }
         }
-        self.settle(index);
+        self.free_entry(index);
         Some(if incomplete {
             Completion::Incomplete { handle, data, header, byte_count }
         } else {
@@ -407,7 +407,7 @@ impl<T: Copy> TagList<T> {
     }
 
     /// Frees an entry that no CQE will name any more.
-    fn settle(&mut self, index: u16) {
+    fn free_entry(&mut self, index: u16) {
         let Some(entry) = self.entry_mut(index).filter(|entry| entry.state == 0) else { return };
         entry.generation = entry.generation.wrapping_add(1);
         let tail = self.tail;

@@ -90,7 +90,7 @@ impl Wake {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just opened, and no other code's.
+        // SAFETY: just opened, and no other code has it.
         Ok(Self { wake_state: WakeState::new(), event: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 

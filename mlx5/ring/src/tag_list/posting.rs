@@ -11,7 +11,7 @@ use mlx5_wire::tm::{AppOp, CQE_REQUEST, SW_CNT_VALID, TagMatchingSegment, TmOpco
 use super::TagList;
 use super::entry::{Entry, Handle, LIVE, MATCHED, Operation, REMOVING};
 use crate::sge::Sge;
-use crate::sq::Span;
+use crate::sq::BlockRun;
 
 /// Why a list operation was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct Append<T> {
 pub struct Posting<'a, T: Copy> {
     list: &'a mut TagList<T>,
     entries: NonNull<Entry<T>>,
-    span: Span,
+    run: BlockRun,
     /// The entry of the next append, of 16 bits.
     head: usize,
 }
@@ -64,7 +64,7 @@ impl<'a, T: Copy> Posting<'a, T> {
     pub(super) fn new(list: &'a mut TagList<T>) -> Self {
         list.open = true;
         let (entries, head) = (list.entries, list.head as usize);
-        Self { entries, span: list.span(list.silent()), head, list }
+        Self { entries, run: list.run(list.silent()), head, list }
     }
 
     /// Appends a receive.
@@ -83,9 +83,9 @@ impl<'a, T: Copy> Posting<'a, T> {
     ) -> Result<Handle, PostError> {
         let Append { data, tag, mask, buffer, signaled } = append;
         let mut request = requested(signaled);
-        if self.span.is_full() {
-            let (span, must_ask) = self.list.extend(self.span, self.head())?;
-            self.span = span;
+        if self.run.is_full() {
+            let (run, must_ask) = self.list.extend(self.run, self.head())?;
+            self.run = run;
             if must_ask {
                 request = REQUEST;
             }
@@ -109,10 +109,10 @@ impl<'a, T: Copy> Posting<'a, T> {
         let [e, f] = segment.to_words();
         // SAFETY: the buffer is the device's by the contract; the entry was announced by the append before,
         // and `next` is free.
-        unsafe { self.span.write([a, b, c, d, e, f]) }
+        unsafe { self.run.write([a, b, c, d, e, f]) }
         self.list.carry(unexpected);
         if request != 0 {
-            self.list.commit(self.span, next as u16);
+            self.list.commit(self.run, next as u16);
             self.list.ask(AppOp::APPEND, index);
         }
         Ok(handle)
@@ -159,7 +159,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         unexpected: Option<u16>,
         signaled: bool,
     ) -> Result<(), PostError> {
-        self.list.commit(self.span, self.head());
+        self.list.commit(self.run, self.head());
         let request = requested(signaled || self.list.silent() == 0);
         // SAFETY: changes no entry.
         unsafe { self.write(TmOpcode::Nop, request, unexpected, 0)? }
@@ -169,10 +169,10 @@ impl<'a, T: Copy> Posting<'a, T> {
         Ok(())
     }
 
-    /// Writes an operation that is no append, after those of the span.
+    /// Writes an operation that is no append, after those of the run.
     ///
     /// # Safety
-    /// As [`Span::write`].
+    /// As [`BlockRun::write`].
     #[inline(always)]
     unsafe fn write(
         &mut self,
@@ -183,8 +183,8 @@ impl<'a, T: Copy> Posting<'a, T> {
     ) -> Result<(), PostError> {
         let head = self.head();
         let list = &mut *self.list;
-        list.commit(self.span, head);
-        let mut one = list.queue.span(WqeOpcode::TAG_MATCHING, 1);
+        list.commit(self.run, head);
+        let mut one = list.queue.run(WqeOpcode::TAG_MATCHING, 1);
         if one.is_full() {
             return Err(PostError::QueueFull);
         }
@@ -192,17 +192,17 @@ impl<'a, T: Copy> Posting<'a, T> {
         unsafe { one.write(operation(opcode, request, unexpected, index, 0, 0).to_words()) }
         list.queue.commit(one);
         list.carry(unexpected);
-        self.span = list.span(0);
+        self.run = list.run(0);
         Ok(())
     }
 }
 
 impl<T: Copy> TagList<T> {
-    /// The next span of a batch, of one append at least, and whether that must ask for a CQE.
+    /// The next run of a batch, of one append at least, and whether that must ask for a CQE.
     #[cold]
     #[inline(never)]
-    fn extend(&mut self, span: Span, head: u16) -> Result<(Span, bool), PostError> {
-        self.commit(span, head);
+    fn extend(&mut self, run: BlockRun, head: u16) -> Result<(BlockRun, bool), PostError> {
+        self.commit(run, head);
         if self.free_entries() == 0 {
             return Err(PostError::ListFull);
         }
@@ -210,7 +210,7 @@ impl<T: Copy> TagList<T> {
             return Err(PostError::QueueFull);
         }
         let silent = self.silent();
-        Ok((self.span(silent.max(1)), silent == 0))
+        Ok((self.run(silent.max(1)), silent == 0))
     }
 
     /// An operation carries the number of messages that were handled.
@@ -237,7 +237,7 @@ impl<T: Copy> TagList<T> {
 impl<T: Copy> Drop for Posting<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.list.commit(self.span, self.head());
+        self.list.commit(self.run, self.head());
         self.list.open = false;
         self.list.queue.ring();
     }

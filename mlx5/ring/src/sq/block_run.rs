@@ -21,26 +21,26 @@ const AHEAD: usize = 16;
 impl BasicBlocks {
     /// Returns free blocks that follow each other, `most` at most, for WQEs of one block and this opcode.
     #[inline(always)]
-    pub(crate) fn span(&self, opcode: WqeOpcode, most: u32) -> Span {
+    pub(crate) fn run(&self, opcode: WqeOpcode, most: u32) -> BlockRun {
         let at = self.posted & self.mask;
         let count = self.free_blocks().min(self.count() - at).min(most);
         let first = ControlSegment::first_word(opcode.get(), self.posted as u16, 0, 0) | self.qpn;
         let next = self.block(self.posted).cast::<Be64>();
         // SAFETY: no more blocks than there are up to the end of the ring.
         let end = unsafe { next.add(count as usize * WORDS) };
-        Span { next, end, first }
+        BlockRun { next, end, first }
     }
 
-    /// Takes note of the WQEs written to a span, and returns how many are new.
+    /// Takes note of the WQEs written to a run, and returns how many are new.
     #[inline(always)]
-    pub(crate) fn commit(&mut self, span: Span) -> u16 {
-        let written = ControlSegment::index_of(span.first).wrapping_sub(self.posted as u16);
+    pub(crate) fn commit(&mut self, run: BlockRun) -> u16 {
+        let written = ControlSegment::index_of(run.first).wrapping_sub(self.posted as u16);
         self.posted = self.posted.wrapping_add(written.into());
         self.last = self.posted.wrapping_sub(1);
         written
     }
 
-    /// Takes note of one WQE that was written to a span which is lost.
+    /// Takes note of one WQE that was written to a run which is lost.
     pub(crate) const fn skip(&mut self) {
         self.advance(self.posted, 1);
     }
@@ -51,20 +51,20 @@ impl BasicBlocks {
 /// It ends where the ring ends, so inside of it writing is counting. The blocks learn of the WQEs from
 /// [`BasicBlocks::commit`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
+pub(crate) struct BlockRun {
     next: NonNull<Be64>,
     end: NonNull<Be64>,
     /// First word of the next control segment, but for the size.
     first: u64,
 }
 
-impl Span {
+impl BlockRun {
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.next == self.end
     }
 
-    /// Writes a WQE of `2 + body.len()` words. The span is not full.
+    /// Writes a WQE of `2 + body.len()` words. The run is not full.
     ///
     /// # Safety
     /// The operation of the WQE stays sound until the device has executed it.
