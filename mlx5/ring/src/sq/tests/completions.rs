@@ -186,9 +186,13 @@ fn a_reset_gives_back_what_is_outstanding_and_starts_at_0() {
     assert_eq!(back, [1, 2]);
     assert_eq!(rig.complete(7), None);
     rig.device.start_at(0);
-    rig.send(2, NONE, 9).unwrap();
+    for data in 9..11 {
+        rig.send(2, NONE, data).unwrap();
+    }
     rig.device.look();
-    let wqe = &rig.device.queue[0];
-    assert_eq!((rig.device.record(), wqe.index, wqe.asks()), (2, 0, false));
-    assert_eq!(rig.complete(0).unwrap(), [9]);
+    // The second is the first that must ask, as in a new queue.
+    let asks: Vec<_> = rig.device.queue.iter().map(|wqe| (wqe.index, wqe.asks())).collect();
+    assert_eq!(asks, [(0, false), (2, true)]);
+    assert_eq!(rig.device.record(), 4);
+    assert_eq!(rig.complete(2).unwrap(), [9, 10]);
 }
