@@ -67,8 +67,8 @@ impl Frame<'_> {
         Some(self.cqe?.flow_tag())
     }
 
-    /// Returns how many frames the device dropped since the previous frame because no buffer was posted. This is the
-    /// device's own count and needs no sequence numbers. It reaches 255 per completion; no public document describes
+    /// Returns how many frames the device dropped since the previous frame because no buffer was posted. Use it to
+    /// see that frames were dropped, and sequence numbers to count them: it is at most 255, and no public document describes
     /// what the device reports for more. `None` on the verbs path.
     #[inline]
     pub fn dropped_before(&self) -> Option<u32> {

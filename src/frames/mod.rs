@@ -24,6 +24,11 @@
 //! frame.extend_from_slice(&[2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
 //! frame.extend_from_slice(&[0; 46]);
 //! sender.post(queue)?.send_frame(frame, false)?;
+//! // Frames that have not completed may be lost when the program ends or drops the receiver.
+//! while sender.is_busy(queue) {
+//!     sender.wait(None)?;
+//!     while sender.poll().next().is_some() {}
+//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -293,7 +298,7 @@ impl FrameReceiver {
     /// # Errors
     /// [`Error::NeedsNetRaw`] without the capability; [`Error::OutOfRange`]; [`Error::NotMulticast`];
     /// [`Error::Unsupported`] if the path lacks what `flow` requests; [`Error::Verbs`], with `EEXIST` if another
-    /// program has the same rule with another tag.
+    /// receiver or program has the same rule with another tag.
     pub fn attach(&self, flow: &Flow) -> Result<FlowRule> {
         let target = match &self.owner {
             Owner::Raw(qp) => Target::Raw(qp.object()),

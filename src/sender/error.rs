@@ -43,7 +43,7 @@ pub enum NotSent {
     State(QpState),
     /// The message, or the memory to read, is too long.
     #[error(
-        "the request has {len} bytes, and the limit is {max}: for bytes raise QpConfig::max_inline or send a Buffer; for a READ or an atomic take a larger buffer; a datagram is limited by the MTU, another message by the port"
+        "the request has {len} bytes, and the limit is {max}: for bytes raise max_inline of QpConfig or FrameConfig, or send a Buffer; for a READ or an atomic take a larger buffer; a datagram is limited by the MTU, another message by the port"
     )]
     TooLong {
         /// Bytes of the message, or to read.

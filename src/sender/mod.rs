@@ -95,7 +95,7 @@ use queue::Entry;
 ///
 ///     // Numbers of queue pairs. Without an answer, only the end of its stream shows that a client is dead: see `QueuePair`.
 ///     let mut failed = Vec::new();
-///     // First: a queue or a pool that is exhausted after this has requests outstanding, whose completion ends a sleep.
+///     // Poll the sender before posting. A full queue or an empty pool then has requests outstanding, which end the sleep.
 ///     let mut batch = sender.poll();
 ///     while let Some(done) = batch.next() {
 ///         // The buffer returns to its pool.

@@ -62,7 +62,8 @@ impl TagMatchingConfig {
     }
 
     /// Sets the number of slots for unexpected messages (messages that match no receive when they arrive), at least
-    /// 33, the minimum of the adapter. The driver may round up: [`fill`](crate::tags::TagMatchingSrq::fill) returns how many there are.
+    /// 33, the minimum of the adapter. mlx5 rounds up to a power of two minus one: 64
+    /// become 127, so a pool of twice as many buffers fills all.
     pub const fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self

@@ -15,7 +15,8 @@
 //!
 //! To end: poll until each send has returned its [`Sent`](TagEvent::Sent) and [`offered`](TagMatchingSrq::offered) is 0, agree with the peer over
 //! another stream, and call [`remove_peer`](TagMatchingSrq::remove_peer). Dropping the queue ends all connections and
-//! returns all buffers to their pools.
+//! returns all buffers to their pools. If the stream of a peer ends earlier, call `remove_peer` at once: an offer that a dead
+//! peer has not read does not complete.
 //!
 //! The page Tag matching of the book describes the protocol and the order of messages.
 
