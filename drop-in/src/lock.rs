@@ -161,7 +161,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Of a lock that is not shared it is `false` always: a store costs less than to ask.
+        // A lock that is not shared always has `false`: storing it again costs less than a branch.
         if !self.is_kept {
             self.lock.held.store(false, Ordering::Release);
         }

@@ -248,7 +248,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Posts buffers until one cannot be posted, which it puts into `last`. Those that were posted are the queue's.
+/// Posts buffers until one cannot be posted, which it puts into `last`. The queue owns those that were posted.
 #[inline(never)]
 fn post_all(
     pd: &ProtectionDomain,

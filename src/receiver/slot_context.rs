@@ -123,7 +123,7 @@ impl SlotContext {
         unsafe { NonNull::new_unchecked(std::ptr::with_exposed_provenance_mut(self.addr as usize)) }
     }
 
-    /// Returns the buffers of a receive, as the device sees them. One that the caller posted has none.
+    /// Returns the buffers of a receive, as the device sees them: none for a receive that the caller posted.
     ///
     /// # Safety
     /// [slot-owns]: the buffers were not made again, and are not while the iterator is used.

@@ -275,7 +275,7 @@ fn calls_outside_of_a_batch_do_nothing() {
             (0..3).for_each(|number| wrong(number, qp, ah));
             assert_eq!(wr_complete(qp), libc::EINVAL);
             wr_abort(qp);
-            // Nobody has the lock, and it was not given away.
+            // No thread holds the lock.
             let side = record.send.try_lock().unwrap();
             assert!(record.send.try_lock().is_none());
             assert_eq!(

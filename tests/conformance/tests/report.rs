@@ -75,7 +75,7 @@ fn difference(report: &str) -> [String; 3] {
     [field.to_owned(), without(theirs), without(ours)]
 }
 
-/// Of a session of queues, the first one of tag matching, and the first one of sends.
+/// A session of queues, the first one of tag matching, and the first one of sends.
 const QUEUES: [&str; 2] = ["--operations", "2000"];
 const TAGS: [&str; 2] = ["--replay", "4"];
 const SENDS: [&str; 2] = ["--replay", "10"];

@@ -217,7 +217,7 @@ fn a_message_leaves_its_slot_to_another_buffer() {
     let mut with_room = Shared::new(15, 1, 64).any();
     with_room.post(9);
     for mut w in both(8, 64).map(World::filled).chain([with_room]) {
-        // Of another size, so that a slot also gets one of another w.pool.
+        // Another size, so that a slot also gets a buffer of another pool.
         let other = BufferPool::new(&w.pd, 3, 256).unwrap();
         let mut kept: VecDeque<_> = (0..8)
             .map(|i| (if i % 3 == 0 { other.take() } else { w.pool.take() }.unwrap(), None))

@@ -173,7 +173,7 @@ fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
     let side = thread::spawn(move || peer.connect_over(&mut there).map(|()| peer));
     qp.connect_over(&mut here).unwrap();
     let mut peer = side.join().unwrap().unwrap();
-    // One that is connected writes nothing, and does not wait.
+    // A queue pair that is connected writes nothing, and does not wait.
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let refused = qp.connect_over(&mut here).unwrap_err();
     assert_matches!(refused, Error::WrongState { operation: "connect_over", .. });
