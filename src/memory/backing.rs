@@ -52,8 +52,8 @@ unsafe impl StableMemory for Box<[u8]> {
 }
 
 #[cfg(feature = "memmap2")]
-// SAFETY: a mapping stays where it is until it is dropped. That no other code changes or truncates its file is
-// what `MmapMut::map_mut` asks of its caller.
+// SAFETY: a mapping stays where it is until it is dropped. The caller of `MmapMut::map_mut` has promised
+// that no other code changes or truncates its file.
 unsafe impl StableMemory for memmap2::MmapMut {
     fn memory(&mut self) -> (NonNull<u8>, usize) {
         (NonNull::from(&mut self[..]).cast(), self.len())
