@@ -351,6 +351,7 @@ fn group(gid: &[u8; 16]) -> IpAddr {
 /// The refusals that programs meet, in words.
 fn refusal(reason: &i32) -> &'static str {
     match reason {
+        4 => ": it no longer waits for an answer",
         8 => ": no program listens on that port",
         10 => {
             ": it still holds an earlier connection of this queue pair, see Connection::disconnect_within"

@@ -135,7 +135,12 @@ fn a_peer_that_has_left_is_not_connected() {
     assert_matches!(impatient, Error::TimedOut { .. });
 
     let gone = request(&mut listener).accept(&mut far.qp(), b"", PATIENCE).unwrap_err();
-    assert!(gone.to_string().contains("peer closed the connection"), "{gone}");
+    // The refusal of the peer arrives before the connection manager answers, or after it.
+    assert!(
+        gone.to_string().contains("peer closed the connection")
+            || gone.to_string().contains("no longer waits for an answer"),
+        "{gone}"
+    );
     // The next one is served.
     let mut far_qp = far.qp();
     let served: Result<_> = thread::scope(|scope| {
