@@ -82,6 +82,7 @@ pub mod raw;
 #[cfg(feature = "rdmacm")]
 pub mod rdmacm;
 mod receiver;
+mod routes;
 mod sender;
 mod status;
 pub mod tags;

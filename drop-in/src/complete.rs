@@ -8,7 +8,6 @@ use mlx5_ring::receive::{Completion, ReceiveRing, complete};
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::srq::SharedReceiveQueue;
 use mlx5_wire::opcode::CqeOpcode;
-use mlx5_wire::syndrome::Syndrome;
 use rdma_core_sys::{IBV_WC_GENERAL_ERR, IBV_WC_SUCCESS, ibv_wc, ibv_wc_status};
 
 use crate::context;
@@ -45,11 +44,6 @@ pub(crate) trait Side: Sized {
     /// Returns the next CQE if it has arrived and is of the most common form: a request has succeeded, and left nothing in
     /// the CQE.
     fn peek_plain(ring: &CompletionQueue) -> Option<Cqe<'_>>;
-
-    /// Returns `true` if the end of a request is more than [`complete_plain`](Self::complete_plain) does.
-    fn does_more(&self) -> bool {
-        false
-    }
 
     /// Ends the request that such a CQE names, and returns its `wr_id`; `None` if no such request is outstanding.
     fn complete_plain(&mut self, cqe: Cqe<'_>) -> Option<u64>;
@@ -126,9 +120,7 @@ impl CqSide {
 /// Ends the request that a CQE of the most common form names, unless the queue is in use: then the caller has to wait for it.
 #[inline(always)]
 fn complete_plain_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
-    let mut guard = S::of(qp)?.try_lock()?;
-    let side = guard.as_mut().filter(|side| !side.does_more())?;
-    side.complete_plain(cqe)
+    S::of(qp)?.try_lock()?.as_mut()?.complete_plain(cqe)
 }
 
 fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Outcome {
@@ -189,13 +181,9 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
     }
 
     #[inline(always)]
-    fn does_more(&self) -> bool {
-        self.queue.has_waiting()
-    }
-
-    #[inline(always)]
     fn complete_plain(&mut self, cqe: Cqe<'_>) -> Option<u64> {
-        self.queue.complete_only(cqe.wqe_counter())
+        // SAFETY: nothing loads a receive, and a receive is recycled to an SRQ alone, in which it does not wait then.
+        unsafe { self.queue.complete_and_release(cqe.wqe_counter()) }
     }
 
     #[inline(always)]
@@ -219,7 +207,7 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
                 queue.ring_doorbell();
                 return Outcome::Hidden;
             }
-            Completion::Failed(slot) => (slot, status_of(cqe.syndrome())),
+            Completion::Failed(slot) => (slot, cqe.syndrome().status()),
             Completion::NotAReceive | Completion::Stray => return Outcome::Stray,
         };
         // SAFETY: the slot is held.
@@ -278,7 +266,7 @@ impl Side for SendSide {
             // SAFETY: the caller's contract. Verbs programs post memory of their own.
             CqeOpcode::Requester if unsafe { self.queue.scatter_inline(cqe) } => IBV_WC_SUCCESS,
             CqeOpcode::Requester => IBV_WC_GENERAL_ERR,
-            CqeOpcode::RequesterError => status_of(cqe.syndrome()),
+            CqeOpcode::RequesterError => cqe.syndrome().status(),
             _ => return Outcome::Stray,
         };
         match self.complete_plain(cqe) {
@@ -291,9 +279,4 @@ impl Side for SendSide {
     fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
         poll::fill_send(wc, cqe);
     }
-}
-
-#[cold]
-pub(crate) fn status_of(syndrome: Syndrome) -> ibv_wc_status {
-    syndrome.names().map_or(IBV_WC_GENERAL_ERR, |names| names.status)
 }

@@ -162,7 +162,7 @@ impl CqSide {
         // SAFETY: [record-lives] `last` is null or that of a queue pair of this CQ.
         let Some(lock) = (unsafe { self.last.as_ref() }).and_then(S::of) else { return false };
         let Some(mut guard) = lock.try_lock() else { return false };
-        let Some(side) = guard.as_mut().filter(|side| !side.does_more()) else { return false };
+        let Some(side) = guard.as_mut() else { return false };
         while room.left > 0 {
             let Some(cqe) = S::peek_plain(&self.ring) else { return false };
             // SAFETY: the consumer index is published when the poll ends.
@@ -234,7 +234,7 @@ impl CqSide {
             let wc = unsafe { &mut *room.next };
             // SAFETY: the consumer index is published when the poll ends.
             let plain = S::peek_plain(&self.ring).map(|cqe| unsafe { cqe.detach() });
-            if let Some(cqe) = plain.filter(|_| !side.does_more()) {
+            if let Some(cqe) = plain {
                 if cqe.qpn() != qpn {
                     qpn = cqe.qpn();
                     if !self.is_next_in(record, lock) {

@@ -94,7 +94,8 @@ unsafe fn post<Q: Receives>(
         // A list of one request needs no loop. The buffer is the device's until it has completed; every WQE has room for one
         // segment.
         if let Some(one) = wr.as_ref().filter(|one| one.next.is_null()) {
-            if single(one).is_some_and(|(id, segment)| side.queue.post_only(id, segment)) {
+            if single(one).is_some_and(|(id, segment)| side.queue.post_segment(id, segment).is_ok())
+            {
                 count.add(side.queue.ring_doorbell().into());
                 return 0;
             }

@@ -8,7 +8,7 @@ use super::FrameReceiver;
 use super::frame::Frame;
 use super::queue::{DirectFrames, Queues};
 use crate::poller::DirectCq;
-use crate::receiver::{Cause, Failure, wc_status};
+use crate::receiver::{Cause, Failure};
 use crate::status::WcStatus;
 
 /// Completions that one batch takes at most, unless asked otherwise.
@@ -158,7 +158,7 @@ impl FrameReceiver {
                     continue;
                 }
                 Completion::Failed => {
-                    let status = WcStatus::from_raw(wc_status(cqe.syndrome()));
+                    let status = WcStatus::from_raw(cqe.syndrome().status());
                     self.fail(status, cqe.vendor_err_synd().into())
                 }
                 Completion::NotAReceive => self.failure(Cause::NotAReceive, 0),

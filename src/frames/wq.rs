@@ -10,8 +10,8 @@ use sys::Mlx5dv;
 use super::config::FrameConfig;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
+use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
-use crate::receiver::DeferredFree;
 
 /// A work queue: a receive queue without a queue pair.
 pub(super) struct Wq {

@@ -3,6 +3,7 @@
 mod backing;
 mod buffer;
 mod config;
+mod deferred_free;
 mod error;
 mod mapping;
 mod pool;
@@ -19,4 +20,5 @@ pub use pool::BufferPool;
 pub use region::{RemoteAccess, RemoteRegion};
 pub use remote::RemoteMemory;
 
+pub(crate) use deferred_free::DeferredFree;
 pub(crate) use pool::Pool;

@@ -14,8 +14,9 @@ use super::state::{QpEnd, QpState};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::events::Patience;
+use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
-use crate::receiver::{DeferredFree, Srq};
+use crate::receiver::Srq;
 use crate::sender::ThreadDomain;
 use crate::trace::trace_event;
 

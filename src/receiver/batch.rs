@@ -6,7 +6,7 @@ use rdma_core_sys as sys;
 
 use super::completion_info::CompletionInfo;
 use super::failure::{Cause, Failure};
-use super::lent::{Lent, LentSlot};
+use super::lent::Lent;
 use super::message::Message;
 use super::slot_context::SlotContext;
 use super::{Poller, QpTable, QueueEntry, Receiver, RecvQueue};
@@ -146,7 +146,7 @@ impl Receiver {
             let entry = &mut self.queues[index as usize];
             entry.unrung = false;
             // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
-            unsafe { entry.queue.end_batch(entry.lent.replace(LentSlot::NONE)) };
+            unsafe { entry.queue.end_batch(entry.lent.take()) };
         }
     }
 
@@ -267,7 +267,7 @@ impl Receiver {
     #[inline(always)]
     pub(super) fn release(&mut self, lent: &Lent) {
         let entry = &mut self.queues[lent.queue as usize];
-        entry.lent = LentSlot::NONE;
+        entry.lent = None;
         // SAFETY: [lent-held].
         unsafe { entry.queue.release(lent.slot) };
     }
@@ -286,7 +286,7 @@ impl QueueEntry {
     /// Gives back the slot of the message that was lent before: its buffer is posted again.
     #[inline(always)]
     fn give_back(&mut self) {
-        if let Some(slot) = self.lent.replace(LentSlot::NONE) {
+        if let Some(slot) = self.lent.take() {
             // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
             unsafe { self.queue.recycle(slot) };
         }
@@ -303,7 +303,7 @@ impl QueueEntry {
             unsafe { self.queue.release(slot) };
             return Err(Failure::of(qp_num, Cause::Raw(context.wr_id())));
         };
-        self.lent = LentSlot::new(slot);
+        self.lent = Some(slot);
         Ok(lent)
     }
 }
@@ -352,7 +352,7 @@ fn lend_send(
 #[inline(always)]
 fn turn<Q: ReceiveRing<Data = SlotContext>>(
     ring: &mut Q,
-    lent: &mut LentSlot,
+    lent: &mut Option<u32>,
     cqe: Cqe<'_>,
 ) -> Option<(u32, SlotContext, u32, Option<u32>)> {
     let slot = ring.posted_slot(cqe.wqe_counter())?;
@@ -365,7 +365,7 @@ fn turn<Q: ReceiveRing<Data = SlotContext>>(
     }
     // SAFETY: the slot that was returned above.
     unsafe { ring.hold(slot) };
-    let before = lent.replace(LentSlot::new(slot));
+    let before = lent.replace(slot);
     if let Some(before) = before {
         // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
         unsafe { ring.recycle(before) }

@@ -6,7 +6,6 @@ use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
 
 use super::failure::{Cause, Failure};
-use super::status::wc_status;
 use super::verbs::Wc;
 use crate::clock::{Timestamp, TimestampClock};
 use crate::status::WcStatus;
@@ -60,7 +59,7 @@ impl CompletionInfo<'_> {
                 let cause = if cqe.is_odp_page_fault() {
                     Cause::PageFault
                 } else {
-                    Cause::Status(WcStatus::from_raw(wc_status(cqe.syndrome())))
+                    Cause::Status(WcStatus::from_raw(cqe.syndrome().status()))
                 };
                 (cause, cqe.vendor_err_synd().into())
             }

@@ -55,24 +55,3 @@ impl Lent {
         Some(Self { queue, slot, context, start, first: len.min(first.length as usize), len })
     }
 }
-
-/// The slot of the message that was lent last, until it is given back.
-#[derive(Clone, Copy)]
-pub(crate) struct LentSlot(u32);
-
-impl LentSlot {
-    /// No slot has this number, which is an operand of one instruction.
-    pub(crate) const NONE: Self = Self(i32::MAX as u32);
-
-    #[inline(always)]
-    pub(crate) const fn new(slot: u32) -> Self {
-        Self(slot)
-    }
-
-    /// Puts another slot in its place, and returns the slot that was there.
-    #[inline(always)]
-    pub(crate) const fn replace(&mut self, slot: Self) -> Option<u32> {
-        let Self(before) = std::mem::replace(self, slot);
-        if before == Self::NONE.0 { None } else { Some(before) }
-    }
-}

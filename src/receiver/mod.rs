@@ -4,7 +4,6 @@ mod batch;
 mod completion_info;
 mod config;
 mod datagram;
-mod deferred_free;
 mod failure;
 mod id;
 mod lent;
@@ -15,10 +14,8 @@ mod qp_table;
 mod queue;
 mod queues;
 mod raw;
-mod routes;
 mod slot_context;
 mod srq;
-mod status;
 mod teardown;
 mod verbs;
 mod verify;
@@ -53,14 +50,10 @@ pub(crate) use slot_context::Bound;
 pub use slot_context::SlotContext;
 pub use verify::WrongCqe;
 
-pub(crate) use deferred_free::DeferredFree;
 pub(crate) use queue::{QueueObject, RecvQueue};
-pub(crate) use routes::Routes;
 pub(crate) use srq::Srq;
-pub(crate) use status::wc_status;
 pub(crate) use verbs::{VerbsCq, VerbsQueue};
 
-pub(crate) use lent::LentSlot;
 use maintain::Maintenance;
 use qp_table::QpTable;
 
@@ -127,7 +120,7 @@ struct QueueEntry {
     number: u32,
     /// The slot of the message that was lent last, until it is given back. `[lent-held]`: it is held, and the queue is
     /// among those to ring for.
-    lent: LentSlot,
+    lent: Option<u32>,
     /// It is among those to ring for.
     unrung: bool,
     /// A queue pair for datagrams receives from it.

@@ -4,8 +4,8 @@ use std::sync::{Arc, Weak};
 
 use rdma_core_sys as sys;
 
-use super::routes::Routes;
 use crate::qp::Qp;
+use crate::routes::Routes;
 
 /// Which queue a completion belongs to, by the number of its queue pair; and for what is not asked of every message:
 /// whether it is a datagram, and who failed.

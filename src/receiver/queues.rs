@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::datagram::GRH_SIZE;
-use super::lent::LentSlot;
 use super::queue::{QueueObject, RecvQueue};
 use super::verbs::VerbsQueue;
 use super::{QueueEntry, QueueId, Receiver, RqId, Srq, SrqConfig, SrqId};
@@ -238,7 +237,7 @@ impl Receiver {
         self.committed += capacity;
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
-        let (lent, unrung, datagrams) = (LentSlot::NONE, false, false);
+        let (lent, unrung, datagrams) = (None, false, false);
         let entry = QueueEntry { queue, number, lent, unrung, datagrams };
         match self.queues.get_mut(index as usize) {
             Some(closed) => *closed = entry,

@@ -3,9 +3,9 @@
 use rdma_core_sys as sys;
 
 use super::config::SrqConfig;
-use super::deferred_free::DeferredFree;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
+use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
 
 /// An SRQ of libibverbs. What posts to it is elsewhere: the ring on the direct path,

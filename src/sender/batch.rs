@@ -8,7 +8,6 @@ use super::request::{Rest, WorkRequest};
 use super::{Sender, SqId};
 use crate::memory::Buffer;
 use crate::poller::Poller;
-use crate::receiver::wc_status;
 use crate::status::WcStatus;
 
 /// Requests that one batch returns at most, unless asked otherwise.
@@ -116,7 +115,7 @@ impl Run {
         if !earlier.is_over() {
             return Some((Self::success(entry.id, earlier), false));
         }
-        let (status, vendor_err) = (wc_status(failure.syndrome), failure.vendor.into());
+        let (status, vendor_err) = (failure.syndrome.status(), failure.vendor.into());
         Some((Self { queue: entry.id, requests, status, vendor_err }, true))
     }
 

@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
 use crate::poller::Poller;
-use crate::receiver::Routes;
+use crate::routes::Routes;
 use crate::trace::trace_event;
 
 pub use batch::{SendBatch, SendCompletion};

@@ -23,7 +23,7 @@ use crate::memory::{Buffer, BufferPool};
 use crate::mlx5::{self, DirectSrq, Storage, layout_error};
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, SendSide};
-use crate::receiver::{SlotContext, Srq, wc_status};
+use crate::receiver::{SlotContext, Srq};
 use crate::status::WcStatus;
 
 pub(super) struct DirectTags {
@@ -127,7 +127,7 @@ impl DirectTags {
                         && cqe.opcode() == CqeOpcode::RequesterError
                         && qp_num == self.command.qp_num()
                     {
-                        let status = WcStatus::from_raw(wc_status(cqe.syndrome()));
+                        let status = WcStatus::from_raw(cqe.syndrome().status());
                         arrived.push(Arrived::Broken { status });
                         continue;
                     }
@@ -148,7 +148,7 @@ impl DirectTags {
                     unsafe { context.into_buffers(len, |buffer| taken = Some(buffer)) };
                     match taken {
                         Some(_) if failed => {
-                            let status = WcStatus::from_raw(wc_status(cqe.syndrome()));
+                            let status = WcStatus::from_raw(cqe.syndrome().status());
                             Arrived::Failed { status, qp_num }
                         }
                         Some(buffer) => {

@@ -51,7 +51,7 @@ use crate::error::{Error, Result};
 use crate::memory::BufferPool;
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
-use crate::receiver::Routes;
+use crate::routes::Routes;
 use crate::sender::{Sender, SenderConfig};
 
 use config::MIN_SLOTS;

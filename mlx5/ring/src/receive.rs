@@ -115,13 +115,6 @@ pub trait ReceiveRing {
         unsafe { self.post_with(data, |segments, room| sge::write_one(segments, room, segment)) }
     }
 
-    /// As [`post_segment`](Self::post_segment), if that posts one WQE and does nothing else: returns `false`, and has done
-    /// nothing, if the queue is full or a buffer waits in it.
-    ///
-    /// # Safety
-    /// As [`post_segment`](Self::post_segment).
-    unsafe fn post_only(&mut self, data: Self::Data, segment: DataSegment) -> bool;
-
     /// Posts WQEs that `write` writes, as for [`post_with`](Self::post_with), until it returns `None`, the queue is full, or a
     /// buffer waits in it. What `write` has written then is not posted. It does not unwind: the queue would have no room any
     /// more.
@@ -170,23 +163,10 @@ pub trait ReceiveRing {
 
     /// Completes the WQE that completes with `wqe_counter` and gives its slot back without its buffer; returns the caller's
     /// value, or `None` when the device does not have such a WQE.
-    #[inline(always)]
-    fn complete_and_release(&mut self, wqe_counter: u16) -> Option<Self::Data> {
-        let slot = self.posted_slot(wqe_counter)?;
-        // SAFETY: a slot that has completed; it is not marked as held, because it is given back at once.
-        unsafe {
-            let data = self.data(slot);
-            self.release(slot);
-            Some(data)
-        }
-    }
-
-    /// Returns `true` if a buffer waits in a slot that the device does not have.
-    fn has_waiting(&self) -> bool;
-
-    /// As [`complete_and_release`](Self::complete_and_release), while no buffer [waits](Self::has_waiting); one that does goes on
-    /// waiting.
-    fn complete_only(&mut self, wqe_counter: u16) -> Option<Self::Data>;
+    ///
+    /// # Safety
+    /// No buffer waits in the queue: none was recycled out of order or loaded.
+    unsafe fn complete_and_release(&mut self, wqe_counter: u16) -> Option<Self::Data>;
 
     /// Hands everything posted to the device: stores the doorbell record if that changes it. Returns the number of receives
     /// that were handed over.

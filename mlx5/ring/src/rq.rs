@@ -10,7 +10,6 @@ use mlx5_wire::be::Be32;
 use mlx5_wire::data::DataSegment;
 
 use crate::receive::{PostError, ReceiveRing, Wqes};
-use crate::sge;
 use crate::slots::{Slot, SlotState, Slots};
 
 /// Where a receive queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
@@ -200,22 +199,6 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     #[inline(always)]
-    unsafe fn post_only(&mut self, data: T, segment: DataSegment) -> bool {
-        let (head, slot) = (self.wqes.posted, self.head_slot());
-        if self.waiting > 0 || !self.has_room() {
-            return false;
-        }
-        // SAFETY: masked; a free slot is not the device's; every WQE has room for one segment.
-        unsafe {
-            sge::write_one(self.wqes.segments(slot), self.wqes.max_sge, segment);
-            self.wqes.slots.set_posted(slot, data, head as u16);
-        }
-        self.wqes.posted = head.wrapping_add(1);
-        self.used += 1;
-        true
-    }
-
-    #[inline(always)]
     unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
         if self.waiting > 0 {
             return;
@@ -277,19 +260,15 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     #[inline(always)]
-    fn has_waiting(&self) -> bool {
-        self.waiting > 0
-    }
-
-    #[inline(always)]
-    fn complete_only(&mut self, wqe_counter: u16) -> Option<T> {
+    unsafe fn complete_and_release(&mut self, wqe_counter: u16) -> Option<T> {
+        debug_assert!(self.waiting == 0);
         let slot = self.posted_slot(wqe_counter)?;
-        // SAFETY: a slot that was posted exists and has data.
-        let slot = unsafe { self.wqes.slots.get_mut(slot) };
-        slot.state = SlotState::Free;
         self.used -= 1;
-        // SAFETY: as above.
-        Some(unsafe { slot.data() })
+        // SAFETY: a slot that was posted exists and has data.
+        unsafe {
+            self.wqes.slots.get_mut(slot).state = SlotState::Free;
+            Some(self.wqes.slots.data(slot))
+        }
     }
 }
 

@@ -32,16 +32,6 @@ pub struct Slot<T: Copy> {
 impl<T: Copy> Slot<T> {
     /// A slot without a buffer.
     pub const FREE: Self = Self { data: MaybeUninit::uninit(), index: 0, state: SlotState::Free };
-
-    /// Returns the caller's value.
-    ///
-    /// # Safety
-    /// It was stored.
-    #[inline(always)]
-    pub(crate) const unsafe fn data(&self) -> T {
-        // SAFETY: the caller's contract.
-        unsafe { self.data.assume_init() }
-    }
 }
 
 /// All slots of a queue, in memory of the caller's.

@@ -253,12 +253,6 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
-    unsafe fn post_only(&mut self, data: T, segment: DataSegment) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.post_segment(data, segment) }.is_ok()
-    }
-
-    #[inline(always)]
     unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
         let (mut head, mut free) = (self.head, self.free);
         while free > 1 {
@@ -311,19 +305,14 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
-    fn has_waiting(&self) -> bool {
-        self.is_loaded()
-    }
-
-    #[inline(always)]
-    fn complete_only(&mut self, wqe_counter: u16) -> Option<T> {
+    unsafe fn complete_and_release(&mut self, wqe_counter: u16) -> Option<T> {
+        debug_assert!(!self.is_loaded());
         let slot = self.posted_slot(wqe_counter)?;
         self.append(slot);
         // SAFETY: a slot that was posted exists and has data.
         unsafe {
-            let slot = self.wqes.slots.get_mut(slot);
-            slot.state = SlotState::Free;
-            Some(slot.data())
+            self.wqes.slots.get_mut(slot).state = SlotState::Free;
+            Some(self.wqes.slots.data(slot))
         }
     }
 }

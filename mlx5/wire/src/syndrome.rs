@@ -52,6 +52,14 @@ impl Syndrome {
         Some(Names { mlx5: row.1, verbs: row.2, status: row.3 })
     }
 
+    /// Returns the number of the `ibv_wc_status` that libmlx5 reports; for a syndrome without a name that of
+    /// `IBV_WC_GENERAL_ERR`.
+    #[cold]
+    pub fn status(self) -> u32 {
+        const GENERAL_ERR: u32 = 21;
+        self.names().map_or(GENERAL_ERR, |names| names.status)
+    }
+
     /// Returns the syndrome that libmlx5 reports as this `ibv_wc_status`.
     pub fn from_status(status: u32) -> Option<Self> {
         // Everything that has no status of its own is a general error.
@@ -109,6 +117,7 @@ mod tests {
         assert_eq!((prot.mlx5, prot.status), ("LOCAL_PROT_ERR", 4));
         assert_eq!(Syndrome::REMOTE_ACCESS.names().unwrap().verbs, "remote access error");
         assert_eq!(Syndrome::new(0x03).names(), None);
+        assert_eq!((Syndrome::LOCAL_PROT.status(), Syndrome::new(0x03).status()), (4, 21));
         for row in TABLE {
             assert_eq!(Syndrome::from_status(row.3), Some(Syndrome::new(row.0)));
         }

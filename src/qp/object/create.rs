@@ -11,9 +11,10 @@ use sys::Mlx5dv;
 use super::{Parts, Qp, SendSide};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
+use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
 use crate::qp::config::QpConfig;
-use crate::receiver::{DeferredFree, Srq};
+use crate::receiver::Srq;
 
 impl Parts {
     fn new(

@@ -3,7 +3,7 @@
 use std::mem::{self, ManuallyDrop};
 use std::sync::{Arc, Mutex};
 
-use crate::memory::Buffer;
+use super::Buffer;
 
 /// Buffers left in a queue whose receiver is gone. They go back to their pools when the queue has been
 /// destroyed, and never otherwise: then the pools themselves stay for ever.
