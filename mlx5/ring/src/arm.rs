@@ -48,7 +48,7 @@ impl CqDoorbell {
         // SAFETY: the record has two words, and the register is inside the page.
         let (record, register) =
             unsafe { (place.dbrec.add(dbrec::ARM), place.uar.add(uar::CQ_DOORBELL).cast()) };
-        // SAFETY: forwarded from the caller.
+        // SAFETY: the caller keeps the record mapped, and no other code arms the CQ.
         let record = unsafe { DoorbellRecord::new(record) };
         Self { record, register, cqn: place.cqn, sequence: 0 }
     }

@@ -73,7 +73,7 @@ pub(crate) const REQUESTER: u8 = cqe::op_own(CqeOpcode::Requester, CqeFormat::Pl
 /// `op_own` of a frame or a SEND that was received, without immediate data or solicited event, with owner bit 0.
 pub(crate) const SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
 
-/// What a CQE is, by its last byte.
+/// Kind of a CQE, from its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CqeKind {
@@ -156,7 +156,7 @@ impl<'a> Cqe<'a> {
     /// As [`new`](Self::new).
     #[inline(always)]
     pub(crate) unsafe fn read(cqe: NonNull<u8>, owner: u8, size: usize) -> Self {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller passes an aligned CQE that is software's, and that the device does not write during `'a`.
         unsafe {
             let last_word = LastWord::read(cqe);
             Self::new(cqe, last_word, last_word.kind(owner), size)
@@ -264,7 +264,7 @@ impl<'a> Cqe<'a> {
         field!(self, Cqe64.app: u8)
     }
 
-    /// What tag matching did.
+    /// Tag-matching operation that the CQE reports.
     #[inline(always)]
     pub fn app_op(&self) -> AppOp {
         AppOp::new(field!(self, Cqe64.app_op: u8))
@@ -276,7 +276,7 @@ impl<'a> Cqe<'a> {
         field!(self, Cqe64.app_info: Be16).get()
     }
 
-    /// What became of a list operation.
+    /// Result of a list operation.
     #[inline]
     pub fn list_result(&self) -> TagMatchingResult {
         TagMatchingResult {

@@ -89,7 +89,7 @@ impl CompletionQueue {
             cqes,
             stride: layout.cqe_size as usize,
             count: layout.cqe_cnt,
-            // SAFETY: forwarded from the caller.
+            // SAFETY: the caller keeps the record mapped, and no other code polls the CQ.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
             // SAFETY: inside the last entry.
             last: unsafe { cqes.add((layout.cqe_cnt - 1) as usize * layout.cqe_size as usize) },
@@ -288,7 +288,7 @@ impl CompletionQueue {
         while end.wrapping_sub(start) < self.count {
             let Some(cqe) = self.arrived(end) else { break };
             if cqe.kind() == CqeKind::Compressed {
-                // One that is no title stays what it is.
+                // A CQE that is not a title stays as it is.
                 self.expand(end);
             }
             end = end.wrapping_add(1);
@@ -310,7 +310,7 @@ impl CompletionQueue {
             }
         }
         if removed > 0 {
-            // What was moved stands after all that is given back, so no store to it can come too late.
+            // Moved CQEs stand after all that are given back: no store to a moved one can come too late.
             self.seek(start.wrapping_add(removed));
             self.publish();
         }
@@ -324,7 +324,7 @@ impl CompletionQueue {
     unsafe fn store(&mut self, entry: *const u8, from: u32, owner: u8, to: u32) {
         // The signature is over the index and the owner bit: one that was wrong stays wrong.
         let signature = fold(from) ^ fold(to) ^ owner ^ self.owner(to);
-        // SAFETY: the caller's contract; both bytes are inside the CQE.
+        // SAFETY: the caller's `entry` is readable, and the entry at `to` is software's; both bytes are inside the CQE.
         unsafe {
             self.entry(to).copy_from_nonoverlapping(entry, self.stride);
             let cqe = self.cqe(to);

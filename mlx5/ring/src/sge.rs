@@ -100,7 +100,7 @@ pub unsafe fn scatter_all(segments: NonNull<DataSegment>, capacity: u32, sges: &
 #[inline(always)]
 pub unsafe fn write_one(segments: NonNull<DataSegment>, capacity: u32, segment: DataSegment) {
     debug_assert_ne!(segment.byte_count.get(), 0, "0 can mean 2 GiB");
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller passes `capacity` writable segments, at least one, that the device does not read now.
     unsafe {
         write(segments, segment);
         if capacity > 1 {

@@ -110,7 +110,7 @@ layout! {
         36 => imm_inval_pkey: Be32,
         /// Application: [`APP_TAG_MATCHING`].
         40 => app: u8,
-        /// What the application did, see [`crate::tm::AppOp`].
+        /// Operation of the application, see [`crate::tm::AppOp`].
         41 => app_op: u8,
         /// Index of the tag list entry.
         42 => app_info: Be16,
@@ -240,7 +240,7 @@ layout! {
         24 => expected_ref_tag: Be32,
         /// Reference tag found.
         28 => actual_ref_tag: Be32,
-        /// What differed.
+        /// Fields that differed.
         32 => syndrome: Be16,
         /// Kind of signature.
         34 => sig_type: u8,

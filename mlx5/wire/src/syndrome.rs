@@ -67,7 +67,7 @@ impl Syndrome {
     }
 }
 
-/// What a syndrome is called.
+/// Names of a syndrome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Names {
     /// In `mlx5dv.h`, without `MLX5_CQE_SYNDROME_`.

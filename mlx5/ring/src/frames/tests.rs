@@ -25,7 +25,7 @@ enum Owner {
     Holder,
 }
 
-/// What the next CQE says.
+/// Contents of the next CQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Frame { wqe: u32, buffer: u32, offset: u32, len: u32 },
@@ -331,7 +331,7 @@ fn every_length_up_to_a_whole_wqe() {
     }
 }
 
-/// What no device writes changes nothing: the frames after it arrive.
+/// CQEs that no device writes change nothing: the frames after them arrive.
 #[test]
 fn stray_cqes_change_nothing() {
     let shape = Shape::Striding(Strides { count: 4, size: 64 });

@@ -226,7 +226,7 @@ impl BasicBlocks {
         let last = self.last;
         self.announce();
         let Self { buf, mask, register, .. } = self;
-        // SAFETY: [register] and the caller's contract; the other blocks are in the ring.
+        // SAFETY: [register]; the caller's WQE is at `first` and fits in a half; the other blocks are in the ring.
         unsafe {
             let others = (1..count).map(|block| block_at(*buf, *mask, last.wrapping_add(block)));
             register.copy(first, others);

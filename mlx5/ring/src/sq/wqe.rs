@@ -104,7 +104,7 @@ impl Writer {
     /// The WQE has the units left that [`Payload::measure`] has returned with `inline`.
     #[inline(always)]
     pub(super) unsafe fn payload(&mut self, payload: Payload<'_>, inline: usize) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's WQE has the units of these segments left.
         unsafe {
             if inline > 0 {
                 self.inline(payload.inline, inline);

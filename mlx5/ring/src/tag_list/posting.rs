@@ -31,7 +31,7 @@ pub enum PostError {
 /// A receive to append (`IBV_WR_TAG_ADD`).
 #[derive(Clone, Copy, Debug)]
 pub struct Append<T> {
-    /// What its completion gives back.
+    /// The caller's value, which the completion returns.
     pub data: T,
     /// Tag to match.
     pub tag: u64,
@@ -39,8 +39,8 @@ pub struct Append<T> {
     pub mask: u64,
     /// Where the data goes, without headers; `None` for a receive without room for any.
     pub buffer: Option<Sge>,
-    /// Ask for [`Completion::Appended`](super::Completion::Appended). Now and then it is asked for all the
-    /// same: nothing else tells that the send queue has room again.
+    /// Ask for [`Completion::Appended`](super::Completion::Appended). The list sometimes asks for it by itself, because
+    /// only a completion shows that the send queue has room again.
     pub signaled: bool,
 }
 
@@ -123,7 +123,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         self.head as u16
     }
 
-    /// Takes a receive out of the list. Its completion tells whether a message was faster.
+    /// Takes a receive out of the list. Its completion says whether a message was faster.
     ///
     /// # Errors
     /// [`PostError::Gone`], [`PostError::Removing`], [`PostError::Matched`], [`PostError::QueueFull`];
@@ -188,7 +188,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         if one.is_full() {
             return Err(PostError::QueueFull);
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's operation stays sound until the device has executed it.
         unsafe { one.write(operation(opcode, request, unexpected, index, 0, 0).to_words()) }
         list.queue.commit(one);
         list.carry(unexpected);

@@ -330,7 +330,7 @@ fn a_batch_goes_on_at_the_start_of_the_ring() {
     }
 }
 
-/// What a batch that is forgotten has done, the next one or a completion finds.
+/// The next batch or a completion takes over the appends of a forgotten batch.
 #[test]
 fn a_forgotten_batch_is_rung_by_the_next() {
     for completes in [false, true] {

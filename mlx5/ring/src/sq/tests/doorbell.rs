@@ -26,7 +26,7 @@ fn the_record_and_then_the_register_with_a_fence_before_each_and_one_after() {
     }
 }
 
-/// While a batch is open nothing is told; then the record covers all and the register names the last WQE.
+/// While a batch is open the device is not notified. Then the record covers all and the register names the last WQE.
 #[test]
 fn one_doorbell_for_a_batch_and_none_for_an_empty_one() {
     let mut rig = rig(BlueFlame::Always);
