@@ -180,7 +180,7 @@ fn handshake(what: &str) -> Error {
     Error::Handshake(what.to_owned())
 }
 
-/// What a stream does whose other end was closed with bytes that were not read.
+/// Converts an error of a stream: two kinds mean that the other end was closed with bytes that were not read.
 fn failed(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => handshake(CLOSED),
@@ -201,7 +201,7 @@ fn read<const N: usize>(stream: &mut impl Read) -> Result<[u8; N]> {
             Ok(count) => received += count,
             Err(error) => match error.kind() {
                 io::ErrorKind::Interrupted => {}
-                // The first is what a socket gives whose time-out is over.
+                // `WouldBlock` is the error of a socket after its time-out.
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                     return Err(Error::SilentPeer { received, expected: N });
                 }
@@ -302,7 +302,7 @@ mod tests {
         assert!(matches!(read::<FRAME>(&mut reset), Err(Error::Handshake(_))));
     }
 
-    /// What a socket does whose time-out is over, after some bytes.
+    /// A stream that fails with this error after some bytes.
     struct Silent<'a>(&'a [u8], io::ErrorKind);
 
     impl Read for Silent<'_> {

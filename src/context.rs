@@ -20,7 +20,7 @@ use crate::trace::trace_event;
 
 /// Vendor identifier (OUI) that NVIDIA's adapters report.
 const VENDOR_MELLANOX: u32 = 0x02c9;
-/// What Soft-RoCE reports in its place.
+/// Identifier that Soft-RoCE reports in its place.
 const VENDOR_SOFT_ROCE: u32 = 0xff_ffff;
 
 /// Variables with which libmlx5 puts signatures into WQEs.
@@ -62,7 +62,7 @@ impl Context {
     /// # Safety
     /// `context` is open and no other code closes it.
     pub(crate) unsafe fn from_open(context: *mut sys::ibv_context, name: &str) -> Result<Self> {
-        // SAFETY: forwarded.
+        // SAFETY: the caller's context is open, and no other code closes it.
         unsafe { Self::adopt(context, name, true) }
     }
 
@@ -98,10 +98,12 @@ impl Context {
         let name = unsafe {
             std::ffi::CStr::from_ptr(sys::ibv_get_device_name((*context).device)).to_string_lossy()
         };
-        // SAFETY: forwarded.
+        // SAFETY: the caller's context stays open for as long as the value.
         unsafe { Self::adopt(context, &name, false) }
     }
 
+    /// # Safety
+    /// `context` stays open for as long as the value and everything made from it exist; with `closes`, no other code closes it.
     unsafe fn adopt(context: *mut sys::ibv_context, name: &str, closes: bool) -> Result<Self> {
         let mut inner = Inner {
             context,
@@ -214,7 +216,7 @@ impl Context {
 
     /// Returns the directory of the device in sysfs, for example `/sys/class/infiniband/mlx5_0`.
     pub fn sysfs_path(&self) -> PathBuf {
-        // SAFETY: an open context has a device, whose path is written before anybody sees it.
+        // SAFETY: an open context has a device, and libibverbs has written its path.
         let path = unsafe { &(*(*self.0.context).device).ibdev_path };
         PathBuf::from(text(path))
     }
@@ -335,8 +337,8 @@ impl Context {
         self.0.is_removed()
     }
 
-    /// Whether an object is gone after `operation`, a function that destroys it, returned `errno`; when not, says
-    /// so.
+    /// Returns `true` if an object no longer exists after `operation`, the function that destroys it, returned `errno`.
+    /// Otherwise warns.
     pub(crate) fn destroyed(&self, operation: &str, errno: i32) -> bool {
         self.0.destroyed(operation, errno)
     }

@@ -1,4 +1,4 @@
-//! What a receiver of frames should be like.
+//! Configuration of a receiver of frames.
 
 use mlx5_ring::frames::{Shape, Strides};
 use rdma_core_sys as sys;

@@ -67,7 +67,7 @@ impl Queues {
     /// # Safety
     /// So many are held, and no code reads their buffers.
     pub(super) unsafe fn recycle(&mut self, count: u32) {
-        // SAFETY: the caller's contract; the buffers are the receiver's.
+        // SAFETY: the caller holds `count` WQEs, and no code reads their buffers, which are the receiver's.
         on_queue!(self, queue => unsafe { queue.recycle(count) });
     }
 

@@ -76,7 +76,7 @@ impl VerbsFrames {
         Some(Frame { wqe, start: self.buffer(wqe).start, len })
     }
 
-    /// Posts what was given back. What a queue pair that failed does not take waits for the next call.
+    /// Posts what was given back. Receives that a failed queue pair does not take wait for the next call.
     pub(super) fn post(&mut self, buffers: &Buffers) {
         if self.posted == self.ready {
             return;

@@ -246,7 +246,7 @@ impl BufferPool {
         access: sys::ibv_access_flags,
     ) -> Result<Registered> {
         Self::check_size(pd, len as u64)?;
-        // SAFETY: the caller's contract; the memory outlives the region, see `Drop`.
+        // SAFETY: no other code uses the caller's `len` bytes; the memory outlives the region, see `Drop`.
         let mr = unsafe { sys::ibv_reg_mr(pd.as_raw(), first.as_ptr().cast(), len, access) };
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));

@@ -1,4 +1,4 @@
-//! What `mlx5dv_init_obj` yields: the queues of verbs objects, as rings over their memory.
+//! The queues of verbs objects as rings over their memory, from `mlx5dv_init_obj`.
 
 mod storage;
 
@@ -72,7 +72,7 @@ pub(crate) unsafe fn completion_queue(
         uar: non_null(out.cq_uar.cast(), "CQ doorbell")?,
         cqn: out.cqn,
     };
-    // SAFETY: the layout is libmlx5's; the caller's contract for the rest.
+    // SAFETY: the layout is libmlx5's; no other code polls, arms or resizes the caller's CQ.
     let mut ring = unsafe { CompletionQueue::new(layout) }.map_err(layout_error)?;
     if let Form::Compressed(format) = cq.form() {
         ring = ring.with_compression(format).map_err(layout_error)?;

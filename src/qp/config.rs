@@ -1,4 +1,4 @@
-//! What a queue pair should be like.
+//! Configuration of a queue pair.
 
 use rdma_core_sys as sys;
 

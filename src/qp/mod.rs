@@ -151,7 +151,7 @@ impl QueuePair {
         if made.srq != srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()) {
             return refused("unless its QpConfig names the SRQ that it was created with, if any");
         }
-        // SAFETY: forwarded.
+        // SAFETY: the caller's `qp` belongs to `pd`, sends and receives as these say, and stays alive.
         let (qp, attr) = unsafe { Qp::from_raw(pd, qp, send, recv_cq, srq)? };
         let mut config = config.clone();
         (config.max_send_wr, config.max_send_sge) = (qp.cap().max_send_wr, qp.cap().max_send_sge);
@@ -225,7 +225,7 @@ impl QueuePair {
         self.config.qkey
     }
 
-    /// What it was made like, with the transport that it has.
+    /// Returns the configuration that it was made with, with its actual transport.
     pub(crate) const fn config(&self) -> &QpConfig {
         &self.config
     }
@@ -326,8 +326,8 @@ impl QueuePair {
         Err(Error::WrongState { operation, qp_num: self.qp_num(), state, needed })
     }
 
-    /// Connects with the attributes that a connection manager has for each state. What the configuration
-    /// says of retries and time-outs holds.
+    /// Connects with the attributes that a connection manager has for each state. Retries and time-outs are those of the
+    /// configuration.
     #[cfg(feature = "rdmacm")]
     pub(crate) fn connect_with(
         &mut self,
@@ -433,8 +433,8 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.qp.drop_handle();
-        // If the receiver, the sender or the program still holds it, its destruction has to wait, but the connection ends
-        // now. If this fails, the peer learns it later. A forked child leaves the connections of its parent alone.
+        // If the receiver, the sender or the program still holds it, its destruction must wait, but the connection ends now.
+        // If this fails, the peer learns it later. A forked child leaves the connections of its parent alone.
         let connected = !matches!(self.qp.known_state(), QpState::Reset | QpState::Error);
         let may_end = self.qp.pd().context().owner().is_this_process();
         if may_end && connected && (Arc::strong_count(&self.qp) > 1 || !self.qp.is_ours()) {

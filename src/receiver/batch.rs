@@ -139,7 +139,7 @@ impl Receiver {
         }
     }
 
-    /// Ends the batch of each queue that has to be rung for.
+    /// Ends the batch of each queue that needs a doorbell.
     #[inline(never)]
     fn end_unrung(&mut self) {
         while let Some(index) = self.unrung.pop() {
@@ -274,7 +274,7 @@ impl Receiver {
 }
 
 impl QueueEntry {
-    /// Has the queue, whose index this is, rung for when the batch ends.
+    /// Notes that the queue, whose index this is, needs a doorbell when the batch ends.
     #[inline(always)]
     pub(super) fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
         if !self.unrung {

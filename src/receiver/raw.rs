@@ -74,7 +74,7 @@ impl Receiver {
     ) -> Result<Self> {
         let mlx5dv = pd.context().choose(config.path)?;
         let form = config.form(pd.context(), mlx5dv)?;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `cq` was created as `config` says and outlives the receiver; no other code polls or arms it.
         unsafe {
             let cq = Cq::from_raw(pd.context(), cq, form, mlx5dv.is_none());
             Self::with_cq(pd, cq, mlx5dv, config)
@@ -100,7 +100,7 @@ impl Receiver {
         max_sge: u32,
     ) -> Result<SrqId> {
         self.check_cq()?;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `srq` outlives the receiver; nothing was posted to it, and no other code posts to it.
         unsafe {
             let srq = Arc::new(Srq::from_raw(self.pd(), srq));
             self.add_srq(srq, max_wr, max_sge)
@@ -127,7 +127,7 @@ impl Receiver {
         config: &QpConfig,
     ) -> Result<QueuePair> {
         let send = SendSide::idle(Arc::clone(&self.cq));
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `qp` outlives receiver and handle; nothing was posted to its queues, and no sender posts.
         unsafe { self.attach(qp, config, send) }
     }
 
@@ -182,7 +182,7 @@ impl Receiver {
         sender: &mut Sender,
     ) -> Result<QueuePair> {
         let send = sender.send_side(self.pd())?;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `qp` sends on the CQ of `sender`, no other code posts to it, and its WQEs have no signature.
         unsafe {
             let mut qp = self.attach(qp, config, send)?;
             let config = qp.config().clone();
@@ -202,11 +202,11 @@ impl Receiver {
         self.check_cq()?;
         let srq = config.shared().map(|id| self.srq_object(id)).transpose()?;
         let cq = Arc::clone(&self.cq);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `qp` receives on this CQ and SRQ, sends as `send` says, and outlives the handle.
         let mut qp = unsafe { QueuePair::from_raw(self.pd(), qp, config, send, cq, srq)? };
         let config = &qp.config().clone();
         let cap = *qp.object().cap();
-        // SAFETY: the caller's contract.
+        // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
         unsafe { self.enter(&mut qp, config, cap.max_recv_wr, cap.max_recv_sge) }?;
         Ok(qp)
     }

@@ -83,7 +83,7 @@ pub struct Posting<'a> {
     gathered: &'a mut Gathered,
     limits: &'a Limits,
     domain: DomainId,
-    /// Of the next request.
+    /// Flags and token of the next request.
     flags: Flags,
     token: u64,
 }

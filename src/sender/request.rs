@@ -1,4 +1,4 @@
-//! What a send queue remembers of a request.
+//! The record of a request in a send queue.
 
 use std::collections::VecDeque;
 use std::mem;

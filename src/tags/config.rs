@@ -1,4 +1,4 @@
-//! What a tag-matching SRQ should be like.
+//! Configuration of a tag-matching SRQ.
 
 use crate::path::Path;
 

@@ -1,4 +1,4 @@
-//! What the three ways of matching have in common: operations on the list, and what arrives.
+//! The interface of the three ways of matching: operations on the list, and arrivals.
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::tag_list::Handle;
@@ -50,7 +50,7 @@ pub(super) struct Counts {
     pub(super) now: u16,
 }
 
-/// What the device reported.
+/// A report of the device.
 #[derive(Debug)]
 pub(super) enum Arrived {
     /// An append was executed.

@@ -76,7 +76,7 @@ pub enum TagEvent {
     PeerFailed {
         /// The peer.
         peer: PeerId,
-        /// What the device reported.
+        /// The status that the device reported.
         status: WcStatus,
     },
     /// Unexpected messages hold nearly all buffers: the device has fewer than 33 left, no fewer messages wait for a receive, and

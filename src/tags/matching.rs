@@ -1,4 +1,4 @@
-//! What becomes of arrivals: matching by the library, and the bookkeeping of matching by the device.
+//! Handling of arrivals: matching by the library, and the bookkeeping of matching by the device.
 //!
 //! When a message is unexpected, every receive in the device's list that matches it was appended with an
 //! older count than the device's, so the device matches nothing to it before an operation carries that

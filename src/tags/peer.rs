@@ -73,9 +73,9 @@ pub(super) struct Peer {
     pub(super) outgoing: QueuePair,
     /// The send queue of `outgoing`.
     pub(super) queue: SqId,
-    /// What was posted to `outgoing`, in order.
+    /// Work that was posted to `outgoing`, in order.
     pub(super) posted: VecDeque<Posted>,
-    /// What is to be posted as soon as there is room.
+    /// Work to post as soon as there is room.
     pub(super) backlog: VecDeque<Work>,
     pub(super) failed: bool,
 }
@@ -223,7 +223,7 @@ impl TagMatchingSrq {
             peer.outgoing.stop_receiving(Patience::Progress)?,
             peer.incoming.stop_receiving(Patience::Progress)?,
         ];
-        // What is flushed from here on is no news.
+        // Requests that are flushed from here on are not reported as a failure of the peer.
         peer.failed = true;
         self.take_arrived();
         let peer = self.known_peer(id)?;

@@ -13,7 +13,7 @@ const MOST: u16 = 0x2000;
 #[derive(Debug, Default)]
 pub(super) struct Phase {
     handled: u16,
-    /// What the last operation carried.
+    /// The count that the last operation carried.
     reported: u16,
     /// A receive was appended, or may have been, while the counts differed.
     behind: bool,

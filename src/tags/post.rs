@@ -15,7 +15,7 @@ use crate::memory::{Buffer, BufferError, BufferPool};
 /// # let doorbell_doc::Tags { pool, tags, .. } = &mut world;
 /// use doorbell::tags::TaggedReceive;
 ///
-/// // From anybody with 7 in the upper half of the tag, and an empty message with just this tag.
+/// // Any message with 7 in the upper half of the tag, and an empty message with just this tag.
 /// let buffer = pool.take().expect("a free buffer");
 /// let receives = [TaggedReceive::new(7 << 32, u64::MAX << 32, buffer), TaggedReceive::empty(3, u64::MAX)];
 /// assert_eq!(tags.post_all(receives)?.len(), 2);

@@ -67,7 +67,7 @@ pub(super) enum State {
     Claimed(Message),
     /// The device has matched it, and brings the data.
     Matched,
-    /// As `Matched`, by a rendezvous that the library has to finish.
+    /// As `Matched`, by a rendezvous that the library must finish.
     Incomplete,
     /// The library reads the data of a rendezvous into it.
     Reading,

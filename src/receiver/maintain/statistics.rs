@@ -1,4 +1,4 @@
-//! What a receiver counts.
+//! Counters of a receiver.
 
 use super::super::Receiver;
 use crate::qp::QpEnd;
