@@ -260,14 +260,14 @@ impl Context {
         }
     }
 
-    /// Whether the device compresses CQEs in this format.
+    /// Returns `true` if the device compresses CQEs in this format.
     pub(crate) fn compresses(&self, mlx5dv: &Mlx5dv, format: MiniCqeFormat) -> Result<bool> {
         let sys::mlx5dv_cqe_comp_caps { max_num, supported_format } =
             query_mlx5(self, mlx5dv)?.cqe_comp_caps;
         Ok(max_num > 0 && supported_format & format as u32 != 0)
     }
 
-    /// Whether the device has timestamps in real time.
+    /// Returns `true` if the device has timestamps in real time.
     pub(crate) fn has_real_time(&self) -> Result<bool> {
         let real_time = u64::from(sys::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS);
         match self.mlx5dv() {

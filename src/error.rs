@@ -328,7 +328,7 @@ impl Error {
         error
     }
 
-    /// Whether a call failed with this `errno`.
+    /// Returns `true` if a call failed with this `errno`.
     pub(crate) fn is_os(&self, errno: i32) -> bool {
         matches!(self, Self::Verbs { source, .. } if source.raw_os_error() == Some(errno))
     }

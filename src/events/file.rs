@@ -114,7 +114,7 @@ impl EventFile {
         Ok(next)
     }
 
-    /// Whether the file has ended, and with it the device.
+    /// Returns `true` if the file has ended, and with it the device.
     pub(super) fn has_ended(&self) -> bool {
         self.lock().ended
     }

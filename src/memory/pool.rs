@@ -308,7 +308,7 @@ impl Pool {
         &self.pd
     }
 
-    /// Whether a buffer starts at `addr`.
+    /// Returns `true` if a buffer starts at `addr`.
     pub(super) fn has(&self, addr: NonNull<u8>) -> bool {
         let offset = addr.addr().get().wrapping_sub(self.start.addr().get());
         offset % self.stride == 0 && offset / self.stride < self.count as usize

@@ -133,7 +133,7 @@ impl DatagramSource {
     }
 }
 
-/// Whether these 20 bytes are an IPv4 header without options and with the right checksum.
+/// Returns `true` if these 20 bytes are an IPv4 header without options and with the right checksum.
 fn is_ipv4_header(bytes: &[u8]) -> bool {
     let words = bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
     bytes[0] == 0x45 && words.sum::<u32>() % 0xffff == 0

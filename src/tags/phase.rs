@@ -48,7 +48,7 @@ impl Phase {
         self.pending = false;
     }
 
-    /// Whether a synchronisation is to be posted.
+    /// Returns `true` if a synchronisation is to be posted.
     pub(super) fn is_due(&self) -> bool {
         let unreported = self.handled.wrapping_sub(self.reported);
         !self.pending && (self.behind && unreported != 0 || unreported >= MOST)
@@ -59,7 +59,7 @@ impl Phase {
         self.pending = true;
     }
 
-    /// Whether a synchronisation is posted and not executed.
+    /// Returns `true` if a synchronisation is posted and not executed.
     pub(super) const fn is_pending(&self) -> bool {
         self.pending
     }

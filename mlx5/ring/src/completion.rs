@@ -297,7 +297,7 @@ impl<'a> Cqe<'a> {
         }
     }
 
-    /// Whether an error CQE reports a receive whose memory is registered on demand (ODP) and was not there:
+    /// Returns `true` if an error CQE reports a receive whose memory is registered on demand (ODP) and was not there:
     /// the QP has not failed, and the message will come again.
     #[inline]
     pub fn is_odp_page_fault(&self) -> bool {
@@ -323,7 +323,7 @@ impl<'a> Cqe<'a> {
         self.route().sl()
     }
 
-    /// Whether a GRH came with the message: see [`route`](Self::route).
+    /// Returns `true` if a GRH came with the message: see [`route`](Self::route).
     #[inline]
     pub fn has_grh(&self) -> bool {
         self.route().has_grh()
@@ -353,7 +353,7 @@ impl<'a> Cqe<'a> {
         field!(self, Cqe64.check_sum: Be16).get()
     }
 
-    /// Whether the checksums of layers 3 and 4 of an IPv4 packet are good.
+    /// Returns `true` if the checksums of layers 3 and 4 of an IPv4 packet are good.
     #[inline]
     pub fn is_checksum_ok(&self) -> bool {
         let (ip, l4) =
@@ -408,7 +408,7 @@ impl Route {
         (self.0 >> 24) as u8 & 0xf
     }
 
-    /// Whether a GRH came with the message.
+    /// Returns `true` if a GRH came with the message.
     #[inline(always)]
     pub const fn has_grh(self) -> bool {
         self.0 >> 28 & 3 != 0

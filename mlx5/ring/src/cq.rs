@@ -36,7 +36,7 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// Whether [`CompletionQueue::new`] can take it.
+    /// Checks whether [`CompletionQueue::new`] can take it.
     pub const fn check(&self) -> Result<(), LayoutError> {
         // The consumer index has 24 bits, of which one must distinguish laps.
         if !self.cqe_cnt.is_power_of_two() || self.cqe_cnt > 1 << 23 {

@@ -87,7 +87,7 @@ impl World {
             _arena: arena,
         };
         world.look();
-        assert_eq!(world.seen, 0, "a doorbell that nobody rang");
+        assert_eq!(world.seen, 0, "a doorbell that no call rang");
         world.end();
         world
     }

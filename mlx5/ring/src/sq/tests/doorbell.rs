@@ -71,7 +71,7 @@ fn blue_flame_copies_a_single_wqe_of_up_to_four_blocks() {
     }
 }
 
-/// Whether the bytes after the first eight are written, for a WQE with and without inline bytes and one of one unit.
+/// Returns whether the bytes after the first eight are written, for a WQE with and without inline bytes and one of one unit.
 fn copies(blue_flame: BlueFlame) -> [bool; 3] {
     let sges = [crate::sge::Sge { addr: 1 << 32, length: 5, lkey: 7 }];
     let payloads = [Payload::inline(&[&[1; 20]]), Payload::gather(&sges), Payload::default()];
