@@ -34,10 +34,11 @@ impl QueuePair {
     /// both queue pairs can send. Success means that both addresses are set; the first send shows whether the network
     /// carries packets between them (on soft-mlx5: whether both processes are in one fabric).
     ///
-    /// The stream must accept 41 bytes (8 for `doorbell`, the address, and later one that confirms) before the peer reads, as sockets and
-    /// pipes do. The program may use the stream for other data before and after the call. The call waits for the peer as long as
-    /// the stream does: set its read time-out. An event loop exchanges [addresses](Self::address) itself, and calls
-    /// [`connect`](Self::connect), which does not wait. For datagrams use [`address_handle_over`](Self::address_handle_over).
+    /// The stream must accept 41 bytes before the peer reads, as sockets and pipes do: 8 for `doorbell`, the address, and later
+    /// a byte that confirms. The program may use the stream for other data before and after the call. The call waits for the
+    /// peer as long as the stream does: set its read time-out. An event loop exchanges [addresses](Self::address) itself, and
+    /// calls [`connect`](Self::connect), which does not wait. For datagrams use
+    /// [`address_handle_over`](Self::address_handle_over).
     ///
     /// ```
     /// # let _device = doorbell_doc::device();

@@ -326,9 +326,8 @@ impl Context {
         self.attr().vendor_id == VENDOR_SOFT_ROCE
     }
 
-    /// The kernel has ended everything that was made on the device, and with it all its access to memory: the
-    /// file of events, which is the first thing made on a context and the last to end, has ended after a
-    /// fatal event.
+    /// Notes that the kernel has ended everything that was made on the device, and with it all access of the device to memory.
+    /// The sign is the end of the event file after a fatal event: the file is made first on a context, and ends last.
     pub(crate) fn mark_removed(&self) {
         self.0.removed.store(true, Ordering::Release);
     }
@@ -369,7 +368,7 @@ unsafe fn find_mlx5dv(
     device: *mut sys::ibv_device,
     attr: &sys::ibv_device_attr,
 ) -> Result<&'static Mlx5dv, NotDirect> {
-    // Only then is libmlx5 worth loading.
+    // libmlx5 drives no devices of other vendors.
     if attr.vendor_id != VENDOR_MELLANOX {
         return Err(NotDirect::NotMlx5);
     }
@@ -384,7 +383,7 @@ impl Inner {
     }
 
     fn destroyed(&self, operation: &str, errno: i32) -> bool {
-        // For a device that it has removed the kernel refuses every command, after it has done this itself.
+        // The kernel has destroyed the objects of a removed device itself, and refuses every command.
         if errno == 0 || self.is_removed() {
             trace_event!(device = self.name, operation, "destroyed");
             return true;

@@ -267,7 +267,7 @@ pub enum Error {
     /// The peer refused the connection, or no program listens there.
     #[error("{peer} rejected the connection (reason {reason}{})", refusal(.reason))]
     Rejected {
-        /// Whom the connection was to.
+        /// The peer that was asked.
         peer: String,
         /// Reason, as in the REJ message of the InfiniBand specification, 12.6.7.2.
         reason: i32,
@@ -289,7 +289,7 @@ pub enum Error {
     TimedOut {
         /// The C function that waited.
         operation: &'static str,
-        /// Whom it waited for.
+        /// The peer that it waited for.
         subject: String,
     },
 

@@ -263,7 +263,7 @@ fn file(context: &Context) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw((*context.as_raw()).async_fd) }
 }
 
-/// Waits until there is something to read; whether there is.
+/// Waits until there is something to read. Returns `true` if there is.
 pub(super) fn wait(
     context: &Context,
     fd: BorrowedFd<'_>,

@@ -1,5 +1,5 @@
-//! The queues of a receiver of frames: a CQ, and the one receive queue that completes on it. The one place that asks which
-//! path drives them.
+//! The queues of a receiver of frames: a CQ, and the one receive queue that completes on it. Only this file asks which path
+//! drives them.
 
 use mlx5_ring::frames::{FrameBuffer, FrameQueue};
 use rdma_core_sys as sys;

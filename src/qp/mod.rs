@@ -40,8 +40,8 @@ pub(crate) use object::{Qp, SendSide};
 /// A queue pair. It receives through the [`Receiver`](crate::Receiver) that created it, and sends through the
 /// [`Sender`](crate::Sender) of [`create_qp_with_sender`](crate::Receiver::create_qp_with_sender), if any.
 ///
-/// A new queue pair is in state INIT: post receives before connecting it. On the direct path the library switches off scatter to
-/// CQE: a device that stores a short payload in the CQE overwrites the source QP and the SLID there.
+/// A new queue pair is in state INIT: post receives before connecting it. On the direct path the library switches off
+/// scatter to CQE: a device that stores a short payload in the CQE overwrites the source QP and the SLID there.
 ///
 /// A peer that has died is noticed only by requests to it, which fail with
 /// [`WcStatus::RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) after about (`retry_cnt` + 1) time-outs, 0.5 s by default. A
@@ -50,9 +50,10 @@ pub(crate) use object::{Qp, SendSide};
 /// outstanding buffers.
 ///
 /// A queue pair that has failed is in state ERROR; that of the peer has failed, too, or fails at its next request. Either
-/// destroy them, or connect them again. To connect again, both sides poll the completions that have arrived, call [`Receiver::reset_qp`](crate::Receiver::reset_qp), poll the
-/// sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false`, post receives to the queue pair's own receive
-/// queue, if any, and connect with new [addresses](Self::address) or over the same stream.
+/// destroy them, or connect them again. To connect again, both sides poll the completions that have arrived, call
+/// [`Receiver::reset_qp`](crate::Receiver::reset_qp), poll the sender until [`Sender::is_busy`](crate::Sender::is_busy)
+/// returns `false`, post receives to the queue pair's own receive queue, if any, and connect with new
+/// [addresses](Self::address) or over the same stream.
 ///
 /// Dropping it disconnects. The receiver and the sender destroy it later, see
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).

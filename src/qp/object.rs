@@ -129,7 +129,7 @@ impl Qp {
         self.has_handle.load(Ordering::Relaxed)
     }
 
-    /// Its [`QueuePair`](super::QueuePair) is dropped.
+    /// Notes that its [`QueuePair`](super::QueuePair) was dropped.
     pub(super) fn drop_handle(&self) {
         self.has_handle.store(false, Ordering::Relaxed);
         if self.has_sender.load(Ordering::Acquire) {
@@ -247,7 +247,7 @@ impl Qp {
         Ok(answer)
     }
 
-    /// Asks the driver, beside a thread that may be connecting the queue pair: what it knows of the state is newer.
+    /// Asks the driver, and leaves the known state alone: another thread may be connecting the queue pair, and knows better.
     fn ask(
         &self,
         mask: sys::ibv_qp_attr_mask,

@@ -9,7 +9,7 @@ use sys::RdmaCm;
 
 use crate::error::{Error, Result};
 
-/// An event, of which nothing is left in librdmacm.
+/// A copy of an event, which was acknowledged.
 pub(super) struct Event {
     pub(super) kind: sys::rdma_cm_event_type,
     pub(super) id: *mut sys::rdma_cm_id,

@@ -24,7 +24,7 @@ pub(super) struct Id {
     id: *mut sys::rdma_cm_id,
     channel: *mut sys::rdma_event_channel,
     owner: Owner,
-    /// Whom it is about, for errors.
+    /// The address that errors name.
     pub(super) subject: String,
 }
 

@@ -122,7 +122,7 @@ impl DatagramSource {
     pub fn gid(&self) -> Option<[u8; 16]> {
         let grh = self.grh?;
         let mut gid = [0; 16];
-        // In front of an IPv4 header the bytes are undefined, so its checksum is asked first.
+        // In front of an IPv4 header the bytes are undefined, so the checksum of the header is checked first.
         if grh[0] >> 4 == 6 && !is_ipv4_header(&grh[20..]) {
             gid.copy_from_slice(&grh[8..24]);
         } else {

@@ -35,7 +35,7 @@ mod sync {
 /// Completions that are looked at to count those that wait.
 const WAITING: u32 = 256;
 
-/// The state of it all.
+/// The state of this work.
 #[derive(Default)]
 pub(super) struct Maintenance {
     queues: Vec<Kept>,
@@ -50,7 +50,7 @@ pub(super) struct Maintenance {
 }
 
 impl Drop for Maintenance {
-    /// Handles may live on: what they were given goes back to its pool.
+    /// Handles may live on: the buffers that they were given go back to their pools.
     fn drop(&mut self) {
         let Some(wake) = &self.wake else { return };
         wake.wake_state.close();
@@ -302,7 +302,8 @@ impl Receiver {
         self.keep_queues(false);
     }
 
-    /// About to sleep: from now on a buffer that is given back wakes. `true` when one was already.
+    /// Notes that the owner is about to sleep: from now on a buffer that is given back wakes it. Returns `true` if a buffer was
+    /// given back already.
     pub(super) fn park(&self) -> bool {
         let Some(Maintenance { wake: Some(wake), queues, .. }) = self.maintenance.as_deref() else {
             return false;
@@ -314,7 +315,7 @@ impl Receiver {
         })
     }
 
-    /// Awake again.
+    /// Notes that the owner is awake again.
     pub(crate) fn unpark(&self) {
         if let Some(wake) = self.wake() {
             wake.wake_state.unpark();

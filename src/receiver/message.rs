@@ -205,7 +205,7 @@ impl Message<'_, '_> {
     /// while let Some(message) = batch.next() {
     ///     let buffer = message?.replace(spare)?;
     ///     assert_eq!(*buffer, *b"hello");
-    ///     // Whoever is done with one gives it back here.
+    ///     // Give a buffer back here when it was used.
     ///     spare = buffer;
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())

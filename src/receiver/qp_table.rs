@@ -7,8 +7,8 @@ use rdma_core_sys as sys;
 use crate::qp::Qp;
 use crate::routes::Routes;
 
-/// Which queue a completion belongs to, by the number of its queue pair; and for what is not asked of every message:
-/// whether it is a datagram, and who failed.
+/// The queue that a completion belongs to, by the number of its queue pair. Also answers two rare questions about the queue
+/// pair: whether its messages are datagrams, and which object it is, to mark it as failed.
 #[derive(Default)]
 pub(crate) struct QpTable(Routes<Box<Entry>>);
 

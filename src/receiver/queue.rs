@@ -1,4 +1,4 @@
-//! A queue of a receiver, whatever it is: the one place that asks.
+//! A queue of a receiver. Only this file asks which kind it is.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::mlx5::{DirectRq, DirectSrq};
 use crate::qp::Qp;
 
 /// A queue that receives are posted to.
-// A tag of its own, not one inside a field: it is looked at twice a message.
+// The enum has a tag of its own, and none inside a field: each message reads it twice.
 #[repr(u8)]
 pub(crate) enum RecvQueue {
     /// A shared receive queue, driven directly.

@@ -255,7 +255,7 @@ impl Receiver {
         let entry = &mut self.queues[index as usize];
         self.committed -= u64::from(entry.queue.capacity());
         entry.queue = RecvQueue::Closed;
-        // When one queue is left again, its messages need no look-up, as before there were others.
+        // When a single queue is left, its messages need no look-up again.
         let open = self.queues.iter().rposition(|entry| !entry.queue.is_closed());
         self.queues.truncate(open.map_or(0, |last| last + 1));
         self.post_all_returned();

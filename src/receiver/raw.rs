@@ -82,8 +82,8 @@ impl Receiver {
     }
 
     /// Attaches an SRQ of the program, for at most `max_wr` receives of `max_sge` buffers each. The program destroys
-    /// the SRQ after the receiver. Buffers that are posted then are lost to their pools, because doorbell does not learn when the
-    /// SRQ is destroyed; their memory is released with the pool.
+    /// the SRQ after the receiver. Buffers that are posted then are lost to their pools, because doorbell does not learn when
+    /// the SRQ is destroyed; their memory is released with the pool.
     ///
     /// # Errors
     /// The errors of [`create_srq`](Self::create_srq).
@@ -108,13 +108,13 @@ impl Receiver {
     }
 
     /// Attaches a QP that the program created on the CQ of this receiver. `config` names its SRQ, if any, and how to
-    /// connect it; all sizes are those that the QP was created with. A QP in RESET goes to INIT; one that the program has connected
-    /// stays so. Dropping the handle disconnects the QP, [`destroy_qp`](Self::destroy_qp) resets it, and the program destroys it
-    /// after the receiver and the handle.
+    /// connect it; all sizes are those that the QP was created with. A QP in RESET goes to INIT; a QP that the program has
+    /// connected stays so. Dropping the handle disconnects the QP, [`destroy_qp`](Self::destroy_qp) resets it, and the
+    /// program destroys it after the receiver and the handle.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets, for another CQ or SRQ, and for
-    /// a QP that sends on the same CQ; the errors of [`create_qp`](Self::create_qp).
+    /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets, for another CQ or SRQ, and
+    /// for a QP that sends on the same CQ; the errors of [`create_qp`](Self::create_qp).
     ///
     /// # Safety
     /// - `qp` belongs to the domain of this receiver, receives on its CQ and from that SRQ, sends on another CQ that
@@ -173,8 +173,9 @@ impl Receiver {
     /// # Safety
     /// - The contract of [`attach_raw_qp`](Self::attach_raw_qp), except that the QP sends on the CQ of `sender`. No
     ///   other code posts to its send queue (on the direct path: ever again).
-    /// - The QP was created without `sq_sig_all`, or with scatter to CQE disabled (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`).
-    ///   Its WQEs have no signature. The program destroys it after the sender.
+    /// - The QP was created with neither `sq_sig_all` nor `MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE`, or with scatter to CQE
+    ///   disabled (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`). Its WQEs have no signature. The program destroys it after the
+    ///   sender.
     pub unsafe fn attach_raw_qp_with_sender(
         &mut self,
         qp: *mut sys::ibv_qp,

@@ -128,7 +128,8 @@ impl SlotContext {
     /// # Safety
     /// [slot-owns]: the buffers were not made again, and are not while the iterator is used.
     pub(crate) unsafe fn sges(&self) -> impl Iterator<Item = Sge> + '_ {
-        // SAFETY: [slot-owns]: the caller's receive still owns its buffers; it has one, or memory of the caller's, or a list.
+        // SAFETY: [slot-owns]: the caller's receive still owns its buffers, and the copy of a single one is not dropped. A
+        // receive with neither one buffer nor memory of the caller's has a list.
         let (only, list) = unsafe {
             match self.is_single() {
                 true => (Some(ManuallyDrop::new(self.into_buffer(0)).receive_sge()), &[][..]),

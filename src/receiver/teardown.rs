@@ -69,14 +69,13 @@ impl Receiver {
     /// Resets a QP to state INIT, so that it can be connected again.
     ///
     /// Completions of receives that were not polled are dropped; the [`Sender`](crate::Sender) still returns every request.
-    /// Receives of its own receive queue return to their pools.
-    /// Receives of an SRQ stay posted; the call waits until the device has returned those that the QP took for an
-    /// incomplete message, and posts them again. After 5 s without any event of the device the call returns
-    /// [`QpEnd::LastWqeMissing`]; if the device has never reported a last WQE, later calls do not wait.
+    /// Receives of its own receive queue return to their pools. Receives of an SRQ stay posted; the call waits until the device
+    /// has returned those that the QP took for an incomplete message, and posts them again. After 5 s without any event of the
+    /// device the call returns [`QpEnd::LastWqeMissing`]; if the device has never reported a last WQE, later calls do not wait.
     ///
-    /// The reset changes the PSN, so exchange [addresses](QueuePair::address) again. If the QP has a [`Sender`](crate::Sender), poll
-    /// the sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false` before connecting the QP again. Post new
-    /// receives to its own receive queue.
+    /// The reset changes the PSN, so exchange [addresses](QueuePair::address) again. If the QP has a
+    /// [`Sender`](crate::Sender), poll the sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false` before
+    /// connecting the QP again. Post new receives to its own receive queue.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =

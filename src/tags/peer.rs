@@ -43,7 +43,7 @@ use crate::status::WcStatus;
 pub struct PeerId {
     pub(super) owner: u32,
     pub(super) index: u32,
-    /// Peers that had the index before.
+    /// Number of peers that had the index before.
     pub(super) generation: u32,
 }
 
@@ -81,8 +81,8 @@ pub(super) struct Peer {
 }
 
 impl TagMatchingSrq {
-    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding; its
-    /// receives or SRQ are ignored. The peer may read readable pools, as a rendezvous requires, whatever [`QpConfig::remote_read`] says.
+    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding; its receives
+    /// or SRQ are ignored. The peer may read readable pools, as a rendezvous requires, whatever [`QpConfig::remote_read`] says.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();

@@ -139,7 +139,7 @@ impl TagMatchingSrq {
     /// let receives = (0..).zip(buffers).map(|(tag, b)| TaggedReceive::new(tag, u64::MAX, b));
     /// let ids = match tags.post_all(receives) {
     ///     Ok(ids) => ids,
-    ///     // What is in `error.refused` and `error.rest` was not posted.
+    ///     // The receives in `error.refused` and `error.rest` were not posted.
     ///     Err(error) => error.posted,
     /// };
     /// assert_eq!(ids.len(), 8);

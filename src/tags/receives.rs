@@ -107,7 +107,7 @@ impl Receive {
 struct Slot {
     generation: u32,
     receive: Option<Receive>,
-    /// In the order of posting, among those that wait; or the next free one.
+    /// The neighbours in the order of posting, among the receives that wait; or the next free slot.
     before: u32,
     after: u32,
     waits: bool,

@@ -15,8 +15,8 @@ use mlx5_wire::tmh::Tmh;
 
 /// A CQE that has arrived and was not given back yet.
 ///
-/// Its last word, which says whose it is and what it is about, was read once, when it was found: everything that is
-/// decided by it goes by that one reading, whatever the device writes. The other fields are read when asked for.
+/// The last word says who owns the CQE and what kind it is. It was read once, when the CQE was found: every decision that
+/// depends on it uses that one reading, whatever the device writes. The other fields are read when asked for.
 #[derive(Clone, Copy)]
 pub struct Cqe<'a> {
     cqe: NonNull<u8>,
@@ -48,13 +48,13 @@ impl LastWord {
         self.0.to_ne_bytes()[3]
     }
 
-    /// Returns what a CQE with this word is on a lap with this owner bit.
+    /// Returns the kind of a CQE with this word, on a lap with this owner bit.
     #[inline(always)]
     pub(crate) const fn kind(self, owner: u8) -> CqeKind {
         KINDS[(self.op_own() ^ owner) as usize]
     }
 
-    /// Returns `true` for a CQE with this `op_own`, but for the owner bit, that is software's on a lap with this owner bit.
+    /// Returns `true` for a CQE of software's, on a lap with this owner bit, that has this `op_own` except for the owner bit.
     #[inline(always)]
     pub(crate) const fn is(self, op_own: u8, owner: u8) -> bool {
         self.op_own() ^ owner == op_own
@@ -179,7 +179,7 @@ impl<'a> Cqe<'a> {
         self.last_word.op_own()
     }
 
-    /// Returns what the CQE is.
+    /// Returns the kind of the CQE.
     #[inline(always)]
     pub const fn kind(&self) -> CqeKind {
         self.kind
@@ -304,7 +304,7 @@ impl<'a> Cqe<'a> {
         is_odp_page_fault(self.syndrome(), self.vendor_err_synd())
     }
 
-    /// How the message came. Inline data of up to 32 bytes stands in this place, and in that of everything down to
+    /// How the message came. Inline data of up to 32 bytes overwrites this field and those of the functions down to
     /// [`is_checksum_ok`](Self::is_checksum_ok).
     #[inline(always)]
     pub fn route(&self) -> Route {

@@ -207,7 +207,7 @@ impl CompletionQueue {
         self.advance_from(self.next);
     }
 
-    /// As [`advance`](Self::advance), without a call at the end of a lap: for a caller that has no registers to save otherwise.
+    /// As [`advance`](Self::advance), without a call at the end of a lap, for a caller that saves no registers otherwise.
     #[inline(always)]
     pub fn advance_inline(&mut self) {
         self.consumer_index = self.consumer_index.wrapping_add(1);
@@ -280,8 +280,8 @@ impl CompletionQueue {
         })
     }
 
-    /// Drops every CQE that has arrived and for which `remove` says so, keeping the order of the others:
-    /// what a driver does when a QP is reset or destroyed, because its number may come back.
+    /// Drops every CQE that has arrived and for which `remove` returns `true`, and keeps the order of the others. A driver does
+    /// so when a QP is reset or destroyed, because its number may come back.
     pub fn purge(&mut self, mut remove: impl FnMut(Cqe<'_>) -> bool) -> u32 {
         let start = self.consumer_index;
         let mut end = start;

@@ -135,7 +135,7 @@ pub(crate) unsafe fn copy(from: NonNull<DataSegment>, to: NonNull<DataSegment>, 
 unsafe fn write(segment: NonNull<DataSegment>, value: DataSegment) {
     let words = value.to_words();
     let to = segment.cast::<Be64>();
-    // SAFETY: two words of eight bytes, by the contract.
+    // SAFETY: the caller's segment is aligned and writable: two words of eight bytes.
     unsafe {
         to.write_volatile(words[0]);
         to.add(1).write_volatile(words[1]);

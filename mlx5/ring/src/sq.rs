@@ -13,8 +13,8 @@
 //!
 //! - *exclusive*: the queue was empty, its QP in RESET, when [`SendQueue::new`] took it over, and nothing but this
 //!   value posts to it. Its buffer and doorbell record and its register stay mapped, and the storage valid and
-//!   untouched by others, for as long as the value exists. The QP was made without a signature in its WQEs, and such
-//!   that data of READs and atomics comes to memory and never in a CQE.
+//!   untouched by others, for as long as the value exists. The QP was made without a signature in its WQEs, and so that the
+//!   data of READs and atomics goes to memory and never into a CQE.
 //! - *register*: with [`BlueFlame`] other than [`Never`](BlueFlame::Never), no other queue has this register.
 //! - *memory*: what an SGE or a remote key names stays valid, the memory that a READ or an atomic writes is
 //!   untouched, and the memory that a SEND or WRITE reads is not written, until the request's value has come

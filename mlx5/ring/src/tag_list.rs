@@ -34,8 +34,7 @@ pub use posting::{Append, PostError, Posting};
 pub const MAX_TAGS: u16 = u16::MAX - 1;
 const _: () = assert!(MAX_TAGS < Operation::NONE);
 
-/// Memory of the caller's in which a list of `tags` tags on a send queue of `blocks` blocks keeps its
-/// books.
+/// Memory of the caller's for the records of a list of `tags` tags on a send queue of `blocks` blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Storage<T> {
     /// `tags + 1` entries.
@@ -61,7 +60,7 @@ pub struct TagList<T> {
     answered: u32,
     /// Running count of blocks up to the last operation that a CQE was asked for.
     asked_end: u32,
-    /// Handled messages that the last operation which carried a number spoke of.
+    /// Handled messages that the last operation with a number reported.
     carried: u16,
     /// There is a batch, or one was forgotten.
     open: bool,
@@ -341,7 +340,7 @@ impl<T: Copy> TagList<T> {
             let data = unsafe { entry.data.assume_init() };
             Completion::Removed { handle, data, hw_phase, phase: operation.count }
         } else if found {
-            // There was nothing to be found.
+            // The device cannot have removed a receive that is over or matched.
             Completion::Stray
         } else {
             Completion::TooLate { handle, hw_phase, phase: operation.count }

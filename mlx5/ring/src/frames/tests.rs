@@ -230,8 +230,8 @@ impl World {
         true
     }
 
-    /// Gives back the oldest of the held WQEs: with their buffers, or with others, while the first stay with whoever took a
-    /// frame out of them.
+    /// Gives back the oldest of the held WQEs: with their buffers, or with others, while the holder keeps those that frames
+    /// were taken out of.
     fn give(&mut self, count: u32, with_others: bool) {
         for at in 0..count {
             let old = self.ring.held_buffer(at).index;

@@ -34,7 +34,7 @@ impl Handle {
 /// An entry of the list, in memory of the caller's.
 #[derive(Debug)]
 pub struct Entry<T> {
-    /// The free entry after this one: 16 bits, held in as many as an index has.
+    /// The free entry after this one: 16 bits, stored in 32.
     pub(super) next: u32,
     pub(super) state: u8,
     pub(super) generation: u32,

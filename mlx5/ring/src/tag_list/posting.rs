@@ -107,7 +107,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         let [a, b, c, d] =
             operation(TmOpcode::Append, request, unexpected, next as u16, tag, mask).to_words();
         let [e, f] = segment.to_words();
-        // SAFETY: the buffer is the device's by the contract; the entry was announced by the append before,
+        // SAFETY: no code touches the caller's buffer until its completion; the entry was announced by the append before,
         // and `next` is free.
         unsafe { self.run.write([a, b, c, d, e, f]) }
         self.list.carry(unexpected);
@@ -147,9 +147,9 @@ impl<'a, T: Copy> Posting<'a, T> {
         Ok(())
     }
 
-    /// Changes no receive (`IBV_WR_TAG_SYNC`): says that software has handled `unexpected` messages, or only
-    /// that the device has come as far, when it is `signaled`. Now and then a completion is asked for all
-    /// the same, as with [`append`](Self::append).
+    /// Changes no receive (`IBV_WR_TAG_SYNC`): says that software has handled `unexpected` messages, or, if it is `signaled`,
+    /// only that the device has come as far. The list sometimes asks for a completion by itself, as with
+    /// [`append`](Self::append).
     ///
     /// # Errors
     /// [`PostError::QueueFull`]; nothing was written then.

@@ -76,7 +76,7 @@ fn end((open, over): (&mut Open, &mut Over), handle: Handle, data: u32) {
     }
 }
 
-/// The list knows a receive as long as it is not over, whoever has its entry then.
+/// The list knows a receive until it is over, whichever receive has its entry then.
 fn check(rig: &mut Rig, random: &mut Random, open: &Open, over: &Over) {
     if let Some((&data, &handle)) = open.iter().nth(random.below(open.len().max(1))) {
         assert_eq!(rig.list.data(handle), Some(data));
