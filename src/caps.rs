@@ -6,7 +6,7 @@ use sys::Mlx5dv;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
-/// What a device supports beyond [`Context::attr`], from [`Context::capabilities`].
+/// Features of a device beyond [`Context::attr`], from [`Context::capabilities`].
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -134,7 +134,7 @@ impl Context {
 }
 
 pub(crate) fn query_mlx5(context: &Context, mlx5dv: &Mlx5dv) -> Result<sys::mlx5dv_context> {
-    // What is not asked for is not read: the flags are always.
+    // libmlx5 fills the fields that `comp_mask` names, and always the flags.
     let mut attr = sys::mlx5dv_context {
         comp_mask: (sys::MLX5DV_CONTEXT_MASK_CQE_COMPRESION | sys::MLX5DV_CONTEXT_MASK_STRIDING_RQ)
             .into(),

@@ -54,7 +54,7 @@ impl CompletionChannel {
     /// # Safety
     /// `cq` is alive, and its channel lives for as long as the value.
     pub(crate) unsafe fn of_cq(context: &Context, cq: *mut sys::ibv_cq) -> Option<Self> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `cq` is alive.
         let channel = unsafe { (*cq).channel };
         (!channel.is_null()).then(|| Self { channel, context: context.clone(), destroys: false })
     }

@@ -30,7 +30,7 @@ pub struct Timestamp {
     clock: TimestampClock,
 }
 
-/// What counts the time of completions.
+/// Clock of the time of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimestampClock {
     /// Seconds and nanoseconds of the time of day, in an upper and a lower half.
@@ -40,7 +40,7 @@ pub(crate) enum TimestampClock {
 }
 
 impl TimestampClock {
-    /// That of the completions of a CQ, if they have the time.
+    /// Returns the clock of the completions of a CQ, if they have the time.
     pub(crate) fn of(cq: &Cq) -> Option<Self> {
         let (_, form) = cq.with_timestamps()?;
         Some(match form {
@@ -165,7 +165,7 @@ impl Context {
 }
 
 impl Clock {
-    /// That of a receiver with timestamps in real time.
+    /// Clock of a receiver with timestamps in real time.
     pub(crate) const REAL_TIME: Self = Self { scale: Scale::RealTime, node_guid: 0 };
 
     /// Converts a [timestamp](crate::Message::timestamp) to nanoseconds.

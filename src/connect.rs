@@ -34,10 +34,11 @@ impl QueuePair {
     /// both queue pairs can send. Success means that both addresses are set; the first send shows whether the network
     /// carries packets between them (on soft-mlx5: whether both processes are in one fabric).
     ///
-    /// The stream must accept 41 bytes (8 for `doorbell`, the address, and later one that confirms) before the peer reads, as sockets and
-    /// pipes do. The program may use the stream for other data before and after the call. The call waits for the peer as long as
-    /// the stream does: set its read time-out. An event loop exchanges [addresses](Self::address) itself, and calls
-    /// [`connect`](Self::connect), which does not wait. For datagrams use [`address_handle_over`](Self::address_handle_over).
+    /// The stream must accept 41 bytes before the peer reads, as sockets and pipes do: 8 for `doorbell`, the address, and later
+    /// a byte that confirms. The program may use the stream for other data before and after the call. The call waits for the
+    /// peer as long as the stream does: set its read time-out. An event loop exchanges [addresses](Self::address) itself, and
+    /// calls [`connect`](Self::connect), which does not wait. For datagrams use
+    /// [`address_handle_over`](Self::address_handle_over).
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -180,7 +181,7 @@ fn handshake(what: &str) -> Error {
     Error::Handshake(what.to_owned())
 }
 
-/// What a stream does whose other end was closed with bytes that were not read.
+/// Converts an error of a stream: two kinds mean that the other end was closed with bytes that were not read.
 fn failed(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => handshake(CLOSED),
@@ -201,7 +202,7 @@ fn read<const N: usize>(stream: &mut impl Read) -> Result<[u8; N]> {
             Ok(count) => received += count,
             Err(error) => match error.kind() {
                 io::ErrorKind::Interrupted => {}
-                // The first is what a socket gives whose time-out is over.
+                // `WouldBlock` is the error of a socket after its time-out.
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                     return Err(Error::SilentPeer { received, expected: N });
                 }
@@ -302,7 +303,7 @@ mod tests {
         assert!(matches!(read::<FRAME>(&mut reset), Err(Error::Handshake(_))));
     }
 
-    /// What a socket does whose time-out is over, after some bytes.
+    /// A stream that fails with this error after some bytes.
     struct Silent<'a>(&'a [u8], io::ErrorKind);
 
     impl Read for Silent<'_> {

@@ -20,7 +20,7 @@ use crate::trace::trace_event;
 
 /// Vendor identifier (OUI) that NVIDIA's adapters report.
 const VENDOR_MELLANOX: u32 = 0x02c9;
-/// What Soft-RoCE reports in its place.
+/// Identifier that Soft-RoCE reports in its place.
 const VENDOR_SOFT_ROCE: u32 = 0xff_ffff;
 
 /// Variables with which libmlx5 puts signatures into WQEs.
@@ -62,7 +62,7 @@ impl Context {
     /// # Safety
     /// `context` is open and no other code closes it.
     pub(crate) unsafe fn from_open(context: *mut sys::ibv_context, name: &str) -> Result<Self> {
-        // SAFETY: forwarded.
+        // SAFETY: the caller's context is open, and no other code closes it.
         unsafe { Self::adopt(context, name, true) }
     }
 
@@ -98,10 +98,12 @@ impl Context {
         let name = unsafe {
             std::ffi::CStr::from_ptr(sys::ibv_get_device_name((*context).device)).to_string_lossy()
         };
-        // SAFETY: forwarded.
+        // SAFETY: the caller's context stays open for as long as the value.
         unsafe { Self::adopt(context, &name, false) }
     }
 
+    /// # Safety
+    /// `context` stays open for as long as the value and everything made from it exist; with `closes`, no other code closes it.
     unsafe fn adopt(context: *mut sys::ibv_context, name: &str, closes: bool) -> Result<Self> {
         let mut inner = Inner {
             context,
@@ -214,7 +216,7 @@ impl Context {
 
     /// Returns the directory of the device in sysfs, for example `/sys/class/infiniband/mlx5_0`.
     pub fn sysfs_path(&self) -> PathBuf {
-        // SAFETY: an open context has a device, whose path is written before anybody sees it.
+        // SAFETY: an open context has a device, and libibverbs has written its path.
         let path = unsafe { &(*(*self.0.context).device).ibdev_path };
         PathBuf::from(text(path))
     }
@@ -258,14 +260,14 @@ impl Context {
         }
     }
 
-    /// Whether the device compresses CQEs in this format.
+    /// Returns `true` if the device compresses CQEs in this format.
     pub(crate) fn compresses(&self, mlx5dv: &Mlx5dv, format: MiniCqeFormat) -> Result<bool> {
         let sys::mlx5dv_cqe_comp_caps { max_num, supported_format } =
             query_mlx5(self, mlx5dv)?.cqe_comp_caps;
         Ok(max_num > 0 && supported_format & format as u32 != 0)
     }
 
-    /// Whether the device has timestamps in real time.
+    /// Returns `true` if the device has timestamps in real time.
     pub(crate) fn has_real_time(&self) -> Result<bool> {
         let real_time = u64::from(sys::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS);
         match self.mlx5dv() {
@@ -324,9 +326,8 @@ impl Context {
         self.attr().vendor_id == VENDOR_SOFT_ROCE
     }
 
-    /// The kernel has ended everything that was made on the device, and with it all its access to memory: the
-    /// file of events, which is the first thing made on a context and the last to end, has ended after a
-    /// fatal event.
+    /// Notes that the kernel has ended everything that was made on the device, and with it all access of the device to memory.
+    /// The sign is the end of the event file after a fatal event: the file is made first on a context, and ends last.
     pub(crate) fn mark_removed(&self) {
         self.0.removed.store(true, Ordering::Release);
     }
@@ -335,8 +336,8 @@ impl Context {
         self.0.is_removed()
     }
 
-    /// Whether an object is gone after `operation`, a function that destroys it, returned `errno`; when not, says
-    /// so.
+    /// Returns `true` if an object no longer exists after `operation`, the function that destroys it, returned `errno`.
+    /// Otherwise warns.
     pub(crate) fn destroyed(&self, operation: &str, errno: i32) -> bool {
         self.0.destroyed(operation, errno)
     }
@@ -367,7 +368,7 @@ unsafe fn find_mlx5dv(
     device: *mut sys::ibv_device,
     attr: &sys::ibv_device_attr,
 ) -> Result<&'static Mlx5dv, NotDirect> {
-    // Only then is libmlx5 worth loading.
+    // libmlx5 drives no devices of other vendors.
     if attr.vendor_id != VENDOR_MELLANOX {
         return Err(NotDirect::NotMlx5);
     }
@@ -382,7 +383,7 @@ impl Inner {
     }
 
     fn destroyed(&self, operation: &str, errno: i32) -> bool {
-        // For a device that it has removed the kernel refuses every command, after it has done this itself.
+        // The kernel has destroyed the objects of a removed device itself, and refuses every command.
         if errno == 0 || self.is_removed() {
             trace_event!(device = self.name, operation, "destroyed");
             return true;

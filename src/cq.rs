@@ -13,8 +13,8 @@ use crate::channel::CompletionChannel;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
-/// A completion queue of libibverbs. What polls it is elsewhere: the ring on the direct path,
-/// `ibv_poll_cq` and its extended form on the verbs path.
+/// A completion queue of libibverbs. The ring polls it on the direct path, `ibv_poll_cq` and its extended form on the
+/// verbs path.
 pub(crate) struct Cq {
     cq: *mut sys::ibv_cq,
     context: Context,
@@ -27,7 +27,7 @@ pub(crate) struct Cq {
     ended: AtomicU32,
 }
 
-/// What a CQ should be like.
+/// Configuration of a CQ.
 pub(crate) struct CqInit {
     /// Entries, at least.
     pub(crate) entries: u32,
@@ -75,7 +75,7 @@ impl CqInit {
 /// Returns what to ask the driver for so that the CQ holds `entries`, rounded up to a power of two on an mlx5 device.
 ///
 /// libmlx5 makes the power of two above what it is asked for, and says one entry less. A CQ that it polls gets twice as
-/// many as it has to hold: when a queue pair is reset or destroyed, libmlx5 (`__mlx5_cq_clean`) does not look at the last
+/// many as it must hold: when a queue pair is reset or destroyed, libmlx5 (`__mlx5_cq_clean`) does not look at the last
 /// entry of a full CQ.
 pub(crate) fn to_ask_for(context: &Context, entries: u32, through_verbs: bool) -> u32 {
     let max = context.attr().max_cqe.max(1) as u32;
@@ -86,7 +86,7 @@ pub(crate) fn to_ask_for(context: &Context, entries: u32, through_verbs: bool) -
     }
 }
 
-/// What a CQ was created with.
+/// Form in which a CQ was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Plain,
@@ -96,7 +96,7 @@ pub(crate) enum Form {
     Compressed(MiniCqeFormat),
 }
 
-/// What the time of a completion is.
+/// Unit of the time of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timestamps {
     /// Ticks of the device's clock.
@@ -229,7 +229,7 @@ impl Cq {
         form: Form,
         through_verbs: bool,
     ) -> Self {
-        // SAFETY: forwarded.
+        // SAFETY: the caller's `cq` and its channel live for as long as the value.
         let channel = unsafe { CompletionChannel::of_cq(context, cq).map(Arc::new) };
         Self {
             cq,

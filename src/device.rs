@@ -151,7 +151,7 @@ impl Device {
         unsafe { Context::from_open(context, self.name()) }
     }
 
-    /// That this user may not open the node of the device, if so.
+    /// Returns the error if this user may not open the node of the device.
     fn denied(&self) -> Option<io::Error> {
         // SAFETY: the device is alive, and libibverbs has ended the name.
         let name = unsafe { CStr::from_ptr((*self.device).dev_name.as_ptr()) };

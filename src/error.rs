@@ -1,4 +1,4 @@
-//! What can go wrong, with what to do about it.
+//! Errors, each with what to do about it.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -59,7 +59,7 @@ pub enum Error {
         "libibverbs has no provider for {devices}: install ibverbs-providers (rdma-core), and check that /etc/libibverbs.d names the driver"
     )]
     NoProvider {
-        /// What the kernel shows, separated by commas.
+        /// The devices that the kernel shows, separated by commas.
         devices: String,
     },
 
@@ -92,7 +92,7 @@ pub enum Error {
     /// No device has this name.
     #[error("no RDMA device named {name:?}: this host has {present}")]
     UnknownDevice {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
         /// The names that exist, separated by commas.
         present: String,
@@ -121,9 +121,9 @@ pub enum Error {
     /// A value is outside its limits.
     #[error("{what} is {value}: it must be from {min} to {max}")]
     OutOfRange {
-        /// What the size is of, in the words of the configuration.
+        /// Name of the value, in the words of the configuration.
         what: &'static str,
-        /// What was asked for.
+        /// The value that was asked for.
         value: u64,
         /// Least value.
         min: u64,
@@ -136,7 +136,7 @@ pub enum Error {
         "the CQ has {capacity} entries, and {needed} requests can be outstanding: set a larger {setting}"
     )]
     CqTooSmall {
-        /// What sets the size of the CQ.
+        /// The setting that determines the size of the CQ.
         setting: &'static str,
         /// Receives, or sends, that could be outstanding with the new queue.
         needed: u64,
@@ -168,7 +168,7 @@ pub enum Error {
     Foreign {
         /// The object that does not fit.
         what: &'static str,
-        /// What the two should share.
+        /// The kind of object that the two must share.
         domain: &'static str,
     },
 
@@ -177,9 +177,9 @@ pub enum Error {
     InUse {
         /// The object.
         what: &'static str,
-        /// What uses it.
+        /// Users of the object.
         users: &'static str,
-        /// What to do first.
+        /// The action to take first.
         action: &'static str,
     },
 
@@ -267,7 +267,7 @@ pub enum Error {
     /// The peer refused the connection, or no program listens there.
     #[error("{peer} rejected the connection (reason {reason}{})", refusal(.reason))]
     Rejected {
-        /// Whom the connection was to.
+        /// The peer that was asked.
         peer: String,
         /// Reason, as in the REJ message of the InfiniBand specification, 12.6.7.2.
         reason: i32,
@@ -289,7 +289,7 @@ pub enum Error {
     TimedOut {
         /// The C function that waited.
         operation: &'static str,
-        /// Whom it waited for.
+        /// The peer that it waited for.
         subject: String,
     },
 
@@ -328,7 +328,7 @@ impl Error {
         error
     }
 
-    /// Whether a call failed with this `errno`.
+    /// Returns `true` if a call failed with this `errno`.
     pub(crate) fn is_os(&self, errno: i32) -> bool {
         matches!(self, Self::Verbs { source, .. } if source.raw_os_error() == Some(errno))
     }
@@ -361,7 +361,7 @@ fn refusal(reason: &i32) -> &'static str {
     }
 }
 
-/// What usually helps.
+/// Returns the usual remedy.
 fn hint(operation: &str, source: &io::Error) -> String {
     match (operation, source.raw_os_error()) {
         (
@@ -448,7 +448,7 @@ mod tests {
         Error::returned(operation, "mlx5_0", errno).to_string()
     }
 
-    /// Whoever lets `main` return one reads words.
+    /// A program whose `main` returns an error prints the message.
     #[test]
     fn debugging_output_is_the_message() {
         let setting = "ReceiverConfig::cq_capacity";

@@ -128,7 +128,7 @@ fn texts() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Whoever changes a text changes the list, and sees the others beside it.
+/// A change of a text also changes the list, which shows the other texts beside it.
 #[test]
 fn each_error_has_the_text_that_is_listed() {
     let listed = include_str!("error_texts.txt");

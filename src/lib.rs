@@ -120,7 +120,7 @@ pub use status::WcStatus;
 pub use task::{AsyncReceiver, AsyncSender, AsyncTagMatchingSrq, EventStream};
 pub use wc_flags::WcFlags;
 
-/// What the README and the book show compiles.
+/// The code in the README and the book compiles.
 #[cfg(doctest)]
 mod shown {
     macro_rules! pages {

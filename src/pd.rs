@@ -28,7 +28,7 @@ pub struct ProtectionDomain {
     id: DomainId,
 }
 
-/// Tells domains apart: the address of the `ibv_pd`.
+/// Identity of a domain: the address of the `ibv_pd`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DomainId(usize);
 

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Waits until there is something to read, at most until `deadline`; whether there is. A signal handler
-/// that runs does not end it.
+/// Waits until there is something to read, at most until `deadline`. Returns `true` if there is. A signal handler
+/// that runs does not end the wait.
 pub(crate) fn is_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
     either_is_readable(fd, None, deadline)
 }

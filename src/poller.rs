@@ -34,7 +34,7 @@ impl Poller {
         let Some(mlx5dv) = mlx5dv else {
             return Ok(Self::Verbs(VerbsCq::new(Arc::clone(cq))));
         };
-        // SAFETY: the caller's contract.
+        // SAFETY: nothing was polled from the caller's CQ, and no other code polls, arms or resizes it.
         let rings = unsafe { mlx5::completion_queue(mlx5dv, cq) };
         let (ring, doorbell) = rings.map_err(|error| cq.context().not_direct(error))?;
         Ok(Self::Direct(DirectCq { mlx5dv, cq: ring, doorbell }))

@@ -101,7 +101,7 @@ impl WcStatus {
         self.0
     }
 
-    /// What usually is the reason, where the words of libibverbs do not say it.
+    /// Returns the usual reason, where the words of libibverbs do not say it.
     const fn hint(self) -> &'static str {
         match self {
             Self::LOC_LEN_ERR => {

@@ -227,7 +227,7 @@ impl DerefMut for AsyncTagMatchingSrq {
     }
 }
 
-/// Returns ready when arming has something to take; from then on the next thing counts.
+/// Returns ready when arming has an event to take, and clears the readiness: from then on the next event counts.
 fn poll_readable(fds: &[Option<&AsyncFd<OwnedFd>>], cx: &mut Context<'_>) -> Poll<Result<()>> {
     let mut readable = Poll::Pending;
     for fd in fds.iter().flatten() {

@@ -17,7 +17,7 @@ assert_impl_all!(SharedPoster: Send, Sync);
 assert_impl_all!(RemoteMemory: Send);
 assert_impl_all!(AsyncEvents: Send);
 
-// What has one owner at a time.
+// Values with one owner at a time.
 assert_impl_all!(Receiver: Send);
 assert_impl_all!(QueuePair: Send);
 assert_impl_all!(TagMatchingSrq: Send);
@@ -74,7 +74,7 @@ mod connection_manager {
     assert_impl_all!(Route: Send);
 }
 
-/// What a multi-threaded runtime needs of a future that is spawned.
+/// Requirements of a multi-threaded runtime for a future that is spawned.
 #[cfg(feature = "tokio")]
 mod futures {
     use super::*;

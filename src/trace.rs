@@ -1,4 +1,4 @@
-//! Events of the control path for who subscribes to `tracing`; nothing without the feature.
+//! Events of the control path for subscribers of `tracing`; nothing without the feature.
 
 /// An event of level DEBUG: fields and words as `tracing::debug!` takes them.
 macro_rules! trace_event {

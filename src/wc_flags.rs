@@ -1,4 +1,4 @@
-//! What a completion says of a message, as a set.
+//! The flags of a completion, as a set.
 
 use bitflags::bitflags;
 use rdma_core_sys as sys;

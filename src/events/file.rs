@@ -1,4 +1,4 @@
-//! The event file of a context. Whoever reads it reads for all: what it does not want waits for the others.
+//! The event file of a context. A reader reads for all: events that it does not want wait for the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -17,8 +17,8 @@ use crate::trace::trace_event;
 
 /// How often a wait looks whether another thread has read the event.
 const LOOK: Duration = Duration::from_millis(5);
-/// Looks without any event of the device after which a wait gives up: 5 s of a thread that runs, more of one that
-/// has to wait for a processor.
+/// Looks without any event of the device after which a wait gives up: 5 s of a thread that runs, more of a thread that
+/// must wait for a processor.
 const LOOKS: u32 = 1000;
 
 /// How long to wait for an event.
@@ -114,7 +114,7 @@ impl EventFile {
         Ok(next)
     }
 
-    /// Whether the file has ended, and with it the device.
+    /// Returns `true` if the file has ended, and with it the device.
     pub(super) fn has_ended(&self) -> bool {
         self.lock().ended
     }
@@ -140,8 +140,8 @@ impl EventFile {
         Ok(())
     }
 
-    /// Waits until a queue pair on an SRQ has reported its last WQE; `false` when the time is over or the device is
-    /// gone. Other events wait for the program.
+    /// Waits until a queue pair on an SRQ has reported its last WQE. Returns `false` when the time is over or the device was
+    /// removed. Other events wait for the program.
     pub(crate) fn wait_last_wqe(
         &self,
         context: &Context,
@@ -217,7 +217,7 @@ impl State {
         // lock makes this its only reader.
         if unsafe { sys::ibv_get_async_event(context.as_raw(), &mut event) } != 0 {
             let error = io::Error::last_os_error();
-            // The file of a device that is gone comes to its end; the kernel also says why.
+            // The file of a removed device comes to its end; the kernel also says why.
             if self.fatal && matches!(error.raw_os_error(), Some(0 | libc::EIO)) {
                 self.ended = true;
                 context.mark_removed();
@@ -263,7 +263,7 @@ fn file(context: &Context) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw((*context.as_raw()).async_fd) }
 }
 
-/// Waits until there is something to read; whether there is.
+/// Waits until there is something to read. Returns `true` if there is.
 pub(super) fn wait(
     context: &Context,
     fd: BorrowedFd<'_>,
@@ -278,7 +278,7 @@ unsafe fn opened(fd: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the caller's contract: it was opened just now, and no other code has it.
+    // SAFETY: the caller's descriptor was opened just now, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -90,7 +90,7 @@ impl AsyncEvents {
         &self.context
     }
 
-    /// Whether the device is gone, with its file.
+    /// Returns `true` if the device was removed, and its file has ended.
     #[cfg(feature = "tokio")]
     pub(crate) fn has_ended(&self) -> bool {
         self.context.event_file().has_ended()

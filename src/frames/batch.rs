@@ -90,7 +90,7 @@ impl FrameReceiver {
         Frame { start, len, wqe, dropped, cqe, receiver: self }
     }
 
-    /// Publishes the consumer index, then rings for what the batch has read. A batch that was forgotten left that to this.
+    /// Publishes the consumer index, then rings for what the batch has read. A forgotten batch leaves both to the next call.
     #[inline(never)]
     pub(super) fn end_batch(&mut self) {
         self.queues.publish();
@@ -100,14 +100,14 @@ impl FrameReceiver {
         if self.is_shared {
             self.give_back_whole();
         } else {
-            // SAFETY: [whole], and who was lent a frame has borrowed the receiver.
+            // SAFETY: [whole], and a lent frame borrows the receiver.
             unsafe { self.queues.recycle(self.queues.held()) };
         }
         self.queues.ring_doorbell(&self.buffers);
     }
 
-    /// Gives back the held WQEs, with spare buffers in place of those of which frames were taken. When there is no spare one,
-    /// the whole ones move to the front, and the others stay held.
+    /// Gives back the held WQEs, with spare buffers in place of those of which frames were taken. When no spare buffer is left,
+    /// the WQEs with whole buffers are given back, and the others stay held.
     #[cold]
     #[inline(never)]
     fn give_back_whole(&mut self) {
@@ -127,7 +127,7 @@ impl FrameReceiver {
                 }
             }
         }
-        // SAFETY: so many whole buffers are in front, and who was lent a frame has borrowed the receiver.
+        // SAFETY: so many whole buffers are in front, and a lent frame borrows the receiver.
         unsafe { self.queues.recycle(given) };
         // A WQE that has strides left may have lost some.
         let current = self.queues.buffer(self.queues.completed());

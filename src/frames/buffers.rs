@@ -14,18 +14,18 @@ use crate::pd::ProtectionDomain;
 
 /// All buffers of a receiver, by index. Each is in a WQE, or spare.
 ///
-/// `[counted]`: a buffer has one reference here, and one for each frame that was taken out of it. It is *whole* while there
-/// is no other than the one here: no code reads it, and only the receiver makes new ones.
+/// `[counted]`: a buffer has one reference here, and one for each frame that was taken out of it. It is *whole* while it
+/// has no reference but that here: no code reads it, and only the receiver makes new references.
 pub(super) struct Buffers {
     all: Vec<Arc<Buffer>>,
-    /// Buffers that are in no WQE, the one that was put here first in front.
+    /// Buffers that are in no WQE; the one that was put here first is in front.
     spare: VecDeque<u32>,
     bytes: u32,
     lkey: u32,
 }
 
 impl Buffers {
-    /// Makes one buffer for each of `wqes`, which are those below that number, and the spare ones.
+    /// Makes a buffer for each of `wqes` WQEs, with the indices below that number, and the spare buffers.
     pub(super) fn new(pd: &ProtectionDomain, config: &FrameConfig, wqes: u32) -> Result<Self> {
         let (count, bytes) = (wqes.saturating_add(config.spare), config.shape.bytes());
         let pool = BufferPool::with(pd, &PoolConfig::new(count, bytes).pages(config.pages))?;
@@ -54,7 +54,7 @@ impl Buffers {
     pub(super) fn is_whole(&self, index: u32) -> bool {
         let whole = Arc::strong_count(&self.all[index as usize]) == 1;
         if whole {
-            // Whoever has dropped a frame has read its bytes before: [counted].
+            // [counted]: the code that dropped a frame has read its bytes before.
             fence(Ordering::Acquire);
         }
         whole

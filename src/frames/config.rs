@@ -1,4 +1,4 @@
-//! What a receiver of frames should be like.
+//! Configuration of a receiver of frames.
 
 use mlx5_ring::frames::{Shape, Strides};
 use rdma_core_sys as sys;
@@ -72,8 +72,8 @@ impl FrameConfig {
     ///
     /// Adapters support 512 to 8,192 strides (8 and more with newer firmware) of 64 to 8,192 bytes
     /// (`striding_rq_caps` of `mlx5dv_query_device(3)`). Strides of 64 bytes waste the least memory. The device has room for
-    /// `wqes * strides * bytes` bytes of frames, 512 KiB for `striding(4, 2048, 64)`; a buffer is posted again as a whole, after
-    /// the batch that polled its last frame. A frame is at most as long as a buffer and at most 65,535 bytes.
+    /// `wqes * strides * bytes` bytes of frames, 512 KiB for `striding(4, 2048, 64)`; a buffer is posted again as a whole,
+    /// after the batch that polled its last frame. A frame is at most as long as a buffer and at most 65,535 bytes.
     pub const fn striding(mut self, wqes: u32, strides: u32, bytes: u32) -> Self {
         self.wqes = wqes;
         self.shape = Shape::Striding(Strides { count: strides, size: bytes });

@@ -36,7 +36,7 @@ const MAX_TAG: u64 = 0xff_ffff;
 ///
 /// let group = Ipv4Addr::new(239, 1, 2, 3);
 /// let feed = Flow::udp_multicast(group, 30_001).vlan(100).tag(1);
-/// // Of one publisher alone.
+/// // Datagrams of one publisher alone.
 /// let one = feed.clone().source(Ipv4Addr::new(192, 0, 2, 7));
 /// # let _ = one;
 /// ```
@@ -209,7 +209,7 @@ impl Flow {
     }
 }
 
-/// What is matched of an Ethernet header, with masks: the whole destination.
+/// Fields of an Ethernet header that a rule matches, with masks; the destination is matched as a whole.
 #[derive(Default)]
 struct Eth {
     dst: [u8; 6],
@@ -273,7 +273,7 @@ impl Rule {
     }
 }
 
-/// What a rule leads to.
+/// Destination of the frames of a rule.
 #[derive(Clone)]
 pub(super) enum Target {
     Raw(Arc<Qp>),

@@ -398,8 +398,8 @@ unsafe fn direct_queues(
     let buffers = Buffers::new(pd, config, layout.wqe_cnt)?;
     let slots = mlx5::Storage::uninit(layout.wqe_cnt as usize);
     let posted = (0..layout.wqe_cnt).map(|index| buffers.get(index));
-    // SAFETY: the caller's contract. The slots live as long as the ring, and the receiver keeps the buffers, which have as
-    // many bytes as the shape says, until the queue is destroyed.
+    // SAFETY: the caller passes the layout of a fresh queue, to which no other code posts. The slots live as long as the
+    // ring, and the receiver keeps the buffers, which have as many bytes as the shape says, until the queue is destroyed.
     let ring =
         unsafe { FrameQueue::new(layout, config.shape, buffers.lkey(), slots.start(), posted) };
     let ring = ring.map_err(layout_error).map_err(not_direct)?;

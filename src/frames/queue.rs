@@ -1,5 +1,5 @@
-//! The queues of a receiver of frames: a CQ, and the one receive queue that completes on it. The one place that asks which
-//! path drives them.
+//! The queues of a receiver of frames: a CQ, and the one receive queue that completes on it. Only this file asks which path
+//! drives them.
 
 use mlx5_ring::frames::{FrameBuffer, FrameQueue};
 use rdma_core_sys as sys;
@@ -67,7 +67,7 @@ impl Queues {
     /// # Safety
     /// So many are held, and no code reads their buffers.
     pub(super) unsafe fn recycle(&mut self, count: u32) {
-        // SAFETY: the caller's contract; the buffers are the receiver's.
+        // SAFETY: the caller holds `count` WQEs, and no code reads their buffers, which are the receiver's.
         on_queue!(self, queue => unsafe { queue.recycle(count) });
     }
 

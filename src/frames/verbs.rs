@@ -10,17 +10,17 @@ use super::buffers::Buffers;
 use crate::qp::Qp;
 use crate::receiver::VerbsCq;
 
-/// A receive queue of one frame a receive, with running counts as in [`FrameQueue`](mlx5_ring::frames::FrameQueue). The
-/// `wr_id` of a receive is its running index.
+/// A receive queue with one frame in each receive, and running counts as in
+/// [`FrameQueue`](mlx5_ring::frames::FrameQueue). The `wr_id` of a receive is its running index.
 pub(super) struct VerbsFrames {
     pub(super) cq: VerbsCq,
     qp: Arc<Qp>,
-    /// The buffer of each slot, whose number is a power of two.
+    /// The buffer of each slot. The number of slots is a power of two.
     buffers: Vec<FrameBuffer>,
     completed: u32,
     /// Receives that the device has been given.
     posted: u32,
-    /// Those, and the receives that the next [`post`](Self::post) gives it.
+    /// The same, with the receives that the next [`post`](Self::post) gives it.
     ready: u32,
     requests: Vec<(sys::ibv_recv_wr, sys::ibv_sge)>,
 }
@@ -76,7 +76,7 @@ impl VerbsFrames {
         Some(Frame { wqe, start: self.buffer(wqe).start, len })
     }
 
-    /// Posts what was given back. What a queue pair that failed does not take waits for the next call.
+    /// Posts what was given back. Receives that a failed queue pair does not take wait for the next call.
     pub(super) fn post(&mut self, buffers: &Buffers) {
         if self.posted == self.ready {
             return;

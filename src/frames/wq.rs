@@ -86,11 +86,11 @@ impl Wq {
 impl Drop for Wq {
     fn drop(&mut self) {
         let (pd, _, deferred) = &mut *self.parts;
-        // What stays here stays for ever: the device may still use it.
+        // A forked child leaks these objects: they are its parent's.
         if !pd.context().owner().is_this_process() {
             return;
         }
-        // SAFETY: created by us, destroyed once; the table that names it is gone.
+        // SAFETY: created by us, destroyed once; the table that names it was destroyed before.
         let errno = unsafe { sys::ibv_destroy_wq(self.wq) };
         if !pd.context().destroyed("ibv_destroy_wq", errno) {
             return;
@@ -124,14 +124,14 @@ const KEY: [u8; 40] = {
     key
 };
 
-/// What of a UDP datagram is hashed.
+/// Fields of a UDP datagram that are hashed.
 const UDP: u32 = sys::IBV_RX_HASH_SRC_IPV4
     | sys::IBV_RX_HASH_DST_IPV4
     | sys::IBV_RX_HASH_SRC_PORT_UDP
     | sys::IBV_RX_HASH_DST_PORT_UDP;
 
 impl HashQp {
-    /// Makes one over these, whose number is a power of two.
+    /// Creates a queue pair over these work queues, the number of which is a power of two.
     pub(super) fn create(pd: &ProtectionDomain, wqs: Vec<Arc<Wq>>) -> Result<Self> {
         let context = pd.context();
         let mut raw: Vec<_> = wqs.iter().map(|wq| wq.as_raw()).collect();

@@ -1,4 +1,4 @@
-//! What a pool is made of: pages of its own, or memory of the program's.
+//! Memory of a pool: pages of its own, or memory of the program's.
 
 use std::ptr::NonNull;
 
@@ -60,7 +60,7 @@ unsafe impl StableMemory for memmap2::MmapMut {
     }
 }
 
-/// What a pool keeps until the device has no access any more.
+/// Memory that a pool keeps until the device has no access any more.
 pub(super) enum Backing {
     Pages(#[expect(dead_code, reason = "kept for its drop")] Mapping),
     /// On the heap, and reached through the pointer only: moving the value would invalidate pointers to its

@@ -59,7 +59,7 @@ impl Buffer {
         Self { pool, start, len: len as usize }
     }
 
-    /// The same, of a pool of which there is such a pointer and a reference that was forgotten.
+    /// As [`new`](Self::new), from a pointer to the pool whose reference was forgotten.
     ///
     /// # Safety
     /// As for [`new`](Self::new); the reference is the value's from now on.
@@ -269,8 +269,8 @@ impl io::Write for Buffer {
 }
 
 impl Drop for Buffer {
-    /// In place it takes the buffer apart, and nothing has its address: a buffer that is moved from a message to where
-    /// the program keeps it, which may panic, stays in registers.
+    /// Inlined, so that it takes the buffer apart and does not take its address: a buffer that the program moves out of a
+    /// message stays in registers, also where the move may panic and drop the buffer.
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: dropped once.

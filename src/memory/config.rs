@@ -1,4 +1,4 @@
-//! What a pool should be like.
+//! Configuration of a pool.
 
 use rdma_core_sys as sys;
 

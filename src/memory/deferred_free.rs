@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::Buffer;
 
-/// Buffers left in a queue whose receiver is gone. They go back to their pools when the queue has been
+/// Buffers left in a queue whose receiver was dropped. They go back to their pools when the queue has been
 /// destroyed, and never otherwise: then the pools themselves stay for ever.
 #[derive(Default)]
 pub(crate) struct DeferredFree(ManuallyDrop<Mutex<Vec<Kept>>>);
@@ -13,7 +13,7 @@ pub(crate) struct DeferredFree(ManuallyDrop<Mutex<Vec<Kept>>>);
 /// A buffer that the queue may still write.
 enum Kept {
     Owned(Buffer),
-    /// One of which frames may have been taken.
+    /// A buffer of which frames may have been taken.
     Shared(Arc<Buffer>),
 }
 

@@ -246,7 +246,7 @@ impl BufferPool {
         access: sys::ibv_access_flags,
     ) -> Result<Registered> {
         Self::check_size(pd, len as u64)?;
-        // SAFETY: the caller's contract; the memory outlives the region, see `Drop`.
+        // SAFETY: no other code uses the caller's `len` bytes; the memory outlives the region, see `Drop`.
         let mr = unsafe { sys::ibv_reg_mr(pd.as_raw(), first.as_ptr().cast(), len, access) };
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
@@ -308,7 +308,7 @@ impl Pool {
         &self.pd
     }
 
-    /// Whether a buffer starts at `addr`.
+    /// Returns `true` if a buffer starts at `addr`.
     pub(super) fn has(&self, addr: NonNull<u8>) -> bool {
         let offset = addr.addr().get().wrapping_sub(self.start.addr().get());
         offset % self.stride == 0 && offset / self.stride < self.count as usize

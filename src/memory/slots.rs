@@ -23,7 +23,7 @@ pub(super) struct Slots {
     pub(super) stride: usize,
 }
 
-/// Cache lines for the headroom, and for headroom and buffer together, in bytes. Refuses what is no pool.
+/// Returns the bytes of the cache lines for the headroom, and for headroom and buffer together. Refuses invalid sizes.
 fn lines(config: &PoolConfig) -> Result<(usize, usize)> {
     Error::check_range("count of buffers", config.count.into(), 1, u32::MAX.into())?;
     let (size, headroom) = (u64::from(config.buffer_size), u64::from(config.headroom));

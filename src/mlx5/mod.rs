@@ -1,4 +1,4 @@
-//! What `mlx5dv_init_obj` yields: the queues of verbs objects, as rings over their memory.
+//! The queues of verbs objects as rings over their memory, from `mlx5dv_init_obj`.
 
 mod storage;
 
@@ -72,7 +72,7 @@ pub(crate) unsafe fn completion_queue(
         uar: non_null(out.cq_uar.cast(), "CQ doorbell")?,
         cqn: out.cqn,
     };
-    // SAFETY: the layout is libmlx5's; the caller's contract for the rest.
+    // SAFETY: the layout is libmlx5's; no other code polls, arms or resizes the caller's CQ.
     let mut ring = unsafe { CompletionQueue::new(layout) }.map_err(layout_error)?;
     if let Form::Compressed(format) = cq.form() {
         ring = ring.with_compression(format).map_err(layout_error)?;
@@ -103,7 +103,8 @@ pub(crate) unsafe fn shared_receive_queue(
     };
     layout.check().map_err(layout_error)?;
     let slots = Storage::uninit(layout.slots() as usize);
-    // SAFETY: the layout is libmlx5's, the object keeps it mapped, and the slots live as long as the ring.
+    // SAFETY: the layout is libmlx5's, the object keeps it mapped, and the slots live as long as the ring. No other code
+    // posts to the caller's SRQ.
     let ring = unsafe { SharedReceiveQueue::new(layout, slots.start()) }.map_err(layout_error)?;
     Ok(DirectSrq { ring, object, keeps_spare: false, _slots: slots })
 }
@@ -172,8 +173,9 @@ pub(crate) unsafe fn send_ring(
 ) -> Result<DirectSq, NotDirect> {
     let layout = send_queue(mlx5dv, object.as_raw(), object.qp_num())?;
     let records = Storage::uninit(layout.wqe_cnt as usize);
-    // SAFETY: the layout is libmlx5's, the object keeps it mapped, and the records live as long as the ring. The queue
-    // pair has no signatures and no scatter to CQE.
+    // SAFETY: the layout is libmlx5's, the object keeps it mapped, and the records live as long as the ring. No other code
+    // posts to the caller's send queue, and its register is as *register* says. The queue pair has no signatures and no
+    // scatter to CQE.
     let ring = unsafe { SendQueue::new(layout, config, records.start().cast()) };
     let ring = ring.map_err(layout_error)?.with_max_silent(max_unsignaled).signaling_last();
     Ok(DirectSq { ring, _records: records, _object: object })

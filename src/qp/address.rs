@@ -94,7 +94,7 @@ impl Local {
         Ok(Self { lid: attr.lid, gid, mtu, sgid_index, needs_grh, ethernet })
     }
 
-    /// Whether the port is one of Ethernet (RoCE).
+    /// Returns `true` if the port is one of Ethernet (RoCE).
     pub(super) const fn is_ethernet(&self) -> bool {
         self.ethernet
     }

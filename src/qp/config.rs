@@ -1,4 +1,4 @@
-//! What a queue pair should be like.
+//! Configuration of a queue pair.
 
 use rdma_core_sys as sys;
 
@@ -140,11 +140,11 @@ impl QpConfig {
         self
     }
 
-    /// Sets how many requests the send queue holds at least, 128 by default. Used with a [`Sender`](crate::Sender), whose
-    /// [`capacity`](crate::Sender::capacity) returns how many can be outstanding. On the direct path the queue has the basic
-    /// blocks of 64 bytes for so many of the largest requests ([`send_buffers`](Self::send_buffers),
-    /// [`max_inline`](Self::max_inline)), rounded up to a power of two, and each request takes the blocks that it needs. `sends(4)` is 4 blocks, for 4 requests of one
-    /// buffer.
+    /// Sets how many requests the send queue holds at least, 128 by default. The [`capacity`](crate::Sender::capacity) of the
+    /// [`Sender`](crate::Sender) returns how many can be outstanding. On the direct path the queue has the basic blocks of 64
+    /// bytes for so many of the largest requests ([`send_buffers`](Self::send_buffers), [`max_inline`](Self::max_inline)),
+    /// rounded up to a power of two, and each request takes the blocks that it needs. `sends(4)` is 4 blocks, for 4 requests of
+    /// one buffer.
     pub const fn sends(mut self, max_wr: u32) -> Self {
         self.max_send_wr = max_wr;
         self

@@ -33,7 +33,7 @@ pub struct AddressHandle {
     ah: Arc<Ah>,
     qp_num: u32,
     qkey: u32,
-    /// What stands in a WQE, on an mlx5 device.
+    /// The segment of a WQE, on an mlx5 device.
     segment: DatagramSegment,
 }
 
@@ -59,7 +59,7 @@ impl AddressHandle {
         self.ah.pd.id() == domain
     }
 
-    /// What stands in the WQE of a datagram.
+    /// Returns the segment for the WQE of a datagram.
     #[inline(always)]
     pub(crate) const fn segment(&self) -> &DatagramSegment {
         &self.segment
@@ -155,7 +155,7 @@ impl QueuePair {
             gid: sender.gid().unwrap_or_default(),
             qpn: sender.qp_num(),
             psn: 0,
-            // Of a connection; datagrams fit the MTU of the port.
+            // For connections only; datagrams fit the MTU of the port.
             mtu: Mtu::Mtu256,
         };
         self.address_handle(&peer, self.config.qkey)

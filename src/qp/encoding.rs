@@ -38,7 +38,7 @@ pub enum AddressError {
     TooLarge {
         /// `qpn` or `psn`.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: u32,
     },
     /// The text has a wrong number of parts.

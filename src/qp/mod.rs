@@ -40,8 +40,8 @@ pub(crate) use object::{Qp, SendSide};
 /// A queue pair. It receives through the [`Receiver`](crate::Receiver) that created it, and sends through the
 /// [`Sender`](crate::Sender) of [`create_qp_with_sender`](crate::Receiver::create_qp_with_sender), if any.
 ///
-/// A new queue pair is in state INIT: post receives before connecting it. On the direct path the library switches off scatter to
-/// CQE: a device that stores a short payload in the CQE overwrites the source QP and the SLID there.
+/// A new queue pair is in state INIT: post receives before connecting it. On the direct path the library switches off
+/// scatter to CQE: a device that stores a short payload in the CQE overwrites the source QP and the SLID there.
 ///
 /// A peer that has died is noticed only by requests to it, which fail with
 /// [`WcStatus::RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) after about (`retry_cnt` + 1) time-outs, 0.5 s by default. A
@@ -50,9 +50,10 @@ pub(crate) use object::{Qp, SendSide};
 /// outstanding buffers.
 ///
 /// A queue pair that has failed is in state ERROR; that of the peer has failed, too, or fails at its next request. Either
-/// destroy them, or connect them again. To connect again, both sides poll the completions that have arrived, call [`Receiver::reset_qp`](crate::Receiver::reset_qp), poll the
-/// sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false`, post receives to the queue pair's own receive
-/// queue, if any, and connect with new [addresses](Self::address) or over the same stream.
+/// destroy them, or connect them again. To connect again, both sides poll the completions that have arrived, call
+/// [`Receiver::reset_qp`](crate::Receiver::reset_qp), poll the sender until [`Sender::is_busy`](crate::Sender::is_busy)
+/// returns `false`, post receives to the queue pair's own receive queue, if any, and connect with new
+/// [addresses](Self::address) or over the same stream.
 ///
 /// Dropping it disconnects. The receiver and the sender destroy it later, see
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).
@@ -151,7 +152,7 @@ impl QueuePair {
         if made.srq != srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()) {
             return refused("unless its QpConfig names the SRQ that it was created with, if any");
         }
-        // SAFETY: forwarded.
+        // SAFETY: the caller's `qp` belongs to `pd`, sends and receives as these say, and stays alive.
         let (qp, attr) = unsafe { Qp::from_raw(pd, qp, send, recv_cq, srq)? };
         let mut config = config.clone();
         (config.max_send_wr, config.max_send_sge) = (qp.cap().max_send_wr, qp.cap().max_send_sge);
@@ -225,7 +226,7 @@ impl QueuePair {
         self.config.qkey
     }
 
-    /// What it was made like, with the transport that it has.
+    /// Returns the configuration that it was made with, with its actual transport.
     pub(crate) const fn config(&self) -> &QpConfig {
         &self.config
     }
@@ -326,8 +327,8 @@ impl QueuePair {
         Err(Error::WrongState { operation, qp_num: self.qp_num(), state, needed })
     }
 
-    /// Connects with the attributes that a connection manager has for each state. What the configuration
-    /// says of retries and time-outs holds.
+    /// Connects with the attributes that a connection manager has for each state. Retries and time-outs are those of the
+    /// configuration.
     #[cfg(feature = "rdmacm")]
     pub(crate) fn connect_with(
         &mut self,
@@ -433,8 +434,8 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.qp.drop_handle();
-        // If the receiver, the sender or the program still holds it, its destruction has to wait, but the connection ends
-        // now. If this fails, the peer learns it later. A forked child leaves the connections of its parent alone.
+        // If the receiver, the sender or the program still holds it, its destruction must wait, but the connection ends now.
+        // If this fails, the peer learns it later. A forked child leaves the connections of its parent alone.
         let connected = !matches!(self.qp.known_state(), QpState::Reset | QpState::Error);
         let may_end = self.qp.pd().context().owner().is_this_process();
         if may_end && connected && (Arc::strong_count(&self.qp) > 1 || !self.qp.is_ours()) {

@@ -182,8 +182,8 @@ impl Qp {
         unsafe { sys::ibv_detach_mcast(self.as_raw(), &group.raw(), group.lid) }
     }
 
-    /// Ends all memberships: a member cannot be destroyed. One that does not end lets the destroy function
-    /// fail, which says so.
+    /// Ends all memberships, because a member cannot be destroyed. If a membership does not end, the destroy function
+    /// fails and says so.
     pub(super) fn leave_all(&self) {
         self.groups().retain(|group| self.detach(group) != 0);
     }

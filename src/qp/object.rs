@@ -20,7 +20,7 @@ use crate::receiver::Srq;
 use crate::sender::ThreadDomain;
 use crate::trace::trace_event;
 
-/// A queue pair of libibverbs and all that has to outlive it.
+/// A queue pair of libibverbs and all that must outlive it.
 pub(crate) struct Qp {
     qp: *mut sys::ibv_qp,
     /// The state as this process knows it: `ibv_qp_state`.
@@ -40,7 +40,7 @@ pub(crate) struct Qp {
     destroys: bool,
 }
 
-/// What a queue pair refers to.
+/// Objects that a queue pair refers to.
 struct Parts {
     pd: ProtectionDomain,
     send_cq: Arc<Cq>,
@@ -53,7 +53,7 @@ struct Parts {
 
 /// Where the sends of a queue pair go.
 pub(crate) struct SendSide {
-    /// What they complete on.
+    /// The CQ on which they complete.
     pub(crate) cq: Arc<Cq>,
     /// A register of the sender's own.
     pub(crate) register: Option<Arc<ThreadDomain>>,
@@ -108,12 +108,12 @@ impl Qp {
         &self.parts.deferred
     }
 
-    /// Whether it takes receives from an SRQ.
+    /// Returns `true` if it takes receives from an SRQ.
     pub(crate) fn has_srq(&self) -> bool {
         self.parts.srq.is_some()
     }
 
-    /// Whether this process made the queue pair, so that it may also end it.
+    /// Returns `true` if this process made the queue pair, so that it may also end it.
     pub(crate) fn is_ours(&self) -> bool {
         self.destroys && self.pd().context().owner().is_this_process()
     }
@@ -129,7 +129,7 @@ impl Qp {
         self.has_handle.load(Ordering::Relaxed)
     }
 
-    /// Its [`QueuePair`](super::QueuePair) is dropped.
+    /// Notes that its [`QueuePair`](super::QueuePair) was dropped.
     pub(super) fn drop_handle(&self) {
         self.has_handle.store(false, Ordering::Relaxed);
         if self.has_sender.load(Ordering::Acquire) {
@@ -148,7 +148,7 @@ impl Qp {
         self.sends_ended.load(Ordering::Acquire)
     }
 
-    /// Its sender is gone, which has taken back what was posted.
+    /// Notes that its sender was dropped, which has taken back what was posted.
     pub(crate) fn drop_sender(&self) {
         self.has_sender.store(false, Ordering::Release);
         self.take_back_sends();
@@ -165,8 +165,7 @@ impl Qp {
         QpState::from_raw(self.state.load(Ordering::Relaxed))
     }
 
-    /// Whether it is in ERROR, as the driver reports it. Of a device that does not answer any more nothing else is
-    /// to be expected.
+    /// Returns `true` if it is in ERROR, as the driver reports it, or if the device does not answer any more.
     pub(crate) fn has_failed(&self) -> bool {
         self.ask(sys::IBV_QP_STATE).map_or(true, |(attr, _)| attr.qp_state == sys::IBV_QPS_ERR)
     }
@@ -248,7 +247,7 @@ impl Qp {
         Ok(answer)
     }
 
-    /// Asks the driver, beside a thread that may be connecting the queue pair: what it knows of the state is newer.
+    /// Asks the driver, and leaves the known state alone: another thread may be connecting the queue pair, and knows better.
     fn ask(
         &self,
         mask: sys::ibv_qp_attr_mask,
@@ -267,7 +266,7 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // What stays here stays for ever: the device may still use it.
+        // A forked child leaks these objects: they are its parent's.
         if !self.parts.pd.context().owner().is_this_process() {
             return;
         }

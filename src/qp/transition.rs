@@ -23,7 +23,7 @@ pub(super) fn init(config: &QpConfig) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mas
         qp_state: sys::IBV_QPS_INIT,
         pkey_index: config.pkey_index,
         port_num: config.port,
-        // What may be touched is decided by the keys of memory regions too.
+        // The keys of memory regions also decide what may be accessed.
         qp_access_flags: if config.remote_read { sys::IBV_ACCESS_REMOTE_READ } else { 0 }
             | if config.remote_write { sys::IBV_ACCESS_REMOTE_WRITE } else { 0 }
             | if config.remote_atomic { sys::IBV_ACCESS_REMOTE_ATOMIC } else { 0 },

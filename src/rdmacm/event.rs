@@ -9,12 +9,12 @@ use sys::RdmaCm;
 
 use crate::error::{Error, Result};
 
-/// An event, of which nothing is left in librdmacm.
+/// A copy of an event, which was acknowledged.
 pub(super) struct Event {
     pub(super) kind: sys::rdma_cm_event_type,
     pub(super) id: *mut sys::rdma_cm_id,
     status: i32,
-    /// Of requests, responses, refusals and established connections.
+    /// Data of a request, a response, a refusal or an established connection.
     pub(super) private_data: Vec<u8>,
 }
 
@@ -50,7 +50,7 @@ impl Event {
         taken
     }
 
-    /// What it means when `operation` of `subject` waited for another one.
+    /// Returns the error when `operation` of `subject` waited for another event.
     pub(super) fn error(self, cm: &RdmaCm, operation: &'static str, subject: &str) -> Error {
         if self.kind == sys::RDMA_CM_EVENT_REJECTED {
             return Error::Rejected { peer: subject.to_owned(), reason: self.status };

@@ -24,7 +24,7 @@ pub(super) struct Id {
     id: *mut sys::rdma_cm_id,
     channel: *mut sys::rdma_event_channel,
     owner: Owner,
-    /// Whom it is about, for errors.
+    /// The address that errors name.
     pub(super) subject: String,
 }
 
@@ -162,7 +162,7 @@ impl Id {
         qp.connect_with(|state| self.attributes(state))
     }
 
-    /// What this side sends to the peer about a queue pair. It borrows `private_data`.
+    /// Returns the parameters of a queue pair that this side sends to the peer. They borrow `private_data`.
     pub(super) fn conn_param(
         qp: &QueuePair,
         private_data: &[u8],

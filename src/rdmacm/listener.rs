@@ -117,7 +117,7 @@ impl fmt::Debug for Listener {
 /// ) -> Result<(Connection, QueuePair), Box<dyn std::error::Error>> {
 ///     loop {
 ///         let request = listener.accept(None)?.ok_or("no time-out was given")?;
-///         // What follows the word is padding.
+///         // The bytes after the word are padding.
 ///         if !request.private_data().starts_with(b"please") {
 ///             request.reject()?;
 ///             continue;

@@ -127,8 +127,8 @@ impl Drop for Batch<'_> {
 
 impl Receiver {
     /// Publishes the consumer index, then gives back what was lent and rings for everything that was posted meanwhile, in
-    /// this order: the receives that the doorbells hand over need the room on the CQ. A batch that was forgotten left all of
-    /// it to the next call.
+    /// this order: the receives that the doorbells hand over need the room on the CQ. A forgotten batch leaves all of it to
+    /// the next call.
     #[inline(always)]
     pub(crate) fn end_batch(&mut self) {
         if let Poller::Direct(direct) = &mut self.poller {
@@ -139,7 +139,7 @@ impl Receiver {
         }
     }
 
-    /// Ends the batch of each queue that has to be rung for.
+    /// Ends the batch of each queue that needs a doorbell.
     #[inline(never)]
     fn end_unrung(&mut self) {
         while let Some(index) = self.unrung.pop() {
@@ -150,7 +150,8 @@ impl Receiver {
         }
     }
 
-    /// Takes the next completion if it is a message in one buffer that the device put into the CQE, and copies it to its buffer.
+    /// Takes the next completion if it is a message in one buffer that the device put into the CQE, and copies the message to
+    /// the buffer.
     #[inline(never)]
     fn next_inline(&mut self) -> Option<(Lent, Cqe<'static>)> {
         let Self { poller: Poller::Direct(direct), queues, qps, unrung, .. } = self else {
@@ -249,8 +250,8 @@ impl Receiver {
         if !faulted {
             self.qps.mark_failed(failure.qp_num);
         }
-        // An SRQ lives on when a QP fails; a QP that failed takes no more receives. Memory that is not ours may be what
-        // failed it: posted again it would fail the next one too, and so would memory that the device did not find.
+        // An SRQ lives on when a QP fails; a QP that failed takes no more receives. Memory that is not ours may have failed
+        // the QP, and would fail the next one, too. So would memory that the device did not find.
         if queue.srq().is_some() && !faulted && !context.is_raw() {
             // SAFETY: the slot is held, and its buffer was not lent.
             unsafe { queue.recycle(slot) };
@@ -274,7 +275,7 @@ impl Receiver {
 }
 
 impl QueueEntry {
-    /// Has the queue, whose index this is, rung for when the batch ends.
+    /// Notes that the queue, whose index this is, needs a doorbell when the batch ends.
     #[inline(always)]
     pub(super) fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
         if !self.unrung {
@@ -346,9 +347,9 @@ fn lend_send(
     Some(unsafe { Lent::in_one_buffer(index, slot, context, len) })
 }
 
-/// Gives back the slot of the message that was lent before, and completes the WQE of a SEND: returns its slot, which is lent
-/// from now on, what was posted there, the length of the message, and the slot before. Returns `None`, and changes nothing, when
-/// the device does not have such a WQE, or when its receive has not exactly one buffer with room for the message.
+/// Gives back the slot of the message that was lent before, and completes the WQE of a SEND. Returns its slot, which is lent
+/// from now on, what was posted there, the length of the message, and the slot before. Returns `None`, and changes nothing,
+/// if the device does not have such a WQE, or if its receive has not exactly one buffer with room for the message.
 #[inline(always)]
 fn turn<Q: ReceiveRing<Data = SlotContext>>(
     ring: &mut Q,

@@ -1,4 +1,4 @@
-//! What a completion says beside the message.
+//! Fields of a completion beside the message.
 
 use mlx5_ring::completion::Cqe;
 use mlx5_wire::cqe::CqeFormat;
@@ -38,9 +38,9 @@ pub struct MessageSource {
 
 /// A completion, read when asked for.
 pub(super) enum CompletionInfo<'a> {
-    /// Of the direct path.
+    /// A completion of the direct path.
     Cqe(Cqe<'a>),
-    /// Of the verbs path.
+    /// A completion of the verbs path.
     Wc(&'a Wc),
 }
 

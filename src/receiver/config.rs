@@ -1,4 +1,4 @@
-//! What a receiver and its shared receive queues should be like.
+//! Configuration of a receiver and of its shared receive queues.
 
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys::{self as sys, Mlx5dv};
@@ -30,7 +30,7 @@ pub struct ReceiverConfig {
     pub(crate) verify_cqes: bool,
 }
 
-/// What a mini CQE carries beside the length of the message (formats of the basic layout).
+/// Contents of a mini CQE beside the length of the message (formats of the basic layout).
 ///
 /// ```
 /// # let _device = doorbell_doc::device();

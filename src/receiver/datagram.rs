@@ -122,7 +122,7 @@ impl DatagramSource {
     pub fn gid(&self) -> Option<[u8; 16]> {
         let grh = self.grh?;
         let mut gid = [0; 16];
-        // In front of an IPv4 header the bytes are undefined, so its checksum is asked first.
+        // In front of an IPv4 header the bytes are undefined, so the checksum of the header is checked first.
         if grh[0] >> 4 == 6 && !is_ipv4_header(&grh[20..]) {
             gid.copy_from_slice(&grh[8..24]);
         } else {
@@ -133,7 +133,7 @@ impl DatagramSource {
     }
 }
 
-/// Whether these 20 bytes are an IPv4 header without options and with the right checksum.
+/// Returns `true` if these 20 bytes are an IPv4 header without options and with the right checksum.
 fn is_ipv4_header(bytes: &[u8]) -> bool {
     let words = bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
     bytes[0] == 0x45 && words.sum::<u32>() % 0xffff == 0

@@ -52,7 +52,7 @@ pub struct RqId(pub(crate) QueueId);
 /// # let rq = own.receive_queue().expect("a queue of its own");
 /// use doorbell::QueueId;
 ///
-/// // What is posted to, a shared queue or that of one queue pair.
+/// // The queues that are posted to: a shared queue, and that of one queue pair.
 /// let queues: [QueueId; 2] = [srq.into(), rq.into()];
 /// for queue in queues {
 ///     println!("{} of {} receives are free", receiver.free_slots(queue), receiver.capacity(queue));
@@ -61,10 +61,10 @@ pub struct RqId(pub(crate) QueueId);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueId {
-    /// Tells receivers apart, so that an index of another one is an error and not a wrong queue.
+    /// Number of the receiver: an index of another receiver is an error and not a wrong queue.
     pub(crate) receiver: u32,
     pub(crate) index: u32,
-    /// Tells queues apart that had the same index one after the other.
+    /// Number of the queue among those that had the same index one after the other.
     pub(crate) number: u32,
 }
 

@@ -30,7 +30,7 @@ impl Lent {
         context: SlotContext,
         len: u32,
     ) -> Self {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's receive has one buffer.
         let start = unsafe { context.start() };
         Self { queue, slot, context, start, first: len as usize, len: len as usize }
     }
@@ -49,7 +49,7 @@ impl Lent {
         let mut sges = unsafe { context.sges() };
         let first = sges.next()?;
         let start = NonNull::new(with_exposed_provenance_mut(first.addr as usize))?;
-        // What the device reports is not trusted.
+        // The length that the device reports is not trusted.
         let capacity = sges.fold(first.length as usize, |sum, sge| sum + sge.length as usize);
         let len = capacity.min(len as usize);
         Some(Self { queue, slot, context, start, first: len.min(first.length as usize), len })

@@ -1,5 +1,5 @@
-//! What a receiver does beside receiving, once per batch: it posts what other threads give back, refills
-//! queues that run low, and counts. A receiver that was asked for none of it pays one compare per batch.
+//! Work of a receiver beside receiving, once per batch: it posts what other threads give back, refills queues that run low,
+//! and counts. A receiver that was asked for none of it pays one compare per batch.
 
 mod events;
 mod handover;
@@ -25,7 +25,7 @@ pub use statistics::Statistics;
 
 use shared::{Returned, Wake};
 
-/// What `wake_state` and `handover` are built on: their test has other atomics.
+/// The parts of `wake_state` and `handover`: their test has other atomics.
 mod sync {
     pub(super) use std::sync::atomic::{AtomicU8, Ordering, fence};
 
@@ -35,7 +35,7 @@ mod sync {
 /// Completions that are looked at to count those that wait.
 const WAITING: u32 = 256;
 
-/// The state of it all.
+/// The state of this work.
 #[derive(Default)]
 pub(super) struct Maintenance {
     queues: Vec<Kept>,
@@ -50,7 +50,7 @@ pub(super) struct Maintenance {
 }
 
 impl Drop for Maintenance {
-    /// Handles may live on: what they were given goes back to its pool.
+    /// Handles may live on: the buffers that they were given go back to their pools.
     fn drop(&mut self) {
         let Some(wake) = &self.wake else { return };
         wake.wake_state.close();
@@ -77,11 +77,11 @@ impl Kept {
         self.returned.is_some() || self.refill.is_some()
     }
 
-    /// The queue is gone: what it was given goes back to its pool. Whether more may come.
+    /// Gives the buffers for a closed queue back to their pools. Returns `true` if more may come.
     fn turn_away(&self) -> bool {
         self.returned.as_ref().is_some_and(|returned| {
             returned.buffers.clear();
-            // Who had the last handle gives nothing more; what was given meanwhile goes with the queue of buffers.
+            // Without another handle no more buffers come; those that came meanwhile are dropped with `returned`.
             Arc::strong_count(returned) > 1
         })
     }
@@ -214,7 +214,7 @@ impl Receiver {
         self.verify(budget)
     }
 
-    /// Whether a queue that is kept filled is below its watermark, because its pool is empty.
+    /// Returns `true` if a queue that is kept filled is below its watermark, because its pool is empty.
     pub(super) fn is_starving(&self) -> bool {
         self.maintenance.as_ref().is_some_and(|work| {
             work.queues.iter().filter(|kept| self.is_alive(kept.queue)).any(|kept| {
@@ -261,7 +261,7 @@ impl Receiver {
                 }
             }
             if let Some(limit) = kept.srq_limit.filter(|_| kept.limit_reached) {
-                // What the driver refuses is tried again at the next refill.
+                // If the driver refuses, the next refill tries again.
                 kept.limit_reached = self.outstanding(queue) < limit
                     || self.set_srq_limit(SrqId(queue), limit).is_err();
             }
@@ -290,19 +290,20 @@ impl Receiver {
         }
     }
 
-    /// Whether there is such a queue and messages may come there: not where everything that is posted comes back
-    /// flushed, from a queue pair in ERROR or one that was dropped.
+    /// Returns `true` if there is such a queue and messages may come there. A queue pair that is in ERROR or was dropped
+    /// flushes everything that is posted to its own queue.
     fn is_alive(&self, queue: QueueId) -> bool {
         let flushes = |qp: &Arc<Qp>| qp.known_state() == QpState::Error || !qp.has_handle();
         self.find(queue).is_some() && !self.qp_of(queue).is_some_and(flushes)
     }
 
-    /// Posts what other threads gave back, as far as there is room. Of queues that are gone it goes back to its pools.
+    /// Posts what other threads gave back, as far as there is room. Buffers for closed queues go back to their pools.
     pub(super) fn post_all_returned(&mut self) {
         self.keep_queues(false);
     }
 
-    /// About to sleep: from now on a buffer that is given back wakes. `true` when one was already.
+    /// Notes that the owner is about to sleep: from now on a buffer that is given back wakes it. Returns `true` if a buffer was
+    /// given back already.
     pub(super) fn park(&self) -> bool {
         let Some(Maintenance { wake: Some(wake), queues, .. }) = self.maintenance.as_deref() else {
             return false;
@@ -314,7 +315,7 @@ impl Receiver {
         })
     }
 
-    /// Awake again.
+    /// Notes that the owner is awake again.
     pub(crate) fn unpark(&self) {
         if let Some(wake) = self.wake() {
             wake.wake_state.unpark();

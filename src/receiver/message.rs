@@ -155,7 +155,7 @@ impl Message<'_, '_> {
             let len = left.min(sge.length);
             left -= len;
             let start = with_exposed_provenance(sge.addr as usize);
-            // SAFETY: a buffer of the receive; completed and not recycled before this message is gone, so no code
+            // SAFETY: a buffer of the receive; completed and not recycled before this message is dropped, so no code
             // writes it.
             Some(unsafe { slice::from_raw_parts(start, len as usize) })
         })
@@ -205,7 +205,7 @@ impl Message<'_, '_> {
     /// while let Some(message) = batch.next() {
     ///     let buffer = message?.replace(spare)?;
     ///     assert_eq!(*buffer, *b"hello");
-    ///     // Whoever is done with one gives it back here.
+    ///     // Give a buffer back here when it was used.
     ///     spare = buffer;
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -265,7 +265,7 @@ impl Deref for Message<'_, '_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: [slot-owns], a buffer of the receive, and the length was clamped to it; completed and not recycled before
-        // this message is gone, so no code writes it.
+        // this message is dropped, so no code writes it.
         unsafe { slice::from_raw_parts(self.lent.start.as_ptr(), self.lent.first) }
     }
 }

@@ -116,7 +116,7 @@ pub struct Receiver {
 /// A queue of the receiver.
 struct QueueEntry {
     queue: RecvQueue,
-    /// Tells it from queues that had the same index before.
+    /// Number that no other queue with the same index has had.
     number: u32,
     /// The slot of the message that was lent last, until it is given back. `[lent-held]`: it is held, and the queue is
     /// among those to ring for.
@@ -175,7 +175,7 @@ impl Receiver {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let cq = Arc::new(cq);
         let mut receiver = Self {
-            // SAFETY: the caller's contract.
+            // SAFETY: nothing was polled from the caller's CQ, and no other code polls, arms or resizes it.
             poller: unsafe { Poller::new(&cq, mlx5dv) }?,
             queues: Vec::new(),
             unrung: Vec::new(),

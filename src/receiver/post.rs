@@ -168,8 +168,8 @@ impl Receiver {
         }
     }
 
-    /// Posts each buffer, with one doorbell for all. The one that cannot be posted, and those that the driver does not take, are
-    /// added to `unposted`, which is empty.
+    /// Posts each buffer, with one doorbell for all. A buffer that cannot be posted, and those that the driver does not take,
+    /// are added to `unposted`, which is empty.
     fn post_each(
         &mut self,
         queue: QueueId,

@@ -7,8 +7,8 @@ use rdma_core_sys as sys;
 use crate::qp::Qp;
 use crate::routes::Routes;
 
-/// Which queue a completion belongs to, by the number of its queue pair; and for what is not asked of every message:
-/// whether it is a datagram, and who failed.
+/// The queue that a completion belongs to, by the number of its queue pair. Also answers two rare questions about the queue
+/// pair: whether its messages are datagrams, and which object it is, to mark it as failed.
 #[derive(Default)]
 pub(crate) struct QpTable(Routes<Box<Entry>>);
 
@@ -16,9 +16,9 @@ struct Entry {
     number: u32,
     /// Index of the queue that it completes.
     queue: u32,
-    /// A queue pair belongs to its handle: it may be gone.
+    /// A queue pair belongs to its handle: it may be destroyed already.
     qp: Weak<Qp>,
-    /// One on an SRQ is kept when its handle is dropped: what it has taken from the SRQ comes back before it is
+    /// A queue pair on an SRQ is kept when its handle is dropped: what it has taken from the SRQ comes back before it is
     /// destroyed.
     kept: Option<Arc<Qp>>,
     /// It was kept and is no more: the CQ may hold completions of it.
@@ -68,7 +68,7 @@ impl QpTable {
         self.find(number).map(|entry| entry.queue)
     }
 
-    /// Returns this queue pair, unless it is gone.
+    /// Returns this queue pair, unless it was destroyed.
     pub(crate) fn qp_of(&self, number: u32) -> Option<Arc<Qp>> {
         self.find(number).and_then(|entry| entry.qp.upgrade())
     }

@@ -1,4 +1,4 @@
-//! A queue of a receiver, whatever it is: the one place that asks.
+//! A queue of a receiver. Only this file asks which kind it is.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::mlx5::{DirectRq, DirectSrq};
 use crate::qp::Qp;
 
 /// A queue that receives are posted to.
-// A tag of its own, not one inside a field: it is looked at twice a message.
+// The enum has a tag of its own, and none inside a field: each message reads it twice.
 #[repr(u8)]
 pub(crate) enum RecvQueue {
     /// A shared receive queue, driven directly.
@@ -27,7 +27,7 @@ pub(crate) enum RecvQueue {
     Closed,
 }
 
-/// What receives are posted to.
+/// The object that receives are posted to.
 pub(crate) enum QueueObject {
     Srq(Arc<Srq>),
     Rq(Arc<Qp>),
@@ -113,7 +113,7 @@ impl RecvQueue {
     #[inline(always)]
     pub(super) unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Completion {
         let stray = Completion::Stray;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `cqe` is of this queue, to which its receiver posts its own buffers.
         on_queue!(self, ring => unsafe { receive::complete(ring, cqe) }, _verbs => stray, stray)
     }
 
@@ -124,7 +124,7 @@ impl RecvQueue {
     #[inline(always)]
     pub(super) unsafe fn context(&self, slot: u32) -> SlotContext {
         let nothing = SlotContext::from_wr_id(0);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `slot` is held.
         on_queue!(self, ring => unsafe { ring.data(slot) }, verbs => verbs.context(slot), nothing)
     }
 
@@ -134,7 +134,7 @@ impl RecvQueue {
     /// `slot` is held, and no code uses its buffer.
     #[inline(always)]
     pub(super) unsafe fn recycle(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `slot` is held, and no code uses its buffer.
         on_queue!(self, ring => unsafe { ring.recycle(slot) }, verbs => verbs.recycle(slot), ());
     }
 
@@ -144,7 +144,7 @@ impl RecvQueue {
     /// `slot` is held.
     #[inline(always)]
     pub(super) unsafe fn release(&mut self, slot: u32) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `slot` is held.
         on_queue!(self, ring => unsafe { ring.release(slot) }, verbs => verbs.release(slot), ());
     }
 
@@ -156,7 +156,7 @@ impl RecvQueue {
     pub(super) unsafe fn rewrite(&mut self, slot: u32, context: SlotContext, segment: DataSegment) {
         on_queue!(
             self,
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller's `slot` is held, and the buffer is the queue's from now on.
             ring => unsafe { ring.rewrite(slot, context, segment) },
             verbs => verbs.rewrite(slot, context),
             ()
@@ -172,7 +172,7 @@ impl RecvQueue {
         let sges: Vec<_> = unsafe { context.sges() }.collect();
         let posted = on_queue!(
             self,
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller's buffers are of the receiver's domain, and the queue's from now on.
             ring => unsafe { ring.post(context, &sges) }.map(drop),
             verbs => verbs.post(context),
             return Err(PostFailure::NoQueue)
@@ -180,8 +180,8 @@ impl RecvQueue {
         posted.map_err(|_| PostFailure::Full)
     }
 
-    /// Gives back the slot of the message that was lent last, and hands everything that was posted to the device. What a queue
-    /// pair that failed does not take goes back to its pools, as it does when it is destroyed.
+    /// Gives back the slot of the message that was lent last, and hands everything that was posted to the device. Buffers that
+    /// a failed queue pair does not take go back to their pools, as they do when it is destroyed.
     ///
     /// # Safety
     /// `lent` is held, and no code uses its buffer.
@@ -191,7 +191,7 @@ impl RecvQueue {
             self,
             ring => {
                 if let Some(slot) = lent {
-                    // SAFETY: the caller's contract.
+                    // SAFETY: the caller's slot is held, and no code uses its buffer.
                     unsafe { ring.recycle(slot) };
                 }
                 ring.ring_doorbell();
@@ -201,7 +201,7 @@ impl RecvQueue {
         );
     }
 
-    /// Hands everything that was posted to the device. What it does not take, through verbs, is passed to `rejected`.
+    /// Hands everything that was posted to the device. On the verbs path, what the driver does not take goes to `rejected`.
     #[inline(always)]
     pub(super) fn ring_doorbell(
         &mut self,

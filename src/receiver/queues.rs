@@ -47,7 +47,7 @@ impl Receiver {
         max_wr: u32,
         max_sge: u32,
     ) -> Result<SrqId> {
-        // SAFETY: the caller's contract.
+        // SAFETY: nothing was posted to the caller's SRQ, and no other code posts to it.
         let id = unsafe { self.add(QueueObject::Srq(srq), max_wr, max_sge) }?;
         trace_event!(
             device = self.pd.context().name(),
@@ -167,7 +167,7 @@ impl Receiver {
         let index = match config.shared() {
             Some(id) => id.0.index,
             None => {
-                // SAFETY: the caller's contract.
+                // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
                 let id = unsafe { self.add_rq(Arc::clone(&object), max_wr, max_sge) }?;
                 self.expect_datagrams(id.0, config)?;
                 qp.set_receive_queue(id);
@@ -201,7 +201,7 @@ impl Receiver {
     /// # Safety
     /// Nothing was posted to the receive queue, and no other code posts to it.
     unsafe fn add_rq(&mut self, qp: Arc<Qp>, max_wr: u32, max_sge: u32) -> Result<RqId> {
-        // SAFETY: the caller's contract.
+        // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
         let id = unsafe { self.add(QueueObject::Rq(qp), max_wr, max_sge) }?;
         trace_event!(
             qp_num = self.qp_of(id).map_or(0, |qp| qp.qp_num()),
@@ -222,11 +222,11 @@ impl Receiver {
         let index = closed.unwrap_or(self.queues.len()) as u32;
         let queue = match (self.mlx5dv(), object) {
             (Some(mlx5dv), QueueObject::Srq(srq)) => {
-                // SAFETY: the caller's contract.
+                // SAFETY: nothing was posted to the caller's SRQ, and no other code posts to it.
                 unsafe { mlx5::shared_receive_queue(mlx5dv, srq) }.map(RecvQueue::Srq)
             }
             (Some(mlx5dv), QueueObject::Rq(qp)) => {
-                // SAFETY: the caller's contract.
+                // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
                 unsafe { mlx5::receive_queue(mlx5dv, qp) }.map(RecvQueue::Rq)
             }
             (None, object) => Ok(RecvQueue::Verbs(VerbsQueue::new(object, index, max_wr, max_sge))),
@@ -255,7 +255,7 @@ impl Receiver {
         let entry = &mut self.queues[index as usize];
         self.committed -= u64::from(entry.queue.capacity());
         entry.queue = RecvQueue::Closed;
-        // A queue that is the only one again has its messages found as before there were others.
+        // When a single queue is left, its messages need no look-up again.
         let open = self.queues.iter().rposition(|entry| !entry.queue.is_closed());
         self.queues.truncate(open.map_or(0, |last| last + 1));
         self.post_all_returned();

@@ -74,7 +74,7 @@ impl Receiver {
     ) -> Result<Self> {
         let mlx5dv = pd.context().choose(config.path)?;
         let form = config.form(pd.context(), mlx5dv)?;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `cq` was created as `config` says and outlives the receiver; no other code polls or arms it.
         unsafe {
             let cq = Cq::from_raw(pd.context(), cq, form, mlx5dv.is_none());
             Self::with_cq(pd, cq, mlx5dv, config)
@@ -82,8 +82,8 @@ impl Receiver {
     }
 
     /// Attaches an SRQ of the program, for at most `max_wr` receives of `max_sge` buffers each. The program destroys
-    /// the SRQ after the receiver. Buffers that are posted then are lost to their pools, because doorbell does not learn when the
-    /// SRQ is destroyed; their memory is released with the pool.
+    /// the SRQ after the receiver. Buffers that are posted then are lost to their pools, because doorbell does not learn when
+    /// the SRQ is destroyed; their memory is released with the pool.
     ///
     /// # Errors
     /// The errors of [`create_srq`](Self::create_srq).
@@ -100,7 +100,7 @@ impl Receiver {
         max_sge: u32,
     ) -> Result<SrqId> {
         self.check_cq()?;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `srq` outlives the receiver; nothing was posted to it, and no other code posts to it.
         unsafe {
             let srq = Arc::new(Srq::from_raw(self.pd(), srq));
             self.add_srq(srq, max_wr, max_sge)
@@ -108,13 +108,13 @@ impl Receiver {
     }
 
     /// Attaches a QP that the program created on the CQ of this receiver. `config` names its SRQ, if any, and how to
-    /// connect it; all sizes are those that the QP was created with. A QP in RESET goes to INIT; one that the program has connected
-    /// stays so. Dropping the handle disconnects the QP, [`destroy_qp`](Self::destroy_qp) resets it, and the program destroys it
-    /// after the receiver and the handle.
+    /// connect it; all sizes are those that the QP was created with. A QP in RESET goes to INIT; a QP that the program has
+    /// connected stays so. Dropping the handle disconnects the QP, [`destroy_qp`](Self::destroy_qp) resets it, and the
+    /// program destroys it after the receiver and the handle.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets, for another CQ or SRQ, and for
-    /// a QP that sends on the same CQ; the errors of [`create_qp`](Self::create_qp).
+    /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets, for another CQ or SRQ, and
+    /// for a QP that sends on the same CQ; the errors of [`create_qp`](Self::create_qp).
     ///
     /// # Safety
     /// - `qp` belongs to the domain of this receiver, receives on its CQ and from that SRQ, sends on another CQ that
@@ -127,7 +127,7 @@ impl Receiver {
         config: &QpConfig,
     ) -> Result<QueuePair> {
         let send = SendSide::idle(Arc::clone(&self.cq));
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `qp` outlives receiver and handle; nothing was posted to its queues, and no sender posts.
         unsafe { self.attach(qp, config, send) }
     }
 
@@ -173,8 +173,9 @@ impl Receiver {
     /// # Safety
     /// - The contract of [`attach_raw_qp`](Self::attach_raw_qp), except that the QP sends on the CQ of `sender`. No
     ///   other code posts to its send queue (on the direct path: ever again).
-    /// - The QP was created without `sq_sig_all`, or with scatter to CQE disabled (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`).
-    ///   Its WQEs have no signature. The program destroys it after the sender.
+    /// - The QP was created with neither `sq_sig_all` nor `MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE`, or with scatter to CQE
+    ///   disabled (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`). Its WQEs have no signature. The program destroys it after the
+    ///   sender.
     pub unsafe fn attach_raw_qp_with_sender(
         &mut self,
         qp: *mut sys::ibv_qp,
@@ -182,7 +183,7 @@ impl Receiver {
         sender: &mut Sender,
     ) -> Result<QueuePair> {
         let send = sender.send_side(self.pd())?;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `qp` sends on the CQ of `sender`, no other code posts to it, and its WQEs have no signature.
         unsafe {
             let mut qp = self.attach(qp, config, send)?;
             let config = qp.config().clone();
@@ -202,11 +203,11 @@ impl Receiver {
         self.check_cq()?;
         let srq = config.shared().map(|id| self.srq_object(id)).transpose()?;
         let cq = Arc::clone(&self.cq);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `qp` receives on this CQ and SRQ, sends as `send` says, and outlives the handle.
         let mut qp = unsafe { QueuePair::from_raw(self.pd(), qp, config, send, cq, srq)? };
         let config = &qp.config().clone();
         let cap = *qp.object().cap();
-        // SAFETY: the caller's contract.
+        // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
         unsafe { self.enter(&mut qp, config, cap.max_recv_wr, cap.max_recv_sge) }?;
         Ok(qp)
     }

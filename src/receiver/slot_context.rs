@@ -1,4 +1,4 @@
-//! What a slot remembers of the receive that was posted into it.
+//! The receive that was posted into a slot.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -22,7 +22,7 @@ use crate::memory::Buffer;
 pub struct SlotContext {
     /// First byte of the only buffer, or the caller's `wr_id`.
     addr: u64,
-    /// What the pool of the only buffer, the [`List`] of several, or [`RAW`] begins with.
+    /// Start of the pool of the only buffer, of the [`List`] of several, or of [`RAW`].
     owner: NonNull<Bound>,
 }
 
@@ -31,8 +31,8 @@ unsafe impl Send for SlotContext {}
 // SAFETY: as above.
 unsafe impl Sync for SlotContext {}
 
-/// What the owner of the memory of a receive begins with: one more than the bytes that a receive of one buffer takes; 0 for all
-/// other receives.
+/// First field of the owner of the memory of a receive: one more than the bytes that a receive of one buffer takes; 0 for
+/// all other receives.
 #[derive(Debug)]
 pub(crate) struct Bound(u32);
 
@@ -42,7 +42,7 @@ impl Bound {
     }
 }
 
-/// Owner of a receive whose memory is the caller's business.
+/// Owner of a receive into memory of the caller's.
 static RAW: Bound = Bound(0);
 
 /// The buffers of a receive that has several.
@@ -99,7 +99,7 @@ impl SlotContext {
     /// [slot-owns]: the buffers were not made again.
     #[inline(always)]
     pub(super) const unsafe fn is_single(&self) -> bool {
-        // SAFETY: the caller's contract.
+        // SAFETY: [slot-owns]: the caller's receive still owns its buffers.
         unsafe { self.bound() != 0 }
     }
 
@@ -109,7 +109,7 @@ impl SlotContext {
     /// [slot-owns]: the buffers were not made again.
     #[inline(always)]
     pub(super) const unsafe fn holds(&self, len: u32) -> bool {
-        // SAFETY: the caller's contract.
+        // SAFETY: [slot-owns]: the caller's receive still owns its buffers.
         len < unsafe { self.bound() }
     }
 
@@ -128,7 +128,8 @@ impl SlotContext {
     /// # Safety
     /// [slot-owns]: the buffers were not made again, and are not while the iterator is used.
     pub(crate) unsafe fn sges(&self) -> impl Iterator<Item = Sge> + '_ {
-        // SAFETY: the caller's contract; what is neither one buffer nor the caller's is a list.
+        // SAFETY: [slot-owns]: the caller's receive still owns its buffers, and the copy of a single one is not dropped. A
+        // receive with neither one buffer nor memory of the caller's has a list.
         let (only, list) = unsafe {
             match self.is_single() {
                 true => (Some(ManuallyDrop::new(self.into_buffer(0)).receive_sge()), &[][..]),
@@ -157,7 +158,7 @@ impl SlotContext {
         if self.is_raw() {
             return Vec::new();
         }
-        // SAFETY: leaked by `of_list`, and taken once by the caller's contract.
+        // SAFETY: leaked by `of_list`, and taken once: the caller gave the slot back without the list.
         unsafe { Box::from_raw(self.owner.cast::<List>().as_ptr()) }.buffers
     }
 
@@ -172,7 +173,7 @@ impl SlotContext {
             left -= buffer.len();
             each(buffer);
         };
-        // SAFETY: the caller's contract.
+        // SAFETY: [slot-owns]: the caller gave the slot back without the buffers.
         unsafe {
             if self.is_single() {
                 received(self.into_buffer(0));

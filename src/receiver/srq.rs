@@ -8,8 +8,7 @@ use crate::error::{Error, Result};
 use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
 
-/// An SRQ of libibverbs. What posts to it is elsewhere: the ring on the direct path,
-/// `ibv_post_srq_recv` on the verbs path.
+/// An SRQ of libibverbs. The ring posts to it on the direct path, `ibv_post_srq_recv` on the verbs path.
 pub(crate) struct Srq {
     srq: *mut sys::ibv_srq,
     pd: ProtectionDomain,

@@ -69,14 +69,13 @@ impl Receiver {
     /// Resets a QP to state INIT, so that it can be connected again.
     ///
     /// Completions of receives that were not polled are dropped; the [`Sender`](crate::Sender) still returns every request.
-    /// Receives of its own receive queue return to their pools.
-    /// Receives of an SRQ stay posted; the call waits until the device has returned those that the QP took for an
-    /// incomplete message, and posts them again. After 5 s without any event of the device the call returns
-    /// [`QpEnd::LastWqeMissing`]; if the device has never reported a last WQE, later calls do not wait.
+    /// Receives of its own receive queue return to their pools. Receives of an SRQ stay posted; the call waits until the device
+    /// has returned those that the QP took for an incomplete message, and posts them again. After 5 s without any event of the
+    /// device the call returns [`QpEnd::LastWqeMissing`]; if the device has never reported a last WQE, later calls do not wait.
     ///
-    /// The reset changes the PSN, so exchange [addresses](QueuePair::address) again. If the QP has a [`Sender`](crate::Sender), poll
-    /// the sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false` before connecting the QP again. Post new
-    /// receives to its own receive queue.
+    /// The reset changes the PSN, so exchange [addresses](QueuePair::address) again. If the QP has a
+    /// [`Sender`](crate::Sender), poll the sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false` before
+    /// connecting the QP again. Post new receives to its own receive queue.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
@@ -225,9 +224,9 @@ impl Receiver {
         // A doorbell that is rung after the reset would hand over what is taken back.
         self.end_batch();
         let mut end = QpEnd::Complete;
-        // RESET alone takes back what is posted to a queue of the QP's own. What it has taken from an SRQ completes in
-        // ERROR only; and through verbs, the driver drops the completions of a QP in RESET without telling whose slots
-        // they name: they are taken out before.
+        // RESET takes back the receives of the QP's own queue. Receives that it took from an SRQ complete in ERROR only.
+        // Through verbs, the driver drops the completions of a QP in RESET without naming their slots: they are taken
+        // out before.
         if self.mlx5dv().is_none() || qp.receive_queue().is_none() {
             end = qp.stop_receiving(Patience::Progress)?;
             self.count_end(end);
@@ -289,7 +288,7 @@ impl Receiver {
             },
             Poller::Verbs(cq) => {
                 let RecvQueue::Verbs(verbs) = queue else { return };
-                // What completed before the reset took effect, too: not every driver drops it.
+                // Also those from before the reset took effect: not every driver drops them.
                 cq.retain(|wc| {
                     if wc.wc.qp_num != qp_num {
                         return true;
@@ -323,10 +322,10 @@ impl Receiver {
             self.qps.remove(qp_num);
             self.close(id.index);
         }
-        // Those on SRQs have been in ERROR since then. On the direct path what has come back stays on the CQ, to be
-        // polled.
+        // Queue pairs on SRQs have been in ERROR since they were dropped. On the direct path their completions stay on the
+        // CQ, to be polled.
         for qp in self.qps.take_dropped() {
-            // One that cannot be taken to ERROR is destroyed all the same.
+            // A queue pair that cannot be taken to ERROR is destroyed all the same.
             if let Ok(end) = qp.stop_receiving(Patience::Progress) {
                 self.count_end(end);
             }

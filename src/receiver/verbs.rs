@@ -21,7 +21,7 @@ pub(crate) struct VerbsQueue {
     /// Index in the receiver, which is the upper half of each `wr_id`.
     index: u32,
     max_sge: u32,
-    /// What was posted under a slot number, which is the lower half of its `wr_id`.
+    /// Receives by slot number, which is the lower half of the `wr_id`.
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Slots that were posted by the caller and are not with the device yet.

@@ -6,7 +6,7 @@ use std::fmt;
 use super::{Poller, Receiver, ReceiverConfig};
 use crate::error::{Error, Result};
 
-/// Wrong CQEs that are kept until somebody asks.
+/// Wrong CQEs that are kept for [`Receiver::wrong_cqe`].
 const KEPT: usize = 16;
 
 /// A CQE with a wrong signature, see [`ReceiverConfig::verify_cqes`].

@@ -93,7 +93,7 @@ impl Receiver {
 
     /// Arms the CQ, of which `events` were taken from the channel. Returns `true` if something has arrived already.
     pub(crate) fn arm_cq(&mut self, events: u32, solicited_only: bool) -> Result<bool> {
-        // A queue that runs dry while other threads have its buffers would never wake anybody.
+        // Otherwise a queue that runs dry while other threads have its buffers would never wake this thread.
         while self.park() {
             self.post_all_returned();
         }
@@ -155,7 +155,7 @@ impl Receiver {
         })
     }
 
-    /// Whether there is a completion that no batch has taken.
+    /// Returns `true` if there is a completion that no batch has taken.
     pub(crate) fn has_arrived(&mut self) -> bool {
         self.poller.has_arrived()
     }

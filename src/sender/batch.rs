@@ -82,12 +82,12 @@ impl SendCompletion<'_> {
 
 /// Requests of one queue that are over and were not returned yet.
 ///
-/// `[run]`: the queue is in the sender, and keeps the blocks of these requests until [`Sender::free_returned`]. There is at least
-/// one request when a run becomes that of the sender.
+/// `[run]`: the queue is in the sender, and keeps the blocks of these requests until [`Sender::free_returned`]. There is at
+/// least one request when a run becomes that of the sender.
 pub(super) struct Run {
     queue: SqId,
     requests: sq::Run<WorkRequest>,
-    /// How they ended: all have succeeded, or all were flushed, or it is a single one that failed.
+    /// How they ended: all have succeeded, or all were flushed, or there is a single one, which failed.
     status: sys::ibv_wc_status,
     vendor_err: u32,
 }
@@ -102,8 +102,8 @@ impl Run {
         Self { queue, requests, status: sys::IBV_WC_SUCCESS, vendor_err: 0 }
     }
 
-    /// Returns what a CQE of the queue completes, and whether that is all: requests before one that failed have succeeded, and
-    /// come first. `None` if it names no outstanding request.
+    /// Returns the requests that a CQE of the queue completes, and `true` if these are all. Requests before a failed one have
+    /// succeeded, and come first. `None` if the CQE names no outstanding request.
     fn completed(entry: &Entry, completion: Completion) -> Option<(Self, bool)> {
         let SendRing::Direct(sq) = &entry.ring else { return None };
         let requests = sq.ring.run_to(completion.wqe_counter)?;
@@ -119,7 +119,7 @@ impl Run {
         Some((Self { queue: entry.id, requests, status, vendor_err }, true))
     }
 
-    /// Returns what a completion of verbs completes; `None` if it is not outstanding.
+    /// Returns the requests that a completion of verbs completes; `None` if it names no outstanding request.
     fn completed_through_verbs(entry: &Entry, wc: &sys::ibv_wc) -> Option<Self> {
         let SendRing::Verbs(sq) = &entry.ring else { return None };
         let requests = sq.run_to(wc.wr_id)?;
@@ -219,7 +219,7 @@ impl Drop for SendBatch<'_> {
 }
 
 impl Sender {
-    /// Has the queue of the run free the blocks of the requests that were returned, and what was not taken of the last one.
+    /// Has the queue of the run free the blocks of the requests that were returned, and drops buffers that were not taken.
     #[inline(always)]
     pub(super) fn free_returned(&mut self) {
         let Run { queue, requests, .. } = &mut self.run;

@@ -1,4 +1,4 @@
-//! What a sender should be like.
+//! Configuration of a sender.
 
 use crate::path::Path;
 

@@ -15,7 +15,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SqId {
     pub(crate) index: u32,
-    /// Tells all queues of the program apart, so that the name of another sender's is an error and not a wrong queue.
+    /// Number among all queues of the program: the name of another sender's queue is an error and not a wrong queue.
     pub(crate) number: u32,
 }
 

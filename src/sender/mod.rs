@@ -156,7 +156,7 @@ pub struct Sender {
     poller: Poller,
     /// By index; `None` is free for another queue.
     queues: Vec<Option<Box<Entry>>>,
-    /// What the last CQE has completed and no batch has returned.
+    /// Requests that the last CQE has completed and no batch has returned.
     run: Run,
     /// Offset of the half of the register that the next posting takes.
     half: usize,
@@ -229,7 +229,7 @@ impl Sender {
         mlx5dv: Option<&'static Mlx5dv>,
     ) -> Result<Self> {
         Ok(Self {
-            // SAFETY: the caller's contract.
+            // SAFETY: nothing was polled from the caller's CQ, and no other code polls, arms or resizes it.
             poller: unsafe { Poller::new(&cq, mlx5dv) }?,
             queues: Vec::new(),
             run: Run::NONE,

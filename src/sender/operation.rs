@@ -1,4 +1,4 @@
-//! What a request does, and how it is written.
+//! Operations of requests, and how they are written.
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{self, Flags, Immediate, PostError, Remote};
@@ -11,7 +11,7 @@ use super::request::WorkRequest;
 use super::verbs::{VerbsSq, describe};
 use crate::qp::AddressHandle;
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy)]
 pub(super) enum Operation<'a> {
     Send(Immediate),
@@ -62,7 +62,8 @@ pub(super) unsafe fn post<P: Payload>(
         Some(bytes) => sq::Payload::inline(std::slice::from_ref(bytes)),
         None => sq::Payload::gather(sges),
     };
-    // SAFETY: the caller's contract. What is not inline has an SGE for a READ, and one for the answer of an atomic.
+    // SAFETY: the caller's [memory] and [ready]; [memory] also covers the header that `split_frame` reads.
+    // READs and atomics are never inline.
     unsafe {
         match operation {
             Operation::Send(immediate) => posting.send(bytes, immediate, flags, request),
@@ -88,7 +89,7 @@ pub(super) unsafe fn post<P: Payload>(
     }
 }
 
-/// What follows the header of a frame.
+/// The bytes after the header of a frame.
 enum Rest<'a> {
     Inline(&'a [u8]),
     Gathered(Sge),
@@ -111,7 +112,7 @@ unsafe fn split_frame<'a>(
     let start = std::ptr::with_exposed_provenance::<[u8; INLINE_L2_HEADER]>(addr as usize);
     let skip = INLINE_L2_HEADER as u32;
     let rest = Sge { addr: addr + u64::from(skip), length: length - skip, lkey };
-    // SAFETY: the caller's contract; the SGE is longer, which `Posting::check` has seen.
+    // SAFETY: no code writes the memory of the caller's SGE, which is longer: `Posting::send_frame` has checked it.
     (unsafe { start.read_unaligned() }, Rest::Gathered(rest))
 }
 
@@ -135,7 +136,7 @@ pub(super) unsafe fn through_verbs<P: Payload>(
 ) -> Result<(), NotSent> {
     let request = payload.request(token);
     let (wr, handle) = describe(operation);
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's [memory] and [ready]; inline bytes are copied at once.
     unsafe {
         match payload.inline() {
             Some(bytes) => {

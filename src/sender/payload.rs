@@ -1,4 +1,4 @@
-//! What a request sends.
+//! Payload of a request.
 
 use std::collections::Bound;
 use std::ops::RangeBounds;
@@ -9,7 +9,7 @@ use super::request::{self, Gathered, WorkRequest};
 use crate::memory::Buffer;
 use crate::pd::DomainId;
 
-/// What a request sends: bytes, buffers, or parts of buffers.
+/// Payload of a request: bytes, buffers, or parts of buffers.
 ///
 /// | | |
 /// |---|---|

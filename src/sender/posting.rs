@@ -83,7 +83,7 @@ pub struct Posting<'a> {
     gathered: &'a mut Gathered,
     limits: &'a Limits,
     domain: DomainId,
-    /// Of the next request.
+    /// Flags and token of the next request.
     flags: Flags,
     token: u64,
 }
@@ -184,10 +184,10 @@ impl Posting<'_> {
     /// [frames](crate::frames::FrameReceiver::with_sender).
     ///
     /// With `checksums` the device writes the checksums of the IP header and of UDP or TCP. Store 0 in the checksum of the IP
-    /// header, and in that of UDP or TCP the sum of the pseudo header, folded to 16 bits and not complemented. The wire
-    /// needs at least 60 bytes: pad shorter frames. Keep frames within the MTU of the network interface: a frame longer than the
-    /// port takes completes with [`WcStatus::LOC_LEN_ERR`](crate::WcStatus::LOC_LEN_ERR), and the send queue has failed. Then
-    /// create another [`FrameReceiver`](crate::frames::FrameReceiver).
+    /// header, and in that of UDP or TCP the sum of the pseudo header, folded to 16 bits and not complemented. The wire needs
+    /// at least 60 bytes: pad shorter frames. Keep frames within the MTU of the network interface: a frame longer than the port
+    /// takes completes with [`WcStatus::LOC_LEN_ERR`](crate::WcStatus::LOC_LEN_ERR), and the send queue has failed. Then create
+    /// another [`FrameReceiver`](crate::frames::FrameReceiver).
     ///
     /// # Errors
     /// [`SendError`], which returns the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.

@@ -21,8 +21,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Takes note that a request failed, and with it the queue pair. What was posted before a reset says nothing of the
-    /// state after it.
+    /// Takes note that a request failed, and with it the queue pair. A request from before a reset says nothing of the state
+    /// after it.
     pub(super) fn fail(&self) {
         if !self.qp.sends_ended() {
             self.qp.mark_failed();
@@ -30,7 +30,7 @@ impl Entry {
     }
 }
 
-/// What the requests of a queue are checked against.
+/// Limits against which the requests of a queue are checked.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     /// Bytes of the longest message.
@@ -55,7 +55,7 @@ impl Limits {
     }
 }
 
-/// What requests of a transport can be.
+/// Transport of a queue, and the requests that it takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
     /// RC: all but datagrams.
@@ -105,7 +105,7 @@ impl SendRing {
     #[inline(always)]
     pub(super) unsafe fn free_returned(&mut self, run: &sq::Run<WorkRequest>) {
         match self {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller's run is of this queue, and no newer one has made room.
             Self::Direct(direct) => unsafe { direct.ring.free_returned(run) },
             Self::Verbs(verbs) => verbs.free(run.returned()),
         }
@@ -117,7 +117,7 @@ impl SendRing {
     /// The queue pair was reset and has not been ready to send since, and the CQ has nothing of it.
     pub(super) unsafe fn reset(&mut self) {
         if let Self::Direct(direct) = self {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller's queue pair was reset and not made ready since, and the CQ has nothing of it.
             unsafe { direct.ring.reset(|_| {}) }
         }
     }

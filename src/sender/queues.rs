@@ -62,8 +62,8 @@ impl Sender {
                     max_wqe_blocks: units.div_ceil(mlx5_wire::ctrl::UNITS_PER_BB),
                     blue_flame: blue_flame(register),
                 };
-                // SAFETY: the caller's contract; a register that is copied to is the sender's alone, which rings one queue
-                // at a time.
+                // SAFETY: nothing was posted to the caller's queue, and no other code posts to it; a register that is
+                // copied to is the sender's alone, which rings one queue at a time.
                 let direct = unsafe {
                     mlx5::send_ring(mlx5dv, Arc::clone(&object), config, self.max_unsignaled)
                 };

@@ -36,7 +36,7 @@ impl Sender {
         config: &SenderConfig,
     ) -> Result<Self> {
         let mlx5dv = pd.context().choose(config.path)?;
-        // SAFETY: the caller's contract.
+        // SAFETY: nothing was polled from the caller's `cq`, which outlives the sender; no other code polls or arms it.
         unsafe {
             let cq = Arc::new(Cq::from_raw(pd.context(), cq, Form::Plain, mlx5dv.is_none()));
             Self::with_cq(pd, config, cq, mlx5dv)

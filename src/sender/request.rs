@@ -1,4 +1,4 @@
-//! What a send queue remembers of a request.
+//! The record of a request in a send queue.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -61,7 +61,7 @@ impl WorkRequest {
     /// The request was posted and is over, and no other code takes its buffer.
     #[inline(always)]
     pub(super) unsafe fn into_buffer(self) -> Option<Buffer> {
-        // SAFETY: [request-owns], by the contract.
+        // SAFETY: [request-owns]: the caller's request is over, and no other code takes its buffer.
         self.pool.map(|pool| unsafe { Buffer::from_raw_parts(pool, self.start, self.len) })
     }
 }
@@ -72,11 +72,11 @@ pub(super) fn own(buffer: Buffer) {
     mem::forget(buffer);
 }
 
-/// The buffers after the first of all requests of a queue, in the order of posting, which is that of completion.
+/// The buffers after the first of all requests of a queue, in the order of posting and completion.
 #[derive(Default)]
 pub struct Gathered {
     buffers: VecDeque<Buffer>,
-    /// Buffers at the front that the completion which was returned last has.
+    /// Buffers at the front that belong to the completion that was returned last.
     unclaimed: u32,
 }
 
@@ -119,7 +119,7 @@ impl Gathered {
     }
 }
 
-/// The buffers of a request after the first; what is not taken stays in [`Gathered`], which drops it.
+/// The buffers of a request after the first; [`Gathered`] drops those that are not taken.
 #[derive(Default)]
 pub(super) struct Rest<'a>(Option<&'a mut Gathered>);
 

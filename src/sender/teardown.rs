@@ -27,7 +27,7 @@ impl Sender {
     #[cold]
     pub(super) fn finish_ended(&mut self) {
         let ended = self.cq.ended();
-        // What has completed before the reset is polled first. The device of a queue pair in RESET writes no more CQEs.
+        // Completions from before the reset are polled first. The device of a queue pair in RESET writes no more CQEs.
         if !self.run.is_over() || self.poller.has_arrived() {
             return;
         }

@@ -115,7 +115,8 @@ impl VerbsSq {
             | if flags.contains(Flags::SOLICITED) { sys::IBV_SEND_SOLICITED } else { 0 }
             | if flags.contains(Flags::FENCE) { sys::IBV_SEND_FENCE } else { 0 };
         let mut bad = ptr::null_mut();
-        // SAFETY: a live queue pair in RTS and a list of one initialised request; the memory is by the contract.
+        // SAFETY: a live queue pair in RTS and a list of one initialised request; the caller's memory is registered, and the
+        // request's until it is retired.
         let errno = unsafe { sys::ibv_post_send(self.qp.as_raw(), &mut wr, &mut bad) };
         match errno {
             0 => {}

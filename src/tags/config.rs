@@ -1,4 +1,4 @@
-//! What a tag-matching SRQ should be like.
+//! Configuration of a tag-matching SRQ.
 
 use crate::path::Path;
 
@@ -69,8 +69,8 @@ impl TagMatchingConfig {
         self
     }
 
-    /// Receives that the SRQ can have at once: the driver makes it one larger than was asked for, and that a power
-    /// of two, of which one stays unposted.
+    /// Receives that the SRQ can have at once. The driver adds one to the number that was asked for, and rounds up to a power
+    /// of two; one of these slots stays unposted.
     pub(super) const fn receives(&self) -> u32 {
         (self.slots + 1).next_power_of_two() - 1
     }

@@ -28,7 +28,7 @@ use crate::status::WcStatus;
 
 pub(super) struct DirectTags {
     list: TagList<Key>,
-    /// What the list posts to. Before the SRQ, which it uses.
+    /// The queue pair of the list. Dropped before the SRQ, which it uses.
     command: QueuePair,
     srq: DirectSrq,
     cq: CompletionQueue,

@@ -1,4 +1,4 @@
-//! What the three ways of matching have in common: operations on the list, and what arrives.
+//! The interface of the three ways of matching: operations on the list, and arrivals.
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::tag_list::Handle;
@@ -43,14 +43,14 @@ impl Operation {
 /// The counts of unexpected messages that a batch of operations carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
-    /// For removes: the count that the device had before. With the new count in the first of several
-    /// removes, it could match messages to the receives of the others.
+    /// For removes: the count that the device had before. A remove with the new count would let the device match messages
+    /// to receives that later removes of the batch name.
     pub(super) before: u16,
-    /// For appends and synchronisations, which stand after all removes: what has been handled.
+    /// For appends and synchronisations, which stand after all removes: the messages that were handled.
     pub(super) now: u16,
 }
 
-/// What the device reported.
+/// A report of the device.
 #[derive(Debug)]
 pub(super) enum Arrived {
     /// An append was executed.
@@ -107,7 +107,7 @@ pub(super) enum Arrived {
     },
 }
 
-/// An operation that was executed: the count it carried, and the device's.
+/// An operation that was executed: the count that it carried, and the device's count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Executed {
     pub(super) count: u16,
@@ -157,7 +157,7 @@ impl Engine {
     /// how many were posted.
     ///
     /// # Errors
-    /// The `errno` of the first one that was not.
+    /// The `errno` of the first operation that was not posted.
     pub(super) fn post(
         &mut self,
         operations: &[Operation],
@@ -180,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Such buffers that the device has.
+    /// Returns how many of these buffers the device has.
     pub(super) fn posted(&self) -> u32 {
         match self {
             Self::Direct(direct) => direct.posted(),
@@ -189,7 +189,7 @@ impl Engine {
         }
     }
 
-    /// A queue pair whose messages come here.
+    /// Creates a queue pair whose messages come here.
     pub(super) fn create_qp(
         &mut self,
         pd: &ProtectionDomain,

@@ -1,4 +1,4 @@
-//! What can go wrong with receives and sends.
+//! Errors of receives and sends.
 
 use super::post::TaggedReceive;
 use super::receives::ReceiveId;

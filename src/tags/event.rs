@@ -76,12 +76,12 @@ pub enum TagEvent {
     PeerFailed {
         /// The peer.
         peer: PeerId,
-        /// What the device reported.
+        /// The status that the device reported.
         status: WcStatus,
     },
-    /// Unexpected messages hold nearly all buffers: the device has fewer than 33 left, no fewer messages wait for a receive, and
-    /// the pool of [`fill`](super::TagMatchingSrq::fill) is empty. Soon senders must wait, including
-    /// those whose messages have a receive. Post receives for waiting messages, or call `fill` with another pool.
+    /// Unexpected messages hold nearly all buffers: the device has fewer than 33 left, no fewer messages wait for a receive,
+    /// and the pool of [`fill`](super::TagMatchingSrq::fill) is empty. Soon senders must wait, including those whose messages
+    /// have a receive. Post receives for waiting messages, or call `fill` with another pool.
     /// Reported once, and again after the condition has ended.
     BuffersLow {
         /// Buffers that the device has left.

@@ -21,7 +21,7 @@ pub(super) struct Objects {
     pub(super) operations: u32,
 }
 
-/// What `ibv_wc_read_*` reports.
+/// Fields that `ibv_wc_read_*` reports.
 const WC_FLAGS: u32 =
     sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM | sys::IBV_WC_EX_WITH_TM_INFO;
 
@@ -61,7 +61,7 @@ impl Objects {
     }
 }
 
-/// What the device can do (`ibv_query_device_ex(3)`).
+/// Returns the capabilities of the device (`ibv_query_device_ex(3)`).
 fn capabilities(context: &Context) -> Result<sys::ibv_tm_caps> {
     let mut attr = sys::ibv_device_attr_ex::default();
     // SAFETY: an open context and a writable structure.

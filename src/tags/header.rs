@@ -1,4 +1,4 @@
-//! What stands in front of a message: `struct ibv_tmh` and `struct ibv_rvh` of `infiniband/tm_types.h`.
+//! Headers of messages: `struct ibv_tmh` and `struct ibv_rvh` of `infiniband/tm_types.h`.
 
 use mlx5_wire::tmh::{Rvh, Tmh, TmhOpcode};
 
@@ -12,7 +12,7 @@ pub(super) const RENDEZVOUS: usize = Tmh::SIZE + Rvh::SIZE;
 /// ```
 /// use doorbell::tags::{OfferedMemory, TagHeader};
 ///
-/// // What the reader of a rendezvous finds in the offer, to read from.
+/// // The memory that the reader of a rendezvous reads, from the offer.
 /// fn offered(message: &[u8]) -> Option<OfferedMemory> {
 ///     match TagHeader::parse(message)? {
 ///         TagHeader::Rendezvous { memory, .. } => Some(memory),
@@ -75,7 +75,7 @@ pub enum TagHeader {
         tag: u64,
         /// Context of the offer.
         context: u32,
-        /// What was offered.
+        /// The memory that was offered.
         memory: OfferedMemory,
     },
 }

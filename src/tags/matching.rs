@@ -1,4 +1,4 @@
-//! What becomes of arrivals: matching by the library, and the bookkeeping of matching by the device.
+//! Handling of arrivals: matching by the library, and the bookkeeping of matching by the device.
 //!
 //! When a message is unexpected, every receive in the device's list that matches it was appended with an
 //! older count than the device's, so the device matches nothing to it before an operation carries that
@@ -20,10 +20,10 @@ use crate::memory::Buffer;
 use crate::status::WcStatus;
 
 impl TagMatchingSrq {
-    /// Takes all that has arrived, before a queue pair goes: the driver drops what it finds of it on the CQ then, and
-    /// does not say which receives that were.
+    /// Takes all that has arrived, before a queue pair is destroyed: the driver then drops the completions of the queue pair on
+    /// the CQ, and does not name their receives.
     pub(super) fn take_arrived(&mut self) {
-        // Other peers may go on sending: what is on the CQ now has been taken when as many have been as it holds.
+        // Other peers may go on sending. When as many were taken as the CQ holds, all that is on the CQ now was taken.
         let mut left = self.engine.cq().capacity() as usize;
         while left > 0 {
             match self.progress() {
@@ -54,8 +54,8 @@ impl TagMatchingSrq {
         taken
     }
 
-    /// Reports once that unexpected messages hold most buffers, and few are left: without a word, a message that a receive waits for
-    /// would never arrive.
+    /// Reports once that unexpected messages hold most buffers, and few are left: without a report, a message that a receive
+    /// waits for would never arrive.
     fn report_low_buffers(&mut self) {
         let (posted, unexpected) = (self.engine.posted(), self.unexpected.len());
         let low = self.is_short_of_buffers() && unexpected >= posted as usize;
@@ -140,8 +140,8 @@ impl TagMatchingSrq {
         self.routes.find(qp_num).and_then(|&index| self.peers.id(index))
     }
 
-    /// Changes the state of a receive that the device has matched. A message that waited for its removal
-    /// was not for it.
+    /// Changes the state of a receive that the device has matched. A message that waited for the removal of the
+    /// receive goes to another receive, or waits.
     fn set(&mut self, key: Key, state: State) {
         let Some(receive) = self.receives.get_mut(key) else { return };
         let before = std::mem::replace(&mut receive.state, State::Matched);

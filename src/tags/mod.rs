@@ -13,10 +13,10 @@
 //! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives, [`send`](TagMatchingSrq::send),
 //! and [`poll`](TagMatchingSrq::poll) events.
 //!
-//! To end: poll until each send has returned its [`Sent`](TagEvent::Sent) and [`offered`](TagMatchingSrq::offered) is 0, agree with the peer over
-//! another stream, and call [`remove_peer`](TagMatchingSrq::remove_peer). Dropping the queue ends all connections and
-//! returns all buffers to their pools. If the stream of a peer ends earlier, call `remove_peer` at once: an offer that a dead
-//! peer has not read does not complete.
+//! To end: poll until each send has returned its [`Sent`](TagEvent::Sent) and [`offered`](TagMatchingSrq::offered) is 0,
+//! agree with the peer over another stream, and call [`remove_peer`](TagMatchingSrq::remove_peer). Dropping the queue ends
+//! all connections and returns all buffers to their pools. If the stream of a peer ends earlier, call `remove_peer` at once:
+//! an offer that a dead peer has not read does not complete.
 //!
 //! The page Tag matching of the book describes the protocol and the order of messages.
 
@@ -111,11 +111,11 @@ pub use unexpected::Probe;
 pub struct TagMatchingSrq {
     // Before the engine: queue pairs refer to its SRQ.
     peers: Peers,
-    /// Through which all peers are sent to.
+    /// Sends to all peers.
     sender: Sender,
     engine: Engine,
     pool: Option<BufferPool>,
-    /// For receives without a buffer: where the headers of what they match go. Made for the first one.
+    /// Buffers of receives without a buffer, for the headers of their messages. Made for the first of them.
     scratch: Option<BufferPool>,
     receives: Receives,
     unexpected: Unexpected,

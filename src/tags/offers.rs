@@ -88,7 +88,7 @@ impl<T> Offers<T> {
         self.finish_if(header, |_| true)
     }
 
-    /// The same, if `may_end` says so of the data.
+    /// As [`finish`](Self::finish), if `may_end` returns `true` for the data.
     pub(super) fn finish_if(
         &mut self,
         header: &TagHeader,
@@ -112,7 +112,7 @@ impl<T> Offers<T> {
         }
     }
 
-    /// Takes all those back of which `which` says so.
+    /// Takes back all offers for whose data `which` returns `true`.
     pub(super) fn withdraw_all(&mut self, which: impl Fn(&T) -> bool) -> Vec<(Buffer, T)> {
         let addrs: Vec<u64> =
             self.0.iter().filter(|(_, offer)| which(&offer.data)).map(|(addr, _)| *addr).collect();

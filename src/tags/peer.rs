@@ -43,7 +43,7 @@ use crate::status::WcStatus;
 pub struct PeerId {
     pub(super) owner: u32,
     pub(super) index: u32,
-    /// Peers that had the index before.
+    /// Number of peers that had the index before.
     pub(super) generation: u32,
 }
 
@@ -73,16 +73,16 @@ pub(super) struct Peer {
     pub(super) outgoing: QueuePair,
     /// The send queue of `outgoing`.
     pub(super) queue: SqId,
-    /// What was posted to `outgoing`, in order.
+    /// Work that was posted to `outgoing`, in order.
     pub(super) posted: VecDeque<Posted>,
-    /// What is to be posted as soon as there is room.
+    /// Work to post as soon as there is room.
     pub(super) backlog: VecDeque<Work>,
     pub(super) failed: bool,
 }
 
 impl TagMatchingSrq {
-    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding; its
-    /// receives or SRQ are ignored. The peer may read readable pools, as a rendezvous requires, whatever [`QpConfig::remote_read`] says.
+    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding; its receives
+    /// or SRQ are ignored. The peer may read readable pools, as a rendezvous requires, whatever [`QpConfig::remote_read`] says.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -223,7 +223,7 @@ impl TagMatchingSrq {
             peer.outgoing.stop_receiving(Patience::Progress)?,
             peer.incoming.stop_receiving(Patience::Progress)?,
         ];
-        // What is flushed from here on is no news.
+        // Requests that are flushed from here on are not reported as a failure of the peer.
         peer.failed = true;
         self.take_arrived();
         let peer = self.known_peer(id)?;

@@ -1,19 +1,19 @@
 //! Unexpected messages: how many the library has handled, and whether the device knows.
 //!
-//! The device counts the messages that match no receive. A receive that is appended carries the number that
-//! software had handled by then; while that differs from the device's count, a message is on its way to
-//! software that may belong to the receive, so the device does not match the receive until an operation
-//! carries the number that the device has counted.
+//! The device counts the messages that match no receive. A receive that is appended carries the number that software had
+//! handled by then. While this number differs from the device's count, a message that may belong to the receive is on its
+//! way to software. So the device does not match the receive until an operation carries the number that the device has
+//! counted.
 
 use super::engine::Counts;
 
-/// More than this many that the device does not know of are reported in any case: the counts have 16 bits.
+/// More unreported messages than this are reported in any case: the counts have 16 bits.
 const MOST: u16 = 0x2000;
 
 #[derive(Debug, Default)]
 pub(super) struct Phase {
     handled: u16,
-    /// What the last operation carried.
+    /// The count that the last operation carried.
     reported: u16,
     /// A receive was appended, or may have been, while the counts differed.
     behind: bool,
@@ -37,8 +37,8 @@ impl Phase {
         Counts { before, now: self.handled }
     }
 
-    /// An operation was executed that carried `count`, when the device had counted `hw_phase`. Completions
-    /// come in order: without the device's word it is the number handled so far.
+    /// An operation was executed that carried `count`, when the device had counted `hw_phase`. Without `hw_phase` the device
+    /// had counted the messages handled so far, because completions come in order.
     pub(super) fn executed(&mut self, count: u16, hw_phase: Option<u16>) {
         self.behind = count != hw_phase.unwrap_or(self.handled);
     }
@@ -48,7 +48,7 @@ impl Phase {
         self.pending = false;
     }
 
-    /// Whether a synchronisation is to be posted.
+    /// Returns `true` if a synchronisation is to be posted.
     pub(super) fn is_due(&self) -> bool {
         let unreported = self.handled.wrapping_sub(self.reported);
         !self.pending && (self.behind && unreported != 0 || unreported >= MOST)
@@ -59,7 +59,7 @@ impl Phase {
         self.pending = true;
     }
 
-    /// Whether a synchronisation is posted and not executed.
+    /// Returns `true` if a synchronisation is posted and not executed.
     pub(super) const fn is_pending(&self) -> bool {
         self.pending
     }

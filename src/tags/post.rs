@@ -15,7 +15,7 @@ use crate::memory::{Buffer, BufferError, BufferPool};
 /// # let doorbell_doc::Tags { pool, tags, .. } = &mut world;
 /// use doorbell::tags::TaggedReceive;
 ///
-/// // From anybody with 7 in the upper half of the tag, and an empty message with just this tag.
+/// // Any message with 7 in the upper half of the tag, and an empty message with just this tag.
 /// let buffer = pool.take().expect("a free buffer");
 /// let receives = [TaggedReceive::new(7 << 32, u64::MAX << 32, buffer), TaggedReceive::empty(3, u64::MAX)];
 /// assert_eq!(tags.post_all(receives)?.len(), 2);
@@ -139,7 +139,7 @@ impl TagMatchingSrq {
     /// let receives = (0..).zip(buffers).map(|(tag, b)| TaggedReceive::new(tag, u64::MAX, b));
     /// let ids = match tags.post_all(receives) {
     ///     Ok(ids) => ids,
-    ///     // What is in `error.refused` and `error.rest` was not posted.
+    ///     // The receives in `error.refused` and `error.rest` were not posted.
     ///     Err(error) => error.posted,
     /// };
     /// assert_eq!(ids.len(), 8);

@@ -67,7 +67,7 @@ pub(super) enum State {
     Claimed(Message),
     /// The device has matched it, and brings the data.
     Matched,
-    /// As `Matched`, by a rendezvous that the library has to finish.
+    /// As `Matched`, by a rendezvous that the library must finish.
     Incomplete,
     /// The library reads the data of a rendezvous into it.
     Reading,
@@ -107,7 +107,7 @@ impl Receive {
 struct Slot {
     generation: u32,
     receive: Option<Receive>,
-    /// In the order of posting, among those that wait; or the next free one.
+    /// The neighbours in the order of posting, among the receives that wait; or the next free slot.
     before: u32,
     after: u32,
     waits: bool,

@@ -21,7 +21,7 @@ use crate::status::WcStatus;
 ///
 /// use doorbell::tags::{SendId, TagEvent, TaggedBuffer};
 ///
-/// // What is on its way, and for what.
+/// // Messages on their way, each with its purpose.
 /// let mut outstanding: HashMap<SendId, &str> = HashMap::new();
 /// let message = TaggedBuffer::new(pool.take().expect("a free buffer")).expect("room");
 /// outstanding.insert(tags.send(peer, 7, 0, message)?, "the first");

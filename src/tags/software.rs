@@ -47,7 +47,7 @@ impl SoftwareTags {
     pub(super) fn refill(&mut self, pool: &BufferPool) -> u32 {
         let free_slots = self.receiver.free_slots(self.srq) as usize;
         let buffers = std::iter::from_fn(|| pool.take()).take(free_slots);
-        // What is not posted goes back to the pool.
+        // Buffers that are not posted go back to the pool.
         match self.receiver.post(self.srq, buffers) {
             Ok(posted) => posted as u32,
             Err(error) => error.posted as u32,
@@ -71,7 +71,7 @@ impl SoftwareTags {
     }
 
     pub(super) fn destroy_qp(&mut self, qp: QueuePair) {
-        // What stays allocated when the device refuses is leaked with a warning.
+        // If the device refuses, the queue pair is leaked with a warning.
         let _ = self.receiver.destroy_qp(qp);
     }
 }

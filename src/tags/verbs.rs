@@ -36,7 +36,7 @@ pub(super) struct VerbsTags {
 // SAFETY: the work requests point into the vectors beside them, only during a call.
 unsafe impl Send for VerbsTags {}
 
-/// What the device reported, before its buffer is looked up.
+/// A report of the device, before its buffer is looked up.
 enum Reported {
     Arrived(Arrived),
     Slot { wr_id: u64, len: u32, counted: bool, qp_num: u32 },
@@ -84,7 +84,7 @@ impl VerbsTags {
     /// # Safety
     /// The CQ is in a batch.
     unsafe fn current(&mut self, cq: *mut sys::ibv_cq_ex) -> Option<Reported> {
-        // SAFETY: the caller's contract; the CQ was made with the flags of what is read.
+        // SAFETY: the caller's CQ is in a batch, and was made with the flags of what is read.
         unsafe {
             let (wr_id, status) = ((*cq).wr_id, (*cq).status);
             let qp_num = sys::ibv_wc_read_qp_num(cq);

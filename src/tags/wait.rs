@@ -59,7 +59,7 @@ impl TagMatchingSrq {
     pub fn arm(&mut self) -> Result<bool> {
         while self.events.is_empty() {
             self.arm_all()?;
-            // What came before the CQs were armed makes no event. Handling it may post operations, whose completions do.
+            // Completions from before the CQs were armed make no event, but may post operations, whose completions do.
             if self.progress() == 0 {
                 break;
             }

@@ -22,10 +22,10 @@ pub struct Place {
 
 /// The doorbell that arms a CQ.
 ///
-/// An arm says which CQEs software has taken. The device raises an event as soon as it has written one
-/// beyond those, at once if it has already: so nothing is lost between the last look at the CQ and the
-/// arm. An arm is good for one event; its sequence number keeps one that the device has answered from being
-/// taken for a new one, which is why each event must be counted by [`event`](Self::event).
+/// An arm says which CQEs software has taken. The device raises an event as soon as it has written a CQE after those, at
+/// once if it has already: so no CQE is missed between the last look at the CQ and the arm. An arm is good for one event.
+/// Its sequence number distinguishes it from an arm that the device has answered, so [`event`](Self::event) must count each
+/// event.
 #[derive(Debug)]
 pub struct CqDoorbell {
     record: DoorbellRecord,
@@ -48,7 +48,7 @@ impl CqDoorbell {
         // SAFETY: the record has two words, and the register is inside the page.
         let (record, register) =
             unsafe { (place.dbrec.add(dbrec::ARM), place.uar.add(uar::CQ_DOORBELL).cast()) };
-        // SAFETY: forwarded from the caller.
+        // SAFETY: the caller keeps the record mapped, and no other code arms the CQ.
         let record = unsafe { DoorbellRecord::new(record) };
         Self { record, register, cqn: place.cqn, sequence: 0 }
     }
@@ -58,8 +58,8 @@ impl CqDoorbell {
         self.cqn
     }
 
-    /// Asks for one event, when there is a CQE at `consumer_index` or beyond it; with `solicited_only` one
-    /// whose sender asked for it, or one in error.
+    /// Asks for one event, when there is a CQE at `consumer_index` or after it; with `solicited_only` a CQE whose sender asked
+    /// for an event, or one in error.
     #[inline]
     pub fn arm(&mut self, consumer_index: u32, solicited_only: bool) {
         let arm = Arm { sequence: self.sequence, solicited_only, consumer_index };
@@ -70,7 +70,7 @@ impl CqDoorbell {
         barrier::flush_uar();
     }
 
-    /// An event of this CQ was taken from the completion channel.
+    /// Counts an event of this CQ that was taken from the completion channel.
     #[inline]
     pub const fn event(&mut self) {
         self.sequence = self.sequence.wrapping_add(1);

@@ -2,10 +2,9 @@
 //!
 //! The other party is a PCIe device. It is cache-coherent, reads host memory by DMA, and observes CPU
 //! stores in the order in which they become visible in the outer shareable domain. Rust's
-//! `atomic::fence` orders accesses for other CPUs (`dmb ish` on aarch64), which is not enough there, and
-//! costs an `mfence` on x86-64, which is too much; so each barrier is the instruction that the
-//! architecture asks for, in inline assembly. Without `nomem` an `asm!` block is also a compiler barrier
-//! for all memory that the device can reach.
+//! `atomic::fence` orders accesses for other CPUs. On aarch64 (`dmb ish`) this is not enough for the device, and on x86-64
+//! (`mfence`) it costs too much. So each barrier is the instruction that the architecture asks for, in inline assembly.
+//! Without `nomem` an `asm!` block is also a compiler barrier for all memory that the device can reach.
 //!
 //! rdma-core's `util/udma_barrier.h` makes the same choices but one: on x86-64 it has an `lfence` where
 //! [`owner_before_cqe`] has nothing.
@@ -33,8 +32,7 @@ pub(crate) use traced;
 /// before a WQE, the device would execute what stood in the slot before.
 ///
 /// - x86-64: stores to write-back memory become visible in program order (Intel SDM vol. 3A, "Memory Ordering in P6
-///   and More Recent Processor Families"), so
-///   only the compiler must be kept from moving them.
+///   and More Recent Processor Families"), so only the compiler must be kept from moving them.
 /// - aarch64: `dmb oshst` orders stores before it against stores after it for all observers in the
 ///   outer shareable domain, which a coherent device belongs to.
 #[inline(always)]
@@ -119,8 +117,8 @@ pub fn doorbell_record_before_uar() {
 /// write to the register from merging with them. The same instructions as
 /// [`doorbell_record_before_uar`], for the same kinds of memory.
 ///
-/// The stores of one BlueFlame copy have no order among each other; libmlx5, the kernel and UCX order them no
-/// more.
+/// The stores of one BlueFlame copy have no order among each other; libmlx5, the kernel and UCX do not order them
+/// either.
 #[inline(always)]
 pub fn flush_uar() {
     doorbell_record_before_uar();

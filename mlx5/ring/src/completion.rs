@@ -15,8 +15,8 @@ use mlx5_wire::tmh::Tmh;
 
 /// A CQE that has arrived and was not given back yet.
 ///
-/// Its last word, which says whose it is and what it is about, was read once, when it was found: everything that is
-/// decided by it goes by that one reading, whatever the device writes. The other fields are read when asked for.
+/// The last word says who owns the CQE and what kind it is. It was read once, when the CQE was found: every decision that
+/// depends on it uses that one reading, whatever the device writes. The other fields are read when asked for.
 #[derive(Clone, Copy)]
 pub struct Cqe<'a> {
     cqe: NonNull<u8>,
@@ -48,13 +48,13 @@ impl LastWord {
         self.0.to_ne_bytes()[3]
     }
 
-    /// Returns what a CQE with this word is on a lap with this owner bit.
+    /// Returns the kind of a CQE with this word, on a lap with this owner bit.
     #[inline(always)]
     pub(crate) const fn kind(self, owner: u8) -> CqeKind {
         KINDS[(self.op_own() ^ owner) as usize]
     }
 
-    /// Returns `true` for a CQE with this `op_own`, but for the owner bit, that is software's on a lap with this owner bit.
+    /// Returns `true` for a CQE of software's, on a lap with this owner bit, that has this `op_own` except for the owner bit.
     #[inline(always)]
     pub(crate) const fn is(self, op_own: u8, owner: u8) -> bool {
         self.op_own() ^ owner == op_own
@@ -73,7 +73,7 @@ pub(crate) const REQUESTER: u8 = cqe::op_own(CqeOpcode::Requester, CqeFormat::Pl
 /// `op_own` of a frame or a SEND that was received, without immediate data or solicited event, with owner bit 0.
 pub(crate) const SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
 
-/// What a CQE is, by its last byte.
+/// Kind of a CQE, from its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CqeKind {
@@ -156,7 +156,7 @@ impl<'a> Cqe<'a> {
     /// As [`new`](Self::new).
     #[inline(always)]
     pub(crate) unsafe fn read(cqe: NonNull<u8>, owner: u8, size: usize) -> Self {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller passes an aligned CQE that is software's, and that the device does not write during `'a`.
         unsafe {
             let last_word = LastWord::read(cqe);
             Self::new(cqe, last_word, last_word.kind(owner), size)
@@ -179,7 +179,7 @@ impl<'a> Cqe<'a> {
         self.last_word.op_own()
     }
 
-    /// Returns what the CQE is.
+    /// Returns the kind of the CQE.
     #[inline(always)]
     pub const fn kind(&self) -> CqeKind {
         self.kind
@@ -264,7 +264,7 @@ impl<'a> Cqe<'a> {
         field!(self, Cqe64.app: u8)
     }
 
-    /// What tag matching did.
+    /// Tag-matching operation that the CQE reports.
     #[inline(always)]
     pub fn app_op(&self) -> AppOp {
         AppOp::new(field!(self, Cqe64.app_op: u8))
@@ -276,7 +276,7 @@ impl<'a> Cqe<'a> {
         field!(self, Cqe64.app_info: Be16).get()
     }
 
-    /// What became of a list operation.
+    /// Result of a list operation.
     #[inline]
     pub fn list_result(&self) -> TagMatchingResult {
         TagMatchingResult {
@@ -297,14 +297,14 @@ impl<'a> Cqe<'a> {
         }
     }
 
-    /// Whether an error CQE reports a receive whose memory is registered on demand (ODP) and was not there:
+    /// Returns `true` if an error CQE reports a receive whose memory is registered on demand (ODP) and was not there:
     /// the QP has not failed, and the message will come again.
     #[inline]
     pub fn is_odp_page_fault(&self) -> bool {
         is_odp_page_fault(self.syndrome(), self.vendor_err_synd())
     }
 
-    /// How the message came. Inline data of up to 32 bytes stands in this place, and in that of everything down to
+    /// How the message came. Inline data of up to 32 bytes overwrites this field and those of the functions down to
     /// [`is_checksum_ok`](Self::is_checksum_ok).
     #[inline(always)]
     pub fn route(&self) -> Route {
@@ -323,7 +323,7 @@ impl<'a> Cqe<'a> {
         self.route().sl()
     }
 
-    /// Whether a GRH came with the message: see [`route`](Self::route).
+    /// Returns `true` if a GRH came with the message: see [`route`](Self::route).
     #[inline]
     pub fn has_grh(&self) -> bool {
         self.route().has_grh()
@@ -353,7 +353,7 @@ impl<'a> Cqe<'a> {
         field!(self, Cqe64.check_sum: Be16).get()
     }
 
-    /// Whether the checksums of layers 3 and 4 of an IPv4 packet are good.
+    /// Returns `true` if the checksums of layers 3 and 4 of an IPv4 packet are good.
     #[inline]
     pub fn is_checksum_ok(&self) -> bool {
         let (ip, l4) =
@@ -408,7 +408,7 @@ impl Route {
         (self.0 >> 24) as u8 & 0xf
     }
 
-    /// Whether a GRH came with the message.
+    /// Returns `true` if a GRH came with the message.
     #[inline(always)]
     pub const fn has_grh(self) -> bool {
         self.0 >> 28 & 3 != 0

@@ -36,7 +36,7 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// Whether [`CompletionQueue::new`] can take it.
+    /// Checks whether [`CompletionQueue::new`] can take it.
     pub const fn check(&self) -> Result<(), LayoutError> {
         // The consumer index has 24 bits, of which one must distinguish laps.
         if !self.cqe_cnt.is_power_of_two() || self.cqe_cnt > 1 << 23 {
@@ -89,7 +89,7 @@ impl CompletionQueue {
             cqes,
             stride: layout.cqe_size as usize,
             count: layout.cqe_cnt,
-            // SAFETY: forwarded from the caller.
+            // SAFETY: the caller keeps the record mapped, and no other code polls the CQ.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
             // SAFETY: inside the last entry.
             last: unsafe { cqes.add((layout.cqe_cnt - 1) as usize * layout.cqe_size as usize) },
@@ -207,7 +207,7 @@ impl CompletionQueue {
         self.advance_from(self.next);
     }
 
-    /// As [`advance`](Self::advance), without a call at the end of a lap: for a caller that has no registers to save otherwise.
+    /// As [`advance`](Self::advance), without a call at the end of a lap, for a caller that saves no registers otherwise.
     #[inline(always)]
     pub fn advance_inline(&mut self) {
         self.consumer_index = self.consumer_index.wrapping_add(1);
@@ -280,15 +280,15 @@ impl CompletionQueue {
         })
     }
 
-    /// Drops every CQE that has arrived and for which `remove` says so, keeping the order of the others:
-    /// what a driver does when a QP is reset or destroyed, because its number may come back.
+    /// Drops every CQE that has arrived and for which `remove` returns `true`, and keeps the order of the others. A driver does
+    /// so when a QP is reset or destroyed, because its number may come back.
     pub fn purge(&mut self, mut remove: impl FnMut(Cqe<'_>) -> bool) -> u32 {
         let start = self.consumer_index;
         let mut end = start;
         while end.wrapping_sub(start) < self.count {
             let Some(cqe) = self.arrived(end) else { break };
             if cqe.kind() == CqeKind::Compressed {
-                // One that is no title stays what it is.
+                // A CQE that is not a title stays as it is.
                 self.expand(end);
             }
             end = end.wrapping_add(1);
@@ -310,7 +310,7 @@ impl CompletionQueue {
             }
         }
         if removed > 0 {
-            // What was moved stands after all that is given back, so no store to it can come too late.
+            // Moved CQEs stand after all that are given back: no store to a moved one can come too late.
             self.seek(start.wrapping_add(removed));
             self.publish();
         }
@@ -324,7 +324,7 @@ impl CompletionQueue {
     unsafe fn store(&mut self, entry: *const u8, from: u32, owner: u8, to: u32) {
         // The signature is over the index and the owner bit: one that was wrong stays wrong.
         let signature = fold(from) ^ fold(to) ^ owner ^ self.owner(to);
-        // SAFETY: the caller's contract; both bytes are inside the CQE.
+        // SAFETY: the caller's `entry` is readable, and the entry at `to` is software's; both bytes are inside the CQE.
         unsafe {
             self.entry(to).copy_from_nonoverlapping(entry, self.stride);
             let cqe = self.cqe(to);

@@ -28,7 +28,7 @@ use crate::dbrec::DoorbellRecord;
 use crate::rq::{Layout, LayoutError};
 use crate::sge;
 
-/// What the buffer of a WQE is for.
+/// Use of the buffer of a WQE: one frame, or strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One frame of at most so many bytes.
@@ -105,7 +105,7 @@ pub struct Frame {
     pub len: usize,
 }
 
-/// What a CQE means for the queue.
+/// Meaning of a CQE for the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// A frame has arrived.
@@ -192,7 +192,7 @@ impl FrameQueue {
             buffers: slots,
             mask: layout.wqe_cnt - 1,
             rung: 0,
-            // SAFETY: the caller's first clause.
+            // SAFETY: the caller keeps the record mapped, and no other code posts to the queue.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
             // SAFETY: inside the first WQE.
             segments: unsafe { layout.buf.add(lead as usize) },
@@ -223,7 +223,7 @@ impl FrameQueue {
     unsafe fn write(&mut self, slot: u32, buffer: FrameBuffer) {
         let addr = buffer.start.as_ptr().expose_provenance() as u64;
         let segment = DataSegment::new(addr, self.strides.count * self.strides.size, self.lkey);
-        // SAFETY: [slots], and the caller's contract: the WQE is inside of the queue's buffer.
+        // SAFETY: [slots]; the caller's `slot` exists and is not the device's, so its WQE is in the buffer and may be written.
         unsafe {
             self.buffers.add(slot as usize).write(buffer);
             let segments = self.segments.add(slot as usize * self.stride).cast();

@@ -21,7 +21,7 @@ pub(crate) unsafe fn scatter(
         }
         let (chunk, left) = payload.split_at(payload.len().min(segment.byte_count.get() as usize));
         let to = core::ptr::with_exposed_provenance_mut::<u8>(segment.addr.get() as usize);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's segments name writable memory, apart from the payload; the chunk is no longer than the segment.
         unsafe { to.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) }
         payload = left;
     }

@@ -14,8 +14,8 @@
 //! # Batches
 //! Many WQEs take one doorbell ([`receive::ReceiveRing::ring_doorbell`]), and many CQEs one store of the consumer index
 //! ([`cq::CompletionQueue::publish`]). The indices themselves are in the queue after each step, so a batch that a panic has
-//! cut off costs a late doorbell and nothing else. What posts to a send queue or a tag list is a short borrow
-//! ([`sq::SendQueue::posting`], [`tag_list::TagList::posting`]) that rings once, when it is dropped.
+//! cut off costs a late doorbell and nothing else. A short borrow posts to a send queue or a tag list
+//! ([`sq::SendQueue::posting`], [`tag_list::TagList::posting`]) and rings once, when it is dropped.
 #![no_std]
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What receive queues and shared receive queues have in common: slots that are posted, completed and given back.
+//! Receive queues and shared receive queues: slots that are posted, completed and given back.
 
 use core::ptr::NonNull;
 
@@ -30,7 +30,7 @@ pub enum PostError {
 /// each call; the device learns of it by [`ring_doorbell`](Self::ring_doorbell).
 ///
 /// # Contract of posting
-/// What every `unsafe` method that posts asks for. Each SGE or segment names memory that its key covers and that no code
+/// Every `unsafe` method that posts has this contract. Each SGE or segment names memory that its key covers and that no code
 /// reads or writes until the WQE has completed, the QP of the receive queue was reset or destroyed, or the SRQ was
 /// destroyed. When a QP of the queue has scatter-to-CQE on, each address is also where this process sees that memory.
 ///
@@ -39,7 +39,7 @@ pub enum PostError {
 /// ([`CompletionQueue::publish`](crate::cq::CompletionQueue::publish)) before the doorbell, else a CQ with exactly as
 /// many entries as receives overruns.
 pub trait ReceiveRing {
-    /// What the caller gets back with each completion.
+    /// The caller's value, which each completion returns.
     type Data: Copy;
 
     /// Returns the WQEs.
@@ -94,7 +94,7 @@ pub trait ReceiveRing {
         if sges.len() > self.max_sge() as usize {
             return Err(PostError::TooManySges);
         }
-        // SAFETY: the segments of a free slot; the number of SGEs was checked; the caller's contract for the rest.
+        // SAFETY: the segments of a free slot; the number of SGEs was checked; the caller keeps the contract of posting.
         unsafe { self.post_with(data, |segments, room| sge::scatter(segments, room, sges)) }
     }
 
@@ -111,13 +111,13 @@ pub trait ReceiveRing {
         data: Self::Data,
         segment: DataSegment,
     ) -> Result<u32, PostError> {
-        // SAFETY: the segments of a free slot, and every WQE has room for one; the caller's contract for the rest.
+        // SAFETY: the segments of a free slot, and every WQE has room for one; the caller keeps the contract of posting.
         unsafe { self.post_with(data, |segments, room| sge::write_one(segments, room, segment)) }
     }
 
-    /// Posts WQEs that `write` writes, as for [`post_with`](Self::post_with), until it returns `None`, the queue is full, or a
-    /// buffer waits in it. What `write` has written then is not posted. It does not unwind: the queue would have no room any
-    /// more.
+    /// Posts WQEs that `write` writes, as for [`post_with`](Self::post_with), until `write` returns `None`, the queue is full,
+    /// or a buffer waits in it. The WQE of the call that returned `None` is not posted. `write` must not unwind: the queue
+    /// would have no room any more.
     ///
     /// # Safety
     /// As [`post_with`](Self::post_with), if `write` returns a value.
@@ -245,7 +245,7 @@ impl<T: Copy> Wqes<T> {
         dbrec: NonNull<Be32>,
         slots: Slots<T>,
     ) -> Self {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps `dbrec` mapped, and no other code writes it.
         let dbrec = unsafe { DoorbellRecord::new(dbrec) };
         Self { segments, stride: stride as usize, max_sge, dbrec, posted: 0, rung: 0, slots }
     }
@@ -266,7 +266,7 @@ impl<T: Copy> Wqes<T> {
     /// Both slots exist and are not the device's; `from` has a receive.
     #[cold]
     pub(crate) unsafe fn copy(&mut self, from: u32, to: u32, state: SlotState) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's slots exist and are not the device's, and `from` has a receive.
         unsafe {
             sge::copy(self.segments(from), self.segments(to), self.max_sge);
             let data = self.slots.data(from);
@@ -276,7 +276,7 @@ impl<T: Copy> Wqes<T> {
     }
 }
 
-/// What a CQE means for the queue that it names.
+/// Meaning of a CQE for the queue that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// A message is in the buffers of this slot, which is held.

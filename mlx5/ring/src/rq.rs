@@ -80,7 +80,7 @@ impl<T: Copy> ReceiveQueue<T> {
     /// - `slots` is valid for reads and writes of `wqe_cnt` slots for as long, and no other code uses it.
     pub unsafe fn new(layout: Layout, slots: NonNull<Slot<T>>) -> Result<Self, LayoutError> {
         layout.check()?;
-        // SAFETY: the caller's contract.
+        // SAFETY: no other code posts to the caller's queue or uses `slots`, and both stay valid.
         let wqes = unsafe {
             let slots = Slots::new(slots, layout.wqe_cnt);
             Wqes::new(layout.buf, layout.stride, layout.max_sge(), layout.dbrec, slots)
@@ -210,7 +210,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
             if unsafe { self.wqes.slots.get(slot).state } != SlotState::Free {
                 break;
             }
-            // SAFETY: masked; a free slot is not the device's; the caller's contract.
+            // SAFETY: masked; a free slot is not the device's; the caller's `write` keeps the contract of posting.
             unsafe {
                 let Some(data) = write(self.wqes.segments(slot), self.wqes.max_sge) else { break };
                 self.wqes.slots.set_posted(slot, data, head as u16);

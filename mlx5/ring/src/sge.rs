@@ -100,7 +100,7 @@ pub unsafe fn scatter_all(segments: NonNull<DataSegment>, capacity: u32, sges: &
 #[inline(always)]
 pub unsafe fn write_one(segments: NonNull<DataSegment>, capacity: u32, segment: DataSegment) {
     debug_assert_ne!(segment.byte_count.get(), 0, "0 can mean 2 GiB");
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller passes `capacity` writable segments, at least one, that the device does not read now.
     unsafe {
         write(segments, segment);
         if capacity > 1 {
@@ -135,7 +135,7 @@ pub(crate) unsafe fn copy(from: NonNull<DataSegment>, to: NonNull<DataSegment>, 
 unsafe fn write(segment: NonNull<DataSegment>, value: DataSegment) {
     let words = value.to_words();
     let to = segment.cast::<Be64>();
-    // SAFETY: two words of eight bytes, by the contract.
+    // SAFETY: the caller's segment is aligned and writable: two words of eight bytes.
     unsafe {
         to.write_volatile(words[0]);
         to.add(1).write_volatile(words[1]);

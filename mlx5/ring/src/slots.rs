@@ -1,4 +1,4 @@
-//! What software remembers of each slot of a receive queue.
+//! The state and the caller's value of each slot of a receive queue.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -13,7 +13,7 @@ pub enum SlotState {
     Loaded,
     /// The device.
     Posted,
-    /// Whoever completed it, until the slot is given back.
+    /// The code that completed the receive, until it gives the slot back.
     Held,
 }
 
@@ -110,7 +110,7 @@ impl<T: Copy> Slots<T> {
     #[inline(always)]
     pub(crate) unsafe fn get(&self, slot: u32) -> &Slot<T> {
         debug_assert!(slot < self.count);
-        // SAFETY: [slots-mapped], and the caller's contract.
+        // SAFETY: [slots-mapped]; the caller's `slot` is below the count.
         unsafe { self.slots.add(slot as usize).as_ref() }
     }
 
@@ -121,7 +121,7 @@ impl<T: Copy> Slots<T> {
     #[inline(always)]
     pub(crate) unsafe fn get_mut(&mut self, slot: u32) -> &mut Slot<T> {
         debug_assert!(slot < self.count);
-        // SAFETY: [slots-mapped], and the caller's contract.
+        // SAFETY: [slots-mapped]; the caller's `slot` is below the count.
         unsafe { self.slots.add(slot as usize).as_mut() }
     }
 
@@ -132,7 +132,7 @@ impl<T: Copy> Slots<T> {
     #[inline(always)]
     pub(crate) unsafe fn pair_mut(&mut self, one: u32, other: u32) -> [&mut Slot<T>; 2] {
         debug_assert!(one != other && one < self.count && other < self.count);
-        // SAFETY: [slots-mapped], and the caller's contract.
+        // SAFETY: [slots-mapped]; the caller's slots are below the count, and they differ.
         [one, other].map(|slot| unsafe { self.slots.add(slot as usize).as_mut() })
     }
 
@@ -142,7 +142,7 @@ impl<T: Copy> Slots<T> {
     /// `slot` is below [`count`](Self::count), and not free.
     #[inline(always)]
     pub(crate) unsafe fn data(&self, slot: u32) -> T {
-        // SAFETY: [data-set], and the caller's contract.
+        // SAFETY: [data-set]; the caller's `slot` is below the count, and not free.
         unsafe { self.get(slot).data.assume_init() }
     }
 
@@ -152,7 +152,7 @@ impl<T: Copy> Slots<T> {
     /// `slot` is below [`count`](Self::count).
     #[inline(always)]
     pub(crate) unsafe fn set(&mut self, slot: u32, data: T, state: SlotState) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `slot` is below the count.
         let slot = unsafe { self.get_mut(slot) };
         slot.data = MaybeUninit::new(data);
         slot.state = state;
@@ -164,7 +164,7 @@ impl<T: Copy> Slots<T> {
     /// `slot` is below [`count`](Self::count).
     #[inline(always)]
     pub(crate) unsafe fn set_posted(&mut self, slot: u32, data: T, index: u16) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's `slot` is below the count.
         let slot = unsafe { self.get_mut(slot) };
         *slot = Slot { data: MaybeUninit::new(data), index, state: SlotState::Posted };
     }

@@ -13,8 +13,8 @@
 //!
 //! - *exclusive*: the queue was empty, its QP in RESET, when [`SendQueue::new`] took it over, and nothing but this
 //!   value posts to it. Its buffer and doorbell record and its register stay mapped, and the storage valid and
-//!   untouched by others, for as long as the value exists. The QP was made without a signature in its WQEs, and such
-//!   that data of READs and atomics comes to memory and never in a CQE.
+//!   untouched by others, for as long as the value exists. The QP was made without a signature in its WQEs, and so that the
+//!   data of READs and atomics goes to memory and never into a CQE.
 //! - *register*: with [`BlueFlame`] other than [`Never`](BlueFlame::Never), no other queue has this register.
 //! - *memory*: what an SGE or a remote key names stays valid, the memory that a READ or an atomic writes is
 //!   untouched, and the memory that a SEND or WRITE reads is not written, until the request's value has come
@@ -79,7 +79,7 @@ impl Layout {
     /// # Errors
     /// See [`LayoutError`].
     pub const fn check(&self) -> Result<(), LayoutError> {
-        // `wqe_counter` has 16 bits and must tell a block from the same block one lap later.
+        // `wqe_counter` has 16 bits and must distinguish a block from the same block one lap later.
         if !self.wqe_cnt.is_power_of_two() || self.wqe_cnt > 1 << 15 {
             return Err(LayoutError::BlockCount);
         }
@@ -115,7 +115,7 @@ pub struct Config {
     pub blue_flame: BlueFlame,
 }
 
-/// What software remembers of the WQE that starts at a block, in memory of the caller's.
+/// The record of the WQE that starts at a block, in the caller's memory.
 #[derive(Debug)]
 pub struct Record<T> {
     /// Blocks of the WQE; 0 in the middle of one.
@@ -179,7 +179,7 @@ impl<T: Copy> SendQueue<T> {
         config: Config,
         storage: NonNull<MaybeUninit<Record<T>>>,
     ) -> Result<Self, LayoutError> {
-        // SAFETY: [exclusive] forwarded.
+        // SAFETY: [exclusive], which the caller keeps.
         let blocks = unsafe { BasicBlocks::new(layout) }?;
         let count = layout.wqe_cnt;
         let max_units = config.max_wqe_blocks.clamp(1, count).saturating_mul(UNITS_PER_BB);
@@ -213,8 +213,8 @@ impl<T: Copy> SendQueue<T> {
         self
     }
 
-    /// Returns this queue such that a WQE asks for a CQE only if its flags say so: for a caller who has to find out by
-    /// itself that nothing would retire the WQEs.
+    /// Returns this queue such that a WQE asks for a CQE only if its flags say so. The caller must notice when no CQE would
+    /// retire the WQEs.
     #[must_use]
     pub const fn without_asking(mut self) -> Self {
         // Further than any WQE can be posted.
@@ -303,7 +303,7 @@ impl<T: Copy> SendQueue<T> {
         self.has_inline = false;
     }
 
-    /// Takes note of the last WQE, which asks for a CQE if it is signaled; makes it ask if it has to.
+    /// Takes note of the last WQE, which asks for a CQE if it is signaled; makes it ask if the queue needs a CQE.
     #[inline(always)]
     fn note_last(&mut self, is_signaled: bool) {
         let end = self.posted();

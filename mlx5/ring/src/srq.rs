@@ -107,7 +107,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     pub unsafe fn new(layout: Layout, slots: NonNull<Slot<T>>) -> Result<Self, LayoutError> {
         layout.check()?;
         let count = layout.slots();
-        // SAFETY: the caller's contract; the segments follow the link of a WQE.
+        // SAFETY: no other code posts to the caller's SRQ or uses `slots`, and both stay valid; the segments follow the link.
         let wqes = unsafe {
             let segments = layout.buf.add(NextSegment::SIZE);
             let slots = Slots::new(slots, count);
@@ -256,7 +256,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
         let (mut head, mut free) = (self.head, self.free);
         while free > 1 {
-            // SAFETY: [slot-index]; the slot is not the device's; the caller's contract.
+            // SAFETY: [slot-index]; the slot is not the device's; the caller's `write` keeps the contract of posting.
             unsafe {
                 let Some(data) = write(self.wqes.segments(head), self.wqes.max_sge) else { break };
                 self.wqes.slots.set(head, data, SlotState::Posted);
@@ -280,7 +280,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         // SAFETY: [slot-index]; a slot that is held exists; the two differ, because the tail is not held.
         let [last, given] = unsafe { self.wqes.slots.pair_mut(tail, slot) };
         if last.state != SlotState::Loaded {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller's `slot` is held, and the contract of posting holds again for its buffer.
             return unsafe { self.recycle_copied(slot) };
         }
         // [loaded-alone]: the tail is the head, too. It is posted, and this one waits in its place.

@@ -34,8 +34,7 @@ pub use posting::{Append, PostError, Posting};
 pub const MAX_TAGS: u16 = u16::MAX - 1;
 const _: () = assert!(MAX_TAGS < Operation::NONE);
 
-/// Memory of the caller's in which a list of `tags` tags on a send queue of `blocks` blocks keeps its
-/// books.
+/// Memory of the caller's for the records of a list of `tags` tags on a send queue of `blocks` blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Storage<T> {
     /// `tags + 1` entries.
@@ -61,7 +60,7 @@ pub struct TagList<T> {
     answered: u32,
     /// Running count of blocks up to the last operation that a CQE was asked for.
     asked_end: u32,
-    /// Handled messages that the last operation which carried a number spoke of.
+    /// Handled messages that the last operation with a number reported.
     carried: u16,
     /// There is a batch, or one was forgotten.
     open: bool,
@@ -70,7 +69,7 @@ pub struct TagList<T> {
 // SAFETY: the list owns its memory by the contract of `new`.
 unsafe impl<T: Send> Send for TagList<T> {}
 
-/// What a CQE means for a tag list.
+/// Meaning of a CQE for a tag list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion<T> {
     /// An append was executed.
@@ -87,7 +86,7 @@ pub enum Completion<T> {
     Removed {
         /// The receive.
         handle: Handle,
-        /// What it was posted with.
+        /// The caller's value.
         data: T,
         /// Unexpected messages that the device had counted.
         hw_phase: u16,
@@ -105,7 +104,7 @@ pub enum Completion<T> {
     },
     /// A synchronisation was executed.
     Synchronized {
-        /// What it carried, or the last operation before it that carried a number.
+        /// The count that it carried, or that the last operation before it with a count carried.
         count: u16,
     },
     /// A message has matched, and its data will follow.
@@ -119,7 +118,7 @@ pub enum Completion<T> {
     Received {
         /// The receive.
         handle: Handle,
-        /// What it was posted with.
+        /// The caller's value.
         data: T,
         /// Header of the message.
         header: Tmh,
@@ -131,7 +130,7 @@ pub enum Completion<T> {
     Incomplete {
         /// The receive.
         handle: Handle,
-        /// What it was posted with.
+        /// The caller's value.
         data: T,
         /// Header of the message.
         header: Tmh,
@@ -143,7 +142,7 @@ pub enum Completion<T> {
     Canceled {
         /// The receive.
         handle: Handle,
-        /// What it was posted with.
+        /// The caller's value.
         data: T,
     },
     /// No receive matched: the message is in the SRQ slot that the CQE names. The device has counted it.
@@ -208,7 +207,7 @@ impl<T: Copy> TagList<T> {
         self.asked.wrapping_sub(self.answered)
     }
 
-    /// Operations that can be posted before one has to ask for a CQE, so that the send queue gets room again.
+    /// Operations that can be posted before one must ask for a CQE, so that the send queue gets room again.
     #[inline(always)]
     const fn silent(&self) -> u32 {
         let since = self.queue.posted().wrapping_sub(self.asked_end);
@@ -251,7 +250,7 @@ impl<T: Copy> TagList<T> {
         }
     }
 
-    /// What a receive was posted with, if it is not over.
+    /// Returns the caller's value of a receive, if the receive is not over.
     pub fn data(&self, handle: Handle) -> Option<T> {
         let entry = self.live(handle)?;
         // SAFETY: a live entry has data.
@@ -284,7 +283,7 @@ impl<T: Copy> TagList<T> {
 
     /// Takes note of a CQE, and brings inline data of a matched message to its buffer.
     ///
-    /// Of a message in an SRQ slot it says only what it is; the slot is the SRQ's business.
+    /// For a message in an SRQ slot the result is only its kind: the SRQ completes the slot.
     ///
     /// # Safety
     /// `cqe` came from the CQ of the list's SRQ, of entries of `cqe_size` bytes, and is passed once and in
@@ -303,7 +302,7 @@ impl<T: Copy> TagList<T> {
             AppOp::UNEXPECTED => Completion::Unexpected,
             AppOp::NO_TAG => Completion::NoTag,
             AppOp::APPEND | AppOp::REMOVE | AppOp::NOOP => self.answer(cqe),
-            // SAFETY: forwarded.
+            // SAFETY: the caller's CQE is of the list's SRQ and is passed once and in order.
             op => unsafe { self.message(op, cqe, cqe_size) }.unwrap_or(Completion::Stray),
         }
     }
@@ -341,7 +340,7 @@ impl<T: Copy> TagList<T> {
             let data = unsafe { entry.data.assume_init() };
             Completion::Removed { handle, data, hw_phase, phase: operation.count }
         } else if found {
-            // There was nothing to be found.
+            // The device cannot have removed a receive that is over or matched.
             Completion::Stray
         } else {
             Completion::TooLate { handle, hw_phase, phase: operation.count }

@@ -51,7 +51,7 @@ impl Register {
     #[inline(always)]
     pub unsafe fn copy(&mut self, first: NonNull<u8>, others: impl Iterator<Item = NonNull<u8>>) {
         let mut to = self.next();
-        // SAFETY: inside of the half by the contract.
+        // SAFETY: the caller's blocks are aligned and readable, and no more than a half has room for.
         unsafe {
             copy_block(first, to);
             for block in others {
@@ -102,7 +102,7 @@ unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
-    // SAFETY: reads and writes 64 bytes, by the contract.
+    // SAFETY: the caller's 64 bytes are readable at `from` and writable at `to`.
     unsafe {
         core::arch::asm!(
             "ld1 {{v0.16b, v1.16b, v2.16b, v3.16b}}, [{from}]",

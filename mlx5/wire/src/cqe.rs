@@ -66,7 +66,7 @@ pub const fn op_own(opcode: CqeOpcode, format: CqeFormat, solicited: bool, owner
     opcode.bits() << 4 | format.bits() | if solicited { SOLICITED_EVENT } else { 0 } | owner & OWNER
 }
 
-/// Whether `hds_ip_ext` and `l4_hdr_type_etc` say that the checksums of layers 3 and 4 of an IPv4 packet are
+/// Returns `true` if `hds_ip_ext` and `l4_hdr_type_etc` say that the checksums of layers 3 and 4 of an IPv4 packet are
 /// good: what libmlx5 reports as `IBV_WC_IP_CSUM_OK`.
 #[inline]
 pub const fn is_checksum_ok(hds_ip_ext: u8, l4_hdr_type_etc: u8) -> bool {
@@ -110,7 +110,7 @@ layout! {
         36 => imm_inval_pkey: Be32,
         /// Application: [`APP_TAG_MATCHING`].
         40 => app: u8,
-        /// What the application did, see [`crate::tm::AppOp`].
+        /// Operation of the application, see [`crate::tm::AppOp`].
         41 => app_op: u8,
         /// Index of the tag list entry.
         42 => app_info: Be16,
@@ -166,7 +166,7 @@ impl Cqe64 {
         self.flags_rqpn.get() & 0xff_ffff
     }
 
-    /// Whether the checksums of layers 3 and 4 of an IPv4 packet are good.
+    /// Returns `true` if the checksums of layers 3 and 4 of an IPv4 packet are good.
     #[inline]
     pub const fn is_checksum_ok(&self) -> bool {
         is_checksum_ok(self.hds_ip_ext, self.l4_hdr_type_etc)
@@ -178,7 +178,7 @@ impl Cqe64 {
         (self.flags_rqpn.get() >> 24) as u8 & 0xf
     }
 
-    /// Whether a GRH came with the message.
+    /// Returns `true` if a GRH came with the message.
     #[inline]
     pub const fn has_grh(&self) -> bool {
         self.flags_rqpn.get() >> 28 & 3 != 0
@@ -240,7 +240,7 @@ layout! {
         24 => expected_ref_tag: Be32,
         /// Reference tag found.
         28 => actual_ref_tag: Be32,
-        /// What differed.
+        /// Fields that differed.
         32 => syndrome: Be16,
         /// Kind of signature.
         34 => sig_type: u8,

@@ -59,10 +59,9 @@ impl ControlSegment {
         }
     }
 
-    /// What is added to the first of [`to_words`](Self::to_words) to add one to the index, as long as that does
-    /// not overflow; and to add one to the size.
+    /// Addend to the first of [`to_words`](Self::to_words) that adds one to the index, as long as the index does not overflow.
     pub const NEXT_INDEX: u64 = 1 << 40;
-    /// See [`NEXT_INDEX`](Self::NEXT_INDEX).
+    /// Addend to the first of [`to_words`](Self::to_words) that adds one to the size.
     pub const UNIT: u64 = 1;
 
     /// The first of [`to_words`](Self::to_words), as a number: opcode, index, QP number and size.

@@ -34,7 +34,7 @@ impl DataSegment {
         [Be64::new((self.byte_count.get() as u64) << 32 | self.lkey.get() as u64), self.addr]
     }
 
-    /// Whether this segment ends the list.
+    /// Returns `true` if this segment ends the list.
     #[inline]
     pub const fn is_terminator(&self) -> bool {
         self.lkey.get() == INVALID_LKEY

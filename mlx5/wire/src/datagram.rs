@@ -119,7 +119,7 @@ impl DatagramSegment {
     }
 }
 
-/// What a GRH says of the way of a datagram (`struct ibv_global_route`).
+/// Route of a datagram, for a GRH (`struct ibv_global_route`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalRoute {
     /// Destination GID.

@@ -50,7 +50,7 @@ impl Arm {
         Be32::new((self.sequence & 3) << 28 | solicited | self.consumer_index & CONSUMER_INDEX_MASK)
     }
 
-    /// What is written to the UAR at [`crate::uar::CQ_DOORBELL`].
+    /// Returns the word that is written to the UAR at [`crate::uar::CQ_DOORBELL`].
     #[inline]
     pub const fn doorbell(&self, cqn: u32) -> Be64 {
         Be64::new((self.word().get() as u64) << 32 | cqn as u64)

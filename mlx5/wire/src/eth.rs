@@ -22,7 +22,7 @@ layout! {
         0 => swp_offsets: [u8; 4],
         /// Checksums that the device writes.
         4 => cs_flags: u8,
-        /// What the offsets are of.
+        /// Kinds of the headers at the offsets.
         5 => swp_flags: u8,
         /// Bytes of payload in each segment of a TSO.
         6 => mss: Be16,

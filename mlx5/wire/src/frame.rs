@@ -1,4 +1,4 @@
-//! What a CQE says of an Ethernet frame (`struct mlx5_cqe64`; names and bits as in `struct mlx5_cqe` of DPDK), and the
+//! Fields of a CQE for an Ethernet frame (`struct mlx5_cqe64`; names and bits as in `struct mlx5_cqe` of DPDK), and the
 //! WQE of a striding receive queue (`struct mlx5_wqe_mprq` of DPDK's `mlx5_prm.h`).
 //!
 //! A striding receive queue puts many frames into one WQE. Its buffer is cut into strides of equal size, each frame starts

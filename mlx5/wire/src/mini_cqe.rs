@@ -5,7 +5,7 @@ use crate::be::{Be16, Be32};
 /// Mini CQEs in one array, which takes the place of one CQE.
 pub const MINI_CQES_PER_ARRAY: usize = 8;
 
-/// What a mini CQE holds beside the length of the message.
+/// Contents of a mini CQE beside the length of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MiniCqeFormat {

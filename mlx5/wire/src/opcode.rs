@@ -120,7 +120,7 @@ impl CqeOpcode {
         }
     }
 
-    /// Whether the CQE reports a received message (successfully).
+    /// Returns `true` if the CQE reports a received message (successfully).
     #[inline]
     pub const fn is_responder(self) -> bool {
         matches!(

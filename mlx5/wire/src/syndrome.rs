@@ -67,7 +67,7 @@ impl Syndrome {
     }
 }
 
-/// What a syndrome is called.
+/// Names of a syndrome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Names {
     /// In `mlx5dv.h`, without `MLX5_CQE_SYNDROME_`.
@@ -100,7 +100,7 @@ pub const VENDOR_ODP_PFAULT: u8 = 0x93;
 /// Another vendor syndrome that UCX takes for an ODP page fault; libmlx5 does not know it.
 pub const VENDOR_ODP_PFAULT_UCX: u8 = 0x99;
 
-/// Whether a receive failed because its memory, registered on demand, was not there.
+/// Returns `true` if a receive failed because its memory, registered on demand, was not there.
 #[inline]
 pub const fn is_odp_page_fault(syndrome: Syndrome, vendor: u8) -> bool {
     syndrome.get() == Syndrome::REMOTE_ABORTED.get()
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn page_faults_are_told_by_both_syndromes() {
+    fn page_faults_are_recognised_by_both_syndromes() {
         assert!(is_odp_page_fault(Syndrome::REMOTE_ABORTED, 0x93));
         assert!(is_odp_page_fault(Syndrome::REMOTE_ABORTED, 0x99));
         assert!(!is_odp_page_fault(Syndrome::REMOTE_ABORTED, 0));

@@ -8,7 +8,7 @@ pub const CQE_REQUEST: u8 = 0x80;
 /// `flags`: `sw_cnt` is valid.
 pub const SW_CNT_VALID: u8 = 0x40;
 
-/// What a list operation does; stands in the upper half of [`TagMatchingSegment::opcode`].
+/// Kind of a list operation; stands in the upper half of [`TagMatchingSegment::opcode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TmOpcode {
     /// Nothing but report `sw_cnt`.

@@ -3,7 +3,7 @@
 
 use crate::be::{Be32, Be64};
 
-/// What follows a tag-matching header (`enum ibv_tmh_op`).
+/// Opcode of a tag-matching header: what follows the header (`enum ibv_tmh_op`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TmhOpcode {
     /// A message that is not matched.
@@ -47,7 +47,7 @@ impl TmhOpcode {
 layout! {
     /// Tag-matching header.
     pub struct Tmh: 16 {
-        /// What follows, see [`TmhOpcode`].
+        /// Opcode, see [`TmhOpcode`].
         0 => opcode: u8,
         /// Must be zero.
         1 => reserved1: [u8; 3],

@@ -15,9 +15,9 @@ pub struct VendorSyndrome {
     pub vendor: u8,
     /// Side that reports it.
     pub side: Side,
-    /// What was wrong in the reports.
+    /// Cause of the error in the reports.
     pub meaning: &'static str,
-    /// What the meaning rests on.
+    /// Evidence for the meaning.
     pub evidence: Evidence,
     /// Where it was published.
     pub sources: &'static [&'static str],
@@ -34,7 +34,7 @@ pub enum Side {
     Either,
 }
 
-/// What a meaning rests on.
+/// Evidence for a meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// A header or the code of a driver names it.

@@ -54,7 +54,7 @@ fn send_with_immediate_and_three_entries() {
 }
 
 #[test]
-fn write_behind_a_fence() {
+fn write_after_a_fence() {
     let remote = RemoteAddressSegment::new(0x0102_0304_0506_0708, 0x99);
     let wqe = wqe!(ctrl(WqeOpcode::RDMA_WRITE, 2, 3, FENCE), remote, data(0x100));
     let head = "00000208 12345603 00000080 00000000 01020304 05060708 00000099 00000000";
@@ -78,7 +78,7 @@ fn send_without_entries() {
 }
 
 #[test]
-fn inline_bytes_stand_directly_behind_their_header() {
+fn inline_bytes_stand_directly_after_their_header() {
     assert_eq!(InlineHeader::units(100), 7);
     let head = ctrl(WqeOpcode::SEND, 7, 8, CQ_UPDATE);
     let mut wqe = [&head.to_bytes()[..], &InlineHeader::new(100).to_bytes()].concat();

@@ -111,8 +111,8 @@ impl Qp {
             Some(mlx5dv) => {
                 let mut mlx5 = sys::mlx5dv_qp_init_attr {
                     comp_mask: sys::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into(),
-                    // Payload inside a CQE stands where source QP and SLID would be, and has to be
-                    // copied to where it was to be received. The device can do that itself.
+                    // Payload inside a CQE stands where source QP and SLID would be, and must be copied to where it
+                    // was to be received. The device can do that itself.
                     create_flags: sys::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
                     ..Default::default()
                 };

@@ -1,4 +1,4 @@
-//! What events of the device ask of a receiver.
+//! Work of a receiver after events of the device.
 
 use rdma_core_sys as sys;
 

@@ -1,10 +1,10 @@
-//! Things on their way to an owner, who may be gone when they come.
+//! Things on their way to an owner, which may have left when they come.
 
 use super::sync::ArrayQueue;
 use super::wake_state::{Then, WakeState};
 
-/// A queue that many put things into and one owner takes them from. What there is no room for is dropped, and so is
-/// what comes when the owner has left: it does not wait for the last of those who could put something.
+/// A queue that many put things into and one owner takes them from. A thing is dropped at once if there is no room, or if
+/// the owner has left: it does not wait for the last handle to go.
 pub(crate) struct Handover<T>(ArrayQueue<T>);
 
 impl<T> Handover<T> {
@@ -12,7 +12,7 @@ impl<T> Handover<T> {
         Self(ArrayQueue::new(capacity))
     }
 
-    /// Puts `thing`; whether the owner has to be woken.
+    /// Puts `thing`. Returns `true` if the caller must wake the owner.
     pub(crate) fn give(&self, owner: &WakeState, thing: T) -> bool {
         drop(self.0.push(thing));
         match owner.after_put() {

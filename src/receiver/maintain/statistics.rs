@@ -1,4 +1,4 @@
-//! What a receiver counts.
+//! Counters of a receiver.
 
 use super::super::Receiver;
 use crate::qp::QpEnd;
@@ -77,7 +77,7 @@ impl Receiver {
 }
 
 impl Statistics {
-    /// The batch before, if there was one, took `count` completions.
+    /// Counts the batch before, if there was one, which took `count` completions.
     pub(super) fn end_poll(&mut self, count: u32) {
         self.received += u64::from(count);
         if self.polls > 0 && count == 0 {

@@ -1,4 +1,4 @@
-//! What the owner of a queue does: whether who gives it something has to wake it, or to take it back.
+//! State of the owner of a queue: whether a thread that gives the owner something must wake it, or take the thing back.
 
 use super::sync::{AtomicU8, Ordering, fence};
 
@@ -6,19 +6,19 @@ const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
 const GONE: u8 = 2;
 
-/// Between one owner, who looks whether something is there and then sleeps, or takes all that is there and then is
-/// no more; and many who put something there and then ask what is left to do.
+/// Shared by one owner and many givers. The owner looks whether something is there and then sleeps, or takes all that is
+/// there and then leaves. A giver puts something there and then asks what is left to do.
 ///
 /// Each side writes, passes a sequentially consistent fence, and reads what the other writes. One of the two
-/// fences comes first in their common order; who comes after it sees the other's write. So either the owner
-/// sees what was put, or who put it sees that the owner sleeps or is gone.
+/// fences comes first in their common order; the side whose fence comes second sees the other's write. So either the
+/// owner sees what was put, or the giver sees that the owner sleeps or has left.
 pub(crate) struct WakeState(AtomicU8);
 
-/// What is left to do for who has put something.
+/// Action that is left to a giver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     Nothing,
-    /// Wake the owner. Of several that come at once one has to.
+    /// Wake the owner. Only one of several givers at once must do so.
     Wake,
     /// There is no owner: take it back.
     TakeBack,

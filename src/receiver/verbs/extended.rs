@@ -18,7 +18,8 @@ pub(super) unsafe fn fetch(
     waiting: &mut VecDeque<Wc>,
 ) -> usize {
     let mut attr = sys::ibv_poll_cq_attr { comp_mask: 0 };
-    // SAFETY: the caller's contract. An error says that the CQ is broken; its asynchronous event says so.
+    // SAFETY: the caller's `cq` is alive, and no other code polls it. After an error nothing was taken: the CQ is empty, or
+    // it is broken, which an asynchronous event reports.
     if unsafe { sys::ibv_start_poll(cq, ptr::from_mut(&mut attr)) } != 0 {
         return 0;
     }
@@ -40,7 +41,7 @@ pub(super) unsafe fn fetch(
 /// # Safety
 /// `cq` is in a batch and has a completion; the rest as for [`fetch`].
 unsafe fn current(cq: *mut sys::ibv_cq_ex, timestamps: Timestamps) -> Wc {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's `cq` is in a batch, has a completion, and was created with these fields.
     unsafe {
         let mut wc = sys::ibv_wc {
             wr_id: (*cq).wr_id,

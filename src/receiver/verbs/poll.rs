@@ -26,7 +26,7 @@ impl Wc {
     }
 }
 
-/// A CQ that `ibv_poll_cq` polls, some completions ahead of whoever takes them.
+/// A CQ that `ibv_poll_cq` polls. It fetches some completions ahead.
 pub(crate) struct VerbsCq {
     cq: Arc<Cq>,
     waiting: VecDeque<Wc>,

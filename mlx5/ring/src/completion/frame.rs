@@ -1,4 +1,4 @@
-//! What a CQE says of an Ethernet frame: see [`mlx5_wire::frame`].
+//! Fields of a CQE for an Ethernet frame: see [`mlx5_wire::frame`].
 
 use core::mem::offset_of;
 

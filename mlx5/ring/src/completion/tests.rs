@@ -1,4 +1,4 @@
-//! What a CQE says, against its bytes: any byte anywhere.
+//! The fields of a CQE against its bytes: any byte anywhere.
 
 use std::format;
 

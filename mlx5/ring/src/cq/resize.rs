@@ -1,7 +1,7 @@
 //! A CQ whose driver gives it a buffer of another size.
 //!
-//! The device writes a last CQE to the old buffer ([`CqeOpcode::ResizeCq`]), and goes on in the new one. That CQE has an
-//! index of its own, so a CQE that was not taken before has an index that is one higher in the new buffer.
+//! The device writes a last CQE to the old buffer ([`CqeOpcode::ResizeCq`]), and goes on in the new one. The last CQE has
+//! an index of its own, so a CQE that was not taken before has an index that is one higher in the new buffer.
 
 use mlx5_wire::cqe::{CqeFormat, op_own};
 
@@ -49,7 +49,7 @@ impl CompletionQueue {
     /// As [`new`](Self::new), but for CQEs that the device has written since. There are no more `entries`, of the same size,
     /// than the new buffer has.
     pub unsafe fn resized(&mut self, layout: Layout, entries: &[u8]) -> Result<(), LayoutError> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller passes a layout as for `new`. CQEs that the device has written since are valid, too.
         let mut queue = unsafe { Self::new(layout) }?;
         if queue.stride != self.stride {
             return Err(LayoutError::CqeSize);

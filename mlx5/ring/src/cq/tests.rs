@@ -148,7 +148,7 @@ fn purging_any_subset() {
     }
 }
 
-/// What a mini CQE has beside the length, as the CQE that was made of it says.
+/// Returns the field that a mini CQE has beside the length, from the CQE that was made of the mini CQE.
 fn extra(format: MiniCqeFormat, cqe: &Cqe<'_>) -> u32 {
     match format {
         MiniCqeFormat::Hash => cqe.rx_hash_result(),
@@ -181,7 +181,7 @@ fn blocks_of_every_length_at_every_place() {
             drop(completions);
             assert_eq!(purged, if start % 2 == 0 { len.div_ceil(5) } else { 0 });
             assert_eq!(device.record(), start + len);
-            // What the device skipped is not taken for new a lap or two later.
+            // The entries that the device skipped are not taken for new CQEs a lap or two later.
             pass(&mut cq, &mut device, 3 * count);
         }
     }
@@ -251,7 +251,7 @@ fn no_cqe_is_lost_or_seen_twice_when_a_cq_is_resized() {
             let mut entries = Vec::new();
             assert!(cq.before_resize(|entry| entries.extend_from_slice(entry)));
             assert_eq!(entries.len(), usize::from(sent - taken) * size);
-            // What a driver would copy that goes by an index of its own is lost with the old buffer.
+            // The old buffer is not read any more: the driver may overwrite a CQE in it.
             cq.end_at(resized);
             let count = u32::from(sent - taken).next_power_of_two().max(1 << random.below(6));
             let mut larger = CqDevice::new(&mut arena, count, size);

@@ -25,7 +25,7 @@ enum Owner {
     Holder,
 }
 
-/// What the next CQE says.
+/// Contents of the next CQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Frame { wqe: u32, buffer: u32, offset: u32, len: u32 },
@@ -87,7 +87,7 @@ impl World {
             _arena: arena,
         };
         world.look();
-        assert_eq!(world.seen, 0, "a doorbell that nobody rang");
+        assert_eq!(world.seen, 0, "a doorbell that no call rang");
         world.end();
         world
     }
@@ -230,8 +230,8 @@ impl World {
         true
     }
 
-    /// Gives back the oldest of the held WQEs: with their buffers, or with others, while the first stay with whoever took a
-    /// frame out of them.
+    /// Gives back the oldest of the held WQEs: with their buffers, or with others, while the holder keeps those that frames
+    /// were taken out of.
     fn give(&mut self, count: u32, with_others: bool) {
         for at in 0..count {
             let old = self.ring.held_buffer(at).index;
@@ -331,7 +331,7 @@ fn every_length_up_to_a_whole_wqe() {
     }
 }
 
-/// What no device writes changes nothing: the frames after it arrive.
+/// CQEs that no device writes change nothing: the frames after them arrive.
 #[test]
 fn stray_cqes_change_nothing() {
     let shape = Shape::Striding(Strides { count: 4, size: 64 });

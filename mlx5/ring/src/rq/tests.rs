@@ -1,4 +1,4 @@
-//! What tests do to a receive queue from inside.
+//! Changes that tests make inside a receive queue.
 
 use super::ReceiveQueue;
 

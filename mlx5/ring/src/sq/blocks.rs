@@ -192,7 +192,7 @@ impl BasicBlocks {
         let units = unsafe { self.block(start).cast::<Be64>().read_volatile() }.get();
         for unit in head..ControlSegment::units_of(units) as u32 {
             let (block, unit) = (start.wrapping_add(unit / UNITS_PER_BB), unit % UNITS_PER_BB);
-            // SAFETY: a unit of the block; the contract for the rest.
+            // SAFETY: a unit of the block. The caller's WQE has data segments from `head` on, which name writable memory.
             unsafe {
                 let segment = self.block(block).cast::<DataSegment>().add(unit as usize);
                 left = inline::scatter(left, segment, 1);
@@ -226,7 +226,7 @@ impl BasicBlocks {
         let last = self.last;
         self.announce();
         let Self { buf, mask, register, .. } = self;
-        // SAFETY: [register] and the caller's contract; the other blocks are in the ring.
+        // SAFETY: [register]; the caller's WQE is at `first` and fits in a half; the other blocks are in the ring.
         unsafe {
             let others = (1..count).map(|block| block_at(*buf, *mask, last.wrapping_add(block)));
             register.copy(first, others);

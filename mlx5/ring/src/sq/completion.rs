@@ -1,4 +1,4 @@
-//! What a CQE says of a send queue.
+//! CQEs of a send queue.
 
 use core::ptr::NonNull;
 
@@ -92,7 +92,7 @@ impl<T: Copy> Run<T> {
     /// The storage of the queue exists, and its blocks from [`returned`](Self::returned) on have not become free.
     #[inline(always)]
     pub unsafe fn next(&mut self) -> Option<T> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's storage exists, and its blocks have not become free; the run is not over.
         (!self.is_over()).then(|| unsafe { self.take() })
     }
 

@@ -1,4 +1,4 @@
-//! What can be asked of a send queue.
+//! Requests to a send queue.
 
 use core::ops::BitOr;
 
@@ -58,7 +58,7 @@ pub struct Remote {
     pub rkey: u32,
 }
 
-/// What a SEND carries beside its bytes.
+/// Immediate data or key that a SEND carries beside its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Immediate {
     /// Nothing.

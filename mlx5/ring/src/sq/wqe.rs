@@ -104,7 +104,7 @@ impl Writer {
     /// The WQE has the units left that [`Payload::measure`] has returned with `inline`.
     #[inline(always)]
     pub(super) unsafe fn payload(&mut self, payload: Payload<'_>, inline: usize) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's WQE has the units of these segments left.
         unsafe {
             if inline > 0 {
                 self.inline(payload.inline, inline);
@@ -133,7 +133,7 @@ impl Writer {
     pub(super) unsafe fn data(&mut self, segment: DataSegment) {
         let [first, second] = segment.to_words();
         let words = self.next.cast::<Be64>();
-        // SAFETY: a unit of a free block, by the contract; a unit never reaches over the end of the ring.
+        // SAFETY: the caller's WQE has a unit left, in a free block; a unit never reaches over the end of the ring.
         unsafe {
             words.write_volatile(first);
             words.add(1).write_volatile(second);
@@ -148,7 +148,7 @@ impl Writer {
     /// The WQE has [`InlineHeader::units`] left for `len` bytes.
     #[inline(always)]
     pub(super) unsafe fn inline(&mut self, pieces: &[&[u8]], len: usize) {
-        // SAFETY: the first bytes of a unit of a free block, by the contract.
+        // SAFETY: the caller's WQE has units left: the first bytes of one, in a free block.
         unsafe {
             self.next.cast::<Be32>().write_volatile(InlineHeader::new(len as u32).byte_count);
             self.next = self.next.add(InlineHeader::SIZE);
@@ -173,8 +173,8 @@ impl Writer {
         let from = NonNull::from(bytes).cast::<u8>();
         // SAFETY: `next` is not after the end of the same ring.
         let room = unsafe { self.end.offset_from(self.next) } as usize;
-        // SAFETY: free blocks by the contract, as far as the end of the ring and from its start on; they are not
-        // memory that a slice can borrow.
+        // SAFETY: the caller's segment has as many bytes left: free blocks as far as the end of the ring and from its start
+        // on, which are not memory that a slice can borrow.
         unsafe {
             if bytes.len() <= room {
                 from.copy_to_nonoverlapping(self.next, bytes.len());

@@ -1,4 +1,4 @@
-//! What tests do to an SRQ from inside.
+//! Changes that tests make inside an SRQ.
 
 use super::SharedReceiveQueue;
 

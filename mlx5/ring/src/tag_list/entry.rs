@@ -1,4 +1,4 @@
-//! What software remembers of each entry of the list, and of each operation.
+//! Records of the entries of the list, and of the operations.
 
 use core::mem::MaybeUninit;
 
@@ -16,7 +16,7 @@ pub(super) const MATCHED: u8 = 1 << 3;
 /// With [`MATCHED`]: software must finish the rendezvous.
 pub(super) const INCOMPLETE: u8 = 1 << 4;
 
-/// A receive that was appended. One that is over is never taken for another: entries are used again, but
+/// A receive that was appended. A handle whose receive is over never names another one: entries are used again, but
 /// with another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle {
@@ -34,14 +34,14 @@ impl Handle {
 /// An entry of the list, in memory of the caller's.
 #[derive(Debug)]
 pub struct Entry<T> {
-    /// The free entry after this one: 16 bits, held in as many as an index has.
+    /// The free entry after this one: 16 bits, stored in 32.
     pub(super) next: u32,
     pub(super) state: u8,
     pub(super) generation: u32,
     /// Bytes of the buffer, and the first one.
     pub(super) length: u32,
     pub(super) addr: u64,
-    /// Of the message that has matched.
+    /// Header of the message that has matched.
     pub(super) header: Tmh,
     pub(super) data: MaybeUninit<T>,
 }

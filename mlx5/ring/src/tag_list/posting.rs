@@ -31,7 +31,7 @@ pub enum PostError {
 /// A receive to append (`IBV_WR_TAG_ADD`).
 #[derive(Clone, Copy, Debug)]
 pub struct Append<T> {
-    /// What its completion gives back.
+    /// The caller's value, which the completion returns.
     pub data: T,
     /// Tag to match.
     pub tag: u64,
@@ -39,8 +39,8 @@ pub struct Append<T> {
     pub mask: u64,
     /// Where the data goes, without headers; `None` for a receive without room for any.
     pub buffer: Option<Sge>,
-    /// Ask for [`Completion::Appended`](super::Completion::Appended). Now and then it is asked for all the
-    /// same: nothing else tells that the send queue has room again.
+    /// Ask for [`Completion::Appended`](super::Completion::Appended). The list sometimes asks for it by itself, because
+    /// only a completion shows that the send queue has room again.
     pub signaled: bool,
 }
 
@@ -107,7 +107,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         let [a, b, c, d] =
             operation(TmOpcode::Append, request, unexpected, next as u16, tag, mask).to_words();
         let [e, f] = segment.to_words();
-        // SAFETY: the buffer is the device's by the contract; the entry was announced by the append before,
+        // SAFETY: no code touches the caller's buffer until its completion; the entry was announced by the append before,
         // and `next` is free.
         unsafe { self.run.write([a, b, c, d, e, f]) }
         self.list.carry(unexpected);
@@ -123,7 +123,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         self.head as u16
     }
 
-    /// Takes a receive out of the list. Its completion tells whether a message was faster.
+    /// Takes a receive out of the list. Its completion says whether a message was faster.
     ///
     /// # Errors
     /// [`PostError::Gone`], [`PostError::Removing`], [`PostError::Matched`], [`PostError::QueueFull`];
@@ -147,9 +147,9 @@ impl<'a, T: Copy> Posting<'a, T> {
         Ok(())
     }
 
-    /// Changes no receive (`IBV_WR_TAG_SYNC`): says that software has handled `unexpected` messages, or only
-    /// that the device has come as far, when it is `signaled`. Now and then a completion is asked for all
-    /// the same, as with [`append`](Self::append).
+    /// Changes no receive (`IBV_WR_TAG_SYNC`): says that software has handled `unexpected` messages, or, if it is `signaled`,
+    /// only that the device has come as far. The list sometimes asks for a completion by itself, as with
+    /// [`append`](Self::append).
     ///
     /// # Errors
     /// [`PostError::QueueFull`]; nothing was written then.
@@ -188,7 +188,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         if one.is_full() {
             return Err(PostError::QueueFull);
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's operation stays sound until the device has executed it.
         unsafe { one.write(operation(opcode, request, unexpected, index, 0, 0).to_words()) }
         list.queue.commit(one);
         list.carry(unexpected);

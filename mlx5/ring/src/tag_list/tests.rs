@@ -216,7 +216,7 @@ fn a_remove_that_comes_too_late_keeps_the_entry_until_all_cqes_have_come() {
 }
 
 #[test]
-fn a_rendezvous_for_software_is_told_in_one_or_in_two_parts() {
+fn a_rendezvous_for_software_is_reported_in_one_or_in_two_parts() {
     let mut rig = Rig::new(4, 8);
     let [one, two, three] = [1, 2, 3].map(|data| {
         let handle = append(&mut rig, tagged(data), None).unwrap();
@@ -330,7 +330,7 @@ fn a_batch_goes_on_at_the_start_of_the_ring() {
     }
 }
 
-/// What a batch that is forgotten has done, the next one or a completion finds.
+/// The next batch or a completion takes over the appends of a forgotten batch.
 #[test]
 fn a_forgotten_batch_is_rung_by_the_next() {
     for completes in [false, true] {

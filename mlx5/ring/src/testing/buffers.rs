@@ -1,4 +1,4 @@
-//! Buffers, and who has which.
+//! Buffers and their owners.
 
 use core::ptr::NonNull;
 
@@ -16,7 +16,7 @@ pub enum Owner {
     Test,
     /// The queue with this number, or the device.
     Queue(usize),
-    /// Whoever took the completion.
+    /// The code that took the completion.
     Held,
 }
 

@@ -1,4 +1,4 @@
-//! What holds between any two steps.
+//! Invariants between any two steps.
 
 use std::vec;
 use std::vec::Vec;

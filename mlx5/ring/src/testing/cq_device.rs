@@ -10,7 +10,7 @@ use mlx5_wire::opcode::CqeOpcode;
 use super::Arena;
 use crate::cq::{CompletionQueue, Layout};
 
-/// What a CQE shall say.
+/// Contents of a CQE to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqeSpec {
     pub opcode: CqeOpcode,
@@ -156,7 +156,7 @@ impl CqDevice {
         for (i, mini) in minis.iter().enumerate() {
             let array = self.entry(start.wrapping_add(array_of(i as u32)));
             let place = i % MINI_CQES_PER_ARRAY * 8;
-            // SAFETY: an array fills an entry. Of the CQEs that it takes the place of, no other byte is written.
+            // SAFETY: an array fills an entry. No other byte of the CQEs that it replaces is written.
             unsafe { array.add(place).cast::<[u8; 8]>().write_volatile(*mini) }
         }
         self.write(&CqeSpec { format: CqeFormat::Compressed, byte_count: count, ..*title });

@@ -1,5 +1,5 @@
 //! The other side of the rings, for tests: a small device that owns the memory as hardware would, and a
-//! ledger of who has which buffer.
+//! ledger of the owners of buffers.
 //!
 //! [`Device`] reads doorbell records, follows links, and keeps a copy of each WQE from the doorbell until its
 //! completion is polled. [`CqDevice`] writes CQEs. [`Rig`] drives one or two queues and their CQ against both,

@@ -1,4 +1,4 @@
-//! What a queue does that only its order shows: doorbell records, registers, and the fences between.
+//! The order of a queue's stores: doorbell records, registers, and the fences between.
 
 use core::cell::RefCell;
 use core::ptr::NonNull;

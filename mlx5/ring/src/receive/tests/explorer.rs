@@ -1,14 +1,14 @@
 //! Every state of small queues.
 //!
 //! The rings know no time: what happens next depends on the state alone. So from each state every step is taken, and each
-//! new state is kept: a copy of the memory, of the rings and of the device. What a batch does is cut into its steps (take a
+//! new state is kept: a copy of the memory, of the rings and of the device. The work of a batch is cut into its steps (take a
 //! CQE, give a slot back, publish, ring), so that batches of every length are among the paths, and forgotten ones, too. A
 //! doorbell rings only after the consumer index was published, as the contract says.
 //!
-//! Two states are the same when everything goes on the same way from them: running counters count from where they are, and
-//! put where they wrap in the next lap before each step; which buffer is in which slot is checked, but no part of
-//! the state. Where `Space::relative` is set, neither is where in the CQ and in a receive queue the next entry is, nor
-//! which number a slot of an SRQ has: the slots are named by where they are.
+//! Two states are the same when everything goes on the same way from them. Running counters count from where they are; before
+//! each step they are put where they wrap in the next lap. The buffer in each slot is checked, but is no part of the state.
+//! With `Space::relative`, the state leaves out where in the CQ and in a receive queue the next entry is, and the numbers of
+//! the slots of an SRQ: the slots are named by where they are.
 //!
 //! Fingerprints of 128 bits are kept: with 10^8 states two have the same one with a probability of 1.5 * 10^-23.
 
@@ -40,7 +40,7 @@ enum Step {
     Reset(usize),
 }
 
-/// What is explored.
+/// Parameters of an exploration.
 #[derive(Clone, Copy, Debug)]
 struct Space {
     queues: &'static [(Kind, u32)],

@@ -32,7 +32,7 @@ fn setup(queues: Vec<(Kind, u32, usize)>, random: &mut Random) -> Setup {
     }
 }
 
-/// What a CQE says, but for counter and QP.
+/// Returns a CQE, except for its counter and QP.
 fn spec(rig: &Rig, random: &mut Random) -> CqeSpec {
     let ops = [ResponderSend, ResponderSend, ResponderSendImm, ResponderSendInv, ResponderWriteImm];
     let opcode = if random.once_in(12) { ResponderError } else { random.pick(&ops) };

@@ -33,7 +33,7 @@ fn writes(
     assert_eq!(rig.device.look(), 1);
     let expected = hex(expected);
     assert_eq!(rig.device.queue[0].bytes, expected);
-    // What is beyond the end of the WQE in its last block is as it was.
+    // The last block is as it was beyond the end of the WQE.
     let wqe = &rig.device.queue[0];
     let last = rig.device.block(index + wqe.blocks - 1);
     assert!(last[(expected.len() - 1) % 64 + 1..].iter().all(|byte| *byte == 0xee));

@@ -78,7 +78,7 @@ fn a_cqe_retires_all_up_to_the_wqe_that_it_names() {
     assert_eq!(rig.queue.free_blocks(), 9);
     assert_eq!(rig.complete(15).unwrap(), [0, 1]);
     assert_eq!(rig.queue.free_blocks(), 12);
-    // Of a WQE that is over, in the middle of one, and beyond all.
+    // Blocks of a WQE that is over, in the middle of a WQE, and beyond all.
     for stray in [14, 15, 16, 18, 19, 21, 22, 17 + 16] {
         assert_eq!(rig.complete(stray), None, "{stray}");
     }

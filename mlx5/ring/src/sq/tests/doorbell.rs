@@ -26,7 +26,7 @@ fn the_record_and_then_the_register_with_a_fence_before_each_and_one_after() {
     }
 }
 
-/// While a batch is open nothing is told; then the record covers all and the register names the last WQE.
+/// While a batch is open the device is not notified. Then the record covers all and the register names the last WQE.
 #[test]
 fn one_doorbell_for_a_batch_and_none_for_an_empty_one() {
     let mut rig = rig(BlueFlame::Always);
@@ -71,7 +71,7 @@ fn blue_flame_copies_a_single_wqe_of_up_to_four_blocks() {
     }
 }
 
-/// Whether the bytes after the first eight are written, for a WQE with and without inline bytes and one of one unit.
+/// Returns whether the bytes after the first eight are written, for a WQE with and without inline bytes and one of one unit.
 fn copies(blue_flame: BlueFlame) -> [bool; 3] {
     let sges = [crate::sge::Sge { addr: 1 << 32, length: 5, lkey: 7 }];
     let payloads = [Payload::inline(&[&[1; 20]]), Payload::gather(&sges), Payload::default()];

@@ -245,7 +245,7 @@ struct Model {
 }
 
 impl Model {
-    /// What a request is answered with if its WQE has `blocks` blocks and `free` are free.
+    /// Returns the answer to a request whose WQE has `blocks` blocks, while `free` are free.
     fn expected(
         &self,
         request: &Request,

@@ -18,7 +18,7 @@ pub const QPN: u32 = 0x12_3456;
 /// Bytes of a half of the register.
 pub const HALF: usize = 256;
 
-/// A WQE that the device was told of and has not reported.
+/// A WQE that the device has seen and has not reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wqe {
     pub index: u16,

@@ -1,4 +1,4 @@
-//! What a caller needs who answers for all of verbs: completions at once, data in CQEs, requests that are taken back.
+//! Functions for a caller that provides all of verbs: completions at once, data in CQEs, requests that are taken back.
 
 use core::ptr::NonNull;
 

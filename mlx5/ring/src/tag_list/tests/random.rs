@@ -11,7 +11,7 @@ use super::device::Rig;
 use super::tagged;
 use crate::tag_list::{Append, Completion, Handle, PostError};
 
-/// What an adapter knows of the list, and which CQEs it owes.
+/// The list as an adapter sees it, and the CQEs that the adapter owes.
 #[derive(Default)]
 struct Device {
     /// Blocks executed.
@@ -76,7 +76,7 @@ fn end((open, over): (&mut Open, &mut Over), handle: Handle, data: u32) {
     }
 }
 
-/// The list knows a receive as long as it is not over, whoever has its entry then.
+/// The list knows a receive until it is over, whichever receive has its entry then.
 fn check(rig: &mut Rig, random: &mut Random, open: &Open, over: &Over) {
     if let Some((&data, &handle)) = open.iter().nth(random.below(open.len().max(1))) {
         assert_eq!(rig.list.data(handle), Some(data));
@@ -89,7 +89,7 @@ fn check(rig: &mut Rig, random: &mut Random, open: &Open, over: &Over) {
 
 /// Posts operations with one doorbell, and now and then forgets to ring it.
 fn batch(rig: &mut Rig, random: &mut Random, open: &mut Open, number: &mut u32, operations: usize) {
-    // What a forgotten batch has appended is counted from the next one on.
+    // The next batch counts what a forgotten batch has appended.
     drop(rig.list.posting());
     let (mut free, mut blocks) = (rig.list.free_entries(), rig.list.free_operations());
     let mut posting = rig.list.posting();
