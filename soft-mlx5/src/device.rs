@@ -21,8 +21,8 @@ use crate::run_dir::RunDir;
 use crate::shared::{News, Shared};
 use crate::sysfs::{Names, Tree};
 
-/// A software mlx5 device of this process. libibverbs lists it until it is dropped; what a program
-/// still has open then fails with `EIO`.
+/// A software mlx5 device of this process. libibverbs lists the device until it is dropped; later commands
+/// on open files fail with `EIO`.
 #[derive(Debug)]
 pub struct Device {
     shared: Arc<Shared>,
@@ -55,8 +55,8 @@ impl Builder {
         self
     }
 
-    /// Joins a fabric: by name, whose devices reach each other across processes, or by a [`Switch`]
-    /// of this process. Without one the device reaches only itself.
+    /// Joins a fabric: a name connects devices of all processes, a [`Switch`] devices of this process.
+    /// Without a fabric the device reaches only itself.
     ///
     /// [`Switch`]: crate::Switch
     pub fn fabric(mut self, fabric: impl Into<Fabric>) -> Self {
@@ -70,7 +70,7 @@ impl Builder {
         self
     }
 
-    /// What goes wrong.
+    /// Faults of the device.
     pub fn faults(mut self, faults: Faults) -> Self {
         self.config.faults = faults;
         self
@@ -82,15 +82,15 @@ impl Builder {
         self
     }
 
-    /// Writes a line for each WQE, doorbell and CQE to this file, which is created again. With a stepped device
-    /// its bytes follow from the seed and the steps, as far as the addresses in it do.
+    /// Writes a line for each WQE, doorbell and CQE to this file, and overwrites an existing file. With a stepped
+    /// device the bytes follow from the seed and the steps, except for addresses.
     pub fn trace(mut self, path: impl Into<PathBuf>) -> Self {
         self.config.trace = Some(path.into());
         self
     }
 
-    /// Writes the packets that leave the port to this file, which is created again, in the format of
-    /// `tcpdump`.
+    /// Writes the packets that leave the port to this file in the format of `tcpdump`, and overwrites an
+    /// existing file.
     pub fn pcap(mut self, path: impl Into<PathBuf>) -> Self {
         self.config.pcap = Some(path.into());
         self
@@ -104,22 +104,22 @@ impl Builder {
     }
 
     /// Lets QPs share registers as [`Self::shared_registers`] does, and executes WQEs as they stand in the
-    /// register: for programs that copy each WQE whole. Two of them that do so at one register without a lock
-    /// get a mixture executed, when it stands there for two seconds.
+    /// register: for programs that copy each WQE whole. If two threads copy to one register without a lock, the
+    /// device executes a mixture that stands there for two seconds.
     pub fn blue_flame(mut self, blue_flame: bool) -> Self {
         self.config.blue_flame = blue_flame;
         self
     }
 
     /// Never gives a queue pair a number that another one has had. Such a device makes nearly 2^24 queue pairs, of
-    /// which 16,384 may exist at once. Without this a number returns when 64 others have come free after it.
+    /// which 16,384 may exist at once. Without this option a number is used again after 64 others were freed.
     pub fn distinct_qp_numbers(mut self, distinct: bool) -> Self {
         self.config.distinct_qp_numbers = distinct;
         self
     }
 
     /// Counts registered memory and queues against `RLIMIT_MEMLOCK`, as the kernel does for a process
-    /// without `CAP_IPC_LOCK`. Without this nothing is, for nothing is locked.
+    /// without `CAP_IPC_LOCK`. Without this option nothing counts, because nothing is locked.
     pub fn memlock(mut self, memlock: bool) -> Self {
         self.config.memlock = memlock;
         self
@@ -132,22 +132,22 @@ impl Builder {
         self
     }
 
-    /// Lets the frames of a capture file (pcap) arrive at the port once there is a flow: at the times of the capture, or so
-    /// many in a second.
+    /// Lets the frames of a capture file (pcap) arrive at the port once there is a flow: at the times of the capture, or
+    /// `rate` frames in a second.
     pub fn frames(mut self, path: impl Into<PathBuf>, rate: Option<f64>) -> Self {
         (self.config.frames, self.config.frames_rate) = (Some(path.into()), rate);
         self
     }
 
-    /// Joins a network interface of the machine to the port: what raw packet queue pairs send goes there, and what comes
-    /// from there goes to the flows. Needs `CAP_NET_RAW`.
+    /// Joins a network interface of the machine to the port: frames of raw packet queue pairs go to the interface, and
+    /// frames from the interface go to the flows. Needs `CAP_NET_RAW`.
     pub fn netdev(mut self, name: impl Into<String>) -> Self {
         self.config.netdev = Some(name.into());
         self
     }
 
-    /// Refuses raw packet queue pairs and flows with `EPERM`, as the kernel does without `CAP_NET_RAW`. Without this the
-    /// capability counts, or being root.
+    /// Refuses raw packet queue pairs and flows with `EPERM`, as the kernel does without `CAP_NET_RAW`. Without this
+    /// option the process needs the capability or must be root.
     pub fn refuse_raw(mut self, refuse: bool) -> Self {
         self.config.refuse_raw = refuse;
         self
@@ -173,8 +173,8 @@ impl Builder {
         self.stepped()
     }
 
-    /// Powers the device up. Do so before the first verbs call of the process: libibverbs looks
-    /// where to find devices only once.
+    /// Powers the device up. Call this before the first verbs call of the process: libibverbs determines only
+    /// once where devices are.
     pub fn build(self) -> io::Result<Device> {
         interpose::ensure_linked();
         self.config.trace.as_deref().map_or(Ok(()), trace::create)?;
@@ -242,8 +242,8 @@ impl Device {
         self.shared.tell(news);
     }
 
-    /// Takes a QP to error for no reason that its WQEs show: programs get `IBV_EVENT_QP_FATAL`, and what
-    /// is posted is flushed. `false` when there is no such QP or it has failed before.
+    /// Moves a QP to error without a cause in its WQEs: programs get `IBV_EVENT_QP_FATAL`, and posted WQEs are
+    /// flushed. Returns `false` if there is no such QP or it has failed before.
     pub fn fail_qp(&self, qp_num: u32) -> bool {
         let mut core = self.shared.command();
         let failed = core.nic().fail_qp(Qpn(qp_num));
@@ -251,18 +251,17 @@ impl Device {
         failed
     }
 
-    /// Changes what goes wrong from now on. What is counted is counted from zero; times still count from
-    /// power-up.
+    /// Changes the faults from now on. Counts begin at zero; times still count from power-up.
     pub fn set_faults(&self, faults: Faults) {
         self.shared.command().set_faults(faults);
     }
 
-    /// How often a rule was broken that an adapter would not report.
+    /// Returns how often this rule was broken. An adapter would not report it.
     pub fn violations(&self, rule: Rule) -> u64 {
         self.shared.command().nic().violations(rule)
     }
 
-    /// Where the queues of programs are, and how far the device has come in them.
+    /// Returns the places of the queues of programs, and how far the device has come in them.
     pub fn queues(&self) -> Queues {
         self.shared.command().nic().queues()
     }
@@ -304,9 +303,9 @@ pub struct Environment {
     pub root: PathBuf,
     /// Options of the run, when the process is part of one.
     pub options: Option<Options>,
-    /// Root of the tree that the process would have as its parent: a shell has expanded it in its arguments.
+    /// Root of the tree that the environment named before: a shell may have expanded it in its arguments.
     pub inherited: Option<PathBuf>,
-    /// Root of the nearest process that started this one and had a tree by then.
+    /// Root of the tree of the nearest ancestor process that had a tree by then.
     pub ancestor: Option<PathBuf>,
 }
 
@@ -327,7 +326,7 @@ pub fn is_in_run() -> bool {
     ENVIRONMENT.get().is_some_and(|environment| environment.options.is_some())
 }
 
-/// The process looks for its devices: the tree must be there, and in a run a device in it.
+/// Makes the tree, and in a run a device in it, when the process looks for its devices.
 pub fn prepare() {
     let Some(environment) = ENVIRONMENT.get() else { return };
     let mut registry = registry::lock();
@@ -344,7 +343,7 @@ pub fn prepare() {
     }
 }
 
-/// The process is about to end.
+/// Lets the devices finish their work when the process ends.
 pub fn finish() {
     if !registry::is_ours() {
         return;
@@ -375,8 +374,8 @@ fn ensure_tree(registry: &mut Registry) -> io::Result<()> {
     Ok(())
 }
 
-// The device that every process of a run has. The tree is put in place at once, for a forked child
-// looks into the same one as its parent: it finds its own device under the same names.
+// Powers up the device that every process of a run has. The tree appears at once, by a rename: a forked child
+// uses the tree of its parent, and finds its own device under the same names.
 fn ambient(registry: &mut Registry, root: &Path, options: &Options) -> io::Result<()> {
     if registry.tree.is_some() {
         return power_up(registry, None, options.config.clone(), false).map(drop);
@@ -407,8 +406,8 @@ fn power_up(
     let clock = Arc::new(Clock::start(stepped));
     config.epoch = clock.started_at();
     // SAFETY: objects on the device are made only by commands of the program. The kernel side checks
-    // that the memory they name is mapped with the rights needed; that it stays so until the object is
-    // destroyed is what the unsafe verbs calls behind these commands demand of their callers.
+    // that their memory is mapped with the rights needed. The unsafe verbs calls that issue these commands
+    // require that the memory stays mapped until the object is destroyed.
     let nic = unsafe { Nic::new(config.clone()) }?;
     let port = nic.port();
     let core = Core::new(nic, &config, clock.clone(), slot as u8)?;

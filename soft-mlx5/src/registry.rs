@@ -1,7 +1,7 @@
 //! Devices of this process, and who may use them.
 //!
-//! Everything here belongs to one process. A forked child has neither the engine threads nor the
-//! peers' attention: in it all devices are gone, and it may get new ones of its own.
+//! Everything here belongs to one process. A forked child has no engine threads, and peers do not know it:
+//! the devices of its parent do not exist for it, and it may get new devices of its own.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
@@ -14,9 +14,8 @@ use crate::run_dir::RunDir;
 use crate::shared::Shared;
 use crate::sysfs::Tree;
 
-/// Character devices that everybody has. A uverbs descriptor is really one of these, so that its
-/// type and number are what sysfs says without touching fstat; each device of a process has
-/// another one.
+/// Character devices of every system. A uverbs descriptor is really one of these: so its type and number are
+/// those in sysfs, and fstat needs no change. Each device of a process has another one.
 pub const STAND_INS: [(&CStr, &str); 5] = [
     (c"/dev/null", "1:3"),
     (c"/dev/zero", "1:5"),
@@ -64,7 +63,7 @@ impl Registry {
 
     /// Takes a device out of the list; it stays in its slot.
     pub fn unlist(&self, device: &Shared) {
-        // The caller holds the lock of the registry, and a path that led elsewhere would take it again.
+        // The caller holds the lock of the registry, and a replaced path would take the lock again.
         if let Some(tree) = &self.tree {
             making(|| tree.remove(&device.names));
         }
@@ -121,7 +120,7 @@ pub fn lock() -> MutexGuard<'static, Registry> {
         match REGISTRY.compare_exchange(registry, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => registry = fresh,
             Err(other) => {
-                // SAFETY: `fresh` was made above and nobody else has seen it.
+                // SAFETY: `fresh` was made above and no other thread has seen it.
                 drop(unsafe { Box::from_raw(fresh) });
                 registry = other;
             }
@@ -132,7 +131,7 @@ pub fn lock() -> MutexGuard<'static, Registry> {
     registry.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The registry, if there is one and nobody holds it.
+/// Returns the registry, if there is one and no thread holds its lock.
 pub fn try_lock() -> Option<MutexGuard<'static, Registry>> {
     let registry = REGISTRY.load(Ordering::Acquire);
     // SAFETY: null, or a registry that is never freed.
@@ -148,7 +147,7 @@ fn claim() {
     match OWNER.compare_exchange(0, pid(), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
         Err(owner) if owner == pid() => {}
-        // A child that came about without the handlers of fork.
+        // A child that was made without the handlers of fork.
         Err(_) => {
             forget_all();
             OWNER.store(pid(), Ordering::Release);

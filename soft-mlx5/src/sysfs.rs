@@ -1,8 +1,8 @@
 //! The sysfs tree in which libibverbs finds devices.
 //!
-//! It looks below one root only (`SYSFS_PATH`), so the tree links whatever the real one holds. As there,
-//! the entries of a class are links into the directory of the PCI device, where programs that want to
-//! know the kind of adapter find it by the real path.
+//! libibverbs looks below one root only (`SYSFS_PATH`), so the tree also links the entries of the real one. As
+//! there, the entries of a class are links into the directory of the PCI device. Programs find the kind of
+//! adapter there, by the real path.
 
 use std::fs;
 use std::io;
@@ -161,8 +161,8 @@ impl Tree {
         let pci = self.pci(names);
         let port = pci.join("infiniband").join(&names.ibdev).join("ports/1");
         for (name, value) in port_state(up) {
-            // Whoever reads it meanwhile finds the old state or the new one. A device that was just taken out
-            // has nothing to show it in.
+            // A concurrent reader finds the old state or the new one. A device that was just removed has no directory
+            // for the state.
             let draft = pci.join("draft");
             let _ = fs::write(&draft, format!("{value}\n"))
                 .and_then(|()| fs::rename(&draft, port.join(name)));

@@ -26,7 +26,7 @@ impl Pages {
 
     /// A page of a file that has none.
     pub fn of_empty_file() -> Self {
-        // SAFETY: the name is a C string; the descriptor is closed below and used by nobody else.
+        // SAFETY: the name is a C string; the descriptor is closed below and no other code uses it.
         unsafe {
             let fd = libc::memfd_create(c"empty".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0);
@@ -51,7 +51,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the pages of this value, which nobody uses any more.
+        // SAFETY: the pages of this value, which are not used any more.
         unsafe { libc::munmap(self.base as *mut _, self.len) };
     }
 }

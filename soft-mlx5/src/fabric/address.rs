@@ -1,5 +1,4 @@
-//! Addresses of a port. All of them derive from its LID, so a peer's LID follows from its GID without
-//! asking anybody.
+//! Addresses of a port. All of them derive from its LID, so a peer's LID follows from its GID.
 
 use super::LinkLayer;
 
@@ -16,20 +15,20 @@ const SUBNET_PREFIX: u64 = 0xfe80_0000_0000_0000;
 // The IPv4 address is 10.219.x.x, whose last two bytes are the LID; as a GID it is mapped to IPv6.
 const IPV4_BASE: u128 = 0xffff_0adb_0000;
 
-/// What packets a GID is for (numbers of `enum ibv_gid_type`).
+/// Kind of packets that a GID is for (numbers of `enum ibv_gid_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GidType {
     /// InfiniBand.
     InfiniBand = 0,
-    /// RoCE v1: a GRH behind the Ethernet header.
+    /// RoCE v1: a GRH after the Ethernet header.
     RoceV1 = 1,
     /// RoCE v2: IPv4 or IPv6, and UDP.
     RoceV2 = 2,
 }
 
-/// The entry at `index` of the GID table of the port with this LID; `None` where it is empty. On Ethernet they are those
-/// of an interface with a link-local and an IPv4 address.
+/// Returns the entry at `index` of the GID table of the port with this LID, or `None` if it is empty. An Ethernet
+/// port has the entries of an interface with a link-local and an IPv4 address.
 pub const fn table_entry(lid: u16, layer: LinkLayer, index: u32) -> Option<(GidType, [u8; 16])> {
     match (layer, index) {
         (LinkLayer::InfiniBand, 0) => Some((GidType::InfiniBand, gid(lid))),

@@ -1,4 +1,4 @@
-//! Invariant CRC: protects what no router changes, from the IP header to the last byte of padding.
+//! Invariant CRC: covers the fields that no router changes, from the IP header to the last byte of padding.
 
 use crc32fast::Hasher;
 

@@ -34,7 +34,7 @@ enum Port {
 pub struct Drops {
     /// The destination does not exist or takes no more.
     pub undeliverable: u64,
-    /// What arrived was not a packet or failed its ICRC.
+    /// The bytes were not a packet or failed their ICRC.
     pub malformed: u64,
     /// Lost on request.
     pub injected: u64,
@@ -49,7 +49,7 @@ pub struct Link {
     capture: Option<Capture>,
     // Packets to this very device, and packets that came from others, in order of arrival.
     arrived: VecDeque<Frame>,
-    // Where frames come from besides the fabric.
+    // Sources of frames besides the fabric.
     playback: Option<Playback>,
     interface: Option<Interface>,
     pool: Vec<Frame>,
@@ -141,7 +141,7 @@ impl Link {
         any
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.injector.set_faults(faults);
     }
@@ -157,7 +157,7 @@ impl Link {
         drops
     }
 
-    /// Counts a packet that arrived and was not understood.
+    /// Counts a packet that arrived and could not be parsed.
     pub fn count_malformed(&mut self) {
         self.drops.malformed += 1;
     }
@@ -194,7 +194,7 @@ impl Link {
         }
     }
 
-    /// Whether all who would get an Ethernet frame have room for it: the link has flow control.
+    /// Returns `true` if all ports that would get an Ethernet frame have room for it: the link has flow control.
     pub fn has_room_for_ethernet(&mut self, now: u64) -> bool {
         let lid = self.lid;
         self.has_room(lid) && self.peers(now).into_iter().all(|peer| self.has_room(peer))
@@ -294,7 +294,7 @@ impl Link {
         }
     }
 
-    /// Moves out what waits, at time `now`; `true` when anything moved.
+    /// Moves the waiting packets out at time `now`; returns `true` if any moved.
     pub fn flush(&mut self, now: u64) -> bool {
         let mut moved = self.release_held(now);
         if let Port::Socket(port) = &mut self.port {
@@ -304,10 +304,10 @@ impl Link {
         moved
     }
 
-    /// Moves in what has arrived; `true` when anything moved.
+    /// Moves the arrived packets in; returns `true` if any moved.
     pub fn poll(&mut self) -> bool {
         let mut moved = false;
-        // What waits beyond that waits at the senders, who then pause.
+        // Further packets wait at the senders, which then pause.
         if self.arrived.len() >= LOOPBACK_LIMIT {
             return false;
         }
@@ -353,7 +353,7 @@ impl Link {
         }
     }
 
-    /// When a packet that was held back goes, or a frame of a file comes.
+    /// Returns when the next held packet goes or the next frame of a file comes.
     pub fn next_deadline(&self) -> Option<u64> {
         let played = self.playback.as_ref().and_then(Playback::next_deadline);
         [self.injector.next_deadline(), played].into_iter().flatten().min()

@@ -2,7 +2,7 @@
 
 use crate::nic::objects::Service;
 
-/// What a packet does, without the transport service it belongs to (lower five bits of the opcode).
+/// Operation of a packet, without the transport service (lower five bits of the opcode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)] // The names of the InfiniBand specification, table 38, say it all.
@@ -70,7 +70,7 @@ const OPERATIONS: [Option<Operation>; 32] = {
 };
 
 impl Operation {
-    /// Service and operation of an opcode byte; `None` for what no service defines.
+    /// Returns the service and the operation of an opcode byte, or `None` if no service defines it.
     pub fn decode(opcode: u8) -> Option<(Service, Self)> {
         let operation = OPERATIONS[(opcode & 0x1f) as usize]?;
         let service = match opcode >> 5 {

@@ -1,4 +1,4 @@
-//! The random numbers behind injected faults: small, seeded, the same on every machine.
+//! The random numbers for injected faults: small, seeded, the same on every machine.
 
 /// Generator of the xorshift family, seeded through a mixer so that close seeds differ at once.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ impl Rng {
 
     /// `true` with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
-        // 53 bits: what an f64 holds exactly.
+        // An f64 holds 53 bits exactly.
         probability > 0.0 && ((self.next_u64() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 }

@@ -1,4 +1,4 @@
-//! Address handles that the kernel makes, which libmlx5 wants on Ethernet to learn a MAC address.
+//! Address handles of the kernel: libmlx5 asks for them on Ethernet to learn a MAC address.
 
 use super::Call;
 use super::abi::Abi;

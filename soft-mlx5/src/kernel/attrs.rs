@@ -15,7 +15,7 @@ pub const UHW_OUT: u16 = 0x1001;
 const MANDATORY: u16 = 1;
 const VALID_OUTPUT: u16 = 2;
 
-/// What an attribute carries.
+/// Contents of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carries {
     /// Bytes in, of a size within these bounds.
@@ -37,7 +37,7 @@ pub enum Carries {
 pub struct Spec {
     /// Its number.
     pub id: u16,
-    /// What it carries.
+    /// Its contents.
     pub carries: Carries,
     /// The method does not run without it.
     pub mandatory: bool,
@@ -104,13 +104,13 @@ pub const DRIVER: [Spec; 2] = [
 /// The attributes that the program passed and the method knows.
 #[derive(Debug, Default)]
 pub struct Attrs {
-    // With the address of each, where results go that the attribute itself carries.
+    // Each with its own address, where results go that the attribute itself carries.
     list: Vec<(IoctlAttr, u64)>,
 }
 
 impl Attrs {
-    /// Sorts out what the program passed by the rules of the kernel: an unknown attribute counts
-    /// only when marked mandatory, none may come twice, sizes must fit, and nothing may be missing.
+    /// Checks the passed attributes by the rules of the kernel: an unknown attribute counts only when marked
+    /// mandatory, no attribute may come twice, sizes must fit, and no mandatory attribute may be missing.
     pub fn check(passed: Vec<(IoctlAttr, u64)>, known: &[&[Spec]]) -> Result<Self> {
         let specs = || known.iter().flat_map(|specs| specs.iter());
         let mut list: Vec<(IoctlAttr, u64)> = Vec::with_capacity(passed.len());
@@ -138,7 +138,7 @@ impl Attrs {
         self.list.iter().find(|(attr, _)| attr.id == id)
     }
 
-    /// Whether the program passed it.
+    /// Returns `true` if the program passed the attribute.
     pub fn has(&self, id: u16) -> bool {
         self.find(id).is_some()
     }
@@ -154,7 +154,7 @@ impl Attrs {
 
     /// Handle of an object.
     pub fn handle(&self, id: u16) -> Result<u32> {
-        // As the kernel: a negative number is invalid, a large one names nothing.
+        // As in the kernel, a negative number is invalid and a large number names no object.
         let data = self.needed(id)? as i64;
         if data < 0 {
             return Err(EINVAL);
@@ -220,13 +220,13 @@ impl Attrs {
         self.mark_written(id)
     }
 
-    /// Tells the program that an output was written.
+    /// Marks an output as written.
     pub fn mark_written(&self, id: u16) -> Result<()> {
         let Some((attr, addr)) = self.find(id) else { return Ok(()) };
         user::write(addr + 4, &(attr.flags | VALID_OUTPUT).to_bytes())
     }
 
-    /// Tells the program the handle or descriptor of what was created.
+    /// Writes the handle or descriptor of a new object.
     pub fn put_new(&self, id: u16, number: u32) -> Result<()> {
         let (_, addr) = self.find(id).ok_or(EINVAL)?;
         user::write(addr + 8, &u64::from(number).to_bytes())

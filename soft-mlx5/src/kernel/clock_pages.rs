@@ -47,7 +47,7 @@ impl ClockPages {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(2 * PAGE as u64)?;
         let info =

@@ -1,4 +1,4 @@
-//! GET_CONTEXT: what an open file learns about the device first.
+//! GET_CONTEXT: the first command of an open file, which returns the properties of the device.
 
 use super::Call;
 use super::abi::Abi;
@@ -28,7 +28,7 @@ const RESP_MASK_REAL_TIME: u32 = 1 << 4;
 const CLOCK_INFO_V1: u8 = 1;
 const UHW_QUERY_DEVICE: u8 = 1;
 const UHW_CREATE_AH: u8 = 2;
-// Off by one, as the interface has it: 1 says that no header needs to be inlined.
+// The interface is off by one: 1 means that no header must be inlined.
 const ETH_MIN_INLINE_NONE: u8 = 1;
 
 /// Attributes of GET_CONTEXT.
@@ -118,7 +118,7 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
     }
     let per_page = uar::BFREGS_PER_PAGE as u32;
     let bfregs = request.total_num_bfregs.checked_next_multiple_of(per_page).ok_or(EINVAL)?;
-    // A firmware without user contexts refuses DEVX so.
+    // Firmware without user contexts refuses DEVX like this.
     if request.num_low_latency_bfregs >= bfregs || request.flags & FLAG_DEVX != 0 {
         return Err(EINVAL);
     }
@@ -149,7 +149,7 @@ fn answer(context: &Context, real_time: bool) -> AllocContextResp {
     AllocContextResp {
         qp_tab_size: limits::MAX_QP,
         bf_reg_size: uar::BFREG_SIZE as u32,
-        // None to a library that manages UAR objects.
+        // 0 for a library that manages UAR objects.
         tot_bfregs: if context.has_objects() { 0 } else { context.bfregs() as u32 },
         cache_line_size: 64,
         max_sq_desc_sz: limits::MAX_SQ_DESC as u16,

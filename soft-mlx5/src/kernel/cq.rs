@@ -173,7 +173,7 @@ pub fn write_resize(call: &mut Call, request: &Request) -> Result<()> {
         if u32::from(driver.cqe_size) != call.get::<Cq>(core.cq_handle)?.cqe_size {
             return Err(EINVAL);
         }
-        // What was rung before belongs into the old buffer.
+        // Doorbells that were rung before belong to the old buffer.
         call.core.work_off();
         call.nic().resize_cq(cqn, driver.buf_addr, slots)?;
         let cq = call.get_mut::<Cq>(core.cq_handle)?;
@@ -226,7 +226,7 @@ impl Call<'_> {
     }
 
     fn cq_attr(&mut self, slots: u32, core: &Wanted, driver: &Udata) -> Result<(CqAttr, Pinned)> {
-        // Up to the flags the structure is as old as the interface.
+        // The oldest form of the structure ends before the flags.
         if driver.input.len() < 22 {
             return Err(EINVAL);
         }
@@ -269,14 +269,14 @@ impl Call<'_> {
         Ok((attr, pinned))
     }
 
-    /// A queue starts to complete here.
+    /// Counts a queue that completes here.
     pub(super) fn hold_cq(&mut self, handle: u32) -> Result<Cqn> {
         let cq = self.get_mut::<Cq>(handle)?;
         cq.users += 1;
         Ok(cq.cqn)
     }
 
-    /// A queue completes here no more.
+    /// Takes a queue that completed here out of the count.
     pub(super) fn release_cq(&mut self, handle: u32) {
         if let Ok(cq) = self.get_mut::<Cq>(handle) {
             cq.users -= 1;
@@ -290,7 +290,7 @@ impl Call<'_> {
         }
         let cqn = cq.cqn;
         self.nic().destroy_cq(cqn)?;
-        // What the device reported last must be counted before the channel is searched.
+        // The last events of the device must be counted before the channel is searched.
         self.core.deliver_events();
         self.core.routes.remove(Number::Cq(cqn));
         let cq = self.get::<Cq>(handle)?;

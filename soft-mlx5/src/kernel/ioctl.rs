@@ -40,7 +40,7 @@ pub fn run(call: &mut Call, argument: u64) -> Result<()> {
         .map(|(index, bytes)| (IoctlAttr::get(bytes), first + (index * IoctlAttr::SIZE) as u64));
     let attrs = Attrs::check(passed.collect(), method.attrs)?;
     (method.run)(call, &attrs)?;
-    // Whether the driver wrote all of its response is not tracked: the kernel says so regardless.
+    // The kernel reports the driver's response as written without tracking it.
     attrs.mark_written(UHW_OUT)
 }
 

@@ -97,8 +97,8 @@ impl Call<'_> {
         Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type, netdev_ifindex })
     }
 
-    /// Checks the source of a global route to `dgid`. On Ethernet both are of one family of addresses, for the kernel looks
-    /// for a way between them.
+    /// Checks the source of a global route to `dgid`. On Ethernet both must be of one family of addresses, because the kernel
+    /// looks for a route between them.
     pub(super) fn check_gid(&mut self, port: u32, index: u8, dgid: &[u8; 16]) -> Result<()> {
         let sgid = self.gid(port, index.into())?.gid;
         let is_ipv4 = |gid| address::ipv4_of_gid(gid).is_some();
@@ -119,7 +119,7 @@ pub fn write_query(call: &mut Call, request: &Request) -> Result<()> {
     request.core.output.respond(&call.port(query.port_num.into())?)
 }
 
-/// The driver's QUERY_PORT: says where the port sits in an embedded switch, which there is none of.
+/// The driver's QUERY_PORT: the place of the port in an embedded switch, which the device does not have.
 pub fn query_mlx5(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.port(attrs.get(0x1000)?)?;
     attrs.respond(0x1001, &0u64)

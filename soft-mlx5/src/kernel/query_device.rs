@@ -46,7 +46,7 @@ pub fn query(call: &mut Call, request: &Request) -> Result<()> {
     request.core.output.respond(&base(call))
 }
 
-/// The extended QUERY_DEVICE, with what only mlx5 has.
+/// The extended QUERY_DEVICE, with the properties of mlx5.
 pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
     call.context()?;
     let query: ExQueryDevice = request.core.input.request()?;

@@ -17,7 +17,7 @@ use crate::nic::objects::{Result, SrqAttr, SrqKind, Srqn};
 pub struct Srq {
     /// Its number at the device.
     pub srqn: Srqn,
-    /// Usable slots, one less than there are.
+    /// Usable slots, one less than the queue has.
     pub max_wr: u32,
     /// SGEs that fit into a slot.
     pub max_sge: u32,
@@ -26,7 +26,7 @@ pub struct Srq {
     /// Its asynchronous events.
     pub events: AsyncTarget,
     pd: u32,
-    // Of its own completions.
+    // CQ of its own completions.
     cq: Option<u32>,
     _pinned: Pinned,
 }
@@ -254,14 +254,14 @@ impl Call<'_> {
         Ok(handle)
     }
 
-    /// A QP starts to receive from it.
+    /// Counts a QP that receives from it.
     pub(super) fn hold_srq(&mut self, handle: u32) -> Result<Srqn> {
         let srq = self.get_mut::<Srq>(handle)?;
         srq.users += 1;
         Ok(srq.srqn)
     }
 
-    /// A QP receives from it no more.
+    /// Takes a QP that received from it out of the count.
     pub(super) fn release_srq(&mut self, handle: u32) {
         if let Ok(srq) = self.get_mut::<Srq>(handle) {
             srq.users -= 1;

@@ -40,7 +40,7 @@ mod create_flag {
     pub const DELAY_DROP: u32 = 1 << 2;
     pub const PCI_WRITE_END_PADDING: u32 = 1 << 3;
     pub const KNOWN: u32 = CVLAN_STRIPPING | SCATTER_FCS | DELAY_DROP | PCI_WRITE_END_PADDING;
-    // How the device writes makes no difference to what it writes.
+    // End padding does not change the data.
     pub const OFFERED: u32 = CVLAN_STRIPPING | SCATTER_FCS | PCI_WRITE_END_PADDING;
 }
 
@@ -264,7 +264,7 @@ impl Call<'_> {
 }
 
 fn ring(max_wr: u32, driver: &Udata) -> Result<(mlx5::CreateWq, WqAttr, Option<Striding>)> {
-    // What came before striding queues ends after `flags` and `comp_mask`.
+    // The structure from before striding queues ends after `flags` and `comp_mask`.
     const LEAST: usize = 40;
     if driver.input.len() < LEAST {
         return Err(EINVAL);

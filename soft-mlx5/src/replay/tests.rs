@@ -1,6 +1,6 @@
 use super::*;
 
-/// What this model wrote under `doorbell selftest`, and what owners of adapters sent.
+/// A bundle that this model wrote under `doorbell selftest`.
 const BUNDLE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/silicon/bundles/soft-mlx5.txt"));
 
@@ -30,7 +30,7 @@ fn word(line: &str, number: usize) -> std::ops::Range<usize> {
     start..start + line[start..].find(' ').unwrap()
 }
 
-/// Whoever changes the digest, too, is found by the signature of the CQE, or by the twin of the WQE.
+/// If the digest is changed, too, the signature of the CQE or the other WQE shows the change.
 #[test]
 fn each_byte_of_a_cqe_or_wqe_is_checked() {
     let mut start = 0;
@@ -38,7 +38,7 @@ fn each_byte_of_a_cqe_or_wqe_is_checked() {
     for line in BUNDLE.split_inclusive('\n') {
         let bytes = match line.split(' ').next() {
             Some("wqe" | "cqe") => line.rfind(' ').unwrap() + 1..line.len() - 1,
-            // The title, whose signature does not cover the arrays behind it.
+            // The title: its signature does not cover the arrays after it.
             Some("block") => word(line, 3),
             _ => 0..0,
         };
