@@ -1,4 +1,4 @@
-//! Scatter lists: where the bytes of a message go.
+//! Scatter lists: the memory for the bytes of a message.
 
 use mlx5_wire::data::DataSegment;
 
@@ -7,7 +7,7 @@ use super::objects::Pdn;
 use super::strict::{Object, Rule, Strict};
 
 const SEGMENT: usize = DataSegment::SIZE;
-/// What a length of 0 in a data segment means.
+/// Meaning of a length of 0 in a data segment.
 pub const ZERO_MEANS: u32 = 1 << 31;
 
 /// Why bytes could not be placed.

@@ -12,8 +12,8 @@ const DISTINCT_SLOTS: u32 = 14;
 pub struct Table<T> {
     base: u32,
     slots: Vec<Slot<T>>,
-    // First in, first out: a number rests as long as possible before it names another object, so
-    // that what arrives late for the old one finds nothing.
+    // First in, first out: a number rests as long as possible before it names another object, so that
+    // late packets for the old object find no object.
     free: VecDeque<u32>,
     limit: u32,
     distinct: bool,
@@ -37,9 +37,9 @@ impl<T> Table<T> {
         Self { distinct: true, ..Self::new(base, 1 << DISTINCT_SLOTS) }
     }
 
-    /// Stores the object that `make` builds from its number; `None` when the table is full.
+    /// Stores the object that `make` builds from its number; returns `None` if the table is full.
     pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
-        // Numbers come back into use only when a good part of the table is resting.
+        // Numbers are used again only when 64 of them rest, or when the table is full.
         let reuse = self.free.len() >= 64 || self.slots.len() as u32 >= self.limit;
         let resting = if reuse { self.free.pop_front() } else { None };
         let index = match resting {
@@ -72,7 +72,7 @@ impl<T> Table<T> {
         Some(object)
     }
 
-    // Where an object of this number would be.
+    // Returns the place for an object of this number.
     fn place(&self, number: u32) -> usize {
         let index = number.wrapping_sub(self.base);
         let mask = if self.distinct { (1 << DISTINCT_SLOTS) - 1 } else { u32::MAX };
@@ -97,7 +97,8 @@ impl<T> Table<T> {
         self.slots[index].object.as_mut()
     }
 
-    /// The object in the next slot after that of number `cursor`, which moves there, and after the last one the first.
+    /// Returns the object in the next slot after that of number `cursor`, and moves `cursor` there. The first slot follows
+    /// the last.
     pub fn next_mut(&mut self, cursor: &mut u32) -> Option<(u32, &mut T)> {
         let from = self.place(*cursor).saturating_add(1).min(self.slots.len());
         let (before, after) = self.slots.split_at(from);

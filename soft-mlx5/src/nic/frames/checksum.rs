@@ -8,7 +8,7 @@ pub fn words(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | low(pair)).sum()
 }
 
-/// Brings the carries back in.
+/// Adds the carries back in.
 pub fn folded(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -21,7 +21,7 @@ pub fn sum(bytes: &[u8]) -> u16 {
     folded(words(bytes))
 }
 
-/// What TCP and UDP add for the addresses, the protocol and their length.
+/// Returns the sum that TCP and UDP add for the addresses, the protocol and their length.
 pub fn pseudo(ip: &Ip, length: usize) -> u32 {
     words(&ip.source) + words(&ip.destination) + u32::from(ip.protocol) + length as u32
 }

@@ -120,7 +120,7 @@ impl Queue {
         index
     }
 
-    /// The first bytes of a buffer.
+    /// Returns the first bytes of a buffer.
     fn received(&self, index: u16, len: usize) -> Vec<u8> {
         let slot = usize::from(index) & (self.attr.ring.count as usize - 1);
         self.buffers.get(slot * self.room(), len)
@@ -185,7 +185,7 @@ impl Pair {
         self.device.settle();
     }
 
-    /// Sends a frame that arrives.
+    /// Sends a frame and expects it to arrive; returns its CQE.
     fn arrives(&mut self, frame: &[u8]) -> Cqe64 {
         self.send(frame);
         let cqe = self.cq.poll().expect("a completion");
