@@ -1,4 +1,4 @@
-//! What most tests need: a device, a context on it, a domain, and a few objects.
+//! Objects that most tests need: a device, a context on it, a domain, and a few more.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -10,10 +10,10 @@ use soft_mlx5::{Builder, Device};
 
 use crate::qp_states;
 
-/// How long anything may make no progress. The busiest machine gives a thread some time in it.
+/// Longest time without progress. Even the busiest machine gives a thread some time in it.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-// A process has few slots for devices, and descriptors are counted: one test at a time.
+// A process has few slots for devices, and tests count descriptors: one test runs at a time.
 static SERIAL: Mutex<()> = Mutex::new(());
 
 /// A device with an open context and a domain.
@@ -83,7 +83,7 @@ impl World {
         create_qp(self.pd, &mut init).unwrap()
     }
 
-    /// Lets time pass until a timer of the device ends, and the device work; `false` when there is none.
+    /// Lets time pass until a timer of the device ends, and the device work; returns `false` if there is no timer.
     pub fn wait_for_timer(&self) -> bool {
         let Some(time) = self.device().next_timer() else { return false };
         self.device().advance(time.saturating_sub(self.device().now()));
@@ -91,7 +91,7 @@ impl World {
         true
     }
 
-    /// Has a QP that is connected with itself send `len` bytes from the start of a region to the bytes after them.
+    /// Lets a QP that is connected to itself send `len` bytes from the start of a region to the bytes after them.
     pub fn exchange(&self, qp: *mut ibv_qp, mr: *mut ibv_mr, len: u32) {
         post_recv(qp, mr, len as usize, len);
         post_send(qp, mr, 0, len);
@@ -105,7 +105,7 @@ impl World {
         qp
     }
 
-    /// Takes an RC QP to RTS, connected to `peer` of this device.
+    /// Moves an RC QP to RTS, connected to `peer` of this device.
     pub fn connect(&self, qp: *mut ibv_qp, peer: *mut ibv_qp) {
         // SAFETY: the QP is alive.
         let qpn = unsafe { (*peer).qp_num };
@@ -134,7 +134,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // SAFETY: open since the start; what was made on it goes with it.
+        // SAFETY: the context is open since the start; its objects end with it.
         unsafe { ibv_close_device(self.ctx) };
     }
 }
@@ -194,7 +194,7 @@ pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-/// What a change of an RC QP to a state names.
+/// Returns the attributes that the change of an RC QP to a state names.
 pub fn rc(state: ibv_qp_state) -> u32 {
     qp_states::mask(IBV_QPT_RC, state)
 }
@@ -303,7 +303,7 @@ pub fn next_async(ctx: *mut ibv_context) -> Option<ibv_event_type> {
     next_event(ctx).map(|event| event.event_type)
 }
 
-/// The same, with what it is about.
+/// Takes one asynchronous event with its object.
 pub fn next_event(ctx: *mut ibv_context) -> Option<ibv_async_event> {
     let mut event = std::mem::MaybeUninit::<ibv_async_event>::uninit();
     // SAFETY: the context is open; the event is filled when 0 is returned, and then acknowledged.
