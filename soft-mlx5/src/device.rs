@@ -49,7 +49,7 @@ impl From<Switch> for Fabric {
 }
 
 impl Builder {
-    /// Name in the device list; without one, the first free `mlx5_N`.
+    /// Sets the name in the device list; without a name, the device gets the first free `mlx5_N`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -64,19 +64,19 @@ impl Builder {
         self
     }
 
-    /// Kind of link.
+    /// Sets the kind of link.
     pub fn link_layer(mut self, link: LinkLayer) -> Self {
         self.config.link_layer = link;
         self
     }
 
-    /// Faults of the device.
+    /// Sets the faults of the device.
     pub fn faults(mut self, faults: Faults) -> Self {
         self.config.faults = faults;
         self
     }
 
-    /// Seed of all random choices.
+    /// Sets the seed of all random choices.
     pub fn seed(mut self, seed: u64) -> Self {
         self.config.seed = seed;
         self
@@ -159,14 +159,14 @@ impl Builder {
         self
     }
 
-    /// No thread and no clock: the device works when [`Device::step`] is called, at a time that
+    /// Drives the device without thread and clock: it works when [`Device::step`] is called, at a time that
     /// [`Device::advance`] sets. Equal seeds and equal steps give equal runs.
     pub fn stepped(mut self) -> Self {
         self.stepped = true;
         self
     }
 
-    /// As [`stepped`](Self::stepped), in small steps: each takes one packet, and lets one queue pair execute one
+    /// Does the same as [`stepped`](Self::stepped), in small steps: each takes one packet, and lets one queue pair execute one
     /// WQE or send one packet. So a message can arrive between two WQEs of one doorbell.
     pub fn small_steps(mut self) -> Self {
         self.config.small_steps = true;
@@ -187,17 +187,17 @@ impl Builder {
 }
 
 impl Device {
-    /// A device with the default options: its own fabric, InfiniBand, no faults, driven by a thread.
+    /// Returns the default options: its own fabric, InfiniBand, no faults, driven by a thread.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Name in the device list.
+    /// Returns the name in the device list.
     pub fn name(&self) -> &str {
         &self.shared.names.ibdev
     }
 
-    /// Works for a bounded while at the present time; `false` when there was nothing to do.
+    /// Works for a bounded while at the present time; returns `false` if there was nothing to do.
     pub fn step(&self) -> bool {
         self.shared.run().busy
     }
@@ -213,7 +213,7 @@ impl Device {
         self.shared.clock().advance(time.as_nanos() as u64);
     }
 
-    /// Time of the device since power-up.
+    /// Returns the time of the device since power-up.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.shared.clock().now())
     }
@@ -266,19 +266,19 @@ impl Device {
         self.shared.command().nic().queues()
     }
 
-    /// The two halves of the register of a queue pair, as a program has written them; the device clears the
+    /// Returns the two halves of the register of a queue pair, as a program has written them; the device clears the
     /// first eight bytes of a half when it takes a doorbell from there. `None` for a queue pair that may ring at any
     /// register of its page.
     pub fn register(&self, qp_num: u32) -> Option<[[u8; 64]; 2]> {
         self.shared.command().nic().register(qp_num)
     }
 
-    /// The doorbell that arms CQ `number`, as a program has written it; zero when the device has taken it.
+    /// Returns the doorbell that arms CQ `number`, as a program has written it; zero when the device has taken it.
     pub fn cq_doorbell(&self, number: u32) -> Option<[u8; 8]> {
         self.shared.command().nic().cq_doorbell(number)
     }
 
-    /// When the next timer of the device expires, if one runs.
+    /// Returns when the next timer of the device expires, if one runs.
     pub fn next_timer(&self) -> Option<Duration> {
         let mut core = self.shared.command();
         let all = [core.nic().next_deadline(), core.removal_time()];
@@ -316,12 +316,12 @@ pub fn set_environment(environment: Environment) {
     let _ = ENVIRONMENT.set(environment);
 }
 
-/// The environment, once it was decided.
+/// Returns the environment, once it was decided.
 pub fn environment() -> Option<&'static Environment> {
     ENVIRONMENT.get()
 }
 
-/// Whether the process is part of a run.
+/// Returns `true` if the process is part of a run.
 pub fn is_in_run() -> bool {
     ENVIRONMENT.get().is_some_and(|environment| environment.options.is_some())
 }

@@ -119,7 +119,7 @@ impl Faults {
         *self == Self::default()
     }
 
-    /// Whether packets get lost, doubled, out of order or late.
+    /// Returns `true` if packets get lost, doubled, out of order or late.
     pub fn touch_packets(&self) -> bool {
         let probabilities = [self.loss, self.duplication, self.reordering];
         probabilities.iter().any(|p| *p > 0.0) || !self.delay.is_zero()

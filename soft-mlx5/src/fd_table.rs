@@ -62,7 +62,7 @@ fn word(fd: RawFd) -> Option<&'static AtomicU32> {
     TABLE.get(usize::try_from(fd).ok()?)
 }
 
-/// The entry of a descriptor, `None` when it is not ours.
+/// Returns the entry of a descriptor, or `None` if the descriptor is not ours.
 #[inline]
 pub fn get(fd: RawFd) -> Option<Entry> {
     Entry::unpack(word(fd)?.load(Ordering::Acquire))

@@ -141,7 +141,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The form in which the environment carries them.
+    /// Returns the options in the form for the environment.
     pub fn encode(&self) -> String {
         let options = self.config.options().into_iter();
         let words: String =
@@ -185,7 +185,7 @@ fn unescape(text: &str) -> Option<OsString> {
 /// Rule for the name of a fabric.
 pub const NOT_A_FABRIC: &str = "the name of a fabric consists of letters, digits, `-`, `_` and `.`";
 
-/// Whether a fabric can have this name: it becomes part of a file name.
+/// Returns `true` if a fabric can have this name: it becomes part of a file name.
 pub fn is_fabric_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=64).contains(&name.len()) && name.bytes().all(fits)

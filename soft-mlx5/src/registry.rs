@@ -30,7 +30,7 @@ pub const SLOTS: usize = STAND_INS.len();
 /// Devices and the tree that shows them.
 #[derive(Debug, Default)]
 pub struct Registry {
-    /// Whether the process has listed its devices: then the tree is there.
+    /// The process has listed its devices: the tree is there.
     pub prepared: bool,
     /// Where libibverbs looks, made at the first need.
     pub tree: Option<Tree>,
@@ -40,7 +40,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A free slot.
+    /// Returns a free slot.
     pub fn free_slot(&self) -> io::Result<usize> {
         let free = self.devices.iter().position(Option::is_none);
         free.ok_or_else(|| io::Error::other(format!("a process can have {SLOTS} devices")))
@@ -76,17 +76,17 @@ impl Registry {
         }
     }
 
-    /// The device in this slot.
+    /// Returns the device in this slot.
     pub fn device(&self, slot: usize) -> Option<Arc<Shared>> {
         self.devices.get(slot)?.clone()
     }
 
-    /// All devices.
+    /// Returns all devices.
     pub fn devices(&self) -> Vec<Arc<Shared>> {
         self.devices.iter().flatten().cloned().collect()
     }
 
-    /// The device with this uverbs number.
+    /// Returns the device with this uverbs number.
     pub fn by_uverbs(&self, number: u32) -> Option<Arc<Shared>> {
         self.devices.iter().flatten().find(|device| device.names.uverbs == number).cloned()
     }
@@ -100,18 +100,18 @@ fn pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
-/// Whether the devices, if there are any, belong to this process. One system call, no lock.
+/// Returns `true` if the devices, if there are any, belong to this process. One system call, no lock.
 pub fn is_ours() -> bool {
     OWNER.load(Ordering::Acquire) == pid()
 }
 
-/// Whether this is a child made by fork, which has its own memory: as opposed to one made by vfork,
+/// Returns `true` if this is a child made by fork, which has its own memory: as opposed to one made by vfork,
 /// which shares ours until it starts another program.
 pub fn is_forked_child() -> bool {
     OWNER.load(Ordering::Acquire) == 0
 }
 
-/// The registry of this process.
+/// Locks the registry of this process.
 pub fn lock() -> MutexGuard<'static, Registry> {
     claim();
     let mut registry = REGISTRY.load(Ordering::Acquire);

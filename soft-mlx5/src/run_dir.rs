@@ -45,7 +45,7 @@ impl RunDir {
         Ok(Self { path, lock_path, _lock: lock, owner: std::process::id() })
     }
 
-    /// Its path.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -69,7 +69,7 @@ pub fn fresh_name(kind: &str) -> String {
     format!("{kind}-{}-{now:x}", std::process::id())
 }
 
-/// The path of a [`RunDir`] to be.
+/// Returns the path for a new [`RunDir`].
 pub fn fresh_path(kind: &str) -> PathBuf {
     base_path().join(fresh_name(kind))
 }

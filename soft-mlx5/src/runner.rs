@@ -95,7 +95,7 @@ fn fresh(
     })
 }
 
-/// Exit code of a command as a shell reports it: 128 and the number of the signal that ended it.
+/// Returns the exit code of a command as a shell reports it: 128 and the number of the signal that ended it.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     code as u8

@@ -54,7 +54,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// A device that an engine thread drives from the first time it is opened, or one whose owner
+    /// Makes a device that an engine thread drives from the first time it is opened, or one whose owner
     /// steps it.
     pub fn new(slot: usize, names: Names, core: Core, clock: Arc<Clock>) -> Self {
         Self {
@@ -68,12 +68,12 @@ impl Shared {
         }
     }
 
-    /// Its clock.
+    /// Returns its clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// The kernel side, for a command.
+    /// Locks the kernel side, for a command.
     pub fn command(&self) -> MutexGuard<'_, Core> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let core = self.work();
@@ -81,12 +81,12 @@ impl Shared {
         core
     }
 
-    /// The kernel side, unless it is at work.
+    /// Locks the kernel side, unless it is locked.
     pub fn try_command(&self) -> Option<MutexGuard<'_, Core>> {
         self.core.try_lock().ok()
     }
 
-    /// The kernel side, for the engine.
+    /// Locks the kernel side, for the engine.
     pub fn work(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,12 +114,12 @@ impl Shared {
         }
     }
 
-    /// Whether a command waits for the lock.
+    /// Returns `true` if a command waits for the lock.
     pub fn command_waits(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Whether the engine shall end.
+    /// Returns `true` if the engine must end.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }

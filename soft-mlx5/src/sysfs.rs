@@ -65,7 +65,7 @@ impl Tree {
         Ok(Self { root: root.into() })
     }
 
-    /// A tree that is there already.
+    /// Names a tree that exists already.
     pub fn at(root: &Path) -> Self {
         Self { root: root.into() }
     }
@@ -75,7 +75,7 @@ impl Tree {
         &self.root
     }
 
-    /// Names that no device has yet, or the wanted one.
+    /// Returns names that no device has yet, or the wanted one.
     pub fn free_names(&self, wanted: Option<&str>) -> io::Result<Names> {
         let taken = |class: &str, name: &str| {
             fs::symlink_metadata(self.root.join(class).join(name)).is_ok()

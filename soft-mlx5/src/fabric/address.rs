@@ -40,12 +40,12 @@ pub const fn table_entry(lid: u16, layer: LinkLayer, index: u32) -> Option<(GidT
     }
 }
 
-/// GUID of the port (and node) with this LID.
+/// Returns the GUID of the port (and node) with this LID.
 pub const fn guid(lid: u16) -> u64 {
     GUID_BASE | lid as u64
 }
 
-/// GID at index 0 of the port with this LID: default subnet prefix and GUID.
+/// Returns the GID at index 0 of the port with this LID: default subnet prefix and GUID.
 pub const fn gid(lid: u16) -> [u8; 16] {
     ((SUBNET_PREFIX as u128) << 64 | guid(lid) as u128).to_be_bytes()
 }
@@ -54,23 +54,23 @@ const fn ipv4_gid(lid: u16) -> [u8; 16] {
     (IPV4_BASE | lid as u128).to_be_bytes()
 }
 
-/// The IPv4 address that a GID stands for.
+/// Returns the IPv4 address that a GID stands for.
 pub fn ipv4_of_gid(gid: &[u8; 16]) -> Option<[u8; 4]> {
     gid.strip_prefix(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])?.first_chunk().copied()
 }
 
-/// MAC address of the port with this LID.
+/// Returns the MAC address of the port with this LID.
 pub const fn mac(lid: u16) -> [u8; 6] {
     [0x02, 0xdb, 0, 0, (lid >> 8) as u8, lid as u8]
 }
 
-/// LID of the port that has this MAC address.
+/// Returns the LID of the port that has this MAC address.
 pub fn lid_of_mac(mac: &[u8; 6]) -> Option<u16> {
     let lid = u16::from_be_bytes([mac[4], mac[5]]);
     ((FIRST_LID..=LAST_LID).contains(&lid) && *mac == self::mac(lid)).then_some(lid)
 }
 
-/// LID of the port that has this GID.
+/// Returns the LID of the port that has this GID.
 pub fn lid_of_gid(gid: &[u8; 16]) -> Option<u16> {
     let gid = u128::from_be_bytes(*gid);
     let guid = gid as u64;
@@ -80,12 +80,12 @@ pub fn lid_of_gid(gid: &[u8; 16]) -> Option<u16> {
     ((link_local || ipv4) && (FIRST_LID..=LAST_LID).contains(&lid)).then_some(lid)
 }
 
-/// Whether this GID is a multicast group: of IPv6, or a mapped one of IPv4.
+/// Returns `true` if this GID is a multicast group: of IPv6, or a mapped one of IPv4.
 pub fn is_multicast_gid(gid: &[u8; 16]) -> bool {
     gid[0] == 0xff || ipv4_of_gid(gid).is_some_and(|ipv4| ipv4[0] >> 4 == 0xe)
 }
 
-/// MAC address of a multicast group.
+/// Returns the MAC address of a multicast group.
 pub fn multicast_mac(gid: &[u8; 16]) -> [u8; 6] {
     match ipv4_of_gid(gid) {
         Some([_, a, b, c]) => [0x01, 0x00, 0x5e, a & 0x7f, b, c],

@@ -41,7 +41,7 @@ pub enum Fate {
 }
 
 impl Injector {
-    /// An injector whose decisions follow from `seed`.
+    /// Makes an injector whose decisions follow from `seed`.
     pub fn new(faults: Faults, seed: u64) -> Self {
         Self { faults, rng: Rng::new(seed), held: Vec::new(), late: VecDeque::new() }
     }
@@ -93,13 +93,13 @@ impl Injector {
         None
     }
 
-    /// The next packet under way that has arrived.
+    /// Takes the next delayed packet that has arrived.
     pub fn arrival(&mut self, now: u64) -> Option<Frame> {
         self.late.front().filter(|(arrival, _)| *arrival <= now)?;
         self.late.pop_front().map(|(_, frame)| frame)
     }
 
-    /// A held packet whose time has come.
+    /// Takes a held packet whose time has come.
     pub fn release(&mut self, now: u64) -> Option<Frame> {
         let due = |held: &Held| held.overtakers_left == 0 || held.until <= now;
         let index = self.held.iter().position(due)?;

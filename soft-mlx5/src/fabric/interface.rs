@@ -61,7 +61,7 @@ impl Interface {
         Ok(Self { socket, buffer: Box::new([0; MAX_ETHERNET]) })
     }
 
-    /// Descriptor that becomes readable when a frame waits.
+    /// Returns the descriptor that becomes readable when a frame waits.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -73,7 +73,7 @@ impl Interface {
         sent == frame.len() as isize
     }
 
-    /// The next frame that has come.
+    /// Takes the next frame that has come.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
         const CONTROL: usize = 64;
         let mut iovec =

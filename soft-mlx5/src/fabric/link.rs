@@ -88,12 +88,12 @@ impl Link {
         })
     }
 
-    /// LID of this port.
+    /// Returns the LID of this port.
     pub fn lid(&self) -> u16 {
         self.lid
     }
 
-    /// Whether the link is up.
+    /// Returns `true` if the link is up.
     pub fn is_up(&self) -> bool {
         self.up
     }
@@ -118,7 +118,7 @@ impl Link {
         self.interface = Some(interface);
     }
 
-    /// Takes in frames from a file and from an interface, a bounded number; `true` when there were any.
+    /// Takes in frames from a file and from an interface, a bounded number; returns `true` if there were any.
     pub fn bring_in(&mut self, now: u64) -> bool {
         let mut any = false;
         for _ in 0..FRAMES_AT_ONCE {
@@ -146,7 +146,7 @@ impl Link {
         self.injector.set_faults(faults);
     }
 
-    /// Packets lost so far.
+    /// Returns the packets lost so far.
     pub fn drops(&self) -> Drops {
         let mut drops = self.drops;
         if let Port::Socket(port) = &self.port {
@@ -162,7 +162,7 @@ impl Link {
         self.drops.malformed += 1;
     }
 
-    /// A frame to build a packet in.
+    /// Takes a frame to build a packet in.
     pub fn frame(&mut self) -> Frame {
         self.pool.pop().unwrap_or_default()
     }
@@ -174,7 +174,7 @@ impl Link {
         }
     }
 
-    /// Whether a requester may send to this port now; answers are always taken.
+    /// Returns `true` if a requester may send to this port now; answers are always taken.
     pub fn has_room(&self, dlid: u16) -> bool {
         if dlid == self.lid {
             return self.arrived.len() < LOOPBACK_LIMIT;
@@ -186,7 +186,7 @@ impl Link {
         }
     }
 
-    /// Whether a device of another process has this address.
+    /// Returns `true` if a device of another process has this address.
     pub fn is_process(&self, dlid: u16) -> bool {
         match &self.port {
             Port::Socket(port) => port.is_connected(dlid),
@@ -339,12 +339,12 @@ impl Link {
         moved
     }
 
-    /// Next packet that arrived.
+    /// Takes the next packet that arrived.
     pub fn receive(&mut self) -> Option<Frame> {
         self.arrived.pop_front()
     }
 
-    /// LIDs of the other devices on the fabric.
+    /// Returns the LIDs of the other devices on the fabric.
     pub fn peers(&mut self, now: u64) -> Vec<u16> {
         match &mut self.port {
             Port::Private => Vec::new(),
@@ -359,7 +359,7 @@ impl Link {
         [self.injector.next_deadline(), played].into_iter().flatten().min()
     }
 
-    /// Descriptor that becomes readable when packets arrive from another process.
+    /// Returns the descriptor that becomes readable when packets arrive from another process.
     pub fn wait_fd(&self) -> Option<RawFd> {
         match &self.port {
             Port::Socket(port) => Some(port.fd()),

@@ -96,7 +96,7 @@ impl Default for Frame {
 }
 
 impl Frame {
-    /// The packet's bytes.
+    /// Returns the packet's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -124,18 +124,18 @@ impl Frame {
         (self.len, self.origin) = (end + ICRC_SIZE, origin);
     }
 
-    /// Whether it is an Ethernet frame, and no packet of a transport.
+    /// Returns `true` if it is an Ethernet frame, and no packet of a transport.
     pub fn is_ethernet(&self) -> bool {
         self.bytes[LRH + 1] & 3 == LNH_ETHERNET
     }
 
-    /// The Ethernet frame without its check sequence.
+    /// Returns the Ethernet frame without its check sequence.
     pub fn ethernet(&self) -> Option<&[u8]> {
         let end = self.len.checked_sub(ICRC_SIZE)?;
         self.bytes.get(IP..end).filter(|_| self.is_ethernet())
     }
 
-    /// Transport domain of this device that an Ethernet frame comes from, 0 for another device.
+    /// Returns the transport domain of this device that an Ethernet frame comes from, 0 for another device.
     pub fn origin(&self) -> u32 {
         self.origin
     }
@@ -174,7 +174,7 @@ impl Frame {
         self.len += emit_at(&mut self.bytes[self.len..], header);
     }
 
-    /// Room for `len` bytes of payload, at most [`MAX_MTU`].
+    /// Appends room for `len` bytes of payload, at most [`MAX_MTU`].
     pub fn payload_mut(&mut self, len: usize) -> &mut [u8] {
         let at = self.len;
         self.len += len;
@@ -202,17 +202,17 @@ impl Frame {
         self.bytes[at..at + ICRC_SIZE].copy_from_slice(&crc);
     }
 
-    /// The packet without its local route header, as it follows an Ethernet header.
+    /// Returns the packet without its local route header, as it follows an Ethernet header.
     pub fn ip_packet(&self) -> &[u8] {
         &self.bytes[IP..self.len]
     }
 
-    /// LID of the sender.
+    /// Returns the LID of the sender.
     pub fn slid(&self) -> u16 {
         u16::from_be_bytes([self.bytes[LRH + 6], self.bytes[LRH + 7]])
     }
 
-    /// LID of the receiver.
+    /// Returns the LID of the receiver.
     pub fn dlid(&self) -> u16 {
         u16::from_be_bytes([self.bytes[LRH + 2], self.bytes[LRH + 3]])
     }

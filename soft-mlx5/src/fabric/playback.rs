@@ -102,7 +102,7 @@ impl Playback {
         self.started.and_then(|_| self.due())
     }
 
-    /// The next frame whose time has come.
+    /// Takes the next frame whose time has come.
     pub fn play(&mut self, now: u64) -> Option<Vec<u8>> {
         self.due().filter(|due| *due <= now)?;
         let (time, frame) = self.next.take()?;

@@ -135,7 +135,7 @@ impl SocketPort {
         self.socket.as_raw_fd()
     }
 
-    /// Frames that found no peer, and datagrams that held no frames.
+    /// Returns the number of frames that found no peer, and of datagrams that held no frames.
     pub(super) fn drops(&self) -> (u64, u64) {
         (self.sent_to_nobody, self.malformed)
     }
@@ -232,7 +232,7 @@ impl SocketPort {
         count > 0
     }
 
-    /// LIDs of the other devices, as they were not long before `now`.
+    /// Returns the LIDs of the other devices, as they were not long before `now`.
     pub(super) fn peers(&mut self, now: u64) -> &[u16] {
         if self.known_at.is_none_or(|at| now >= at + PEERS_KNOWN_NS) {
             self.known_at = Some(now);

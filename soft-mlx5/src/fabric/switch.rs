@@ -12,7 +12,7 @@ const QUEUE_LIMIT: usize = 4096;
 
 #[derive(Debug, Default)]
 struct Ports {
-    // Index 0 is `FIRST_LID`; `None` where a device left.
+    // Index 0 is `FIRST_LID`; `None` after a device left.
     queues: Vec<Option<VecDeque<Frame>>>,
 }
 
@@ -42,7 +42,7 @@ impl PartialEq for Switch {
 impl Eq for Switch {}
 
 impl Switch {
-    /// A switch without devices.
+    /// Makes a switch without devices.
     pub fn new() -> Self {
         Self::default()
     }
@@ -101,7 +101,7 @@ impl SwitchPort {
         self.switch.ports().queue(self.lid)?.pop_front()
     }
 
-    /// LIDs of the other devices.
+    /// Returns the LIDs of the other devices.
     pub(crate) fn peers(&self) -> Vec<u16> {
         let ports = self.switch.ports();
         let all = (FIRST_LID..).zip(&ports.queues);

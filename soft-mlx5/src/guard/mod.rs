@@ -133,7 +133,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::Byte => 1,

@@ -72,7 +72,7 @@ pub fn install() {
     });
 }
 
-/// `sigaction`, as the program calls it.
+/// Runs `sigaction`, as the program calls it.
 ///
 /// # Safety
 /// The contract of libc's `sigaction`.

@@ -12,7 +12,7 @@ use crate::{device, kernel};
 
 const DIRECTORY: &[u8] = b"/dev/infiniband/uverbs";
 
-/// Number of the uverbs device that a path names, if it looks like one.
+/// Returns the number of the uverbs device that a path names, if the path looks like one.
 pub fn uverbs_number(path: *const c_char) -> Option<u32> {
     if path.is_null() {
         return None;

@@ -56,7 +56,7 @@ impl Meant {
         }
     }
 
-    /// The path.
+    /// Returns the path.
     pub fn as_ptr(&self) -> *const c_char {
         self.path
     }

@@ -24,7 +24,7 @@ impl Call<'_> {
     }
 }
 
-/// CREATE_AH.
+/// Runs CREATE_AH.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     call.context()?;
     let core: CreateAh = request.core.input.request()?;

@@ -39,7 +39,7 @@ pub const GET: &[Spec] = &[
 /// Attributes of the allocation of an asynchronous event file.
 pub const ASYNC_FILE: &[Spec] = &[Spec::needs(0, Carries::New)];
 
-/// GET_CONTEXT, ioctl form.
+/// Runs GET_CONTEXT, ioctl form.
 pub fn get(call: &mut Call, attrs: &Attrs) -> Result<()> {
     attrs.put(NUM_COMP_VECTORS, &call.core.vectors)?;
     attrs.put(CORE_SUPPORT, &OPTIONAL_MR_ACCESS)?;
@@ -55,7 +55,7 @@ pub const QUERY: &[Spec] = &[
     Spec::needs(RESP_UCTX, Carries::Out(8, u16::MAX)),
 ];
 
-/// QUERY_CONTEXT, for a program that imports the device.
+/// Runs QUERY_CONTEXT, for a program that imports the device.
 pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let real_time = call.core.real_time;
     let answer = answer(call.context()?, real_time);
@@ -65,7 +65,7 @@ pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
     attrs.respond(RESP_UCTX, &AllocContextResp { response_length, ..answer })
 }
 
-/// GET_CONTEXT, write form: also opens the asynchronous event file.
+/// Runs GET_CONTEXT, write form: also opens the asynchronous event file.
 pub fn write_get(call: &mut Call, request: &Request) -> Result<()> {
     let _: Respond = request.core.input.request()?;
     allocate(call, &request.driver)?;
@@ -79,7 +79,7 @@ pub fn write_get(call: &mut Call, request: &Request) -> Result<()> {
     answered
 }
 
-/// Allocation of an asynchronous event file.
+/// Allocates an asynchronous event file.
 pub fn async_file(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let fd = call.open_events(EventKind::Asynchronous)?;
     let answered = attrs.put_new(0, fd as u32);
@@ -89,7 +89,7 @@ pub fn async_file(call: &mut Call, attrs: &Attrs) -> Result<()> {
     answered
 }
 
-/// CREATE_COMP_CHANNEL.
+/// Runs CREATE_COMP_CHANNEL.
 pub fn comp_channel(call: &mut Call, request: &Request) -> Result<()> {
     let _: Respond = request.core.input.request()?;
     let fd = call.open_events(EventKind::Completions)?;

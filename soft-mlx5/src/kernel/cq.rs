@@ -75,7 +75,7 @@ struct Wanted {
     flags: u32,
 }
 
-/// Creation, ioctl form.
+/// Creates a CQ, ioctl form.
 pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let wanted = Wanted {
         user_handle: attrs.get(USER_HANDLE)?,
@@ -91,7 +91,7 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
-/// Creation, write form.
+/// Creates a CQ, write form.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let core: CreateCq = request.core.input.request()?;
     let wanted = Wanted {
@@ -108,7 +108,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(cq_handle, answered)
 }
 
-/// Creation, extended write form.
+/// Creates a CQ, extended write form.
 pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExCreateCq = request.core.input.request()?;
     if core.comp_mask != 0 || core.reserved != 0 {
@@ -132,13 +132,13 @@ pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(cq_handle, answered)
 }
 
-/// Destruction, ioctl form.
+/// Destroys a CQ, ioctl form.
 pub fn destroy(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let reported = call.destroy(attrs.handle(HANDLE)?, 3)?;
     attrs.respond(1, &answer(reported))
 }
 
-/// Destruction, write form.
+/// Destroys a CQ, write form.
 pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     let core: Destroy = request.core.input.request()?;
     let reported = call.destroy(core.handle, 3)?;
@@ -152,7 +152,7 @@ fn answer(reported: Reported) -> DestroyCqResp {
     }
 }
 
-/// RESIZE_CQ.
+/// Runs RESIZE_CQ.
 pub fn write_resize(call: &mut Call, request: &Request) -> Result<()> {
     let core: ResizeCq = request.core.input.request()?;
     let (entries, cqn) = {
@@ -182,7 +182,7 @@ pub fn write_resize(call: &mut Call, request: &Request) -> Result<()> {
     request.core.output.respond(&ResizeCqResp { cqe: slots - 1, reserved: 0 })
 }
 
-/// Slots for so many entries: one more, rounded up to a power of two.
+/// Returns the number of slots for so many entries: one more, rounded up to a power of two.
 fn slots(entries: u32) -> Result<u32> {
     if entries > limits::MAX_CQ_SLOTS {
         return Err(EINVAL);

@@ -106,7 +106,7 @@ impl EventFile {
 pub struct EventFiles {
     slot: u8,
     files: BTreeMap<FileId, EventFile>,
-    // Whether any file has a backlog.
+    // A file has a backlog.
     pending: bool,
 }
 
@@ -130,7 +130,7 @@ impl EventFiles {
         Ok(program.into_raw_fd())
     }
 
-    /// The event file with this number.
+    /// Returns the event file with this number.
     pub fn get(&self, id: FileId) -> Option<&EventFile> {
         self.files.get(&id)
     }
@@ -201,7 +201,7 @@ impl EventFiles {
         }
     }
 
-    /// Numbers of all asynchronous event files.
+    /// Returns the numbers of all asynchronous event files.
     pub fn asynchronous(&self) -> Vec<FileId> {
         let files = self.files.iter();
         files.filter(|(_, f)| f.carries == Carries::Asynchronous).map(|(&id, _)| id).collect()

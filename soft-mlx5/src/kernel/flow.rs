@@ -43,7 +43,7 @@ const LAST_PRIORITY: u16 = 15;
 const MULTICAST_LEVEL: u8 = 32;
 const LEFTOVERS_LEVEL: u8 = 33;
 
-/// CREATE_FLOW.
+/// Runs CREATE_FLOW.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let core: CreateFlow = request.core.input.get()?;
     if core.comp_mask != 0 {
@@ -103,7 +103,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(flow_handle, answered)
 }
 
-/// DESTROY_FLOW.
+/// Runs DESTROY_FLOW.
 pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExDestroyFlow = request.core.input.request()?;
     if core.comp_mask != 0 {

@@ -55,7 +55,7 @@ pub const INVOKE_WRITE: &[Spec] = &[
     Spec::needs(WRITE_CMD, CONSTANT),
 ];
 
-/// INVOKE_WRITE.
+/// Runs INVOKE_WRITE.
 pub fn invoke_write(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let command = attrs.constant(WRITE_CMD)?;
     write::invoke(call, command, &attrs.request(CORE_IN, CORE_OUT))?;

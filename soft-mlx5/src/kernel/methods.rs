@@ -87,7 +87,7 @@ const MLX5: &[Method] = &[
     Method { object: PD, method: DRIVER_FIRST, attrs: &[pd::query::SPECS], run: pd::query::run },
 ];
 
-/// The method with these numbers.
+/// Returns the method with these numbers.
 pub fn find(object: u16, method: u16) -> Option<&'static Method> {
     let mut all = CORE.iter().chain(MLX5);
     all.find(|candidate| (candidate.object, candidate.method) == (object, method))

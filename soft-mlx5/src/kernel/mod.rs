@@ -106,7 +106,7 @@ struct File {
 }
 
 impl Core {
-    /// A kernel for this device, made from `config`; `slot` is the number of the device in its process.
+    /// Makes a kernel for this device, made from `config`; `slot` is the number of the device in its process.
     pub fn new(nic: Nic, config: &NicConfig, clock: Arc<Clock>, slot: u8) -> io::Result<Self> {
         let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let clock_pages = ClockPages::new(config.epoch)?;
@@ -135,7 +135,7 @@ impl Core {
         })
     }
 
-    /// The device itself.
+    /// Returns the device itself.
     pub fn nic(&mut self) -> &mut Nic {
         &mut self.nic
     }
@@ -265,7 +265,7 @@ impl Call<'_> {
         self.handles().get_mut(handle)
     }
 
-    /// The context; commands before GET_CONTEXT have none.
+    /// Returns the context; commands before GET_CONTEXT have none.
     fn context(&mut self) -> Result<&mut Context> {
         self.file().context.as_mut().ok_or(EINVAL)
     }

@@ -63,7 +63,7 @@ fn pin(memlock: &Memlock, start: u64, length: u64, flags: u32) -> Result<Pinned>
     memlock.pin(start, length, flags & access::WRITING != 0)
 }
 
-/// REG_MR.
+/// Runs REG_MR.
 pub fn write_register(call: &mut Call, request: &Request) -> Result<()> {
     call.context()?;
     let core: RegMr = request.core.input.request()?;
@@ -159,7 +159,7 @@ pub const QUERY: &[Spec] = &[
     Spec::takes(RESP_IOVA, room(8)),
 ];
 
-/// QUERY_MR, for a program that imports the region.
+/// Runs QUERY_MR, for a program that imports the region.
 pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let mr = call.get::<Mr>(attrs.handle(HANDLE)?)?;
     attrs.put(RESP_LKEY, &mr.mkey.0)?;

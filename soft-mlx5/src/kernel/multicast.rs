@@ -9,7 +9,7 @@ use super::udata::Request;
 use crate::fabric::{LinkLayer, address};
 use crate::nic::objects::{Result, Service};
 
-/// ATTACH_MCAST.
+/// Runs ATTACH_MCAST.
 pub fn write_attach(call: &mut Call, request: &Request) -> Result<()> {
     let core: Multicast = request.core.input.request()?;
     let group = (core.gid, core.mlid);
@@ -32,7 +32,7 @@ pub fn write_attach(call: &mut Call, request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// DETACH_MCAST.
+/// Runs DETACH_MCAST.
 pub fn write_detach(call: &mut Call, request: &Request) -> Result<()> {
     let core: Multicast = request.core.input.request()?;
     let group = (core.gid, core.mlid);

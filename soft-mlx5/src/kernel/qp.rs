@@ -103,13 +103,13 @@ impl Call<'_> {
 /// Attributes of the destruction.
 pub const DESTROY: &[Spec] = &[Spec::needs(0, Carries::Handle), Spec::needs(1, room(4))];
 
-/// Destruction, ioctl form.
+/// Destroys a queue pair, ioctl form.
 pub fn destroy(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let reported = call.destroy(attrs.handle(0)?, 4)?;
     attrs.respond(1, &reported.asynchronous)
 }
 
-/// Destruction, write form.
+/// Destroys a queue pair, write form.
 pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     let core: Destroy = request.core.input.request()?;
     let reported = call.destroy(core.handle, 4)?;

@@ -104,7 +104,7 @@ struct Wanted {
     event_fd: Option<i32>,
 }
 
-/// Creation, ioctl form.
+/// Creates a queue pair, ioctl form.
 pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let qp_type = attrs.constant(TYPE)?;
     call.check_type(qp_type)?;
@@ -148,7 +148,7 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
-/// Creation, write form.
+/// Creates a queue pair, write form.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let core: CreateQp = request.core.input.request()?;
     let wanted = Wanted {
@@ -167,7 +167,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
-/// Creation, extended write form.
+/// Creates a queue pair, extended write form.
 pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExCreateQp = request.core.input.request()?;
     // The only addition in this form is an indirection table.

@@ -13,7 +13,7 @@ use crate::nic::objects::{AddressVector, Grh, QpModify, QpState, Result};
 const MIGRATED: u8 = 0;
 const PSN_MASK: u32 = 0xff_ffff;
 
-/// MODIFY_QP, first form.
+/// Runs MODIFY_QP, first form.
 pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     let core: ModifyQp = request.core.input.request()?;
     if core.attr_mask & !mask::STANDARD != 0 {
@@ -22,7 +22,7 @@ pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     call.modify_qp(&core)
 }
 
-/// MODIFY_QP, extended form.
+/// Runs MODIFY_QP, extended form.
 pub fn write_modify_ex(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExModifyQp = request.core.input.request()?;
     if core.base.attr_mask & !(mask::STANDARD | mask::RATE_LIMIT) != 0 {

@@ -7,7 +7,7 @@
 use super::{Call, Core};
 use crate::nic::objects::Event;
 
-/// Whether a device was removed.
+/// Removal of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Removal {
     /// The device is there.

@@ -72,7 +72,7 @@ pub struct Reported {
 /// Asynchronous events of one object: their file, and how many were delivered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AsyncTarget {
-    /// Event file, `None` when there is none.
+    /// Event file, if there is one.
     pub file: Option<FileId>,
     /// The program's name for the object.
     pub element: u64,

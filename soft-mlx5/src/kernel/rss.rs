@@ -37,7 +37,7 @@ pub const TABLE_TYPE: u16 = 11;
 
 const TOEPLITZ: u8 = 1;
 
-/// Creation of a table.
+/// Creates a table.
 pub fn write_create_table(call: &mut Call, request: &Request) -> Result<()> {
     let input = &request.core.input;
     let core: ExCreateIndTable = input.get()?;
@@ -75,7 +75,7 @@ pub fn write_create_table(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(ind_tbl_handle, answered)
 }
 
-/// Destruction of a table.
+/// Destroys a table.
 pub fn write_destroy_table(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExDestroyIndTable = request.core.input.request()?;
     if core.comp_mask != 0 {

@@ -85,7 +85,7 @@ struct Wanted {
     event_fd: Option<i32>,
 }
 
-/// Creation, ioctl form.
+/// Creates an SRQ, ioctl form.
 pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let wanted = Wanted {
         user_handle: attrs.get(USER_HANDLE)?,
@@ -109,7 +109,7 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
-/// Creation, write form.
+/// Creates an SRQ, write form.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let core: CreateSrq = request.core.input.request()?;
     let wanted = Wanted {
@@ -126,7 +126,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     answer_create(call, &wanted, request)
 }
 
-/// Creation of an SRQ of any type, write form.
+/// Creates an SRQ of any type, write form.
 pub fn write_create_any(call: &mut Call, request: &Request) -> Result<()> {
     let core: CreateXsrq = request.core.input.request()?;
     let wanted = Wanted {
@@ -152,20 +152,20 @@ fn answer_create(call: &mut Call, wanted: &Wanted, request: &Request) -> Result<
     call.or_destroy(srq_handle, answered)
 }
 
-/// Destruction, ioctl form.
+/// Destroys an SRQ, ioctl form.
 pub fn destroy(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let reported = call.destroy(attrs.handle(HANDLE)?, 5)?;
     attrs.respond(1, &reported.asynchronous)
 }
 
-/// Destruction, write form.
+/// Destroys an SRQ, write form.
 pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     let core: Destroy = request.core.input.request()?;
     let reported = call.destroy(core.handle, 5)?;
     request.core.output.respond(&reported.asynchronous)
 }
 
-/// MODIFY_SRQ: arms the limit. The driver cannot change the size.
+/// Runs MODIFY_SRQ: arms the limit. The driver cannot change the size.
 pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     let core: ModifySrq = request.core.input.request()?;
     let srq = call.get::<Srq>(core.srq_handle)?;
@@ -182,7 +182,7 @@ pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// QUERY_SRQ.
+/// Runs QUERY_SRQ.
 pub fn write_query(call: &mut Call, request: &Request) -> Result<()> {
     let core: Destroy = request.core.input.request()?;
     let srq = call.get::<Srq>(core.handle)?;

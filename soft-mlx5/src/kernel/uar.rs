@@ -73,7 +73,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context with its first registers.
+    /// Makes a context with its first registers.
     pub fn new(pages: &mut UarPages, cqe_version: u8, bfregs: usize) -> Result<Self> {
         let mut context = Self {
             cqe_version,
@@ -99,7 +99,7 @@ impl Context {
         self.users.len()
     }
 
-    /// A context whose library manages UAR objects.
+    /// Makes a context whose library manages UAR objects.
     pub fn of_objects(cqe_version: u8) -> Self {
         Self {
             cqe_version,
@@ -206,7 +206,7 @@ const ALLOC_WC: u64 = 6;
 const CLOCK_INFO: u64 = 7;
 const OBJECT: u64 = 9;
 
-/// Offset at which the page of the object with this number is mapped.
+/// Returns the offset at which the page of the object with this number is mapped.
 pub fn object_offset(number: u32) -> u64 {
     let number = u64::from(number);
     (number >> 8 << 16 | OBJECT << 8 | number & 0xff) * PAGE

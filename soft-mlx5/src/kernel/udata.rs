@@ -26,12 +26,12 @@ impl Default for Source {
 }
 
 impl Input {
-    /// Bytes in the program's memory.
+    /// Returns an input in the program's memory.
     pub fn user(addr: u64, len: usize) -> Self {
         Self { source: Source::User(addr), len }
     }
 
-    /// Input of an ioctl attribute: short input is the data word itself.
+    /// Returns the input of an ioctl attribute: short input is the data word itself.
     pub fn attribute(data: u64, len: usize) -> Self {
         if len <= 8 {
             Self { source: Source::Inline(data.to_ne_bytes()), len }
@@ -40,7 +40,7 @@ impl Input {
         }
     }
 
-    /// Bytes given.
+    /// Returns the number of bytes given.
     pub fn len(&self) -> usize {
         self.len
     }

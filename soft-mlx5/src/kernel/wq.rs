@@ -87,7 +87,7 @@ struct Wanted {
     event_fd: Option<i32>,
 }
 
-/// Creation, ioctl form.
+/// Creates a WQ, ioctl form.
 pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let (max_wr, max_sge): (u32, u32) = (attrs.get(MAX_WR)?, attrs.get(MAX_SGE)?);
     let wanted = Wanted {
@@ -109,7 +109,7 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
-/// Creation, extended write form.
+/// Creates a WQ, extended write form.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExCreateWq = request.core.input.request()?;
     if core.comp_mask != 0 || core.create_flags & !create_flag::KNOWN != 0 {
@@ -146,7 +146,7 @@ fn state(number: u32) -> Result<WqState> {
     })
 }
 
-/// MODIFY_WQ.
+/// Runs MODIFY_WQ.
 pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     const STATE: u32 = 1 << 0;
     const CURRENT_STATE: u32 = 1 << 1;
@@ -171,13 +171,13 @@ pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Destruction, ioctl form.
+/// Destroys a WQ, ioctl form.
 pub fn destroy(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let reported = call.destroy(attrs.handle(HANDLE)?, TYPE_ID)?;
     attrs.respond(1, &reported.asynchronous)
 }
 
-/// Destruction, extended write form.
+/// Destroys a WQ, extended write form.
 pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExDestroyWq = request.core.input.request()?;
     if core.comp_mask != 0 {

@@ -20,7 +20,7 @@ struct Command {
     // Least bytes of the core's request and response.
     request: usize,
     response: usize,
-    // Whether driver data may follow.
+    // Driver data may follow.
     driver: bool,
     run: fn(&mut Call, &Request) -> Result<()>,
 }

@@ -136,7 +136,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// No message, from this queue pair.
+    /// Describes the arrival of no message, from this queue pair.
     pub fn nothing(source_qpn: u32) -> Self {
         Self {
             opcode: CqeOpcode::ResponderSend,

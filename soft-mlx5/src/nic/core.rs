@@ -72,7 +72,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// The shared part of a new device.
+    /// Makes the shared part of a new device.
     pub fn new(config: &NicConfig) -> io::Result<Self> {
         let mut link = Link::new(&config.fabric, config.faults, config.seed)?;
         if let Some(path) = &config.pcap {
@@ -261,7 +261,7 @@ impl Core {
         receive.counter.is_some()
     }
 
-    /// Domain whose keys the receive WQEs of `qp` name.
+    /// Returns the domain of the keys in the receive WQEs of `qp`.
     pub fn receive_pd(&self, qp: &Qp) -> Pdn {
         let srq = qp.attr.srq.and_then(|srqn| self.srqs.get(srqn.0));
         srq.map_or(qp.attr.pd, |srq| srq.attr().pd)

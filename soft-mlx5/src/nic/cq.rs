@@ -96,7 +96,7 @@ fn ring(buf: u64, count: u32, cqe_size: u32) -> objects::Result<Span> {
 }
 
 impl Cq {
-    /// A queue in the memory that `attr` names.
+    /// Makes a queue in the memory that `attr` names.
     pub fn new(number: Cqn, attr: CqAttr) -> objects::Result<Self> {
         if attr.dbrec % 8 != 0 {
             return Err(Errno(libc::EINVAL));
@@ -121,7 +121,7 @@ impl Cq {
         })
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn number(&self) -> Cqn {
         self.number
     }
@@ -131,7 +131,7 @@ impl Cq {
         &self.attr
     }
 
-    /// Index of the next CQE, which runs on without wrapping at the size of the queue.
+    /// Returns the index of the next CQE, which runs on without wrapping at the size of the queue.
     pub fn producer(&self) -> u32 {
         self.produced.wrapping_add(self.held())
     }
@@ -145,12 +145,12 @@ impl Cq {
         self.held() > 0
     }
 
-    /// Bytes of payload that a CQE of this queue can carry.
+    /// Returns the number of payload bytes that a CQE of this queue can carry.
     pub fn inline_capacity(&self) -> usize {
         if self.attr.cqe_size == 128 { 64 } else { 32 }
     }
 
-    /// CQE format of an inline payload.
+    /// Returns the CQE format of an inline payload.
     pub fn inline_format(&self) -> CqeFormat {
         if self.attr.cqe_size == 128 { CqeFormat::Inline64 } else { CqeFormat::Inline32 }
     }

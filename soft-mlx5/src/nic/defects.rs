@@ -91,7 +91,7 @@ pub struct Defects {
 }
 
 impl Defects {
-    /// A device with this defect.
+    /// Makes the state of a device with this defect.
     pub fn new(defect: Option<Defect>) -> Self {
         Self { defect, ..Self::default() }
     }

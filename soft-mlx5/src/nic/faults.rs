@@ -20,7 +20,7 @@ pub struct OperationFaults {
 }
 
 impl OperationFaults {
-    /// Decisions that follow from `seed`.
+    /// Makes the state of decisions that follow from `seed`.
     pub fn new(faults: Faults, seed: u64) -> Self {
         Self { faults, rng: Rng::new(seed ^ RNR_STREAM), sends: 0, receives: 0, messages: 0 }
     }
@@ -66,7 +66,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule that begins at power-up.
+    /// Makes a schedule that begins at power-up.
     pub fn new(faults: &Faults) -> Self {
         let slow = faults.slow.map(nanoseconds);
         Self { flap: faults.port_flap, up: true, looked: 0, slow, next_work: 0 }

@@ -71,7 +71,7 @@ pub struct Queues {
 }
 
 impl Nic {
-    /// All queues.
+    /// Returns all queues.
     pub fn queues(&self) -> Queues {
         let qps = self.qps.iter().map(|(number, qp)| QueuePair {
             number,

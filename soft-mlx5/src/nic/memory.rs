@@ -100,12 +100,12 @@ pub struct Span {
 }
 
 impl Span {
-    /// Memory at `base`, as the driver described it.
+    /// Names the memory at `base`, as the driver described it.
     pub fn new(base: u64, len: usize) -> Self {
         Self { base, len }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

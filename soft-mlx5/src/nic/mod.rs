@@ -129,12 +129,12 @@ impl Nic {
         })
     }
 
-    /// The UAR page with this index, made at its first use.
+    /// Returns the UAR page with this index, made at its first use.
     pub fn uar_page(&mut self, index: u32) -> Result<UarPage> {
         self.uar.page(index).map_err(commands::errno)
     }
 
-    /// Addresses and state of the port.
+    /// Returns the addresses and state of the port.
     pub fn port(&self) -> PortAddress {
         let lid = self.core.link.lid();
         PortAddress {
@@ -163,7 +163,7 @@ impl Nic {
         self.schedule.set(&faults);
     }
 
-    /// Packets that the port lost.
+    /// Returns the packets that the port lost.
     pub fn drops(&self) -> Drops {
         self.core.link.drops()
     }
@@ -178,7 +178,7 @@ impl Nic {
         self.core.events.push_back(event);
     }
 
-    /// Next event for the driver.
+    /// Takes the next event for the driver.
     pub fn next_event(&mut self) -> Option<Event> {
         let Core { events, defects, .. } = &mut self.core;
         std::iter::from_fn(|| events.pop_front()).find(|event| !defects.loses(event))
@@ -202,14 +202,14 @@ impl Nic {
         all.into_iter().flatten().min()
     }
 
-    /// Descriptor that becomes readable when packets from other processes wait, for a driver that
+    /// Returns the descriptor that becomes readable when packets from other processes wait, for a driver that
     /// wants to sleep; `None` without a named fabric.
     pub fn wait_fd(&self) -> Option<RawFd> {
         self.core.link.wait_fd()
     }
 }
 
-/// Syndrome, vendor syndrome, `hw_err_synd` and `hw_synd_type` of each error that a device reports.
+/// Returns the syndrome, vendor syndrome, `hw_err_synd` and `hw_synd_type` of each error that a device reports.
 pub(crate) fn failures() -> impl Iterator<Item = [u8; 4]> {
     completion::Failure::ALL.iter().map(|failure| {
         let [error, kind] = failure.hardware;

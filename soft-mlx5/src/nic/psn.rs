@@ -2,7 +2,7 @@
 
 use crate::fabric::headers::PSN_MASK;
 
-/// `psn + n`.
+/// Returns `psn + n`.
 pub const fn add(psn: u32, n: u32) -> u32 {
     psn.wrapping_add(n) & PSN_MASK
 }

@@ -39,7 +39,7 @@ pub struct Qp {
     pub mtu: usize,
     /// Peer, where connected.
     pub dest_qpn: u32,
-    /// Way to the peer; `None` when its address belongs to no port.
+    /// Route to the peer; `None` if its address belongs to no port.
     pub route: Option<Route>,
     /// Receive queue, empty with an SRQ.
     pub rq: ReceiveQueue,
@@ -74,7 +74,7 @@ pub enum Turn {
 }
 
 impl Qp {
-    /// A queue pair in state Reset.
+    /// Makes a queue pair in state Reset.
     pub fn new(number: u32, attr: QpAttr) -> objects::Result<Self> {
         if attr.dbrec % 8 != 0 || attr.sq.buf % 8 != 0 {
             return Err(Errno(libc::EINVAL));

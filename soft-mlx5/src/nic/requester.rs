@@ -54,7 +54,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// First packet sequence number after this request.
+    /// Returns the first packet sequence number after this request.
     pub fn end(&self) -> u32 {
         psn::add(self.first_psn, self.packets)
     }
@@ -133,7 +133,7 @@ impl Requester {
         }
     }
 
-    /// Next packet sequence number to give.
+    /// Returns the next packet sequence number to give.
     pub fn next_psn(&self) -> u32 {
         self.next_psn
     }
@@ -143,17 +143,17 @@ impl Requester {
         self.requests.is_empty()
     }
 
-    /// Oldest request that is not complete.
+    /// Returns the oldest request that is not complete.
     pub fn front(&self) -> Option<&Request> {
         self.requests.front()
     }
 
-    /// First packet sequence number that is not acknowledged.
+    /// Returns the first packet sequence number that is not acknowledged.
     pub fn unacked_psn(&self) -> u32 {
         self.unacked_psn
     }
 
-    /// First packet sequence number that was never sent.
+    /// Returns the first packet sequence number that was never sent.
     pub fn sent_psn(&self) -> u32 {
         self.sent_psn
     }

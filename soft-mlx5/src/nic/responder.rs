@@ -43,7 +43,7 @@ pub enum Message {
 /// The receive WQE that was taken for a message.
 #[derive(Debug, Default)]
 pub struct Receive {
-    /// `wqe_counter` of its CQE; `None` when no WQE is held.
+    /// `wqe_counter` of its CQE; `None` if no WQE is held.
     pub counter: Option<u16>,
     /// Destination of its bytes.
     pub list: ScatterList,
@@ -107,7 +107,7 @@ impl Default for Responder {
 }
 
 impl Responder {
-    /// Applies what MODIFY_QP says.
+    /// Applies the changes of MODIFY_QP.
     pub fn modify(&mut self, change: &QpModify) {
         if let Some(psn) = change.rq_psn {
             self.expected_psn = psn & PSN_MASK;
@@ -120,7 +120,7 @@ impl Responder {
         }
     }
 
-    /// Packet sequence number expected next.
+    /// Returns the packet sequence number expected next.
     pub fn expected_psn(&self) -> u32 {
         self.expected_psn
     }

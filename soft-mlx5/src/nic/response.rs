@@ -60,7 +60,7 @@ fn acknowledge(qp: &mut Qp, core: &mut Core, at: u32, aeth: Aeth) {
     }
 }
 
-/// Delay that an RNR code asks for (InfiniBand specification, table 45).
+/// Returns the delay that an RNR code asks for (InfiniBand specification, table 45).
 fn rnr_delay_ns(code: u8) -> u64 {
     const STEPS_OF_10_US: [u64; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,

@@ -30,7 +30,7 @@ pub struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// The queue that `attr` describes, with the QP's doorbell record.
+    /// Makes the queue that `attr` describes, with the QP's doorbell record.
     pub fn new(attr: WqAttr, record: Span) -> objects::Result<Self> {
         let valid = (attr.count == 0 || attr.count.is_power_of_two())
             && attr.count <= 1 << 15
@@ -61,12 +61,12 @@ impl ReceiveQueue {
         self.count = 0;
     }
 
-    /// Running index of the next WQE to take.
+    /// Returns the running index of the next WQE to take.
     pub fn next(&self) -> u16 {
         self.next
     }
 
-    /// Posted WQEs that were not taken.
+    /// Returns the number of posted WQEs that were not taken.
     pub fn available(&self) -> Result<u16, Unmapped> {
         if self.count == 0 {
             return Ok(0);

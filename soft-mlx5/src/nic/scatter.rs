@@ -68,12 +68,12 @@ impl ScatterList {
         }
     }
 
-    /// Bytes that fit.
+    /// Returns the number of bytes that fit.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// The segments.
+    /// Returns the segments.
     pub fn segments(&self) -> &[DataSegment] {
         &self.segments
     }

@@ -41,7 +41,7 @@ fn queue_of(completion: &Completion) -> (u32, bool) {
 }
 
 impl Shuffler {
-    /// An order that follows from `seed`.
+    /// Makes an order that follows from `seed`.
     pub fn new(on: bool, seed: u64) -> Self {
         Self { on, rng: Rng::new(seed ^ STREAM), held: Vec::new() }
     }

@@ -39,13 +39,13 @@ pub const PATIENCE_NS: u64 = 2_000_000_000;
 /// The same, in looks of the device.
 pub const PATIENCE_LOOKS: u32 = 100;
 
-/// Basic blocks of a WQE of `ds` units.
+/// Returns the number of basic blocks of a WQE of `ds` units.
 pub fn blocks(ds: u8) -> u16 {
     u16::from(ds.div_ceil(UNITS_PER_BLOCK))
 }
 
 impl SendQueue {
-    /// The queue that `attr` describes, with the QP's doorbell record.
+    /// Makes the queue that `attr` describes, with the QP's doorbell record.
     pub fn new(attr: WqAttr, record: Span) -> objects::Result<Self> {
         let valid = (attr.count == 0 || attr.count.is_power_of_two()) && attr.count <= 1 << 15;
         if !valid {
@@ -109,7 +109,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Basic blocks that record and register both cover and that were not started.
+    /// Returns the number of basic blocks that both record and register cover and that were not started.
     pub fn ready(&self, qp: Object, strict: &mut Strict) -> Result<u16, Unmapped> {
         let rung = self.rung.wrapping_sub(self.next);
         if self.count == 0 || rung == 0 {
@@ -123,7 +123,7 @@ impl SendQueue {
         Ok(posted.min(rung))
     }
 
-    /// Index of the next WQE.
+    /// Returns the index of the next WQE.
     pub fn next(&self) -> u16 {
         self.next
     }
@@ -145,7 +145,7 @@ impl SendQueue {
         self.instead.as_ref().filter(|(at, _)| *at == index).map(|(_, wqe)| &wqe[..])
     }
 
-    /// Control segment of the WQE at `index`.
+    /// Returns the control segment of the WQE at `index`.
     pub fn ctrl(&self, index: u16) -> Result<ControlSegment, Unmapped> {
         if let Some(bytes) = self.instead_of(index).and_then(|wqe| wqe.first_chunk()) {
             return Ok(ControlSegment::from_bytes(bytes));

@@ -45,7 +45,7 @@ pub struct Srq {
 }
 
 impl Srq {
-    /// The queue that `attr` describes.
+    /// Makes the queue that `attr` describes.
     pub fn new(number: Srqn, attr: SrqAttr) -> objects::Result<Self> {
         let valid = attr.wqe_count.is_power_of_two()
             && attr.wqe_count <= 1 << 16
@@ -82,17 +82,17 @@ impl Srq {
         &self.attr
     }
 
-    /// Slot of the next WQE to take.
+    /// Returns the slot of the next WQE to take.
     pub fn next(&self) -> u16 {
         self.next
     }
 
-    /// WQEs taken.
+    /// Returns the number of WQEs taken.
     pub fn taken(&self) -> u16 {
         self.taken
     }
 
-    /// Posted WQEs that were not taken.
+    /// Returns the number of posted WQEs that were not taken.
     pub fn available(&self) -> Result<u16, Unmapped> {
         Ok((self.record.record(RECEIVE)? as u16).wrapping_sub(self.taken))
     }

@@ -130,7 +130,7 @@ pub struct Strict {
 }
 
 impl Strict {
-    /// A judge that stops the program (`abort`) or counts.
+    /// Makes a judge that stops the program (`abort`) or counts.
     pub fn new(abort: bool) -> Self {
         // Lets a test that breaks a rule see in a process of its own how the program stops.
         let abort = abort || cfg!(test) && std::env::var_os(STOP_IN_TESTS).is_some();
@@ -147,7 +147,7 @@ impl Strict {
         }
     }
 
-    /// Breaches of a rule so far.
+    /// Returns the number of breaches of a rule so far.
     pub fn count(&self, rule: Rule) -> u64 {
         self.counts[rule as usize]
     }
@@ -180,7 +180,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
 
-    /// The test that breaks a rule. It also sees that without `strict` the breach is counted.
+    /// Returns the test that breaks a rule. It also sees that without `strict` the breach is counted.
     fn breaker(rule: Rule) -> &'static str {
         match rule {
             Rule::SrqLink => "srq::tests::a_wild_link_is_a_violation_and_stays_inside",

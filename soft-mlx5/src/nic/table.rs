@@ -26,12 +26,12 @@ struct Slot<T> {
 }
 
 impl<T> Table<T> {
-    /// A table whose first number is `base` and which holds at most `limit` objects.
+    /// Makes a table whose first number is `base` and which holds at most `limit` objects.
     pub fn new(base: u32, limit: u32) -> Self {
         Self { base, slots: Vec::new(), free: VecDeque::new(), limit, distinct: false }
     }
 
-    /// A table that never gives a number twice. It is full for good after nearly 2^24 objects, and holds at most 2^14
+    /// Makes a table that never gives a number twice. It is full for good after nearly 2^24 objects, and holds at most 2^14
     /// at once.
     pub fn distinct(base: u32) -> Self {
         Self { distinct: true, ..Self::new(base, 1 << DISTINCT_SLOTS) }
@@ -84,13 +84,13 @@ impl<T> Table<T> {
         self.slots.get(index).is_some_and(|slot| slot.number == number).then_some(index)
     }
 
-    /// The object with this number.
+    /// Returns the object with this number.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
         self.slots[self.index(number)?].object.as_ref()
     }
 
-    /// The object with this number.
+    /// Returns the object with this number.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let index = self.index(number)?;
@@ -110,12 +110,12 @@ impl<T> Table<T> {
         Some((*number, object.as_mut()?))
     }
 
-    /// All objects, in the order of their slots.
+    /// Returns all objects, in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().filter_map(|slot| Some((slot.number, slot.object.as_ref()?)))
     }
 
-    /// All objects, in the order of their slots.
+    /// Returns all objects, in the order of their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots.iter_mut().filter_map(|slot| Some((slot.number, slot.object.as_mut()?)))
     }

@@ -125,7 +125,7 @@ impl Uar {
         })
     }
 
-    /// The page with this index, made at its first use.
+    /// Returns the page with this index, made at its first use.
     pub fn page(&mut self, index: u32) -> io::Result<UarPage> {
         self.map(index)?;
         Ok(UarPage { fd: self.file.as_raw_fd(), offset: offset_of_page(index) })

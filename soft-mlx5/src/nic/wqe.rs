@@ -144,12 +144,12 @@ impl SendWqe {
         read(&mut self.bytes[..self.len])
     }
 
-    /// Control segment.
+    /// Returns the control segment.
     pub fn ctrl(&self) -> &ControlSegment {
         &self.ctrl
     }
 
-    /// The whole WQE.
+    /// Returns the whole WQE.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -168,27 +168,27 @@ impl SendWqe {
         bytes.and_then(|bytes| bytes.first_chunk()).ok_or(WqeError::Malformed)
     }
 
-    /// Remote address segment.
+    /// Returns the remote address segment.
     pub fn remote(&self) -> Result<RemoteAddressSegment, WqeError> {
         self.segment(UNIT).map(RemoteAddressSegment::from_bytes)
     }
 
-    /// Atomic segment.
+    /// Returns the atomic segment.
     pub fn atomic(&self) -> Result<AtomicSegment, WqeError> {
         self.segment(2 * UNIT).map(AtomicSegment::from_bytes)
     }
 
-    /// Datagram segment.
+    /// Returns the datagram segment.
     pub fn datagram(&self) -> Result<DatagramSegment, WqeError> {
         self.segment(UNIT).map(DatagramSegment::from_bytes)
     }
 
-    /// List operation.
+    /// Returns the list operation.
     pub fn tag_matching(&self) -> Result<TagMatchingSegment, WqeError> {
         self.segment(UNIT).map(TagMatchingSegment::from_bytes)
     }
 
-    /// Everything from `at` on.
+    /// Returns the bytes from `at` on.
     pub fn tail(&self, at: usize) -> &[u8] {
         self.bytes[..self.len].get(at..).unwrap_or_default()
     }
@@ -223,7 +223,7 @@ impl SendWqe {
         Ok(Some((Piece::Memory(segment), at + UNIT)))
     }
 
-    /// Bytes of the data part that begins at `at`.
+    /// Returns the number of bytes of the data part that begins at `at`.
     pub fn length(&self, mut at: usize) -> Result<u32, WqeError> {
         let mut total = 0;
         while let Some((piece, next)) = self.piece(at)? {
@@ -236,7 +236,7 @@ impl SendWqe {
         if total <= MAX_MESSAGE { Ok(total as u32) } else { Err(WqeError::Length) }
     }
 
-    /// First data segment whose length is 0, for the strict rules.
+    /// Returns the first data segment whose length is 0, for the strict rules.
     pub fn zero_length(&self, mut at: usize) -> Option<&[u8]> {
         while let Ok(Some((piece, next))) = self.piece(at) {
             if matches!(piece, Piece::Memory(_)) && self.bytes[at..at + 4] == [0; 4] {
@@ -288,7 +288,7 @@ impl SendWqe {
         Ok(())
     }
 
-    /// The bytes of the data part at `at`, if they stand in the WQE itself.
+    /// Returns the bytes of the data part at `at`, if the WQE contains them.
     pub fn inline_data(&self, at: usize) -> Option<&[u8]> {
         match self.piece(at) {
             Ok(Some((Piece::Inline(from, len), _))) => self.bytes.get(from..from + len),
@@ -296,7 +296,7 @@ impl SendWqe {
         }
     }
 
-    /// The data segments from `at` on, for the answer to a READ or atomic.
+    /// Returns the data segments from `at` on, for the answer to a READ or atomic.
     pub fn segments(&self, at: usize) -> impl Iterator<Item = DataSegment> + '_ {
         let bytes = self.bytes[..self.len].get(at..).unwrap_or_default();
         bytes.chunks_exact(UNIT).map(|bytes| {

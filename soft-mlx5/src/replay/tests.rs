@@ -11,7 +11,7 @@ fn the_bundle_of_this_model_has_no_difference() {
     assert!(found.cqes > 100 && found.wqes > 50, "{found}");
 }
 
-/// The same bundle with the byte at `at` changed, and a digest that is right again.
+/// Returns the same bundle with the byte at `at` changed, and a digest that is right again.
 fn changed(at: usize, by: u8) -> String {
     let mut bytes = BUNDLE.as_bytes().to_vec();
     bytes[at] = match bytes[at] {
@@ -24,7 +24,7 @@ fn changed(at: usize, by: u8) -> String {
     format!("{lines}end {:016x}\n", fnv(FNV_START, lines.as_bytes()))
 }
 
-/// The place of word `number` in a line.
+/// Returns the place of word `number` in a line.
 fn word(line: &str, number: usize) -> std::ops::Range<usize> {
     let start = line.match_indices(' ').nth(number - 1).unwrap().0 + 1;
     start..start + line[start..].find(' ').unwrap()

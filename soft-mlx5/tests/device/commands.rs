@@ -66,7 +66,7 @@ fn ioctl<const N: usize>(
     packet.send(fd).map(|()| packet.attrs)
 }
 
-/// GET_CONTEXT, with the answer of the driver.
+/// Runs GET_CONTEXT; returns the answer of the driver.
 pub fn get_context(fd: i32) -> Result<[u32; 18], i32> {
     let request: [u32; 8] = [16, 4, 0, 0, 1, 0, 0, 0];
     let mut answer = [0u32; 18];
@@ -90,13 +90,13 @@ fn invoke(fd: i32, command: u64, request: &[u32], response: &mut [u32]) -> Resul
     ioctl(fd, 0, 0, attrs).map(drop)
 }
 
-/// ALLOC_PD; returns the handle.
+/// Runs ALLOC_PD; returns the handle.
 pub fn alloc_pd(fd: i32) -> Result<u32, i32> {
     let mut handle = [0];
     invoke(fd, 3, &[0, 0], &mut handle).map(|()| handle[0])
 }
 
-/// DEALLOC_PD.
+/// Runs DEALLOC_PD.
 pub fn dealloc_pd(fd: i32, handle: u32) -> Result<(), i32> {
     ioctl(fd, 1, 0, [Attr::new(0, 0, handle.into())]).map(drop)
 }

@@ -25,12 +25,12 @@ pub struct World {
 }
 
 impl World {
-    /// A device that works only when stepped.
+    /// Makes a device that works only when stepped.
     pub fn stepped() -> Self {
         Self::new(Device::builder().stepped())
     }
 
-    /// A device with a thread of its own.
+    /// Makes a device with a thread of its own.
     pub fn threaded() -> Self {
         Self::new(Device::builder())
     }
@@ -76,7 +76,7 @@ impl World {
         srq
     }
 
-    /// A QP of one SGE and 16 work requests each way.
+    /// Makes a QP of one SGE and 16 work requests each way.
     pub fn qp(&self, qp_type: ibv_qp_type, cq: *mut ibv_cq, srq: *mut ibv_srq) -> *mut ibv_qp {
         let mut init = ibv_qp_init_attr { srq, ..init_attr(qp_type, cq, 16) };
         init.cap.max_inline_data = 32;
@@ -98,7 +98,7 @@ impl World {
         self.device().settle();
     }
 
-    /// An RC QP connected to itself.
+    /// Makes an RC QP connected to itself.
     pub fn connected(&self, cq: *mut ibv_cq, srq: *mut ibv_srq) -> *mut ibv_qp {
         let qp = self.qp(IBV_QPT_RC, cq, srq);
         self.connect(qp, qp);
@@ -114,7 +114,7 @@ impl World {
         assert_eq!(modify(qp, &to_rts(), rc(IBV_QPS_RTS)), 0);
     }
 
-    /// Attributes that connect to a QP of this device.
+    /// Returns the attributes that connect to a QP of this device.
     pub fn to_rtr(&self, qpn: u32) -> ibv_qp_attr {
         let mut port = ibv_port_attr::default();
         // SAFETY: the context is open.
@@ -146,7 +146,7 @@ pub fn create_qp(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ib
     if qp.is_null() { Err(errno()) } else { Ok(qp) }
 }
 
-/// Attributes of a QP of one SGE and so many work requests each way.
+/// Returns the attributes of a QP of one SGE and so many work requests each way.
 pub fn init_attr(qp_type: ibv_qp_type, cq: *mut ibv_cq, wrs: u32) -> ibv_qp_init_attr {
     let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, qp_type, ..Default::default() };
     (init.cap.max_send_wr, init.cap.max_recv_wr) = (wrs, wrs);
@@ -173,7 +173,7 @@ fn with_devices<T>(with: impl FnOnce(Vec<(*mut ibv_device, String)>) -> T) -> T 
     }
 }
 
-/// Names in the device list.
+/// Returns the names in the device list.
 pub fn names() -> Vec<String> {
     with_devices(|devices| devices.into_iter().map(|(_, name)| name).collect())
 }
@@ -189,7 +189,7 @@ pub fn open(name: &str) -> *mut ibv_context {
     ctx
 }
 
-/// Errno of the last failed call.
+/// Returns the errno of the last failed call.
 pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
@@ -293,7 +293,7 @@ pub fn poll(cq: *mut ibv_cq) -> Option<ibv_wc> {
     }
 }
 
-/// Statuses of all completions.
+/// Returns the statuses of all completions.
 pub fn statuses(cq: *mut ibv_cq) -> Vec<ibv_wc_status> {
     std::iter::from_fn(|| poll(cq)).map(|wc| wc.status).collect()
 }

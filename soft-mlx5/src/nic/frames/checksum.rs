@@ -2,7 +2,7 @@
 
 use super::header::Ip;
 
-/// Sum of 16-bit words, not folded; an odd byte at the end counts as if a zero followed.
+/// Returns the sum of 16-bit words, not folded; an odd byte at the end counts as if a zero followed.
 pub fn words(bytes: &[u8]) -> u32 {
     let low = |pair: &[u8]| pair.get(1).map_or(0, |low| u32::from(*low));
     bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | low(pair)).sum()
@@ -16,7 +16,7 @@ pub fn folded(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// Sum of 16-bit words: all ones over bytes that hold their own checksum.
+/// Returns the sum of 16-bit words: all ones over bytes that hold their own checksum.
 pub fn sum(bytes: &[u8]) -> u16 {
     folded(words(bytes))
 }

@@ -46,7 +46,7 @@ impl Nic {
         Ok(())
     }
 
-    /// State of a receive queue, which may change by itself.
+    /// Returns the state of a receive queue, which may change by itself.
     pub fn wq_state(&self, wq: Wqn) -> Result<WqState> {
         Ok(self.frames.wqs.get(wq.0).ok_or(EINVAL)?.state)
     }
@@ -103,7 +103,7 @@ impl Nic {
         self.frames.receivers.get(&qp.0).map(|(_, tirn)| *tirn)
     }
 
-    /// Running index of the next WQE of the receive side of a queue pair.
+    /// Returns the running index of the next WQE of the receive side of a queue pair.
     pub(in crate::nic) fn receive_index(&self, qp: u32) -> Option<u16> {
         let (wqn, _) = self.frames.receivers.get(&qp)?;
         self.frames.wqs.get(wqn.0).map(Wq::next)

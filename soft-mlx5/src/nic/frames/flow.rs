@@ -52,7 +52,7 @@ pub fn put<const N: usize>(fields: &mut Fields, place: usize, bytes: [u8; N]) {
     fields[place..place + N].copy_from_slice(&bytes);
 }
 
-/// The fields of a frame.
+/// Returns the fields of a frame.
 pub fn fields_of(headers: &Headers) -> Fields {
     let mut fields = [0; FIELDS];
     put(&mut fields, at::SOURCE_MAC, headers.source);
@@ -199,7 +199,7 @@ impl Rules {
         !self.levels.values().flatten().any(Option::is_some)
     }
 
-    /// Number of targets of all rules.
+    /// Returns the number of targets of all rules.
     pub fn len(&self) -> usize {
         let groups = self.levels.values().flatten().flatten();
         groups.flat_map(|group| group.entries.values()).map(|entry| entry.targets.len()).sum()

@@ -40,7 +40,7 @@ pub struct Hash {
     pub kind: u8,
 }
 
-/// The Toeplitz function: the sum of the 32-bit windows of the key that begin at a set bit of the input.
+/// Computes the Toeplitz function: the sum of the 32-bit windows of the key that begin at a set bit of the input.
 pub fn toeplitz(key: &[u8; KEY], input: &[u8]) -> u32 {
     let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
     let mut result = 0;

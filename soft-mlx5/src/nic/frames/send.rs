@@ -40,7 +40,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Offset of the data segments of a WQE.
+/// Returns the offset of the data segments of a WQE.
 pub fn data_offset(wqe: &SendWqe) -> Result<usize, WqeError> {
     Layout::of(wqe).map(|layout| layout.data)
 }

@@ -27,7 +27,7 @@ pub fn check_sequence(frame: &[u8]) -> [u8; 4] {
     Crc::new().add(frame).finish()
 }
 
-/// The fields of a CQE that follow from a frame; all others are 0.
+/// Returns the fields of a CQE that follow from a frame; all others are 0.
 pub fn of(frame: &[u8], headers: &Headers, stripped: bool) -> Cqe64 {
     let end = headers.ip.map_or(frame.len(), |ip| ip.end);
     let mut cqe = Cqe64 {

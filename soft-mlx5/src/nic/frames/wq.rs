@@ -83,7 +83,7 @@ struct Parts<'a> {
 }
 
 impl Wq {
-    /// A queue in state Reset.
+    /// Makes a queue in state Reset.
     pub fn new(number: u32, attr: RwqAttr, owner: Option<Qpn>) -> objects::Result<Self> {
         let record = Span::new(attr.dbrec, 8);
         let queue = match attr.striding {
@@ -103,7 +103,7 @@ impl Wq {
         })
     }
 
-    /// Running index of the next WQE to take.
+    /// Returns the running index of the next WQE to take.
     pub fn next(&self) -> u16 {
         self.queue.next()
     }

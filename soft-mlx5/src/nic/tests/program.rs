@@ -285,7 +285,7 @@ impl Device {
         );
     }
 
-    /// Two queue pairs of this device, connected to each other.
+    /// Makes two queue pairs of this device, connected to each other.
     pub fn pair(&mut self, attr: impl Fn(QpAttr) -> QpAttr, send: &Cq, recv: &Cq) -> (Qp, Qp) {
         self.pair_with(attr, send, recv, Path::default())
     }

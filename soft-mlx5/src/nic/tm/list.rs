@@ -51,7 +51,7 @@ pub struct TagList {
 }
 
 impl TagList {
-    /// A list for `max_tags` posted tags: it has one entry more, which is always free.
+    /// Makes a list for `max_tags` posted tags: it has one entry more, which is always free.
     pub fn new(max_tags: u16) -> Self {
         let entry = || Entry {
             state: State::Free,
@@ -71,7 +71,7 @@ impl TagList {
         }
     }
 
-    /// Unexpected messages so far, modulo 2^16.
+    /// Returns the number of unexpected messages so far, modulo 2^16.
     pub fn hw_phase(&self) -> u16 {
         self.hw_phase
     }

@@ -59,7 +59,7 @@ pub fn target(qp: &Qp, core: &Core) -> Option<(Cqn, u32)> {
     Some((srq.own_cq()?, srq.attr().user_index))
 }
 
-/// The tag list that a queue pair receives with.
+/// Returns the tag list that a queue pair receives with.
 pub fn list_of<'a>(qp: &Qp, core: &'a mut Core) -> Option<&'a mut TagList> {
     core.srqs.get_mut(qp.attr.srq?.0)?.tags.as_mut()
 }

@@ -46,7 +46,7 @@ pub struct Rendezvous {
 const OURS: &str = "the memory is the device's own";
 
 impl Rendezvous {
-    /// An empty queue.
+    /// Makes an empty queue.
     pub fn new() -> Self {
         Self {
             ring: vec![0; usize::from(BLOCKS) * SEND_WQE_BB / 8].into_boxed_slice(),
@@ -56,7 +56,7 @@ impl Rendezvous {
         }
     }
 
-    /// The queue as the requester drains it.
+    /// Returns the queue for the requester.
     pub fn send_queue(&mut self) -> Result<SendQueue> {
         let buf = self.ring.as_mut_ptr() as u64;
         SendQueue::new(WqAttr { buf, count: BLOCKS.into(), shift: 6 }, self.record())

@@ -33,7 +33,7 @@ fn ethernet(switch: &Switch) -> NicConfig {
     NicConfig { fabric, link_layer: LinkLayer::Ethernet, strict: true, ..NicConfig::default() }
 }
 
-/// A raw packet queue pair in RTS.
+/// Makes a raw packet queue pair in RTS.
 fn raw_qp(device: &mut Device, cq: &Cq, attr: impl FnOnce(QpAttr) -> QpAttr) -> Qp {
     let made = device.qp_attr(Service::Raw, cq, cq);
     let qp = device.qp(attr(made));
@@ -194,7 +194,7 @@ impl Pair {
     }
 }
 
-/// A rule for the group.
+/// Makes a rule for the group.
 fn rule(target: Target, tag: Option<u32>) -> Rule {
     let (mut mask, mut value) = ([0; FIELDS], [0; FIELDS]);
     let place = at::DESTINATION_IP + 12;

@@ -6,7 +6,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::*;
 
-/// A pair whose queue has WQEs, and takes all frames.
+/// Makes a pair whose queue has WQEs, and takes all frames.
 fn receiving() -> (Pair, Queue) {
     let mut pair = Pair::new();
     let mut queue = pair.queue(16, |attr| attr);
@@ -17,7 +17,7 @@ fn receiving() -> (Pair, Queue) {
     (pair, queue)
 }
 
-/// A WQE whose first `inline` bytes stand in it.
+/// Makes a WQE that contains the first `inline` bytes.
 fn work(pair: &Pair, frame: &[u8], inline: usize, flags: u8) -> Work {
     pair.memory.set(0, frame);
     let mut segment = EthSegment::zeroed().to_bytes();
