@@ -1,4 +1,4 @@
-//! A device in the hands of a test, and the one that a process gets from `soft-mlx5 run`.
+//! A device that a test makes, and the device that a process gets from `soft-mlx5 run`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -296,7 +296,7 @@ impl Drop for Device {
     }
 }
 
-/// Where libibverbs of this process looks for devices, decided before main.
+/// The place where libibverbs of this process looks for devices, decided before main.
 #[derive(Debug)]
 pub struct Environment {
     /// Root of the tree.

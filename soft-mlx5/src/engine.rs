@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::guard::signals;
 use crate::shared::{Pass, Shared};
 
-/// Polls without work before the thread sleeps. They are few, and the thread never yields: a yielding thread waits
+/// Polls without work before the thread sleeps. Few are enough, and the thread never yields: a yielding thread waits
 /// for the whole time slice of a program that spins on its completion queue, a sleeping thread preempts the program.
 const SPINS: u32 = 3;
 

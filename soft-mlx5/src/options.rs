@@ -49,7 +49,7 @@ const DEVICE: &[DeviceOption] = options! {
     "pcap" Some("FILE"), "Write the packets between devices to a file that tshark reads";
 };
 
-/// Returns the options of a device, and after them those of faults.
+/// Returns the options of a device, and then the options of faults.
 pub fn all() -> [&'static [DeviceOption]; 2] {
     [DEVICE, faults::OPTIONS]
 }

@@ -1,4 +1,4 @@
-//! Devices of this process, and who may use them.
+//! Devices of this process, and the process that may use them.
 //!
 //! Everything here belongs to one process. A forked child has no engine threads, and peers do not know it:
 //! the devices of its parent do not exist for it, and it may get new devices of its own.
@@ -32,7 +32,7 @@ pub const SLOTS: usize = STAND_INS.len();
 pub struct Registry {
     /// The process has listed its devices: the tree is there.
     pub prepared: bool,
-    /// Where libibverbs looks, made at the first need.
+    /// Tree in which libibverbs looks, made at the first need.
     pub tree: Option<Tree>,
     /// Directory that holds the tree, unless a run provides one.
     pub dir: Option<RunDir>,

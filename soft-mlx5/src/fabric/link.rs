@@ -32,7 +32,7 @@ enum Port {
 /// Packets that a port lost, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// The destination does not exist or takes no more.
+    /// The destination does not exist or has no room.
     pub undeliverable: u64,
     /// The bytes were not a packet or failed their ICRC.
     pub malformed: u64,

@@ -45,7 +45,7 @@ const LNH_ETHERNET: u8 = 0;
 const LNH_LOCAL: u8 = 2;
 const LNH_GLOBAL: u8 = 3;
 
-/// From where to where a packet goes.
+/// Source and destination of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// LID of the sender.
@@ -68,7 +68,7 @@ pub struct Route {
     pub hop_limit: u8,
 }
 
-/// Why bytes are not a packet. They are dropped and counted.
+/// Reason why bytes are not a packet. Such bytes are dropped and counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParseError {
     /// Shorter or longer than any packet, or not as long as its headers say.

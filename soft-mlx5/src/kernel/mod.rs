@@ -83,7 +83,7 @@ pub struct Core {
     port_news: Option<bool>,
     clock: Arc<Clock>,
     clock_pages: ClockPages,
-    // When the device last waited for its peers.
+    // Time at which the device last waited for its peers.
     lingered: Option<u64>,
     slot: u8,
     vectors: u32,

@@ -17,7 +17,7 @@ pub const BFREGS_PER_PAGE: usize = 2;
 const GROSS_BFREGS_PER_PAGE: usize = 4;
 /// Registers that a context starts with: as many as the library can map.
 pub const STATIC_BFREGS: usize = 512;
-/// Contexts that get all of these. Others get as many as they ask for, which is 16 unless `MLX5_TOTAL_UUARS` says
+/// Contexts that get all of these registers. Others get as many as they ask for, which is 16 unless `MLX5_TOTAL_UUARS` says
 /// otherwise: a process has some 65,000 mappings, and each page takes two.
 const LARGE_CONTEXTS: usize = 32;
 /// UAR pages of a device.

@@ -73,7 +73,7 @@ fn number(opcode: u8, qpn: u32) -> u32 {
     u32::from(opcode) << 24 | qpn
 }
 
-/// Completes an executed send WQE. `inline` is the result of a READ or atomic that goes into the CQE.
+/// Returns the completion of an executed send WQE. `inline` is the result of a READ or atomic that goes into the CQE.
 pub fn requester(
     qp: &Qp,
     opcode: WqeOpcode,
@@ -91,12 +91,12 @@ pub fn requester(
     with_inline(cqe, CqeOpcode::Requester, false, inline)
 }
 
-/// Completes a send WQE that failed or was flushed.
+/// Returns the completion of a send WQE that failed or was flushed.
 pub fn requester_error(qp: &Qp, opcode: WqeOpcode, index: u16, failure: Failure) -> Completion {
     error(qp, CqeOpcode::RequesterError, opcode.get(), index, failure)
 }
 
-/// Completes a receive WQE that failed or was flushed.
+/// Returns the completion of a receive WQE that failed or was flushed.
 pub fn responder_error(qp: &Qp, counter: u16, failure: Failure) -> Completion {
     error(qp, CqeOpcode::ResponderError, 0, counter, failure)
 }
@@ -151,7 +151,7 @@ impl Arrival {
     }
 }
 
-/// Completes a filled receive WQE.
+/// Returns the completion of a filled receive WQE.
 pub fn responder(
     qp: &Qp,
     counter: u16,

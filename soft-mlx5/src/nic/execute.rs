@@ -23,13 +23,13 @@ struct Loaded {
     index: Option<u16>,
 }
 
-/// Why transmission pauses.
+/// Reason why transmission pauses.
 enum Pause {
     /// Until something happens.
     Waiting,
     /// Until the link has room.
     Blocked,
-    /// For good: the program took the memory of the queue away.
+    /// For ever: the program took the memory of the queue away.
     Lost,
 }
 

@@ -163,7 +163,7 @@ pub struct RxOffloads {
     pub scatter_fcs: bool,
 }
 
-/// How a receive queue puts many frames into one WQE.
+/// Strides of a receive queue that puts many frames into one WQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Striding {
     /// log2 of the bytes of a stride.

@@ -65,7 +65,7 @@ pub struct Qp {
 /// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing is left to do before something happens.
+    /// The queue pair has nothing to do until something happens.
     Idle,
     /// More could be done at once.
     More,

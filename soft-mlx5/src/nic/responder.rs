@@ -29,7 +29,7 @@ pub enum Message {
     Send,
     /// RDMA WRITE.
     Write {
-        /// Where the next byte goes.
+        /// Address of the next byte.
         va: u64,
         /// Key of the memory.
         rkey: u32,
@@ -150,7 +150,7 @@ impl Responder {
     }
 }
 
-/// Why a request was not executed.
+/// Reason why a request was not executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// No receive WQE is posted.

@@ -10,7 +10,7 @@ const SEGMENT: usize = DataSegment::SIZE;
 /// Meaning of a length of 0 in a data segment.
 pub const ZERO_MEANS: u32 = 1 << 31;
 
-/// Why bytes could not be placed.
+/// Reason why bytes could not be placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScatterError {
     /// The list is too short.

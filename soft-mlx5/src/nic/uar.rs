@@ -29,7 +29,7 @@ pub const BLUE_FLAME_WRITE: usize = 64;
 const REGISTERS: [u32; 2] = [BLUE_FLAME as u32, BLUE_FLAME as u32 + 2 * BF_HALF];
 
 const MAX_PAGES: u32 = 1 << 14;
-// Registers looked at in a step that has other work; all are, when there is none.
+// Registers that a step with other work looks at; a step without other work looks at all of them.
 const BUSY_SCAN: usize = 32;
 
 #[derive(Debug)]

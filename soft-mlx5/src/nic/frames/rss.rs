@@ -138,7 +138,7 @@ mod tests {
             assert_eq!(hash(&udp, fields), Hash { result: with_ports, kind: 0xa5 });
             let fields = ip | SRC_PORT_TCP | DST_PORT_TCP;
             assert_eq!(hash(&udp.clone().tcp(), fields), Hash { result: with_ports, kind: 0x55 });
-            // Not the protocol, or not the version, that was asked for.
+            // The protocol or the version differs from the fields.
             assert_eq!(hash(&udp, fields), Hash::default());
             assert_eq!(hash(&udp.ipv6(), fields), Hash::default());
         }

@@ -40,7 +40,7 @@ struct Open {
     stride: u32,
 }
 
-/// Why a queue stops.
+/// Reason why a queue stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     /// A CQE reported the reason.

@@ -122,7 +122,7 @@ fn who_copies_without_a_lock_gets_what_he_deserves() {
         let cqe = s.recv.poll().unwrap();
         assert_eq!(cqe.opcode(), CqeOpcode::ResponderSend, "{:?}", qp.number);
     }
-    // The first half of the message is the ringer's, the second half is what the other program wrote.
+    // The first half of the message is the ringer's, the second half is the other writer's.
     let mixed = s.received(1, 0);
     assert!(mixed.starts_with(b"bbbb") && mixed.ends_with(b"aaaa"), "{mixed:?}");
     assert_eq!(s.received(0, 0), [b'a'; LEN], "not rung for, and seen by its record");

@@ -59,7 +59,7 @@ impl Trace {
         let _ = file.write_all(line.as_bytes());
     }
 
-    /// Adds a register write.
+    /// Traces a register write.
     pub fn rang(&mut self, page: u32, ring: &Ring) {
         if self.is_on() {
             let ctrl = decode::Ring(ring.value);
@@ -67,7 +67,7 @@ impl Trace {
         }
     }
 
-    /// Adds a CQ doorbell with the arm record.
+    /// Traces a CQ doorbell with the arm record.
     pub fn armed(&mut self, cqn: Cqn, arm: &Arm) {
         if self.is_on() {
             let Arm { sequence, solicited_only, consumer_index } = arm;
@@ -79,7 +79,7 @@ impl Trace {
         }
     }
 
-    /// Adds a new value of the doorbell record of a receive queue.
+    /// Traces a new value of the doorbell record of a receive queue.
     pub fn handed_over(&mut self, owner: Object, counter: u16, more: u16) {
         if self.is_on() {
             let (kind, number) = match owner {
@@ -93,7 +93,7 @@ impl Trace {
         }
     }
 
-    /// Adds a started send WQE.
+    /// Traces a started send WQE.
     pub fn send(&mut self, qpn: u32, service: Service, wqe: &SendWqe) {
         if self.is_on() {
             let wqe = decode::Send(wqe, service);
@@ -101,7 +101,7 @@ impl Trace {
         }
     }
 
-    /// Adds a taken receive WQE: of the queue pair's own queue, or of a shared one.
+    /// Traces a taken receive WQE: of the queue pair's own queue, or of a shared one.
     pub fn receive(&mut self, qpn: u32, srq: Option<Srqn>, counter: u16, list: &ScatterList) {
         if self.is_on() {
             let data = decode::Segments(list.segments());
@@ -115,7 +115,7 @@ impl Trace {
         }
     }
 
-    /// Adds a taken WQE of a receive queue of frames.
+    /// Traces a taken WQE of a receive queue of frames.
     pub fn receive_frames(&mut self, wq: u32, counter: u16, list: &ScatterList) {
         if self.is_on() {
             let data = decode::Segments(list.segments());
@@ -123,21 +123,21 @@ impl Trace {
         }
     }
 
-    /// Adds a frame that was dropped, because no WQE was posted.
+    /// Traces a frame that was dropped, because no WQE was posted.
     pub fn dropped(&mut self, wq: u32, len: usize) {
         if self.is_on() {
             self.line(format_args!("drop wq={wq:#x} byte_cnt={len}"));
         }
     }
 
-    /// Adds a flow rule that was made, or a flow that was removed.
+    /// Traces a flow rule that was made, or a flow that was removed.
     pub fn flow(&mut self, what: &str, flow: u32, more: fmt::Arguments) {
         if self.is_on() {
             self.line(format_args!("flow {what}={flow} {more}"));
         }
     }
 
-    /// Adds a CQE that is written at `index` of a CQ.
+    /// Traces a CQE that is written at `index` of a CQ.
     pub fn completed(&mut self, cqn: Cqn, index: u32, completion: &Completion) {
         if self.is_on() {
             let cqe = decode::Cqe(&completion.cqe);
