@@ -1,6 +1,6 @@
-//! Builds the library that `soft-mlx5 run` preloads for the program to carry, so that the program installs as one file.
+//! Builds the library that `soft-mlx5 run` preloads, and that the program carries: so the program installs as one file.
 //!
-//! Only release builds of the program do: in others the library lies beside it, where cargo puts it.
+//! Only release builds of the program carry the library: in other builds it lies beside the program, where cargo puts it.
 
 use std::env;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     cargo.args(["--no-default-features", "--target", &variable("TARGET"), "--target-dir"]);
     cargo.arg(&target_dir).current_dir(variable("CARGO_MANIFEST_DIR"));
     cargo.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
-    // The build script of the inner build inherits it, and would build the library once more, without end.
+    // The build script of the inner build would inherit this variable and build the library again, without end.
     cargo.env_remove("CARGO_FEATURE_CLI");
     match cargo.status() {
         Ok(status) if status.success() => {

@@ -13,12 +13,12 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Makes a clock that starts now.
     pub fn start(stepped: bool) -> Self {
         if stepped { Self::Virtual(AtomicU64::new(0)) } else { Self::Real(Instant::now()) }
     }
 
-    /// The time.
+    /// Returns the time.
     pub fn now(&self) -> u64 {
         match self {
             Self::Real(start) => start.elapsed().as_nanos() as u64,
@@ -26,13 +26,13 @@ impl Clock {
         }
     }
 
-    /// Time of day when it was 0, in nanoseconds since 1970; 0 for virtual time.
+    /// Returns the time of day at time 0, in nanoseconds since 1970; 0 for virtual time.
     pub fn started_at(&self) -> u64 {
         let today = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos());
         if self.is_real() { today as u64 - self.now() } else { 0 }
     }
 
-    /// Whether time passes by itself.
+    /// Returns `true` if time passes by itself.
     pub fn is_real(&self) -> bool {
         matches!(self, Self::Real(_))
     }

@@ -1,4 +1,4 @@
-//! A device in the hands of a test, and the one that a process gets from `soft-mlx5 run`.
+//! A device that a test makes, and the device that a process gets from `soft-mlx5 run`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use crate::run_dir::RunDir;
 use crate::shared::{News, Shared};
 use crate::sysfs::{Names, Tree};
 
-/// A software mlx5 device of this process. libibverbs lists it until it is dropped; what a program
-/// still has open then fails with `EIO`.
+/// A software mlx5 device of this process. libibverbs lists the device until it is dropped; later commands
+/// on open files fail with `EIO`.
 #[derive(Debug)]
 pub struct Device {
     shared: Arc<Shared>,
@@ -49,14 +49,14 @@ impl From<Switch> for Fabric {
 }
 
 impl Builder {
-    /// Name in the device list; without one, the first free `mlx5_N`.
+    /// Sets the name in the device list; without a name, the device gets the first free `mlx5_N`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Joins a fabric: by name, whose devices reach each other across processes, or by a [`Switch`]
-    /// of this process. Without one the device reaches only itself.
+    /// Joins a fabric: a name connects devices of all processes, a [`Switch`] devices of this process.
+    /// Without a fabric the device reaches only itself.
     ///
     /// [`Switch`]: crate::Switch
     pub fn fabric(mut self, fabric: impl Into<Fabric>) -> Self {
@@ -64,33 +64,33 @@ impl Builder {
         self
     }
 
-    /// Kind of link.
+    /// Sets the kind of link.
     pub fn link_layer(mut self, link: LinkLayer) -> Self {
         self.config.link_layer = link;
         self
     }
 
-    /// What goes wrong.
+    /// Sets the faults of the device.
     pub fn faults(mut self, faults: Faults) -> Self {
         self.config.faults = faults;
         self
     }
 
-    /// Seed of all random choices.
+    /// Sets the seed of all random choices.
     pub fn seed(mut self, seed: u64) -> Self {
         self.config.seed = seed;
         self
     }
 
-    /// Writes a line for each WQE, doorbell and CQE to this file, which is created again. With a stepped device
-    /// its bytes follow from the seed and the steps, as far as the addresses in it do.
+    /// Writes a line for each WQE, doorbell and CQE to this file, and overwrites an existing file. With a stepped
+    /// device the bytes follow from the seed and the steps, except for addresses.
     pub fn trace(mut self, path: impl Into<PathBuf>) -> Self {
         self.config.trace = Some(path.into());
         self
     }
 
-    /// Writes the packets that leave the port to this file, which is created again, in the format of
-    /// `tcpdump`.
+    /// Writes the packets that leave the port to this file in the format of `tcpdump`, and overwrites an
+    /// existing file.
     pub fn pcap(mut self, path: impl Into<PathBuf>) -> Self {
         self.config.pcap = Some(path.into());
         self
@@ -104,22 +104,22 @@ impl Builder {
     }
 
     /// Lets QPs share registers as [`Self::shared_registers`] does, and executes WQEs as they stand in the
-    /// register: for programs that copy each WQE whole. Two of them that do so at one register without a lock
-    /// get a mixture executed, when it stands there for two seconds.
+    /// register: for programs that copy each WQE whole. If two threads copy to one register without a lock, the
+    /// device executes a mixture that stands there for two seconds.
     pub fn blue_flame(mut self, blue_flame: bool) -> Self {
         self.config.blue_flame = blue_flame;
         self
     }
 
     /// Never gives a queue pair a number that another one has had. Such a device makes nearly 2^24 queue pairs, of
-    /// which 16,384 may exist at once. Without this a number returns when 64 others have come free after it.
+    /// which 16,384 may exist at once. Without this option a number is used again after 64 others were freed.
     pub fn distinct_qp_numbers(mut self, distinct: bool) -> Self {
         self.config.distinct_qp_numbers = distinct;
         self
     }
 
     /// Counts registered memory and queues against `RLIMIT_MEMLOCK`, as the kernel does for a process
-    /// without `CAP_IPC_LOCK`. Without this nothing is, for nothing is locked.
+    /// without `CAP_IPC_LOCK`. Without this option nothing counts, because nothing is locked.
     pub fn memlock(mut self, memlock: bool) -> Self {
         self.config.memlock = memlock;
         self
@@ -132,22 +132,22 @@ impl Builder {
         self
     }
 
-    /// Lets the frames of a capture file (pcap) arrive at the port once there is a flow: at the times of the capture, or so
-    /// many in a second.
+    /// Lets the frames of a capture file (pcap) arrive at the port once there is a flow: at the times of the capture, or
+    /// `rate` frames in a second.
     pub fn frames(mut self, path: impl Into<PathBuf>, rate: Option<f64>) -> Self {
         (self.config.frames, self.config.frames_rate) = (Some(path.into()), rate);
         self
     }
 
-    /// Joins a network interface of the machine to the port: what raw packet queue pairs send goes there, and what comes
-    /// from there goes to the flows. Needs `CAP_NET_RAW`.
+    /// Joins a network interface of the machine to the port: frames of raw packet queue pairs go to the interface, and
+    /// frames from the interface go to the flows. Needs `CAP_NET_RAW`.
     pub fn netdev(mut self, name: impl Into<String>) -> Self {
         self.config.netdev = Some(name.into());
         self
     }
 
-    /// Refuses raw packet queue pairs and flows with `EPERM`, as the kernel does without `CAP_NET_RAW`. Without this the
-    /// capability counts, or being root.
+    /// Refuses raw packet queue pairs and flows with `EPERM`, as the kernel does without `CAP_NET_RAW`. Without this
+    /// option the process needs the capability or must be root.
     pub fn refuse_raw(mut self, refuse: bool) -> Self {
         self.config.refuse_raw = refuse;
         self
@@ -159,22 +159,22 @@ impl Builder {
         self
     }
 
-    /// No thread and no clock: the device works when [`Device::step`] is called, at a time that
+    /// Drives the device without thread and clock: it works when [`Device::step`] is called, at a time that
     /// [`Device::advance`] sets. Equal seeds and equal steps give equal runs.
     pub fn stepped(mut self) -> Self {
         self.stepped = true;
         self
     }
 
-    /// As [`stepped`](Self::stepped), in small steps: each takes one packet, and lets one queue pair execute one
+    /// Does the same as [`stepped`](Self::stepped), in small steps: each takes one packet, and lets one queue pair execute one
     /// WQE or send one packet. So a message can arrive between two WQEs of one doorbell.
     pub fn small_steps(mut self) -> Self {
         self.config.small_steps = true;
         self.stepped()
     }
 
-    /// Powers the device up. Do so before the first verbs call of the process: libibverbs looks
-    /// where to find devices only once.
+    /// Powers the device up. Call this before the first verbs call of the process: libibverbs determines only
+    /// once where devices are.
     pub fn build(self) -> io::Result<Device> {
         interpose::ensure_linked();
         self.config.trace.as_deref().map_or(Ok(()), trace::create)?;
@@ -187,17 +187,17 @@ impl Builder {
 }
 
 impl Device {
-    /// A device with the default options: its own fabric, InfiniBand, no faults, driven by a thread.
+    /// Returns the default options: its own fabric, InfiniBand, no faults, driven by a thread.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Name in the device list.
+    /// Returns the name in the device list.
     pub fn name(&self) -> &str {
         &self.shared.names.ibdev
     }
 
-    /// Works for a bounded while at the present time; `false` when there was nothing to do.
+    /// Works for a bounded while at the present time; returns `false` if there was nothing to do.
     pub fn step(&self) -> bool {
         self.shared.run().busy
     }
@@ -213,7 +213,7 @@ impl Device {
         self.shared.clock().advance(time.as_nanos() as u64);
     }
 
-    /// Time of the device since power-up.
+    /// Returns the time of the device since power-up.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.shared.clock().now())
     }
@@ -242,8 +242,8 @@ impl Device {
         self.shared.tell(news);
     }
 
-    /// Takes a QP to error for no reason that its WQEs show: programs get `IBV_EVENT_QP_FATAL`, and what
-    /// is posted is flushed. `false` when there is no such QP or it has failed before.
+    /// Moves a QP to error without a cause in its WQEs: programs get `IBV_EVENT_QP_FATAL`, and posted WQEs are
+    /// flushed. Returns `false` if there is no such QP or it has failed before.
     pub fn fail_qp(&self, qp_num: u32) -> bool {
         let mut core = self.shared.command();
         let failed = core.nic().fail_qp(Qpn(qp_num));
@@ -251,35 +251,34 @@ impl Device {
         failed
     }
 
-    /// Changes what goes wrong from now on. What is counted is counted from zero; times still count from
-    /// power-up.
+    /// Changes the faults from now on. Counts begin at zero; times still count from power-up.
     pub fn set_faults(&self, faults: Faults) {
         self.shared.command().set_faults(faults);
     }
 
-    /// How often a rule was broken that an adapter would not report.
+    /// Returns how often this rule was broken. An adapter would not report it.
     pub fn violations(&self, rule: Rule) -> u64 {
         self.shared.command().nic().violations(rule)
     }
 
-    /// Where the queues of programs are, and how far the device has come in them.
+    /// Returns the places of the queues of programs, and how far the device has come in them.
     pub fn queues(&self) -> Queues {
         self.shared.command().nic().queues()
     }
 
-    /// The two halves of the register of a queue pair, as a program has written them; the device clears the
+    /// Returns the two halves of the register of a queue pair, as a program has written them; the device clears the
     /// first eight bytes of a half when it takes a doorbell from there. `None` for a queue pair that may ring at any
     /// register of its page.
     pub fn register(&self, qp_num: u32) -> Option<[[u8; 64]; 2]> {
         self.shared.command().nic().register(qp_num)
     }
 
-    /// The doorbell that arms CQ `number`, as a program has written it; zero when the device has taken it.
+    /// Returns the doorbell that arms CQ `number`, as a program has written it; zero when the device has taken it.
     pub fn cq_doorbell(&self, number: u32) -> Option<[u8; 8]> {
         self.shared.command().nic().cq_doorbell(number)
     }
 
-    /// When the next timer of the device expires, if one runs.
+    /// Returns when the next timer of the device expires, if one runs.
     pub fn next_timer(&self) -> Option<Duration> {
         let mut core = self.shared.command();
         let all = [core.nic().next_deadline(), core.removal_time()];
@@ -297,16 +296,16 @@ impl Drop for Device {
     }
 }
 
-/// Where libibverbs of this process looks for devices, decided before main.
+/// The place where libibverbs of this process looks for devices, decided before main.
 #[derive(Debug)]
 pub struct Environment {
     /// Root of the tree.
     pub root: PathBuf,
     /// Options of the run, when the process is part of one.
     pub options: Option<Options>,
-    /// Root of the tree that the process would have as its parent: a shell has expanded it in its arguments.
+    /// Root of the tree that the environment named before: a shell may have expanded it in its arguments.
     pub inherited: Option<PathBuf>,
-    /// Root of the nearest process that started this one and had a tree by then.
+    /// Root of the tree of the nearest ancestor process that had a tree by then.
     pub ancestor: Option<PathBuf>,
 }
 
@@ -317,17 +316,17 @@ pub fn set_environment(environment: Environment) {
     let _ = ENVIRONMENT.set(environment);
 }
 
-/// The environment, once it was decided.
+/// Returns the environment, once it was decided.
 pub fn environment() -> Option<&'static Environment> {
     ENVIRONMENT.get()
 }
 
-/// Whether the process is part of a run.
+/// Returns `true` if the process is part of a run.
 pub fn is_in_run() -> bool {
     ENVIRONMENT.get().is_some_and(|environment| environment.options.is_some())
 }
 
-/// The process looks for its devices: the tree must be there, and in a run a device in it.
+/// Makes the tree, and in a run a device in it, when the process looks for its devices.
 pub fn prepare() {
     let Some(environment) = ENVIRONMENT.get() else { return };
     let mut registry = registry::lock();
@@ -344,7 +343,7 @@ pub fn prepare() {
     }
 }
 
-/// The process is about to end.
+/// Lets the devices finish their work when the process ends.
 pub fn finish() {
     if !registry::is_ours() {
         return;
@@ -375,8 +374,8 @@ fn ensure_tree(registry: &mut Registry) -> io::Result<()> {
     Ok(())
 }
 
-// The device that every process of a run has. The tree is put in place at once, for a forked child
-// looks into the same one as its parent: it finds its own device under the same names.
+// Powers up the device that every process of a run has. The tree appears at once, by a rename: a forked child
+// uses the tree of its parent, and finds its own device under the same names.
 fn ambient(registry: &mut Registry, root: &Path, options: &Options) -> io::Result<()> {
     if registry.tree.is_some() {
         return power_up(registry, None, options.config.clone(), false).map(drop);
@@ -407,8 +406,8 @@ fn power_up(
     let clock = Arc::new(Clock::start(stepped));
     config.epoch = clock.started_at();
     // SAFETY: objects on the device are made only by commands of the program. The kernel side checks
-    // that the memory they name is mapped with the rights needed; that it stays so until the object is
-    // destroyed is what the unsafe verbs calls behind these commands demand of their callers.
+    // that their memory is mapped with the rights needed. The unsafe verbs calls that issue these commands
+    // require that the memory stays mapped until the object is destroyed.
     let nic = unsafe { Nic::new(config.clone()) }?;
     let port = nic.port();
     let core = Core::new(nic, &config, clock.clone(), slot as u8)?;

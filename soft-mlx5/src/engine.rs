@@ -1,7 +1,7 @@
 //! The thread that drives a device.
 //!
-//! Doorbells are plain stores to memory, so it must look. It looks often while there is work and
-//! sleeps ever longer when there is none, for several devices share few cores.
+//! Doorbells are plain stores to memory, so the thread polls. It polls often while there is work and
+//! sleeps ever longer without work, because several devices share few cores.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 use crate::guard::signals;
 use crate::shared::{Pass, Shared};
 
-/// Looks in vain before it sleeps. Few, and it never yields: a yielding thread waits for the whole
-/// time slice of a program that spins on its completion queue, a sleeping one preempts it.
+/// Polls without work before the thread sleeps. Few are enough, and the thread never yields: a yielding thread waits
+/// for the whole time slice of a program that spins on its completion queue, a sleeping thread preempts the program.
 const SPINS: u32 = 3;
 
 const SHORTEST: Duration = Duration::from_micros(2);
 /// Longest sleep of a device that was in use a moment ago.
 const LONGEST: Duration = Duration::from_micros(50);
-/// Longest sleep of a device that nobody has used for [`DORMANT_AFTER`].
+/// Longest sleep of a device that no program has used for [`DORMANT_AFTER`].
 const DORMANT: Duration = Duration::from_micros(500);
 const DORMANT_AFTER: Duration = Duration::from_millis(500);
-/// Longest sleep of a device that has no queue pair, whose doorbell could come without a command before it.
+/// Longest sleep of a device without queue pairs: a command comes before its first doorbell.
 const UNUSED: Duration = Duration::from_millis(10);
 
-/// How long to sleep when there has been nothing to do for this long: a fraction of it.
+/// Returns how long to sleep after being idle for this long: a fraction of the idle time.
 fn nap(idle: Duration, used: bool) -> Duration {
     let longest = match idle > DORMANT_AFTER {
         true if used => DORMANT,
@@ -41,8 +41,8 @@ pub fn spawn(device: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     with_signals_blocked(|| builder.spawn(move || run(&device)))
 }
 
-// The program's signal handlers must not run on a thread that it does not know of; faults of the device
-// itself are let through by the thread.
+// The program's signal handlers must not run on a thread that the program does not know. The thread itself
+// unblocks the faults that the device handles.
 fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: an all-zero set is a valid value to be filled.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
@@ -60,7 +60,7 @@ fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
 
 fn run(device: &Shared) {
     signals::unblock();
-    // SAFETY: changes only how exactly this thread's sleeps are kept.
+    // SAFETY: changes only the precision of this thread's sleeps.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
     prefer_latency();
     let mut in_vain = 0u32;
@@ -75,7 +75,7 @@ fn run(device: &Shared) {
             in_vain += 1;
         }
         if device.command_waits() {
-            // The lock is not fair: whoever waits for it must get the time to wake up.
+            // The lock is not fair: a command that waits for it must get the time to wake up.
             pause(SHORTEST, None);
         } else if in_vain < SPINS {
             std::hint::spin_loop();
@@ -87,7 +87,7 @@ fn run(device: &Shared) {
     }
 }
 
-// Sleeps, but not through a packet.
+// Sleeps until the time is over or a packet arrives.
 fn pause(time: Duration, wait_fd: Option<RawFd>) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
     let fd = wait_fd.unwrap_or(-1);
@@ -96,9 +96,8 @@ fn pause(time: Duration, wait_fd: Option<RawFd>) {
     unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) };
 }
 
-// A device must get a core soon after a doorbell, though the program that rang it may spin on its
-// own: a short time slice makes the scheduler prefer this thread when it wakes. Older kernels ignore
-// it.
+// The thread must get a core soon after a doorbell, although the program that rang may spin: a short time
+// slice makes the scheduler prefer this thread when it wakes. Older kernels ignore the time slice.
 fn prefer_latency() {
     #[repr(C)]
     #[derive(Default)]

@@ -1,4 +1,4 @@
-//! What goes wrong, on request.
+//! Faults of a device, on request.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use crate::options::{DeviceOption, options};
 
 pub use crate::nic::defects::Defect;
 
-/// Faults of a device. Everything random among them follows from the seed of the device.
+/// Faults of a device. All random choices follow from the seed of the device.
 ///
-/// In the text form, that of the command line, each field is an option; [`Faults::set`] reads them.
+/// Each field is an option of the command line; [`Faults::set`] reads the options.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Faults {
     /// Probability that a packet is lost on its way out of the port.
@@ -19,21 +19,21 @@ pub struct Faults {
     pub reordering: f64,
     /// Every packet arrives this much later.
     pub delay: Duration,
-    /// Probability that a message of a reliable connection which needs a receive WQE is answered that the
-    /// receiver is not ready, though WQEs are posted.
+    /// Probability that the receiver of a reliable connection answers a message with `receiver not ready`,
+    /// although the message needs a receive WQE and WQEs are posted.
     pub rnr: f64,
-    /// CQEs of different work queues reach their CQ in random order; those of one keep theirs. CQs of
-    /// tag matching are spared: there one queue's CQE says what another's means.
+    /// CQEs of different work queues reach their CQ in random order; CQEs of one work queue keep their order. CQs of
+    /// tag matching are spared: there the CQE of one queue defines the meaning of another's.
     pub shuffle_completions: bool,
     /// The send WQE with this number, counted over the device from 1, fails with
     /// `IBV_WC_LOC_QP_OP_ERR`.
     pub fail_send: Option<u64>,
     /// The message with this number that is put into a receive WQE fails with `IBV_WC_LOC_QP_OP_ERR`.
     pub fail_receive: Option<u64>,
-    /// The QP whose send WQE or incoming message is the one with this number goes to error with
-    /// `IBV_EVENT_QP_FATAL`; no WQE takes the blame.
+    /// The QP of the send WQE or incoming message with this number goes to error with `IBV_EVENT_QP_FATAL`; no
+    /// WQE is reported as the cause.
     pub qp_fatal: Option<u64>,
-    /// Commands that destroy objects and fail with `EBUSY`: the object stays, and works on.
+    /// Commands to destroy an object that fail with `EBUSY`: the object stays and continues to work.
     pub fail_destroy: FailDestroy,
     /// The port goes down and up, over and over.
     pub port_flap: Option<PortFlap>,
@@ -56,7 +56,7 @@ pub struct FailDestroy {
     pub srq: Which,
     /// Completion queues.
     pub cq: Which,
-    /// Address handles that the kernel knows: libmlx5 has it make those of Ethernet, and keeps those of
+    /// Address handles of the kernel: libmlx5 lets the kernel make handles of Ethernet, and keeps handles of
     /// InfiniBand to itself.
     pub ah: Which,
     /// Protection domains.
@@ -71,12 +71,12 @@ pub enum Which {
     None,
     /// All.
     All,
-    /// The one with this number, counted from 1.
+    /// The command with this number, counted from 1.
     Nth(u64),
 }
 
 impl Which {
-    /// Whether the one with this number is meant.
+    /// Returns `true` if the command with this number is meant.
     pub fn is(self, number: u64) -> bool {
         match self {
             Self::None => false,
@@ -114,12 +114,12 @@ pub const OPTIONS: &[DeviceOption] = options! {
 };
 
 impl Faults {
-    /// Nothing goes wrong.
+    /// Returns `true` if there are no faults.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether packets get lost, doubled, out of order or late.
+    /// Returns `true` if packets get lost, doubled, out of order or late.
     pub fn touch_packets(&self) -> bool {
         let probabilities = [self.loss, self.duplication, self.reordering];
         probabilities.iter().any(|p| *p > 0.0) || !self.delay.is_zero()
@@ -162,7 +162,7 @@ impl Faults {
         outcome.map_err(|what| format!("--{name} {value}: {what}"))
     }
 
-    /// The options that [`Self::set`] makes the same faults of.
+    /// Returns the options of which [`Self::set`] makes the same faults.
     pub fn options(&self) -> Vec<(&'static str, String)> {
         let mut options = Vec::new();
         let mut add =
@@ -238,7 +238,7 @@ fn probability(value: &str) -> Result<f64, &'static str> {
 }
 
 fn number(value: &str) -> Result<u64, &'static str> {
-    // What is not larger stays representable in nanoseconds.
+    // Values up to this limit can be represented in nanoseconds.
     let number = value.parse().ok().filter(|n| *n <= 1 << 40);
     number.ok_or("must be a whole number")
 }

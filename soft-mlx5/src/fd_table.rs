@@ -1,7 +1,7 @@
 //! Which descriptors of the process belong to a device.
 //!
-//! Every interposed call asks here first, also from signal handlers and before the allocator works:
-//! a fixed array of atomics, no lock, no allocation.
+//! Every interposed call looks here first, also in signal handlers and before the allocator works. So the
+//! table is a fixed array of atomics, without lock and allocation.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ pub const LIMIT: usize = 1 << 16;
 
 static TABLE: [AtomicU32; LIMIT] = [const { AtomicU32::new(0) }; LIMIT];
 
-/// What a descriptor is.
+/// Kind of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// An open uverbs device.
@@ -25,7 +25,7 @@ pub enum Kind {
 /// A descriptor that belongs to a device. Copies of a descriptor have equal entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
     /// Device of this process.
     pub slot: u8,
@@ -62,23 +62,23 @@ fn word(fd: RawFd) -> Option<&'static AtomicU32> {
     TABLE.get(usize::try_from(fd).ok()?)
 }
 
-/// The entry of a descriptor, `None` when it is not ours.
+/// Returns the entry of a descriptor, or `None` if the descriptor is not ours.
 #[inline]
 pub fn get(fd: RawFd) -> Option<Entry> {
     Entry::unpack(word(fd)?.load(Ordering::Acquire))
 }
 
-/// Makes a descriptor ours; `false` when its number is beyond [`LIMIT`].
+/// Makes a descriptor ours; returns `false` if its number is beyond [`LIMIT`].
 pub fn set(fd: RawFd, entry: Entry) -> bool {
     word(fd).map(|word| word.store(entry.pack(), Ordering::Release)).is_some()
 }
 
-/// Makes a descriptor foreign again; returns what it was.
+/// Makes a descriptor foreign again; returns its entry.
 pub fn clear(fd: RawFd) -> Option<Entry> {
     Entry::unpack(word(fd)?.swap(0, Ordering::AcqRel))
 }
 
-/// Turns what a parent process left behind into descriptors of no device.
+/// Turns the devices' descriptors of a parent process into descriptors of no device.
 pub fn orphan_all() {
     for word in &TABLE {
         let packed = word.load(Ordering::Relaxed);
@@ -87,7 +87,7 @@ pub fn orphan_all() {
                 let orphan = Entry { kind: Kind::Orphan, slot: 0, id: 0 };
                 word.store(orphan.pack(), Ordering::Release);
             }
-            // The sockets behind them are gone with the parent; reading one gives what was left.
+            // A read gives the events that were left in the socket.
             Some(Kind::Events) => word.store(0, Ordering::Release),
             Some(Kind::Orphan) | None => {}
         }

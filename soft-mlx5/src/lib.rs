@@ -1,10 +1,10 @@
 //! A software mlx5 device: the other side of the queues.
 //!
-//! `kernel` plays the uverbs character device and the mlx5 driver behind it, [`nic`] plays the
+//! `kernel` plays the uverbs character device and the mlx5 driver, [`nic`] plays the
 //! adapter, `fabric` is the wire between devices. The stock libibverbs and libmlx5 of the system
 //! open the result like a ConnectX-5 and drive it with their own code.
 //!
-//! A test holds a [`Device`] in its hands; the program `soft-mlx5` ([`runner`]) gives one to each
+//! A test makes a [`Device`]; the program `soft-mlx5` ([`runner`]) gives one to each
 //! process of any command.
 //!
 //! ```
@@ -17,8 +17,8 @@
 //! // A stepped device has no thread and no clock: it works when stepped.
 //! let device = Device::builder().name("mlx5_test").stepped().strict(true).build()?;
 //!
-//! // From here on this is a verbs program, and what it calls are the libibverbs and libmlx5 of the
-//! // system. Whoever writes Rust for verbs has safe forms of these calls.
+//! // From here on this is a verbs program, which calls the libibverbs and libmlx5 of the system. Crates
+//! // for verbs have safe forms of these calls.
 //! let mut memory = [0u8; 128];
 //! unsafe {
 //!     let mut count = 0;
@@ -46,7 +46,7 @@
 //!         assert_eq!(ibv_modify_qp(qp, &mut attr, (IBV_QP_STATE | mask) as i32), 0);
 //!     }
 //!
-//!     // A datagram arrives behind the 40 bytes of its GRH. This one comes too early: there is no receive.
+//!     // A datagram arrives after the 40 bytes of its GRH. This one comes too early: there is no receive.
 //!     let mut port = ibv_port_attr::default();
 //!     ibv_query_port(context, 1, &mut port);
 //!     let mut to = ibv_ah_attr { dlid: port.lid, port_num: 1, ..Default::default() };
@@ -61,9 +61,9 @@
 //!     device.settle();
 //!     let mut wc = ibv_wc::default();
 //!     assert_eq!((ibv_poll_cq(cq, 1, &mut wc), wc.opcode), (1, IBV_WC_SEND));
-//!     assert_eq!(ibv_poll_cq(cq, 1, &mut wc), 0, "nobody received it");
+//!     assert_eq!(ibv_poll_cq(cq, 1, &mut wc), 0, "no receive was posted");
 //!
-//!     // Everything that goes wrong on a real adapter once a year goes wrong here when asked.
+//!     // Faults that a real adapter has once a year happen here on request.
 //!     let fail_destroy = FailDestroy { mr: Which::Nth(1), ..Default::default() };
 //!     device.set_faults(Faults { fail_destroy, ..Default::default() });
 //!     assert_ne!(ibv_dereg_mr(mr), 0, "the memory is still the device's");

@@ -1,7 +1,7 @@
-//! The network interface that stands behind an Ethernet port.
+//! The network interface of an Ethernet port.
 //!
-//! There is none. Programs ask the kernel for the interface that sysfs names, and UCX asks whether it has a route to a
-//! peer: so it is the one of the default route, and where that is missing the loopback interface.
+//! The device has none. Programs ask the kernel for the interface that sysfs names, and UCX asks whether the interface
+//! has a route to a peer. So sysfs names the interface of the default route, or else the loopback interface.
 
 use std::ffi::CString;
 use std::fs;
@@ -9,13 +9,13 @@ use std::fs;
 const ROUTES: &str = "/proc/net/route";
 const LOOPBACK: &str = "lo";
 
-/// Its name.
+/// Returns the name of the interface.
 pub fn name() -> String {
     let routes = fs::read_to_string(ROUTES).unwrap_or_default();
     of_default_route(&routes).unwrap_or(LOOPBACK).to_owned()
 }
 
-/// Its number.
+/// Returns the number of the interface.
 pub fn index() -> u32 {
     // SAFETY: the name is a C string.
     CString::new(name()).map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })

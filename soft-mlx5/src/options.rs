@@ -1,5 +1,4 @@
-//! The options of a device: one table for the program, for the environment that it makes, and for what the device
-//! itself is told.
+//! The options of a device: one table for the program, for the environment that it makes, and for the device.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,9 +16,9 @@ pub const VARIABLE: &str = "SOFT_MLX5";
 pub struct DeviceOption {
     /// Name of the option.
     pub name: &'static str,
-    /// What its value is called, for one that has a value.
+    /// Name of its value, if it has a value.
     pub value: Option<&'static str>,
-    /// What it does.
+    /// Help text.
     pub help: &'static str,
 }
 
@@ -50,7 +49,7 @@ const DEVICE: &[DeviceOption] = options! {
     "pcap" Some("FILE"), "Write the packets between devices to a file that tshark reads";
 };
 
-/// Returns the options of a device, and after them those of faults.
+/// Returns the options of a device, and then the options of faults.
 pub fn all() -> [&'static [DeviceOption]; 2] {
     [DEVICE, faults::OPTIONS]
 }
@@ -132,7 +131,7 @@ impl NicConfig {
     }
 }
 
-/// What `soft-mlx5 run` tells the device in each process of the command.
+/// Options that `soft-mlx5 run` passes to the device in each process of the command.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Directory of the run: each process keeps its sysfs tree there.
@@ -142,16 +141,16 @@ pub struct Options {
 }
 
 impl Options {
-    /// The form in which the environment carries them.
+    /// Returns the options in the form for the environment.
     pub fn encode(&self) -> String {
         let options = self.config.options().into_iter();
         let words: String =
             options.map(|(name, value)| format!("{name}={},", escape(&value))).collect();
-        // Last, for it may hold commas.
+        // The directory is last: it may hold commas.
         format!("{words}dir={}", self.dir.display())
     }
 
-    /// Reads what [`Self::encode`] wrote; `None` when it is something else.
+    /// Reads a text of [`Self::encode`]; returns `None` for any other text.
     pub fn decode(text: &str) -> Option<Self> {
         let (words, dir) = match text.strip_prefix("dir=") {
             Some(dir) => ("", dir),
@@ -166,7 +165,7 @@ impl Options {
     }
 }
 
-// A path may hold what separates words.
+// A path may hold the characters that separate words.
 fn escape(value: &OsStr) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte);
     let bytes = value.as_bytes().iter();
@@ -183,10 +182,10 @@ fn unescape(text: &str) -> Option<OsString> {
     Some(OsString::from_vec(bytes))
 }
 
-/// What the name of a fabric must be.
+/// Rule for the name of a fabric.
 pub const NOT_A_FABRIC: &str = "the name of a fabric consists of letters, digits, `-`, `_` and `.`";
 
-/// Whether a fabric can have this name: it becomes part of a file name.
+/// Returns `true` if a fabric can have this name: it becomes part of a file name.
 pub fn is_fabric_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=64).contains(&name.len()) && name.bytes().all(fits)

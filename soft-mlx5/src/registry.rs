@@ -1,7 +1,7 @@
-//! Devices of this process, and who may use them.
+//! Devices of this process, and the process that may use them.
 //!
-//! Everything here belongs to one process. A forked child has neither the engine threads nor the
-//! peers' attention: in it all devices are gone, and it may get new ones of its own.
+//! Everything here belongs to one process. A forked child has no engine threads, and peers do not know it:
+//! the devices of its parent do not exist for it, and it may get new devices of its own.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
@@ -14,9 +14,8 @@ use crate::run_dir::RunDir;
 use crate::shared::Shared;
 use crate::sysfs::Tree;
 
-/// Character devices that everybody has. A uverbs descriptor is really one of these, so that its
-/// type and number are what sysfs says without touching fstat; each device of a process has
-/// another one.
+/// Character devices of every system. A uverbs descriptor is really one of these: so its type and number are
+/// those in sysfs, and fstat needs no change. Each device of a process has another one.
 pub const STAND_INS: [(&CStr, &str); 5] = [
     (c"/dev/null", "1:3"),
     (c"/dev/zero", "1:5"),
@@ -31,9 +30,9 @@ pub const SLOTS: usize = STAND_INS.len();
 /// Devices and the tree that shows them.
 #[derive(Debug, Default)]
 pub struct Registry {
-    /// Whether the process has listed its devices: then the tree is there.
+    /// The process has listed its devices: the tree is there.
     pub prepared: bool,
-    /// Where libibverbs looks, made at the first need.
+    /// Tree in which libibverbs looks, made at the first need.
     pub tree: Option<Tree>,
     /// Directory that holds the tree, unless a run provides one.
     pub dir: Option<RunDir>,
@@ -41,7 +40,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A free slot.
+    /// Returns a free slot.
     pub fn free_slot(&self) -> io::Result<usize> {
         let free = self.devices.iter().position(Option::is_none);
         free.ok_or_else(|| io::Error::other(format!("a process can have {SLOTS} devices")))
@@ -64,7 +63,7 @@ impl Registry {
 
     /// Takes a device out of the list; it stays in its slot.
     pub fn unlist(&self, device: &Shared) {
-        // The caller holds the lock of the registry, and a path that led elsewhere would take it again.
+        // The caller holds the lock of the registry, and a replaced path would take the lock again.
         if let Some(tree) = &self.tree {
             making(|| tree.remove(&device.names));
         }
@@ -77,17 +76,17 @@ impl Registry {
         }
     }
 
-    /// The device in this slot.
+    /// Returns the device in this slot.
     pub fn device(&self, slot: usize) -> Option<Arc<Shared>> {
         self.devices.get(slot)?.clone()
     }
 
-    /// All devices.
+    /// Returns all devices.
     pub fn devices(&self) -> Vec<Arc<Shared>> {
         self.devices.iter().flatten().cloned().collect()
     }
 
-    /// The device with this uverbs number.
+    /// Returns the device with this uverbs number.
     pub fn by_uverbs(&self, number: u32) -> Option<Arc<Shared>> {
         self.devices.iter().flatten().find(|device| device.names.uverbs == number).cloned()
     }
@@ -101,18 +100,18 @@ fn pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
-/// Whether the devices, if there are any, belong to this process. One system call, no lock.
+/// Returns `true` if the devices, if there are any, belong to this process. One system call, no lock.
 pub fn is_ours() -> bool {
     OWNER.load(Ordering::Acquire) == pid()
 }
 
-/// Whether this is a child made by fork, which has its own memory: as opposed to one made by vfork,
+/// Returns `true` if this is a child made by fork, which has its own memory: as opposed to one made by vfork,
 /// which shares ours until it starts another program.
 pub fn is_forked_child() -> bool {
     OWNER.load(Ordering::Acquire) == 0
 }
 
-/// The registry of this process.
+/// Locks the registry of this process.
 pub fn lock() -> MutexGuard<'static, Registry> {
     claim();
     let mut registry = REGISTRY.load(Ordering::Acquire);
@@ -121,7 +120,7 @@ pub fn lock() -> MutexGuard<'static, Registry> {
         match REGISTRY.compare_exchange(registry, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => registry = fresh,
             Err(other) => {
-                // SAFETY: `fresh` was made above and nobody else has seen it.
+                // SAFETY: `fresh` was made above and no other thread has seen it.
                 drop(unsafe { Box::from_raw(fresh) });
                 registry = other;
             }
@@ -132,7 +131,7 @@ pub fn lock() -> MutexGuard<'static, Registry> {
     registry.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The registry, if there is one and nobody holds it.
+/// Returns the registry, if there is one and no thread holds its lock.
 pub fn try_lock() -> Option<MutexGuard<'static, Registry>> {
     let registry = REGISTRY.load(Ordering::Acquire);
     // SAFETY: null, or a registry that is never freed.
@@ -148,7 +147,7 @@ fn claim() {
     match OWNER.compare_exchange(0, pid(), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
         Err(owner) if owner == pid() => {}
-        // A child that came about without the handlers of fork.
+        // A child that was made without the handlers of fork.
         Err(_) => {
             forget_all();
             OWNER.store(pid(), Ordering::Release);

@@ -1,4 +1,4 @@
-//! `soft-mlx5 replay`: what a device wrote, by a bundle of `doorbell selftest --bundle`, beside what this model writes.
+//! `soft-mlx5 replay`: compares what a device wrote, in a bundle of `doorbell selftest --bundle`, with this model.
 //!
 //! A bundle is text, a line for each thing, so that its owner can read what it gives away:
 //!
@@ -11,9 +11,9 @@
 //! | `wqe KIND SLOT OURS THEIRS` | the WQE in a slot of an `rq` or `srq`, as doorbell and as libmlx5 wrote it |
 //! | `end DIGEST` | FNV-1a of all lines before |
 //!
-//! A CQE without the signature of its index, WQEs that are not equal but for keys and the place of their memory, and a
-//! wrong digest are failures. What this model would write otherwise is a difference: on an adapter it may be the model that is
-//! wrong.
+//! Failures are a CQE without the signature of its index, WQEs that differ in more than keys and the place of their
+//! memory, and a wrong digest. Bytes that this model would write otherwise are a difference: against an adapter, the
+//! model may be wrong.
 
 use std::fmt;
 
@@ -27,16 +27,16 @@ use mlx5_wire::signature::is_signed;
 use crate::nic::failures;
 use crate::nic::receive_segments;
 
-/// What a replay has found.
+/// Result of a replay.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Replay {
     /// CQEs of the bundle.
     pub cqes: usize,
     /// WQEs of the bundle.
     pub wqes: usize,
-    /// What cannot be, with the number of its line.
+    /// Failures, each with the number of its line.
     pub failures: Vec<(usize, String)>,
-    /// What this model would have written otherwise.
+    /// Differences from this model, each with the number of its line.
     pub differences: Vec<(usize, String)>,
 }
 
@@ -206,7 +206,7 @@ fn other_bytes(bytes: &[u8; 64]) -> Option<String> {
     (!others.is_empty()).then(|| format!("bytes {} are not 0", others.join(", ")))
 }
 
-/// Where the memory of a queue begins, and its key: in doorbell's and in libmlx5's. A new queue begins at slot 0.
+/// Start and key of the memory of a queue, in doorbell's and in libmlx5's. A new queue begins at slot 0.
 #[derive(Default)]
 struct Bases([Option<(u64, u32)>; 2]);
 

@@ -1,7 +1,7 @@
 //! Directories that live as long as a process and are swept up after its death.
 //!
-//! Each has a lock file beside it. Whoever can take the lock of another directory knows that its
-//! owner is dead, however it died.
+//! Each has a lock file beside it. A process that can take the lock of a directory knows that its owner
+//! is dead, however it died.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Attempts to lock a file that others sweep up meanwhile, and the time between them: who sweeps may lose its
-/// core while it holds the lock.
+/// Attempts to lock a file that other processes sweep up, and the time between them: a sweeping process may
+/// lose its core while it holds the lock.
 const TRIES: u32 = 5000;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -26,13 +26,13 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the directory with this path, as [`fresh_path`] chose it, and sweeps up those of the
-    /// dead.
+    /// Makes the directory with this path, which [`fresh_path`] chose, and removes the directories of dead
+    /// processes.
     pub fn create(path: PathBuf) -> io::Result<Self> {
         let base = base()?;
         sweep(&base);
         let lock_path = path.with_extension("lock");
-        // Before it is locked another process may take the new file for that of a dead one, and remove it.
+        // Before the file is locked, another process may take it for the file of a dead process and remove it.
         let taken = || io::Error::new(io::ErrorKind::AlreadyExists, "directory of another process");
         let again = |attempt| {
             if attempt > 0 {
@@ -45,7 +45,7 @@ impl RunDir {
         Ok(Self { path, lock_path, _lock: lock, owner: std::process::id() })
     }
 
-    /// Its path.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -61,15 +61,15 @@ impl Drop for RunDir {
     }
 }
 
-/// A name that no directory has had before; `kind` tells a reader what it is for.
+/// Returns a name that no directory has had before; `kind` tells a reader the purpose.
 pub fn fresh_name(kind: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos());
-    // The time, for another process may have our number: after us, in another namespace, or the
-    // program that this process ran before it started another one.
+    // The time makes the name unique: another process may have our number later, in another namespace, or
+    // earlier, as a program that this process ran before.
     format!("{kind}-{}-{now:x}", std::process::id())
 }
 
-/// The path of a [`RunDir`] to be.
+/// Returns the path for a new [`RunDir`].
 pub fn fresh_path(kind: &str) -> PathBuf {
     base_path().join(fresh_name(kind))
 }
@@ -100,7 +100,7 @@ fn base() -> io::Result<PathBuf> {
     Ok(base)
 }
 
-// `None` when somebody else holds it or just removed it.
+// Returns `None` if another process holds the lock or has just removed the file.
 fn take_lock(path: &Path) -> io::Result<Option<File>> {
     let file =
         OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;

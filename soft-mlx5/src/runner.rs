@@ -24,7 +24,7 @@ const CARRIED: Option<&[u8]> = Some(include_bytes!(env!("SOFT_MLX5_LIBRARY")));
 #[cfg(not(carries_library))]
 const CARRIED: Option<&[u8]> = None;
 
-/// A command to run, and the devices that it shall find.
+/// A command to run, and its devices.
 #[derive(Debug, Clone)]
 pub struct Runner {
     command: Vec<OsString>,
@@ -42,7 +42,7 @@ impl Runner {
     /// [`options()`]. Without `fabric` the processes of this run have a fabric of their own.
     ///
     /// # Errors
-    /// What the value must be.
+    /// The text says which values are valid.
     pub fn set(&mut self, name: &str, value: &OsStr) -> Result<(), String> {
         self.config.set(name, value)
     }
@@ -83,7 +83,7 @@ impl Runner {
     }
 }
 
-// Makes a file for all processes of the command, wherever they may work.
+// Makes a file for all processes of the command, whatever their working directory.
 fn fresh(
     path: &Option<PathBuf>,
     create: impl Fn(&Path) -> io::Result<()>,
@@ -95,14 +95,14 @@ fn fresh(
     })
 }
 
-/// Exit code of a command as a shell reports it: 128 and the number of the signal that ended it.
+/// Returns the exit code of a command as a shell reports it: 128 and the number of the signal that ended it.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     code as u8
 }
 
-// A killed runner must not leave a command behind that nobody looks after, and the command must not start
-// with the signals blocked that the runner waits for.
+// The command must end with a killed runner, and must not start with the signals blocked that the runner
+// waits for.
 fn start(parent: u32, awaited: &libc::sigset_t) -> io::Result<()> {
     // SAFETY: system calls, and a set that is only read.
     unsafe {
@@ -173,7 +173,7 @@ struct Signals {
 }
 
 impl Signals {
-    // Blocked, signals wait until they are asked for, also those that arrive before the command
+    // Blocks the signals: they wait until they are asked for, also signals that arrive before the command
     // runs.
     fn block() -> Self {
         // SAFETY: an all-zero set is a valid value to be filled.
@@ -198,7 +198,7 @@ impl Signals {
             let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
             // SAFETY: both are valid and outlive the call.
             let signal = unsafe { libc::sigwaitinfo(&self.awaited, &mut info) };
-            // What the terminal sends, it sends to the command as well.
+            // The terminal sends its signals to the command as well.
             if signal > 0 && signal != libc::SIGCHLD && info.si_code != libc::SI_KERNEL {
                 // SAFETY: the child has not been waited for, so the number is still its own.
                 unsafe { libc::kill(child.id() as i32, signal) };

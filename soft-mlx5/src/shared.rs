@@ -1,4 +1,4 @@
-//! A device as its threads share it: the kernel side behind a lock, a clock and the engine.
+//! A device as its threads share it: the kernel side with its lock, a clock and the engine.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use crate::kernel::Core;
 use crate::registry;
 use crate::sysfs::Names;
 
-/// What a device did, and what it waits for.
+/// Result of a step: whether there was work, and when there is more.
 #[derive(Debug, Clone, Copy)]
 pub struct Pass {
     /// There was something to do.
@@ -20,11 +20,11 @@ pub struct Pass {
     pub used: bool,
     /// Time at which there is something to do again.
     pub deadline: Option<u64>,
-    /// Descriptor that becomes readable when there is.
+    /// Descriptor that becomes readable when there is something to do again.
     pub wait_fd: Option<RawFd>,
 }
 
-/// What the device list does not show yet.
+/// Changes that the device list does not show yet.
 #[derive(Debug, Clone, Copy)]
 pub struct News {
     removed: bool,
@@ -32,7 +32,7 @@ pub struct News {
 }
 
 impl News {
-    /// All of it, once.
+    /// Takes all changes.
     pub fn take(core: &mut Core) -> Self {
         Self { removed: core.take_removal(), port: core.take_port_news() }
     }
@@ -54,7 +54,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// A device that an engine thread drives from the first time it is opened, or one whose owner
+    /// Makes a device that an engine thread drives from the first time it is opened, or one whose owner
     /// steps it.
     pub fn new(slot: usize, names: Names, core: Core, clock: Arc<Clock>) -> Self {
         Self {
@@ -68,12 +68,12 @@ impl Shared {
         }
     }
 
-    /// Its clock.
+    /// Returns its clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// The kernel side, for a command.
+    /// Locks the kernel side, for a command.
     pub fn command(&self) -> MutexGuard<'_, Core> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let core = self.work();
@@ -81,17 +81,17 @@ impl Shared {
         core
     }
 
-    /// The kernel side, unless it is at work.
+    /// Locks the kernel side, unless it is locked.
     pub fn try_command(&self) -> Option<MutexGuard<'_, Core>> {
         self.core.try_lock().ok()
     }
 
-    /// The kernel side, for the engine.
+    /// Locks the kernel side, for the engine.
     pub fn work(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the device work once, and takes it out of the list when that was its end.
+    /// Lets the device work once, and takes it out of the list if it was removed.
     pub fn run(&self) -> Pass {
         let (pass, news) = {
             let mut core = self.work();
@@ -105,7 +105,7 @@ impl Shared {
         pass
     }
 
-    /// Lets sysfs show what has become of the device. The registry is locked before a device, never after it.
+    /// Shows changes in sysfs. The registry is locked before a device, never after it.
     pub fn tell(&self, news: News) {
         if news.removed {
             registry::lock().unlist(self);
@@ -114,12 +114,12 @@ impl Shared {
         }
     }
 
-    /// Whether a command waits for the lock.
+    /// Returns `true` if a command waits for the lock.
     pub fn command_waits(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Whether the engine shall end.
+    /// Returns `true` if the engine must end.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }

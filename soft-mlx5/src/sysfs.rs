@@ -1,8 +1,8 @@
 //! The sysfs tree in which libibverbs finds devices.
 //!
-//! It looks below one root only (`SYSFS_PATH`), so the tree links whatever the real one holds. As there,
-//! the entries of a class are links into the directory of the PCI device, where programs that want to
-//! know the kind of adapter find it by the real path.
+//! libibverbs looks below one root only (`SYSFS_PATH`), so the tree also links the entries of the real one. As
+//! there, the entries of a class are links into the directory of the PCI device. Programs find the kind of
+//! adapter there, by the real path.
 
 use std::fs;
 use std::io;
@@ -65,7 +65,7 @@ impl Tree {
         Ok(Self { root: root.into() })
     }
 
-    /// A tree that is there already.
+    /// Names a tree that exists already.
     pub fn at(root: &Path) -> Self {
         Self { root: root.into() }
     }
@@ -75,7 +75,7 @@ impl Tree {
         &self.root
     }
 
-    /// Names that no device has yet, or the wanted one.
+    /// Returns names that no device has yet, or the wanted one.
     pub fn free_names(&self, wanted: Option<&str>) -> io::Result<Names> {
         let taken = |class: &str, name: &str| {
             fs::symlink_metadata(self.root.join(class).join(name)).is_ok()
@@ -161,8 +161,8 @@ impl Tree {
         let pci = self.pci(names);
         let port = pci.join("infiniband").join(&names.ibdev).join("ports/1");
         for (name, value) in port_state(up) {
-            // Whoever reads it meanwhile finds the old state or the new one. A device that was just taken out
-            // has nothing to show it in.
+            // A concurrent reader finds the old state or the new one. A device that was just removed has no directory
+            // for the state.
             let draft = pci.join("draft");
             let _ = fs::write(&draft, format!("{value}\n"))
                 .and_then(|()| fs::rename(&draft, port.join(name)));

@@ -19,14 +19,14 @@ fn map(count: usize, flags: libc::c_int, fd: libc::c_int) -> Pages {
 }
 
 impl Pages {
-    /// Zeroed pages.
+    /// Maps zeroed pages.
     pub fn new(count: usize) -> Self {
         map(count, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// A page of a file that has none.
+    /// Maps a page of an empty file.
     pub fn of_empty_file() -> Self {
-        // SAFETY: the name is a C string; the descriptor is closed below and used by nobody else.
+        // SAFETY: the name is a C string; the descriptor is closed below and no other code uses it.
         unsafe {
             let fd = libc::memfd_create(c"empty".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0);
@@ -36,7 +36,7 @@ impl Pages {
         }
     }
 
-    /// Address of a page.
+    /// Returns the address of a page.
     pub fn addr(&self, page: usize) -> u64 {
         self.base + (page * PAGE) as u64
     }
@@ -51,7 +51,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the pages of this value, which nobody uses any more.
+        // SAFETY: the pages of this value, which are not used any more.
         unsafe { libc::munmap(self.base as *mut _, self.len) };
     }
 }

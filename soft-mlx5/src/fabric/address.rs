@@ -1,5 +1,4 @@
-//! Addresses of a port. All of them derive from its LID, so a peer's LID follows from its GID without
-//! asking anybody.
+//! Addresses of a port. All of them derive from its LID, so a peer's LID follows from its GID.
 
 use super::LinkLayer;
 
@@ -16,20 +15,20 @@ const SUBNET_PREFIX: u64 = 0xfe80_0000_0000_0000;
 // The IPv4 address is 10.219.x.x, whose last two bytes are the LID; as a GID it is mapped to IPv6.
 const IPV4_BASE: u128 = 0xffff_0adb_0000;
 
-/// What packets a GID is for (numbers of `enum ibv_gid_type`).
+/// Kind of packets that a GID is for (numbers of `enum ibv_gid_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GidType {
     /// InfiniBand.
     InfiniBand = 0,
-    /// RoCE v1: a GRH behind the Ethernet header.
+    /// RoCE v1: a GRH after the Ethernet header.
     RoceV1 = 1,
     /// RoCE v2: IPv4 or IPv6, and UDP.
     RoceV2 = 2,
 }
 
-/// The entry at `index` of the GID table of the port with this LID; `None` where it is empty. On Ethernet they are those
-/// of an interface with a link-local and an IPv4 address.
+/// Returns the entry at `index` of the GID table of the port with this LID, or `None` if it is empty. An Ethernet
+/// port has the entries of an interface with a link-local and an IPv4 address.
 pub const fn table_entry(lid: u16, layer: LinkLayer, index: u32) -> Option<(GidType, [u8; 16])> {
     match (layer, index) {
         (LinkLayer::InfiniBand, 0) => Some((GidType::InfiniBand, gid(lid))),
@@ -41,12 +40,12 @@ pub const fn table_entry(lid: u16, layer: LinkLayer, index: u32) -> Option<(GidT
     }
 }
 
-/// GUID of the port (and node) with this LID.
+/// Returns the GUID of the port (and node) with this LID.
 pub const fn guid(lid: u16) -> u64 {
     GUID_BASE | lid as u64
 }
 
-/// GID at index 0 of the port with this LID: default subnet prefix and GUID.
+/// Returns the GID at index 0 of the port with this LID: default subnet prefix and GUID.
 pub const fn gid(lid: u16) -> [u8; 16] {
     ((SUBNET_PREFIX as u128) << 64 | guid(lid) as u128).to_be_bytes()
 }
@@ -55,23 +54,23 @@ const fn ipv4_gid(lid: u16) -> [u8; 16] {
     (IPV4_BASE | lid as u128).to_be_bytes()
 }
 
-/// The IPv4 address that a GID stands for.
+/// Returns the IPv4 address that a GID stands for.
 pub fn ipv4_of_gid(gid: &[u8; 16]) -> Option<[u8; 4]> {
     gid.strip_prefix(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])?.first_chunk().copied()
 }
 
-/// MAC address of the port with this LID.
+/// Returns the MAC address of the port with this LID.
 pub const fn mac(lid: u16) -> [u8; 6] {
     [0x02, 0xdb, 0, 0, (lid >> 8) as u8, lid as u8]
 }
 
-/// LID of the port that has this MAC address.
+/// Returns the LID of the port that has this MAC address.
 pub fn lid_of_mac(mac: &[u8; 6]) -> Option<u16> {
     let lid = u16::from_be_bytes([mac[4], mac[5]]);
     ((FIRST_LID..=LAST_LID).contains(&lid) && *mac == self::mac(lid)).then_some(lid)
 }
 
-/// LID of the port that has this GID.
+/// Returns the LID of the port that has this GID.
 pub fn lid_of_gid(gid: &[u8; 16]) -> Option<u16> {
     let gid = u128::from_be_bytes(*gid);
     let guid = gid as u64;
@@ -81,12 +80,12 @@ pub fn lid_of_gid(gid: &[u8; 16]) -> Option<u16> {
     ((link_local || ipv4) && (FIRST_LID..=LAST_LID).contains(&lid)).then_some(lid)
 }
 
-/// Whether this GID is a multicast group: of IPv6, or a mapped one of IPv4.
+/// Returns `true` if this GID is a multicast group: of IPv6, or a mapped one of IPv4.
 pub fn is_multicast_gid(gid: &[u8; 16]) -> bool {
     gid[0] == 0xff || ipv4_of_gid(gid).is_some_and(|ipv4| ipv4[0] >> 4 == 0xe)
 }
 
-/// MAC address of a multicast group.
+/// Returns the MAC address of a multicast group.
 pub fn multicast_mac(gid: &[u8; 16]) -> [u8; 6] {
     match ipv4_of_gid(gid) {
         Some([_, a, b, c]) => [0x01, 0x00, 0x5e, a & 0x7f, b, c],

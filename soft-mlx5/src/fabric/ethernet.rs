@@ -1,7 +1,7 @@
 //! Packets as they look on Ethernet: RoCE v1, and RoCE v2 over IPv4 and IPv6.
 //!
-//! Between devices all travel with an IPv6 header and UDP, see [`super::packet`]. A program sees the difference in front
-//! of datagrams, others in a capture.
+//! Between devices all packets travel with an IPv6 header and UDP, see [`super::packet`]. The difference is visible
+//! in the GRH of a datagram and in a capture.
 
 use super::LinkLayer;
 use super::address::ipv4_of_gid;
@@ -19,9 +19,9 @@ const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// The 40 bytes that a program finds in front of a datagram, and the first of them that is written: on InfiniBand and
-/// with RoCE v1 they are a GRH, behind which there is no UDP header; with RoCE v2 an IP header at their end, before which
-/// nothing is defined.
+/// Returns the 40 bytes that a program finds before a datagram, and the index of the first byte that is written. On
+/// InfiniBand and with RoCE v1 the bytes are a GRH without a UDP header after it. With RoCE v2 they end with an IP
+/// header, and the bytes before it are undefined.
 pub fn delivered_grh(packet: &Packet, link: LinkLayer) -> ([u8; GRH], usize) {
     let mut grh = *packet.grh;
     if link == LinkLayer::InfiniBand || is_v1(packet.grh) {
@@ -32,8 +32,8 @@ pub fn delivered_grh(packet: &Packet, link: LinkLayer) -> ([u8; GRH], usize) {
     (grh, GRH - IPV4)
 }
 
-/// What the CQE of a datagram says in the place of a service level: bit 3 for UDP, and the header before it (UCX's
-/// `uct_ud_iface_check_grh` cites the PRM).
+/// Returns the bits that the CQE of a datagram has in the place of a service level: bit 3 for UDP, and the kind of
+/// the header before UDP (UCX's `uct_ud_iface_check_grh` cites the PRM).
 pub fn packet_type(packet: &Packet) -> u8 {
     const UDP_BEHIND: u8 = 1 << 3;
     match ipv4_header(packet.grh) {
@@ -43,7 +43,7 @@ pub fn packet_type(packet: &Packet) -> u8 {
     }
 }
 
-/// Appends a packet with the type that stands in front of it.
+/// Appends a packet with the Ethernet type before it.
 pub fn emit(frame: &Frame, bytes: &mut Vec<u8>) {
     let packet = frame.ip_packet();
     let Some((ip, behind)) = packet.split_first_chunk::<GRH>() else { return };
@@ -75,13 +75,13 @@ pub fn emit(frame: &Frame, bytes: &mut Vec<u8>) {
         bytes.extend(ETHERTYPE_IPV6.to_be_bytes());
         let from = bytes.len();
         bytes.extend(packet);
-        // Over IPv6 a checksum of 0 means an error to those who do not know RoCE; the ICRC leaves it out.
+        // Programs that do not know RoCE take a checksum of 0 over IPv6 for an error. The ICRC does not cover it.
         let sum = udp_checksum(&bytes[from..]).to_be_bytes();
         bytes[from + GRH + UDP_CHECKSUM..from + GRH + UDP].copy_from_slice(&sum);
     }
 }
 
-// Puts the ICRC at the end. `mask` turns to ones what routers change.
+// Puts the ICRC at the end. `mask` sets the bits that routers change to ones.
 fn seal(packet: &mut [u8], mask: impl FnOnce(&mut [u8])) {
     let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC);
     let mut masked = covered.to_vec();
@@ -102,7 +102,7 @@ fn as_grh(ip: &[u8; GRH]) -> [u8; GRH] {
     grh
 }
 
-// The header of a packet between mapped addresses.
+// Returns the IPv4 header of a packet between mapped addresses.
 fn ipv4_header(ip: &[u8; GRH]) -> Option<[u8; IPV4]> {
     let address = |at: usize| ipv4_of_gid(ip[at..].first_chunk()?);
     let (from, to) = (address(8)?, address(24)?);
@@ -198,7 +198,7 @@ mod tests {
         emit(&frame(1), &mut bytes);
         assert_eq!(bytes[..2], [0x86, 0xdd]);
         let packet = &mut bytes[2..];
-        // Whoever checks sums up everything, the checksum included, and must get all ones.
+        // A receiver adds up all bytes, the checksum included, and must get all ones.
         assert_ne!(packet[GRH + UDP_CHECKSUM..GRH + UDP], [0, 0]);
         assert_eq!(udp_checksum(packet), 0xffff);
         packet[GRH + UDP_CHECKSUM..GRH + UDP].fill(0);

@@ -1,4 +1,4 @@
-//! What goes wrong on the link, on request.
+//! Faults of the link, on request.
 
 use std::collections::VecDeque;
 
@@ -23,11 +23,11 @@ pub struct Injector {
     faults: Faults,
     rng: Rng,
     held: Vec<Held>,
-    // Packets under way, each with the time at which it arrives, in the order in which they went.
+    // Delayed packets with their times of arrival, in the order of sending.
     late: VecDeque<(u64, Frame)>,
 }
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// It is sent.
@@ -41,17 +41,17 @@ pub enum Fate {
 }
 
 impl Injector {
-    /// An injector whose decisions follow from `seed`.
+    /// Makes an injector whose decisions follow from `seed`.
     pub fn new(faults: Faults, seed: u64) -> Self {
         Self { faults, rng: Rng::new(seed), held: Vec::new(), late: VecDeque::new() }
     }
 
-    /// Whether packets can pass without a question asked.
+    /// Returns `true` if packets can pass without a decision.
     pub fn is_idle(&self) -> bool {
         !self.faults.touch_packets() && self.held.is_empty() && self.late.is_empty()
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
     }
@@ -84,7 +84,7 @@ impl Injector {
 
     /// Sends a packet on its way at time `now`; gives it back when it arrives at once.
     pub fn delay(&mut self, frame: Frame, now: u64) -> Option<Frame> {
-        // What is sent after a packet under way does not overtake it, though the delay has changed.
+        // A packet must not overtake a delayed one, although the delay has changed.
         if self.faults.delay.is_zero() && self.late.is_empty() {
             return Some(frame);
         }
@@ -93,20 +93,20 @@ impl Injector {
         None
     }
 
-    /// The next packet under way that has arrived.
+    /// Takes the next delayed packet that has arrived.
     pub fn arrival(&mut self, now: u64) -> Option<Frame> {
         self.late.front().filter(|(arrival, _)| *arrival <= now)?;
         self.late.pop_front().map(|(_, frame)| frame)
     }
 
-    /// A held packet whose time has come.
+    /// Takes a held packet whose time has come.
     pub fn release(&mut self, now: u64) -> Option<Frame> {
         let due = |held: &Held| held.overtakers_left == 0 || held.until <= now;
         let index = self.held.iter().position(due)?;
         Some(self.held.remove(index).frame)
     }
 
-    /// When the next packet goes or arrives at the latest.
+    /// Returns when the next packet goes or arrives at the latest.
     pub fn next_deadline(&self) -> Option<u64> {
         let late = self.late.front().map(|(arrival, _)| *arrival);
         self.held.iter().map(|held| held.until).chain(late).min()
@@ -125,7 +125,7 @@ mod tests {
         assert!(injector.delay(Frame::default(), 100).is_none());
         injector.set_faults(Faults::default());
         assert!(!injector.is_idle());
-        assert!(injector.delay(Frame::default(), 110).is_none(), "behind the one under way");
+        assert!(injector.delay(Frame::default(), 110).is_none(), "after the one under way");
         assert!(injector.arrival(149).is_none());
         assert_eq!(injector.next_deadline(), Some(150));
         assert!(injector.arrival(150).is_some() && injector.arrival(150).is_some());

@@ -1,4 +1,4 @@
-//! Transport headers behind UDP: base header and extended headers.
+//! Transport headers after UDP: base header and extended headers.
 
 /// Bits of a packet sequence number.
 pub const PSN_MASK: u32 = 0xff_ffff;
@@ -21,7 +21,7 @@ fn be64(bytes: &[u8], at: usize) -> u64 {
 
 /// A header of fixed size.
 pub trait Header: Sized {
-    /// Bytes.
+    /// Size in bytes.
     const SIZE: usize;
     /// Reads it from the first `SIZE` bytes; the caller has checked the length.
     fn parse(bytes: &[u8]) -> Self;
@@ -68,7 +68,7 @@ impl Header for Bth {
 
     fn emit(&self, bytes: &mut [u8]) {
         bytes[0] = self.opcode;
-        // Bit 6 says "migrated": what a QP without alternate path always says.
+        // Bit 6 says "migrated": a QP without alternate path always sets it.
         bytes[1] = u8::from(self.solicited) << 7 | 1 << 6 | self.pad << 4 | self.version;
         bytes[2..4].copy_from_slice(&self.pkey.to_be_bytes());
         bytes[4..8].copy_from_slice(&(self.dest_qpn & 0xff_ffff).to_be_bytes());
@@ -135,7 +135,7 @@ impl Header for AtomicEth {
     }
 }
 
-/// What a responder says of a request.
+/// Verdict of a responder on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syndrome {
     /// Executed, up to and including the PSN.
@@ -162,7 +162,7 @@ pub enum NakCode {
     RemoteOperational = 3,
 }
 
-// The responder counts no credits: QPs on a shared receive queue cannot, and the rest need not.
+// The responder counts no credits: QPs of an SRQ cannot count them, and other QPs need not.
 const CREDITS_UNLIMITED: u8 = 0x1f;
 
 /// ACK extended transport header.

@@ -1,4 +1,4 @@
-//! Invariant CRC: protects what no router changes, from the IP header to the last byte of padding.
+//! Invariant CRC: covers the fields that no router changes, from the IP header to the last byte of padding.
 
 use crc32fast::Hasher;
 
@@ -7,7 +7,7 @@ use crc32fast::Hasher;
 pub struct Crc(Hasher);
 
 impl Crc {
-    /// A CRC over nothing.
+    /// Starts a CRC, over no bytes.
     pub fn new() -> Self {
         Self(Hasher::new())
     }
@@ -18,7 +18,7 @@ impl Crc {
         self
     }
 
-    /// The CRC of all bytes added, in the byte order of the wire.
+    /// Returns the CRC of all bytes added, in the byte order of the wire.
     pub fn finish(self) -> [u8; 4] {
         self.0.finalize().to_le_bytes()
     }

@@ -38,9 +38,9 @@ impl Interface {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no memory is involved. Without a protocol nothing comes before the socket is bound.
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        // What this socket sends is not for it; the kernel passes tags and checksums beside the packet.
+        // Outgoing frames must not come back. The kernel passes VLAN tags and the state of checksums beside a frame.
         set(&socket, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
         set(&socket, libc::PACKET_AUXDATA, &1i32)?;
         let promiscuous = libc::packet_mreq {
@@ -61,19 +61,19 @@ impl Interface {
         Ok(Self { socket, buffer: Box::new([0; MAX_ETHERNET]) })
     }
 
-    /// Descriptor that becomes readable when a frame waits.
+    /// Returns the descriptor that becomes readable when a frame waits.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Sends a frame; one that the interface does not take is lost, as on a wire.
+    /// Sends a frame. A frame that the interface does not take is lost, as on a wire.
     pub fn send(&self, frame: &[u8]) -> bool {
         // SAFETY: the bytes are valid, and only read.
         let sent = unsafe { libc::send(self.fd(), frame.as_ptr().cast(), frame.len(), 0) };
         sent == frame.len() as isize
     }
 
-    /// The next frame that has come.
+    /// Takes the next frame that has come.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
         const CONTROL: usize = 64;
         let mut iovec =
@@ -115,7 +115,7 @@ fn auxiliary(message: &libc::msghdr) -> Option<libc::tpacket_auxdata> {
     }
 }
 
-// The kernel takes tags out of frames, and leaves checksums to whoever puts a frame on a wire.
+// Completes a received frame: the kernel takes VLAN tags out, and may leave checksums to the sending hardware.
 fn complete(frame: &mut Vec<u8>, auxiliary: Option<libc::tpacket_auxdata>) {
     let Some(auxiliary) = auxiliary else { return };
     let says = |bit: u32| auxiliary.tp_status & bit != 0;

@@ -32,9 +32,9 @@ enum Port {
 /// Packets that a port lost, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// The destination does not exist or takes no more.
+    /// The destination does not exist or has no room.
     pub undeliverable: u64,
-    /// What arrived was not a packet or failed its ICRC.
+    /// The bytes were not a packet or failed their ICRC.
     pub malformed: u64,
     /// Lost on request.
     pub injected: u64,
@@ -49,7 +49,7 @@ pub struct Link {
     capture: Option<Capture>,
     // Packets to this very device, and packets that came from others, in order of arrival.
     arrived: VecDeque<Frame>,
-    // Where frames come from besides the fabric.
+    // Sources of frames besides the fabric.
     playback: Option<Playback>,
     interface: Option<Interface>,
     pool: Vec<Frame>,
@@ -88,12 +88,12 @@ impl Link {
         })
     }
 
-    /// LID of this port.
+    /// Returns the LID of this port.
     pub fn lid(&self) -> u16 {
         self.lid
     }
 
-    /// Whether the link is up.
+    /// Returns `true` if the link is up.
     pub fn is_up(&self) -> bool {
         self.up
     }
@@ -118,7 +118,7 @@ impl Link {
         self.interface = Some(interface);
     }
 
-    /// Takes in frames from a file and from an interface, a bounded number; `true` when there were any.
+    /// Takes in frames from a file and from an interface, a bounded number; returns `true` if there were any.
     pub fn bring_in(&mut self, now: u64) -> bool {
         let mut any = false;
         for _ in 0..FRAMES_AT_ONCE {
@@ -141,12 +141,12 @@ impl Link {
         any
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.injector.set_faults(faults);
     }
 
-    /// Packets lost so far.
+    /// Returns the packets lost so far.
     pub fn drops(&self) -> Drops {
         let mut drops = self.drops;
         if let Port::Socket(port) = &self.port {
@@ -157,12 +157,12 @@ impl Link {
         drops
     }
 
-    /// Counts a packet that arrived and was not understood.
+    /// Counts a packet that arrived and could not be parsed.
     pub fn count_malformed(&mut self) {
         self.drops.malformed += 1;
     }
 
-    /// A frame to build a packet in.
+    /// Takes a frame to build a packet in.
     pub fn frame(&mut self) -> Frame {
         self.pool.pop().unwrap_or_default()
     }
@@ -174,7 +174,7 @@ impl Link {
         }
     }
 
-    /// Whether a requester may send to this port now; answers are always taken.
+    /// Returns `true` if a requester may send to this port now; answers are always taken.
     pub fn has_room(&self, dlid: u16) -> bool {
         if dlid == self.lid {
             return self.arrived.len() < LOOPBACK_LIMIT;
@@ -186,7 +186,7 @@ impl Link {
         }
     }
 
-    /// Whether a device of another process has this address.
+    /// Returns `true` if a device of another process has this address.
     pub fn is_process(&self, dlid: u16) -> bool {
         match &self.port {
             Port::Socket(port) => port.is_connected(dlid),
@@ -194,7 +194,7 @@ impl Link {
         }
     }
 
-    /// Whether all who would get an Ethernet frame have room for it: the link has flow control.
+    /// Returns `true` if all ports that would get an Ethernet frame have room for it: the link has flow control.
     pub fn has_room_for_ethernet(&mut self, now: u64) -> bool {
         let lid = self.lid;
         self.has_room(lid) && self.peers(now).into_iter().all(|peer| self.has_room(peer))
@@ -294,7 +294,7 @@ impl Link {
         }
     }
 
-    /// Moves out what waits, at time `now`; `true` when anything moved.
+    /// Moves the waiting packets out at time `now`; returns `true` if any moved.
     pub fn flush(&mut self, now: u64) -> bool {
         let mut moved = self.release_held(now);
         if let Port::Socket(port) = &mut self.port {
@@ -304,10 +304,10 @@ impl Link {
         moved
     }
 
-    /// Moves in what has arrived; `true` when anything moved.
+    /// Moves the arrived packets in; returns `true` if any moved.
     pub fn poll(&mut self) -> bool {
         let mut moved = false;
-        // What waits beyond that waits at the senders, who then pause.
+        // Further packets wait at the senders, which then pause.
         if self.arrived.len() >= LOOPBACK_LIMIT {
             return false;
         }
@@ -339,12 +339,12 @@ impl Link {
         moved
     }
 
-    /// Next packet that arrived.
+    /// Takes the next packet that arrived.
     pub fn receive(&mut self) -> Option<Frame> {
         self.arrived.pop_front()
     }
 
-    /// LIDs of the other devices on the fabric.
+    /// Returns the LIDs of the other devices on the fabric.
     pub fn peers(&mut self, now: u64) -> Vec<u16> {
         match &mut self.port {
             Port::Private => Vec::new(),
@@ -353,13 +353,13 @@ impl Link {
         }
     }
 
-    /// When a packet that was held back goes, or a frame of a file comes.
+    /// Returns when the next held packet goes or the next frame of a file comes.
     pub fn next_deadline(&self) -> Option<u64> {
         let played = self.playback.as_ref().and_then(Playback::next_deadline);
         [self.injector.next_deadline(), played].into_iter().flatten().min()
     }
 
-    /// Descriptor that becomes readable when packets arrive from another process.
+    /// Returns the descriptor that becomes readable when packets arrive from another process.
     pub fn wait_fd(&self) -> Option<RawFd> {
         match &self.port {
             Port::Socket(port) => Some(port.fd()),

@@ -1,6 +1,6 @@
 //! The wire between devices.
 //!
-//! [`packet`] and [`headers`] are what the bytes are, [`link`] is the port that sends them with the
+//! [`packet`] and [`headers`] define the bytes, [`link`] is the port that sends them with the
 //! [`faults`] asked for, [`switch`] and [`socket`] carry them within a process and between processes.
 
 pub mod address;

@@ -2,7 +2,7 @@
 
 use crate::nic::objects::Service;
 
-/// What a packet does, without the transport service it belongs to (lower five bits of the opcode).
+/// Operation of a packet, without the transport service (lower five bits of the opcode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)] // The names of the InfiniBand specification, table 38, say it all.
@@ -70,7 +70,7 @@ const OPERATIONS: [Option<Operation>; 32] = {
 };
 
 impl Operation {
-    /// Service and operation of an opcode byte; `None` for what no service defines.
+    /// Returns the service and the operation of an opcode byte, or `None` if no service defines it.
     pub fn decode(opcode: u8) -> Option<(Service, Self)> {
         let operation = OPERATIONS[(opcode & 0x1f) as usize]?;
         let service = match opcode >> 5 {
@@ -88,7 +88,7 @@ impl Operation {
         defined.then_some((service, operation))
     }
 
-    /// The opcode byte.
+    /// Returns the opcode byte.
     pub const fn encode(self, service: Service) -> u8 {
         self as u8
             | match service {
@@ -100,22 +100,22 @@ impl Operation {
             }
     }
 
-    /// Whether a responder sends it.
+    /// Returns `true` if a responder sends it.
     pub const fn is_response(self) -> bool {
         self as u8 >= ReadResponseFirst as u8 && self as u8 <= AtomicAcknowledge as u8
     }
 
-    /// Carries an RDMA extended transport header.
+    /// Returns `true` if it carries an RDMA extended transport header.
     pub const fn has_reth(self) -> bool {
         matches!(self, WriteFirst | WriteOnly | WriteOnlyImm | ReadRequest)
     }
 
-    /// Carries an atomic extended transport header.
+    /// Returns `true` if it carries an atomic extended transport header.
     pub const fn has_atomic_eth(self) -> bool {
         matches!(self, CompareSwap | FetchAdd)
     }
 
-    /// Carries an ACK extended transport header.
+    /// Returns `true` if it carries an ACK extended transport header.
     pub const fn has_aeth(self) -> bool {
         matches!(
             self,
@@ -127,37 +127,37 @@ impl Operation {
         )
     }
 
-    /// Carries immediate data.
+    /// Returns `true` if it carries immediate data.
     pub const fn has_immediate(self) -> bool {
         matches!(self, SendLastImm | SendOnlyImm | WriteLastImm | WriteOnlyImm)
     }
 
-    /// Carries a key to invalidate.
+    /// Returns `true` if it carries a key to invalidate.
     pub const fn has_ieth(self) -> bool {
         matches!(self, SendLastInv | SendOnlyInv)
     }
 
-    /// First packet of a SEND.
+    /// Returns `true` for the first packet of a SEND.
     pub const fn starts_send(self) -> bool {
         matches!(self, SendFirst | SendOnly | SendOnlyImm | SendOnlyInv)
     }
 
-    /// First packet of an RDMA WRITE.
+    /// Returns `true` for the first packet of an RDMA WRITE.
     pub const fn starts_write(self) -> bool {
         matches!(self, WriteFirst | WriteOnly | WriteOnlyImm)
     }
 
-    /// Later packet of a SEND.
+    /// Returns `true` for a later packet of a SEND.
     pub const fn continues_send(self) -> bool {
         matches!(self, SendMiddle | SendLast | SendLastImm | SendLastInv)
     }
 
-    /// Later packet of an RDMA WRITE.
+    /// Returns `true` for a later packet of an RDMA WRITE.
     pub const fn continues_write(self) -> bool {
         matches!(self, WriteMiddle | WriteLast | WriteLastImm)
     }
 
-    /// More packets of the same message follow: the payload is a full MTU.
+    /// Returns `true` if more packets of the same message follow: the payload is a full MTU.
     pub const fn is_followed(self) -> bool {
         matches!(
             self,

@@ -6,7 +6,7 @@
 //! next-header field says so. Every length is a multiple of four. Packets of RoCE v1 differ in that field, and those over
 //! IPv4 have mapped addresses: [`super::ethernet`] says how they look to others.
 //!
-//! An Ethernet frame travels behind a local route header, too, whose length counts bytes.
+//! An Ethernet frame, too, has a local route header before it, with its length in bytes.
 
 use super::address::GidType;
 use super::headers::{Aeth, AtomicEth, Bth, Deth, Header, Reth};
@@ -45,7 +45,7 @@ const LNH_ETHERNET: u8 = 0;
 const LNH_LOCAL: u8 = 2;
 const LNH_GLOBAL: u8 = 3;
 
-/// From where to where a packet goes.
+/// Source and destination of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// LID of the sender.
@@ -56,7 +56,7 @@ pub struct Route {
     pub sl: u8,
     /// A GRH is part of the packet.
     pub global: bool,
-    /// GID of the sender, and what packets it is for.
+    /// Type and GID of the sender.
     pub sgid: (GidType, [u8; 16]),
     /// GID of the receiver.
     pub dgid: [u8; 16],
@@ -68,7 +68,7 @@ pub struct Route {
     pub hop_limit: u8,
 }
 
-/// Why bytes are not a packet. They are dropped and counted.
+/// Reason why bytes are not a packet. Such bytes are dropped and counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParseError {
     /// Shorter or longer than any packet, or not as long as its headers say.
@@ -96,7 +96,7 @@ impl Default for Frame {
 }
 
 impl Frame {
-    /// The packet's bytes.
+    /// Returns the packet's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -124,23 +124,23 @@ impl Frame {
         (self.len, self.origin) = (end + ICRC_SIZE, origin);
     }
 
-    /// Whether it is an Ethernet frame, and no packet of a transport.
+    /// Returns `true` if it is an Ethernet frame, and no packet of a transport.
     pub fn is_ethernet(&self) -> bool {
         self.bytes[LRH + 1] & 3 == LNH_ETHERNET
     }
 
-    /// The Ethernet frame without its check sequence.
+    /// Returns the Ethernet frame without its check sequence.
     pub fn ethernet(&self) -> Option<&[u8]> {
         let end = self.len.checked_sub(ICRC_SIZE)?;
         self.bytes.get(IP..end).filter(|_| self.is_ethernet())
     }
 
-    /// Transport domain of this device that an Ethernet frame comes from, 0 for another device.
+    /// Returns the transport domain of this device that an Ethernet frame comes from, 0 for another device.
     pub fn origin(&self) -> u32 {
         self.origin
     }
 
-    /// A copy, as of a packet that the link doubles.
+    /// Copies another frame, such as a packet that the link doubles.
     pub fn copy_from(&mut self, other: &Self) {
         self.bytes[..other.len].copy_from_slice(other.bytes());
         (self.len, self.origin) = (other.len, other.origin);
@@ -174,7 +174,7 @@ impl Frame {
         self.len += emit_at(&mut self.bytes[self.len..], header);
     }
 
-    /// Room for `len` bytes of payload, at most [`MAX_MTU`].
+    /// Appends room for `len` bytes of payload, at most [`MAX_MTU`].
     pub fn payload_mut(&mut self, len: usize) -> &mut [u8] {
         let at = self.len;
         self.len += len;
@@ -202,17 +202,17 @@ impl Frame {
         self.bytes[at..at + ICRC_SIZE].copy_from_slice(&crc);
     }
 
-    /// The packet without its local route header, as it stands behind an Ethernet header.
+    /// Returns the packet without its local route header, as it follows an Ethernet header.
     pub fn ip_packet(&self) -> &[u8] {
         &self.bytes[IP..self.len]
     }
 
-    /// LID of the sender.
+    /// Returns the LID of the sender.
     pub fn slid(&self) -> u16 {
         u16::from_be_bytes([self.bytes[LRH + 6], self.bytes[LRH + 7]])
     }
 
-    /// LID of the receiver.
+    /// Returns the LID of the receiver.
     pub fn dlid(&self) -> u16 {
         u16::from_be_bytes([self.bytes[LRH + 2], self.bytes[LRH + 3]])
     }
@@ -232,7 +232,7 @@ fn icrc_of(covered: &[u8]) -> [u8; 4] {
 }
 
 fn icrc(covered: &[u8]) -> [u8; 4] {
-    // What routers change counts as ones: the local route header (8 bytes in front), traffic class,
+    // Fields that routers change count as ones: the local route header (8 bytes in front), traffic class,
     // flow label, hop limit, UDP checksum and the reserved byte of the base header.
     let mut front = [0xff; 8 + TRANSPORT - IP];
     front[8..].copy_from_slice(&covered[IP..TRANSPORT]);
@@ -244,7 +244,7 @@ fn icrc(covered: &[u8]) -> [u8; 4] {
     Crc::new().add(&front).add(&covered[TRANSPORT..]).finish()
 }
 
-/// Length of the frame that begins `bytes`, which may hold several in a row.
+/// Returns the length of the first frame in `bytes`, which may hold several.
 pub fn frame_len(bytes: &[u8]) -> Result<usize, ParseError> {
     let header: &[u8; IP] = bytes.first_chunk().ok_or(ParseError::Length)?;
     let length = u16::from_be_bytes([header[LRH + 4], header[LRH + 5]]);
@@ -268,7 +268,7 @@ pub fn check_icrc(frame: &[u8]) -> Result<(), ParseError> {
     (icrc_of(covered) == crc).then_some(()).ok_or(ParseError::Icrc)
 }
 
-/// A packet that was understood.
+/// A parsed packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<'a> {
     /// LID of the sender.
@@ -283,7 +283,7 @@ pub struct Packet<'a> {
     pub bth: Bth,
     /// Service of the QP it is for.
     pub service: Service,
-    /// What it does.
+    /// Operation.
     pub operation: Operation,
     /// RDMA header.
     pub reth: Reth,
@@ -302,7 +302,7 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Understands a whole frame; the ICRC is not looked at.
+    /// Parses a whole frame, without checking its ICRC.
     pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
         if frame_len(frame)? != frame.len() {
             return Err(ParseError::Length);

@@ -1,7 +1,7 @@
 //! Packets as a capture file: RoCE over Ethernet, as `tcpdump` and `tshark` read it.
 //!
-//! Each device appends what leaves its port, a packet with one write, so that several devices and
-//! processes share a file and nothing is in it twice.
+//! Each device appends the packets that leave its port, each with one write. So several devices and
+//! processes can share a file, and no packet is in it twice.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -18,12 +18,12 @@ const SNAP_LENGTH: u32 = 65_535;
 
 const RECORD: usize = 16;
 
-/// Makes an empty capture file; what was there is gone.
+/// Makes an empty capture file, and overwrites an existing file.
 pub fn create(path: &Path) -> io::Result<()> {
     let mut header = Vec::with_capacity(24);
     header.extend(MAGIC.to_ne_bytes());
     header.extend(VERSION.iter().flat_map(|number| number.to_ne_bytes()));
-    // Offset from UTC and accuracy, which nobody fills in.
+    // Offset from UTC and accuracy, which no program fills in.
     header.extend([0; 8]);
     header.extend(SNAP_LENGTH.to_ne_bytes());
     header.extend(LINK_ETHERNET.to_ne_bytes());

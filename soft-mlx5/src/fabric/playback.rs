@@ -69,7 +69,7 @@ impl Playback {
         if self.swapped { word.swap_bytes() } else { word }
     }
 
-    // A file that ends in the middle of a record ends there.
+    // A file with an incomplete last record ends before that record.
     fn advance(&mut self) {
         let mut record = [0; RECORD];
         self.next = None;
@@ -84,7 +84,7 @@ impl Playback {
         }
     }
 
-    // When the next frame comes; at once before the first.
+    // Returns when the next frame comes; the first frame comes at once.
     fn due(&self) -> Option<u64> {
         let (time, _) = self.next.as_ref()?;
         let Some((started, first)) = self.started else { return Some(0) };
@@ -97,12 +97,12 @@ impl Playback {
         )
     }
 
-    /// When the next frame comes, of a file that plays.
+    /// Returns when the next frame of a playing file comes.
     pub fn next_deadline(&self) -> Option<u64> {
         self.started.and_then(|_| self.due())
     }
 
-    /// The next frame whose time has come.
+    /// Takes the next frame whose time has come.
     pub fn play(&mut self, now: u64) -> Option<Vec<u8>> {
         self.due().filter(|due| *due <= now)?;
         let (time, frame) = self.next.take()?;

@@ -1,11 +1,11 @@
-//! The random numbers behind injected faults: small, seeded, the same on every machine.
+//! The random numbers for injected faults: small, seeded, the same on every machine.
 
 /// Generator of the xorshift family, seeded through a mixer so that close seeds differ at once.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator; any seed will do.
+    /// Makes a generator; any seed will do.
     pub fn new(seed: u64) -> Self {
         let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,7 +13,7 @@ impl Rng {
         Self((mixed ^ mixed >> 31) | 1)
     }
 
-    /// Next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -21,14 +21,14 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// `true` with this probability.
+    /// Returns `true` with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
-        // 53 bits: what an f64 holds exactly.
+        // An f64 holds 53 bits exactly.
         probability > 0.0 && ((self.next_u64() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 }

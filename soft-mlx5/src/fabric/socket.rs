@@ -1,7 +1,7 @@
 //! A fabric between processes: datagram sockets in the abstract namespace, named by fabric and LID.
 //!
-//! The kernel forgets such a name with the last descriptor of its socket, so a killed process leaves
-//! nothing behind. A datagram carries as many frames as are waiting for the peer: the kernel bounds a
+//! The kernel removes such a name with the last descriptor of its socket, so a killed process leaves no
+//! name. A datagram carries as many frames as are waiting for the peer: the kernel bounds a
 //! socket's queue by datagrams (`net.unix.max_dgram_qlen`), not by bytes.
 
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ fn datagram_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no memory is involved.
     let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    // SAFETY: the descriptor was just made and belongs to nobody else.
+    // SAFETY: the descriptor was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -50,7 +50,7 @@ impl Name {
         // SAFETY: all bytes zero is a valid address.
         let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
         address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        // Byte 0 stays zero: that is what makes the name abstract.
+        // Byte 0 stays zero, which makes the name abstract.
         let Some(room) = address.sun_path.get_mut(1..=name.len()) else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -71,8 +71,8 @@ impl Name {
 
 #[derive(Debug, Default)]
 struct Peer {
-    // Connected at the first frame; `None` while the peer is not known to exist. One socket for each
-    // peer: a peer that does not read then exhausts its own send buffer and nobody else's.
+    // Connected at the first frame; `None` while the peer is not known to exist. Each peer has a socket of
+    // its own, so that a peer that does not read exhausts only the send buffer of that socket.
     socket: Option<OwnedFd>,
     queue: VecDeque<Frame>,
 }
@@ -90,7 +90,7 @@ pub(super) struct SocketPort {
     buffers: Box<[[u8; MAX_DATAGRAM]; RECEIVE_BATCH]>,
     sent_to_nobody: u64,
     malformed: u64,
-    // LIDs of the others, and when they were looked up.
+    // LIDs of the other devices, and when they were looked up.
     known: Vec<u16>,
     known_at: Option<u64>,
 }
@@ -135,7 +135,7 @@ impl SocketPort {
         self.socket.as_raw_fd()
     }
 
-    /// Frames that found no peer, and datagrams that held no frames.
+    /// Returns the number of frames that found no peer, and of datagrams that held no frames.
     pub(super) fn drops(&self) -> (u64, u64) {
         (self.sent_to_nobody, self.malformed)
     }
@@ -144,12 +144,12 @@ impl SocketPort {
         self.peers.get(usize::from(dlid)).is_none_or(|peer| peer.queue.len() < PAUSE_LIMIT)
     }
 
-    /// Whether somebody was at this address when it was last sent to.
+    /// Returns `true` if a device had this address when a frame was last sent to it.
     pub(super) fn is_connected(&self, dlid: u16) -> bool {
         self.peers.get(usize::from(dlid)).is_some_and(|peer| peer.socket.is_some())
     }
 
-    /// Queues a frame; gives it back when the peer's queue is full.
+    /// Queues a frame; returns the frame if the peer's queue is full.
     pub(super) fn send(&mut self, dlid: u16, frame: Frame) -> Result<(), Frame> {
         let index = usize::from(dlid);
         if self.peers.len() <= index {
@@ -166,8 +166,8 @@ impl SocketPort {
         Ok(())
     }
 
-    /// Sends what waits, as far as the peers take it; `spent` gets the frames back. `true` when
-    /// anything moved.
+    /// Sends the waiting frames, as far as the peers take them; `spent` gets the frames back. Returns `true` if
+    /// any frame moved.
     pub(super) fn flush(&mut self, spent: &mut Vec<Frame>) -> bool {
         let mut moved = false;
         let mut waiting = mem::take(&mut self.waiting);
@@ -178,7 +178,7 @@ impl SocketPort {
                     Ok(frames) => spent.extend(peer.queue.drain(..frames)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                     Err(_) => {
-                        // Nobody is there: on a real link the packets would be lost as well.
+                        // The address has no device: on a real link the packets would be lost as well.
                         self.sent_to_nobody += peer.queue.len() as u64;
                         spent.extend(peer.queue.drain(..));
                     }
@@ -192,8 +192,8 @@ impl SocketPort {
         moved
     }
 
-    /// Takes what has arrived, one bounded batch; `deliver` gets each frame's bytes. `true` when
-    /// anything arrived.
+    /// Takes one bounded batch of arrived datagrams; `deliver` gets each frame's bytes. Returns `true` if any
+    /// datagram arrived.
     pub(super) fn receive(&mut self, mut deliver: impl FnMut(&[u8])) -> bool {
         let mut iovecs = self.buffers.each_mut().map(|buffer| libc::iovec {
             iov_base: buffer.as_mut_ptr().cast(),
@@ -232,7 +232,7 @@ impl SocketPort {
         count > 0
     }
 
-    /// LIDs of the other devices, as they were not long before `now`.
+    /// Returns the LIDs of the other devices, as they were not long before `now`.
     pub(super) fn peers(&mut self, now: u64) -> &[u16] {
         if self.known_at.is_none_or(|at| now >= at + PEERS_KNOWN_NS) {
             self.known_at = Some(now);
@@ -291,7 +291,7 @@ impl Peer {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => {
                 Err(io::Error::from(io::ErrorKind::WouldBlock))
             }
-            // The peer this socket was connected to is gone; another may have taken its LID.
+            // The connected peer has left; another device may have taken its LID.
             _ if !fresh => {
                 self.socket = None;
                 self.transmit(fabric, lid)

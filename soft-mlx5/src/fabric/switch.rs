@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::address::{FIRST_LID, LAST_LID};
 use super::packet::Frame;
 
-// Packets that may wait for one port; a port that nobody steps loses the rest.
+// Packets that may wait for one port; the port of a device that is not stepped loses further packets.
 const QUEUE_LIMIT: usize = 4096;
 
 #[derive(Debug, Default)]
 struct Ports {
-    // Index 0 is `FIRST_LID`; `None` where a device left.
+    // Index 0 is `FIRST_LID`; `None` after a device left.
     queues: Vec<Option<VecDeque<Frame>>>,
 }
 
@@ -22,8 +22,8 @@ impl Ports {
     }
 }
 
-/// A switch that devices of one process are plugged into. Clones are the same switch; what crosses it
-/// crosses in the order in which the devices are stepped.
+/// A switch that devices of one process are plugged into. Clones are the same switch. Packets cross it in
+/// the order in which the devices are stepped.
 #[derive(Clone, Default)]
 pub struct Switch(Arc<Mutex<Ports>>);
 
@@ -42,7 +42,7 @@ impl PartialEq for Switch {
 impl Eq for Switch {}
 
 impl Switch {
-    /// A switch without devices.
+    /// Makes a switch without devices.
     pub fn new() -> Self {
         Self::default()
     }
@@ -81,7 +81,7 @@ impl SwitchPort {
         self.lid
     }
 
-    /// Hands a frame over; gives it back when nobody takes it.
+    /// Hands a frame over; returns the frame if the port does not take it.
     pub(crate) fn send(&self, dlid: u16, frame: Frame) -> Result<(), Frame> {
         match self.switch.ports().queue(dlid) {
             Some(queue) if queue.len() < QUEUE_LIMIT => {
@@ -93,7 +93,7 @@ impl SwitchPort {
     }
 
     pub(crate) fn has_room(&self, dlid: u16) -> bool {
-        // Half of the queue is kept for answers, which cannot be held back.
+        // Half of the queue is for answers, which cannot be held back.
         self.switch.ports().queue(dlid).is_none_or(|queue| queue.len() < QUEUE_LIMIT / 2)
     }
 
@@ -101,7 +101,7 @@ impl SwitchPort {
         self.switch.ports().queue(self.lid)?.pop_front()
     }
 
-    /// LIDs of the other devices.
+    /// Returns the LIDs of the other devices.
     pub(crate) fn peers(&self) -> Vec<u16> {
         let ports = self.switch.ports();
         let all = (FIRST_LID..).zip(&ports.queues);

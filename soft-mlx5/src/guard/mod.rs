@@ -1,13 +1,13 @@
 //! Access to memory that the program may have unmapped, at the speed of plain access.
 //!
-//! A few routines in assembly touch the program's memory, and nothing else does. When one of them faults,
-//! the handler of SIGSEGV and SIGBUS lets it return that it failed: what debuggers and kernels do. Faults
-//! anywhere else are the program's, and it sees them as if the device was not there ([`signals`]).
+//! Only a few routines in assembly touch the program's memory. When one of them faults, the handler of
+//! SIGSEGV and SIGBUS lets it return an error, as in debuggers and kernels. Faults anywhere else are the
+//! program's, which sees them as it would without the device ([`signals`]).
 //!
-//! The compiler does not know these accesses, as it does not know those of an adapter: neither may
-//! the program's memory be reached by a Rust reference meanwhile, nor is anything read twice expected
-//! to be the same. What [`Unit`] says is copied at once; the copies as such have no order, callers
-//! put fences where there must be one.
+//! The compiler does not know these accesses, as it does not know the accesses of an adapter. So no Rust
+//! reference may reach the program's memory meanwhile, and two reads of a place may give different values.
+//! One [`Unit`] is copied at once. The copies have no order among each other: callers put fences where they
+//! need an order.
 
 pub mod signals;
 
@@ -21,8 +21,8 @@ pub struct Unmapped;
 const DONE: usize = 0;
 const CHANGED: usize = 1;
 
-// No routine uses the stack or a register that belongs to its caller, so that after a fault it can be left
-// from wherever it is: the fixup returns to the caller in its place.
+// No routine uses the stack or a register that belongs to its caller. So the fixup can return to the caller
+// in place of the routine, whichever instruction faulted.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.soft_mlx5_guarded, \"ax\", @progbits",
@@ -114,14 +114,14 @@ unsafe extern "C" {
     fn soft_mlx5_exchange(at: u64, expected: *mut u64, new: u64) -> usize;
 }
 
-/// Where to go on after a fault at `pc`, if it was one of the routines.
+/// Returns where to go on after a fault at `pc`, if `pc` is in one of the routines.
 fn fixup(pc: usize) -> Option<usize> {
     let address = |code: unsafe extern "C" fn()| code as *const () as usize;
     let routines = address(soft_mlx5_guarded)..address(soft_mlx5_guarded_end);
     routines.contains(&pc).then_some(address(soft_mlx5_fixup))
 }
 
-/// What is copied at once.
+/// Bytes that are copied at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// A byte.
@@ -133,7 +133,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Bytes.
+    /// Returns the size in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::Byte => 1,
@@ -143,10 +143,10 @@ impl Unit {
     }
 }
 
-/// Copies so many units; either side may be missing, and then some of them may have been copied.
+/// Copies `count` units. Either side may be unmapped; some units may have been copied then.
 ///
 /// # Safety
-/// Whatever is at the target may be overwritten, and no Rust reference is used for it meanwhile. On the
+/// The bytes at the target may be overwritten, and no Rust reference is used for them meanwhile. On the
 /// program's side addresses are multiples of the unit.
 pub unsafe fn copy(to: u64, from: u64, count: usize, unit: Unit) -> Result<(), Unmapped> {
     let routine = match unit {
@@ -154,16 +154,16 @@ pub unsafe fn copy(to: u64, from: u64, count: usize, unit: Unit) -> Result<(), U
         Unit::Half => soft_mlx5_copy_4,
         Unit::Word => soft_mlx5_copy_8,
     };
-    // SAFETY: the routines touch these ranges alone and survive that they are not there; the caller
-    // vouches for the rest.
+    // SAFETY: the routines touch only these ranges and return if a range is not mapped; the caller promises
+    // that the target may be overwritten.
     if unsafe { routine(to, from, count) } == DONE { Ok(()) } else { Err(Unmapped) }
 }
 
-/// Replaces the word at `at`, a multiple of eight, by `new` if it is `expected`; what is there otherwise
-/// is the error.
+/// Replaces the word at `at`, a multiple of eight, by `new` if it is `expected`; otherwise the error is the
+/// word found.
 ///
 /// # Safety
-/// Whatever is there may be overwritten, and no Rust reference is used for it meanwhile.
+/// The word may be overwritten, and no Rust reference is used for it meanwhile.
 pub unsafe fn exchange(at: u64, expected: u64, new: u64) -> Result<Result<(), u64>, Unmapped> {
     let mut found = expected;
     // SAFETY: as for `copy`; `found` outlives the call.
@@ -189,8 +189,8 @@ mod tests {
     fn copies_go_up_to_the_page_that_is_missing() {
         signals::install();
         let (pages, page) = (Pages::new(2), 4096);
-        // SAFETY: the second page, which nobody uses. Without rights it is no less missing, and nobody
-        // else's.
+        // SAFETY: the second page belongs to this test and is not in use. Without rights the page is as good as
+        // missing, and no other mapping can take its place.
         assert_eq!(unsafe { libc::mprotect(pages.addr(1) as *mut _, page, libc::PROT_NONE) }, 0);
         for unit in UNITS {
             let mut bytes = [7u8; 16];

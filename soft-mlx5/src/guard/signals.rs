@@ -1,4 +1,4 @@
-//! The handler behind the guarded routines, and the program's own, which it stands in front of.
+//! The handler for the guarded routines, which passes other faults on to the program's own handler.
 //!
 //! The kernel knows our handler with the mask and the flags that the program asked for; the address of the
 //! program's handler is kept here. `sigaction` and `signal` of the program come here, too
@@ -19,7 +19,7 @@ unsafe extern "C" {
     fn __sigaction(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int;
 }
 
-/// What the program wants done, as far as the kernel does not keep it for us.
+/// The program's action for a signal, as far as the kernel does not keep it.
 struct Wanted {
     signal: c_int,
     handler: AtomicUsize,
@@ -29,7 +29,7 @@ struct Wanted {
 static WANTED: [Wanted; 2] = [Wanted::new(libc::SIGSEGV), Wanted::new(libc::SIGBUS)];
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-// What the program asks for goes to the kernel with our handler, except for what would take it out again.
+// Flags of the program that go to the kernel with our handler. SA_RESETHAND does not: it would remove the handler.
 const SHARED_FLAGS: c_int = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
 
 impl Wanted {
@@ -37,7 +37,7 @@ impl Wanted {
         Self { signal, handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0) }
     }
 
-    /// Puts our handler before the one that `action` names.
+    /// Puts our handler before the handler that `action` names.
     fn stand_before(&self, action: &sigaction) -> c_int {
         self.flags.store(action.sa_flags, Ordering::Relaxed);
         self.handler.store(action.sa_sigaction, Ordering::Release);
@@ -72,10 +72,10 @@ pub fn install() {
     });
 }
 
-/// `sigaction`, as the program calls it.
+/// Runs `sigaction`, as the program calls it.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of libc's `sigaction`.
 pub unsafe fn change(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int {
     let wanted = wanted(signal).filter(|_| INSTALLED.load(Ordering::Acquire));
     let Some(wanted) = wanted else {
@@ -86,7 +86,7 @@ pub unsafe fn change(signal: c_int, new: *const sigaction, old: *mut sigaction) 
     // SAFETY: null or an action, by the contract of sigaction.
     let new = unsafe { new.as_ref() }.copied();
     if !old.is_null() {
-        // SAFETY: memory for an action, by the contract of sigaction. The mask is the one it asked for.
+        // SAFETY: memory for an action, by the contract of sigaction. The mask in it is the program's.
         unsafe {
             __sigaction(signal, ptr::null(), old);
             (*old).sa_sigaction = wanted.handler.load(Ordering::Acquire);
@@ -96,7 +96,7 @@ pub unsafe fn change(signal: c_int, new: *const sigaction, old: *mut sigaction) 
     new.map_or(0, |new| wanted.stand_before(&new))
 }
 
-/// Lets this thread run the handler, whatever else it blocks.
+/// Lets this thread run the handler, whatever other signals it blocks.
 pub fn unblock() {
     // SAFETY: an all-zero set is a valid value to be filled, and outlives the calls.
     unsafe {
@@ -128,7 +128,7 @@ fn program_counter(context: &mut libc::ucontext_t) -> &mut libc::c_ulonglong {
     &mut context.uc_mcontext.pc
 }
 
-// The fault is the program's.
+// Passes a fault of the program on.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let Some(wanted) = wanted(signal) else { return };
     // SAFETY: the kernel passes a whole siginfo.
@@ -141,7 +141,7 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
             if wanted.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0 {
                 wanted.handler.store(SIG_DFL, Ordering::Release);
             }
-            // SAFETY: what the program gave as a handler; one of a single argument ignores the others.
+            // SAFETY: the program installed this handler; a handler of a single argument ignores the others.
             unsafe {
                 let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
                     mem::transmute(handler);
@@ -151,7 +151,7 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-// As without a handler: the instruction faults again when this returns, or the signal is sent again.
+// Ends as without a handler: the instruction faults again when this returns, or the signal is sent again.
 fn end(signal: c_int, sent: bool) {
     // SAFETY: an all-zero action is the default one.
     unsafe {
@@ -200,7 +200,7 @@ mod tests {
         unsafe { libc::_exit(7) };
     }
 
-    // What a process of its own does, by number.
+    // Tests that each run in a process of their own, by number.
     const DEEDS: [fn(); 6] = [
         || fault(),
         || {
@@ -242,7 +242,7 @@ mod tests {
     ];
 
     fn fault() {
-        // SAFETY: a fault is what is wanted; the page holds nothing.
+        // SAFETY: the test wants the fault; the page holds nothing.
         unsafe { (16 as *const u64).read_volatile() };
     }
 

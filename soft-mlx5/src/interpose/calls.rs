@@ -15,11 +15,11 @@ pub const ANCHOR: *const c_void = close as *const c_void;
 
 const NETLINK_RDMA: c_int = 20;
 
-/// `socket`: without the RDMA netlink socket libibverbs lists devices by sysfs, and that it asks for
-/// one tells that it is about to.
+/// `socket`. Refuses the RDMA netlink socket, so that libibverbs lists devices by sysfs. The request shows that
+/// libibverbs is about to list devices.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && is_active() {
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 /// `close`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if fd_table::get(fd).is_some() {
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// `close_range`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if is_active() && flags == 0 {
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 /// `closefrom`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
     // SAFETY: our own function.
@@ -74,7 +74,7 @@ fn uverbs(fd: c_int) -> Option<Entry> {
 /// `write`: a command.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
     let Some(entry) = uverbs(fd) else { return raw::write(fd, buf, count) };
@@ -87,11 +87,11 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> 
 /// `ioctl`: a command.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
     let Some(entry) = uverbs(fd) else { return raw::ioctl(fd, request, argument) };
-    // As the kernel's ioctl, which looks at 32 bits; the others are about descriptors of any kind.
+    // Compares 32 bits, as the kernel does. Other requests are for descriptors of any kind.
     if request as u32 != kernel::VERBS_IOCTL {
         return raw::ioctl(fd, request, argument);
     }
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -
     }
 }
 
-/// Maps a page of a device; `None` when the descriptor is not one.
+/// Maps a page of a device; returns `None` if the descriptor is not a device's.
 pub fn map_device(
     addr: *mut c_void,
     length: size_t,
@@ -123,10 +123,10 @@ pub fn map_device(
 
 type Map = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
 
-// libc's mmap, in which others may have put hooks; null before main.
+// libc's mmap, which may hold hooks of other libraries; null before main.
 static LIBC_MMAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Finds the functions of libc to which calls go on.
+/// Finds libc's mmap, which gets all calls that map no page of a device.
 pub fn find_libc() {
     // SAFETY: the names are C strings; libc is loaded and stays so.
     unsafe {
@@ -161,7 +161,7 @@ fn map(
 /// `mmap`: a UAR page.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(
     addr: *mut c_void,
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn mmap(
 /// `mmap64`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap64(
     addr: *mut c_void,
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn mmap64(
 /// `dup`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     let copy = raw::dup(fd);
@@ -222,7 +222,7 @@ fn dup_to(old: c_int, new: c_int, flags: c_int) -> c_int {
 /// `dup2`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if old == new {
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 /// `dup3`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     dup_to(old, new, flags)
@@ -253,7 +253,7 @@ fn control(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
 /// `fcntl`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     control(fd, command, argument)
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> 
 /// `fcntl64`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     control(fd, command, argument)

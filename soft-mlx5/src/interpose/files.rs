@@ -22,13 +22,12 @@ fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int
     fd
 }
 
-// Variadic in libc: the mode is passed like any third argument, and is not looked at without
-// O_CREAT.
+// Variadic in libc: the mode is passed like any third argument, and is ignored without O_CREAT.
 
 /// `open`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     open_at(libc::AT_FDCWD, path, flags, mode)
@@ -37,7 +36,7 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -
 /// `open64`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     open_at(libc::AT_FDCWD, path, flags, mode)
@@ -46,7 +45,7 @@ pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t)
 /// `open` as fortified programs call it.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
     open_at(libc::AT_FDCWD, path, flags, 0)
@@ -55,7 +54,7 @@ pub unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
 /// `open64` as fortified programs call it.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
     open_at(libc::AT_FDCWD, path, flags, 0)
@@ -64,7 +63,7 @@ pub unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int 
 /// `openat`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openat(
     dir: c_int,
@@ -78,7 +77,7 @@ pub unsafe extern "C" fn openat(
 /// `openat64`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openat64(
     dir: c_int,
@@ -92,7 +91,7 @@ pub unsafe extern "C" fn openat64(
 /// `openat` as fortified programs call it.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
     open_at(dir, path, flags, 0)
@@ -101,7 +100,7 @@ pub unsafe extern "C" fn __openat_2(dir: c_int, path: *const c_char, flags: c_in
 /// `openat64` as fortified programs call it.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
     open_at(dir, path, flags, 0)
@@ -120,7 +119,7 @@ macro_rules! calls {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// That of libc.
+        /// The contract of the libc function with this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $ty),*) -> c_int {
             $run
@@ -131,7 +130,7 @@ macro_rules! calls {
 const HERE: c_int = libc::AT_FDCWD;
 const NO_FOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
-// Those with a version are what programs call that were built for glibc before 2.33; the structure is the kernel's.
+// Programs built for glibc before 2.33 call the functions with a version; the structure is the kernel's.
 calls! {
     stat(path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, 0);
     stat64(path: *const c_char, buf: *mut c_void) => stat_at(HERE, path, buf, 0);

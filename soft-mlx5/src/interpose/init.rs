@@ -1,7 +1,7 @@
-//! What happens before main and after it.
+//! Work before main and after it.
 //!
-//! Before, the process learns where libibverbs shall look for devices. It has to be then: the
-//! environment may be changed only while there is one thread.
+//! Before main, the process decides where libibverbs looks for devices: the environment may be changed
+//! only while there is one thread.
 
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::device::{self, Environment};
 use crate::options::{self, Options};
 use crate::run_dir::{fresh_name, fresh_path};
 
-/// Environment variable with the tree of the nearest process before this one that has one.
+/// Environment variable with the tree of the nearest ancestor process that has one.
 const ANCESTOR: &str = "SOFT_MLX5_TREE";
 
 pub const ANCHORS: [*const c_void; 2] = [(&raw const AT_START).cast(), (&raw const AT_END).cast()];

@@ -1,4 +1,4 @@
-//! Calls on what is ours.
+//! Calls on paths and descriptors of a device.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::{device, kernel};
 
 const DIRECTORY: &[u8] = b"/dev/infiniband/uverbs";
 
-/// Number of the uverbs device that a path names, if it looks like one.
+/// Returns the number of the uverbs device that a path names, if the path looks like one.
 pub fn uverbs_number(path: *const c_char) -> Option<u32> {
     if path.is_null() {
         return None;
     }
-    // Byte by byte, for most paths end long before, and none may be read beyond its end.
+    // Byte by byte: most paths are shorter, and no path may be read beyond its end.
     for (index, &byte) in DIRECTORY.iter().enumerate() {
         // SAFETY: all bytes before were not zero, so this one still belongs to the string.
         if unsafe { *path.add(index) } as u8 != byte {
@@ -35,7 +35,7 @@ pub fn uverbs_number(path: *const c_char) -> Option<u32> {
     }
 }
 
-/// The device behind a path, and the path of the device file that stands in for it.
+/// Returns the device with this path, and the path of the device file that stands in for it.
 pub fn find(path: *const c_char) -> Option<(Arc<Shared>, &'static CStr)> {
     let number = uverbs_number(path)?;
     device::prepare();
@@ -91,8 +91,7 @@ pub fn open(device: &Arc<Shared>, stand_in: &CStr, flags: c_int) -> c_int {
     fd
 }
 
-/// The device behind a descriptor, with the number of the open file; `None` in a child process and
-/// after the device was dropped.
+/// Returns the device of a descriptor, or `None` in a child process and after the device was dropped.
 fn device(entry: Entry) -> Option<Arc<Shared>> {
     if entry.kind == Kind::Orphan || !registry::is_ours() {
         return None;
@@ -111,7 +110,7 @@ pub fn call<T>(
     result.map_err(|error| error.0)
 }
 
-/// A descriptor is about to be closed.
+/// Closes the device's side of a descriptor that is about to be closed.
 pub fn closing(fd: c_int) {
     // A child that shares our memory closes its own descriptors, not ours.
     if registry::is_ours() {
@@ -125,7 +124,7 @@ pub fn closing(fd: c_int) {
     }
 }
 
-/// A descriptor that was not ours before is now a copy of one that is.
+/// Enters a descriptor as a copy of a descriptor of a device.
 pub fn copied(entry: Entry, copy: c_int) -> c_int {
     if copy < 0 || !registry::is_ours() {
         return copy;

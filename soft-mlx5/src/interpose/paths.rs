@@ -12,7 +12,7 @@ use super::tree::{Meant, as_literal};
 
 pub const ANCHOR: *const c_void = fopen as *const c_void;
 
-/// The function of this name that the program would have got without us.
+/// Returns the function of this name that the program would use without this library.
 fn next(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let mut function = found.load(Ordering::Relaxed);
     if function.is_null() {
@@ -28,7 +28,7 @@ macro_rules! led {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// That of libc.
+        /// The contract of the libc function with this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($path: *const c_char $(, $argument: $ty)*) -> $result {
             static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -70,7 +70,7 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
     }
     let meant = Meant::by(path);
     // SAFETY: libc's function of this name has this type; the arguments are the program's but for the path, which lives
-    // until the call has returned. What it returns is a string: the program's memory of PATH_MAX bytes, or memory to
+    // until the call has returned. The result is null or a string: the program's memory of PATH_MAX bytes, or memory to
     // be freed.
     unsafe {
         let function: RealPath = mem::transmute(function);
@@ -83,7 +83,7 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
             libc::free(real.cast());
             return libc::strdup(literal.as_ptr());
         }
-        // Shorter than the path in the tree, which fits.
+        // The literal path is shorter than the path in the tree, which fits.
         libc::strcpy(resolved, literal.as_ptr())
     }
 }
@@ -91,17 +91,17 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
 /// `realpath`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
-    // SAFETY: the program promises libc what is asked for.
+    // SAFETY: by libc's contract `resolved` is null or has PATH_MAX bytes.
     unsafe { real_path(path, resolved) }
 }
 
 /// `realpath` as fortified programs call it.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __realpath_chk(
     path: *const c_char,
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn __realpath_chk(
     size: size_t,
 ) -> *mut c_char {
     if size < libc::PATH_MAX as size_t {
-        // What libc ends a program for.
+        // libc ends a program that gives less memory.
         std::process::abort();
     }
     // SAFETY: the size was checked.
@@ -119,10 +119,10 @@ pub unsafe extern "C" fn __realpath_chk(
 /// `canonicalize_file_name`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
-    // SAFETY: without memory of the program's, libc allocates.
+    // SAFETY: `resolved` is null: libc allocates.
     unsafe { real_path(path, ptr::null_mut()) }
 }
 
@@ -133,7 +133,7 @@ fn read_link(dir: c_int, path: *const c_char, buf: *mut c_char, size: size_t) ->
 /// `readlink`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readlink(path: *const c_char, buf: *mut c_char, size: size_t) -> ssize_t {
     read_link(libc::AT_FDCWD, path, buf, size)
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn readlink(path: *const c_char, buf: *mut c_char, size: s
 /// `readlink` as fortified programs call it.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __readlink_chk(
     path: *const c_char,
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn __readlink_chk(
 /// `readlinkat`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readlinkat(
     dir: c_int,
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn readlinkat(
 /// `chdir`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
     raw::chdir(Meant::by(path).as_ptr())

@@ -1,9 +1,10 @@
 //! The calls of mmap in libmlx5, which map the pages of a device.
 //!
 //! UCX hooks mmap for its registration cache. It changes the entries of other libraries in their linkage tables (hook mode
-//! `reloc`), or the first instructions of the function that it takes for the original (`bistro`), which is ours or libc's
-//! by the order of libraries. Its hooks end in a system call, which knows no device of ours. So libmlx5's entries lead to a
-//! function that UCX does not know, and all calls that map no page of a device go on to libc, through the hooks.
+//! `reloc`), or the first instructions of the function that it takes for the original (`bistro`): ours or libc's,
+//! depending on the order of libraries. Its hooks end in a system call, which knows no device of ours. So libmlx5's
+//! entries lead to a function that UCX does not know, and all calls that map no page of a device go on to libc, through
+//! the hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;

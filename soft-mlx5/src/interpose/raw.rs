@@ -88,7 +88,7 @@ pub fn chdir(path: *const c_char) -> c_int {
     call!(SYS_chdir, path) as c_int
 }
 
-/// With flags, as of Linux 5.8; without any on older kernels, too.
+/// Calls `faccessat2`. Flags need Linux 5.8; calls without flags work on older kernels, too.
 pub fn faccessat2(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
     if flags == 0 {
         return faccessat(dir, path, mode);

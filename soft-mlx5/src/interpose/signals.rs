@@ -1,4 +1,4 @@
-//! The handlers that a program installs for faults: the device's stays before them.
+//! The handlers that a program installs for faults: the device's handler stays before them.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -12,7 +12,7 @@ pub const ANCHOR: *const c_void = sigaction as *const c_void;
 /// `sigaction`.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the arguments are the program's.
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut 
 /// `signal`, with the meaning that BSD and glibc give it.
 ///
 /// # Safety
-/// That of libc.
+/// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: all-zero actions are valid; both outlive the calls.

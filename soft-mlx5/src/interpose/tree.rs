@@ -1,8 +1,8 @@
 //! Paths that lead into the tree of sysfs that this process sees.
 //!
-//! libibverbs looks below `SYSFS_PATH`. Other programs name the classes below `/sys`, and either may look before libibverbs
-//! has asked for the devices: the tree is made when somebody looks. A process that has none looks into that of the
-//! nearest process that started it and has one, so that a shell child sees the device of the program.
+//! libibverbs looks below `SYSFS_PATH`. Other programs name the classes below `/sys`, and may do so before libibverbs
+//! has asked for the devices: the first look makes the tree. A process without a tree sees the tree of its nearest
+//! ancestor that has one, so that a shell child sees the device of the program.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, OsStr, c_char};
@@ -16,11 +16,11 @@ use crate::sysfs::{CLASSES, DEVICES};
 const SYS: &str = "/sys";
 
 thread_local! {
-    // This thread makes the tree: it means the real one.
+    // This thread makes the tree: its paths mean the real one.
     static MAKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs what makes the tree, whose own paths lead nowhere else.
+/// Runs the work that makes the tree, with paths that are not replaced.
 pub fn making<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -32,7 +32,7 @@ pub fn making<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// A path as the kernel gets it: the program's, or what stands for it.
+/// A path as the kernel gets it: the program's, or its replacement.
 pub struct Meant {
     path: *const c_char,
     // Owns what `path` points to where that is in the tree.
@@ -40,7 +40,7 @@ pub struct Meant {
 }
 
 impl Meant {
-    /// What stands for a path of the tree.
+    /// Replaces a path of the tree.
     pub fn by(path: *const c_char) -> Self {
         match lead(path) {
             Some(led) => Self { path: led.as_ptr(), led: Some(led) },
@@ -48,7 +48,7 @@ impl Meant {
         }
     }
 
-    /// The same, or what stands for a device.
+    /// Replaces a path of the tree or of a device.
     pub fn by_or_device(path: *const c_char) -> Self {
         match is_active().then(|| ours::find(path)).flatten() {
             Some((_, stand_in)) => Self { path: stand_in.as_ptr(), led: None },
@@ -56,18 +56,18 @@ impl Meant {
         }
     }
 
-    /// The path.
+    /// Returns the path.
     pub fn as_ptr(&self) -> *const c_char {
         self.path
     }
 
-    /// Whether it is not the program's.
+    /// Returns `true` if the path is a replacement in the tree.
     pub fn is_led(&self) -> bool {
         self.led.is_some()
     }
 }
 
-/// The path that a path of the tree has for the program: the reverse of what [`Meant::by`] does to literal ones.
+/// Returns the path below `/sys` for a path in the tree: the reverse of [`Meant::by`] for literal paths.
 pub fn as_literal(path: &CStr) -> Option<CString> {
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     let inside = path.strip_prefix(root(device::environment()?)?).ok()?;
@@ -88,7 +88,7 @@ fn lead(path: *const c_char) -> Option<CString> {
             ours.then_some(inside)?
         }
         Err(_) => {
-            // A root that nobody has made yet.
+            // A root that was not made yet.
             let roots = [Some(&environment.root), environment.inherited.as_ref()];
             let missing = |root: &&PathBuf| path.starts_with(root) && !exists(root);
             path.strip_prefix(roots.into_iter().flatten().find(missing)?).ok()?
@@ -98,7 +98,7 @@ fn lead(path: *const c_char) -> Option<CString> {
     CString::new(led.into_os_string().as_bytes()).ok()
 }
 
-// Root of the tree that this process sees, which exists.
+// Returns the root of the tree that this process sees, if it exists.
 fn root(environment: &Environment) -> Option<&Path> {
     if exists(&environment.root) {
         return Some(&environment.root);

@@ -1,4 +1,4 @@
-//! Address handles that the kernel makes, which libmlx5 wants on Ethernet to learn a MAC address.
+//! Address handles of the kernel: libmlx5 asks for them on Ethernet to learn a MAC address.
 
 use super::Call;
 use super::abi::Abi;
@@ -24,7 +24,7 @@ impl Call<'_> {
     }
 }
 
-/// CREATE_AH.
+/// Runs CREATE_AH.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     call.context()?;
     let core: CreateAh = request.core.input.request()?;

@@ -15,7 +15,7 @@ pub const UHW_OUT: u16 = 0x1001;
 const MANDATORY: u16 = 1;
 const VALID_OUTPUT: u16 = 2;
 
-/// What an attribute carries.
+/// Contents of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carries {
     /// Bytes in, of a size within these bounds.
@@ -37,19 +37,19 @@ pub enum Carries {
 pub struct Spec {
     /// Its number.
     pub id: u16,
-    /// What it carries.
+    /// Its contents.
     pub carries: Carries,
     /// The method does not run without it.
     pub mandatory: bool,
 }
 
 impl Spec {
-    /// An attribute that must be there.
+    /// Describes an attribute that must be there.
     pub const fn needs(id: u16, carries: Carries) -> Self {
         Self { id, carries, mandatory: true }
     }
 
-    /// An attribute that may be there.
+    /// Describes an attribute that may be there.
     pub const fn takes(id: u16, carries: Carries) -> Self {
         Self { id, carries, mandatory: false }
     }
@@ -82,7 +82,7 @@ impl Spec {
     }
 }
 
-/// Size bounds of a fixed-size input.
+/// Returns the size bounds of a fixed-size input.
 pub const fn exactly(size: u16) -> Carries {
     Carries::In(size, size)
 }
@@ -91,7 +91,7 @@ pub const fn exactly(size: u16) -> Carries {
 pub const CONSTANT: Carries = exactly(8);
 /// Flags: four or eight bytes, inline.
 pub const FLAGS: Carries = Carries::In(4, 8);
-/// Response of at least this size.
+/// Returns the bounds of a response of at least this size.
 pub const fn room(size: u16) -> Carries {
     Carries::Out(size, size)
 }
@@ -104,13 +104,13 @@ pub const DRIVER: [Spec; 2] = [
 /// The attributes that the program passed and the method knows.
 #[derive(Debug, Default)]
 pub struct Attrs {
-    // With the address of each, where results go that the attribute itself carries.
+    // Each with its own address, where results go that the attribute itself carries.
     list: Vec<(IoctlAttr, u64)>,
 }
 
 impl Attrs {
-    /// Sorts out what the program passed by the rules of the kernel: an unknown attribute counts
-    /// only when marked mandatory, none may come twice, sizes must fit, and nothing may be missing.
+    /// Checks the passed attributes by the rules of the kernel: an unknown attribute counts only when marked
+    /// mandatory, no attribute may come twice, sizes must fit, and no mandatory attribute may be missing.
     pub fn check(passed: Vec<(IoctlAttr, u64)>, known: &[&[Spec]]) -> Result<Self> {
         let specs = || known.iter().flat_map(|specs| specs.iter());
         let mut list: Vec<(IoctlAttr, u64)> = Vec::with_capacity(passed.len());
@@ -138,12 +138,12 @@ impl Attrs {
         self.list.iter().find(|(attr, _)| attr.id == id)
     }
 
-    /// Whether the program passed it.
+    /// Returns `true` if the program passed the attribute.
     pub fn has(&self, id: u16) -> bool {
         self.find(id).is_some()
     }
 
-    /// Data word of a constant, handle or descriptor.
+    /// Returns the data word of a constant, handle or descriptor.
     pub fn word(&self, id: u16) -> Option<u64> {
         self.find(id).map(|(attr, _)| attr.data)
     }
@@ -152,9 +152,9 @@ impl Attrs {
         self.word(id).ok_or(ENOENT)
     }
 
-    /// Handle of an object.
+    /// Returns the handle of an object.
     pub fn handle(&self, id: u16) -> Result<u32> {
-        // As the kernel: a negative number is invalid, a large one names nothing.
+        // As in the kernel, a negative number is invalid and a large number names no object.
         let data = self.needed(id)? as i64;
         if data < 0 {
             return Err(EINVAL);
@@ -162,18 +162,18 @@ impl Attrs {
         u32::try_from(data).map_err(|_| ENOENT)
     }
 
-    /// Descriptor of the program, if given.
+    /// Returns the descriptor of the program, if given.
     pub fn descriptor(&self, id: u16) -> Result<Option<i32>> {
         let fd = self.word(id).map(|data| i32::try_from(data as i64));
         fd.transpose().map_err(|_| EINVAL)
     }
 
-    /// A constant that must fit into 32 bits.
+    /// Returns a constant, which must fit into 32 bits.
     pub fn constant(&self, id: u16) -> Result<u32> {
         u32::try_from(self.needed(id)?).map_err(|_| EINVAL)
     }
 
-    /// Flags, 0 when not given; others than `allowed` are invalid.
+    /// Returns the flags, 0 if not given; other flags than `allowed` are invalid.
     pub fn flags(&self, id: u16, allowed: u32) -> Result<u32> {
         let Some((attr, _)) = self.find(id) else { return Ok(0) };
         let flags = match attr.len {
@@ -187,19 +187,19 @@ impl Attrs {
         Ok(flags as u32)
     }
 
-    /// The bytes of an input.
+    /// Returns the bytes of an input.
     pub fn input(&self, id: u16) -> Input {
         let attr = self.find(id);
         attr.map_or(Input::default(), |(attr, _)| Input::attribute(attr.data, attr.len.into()))
     }
 
-    /// An input as a value.
+    /// Returns an input as a value.
     pub fn get<T: Abi>(&self, id: u16) -> Result<T> {
         self.needed(id)?;
         self.input(id).get()
     }
 
-    /// The room of an output.
+    /// Returns the room of an output.
     pub fn output(&self, id: u16) -> Output {
         self.find(id)
             .map_or(Output::default(), |(attr, _)| Output { addr: attr.data, len: attr.len.into() })
@@ -220,24 +220,24 @@ impl Attrs {
         self.mark_written(id)
     }
 
-    /// Tells the program that an output was written.
+    /// Marks an output as written.
     pub fn mark_written(&self, id: u16) -> Result<()> {
         let Some((attr, addr)) = self.find(id) else { return Ok(()) };
         user::write(addr + 4, &(attr.flags | VALID_OUTPUT).to_bytes())
     }
 
-    /// Tells the program the handle or descriptor of what was created.
+    /// Writes the handle or descriptor of a new object.
     pub fn put_new(&self, id: u16, number: u32) -> Result<()> {
         let (_, addr) = self.find(id).ok_or(EINVAL)?;
         user::write(addr + 8, &u64::from(number).to_bytes())
     }
 
-    /// The driver's part.
+    /// Returns the driver's part.
     pub fn driver(&self) -> Udata {
         Udata { input: self.input(UHW_IN), output: self.output(UHW_OUT) }
     }
 
-    /// A command of the write form carried by attributes.
+    /// Returns a command of the write form that attributes carry.
     pub fn request(&self, core_in: u16, core_out: u16) -> Request {
         let core = Udata { input: self.input(core_in), output: self.output(core_out) };
         Request { core, driver: self.driver() }

@@ -5,7 +5,7 @@ pub const NET_RAW: u32 = 13;
 /// `CAP_IPC_LOCK`.
 pub const IPC_LOCK: u32 = 14;
 
-/// Whether this thread has a capability, one of the lower 32, in its effective set.
+/// Returns `true` if this thread has a capability, one of the lower 32, in its effective set.
 pub fn has(capability: u32) -> bool {
     const VERSION_3: u32 = 0x2008_0522;
     #[repr(C)]
@@ -21,8 +21,8 @@ pub fn has(capability: u32) -> bool {
     done == 0 && sets[0][0] & 1 << capability != 0
 }
 
-/// Whether this thread may make raw packet QPs and flows. The model is kinder than the kernel: root may without the
-/// capability, too, which containers often lack.
+/// Returns `true` if this thread may make raw packet QPs and flows. Unlike the kernel, the model also allows root without
+/// the capability, which containers often lack.
 pub fn may_use_frames() -> bool {
     // SAFETY: no arguments, no memory.
     has(NET_RAW) || unsafe { libc::geteuid() } == 0

@@ -40,14 +40,14 @@ pub struct ClockPages {
 unsafe impl Send for ClockPages {}
 
 impl ClockPages {
-    /// Pages of a clock that is 0 when the time of day is `nsec`, and counts nanoseconds.
+    /// Makes the pages of a clock that is 0 when the time of day is `nsec`, and counts nanoseconds.
     pub fn new(nsec: u64) -> io::Result<Self> {
         // SAFETY: the name is a C string.
         let fd = unsafe { libc::memfd_create(c"soft-mlx5-clock".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(2 * PAGE as u64)?;
         let info =
@@ -70,12 +70,12 @@ impl ClockPages {
         unsafe { self.clock.as_ref() }.store((now & MASK).to_be(), Ordering::Relaxed);
     }
 
-    /// Descriptor and offset of the page with the clock.
+    /// Returns the descriptor and offset of the page with the clock.
     pub fn clock(&self) -> (RawFd, u64) {
         (self.file.as_raw_fd(), 0)
     }
 
-    /// Descriptor and offset of the page with the conversion.
+    /// Returns the descriptor and offset of the page with the conversion.
     pub fn info(&self) -> (RawFd, u64) {
         (self.file.as_raw_fd(), PAGE as u64)
     }

@@ -1,4 +1,4 @@
-//! GET_CONTEXT: what an open file learns about the device first.
+//! GET_CONTEXT: the first command of an open file, which returns the properties of the device.
 
 use super::Call;
 use super::abi::Abi;
@@ -28,7 +28,7 @@ const RESP_MASK_REAL_TIME: u32 = 1 << 4;
 const CLOCK_INFO_V1: u8 = 1;
 const UHW_QUERY_DEVICE: u8 = 1;
 const UHW_CREATE_AH: u8 = 2;
-// Off by one, as the interface has it: 1 says that no header needs to be inlined.
+// The interface is off by one: 1 means that no header must be inlined.
 const ETH_MIN_INLINE_NONE: u8 = 1;
 
 /// Attributes of GET_CONTEXT.
@@ -39,7 +39,7 @@ pub const GET: &[Spec] = &[
 /// Attributes of the allocation of an asynchronous event file.
 pub const ASYNC_FILE: &[Spec] = &[Spec::needs(0, Carries::New)];
 
-/// GET_CONTEXT, ioctl form.
+/// Runs GET_CONTEXT, ioctl form.
 pub fn get(call: &mut Call, attrs: &Attrs) -> Result<()> {
     attrs.put(NUM_COMP_VECTORS, &call.core.vectors)?;
     attrs.put(CORE_SUPPORT, &OPTIONAL_MR_ACCESS)?;
@@ -55,7 +55,7 @@ pub const QUERY: &[Spec] = &[
     Spec::needs(RESP_UCTX, Carries::Out(8, u16::MAX)),
 ];
 
-/// QUERY_CONTEXT, for a program that imports the device.
+/// Runs QUERY_CONTEXT, for a program that imports the device.
 pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let real_time = call.core.real_time;
     let answer = answer(call.context()?, real_time);
@@ -65,7 +65,7 @@ pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
     attrs.respond(RESP_UCTX, &AllocContextResp { response_length, ..answer })
 }
 
-/// GET_CONTEXT, write form: also opens the asynchronous event file.
+/// Runs GET_CONTEXT, write form: also opens the asynchronous event file.
 pub fn write_get(call: &mut Call, request: &Request) -> Result<()> {
     let _: Respond = request.core.input.request()?;
     allocate(call, &request.driver)?;
@@ -79,7 +79,7 @@ pub fn write_get(call: &mut Call, request: &Request) -> Result<()> {
     answered
 }
 
-/// Allocation of an asynchronous event file.
+/// Allocates an asynchronous event file.
 pub fn async_file(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let fd = call.open_events(EventKind::Asynchronous)?;
     let answered = attrs.put_new(0, fd as u32);
@@ -89,7 +89,7 @@ pub fn async_file(call: &mut Call, attrs: &Attrs) -> Result<()> {
     answered
 }
 
-/// CREATE_COMP_CHANNEL.
+/// Runs CREATE_COMP_CHANNEL.
 pub fn comp_channel(call: &mut Call, request: &Request) -> Result<()> {
     let _: Respond = request.core.input.request()?;
     let fd = call.open_events(EventKind::Completions)?;
@@ -118,7 +118,7 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
     }
     let per_page = uar::BFREGS_PER_PAGE as u32;
     let bfregs = request.total_num_bfregs.checked_next_multiple_of(per_page).ok_or(EINVAL)?;
-    // A firmware without user contexts refuses DEVX so.
+    // Firmware without user contexts refuses DEVX like this.
     if request.num_low_latency_bfregs >= bfregs || request.flags & FLAG_DEVX != 0 {
         return Err(EINVAL);
     }
@@ -149,7 +149,7 @@ fn answer(context: &Context, real_time: bool) -> AllocContextResp {
     AllocContextResp {
         qp_tab_size: limits::MAX_QP,
         bf_reg_size: uar::BFREG_SIZE as u32,
-        // None to a library that manages UAR objects.
+        // 0 for a library that manages UAR objects.
         tot_bfregs: if context.has_objects() { 0 } else { context.bfregs() as u32 },
         cache_line_size: 64,
         max_sq_desc_sz: limits::MAX_SQ_DESC as u16,

@@ -75,7 +75,7 @@ struct Wanted {
     flags: u32,
 }
 
-/// Creation, ioctl form.
+/// Creates a CQ, ioctl form.
 pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let wanted = Wanted {
         user_handle: attrs.get(USER_HANDLE)?,
@@ -91,7 +91,7 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
-/// Creation, write form.
+/// Creates a CQ, write form.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let core: CreateCq = request.core.input.request()?;
     let wanted = Wanted {
@@ -108,7 +108,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(cq_handle, answered)
 }
 
-/// Creation, extended write form.
+/// Creates a CQ, extended write form.
 pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExCreateCq = request.core.input.request()?;
     if core.comp_mask != 0 || core.reserved != 0 {
@@ -132,13 +132,13 @@ pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(cq_handle, answered)
 }
 
-/// Destruction, ioctl form.
+/// Destroys a CQ, ioctl form.
 pub fn destroy(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let reported = call.destroy(attrs.handle(HANDLE)?, 3)?;
     attrs.respond(1, &answer(reported))
 }
 
-/// Destruction, write form.
+/// Destroys a CQ, write form.
 pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     let core: Destroy = request.core.input.request()?;
     let reported = call.destroy(core.handle, 3)?;
@@ -152,7 +152,7 @@ fn answer(reported: Reported) -> DestroyCqResp {
     }
 }
 
-/// RESIZE_CQ.
+/// Runs RESIZE_CQ.
 pub fn write_resize(call: &mut Call, request: &Request) -> Result<()> {
     let core: ResizeCq = request.core.input.request()?;
     let (entries, cqn) = {
@@ -173,7 +173,7 @@ pub fn write_resize(call: &mut Call, request: &Request) -> Result<()> {
         if u32::from(driver.cqe_size) != call.get::<Cq>(core.cq_handle)?.cqe_size {
             return Err(EINVAL);
         }
-        // What was rung before belongs into the old buffer.
+        // Doorbells that were rung before belong to the old buffer.
         call.core.work_off();
         call.nic().resize_cq(cqn, driver.buf_addr, slots)?;
         let cq = call.get_mut::<Cq>(core.cq_handle)?;
@@ -182,7 +182,7 @@ pub fn write_resize(call: &mut Call, request: &Request) -> Result<()> {
     request.core.output.respond(&ResizeCqResp { cqe: slots - 1, reserved: 0 })
 }
 
-/// Slots for so many entries: one more, rounded up to a power of two.
+/// Returns the number of slots for so many entries: one more, rounded up to a power of two.
 fn slots(entries: u32) -> Result<u32> {
     if entries > limits::MAX_CQ_SLOTS {
         return Err(EINVAL);
@@ -226,7 +226,7 @@ impl Call<'_> {
     }
 
     fn cq_attr(&mut self, slots: u32, core: &Wanted, driver: &Udata) -> Result<(CqAttr, Pinned)> {
-        // Up to the flags the structure is as old as the interface.
+        // The oldest form of the structure ends before the flags.
         if driver.input.len() < 22 {
             return Err(EINVAL);
         }
@@ -269,14 +269,14 @@ impl Call<'_> {
         Ok((attr, pinned))
     }
 
-    /// A queue starts to complete here.
+    /// Counts a queue that completes here.
     pub(super) fn hold_cq(&mut self, handle: u32) -> Result<Cqn> {
         let cq = self.get_mut::<Cq>(handle)?;
         cq.users += 1;
         Ok(cq.cqn)
     }
 
-    /// A queue completes here no more.
+    /// Takes a queue that completed here out of the count.
     pub(super) fn release_cq(&mut self, handle: u32) {
         if let Ok(cq) = self.get_mut::<Cq>(handle) {
             cq.users -= 1;
@@ -290,7 +290,7 @@ impl Call<'_> {
         }
         let cqn = cq.cqn;
         self.nic().destroy_cq(cqn)?;
-        // What the device reported last must be counted before the channel is searched.
+        // The last events of the device must be counted before the channel is searched.
         self.core.deliver_events();
         self.core.routes.remove(Number::Cq(cqn));
         let cq = self.get::<Cq>(handle)?;

@@ -15,7 +15,7 @@ use crate::nic::objects::Result;
 /// Number of an open file, unique in its device.
 pub type FileId = u32;
 
-/// What an event file carries.
+/// Kind of events of an event file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carries {
     /// Completion events: the handle that the program gave its CQ.
@@ -36,7 +36,7 @@ impl Carries {
 /// One event file.
 #[derive(Debug)]
 pub struct EventFile {
-    /// What it carries.
+    /// Kind of its events.
     pub carries: Carries,
     /// Open uverbs file that it belongs to.
     pub owner: FileId,
@@ -45,7 +45,7 @@ pub struct EventFile {
     send: OwnedFd,
     // The program's end once more, to take unread events back.
     receive: OwnedFd,
-    // What did not fit into the socket.
+    // Events that did not fit into the socket.
     backlog: VecDeque<Vec<u8>>,
 }
 
@@ -88,7 +88,7 @@ impl EventFile {
         (got == record.len() as isize).then_some(record)
     }
 
-    // Takes back what the program has not read and `unwanted` selects.
+    // Takes the unread events back that `unwanted` selects.
     fn retract(&mut self, unwanted: impl Fn(&[u8]) -> bool) -> u32 {
         let mut unread: VecDeque<_> = std::iter::from_fn(|| self.take()).collect();
         unread.append(&mut self.backlog);
@@ -106,12 +106,12 @@ impl EventFile {
 pub struct EventFiles {
     slot: u8,
     files: BTreeMap<FileId, EventFile>,
-    // Whether any file has a backlog.
+    // A file has a backlog.
     pending: bool,
 }
 
 impl EventFiles {
-    /// None yet; `slot` is the number of the device in its process.
+    /// Starts without files; `slot` is the number of the device in its process.
     pub fn new(slot: u8) -> Self {
         Self { slot, files: BTreeMap::new(), pending: false }
     }
@@ -130,19 +130,19 @@ impl EventFiles {
         Ok(program.into_raw_fd())
     }
 
-    /// The event file with this number.
+    /// Returns the event file with this number.
     pub fn get(&self, id: FileId) -> Option<&EventFile> {
         self.files.get(&id)
     }
 
-    /// The program copied a descriptor.
+    /// Counts a copied descriptor.
     pub fn duplicate(&mut self, id: FileId) {
         if let Some(file) = self.files.get_mut(&id) {
             file.descriptors += 1;
         }
     }
 
-    /// The program closed a descriptor; with the last one the file ends.
+    /// Counts a closed descriptor; the last one ends the file.
     pub fn close(&mut self, id: FileId) {
         if let Some(file) = self.files.get_mut(&id) {
             file.descriptors -= 1;
@@ -152,12 +152,12 @@ impl EventFiles {
         }
     }
 
-    /// Delivers a completion event; `false` when nobody can read it any more.
+    /// Delivers a completion event; returns `false` if no program can read it any more.
     pub fn push_completion(&mut self, id: FileId, cq_handle: u64) -> bool {
         self.push(id, cq_handle.to_bytes())
     }
 
-    /// Delivers an asynchronous event; `false` when nobody can read it any more.
+    /// Delivers an asynchronous event; returns `false` if no program can read it any more.
     pub fn push_async(&mut self, id: FileId, element: u64, event_type: u32) -> bool {
         self.push(id, AsyncEvent { element, event_type, reserved: 0 }.to_bytes())
     }
@@ -184,7 +184,7 @@ impl EventFiles {
         self.files.get_mut(&id).map_or(0, |file| file.retract(unwanted))
     }
 
-    /// Moves what waits for room into the sockets.
+    /// Moves waiting events into the sockets, as far as there is room.
     pub fn flush(&mut self) {
         if self.pending {
             self.files.values_mut().for_each(EventFile::flush);
@@ -192,7 +192,7 @@ impl EventFiles {
         }
     }
 
-    /// Ends all files: what is in them can be read, and then their end.
+    /// Ends all files: programs can read the remaining events and then the end of the file.
     pub fn shut_down(&mut self) {
         for file in self.files.values_mut() {
             file.flush();
@@ -201,7 +201,7 @@ impl EventFiles {
         }
     }
 
-    /// Numbers of all asynchronous event files.
+    /// Returns the numbers of all asynchronous event files.
     pub fn asynchronous(&self) -> Vec<FileId> {
         let files = self.files.iter();
         files.filter(|(_, f)| f.carries == Carries::Asynchronous).map(|(&id, _)| id).collect()
@@ -215,11 +215,11 @@ fn socket_pair() -> Option<(OwnedFd, OwnedFd)> {
     if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
         return None;
     }
-    // SAFETY: both were just opened and belong to nobody else.
+    // SAFETY: both were just opened and have no other owner.
     Some(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// Moves a descriptor of ours out of the low numbers, which programs expect to get themselves.
+/// Moves a descriptor of the device out of the low numbers, which programs expect for themselves.
 pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
     const FIRST: RawFd = 600;
     // SAFETY: plain descriptor duplication.
@@ -227,7 +227,7 @@ pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
     if high < 0 {
         return fd;
     }
-    // SAFETY: `high` was just opened and belongs to nobody else.
+    // SAFETY: `high` was just opened and has no other owner.
     unsafe { OwnedFd::from_raw_fd(high) }
 }
 
@@ -257,7 +257,7 @@ mod tests {
         }
         for n in 0..5000 {
             assert_eq!(read(&mut program), n);
-            // There is room in the socket now, but others come first.
+            // The socket has room now, but other events come first.
             files.push_completion(9, 5000 + n);
             files.flush();
         }

@@ -37,13 +37,13 @@ const MOST_SPECS: u8 = 10;
 /// Bytes of the largest spec (`struct ib_uverbs_flow_spec`).
 const LARGEST_SPEC: usize = 112;
 
-/// Levels as the kernel numbers them (`mlx5_ib.h`): of the priorities of users, each with and without DONT_TRAP; of rules
-/// that match multicast only; and of those that get what is left.
+/// Levels as the kernel numbers them (`mlx5_ib.h`): for the priorities of users, each with and without DONT_TRAP; for
+/// rules that match multicast only; for rules that get the remaining frames.
 const LAST_PRIORITY: u16 = 15;
 const MULTICAST_LEVEL: u8 = 32;
 const LEFTOVERS_LEVEL: u8 = 33;
 
-/// CREATE_FLOW.
+/// Runs CREATE_FLOW.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let core: CreateFlow = request.core.input.get()?;
     if core.comp_mask != 0 {
@@ -103,7 +103,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(flow_handle, answered)
 }
 
-/// DESTROY_FLOW.
+/// Runs DESTROY_FLOW.
 pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExDestroyFlow = request.core.input.request()?;
     if core.comp_mask != 0 {
@@ -112,7 +112,7 @@ pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     call.destroy(core.flow_handle, TYPE_ID).map(drop)
 }
 
-// Counters, and what a longer structure adds, are not offered.
+// Counters and the fields of a longer structure are not offered.
 fn check_driver(request: &Request) -> Result<()> {
     let input = &request.driver.input;
     if input.len() != 0 && (input.len() < 8 || !input.is_zero_from(0)?) {
@@ -121,7 +121,7 @@ fn check_driver(request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// The rule for what other rules leave, of one kind of address.
+/// Returns the rule for frames that no other rule takes, of one kind of address.
 fn leftovers(multicast: bool, target: Target) -> Rule {
     let (mut mask, mut value) = ([0; FIELDS], [0; FIELDS]);
     (mask[at::DESTINATION_MAC], value[at::DESTINATION_MAC]) = (1, u8::from(multicast));

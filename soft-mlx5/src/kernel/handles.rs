@@ -28,7 +28,7 @@ macro_rules! objects {
         }
 
         impl Object {
-            /// Object type as the ioctl interface numbers them (`UVERBS_OBJECT_*`).
+            /// Returns the object type as the ioctl interface numbers them (`UVERBS_OBJECT_*`).
             pub fn type_id(&self) -> u16 {
                 match self {
                     $(Self::$kind(_) => $id,)*
@@ -58,9 +58,9 @@ macro_rules! objects {
 
 /// A type of object.
 pub trait Kind: Into<Object> {
-    /// The object, if it is of this type.
+    /// Returns the object, if it is of this type.
     fn of(object: &Object) -> Option<&Self>;
-    /// The object, if it is of this type.
+    /// Returns the object, if it is of this type.
     fn of_mut(object: &mut Object) -> Option<&mut Self>;
 }
 
@@ -105,18 +105,18 @@ impl Handles {
         self.slots.get(handle as usize).and_then(Option::as_ref).ok_or(ENOENT)
     }
 
-    /// The object of this type with this handle.
+    /// Returns the object of this type with this handle.
     pub fn get<K: Kind>(&self, handle: u32) -> Result<&K> {
         K::of(self.any(handle)?).ok_or(EINVAL)
     }
 
-    /// The object of this type with this handle.
+    /// Returns the object of this type with this handle.
     pub fn get_mut<K: Kind>(&mut self, handle: u32) -> Result<&mut K> {
         let slot = self.slots.get_mut(handle as usize).and_then(Option::as_mut);
         K::of_mut(slot.ok_or(ENOENT)?).ok_or(EINVAL)
     }
 
-    /// Type of the object with this handle.
+    /// Returns the type of the object with this handle.
     pub fn type_id(&self, handle: u32) -> Result<u16> {
         self.any(handle).map(Object::type_id)
     }

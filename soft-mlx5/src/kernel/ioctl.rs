@@ -40,7 +40,7 @@ pub fn run(call: &mut Call, argument: u64) -> Result<()> {
         .map(|(index, bytes)| (IoctlAttr::get(bytes), first + (index * IoctlAttr::SIZE) as u64));
     let attrs = Attrs::check(passed.collect(), method.attrs)?;
     (method.run)(call, &attrs)?;
-    // Whether the driver wrote all of its response is not tracked: the kernel says so regardless.
+    // The kernel reports the driver's response as written without tracking it.
     attrs.mark_written(UHW_OUT)
 }
 
@@ -55,7 +55,7 @@ pub const INVOKE_WRITE: &[Spec] = &[
     Spec::needs(WRITE_CMD, CONSTANT),
 ];
 
-/// INVOKE_WRITE.
+/// Runs INVOKE_WRITE.
 pub fn invoke_write(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let command = attrs.constant(WRITE_CMD)?;
     write::invoke(call, command, &attrs.request(CORE_IN, CORE_OUT))?;

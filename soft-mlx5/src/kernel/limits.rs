@@ -28,7 +28,7 @@ pub const MAX_CQ_SLOTS: u32 = 1 << 22;
 pub const MAX_SQ_DESC: u32 = 1024;
 /// Bytes of the largest receive WQE.
 pub const MAX_RQ_DESC: u32 = 512;
-/// SGEs that fit behind a control and a remote address segment within 512 bytes.
+/// SGEs that fit after a control and a remote address segment within 512 bytes.
 pub const MAX_SGE: u32 = 30;
 /// SGEs of the largest receive WQE of an SRQ, whose first 16 bytes are the link.
 pub const MAX_SRQ_SGE: u32 = MAX_RQ_DESC / 16 - 1;

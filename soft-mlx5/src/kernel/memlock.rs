@@ -1,4 +1,4 @@
-//! Locked memory: what a process without `CAP_IPC_LOCK` may have pinned.
+//! Locked memory: the limit for a process without `CAP_IPC_LOCK`.
 //!
 //! As in `ib_umem_get`, registered memory and the rings of queues count, by whole pages, each registration by
 //! itself. Doorbell records, a page or two, are left out.
@@ -12,7 +12,7 @@ use crate::nic::objects::Result;
 
 const PAGE: u64 = 4096;
 
-/// What a device has pinned.
+/// Memory that a device has pinned.
 #[derive(Debug)]
 pub struct Memlock {
     limited: bool,
@@ -33,12 +33,12 @@ impl Drop for Pinned {
 }
 
 impl Memlock {
-    /// Nothing is pinned yet; only with `limited` there is an end to it.
+    /// Starts without pinned memory, which has a limit only with `limited`.
     pub fn new(limited: bool) -> Self {
         Self { limited, pages: Arc::default() }
     }
 
-    /// Pins a range. `ENOMEM` beyond the limit, `EFAULT` when it is not mapped with the rights needed.
+    /// Pins a range. Returns `ENOMEM` beyond the limit, and `EFAULT` if the range is not mapped with the rights needed.
     pub fn pin(&self, addr: u64, length: u64, writable: bool) -> Result<Pinned> {
         let end = addr.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));
         let count = (end.ok_or(EFAULT)? - (addr & !(PAGE - 1))) / PAGE;

@@ -1,5 +1,5 @@
-//! Everything that the ioctl form offers. What is missing here gets `EPROTONOSUPPORT`, on which the
-//! libraries fall back to the write form or report that the device lacks the function.
+//! Methods of the ioctl form. Any other method gets `EPROTONOSUPPORT`: the libraries then fall back to
+//! the write form or report that the device lacks the function.
 
 use super::attrs::{Attrs, Carries, DRIVER, Spec};
 use super::{Call, context, cq, info, ioctl, mr, pd, port, qp, qp_create, srq, uar_object, wq};
@@ -13,7 +13,7 @@ pub struct Method {
     pub method: u16,
     /// Attributes that it knows.
     pub attrs: &'static [&'static [Spec]],
-    /// Its work.
+    /// Function that runs it.
     pub run: fn(&mut Call, &Attrs) -> Result<()>,
 }
 
@@ -87,7 +87,7 @@ const MLX5: &[Method] = &[
     Method { object: PD, method: DRIVER_FIRST, attrs: &[pd::query::SPECS], run: pd::query::run },
 ];
 
-/// The method with these numbers.
+/// Returns the method with these numbers.
 pub fn find(object: u16, method: u16) -> Option<&'static Method> {
     let mut all = CORE.iter().chain(MLX5);
     all.find(|candidate| (candidate.object, candidate.method) == (object, method))

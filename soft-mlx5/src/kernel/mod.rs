@@ -1,8 +1,8 @@
-//! What the program takes for the kernel: the uverbs device with the mlx5 driver behind it.
+//! The kernel side of a device: the uverbs device and the mlx5 driver.
 //!
-//! [`ioctl`] and [`write`] take the two forms of a command apart, [`methods`] lists what the ioctl
-//! form offers; one module per object does the work that both forms share and keeps the limits and
-//! checks of the driver. What is left goes to the [`Nic`] as a firmware command.
+//! [`ioctl`] and [`write`] parse the two forms of a command, [`methods`] lists the methods of the ioctl
+//! form. One module per object does the work that both forms share and keeps the limits and checks of the
+//! driver. The rest goes to the [`Nic`] as a firmware command.
 
 mod abi;
 mod ah;
@@ -83,7 +83,7 @@ pub struct Core {
     port_news: Option<bool>,
     clock: Arc<Clock>,
     clock_pages: ClockPages,
-    // When the device last waited for its peers.
+    // Time at which the device last waited for its peers.
     lingered: Option<u64>,
     slot: u8,
     vectors: u32,
@@ -95,18 +95,18 @@ pub struct Core {
     memlock: Memlock,
 }
 
-/// An open uverbs device: what one descriptor and its copies share.
+/// An open uverbs device, which one descriptor and its copies share.
 #[derive(Debug, Default)]
 struct File {
     descriptors: u32,
     context: Option<Context>,
     handles: Handles,
-    // Where asynchronous events of objects go that name no other file.
+    // Event file for asynchronous events of objects that name no other file.
     async_file: Option<FileId>,
 }
 
 impl Core {
-    /// A kernel for this device, made from `config`; `slot` is the number of the device in its process.
+    /// Makes a kernel for this device, made from `config`; `slot` is the number of the device in its process.
     pub fn new(nic: Nic, config: &NicConfig, clock: Arc<Clock>, slot: u8) -> io::Result<Self> {
         let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let clock_pages = ClockPages::new(config.epoch)?;
@@ -135,18 +135,18 @@ impl Core {
         })
     }
 
-    /// The device itself.
+    /// Returns the device itself.
     pub fn nic(&mut self) -> &mut Nic {
         &mut self.nic
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         (self.faults, self.destroys) = (faults, [0; 8]);
         self.nic.set_faults(faults);
     }
 
-    /// State of the port, when it has changed since this was last asked.
+    /// Returns the state of the port, if it has changed since the last call.
     pub fn take_port_news(&mut self) -> Option<bool> {
         self.port_news.take()
     }
@@ -156,7 +156,7 @@ impl Core {
         self.last_id
     }
 
-    /// The program opened the device.
+    /// Opens a file of the device.
     pub fn open(&mut self) -> Result<FileId> {
         if self.is_removed() {
             return Err(EIO);
@@ -166,7 +166,7 @@ impl Core {
         Ok(id)
     }
 
-    /// The program copied a descriptor.
+    /// Counts a copied descriptor.
     pub fn duplicate(&mut self, entry: fd_table::Entry) {
         match entry.kind {
             fd_table::Kind::Uverbs => {
@@ -179,8 +179,8 @@ impl Core {
         }
     }
 
-    /// The program closed a descriptor. With the last one of a device everything made through it is
-    /// destroyed.
+    /// Counts a closed descriptor. The last descriptor of an open device destroys all objects made through
+    /// it.
     pub fn close(&mut self, entry: fd_table::Entry) {
         match entry.kind {
             fd_table::Kind::Uverbs => {
@@ -205,21 +205,21 @@ impl Core {
         self.deliver_events();
     }
 
-    /// The `RDMA_VERBS_IOCTL` of an open device.
+    /// Runs the `RDMA_VERBS_IOCTL` of an open device.
     pub fn ioctl(&mut self, file: FileId, argument: u64) -> Result<()> {
         let result = self.call(file).and_then(|mut call| ioctl::run(&mut call, argument));
         self.deliver_events();
         result
     }
 
-    /// A command in the form of a write; returns the bytes taken, which are all.
+    /// Runs a command in the form of a write; returns the bytes taken, which are all.
     pub fn write(&mut self, file: FileId, addr: u64, count: usize) -> Result<usize> {
         let result = self.call(file).and_then(|mut call| write::run(&mut call, addr, count));
         self.deliver_events();
         result.map(|()| count)
     }
 
-    /// Finds what a mapping of the device at this offset shows: a descriptor and an offset in it.
+    /// Returns the memory of a mapping of the device at this offset: a descriptor and an offset in it.
     pub fn map(&mut self, file: FileId, request: uar::MapRequest) -> Result<(RawFd, u64)> {
         uar::map(&mut self.call(file)?, request)
     }
@@ -238,7 +238,7 @@ impl Core {
 pub use ioctl::REQUEST as VERBS_IOCTL;
 pub use uar::MapRequest;
 
-/// One command at work: the device and the open file that it came through.
+/// A running command: the device and the open file that it came through.
 struct Call<'a> {
     core: &'a mut Core,
     file: FileId,
@@ -265,12 +265,12 @@ impl Call<'_> {
         self.handles().get_mut(handle)
     }
 
-    /// The context; commands before GET_CONTEXT have none.
+    /// Returns the context; commands before GET_CONTEXT have none.
     fn context(&mut self) -> Result<&mut Context> {
         self.file().context.as_mut().ok_or(EINVAL)
     }
 
-    /// The event file behind a descriptor of the program.
+    /// Returns the event file of a descriptor of the program.
     fn event_file(&self, fd: RawFd, carries: Carries) -> Result<FileId> {
         let entry = fd_table::get(fd).ok_or(EBADF)?;
         let file = self.core.events.get(entry.id).ok_or(EBADF)?;
@@ -301,7 +301,7 @@ impl Call<'_> {
         }
     }
 
-    /// A command to destroy one object. `EBUSY` while another one needs it, and on request.
+    /// Runs a command to destroy one object. Returns `EBUSY` while another object needs it, and on request.
     fn destroy(&mut self, handle: u32, type_id: u16) -> Result<report::Reported> {
         if self.handles().type_id(handle)? != type_id {
             return Err(EINVAL);
@@ -345,7 +345,7 @@ impl Call<'_> {
         Ok(reported)
     }
 
-    // Users before what they use: flows, QPs, indirection tables, WQs, AHs, MRs, SRQs, CQs, PDs, UAR pages.
+    // Destroys users first: flows, QPs, indirection tables, WQs, AHs, MRs, SRQs, CQs, PDs, UAR pages.
     fn destroy_all(&mut self) {
         self.detach_all_multicast();
         let of_frames = [flow::TYPE_ID, 4, rss::TABLE_TYPE, wq::TYPE_ID];

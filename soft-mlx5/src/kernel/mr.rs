@@ -32,7 +32,7 @@ mod access {
     pub const FLUSH_PERSISTENT: u32 = 1 << 9;
     pub const OPTIONAL: u32 = 0x3ff0_0000;
 
-    /// What the core knows.
+    /// Access flags that the core knows.
     pub const KNOWN: u32 = ((FLUSH_PERSISTENT << 1) - 1) | OPTIONAL;
     /// Rights with which the device writes.
     pub const WRITING: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
@@ -56,14 +56,14 @@ fn check_access(flags: u32) -> Result<()> {
 fn pin(memlock: &Memlock, start: u64, length: u64, flags: u32) -> Result<Pinned> {
     let end = start.checked_add(length).and_then(|end| end.checked_add(PAGE_MASK));
     end.ok_or(EINVAL)?;
-    // Nothing at the start of a page is no page at all.
+    // An empty range at the start of a page covers no page.
     if length == 0 && start & PAGE_MASK == 0 {
         return Err(EINVAL);
     }
     memlock.pin(start, length, flags & access::WRITING != 0)
 }
 
-/// REG_MR.
+/// Runs REG_MR.
 pub fn write_register(call: &mut Call, request: &Request) -> Result<()> {
     call.context()?;
     let core: RegMr = request.core.input.request()?;
@@ -97,7 +97,7 @@ const REREG_TRANSLATION: u32 = 1;
 const REREG_PD: u32 = 2;
 const REREG_ACCESS: u32 = 4;
 
-/// REREG_MR: the key stays and stands for something else.
+/// REREG_MR: changes the memory, the domain or the access of a key.
 pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
     let core: ReregMr = request.core.input.request()?;
     if core.flags == 0 {
@@ -159,7 +159,7 @@ pub const QUERY: &[Spec] = &[
     Spec::takes(RESP_IOVA, room(8)),
 ];
 
-/// QUERY_MR, for a program that imports the region.
+/// Runs QUERY_MR, for a program that imports the region.
 pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let mr = call.get::<Mr>(attrs.handle(HANDLE)?)?;
     attrs.put(RESP_LKEY, &mr.mkey.0)?;

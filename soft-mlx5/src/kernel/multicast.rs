@@ -9,7 +9,7 @@ use super::udata::Request;
 use crate::fabric::{LinkLayer, address};
 use crate::nic::objects::{Result, Service};
 
-/// ATTACH_MCAST.
+/// Runs ATTACH_MCAST.
 pub fn write_attach(call: &mut Call, request: &Request) -> Result<()> {
     let core: Multicast = request.core.input.request()?;
     let group = (core.gid, core.mlid);
@@ -32,7 +32,7 @@ pub fn write_attach(call: &mut Call, request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// DETACH_MCAST.
+/// Runs DETACH_MCAST.
 pub fn write_detach(call: &mut Call, request: &Request) -> Result<()> {
     let core: Multicast = request.core.input.request()?;
     let group = (core.gid, core.mlid);
@@ -44,7 +44,7 @@ pub fn write_detach(call: &mut Call, request: &Request) -> Result<()> {
 }
 
 impl Call<'_> {
-    /// Ends all memberships, as the close of the device does; a destroyed QP must have left by itself.
+    /// Ends all memberships when the device is closed. Otherwise a QP must leave its groups before it is destroyed.
     pub(super) fn detach_all_multicast(&mut self) {
         for handle in self.handles().of_type(4) {
             let Ok(qp) = self.get_mut::<Qp>(handle) else { continue };

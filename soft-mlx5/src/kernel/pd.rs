@@ -52,7 +52,7 @@ impl Call<'_> {
     }
 }
 
-/// ALLOC_PD.
+/// Runs ALLOC_PD.
 pub fn alloc(call: &mut Call, request: &Request) -> Result<()> {
     call.context()?;
     let _: Respond = request.core.input.request()?;

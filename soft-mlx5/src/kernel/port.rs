@@ -97,8 +97,8 @@ impl Call<'_> {
         Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type, netdev_ifindex })
     }
 
-    /// Checks the source of a global route to `dgid`. On Ethernet both are of one family of addresses, for the kernel looks
-    /// for a way between them.
+    /// Checks the source of a global route to `dgid`. On Ethernet both must be of one family of addresses, because the kernel
+    /// looks for a route between them.
     pub(super) fn check_gid(&mut self, port: u32, index: u8, dgid: &[u8; 16]) -> Result<()> {
         let sgid = self.gid(port, index.into())?.gid;
         let is_ipv4 = |gid| address::ipv4_of_gid(gid).is_some();
@@ -107,32 +107,32 @@ impl Call<'_> {
     }
 }
 
-/// QUERY_PORT, ioctl form.
+/// Runs QUERY_PORT, ioctl form.
 pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let legacy = call.port(attrs.constant(0)?)?;
     attrs.respond(1, &QueryPortRespEx { legacy, ..QueryPortRespEx::default() })
 }
 
-/// QUERY_PORT, write form.
+/// Runs QUERY_PORT, write form.
 pub fn write_query(call: &mut Call, request: &Request) -> Result<()> {
     let query: QueryPort = request.core.input.request()?;
     request.core.output.respond(&call.port(query.port_num.into())?)
 }
 
-/// The driver's QUERY_PORT: says where the port sits in an embedded switch, which there is none of.
+/// Runs the driver's QUERY_PORT: the place of the port in an embedded switch, which the device does not have.
 pub fn query_mlx5(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.port(attrs.get(0x1000)?)?;
     attrs.respond(0x1001, &0u64)
 }
 
-/// QUERY_GID_ENTRY.
+/// Runs QUERY_GID_ENTRY.
 pub fn gid_entry(call: &mut Call, attrs: &Attrs) -> Result<()> {
     attrs.flags(2, 0)?;
     let entry = call.gid(attrs.constant(0)?, attrs.constant(1)?)?;
     attrs.respond(3, &entry)
 }
 
-/// QUERY_GID_TABLE: all entries that hold a GID.
+/// Runs QUERY_GID_TABLE: all entries that hold a GID.
 pub fn gid_table(call: &mut Call, attrs: &Attrs) -> Result<()> {
     attrs.flags(1, 0)?;
     let entry_size = attrs.constant(0)? as usize;

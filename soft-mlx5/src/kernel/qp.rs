@@ -1,4 +1,4 @@
-//! Queue pairs: what the driver keeps of them, and their end.
+//! Queue pairs: the driver's state of them, and their destruction.
 
 use super::abi::uverbs::{Destroy, QpCap, QpDest};
 use super::attrs::{Attrs, Carries, Spec, room};
@@ -16,7 +16,7 @@ pub struct Qp {
     pub qpn: Qpn,
     /// Transport service.
     pub service: Service,
-    /// What it needs, by handle.
+    /// Objects that it needs, by handle.
     pub uses: Uses,
     /// Its register, unless a thread domain owns it.
     pub bfreg: Option<usize>,
@@ -70,7 +70,7 @@ pub struct QpContext {
 }
 
 impl Call<'_> {
-    /// Releases what a QP used.
+    /// Releases the objects that a QP used.
     pub(super) fn release_uses(&mut self, uses: &Uses) {
         self.release_pd(uses.pd);
         self.release_cq(uses.send_cq);
@@ -103,13 +103,13 @@ impl Call<'_> {
 /// Attributes of the destruction.
 pub const DESTROY: &[Spec] = &[Spec::needs(0, Carries::Handle), Spec::needs(1, room(4))];
 
-/// Destruction, ioctl form.
+/// Destroys a queue pair, ioctl form.
 pub fn destroy(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let reported = call.destroy(attrs.handle(0)?, 4)?;
     attrs.respond(1, &reported.asynchronous)
 }
 
-/// Destruction, write form.
+/// Destroys a queue pair, write form.
 pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     let core: Destroy = request.core.input.request()?;
     let reported = call.destroy(core.handle, 4)?;

@@ -104,7 +104,7 @@ struct Wanted {
     event_fd: Option<i32>,
 }
 
-/// Creation, ioctl form.
+/// Creates a queue pair, ioctl form.
 pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let qp_type = attrs.constant(TYPE)?;
     call.check_type(qp_type)?;
@@ -148,7 +148,7 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
-/// Creation, write form.
+/// Creates a queue pair, write form.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let core: CreateQp = request.core.input.request()?;
     let wanted = Wanted {
@@ -167,10 +167,10 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
-/// Creation, extended write form.
+/// Creates a queue pair, extended write form.
 pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExCreateQp = request.core.input.request()?;
-    // An indirection table is the one addition that the form has room for.
+    // The only addition in this form is an indirection table.
     if core.comp_mask & !1 != 0 || core.reserved != 0 {
         return Err(EINVAL);
     }
@@ -213,7 +213,7 @@ fn check_flags(service: Service, flags: u32) -> Result<()> {
     let more = match service {
         Service::Rc | Service::Uc => 0,
         Service::Ud => BLOCK_MULTICAST_LOOPBACK,
-        // Own frames do not come back anyway, and how the device writes makes no difference to what it writes.
+        // Own frames do not come back anyway, and end padding does not change the data.
         Service::Raw => {
             BLOCK_MULTICAST_LOOPBACK | SCATTER_FCS | CVLAN_STRIPPING | PCI_WRITE_END_PADDING
         }
@@ -252,7 +252,7 @@ impl Call<'_> {
         Ok((qp_handle, CreateQpResp { qp_handle, qpn, cap: wanted.cap, reserved: 0 }))
     }
 
-    /// The timestamps of both directions have one form, and it is one that the device has.
+    /// Checks that the timestamps of both directions have the same form, and that the device has this form.
     fn check_clocks(&mut self, uses: &Uses) -> Result<()> {
         let send = self.get::<Cq>(uses.send_cq)?.real_time;
         let recv = self.get::<Cq>(uses.recv_cq)?.real_time;
@@ -360,7 +360,7 @@ impl Call<'_> {
 
     fn take_register(&mut self, driver: &mlx5::CreateQp) -> Result<(Option<usize>, Register)> {
         if driver.flags & driver_flag::UAR_PAGE_INDEX != 0 {
-            // Which of its registers the library uses, it does not tell.
+            // The library does not say which of its registers it uses.
             let page = self.check_uar_page(driver.bfreg_index)?;
             return Ok((None, Register { page, offset: Register::ANY }));
         }

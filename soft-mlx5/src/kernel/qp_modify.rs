@@ -13,7 +13,7 @@ use crate::nic::objects::{AddressVector, Grh, QpModify, QpState, Result};
 const MIGRATED: u8 = 0;
 const PSN_MASK: u32 = 0xff_ffff;
 
-/// MODIFY_QP, first form.
+/// Runs MODIFY_QP, first form.
 pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     let core: ModifyQp = request.core.input.request()?;
     if core.attr_mask & !mask::STANDARD != 0 {
@@ -22,7 +22,7 @@ pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     call.modify_qp(&core)
 }
 
-/// MODIFY_QP, extended form.
+/// Runs MODIFY_QP, extended form.
 pub fn write_modify_ex(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExModifyQp = request.core.input.request()?;
     if core.base.attr_mask & !(mask::STANDARD | mask::RATE_LIMIT) != 0 {
@@ -77,8 +77,8 @@ impl Call<'_> {
         let named =
             if given & mask::CUR_STATE != 0 { Some(state(wanted.cur_qp_state)?) } else { None };
         let target = if given & mask::STATE != 0 { Some(state(wanted.qp_state)?) } else { None };
-        // The device may have left the state that the driver remembers, and refuses commands for
-        // another one than it is in.
+        // The device may have left the state that the driver remembers, and refuses commands for any other state
+        // than its own.
         let from = self.nic().query_qp(qpn)?.state;
         if named.is_some_and(|named| named != from) {
             return Err(EINVAL);
@@ -153,7 +153,7 @@ fn check_values(wanted: &ModifyQp) -> Result<()> {
 fn change(wanted: &ModifyQp) -> QpModify {
     macro_rules! given {
         ($bit:ident, $value:expr) => {
-            // What is not given may be anything.
+            // A value that is not given may be anything.
             (wanted.attr_mask & mask::$bit != 0).then(|| $value)
         };
     }

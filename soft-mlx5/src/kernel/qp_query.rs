@@ -6,7 +6,7 @@ use super::qp::Qp;
 use super::udata::Request;
 use crate::nic::objects::Result;
 
-/// QUERY_QP: what was set, and what the device changed since.
+/// Runs QUERY_QP: the attributes as set, and the state that the device has changed since.
 pub fn write_query(call: &mut Call, request: &Request) -> Result<()> {
     let core: QueryQp = request.core.input.request()?;
     let qpn = call.get::<Qp>(core.qp_handle)?.qpn;

@@ -20,7 +20,7 @@ pub struct Queues {
     pub sq: WqAttr,
     /// User index.
     pub user_index: u32,
-    /// What the driver's library gave.
+    /// Request of the driver's library.
     pub driver: mlx5::CreateQp,
     /// Their memory.
     pub pinned: Vec<Pinned>,
@@ -74,7 +74,7 @@ impl Call<'_> {
     }
 }
 
-// The buffer holds the receive queue and behind it the send queue, which has a buffer of its own for frames.
+// The buffer holds the receive queue and then the send queue. For frames the send queue has a buffer of its own.
 fn rings(has_rq: bool, given: &mlx5::CreateQp) -> Result<(WqAttr, WqAttr)> {
     let power_of_two = |count: u32| count == 0 || count.is_power_of_two();
     let mut rq = WqAttr { buf: given.buf_addr, count: 0, shift: 0 };

@@ -28,7 +28,7 @@ pub mod mask {
     /// Only in the extended command.
     pub const RATE_LIMIT: u32 = 1 << 25;
 
-    /// All that the first form of the command knows.
+    /// All bits of the first form of the command.
     pub const STANDARD: u32 = (1 << 21) - 1;
 }
 use mask::*;
@@ -38,7 +38,7 @@ struct Change {
     takes: u32,
 }
 
-/// Whether a QP of this service may go from one state to the other with these attributes.
+/// Returns `true` if a QP of this service may change from one state to the other with these attributes.
 pub fn is_allowed(from: QpState, to: QpState, service: Service, given: u32) -> bool {
     use QpState::{Rtr, Rts, Sqd, Sqe};
     if given & CUR_STATE != 0 && !matches!(from, Rtr | Rts | Sqd | Sqe) {
@@ -128,7 +128,7 @@ fn while_drained(service: Service) -> u32 {
     }
 }
 
-/// Whether the device has a command for the change. It has none that drains the send queue on
+/// Returns `true` if the device has a command for the change. No command drains the send queue on
 /// request.
 pub fn device_can(from: QpState, to: QpState) -> bool {
     to != QpState::Sqd || from == QpState::Sqd

@@ -39,14 +39,14 @@ pub const CQE_COMPRESSION_MAX: u32 = 64;
 pub const CQE_COMPRESSION_FORMATS: u32 = 1 | 2;
 const CQE_128B_COMPRESSION: u32 = 1;
 
-/// QUERY_DEVICE.
+/// Runs QUERY_DEVICE.
 pub fn query(call: &mut Call, request: &Request) -> Result<()> {
     call.context()?;
     let _: Respond = request.core.input.request()?;
     request.core.output.respond(&base(call))
 }
 
-/// The extended QUERY_DEVICE, with what only mlx5 has.
+/// Runs the extended QUERY_DEVICE, with the properties of mlx5.
 pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
     call.context()?;
     let query: ExQueryDevice = request.core.input.request()?;

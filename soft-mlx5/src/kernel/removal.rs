@@ -1,31 +1,31 @@
 //! A device that is pulled out while programs use it.
 //!
-//! As the kernel does when a driver leaves: the event first, then the end of everything that was made on
-//! the device, whether the program agrees or not. What is called afterwards fails with `EIO`, also
-//! the commands to destroy; event files come to their end.
+//! The order is that of the kernel when a driver leaves: first the event, then the end of all objects on
+//! the device, whether the program agrees or not. Later commands fail with `EIO`, also commands to
+//! destroy; event files end.
 
 use super::{Call, Core};
 use crate::nic::objects::Event;
 
-/// Whether a device was removed.
+/// Removal of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Removal {
-    /// It is there.
+    /// The device is there.
     #[default]
     Present,
-    /// It is gone, which the device list does not show yet.
+    /// The device was removed, but is still in the device list.
     Gone,
-    /// It is gone.
+    /// The device was removed, also from the device list.
     Unlisted,
 }
 
 impl Core {
-    /// Whether the device was removed.
+    /// Returns `true` if the device was removed.
     pub fn is_removed(&self) -> bool {
         self.removal != Removal::Present
     }
 
-    /// Whether the device was removed since this was last asked.
+    /// Returns `true` if the device was removed since the last call.
     pub fn take_removal(&mut self) -> bool {
         let gone = self.removal == Removal::Gone;
         if gone {
@@ -34,7 +34,7 @@ impl Core {
         gone
     }
 
-    /// When the device will be removed.
+    /// Returns when the device will be removed.
     pub fn removal_time(&self) -> Option<u64> {
         let after = self.faults.remove_after.filter(|_| !self.is_removed());
         after.map(|after| after.as_nanos() as u64)
@@ -45,11 +45,11 @@ impl Core {
         if self.is_removed() {
             return;
         }
-        // What the device reported last comes first.
+        // Events that the device has reported come first.
         self.deliver_events();
         self.nic.report(Event::DeviceFatal);
         self.deliver_events();
-        // Destroying a queue pair lets the device work, which looks whether it is time to remove it.
+        // Destroying a queue pair lets the device work, and `work` must not remove the device again.
         self.removal = Removal::Gone;
         let files: Vec<_> = self.files.keys().copied().collect();
         for file in files {

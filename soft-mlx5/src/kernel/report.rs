@@ -25,42 +25,42 @@ pub mod event_type {
     pub const QP_LAST_WQE_REACHED: u32 = 16;
     pub const WQ_FATAL: u32 = 19;
 
-    /// Those of a QP.
+    /// Events of a QP.
     pub const OF_QP: &[u32] =
         &[QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR, COMM_EST, SQ_DRAINED, QP_LAST_WQE_REACHED];
-    /// Those of an SRQ.
+    /// Events of an SRQ.
     pub const OF_SRQ: &[u32] = &[SRQ_ERR, SRQ_LIMIT_REACHED];
-    /// Those of a WQ.
+    /// Events of a WQ.
     pub const OF_WQ: &[u32] = &[WQ_FATAL];
-    /// Those of a CQ.
+    /// Events of a CQ.
     pub const OF_CQ: &[u32] = &[CQ_ERR];
 }
 
-/// Where the objects live that events name.
+/// File and handle of each object that events name.
 #[derive(Debug, Default)]
 pub struct Routes {
     places: Places,
 }
 
 impl Routes {
-    /// An object was created.
+    /// Adds a new object.
     pub fn add(&mut self, number: Number, file: FileId, handle: u32) {
         self.places.insert(number, (file, handle));
     }
 
-    /// Whether there is a queue pair.
+    /// Returns `true` if there is a queue pair.
     pub fn has_queue_pairs(&self) -> bool {
         self.places.keys().any(|number| matches!(number, Number::Qp(_)))
     }
 
-    /// An object was destroyed.
+    /// Removes a destroyed object.
     pub fn remove(&mut self, number: Number) {
         self.places.remove(&number);
     }
 }
 
-/// Events that the program has read, as DESTROY reports them: it waits until it has acknowledged
-/// that many.
+/// Events that the program has read. DESTROY reports them, and the library waits until the program has
+/// acknowledged so many.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reported {
     /// Completion events.
@@ -69,12 +69,12 @@ pub struct Reported {
     pub asynchronous: u32,
 }
 
-/// Asynchronous events of one object: where they go and how many went.
+/// Asynchronous events of one object: their file, and how many were delivered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AsyncTarget {
-    /// Event file, `None` when there is none.
+    /// Event file, if there is one.
     pub file: Option<FileId>,
-    /// What the program calls the object.
+    /// The program's name for the object.
     pub element: u64,
     /// Events delivered.
     pub delivered: u32,

@@ -24,7 +24,7 @@ pub struct IndTable {
 /// A queue pair without queues of its own.
 #[derive(Debug)]
 pub struct RssQp {
-    /// What flow rules lead to.
+    /// Target of flow rules.
     pub tir: Tirn,
     /// Flows that lead to it.
     pub flows: u32,
@@ -37,7 +37,7 @@ pub const TABLE_TYPE: u16 = 11;
 
 const TOEPLITZ: u8 = 1;
 
-/// Creation of a table.
+/// Creates a table.
 pub fn write_create_table(call: &mut Call, request: &Request) -> Result<()> {
     let input = &request.core.input;
     let core: ExCreateIndTable = input.get()?;
@@ -75,7 +75,7 @@ pub fn write_create_table(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(ind_tbl_handle, answered)
 }
 
-/// Destruction of a table.
+/// Destroys a table.
 pub fn write_destroy_table(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExDestroyIndTable = request.core.input.request()?;
     if core.comp_mask != 0 {
@@ -84,15 +84,15 @@ pub fn write_destroy_table(call: &mut Call, request: &Request) -> Result<()> {
     call.destroy(core.ind_tbl_handle, TABLE_TYPE).map(drop)
 }
 
-/// What an RSS queue pair is wanted to be.
+/// Attributes of an RSS queue pair to create.
 pub struct WantedRss {
     /// Domain.
     pub pd: u32,
     /// Table.
     pub table: u32,
-    /// Flags of the creation, of which it knows none.
+    /// Flags of the creation, none of which is offered.
     pub flags: u32,
-    /// It would send, too.
+    /// The program asks for a send queue, too.
     pub sends: bool,
 }
 
@@ -147,7 +147,7 @@ impl Call<'_> {
 }
 
 fn hash(driver: &Udata, queues: usize) -> Result<(Option<HashAttr>, Loopback)> {
-    // Up to the key; what follows came later.
+    // Size up to the key; later fields may be missing.
     const LEAST: usize = 144;
     if driver.input.len() < LEAST {
         return Err(EINVAL);

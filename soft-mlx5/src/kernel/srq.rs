@@ -17,7 +17,7 @@ use crate::nic::objects::{Result, SrqAttr, SrqKind, Srqn};
 pub struct Srq {
     /// Its number at the device.
     pub srqn: Srqn,
-    /// Usable slots, one less than there are.
+    /// Usable slots, one less than the queue has.
     pub max_wr: u32,
     /// SGEs that fit into a slot.
     pub max_sge: u32,
@@ -26,7 +26,7 @@ pub struct Srq {
     /// Its asynchronous events.
     pub events: AsyncTarget,
     pd: u32,
-    // Of its own completions.
+    // CQ of its own completions.
     cq: Option<u32>,
     _pinned: Pinned,
 }
@@ -85,7 +85,7 @@ struct Wanted {
     event_fd: Option<i32>,
 }
 
-/// Creation, ioctl form.
+/// Creates an SRQ, ioctl form.
 pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let wanted = Wanted {
         user_handle: attrs.get(USER_HANDLE)?,
@@ -109,7 +109,7 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
-/// Creation, write form.
+/// Creates an SRQ, write form.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let core: CreateSrq = request.core.input.request()?;
     let wanted = Wanted {
@@ -126,7 +126,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     answer_create(call, &wanted, request)
 }
 
-/// Creation of an SRQ of any type, write form.
+/// Creates an SRQ of any type, write form.
 pub fn write_create_any(call: &mut Call, request: &Request) -> Result<()> {
     let core: CreateXsrq = request.core.input.request()?;
     let wanted = Wanted {
@@ -152,20 +152,20 @@ fn answer_create(call: &mut Call, wanted: &Wanted, request: &Request) -> Result<
     call.or_destroy(srq_handle, answered)
 }
 
-/// Destruction, ioctl form.
+/// Destroys an SRQ, ioctl form.
 pub fn destroy(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let reported = call.destroy(attrs.handle(HANDLE)?, 5)?;
     attrs.respond(1, &reported.asynchronous)
 }
 
-/// Destruction, write form.
+/// Destroys an SRQ, write form.
 pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     let core: Destroy = request.core.input.request()?;
     let reported = call.destroy(core.handle, 5)?;
     request.core.output.respond(&reported.asynchronous)
 }
 
-/// MODIFY_SRQ: arms the limit. The driver cannot change the size.
+/// Runs MODIFY_SRQ: arms the limit. The driver cannot change the size.
 pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     let core: ModifySrq = request.core.input.request()?;
     let srq = call.get::<Srq>(core.srq_handle)?;
@@ -182,7 +182,7 @@ pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// QUERY_SRQ.
+/// Runs QUERY_SRQ.
 pub fn write_query(call: &mut Call, request: &Request) -> Result<()> {
     let core: Destroy = request.core.input.request()?;
     let srq = call.get::<Srq>(core.handle)?;
@@ -254,14 +254,14 @@ impl Call<'_> {
         Ok(handle)
     }
 
-    /// A QP starts to receive from it.
+    /// Counts a QP that receives from it.
     pub(super) fn hold_srq(&mut self, handle: u32) -> Result<Srqn> {
         let srq = self.get_mut::<Srq>(handle)?;
         srq.users += 1;
         Ok(srq.srqn)
     }
 
-    /// A QP receives from it no more.
+    /// Takes a QP that received from it out of the count.
     pub(super) fn release_srq(&mut self, handle: u32) {
         if let Ok(srq) = self.get_mut::<Srq>(handle) {
             srq.users -= 1;

@@ -1,27 +1,27 @@
-//! What a device still does for its peers before a queue pair goes.
+//! Work that a device still does for its peers before a queue pair is destroyed.
 //!
 //! An adapter sends the acknowledgement of a message together with its CQE. Here the program may see
-//! the CQE first, and destroy the queue pair or exit before the acknowledgement is out; the peer would
-//! then run into its retry limit. So the device works off what it owes first. On a link that loses
-//! packets on purpose that is not enough: the acknowledgement itself may be lost, and only who still
-//! answers retransmissions can repair that.
+//! the CQE first, and destroy the queue pair or exit before the acknowledgement is sent; the peer would
+//! then run into its retry limit. So the device sends outstanding answers first. On a link with injected
+//! loss that is not enough: the acknowledgement itself may be lost, and the peer needs a device that
+//! answers its retransmissions.
 
 use std::thread;
 use std::time::Duration;
 
 use super::Core;
 
-/// Steps that work off what is owed.
+/// Steps that send the outstanding answers.
 const STEPS: usize = 16;
-/// How long a lossy device answers retransmissions: four of the usual timeout of 67 ms (14), of
-/// which all would have to be lost.
+/// How long a lossy device answers retransmissions: for four of the usual timeouts of 67 ms (14). A peer
+/// fails only if all of these retransmissions are lost.
 const LINGER_NS: u64 = 300_000_000;
 /// Teardowns within this time of another one have lingered already.
 const ONE_TEARDOWN_NS: u64 = 1_000_000_000;
 const NAP: Duration = Duration::from_micros(100);
 
 impl Core {
-    /// Works for the peers before one or all queue pairs go.
+    /// Works for the peers before one or all queue pairs are destroyed.
     pub fn settle(&mut self) {
         self.work_off();
         if !self.clock.is_real() {
@@ -41,7 +41,7 @@ impl Core {
         self.lingered = Some(self.clock.now());
     }
 
-    /// Lets the device do what there is to do now; a stepped one waits for its steps.
+    /// Lets the device do its present work; a stepped device waits for its steps.
     pub fn work_off(&mut self) {
         let mut steps = if self.clock.is_real() { STEPS } else { 0 };
         while steps > 0 && self.work() {
@@ -56,11 +56,11 @@ impl Core {
         }
     }
 
-    /// Lets the device work for a bounded while; `false` when there was nothing to do.
+    /// Lets the device work for a bounded while; returns `false` if there was nothing to do.
     pub fn work(&mut self) -> bool {
         let now = self.clock.now();
         if let Some(removal) = self.removal_time().filter(|removal| *removal <= now) {
-            // A late device has done by then what was due before.
+            // Work that was due before the removal is done first, even by a late device.
             self.nic.step(removal);
             self.remove();
         }

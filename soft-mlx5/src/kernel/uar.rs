@@ -1,4 +1,4 @@
-//! UAR pages and BlueFlame registers of a context, and what its mappings show.
+//! UAR pages and BlueFlame registers of a context, and the memory of its mappings.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -17,8 +17,8 @@ pub const BFREGS_PER_PAGE: usize = 2;
 const GROSS_BFREGS_PER_PAGE: usize = 4;
 /// Registers that a context starts with: as many as the library can map.
 pub const STATIC_BFREGS: usize = 512;
-/// Contexts that get so many. Others get as many as they ask for, which is 16 unless `MLX5_TOTAL_UUARS` says otherwise: a
-/// process has some 65,000 mappings, and each page takes two.
+/// Contexts that get all of these registers. Others get as many as they ask for, which is 16 unless `MLX5_TOTAL_UUARS` says
+/// otherwise: a process has some 65,000 mappings, and each page takes two.
 const LARGE_CONTEXTS: usize = 32;
 /// UAR pages of a device.
 const MAX_PAGES: u32 = 1 << 14;
@@ -29,15 +29,15 @@ pub const DYNAMIC_BFREGS: usize = 512;
 #[derive(Debug, Default)]
 pub struct UarPages {
     used: u32,
-    // A page rests before it comes back, so that what an old context left in its registers is
-    // history before a new one looks at it.
+    // A freed page rests before it is used again, so that the doorbells of its old context are long past when
+    // a new context uses it.
     free: VecDeque<u32>,
 }
 
 impl UarPages {
     const RESTING: usize = 1024;
 
-    /// A page that nobody uses.
+    /// Returns a page that is not in use.
     pub fn allocate(&mut self) -> Result<u32> {
         if self.free.len() > Self::RESTING || self.used == MAX_PAGES {
             return self.free.pop_front().ok_or(ENOMEM);
@@ -46,34 +46,34 @@ impl UarPages {
         Ok(self.used - 1)
     }
 
-    /// Registers of the next context, which asks for `wanted`.
+    /// Returns the number of registers of the next context, which asks for `wanted`.
     pub fn registers(&self, wanted: usize) -> usize {
         let in_use = self.used as usize - self.free.len();
         let many = in_use < LARGE_CONTEXTS * (STATIC_BFREGS / BFREGS_PER_PAGE);
         if many { STATIC_BFREGS } else { wanted.min(STATIC_BFREGS) }
     }
 
-    /// Nobody uses a page any more.
+    /// Takes a page back that is not used any more.
     pub fn release(&mut self, page: u32) {
         self.free.push_back(page);
     }
 }
 
-/// What the driver keeps for an open file.
+/// The driver's state of an open file.
 #[derive(Debug)]
 pub struct Context {
     /// 1 when CQEs carry user indices.
     pub cqe_version: u8,
     static_pages: Vec<u32>,
     dynamic_pages: Vec<Option<u32>>,
-    // Pages of UAR objects, which give them back themselves.
+    // Pages of UAR objects; each object releases its page itself.
     object_pages: Vec<Option<u32>>,
     // QPs on each register.
     users: Vec<u32>,
 }
 
 impl Context {
-    /// A context with its first registers.
+    /// Makes a context with its first registers.
     pub fn new(pages: &mut UarPages, cqe_version: u8, bfregs: usize) -> Result<Self> {
         let mut context = Self {
             cqe_version,
@@ -94,12 +94,12 @@ impl Context {
         Ok(context)
     }
 
-    /// Registers that it started with.
+    /// Returns the number of registers that it started with.
     pub fn bfregs(&self) -> usize {
         self.users.len()
     }
 
-    /// A context whose library manages UAR objects.
+    /// Makes a context whose library manages UAR objects.
     pub fn of_objects(cqe_version: u8) -> Self {
         Self {
             cqe_version,
@@ -110,7 +110,7 @@ impl Context {
         }
     }
 
-    /// Whether the library manages UAR objects.
+    /// Returns `true` if the library manages UAR objects.
     pub fn has_objects(&self) -> bool {
         self.static_pages.is_empty()
     }
@@ -141,7 +141,7 @@ impl Context {
         }
     }
 
-    /// Page whose doorbell arms the CQs of this context.
+    /// Returns the page whose doorbell arms the CQs of this context.
     pub fn cq_page(&self) -> Result<u32> {
         self.static_pages.first().copied().ok_or(EINVAL)
     }
@@ -157,17 +157,17 @@ impl Context {
         Ok(bfreg)
     }
 
-    /// A QP left its register.
+    /// Takes a QP off its register.
     pub fn release_bfreg(&mut self, bfreg: usize) {
         self.users[bfreg] -= 1;
     }
 
-    /// Where a register is.
+    /// Returns the place of a register.
     pub fn register(&self, bfreg: usize) -> Register {
         place(self.static_pages[bfreg / BFREGS_PER_PAGE], bfreg)
     }
 
-    /// Where a register of a thread domain is, if its page was mapped.
+    /// Returns the place of a register of a thread domain, if its page was mapped.
     pub fn dynamic_register(&self, bfreg: usize) -> Option<Register> {
         let page = self.dynamic_pages.get(bfreg / BFREGS_PER_PAGE).copied().flatten()?;
         Some(place(page, bfreg))
@@ -179,7 +179,7 @@ fn place(page: u32, bfreg: usize) -> Register {
     Register { page, offset }
 }
 
-/// A register's number as the library counts, which counts those of the fast path too.
+/// Returns the library's number of a register, which also counts the registers of the fast path.
 pub fn gross(bfreg: usize) -> u32 {
     (bfreg / BFREGS_PER_PAGE * GROSS_BFREGS_PER_PAGE + bfreg % BFREGS_PER_PAGE) as u32
 }
@@ -189,7 +189,7 @@ pub fn gross(bfreg: usize) -> u32 {
 pub struct MapRequest {
     /// Offset given to mmap.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// `PROT_*`.
     pub protection: i32,
@@ -206,13 +206,13 @@ const ALLOC_WC: u64 = 6;
 const CLOCK_INFO: u64 = 7;
 const OBJECT: u64 = 9;
 
-/// Offset at which the page of the object with this number is mapped.
+/// Returns the offset at which the page of the object with this number is mapped.
 pub fn object_offset(number: u32) -> u64 {
     let number = u64::from(number);
     (number >> 8 << 16 | OBJECT << 8 | number & 0xff) * PAGE
 }
 
-/// Finds the memory behind a mapping.
+/// Returns the memory of a mapping.
 pub fn map(call: &mut Call, request: MapRequest) -> Result<(RawFd, u64)> {
     let context = call.context()?;
     let page = request.offset / PAGE;

@@ -26,12 +26,12 @@ impl Default for Source {
 }
 
 impl Input {
-    /// Bytes in the program's memory.
+    /// Returns an input in the program's memory.
     pub fn user(addr: u64, len: usize) -> Self {
         Self { source: Source::User(addr), len }
     }
 
-    /// Input of an ioctl attribute: short ones are the data word itself.
+    /// Returns the input of an ioctl attribute: short input is the data word itself.
     pub fn attribute(data: u64, len: usize) -> Self {
         if len <= 8 {
             Self { source: Source::Inline(data.to_ne_bytes()), len }
@@ -40,7 +40,7 @@ impl Input {
         }
     }
 
-    /// Bytes given.
+    /// Returns the number of bytes given.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -59,15 +59,15 @@ impl Input {
         }
     }
 
-    /// Copies a structure; what a shorter input leaves out is zero, what a longer one adds is not
-    /// looked at.
+    /// Copies a structure. Missing bytes of a shorter input are zero, further bytes of a longer input are
+    /// ignored.
     pub fn get<T: Abi>(&self) -> Result<T> {
         let mut bytes = self.bytes(0, T::SIZE)?;
         bytes.resize(T::SIZE, 0);
         Ok(T::get(&bytes))
     }
 
-    /// Whether all bytes from `from` on are zero.
+    /// Returns `true` if all bytes from `from` on are zero.
     pub fn is_zero_from(&self, from: usize) -> Result<bool> {
         let mut at = from;
         while at < self.len {
@@ -80,8 +80,7 @@ impl Input {
         Ok(true)
     }
 
-    /// Copies a core request. A program that knows a longer form of it than this kernel must have
-    /// left the rest zero.
+    /// Copies a core request. The further bytes of a longer request must be zero.
     pub fn request<T: Abi>(&self) -> Result<T> {
         if !self.is_zero_from(T::SIZE)? {
             return Err(EOPNOTSUPP);
@@ -95,7 +94,7 @@ impl Input {
 pub struct Output {
     /// Address in the program.
     pub addr: u64,
-    /// Room.
+    /// Room in bytes.
     pub len: usize,
 }
 
@@ -121,9 +120,9 @@ impl Output {
 /// Both directions of one part of a command.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Udata {
-    /// What the program gives.
+    /// Input from the program.
     pub input: Input,
-    /// Where the answer goes.
+    /// Place of the answer.
     pub output: Output,
 }
 

@@ -30,7 +30,7 @@ pub fn write(addr: u64, bytes: &[u8]) -> Result<()> {
     if copied == bytes.len() as isize { Ok(()) } else { Err(EFAULT) }
 }
 
-/// Faults in every page of a range, as pinning does. `EFAULT` when a page is not mapped, or not
+/// Faults in every page of a range, as pinning does. Returns `EFAULT` if a page is not mapped, or not
 /// mapped for writing although the device is going to write there.
 pub fn pin(addr: u64, length: u64, writable: bool) -> Result<()> {
     const PAGE: u64 = 4096;

@@ -40,7 +40,7 @@ mod create_flag {
     pub const DELAY_DROP: u32 = 1 << 2;
     pub const PCI_WRITE_END_PADDING: u32 = 1 << 3;
     pub const KNOWN: u32 = CVLAN_STRIPPING | SCATTER_FCS | DELAY_DROP | PCI_WRITE_END_PADDING;
-    // How the device writes makes no difference to what it writes.
+    // End padding does not change the data.
     pub const OFFERED: u32 = CVLAN_STRIPPING | SCATTER_FCS | PCI_WRITE_END_PADDING;
 }
 
@@ -87,7 +87,7 @@ struct Wanted {
     event_fd: Option<i32>,
 }
 
-/// Creation, ioctl form.
+/// Creates a WQ, ioctl form.
 pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let (max_wr, max_sge): (u32, u32) = (attrs.get(MAX_WR)?, attrs.get(MAX_SGE)?);
     let wanted = Wanted {
@@ -109,7 +109,7 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
-/// Creation, extended write form.
+/// Creates a WQ, extended write form.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExCreateWq = request.core.input.request()?;
     if core.comp_mask != 0 || core.create_flags & !create_flag::KNOWN != 0 {
@@ -146,7 +146,7 @@ fn state(number: u32) -> Result<WqState> {
     })
 }
 
-/// MODIFY_WQ.
+/// Runs MODIFY_WQ.
 pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     const STATE: u32 = 1 << 0;
     const CURRENT_STATE: u32 = 1 << 1;
@@ -171,13 +171,13 @@ pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Destruction, ioctl form.
+/// Destroys a WQ, ioctl form.
 pub fn destroy(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let reported = call.destroy(attrs.handle(HANDLE)?, TYPE_ID)?;
     attrs.respond(1, &reported.asynchronous)
 }
 
-/// Destruction, extended write form.
+/// Destroys a WQ, extended write form.
 pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
     let core: ExDestroyWq = request.core.input.request()?;
     if core.comp_mask != 0 {
@@ -264,7 +264,7 @@ impl Call<'_> {
 }
 
 fn ring(max_wr: u32, driver: &Udata) -> Result<(mlx5::CreateWq, WqAttr, Option<Striding>)> {
-    // What came before striding queues ends after `flags` and `comp_mask`.
+    // The structure from before striding queues ends after `flags` and `comp_mask`.
     const LEAST: usize = 40;
     if driver.input.len() < LEAST {
         return Err(EINVAL);

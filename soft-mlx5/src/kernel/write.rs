@@ -20,7 +20,7 @@ struct Command {
     // Least bytes of the core's request and response.
     request: usize,
     response: usize,
-    // Whether driver data may follow.
+    // Driver data may follow.
     driver: bool,
     run: fn(&mut Call, &Request) -> Result<()>,
 }
@@ -78,7 +78,7 @@ const PLAIN: &[Command] = commands! {
     39 size::<uverbs::CreateXsrq>(), size::<uverbs::CreateSrqResp>(), true => srq::write_create_any;
 };
 
-// Responses grow: the least is what ends with the response length.
+// Responses grow: the smallest form ends with the response length.
 const EXTENDED_FORM: &[Command] = commands! {
     1 8, 184, true => query_device::query_ex;
     18 32, 16, true => cq::write_create_ex;

@@ -1,12 +1,12 @@
 //! WQEs as they stand in a register that several queue pairs share.
 //!
-//! A program that copies a whole WQE to a register, and not only its first eight bytes, has the adapter execute
-//! what stands there. Where two do so at one register without a lock, a WQE gets bytes of the other. The model
-//! looks at the register when it takes a ring: what is not the WQE of the ring it gives some time to become so,
-//! for the program may still be copying, and then executes it.
+//! A program that copies a whole WQE to a register, and not only its first eight bytes, makes the adapter execute
+//! the bytes in the register. If two threads do so at one register without a lock, a WQE gets bytes of the other.
+//! The model looks at the register when it takes a ring. If the register holds other bytes than the WQE of the
+//! ring, the program may still be copying: the model waits for some time, and then executes the bytes.
 //!
-//! What it sees is the register at one time and not each store. So it leaves in peace whom it is not sure of: zeros
-//! count as not written, and a ring that comes meanwhile makes an end of the question.
+//! The model sees the register at one time and not each store. So it spares doubtful cases: zeros count as not
+//! written, and a ring that comes meanwhile ends the wait.
 
 use super::Nic;
 use super::sq::{PATIENCE_LOOKS, PATIENCE_NS};
@@ -32,13 +32,13 @@ struct Waiting {
 }
 
 impl Copies {
-    /// No ring waits; without `enabled` none ever will.
+    /// Starts without waiting rings; without `enabled` no ring ever waits.
     pub fn new(enabled: bool) -> Self {
         Self { enabled, waiting: Vec::new() }
     }
 }
 
-/// The WQE as an adapter gets it: from the register, where anything was written to it.
+/// Returns the WQE as an adapter gets it: from the register, where the register was written.
 fn merge(image: &[u8], wqe: &[u8]) -> Vec<u8> {
     let words = image.chunks_exact(WORD).zip(wqe.chunks_exact(WORD));
     words.flat_map(|(here, there)| if here == [0; WORD] { there } else { here }).copied().collect()
@@ -62,7 +62,7 @@ impl Nic {
         for mut waiting in std::mem::take(&mut self.copies.waiting) {
             let image = self.foreign_image(&waiting.ring);
             if image.as_ref() != Some(&waiting.image) {
-                // It is there now, or on its way, or gone under another.
+                // The WQE is complete, or still being copied, or overwritten by another.
                 if image.is_some() && !self.uar.is_rung(&waiting.ring) {
                     waiting.image = image.unwrap_or_default();
                     self.copies.waiting.push(waiting);
@@ -82,7 +82,7 @@ impl Nic {
         }
     }
 
-    /// What stands in the register, if that is not the WQE which the ring names.
+    /// Returns the content of the register, if it is not the WQE that the ring names.
     fn foreign_image(&self, ring: &Ring) -> Option<Vec<u8>> {
         let (page, users) = self.uar.users(ring.register);
         let (index, ds) = ((ring.value >> 40) as u16, ring.value as u8 & 0x3f);

@@ -1,4 +1,4 @@
-//! Firmware commands: what the driver creates, changes and destroys.
+//! Firmware commands: the driver creates, changes and destroys objects.
 
 use std::io;
 
@@ -36,7 +36,7 @@ impl Nic {
         self.core.mkeys.create(attr).ok_or(ENOMEM)
     }
 
-    /// Changes what a key stands for, as REREG_MR does: peers that know the key keep their access.
+    /// Changes the attributes of a key, as REREG_MR does: peers that know the key keep their access.
     pub fn modify_mkey(&mut self, mkey: Mkey, attr: MkeyAttr) -> Result<()> {
         self.core.mkeys.modify(mkey, attr).then_some(()).ok_or(EINVAL)
     }
@@ -105,7 +105,7 @@ impl Nic {
         Ok(())
     }
 
-    /// The limit as it stands: 0 once the event was raised.
+    /// Returns the present limit: 0 once the event was raised.
     pub fn srq_limit(&self, srq: Srqn) -> Result<u32> {
         Ok(self.core.srqs.get(srq.0).ok_or(EINVAL)?.attr().limit)
     }
@@ -154,7 +154,7 @@ impl Nic {
 
     /// Changes the context of a queue pair.
     pub fn modify_qp(&mut self, qp: Qpn, change: &QpModify) -> Result<()> {
-        // What was rung before the change belongs to the state before it.
+        // Doorbells that were rung before the change belong to the state before it.
         self.take_doorbells(true);
         let found = self.qps.get_mut(qp.0).ok_or(EINVAL)?;
         found.modify(change, &mut self.core);
@@ -162,14 +162,14 @@ impl Nic {
         Ok(())
     }
 
-    /// Takes a queue pair to error by itself; `false` when it has no state to leave.
+    /// Moves a queue pair to error by itself; returns `false` if it does not receive.
     pub fn fail_qp(&mut self, qp: Qpn) -> bool {
         let Some(found) = self.qps.get_mut(qp.0).filter(|qp| qp.receives()) else { return false };
         found.fail_fatally(&mut self.core);
         true
     }
 
-    /// Reports what the device changed by itself.
+    /// Reports the state that the device changes by itself.
     pub fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {
         Ok(self.qps.get(qp.0).ok_or(EINVAL)?.status())
     }
@@ -198,7 +198,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Ends what [`Self::attach_multicast`] began.
+    /// Undoes [`Self::attach_multicast`].
     pub fn detach_multicast(&mut self, qp: Qpn, group: [u8; 16]) -> Result<()> {
         let index = self.groups.iter().position(|entry| *entry == (group, qp)).ok_or(EINVAL)?;
         self.groups.remove(index);

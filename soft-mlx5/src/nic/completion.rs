@@ -7,13 +7,13 @@ use mlx5_wire::syndrome::Syndrome;
 use super::cq::Completion;
 use super::qp::Qp;
 
-/// What an error CQE says about the cause. `docs/soft-mlx5.md` says which bytes adapters were seen to write and which are
-/// extrapolated.
+/// Cause of an error, as an error CQE reports it. `docs/soft-mlx5.md` says which bytes adapters were seen to write and
+/// which are extrapolated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// What software acts upon.
+    /// Syndrome for software.
     pub syndrome: Syndrome,
-    /// What support asks for.
+    /// Syndrome for the support of the vendor.
     pub vendor: u8,
     /// `hw_err_synd` and `hw_synd_type`.
     pub hardware: [u8; 2],
@@ -47,7 +47,7 @@ impl Failure {
     /// Receiver not ready after all retries.
     pub const RNR_RETRIES: Self = Self::new(Syndrome::RNR_RETRY_EXC, 0x87, [0, 0]);
 
-    /// All of them.
+    /// All failures.
     pub const ALL: &[Self] = &[
         Self::LOCAL_LENGTH,
         Self::LOCAL_LENGTH_RECEIVE,
@@ -73,7 +73,7 @@ fn number(opcode: u8, qpn: u32) -> u32 {
     u32::from(opcode) << 24 | qpn
 }
 
-/// A send WQE was executed. `inline` is what a READ or atomic brought, when it goes into the CQE.
+/// Returns the completion of an executed send WQE. `inline` is the result of a READ or atomic that goes into the CQE.
 pub fn requester(
     qp: &Qp,
     opcode: WqeOpcode,
@@ -91,12 +91,12 @@ pub fn requester(
     with_inline(cqe, CqeOpcode::Requester, false, inline)
 }
 
-/// A send WQE failed or was flushed.
+/// Returns the completion of a send WQE that failed or was flushed.
 pub fn requester_error(qp: &Qp, opcode: WqeOpcode, index: u16, failure: Failure) -> Completion {
     error(qp, CqeOpcode::RequesterError, opcode.get(), index, failure)
 }
 
-/// A receive WQE failed or was flushed.
+/// Returns the completion of a receive WQE that failed or was flushed.
 pub fn responder_error(qp: &Qp, counter: u16, failure: Failure) -> Completion {
     error(qp, CqeOpcode::ResponderError, 0, counter, failure)
 }
@@ -114,7 +114,7 @@ fn error(qp: &Qp, cqe: CqeOpcode, opcode: u8, counter: u16, failure: Failure) ->
     Completion { cqe: bytes.to_bytes(), front: None }
 }
 
-/// What a message brought besides its bytes.
+/// Properties of a message besides its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
     /// SEND or WRITE, with or without trailer.
@@ -136,7 +136,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// No message, from this queue pair.
+    /// Describes the arrival of no message, from this queue pair.
     pub fn nothing(source_qpn: u32) -> Self {
         Self {
             opcode: CqeOpcode::ResponderSend,
@@ -151,7 +151,7 @@ impl Arrival {
     }
 }
 
-/// A receive WQE was filled.
+/// Returns the completion of a filled receive WQE.
 pub fn responder(
     qp: &Qp,
     counter: u16,

@@ -1,4 +1,4 @@
-//! Compressed CQEs, basic layout: a title, and arrays of mini CQEs for what differs from CQE to CQE.
+//! Compressed CQEs, basic layout: a title, and arrays of mini CQEs for the fields that differ from CQE to CQE.
 //!
 //! The device holds a CQE back as long as the next one may join it, at most until the end of the step, and
 //! then writes all of them as one block.
@@ -23,7 +23,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// For a CQ created with this `MLX5DV_CQE_RES_FORMAT_*`.
+    /// Makes a block for a CQ created with this `MLX5DV_CQE_RES_FORMAT_*`.
     pub fn new(format: u8) -> Self {
         let format = match format {
             2 => MiniCqeFormat::Checksum,
@@ -32,12 +32,12 @@ impl Block {
         Self { format, cqes: Vec::new() }
     }
 
-    /// CQEs held back.
+    /// Returns the number of CQEs held back.
     pub fn len(&self) -> u32 {
         self.cqes.len() as u32
     }
 
-    /// Whether this completion fits into a mini CQE after those that are held back.
+    /// Returns `true` if this completion fits into a mini CQE after the CQEs held back.
     pub fn takes(&self, completion: &Completion) -> bool {
         let cqe = Cqe64::from_bytes(&completion.cqe);
         let is_message =
@@ -65,7 +65,7 @@ impl Block {
         self.cqes.push(Cqe64::from_bytes(&completion.cqe));
     }
 
-    /// What to write, the title last: the place of each, counted from the title's.
+    /// Returns the CQEs to write, the title last, each with its place relative to the title.
     pub fn take(&mut self) -> Vec<(u32, [u8; CQE_SIZE])> {
         let cqes = std::mem::take(&mut self.cqes);
         let Some(first) = cqes.first() else { return Vec::new() };

@@ -21,7 +21,7 @@ pub struct NicConfig {
     pub frames_rate: Option<f64>,
     /// Network interface of the machine at the other end of the link.
     pub netdev: Option<String>,
-    /// What goes wrong.
+    /// Faults.
     pub faults: Faults,
     /// Seed of all random choices.
     pub seed: u64,
@@ -34,7 +34,7 @@ pub struct NicConfig {
     /// Give programs UAR objects, whose few registers many queue pairs share, instead of a register for
     /// each queue pair.
     pub shared_registers: bool,
-    /// Never give a queue pair the number that another one has had.
+    /// Never give a queue pair a number that another one has had.
     pub distinct_qp_numbers: bool,
     /// A step takes one packet, and lets one queue pair execute one WQE or send one packet.
     pub small_steps: bool,
@@ -51,7 +51,7 @@ pub struct NicConfig {
 /// Addresses and state of the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortAddress {
-    /// Local identifier; also where GID, GUID and MAC address come from.
+    /// Local identifier; GID, GUID and MAC address derive from it.
     pub lid: u16,
     /// GID at index 0 of the table.
     pub gid: [u8; 16],

@@ -1,4 +1,4 @@
-//! What all queue pairs of a device share.
+//! The state that all queue pairs of a device share.
 
 use std::collections::VecDeque;
 use std::io;
@@ -45,7 +45,7 @@ pub struct Core {
     pub srqs: Table<Srq>,
     /// Timers of the queue pairs.
     pub timers: Timers,
-    /// For the driver.
+    /// Events for the driver.
     pub events: VecDeque<Event>,
     /// Operations that fail on request.
     pub faults: OperationFaults,
@@ -57,7 +57,7 @@ pub struct Core {
     pub shuffler: Shuffler,
     /// The trace.
     pub trace: Trace,
-    /// Judge of what an adapter would not report.
+    /// Judge of breaches that an adapter would not report.
     pub strict: Strict,
     /// Queue pairs with something to do.
     pub active: VecDeque<u32>,
@@ -72,7 +72,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// The shared part of a new device.
+    /// Makes the shared part of a new device.
     pub fn new(config: &NicConfig) -> io::Result<Self> {
         let mut link = Link::new(&config.fabric, config.faults, config.seed)?;
         if let Some(path) = &config.pcap {
@@ -137,7 +137,7 @@ impl Core {
         }
     }
 
-    /// Writes all CQEs of a queue pair: what follows must not come before them.
+    /// Writes all CQEs of a queue pair: later CQEs must not come before them.
     pub fn release_completions_of(&mut self, qpn: u32) {
         while let Some((cqn, completion)) = self.shuffler.release_of_qp(qpn) {
             self.write_cqe(cqn, &completion);
@@ -145,8 +145,7 @@ impl Core {
         self.write_blocks();
     }
 
-    /// Reports a completion of a queue of frames: its CQEs say nothing that would tell queues apart, so they are never
-    /// shuffled.
+    /// Reports a completion of a queue of frames. Its CQEs do not name their queue, so they are never shuffled.
     pub fn complete_frame(&mut self, cqn: Cqn, completion: &Completion) {
         self.progress = true;
         self.write_cqe(cqn, completion);
@@ -162,7 +161,7 @@ impl Core {
 
     fn push_cqe(&mut self, cqn: Cqn, completion: &Completion) {
         self.progress = true;
-        // A queue pair may outlive its CQ only through a driver's mistake; then nobody is listening.
+        // Only a driver's mistake lets a queue pair outlive its CQ; no program waits for the CQE then.
         let Some(cq) = self.cqs.get_mut(cqn.0) else { return };
         self.trace.completed(cqn, cq.producer(), completion);
         let event = cq.push(completion, &self.defects, &mut self.strict);
@@ -175,7 +174,7 @@ impl Core {
         self.raise(event);
     }
 
-    /// Tells the driver what became of a CQ.
+    /// Reports an event of a CQ to the driver.
     pub fn raise(&mut self, event: Option<Event>) {
         if let Some(Event::CqError(cqn)) = event {
             self.failed_cqs.push(cqn);
@@ -183,7 +182,7 @@ impl Core {
         self.events.extend(event);
     }
 
-    /// The program took the memory of an SRQ away. Queue pairs learn of it when they want a WQE.
+    /// Gives an SRQ up, because the program took its memory away. Queue pairs notice when they need a WQE.
     #[cold]
     pub fn lose_srq(&mut self, number: u32) {
         if self.srqs.get_mut(number).is_some_and(Srq::abandon) {
@@ -192,7 +191,7 @@ impl Core {
         }
     }
 
-    /// Writes the CQEs that could have been joined by others in a compressed block.
+    /// Writes the CQEs that were held back for a compressed block.
     pub fn write_blocks(&mut self) {
         while let Some(cqn) = self.held_back.pop() {
             let cq = self.cqs.get_mut(cqn.0);
@@ -213,7 +212,7 @@ impl Core {
         });
     }
 
-    /// Takes a receive WQE for the message that begins at `qp`; `false` when none is posted.
+    /// Takes a receive WQE for the message that begins at `qp`; returns `false` if none is posted.
     pub fn take_receive(&mut self, qp: &mut Qp) -> bool {
         let receive = &mut qp.responder.receive;
         if receive.counter.is_some() {
@@ -262,7 +261,7 @@ impl Core {
         receive.counter.is_some()
     }
 
-    /// Domain whose keys the receive WQEs of `qp` name.
+    /// Returns the domain of the keys in the receive WQEs of `qp`.
     pub fn receive_pd(&self, qp: &Qp) -> Pdn {
         let srq = qp.attr.srq.and_then(|srqn| self.srqs.get(srqn.0));
         srq.map_or(qp.attr.pd, |srq| srq.attr().pd)

@@ -1,4 +1,4 @@
-//! Completion queues: where CQEs go, and when they raise an event.
+//! Completion queues: the places of CQEs, and the events that CQEs raise.
 
 use mlx5_wire::cqe::{Cqe64, CqeFormat, SOLICITED_EVENT, op_own};
 use mlx5_wire::dbrec::{ARM, Arm, CONSUMER_INDEX, CONSUMER_INDEX_MASK};
@@ -12,8 +12,8 @@ use super::objects::{self, CqAttr, Cqn, Errno, Event};
 use super::strict::{Object, Rule, Strict};
 use super::trace::Trace;
 
-/// What stands in the arm record before the first arm: no arm has the upper bits set. A first arm may
-/// write the zeros that the program's memory begins with.
+/// Content of the arm record before the first arm: no arm has the upper bits set. A first arm may
+/// write zeros, with which the program's memory begins.
 const NEVER_ARMED: u32 = u32::MAX;
 
 const EFAULT: Errno = Errno(libc::EFAULT);
@@ -26,7 +26,7 @@ const SIGNATURE: usize = CQE_SIZE - 2;
 /// A CQE on its way into a queue.
 #[derive(Debug, Clone)]
 pub struct Completion {
-    /// The CQE; the owner bit and the signature are the queue's business.
+    /// The CQE; the queue sets the owner bit and the signature.
     pub cqe: [u8; CQE_SIZE],
     /// Payload for the 64 bytes in front of it, in a queue of 128-byte CQEs.
     pub front: Option<[u8; CQE_SIZE]>,
@@ -53,23 +53,23 @@ pub struct Cq {
     // Both run on without wrapping at the size of the queue; 24 bits of them are the program's indices.
     produced: u32,
     consumed: u32,
-    // Consumer index that follows from a resize: the program has gone past the resize CQE, but says so
-    // in the record only when it polls again.
+    // Consumer index that follows from a resize: the program has consumed the resize CQE, but updates the
+    // record only when it polls again.
     implied: Option<u32>,
-    // Producer index behind the last solicited CQE.
+    // Producer index after the last solicited CQE.
     solicited: Option<u32>,
     armed: Option<Arm>,
-    // Sequence number of the arm that raised the last event: it is spent.
+    // Sequence number of the arm that raised the last event, and raises no other.
     spent: Option<u32>,
     failed: bool,
-    // What waits to be compressed, where that was asked for.
+    // CQEs that wait to be compressed, in a queue with compression.
     block: Option<Block>,
-    // Where a torn CQE is, and its bytes but the last word.
+    // Place of a torn CQE, and its bytes except the last word.
     torn: Option<(usize, [u8; LAST_WORD])>,
 }
 
-/// The same completion with its timestamp in real time: seconds in the upper half, nanoseconds in the lower. The
-/// CQEs of errors have none.
+/// Returns the completion with its timestamp in real time: seconds in the upper half, nanoseconds in the lower. CQEs
+/// of errors have no timestamp.
 fn in_real_time(completion: &Completion, epoch: u64) -> Option<Completion> {
     const SECOND: u64 = 1_000_000_000;
     let mut cqe = Cqe64::from_bytes(&completion.cqe);
@@ -81,7 +81,7 @@ fn in_real_time(completion: &Completion, epoch: u64) -> Option<Completion> {
     Some(Completion { cqe: cqe.to_bytes(), front: completion.front })
 }
 
-/// Whether 24-bit index `a` is ahead of `b`.
+/// Returns `true` if 24-bit index `a` is ahead of `b`.
 fn is_ahead(a: u32, b: u32) -> bool {
     let distance = a.wrapping_sub(b) & CONSUMER_INDEX_MASK;
     distance != 0 && distance <= CONSUMER_INDEX_MASK / 2
@@ -96,7 +96,7 @@ fn ring(buf: u64, count: u32, cqe_size: u32) -> objects::Result<Span> {
 }
 
 impl Cq {
-    /// A queue in the memory that `attr` names.
+    /// Makes a queue in the memory that `attr` names.
     pub fn new(number: Cqn, attr: CqAttr) -> objects::Result<Self> {
         if attr.dbrec % 8 != 0 {
             return Err(Errno(libc::EINVAL));
@@ -121,17 +121,17 @@ impl Cq {
         })
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn number(&self) -> Cqn {
         self.number
     }
 
-    /// What it was created with, except for the buffer after a resize.
+    /// Returns the attributes of the creation, with the buffer of the last resize.
     pub fn attr(&self) -> &CqAttr {
         &self.attr
     }
 
-    /// Index of the next CQE, which runs on without wrapping at the size of the queue.
+    /// Returns the index of the next CQE, which runs on without wrapping at the size of the queue.
     pub fn producer(&self) -> u32 {
         self.produced.wrapping_add(self.held())
     }
@@ -140,22 +140,22 @@ impl Cq {
         self.block.as_ref().map_or(0, Block::len)
     }
 
-    /// Whether CQEs wait to be compressed.
+    /// Returns `true` if CQEs wait to be compressed.
     pub fn holds_back(&self) -> bool {
         self.held() > 0
     }
 
-    /// Bytes of payload that a CQE of this queue can carry.
+    /// Returns the number of payload bytes that a CQE of this queue can carry.
     pub fn inline_capacity(&self) -> usize {
         if self.attr.cqe_size == 128 { 64 } else { 32 }
     }
 
-    /// CQE format of an inline payload.
+    /// Returns the CQE format of an inline payload.
     pub fn inline_format(&self) -> CqeFormat {
         if self.attr.cqe_size == 128 { CqeFormat::Inline64 } else { CqeFormat::Inline32 }
     }
 
-    /// Writes a CQE; what follows from it for the driver is returned.
+    /// Writes a CQE; returns the event that the driver gets.
     pub fn push(
         &mut self,
         completion: &Completion,
@@ -193,11 +193,11 @@ impl Cq {
         if completion.is_solicited() {
             self.solicited = Some(self.producer());
         }
-        // What is held back is not there yet.
+        // CQEs that are held back are not there yet.
         Ok(if self.holds_back() { None } else { self.fire() })
     }
 
-    // The program took the memory away, where an adapter would still write to what was there.
+    // Fails the queue if the program took its memory away. An adapter would still write to the old memory.
     fn unless_lost(
         &mut self,
         found: Result<Option<Event>, Unmapped>,
@@ -210,7 +210,7 @@ impl Cq {
         })
     }
 
-    /// Writes what was held back.
+    /// Writes the CQEs that were held back.
     pub fn write_block(&mut self, strict: &mut Strict) -> Option<Event> {
         let written = self.end_block().map(|()| self.fire());
         self.unless_lost(written, strict)
@@ -234,7 +234,7 @@ impl Cq {
         if self.attr.ignore_overrun || self.producer().wrapping_sub(self.consumed) < count {
             return Ok(false);
         }
-        // Only now is the record read: until then the index read last was good enough.
+        // The record is read only now: until now the index read last was sufficient.
         let unread = self.unread()? + self.held();
         if unread > count {
             let mut bytes = [0; 4];
@@ -246,7 +246,7 @@ impl Cq {
         Ok(unread == count)
     }
 
-    /// CQEs that the program has not taken, by its consumer index.
+    /// Returns the number of CQEs that the program has not taken, by its consumer index.
     fn unread(&self) -> Result<u32, Unmapped> {
         let record = self.record.record(CONSUMER_INDEX)? & CONSUMER_INDEX_MASK;
         let index = self.implied.filter(|implied| is_ahead(*implied, record)).unwrap_or(record);

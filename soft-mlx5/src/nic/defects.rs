@@ -11,7 +11,7 @@ use super::cq::Completion;
 use super::objects::Event;
 use super::scatter::ScatterList;
 
-/// What is done in each N-th case only.
+/// Interval of the defects that act seldom: every N-th case.
 const SELDOM: u64 = 40;
 /// Nanoseconds for which a torn CQE stays torn, unless another one is written before.
 pub const TORN_NS: u64 = 100_000;
@@ -35,7 +35,7 @@ macro_rules! defects {
         }
 
         impl Defect {
-            /// All of them.
+            /// All defects.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// Returns the name, as on the command line.
@@ -91,7 +91,7 @@ pub struct Defects {
 }
 
 impl Defects {
-    /// A device with this defect.
+    /// Makes the state of a device with this defect.
     pub fn new(defect: Option<Defect>) -> Self {
         Self { defect, ..Self::default() }
     }
@@ -107,7 +107,7 @@ impl Defects {
         self.is(defect) && self.count % SELDOM == 0
     }
 
-    /// The segments of a receive WQE were read.
+    /// Changes the segments of a receive WQE after they were read.
     pub fn receive(&self, list: &mut ScatterList) {
         match self.defect {
             Some(Defect::SwappedAddress) => list.swap_address_halves(),
@@ -116,7 +116,7 @@ impl Defects {
         }
     }
 
-    /// Returns the bytes of a message that are written; `None` for all as they are.
+    /// Returns the bytes of a message that are written, or `None` to write all of them unchanged.
     pub fn payload(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
         if self.seldom(Defect::LostWrite) {
             return Some(Vec::new());
@@ -125,7 +125,7 @@ impl Defects {
         Some([rest, &[last ^ 0x10]].concat())
     }
 
-    /// Returns the CQEs that are written in the place of one; `None` for itself.
+    /// Returns the CQEs that are written in the place of this one, or `None` to write it unchanged.
     pub fn completions(&mut self, completion: &Completion) -> Option<Vec<Completion>> {
         let defect = self.defect?;
         let mut changed = completion.clone();

@@ -23,13 +23,13 @@ struct Loaded {
     index: Option<u16>,
 }
 
-/// Why transmission pauses.
+/// Reason why transmission pauses.
 enum Pause {
     /// Until something happens.
     Waiting,
     /// Until the link has room.
     Blocked,
-    /// For good: the program took the memory of the queue away.
+    /// For ever: the program took the memory of the queue away.
     Lost,
 }
 
@@ -39,7 +39,7 @@ impl From<Unmapped> for Pause {
     }
 }
 
-/// Sends what may be sent, at most `budget` packets.
+/// Sends what the queue pair may send, at most `budget` packets.
 pub fn run(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
     let mut loaded = Loaded::default();
     let mut turn = Turn::More;
@@ -62,7 +62,7 @@ pub fn run(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
     turn
 }
 
-/// One step of transmission: a packet, or the start of a WQE.
+/// Does one step of transmission: sends a packet, or starts a WQE.
 fn advance(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause> {
     if qp.requester.is_backing_off() {
         return Err(Pause::Waiting);
@@ -74,7 +74,7 @@ fn advance(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Paus
     if request.failure.is_some() || !qp.requester.is_in_window(at) {
         return Err(Pause::Waiting);
     }
-    // A datagram has its own way, and is lost when that is full.
+    // A datagram has a route of its own, and is lost if that route is full.
     let way = qp.route.as_ref().filter(|_| qp.attr.service != Service::Ud);
     let full = match qp.attr.service {
         Service::Raw => !core.link.has_room_for_ethernet(core.now),
@@ -94,7 +94,7 @@ fn advance(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Paus
     let end = if request.kind.is_read_like() { request.packets } else { packet + 1 };
     let psn = qp.requester.sent(&request, end);
     if qp.attr.service != Service::Rc {
-        // Nobody answers: sent is done.
+        // No answer follows: a sent packet is complete.
         qp.requester.acknowledged_up_to(psn);
         requester::complete_front(qp, core);
     }
@@ -205,7 +205,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     Ok(())
 }
 
-/// Bytes of the message and packet sequence numbers that it takes.
+/// Returns the bytes of the message, and the number of packet sequence numbers that it takes.
 fn measure(qp: &Qp, core: &mut Core, wqe: &SendWqe, kind: Kind) -> Result<(u32, u32), WqeError> {
     if kind == Kind::Nop {
         return Ok((0, 0));

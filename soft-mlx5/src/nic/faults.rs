@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::fabric::rng::Rng;
 use crate::faults::{Faults, PortFlap};
 
-// Faults of different kinds draw from generators of their own: one more of the first kind does not move
-// those of the second.
+// Each kind of fault draws from a generator of its own: one more fault of one kind does not change those of
+// another kind.
 const RNR_STREAM: u64 = 0x524e_5200;
 
-/// Decides what becomes of each operation.
+/// Decides the fate of each operation.
 #[derive(Debug)]
 pub struct OperationFaults {
     faults: Faults,
@@ -20,35 +20,35 @@ pub struct OperationFaults {
 }
 
 impl OperationFaults {
-    /// Decisions that follow from `seed`.
+    /// Makes the state of decisions that follow from `seed`.
     pub fn new(faults: Faults, seed: u64) -> Self {
         Self { faults, rng: Rng::new(seed ^ RNR_STREAM), sends: 0, receives: 0, messages: 0 }
     }
 
-    /// Changes what goes wrong from now on, and counts from zero.
+    /// Changes the faults from now on, and counts from zero.
     pub fn set(&mut self, faults: Faults) {
         (self.faults, self.sends, self.receives, self.messages) = (faults, 0, 0, 0);
     }
 
-    /// Counts a send WQE; `true` when it is the one that fails.
+    /// Counts a send WQE; returns `true` if this WQE fails.
     pub fn send_fails(&mut self) -> bool {
         self.sends += 1;
         self.faults.fail_send == Some(self.sends)
     }
 
-    /// Counts a message that goes into a receive WQE; `true` when it is the one that fails.
+    /// Counts a message that goes into a receive WQE; returns `true` if this message fails.
     pub fn receive_fails(&mut self) -> bool {
         self.receives += 1;
         self.faults.fail_receive == Some(self.receives)
     }
 
-    /// Counts a message, sent or received; `true` when it is the one that takes its QP to error.
+    /// Counts a message, sent or received; returns `true` if this message takes its QP to error.
     pub fn is_fatal(&mut self) -> bool {
         self.messages += 1;
         self.faults.qp_fatal == Some(self.messages)
     }
 
-    /// Whether the receiver counts as not ready.
+    /// Returns `true` if the receiver counts as not ready.
     pub fn is_rnr(&mut self) -> bool {
         self.rng.chance(self.faults.rnr)
     }
@@ -66,7 +66,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule that begins at power-up.
+    /// Makes a schedule that begins at power-up.
     pub fn new(faults: &Faults) -> Self {
         let slow = faults.slow.map(nanoseconds);
         Self { flap: faults.port_flap, up: true, looked: 0, slow, next_work: 0 }
@@ -77,7 +77,7 @@ impl Schedule {
         (self.flap, self.slow) = (faults.port_flap, faults.slow.map(nanoseconds));
     }
 
-    /// The next state that the port takes until time `now`. A device that is late makes up for every change.
+    /// Returns the next state that the port takes until time `now`. A late device makes up for every change.
     pub fn port_change(&mut self, now: u64) -> Option<bool> {
         let flap = self.flap.filter(|flap| next_change(*flap, self.looked) <= now);
         let Some(flap) = flap else {
@@ -94,7 +94,7 @@ impl Schedule {
         Some(state)
     }
 
-    /// Whether a slow device works at time `now`; one that is not slow always does.
+    /// Returns `true` if the device works at time `now`: always, unless it is slow.
     pub fn works(&mut self, now: u64) -> bool {
         let Some(slow) = self.slow else { return true };
         if now < self.next_work {
@@ -104,12 +104,12 @@ impl Schedule {
         true
     }
 
-    /// Whether only a little is done at a time.
+    /// Returns `true` if the device does only a little at a time.
     pub fn is_slow(&self) -> bool {
         self.slow.is_some()
     }
 
-    /// When something changes next after `now`.
+    /// Returns when something changes next after `now`.
     pub fn next_deadline(&self, now: u64) -> Option<u64> {
         let flap = self.flap.map(|flap| next_change(flap, now));
         flap.into_iter().chain(self.slow.map(|_| self.next_work)).min()
@@ -122,11 +122,11 @@ fn nanoseconds(time: Duration) -> u64 {
 
 fn flap_times(flap: PortFlap) -> (u64, u64) {
     let (up, down) = (nanoseconds(flap.up), nanoseconds(flap.down));
-    // So that a late device has few changes to make up for, whatever the option says.
+    // The bound keeps the changes few that a late device makes up for.
     (up, (up + down).max(1000))
 }
 
-/// When the port changes next after `now`.
+/// Returns when the port changes next after `now`.
 fn next_change(flap: PortFlap, now: u64) -> u64 {
     let (up, period) = flap_times(flap);
     let into = now % period;

@@ -1,7 +1,7 @@
-//! What a receive queue was handed, kept until it is used.
+//! Copies of the WQEs that a receive queue was handed, kept until the WQEs are used.
 //!
-//! An adapter fetches WQEs whenever it likes after the doorbell record covers them, so none of their bytes
-//! may change from then on. The model reads a WQE when its message comes; to see a change in between, it
+//! An adapter may fetch a WQE at any time after the doorbell record covers it, so none of its bytes may
+//! change from then on. The model reads a WQE when its message comes. To detect a change in between, it
 //! copies each WQE when it first sees the record that covers it.
 
 use mlx5_wire::data::DataSegment;
@@ -16,24 +16,24 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// For a queue of so many slots of so many bytes.
+    /// Makes copies for a queue of `slots` slots of `stride` bytes.
     pub fn new(slots: usize, stride: usize) -> Self {
         let held = vec![0; slots.div_ceil(64)];
         Self { stride, copies: vec![0; slots * stride], held, count: 0 }
     }
 
-    /// Holds nothing any more.
+    /// Gives all slots back.
     pub fn clear(&mut self) {
         self.held.fill(0);
         self.count = 0;
     }
 
-    /// Slots that the device holds: handed over, and their CQEs not written.
+    /// Returns the number of slots that the device holds: handed over, and their CQEs not written.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Takes a slot with these bytes over; `false` when the device holds it already.
+    /// Takes a slot with these bytes over; returns `false` if the device holds the slot already.
     pub fn take_over(&mut self, slot: usize, wqe: &[u8]) -> bool {
         self.copies[slot * self.stride..][..self.stride].copy_from_slice(wqe);
         let (word, bit) = (&mut self.held[slot / 64], 1 << (slot % 64));
@@ -43,7 +43,7 @@ impl Handover {
         fresh
     }
 
-    /// The program gets a slot back.
+    /// Gives a slot back to the program.
     pub fn give_back(&mut self, slot: usize) {
         let Some(word) = self.held.get_mut(slot / 64) else { return };
         let bit = 1 << (slot % 64);
@@ -51,10 +51,10 @@ impl Handover {
         *word &= !bit;
     }
 
-    /// Whether a WQE whose first `prefix` bytes are no segments is unchanged.
+    /// Returns `true` if a WQE is unchanged. Its first `prefix` bytes are not segments.
     pub fn is_unchanged(&self, slot: usize, wqe: &[u8], prefix: usize) -> bool {
         let then = &self.copies[slot * self.stride..][..self.stride];
-        // Behind the last segment anything may stand.
+        // The bytes after the last segment may change.
         let meant = |wqe: &[u8]| prefix + meant_len(&wqe[prefix..]);
         let len = meant(then);
         len == meant(wqe) && then[..len] == wqe[..len]
@@ -83,7 +83,7 @@ mod tests {
         assert!(handover.take_over(2, &wqe));
         assert!(handover.is_unchanged(2, &wqe, 16));
         wqe[48..].fill(9);
-        assert!(handover.is_unchanged(2, &wqe, 16), "behind the terminator");
+        assert!(handover.is_unchanged(2, &wqe, 16), "after the terminator");
         let mut other = wqe;
         other[2] = 8;
         assert!(!handover.is_unchanged(2, &other, 16), "the link");

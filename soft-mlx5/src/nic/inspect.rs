@@ -1,4 +1,4 @@
-//! Where the queues of a program are and how far the device has come in them, for a test that looks at
+//! Places of the queues of a program, and the progress of the device in them, for a test that looks at
 //! the same memory.
 
 use super::Nic;
@@ -10,7 +10,7 @@ use super::uar::BLUE_FLAME_WRITE;
 pub struct QueuePair {
     /// Its number.
     pub number: u32,
-    /// What it was created with.
+    /// Attributes of the creation.
     pub attr: QpAttr,
     /// Running index of the next receive WQE to take.
     pub receive_index: u16,
@@ -23,7 +23,7 @@ pub struct QueuePair {
 pub struct SharedReceiveQueue {
     /// Its number.
     pub number: u32,
-    /// What it was created with.
+    /// Attributes of the creation.
     pub attr: SrqAttr,
     /// Slot of the next WQE to take, to which the link of the WQE before it leads.
     pub next: u16,
@@ -36,7 +36,7 @@ pub struct SharedReceiveQueue {
 pub struct FrameQueue {
     /// Its number.
     pub number: u32,
-    /// What it was created with.
+    /// Attributes of the creation.
     pub attr: RwqAttr,
     /// State.
     pub state: WqState,
@@ -51,7 +51,7 @@ pub struct FrameQueue {
 pub struct CompletionQueue {
     /// Its number.
     pub number: u32,
-    /// What it was created with.
+    /// Attributes of the creation.
     pub attr: CqAttr,
     /// CQEs written.
     pub produced: u32,
@@ -71,7 +71,7 @@ pub struct Queues {
 }
 
 impl Nic {
-    /// All queues.
+    /// Returns all queues.
     pub fn queues(&self) -> Queues {
         let qps = self.qps.iter().map(|(number, qp)| QueuePair {
             number,
@@ -100,14 +100,14 @@ impl Nic {
         Queues { qps: qps.collect(), srqs: srqs.collect(), wqs: wqs.collect(), cqs: cqs.collect() }
     }
 
-    /// What a program has written to the register of a queue pair: its two halves, each as far as a
-    /// BlueFlame write goes. The device clears the first eight bytes when it takes a doorbell. `None` for a queue
-    /// pair that may ring at any register of its page.
+    /// Returns the register of a queue pair as a program has written it: its two halves, each as far as a BlueFlame
+    /// write goes. The device clears the first eight bytes when it takes a doorbell. `None` for a queue pair that
+    /// may ring at any register of its page.
     pub fn register(&self, number: u32) -> Option<[[u8; BLUE_FLAME_WRITE]; 2]> {
         self.uar.peek_register(self.qps.get(number)?.attr.register)
     }
 
-    /// What a program has written to the doorbell that arms a CQ; zero when the device has taken it.
+    /// Returns the doorbell that arms a CQ, as a program has written it; zero when the device has taken it.
     pub fn cq_doorbell(&self, number: u32) -> Option<[u8; 8]> {
         self.uar.peek_arm(self.core.cqs.get(number)?.attr().uar)
     }

@@ -1,16 +1,17 @@
 //! Access to the program's memory.
 //!
-//! The program reads and writes the same memory meanwhile, in good order or not: that is what DMA is.
-//! So there are no references and no slices to it, only copies one aligned word at a time
-//! ([`crate::guard`]), and nothing read twice is expected to be the same.
+//! The program reads and writes the same memory meanwhile, with or without synchronization, as with DMA.
+//! So no references or slices to it exist, only copies of one aligned word at a time ([`crate::guard`]),
+//! and two reads of a place may give different values.
 //!
 //! # Safety of this module
-//! Every address comes from the driver, which had it from the program when the memory was registered or
+//! Every address comes from the driver, which got it from the program when the memory was registered or
 //! the queue created ([`super::Nic::new`] states the contract). [`Span`] keeps accesses to queue
 //! memory inside the bounds given then; [`super::mkey`] does so for registered memory.
 //!
 //! A kernel pins the memory that it registers, so that the adapter reaches it even when the program has unmapped
-//! it. The model cannot: it finds nothing there, or what was mapped in its place, and reports the first.
+//! it. The model cannot pin memory: it reports memory that is not mapped, and uses other memory that was mapped
+//! in its place.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -20,8 +21,8 @@ pub use crate::guard::Unmapped;
 
 const WORD: usize = Unit::Word.size();
 
-// Copies between `len` bytes of the program at `addr` and our own: what lies before the first word and behind
-// the last, byte by byte. `piece` gets the place in the range, the count and the unit.
+// Copies between `len` bytes of the program at `addr` and our own, in words; bytes before the first word and
+// after the last are copied singly. `piece` gets the place in the range, the count and the unit.
 fn in_words(
     addr: u64,
     len: usize,
@@ -48,12 +49,12 @@ pub fn read(addr: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
 /// Copies to program memory.
 ///
 /// # Safety
-/// The program expects that whatever is at `addr..addr + src.len()` is written.
+/// The program expects writes to `addr..addr + src.len()`.
 pub unsafe fn write(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
     let from = src.as_ptr() as u64;
     in_words(addr, src.len(), |at, count, unit| {
         let at = at as u64;
-        // SAFETY: the caller vouches for the range, of which this is a part, and words are aligned.
+        // SAFETY: a part of the range to which the program expects writes, by the caller's promise; words are aligned.
         unsafe { guard::copy(addr.wrapping_add(at), from + at, count, unit) }
     })
 }
@@ -62,10 +63,10 @@ pub unsafe fn write(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
 /// looking at it.
 ///
 /// # Safety
-/// That of [`write`].
+/// The program expects writes to `addr..addr + src.len()`.
 pub unsafe fn write_in_order(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
     let (first, last) = src.split_at(src.len().saturating_sub(WORD));
-    // SAFETY: parts of what the caller vouches for.
+    // SAFETY: both are parts of the range to which the program expects writes, by the caller's promise.
     unsafe {
         write(addr, first)?;
         fence(Ordering::Release);
@@ -73,17 +74,17 @@ pub unsafe fn write_in_order(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
     }
 }
 
-/// Replaces eight bytes at a multiple of eight, as they stand in the program's byte order, by what `change`
-/// makes of them; returns what was there.
+/// Replaces eight bytes at a multiple of eight, in the program's byte order, by the result of `change`;
+/// returns the old value.
 ///
 /// # Safety
-/// That of [`write`].
+/// The program expects a write to the eight bytes at `addr`.
 pub unsafe fn fetch_update(addr: u64, mut change: impl FnMut(u64) -> u64) -> Result<u64, Unmapped> {
     let mut bytes = [0; WORD];
     read(addr, &mut bytes)?;
     let mut old = u64::from_ne_bytes(bytes);
     loop {
-        // SAFETY: the caller vouches for the word.
+        // SAFETY: the program expects a write to the word, by the caller's promise.
         match unsafe { guard::exchange(addr, old, change(old)) }? {
             Ok(()) => return Ok(old),
             Err(other) => old = other,
@@ -99,12 +100,12 @@ pub struct Span {
 }
 
 impl Span {
-    /// Memory at `base`, as the driver described it.
+    /// Names the memory at `base`, as the driver described it.
     pub fn new(base: u64, len: usize) -> Self {
         Self { base, len }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -126,7 +127,7 @@ impl Span {
         unsafe { write(self.at(offset, src.len()), src) }
     }
 
-    /// Word `index` of a doorbell record. What the program wrote before it is visible afterwards.
+    /// Returns word `index` of a doorbell record. Stores of the program before the record are visible afterwards.
     #[inline]
     pub fn record(&self, index: usize) -> Result<u32, Unmapped> {
         let addr = self.at(4 * index, 4);
@@ -146,7 +147,7 @@ impl Span {
         unsafe { guard::copy(addr, &raw const word as u64, 1, Unit::Half) }
     }
 
-    /// Stores eight bytes at an aligned offset; everything written before is visible to who reads them.
+    /// Stores eight bytes at an aligned offset; a program that reads them also sees all earlier writes.
     pub fn publish(&self, offset: usize, bytes: [u8; 8]) -> Result<(), Unmapped> {
         let addr = self.at(offset, 8);
         fence(Ordering::Release);

@@ -1,4 +1,4 @@
-//! Memory keys: who may touch which bytes.
+//! Memory keys: which accesses to which bytes are allowed.
 
 use super::memory;
 use super::objects::{Access, Mkey, MkeyAttr, Pdn};
@@ -15,7 +15,7 @@ pub const REMOTE_ATOMIC: Access = 1 << 3;
 /// Reading through an lkey: always allowed.
 pub const LOCAL_READ: Access = 0;
 
-/// Key of memory that swallows what is written and reads as zeros (`dump_fill_mkey`, the null MR).
+/// Key of memory that ignores writes and reads as zeros (`dump_fill_mkey`, the null MR).
 pub const DUMP_FILL_MKEY: Mkey = Mkey(0x300);
 
 // Index 1 is taken by the invalid lkey (0x100), index 3 by the key above.
@@ -37,7 +37,7 @@ struct Entry {
 pub enum Region {
     /// In the program's memory.
     Memory(u64),
-    /// Nowhere: zeros to a reader, a sink to a writer.
+    /// No memory: reads give zeros, writes are ignored.
     Fill,
 }
 
@@ -62,7 +62,7 @@ impl Region {
         }
     }
 
-    /// Whether the region begins at a multiple of eight bytes, as atomics need.
+    /// Returns `true` if the region begins at a multiple of eight bytes, as atomics need.
     pub fn is_aligned(self) -> bool {
         match self {
             Self::Memory(va) => va % 8 == 0,
@@ -70,7 +70,7 @@ impl Region {
         }
     }
 
-    /// Changes eight aligned bytes; returns what was there.
+    /// Changes eight aligned bytes; returns the old value.
     pub fn fetch_update(self, change: impl FnMut(u64) -> u64) -> Result<u64, Denied> {
         match self {
             // SAFETY: the check was for writing eight bytes; the responder refuses unaligned addresses.
@@ -89,15 +89,15 @@ pub struct MkeyTable {
 }
 
 impl MkeyTable {
-    /// No keys yet.
+    /// Makes a table without keys.
     pub fn new() -> Self {
         Self { table: Table::new(FIRST_INDEX, MAX_KEYS), variants: Vec::new() }
     }
 
-    /// Registers memory; `None` when there are too many keys.
+    /// Registers memory; returns `None` if there are too many keys.
     pub fn create(&mut self, attr: MkeyAttr) -> Option<Mkey> {
-        // The variant differs from one registration to the next, so that a key used after its end does
-        // not name whatever took its index.
+        // The variant differs from one registration to the next, so that an old key does not name the next
+        // registration with its index.
         let mut variant = 0;
         let variants = &mut self.variants;
         let index = self.table.insert_with(|index| {
@@ -112,13 +112,13 @@ impl MkeyTable {
         Some(Mkey(index << 8 | u32::from(variant)))
     }
 
-    /// Changes what a key stands for; `false` when there is no such key.
+    /// Changes the attributes of a key; returns `false` if there is no such key.
     pub fn modify(&mut self, key: Mkey, attr: MkeyAttr) -> bool {
         let entry = self.table.get_mut(key.0 >> 8).filter(|entry| entry.variant == key.0 as u8);
         entry.map(|entry| entry.attr = attr).is_some()
     }
 
-    /// Ends a registration; `false` when there was none.
+    /// Ends a registration; returns `false` if there was none.
     pub fn destroy(&mut self, key: Mkey) -> bool {
         self.find(key.0).is_some() && self.table.remove(key.0 >> 8).is_some()
     }

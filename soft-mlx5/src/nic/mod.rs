@@ -1,8 +1,8 @@
 //! The adapter: executes WQEs that the program wrote, moves bytes, writes CQEs.
 //!
-//! [`Nic`] is a state machine without thread and without clock: whoever drives it calls
-//! [`Nic::step`] with the time, real or virtual. It learns of work only as an adapter does: from
-//! doorbell records, UAR registers and packets.
+//! [`Nic`] is a state machine without thread and without clock: its user calls [`Nic::step`] with the
+//! time, real or virtual. The device finds work only as an adapter does: in doorbell records, UAR
+//! registers and packets.
 
 mod blue_flame;
 mod commands;
@@ -67,7 +67,7 @@ use crate::guard;
 pub use self::config::{NicConfig, PortAddress, UarPage};
 pub use self::mkey::DUMP_FILL_MKEY;
 
-/// Frequency of the clock behind CQE timestamps, in kHz (`hca_core_clock`): one tick per nanosecond.
+/// Frequency of the clock of CQE timestamps, in kHz (`hca_core_clock`): one tick per nanosecond.
 pub const CORE_CLOCK_KHZ: u32 = 1_000_000;
 
 const FIRST_QPN: u32 = 0x40;
@@ -86,7 +86,7 @@ pub struct Nic {
     groups: Vec<([u8; 16], Qpn)>,
     schedule: Schedule,
     small_steps: bool,
-    // Queue pairs that wait for the link, and such that are in error.
+    // Queue pairs that wait for the link, and queue pairs in error.
     blocked: Vec<u32>,
     failed: Vec<u32>,
     rings: Vec<Ring>,
@@ -101,10 +101,9 @@ impl Nic {
     /// Powers up a device and joins its fabric.
     ///
     /// # Safety
-    /// A device accesses registered memory without asking the program again. Whoever creates
-    /// an object on it vouches for the memory that the attributes name: where the device writes (CQEs, CQ
-    /// records, registered memory with a write access), nobody else's memory is found until the object is
-    /// destroyed.
+    /// A device accesses registered memory without asking the program again. The creator of an object promises
+    /// for the memory that the attributes name: until the object is destroyed, the device may write there (CQEs,
+    /// CQ records, registered memory with a write access), and no other owner's memory is mapped there.
     pub unsafe fn new(config: NicConfig) -> io::Result<Self> {
         guard::signals::install();
         Ok(Self {
@@ -130,12 +129,12 @@ impl Nic {
         })
     }
 
-    /// The UAR page with this index, made at its first use.
+    /// Returns the UAR page with this index, made at its first use.
     pub fn uar_page(&mut self, index: u32) -> Result<UarPage> {
         self.uar.page(index).map_err(commands::errno)
     }
 
-    /// Addresses and state of the port.
+    /// Returns the addresses and state of the port.
     pub fn port(&self) -> PortAddress {
         let lid = self.core.link.lid();
         PortAddress {
@@ -147,7 +146,7 @@ impl Nic {
         }
     }
 
-    /// Takes the link down or up; [`Event::Port`] tells the driver.
+    /// Takes the link down or up, and reports [`Event::Port`] to the driver.
     pub fn set_link(&mut self, up: bool) {
         if self.core.link.is_up() != up {
             self.core.link.set_up(up);
@@ -155,7 +154,7 @@ impl Nic {
         }
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.core.link.set_faults(faults);
         self.core.faults.set(faults);
@@ -164,12 +163,12 @@ impl Nic {
         self.schedule.set(&faults);
     }
 
-    /// Packets that the port lost.
+    /// Returns the packets that the port lost.
     pub fn drops(&self) -> Drops {
         self.core.link.drops()
     }
 
-    /// Breaches of a rule that an adapter would not report.
+    /// Returns how often a rule was broken. An adapter would not report it.
     pub fn violations(&self, rule: Rule) -> u64 {
         self.core.strict.count(rule)
     }
@@ -179,18 +178,18 @@ impl Nic {
         self.core.events.push_back(event);
     }
 
-    /// Next event for the driver.
+    /// Takes the next event for the driver.
     pub fn next_event(&mut self) -> Option<Event> {
         let Core { events, defects, .. } = &mut self.core;
         std::iter::from_fn(|| events.pop_front()).find(|event| !defects.loses(event))
     }
 
-    /// Whether there is a queue pair.
+    /// Returns `true` if there is a queue pair.
     pub fn has_queue_pairs(&self) -> bool {
         self.qps.iter().next().is_some()
     }
 
-    /// Time of the next timer; until then only doorbells and packets make work.
+    /// Returns the time of the next timer; until then only doorbells and packets make work.
     pub fn next_deadline(&self) -> Option<u64> {
         let core = &self.core;
         let all = [
@@ -203,14 +202,14 @@ impl Nic {
         all.into_iter().flatten().min()
     }
 
-    /// Descriptor that becomes readable when packets from other processes wait, for a driver that
+    /// Returns the descriptor that becomes readable when packets from other processes wait, for a driver that
     /// wants to sleep; `None` without a named fabric.
     pub fn wait_fd(&self) -> Option<RawFd> {
         self.core.link.wait_fd()
     }
 }
 
-/// Syndrome, vendor syndrome, `hw_err_synd` and `hw_synd_type` of each error that a device reports.
+/// Returns the syndrome, vendor syndrome, `hw_err_synd` and `hw_synd_type` of each error that a device reports.
 pub(crate) fn failures() -> impl Iterator<Item = [u8; 4]> {
     completion::Failure::ALL.iter().map(|failure| {
         let [error, kind] = failure.hardware;
@@ -218,7 +217,7 @@ pub(crate) fn failures() -> impl Iterator<Item = [u8; 4]> {
     })
 }
 
-/// The data segments of a receive WQE as a device reads them; `None` when it would read what was never written.
+/// Returns the data segments of a receive WQE as a device reads them, or `None` if it would read unwritten bytes.
 pub(crate) fn receive_segments(wqe: &[u8]) -> Option<Vec<DataSegment>> {
     let (mut list, mut strict) = (scatter::ScatterList::default(), strict::Strict::new(false));
     list.parse(wqe, Object::Qp(0), 0, &mut strict);

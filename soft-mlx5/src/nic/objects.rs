@@ -1,4 +1,4 @@
-//! What the kernel driver tells the NIC when it creates, changes or destroys an object.
+//! Firmware commands that create, change or destroy an object: their arguments and results.
 //!
 //! These are the firmware commands of a ConnectX seen from the driver: the kernel side has already
 //! parsed the uverbs command and checked capability limits; the NIC side trusts nothing that it later
@@ -25,7 +25,7 @@ pub struct Srqn(pub u32);
 /// Number of a receive queue of frames (24 bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Wqn(pub u32);
-/// Number of a transport interface receive: what flow rules lead to.
+/// Number of a transport interface receive: a target of flow rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tirn(pub u32);
 /// Queue pair number (24 bits).
@@ -43,11 +43,11 @@ pub type Access = u32;
 pub struct MkeyAttr {
     /// Domain the key belongs to; a queue of another domain cannot use it.
     pub pd: Pdn,
-    /// First byte in the process (0 for a null or zero-based key's own rules, see `iova`).
+    /// First byte in the process.
     pub va: u64,
     /// Address under which the wire and the WQEs name `va`.
     pub iova: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// `IBV_ACCESS_*`.
     pub access: Access,
@@ -73,7 +73,7 @@ pub struct CqAttr {
     pub uar: u32,
     /// Overrun is ignored instead of reported (`IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`).
     pub ignore_overrun: bool,
-    /// Completion vector: by which interrupt an adapter would tell of events. They come the same way here.
+    /// Completion vector: the interrupt that an adapter would use for events. All vectors are alike here.
     pub comp_vector: u32,
 }
 
@@ -134,7 +134,7 @@ pub enum Service {
     Raw,
 }
 
-/// What a queue pair of frames has besides its rings.
+/// Attributes of a raw packet queue pair besides its rings.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RawAttr {
     /// Transport domain: frames from it come back to it only with `loopback`.
@@ -148,13 +148,13 @@ pub struct RawAttr {
 /// Frames of the own transport domain that are received.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Loopback {
-    /// Those to one address.
+    /// Frames to one address.
     pub unicast: bool,
-    /// Those to groups.
+    /// Frames to groups.
     pub multicast: bool,
 }
 
-/// What a receive queue does to frames.
+/// Offloads of a receive queue of frames.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RxOffloads {
     /// The outermost tag of a customer VLAN goes into the CQE.
@@ -163,7 +163,7 @@ pub struct RxOffloads {
     pub scatter_fcs: bool,
 }
 
-/// How a receive queue puts many frames into one WQE.
+/// Strides of a receive queue that puts many frames into one WQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Striding {
     /// log2 of the bytes of a stride.
@@ -205,14 +205,14 @@ pub enum WqState {
     Err = 2,
 }
 
-/// What flow rules lead to: a receive queue, or several with a hash that picks one.
+/// A target of flow rules: a receive queue, or several with a hash that picks one.
 #[derive(Debug, Clone)]
 pub struct TirAttr {
     /// Transport domain.
     pub domain: u32,
     /// Own frames that come back.
     pub loopback: Loopback,
-    /// What picks the queue; without it the first one is picked.
+    /// Hash that picks the queue; without it the first queue is picked.
     pub hash: Option<HashAttr>,
     /// Queues, a power of two.
     pub queues: Vec<Wqn>,
@@ -260,7 +260,7 @@ pub struct QpAttr {
     pub scatter_to_cqe_sq: bool,
     /// Multicast datagrams that this QP sent are not delivered to itself.
     pub block_multicast_loopback: bool,
-    /// What frames need ([`Service::Raw`]).
+    /// Attributes for frames ([`Service::Raw`]).
     pub raw: RawAttr,
 }
 
@@ -298,7 +298,7 @@ pub enum QpState {
     Err = 6,
 }
 
-/// Where an address vector points.
+/// Destination of an address vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AddressVector {
     /// Destination LID (InfiniBand).
@@ -363,7 +363,7 @@ pub struct QpModify {
     pub rnr_retry: Option<u8>,
 }
 
-/// What QUERY_QP reports beyond what the kernel side already remembers.
+/// State for QUERY_QP that the kernel side does not know.
 #[derive(Debug, Clone, Copy)]
 pub struct QpStatus {
     /// State now: the NIC moves a QP to `Err` or `Sqe` by itself.
@@ -376,7 +376,7 @@ pub struct QpStatus {
     pub sq_draining: bool,
 }
 
-/// What the NIC reports to the kernel driver through its event queues.
+/// Events that the NIC reports to the kernel driver through its event queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// An armed CQ got a CQE.
@@ -406,6 +406,6 @@ pub enum Event {
         /// `true` for `IBV_EVENT_PORT_ACTIVE`.
         up: bool,
     },
-    /// Device is gone (`IBV_EVENT_DEVICE_FATAL`).
+    /// Device was removed (`IBV_EVENT_DEVICE_FATAL`).
     DeviceFatal,
 }

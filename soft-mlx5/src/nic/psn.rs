@@ -2,18 +2,18 @@
 
 use crate::fabric::headers::PSN_MASK;
 
-/// `psn + n`.
+/// Returns `psn + n`.
 pub const fn add(psn: u32, n: u32) -> u32 {
     psn.wrapping_add(n) & PSN_MASK
 }
 
-/// How far `a` is ahead of `b`; negative when it is behind.
+/// Returns how far `a` is ahead of `b`; negative if `b` is ahead.
 pub const fn diff(a: u32, b: u32) -> i32 {
     // Shifted to the top, the sign is that of the 24-bit difference.
     (a.wrapping_sub(b) << 8) as i32 >> 8
 }
 
-/// Whether `psn` is one of the numbers from `start` up to, not including, `end`.
+/// Returns `true` if `psn` is one of the numbers from `start` up to, not including, `end`.
 pub const fn is_within(psn: u32, start: u32, end: u32) -> bool {
     (psn.wrapping_sub(start) & PSN_MASK) < (end.wrapping_sub(start) & PSN_MASK)
 }

@@ -27,7 +27,7 @@ const DEFAULT_HOP_LIMIT: u8 = 64;
 pub struct Qp {
     /// Number.
     pub number: u32,
-    /// What it was created with.
+    /// Attributes of the creation.
     pub attr: QpAttr,
     /// State.
     pub state: QpState,
@@ -39,13 +39,13 @@ pub struct Qp {
     pub mtu: usize,
     /// Peer, where connected.
     pub dest_qpn: u32,
-    /// Way to the peer; `None` when its address belongs to no port.
+    /// Route to the peer; `None` if its address belongs to no port.
     pub route: Option<Route>,
     /// Receive queue, empty with an SRQ.
     pub rq: ReceiveQueue,
     /// Send queue.
     pub sq: SendQueue,
-    /// Owner of the send queue where it is the device that sends.
+    /// Rendezvous queue, if the device owns the send queue.
     pub rendezvous: Option<Rendezvous>,
     /// Executes the send queue.
     pub requester: Requester,
@@ -62,10 +62,10 @@ pub struct Qp {
     last_wqe: bool,
 }
 
-/// What a turn led to.
+/// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing is left to do before something happens.
+    /// The queue pair has nothing to do until something happens.
     Idle,
     /// More could be done at once.
     More,
@@ -74,7 +74,7 @@ pub enum Turn {
 }
 
 impl Qp {
-    /// A queue pair in state Reset.
+    /// Makes a queue pair in state Reset.
     pub fn new(number: u32, attr: QpAttr) -> objects::Result<Self> {
         if attr.dbrec % 8 != 0 || attr.sq.buf % 8 != 0 {
             return Err(Errno(libc::EINVAL));
@@ -105,7 +105,7 @@ impl Qp {
         })
     }
 
-    /// Gives the send queue, which the program does not want, to the device for rendezvous.
+    /// Gives the send queue, which the program does not use, to the device for rendezvous.
     pub fn offload_rendezvous(&mut self) -> objects::Result<()> {
         let mut queue = Rendezvous::new();
         self.sq = queue.send_queue()?;
@@ -114,22 +114,22 @@ impl Qp {
         Ok(())
     }
 
-    /// For the strict rules.
+    /// Returns the object for the strict rules.
     pub fn object(&self) -> Object {
         Object::Qp(self.number)
     }
 
-    /// Whether packets are received.
+    /// Returns `true` if packets are received.
     pub fn receives(&self) -> bool {
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
 
-    /// Whether doorbells of the send queue are heard.
+    /// Returns `true` if doorbells of the send queue are taken.
     pub fn takes_doorbells(&self) -> bool {
         matches!(self.state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
     }
 
-    /// Whether WQEs were posted since the last flush.
+    /// Returns `true` if WQEs were posted since the last flush.
     pub fn has_unflushed(&mut self, core: &mut Core) -> bool {
         let receives = self.attr.srq.is_none() && self.available(core) > 0;
         receives || self.ready(core) > 0
@@ -149,7 +149,7 @@ impl Qp {
         self.unless_lost(core, seen);
     }
 
-    /// A register that several queue pairs share was written, perhaps by this one.
+    /// Takes the record as rung: a register that several queue pairs share was written, perhaps by this one.
     pub fn ring_by_record(&mut self, core: &mut Core) {
         let rung = self.sq.ring_by_record();
         self.unless_lost(core, rung);
@@ -173,8 +173,8 @@ impl Qp {
         })
     }
 
-    /// The program took the memory of a queue away, where an adapter would still read what was there: the
-    /// queues are empty from now on, and the queue pair stops.
+    /// Stops the queue pair, because the program took the memory of a queue away. The queues are empty from now
+    /// on. An adapter would still read the old memory.
     #[cold]
     pub fn lose_memory(&mut self, core: &mut Core) {
         core.strict.violation(Rule::QueueMemory, self.object(), self.sq.next().into(), &[]);
@@ -183,7 +183,7 @@ impl Qp {
         self.fail_fatally(core);
     }
 
-    /// Stops for a reason that no completion tells.
+    /// Stops for a reason that no completion reports.
     pub fn fail_fatally(&mut self, core: &mut Core) {
         if self.state != QpState::Err && self.state != QpState::Reset {
             core.events.push_back(Event::QpFatal(Qpn(self.number)));
@@ -191,7 +191,7 @@ impl Qp {
         }
     }
 
-    /// Applies what MODIFY_QP says.
+    /// Applies the changes of MODIFY_QP.
     pub fn modify(&mut self, change: &QpModify, core: &mut Core) {
         if change.state == Some(QpState::Reset) {
             self.reset(core);
@@ -218,7 +218,7 @@ impl Qp {
         }
     }
 
-    /// Lets go of what belongs to others.
+    /// Releases the entries and slots of its SRQ.
     pub fn release(&mut self, core: &mut Core) {
         message::cancel(self, core);
         rendezvous::cancel(self, core);
@@ -260,14 +260,14 @@ impl Qp {
         }
     }
 
-    /// The device found a reason to stop this queue pair; its WQEs are flushed at its next turn.
+    /// Stops this queue pair; its WQEs are flushed at its next turn.
     pub fn fail(&mut self, core: &mut Core) {
         if self.state != QpState::Err && self.state != QpState::Reset {
             self.enter(QpState::Err, core);
         }
     }
 
-    /// What QUERY_QP reports.
+    /// Returns the state for QUERY_QP.
     pub fn status(&self) -> QpStatus {
         QpStatus {
             state: self.state,
@@ -277,7 +277,7 @@ impl Qp {
         }
     }
 
-    /// A packet for this queue pair has arrived.
+    /// Notes a packet for this queue pair.
     pub fn note_arrival(&mut self, core: &mut Core) {
         if !self.established {
             self.established = true;
@@ -287,10 +287,10 @@ impl Qp {
         }
     }
 
-    /// Does what is to be done, within bounds.
+    /// Works for a bounded while.
     pub fn turn(&mut self, core: &mut Core) -> Turn {
         let mut budget = core.turn;
-        // Refusals are on their way even when this queue pair has failed.
+        // Refusals are sent even if this queue pair has failed.
         let answers = responder::transmit(self, core, &mut budget);
         match self.state {
             QpState::Reset | QpState::Init => return Turn::Idle,
@@ -338,7 +338,7 @@ impl Qp {
             if len == 0 || len > ready {
                 let bytes = ctrl.to_bytes();
                 core.strict.violation(Rule::SendSize, self.object(), index.into(), &bytes);
-                // Where the next WQE would begin is anybody's guess.
+                // The start of the next WQE is not known.
                 self.sq.advance(ready);
             } else {
                 self.sq.advance(len);
@@ -352,7 +352,8 @@ impl Qp {
     }
 }
 
-/// The way from port `slid` to where an address vector points; `None` when that or the source GID is missing.
+/// Returns the route from port `slid` to the destination of an address vector, or `None` if the destination or the
+/// source GID does not exist.
 pub fn route(av: &AddressVector, slid: u16, layer: LinkLayer) -> Option<Route> {
     let by_gid = av.grh.and_then(|grh| address::lid_of_gid(&grh.dgid));
     let dlid = match layer {
@@ -363,7 +364,7 @@ pub fn route(av: &AddressVector, slid: u16, layer: LinkLayer) -> Option<Route> {
     route_to(av, slid, dlid, layer)
 }
 
-/// The same, to port `dlid`.
+/// Does the same for port `dlid`.
 pub fn route_to(av: &AddressVector, slid: u16, dlid: u16, layer: LinkLayer) -> Option<Route> {
     Some(Route {
         slid,
@@ -378,7 +379,7 @@ pub fn route_to(av: &AddressVector, slid: u16, dlid: u16, layer: LinkLayer) -> O
     })
 }
 
-/// Whether the service is connected to one peer.
+/// Returns `true` if the service is connected to one peer.
 pub fn is_connected(service: Service) -> bool {
     matches!(service, Service::Rc | Service::Uc)
 }

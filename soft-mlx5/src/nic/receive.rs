@@ -1,4 +1,4 @@
-//! What requests do to the memory and the receive queue of the responder.
+//! Effects of requests on the memory and the receive queue of the responder.
 
 use mlx5_wire::opcode::CqeOpcode;
 
@@ -19,7 +19,7 @@ use crate::fabric::packet::Packet;
 /// Bytes in front of a datagram.
 pub const GRH_SIZE: usize = 40;
 
-/// A packet of a SEND.
+/// Executes a packet of a SEND.
 pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal> {
     if packet.operation.starts_send() {
         refuse_on_request(qp, core)?;
@@ -92,7 +92,7 @@ fn opcode(packet: &Packet) -> CqeOpcode {
     }
 }
 
-/// What a packet of a SEND tells of its message.
+/// Returns the properties of a message that a packet of a SEND carries.
 pub fn arrival(qp: &Qp, packet: &Packet, byte_cnt: u32) -> Arrival {
     let datagram = qp.attr.service == Service::Ud;
     Arrival {
@@ -111,7 +111,7 @@ fn inline_capacity(qp: &Qp, core: &Core) -> usize {
     core.cqs.get(receive_cq(qp, core).0).map_or(0, |cq| cq.inline_capacity())
 }
 
-/// A packet of an RDMA WRITE.
+/// Executes a packet of an RDMA WRITE.
 pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal> {
     let (va, rkey, length, remaining) = match qp.responder.message {
         Message::Write { va, rkey, length, remaining } => (va, rkey, length, remaining),
@@ -133,12 +133,12 @@ pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
             .check(rkey, qp.attr.pd, va, len as usize, REMOTE_WRITE)
             .map_err(|_| Refusal::ACCESS)
     };
-    // The whole rest at once: nothing is written by a message that is refused for its range.
+    // Checks the whole rest at once: a message that is refused for its range writes nothing.
     let region = if remaining > 0 { Some(check(remaining)?) } else { None };
     if packet.operation.has_immediate() {
         refuse_on_request(qp, core)?;
     }
-    // The receive WQE before the bytes: a message that is not ready for is not half executed.
+    // The receive WQE comes before the bytes: a message without a WQE is not half executed.
     if packet.operation.has_immediate() && !core.take_receive(qp) {
         return Err(Refusal::NotReady);
     }
@@ -157,7 +157,7 @@ pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
     Ok(())
 }
 
-/// An atomic; returns what was in the memory.
+/// Executes an atomic; returns the old value.
 pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refusal> {
     let request = packet.atomic;
     if qp.access & REMOTE_ATOMIC == 0 || request.va % 8 != 0 {
@@ -182,7 +182,7 @@ pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refu
     done.map_err(|_| Refusal::ACCESS)
 }
 
-/// A datagram: whatever is wrong with it, it is dropped without notice.
+/// Delivers a datagram. A datagram with any error is dropped without notice.
 pub fn datagram(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     if packet.deth.qkey != qp.qkey || !core.take_receive(qp) {
         return;
@@ -245,7 +245,7 @@ fn complete(
     tm::complete_receive(qp, core, cqe);
 }
 
-/// The receive WQE in progress completes in error.
+/// Completes the receive WQE in progress in error.
 pub fn fail(qp: &mut Qp, core: &mut Core, failure: Failure) {
     if let Some(counter) = release(qp, core) {
         let cqe = completion::responder_error(qp, counter, failure);

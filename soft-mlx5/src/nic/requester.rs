@@ -1,7 +1,7 @@
-//! The sending side of a queue pair: which WQEs were started, what of them was sent and acknowledged.
+//! The sending side of a queue pair: WQEs that were started, and the part of them that was sent and acknowledged.
 //!
-//! A WQE stays in the program's queue until it is complete; what is kept of it is which packet sequence
-//! numbers it uses. Whatever is sent again is read from the queue again, as an adapter does.
+//! A WQE stays in the program's queue until it is complete. The requester keeps only its packet sequence
+//! numbers. Packets that are sent again are read from the queue again, as an adapter does.
 
 mod retry;
 
@@ -35,9 +35,9 @@ pub struct Request {
     pub index: u16,
     /// Opcode of the WQE.
     pub opcode: WqeOpcode,
-    /// What it does.
+    /// Operation.
     pub kind: Kind,
-    /// What goes with its last packet.
+    /// Trailer of its last packet.
     pub trailer: Trailer,
     /// Flags of its control segment.
     pub flags: Flags,
@@ -49,12 +49,12 @@ pub struct Request {
     pub length: u32,
     /// Digest of the WQE when it was started.
     pub digest: u64,
-    /// Why it cannot go on; reported when everything before it is complete.
+    /// Reason why it cannot go on; reported when all requests before it are complete.
     pub failure: Option<Failure>,
 }
 
 impl Request {
-    /// First packet sequence number after this request.
+    /// Returns the first packet sequence number after this request.
     pub fn end(&self) -> u32 {
         psn::add(self.first_psn, self.packets)
     }
@@ -65,20 +65,20 @@ impl Request {
 pub struct Requester {
     // Started and not complete, oldest first.
     requests: VecDeque<Request>,
-    // Where transmission stands: a request and a packet of it. Everything before was sent at least once.
+    // Position of transmission: a request and a packet of it. Every packet before was sent at least once.
     current: usize,
     packet: u32,
-    // Next number to give, first that was never sent, first that is not acknowledged.
+    // Next number to give, first number that was never sent, first number that is not acknowledged.
     next_psn: u32,
     sent_psn: u32,
     unacked_psn: u32,
     window: u32,
     reads: u32,
-    // Number at which a lost answer was concluded from a later one, to conclude it only once.
+    // Number of an answer that was concluded to be lost, because a later one came. It is concluded only once.
     implied_loss: Option<u32>,
     // Waiting for the responder to get ready.
     backing_off: bool,
-    // Since when the oldest packet that is not acknowledged is the oldest.
+    // Time at which the oldest packet that is not acknowledged became the oldest.
     waiting_since: u64,
     retries_left: u8,
     rnr_left: u8,
@@ -113,7 +113,7 @@ impl Default for Requester {
 }
 
 impl Requester {
-    /// Applies what MODIFY_QP says.
+    /// Applies the changes of MODIFY_QP.
     pub fn modify(&mut self, change: &QpModify) {
         if let Some(psn) = change.sq_psn {
             let psn = psn::add(psn, 0);
@@ -133,47 +133,47 @@ impl Requester {
         }
     }
 
-    /// Next packet sequence number to give.
+    /// Returns the next packet sequence number to give.
     pub fn next_psn(&self) -> u32 {
         self.next_psn
     }
 
-    /// Whether nothing was started that is not complete.
+    /// Returns `true` if all started WQEs are complete.
     pub fn is_idle(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// Oldest request that is not complete.
+    /// Returns the oldest request that is not complete.
     pub fn front(&self) -> Option<&Request> {
         self.requests.front()
     }
 
-    /// First packet sequence number that is not acknowledged.
+    /// Returns the first packet sequence number that is not acknowledged.
     pub fn unacked_psn(&self) -> u32 {
         self.unacked_psn
     }
 
-    /// First packet sequence number that was never sent.
+    /// Returns the first packet sequence number that was never sent.
     pub fn sent_psn(&self) -> u32 {
         self.sent_psn
     }
 
-    /// Whether the responder asked for time.
+    /// Returns `true` if the responder asked for time.
     pub fn is_backing_off(&self) -> bool {
         self.backing_off
     }
 
-    /// The request to send from, and the packet of it; `None` when all that was started was sent.
+    /// Returns the request to send from, and the packet of it, or `None` if all that was started was sent.
     pub fn current(&self) -> Option<(Request, u32)> {
         Some((*self.requests.get(self.current)?, self.packet))
     }
 
-    /// Whether the window lets packet `psn` go.
+    /// Returns `true` if the window lets packet `psn` go.
     pub fn is_in_window(&self, psn: u32) -> bool {
         psn::diff(psn, self.unacked_psn) < self.window as i32
     }
 
-    /// Whether a WQE with these flags may start now.
+    /// Returns `true` if a WQE with these flags may start now.
     pub fn may_start(&self, flags: Flags, read_like: bool) -> bool {
         let fence_holds = flags.fenced() && self.reads > 0;
         let reads_full = read_like && self.reads >= self.max_reads;
@@ -188,7 +188,7 @@ impl Requester {
         self.settle_cursor();
     }
 
-    /// The current request was sent up to packet `end` of it; returns the sequence number there.
+    /// Notes that the current request was sent up to its packet `end`; returns the sequence number there.
     pub fn sent(&mut self, request: &Request, end: u32) -> u32 {
         self.packet = end;
         self.settle_cursor();
@@ -199,7 +199,7 @@ impl Requester {
         psn
     }
 
-    /// The current request cannot go on.
+    /// Notes that the current request cannot go on.
     pub fn refuse(&mut self, failure: Failure) {
         if let Some(request) = self.requests.get_mut(self.current) {
             request.failure = Some(failure);
@@ -214,7 +214,7 @@ impl Requester {
         (self.timeout != 0).then(|| (TIMEOUT_UNIT_NS << self.timeout).max(MIN_TIMEOUT_NS))
     }
 
-    /// Whether the oldest packet that is not acknowledged is also the next to send.
+    /// Returns `true` if the oldest packet that is not acknowledged is also the next to send.
     fn is_at_oldest(&self) -> bool {
         let next = self.requests.get(self.current);
         next.is_some_and(|next| psn::add(next.first_psn, self.packet) == self.unacked_psn)
@@ -231,7 +231,7 @@ impl Requester {
         self.window = (self.window / 2).max(MIN_WINDOW);
     }
 
-    /// Everything before `psn` is acknowledged.
+    /// Notes that every packet before `psn` is acknowledged.
     pub fn acknowledged_up_to(&mut self, psn: u32) {
         let count = psn::diff(psn, self.unacked_psn);
         if count <= 0 {
@@ -242,7 +242,7 @@ impl Requester {
         self.implied_loss = None;
         self.retries_left = self.retry_cnt;
         self.rnr_left = self.rnr_retry;
-        // What was acknowledged while it was being sent again need not be.
+        // Packets that were acknowledged while they were being sent again need not be sent.
         if self.current == 0 {
             if let Some(front) = self.requests.front() {
                 let acked = psn::diff(psn, front.first_psn).clamp(0, front.packets as i32) as u32;
@@ -293,7 +293,7 @@ pub fn complete_front(qp: &mut Qp, core: &mut Core) {
     }
 }
 
-/// The oldest request is complete.
+/// Completes the oldest request.
 pub fn finish(qp: &mut Qp, core: &mut Core, inline: Option<&[u8]>) {
     let Some(request) = qp.requester.pop() else { return };
     core.progress = true;
@@ -310,7 +310,7 @@ pub fn finish(qp: &mut Qp, core: &mut Core, inline: Option<&[u8]>) {
     core.complete(qp.attr.send_cq, &cqe);
 }
 
-/// The oldest request failed: it is reported and the queue pair stops.
+/// Reports the oldest request as failed, and stops the queue pair.
 pub fn fail(qp: &mut Qp, core: &mut Core, failure: Failure) {
     let request = qp.requester.pop();
     if let Some(request) = request.filter(|_| qp.rendezvous.is_none()) {
@@ -326,7 +326,7 @@ pub fn fail(qp: &mut Qp, core: &mut Core, failure: Failure) {
     }
 }
 
-/// Flushes what was started.
+/// Flushes the started requests.
 pub fn flush(qp: &mut Qp, core: &mut Core) {
     while let Some(request) = qp.requester.pop() {
         if qp.rendezvous.is_some() {
@@ -338,16 +338,16 @@ pub fn flush(qp: &mut Qp, core: &mut Core) {
     (qp.requester.current, qp.requester.packet) = (0, 0);
 }
 
-/// What an acknowledgement says of the packets before it.
+/// State of the packets before an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acknowledged {
-    /// They are complete.
+    /// All are complete.
     All,
-    /// One of them is a READ or atomic whose answer is missing.
+    /// A READ or atomic lacks its answer.
     AnswerMissing,
 }
 
-/// Everything before `psn` was executed by the responder.
+/// Completes the requests before `psn`, which the responder has executed.
 pub fn acknowledge(qp: &mut Qp, core: &mut Core, psn: u32) -> Acknowledged {
     while let Some(front) = qp.requester.requests.front().copied() {
         let failed = front.packets == 0 && front.failure.is_some();

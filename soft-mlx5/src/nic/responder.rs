@@ -29,7 +29,7 @@ pub enum Message {
     Send,
     /// RDMA WRITE.
     Write {
-        /// Where the next byte goes.
+        /// Address of the next byte.
         va: u64,
         /// Key of the memory.
         rkey: u32,
@@ -43,17 +43,17 @@ pub enum Message {
 /// The receive WQE that was taken for a message.
 #[derive(Debug, Default)]
 pub struct Receive {
-    /// `wqe_counter` of its CQE; `None` when no WQE is held.
+    /// `wqe_counter` of its CQE; `None` if no WQE is held.
     pub counter: Option<u16>,
-    /// Where its bytes go.
+    /// Destination of its bytes.
     pub list: ScatterList,
     /// Bytes placed so far.
     pub placed: u64,
-    /// What tag matching made of the message.
+    /// Role of the message in tag matching.
     pub role: Role,
 }
 
-/// What the peer is owed, in the order of its requests.
+/// An answer that the peer must get, in the order of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Verdict { psn: u32, syndrome: Syndrome },
@@ -107,7 +107,7 @@ impl Default for Responder {
 }
 
 impl Responder {
-    /// Applies what MODIFY_QP says.
+    /// Applies the changes of MODIFY_QP.
     pub fn modify(&mut self, change: &QpModify) {
         if let Some(psn) = change.rq_psn {
             self.expected_psn = psn & PSN_MASK;
@@ -120,13 +120,13 @@ impl Responder {
         }
     }
 
-    /// Packet sequence number expected next.
+    /// Returns the packet sequence number expected next.
     pub fn expected_psn(&self) -> u32 {
         self.expected_psn
     }
 
-    /// READs and atomics that were not answered yet. One that is answered again takes none of the resources that the
-    /// peer may fill: it may have got the first answer, and asked for more.
+    /// Returns the number of READs and atomics that were not answered yet. Repeated answers do not count against the limit
+    /// of the peer: it may have got the first answer, and asked for more.
     fn reads_pending(&self) -> usize {
         let is_first = |answer: &&Answer| match answer {
             Answer::Verdict { .. } => false,
@@ -137,7 +137,7 @@ impl Responder {
     }
 
     fn say(&mut self, psn: u32, syndrome: Syndrome) {
-        // An ACK covers all before it: one is enough.
+        // An ACK covers all packets before it: one is enough.
         if let (Some(Answer::Verdict { psn: last, syndrome: Syndrome::Ack }), Syndrome::Ack) =
             (self.answers.back_mut(), syndrome)
         {
@@ -150,7 +150,7 @@ impl Responder {
     }
 }
 
-/// Why a request was not executed.
+/// Reason why a request was not executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// No receive WQE is posted.
@@ -166,7 +166,7 @@ impl Refusal {
     pub const ACCESS: Self = Self::Fatal(NakCode::RemoteAccess, None);
 }
 
-/// A request has come.
+/// Executes an arrived request.
 pub fn receive(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     match qp.attr.service {
         Service::Rc => receive_reliable(qp, core, packet),
@@ -217,7 +217,7 @@ fn receive_reliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     }
 }
 
-/// Reports what the responder found wrong on its own side, and stops the queue pair.
+/// Reports an error on the responder's own side, and stops the queue pair.
 fn refuse(qp: &mut Qp, core: &mut Core, code: NakCode, failure: Option<Failure>) {
     match (failure, qp.responder.receive.counter) {
         (Some(failure), Some(_)) => receive::fail(qp, core, failure),
@@ -259,7 +259,7 @@ fn receive_unreliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     }
 }
 
-/// Whether a packet is the first of a message.
+/// Returns `true` if a packet is the first of a message.
 fn begins(operation: Operation) -> bool {
     !operation.continues_send() && !operation.continues_write()
 }
@@ -300,7 +300,7 @@ fn end_message(qp: &mut Qp) {
     qp.responder.msn = psn::add(qp.responder.msn, 1);
 }
 
-/// Whether the packet may stand where it stands: in its message, and with this payload.
+/// Checks that a packet may follow the packets before it, and may have this payload.
 fn check_place(qp: &Qp, packet: &Packet) -> Result<(), Refusal> {
     let operation = packet.operation;
     let in_order = match qp.responder.message {
@@ -353,7 +353,7 @@ fn read(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u32, Refusal> {
     Ok(answer.packets)
 }
 
-/// A request that was executed before has come again: the answer was lost, or the request doubled.
+/// Answers an executed request again: the answer was lost, or the request doubled.
 fn repeat(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     let at = packet.bth.psn;
     let operation = packet.operation;
@@ -361,13 +361,13 @@ fn repeat(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         for answer in &mut qp.responder.answers {
             if let Answer::Read(pending) = answer {
                 if psn::is_within(at, pending.psn, psn::add(pending.psn, pending.packets)) {
-                    // Still being answered: from there again.
+                    // The answer is still being sent: it goes on from there again.
                     pending.next = pending.next.min(psn::diff(at, pending.psn) as u32);
                     return;
                 }
             }
         }
-        // Bounded by what one peer may have outstanding; what is beyond, it will ask for again.
+        // Repeated answers are bounded; the peer asks again for an answer beyond the bound.
         if let (Ok(answer), true) = (read_answer(qp, core, packet), qp.responder.answers.len() < 64)
         {
             let end = psn::add(at, answer.packets);
@@ -394,7 +394,7 @@ pub fn flush(qp: &mut Qp, core: &mut Core) {
     if qp.responder.receive.counter.is_some() {
         receive::fail(qp, core, Failure::FLUSH);
     }
-    // WQEs of an SRQ belong to nobody before they are taken.
+    // WQEs of an SRQ belong to no queue pair before they are taken.
     while qp.attr.srq.is_none() && core.take_receive(qp) {
         receive::fail(qp, core, Failure::FLUSH);
     }

@@ -1,4 +1,4 @@
-//! What the requester does with answers.
+//! Answers, as the requester handles them.
 
 use mlx5_wire::data::DataSegment;
 
@@ -15,11 +15,11 @@ use crate::fabric::headers::{Aeth, NakCode, Syndrome};
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::Packet;
 
-/// An answer has come.
+/// Handles an arrived answer.
 pub fn receive(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     let at = packet.bth.psn;
     if !psn::is_within(at, qp.requester.unacked_psn(), qp.requester.sent_psn()) {
-        // Answered before, or never asked.
+        // The packet was answered before, or never sent.
         return;
     }
     let before = qp.requester.unacked_psn();
@@ -60,7 +60,7 @@ fn acknowledge(qp: &mut Qp, core: &mut Core, at: u32, aeth: Aeth) {
     }
 }
 
-/// Delay that an RNR code asks for (InfiniBand specification, table 45).
+/// Returns the delay that an RNR code asks for (InfiniBand specification, table 45).
 fn rnr_delay_ns(code: u8) -> u64 {
     const STEPS_OF_10_US: [u64; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
@@ -71,7 +71,7 @@ fn rnr_delay_ns(code: u8) -> u64 {
 
 fn answer(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     let at = packet.bth.psn;
-    // The responder works in order: what came before this answer was executed.
+    // The responder works in order: all requests before this answer were executed.
     if requester::acknowledge(qp, core, at) == Acknowledged::AnswerMissing {
         return requester::answer_lost(qp, core);
     }
@@ -89,7 +89,7 @@ fn answer(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     }
 }
 
-/// Whether the bytes go into the CQE instead of the buffer.
+/// Returns `true` if the bytes go into the CQE instead of the buffer.
 fn goes_inline(qp: &Qp, core: &Core, request: &Request) -> bool {
     let capacity = core.cqs.get(qp.attr.send_cq.0).map_or(0, |cq| cq.inline_capacity());
     qp.attr.service == Service::Rc
@@ -144,7 +144,7 @@ fn atomic_data(
     Ok(())
 }
 
-/// Puts an answer where the WQE says. What goes inline leaves the buffer alone.
+/// Writes an answer to the buffer of the WQE, unless the answer goes into the CQE.
 fn place(
     qp: &Qp,
     core: &mut Core,

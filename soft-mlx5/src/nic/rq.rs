@@ -24,13 +24,13 @@ pub struct ReceiveQueue {
     prefix: usize,
     // Running index of the next WQE to take.
     next: u16,
-    // What was handed over so far: the counter that was seen.
+    // WQEs that were handed over so far, and the counter that was seen.
     handover: Handover,
     seen: u16,
 }
 
 impl ReceiveQueue {
-    /// The queue that `attr` describes, with the QP's doorbell record.
+    /// Makes the queue that `attr` describes, with the QP's doorbell record.
     pub fn new(attr: WqAttr, record: Span) -> objects::Result<Self> {
         let valid = (attr.count == 0 || attr.count.is_power_of_two())
             && attr.count <= 1 << 15
@@ -44,7 +44,7 @@ impl ReceiveQueue {
         Ok(Self { ring, record, count, shift, prefix: 0, next: 0, handover, seen: 0 })
     }
 
-    /// A queue whose WQEs begin with a next segment, which says nothing in a ring.
+    /// Makes a queue whose WQEs begin with a next segment, which has no meaning in a ring.
     pub fn striding(attr: WqAttr, record: Span) -> objects::Result<Self> {
         Ok(Self { prefix: StridingWqe::DATA, ..Self::new(attr, record)? })
     }
@@ -55,18 +55,18 @@ impl ReceiveQueue {
         self.handover.clear();
     }
 
-    /// The program took the memory away: there is no queue any more.
+    /// Gives the queue up, because the program took its memory away.
     pub fn abandon(&mut self) {
         self.reset();
         self.count = 0;
     }
 
-    /// Running index of the next WQE to take.
+    /// Returns the running index of the next WQE to take.
     pub fn next(&self) -> u16 {
         self.next
     }
 
-    /// Posted WQEs that were not taken.
+    /// Returns the number of posted WQEs that were not taken.
     pub fn available(&self) -> Result<u16, Unmapped> {
         if self.count == 0 {
             return Ok(0);
@@ -74,7 +74,7 @@ impl ReceiveQueue {
         Ok((self.record.record(RECEIVE)? as u16).wrapping_sub(self.next))
     }
 
-    /// Looks at the doorbell record; `trace` tells of what is new. Each WQE is copied as it is now.
+    /// Looks at the doorbell record; `trace` gets new values. Each new WQE is copied as it is now.
     pub fn observe(
         &mut self,
         qp: Object,
@@ -123,7 +123,7 @@ impl ReceiveQueue {
         trace: &mut Trace,
     ) -> Result<Option<u16>, Unmapped> {
         self.observe(qp, strict, trace)?;
-        // What the record covers since then is not known yet.
+        // WQEs that the record covers since then are not known yet.
         let index = self.next;
         if index == self.seen {
             return Ok(None);
@@ -139,7 +139,7 @@ impl ReceiveQueue {
         Ok(Some(index))
     }
 
-    /// The CQE of a WQE was written: the program may post to its slot again.
+    /// Gives the slot of a WQE back to the program, because its CQE was written.
     pub fn complete(&mut self, index: u16) {
         if self.count > 0 {
             self.handover.give_back(self.slot(index));

@@ -1,4 +1,4 @@
-//! Scatter lists: where the bytes of a message go.
+//! Scatter lists: the memory for the bytes of a message.
 
 use mlx5_wire::data::DataSegment;
 
@@ -7,10 +7,10 @@ use super::objects::Pdn;
 use super::strict::{Object, Rule, Strict};
 
 const SEGMENT: usize = DataSegment::SIZE;
-/// What a length of 0 in a data segment means.
+/// Meaning of a length of 0 in a data segment.
 pub const ZERO_MEANS: u32 = 1 << 31;
 
-/// Why bytes could not be placed.
+/// Reason why bytes could not be placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScatterError {
     /// The list is too short.
@@ -68,12 +68,12 @@ impl ScatterList {
         }
     }
 
-    /// Bytes that fit.
+    /// Returns the number of bytes that fit.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// The segments.
+    /// Returns the segments.
     pub fn segments(&self) -> &[DataSegment] {
         &self.segments
     }

@@ -1,4 +1,4 @@
-//! Completions in random order, on request: those of one work queue keep theirs.
+//! Completions in random order, on request. Completions of one work queue keep their order.
 
 use mlx5_wire::opcode::CqeOpcode;
 
@@ -6,8 +6,8 @@ use super::cq::Completion;
 use super::objects::Cqn;
 use crate::fabric::rng::Rng;
 
-// A CQE is held back for less than this. What completes together comes out of order, and what completes
-// much later stays behind.
+// A CQE is held back for less than this. Completions that are close in time come out of order, a completion
+// that is much later does not.
 const LONGEST_HOLD_NS: u64 = 20_000;
 const STREAM: u64 = 0x5348_5546;
 
@@ -41,17 +41,17 @@ fn queue_of(completion: &Completion) -> (u32, bool) {
 }
 
 impl Shuffler {
-    /// An order that follows from `seed`.
+    /// Makes an order that follows from `seed`.
     pub fn new(on: bool, seed: u64) -> Self {
         Self { on, rng: Rng::new(seed ^ STREAM), held: Vec::new() }
     }
 
-    /// Begins or ends to hold completions back; those that are held come out at their time.
+    /// Starts or stops holding completions back; held completions come out at their time.
     pub fn set(&mut self, on: bool) {
         self.on = on;
     }
 
-    /// Whether a completion has to wait for its turn.
+    /// Returns `true` if a completion must wait for its turn.
     pub fn is_on(&self) -> bool {
         self.on || !self.held.is_empty()
     }
@@ -65,7 +65,7 @@ impl Shuffler {
         self.held.push(Held { cqn, queue, until, completion: completion.clone() });
     }
 
-    /// The completion that is due first at time `now`.
+    /// Takes the completion that is due first at time `now`.
     pub fn release(&mut self, now: u64) -> Option<(Cqn, Completion)> {
         // The first of equals, so that a work queue keeps its order.
         let first = self.held.iter().enumerate().min_by_key(|(_, held)| held.until);
@@ -74,12 +74,12 @@ impl Shuffler {
         Some((held.cqn, held.completion))
     }
 
-    /// The next completion of a queue pair, whether it is due or not.
+    /// Takes the next completion of a queue pair, whether it is due or not.
     pub fn release_of_qp(&mut self, qpn: u32) -> Option<(Cqn, Completion)> {
         self.release_where(|held| held.queue.0 == qpn)
     }
 
-    /// The next completion for a CQ, whether it is due or not.
+    /// Takes the next completion for a CQ, whether it is due or not.
     pub fn release_of_cq(&mut self, cqn: Cqn) -> Option<(Cqn, Completion)> {
         self.release_where(|held| held.cqn == cqn)
     }
@@ -90,7 +90,7 @@ impl Shuffler {
         Some((held.cqn, held.completion))
     }
 
-    /// When the next completion is due.
+    /// Returns when the next completion is due.
     pub fn next_deadline(&self) -> Option<u64> {
         self.held.iter().map(|held| held.until).min()
     }

@@ -21,31 +21,31 @@ pub struct SendQueue {
     rung: u16,
     next: u16,
     unrung: Option<Unrung>,
-    // A WQE that stood in the register otherwise than here, and its index.
+    // A WQE whose bytes in the register differ from those in the ring, and its index.
     instead: Option<(u16, Vec<u8>)>,
 }
 
-/// WQEs that the record covers and no register write did.
+/// WQEs that the record covers, but no register write.
 #[derive(Debug, Clone, Copy)]
 struct Unrung {
     producer: u16,
-    // Both must be many: time alone passes as well while the program is stopped.
+    // Both must be large: time also passes while the program is stopped.
     since: u64,
     looks: u32,
 }
 
-/// Between the store to the record and that to the register a program may lose its core for a while.
+/// Time that a program may take from the store to the record to the store to the register: it may lose its core.
 pub const PATIENCE_NS: u64 = 2_000_000_000;
 /// The same, in looks of the device.
 pub const PATIENCE_LOOKS: u32 = 100;
 
-/// Basic blocks of a WQE of `ds` units.
+/// Returns the number of basic blocks of a WQE of `ds` units.
 pub fn blocks(ds: u8) -> u16 {
     u16::from(ds.div_ceil(UNITS_PER_BLOCK))
 }
 
 impl SendQueue {
-    /// The queue that `attr` describes, with the QP's doorbell record.
+    /// Makes the queue that `attr` describes, with the QP's doorbell record.
     pub fn new(attr: WqAttr, record: Span) -> objects::Result<Self> {
         let valid = (attr.count == 0 || attr.count.is_power_of_two()) && attr.count <= 1 << 15;
         if !valid {
@@ -60,7 +60,7 @@ impl SendQueue {
         (self.rung, self.next, self.unrung, self.instead) = (0, 0, None, None);
     }
 
-    /// A register was written with the control segment of the WQE at `index`.
+    /// Notes that a register was written with the control segment of the WQE at `index`.
     pub fn ring(&mut self, index: u16, ds: u8) {
         let end = index.wrapping_add(blocks(ds).max(1));
         let ahead = end.wrapping_sub(self.next);
@@ -70,26 +70,26 @@ impl SendQueue {
         }
     }
 
-    /// A register that several queue pairs share was written, perhaps by this one.
+    /// Takes the record as rung: a register that several queue pairs share was written, perhaps by this one.
     pub fn ring_by_record(&mut self) -> Result<(), Unmapped> {
         self.rung = self.record.record(SEND)? as u16;
         Ok(())
     }
 
-    /// The program took the memory away: there is no queue any more.
+    /// Gives the queue up, because the program took its memory away.
     pub fn abandon(&mut self) {
         self.reset();
         self.count = 0;
     }
 
-    /// Looks at time `now` whether a doorbell is missing.
+    /// Checks at time `now` whether a doorbell is missing.
     pub fn observe(&mut self, qp: Object, now: u64, strict: &mut Strict) -> Result<(), Unmapped> {
         if self.count == 0 {
             return Ok(());
         }
         let producer = self.record.record(SEND)? as u16;
         let ahead = producer.wrapping_sub(self.rung);
-        // A record behind what was rung is ahead by nearly all of 16 bits.
+        // A record before the rung index is ahead by nearly all of 16 bits.
         if ahead == 0 || u32::from(ahead) > self.count {
             self.unrung = None;
             return Ok(());
@@ -109,7 +109,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Basic blocks that record and register both cover and that were not started.
+    /// Returns the number of basic blocks that both record and register cover and that were not started.
     pub fn ready(&self, qp: Object, strict: &mut Strict) -> Result<u16, Unmapped> {
         let rung = self.rung.wrapping_sub(self.next);
         if self.count == 0 || rung == 0 {
@@ -123,20 +123,20 @@ impl SendQueue {
         Ok(posted.min(rung))
     }
 
-    /// Index of the next WQE.
+    /// Returns the index of the next WQE.
     pub fn next(&self) -> u16 {
         self.next
     }
 
-    /// The next WQE was started; it has this many basic blocks.
+    /// Moves on from a WQE that was started and has this many basic blocks.
     pub fn advance(&mut self, blocks: u16) {
         self.next = self.next.wrapping_add(blocks);
-        // Not before the index comes round is its slot another's.
+        // The slot gets another WQE only after the index has gone round the ring.
         let behind = |index: u16| u32::from(self.next.wrapping_sub(index)) > self.count;
         self.instead.take_if(|(index, _)| behind(*index));
     }
 
-    /// The WQE at `index` is executed as these bytes say, and not those in the queue.
+    /// Executes the WQE at `index` from these bytes, and not from those in the queue.
     pub fn execute_instead(&mut self, index: u16, wqe: Vec<u8>) {
         self.instead = Some((index, wqe));
     }
@@ -145,7 +145,7 @@ impl SendQueue {
         self.instead.as_ref().filter(|(at, _)| *at == index).map(|(_, wqe)| &wqe[..])
     }
 
-    /// Control segment of the WQE at `index`.
+    /// Returns the control segment of the WQE at `index`.
     pub fn ctrl(&self, index: u16) -> Result<ControlSegment, Unmapped> {
         if let Some(bytes) = self.instead_of(index).and_then(|wqe| wqe.first_chunk()) {
             return Ok(ControlSegment::from_bytes(bytes));
@@ -167,7 +167,7 @@ impl SendQueue {
             let before_end = bytes.len().min(self.ring.len() - at);
             let (straight, wrapped) = bytes.split_at_mut(before_end);
             self.ring.read(at, straight)?;
-            // Larger than the ring: caught before, as a WQE that reaches past the producer index.
+            // A WQE larger than the ring was refused before: it reaches past the producer index.
             let len = wrapped.len().min(self.ring.len());
             self.ring.read(0, &mut wrapped[..len])?;
             if let Some(wqe) = self.instead_of(index) {

@@ -13,7 +13,7 @@ use super::tm::MIN_POSTED;
 use super::tm::list::TagList;
 use super::trace::Trace;
 
-/// What taking a WQE led to.
+/// A WQE that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TakenSlot {
     /// The slot, for `wqe_counter`.
@@ -33,19 +33,19 @@ pub struct Srq {
     record: Span,
     // The program took the memory away.
     abandoned: bool,
-    // As many WQEs were posted as tag matching wants to see before it begins.
+    // Enough WQEs were posted for tag matching to begin.
     flows: bool,
     // Slot of the next WQE to take, and how many were taken.
     next: u16,
     taken: u16,
-    // What was handed over so far: the counter that was seen, and the slot after the last WQE.
+    // WQEs that were handed over so far, the counter that was seen, and the slot after the last WQE.
     handover: Handover,
     seen: u16,
     tail: u16,
 }
 
 impl Srq {
-    /// The queue that `attr` describes.
+    /// Makes the queue that `attr` describes.
     pub fn new(number: Srqn, attr: SrqAttr) -> objects::Result<Self> {
         let valid = attr.wqe_count.is_power_of_two()
             && attr.wqe_count <= 1 << 16
@@ -77,38 +77,38 @@ impl Srq {
         })
     }
 
-    /// What it was created with, and the limit as it stands.
+    /// Returns the attributes of the creation, with the present limit.
     pub fn attr(&self) -> &SrqAttr {
         &self.attr
     }
 
-    /// Slot of the next WQE to take.
+    /// Returns the slot of the next WQE to take.
     pub fn next(&self) -> u16 {
         self.next
     }
 
-    /// WQEs taken.
+    /// Returns the number of WQEs taken.
     pub fn taken(&self) -> u16 {
         self.taken
     }
 
-    /// Posted WQEs that were not taken.
+    /// Returns the number of posted WQEs that were not taken.
     pub fn available(&self) -> Result<u16, Unmapped> {
         Ok((self.record.record(RECEIVE)? as u16).wrapping_sub(self.taken))
     }
 
-    /// The program took the memory away: WQEs are neither there nor will be. `false` when that is
-    /// known already.
+    /// Gives the queue up, because the program took its memory away. Returns `false` if the queue was given up
+    /// before.
     pub fn abandon(&mut self) -> bool {
         !std::mem::replace(&mut self.abandoned, true)
     }
 
-    /// Whether the memory was taken away.
+    /// Returns `true` if the memory was taken away.
     pub fn is_abandoned(&self) -> bool {
         self.abandoned
     }
 
-    /// The queue of its own completions, where they do not go to that of the queue pair.
+    /// Returns the CQ of its own completions, if they do not go to the CQ of the queue pair.
     pub fn own_cq(&self) -> Option<Cqn> {
         match self.attr.kind {
             SrqKind::TagMatching { cq, .. } => Some(cq),
@@ -116,14 +116,14 @@ impl Srq {
         }
     }
 
-    /// Whether messages are taken.
+    /// Returns `true` if messages are taken.
     pub fn flows(&mut self) -> bool {
-        // Memory that is not there shows when a WQE is taken.
+        // Missing memory is noticed when a WQE is taken.
         self.flows |= self.available().is_ok_and(|posted| posted >= MIN_POSTED);
         self.flows
     }
 
-    /// Sets the limit; the event comes at once when fewer WQEs are left.
+    /// Sets the limit; returns the event if fewer WQEs are left.
     pub fn set_limit(&mut self, limit: u32) -> Option<Event> {
         self.attr.limit = limit;
         self.check_limit(self.available().unwrap_or_default())
@@ -137,7 +137,7 @@ impl Srq {
         Some(Event::SrqLimit(self.number))
     }
 
-    /// Looks at the doorbell record; `trace` tells of what is new. Each WQE is copied as it is now.
+    /// Looks at the doorbell record; `trace` gets new values. Each new WQE is copied as it is now.
     pub fn observe(&mut self, strict: &mut Strict, trace: &mut Trace) -> Result<(), Unmapped> {
         if self.abandoned {
             return Ok(());
@@ -152,7 +152,7 @@ impl Srq {
         trace.handed_over(owner, counter, new);
         let mut wqe = [0; MAX_STRIDE];
         let wqe = &mut wqe[..1 << self.attr.wqe_shift];
-        // Further, the list would only be walked in circles.
+        // A longer walk would only go in circles.
         for _ in 0..u32::from(new).min(self.attr.wqe_count) {
             let slot = self.tail;
             self.read(slot, wqe)?;
@@ -179,7 +179,7 @@ impl Srq {
         self.ring.read(usize::from(slot) << self.attr.wqe_shift, wqe)
     }
 
-    // An adapter would read outside the queue behind a wild link; the model stays inside.
+    // An adapter would read outside the queue after a wild link; the model stays inside.
     fn inside(&self, slot: u16) -> u16 {
         (u32::from(slot) & (self.attr.wqe_count - 1)) as u16
     }
@@ -192,7 +192,7 @@ impl Srq {
         trace: &mut Trace,
     ) -> Result<Option<TakenSlot>, Unmapped> {
         self.observe(strict, trace)?;
-        // What the record covers since then is not known yet.
+        // WQEs that the record covers since then are not known yet.
         let available = self.seen.wrapping_sub(self.taken);
         if available == 0 || self.abandoned {
             return Ok(None);
@@ -218,7 +218,7 @@ impl Srq {
         self.next = self.inside(slot.wrapping_add(1));
     }
 
-    /// The CQE of a slot was written: the program may post it again.
+    /// Gives a slot back to the program, because its CQE was written.
     pub fn complete(&mut self, slot: u16) {
         self.handover.give_back(slot.into());
     }

@@ -19,7 +19,7 @@ const ERROR_SCAN_INTERVAL: u32 = 16;
 const RECORD_SCAN: usize = 8;
 
 impl Nic {
-    /// Works for a bounded while at time `now_ns`; `false` when there was nothing to do.
+    /// Works for a bounded while at time `now_ns`; returns `false` if there was nothing to do.
     pub fn step(&mut self, now_ns: u64) -> bool {
         self.core.now = self.core.now.max(now_ns);
         self.core.trace.now = self.core.now;
@@ -36,7 +36,7 @@ impl Nic {
         self.look_at_wqs();
         self.run_active();
         self.core.progress |= self.core.link.poll();
-        // Before there is a rule nobody would get what comes.
+        // Without a rule no queue would get the frames.
         if self.has_rules() {
             self.core.progress |= self.core.link.bring_in(self.core.now);
         }
@@ -59,7 +59,7 @@ impl Nic {
         self.core.progress
     }
 
-    /// Looks at doorbell records, a few at a time, so that what they cover is known early.
+    /// Looks at doorbell records, a few at a time, so that the WQEs that they cover are known early.
     fn look_at_records(&mut self) {
         for _ in 0..RECORD_SCAN {
             let Core { srqs, strict, trace, .. } = &mut self.core;
@@ -97,7 +97,7 @@ impl Nic {
         self.rings = rings;
     }
 
-    /// A register was written with the first eight bytes of a control segment.
+    /// Handles a register write of the first eight bytes of a control segment.
     pub(super) fn ring(&mut self, ring: Ring) {
         let (page, users) = self.uar.users(ring.register);
         self.core.trace.rang(page, &ring);
@@ -118,8 +118,8 @@ impl Nic {
         if users == [qpn] {
             return;
         }
-        // Another's ring may have been overwritten by this one: that of a user of this register or, where the value
-        // does not belong here, of any on the page.
+        // This ring may have overwritten the ring of another queue pair: of a user of this register or, where the value
+        // does not belong here, of any user of the page.
         let others = if users.contains(&qpn) { users.to_vec() } else { self.uar.users_of(page) };
         for user in others {
             if let Some(qp) = self.qps.get_mut(user).filter(|qp| qp.takes_doorbells()) {
@@ -128,7 +128,7 @@ impl Nic {
         }
     }
 
-    /// How many things of a kind a step does at most, which is `many` otherwise.
+    /// Returns the bound of a step, which is `many` unless the device works in small steps or slowly.
     fn at_most(&self, many: usize) -> usize {
         if self.small_steps || self.schedule.is_slow() { 1 } else { many }
     }
@@ -197,7 +197,7 @@ impl Nic {
         }
     }
 
-    /// A CQ that overran takes its queue pairs with it.
+    /// Fails the queue pairs of CQs that overran.
     fn fail_users_of_failed_cqs(&mut self) {
         while let Some(cq) = self.core.failed_cqs.pop() {
             for (_, qp) in self.qps.iter_mut() {
@@ -211,7 +211,7 @@ impl Nic {
         }
     }
 
-    /// Queue pairs in error flush what is posted later, too, and receives come without a doorbell.
+    /// Flushes WQEs that were posted to queue pairs in error: receives come without a doorbell.
     fn look_at_failed(&mut self) {
         let (qps, core) = (&mut self.qps, &mut self.core);
         self.failed.retain(|number| {
@@ -227,7 +227,7 @@ impl Nic {
     }
 }
 
-/// Hands a packet to the queue pair it is for, if that one wants it.
+/// Hands a packet to its queue pair, if the queue pair takes the packet.
 fn deliver(qps: &mut Table<Box<Qp>>, core: &mut Core, number: u32, packet: &Packet) {
     let Some(qp) = qps.get_mut(number) else { return };
     let from_peer = !is_connected(qp.attr.service)

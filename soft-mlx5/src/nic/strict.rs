@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-/// A rule, and where it comes from.
+/// A rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
     /// `next_wqe_index` names a slot of the SRQ.
@@ -16,7 +16,7 @@ pub enum Rule {
     ReceiveChanged,
     /// Nothing is posted to a receive queue whose queue pair is in state Reset.
     ReceiveState,
-    /// WQEs stand at multiples of the queue's stride: what is handed over was written.
+    /// WQEs stand at multiples of the queue's stride: each WQE that is handed over was written.
     Stride,
     /// A list of data segments that is shorter than its WQE ends with a terminator.
     Terminator,
@@ -24,7 +24,7 @@ pub enum Rule {
     ConsumerIndex,
     /// `ds` is at least 1 and the WQE stays inside what was posted.
     SendSize,
-    /// The send queue holds what was posted, no more.
+    /// The send queue holds all posted WQEs.
     SendOverflow,
     /// The control segment names the queue pair that it is posted to.
     SendQpn,
@@ -36,7 +36,7 @@ pub enum Rule {
     DoorbellQpn,
     /// A doorbell is rung in a state that processes the send queue.
     DoorbellState,
-    /// What stands in a register that queue pairs share is the WQE it was rung for.
+    /// A register that queue pairs share holds the WQE that it was rung for.
     BlueFlame,
     /// The doorbell record of a send queue is followed by a write to the register.
     DoorbellMissing,
@@ -48,7 +48,7 @@ pub enum Rule {
     TagOperation,
     /// An append announces a free entry, and a remove names one that was appended and not removed since.
     TagIndex,
-    /// No more unexpected messages are handled than there were, and no fewer than were before.
+    /// Software reports no more unexpected messages than there were, and no fewer than before.
     TagPhase,
     /// A WQE of a striding receive queue has one data segment, at byte 16, that holds all strides.
     StridingWqe,
@@ -104,7 +104,7 @@ impl Rule {
     }
 }
 
-/// What broke a rule.
+/// The object that broke a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Object {
     /// Queue pair number.
@@ -130,9 +130,9 @@ pub struct Strict {
 }
 
 impl Strict {
-    /// A judge that stops the program (`abort`) or counts.
+    /// Makes a judge that stops the program (`abort`) or counts.
     pub fn new(abort: bool) -> Self {
-        // So that a test which breaks a rule can see in a process of its own how the program stops.
+        // Lets a test that breaks a rule see in a process of its own how the program stops.
         let abort = abort || cfg!(test) && std::env::var_os(STOP_IN_TESTS).is_some();
         Self { abort, counts: [0; Rule::COUNT] }
     }
@@ -147,7 +147,7 @@ impl Strict {
         }
     }
 
-    /// Breaches of a rule so far.
+    /// Returns the number of breaches of a rule so far.
     pub fn count(&self, rule: Rule) -> u64 {
         self.counts[rule as usize]
     }
@@ -180,7 +180,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
 
-    /// The test that breaks a rule. It also sees that without `strict` the breach is counted.
+    /// Returns the test that breaks a rule. It also sees that without `strict` the breach is counted.
     fn breaker(rule: Rule) -> &'static str {
         match rule {
             Rule::SrqLink => "srq::tests::a_wild_link_is_a_violation_and_stays_inside",

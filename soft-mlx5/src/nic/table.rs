@@ -12,8 +12,8 @@ const DISTINCT_SLOTS: u32 = 14;
 pub struct Table<T> {
     base: u32,
     slots: Vec<Slot<T>>,
-    // First in, first out: a number rests as long as possible before it names another object, so
-    // that what arrives late for the old one finds nothing.
+    // First in, first out: a number rests as long as possible before it names another object, so that
+    // late packets for the old object find no object.
     free: VecDeque<u32>,
     limit: u32,
     distinct: bool,
@@ -26,20 +26,20 @@ struct Slot<T> {
 }
 
 impl<T> Table<T> {
-    /// A table whose first number is `base` and which holds at most `limit` objects.
+    /// Makes a table whose first number is `base` and which holds at most `limit` objects.
     pub fn new(base: u32, limit: u32) -> Self {
         Self { base, slots: Vec::new(), free: VecDeque::new(), limit, distinct: false }
     }
 
-    /// A table that never gives a number twice. It is full for good after nearly 2^24 objects, and holds at most 2^14
+    /// Makes a table that never gives a number twice. It is full for good after nearly 2^24 objects, and holds at most 2^14
     /// at once.
     pub fn distinct(base: u32) -> Self {
         Self { distinct: true, ..Self::new(base, 1 << DISTINCT_SLOTS) }
     }
 
-    /// Stores the object that `make` builds from its number; `None` when the table is full.
+    /// Stores the object that `make` builds from its number; returns `None` if the table is full.
     pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
-        // Numbers come back into use only when a good part of the table is resting.
+        // Numbers are used again only when 64 of them rest, or when the table is full.
         let reuse = self.free.len() >= 64 || self.slots.len() as u32 >= self.limit;
         let resting = if reuse { self.free.pop_front() } else { None };
         let index = match resting {
@@ -72,7 +72,7 @@ impl<T> Table<T> {
         Some(object)
     }
 
-    // Where an object of this number would be.
+    // Returns the place for an object of this number.
     fn place(&self, number: u32) -> usize {
         let index = number.wrapping_sub(self.base);
         let mask = if self.distinct { (1 << DISTINCT_SLOTS) - 1 } else { u32::MAX };
@@ -84,20 +84,21 @@ impl<T> Table<T> {
         self.slots.get(index).is_some_and(|slot| slot.number == number).then_some(index)
     }
 
-    /// The object with this number.
+    /// Returns the object with this number.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
         self.slots[self.index(number)?].object.as_ref()
     }
 
-    /// The object with this number.
+    /// Returns the object with this number.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let index = self.index(number)?;
         self.slots[index].object.as_mut()
     }
 
-    /// The object in the next slot after that of number `cursor`, which moves there, and after the last one the first.
+    /// Returns the object in the next slot after that of number `cursor`, and moves `cursor` there. The first slot follows
+    /// the last.
     pub fn next_mut(&mut self, cursor: &mut u32) -> Option<(u32, &mut T)> {
         let from = self.place(*cursor).saturating_add(1).min(self.slots.len());
         let (before, after) = self.slots.split_at(from);
@@ -109,12 +110,12 @@ impl<T> Table<T> {
         Some((*number, object.as_mut()?))
     }
 
-    /// All objects, in the order of their slots.
+    /// Returns all objects, in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().filter_map(|slot| Some((slot.number, slot.object.as_ref()?)))
     }
 
-    /// All objects, in the order of their slots.
+    /// Returns all objects, in the order of their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots.iter_mut().filter_map(|slot| Some((slot.number, slot.object.as_mut()?)))
     }

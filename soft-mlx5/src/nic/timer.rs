@@ -13,7 +13,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// When it is, if it is set.
+    /// Returns the deadline, if it is set.
     pub fn get(&self) -> Option<u64> {
         self.at
     }
@@ -36,8 +36,8 @@ impl Timers {
         }
     }
 
-    /// Takes the next queue pair whose entry is due at `now`; [`Self::is_due`] tells whether its
-    /// deadline is.
+    /// Takes the next queue pair whose entry is due at `now`; [`Self::is_due`] says whether its deadline
+    /// is due, too.
     pub fn pop(&mut self, now: u64) -> Option<u32> {
         let Reverse((at, qpn)) = *self.0.peek()?;
         if at > now {
@@ -47,7 +47,7 @@ impl Timers {
         Some(qpn)
     }
 
-    /// Whether the deadline has passed; otherwise it is queued again.
+    /// Returns `true` if the deadline has passed; otherwise queues it again.
     pub fn is_due(&mut self, qpn: u32, deadline: &mut Deadline, now: u64) -> bool {
         deadline.queued = None;
         let due = deadline.at.is_some_and(|at| at <= now);
@@ -57,7 +57,7 @@ impl Timers {
         due
     }
 
-    /// Not later than the next deadline.
+    /// Returns a time that is not later than the next deadline.
     pub fn next(&self) -> Option<u64> {
         self.0.peek().map(|Reverse((at, _))| *at)
     }

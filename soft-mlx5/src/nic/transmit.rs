@@ -55,7 +55,7 @@ fn bth(qp: &Qp, operation: Operation, psn: u32) -> Bth {
     }
 }
 
-/// Sends a frame on the way of a connected queue pair; nothing is sent to an address that no port has.
+/// Sends a frame on the route of a connected queue pair. Sends nothing if no port has the address.
 pub fn send(qp: &Qp, core: &mut Core, bth: &Bth, fill: impl FnOnce(&mut Frame)) {
     let filled = |frame: &mut Frame| {
         fill(frame);
@@ -67,7 +67,7 @@ pub fn send(qp: &Qp, core: &mut Core, bth: &Bth, fill: impl FnOnce(&mut Frame)) 
     }
 }
 
-/// As [`send`], unless the frame could not be filled.
+/// Does the same as [`send`], unless the frame cannot be filled.
 pub fn try_send<E>(
     qp: &Qp,
     core: &mut Core,
@@ -156,7 +156,7 @@ fn read_request(
     number: u32,
 ) -> Result<(), WqeError> {
     let remote = wqe.remote()?;
-    // What has come already is not asked for again.
+    // Data that has come already is not asked for again.
     let done = number * qp.mtu as u32;
     let reth = Reth {
         va: remote.raddr.get().wrapping_add(done.into()),
@@ -237,7 +237,7 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
     };
     let lid = core.link.lid();
     if av.grh.is_some_and(|grh| address::is_multicast_gid(&grh.dgid)) {
-        // Who is a member is known to each port alone: all of them get a copy.
+        // Only each port itself knows its members: all ports get a copy.
         for dlid in core.link.peers(core.now).into_iter().chain([lid]) {
             if let Some(way) = route_to(&av, lid, dlid, core.link_layer) {
                 emit(core, &way);

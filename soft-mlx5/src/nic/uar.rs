@@ -2,9 +2,9 @@
 //!
 //! A page is shared memory: the program's mapping and the device's are two views of one memory file. The
 //! device takes a doorbell by swapping it for zero, a value that no doorbell has, so it sees a second
-//! ring with the same bytes, too. What it cannot see is a ring that was overwritten before it looked: a
-//! register used by several queue pairs therefore says only "look at the records of all of them", and a value that
-//! names none of them "look at the records of the page".
+//! ring with the same bytes, too. The device cannot see a ring that was overwritten before it looked. So a
+//! register of several queue pairs says only "look at the records of all of them", and a value that names
+//! none of them says "look at the records of the page".
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,14 +22,14 @@ pub const PAGE_SIZE: usize = 4096;
 /// Distance between the two halves of a BlueFlame register.
 pub const BF_HALF: u32 = 256;
 
-/// Most that a BlueFlame write of one basic block writes.
+/// Bytes of a BlueFlame write of one basic block.
 pub const BLUE_FLAME_WRITE: usize = 64;
 
-// The registers of a page that are not those of the fast path.
+// Registers of a page without those of the fast path.
 const REGISTERS: [u32; 2] = [BLUE_FLAME as u32, BLUE_FLAME as u32 + 2 * BF_HALF];
 
 const MAX_PAGES: u32 = 1 << 14;
-// Registers looked at in a step that has other work; all are, when there is none.
+// Registers that a step with other work looks at; a step without other work looks at all of them.
 const BUSY_SCAN: usize = 32;
 
 #[derive(Debug)]
@@ -80,7 +80,7 @@ struct Used {
     qps: Vec<u32>,
 }
 
-/// A ring: which register, and what was written to it.
+/// A ring: a register, and the value that was written to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ring {
     /// Index among the registers in use, for [`Uar::users`].
@@ -108,12 +108,12 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 impl Uar {
-    /// No pages yet.
+    /// Starts without pages.
     pub fn new() -> io::Result<Self> {
         // SAFETY: the name is a C string.
         let fd =
             check(unsafe { libc::memfd_create(c"soft-mlx5-uar".as_ptr(), libc::MFD_CLOEXEC) })?;
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self {
             file,
@@ -125,7 +125,7 @@ impl Uar {
         })
     }
 
-    /// The page with this index, made at its first use.
+    /// Returns the page with this index, made at its first use.
     pub fn page(&mut self, index: u32) -> io::Result<UarPage> {
         self.map(index)?;
         Ok(UarPage { fd: self.file.as_raw_fd(), offset: offset_of_page(index) })
@@ -216,19 +216,20 @@ impl Uar {
         }
     }
 
-    /// Page of a register in use, and the queue pairs that ring there.
+    /// Returns the page of a register in use, and the queue pairs that ring there.
     pub fn users(&self, register: usize) -> (u32, &[u32]) {
         let used = &self.registers[register];
         (used.register.page, &used.qps)
     }
 
-    /// All queue pairs that ring at a page.
+    /// Returns all queue pairs that ring at a page.
     pub fn users_of(&self, page: u32) -> Vec<u32> {
         let there = self.registers.iter().filter(|used| used.register.page == page);
         there.flat_map(|used| used.qps.iter().copied()).collect()
     }
 
-    /// Both halves of a register as they are in memory, as far as a BlueFlame write goes; `None` without a register of its own.
+    /// Returns both halves of a register as they are in memory, as far as a BlueFlame write goes, or `None` for
+    /// [`Register::ANY`].
     pub fn peek_register(&self, register: Register) -> Option<[[u8; BLUE_FLAME_WRITE]; 2]> {
         if register.offset == Register::ANY {
             return None;
@@ -237,7 +238,7 @@ impl Uar {
         Some([0, BF_HALF].map(|half| page.peek((register.offset + half) as usize)))
     }
 
-    /// The CQ doorbell of a page as it is in memory.
+    /// Returns the CQ doorbell of a page as it is in memory.
     pub fn peek_arm(&self, page: u32) -> Option<[u8; 8]> {
         Some(self.pages.get(page as usize)?.as_ref()?.peek(CQ_DOORBELL))
     }
@@ -266,7 +267,7 @@ impl Uar {
         Some(page.word((register.offset + ring.half) as usize + offset))
     }
 
-    /// What stands in the half of the register, behind the first eight bytes that the ring was.
+    /// Returns the bytes in the half of the register, with the ring as the first eight bytes.
     pub fn image(&self, ring: &Ring, len: usize) -> Vec<u8> {
         let first = ring.value.to_be_bytes();
         let words = (8..len).step_by(8).flat_map(|at| {
@@ -276,12 +277,12 @@ impl Uar {
         first.into_iter().chain(words).collect()
     }
 
-    /// Whether there was another ring at this half of the register, which was not taken.
+    /// Returns `true` if this half of the register holds another ring, which was not taken.
     pub fn is_rung(&self, ring: &Ring) -> bool {
         self.word_of(ring, 0).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Takes out what was behind the first eight bytes, so that it is nobody's later on.
+    /// Clears the bytes after the first eight, so that no later ring gets them.
     pub fn clear(&self, ring: &Ring) {
         for at in (8..BF_HALF as usize).step_by(8) {
             if let Some(word) = self.word_of(ring, at) {
@@ -290,7 +291,7 @@ impl Uar {
         }
     }
 
-    /// The same, unless another ring is on its way.
+    /// Does the same, unless the register holds another ring.
     pub fn clear_unless_rung(&self, ring: &Ring) {
         if !self.is_rung(ring) {
             self.clear(ring);

@@ -19,7 +19,7 @@ pub const MAX_MESSAGE: u64 = 1 << 30;
 
 const UNIT: usize = 16;
 
-/// What is wrong with a WQE.
+/// Error in a WQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WqeError {
     /// The opcode is not one of this service, or segments are missing.
@@ -30,7 +30,7 @@ pub enum WqeError {
     Protection,
 }
 
-/// What a WQE asks for.
+/// Operation of a WQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Nothing.
@@ -45,7 +45,7 @@ pub enum Kind {
     Atomic,
 }
 
-/// What goes with the last packet of a SEND or WRITE.
+/// Trailer of the last packet of a SEND or WRITE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trailer {
     /// Nothing.
@@ -57,7 +57,7 @@ pub enum Trailer {
 }
 
 impl Kind {
-    /// Kind and trailer of an opcode on a service; `None` where the service has no such operation.
+    /// Returns the kind and trailer of an opcode on a service, or `None` if the service has no such operation.
     pub fn of(opcode: WqeOpcode, service: Service) -> Option<(Self, Trailer)> {
         let (kind, trailer, reliable, connected) = match opcode {
             WqeOpcode::NOP => (Self::Nop, Trailer::None, false, false),
@@ -81,7 +81,7 @@ impl Kind {
         served.then_some((kind, trailer))
     }
 
-    /// Whether the responder answers with data.
+    /// Returns `true` if the responder answers with data.
     pub fn is_read_like(self) -> bool {
         matches!(self, Self::Read | Self::Atomic)
     }
@@ -92,18 +92,18 @@ impl Kind {
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// A CQE is asked for.
+    /// Returns `true` if a CQE is asked for.
     pub fn signaled(self) -> bool {
         self.0 & CQ_UPDATE != 0
     }
 
-    /// The receiver's CQE is solicited.
+    /// Returns `true` if the receiver's CQE is solicited.
     pub fn solicited(self) -> bool {
         self.0 & SOLICITED != 0
     }
 
-    /// Starts after all earlier reads and atomics: fence (UCX, the kernel), strong ordering, and both fences (libmlx5).
-    /// The small fence alone waits for local operations, none of which outlasts its turn here.
+    /// Returns `true` if the WQE starts after all earlier reads and atomics: fence (UCX, the kernel), strong ordering, and
+    /// both fences (libmlx5). The small fence alone waits for local operations, which end within their turn here.
     pub fn fenced(self) -> bool {
         const READ_FENCE: u8 = 2 << 5;
         const STRONG_ORDERING: u8 = 3 << 5;
@@ -144,17 +144,17 @@ impl SendWqe {
         read(&mut self.bytes[..self.len])
     }
 
-    /// Control segment.
+    /// Returns the control segment.
     pub fn ctrl(&self) -> &ControlSegment {
         &self.ctrl
     }
 
-    /// The whole WQE.
+    /// Returns the whole WQE.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// A number that two WQEs share only when they are the same, but for odd chances.
+    /// Returns a digest, which two different WQEs share only by chance.
     pub fn digest(&self) -> u64 {
         // FNV-1a, a word at a time.
         self.bytes[..self.len].chunks_exact(8).fold(0xcbf2_9ce4_8422_2325, |digest, word| {
@@ -168,32 +168,32 @@ impl SendWqe {
         bytes.and_then(|bytes| bytes.first_chunk()).ok_or(WqeError::Malformed)
     }
 
-    /// Remote address segment.
+    /// Returns the remote address segment.
     pub fn remote(&self) -> Result<RemoteAddressSegment, WqeError> {
         self.segment(UNIT).map(RemoteAddressSegment::from_bytes)
     }
 
-    /// Atomic segment.
+    /// Returns the atomic segment.
     pub fn atomic(&self) -> Result<AtomicSegment, WqeError> {
         self.segment(2 * UNIT).map(AtomicSegment::from_bytes)
     }
 
-    /// Datagram segment.
+    /// Returns the datagram segment.
     pub fn datagram(&self) -> Result<DatagramSegment, WqeError> {
         self.segment(UNIT).map(DatagramSegment::from_bytes)
     }
 
-    /// List operation.
+    /// Returns the list operation.
     pub fn tag_matching(&self) -> Result<TagMatchingSegment, WqeError> {
         self.segment(UNIT).map(TagMatchingSegment::from_bytes)
     }
 
-    /// Everything from `at` on.
+    /// Returns the bytes from `at` on.
     pub fn tail(&self, at: usize) -> &[u8] {
         self.bytes[..self.len].get(at..).unwrap_or_default()
     }
 
-    /// Where the data part begins.
+    /// Returns the offset of the data part.
     pub fn data_offset(kind: Kind, service: Service) -> usize {
         let datagram = if service == Service::Ud { DatagramSegment::SIZE } else { 0 };
         UNIT + datagram
@@ -223,7 +223,7 @@ impl SendWqe {
         Ok(Some((Piece::Memory(segment), at + UNIT)))
     }
 
-    /// Bytes of the data part that begins at `at`.
+    /// Returns the number of bytes of the data part that begins at `at`.
     pub fn length(&self, mut at: usize) -> Result<u32, WqeError> {
         let mut total = 0;
         while let Some((piece, next)) = self.piece(at)? {
@@ -236,7 +236,7 @@ impl SendWqe {
         if total <= MAX_MESSAGE { Ok(total as u32) } else { Err(WqeError::Length) }
     }
 
-    /// First data segment whose length is 0, for the strict rules.
+    /// Returns the first data segment whose length is 0, for the strict rules.
     pub fn zero_length(&self, mut at: usize) -> Option<&[u8]> {
         while let Ok(Some((piece, next))) = self.piece(at) {
             if matches!(piece, Piece::Memory(_)) && self.bytes[at..at + 4] == [0; 4] {
@@ -288,7 +288,7 @@ impl SendWqe {
         Ok(())
     }
 
-    /// The bytes of the data part at `at`, if they stand in the WQE itself.
+    /// Returns the bytes of the data part at `at`, if the WQE contains them.
     pub fn inline_data(&self, at: usize) -> Option<&[u8]> {
         match self.piece(at) {
             Ok(Some((Piece::Inline(from, len), _))) => self.bytes.get(from..from + len),
@@ -296,7 +296,7 @@ impl SendWqe {
         }
     }
 
-    /// The data segments from `at` on, for the answer to a READ or atomic.
+    /// Returns the data segments from `at` on, for the answer to a READ or atomic.
     pub fn segments(&self, at: usize) -> impl Iterator<Item = DataSegment> + '_ {
         let bytes = self.bytes[..self.len].get(at..).unwrap_or_default();
         bytes.chunks_exact(UNIT).map(|bytes| {

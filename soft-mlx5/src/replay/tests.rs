@@ -1,6 +1,6 @@
 use super::*;
 
-/// What this model wrote under `doorbell selftest`, and what owners of adapters sent.
+/// A bundle that this model wrote under `doorbell selftest`.
 const BUNDLE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/silicon/bundles/soft-mlx5.txt"));
 
@@ -11,7 +11,7 @@ fn the_bundle_of_this_model_has_no_difference() {
     assert!(found.cqes > 100 && found.wqes > 50, "{found}");
 }
 
-/// The same bundle with the byte at `at` changed, and a digest that is right again.
+/// Returns the same bundle with the byte at `at` changed, and a digest that is right again.
 fn changed(at: usize, by: u8) -> String {
     let mut bytes = BUNDLE.as_bytes().to_vec();
     bytes[at] = match bytes[at] {
@@ -24,13 +24,13 @@ fn changed(at: usize, by: u8) -> String {
     format!("{lines}end {:016x}\n", fnv(FNV_START, lines.as_bytes()))
 }
 
-/// The place of word `number` in a line.
+/// Returns the place of word `number` in a line.
 fn word(line: &str, number: usize) -> std::ops::Range<usize> {
     let start = line.match_indices(' ').nth(number - 1).unwrap().0 + 1;
     start..start + line[start..].find(' ').unwrap()
 }
 
-/// Whoever changes the digest, too, is found by the signature of the CQE, or by the twin of the WQE.
+/// If the digest is changed, too, the signature of the CQE or the other WQE shows the change.
 #[test]
 fn each_byte_of_a_cqe_or_wqe_is_checked() {
     let mut start = 0;
@@ -38,7 +38,7 @@ fn each_byte_of_a_cqe_or_wqe_is_checked() {
     for line in BUNDLE.split_inclusive('\n') {
         let bytes = match line.split(' ').next() {
             Some("wqe" | "cqe") => line.rfind(' ').unwrap() + 1..line.len() - 1,
-            // The title, whose signature does not cover the arrays behind it.
+            // The title: its signature does not cover the arrays after it.
             Some("block") => word(line, 3),
             _ => 0..0,
         };

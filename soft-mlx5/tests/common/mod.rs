@@ -11,7 +11,7 @@ pub const SOFT_MLX5: &str = env!("CARGO_BIN_EXE_soft-mlx5");
 
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-/// What a program left behind.
+/// Output and exit status of a program.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: ExitStatus,
@@ -20,14 +20,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Fails the test unless the program succeeded; returns what it printed.
+    /// Fails the test unless the program succeeded; returns its output.
     pub fn succeeded(self) -> String {
         assert!(self.status.success(), "{self:?}");
         self.stdout
     }
 }
 
-/// `soft-mlx5 run` with these options, and the command. `UNDER` is a command that starts it there.
+/// Returns `soft-mlx5 run` with these options and the command. `UNDER` is a command that starts the command.
 pub fn run(options: &[&str], command: &[&str]) -> Command {
     let under = std::env::var("UNDER").unwrap_or_default();
     let mut run = Command::new(SOFT_MLX5);
@@ -89,12 +89,12 @@ pub fn finish(command: &mut Command) -> Outcome {
     start(command).finish()
 }
 
-/// A TCP port that nobody listens on.
+/// Returns a TCP port without a listener.
 pub fn free_port() -> u16 {
     TcpListener::bind(("0.0.0.0", 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// Waits until somebody listens on a port, without connecting to it.
+/// Waits for a listener on a port, without connecting to it.
 pub fn wait_for_listener(port: u16) {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -103,7 +103,7 @@ pub fn wait_for_listener(port: u16) {
         }
         thread::sleep(Duration::from_millis(5));
     }
-    panic!("nobody listens on port {port}");
+    panic!("no program listens on port {port}");
 }
 
 fn listens(table: &str, port: u16) -> bool {
@@ -115,7 +115,7 @@ fn listens(table: &str, port: u16) -> bool {
     })
 }
 
-/// A script that runs `ibv_rc_pingpong` in the background, and beside it once more as its client.
+/// Returns a script that runs `ibv_rc_pingpong` in the background, and again as its client.
 pub fn pingpong(options: &str) -> String {
     let port = free_port();
     let pingpong = format!("ibv_rc_pingpong -g 0 {options} -p {port}");
@@ -125,7 +125,7 @@ pub fn pingpong(options: &str) -> String {
     format!("{pingpong} & until {listening}; do sleep 0.05; done; {pingpong} 127.0.0.1")
 }
 
-/// A fabric of its own for each test.
+/// Returns a fabric of its own for each test.
 pub fn fresh_fabric(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }

@@ -1,8 +1,8 @@
-//! The states of queue pairs. Included by path where tests take queue pairs through them.
+//! The states of queue pairs. Tests that move queue pairs through them include this file by path.
 
 use rdma_core_sys::*;
 
-/// What a change to a state names of a queue pair, the state included.
+/// Returns the attributes that the change of a queue pair to a state names, the state included.
 pub fn mask(qp_type: ibv_qp_type, state: ibv_qp_state) -> u32 {
     let of_rc = |mask| if qp_type == IBV_QPT_RC { mask } else { 0 };
     IBV_QP_STATE
@@ -25,14 +25,14 @@ pub fn mask(qp_type: ibv_qp_type, state: ibv_qp_state) -> u32 {
         }
 }
 
-/// Takes a queue pair to states one after the other, with what each names of `attr`.
+/// Moves a queue pair through states, with the attributes that each state names.
 ///
 /// # Safety
 /// The queue pair is alive.
 pub unsafe fn to(qp: *mut ibv_qp, states: &[ibv_qp_state], mut attr: ibv_qp_attr) {
     for &state in states {
         attr.qp_state = state;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller promises that the queue pair is alive.
         let errno = unsafe { ibv_modify_qp(qp, &mut attr, mask((*qp).qp_type, state) as i32) };
         assert_eq!(errno, 0, "to state {state}");
     }

@@ -19,7 +19,7 @@ fn next_cq(channel: *mut ibv_comp_channel) -> *mut ibv_cq {
     cq
 }
 
-// A CQ with a channel, and a QP on it that talks to itself.
+// Makes a CQ with a channel, and a QP on it that is connected to itself.
 fn loopback(
     world: &World,
     channel: *mut ibv_comp_channel,
@@ -38,7 +38,7 @@ fn an_armed_queue_raises_one_event_for_its_next_completion() {
     // SAFETY: the channel is alive.
     let fd = unsafe { (*channel).fd };
     world.exchange(qp, mr, 32);
-    assert!(!is_readable(fd), "nobody asked for an event");
+    assert!(!is_readable(fd), "no event was asked for");
     while poll(cq).is_some() {}
     // SAFETY: the CQ is alive.
     assert_eq!(unsafe { ibv_req_notify_cq(cq, 0) }, 0);
@@ -193,7 +193,7 @@ fn a_queue_outlives_its_channel() {
     let world = World::stepped();
     let channel = world.channel();
     let (cq, qp, mr) = loopback(&world, channel);
-    // SAFETY: closes what the program was given; the channel's memory stays.
+    // SAFETY: closes the descriptor that the program was given; the channel's memory stays.
     unsafe { libc::close((*channel).fd) };
     // SAFETY: the CQ is alive.
     assert_eq!(unsafe { ibv_req_notify_cq(cq, 0) }, 0);

@@ -19,7 +19,7 @@ fn cq(world: &World, wc_flags: u32) -> *mut ibv_cq_ex {
     cq
 }
 
-/// Two CQs for the directions of a queue pair; errno if that is refused.
+/// Makes a queue pair with two CQs; returns errno if it is refused.
 fn qp(world: &World, send: *mut ibv_cq_ex, recv: *mut ibv_cq_ex) -> Result<*mut ibv_qp, i32> {
     let recv_cq = ibv_cq_ex_to_cq(recv);
     let init = init_attr(IBV_QPT_RC, ibv_cq_ex_to_cq(send), 4);
@@ -36,7 +36,7 @@ fn without_real_time_libmlx5_converts_ticks() {
     let mr = world.reg(&mut memory, IBV_ACCESS_LOCAL_WRITE);
     world.device().advance(Duration::from_millis(2500));
     world.exchange(qp, mr, 100);
-    // SAFETY: the CQ is alive and was created for what is read.
+    // SAFETY: the CQ is alive and was created for the fields that are read.
     unsafe {
         assert_eq!(ibv_start_poll(cq, &mut ibv_poll_cq_attr::default()), 0);
         assert_eq!(ibv_wc_read_completion_wallclock_ns(cq), 2_500_000_000);

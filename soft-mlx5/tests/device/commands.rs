@@ -1,4 +1,4 @@
-//! Commands as bytes: what the libraries would never send.
+//! Commands as bytes, which the libraries would never send.
 
 use soft_mlx5::Device;
 
@@ -66,7 +66,7 @@ fn ioctl<const N: usize>(
     packet.send(fd).map(|()| packet.attrs)
 }
 
-/// GET_CONTEXT, with the answer of the driver.
+/// Runs GET_CONTEXT; returns the answer of the driver.
 pub fn get_context(fd: i32) -> Result<[u32; 18], i32> {
     let request: [u32; 8] = [16, 4, 0, 0, 1, 0, 0, 0];
     let mut answer = [0u32; 18];
@@ -77,7 +77,7 @@ pub fn get_context(fd: i32) -> Result<[u32; 18], i32> {
     ioctl(fd, 0, 3, attrs).map(|_| answer)
 }
 
-// A write command carried by an ioctl.
+// Runs a write command carried by an ioctl.
 fn invoke(fd: i32, command: u64, request: &[u32], response: &mut [u32]) -> Result<(), i32> {
     let bytes = |words: &[u32]| (words.len() * 4) as u16;
     let inline = request.iter().rev().fold(0, |data, &word| data << 32 | u64::from(word));
@@ -90,13 +90,13 @@ fn invoke(fd: i32, command: u64, request: &[u32], response: &mut [u32]) -> Resul
     ioctl(fd, 0, 0, attrs).map(drop)
 }
 
-/// ALLOC_PD; returns the handle.
+/// Runs ALLOC_PD; returns the handle.
 pub fn alloc_pd(fd: i32) -> Result<u32, i32> {
     let mut handle = [0];
     invoke(fd, 3, &[0, 0], &mut handle).map(|()| handle[0])
 }
 
-/// DEALLOC_PD.
+/// Runs DEALLOC_PD.
 pub fn dealloc_pd(fd: i32, handle: u32) -> Result<(), i32> {
     ioctl(fd, 1, 0, [Attr::new(0, 0, handle.into())]).map(drop)
 }
@@ -232,7 +232,7 @@ fn write_words(fd: i32, words: &[u32]) -> Result<usize, i32> {
     write_bytes(fd, words, words.len() * 4)
 }
 
-/// A write of this many bytes.
+/// Writes this many bytes.
 fn write_bytes(fd: i32, words: &[u32], count: usize) -> Result<usize, i32> {
     // SAFETY: the words are a command with valid addresses, or one that must be refused.
     let taken = unsafe { libc::write(fd, words.as_ptr().cast(), count) };
@@ -255,7 +255,7 @@ fn the_write_form_does_the_same() {
         assert!(answer[1] >= 1, "completion vectors");
         assert_eq!(answer[2 + 1], 512, "bytes of a BlueFlame register");
         let async_fd = answer[0] as i32;
-        // ALLOC_PD, with the driver's response behind the core's.
+        // ALLOC_PD, with the driver's response after the core's.
         let mut pd = [u32::MAX; 3];
         let [low, high] = address_of(&mut pd);
         assert_eq!(write_words(fd, &[3, 2 << 16 | 4, low, high]), Ok(16));

@@ -31,7 +31,7 @@ fn send(qp: *mut ibv_qp, mr: *mut ibv_mr, ah: *mut ibv_ah, remote_qpn: u32, text
     }
 }
 
-/// The receive among the completions of a send to oneself.
+/// Returns the receive among the completions of a send to oneself.
 fn received(world: &World, cq: *mut ibv_cq) -> ibv_wc {
     world.device().settle();
     let all: Vec<_> = std::iter::from_fn(|| poll(cq)).collect();
@@ -39,7 +39,7 @@ fn received(world: &World, cq: *mut ibv_cq) -> ibv_wc {
     *all.iter().find(|wc| wc.opcode & IBV_WC_RECV != 0).expect("it has arrived")
 }
 
-/// A datagram with a GRH of this entry of the GID table, and the answer to whom its completion names.
+/// Sends a datagram with a GRH of this entry of the GID table, and an answer to the sender in its completion.
 fn answer(link: LinkLayer, index: u8) {
     let world = World::new(Device::builder().stepped().strict(true).link_layer(link));
     let cq = world.cq(16);
@@ -49,7 +49,7 @@ fn answer(link: LinkLayer, index: u8) {
     let mr = world.reg(&mut memory, IBV_ACCESS_LOCAL_WRITE);
     post_recv(answers, mr, 128, 128);
     post_recv(asks, mr, 256, 128);
-    // SAFETY: all objects are alive, and a GRH is where the first receive was posted.
+    // SAFETY: all objects are alive, and the first receive starts with a GRH.
     unsafe {
         let mut port = ibv_port_attr::default();
         assert_eq!(ibv_query_port(world.ctx, 1, &mut port), 0);

@@ -1,4 +1,4 @@
-//! The descriptor of a device in the hands of a program that copies and closes it.
+//! The descriptor of a device, as a program copies and closes it.
 
 use std::ffi::CString;
 
@@ -14,7 +14,7 @@ pub fn open_uverbs(number: u32) -> i32 {
     unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }
 }
 
-/// Number of the uverbs device of this name.
+/// Returns the number of the uverbs device with this name.
 pub fn uverbs_number(device: &Device) -> u32 {
     let root = std::env::var("SYSFS_PATH").unwrap();
     let names = std::fs::read_dir(format!("{root}/class/infiniband_verbs")).unwrap();
@@ -85,7 +85,7 @@ fn objects_live_until_the_last_copy_of_the_descriptor_is_closed() {
     let again = open_uverbs(number);
     get_context(again).unwrap();
     assert_eq!(alloc_pd(again), Ok(0), "a new file has handles of its own");
-    // SAFETY: closes our own descriptors, all from this one on that are ours.
+    // SAFETY: closes a descriptor of this test.
     unsafe {
         libc::close(again);
     }

@@ -1,4 +1,4 @@
-//! Faults on request, as a program behind libibverbs meets them.
+//! Faults on request, as a program with libibverbs meets them.
 
 use std::collections::HashMap;
 use std::ptr;
@@ -21,12 +21,12 @@ fn leaked(world: &World) -> *mut ibv_mr {
 }
 
 fn byte(mr: *mut ibv_mr, at: usize) -> u8 {
-    // SAFETY: the memory behind the MR is leaked.
+    // SAFETY: the memory of the MR is leaked.
     unsafe { (*mr).addr.cast::<u8>().add(at).read_volatile() }
 }
 
 fn set_byte(mr: *mut ibv_mr, at: usize, byte: u8) {
-    // SAFETY: the memory behind the MR is leaked.
+    // SAFETY: the memory of the MR is leaked.
     unsafe { (*mr).addr.cast::<u8>().add(at).write_volatile(byte) }
 }
 
@@ -45,7 +45,7 @@ fn an_object_whose_destruction_fails_is_still_there() {
     let srq = world.srq(16);
     let qp = world.connected(cq, ptr::null_mut());
     let mr = leaked(&world);
-    // SAFETY: an object is used only as long as its destruction has not succeeded.
+    // SAFETY: an object is used only until its destruction succeeds.
     unsafe {
         assert_eq!(ibv_destroy_qp(qp), libc::EBUSY);
         assert_eq!(ibv_dereg_mr(mr), libc::EBUSY);
@@ -87,7 +87,7 @@ fn a_removed_device_raises_an_event_and_then_fails_commands() {
     assert_eq!(next_async(world.ctx), None, "the end of the file");
     assert!(!names().contains(&name));
     let (mut event_cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: the program's side of all objects is alive; nothing of it is used after a success.
+    // SAFETY: the program's side of all objects is alive; no object is used after its destruction.
     unsafe {
         assert_ne!(ibv_get_cq_event(channel, &mut event_cq, &mut context), 0, "does not block");
         assert!(ibv_alloc_pd(world.ctx).is_null());
@@ -134,7 +134,7 @@ fn a_removal_and_a_port_that_flaps_keep_their_times() {
     assert_eq!(events, [(30, down), (50, up), (80, down), (90, IBV_EVENT_DEVICE_FATAL)]);
 }
 
-// What sysfs says of the port, and what the command to query it says.
+// Returns the state of the port in sysfs, and from the command to query it.
 fn port(world: &World) -> (Vec<String>, ibv_port_state) {
     let root = std::env::var("SYSFS_PATH").unwrap();
     let device = format!("{root}/class/infiniband/{}", world.device().name());
@@ -196,7 +196,7 @@ fn completions_come_in_random_order_but_not_those_of_one_queue() {
     assert!(rounds.count() < 8, "queue by queue in turn: {order:?}");
 }
 
-// Statuses of the completions, sends first.
+// Returns the statuses of the completions, sends first.
 fn statuses_of_both(cq: *mut ibv_cq) -> (Vec<ibv_wc_status>, Vec<ibv_wc_status>) {
     let all: Vec<_> = std::iter::from_fn(|| poll(cq)).collect();
     let of = |sends: bool| {
@@ -215,7 +215,7 @@ fn the_nth_operation_fails_as_asked() {
         (Faults { fail_send: Some(2), ..Faults::default() }, [ok, failed], [ok, flushed], None),
         (
             Faults { fail_receive: Some(2), ..Faults::default() },
-            // The QP talks to itself: in error it hears no answer.
+            // The QP is connected to itself: in error it receives no answer.
             [ok, flushed],
             [ok, failed],
             None,

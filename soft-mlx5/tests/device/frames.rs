@@ -1,4 +1,4 @@
-//! Raw packet queue pairs, work queues and flows as libmlx5 makes them, and what is refused.
+//! Raw packet queue pairs, work queues and flows as libmlx5 makes them, and refusals.
 
 use std::ptr;
 
@@ -26,7 +26,7 @@ fn ready(qp: *mut ibv_qp) -> *mut ibv_qp {
     qp
 }
 
-/// A flow: its attributes, and behind them an Ethernet spec and a tag.
+/// A flow: its attributes, and after them an Ethernet spec and a tag.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Flow {
@@ -56,7 +56,7 @@ fn to_group(tag: u32) -> Flow {
 
 fn try_flow(qp: *mut ibv_qp, flow: &Flow) -> Result<*mut ibv_flow, i32> {
     let mut flow = *flow;
-    // SAFETY: the QP is alive, and two specs stand behind the attributes.
+    // SAFETY: the QP is alive, and two specs follow the attributes.
     let made = unsafe { ibv_create_flow(qp, (&raw mut flow).cast()) };
     if made.is_null() { Err(errno()) } else { Ok(made) }
 }
@@ -110,7 +110,7 @@ fn send(qp: *mut ibv_qp, mr: *mut ibv_mr, length: u32) {
     }
 }
 
-/// A UDP datagram to the group, whose checksums the sender leaves to the device.
+/// Returns a UDP datagram to the group, without checksums: the device adds them.
 fn frame() -> Vec<u8> {
     let mut frame = [&GROUP[..], &[2, 0, 0, 0, 0, 9, 8, 0]].concat();
     frame.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 9, 17, 0, 0, 10, 0, 0, 1, 239, 1, 2, 3]);
@@ -119,7 +119,7 @@ fn frame() -> Vec<u8> {
     frame
 }
 
-/// A raw packet QP of another context, whose frames come to this one.
+/// A raw packet QP of another context. Its frames come to this context.
 struct Stranger {
     ctx: *mut ibv_context,
     cq: *mut ibv_cq,
@@ -130,7 +130,7 @@ struct Stranger {
 impl Stranger {
     fn new(world: &World, bytes: &mut [u8]) -> Self {
         let ctx = crate::world::open(world.device().name());
-        // SAFETY: what is used was made just before, and the memory outlives the stranger.
+        // SAFETY: all objects were just made, and the memory outlives the stranger.
         unsafe {
             let pd = ibv_alloc_pd(ctx);
             let cq = ibv_create_cq(ctx, 16, ptr::null_mut(), ptr::null_mut(), 0);
@@ -143,7 +143,7 @@ impl Stranger {
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        // SAFETY: open since the start; what was made on it goes with it.
+        // SAFETY: the context is open since the start; its objects end with it.
         unsafe { ibv_close_device(self.ctx) };
     }
 }
@@ -278,7 +278,7 @@ fn a_work_queue_has_states_and_an_event() {
     assert_eq!(set(queue, IBV_WQS_ERR), libc::EINVAL, "from reset");
     assert_eq!(set(queue, IBV_WQS_RDY), 0);
     assert_eq!(set(queue, IBV_WQS_ERR), 0);
-    assert_eq!(set(queue, IBV_WQS_RDY), libc::EINVAL, "it has to be reset");
+    assert_eq!(set(queue, IBV_WQS_RDY), libc::EINVAL, "it must be reset first");
     assert_eq!((set(queue, IBV_WQS_RESET), set(queue, IBV_WQS_RDY)), (0, 0));
     let mut first = queue;
     let mut table =
@@ -287,7 +287,7 @@ fn a_work_queue_has_states_and_an_event() {
     let mut bytes = frame();
     let mr = world.reg(&mut bytes, 0);
     let stranger = Stranger::new(&world, &mut bytes);
-    // SAFETY: all objects are alive. The key of the receive is none.
+    // SAFETY: all objects are alive. The key of the receive does not exist.
     unsafe {
         let table = ibv_create_rwq_ind_table(world.ctx, &mut table);
         let qp = rss_qp(&world, table, &KEY, 0);

@@ -11,7 +11,7 @@ fn world(link: LinkLayer) -> World {
     World::new(Device::builder().stepped().strict(true).link_layer(link))
 }
 
-/// What QUERY_GID_ENTRY says of an index: type and GID, or an errno.
+/// Returns the answer of QUERY_GID_ENTRY for an index: type and GID, or an errno.
 fn entry(world: &World, index: u32) -> Result<(u32, [u8; 16]), i32> {
     let mut entry = ibv_gid_entry::default();
     // SAFETY: the context is open.
@@ -78,7 +78,7 @@ fn connections_of_every_entry_carry_messages() {
         let mut route = world.to_rtr(unsafe { (*qp).qp_num });
         route.ah_attr.is_global = 1;
         route.ah_attr.grh.sgid_index = index;
-        // The address of the other family is no way for this one.
+        // An address of the other family cannot be reached from this one.
         route.ah_attr.grh.dgid.raw = gid(&world, (i32::from(index) + 2) % 4);
         assert_eq!(modify(qp, &to_init(), rc(IBV_QPS_INIT)), 0);
         assert_eq!(modify(qp, &route, rc(IBV_QPS_RTR)), libc::EINVAL);

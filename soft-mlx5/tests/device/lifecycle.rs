@@ -37,7 +37,7 @@ fn there_is_an_end_to_devices() {
     let more = Device::builder().build().unwrap_err();
     assert!(more.to_string().contains("5 devices"), "{more}");
     for device in &all {
-        // SAFETY: opened here, used by nobody.
+        // SAFETY: the context was just opened and is not used.
         unsafe { ibv_close_device(open(device.name())) };
     }
 }
@@ -47,7 +47,7 @@ fn a_dropped_device_fails_what_is_still_open() {
     let mut world = World::threaded();
     let cq = world.cq(1);
     world.device = None;
-    // SAFETY: the context is open, though its device is gone.
+    // SAFETY: the context is open, although its device was dropped.
     unsafe {
         assert!(ibv_alloc_pd(world.ctx).is_null());
         assert_eq!(errno(), libc::EIO);

@@ -55,7 +55,7 @@ fn queues_beyond_the_limits_are_refused() {
 
 #[test]
 fn an_ordinary_srq_has_room_for_waiting_wqes() {
-    // The size that the library asks for includes its wait queue, and QUERY_SRQ tells that size.
+    // The size that the library asks for includes its wait queue, and QUERY_SRQ reports that size.
     let world = World::stepped();
     let srq = world.srq(32);
     let mut attr = ibv_srq_attr::default();
@@ -99,7 +99,7 @@ fn a_thousand_queue_pairs_receive_from_one_srq_into_one_cq() {
     for (index, &qp) in qps.iter().enumerate() {
         world.connect(qp, qps[index ^ 1]);
     }
-    // Buffers to send from, and behind them those to receive into.
+    // Buffers to send from, and after them buffers to receive into.
     let memory = Box::leak(vec![0u8; 2 * QPS * SIZE].into_boxed_slice());
     let mr = world.reg(memory, IBV_ACCESS_LOCAL_WRITE);
     let start = Instant::now();
@@ -146,7 +146,7 @@ fn a_process_opens_many_contexts() {
     let world = World::stepped();
     let mr = world.reg(Box::leak(vec![0; 64].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
     let open: Vec<_> = (0..200).map(|_| crate::world::open(world.device().name())).collect();
-    // SAFETY: the contexts are open, and what is made on one is used while it is.
+    // SAFETY: the contexts are open, and the objects of a context are used only while it is open.
     unsafe {
         let pd = ibv_alloc_pd(open[199]);
         let mr = ibv_reg_mr(pd, (*mr).addr, 64, IBV_ACCESS_LOCAL_WRITE);

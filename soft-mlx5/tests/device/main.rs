@@ -1,4 +1,4 @@
-//! A device in the hands of a test, with the stock libibverbs and libmlx5 in the same process.
+//! A device of a test, with the stock libibverbs and libmlx5 in the same process.
 
 mod channels;
 mod clocks;

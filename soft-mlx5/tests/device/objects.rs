@@ -33,7 +33,7 @@ fn closing_the_device_destroys_what_was_made_on_it() {
     assert_eq!(names().len(), 1);
     for _ in 0..20 {
         let ctx = open(world.device().name());
-        // SAFETY: leaked on purpose, up to the close of the context.
+        // SAFETY: the objects are leaked on purpose, until the context is closed.
         unsafe {
             let pd = ibv_alloc_pd(ctx);
             let cq = ibv_create_cq(ctx, 4, ptr::null_mut(), ptr::null_mut(), 0);

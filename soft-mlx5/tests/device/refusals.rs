@@ -1,4 +1,4 @@
-//! What the device has not: its capabilities say so, and who asks all the same is refused.
+//! Features that the device lacks: its capabilities say so, and requests for them are refused.
 
 use std::ptr;
 
@@ -23,7 +23,7 @@ fn capabilities_promise_nothing_that_is_refused() {
 fn xrc_domains_srqs_and_queue_pairs_are_refused() {
     let world = World::stepped();
     let (cq, srq) = (world.cq(4), world.srq(4));
-    // SAFETY: context, domain, CQ and SRQ are alive; the handle of a domain that is not there is not used.
+    // SAFETY: context, domain, CQ and SRQ are alive; the handle of a missing domain is not used.
     unsafe {
         let mut init = ibv_xrcd_init_attr { fd: -1, oflags: libc::O_CREAT, comp_mask: 0 };
         init.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
@@ -47,7 +47,7 @@ fn memory_windows_are_refused() {
     }
 }
 
-// A QP with a CQ of its own, connected to itself.
+// Makes a QP with a CQ of its own, connected to itself.
 fn connected(world: &World) -> (*mut ibv_qp, *mut ibv_cq) {
     let cq = world.cq(8);
     (world.connected(cq, ptr::null_mut()), cq)
@@ -75,12 +75,12 @@ fn keys_of_regions_are_invalidated_neither_here_nor_by_a_peer() {
     let (qp, cq) = connected(&world);
     post_recv(qp, mr, 0, 64);
     invalidate(&world, qp, IBV_WR_SEND_WITH_INV, rkey);
-    // The QP is both ends: what it hears as the receiver stops it before it hears the answer.
+    // The QP is both ends: its error as the receiver stops it before it gets the answer.
     let reported = statuses(cq);
     assert_eq!(reported.len(), 2, "{reported:?}");
     assert!(reported.contains(&IBV_WC_LOC_PROT_ERR), "{reported:?}");
 
-    // The key still stands for its region.
+    // The key still names its region.
     let (qp, cq) = connected(&world);
     world.exchange(qp, mr, 64);
     assert_eq!(statuses(cq), [IBV_WC_SUCCESS; 2]);

@@ -7,7 +7,7 @@ use soft_mlx5::{Builder, Device};
 use crate::world::{World, poll, post_recv, post_send_with};
 use rdma_core_sys::*;
 
-// What the bindings have no need of.
+// Functions that the bindings do not need.
 unsafe extern "C" {
     fn ibv_import_device(cmd_fd: i32) -> *mut ibv_context;
     fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd;
@@ -43,7 +43,7 @@ fn exchange_over_shared_registers(builder: Builder) {
             let (len, flags) = if round == 2 { (64, 0) } else { (32, IBV_SEND_INLINE) };
             post_send_with(qp, mr, 0, len, flags);
         }
-        // All rang before the device looked.
+        // All rang before the device looks.
         world.device().settle();
         let mut completions = 0;
         while let Some(wc) = poll(cq) {
@@ -63,7 +63,7 @@ fn an_imported_device_shares_domains_and_regions() {
     let world = World::new(shared());
     let mr = world.reg(Box::leak(vec![0; 4096].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
     // SAFETY: the descriptor is a copy that the imported context owns; domain and region stay alive
-    // until what was imported of them is gone.
+    // until their imports are destroyed.
     unsafe {
         let ctx = ibv_import_device(libc::dup((*world.ctx).cmd_fd));
         assert!(!ctx.is_null(), "{}", std::io::Error::last_os_error());

@@ -87,7 +87,7 @@ fn the_state_after_an_error_of_the_device_is_seen_and_can_be_left() {
     world.device().settle();
     let statuses = statuses(cq);
     assert!(statuses.contains(&IBV_WC_LOC_LEN_ERR), "{statuses:?}");
-    // As far as the driver knows from its commands, the QP is in RTS, from where this is legal.
+    // According to the driver's commands, the QP is in RTS, where this change is legal.
     let stay = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..Default::default() };
     assert_eq!(modify(qp, &stay, IBV_QP_STATE), libc::EINVAL);
     assert_eq!(query(qp).qp_state, IBV_QPS_ERR);

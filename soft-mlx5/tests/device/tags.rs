@@ -11,7 +11,7 @@ const SLOT: usize = 256;
 const TAGGED: usize = SLOTS * SLOT;
 const SOURCE: usize = TAGGED + 4096;
 
-/// What a completion reported: `wr_id`, status, opcode, flags, bytes, tag.
+/// A completion: `wr_id`, status, opcode, flags, bytes, tag.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen(u64, u32, u32, u32, u32, u64);
 
@@ -164,7 +164,7 @@ fn the_library_adds_matches_removes_and_synchronizes() {
     assert_eq!(tags.seen(), Some(Seen(101, IBV_WC_SUCCESS, IBV_WC_TM_RECV, both, 100, 0x51)));
     assert_eq!(tags.memory[TAGGED..TAGGED + 100], [1; 100]);
 
-    // The entry is gone: the remove is too late.
+    // The entry was used: the remove is too late.
     tags.remove(3, first);
     tags.expect_done(3, IBV_WC_TM_ERR, IBV_WC_TM_DEL, 0);
 
@@ -176,7 +176,7 @@ fn the_library_adds_matches_removes_and_synchronizes() {
     assert_eq!(tags.memory[TAGGED + 512..TAGGED + 2512], [2; 2000]);
     assert_ne!(first, second);
 
-    // Nobody waits for this one; the next add is out of phase until the library says so.
+    // No entry has this tag; the next add is out of phase until the library synchronizes.
     tags.send(0x77, &[3; 100]);
     tags.expect_done(1000, IBV_WC_SUCCESS, IBV_WC_TM_RECV, 0);
     assert_eq!(tags.memory[16..116], [3; 100]);

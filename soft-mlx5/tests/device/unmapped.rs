@@ -7,7 +7,7 @@ use crate::world::{PATIENCE, World, next_async, poll, post_recv, post_send, quer
 use rdma_core_sys::*;
 
 fn protect(addr: u64, rights: i32) {
-    // SAFETY: the pages of a queue, whose other users know or wait.
+    // SAFETY: the pages of a queue, whose other users expect the change or wait.
     let done = unsafe { libc::mprotect((addr & !4095) as *mut libc::c_void, 4096, rights) };
     assert_eq!(done, 0);
 }

@@ -1,4 +1,4 @@
-//! What most tests need: a device, a context on it, a domain, and a few objects.
+//! Objects that most tests need: a device, a context on it, a domain, and a few more.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -10,10 +10,10 @@ use soft_mlx5::{Builder, Device};
 
 use crate::qp_states;
 
-/// How long anything may make no progress. The busiest machine gives a thread some time in it.
+/// Longest time without progress. Even the busiest machine gives a thread some time in it.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-// A process has few slots for devices, and descriptors are counted: one test at a time.
+// A process has few slots for devices, and tests count descriptors: one test runs at a time.
 static SERIAL: Mutex<()> = Mutex::new(());
 
 /// A device with an open context and a domain.
@@ -25,12 +25,12 @@ pub struct World {
 }
 
 impl World {
-    /// A device that works only when stepped.
+    /// Makes a device that works only when stepped.
     pub fn stepped() -> Self {
         Self::new(Device::builder().stepped())
     }
 
-    /// A device with a thread of its own.
+    /// Makes a device with a thread of its own.
     pub fn threaded() -> Self {
         Self::new(Device::builder())
     }
@@ -76,14 +76,14 @@ impl World {
         srq
     }
 
-    /// A QP of one SGE and 16 work requests each way.
+    /// Makes a QP of one SGE and 16 work requests each way.
     pub fn qp(&self, qp_type: ibv_qp_type, cq: *mut ibv_cq, srq: *mut ibv_srq) -> *mut ibv_qp {
         let mut init = ibv_qp_init_attr { srq, ..init_attr(qp_type, cq, 16) };
         init.cap.max_inline_data = 32;
         create_qp(self.pd, &mut init).unwrap()
     }
 
-    /// Lets time pass until a timer of the device ends, and the device work; `false` when there is none.
+    /// Lets time pass until a timer of the device ends, and the device work; returns `false` if there is no timer.
     pub fn wait_for_timer(&self) -> bool {
         let Some(time) = self.device().next_timer() else { return false };
         self.device().advance(time.saturating_sub(self.device().now()));
@@ -91,21 +91,21 @@ impl World {
         true
     }
 
-    /// Has a QP that is connected with itself send `len` bytes from the start of a region to the bytes after them.
+    /// Lets a QP that is connected to itself send `len` bytes from the start of a region to the bytes after them.
     pub fn exchange(&self, qp: *mut ibv_qp, mr: *mut ibv_mr, len: u32) {
         post_recv(qp, mr, len as usize, len);
         post_send(qp, mr, 0, len);
         self.device().settle();
     }
 
-    /// An RC QP connected to itself.
+    /// Makes an RC QP connected to itself.
     pub fn connected(&self, cq: *mut ibv_cq, srq: *mut ibv_srq) -> *mut ibv_qp {
         let qp = self.qp(IBV_QPT_RC, cq, srq);
         self.connect(qp, qp);
         qp
     }
 
-    /// Takes an RC QP to RTS, connected to `peer` of this device.
+    /// Moves an RC QP to RTS, connected to `peer` of this device.
     pub fn connect(&self, qp: *mut ibv_qp, peer: *mut ibv_qp) {
         // SAFETY: the QP is alive.
         let qpn = unsafe { (*peer).qp_num };
@@ -114,7 +114,7 @@ impl World {
         assert_eq!(modify(qp, &to_rts(), rc(IBV_QPS_RTS)), 0);
     }
 
-    /// Attributes that connect to a QP of this device.
+    /// Returns the attributes that connect to a QP of this device.
     pub fn to_rtr(&self, qpn: u32) -> ibv_qp_attr {
         let mut port = ibv_port_attr::default();
         // SAFETY: the context is open.
@@ -134,7 +134,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // SAFETY: open since the start; what was made on it goes with it.
+        // SAFETY: the context is open since the start; its objects end with it.
         unsafe { ibv_close_device(self.ctx) };
     }
 }
@@ -146,7 +146,7 @@ pub fn create_qp(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ib
     if qp.is_null() { Err(errno()) } else { Ok(qp) }
 }
 
-/// Attributes of a QP of one SGE and so many work requests each way.
+/// Returns the attributes of a QP of one SGE and so many work requests each way.
 pub fn init_attr(qp_type: ibv_qp_type, cq: *mut ibv_cq, wrs: u32) -> ibv_qp_init_attr {
     let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, qp_type, ..Default::default() };
     (init.cap.max_send_wr, init.cap.max_recv_wr) = (wrs, wrs);
@@ -173,7 +173,7 @@ fn with_devices<T>(with: impl FnOnce(Vec<(*mut ibv_device, String)>) -> T) -> T 
     }
 }
 
-/// Names in the device list.
+/// Returns the names in the device list.
 pub fn names() -> Vec<String> {
     with_devices(|devices| devices.into_iter().map(|(_, name)| name).collect())
 }
@@ -189,12 +189,12 @@ pub fn open(name: &str) -> *mut ibv_context {
     ctx
 }
 
-/// Errno of the last failed call.
+/// Returns the errno of the last failed call.
 pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-/// What a change of an RC QP to a state names.
+/// Returns the attributes that the change of an RC QP to a state names.
 pub fn rc(state: ibv_qp_state) -> u32 {
     qp_states::mask(IBV_QPT_RC, state)
 }
@@ -293,7 +293,7 @@ pub fn poll(cq: *mut ibv_cq) -> Option<ibv_wc> {
     }
 }
 
-/// Statuses of all completions.
+/// Returns the statuses of all completions.
 pub fn statuses(cq: *mut ibv_cq) -> Vec<ibv_wc_status> {
     std::iter::from_fn(|| poll(cq)).map(|wc| wc.status).collect()
 }
@@ -303,7 +303,7 @@ pub fn next_async(ctx: *mut ibv_context) -> Option<ibv_event_type> {
     next_event(ctx).map(|event| event.event_type)
 }
 
-/// The same, with what it is about.
+/// Takes one asynchronous event with its object.
 pub fn next_event(ctx: *mut ibv_context) -> Option<ibv_async_event> {
     let mut event = std::mem::MaybeUninit::<ibv_async_event>::uninit();
     // SAFETY: the context is open; the event is filled when 0 is returned, and then acknowledged.

@@ -1,4 +1,4 @@
-//! What `ibv_devinfo` shows.
+//! Output of `ibv_devinfo`.
 
 use crate::common::{finish, run};
 

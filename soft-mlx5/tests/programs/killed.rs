@@ -23,7 +23,7 @@ fn a_killed_pair_does_not_keep_the_next_one_from_working() {
         let server: Vec<_> = endless.iter().map(String::as_str).collect();
         let mut first = start(&mut run(&options, &server));
         wait_for_listener(port);
-        // Its device writes down what it does: both are killed in the middle of that.
+        // Its device writes a trace: both processes are killed in the middle of that.
         let trace = std::env::temp_dir().join(format!("{fabric}-{port}.trace"));
         let traced = [&options[..], &["--trace", trace.to_str().unwrap()]].concat();
         let mut second = start(&mut run(&traced, &[&server[..], &["127.0.0.1"]].concat()));
@@ -53,7 +53,7 @@ fn members(fabric: &str) -> usize {
     sockets.matches(&format!("@soft-mlx5/{fabric}/")).count()
 }
 
-/// Processes that do not survive a test which fails: that many would keep the machine busy.
+/// Processes that end with a failed test: so many would keep the machine busy.
 struct Crowd(Vec<Running>);
 
 impl Drop for Crowd {
@@ -90,7 +90,7 @@ fn two_hundred_processes_start_and_stop_on_one_fabric() {
             assert!(Instant::now() < deadline, "{} of {EACH} are there", members(&fabric));
             thread::sleep(Duration::from_millis(20));
         }
-        // Half of them end by a signal that they could handle, half have no say in it.
+        // Half of them end by a signal that they could handle, half by SIGKILL.
         for (index, running) in all.0.iter_mut().enumerate() {
             running.signal([libc::SIGTERM, libc::SIGKILL][index % 2]);
         }
@@ -103,7 +103,7 @@ fn two_hundred_processes_start_and_stop_on_one_fabric() {
             thread::sleep(Duration::from_millis(20));
         }
     }
-    // The next one finds a fabric that is empty, and sweeps up after the dead.
+    // The next process finds an empty fabric, and removes the directories of the dead ones.
     let info = finish(&mut command(&["ibv_devinfo", "-v"])).succeeded();
     assert!(info.contains("port_lid:\t\t1\n"), "{info}");
     let left = fs::read_dir(&dir).unwrap().flatten().flat_map(|base| fs::read_dir(base.path()));

@@ -1,4 +1,4 @@
-//! Programs of Debian, which know nothing of us, on the device. docs/programs.md lists them.
+//! Programs of Debian, which do not know the device, run on it. docs/programs.md lists them.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,8 +17,8 @@ use common::{Outcome, finish, free_port, fresh_fabric, run, start, wait_for_list
 
 const LINKS: [&str; 2] = ["ib", "roce"];
 
-/// Runs a program as server and as client, two processes on one fabric. Both must succeed; returns what
-/// they printed.
+/// Runs a program as server and as client, two processes on one fabric. Both must succeed; returns their
+/// output.
 fn pair(options: &[&str], program: &[&str]) -> [String; 2] {
     let port = free_port();
     let number = port.to_string();
@@ -39,7 +39,7 @@ fn pair(options: &[&str], program: &[&str]) -> [String; 2] {
     // UCX's accelerated transports have a data path of their own.
     let has_own = words.iter().any(|word| word.contains("rc_x") || word.contains("ud_x"));
     if std::env::var_os("UNDER").is_some() && !has_own {
-        // The server of RDMA posts nothing.
+        // The server of RDMA posts no WQEs.
         used_doorbell(&server, 0);
         used_doorbell(&client, 1);
     }

@@ -6,7 +6,7 @@ fn perftest(program: &str, arguments: &[&str]) {
     for link in LINKS {
         let words = [&[program, "-F", "-n", "200"], arguments].concat();
         let outputs = pair(&["--strict", "--link", link], &words);
-        // Under the heading there are lines of size, iterations, and what was measured.
+        // Below the heading, lines have the size, the iterations and the results.
         let lines = outputs[1].lines().skip_while(|line| !line.starts_with(" #bytes"));
         let results: Vec<_> = lines.skip(1).take_while(|line| !line.starts_with('-')).collect();
         let measured = |line: &&str| {

@@ -32,7 +32,7 @@ fn rc_with_a_send_queue_of_the_new_interface() {
 
 #[test]
 fn rc_with_timestamps() {
-    // Not by events: the program takes an event whose completion it has polled already for a failure.
+    // Not with events: the program takes an event for a failure if it has already polled the completion.
     for link in LINKS {
         pingpong(&["--strict", "--link", link], "ibv_rc_pingpong", &["-g", "0", "-c", "-t"]);
     }

@@ -107,7 +107,7 @@ def list_tests(soft_mlx5, tests, wanted):
 
 
 def run_one(soft_mlx5, tests, test):
-    # With an asterisk the pattern has to match the whole name, so this selects one test only.
+    # With an asterisk the pattern must match the whole name, so this selects one test only.
     pattern = "*" + test.name.removeprefix("tests")
     options = ["--link", test.link]
     if test.module in SHARED_REGISTERS:

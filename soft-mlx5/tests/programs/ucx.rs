@@ -55,8 +55,8 @@ fn tags_matched_by_the_adapter() {
     }
 }
 
-/// UCX puts hooks in the place of mmap, in three ways, and what it takes for the original depends on the order of
-/// libraries. Its registration cache works with all that are hooks.
+/// UCX puts hooks in the place of mmap, in three ways, and the function that it takes for the original depends on the
+/// order of libraries. Its registration cache works in all ways with hooks.
 #[test]
 fn memory_is_registered_through_the_cache_with_all_hooks() {
     const AS_LINKED: &str = "exec \"$@\"";

@@ -1,4 +1,4 @@
-//! `soft-mlx5 run`: options, exit codes, signals, processes, and what is left behind.
+//! `soft-mlx5 run`: options, exit codes, signals, processes, and files that remain.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -67,7 +67,7 @@ fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
     let all_seen = [1, 4, 16, 64].into_iter().any(|slower| {
         let flap = format!("{0}:{0}", 100 * slower);
         let options = ["--port-flap", &flap, "--remove-after", &format!("{}", 250 * slower)];
-        // It ends when it cannot read on.
+        // The program ends when it cannot read on.
         let outcome = finish(&mut run(&options, &["timeout", "240", "ibv_asyncwatch"]));
         assert_ne!(outcome.status.code(), Some(124), "{outcome:?}");
         let events = outcome.stdout.lines().filter(|line| line.contains("event_type"));
@@ -80,7 +80,7 @@ fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
     assert!(all_seen, "{seen:?}");
 }
 
-/// The directory of the run is gone when the device has something to show there.
+/// The directory of the run does not exist any more when the port changes and the device is removed.
 #[test]
 fn a_program_that_outlives_the_run_sees_them_go_too() {
     let log = std::env::temp_dir().join(format!("soft-mlx5-outlives-{}", std::process::id()));
@@ -117,7 +117,7 @@ fn the_library_must_be_beside_the_program() {
     fs::create_dir_all(&dir).unwrap();
     let copy = dir.join("soft-mlx5");
     // Linked, not copied: a process that another test starts in between would hold the copy open for
-    // writing, and nobody can execute it then.
+    // writing, and the copy could not be executed then.
     fs::hard_link(SOFT_MLX5, &copy).unwrap();
     let outcome = finish(Command::new(&copy).args(["run", "--", "true"]));
     fs::remove_dir_all(&alone).unwrap();
@@ -182,7 +182,7 @@ fn a_run_leaves_no_files() {
 
 #[test]
 fn a_killed_run_takes_the_command_along_and_is_swept_up() {
-    // A place of its own: the runs of other tests sweep what they find in theirs.
+    // A directory of its own: the runs of other tests remove stale files in theirs.
     let place = std::env::temp_dir().join(format!("soft-mlx5-killed-{}", std::process::id()));
     fs::create_dir_all(&place).unwrap();
     let marker = place.join("marker");
@@ -200,7 +200,7 @@ fn a_killed_run_takes_the_command_along_and_is_swept_up() {
     let shell = environment.lines().find_map(|line| line.strip_prefix("PID=")).unwrap();
     let shell = Path::new("/proc").join(shell);
     wait_until(|| !shell.exists() || is_zombie(&shell));
-    assert!(dir.is_dir(), "nobody was left to remove it");
+    assert!(dir.is_dir(), "the process that would remove it was killed");
     finish(run(&[], &["true"]).env("TMPDIR", &place)).succeeded();
     assert!(!dir.exists(), "the next run removes it");
     fs::remove_dir_all(&place).unwrap();
@@ -232,7 +232,7 @@ fn a_fabric_of_the_dead_does_not_matter() {
         let line = info.lines().find(|line| line.contains("port_lid")).unwrap().to_owned();
         line.split_whitespace().last().unwrap().to_owned()
     };
-    // The address of the dead is free again, at the latest when its process is gone.
+    // The address of the dead device is free again, at the latest when its process has ended.
     wait_until(|| lid(finish(&mut run(&options, &["ibv_devinfo"])).succeeded()) == "1");
 }
 

@@ -1,4 +1,4 @@
-//! The InfiniBand classes of sysfs, as programs find them that ask libibverbs for nothing.
+//! The InfiniBand classes of sysfs, as programs see them without libibverbs.
 
 use crate::common::{SOFT_MLX5, finish, run};
 
@@ -53,7 +53,7 @@ print(mine == subprocess.check_output('sh -c \"cat ' + gid + '\"; true', shell=T
     assert_eq!(found, "True\nTrue\nTrue\n");
 }
 
-/// Each of the calls with which a C program can look at a path.
+/// Calls each function with which a C program can look at a path.
 #[test]
 fn every_call_on_a_path_is_led_into_the_tree() {
     const SCRIPT: &str = r#"

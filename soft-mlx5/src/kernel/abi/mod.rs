@@ -6,14 +6,14 @@ pub mod uverbs;
 
 /// A value with a fixed layout in command memory.
 pub trait Abi: Sized {
-    /// Bytes it takes.
+    /// Size in bytes.
     const SIZE: usize;
     /// Reads it from the start of `bytes`, which holds at least `SIZE` bytes.
     fn get(bytes: &[u8]) -> Self;
     /// Writes it to the start of `out`, which holds at least `SIZE` bytes.
     fn put(&self, out: &mut [u8]);
 
-    /// Its bytes.
+    /// Returns the bytes.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; Self::SIZE];
         self.put(&mut bytes);

@@ -486,7 +486,7 @@ structure! {
     }
 }
 structure! {
-    /// Attach and detach alike.
+    /// Request to attach and to detach.
     struct Multicast = 24 {
         gid: [u8; 16],
         qp_handle: u32,

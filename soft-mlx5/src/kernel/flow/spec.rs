@@ -1,4 +1,4 @@
-//! The specs of a flow: what frames must look like, and what becomes of them.
+//! The specs of a flow: the fields that frames must have, and the actions on the frames.
 
 use crate::kernel::errno::{EINVAL, EOPNOTSUPP};
 use crate::nic::frames::flow::{FIELDS, Fields, at, flag};
@@ -22,12 +22,12 @@ const OTHER_ACTIONS: [u32; 2] = [0x1002, 0x1003];
 
 const TAG_BITS: u32 = 24;
 
-/// What the specs of a flow say together.
+/// All specs of a flow, combined.
 #[derive(Debug)]
 pub struct Specs {
     /// Bits of a frame that count.
     pub mask: Fields,
-    /// What they must be.
+    /// Values that these bits must have.
     pub value: Fields,
     /// Tag.
     pub tag: Option<u32>,
@@ -40,14 +40,14 @@ pub struct Specs {
     version: Option<u8>,
 }
 
-/// A filter: value and mask, each as long as what this device knows of it.
+/// A filter: value and mask, each of the length that this device knows.
 struct Filter<const N: usize> {
     value: [u8; N],
     mask: [u8; N],
 }
 
 impl<const N: usize> Filter<N> {
-    // A shorter one of an older library is extended, a longer one must end in zeros.
+    // A shorter filter of an older library is extended, a longer filter must end in zeros.
     fn parse(body: &[u8]) -> Result<Self> {
         let (value, mask) = body.split_at(body.len() / 2);
         let known = value.len().min(N);
@@ -184,7 +184,7 @@ impl Specs {
         self.put(place + 2, &filter.value[..2], &filter.mask[..2]);
     }
 
-    /// An Ethernet type and an IP version in different specs must fit each other.
+    /// Checks that an Ethernet type and an IP version in different specs fit each other.
     pub fn check_types(&self) -> Result<()> {
         let (Some((value, mask)), Some(version)) = (self.ether_type, self.version) else {
             return Ok(());
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(parse(reserved.clone()), None);
         reserved[6] = 1;
         assert_eq!(parse(reserved), Some(EINVAL));
-        // One spec, and bytes behind it; two of which only one is there.
+        // One spec with bytes after it; two specs of which only one is there.
         assert_eq!(parse([spec(ACTION_DROP, &[]), vec![0]].concat()), Some(EINVAL));
         assert_eq!(Specs::parse(&spec(ACTION_DROP, &[]), 2).err(), Some(EINVAL));
         // A time to live.

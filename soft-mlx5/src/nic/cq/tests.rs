@@ -167,10 +167,10 @@ fn an_event_for_each_arm() {
     assert_eq!(arm(&mut cq), None);
     assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), event);
     assert_eq!(cq.push(&send(1), &Defects::default(), &mut strict), None);
-    // The same sequence number again: its event was raised already.
+    // The same sequence number again: its event was raised before.
     program.arm(Arm { consumer_index: 2, ..ANY });
     assert_eq!(arm(&mut cq), None);
-    // A CQE is there that the program has not taken: at once.
+    // The program has not taken this CQE: the event comes at once.
     program.arm(Arm { sequence: 1, consumer_index: 2, ..ANY });
     assert_eq!(arm(&mut cq), event);
     program.arm(Arm { sequence: 2, consumer_index: 3, ..ANY });
@@ -208,7 +208,7 @@ fn resize_ends_the_old_buffer_and_continues_in_the_new_one() {
     assert_eq!(cq.push(&send(9), &Defects::default(), &mut strict), None);
     let new = Program { ring: new, record: old.record, size: 64, count: 8 };
     assert_eq!(new.cqe(4).unwrap().wqe_counter.get(), 9);
-    // Four were not read, for the resize CQE does not count; four more fit into eight.
+    // Four were not read, because the resize CQE does not count; four more fit into eight.
     for _ in 0..4 {
         assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), None);
     }
@@ -217,8 +217,8 @@ fn resize_ends_the_old_buffer_and_continues_in_the_new_one() {
     assert_eq!(strict.count(Rule::ConsumerIndex), 0);
 }
 
-// Counter, length, and the hash or checksum of the completions at `index`. Blocks are read as DPDK's driver
-// reads them, and what they skip is invalidated.
+// Returns counter, length, and the hash or checksum of the completions at `index`. Reads blocks as DPDK's driver
+// does, and invalidates the CQEs that are skipped.
 fn read(program: &Program, index: u32, format: u8) -> Vec<(u16, u32, u32)> {
     let title = program.cqe(index).expect("a CQE");
     if title.format() == CqeFormat::Plain {

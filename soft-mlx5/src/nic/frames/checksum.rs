@@ -2,13 +2,13 @@
 
 use super::header::Ip;
 
-/// Sum of 16-bit words, not folded; an odd byte at the end counts as if a zero followed.
+/// Returns the sum of 16-bit words, not folded; an odd byte at the end counts as if a zero followed.
 pub fn words(bytes: &[u8]) -> u32 {
     let low = |pair: &[u8]| pair.get(1).map_or(0, |low| u32::from(*low));
     bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | low(pair)).sum()
 }
 
-/// Brings the carries back in.
+/// Adds the carries back in.
 pub fn folded(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -16,12 +16,12 @@ pub fn folded(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// Sum of 16-bit words: all ones over bytes that hold their own checksum.
+/// Returns the sum of 16-bit words: all ones over bytes that hold their own checksum.
 pub fn sum(bytes: &[u8]) -> u16 {
     folded(words(bytes))
 }
 
-/// What TCP and UDP add for the addresses, the protocol and their length.
+/// Returns the sum that TCP and UDP add for the addresses, the protocol and their length.
 pub fn pseudo(ip: &Ip, length: usize) -> u32 {
     words(&ip.source) + words(&ip.destination) + u32::from(ip.protocol) + length as u32
 }

@@ -46,7 +46,7 @@ impl Nic {
         Ok(())
     }
 
-    /// State of a receive queue, which may change by itself.
+    /// Returns the state of a receive queue, which may change by itself.
     pub fn wq_state(&self, wq: Wqn) -> Result<WqState> {
         Ok(self.frames.wqs.get(wq.0).ok_or(EINVAL)?.state)
     }
@@ -56,7 +56,7 @@ impl Nic {
         self.frames.wqs.remove(wq.0).map(drop).ok_or(EINVAL)
     }
 
-    /// Creates what flow rules lead to.
+    /// Creates a target of flow rules.
     pub fn create_tir(&mut self, attr: TirAttr) -> Result<Tirn> {
         if !attr.queues.len().is_power_of_two() {
             return Err(EINVAL);
@@ -64,7 +64,7 @@ impl Nic {
         self.frames.tirs.insert_with(|_| attr).map(Tirn).ok_or(ENOMEM)
     }
 
-    /// Ends what [`Self::create_tir`] began.
+    /// Destroys a target of flow rules.
     pub fn destroy_tir(&mut self, tir: Tirn) -> Result<()> {
         self.frames.tirs.remove(tir.0).map(drop).ok_or(EINVAL)
     }
@@ -98,18 +98,18 @@ impl Nic {
         }
     }
 
-    /// What leads to the receive side of a queue pair.
+    /// Returns the target that leads to the receive side of a queue pair.
     pub fn tir_of(&self, qp: Qpn) -> Option<Tirn> {
         self.frames.receivers.get(&qp.0).map(|(_, tirn)| *tirn)
     }
 
-    /// Running index of the next WQE of the receive side of a queue pair.
+    /// Returns the running index of the next WQE of the receive side of a queue pair.
     pub(in crate::nic) fn receive_index(&self, qp: u32) -> Option<u16> {
         let (wqn, _) = self.frames.receivers.get(&qp)?;
         self.frames.wqs.get(wqn.0).map(Wq::next)
     }
 
-    /// Whether a receive queue completes on this CQ.
+    /// Returns `true` if a receive queue completes on this CQ.
     pub(in crate::nic) fn is_cq_of_wq(&self, cq: Cqn) -> bool {
         self.frames.wqs.iter().any(|(_, wq)| wq.attr.cq == cq)
     }

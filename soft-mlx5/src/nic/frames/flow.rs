@@ -1,18 +1,18 @@
 //! Flow rules: which frames go where.
 //!
-//! As in the kernel's `fs_core.c`, a *level* is a flow table, those with small numbers come first, and a frame leaves the
-//! levels at the first rule that it matches, unless that rule passes it on. In a level, rules of one mask are a group, and
-//! the groups are asked in the order of their place in the table, of which a new group takes the first that is free. Rules
-//! of the same mask and value are one entry: its frames go to the targets of all of them.
+//! As in the kernel's `fs_core.c`, a *level* is a flow table. Levels with small numbers come first, and a frame leaves
+//! the levels at the first rule that it matches, unless that rule passes it on. In a level, rules of one mask are a
+//! group. The groups are searched in the order of their places in the table; a new group takes the first free place.
+//! Rules of the same mask and value are one entry: its frames go to the targets of all of them.
 
 use std::collections::BTreeMap;
 
 use super::header::{Headers, TCP, UDP};
 use crate::nic::objects::Tirn;
 
-/// The fields that rules can match, in the layout of `fte_match_set_lyr_2_4` and, behind it, the IPv6 flow label.
+/// The fields that rules can match, in the layout of `fte_match_set_lyr_2_4` and, after it, the IPv6 flow label.
 pub type Fields = [u8; FIELDS];
-/// Bytes of them.
+/// Their size in bytes.
 pub const FIELDS: usize = 68;
 
 /// Places in [`Fields`].
@@ -43,7 +43,7 @@ pub mod flag {
     pub const CUSTOMER_VLAN: u8 = 1 << 7;
     pub const SERVICE_VLAN: u8 = 1 << 6;
     pub const FRAGMENT: u8 = 1 << 5;
-    /// Distance of the IP version.
+    /// Shift of the IP version.
     pub const IP_VERSION_SHIFT: u8 = 1;
 }
 
@@ -52,7 +52,7 @@ pub fn put<const N: usize>(fields: &mut Fields, place: usize, bytes: [u8; N]) {
     fields[place..place + N].copy_from_slice(&bytes);
 }
 
-/// The fields of a frame.
+/// Returns the fields of a frame.
 pub fn fields_of(headers: &Headers) -> Fields {
     let mut fields = [0; FIELDS];
     put(&mut fields, at::SOURCE_MAC, headers.source);
@@ -86,7 +86,7 @@ pub fn fields_of(headers: &Headers) -> Fields {
     fields
 }
 
-/// Where a rule sends frames.
+/// Target of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// To receive queues.
@@ -102,17 +102,17 @@ pub struct Rule {
     pub level: u8,
     /// Bits of the fields that count.
     pub mask: Fields,
-    /// What they must be.
+    /// Values that these bits must have.
     pub value: Fields,
-    /// What the CQE says; `None` for a rule that has no opinion.
+    /// Tag in the CQE; `None` for a rule without a tag.
     pub tag: Option<u32>,
-    /// Where its frames go.
+    /// Target of its frames.
     pub target: Target,
-    /// They also go on to the next level.
+    /// The frames also go on to the next level.
     pub continues: bool,
 }
 
-/// Rules of the same mask and value conflict: other tags or other actions.
+/// A rule of the same mask and value has another tag or another action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conflict;
 
@@ -194,18 +194,18 @@ impl Rules {
         }
     }
 
-    /// Whether there is any rule.
+    /// Returns `true` if there is any rule.
     pub fn is_empty(&self) -> bool {
         !self.levels.values().flatten().any(Option::is_some)
     }
 
-    /// Number of targets of all rules.
+    /// Returns the number of targets of all rules.
     pub fn len(&self) -> usize {
         let groups = self.levels.values().flatten().flatten();
         groups.flat_map(|group| group.entries.values()).map(|entry| entry.targets.len()).sum()
     }
 
-    /// Appends where a frame goes, each target once, and the tag.
+    /// Appends the targets of a frame, each once with its tag.
     pub fn find(&self, fields: &Fields, found: &mut Vec<(Target, u32)>) {
         for groups in self.levels.values() {
             let mut groups = groups.iter().flatten();
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(rules.add(2, &tagged(8)), Err(Conflict));
         assert_eq!(rules.add(2, &group(Target::Drop, 3)), Err(Conflict));
         rules.add(2, &tagged(7)).unwrap();
-        // Without a tag of its own a rule gets that of the entry.
+        // A rule without a tag of its own gets the tag of the entry.
         rules.add(3, &group(QUEUES[2], 3)).unwrap();
         assert_eq!(find(&rules, &feed(3)), [(QUEUES[1], 7), (QUEUES[2], 7)]);
         rules.add(4, &group(QUEUES[0], 4)).unwrap();

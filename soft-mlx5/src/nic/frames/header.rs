@@ -6,7 +6,7 @@ use super::checksum;
 pub const ETHERNET: usize = 14;
 /// Bytes of a VLAN tag.
 pub const VLAN_TAG: usize = 4;
-/// Where a tag stands.
+/// Offset of a tag.
 pub const TAG_AT: usize = 12;
 
 /// Type of a customer VLAN tag.
@@ -24,7 +24,7 @@ const MOST_TAGS: usize = 2;
 const EXTENSIONS: [u8; 4] = [0, 43, FRAGMENT, 60];
 const FRAGMENT: u8 = 44;
 
-/// What stands behind an IP header.
+/// Header of TCP or UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transport {
     /// Source port.
@@ -33,9 +33,9 @@ pub struct Transport {
     pub destination: u16,
     /// The checksum is right.
     pub sound: bool,
-    /// TCP flags; 0 of a UDP datagram.
+    /// TCP flags; 0 for a UDP datagram.
     pub flags: u8,
-    /// Bytes behind the header.
+    /// Bytes after the header.
     pub payload: usize,
 }
 
@@ -54,7 +54,7 @@ pub struct Ip {
     pub flow_label: u32,
     /// Time to live, or hop limit.
     pub hops: u8,
-    /// Protocol behind the header and its extensions.
+    /// Protocol after the header and its extensions.
     pub protocol: u8,
     /// It has options or extension headers.
     pub options: bool,
@@ -62,11 +62,11 @@ pub struct Ip {
     pub fragment: bool,
     /// The header is whole, and its checksum is right.
     pub sound: bool,
-    /// Where it begins in the frame.
+    /// Offset in the frame.
     pub at: usize,
-    /// Where the protocol's own header begins.
+    /// Offset of the protocol's own header.
     pub body: usize,
-    /// Where the packet ends; padding may follow.
+    /// Offset of the end of the packet; padding may follow.
     pub end: usize,
     /// TCP or UDP header, of a packet that is no fragment.
     pub transport: Option<Transport>,
@@ -83,9 +83,9 @@ pub struct Headers {
     pub vlan: Option<u16>,
     /// The outermost tag is one of a service VLAN.
     pub service_vlan: bool,
-    /// Type behind the tags.
+    /// Type after the tags.
     pub ether_type: u16,
-    /// Where that type's header begins.
+    /// Offset of that type's header.
     pub body: usize,
     /// IP header, if one follows that is long enough.
     pub ip: Option<Ip>,
@@ -96,7 +96,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl Headers {
-    /// Reads a frame without its check sequence; `None` when it has no Ethernet header.
+    /// Reads a frame without its check sequence; returns `None` if it has no Ethernet header.
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let mut ether_type = word(frame, TAG_AT)?;
         let mut headers = Self {
@@ -128,7 +128,7 @@ impl Headers {
         Some(headers)
     }
 
-    /// Whether the frame is for a group.
+    /// Returns `true` if the frame is for a group.
     pub fn is_multicast(&self) -> bool {
         self.destination[0] & 1 != 0
     }
@@ -205,8 +205,8 @@ fn ipv6(frame: &[u8], at: usize) -> Option<Ip> {
     Some(ip)
 }
 
-// The ports are read whatever lengths say: adapters steer such packets, too, as rdma-core's tests show, whose length
-// of an IPv6 packet counts the header. `fits` tells whether the packet is as long as it says.
+// Reads the ports even if lengths are wrong. Adapters steer such packets, too: in rdma-core's tests the length of an
+// IPv6 packet counts the header. `fits` says that the packet is as long as its header says.
 fn transport(frame: &[u8], ip: &Ip, fits: bool) -> Option<Transport> {
     let body = frame.get(ip.body..ip.end)?;
     let (length, header) = match ip.protocol {
@@ -215,7 +215,7 @@ fn transport(frame: &[u8], ip: &Ip, fits: bool) -> Option<Transport> {
         _ => return None,
     };
     let whole = fits && header >= 8 && (header..=body.len()).contains(&length);
-    // A UDP datagram over IPv4 may do without.
+    // A UDP datagram over IPv4 may have no checksum.
     let none = ip.protocol == UDP && word(body, 6)? == 0;
     let sum = || checksum::pseudo(ip, length) + checksum::words(&body[..length]);
     let sound = whole && if none { ip.version == 4 } else { checksum::folded(sum()) == 0xffff };

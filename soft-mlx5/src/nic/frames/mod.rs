@@ -1,4 +1,4 @@
-//! Ethernet frames: receive queues, flow rules that lead to them, and what a raw packet queue pair sends.
+//! Ethernet frames: receive queues, flow rules that lead to them, and the frames of raw packet queue pairs.
 
 pub mod checksum;
 mod commands;
@@ -33,14 +33,14 @@ const FIRST_WQN: u32 = 0x2000;
 const FIRST_TIRN: u32 = 1;
 const MAX_QUEUES: u32 = 1 << 20;
 
-/// What a device has for frames.
+/// The state of a device for frames.
 #[derive(Debug)]
 pub struct Frames {
     rules: Rules,
     /// Receive queues.
     pub wqs: Table<Wq>,
     tirs: Table<TirAttr>,
-    // Where the receive sides of queue pairs lead.
+    // Queue and target of the receive side of each queue pair.
     receivers: BTreeMap<u32, (Wqn, Tirn)>,
     flows: u32,
     wq_cursor: u32,
@@ -72,7 +72,7 @@ impl Nic {
         !self.frames.rules.is_empty()
     }
 
-    /// A frame has arrived: it goes to each queue that the rules name.
+    /// Delivers an arrived frame to each queue that the rules name.
     pub(super) fn receive_frame(&mut self, frame: &Frame) {
         let bytes = frame.ethernet();
         let headers = bytes.and_then(Headers::parse);
@@ -117,7 +117,7 @@ impl Nic {
         }
     }
 
-    /// A queue stops by itself.
+    /// Moves a queue to error by itself.
     fn fail_wq(&mut self, wqn: Wqn) {
         let Some(wq) = self.frames.wqs.get_mut(wqn.0) else { return };
         if wq.state != WqState::Ready {
@@ -164,7 +164,7 @@ impl Nic {
         }
     }
 
-    /// The receive side of a queue pair follows its state.
+    /// Moves the receive side of a queue pair to the state of the queue pair.
     pub(super) fn follow_queue_pair(&mut self, qpn: Qpn) {
         let Some((wqn, _)) = self.frames.receivers.get(&qpn.0).copied() else { return };
         let Some(qp) = self.qps.get(qpn.0) else { return };
@@ -174,7 +174,7 @@ impl Nic {
         }
     }
 
-    /// Looks at queues, one at a time, and at those in error.
+    /// Follows the states of queue pairs, and looks at the doorbell record of the next queue.
     pub(super) fn look_at_wqs(&mut self) {
         let owners: Vec<_> = self.frames.receivers.keys().copied().collect();
         owners.into_iter().for_each(|owner| self.follow_queue_pair(Qpn(owner)));
@@ -188,7 +188,7 @@ impl Nic {
         }
     }
 
-    /// A CQ that overran takes its queues with it.
+    /// Fails the queues of a CQ that overran.
     pub(super) fn fail_wqs_of(&mut self, cq: super::objects::Cqn) {
         let wqs = self.frames.wqs.iter().filter(|(_, wq)| wq.attr.cq == cq);
         let failed: Vec<_> = wqs.map(|(number, _)| Wqn(number)).collect();

@@ -21,7 +21,7 @@ pub mod field {
 }
 use field::*;
 
-/// What is hashed, and with which key.
+/// Fields and key of a hash.
 #[derive(Debug, Clone, Copy)]
 pub struct HashAttr {
     /// Fields.
@@ -30,7 +30,7 @@ pub struct HashAttr {
     pub key: [u8; KEY],
 }
 
-/// A hash, and what went into it as a CQE says it.
+/// A hash, and its fields as a CQE names them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hash {
     /// Result.
@@ -40,7 +40,7 @@ pub struct Hash {
     pub kind: u8,
 }
 
-/// The Toeplitz function: the sum of those 32-bit windows of the key that begin at a bit that is set in the input.
+/// Computes the Toeplitz function: the sum of the 32-bit windows of the key that begin at a set bit of the input.
 pub fn toeplitz(key: &[u8; KEY], input: &[u8]) -> u32 {
     let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
     let mut result = 0;
@@ -57,7 +57,7 @@ pub fn toeplitz(key: &[u8; KEY], input: &[u8]) -> u32 {
 }
 
 impl HashAttr {
-    /// The hash of a frame. A frame that lacks a header of which a field is wanted has none, which is 0.
+    /// Returns the hash of a frame, or 0 if the frame lacks a header with one of the fields.
     pub fn of(&self, headers: &Headers) -> Hash {
         headers.ip.as_ref().and_then(|ip| self.of_packet(ip)).unwrap_or_default()
     }
@@ -138,7 +138,7 @@ mod tests {
             assert_eq!(hash(&udp, fields), Hash { result: with_ports, kind: 0xa5 });
             let fields = ip | SRC_PORT_TCP | DST_PORT_TCP;
             assert_eq!(hash(&udp.clone().tcp(), fields), Hash { result: with_ports, kind: 0x55 });
-            // Not the protocol, or not the version, that was asked for.
+            // The protocol or the version differs from the fields.
             assert_eq!(hash(&udp, fields), Hash::default());
             assert_eq!(hash(&udp.ipv6(), fields), Hash::default());
         }

@@ -16,7 +16,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// A UDP datagram to a multicast group, with right checksums.
+    /// Makes a UDP datagram to a multicast group, with right checksums.
     pub fn udp(group: [u8; 4], port: u16, payload: &[u8]) -> Self {
         Self {
             group,
@@ -35,22 +35,22 @@ impl Sample {
         self
     }
 
-    /// The same over IPv6, between mapped addresses.
+    /// Sends the frame over IPv6, between mapped addresses.
     pub fn ipv6(self) -> Self {
         Self { ipv6: true, ..self }
     }
 
-    /// A TCP segment instead.
+    /// Makes a TCP segment instead.
     pub fn tcp(self) -> Self {
         Self { protocol: TCP, ..self }
     }
 
-    /// From another address and port.
+    /// Changes the source address and port.
     pub fn from(self, address: [u8; 4], port: u16) -> Self {
         Self { source: (address, port), ..self }
     }
 
-    /// The frame, padded to 60 bytes.
+    /// Builds the frame, padded to 60 bytes.
     pub fn build(&self) -> Vec<u8> {
         let [_, a, b, c] = self.group;
         let mut frame = vec![0x01, 0x00, 0x5e, a & 0x7f, b, c, 2, 0, 0, 0, 0, 9];

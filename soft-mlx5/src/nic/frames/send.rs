@@ -1,4 +1,4 @@
-//! What a raw packet queue pair sends: frames, with checksums and a VLAN tag by the device where a WQE asks for them.
+//! Frames of raw packet queue pairs, with checksums and a VLAN tag by the device where a WQE asks for them.
 
 use mlx5_wire::eth::{EthSegment, INSERT_VLAN, L3_CSUM, L4_CSUM};
 
@@ -10,7 +10,7 @@ use crate::nic::qp::Qp;
 use crate::nic::wqe::{SendWqe, WqeError};
 
 const SEGMENT: usize = 16;
-// Where the inline header begins, and the unit in which it ends.
+// Offset of the inline header, and the unit in which it ends.
 const INLINE: usize = SEGMENT + 14;
 const UNIT: usize = 16;
 
@@ -40,12 +40,12 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Offset of the data segments of a WQE.
+/// Returns the offset of the data segments of a WQE.
 pub fn data_offset(wqe: &SendWqe) -> Result<usize, WqeError> {
     Layout::of(wqe).map(|layout| layout.data)
 }
 
-/// Bytes of the frame.
+/// Returns the length of the frame in bytes.
 pub fn length(wqe: &SendWqe) -> Result<u32, WqeError> {
     let layout = Layout::of(wqe)?;
     let tag = if layout.vlan.is_some() { 4 } else { 0 };
@@ -85,7 +85,7 @@ fn fill_checksums(frame: &mut [u8], flags: u8) {
     }
 }
 
-/// Fills in the checksum of a TCP or UDP header, whatever stands there.
+/// Fills in the checksum of a TCP or UDP header, and ignores the old one.
 pub fn fill_transport(frame: &mut [u8], ip: &Ip) {
     let at = match ip.protocol {
         TCP => 16,

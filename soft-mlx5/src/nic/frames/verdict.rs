@@ -1,4 +1,4 @@
-//! What a CQE says of a frame's headers and checksums.
+//! Properties of a frame's headers and checksums in its CQE.
 
 use mlx5_wire::cqe::{Cqe64, L3_OK, L4_OK};
 use mlx5_wire::frame::VLAN_STRIPPED;
@@ -22,16 +22,16 @@ const FRAGMENT: u8 = 1 << 7;
 
 const ACK: u8 = 1 << 4;
 
-/// The frame check sequence, as it stands behind a frame.
+/// Returns the frame check sequence, as it follows a frame.
 pub fn check_sequence(frame: &[u8]) -> [u8; 4] {
     Crc::new().add(frame).finish()
 }
 
-/// The fields of a CQE that follow from a frame; all others are 0.
+/// Returns the fields of a CQE that follow from a frame; all others are 0.
 pub fn of(frame: &[u8], headers: &Headers, stripped: bool) -> Cqe64 {
     let end = headers.ip.map_or(frame.len(), |ip| ip.end);
     let mut cqe = Cqe64 {
-        // Tags are not in the sum, padding neither.
+        // The sum includes neither tags nor padding.
         check_sum: checksum::sum(frame.get(headers.body..end).unwrap_or_default()).into(),
         hds_ip_ext: L2_OK,
         l4_hdr_type_etc: if stripped { VLAN_STRIPPED } else { 0 },

@@ -40,10 +40,10 @@ struct Open {
     stride: u32,
 }
 
-/// Why a queue stops.
+/// Reason why a queue stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// A CQE reported why.
+    /// A CQE reported the reason.
     Failed,
     /// The program took its memory away.
     Lost,
@@ -60,7 +60,7 @@ impl From<Unmapped> for Stop {
 pub struct Wq {
     /// Number.
     pub number: u32,
-    /// What it was created with.
+    /// Attributes of the creation.
     pub attr: RwqAttr,
     /// State.
     pub state: WqState,
@@ -75,7 +75,7 @@ pub struct Wq {
     open: Option<Open>,
 }
 
-/// What of the device a queue needs while it works.
+/// Parts of the device that a queue needs while it works.
 struct Parts<'a> {
     mkeys: &'a MkeyTable,
     strict: &'a mut Strict,
@@ -83,7 +83,7 @@ struct Parts<'a> {
 }
 
 impl Wq {
-    /// A queue in state Reset.
+    /// Makes a queue in state Reset.
     pub fn new(number: u32, attr: RwqAttr, owner: Option<Qpn>) -> objects::Result<Self> {
         let record = Span::new(attr.dbrec, 8);
         let queue = match attr.striding {
@@ -103,7 +103,7 @@ impl Wq {
         })
     }
 
-    /// Running index of the next WQE to take.
+    /// Returns the running index of the next WQE to take.
     pub fn next(&self) -> u16 {
         self.queue.next()
     }
@@ -120,7 +120,7 @@ impl Wq {
         self.queue.observe(self.object(), strict, trace)
     }
 
-    /// Whether WQEs are posted that were not flushed.
+    /// Returns `true` if WQEs are posted that were not flushed.
     pub fn has_unflushed(&self) -> bool {
         self.state == WqState::Err && self.queue.available() != Ok(0)
     }
@@ -132,13 +132,13 @@ impl Wq {
         self.untold = 0;
     }
 
-    /// There is no queue any more.
+    /// Gives the queue up, because the program took its memory away.
     pub fn abandon(&mut self) {
         self.queue.abandon();
         self.open = None;
     }
 
-    /// Puts a frame into the queue; what completes by that goes to `out`.
+    /// Puts a frame into the queue; `out` gets the completions.
     pub fn deliver(
         &mut self,
         arrival: &Arrival,
@@ -190,7 +190,7 @@ impl Wq {
             self.open = None;
             self.queue.complete(index);
             out.push(self.error(index, failure));
-            // A frame that is too long costs its WQE and no more (DPDK goes on after it, too).
+            // A frame that is too long uses up its WQE, and the queue goes on (DPDK goes on, too).
             let goes_on = failure == Failure::LOCAL_LENGTH_RECEIVE;
             return if goes_on { Ok(()) } else { Err(Stop::Failed) };
         }
@@ -233,7 +233,7 @@ impl Wq {
         Ok(taken)
     }
 
-    /// WQE, offset and strides for a frame of `len` bytes.
+    /// Takes WQE, offset and strides for a frame of `len` bytes.
     fn take_strides(
         &mut self,
         len: usize,
@@ -245,7 +245,7 @@ impl Wq {
         let strides = (len as u32 + shift).div_ceil(1 << striding.log_stride);
         let all = 1u32 << striding.log_strides;
         if let Some(open) = self.open.filter(|open| open.stride + strides > all) {
-            // No frame goes on in another WQE: the rest of this one stays empty.
+            // A frame does not continue in another WQE: the rest of this WQE stays empty.
             self.fill(open, all - open.stride, out);
         }
         let open = match self.open {
@@ -304,7 +304,7 @@ impl Wq {
         }
     }
 
-    /// The CQE of a WQE that failed. Adapters left out the number of the queue and the solicited event (dumps C5, C6).
+    /// Returns the CQE of a failed WQE. Adapters left out the number of the queue and the solicited event (dumps C5, C6).
     fn error(&self, index: u16, failure: Failure) -> Completion {
         let [hw_err_synd, hw_synd_type] = failure.hardware;
         let cqe = ErrorCqe {
@@ -320,7 +320,7 @@ impl Wq {
         Completion { cqe: cqe.to_bytes(), front: None }
     }
 
-    /// Completes all that is posted.
+    /// Completes all posted WQEs.
     pub fn flush(&mut self, core: &mut Core, out: &mut Vec<Completion>) -> Result<(), Unmapped> {
         let Core { mkeys, strict, trace, .. } = core;
         let mut parts = Parts { mkeys, strict, trace };

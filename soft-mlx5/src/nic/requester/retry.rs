@@ -6,12 +6,12 @@ use crate::nic::core::Core;
 use crate::nic::objects::Service;
 use crate::nic::qp::Qp;
 
-// A peer in another process that gets no core for so long is slow and not gone: it is asked again until
-// then, even when the retries are used up.
+// A peer in another process may get no core for so long, and has not left: it is asked again until then, even
+// when the retries are used up.
 const SLOW_PEER_NS: u64 = 2_000_000_000;
 const INFINITE_RNR: u8 = 7;
 
-/// An answer is known to be lost: ask again, once.
+/// Asks again, once, for an answer that is known to be lost.
 pub fn answer_lost(qp: &mut Qp, core: &mut Core) {
     let at = qp.requester.unacked_psn;
     if qp.requester.implied_loss != Some(at) {
@@ -21,16 +21,16 @@ pub fn answer_lost(qp: &mut Qp, core: &mut Core) {
     }
 }
 
-/// The responder misses packets from the oldest one that is not acknowledged.
+/// Sends again, because the responder misses packets from the oldest one that is not acknowledged.
 pub fn missing(qp: &mut Qp, core: &mut Core) {
-    // Told twice, and nothing was sent in between: once is enough.
+    // The responder may report this twice, with nothing sent in between: one retry is enough.
     if qp.requester.is_at_oldest() {
         return;
     }
     retry(qp, core);
 }
 
-/// Everything from the oldest packet that is not acknowledged is sent again.
+/// Sends everything again from the oldest packet that is not acknowledged.
 fn retry(qp: &mut Qp, core: &mut Core) {
     let requester = &mut qp.requester;
     if requester.retries_left == 0 {
@@ -46,7 +46,7 @@ fn retry(qp: &mut Qp, core: &mut Core) {
     core.activate(qp);
 }
 
-/// The responder is not ready for the oldest packet: wait this long.
+/// Waits this long, because the responder is not ready for the oldest packet.
 pub fn back_off(qp: &mut Qp, core: &mut Core, delay_ns: u64) {
     let requester = &mut qp.requester;
     // The responder has answered: the retries after a time-out start again.
@@ -62,7 +62,7 @@ pub fn back_off(qp: &mut Qp, core: &mut Core, delay_ns: u64) {
     core.timers.set(qp.number, &mut qp.deadline, Some(core.now + delay_ns));
 }
 
-/// The queue pair's deadline has passed.
+/// Handles the queue pair's deadline, which has passed.
 pub fn expire(qp: &mut Qp, core: &mut Core) {
     core.progress = true;
     core.timers.set(qp.number, &mut qp.deadline, None);
@@ -74,7 +74,7 @@ pub fn expire(qp: &mut Qp, core: &mut Core) {
     }
 }
 
-/// Something was acknowledged.
+/// Notes that something was acknowledged.
 pub fn note_progress(qp: &mut Qp, core: &mut Core) {
     qp.requester.waiting_since = core.now;
     restart_timer(qp, core);

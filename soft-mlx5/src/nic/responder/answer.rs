@@ -1,4 +1,4 @@
-//! Sending what the peer is owed: verdicts, and the answers to READs and atomics.
+//! Answers to the peer: verdicts, and the answers to READs and atomics.
 
 use super::{Answer, ReadAnswer, refuse};
 use crate::fabric::headers::{Aeth, Bth, NakCode, Syndrome};
@@ -10,7 +10,7 @@ use crate::nic::psn;
 use crate::nic::qp::{Qp, Turn};
 use crate::nic::transmit::{self, PKEY};
 
-/// Sends what the peer is owed, at most `budget` packets.
+/// Sends the answers to the peer, at most `budget` packets.
 pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
     let Some(route) = qp.route else {
         qp.responder.answers.clear();
@@ -41,7 +41,7 @@ pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
                 }
                 core.progress = true;
                 if !read_packet(qp, core, &read) {
-                    // The memory is gone since the request was checked.
+                    // The memory was taken away after the request was checked.
                     let psn = psn::add(read.psn, read.next);
                     qp.responder.answers.clear();
                     qp.responder.say(psn, Syndrome::Nak(NakCode::RemoteAccess));
@@ -71,7 +71,7 @@ fn bth(qp: &Qp, operation: Operation, psn: u32) -> Bth {
     }
 }
 
-/// Sends one packet of the answer to a READ; `false` when the key no longer allows it.
+/// Sends one packet of the answer to a READ; returns `false` if the key no longer allows it.
 fn read_packet(qp: &Qp, core: &mut Core, read: &ReadAnswer) -> bool {
     use Operation::*;
     let (first, last) = (read.next == 0, read.next + 1 == read.packets);

@@ -35,7 +35,7 @@ fn compare_swap_and_fetch_add() {
     let memory = Memory::new(64);
     let key = device.register(&memory, ALL_ACCESS);
     let (remote, local) = ((memory.addr() + 8, key), (memory.addr() + 32, key));
-    // No two bytes are alike: what is swapped shows.
+    // No two bytes are alike, so that swapped bytes show.
     const FIRST: u64 = 0x0102_0304_0506_0708;
     const SUM: u64 = FIRST + 0x1011_1213_1415_1617;
     const LAST: u64 = 0xf1e2_d3c4_b5a6_9788;

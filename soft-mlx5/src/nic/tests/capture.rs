@@ -12,10 +12,10 @@ use crate::nic::NicConfig;
 use crate::nic::objects::*;
 use crate::run_dir::{RunDir, fresh_path};
 
-// The fields of each packet.
+// Returns the fields of each packet.
 fn tshark(path: &std::path::Path, fields: &[&str]) -> Vec<Vec<String>> {
     let mut command = Command::new("tshark");
-    // It takes any payload for RPC over RDMA.
+    // tshark takes any payload for RPC over RDMA.
     let options = ["--disable-protocol", "rpcordma", "-o", "udp.check_checksum:TRUE"];
     command.arg("-r").arg(path).args(options).args(["-T", "fields"]);
     for field in fields {

@@ -113,7 +113,7 @@ fn the_grh_names_the_source() {
             continue;
         }
         assert_eq!(grh[..4], [0x62, 0x01, 0x23, 0x45]);
-        // What follows: a base transport header on InfiniBand and with RoCE v1, UDP with v2.
+        // The next header is a base transport header on InfiniBand and with RoCE v1, UDP with v2.
         let (next, udp) = if gid_type == address::GidType::RoceV2 { (17, 8) } else { (0x1b, 0) };
         assert_eq!(grh[4..8], [0, udp + TRANSPORT, next, 9], "{index}");
         assert_eq!((&grh[8..24], &grh[24..]), (&gid[..], &gid[..]));
@@ -203,7 +203,7 @@ fn a_sender_may_be_spared_its_own_multicast() {
         let mut s = setup_with(NicConfig::default());
         let attr = s.device.qp_attr(Service::Ud, &s.send, &s.recv);
         let sender = make_ready(&mut s.device, QpAttr { block_multicast_loopback, ..attr });
-        // The device knows the queues of the one before, too.
+        // The queues of the sender before still belong to the device.
         let _before = std::mem::replace(&mut s.a, sender);
         for qp in [&mut s.a, &mut s.b] {
             s.device.nic.attach_multicast(qp.number, group).unwrap();

@@ -10,8 +10,7 @@ use crate::faults::Faults;
 use crate::nic::{NicConfig, trace};
 use crate::run_dir::{RunDir, fresh_path};
 
-/// Everything that a run leaves behind in which all goes wrong that can: the bytes of its CQEs, of its
-/// trace and of its packets.
+/// All output of a run with many kinds of faults: the bytes of its CQEs, of its trace and of its packets.
 #[derive(PartialEq)]
 struct Left {
     cqes: Vec<[u8; 64]>,
@@ -19,7 +18,7 @@ struct Left {
     packets: Vec<u8>,
 }
 
-// The memory is given, for its address is in the trace.
+// The memory is an argument, because its address is in the trace.
 fn run(seed: u64, memory: &Memory) -> Left {
     let dir = RunDir::create(fresh_path("test")).unwrap();
     let (trace, packets) = (dir.path().join("trace"), dir.path().join("packets"));

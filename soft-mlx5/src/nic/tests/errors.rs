@@ -1,4 +1,4 @@
-//! What goes wrong is reported the way an adapter reports it.
+//! Errors are reported as an adapter reports them.
 
 use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
 use mlx5_wire::data::DataSegment;
@@ -50,7 +50,7 @@ impl Setup {
         self.b.post_receive(&[DataSegment::new(self.memory.addr(), len, self.key)])
     }
 
-    /// The requester failed with `syndrome`; the send after it was flushed.
+    /// Expects that the requester failed with `syndrome`, and that the send after it was flushed.
     #[track_caller]
     fn expect_failure(&mut self, index: u16, syndrome: u8) {
         self.send.expect_error(RequesterError, &self.a, index, syndrome);
@@ -220,7 +220,7 @@ fn receiver_not_ready_and_then_ready() {
     s.send.expect(Requester, &s.a, index);
 }
 
-/// A device whose thread gets no processor between a packet and its answer sees time-outs that nobody has caused.
+/// A device whose thread gets no processor between a packet and its answer sees time-outs without a cause.
 #[test]
 fn an_rnr_nak_restores_the_transport_retries() {
     let mut s = setup_with(Path { timeout: 10, retry_cnt: 2, rnr_timer: 1, ..Path::default() });
@@ -272,7 +272,7 @@ fn retries_run_out_without_an_answer() {
         s.device.post(&mut qp, &Work::send().inline(b"anybody?"));
         s.device.run_until(|| s.send.peek().is_some());
         s.send.expect_error(RequesterError, &qp, 0, RETRIES);
-        // Once and three times again, 4.19 ms each.
+        // One attempt and three retries, 4.19 ms each.
         let waited = s.device.now - start;
         assert!((16_700_000..17_000_000).contains(&waited), "{waited}");
     }
@@ -319,7 +319,7 @@ fn a_wqe_carries_its_index() {
 
 #[test]
 fn a_wqe_that_changes_under_the_device_is_a_violation() {
-    // Another length, and other bytes of the same.
+    // Another length, and other bytes of the same length.
     for later in [&b"another length"[..], b"other"] {
         let mut s = setup();
         // The receive comes later: until then the WQE is read again for each try.
@@ -431,7 +431,7 @@ fn zero_length_segments_are_violations() {
 
 #[test]
 fn wqes_stand_at_the_stride_of_the_queue() {
-    // Written at twice the stride of the queue, and at half of it: the device finds a slot that nobody wrote.
+    // Written at twice the stride of the queue, and at half of it: the device finds a slot that was never written.
     for (written, slot) in [(128, 1), (32, 2)] {
         let mut s = setup();
         let stride = 1 << s.b.attr.rq.shift;

@@ -18,7 +18,7 @@ fn everything_posted_is_flushed_in_order() {
     for _ in 0..5 {
         a.post_receive(&[]);
     }
-    // The peer has no receives: these are started, or wait.
+    // The peer has no receives: these sends are started, or wait.
     for _ in 0..7 {
         device.post(&mut a, &Work::send().flags(0).inline(&[1; 100]));
     }
@@ -31,7 +31,7 @@ fn everything_posted_is_flushed_in_order() {
     for i in 0..5 {
         recv.expect_error(ResponderError, &a, i, FLUSH);
     }
-    // What is posted to a queue pair in error comes back, too.
+    // WQEs that are posted to a queue pair in error come back, too.
     let receive = a.post_receive(&[]);
     device.settle();
     recv.expect_error(ResponderError, &a, receive, FLUSH);
@@ -56,7 +56,7 @@ fn an_srq_keeps_its_wqes_but_gives_back_the_one_taken() {
     for _ in 0..7 {
         srq.post(&[DataSegment::new(memory.addr(), 65536, key)]).unwrap();
     }
-    // 256 packets: the message is not over after one step.
+    // The message has 256 packets: it is not complete after one step.
     device.post(&mut a, &Work::send().data(memory.addr(), 65536, key));
     device.nic.step(1);
     device.set_state(&b, QpState::Err);
@@ -103,7 +103,7 @@ fn a_reset_queue_pair_starts_from_zero() {
             recv.expect(ResponderSend, &b, index);
             send.expect(Requester, &a, index);
         }
-        // Left behind: neither may be heard of again.
+        // The reset discards these WQEs: neither of them may complete.
         b.post_receive(&[]);
         a.write(&Work::send());
         device.settle();
@@ -145,7 +145,7 @@ fn what_was_rung_before_a_command_belongs_to_the_time_before_it() {
     let (mut a, mut b) = device.pair(|attr| attr, &send, &recv);
     device.post(&mut a, &Work::send());
     device.set_state(&a, QpState::Reset);
-    // Another rings at the same register, so what is found there is still looked at.
+    // Another queue pair rings at the same register, so the register is still read.
     let neighbour = QpAttr { register: b.attr.register, ..b.attr };
     let _neighbour = device.qp(neighbour);
     device.post(&mut b, &Work::send());
@@ -189,7 +189,7 @@ fn objects_in_use_are_not_destroyed_and_destroyed_ones_are_not_touched() {
     let (mut a, b) = device.pair(|attr| QpAttr { srq: Some(srq.number), ..attr }, &send, &recv);
     assert_eq!(device.nic.destroy_cq(send.number), Err(Errno(libc::EBUSY)));
     assert_eq!(device.nic.destroy_srq(srq.number), Err(Errno(libc::EBUSY)));
-    // Rung, and destroyed before the device looked.
+    // The doorbell was rung, and the queue pair is destroyed before the device looks.
     device.post(&mut a, &Work::send().inline(b"gone"));
     device.nic.destroy_qp(a.number).unwrap();
     assert_eq!(device.nic.destroy_qp(a.number), Err(Errno(libc::EINVAL)));

@@ -1,4 +1,4 @@
-//! Whatever arrives on the wire, the device stays in one piece.
+//! The device survives any packet on the wire.
 
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
@@ -141,14 +141,14 @@ fn packets_out_of_place_are_invalid_requests() {
         s.inject(operation, PSN, |frame| frame.payload_mut(len).fill(1));
         s.expect_refusal(PSN, NakCode::InvalidRequest);
     }
-    // In the middle of a SEND: anything but its continuation.
+    // In the middle of a SEND: any packet except its continuation.
     for (operation, len) in [(SendFirst, MTU), (SendOnly, 5), (WriteMiddle, MTU), (SendLast, 0)] {
         let mut s = setup();
         s.qp.post_receive(&[DataSegment::new(s.memory.addr(), 4096, s.key)]);
         s.inject(SendFirst, PSN, |frame| frame.payload_mut(MTU).fill(1));
         s.inject(operation, PSN + 1, |frame| frame.payload_mut(len).fill(1));
         s.expect_refusal(PSN + 1, NakCode::InvalidRequest);
-        // The receive that the message had taken comes back.
+        // The receive that the message had taken completes.
         s.recv.expect_error(CqeOpcode::ResponderError, &s.qp, 0, 5);
     }
 }
@@ -181,7 +181,7 @@ fn answers_that_are_repeated_take_no_room_of_new_reads() {
         s.inject(Operation::ReadRequest, PSN + i, |frame| frame.push(&reth));
     }
     s.answers();
-    // Copies that the fabric has held back, and what the peer asks for once it has both answers.
+    // Copies that the fabric has held back, and requests of a peer that has both answers.
     for psn in [0, 1, 2, 3] {
         s.queue(lid, Operation::ReadRequest, PSN + psn, |frame| frame.push(&reth));
     }
@@ -198,7 +198,7 @@ fn more_reads_than_agreed_are_refused() {
     for i in 0..3 {
         s.queue(2, Operation::ReadRequest, PSN + 16 * i, |frame| frame.push(&reth));
     }
-    // All three arrive in one step: none of the answers is sent before.
+    // All arrive in one step: no answer is sent before.
     s.device.settle();
     s.expect_refusal(PSN + 32, NakCode::InvalidRequest);
     assert!(s.device.events().contains(&Event::QpRequestError(s.qp.number)));
@@ -248,7 +248,7 @@ fn a_peer_that_does_not_read_holds_senders_back() {
     assert_eq!(s.device.nic.drops(), Default::default());
     let waiting = s.answers().len();
     assert!((2000..2100).contains(&waiting), "{waiting}");
-    // There is room again: the rest goes without a timeout.
+    // There is room again: the other packets go without a timeout.
     let mut total = waiting;
     for _ in 0..10 {
         s.device.settle();
@@ -284,7 +284,7 @@ fn a_lost_read_answer_is_asked_for_again_without_a_timeout() {
         frame.push(&ack);
         frame.payload_mut(MTU).fill(1);
     });
-    // The middle one is missing.
+    // The middle answer is missing.
     s.inject(Operation::ReadResponseLast, PSN + 2, |frame| {
         frame.push(&ack);
         frame.payload_mut(700 - 2 * MTU).fill(3);
@@ -316,7 +316,7 @@ fn an_acknowledgement_that_overtakes_a_read_answer_asks_for_it_again() {
     let asked = [(Operation::ReadRequest, PSN, None), (Operation::SendOnly, PSN + 1, None)];
     assert_eq!(s.answers(), asked);
     s.send.expect_nothing();
-    // Again: it is known by now.
+    // The second time, the loss is known.
     s.inject(Operation::Acknowledge, PSN + 1, |frame| frame.push(&ack));
     assert_eq!(s.answers(), []);
 }

@@ -1,4 +1,4 @@
-//! A driver of the smallest kind, for tests.
+//! A minimal driver, for tests.
 
 use std::collections::VecDeque;
 
@@ -40,7 +40,7 @@ impl Memory {
         self.len
     }
 
-    /// Takes the memory away from everybody.
+    /// Takes the memory away from the program and the device.
     pub fn take_away(&self) {
         self.pages.protect(libc::PROT_NONE);
     }
@@ -114,7 +114,7 @@ impl Device {
         }
     }
 
-    /// As [`Self::finish`], but at most for this long.
+    /// Does the same as [`Self::finish`], but at most for this long.
     pub fn finish_within(&mut self, ns: u64) {
         let end = self.now + ns;
         loop {
@@ -285,7 +285,7 @@ impl Device {
         );
     }
 
-    /// Two queue pairs of this device, connected to each other.
+    /// Makes two queue pairs of this device, connected to each other.
     pub fn pair(&mut self, attr: impl Fn(QpAttr) -> QpAttr, send: &Cq, recv: &Cq) -> (Qp, Qp) {
         self.pair_with(attr, send, recv, Path::default())
     }
@@ -307,7 +307,7 @@ impl Device {
         (first, second)
     }
 
-    /// Tells the device of everything posted: record, then register.
+    /// Rings for all posted WQEs: record, then register.
     pub fn ring(&mut self, qp: &mut Qp, last: ControlSegment) {
         qp.record.span().set_record(SEND, u32::from(qp.sent)).unwrap();
         let mut value = [0; 8];
@@ -373,7 +373,7 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// Writes the arm record; the register is left alone.
+    /// Writes the arm record, and not the register.
     pub fn write_arm(&self, sequence: u32) {
         let arm = Arm { sequence, solicited_only: false, consumer_index: self.index };
         self.record.span().set_record(ARM, arm.word().get()).unwrap();
@@ -383,7 +383,7 @@ impl Cq {
         (self.index & (self.count - 1)) as usize * self.size + self.size - 64
     }
 
-    /// The next CQE and what stands before it, without taking it.
+    /// Returns the next CQE and the bytes before it, without taking it.
     pub fn peek(&self) -> Option<(Cqe64, Vec<u8>)> {
         let mut bytes = [0; 64];
         bytes.copy_from_slice(&self.ring.get(self.at(), 64));
@@ -413,7 +413,7 @@ impl Cq {
         ring
     }
 
-    /// Moves what was not taken to the new buffer, each CQE one further, as libmlx5 does.
+    /// Moves the CQEs that were not taken to the new buffer, each one place further, as libmlx5 does.
     pub fn copy_old(&mut self, new: Memory) {
         let count = (new.len() / self.size) as u32;
         let mut index = self.index;
@@ -437,7 +437,7 @@ impl Cq {
         std::iter::from_fn(|| self.poll()).collect()
     }
 
-    /// The next completion is this one.
+    /// Takes the next completion, which must be this one.
     #[track_caller]
     pub fn expect(&mut self, opcode: CqeOpcode, qp: &Qp, counter: u16) -> Cqe64 {
         let cqe = self.poll().expect("a completion");
@@ -447,7 +447,7 @@ impl Cq {
         cqe
     }
 
-    /// The next completion is an error with this syndrome.
+    /// Takes the next completion, which must be an error with this syndrome.
     #[track_caller]
     pub fn expect_error(&mut self, opcode: CqeOpcode, qp: &Qp, counter: u16, syndrome: u8) {
         let cqe = self.poll().expect("a completion");
@@ -565,20 +565,20 @@ impl Qp {
     }
 }
 
-/// A shared receive queue; slots are reused in whatever order they come back.
+/// A shared receive queue; slots are used again in the order in which they come back.
 pub struct Srq {
     pub number: Srqn,
     pub ring: Memory,
     pub record: Memory,
     shift: u32,
-    // The slot that the device takes after the last one posted: it stays unposted.
+    // The slot to which the WQE posted last links: it stays unposted.
     next: u16,
     free: VecDeque<u16>,
     posted: u16,
 }
 
 impl Srq {
-    /// Posts a receive; `None` when all usable slots are taken.
+    /// Posts a receive; returns `None` if all usable slots are taken.
     pub fn post(&mut self, segments: &[DataSegment]) -> Option<u16> {
         let slot = self.next;
         self.next = self.free.pop_front()?;
@@ -594,7 +594,7 @@ impl Srq {
         Some(slot)
     }
 
-    /// The slot that the next post fills.
+    /// Returns the slot that the next post fills.
     pub fn next_slot(&self) -> u16 {
         self.next
     }
@@ -604,7 +604,7 @@ impl Srq {
     }
 }
 
-/// Bytes that differ from message to message.
+/// Returns bytes that differ from message to message.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = crate::fabric::rng::Rng::new(seed);
     let words = std::iter::repeat_with(|| rng.next_u64().to_le_bytes());

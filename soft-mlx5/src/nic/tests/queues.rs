@@ -105,7 +105,7 @@ fn events_follow_arms() {
         device.events()
     };
     assert_eq!(deliver(&mut device, 0), [], "not armed");
-    // The message is there, and not taken: the event comes at once.
+    // The message is there and was not taken: the event comes at once.
     device.arm(&recv, 0, false);
     device.settle();
     assert_eq!(device.events(), [event]);

@@ -89,8 +89,8 @@ fn read_brings_bytes() {
     s.recv.expect_nothing();
 }
 
-/// Eight reads, of which two are answered at a time, and a WRITE with these flags that takes away what they bring:
-/// whether the WRITE took all of it.
+/// Posts eight reads, of which two are answered at a time, and a WRITE with these flags from the memory that the reads
+/// fill. Returns `true` if the WRITE took the data of all reads.
 fn write_after_reads(flags: u8) -> bool {
     let mut s = setup(Path { reads: 2, ..Path::default() });
     s.remote.set(0, &pattern(1, 65536));
@@ -118,11 +118,11 @@ fn write_after_reads(flags: u8) -> bool {
 
 #[test]
 fn many_reads_wait_for_their_turn_and_a_fence_waits_for_them() {
-    // UCX and the kernel use the second, libmlx5 the last; the third is strong ordering.
+    // UCX and the kernel use the first value, libmlx5 the last; the second is strong ordering.
     for fence in [0x40, 0x60, FENCE] {
         assert!(write_after_reads(fence), "{fence:#x}");
     }
-    // No fence; one that waits for local operations only.
+    // No fence, and a fence that waits for local operations only.
     for none in [0, SMALL_FENCE] {
         assert!(!write_after_reads(none), "{none:#x}");
     }

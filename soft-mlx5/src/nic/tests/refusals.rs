@@ -30,7 +30,7 @@ fn refused_with<const OPERANDS: usize>() {
             device.connect(&qp, lid, qp.number);
             let memory = Memory::new(64);
             let key = device.register(&memory, ALL_ACCESS);
-            // As an atomic: where, the operands (with masks twice as many), and the place of the answer.
+            // As an atomic: remote address, operands (with masks twice as many), and the place of the answer.
             let work = Work::new(opcode).remote(memory.addr(), key).bytes(&[0xff; OPERANDS]);
             device.post(&mut qp, &work.data(memory.addr() + 32, 8, key));
             device.settle();

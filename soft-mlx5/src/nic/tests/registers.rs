@@ -15,7 +15,7 @@ struct Setup {
     device: Device,
     _send: Cq,
     recv: Cq,
-    // Both ring at one register; each has a peer of its own.
+    // Both ring at one register; each has its own peer.
     writers: Vec<Qp>,
     peers: Vec<Qp>,
     memory: Memory,
@@ -65,7 +65,7 @@ impl Setup {
         }
     }
 
-    /// What the peer of a writer received, in order: the letters of each message.
+    /// Returns the letters of a message that the peer of a writer received.
     fn received(&mut self, writer: usize, slot: usize) -> Vec<u8> {
         self.memory.get((slot * 2 + writer) * 256, LEN)
     }
@@ -74,7 +74,7 @@ impl Setup {
 #[test]
 fn whole_copies_one_after_the_other_are_executed_as_they_are() {
     let mut s = setup(true);
-    // Two rings of which the device sees one, and then a copy that takes its time.
+    // Two rings of which the device sees one, and then a slow copy.
     let (a, b) = (s.post(0, b'a'), s.post(1, b'b'));
     s.copy(&a, 0..8);
     s.copy(&b, 0..8);
@@ -122,11 +122,11 @@ fn who_copies_without_a_lock_gets_what_he_deserves() {
         let cqe = s.recv.poll().unwrap();
         assert_eq!(cqe.opcode(), CqeOpcode::ResponderSend, "{:?}", qp.number);
     }
-    // The first half of the message is the ringer's, behind it stands what the other one wrote.
+    // The first half of the message is the ringer's, the second half is the other writer's.
     let mixed = s.received(1, 0);
     assert!(mixed.starts_with(b"bbbb") && mixed.ends_with(b"aaaa"), "{mixed:?}");
-    assert_eq!(s.received(0, 0), [b'a'; LEN], "rung for by nobody, and seen by its record");
-    // What comes later is not touched by it.
+    assert_eq!(s.received(0, 0), [b'a'; LEN], "not rung for, and seen by its record");
+    // Later messages are whole again.
     let b = s.post(1, b'B');
     s.copy(&b, 0..8);
     s.device.settle();

@@ -159,7 +159,7 @@ fn a_shared_register_loses_no_ring() {
     let pairs: Vec<_> =
         (0..8).map(|_| device.pair(|attr| QpAttr { register, ..attr }, &send, &recv)).collect();
     let mut pairs = pairs;
-    // All ring before the device looks: it can see only the last one or two.
+    // All ring before the device looks: the device can see only the last one or two.
     for (a, b) in &mut pairs {
         b.post_receive(&[]);
         device.post(a, &Work::send());
@@ -204,7 +204,7 @@ fn a_nop_between_sends_that_are_sent_again() {
     for work in [Work::send(), Work::new(WqeOpcode::NOP), Work::send()] {
         p.device.post(&mut p.a, &work);
     }
-    // The receiver is not ready for the first: everything is sent again.
+    // The receiver is not ready for the first message: everything is sent again.
     p.device.settle();
     p.b.post_receive(&[]);
     p.b.post_receive(&[]);

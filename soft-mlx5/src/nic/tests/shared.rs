@@ -46,7 +46,7 @@ fn slots_complete_in_whatever_order_and_none_is_lost() {
     let mut last_slot = 0;
     for _ in 0..30_000 {
         let i = rng.below(QPS as u64) as usize;
-        // The source buffer is free again when the message before it was received.
+        // The source buffer is free again after the message before was received.
         if sent[i] == received[i] {
             let bytes = message(i, sent[i]);
             let at = SLOTS * SIZE + i * SIZE;

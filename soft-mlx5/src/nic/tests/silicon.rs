@@ -13,7 +13,7 @@ use crate::nic::objects::*;
 const DUMPS: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/silicon/dumps.txt"));
 
-/// The CQE of this name in the collection.
+/// Returns the CQE of this name in the collection.
 fn dump(name: &str) -> [u8; 64] {
     let (_, stanza) = DUMPS.split_once(&format!("\ncqe {name}\n")).expect("a stanza");
     let (_, bytes) = stanza.split_once("\nbytes ").expect("its bytes");
@@ -21,7 +21,7 @@ fn dump(name: &str) -> [u8; 64] {
     std::array::from_fn(number)
 }
 
-/// What differs from run to run is made that of the dump: numbers of the queue pair and of the WQE, and the owner.
+/// Returns a dump with the fields of this run: numbers of the queue pair and of the WQE, and the owner.
 fn expected(name: &str, written: &Cqe64, index: u32) -> [u8; 64] {
     let of_adapter = ErrorCqe::from_bytes(&dump(name));
     let opcode = u32::from(of_adapter.send_opcode()) << 24;
@@ -59,7 +59,7 @@ fn setup(path: Path) -> Setup {
 fn errors_of_send_queues_are_those_of_the_dumps() {
     const WRITE: WqeOpcode = WqeOpcode::RDMA_WRITE;
     const READ: WqeOpcode = WqeOpcode::RDMA_READ;
-    // Which dump, the rights of the peer's queue pair, and what is wrong: lkey, rkey.
+    // Dump, operation, rights of the peer's queue pair, and changes of the lkey and the rkey.
     let cases: [(&str, WqeOpcode, Access, u32, u32); 8] = [
         ("A2", WRITE, ALL_ACCESS, 0, 1),
         ("B4", WRITE, ALL_ACCESS, 0, 1),
@@ -68,7 +68,7 @@ fn errors_of_send_queues_are_those_of_the_dumps() {
         ("A7", WRITE, ALL_ACCESS, 1, 0),
         ("A8", WRITE, ALL_ACCESS, 1, 0),
         ("D1", WqeOpcode::SEND, ALL_ACCESS, 1, 0),
-        // Bytes that are no WQE: this opcode means nothing to the model.
+        // Bytes that are no WQE: the model does not know this opcode.
         ("S1", WqeOpcode::new(0x1e), ALL_ACCESS, 0, 0),
     ];
     for (name, opcode, access, lkey, rkey) in cases {
@@ -82,7 +82,7 @@ fn errors_of_send_queues_are_those_of_the_dumps() {
         let cqe = s.send.poll().expect("an error");
         let mut expected = expected(name, &cqe, 0);
         if name == "S1" {
-            // Filled at random, and its vendor syndrome is 0: only place and meaning of the fields count.
+            // The dump is filled at random, and its vendor syndrome is 0: only place and meaning of the fields count.
             for (at, byte) in expected.iter_mut().enumerate().filter(|(at, _)| *at < 55) {
                 *byte = cqe.to_bytes()[at];
             }
@@ -109,7 +109,7 @@ fn wqes_after_one_that_is_illegal_are_flushed_as_by_an_adapter() {
     s.device.post(&mut s.a, &flushed);
     s.device.settle();
     let cqe = s.send.poll().unwrap();
-    // The kind of the cause is not what was wrong in C2, a misaligned UMR: C3 has the same syndromes.
+    // The cause differs from that of C2, a misaligned UMR: C3 has the same syndromes.
     let mut illegal = expected("C2", &cqe, 0);
     illegal[52] = dump("C3")[52];
     illegal[62] = signature(&illegal, 0);

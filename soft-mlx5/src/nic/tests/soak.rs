@@ -1,7 +1,7 @@
 //! A long run: many connections, one SRQ, one CQ, shuffled completions and a link on which everything goes
 //! wrong. Each message must arrive once, in the order of its connection, with all its bytes.
 //!
-//! `make soak` runs it with 10^8 messages; soft-mlx5/tests/soak.log is what that printed.
+//! `make soak` runs it with 10^8 messages; soft-mlx5/tests/soak.log is its output.
 
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::CqeOpcode;
@@ -21,7 +21,7 @@ const OUTSTANDING: u64 = 48;
 // Up to three packets; most messages are short.
 const LONGEST: usize = 640;
 const MTU: u32 = 256;
-// Messages of each connection that make up the prefix which the short test replays.
+// Messages of each connection in the prefix that the short test replays.
 const PREFIX: u64 = 25_000;
 
 const LOG: &str = include_str!("../../../tests/soak.log");
@@ -115,7 +115,7 @@ impl Soak {
                 devices[1 + sender].connect_with(&from, lids[0], to.number, path);
                 devices[0].connect_with(&to, lids[1 + sender], from.number, path);
                 let to_number = to.number;
-                // Its queues stay for as long as the devices.
+                // Its queues live as long as the devices.
                 std::mem::forget(to);
                 Connection {
                     sender,
@@ -222,7 +222,7 @@ impl Soak {
         }
     }
 
-    /// Lets each connection send so many messages, and takes them all.
+    /// Lets each connection send so many messages, and receives all of them.
     fn run(&mut self, each: u64, mut progress: impl FnMut(&Self)) {
         let total = each * self.connections.len() as u64;
         while self.received < total {
@@ -247,7 +247,7 @@ impl Soak {
                 self.now = self.now.max(deadlines.min().expect("a message is lost for good"));
             }
         }
-        // Nothing comes twice, however long one waits.
+        // No message comes twice, however long the test waits.
         for _ in 0..1000 {
             self.now += 1_000_000;
             for device in &mut self.devices {
@@ -263,7 +263,7 @@ impl Soak {
         self.devices.iter().map(|device| device.nic.drops().injected).sum()
     }
 
-    /// Does not depend on the order in which connections take turns.
+    /// Returns a digest that does not depend on the order in which connections take turns.
     fn digest(&self, of: impl Fn(&Connection) -> u64) -> u64 {
         self.connections.iter().fold(0, |digest, connection| mix(digest ^ of(connection)))
     }
@@ -311,7 +311,7 @@ fn long() {
             println!("soak: {} messages, {kib} KiB resident", soak.received);
         }
     });
-    // What grows by a byte per thousand messages would show.
+    // The bound shows any growth by a byte per thousand messages.
     let (early, end) = (memory[2], resident_bytes());
     assert!(end <= early + (1 << 18), "memory grew from {early} to {end} bytes");
     println!("{}", soak.prefix_line());

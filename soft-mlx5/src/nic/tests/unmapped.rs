@@ -1,4 +1,4 @@
-//! Memory that the program takes away while the device knows of it.
+//! Memory that the program takes away while the device uses it.
 
 use mlx5_wire::ctrl::CQ_UPDATE;
 use mlx5_wire::data::DataSegment;
@@ -17,7 +17,7 @@ const REMOTE_OP: u8 = 0x14;
 fn unmapped_registered_memory_is_a_protection_error() {
     use WqeOpcode as Op;
     let operands = [0; 16];
-    // What the program does, and the side that has its memory no more.
+    // The operation, and the side that loses its memory.
     let cases: [(Op, bool, u8, Option<u8>); 6] = [
         (Op::SEND, true, LOCAL_PROT, None),
         (Op::SEND, false, REMOTE_OP, Some(LOCAL_PROT)),
@@ -60,7 +60,7 @@ fn a_lost_ring_or_record_stops_its_queue_pair() {
         let mut device = Device::new();
         let (mut send, recv) = (device.cq(16), device.cq(16));
         let (mut a, mut b) = device.pair(|attr| attr, &send, &recv);
-        // On its way when the memory goes: its receive comes later.
+        // The send is under way when the memory is taken away: its receive comes later.
         let started = device.post(&mut a, &Work::send().inline(b"first"));
         device.settle();
         a.post_receive(&[]);
@@ -77,7 +77,7 @@ fn a_lost_ring_or_record_stops_its_queue_pair() {
         assert_eq!(device.state(&a), QpState::Err);
         assert_eq!(device.nic.violations(Rule::QueueMemory), 1);
         assert_eq!(device.events().iter().filter(|e| **e == Event::QpFatal(a.number)).count(), 1);
-        // What was started is still reported, as done or as flushed.
+        // A started WQE is still reported, as done or as flushed.
         let cqe = send.poll().unwrap();
         assert_eq!((cqe.qpn(), cqe.wqe_counter.get()), (a.number.0, started));
         if cqe.opcode() == CqeOpcode::RequesterError {

@@ -1,4 +1,4 @@
-//! UC: the same packets as RC, and nobody answers.
+//! UC: the same packets as RC, without acknowledgements.
 
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};

@@ -3,7 +3,7 @@
 
 use crate::nic::scatter::ScatterList;
 
-/// What an entry is to the device.
+/// State of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
@@ -30,7 +30,7 @@ impl Entry {
     }
 }
 
-/// Why an operation names no entry that it may name.
+/// An operation names an entry that it may not name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadIndex;
 
@@ -45,13 +45,13 @@ pub struct TagList {
     // The youngest entry that matches is taken, and masks are ignored: defects.
     youngest: bool,
     exact: bool,
-    // Unexpected messages: those that the device counted, those that software says it has handled.
+    // Unexpected messages: as counted by the device, and as handled according to software.
     hw_phase: u16,
     sw_phase: u16,
 }
 
 impl TagList {
-    /// A list for `max_tags` posted tags: it has one entry more, which is always free.
+    /// Makes a list for `max_tags` posted tags: it has one entry more, which is always free.
     pub fn new(max_tags: u16) -> Self {
         let entry = || Entry {
             state: State::Free,
@@ -71,18 +71,18 @@ impl TagList {
         }
     }
 
-    /// Unexpected messages so far, modulo 2^16.
+    /// Returns the number of unexpected messages so far, modulo 2^16.
     pub fn hw_phase(&self) -> u16 {
         self.hw_phase
     }
 
-    /// No entry matched a message that carries a tag: entries posted from now on wait for software.
+    /// Counts a message with a tag that matched no entry: entries posted from now on wait for software.
     pub fn count_unexpected(&mut self) {
         self.hw_phase = self.hw_phase.wrapping_add(1);
     }
 
-    /// Software has handled `count` unexpected messages; `false` when there were not so many, or it has said
-    /// a greater number before.
+    /// Notes that software has handled `count` unexpected messages. Returns `false` if there were not so many, or if
+    /// software has reported more before.
     pub fn synchronize(&mut self, count: u16) -> bool {
         let forward = count.wrapping_sub(self.sw_phase) as i16 >= 0;
         if !forward || count.wrapping_sub(self.hw_phase) as i16 > 0 {
@@ -122,8 +122,8 @@ impl TagList {
         Ok(index)
     }
 
-    /// Takes a posted entry out; `false` when a message was faster. An entry that was not appended since it
-    /// was removed is none that software may name.
+    /// Takes a posted entry out; returns `false` if a message was faster. Software may name only an entry that was
+    /// appended and not removed since.
     pub fn remove(&mut self, index: u16) -> Result<bool, BadIndex> {
         let entry = self.entries.get_mut(usize::from(index)).ok_or(BadIndex)?;
         match entry.state {
@@ -154,7 +154,7 @@ impl TagList {
         self.order.iter().position(matches)
     }
 
-    /// The oldest entry that a message with this tag matches.
+    /// Returns the oldest entry that a message with this tag matches.
     pub fn find(&self, tag: u64) -> Option<u16> {
         self.position(tag).map(|at| self.order[at])
     }
@@ -167,12 +167,12 @@ impl TagList {
         Some(index)
     }
 
-    /// Where the bytes of an entry's message go.
+    /// Returns the buffer for an entry's message.
     pub fn buffer(&mut self, index: u16) -> &mut ScatterList {
         &mut self.entries[usize::from(index)].buffer
     }
 
-    /// The last CQE of a matched entry was written: software may use it again.
+    /// Releases a matched entry after its last CQE: software may use it again.
     pub fn release(&mut self, index: u16) {
         self.entries[usize::from(index)].state = State::Ended;
     }

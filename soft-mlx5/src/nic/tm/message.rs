@@ -22,8 +22,8 @@ fn rendezvous_header(payload: &[u8]) -> Option<Rvh> {
     payload.get(Tmh::SIZE..)?.first_chunk().map(Rvh::from_bytes)
 }
 
-/// The tag that a message is matched by, if it is to be matched. What only looks like a header is a
-/// message without tag: it reaches software whole.
+/// Returns the tag of a message that is to be matched. A message that only seems to have a header has no tag: it
+/// reaches software whole.
 fn tag(packet: &Packet) -> Option<(TmhOpcode, u64)> {
     let tmh = header(packet.payload)?;
     let opcode = TmhOpcode::from_byte(tmh.opcode);
@@ -35,7 +35,7 @@ fn tag(packet: &Packet) -> Option<(TmhOpcode, u64)> {
     tagged.then_some((opcode, tmh.tag.get()))
 }
 
-/// The first packet of a message has come: decides where the message goes.
+/// Decides where a message goes, from its first packet.
 pub fn begin(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal> {
     qp.responder.receive.role = Role::None;
     let srq = qp.attr.srq.and_then(|srqn| core.srqs.get_mut(srqn.0));
@@ -69,7 +69,7 @@ pub fn begin(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
     Ok(())
 }
 
-/// Whether the device can read the data of a rendezvous by itself.
+/// Decides whether the device can read the data of a rendezvous by itself.
 fn offload(qp: &Qp, packet: &Packet, room: u64) -> Result<Delivery, Refusal> {
     let fits = rendezvous_header(packet.payload)
         .is_some_and(|rvh| u64::from(rvh.len.get()) <= room && rvh.len.get() <= MAX_MESSAGE);
@@ -83,7 +83,7 @@ fn offload(qp: &Qp, packet: &Packet, room: u64) -> Result<Delivery, Refusal> {
 
 const MAX_MESSAGE: u32 = 1 << 30;
 
-/// A packet of a matched message.
+/// Executes a packet of a matched message.
 pub fn place(
     qp: &mut Qp,
     core: &mut Core,
@@ -104,7 +104,7 @@ pub fn place(
     let placed = qp.responder.receive.placed;
     let room = qp.responder.receive.list.capacity() - placed;
     let bytes = match delivery {
-        // As far as they fit: the length of the buffer is software's business.
+        // As many bytes as fit: software is responsible for the length of the buffer.
         Delivery::Headers => &packet.payload[..packet.payload.len().min(room as usize)],
         _ if first => &packet.payload[Tmh::SIZE..],
         _ => packet.payload,
@@ -148,7 +148,7 @@ pub fn place(
     Ok(())
 }
 
-/// A matched message goes into the CQE only in its longer form: the other has no room beside the tag.
+/// Returns `true` if a matched message goes into the CQE: only the longer form has room beside the tag.
 fn goes_inline(qp: &Qp, core: &Core, len: usize) -> bool {
     let cq = target(qp, core).and_then(|(cq, _)| core.cqs.get(cq.0));
     qp.attr.scatter_to_cqe_rq
@@ -157,7 +157,7 @@ fn goes_inline(qp: &Qp, core: &Core, len: usize) -> bool {
         })
 }
 
-/// The queue pair stops: the entry of a message that has not arrived whole ends.
+/// Ends the entry of a message that has not arrived whole, because the queue pair stops.
 pub fn cancel(qp: &mut Qp, core: &mut Core) {
     if let Role::Matched(entry, _) = std::mem::take(&mut qp.responder.receive.role) {
         cancel_entry(qp, core, entry);

@@ -30,22 +30,22 @@ const APP: usize = 40;
 const APP_OP: usize = 41;
 const APP_INFO: usize = 42;
 
-/// What tag matching made of the message in progress.
+/// Role of the message in progress in tag matching.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Role {
     /// The queue pair has no tag list.
     #[default]
     None,
-    /// It goes into a WQE.
+    /// The message goes into a WQE.
     Slot(AppOp),
-    /// It goes into the buffer of an entry.
+    /// The message goes into the buffer of an entry.
     Matched(u16, Delivery),
 }
 
-/// How a matched message comes.
+/// Form of a matched message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// The data is behind the header.
+    /// The data follows the header.
     Eager,
     /// The device reads the data from the sender.
     Rendezvous,
@@ -53,18 +53,18 @@ pub enum Delivery {
     Headers,
 }
 
-/// CQ and user index of completions of the shared receive queue, where these are its own.
+/// Returns CQ and user index for completions of the shared receive queue, if it has its own.
 pub fn target(qp: &Qp, core: &Core) -> Option<(Cqn, u32)> {
     let srq = core.srqs.get(qp.attr.srq?.0)?;
     Some((srq.own_cq()?, srq.attr().user_index))
 }
 
-/// The tag list that a queue pair receives with.
+/// Returns the tag list that a queue pair receives with.
 pub fn list_of<'a>(qp: &Qp, core: &'a mut Core) -> Option<&'a mut TagList> {
     core.srqs.get_mut(qp.attr.srq?.0)?.tags.as_mut()
 }
 
-/// Writes a completion of the receiving side where it belongs.
+/// Writes a completion of the receiving side to its CQ.
 pub fn complete_receive(qp: &Qp, core: &mut Core, mut completion: Completion) {
     let mut cq = qp.attr.recv_cq;
     if let Some((own, user_index)) = target(qp, core) {
@@ -81,7 +81,7 @@ pub fn mark(completion: &mut Completion, op: AppOp, entry: u16) {
     completion.cqe[APP_INFO..][..2].copy_from_slice(&entry.to_be_bytes());
 }
 
-/// Reports what became of a matched message.
+/// Reports the result of a matched message.
 fn report(
     qp: &Qp,
     core: &mut Core,

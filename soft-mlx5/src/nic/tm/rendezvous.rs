@@ -1,4 +1,4 @@
-//! Rendezvous: the device reads the data of a matched message from its sender, and tells the sender.
+//! Rendezvous: the device reads the data of a matched message from its sender, and notifies the sender.
 //!
 //! The queue pair gave its send queue to the device, which posts to it as software would.
 
@@ -22,7 +22,7 @@ use super::super::sq::SendQueue;
 use super::message::cancel_entry;
 use super::{list_of, report};
 
-// Basic blocks of the queue; a rendezvous needs one to read and one to tell.
+// Basic blocks of the queue; a rendezvous needs one to read and one to notify.
 const BLOCKS: u16 = 64;
 const INLINE: u32 = 1 << 31;
 
@@ -39,14 +39,14 @@ pub struct Rendezvous {
     ring: Box<[u64]>,
     record: Box<[u64; 1]>,
     producer: u16,
-    // Started, and not read whole, oldest first.
+    // Transfers whose data was not read whole, oldest first.
     transfers: VecDeque<Transfer>,
 }
 
 const OURS: &str = "the memory is the device's own";
 
 impl Rendezvous {
-    /// An empty queue.
+    /// Makes an empty queue.
     pub fn new() -> Self {
         Self {
             ring: vec![0; usize::from(BLOCKS) * SEND_WQE_BB / 8].into_boxed_slice(),
@@ -56,7 +56,7 @@ impl Rendezvous {
         }
     }
 
-    /// The queue as the requester drains it.
+    /// Returns the queue for the requester.
     pub fn send_queue(&mut self) -> Result<SendQueue> {
         let buf = self.ring.as_mut_ptr() as u64;
         SendQueue::new(WqAttr { buf, count: BLOCKS.into(), shift: 6 }, self.record())
@@ -71,7 +71,7 @@ impl Rendezvous {
         self.record().set_record(SEND, producer.into()).expect(OURS);
     }
 
-    /// Whether another rendezvous can start.
+    /// Returns `true` if another rendezvous can start.
     pub fn has_room(&self, qp: &Qp) -> bool {
         let oldest = qp.requester.front().map_or(qp.sq.next(), |request| request.index);
         self.producer.wrapping_sub(oldest) <= BLOCKS - 2
@@ -95,7 +95,7 @@ impl Rendezvous {
     }
 }
 
-/// Reads the data that `rvh` names into the buffer of `entry`, and tells the sender.
+/// Reads the data that `rvh` names into the buffer of `entry`, and notifies the sender.
 pub fn start(qp: &mut Qp, core: &mut Core, entry: u16, tmh: &Tmh, rvh: &Rvh, arrival: Arrival) {
     let mut read =
         RemoteAddressSegment { raddr: rvh.va, rkey: rvh.rkey, ..RemoteAddressSegment::zeroed() }
@@ -117,7 +117,7 @@ pub fn start(qp: &mut Qp, core: &mut Core, entry: u16, tmh: &Tmh, rvh: &Rvh, arr
     let Some(queue) = &mut qp.rendezvous else { return };
     let posted = [
         queue.post(number, WqeOpcode::RDMA_READ, 0, &read),
-        // Not before the data is here.
+        // The fence holds the SEND back until the data is here.
         queue.post(number, WqeOpcode::SEND, FENCE, &fin),
     ];
     let arrival = Arrival { byte_cnt: rvh.len.get(), ..arrival };
@@ -128,7 +128,7 @@ pub fn start(qp: &mut Qp, core: &mut Core, entry: u16, tmh: &Tmh, rvh: &Rvh, arr
     core.activate(qp);
 }
 
-/// A request of the device's queue is complete.
+/// Handles a complete request of the device's queue.
 pub fn finished(qp: &mut Qp, core: &mut Core, request: &Request) {
     if request.opcode != WqeOpcode::RDMA_READ {
         return;
@@ -140,7 +140,7 @@ pub fn finished(qp: &mut Qp, core: &mut Core, request: &Request) {
     report(qp, core, &transfer.arrival, (AppOp::EXPECTED, entry), None, None);
 }
 
-/// Nothing more will be read: all entries that wait for data end.
+/// Ends all entries that wait for data: nothing more will be read.
 pub fn cancel(qp: &mut Qp, core: &mut Core) {
     let queue = qp.rendezvous.as_mut();
     let transfers = queue.map(|queue| std::mem::take(&mut queue.transfers));

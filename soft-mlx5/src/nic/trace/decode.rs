@@ -127,7 +127,7 @@ fn list_operation(f: &mut Formatter, wqe: &SendWqe) -> fmt::Result {
     if segments.is_empty() { Ok(()) } else { write!(f, " {}", Segments(&segments)) }
 }
 
-// Enough to know the bytes again.
+// Enough bytes to recognize the data.
 const MOST_BYTES: usize = 16;
 
 fn hex(f: &mut Formatter, name: &str, bytes: &[u8]) -> fmt::Result {

@@ -1,4 +1,4 @@
-//! What a device sees and writes, decoded: a line for each WQE, doorbell and CQE.
+//! Decoded trace of a device: a line for each WQE, doorbell and CQE.
 //!
 //! A line is `TIME lid=N KIND key=value ...`. KIND is `doorbell`, `wqe` or `cqe`; the keys are named
 //! after the fields of `mlx5dv.h`, so that `grep` finds the way of one QP or one slot.
@@ -19,12 +19,12 @@ use super::strict::Object;
 use super::uar::Ring;
 use super::wqe::SendWqe;
 
-/// Makes an empty trace; what was there is gone.
+/// Makes an empty trace, and overwrites an existing file.
 pub fn create(path: &Path) -> io::Result<()> {
     std::fs::write(path, "")
 }
 
-/// Where the lines go.
+/// File for the lines.
 #[derive(Debug, Default)]
 pub struct Trace {
     file: Option<File>,
@@ -42,7 +42,7 @@ impl Trace {
         Ok(Self { file: path.map(open).transpose()?, epoch, lid, now: 0 })
     }
 
-    /// Whether anybody reads the lines.
+    /// Returns `true` if there is a file for the lines.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.file.is_some()
@@ -59,7 +59,7 @@ impl Trace {
         let _ = file.write_all(line.as_bytes());
     }
 
-    /// A register was written.
+    /// Traces a register write.
     pub fn rang(&mut self, page: u32, ring: &Ring) {
         if self.is_on() {
             let ctrl = decode::Ring(ring.value);
@@ -67,7 +67,7 @@ impl Trace {
         }
     }
 
-    /// A CQ doorbell was rung, and the arm record read.
+    /// Traces a CQ doorbell with the arm record.
     pub fn armed(&mut self, cqn: Cqn, arm: &Arm) {
         if self.is_on() {
             let Arm { sequence, solicited_only, consumer_index } = arm;
@@ -79,7 +79,7 @@ impl Trace {
         }
     }
 
-    /// A doorbell record of a receive queue has a new value.
+    /// Traces a new value of the doorbell record of a receive queue.
     pub fn handed_over(&mut self, owner: Object, counter: u16, more: u16) {
         if self.is_on() {
             let (kind, number) = match owner {
@@ -93,7 +93,7 @@ impl Trace {
         }
     }
 
-    /// A send WQE was started.
+    /// Traces a started send WQE.
     pub fn send(&mut self, qpn: u32, service: Service, wqe: &SendWqe) {
         if self.is_on() {
             let wqe = decode::Send(wqe, service);
@@ -101,7 +101,7 @@ impl Trace {
         }
     }
 
-    /// A receive WQE was taken: from the queue pair's own queue, or from a shared one.
+    /// Traces a taken receive WQE: of the queue pair's own queue, or of a shared one.
     pub fn receive(&mut self, qpn: u32, srq: Option<Srqn>, counter: u16, list: &ScatterList) {
         if self.is_on() {
             let data = decode::Segments(list.segments());
@@ -115,7 +115,7 @@ impl Trace {
         }
     }
 
-    /// A WQE of a receive queue of frames was taken.
+    /// Traces a taken WQE of a receive queue of frames.
     pub fn receive_frames(&mut self, wq: u32, counter: u16, list: &ScatterList) {
         if self.is_on() {
             let data = decode::Segments(list.segments());
@@ -123,21 +123,21 @@ impl Trace {
         }
     }
 
-    /// A frame went nowhere: no WQE was posted.
+    /// Traces a frame that was dropped, because no WQE was posted.
     pub fn dropped(&mut self, wq: u32, len: usize) {
         if self.is_on() {
             self.line(format_args!("drop wq={wq:#x} byte_cnt={len}"));
         }
     }
 
-    /// A flow rule was made, or its flow was removed.
+    /// Traces a flow rule that was made, or a flow that was removed.
     pub fn flow(&mut self, what: &str, flow: u32, more: fmt::Arguments) {
         if self.is_on() {
             self.line(format_args!("flow {what}={flow} {more}"));
         }
     }
 
-    /// A CQE is written at `index` of a CQ.
+    /// Traces a CQE that is written at `index` of a CQ.
     pub fn completed(&mut self, cqn: Cqn, index: u32, completion: &Completion) {
         if self.is_on() {
             let cqe = decode::Cqe(&completion.cqe);

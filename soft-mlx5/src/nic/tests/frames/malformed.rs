@@ -1,4 +1,4 @@
-//! Frames that are not as they should be: a verdict or a drop, and nothing out of bounds.
+//! Malformed frames: a verdict or a drop, and no access out of bounds.
 
 use mlx5_wire::cqe::{L3_OK, L4_OK};
 use mlx5_wire::syndrome::Syndrome;
@@ -76,7 +76,7 @@ fn whatever_arrives_nothing_breaks() {
             let at = rng.below(frame.len() as u64) as usize;
             frame[at] = rng.next_u64() as u8;
         }
-        // A runt comes padded.
+        // A runt arrives padded.
         frame.truncate(14 + rng.below(60) as usize);
         let index = queue.post();
         let cqe = pair.arrives(&frame);

@@ -33,7 +33,7 @@ fn ethernet(switch: &Switch) -> NicConfig {
     NicConfig { fabric, link_layer: LinkLayer::Ethernet, strict: true, ..NicConfig::default() }
 }
 
-/// A raw packet queue pair in RTS.
+/// Makes a raw packet queue pair in RTS.
 fn raw_qp(device: &mut Device, cq: &Cq, attr: impl FnOnce(QpAttr) -> QpAttr) -> Qp {
     let made = device.qp_attr(Service::Raw, cq, cq);
     let qp = device.qp(attr(made));
@@ -120,7 +120,7 @@ impl Queue {
         index
     }
 
-    /// The first bytes of a buffer.
+    /// Returns the first bytes of a buffer.
     fn received(&self, index: u16, len: usize) -> Vec<u8> {
         let slot = usize::from(index) & (self.attr.ring.count as usize - 1);
         self.buffers.get(slot * self.room(), len)
@@ -185,7 +185,7 @@ impl Pair {
         self.device.settle();
     }
 
-    /// Sends a frame that arrives.
+    /// Sends a frame and expects it to arrive; returns its CQE.
     fn arrives(&mut self, frame: &[u8]) -> Cqe64 {
         self.send(frame);
         let cqe = self.cq.poll().expect("a completion");
@@ -194,7 +194,7 @@ impl Pair {
     }
 }
 
-/// A rule for the group.
+/// Makes a rule for the group.
 fn rule(target: Target, tag: Option<u32>) -> Rule {
     let (mut mask, mut value) = ([0; FIELDS], [0; FIELDS]);
     let place = at::DESTINATION_IP + 12;

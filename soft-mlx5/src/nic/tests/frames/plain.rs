@@ -1,4 +1,4 @@
-//! Queues with a WQE for each frame: what their CQEs say.
+//! CQEs of queues with a WQE for each frame.
 
 use mlx5_wire::cqe::{L3_OK, L4_OK};
 use mlx5_wire::frame::VLAN_STRIPPED;
@@ -48,7 +48,7 @@ fn tags_come_out_and_check_sequences_go_in() {
     assert_eq!(fcs, Crc::new().add(&tagged).finish(), "of the frame as it was on the wire");
     let cqe = pair.arrives(&plain);
     assert_eq!((cqe.vlan(), cqe.l4_hdr_type_etc & VLAN_STRIPPED), (None, 0));
-    // The outer one of two tags comes out.
+    // The outer tag of two is stripped.
     let cqe = pair.arrives(&feed(&[7; 40]).vlan(5).vlan(0x64).build());
     assert_eq!(cqe.vlan(), Some(5));
     let inner = feed(&[7; 40]).vlan(0x64).build();
@@ -96,7 +96,7 @@ fn a_queue_that_is_not_ready_receives_nothing() {
     assert!(flushed.iter().all(|cqe| cqe.syndrome == Syndrome::WR_FLUSH.get()));
     let indices: Vec<_> = flushed.iter().map(|cqe| cqe.wqe_counter.get()).collect();
     assert_eq!(indices, [0, 1, 2, 3]);
-    // What is posted later is flushed, too.
+    // WQEs that are posted later are flushed, too.
     queue.post();
     pair.settle();
     assert_eq!(pair.cq.drain().len(), 1);
@@ -109,7 +109,7 @@ fn a_queue_that_is_not_ready_receives_nothing() {
     pair.device.nic.modify_wq(queue.number, WqState::Reset, WqState::Ready).unwrap();
     queue.post();
     assert_eq!(pair.arrives(&feed(b"tick").build()).wqe_counter.get(), 0);
-    // Destroyed while frames arrive.
+    // The queue is destroyed while frames arrive.
     queue.post();
     pair.memory.set(0, &feed(b"late").build());
     pair.device.nic.destroy_flow(flow);

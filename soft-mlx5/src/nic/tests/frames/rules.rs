@@ -1,4 +1,4 @@
-//! Where frames go: copies for several queues, one of several by hash, and what a device does not tell itself.
+//! Destinations of frames: copies for several queues, one queue of several by hash, and loopback.
 
 use super::*;
 use crate::nic::frames::rss::field;
@@ -15,7 +15,7 @@ fn a_frame_is_copied_to_each_queue_of_its_rule() {
     pair.send(&frame);
     assert_eq!(pair.cq.drain().len(), 2);
     assert_eq!((a.received(0, 60), b.received(0, 60)), (frame.clone(), frame.clone()));
-    // One without a WQE does not stop the other.
+    // A queue without a WQE does not stop the other.
     b.post();
     pair.arrives(&frame);
 }
@@ -73,7 +73,7 @@ fn own_frames_come_back_to_other_domains_only() {
     let taken =
         |device: &Device| device.nic.queues().wqs.iter().map(|wq| wq.receive_index).collect();
     let indices: Vec<u16> = taken(&device);
-    // The first is the receive side of the queue pair.
+    // The first index is that of the queue pair's receive side.
     assert_eq!(indices, [0, 0, 1, 1]);
     let mut unicast = frame;
     unicast[0] = 0x02;

@@ -1,4 +1,4 @@
-//! What a raw packet queue pair makes of its WQEs.
+//! Frames that a raw packet queue pair makes of its WQEs.
 
 use mlx5_wire::eth::{INSERT_VLAN, L3_CSUM, L4_CSUM};
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
@@ -6,7 +6,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::*;
 
-/// A pair whose queue has WQEs, and takes all frames.
+/// Makes a pair whose queue has WQEs, and takes all frames.
 fn receiving() -> (Pair, Queue) {
     let mut pair = Pair::new();
     let mut queue = pair.queue(16, |attr| attr);
@@ -17,7 +17,7 @@ fn receiving() -> (Pair, Queue) {
     (pair, queue)
 }
 
-/// A WQE whose first `inline` bytes stand in it.
+/// Makes a WQE that contains the first `inline` bytes.
 fn work(pair: &Pair, frame: &[u8], inline: usize, flags: u8) -> Work {
     pair.memory.set(0, frame);
     let mut segment = EthSegment::zeroed().to_bytes();
@@ -78,7 +78,7 @@ fn short_frames_are_padded_and_shorter_ones_refused() {
     let runt = work(&pair, &short[..13], 0, 0);
     send(&mut pair, &runt);
     let cqe = error(&pair.send_cq.poll().unwrap());
-    // As dump C1, of a frame whose sizes were wrong.
+    // As in dump C1, of a frame with wrong sizes.
     assert_eq!((cqe.syndrome, cqe.vendor_err_synd), (Syndrome::LOCAL_LENGTH.get(), 0x68));
     assert_eq!((cqe.hw_err_synd, cqe.hw_synd_type), (0x60, 0x10));
     pair.cq.expect_nothing();
@@ -117,7 +117,7 @@ fn a_sender_waits_for_a_receiver_that_does_not_look() {
             pair.out.settle();
         }
     }
-    // Nothing was lost on the way: what the link did not take waits in the send queue.
+    // Nothing is lost: frames that the link does not take wait in the send queue.
     let posted = pair.sender.sent;
     for _ in 0..20_000 {
         pair.out.settle();

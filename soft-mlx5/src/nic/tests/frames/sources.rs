@@ -14,7 +14,7 @@ use crate::run_dir::{RunDir, fresh_path};
 const FRAMES: usize = 1000;
 const GAP_NS: u64 = 1000;
 
-/// A capture of frames that come one after the other, and between them what is no frame.
+/// Writes a capture of consecutive frames, with records between them that are no frames.
 fn capture(path: &Path) {
     let mut file = std::fs::File::create(path).unwrap();
     let words =
@@ -22,7 +22,7 @@ fn capture(path: &Path) {
     file.write_all(&words(&[0xa1b2_3c4d, 2 | 4 << 16, 0, 0, 65_535, 1])).unwrap();
     for index in 0..FRAMES as u32 {
         let frame = feed(&index.to_be_bytes()).build();
-        // As captured where it was sent, before it was padded.
+        // As captured at the sender, before the frame was padded.
         for bytes in [&frame[..46], &frame[..13]] {
             let len = bytes.len() as u32;
             file.write_all(&words(&[0, index * GAP_NS as u32, len, len])).unwrap();
@@ -95,9 +95,9 @@ fn ip(arguments: &str) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// A namespace of this thread's own with a veth pair: `port` for the device, `peer` for sockets.
+/// Makes a namespace for this thread with a veth pair: `port` for the device, `peer` for sockets.
 fn veth() -> bool {
-    // SAFETY: only what this thread does from now on is elsewhere.
+    // SAFETY: only later calls of this thread see the other namespace.
     let apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
     apart
         && ip("link add port type veth peer name peer")

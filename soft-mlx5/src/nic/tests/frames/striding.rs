@@ -7,7 +7,7 @@ use super::*;
 use crate::fabric::rng::Rng;
 use crate::nic::strict::Rule as StrictRule;
 
-/// Bytes of a stride, and strides of a WQE: fewer than a driver may ask for, so that queues come round.
+/// Bytes of a stride, and strides of a WQE: fewer than a driver may ask for, so that queues wrap soon.
 const LOG_STRIDE: u32 = 6;
 const LOG_STRIDES: u32 = 5;
 const STRIDE: usize = 1 << LOG_STRIDE;
@@ -23,7 +23,7 @@ fn count(cqe: &Cqe64) -> StrideCount {
     StrideCount(cqe.byte_cnt.get())
 }
 
-/// What a driver makes of a queue: each CQE names the WQE and the stride that it counts itself.
+/// A queue as its driver reads it: each CQE must name the WQE and the stride that the driver counts itself.
 struct Reader {
     wqe: u16,
     stride: u32,
@@ -36,7 +36,7 @@ impl Reader {
         Self { wqe: 0, stride: 0, frames: Vec::new(), fillers: 0 }
     }
 
-    /// Takes a CQE; `true` when its WQE is used up.
+    /// Takes a CQE; returns `true` if its WQE is used up.
     fn take(&mut self, queue: &Queue, cqe: &Cqe64) -> bool {
         assert_eq!(cqe.wqe_id.get(), self.wqe);
         assert_eq!(u32::from(cqe.wqe_counter.get()), self.stride);
@@ -122,7 +122,7 @@ fn a_queue_without_wqes_drops_and_a_wqe_that_is_too_short_is_closed() {
     queue.post();
     let cqe = pair.arrives(&large);
     assert_eq!((cqe.dropped(), count(&cqe).strides()), (1, 17));
-    // No room in this WQE, and there is no other: it is closed, and the frame is lost.
+    // The WQE has no room for the frame, and there is no other WQE: the WQE is closed, and the frame is lost.
     let cqe = pair.arrives(&large);
     assert_eq!(
         (count(&cqe).is_filler(), count(&cqe).strides(), cqe.wqe_counter.get()),

@@ -1,4 +1,4 @@
-//! Messages that bring their data along.
+//! Messages that carry their data.
 
 use super::*;
 use crate::nic::strict::Rule;
@@ -62,7 +62,7 @@ fn a_buffer_of_length_0_is_empty() {
         world.memory.set(0, &[0xee; 8]);
         world.send_tagged(9, &[]);
         assert_eq!(world.expect(AppOp::CONSUMED_MSG, 0).byte_cnt.get(), 0);
-        // It has no room, as a buffer of 2 GiB would.
+        // The buffer has no room, unlike one of 2 GiB.
         world.send_tagged(9, b"payload!");
         world.expect(AppOp::MSG_COMPLETION_CANCELED, 1);
         assert_eq!(world.memory.get(0, 8), [0xee; 8]);

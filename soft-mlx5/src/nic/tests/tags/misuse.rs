@@ -1,4 +1,4 @@
-//! Operations that an adapter would execute to the program's harm.
+//! Operations with which an adapter would damage the program's memory.
 
 use super::*;
 use crate::nic::strict::Rule;
@@ -44,7 +44,7 @@ fn a_full_list_has_no_entry_to_announce() {
 
 #[test]
 fn a_remove_names_an_entry() {
-    // None of the list, one that was never appended.
+    // An entry outside the list, and an entry that was never appended.
     for entry in [8, 0] {
         let mut world = World::new(&PLAIN);
         world.operate(operation(TmOpcode::Remove, CQE_REQUEST, entry, 0, (0, 0)), None);

@@ -21,7 +21,7 @@ use crate::nic::objects::*;
 
 const USER_INDEX: u32 = 0x7777;
 const MTU: usize = 256;
-/// Slots of the SRQ: the first 32 KiB of the memory, then the tagged buffers, then what is sent.
+/// Slots of the SRQ: the first 32 KiB of the memory, then the tagged buffers, then the messages to send.
 const SLOTS: usize = 64;
 const SLOT: usize = 512;
 const TAGGED: usize = SLOTS * SLOT;
@@ -30,7 +30,7 @@ const ALL: u64 = u64::MAX;
 
 struct World {
     device: Device,
-    /// Of the SRQ, and of the sender.
+    /// CQs of the SRQ and of the sender.
     cq: Cq,
     send_cq: Cq,
     fin_cq: Cq,
@@ -40,7 +40,7 @@ struct World {
     receiver: Qp,
     memory: Memory,
     key: u32,
-    /// The entry that the next append uses, and those after it.
+    /// The entry that the next append uses, and then the entries after it.
     entry: u16,
     free: VecDeque<u16>,
     source: usize,
@@ -133,7 +133,7 @@ impl World {
         std::mem::replace(&mut self.entry, next)
     }
 
-    /// As [`Self::append`], and its completion.
+    /// Does the same as [`Self::append`], and takes the completion.
     fn appended(&mut self, tag: u64, mask: u64, at: usize, len: u32) -> u16 {
         let entry = self.append(tag, mask, at, len);
         self.expect(AppOp::APPEND, entry);
@@ -151,7 +151,7 @@ impl World {
         self.operate(operation(TmOpcode::Nop, flags, 0, count, (0, 0)), None);
     }
 
-    /// Sends these bytes; nothing is awaited.
+    /// Sends these bytes without waiting for a completion.
     fn send(&mut self, bytes: &[u8]) {
         let at = SOURCE + self.source;
         self.source = (self.source + bytes.len()) % (1 << 18);
@@ -183,7 +183,7 @@ impl World {
         cqe
     }
 
-    /// The next message took an SRQ slot; returns its bytes.
+    /// Takes the completion of a message in an SRQ slot; returns its bytes.
     #[track_caller]
     fn expect_slot(&mut self, op: AppOp) -> Vec<u8> {
         let cqe = self.expect(op, 0);

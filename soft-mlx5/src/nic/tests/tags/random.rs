@@ -6,7 +6,7 @@ use super::*;
 use crate::fabric::rng::Rng;
 use crate::nic::strict::Rule;
 
-/// What a message must lead to.
+/// Expected result of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Eager(u16, usize),
@@ -101,7 +101,7 @@ fn every_message_goes_where_a_plain_list_says() {
                 let reported = usize::from(matches!(fate, Fate::Read(..)));
                 assert_eq!(world.fin_cq.drain().len(), reported);
                 if kind == 1 || kind == 2 {
-                    // What no FIN took is there for the next one.
+                    // A receive without a FIN is left for the next message.
                     world.sender.received -= u16::from(reported == 0);
                 }
             }

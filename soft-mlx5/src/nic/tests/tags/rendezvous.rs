@@ -52,7 +52,7 @@ fn more_than_the_device_can_read_at_once() {
     device.settle();
     fin_cq.expect_nothing();
     for n in (0..COUNT).rev() {
-        // Not more than the sender's queues hold.
+        // At most as many as the sender's queues hold.
         if n % 40 == COUNT % 40 {
             world.device.finish();
         }
@@ -77,7 +77,7 @@ fn more_than_the_device_can_read_at_once() {
 #[test]
 fn software_reads_what_the_device_cannot() {
     let with_send_queue = Shape { own_send_queue: true, ..PLAIN };
-    // A buffer that is too small for the data, one too small for the headers, no send queue to use.
+    // A buffer too small for the data, a buffer too small for the headers, no send queue for the device.
     for (shape, room) in [(&PLAIN, 499), (&PLAIN, 20), (&with_send_queue, 500)] {
         let mut world = World::new(shape);
         let entry = world.appended(7, ALL, 0, room);
