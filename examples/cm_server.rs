@@ -125,7 +125,7 @@ impl Server {
         Ok(Self { pd, receiver, srq, clients: HashMap::new() })
     }
 
-    /// Lets a client in. That one breaks off now, or came to another device, is no reason to stop.
+    /// Lets a client in. The server goes on if the client breaks off now, or came to another device.
     fn admit(&mut self, request: Request) {
         let mut accept = |request: Request| -> doorbell::Result<Client> {
             let promised =
@@ -217,7 +217,7 @@ fn client(args: &Args) -> Result<()> {
                 return Err(done.status.to_string().into());
             }
         }
-        // The server has to have heard of the end before this queue pair can come back.
+        // The server must have heard of the end before this queue pair can come back.
         if !connection.disconnect_within(&qp, PATIENCE)? {
             return Err("the server does not disconnect".into());
         }

@@ -49,11 +49,11 @@ struct Connection {
     qp: QueuePair,
     stream: TcpStream,
     digest: Digest,
-    /// What the client says, once it is done.
+    /// Report of the client, once it is done.
     reported: Option<Report>,
 }
 
-/// What can wake the server.
+/// Events that wake the server.
 #[derive(Clone, Copy)]
 enum Event {
     /// A new connection.

@@ -1,7 +1,7 @@
-//! Receives with doorbell on a CQ, an SRQ and a QP that were made with libibverbs, as a program has them
-//! that exists already.
+//! Receives with doorbell on a CQ, an SRQ and a QP that were made with libibverbs, as an existing program
+//! has them.
 //!
-//! What libibverbs makes libibverbs destroys: doorbell only takes over posting receives and polling.
+//! The program destroys the objects with libibverbs, too: doorbell only takes over posting receives and polling.
 //!
 //! ```text
 //! from_raw [auto|direct|verbs]
@@ -24,7 +24,7 @@ use rdma_core_sys::*;
 const RECEIVES: u32 = 63;
 const MESSAGES: usize = 1000;
 
-/// What the program has made with libibverbs.
+/// Objects that the program has made with libibverbs.
 struct Objects {
     context: *mut ibv_context,
     pd: *mut ibv_pd,

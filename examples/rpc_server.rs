@@ -108,9 +108,9 @@ fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) ->
 struct Client {
     qp: QueuePair,
     queue: SqId,
-    /// Readable when the client is gone.
+    /// Readable when the client has left.
     stream: UnixStream,
-    /// For which there is no room yet.
+    /// Replies for which there is no room yet.
     replies: VecDeque<Buffer>,
 }
 
@@ -158,7 +158,7 @@ impl Server {
                 self.full += 1;
             }
             self.reply()?;
-            // The buffers go back to the pool. What fails was for a client that is gone, as its stream will say.
+            // The buffers go back to the pool. A failed send was for a client that has left, as its stream will show.
             let mut batch = self.sender.poll();
             while batch.next().is_some() {}
             drop(batch);
@@ -177,7 +177,7 @@ impl Server {
         let mut batch = self.receiver.poll();
         while let Some(message) = batch.next() {
             count += 1;
-            // What fails is a receive that a client had begun which is gone; the SRQ has it again.
+            // A receive fails if its client left in the middle of the message; the SRQ has it again.
             let Ok(message) = message else { continue };
             if let Some(client) = self.clients.get_mut(&message.qp_num()) {
                 let mut reply = message.take();
@@ -192,7 +192,7 @@ impl Server {
     /// Posts replies, those to one client with one doorbell.
     fn reply(&mut self) -> Result<()> {
         for client in self.clients.values_mut().filter(|client| !client.replies.is_empty()) {
-            // It has failed: its client is gone.
+            // The queue pair has failed: its client has left.
             let Ok(mut posting) = self.sender.post(client.queue) else {
                 client.replies.clear();
                 continue;
@@ -213,7 +213,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes leave of the clients that are gone.
+    /// Removes the clients that have left.
     fn part(&mut self) -> Result<()> {
         let mut gone = Vec::new();
         for (&number, client) in &mut self.clients {

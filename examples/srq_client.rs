@@ -107,7 +107,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         connection.digest.report().write(&mut connection.stream)?;
     }
     // The server answers when it has received everything or given up waiting for it: the queue pairs
-    // have to live until then.
+    // must live until then.
     for connection in &mut connections {
         let mut verdict = [0];
         connection.stream.read_exact(&mut verdict)?;

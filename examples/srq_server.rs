@@ -65,7 +65,7 @@ struct Connection {
     qp: QueuePair,
     stream: TcpStream,
     digest: Digest,
-    /// What the sender says, once it is done.
+    /// Report of the sender, once it is done.
     reported: Option<Report>,
 }
 
@@ -140,7 +140,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     for connection in &mut connections {
         connection.stream.write_all(&[u8::from(ok)])?;
     }
-    // What the clients still print comes before the verdict.
+    // The clients print their last lines before the verdict.
     for connection in &mut connections {
         connection.stream.set_read_timeout(Some(PATIENCE))?;
         let _ = connection.stream.read(&mut [0]);

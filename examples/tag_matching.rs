@@ -130,7 +130,7 @@ fn config(args: &Args) -> TagMatchingConfig {
     TagMatchingConfig::new(TAGS).slots(128).path(args.path).offload(offload)
 }
 
-/// What a receive was posted for.
+/// The messages that a receive was posted for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     OneClass,

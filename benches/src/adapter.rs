@@ -19,13 +19,13 @@ use crate::world::{Objects, Queue};
 /// In which order receives complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// That of posting.
+    /// The order of posting.
     Posted,
     /// Any, as with many QPs on an SRQ.
     Random,
 }
 
-/// What the CQEs are like.
+/// Form of the CQEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// One for each message.

@@ -30,7 +30,7 @@ const BURST: u32 = 32;
 pub struct Feed {
     device: Arc<Device>,
     sender: Sender,
-    /// What the queue pair that sends belongs to.
+    /// Owner of the queue pair that sends.
     queue: FrameReceiver,
     pool: BufferPool,
     mac: [u8; 6],

@@ -137,7 +137,7 @@ fn end_flush() {
 /// The line is mapped.
 #[cfg(target_arch = "x86_64")]
 unsafe fn flush_line(line: NonNull<u8>) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the line is mapped.
     unsafe { std::arch::x86_64::_mm_clflush(line.as_ptr()) }
 }
 
@@ -145,7 +145,7 @@ unsafe fn flush_line(line: NonNull<u8>) {
 /// The line is mapped.
 #[cfg(target_arch = "aarch64")]
 unsafe fn flush_line(line: NonNull<u8>) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the line is mapped.
     unsafe {
         std::arch::asm!("dc civac, {0}", in(reg) line.as_ptr(), options(nostack, preserves_flags));
         std::arch::asm!("dsb ish", options(nostack, preserves_flags));

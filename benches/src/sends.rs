@@ -37,13 +37,13 @@ pub struct Objects {
     pub wqes: Vec<(NonNull<u8>, usize)>,
     /// Memory for the buffers.
     pub memory: Memory,
-    /// What they were made like.
+    /// Their shape.
     pub shape: Shape,
     /// Where datagrams go.
     pub to: ManuallyDrop<AddressHandle>,
     /// As an address handle of libibverbs.
     pub ah: *mut ibv_ah,
-    /// What libmlx5 finds each queue pair by; nothing else was sent by it.
+    /// User index by which libmlx5 finds each queue pair.
     users: Vec<u32>,
     /// Those of doorbell.
     pub doorbell: Option<(Sender, Vec<QueuePair>, Receiver)>,
@@ -270,7 +270,7 @@ impl World {
         let to_init = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
         let (rtr, rts) = (state(IBV_QPS_RTR), state(IBV_QPS_RTS));
         for (mut attr, mask) in [(init, to_init), (rtr, 0), (rts, IBV_QP_SQ_PSN)] {
-            // SAFETY: the caller's contract.
+            // SAFETY: a fresh queue pair for datagrams, and a valid structure.
             let errno = unsafe { ibv_modify_qp(qp, &mut attr, (mask | IBV_QP_STATE) as i32) };
             assert_eq!(errno, 0);
         }

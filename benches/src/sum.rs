@@ -4,9 +4,9 @@
 /// measured, as the least that a program does with a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Of `wr_id`.
+    /// Sum of `wr_id`.
     pub ids: u64,
-    /// Of lengths in bytes.
+    /// Sum of lengths in bytes.
     pub bytes: u64,
 }
 

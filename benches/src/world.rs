@@ -51,7 +51,7 @@ pub enum Kind {
     },
 }
 
-/// What is sent.
+/// Kind of the sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Request {
@@ -67,7 +67,7 @@ pub enum Request {
     Datagram,
 }
 
-/// What to make.
+/// Shape of the objects to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Kind of queue.
@@ -102,7 +102,7 @@ impl Shape {
 /// Whether libmlx5 takes its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locks {
-    /// What a program gets that asks for nothing.
+    /// Locks of a program that asks for nothing.
     Default,
     /// A thread domain, and a CQ of a single thread.
     Off,
@@ -126,7 +126,7 @@ pub struct Objects {
     pub queues: Vec<Queue>,
     /// Memory for the buffers.
     pub memory: Memory,
-    /// What they were made like.
+    /// Their shape.
     pub shape: Shape,
 }
 
@@ -244,7 +244,7 @@ impl World {
     unsafe fn srq(&self, pd: *mut ibv_pd, shape: Shape) -> *mut ibv_srq {
         let mut attr = ibv_srq_init_attr::default();
         (attr.attr.max_wr, attr.attr.max_sge) = (shape.receives(), shape.sges);
-        // SAFETY: the caller's contract, and an initialised structure.
+        // SAFETY: a live domain, and an initialised structure.
         made(unsafe { ibv_create_srq(pd, &mut attr) })
     }
 
@@ -319,7 +319,7 @@ impl World {
             ..Default::default()
         };
         (attr.ah_attr.dlid, attr.ah_attr.port_num) = (port.lid, 1);
-        // SAFETY: the caller's contract.
+        // SAFETY: a fresh QP of the device.
         unsafe { qp_states::to(qp, &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS], attr) }
     }
 
@@ -356,7 +356,7 @@ impl World {
             stride: out.sq.stride,
             register: NonNull::new(out.bf.reg.cast()).expect("a register"),
             register_size: out.bf.size,
-            // SAFETY: the caller's contract.
+            // SAFETY: a live QP.
             qpn: unsafe { (*qp).qp_num },
         }
     }

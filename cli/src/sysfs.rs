@@ -1,4 +1,4 @@
-//! What sysfs tells about devices and NUMA nodes.
+//! Devices and NUMA nodes in sysfs.
 
 use std::fs;
 use std::path::Path;

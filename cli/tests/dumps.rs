@@ -146,7 +146,7 @@ fn the_verdicts_are_those_of_the_reports() {
         assert!(failed.contains("refused the access of an RDMA_READ"), "{failed}");
         assert_eq!(blame, Blame::BothEnds);
     }
-    // That which the maintainer of the driver could not read.
+    // The dumps that the maintainer of the driver could not read.
     for name in ["A2", "A5", "B1", "B2", "B3", "B4", "B5"] {
         assert!(verdict(name).0.contains("refused the access of an RDMA_WRITE"), "{name}");
     }

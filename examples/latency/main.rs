@@ -6,7 +6,7 @@
 //! latency HOST --svg plot.svg   measure against the server at HOST
 //! ```
 //!
-//! What it measures on a software device is that device, not an adapter; there `--events` leaves the device a
+//! On a software device it measures that device, not an adapter; there `--events` leaves the device a
 //! processor, and `-n 1000` is enough.
 
 mod plot;
@@ -119,7 +119,7 @@ fn measure(side: &mut Side, args: &Args) -> Result<()> {
         if i >= args.warm_up {
             histogram.record(half)?;
         }
-        // What is outstanding is over: the answer came.
+        // The outstanding send is over: the answer came.
         side.finish_send()?;
     }
     let title = format!(
@@ -153,7 +153,7 @@ struct Side {
     queue: SqId,
     events: bool,
     size: usize,
-    /// What is sent, while it is not on its way.
+    /// The buffer to send, while it is not on its way.
     buffer: Option<Buffer>,
 }
 

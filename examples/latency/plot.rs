@@ -5,11 +5,11 @@ use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 
-/// What is printed and marked, as far as there are enough messages for it.
+/// Quantiles that are printed and marked, as far as there are enough messages.
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
 
-/// Messages that have to be slower than a quantile, so that it is more than the luck of one of them.
+/// Messages that must be slower than a quantile for it to be shown: with fewer it is chance.
 const TAIL: f64 = 10.0;
 
 const WIDTH: f64 = 640.0;

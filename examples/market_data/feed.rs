@@ -1,4 +1,4 @@
-//! What is on the wire, and what the two programs exchange over TCP.
+//! The format on the wire, and the data that the two programs exchange over TCP.
 
 use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
@@ -46,7 +46,7 @@ pub fn read(frame: &[u8]) -> Option<u64> {
     rest.iter().all(|byte| *byte == sequence as u8).then_some(sequence)
 }
 
-/// What was left out on purpose: feed and sequence number, in the order of sending.
+/// Frames that were left out on purpose: feed and sequence number, in the order of sending.
 pub type Gaps = Vec<(usize, u64)>;
 
 pub fn write_u64(stream: &mut impl Write, value: u64) -> io::Result<()> {

@@ -145,7 +145,7 @@ pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
     while sender.is_busy(queue) {
         finish(&mut sender)?;
     }
-    // What is left out counts as sent: the subscriber looks for it.
+    // Frames that are left out count as sent: the subscriber looks for them.
     while taken < sent {
         taken = feed::read_u64(&mut stream)?;
     }

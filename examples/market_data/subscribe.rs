@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the device's clock is read.
 const CLOCK: u32 = 4096;
 
-/// What has come of both feeds.
+/// State of both feeds.
 struct Feeds {
     /// Number that each feed has next.
     next: [u64; 2],
-    /// What the numbers of a feed left out.
+    /// Numbers that a feed left out.
     gaps: Gaps,
-    /// Number that no feed has brought yet, which the program would go on with.
+    /// The next number, which no feed has brought yet.
     delivered: u64,
     /// Updates that neither feed brought.
     lost: u64,

@@ -15,7 +15,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Errors are explained, but for those whose end is missing and those of a status that mlx5 does not have.
+/// Returns `true` if the error is explained: not if its end is missing, or mlx5 does not have its status.
 fn explained(finding: &decode::Finding) -> bool {
     finding.fields.iter().any(|field| field.name == "syndrome")
 }

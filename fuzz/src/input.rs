@@ -1,6 +1,6 @@
 //! The bytes of a fuzzer, taken apart.
 
-/// What is left of the bytes. Numbers are little-endian; `None` is the end.
+/// The rest of the bytes. Numbers are little-endian; `None` is the end.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {

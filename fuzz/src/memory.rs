@@ -22,7 +22,7 @@ fn map(addr: *mut c_void, len: usize, protection: i32, fixed: i32) -> *mut u8 {
     memory.cast()
 }
 
-/// Memory at [`ARENA`] that belongs to nobody's Rust values: whatever a device does to it harms nobody.
+/// Memory at [`ARENA`] without Rust values: any access of a device to it is harmless.
 pub struct Arena(());
 
 impl Arena {
@@ -76,8 +76,8 @@ pub fn tame_word(word: u64) -> u64 {
     if FOREIGN.contains(&word) { ARENA | word & (ARENA_SIZE as u64 - 1) } else { word }
 }
 
-/// Allocates whole pages with an inaccessible one on either side, at whose end `size` bytes end if that is a
-/// multiple of 64. For `struct mlx5dv_ctx_allocators`.
+/// Allocates whole pages with an inaccessible page on either side, for `struct mlx5dv_ctx_allocators`. The memory
+/// ends where the pages end if `size` is a multiple of 64.
 ///
 /// # Safety
 /// None.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn guarded_free(memory: *mut c_void, _: *mut c_void) {
         let index = sizes.iter().position(|&(at, _)| at == memory as usize);
         sizes.swap_remove(index.expect("memory of this allocator")).1
     });
-    // SAFETY: the mapping of that allocation, which nobody uses any more.
+    // SAFETY: the mapping of that allocation, which is not used any more.
     unsafe { libc::munmap(memory.cast::<u8>().sub(PAGE).cast(), size + 2 * PAGE) };
 }
 

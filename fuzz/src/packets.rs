@@ -150,7 +150,7 @@ impl Target {
                 block[1..3].copy_from_slice(&qp.sent().to_be_bytes());
                 block[3] = opcode;
                 block[4..7].copy_from_slice(&qp.number().to_be_bytes()[1..]);
-                // What is no remote segment is a data segment: three of them fit all opcodes.
+                // Segments that are not remote segments are data segments: three segments fit all opcodes.
                 block[7] = 4;
                 block[11] = 8;
                 for at in [16, 32, 48] {

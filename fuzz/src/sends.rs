@@ -90,7 +90,7 @@ impl Subject {
                 buffer.set_len(BUFFER as usize);
                 Some(buffer)
             };
-            // What is refused goes back to the pool with the error.
+            // Refused buffers go back to the pool with the error.
             let _ = match kind & 7 {
                 0 => posting.send(&[7; 20]).map_err(drop),
                 1 => posting.send(&[7; 100]).map_err(drop),

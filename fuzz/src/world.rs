@@ -22,7 +22,7 @@ const ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// What the queues of a program are.
+/// Kind of the queues of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scene {
     /// Reliable connections.
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// What the device must not have touched.
+    /// Checks that the device has not touched memory that is not registered.
     pub fn check(&self) {
         assert!(self.arena.is_clear(REGISTERED), "memory that is not registered was written");
     }
@@ -269,7 +269,7 @@ impl Qp {
         self.half ^= 1;
     }
 
-    /// Writes a receive WQE and tells the device; nothing on a queue pair without receive queue.
+    /// Writes a receive WQE and its doorbell record; does nothing on a queue pair without receive queue.
     pub fn receive(&mut self, wqe: &[u8]) {
         if self.memory.rq.wqe_cnt == 0 {
             return;
@@ -326,7 +326,7 @@ pub struct Srq {
 }
 
 impl Srq {
-    /// Writes the WQE of the next slot, with `link` as the slot after it, or the right one, and tells the device.
+    /// Writes the WQE of the next slot, with `link` or the right slot as the next one, and the doorbell record.
     pub fn receive(&mut self, segments: &[u8], link: Option<u16>) {
         let slots = self.memory.tail + 1;
         let stride = self.memory.stride as usize;

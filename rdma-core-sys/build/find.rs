@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What rdma-core 44 calls its libibverbs.
+/// Version of libibverbs in rdma-core 44.
 const OLDEST: &str = "1.14.44";
 /// A function since the first public version, and the newest one that is bound.
 const OLD_SYMBOL: &str = "ibv_get_device_list";

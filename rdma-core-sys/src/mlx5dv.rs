@@ -30,7 +30,7 @@ functions! {
     /// Opens a device with attributes of libmlx5, such as DEVX. Null and errno on failure.
     open_device = c"mlx5dv_open_device":
         fn(device: *mut ibv_device, attr: *mut mlx5dv_context_attr) -> *mut ibv_context;
-    /// Reads what the driver can do; `comp_mask` tells what to read and then what was read.
+    /// Reads the capabilities of the driver. `comp_mask` selects the fields to read, and then says which were read.
     query_device = c"mlx5dv_query_device":
         fn(context: *mut ibv_context, attrs: *mut mlx5dv_context) -> c_int;
     /// Reads attributes of a port. The last argument is the size of the structure.

@@ -15,8 +15,8 @@ macro_rules! of_qp {
         /// [`ibv_post_send`](crate::ibv_post_send).
         #[inline]
         pub unsafe fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) $(-> $ret)? {
-            // SAFETY: the caller vouches for `qp`; the provider sets the entries that the flags
-            // ask for.
+            // SAFETY: `qp` is valid and was created with the flag of this operation. The provider sets the
+            // entries that the flags ask for.
             unsafe { (*qp).$entry.unwrap_unchecked()(qp $(, $arg)*) }
         }
     )*};

@@ -1,5 +1,5 @@
-//! What the integration tests share: the device under test, connections inside one process, and the
-//! proof that the direct path is direct.
+//! Shared parts of the integration tests: the device under test, connections inside one process, and
+//! the proof that the direct path is direct.
 //!
 //! Nothing here knows which device it is. `DOORBELL_DEVICE` names one, else it is the first that
 //! libibverbs shows; `DOORBELL_PATH` is `direct` or `verbs`, else what `Path::Auto` gives. On a slow machine

@@ -9,9 +9,9 @@ use crate::{device, message, receiving};
 
 /// The far ends of connections, for sending to the receiver under test.
 pub struct Peers {
-    /// What the far ends send on. Before `receiver`, which they refer to.
+    /// Queue pairs of the far ends. Declared before `receiver`, which they refer to.
     pub qps: Vec<SendingQp>,
-    /// What the far ends receive on: nothing is sent there.
+    /// The receiver of the far ends, to which nothing is sent.
     pub receiver: Receiver,
     pool: BufferPool,
     /// Messages sent by each.

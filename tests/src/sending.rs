@@ -22,9 +22,9 @@ pub struct Sending {
     pub near: Vec<QueuePair>,
     /// Their far ends, each with a receive queue of its own.
     pub far: Vec<QueuePair>,
-    /// What the sender's queue pairs receive on.
+    /// The receiver of the sender's queue pairs.
     pub near_receiver: Receiver,
-    /// What the far ends receive on.
+    /// The receiver of the far ends.
     pub far_receiver: Receiver,
     /// Buffers to send.
     pub pool: BufferPool,

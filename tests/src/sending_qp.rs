@@ -10,7 +10,7 @@ use doorbell::{
 /// A queue pair with a sender of its own, which nothing else is sent on. It is used like the queue pair that it holds.
 pub struct SendingQp {
     qp: QueuePair,
-    /// What it sends on.
+    /// Its sender.
     pub sender: Sender,
     outstanding: usize,
 }

@@ -22,7 +22,7 @@ pub struct Side {
     pub readable: BufferPool,
     /// By connection.
     pub peers: Vec<PeerId>,
-    /// What peers are made with.
+    /// Configuration of peers.
     pub config: QpConfig,
 }
 
@@ -195,7 +195,7 @@ pub fn between(
     (near, far)
 }
 
-/// Makes a connection, in the place of one that was removed or behind all.
+/// Makes a connection, in the place of a removed one or after the last.
 pub fn join(near: &mut Side, far: &mut Side, at: usize) {
     let [one, other] = [&mut *near, &mut *far].map(|side| {
         let peer = side.tags.add_peer(&side.config).unwrap();

@@ -32,7 +32,7 @@ fn expected(source: &str) -> Errors {
     marks.collect()
 }
 
-/// What rustc finds, and its words.
+/// Returns the errors of rustc, and its output.
 fn found(file: &Path, library: &Path) -> (Errors, String) {
     let deps = library.with_file_name("deps");
     let output = Command::new("rustc")

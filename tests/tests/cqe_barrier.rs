@@ -38,7 +38,7 @@ fn poll(barrier: bool) -> (usize, usize) {
     let counted = Arc::clone(&counts);
     loom::model(move || {
         let (old, new) = (cqe(7, INDEX - 1), cqe(9, INDEX));
-        // Of the eight words two differ: that of the byte count and the last one.
+        // Two of the eight words differ: the word of the byte count and the last one.
         let body = Arc::new(AtomicU64::new(word(&old, 5)));
         let last = Arc::new(AtomicU64::new(word(&old, 7)));
         let device = {

@@ -55,7 +55,7 @@ fn a_library_attaches_its_objects() {
     for link in ["ib", "roce"] {
         let ended = run("", link);
         assert!(ended.printed.contains("1000 messages received by doorbell"), "{ended}");
-        // What was not attached stays: sends that are posted and polled.
+        // The sends are not attached: libmlx5 posts and polls them.
         let totals =
             "posts: 1016 by doorbell, 1000 by libmlx5; polls: 1000 by doorbell, 1000 by libmlx5";
         assert!(ended.complained.contains(totals), "{ended}");
@@ -72,7 +72,7 @@ fn what_cannot_be_attached_works_on() {
     let flags = installed(&folder);
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["-DATTACH"]).collect();
     let program = worst(&folder, "worst", &flags);
-    // Of a plugin, nobody else sees the library.
+    // The library of a plugin is visible to the plugin only.
     let plugin = worst(&folder, "plugin.so", &[&flags[..], &["-shared", "-fPIC"]].concat());
     let host = folder.join("host");
     compile("tests/interop/drop_in.c", &["-DHOST", "-ldl"], &host);

@@ -11,7 +11,7 @@ use doorbell_tests::peers::join;
 use doorbell_tests::world::Shared;
 use doorbell_tests::{receiving, skip};
 
-/// What 6 retries after 67 ms each may take on a slow machine, where the timers of a device are not exact either.
+/// The time that 6 retries after 67 ms each may take on a slow machine, where the device's timers are not exact either.
 const BOUND: Duration = Duration::from_secs(15);
 
 /// The interface, which is up again when the value is dropped.

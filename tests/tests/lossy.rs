@@ -23,7 +23,7 @@ const INLINE: usize = 64;
 struct Connection {
     /// The memory of the far end as it is when all requests are over.
     memory: Vec<u8>,
-    /// What the requests that are not over return, oldest first.
+    /// Results of the requests that are not over, oldest first.
     expected: VecDeque<Expected>,
     /// Messages and WRITEs with immediate data that were posted, and those that arrived.
     sent: u64,
@@ -32,7 +32,7 @@ struct Connection {
     needs_fence: bool,
 }
 
-/// What a request returns.
+/// The result of a request.
 struct Expected {
     token: u64,
     has_buffer: bool,

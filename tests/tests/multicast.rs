@@ -25,7 +25,7 @@ fn member(path: &str) -> (Child, BufReader<impl Read>) {
     (member, lines)
 }
 
-/// The number behind a word.
+/// The number after a word.
 fn number(text: &str, word: &str) -> u64 {
     let (_, rest) = text.split_once(word).unwrap_or_else(|| panic!("no `{word}` in {text}"));
     rest.trim().split([',', '\n']).next().unwrap().parse().unwrap()

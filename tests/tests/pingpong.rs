@@ -41,7 +41,7 @@ fn play(server: (Kind, &[&str]), client: (Kind, &[&str]), link: &str) -> [Ended;
     let arguments = [server.1, &["-p", &port]].concat();
     let mut server = server.0.command(link, &fabric, &arguments).spawn().unwrap();
     let client = loop {
-        // One that comes before the server listens ends at once.
+        // A client that comes before the server listens ends at once.
         let there = [client.1, &["-p", &port, "127.0.0.1"]].concat();
         let ended = Ended::of(&mut client.0.command(link, &fabric, &there));
         if ended.code == Some(0) || !ended.complained.to_lowercase().contains("connect") {

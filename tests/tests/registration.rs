@@ -1,4 +1,4 @@
-//! What memory is registered for, and what a peer can do that has found out the key.
+//! Access flags of registered memory, and what they permit a peer that knows the key.
 //!
 //! This binary has an `ibv_reg_mr` of its own, which takes note of what the library asks for.
 
@@ -24,7 +24,7 @@ type RegMr = unsafe extern "C" fn(*mut sys::ibv_pd, *mut c_void, usize, c_int) -
 /// Stands in front of that of libibverbs.
 ///
 /// # Safety
-/// That of `ibv_reg_mr(3)`.
+/// As for `ibv_reg_mr(3)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_mr(
     pd: *mut sys::ibv_pd,

@@ -29,7 +29,7 @@ impl Side {
         line.into_iter().find(|line| line.starts_with(begins)).expect(begins)
     }
 
-    /// What it prints from now on, and its exit code.
+    /// Waits for its end; returns the rest of its output, and its exit code.
     fn end(mut self) -> (String, Option<i32>) {
         let mut text = String::new();
         self.lines.read_to_string(&mut text).unwrap();

@@ -39,7 +39,7 @@ pub struct Binary {
     pub directory: PathBuf,
 }
 
-/// What became of tests.
+/// Results of tests.
 #[derive(Clone, Copy, Default)]
 pub struct Totals {
     pub passed: usize,
@@ -241,7 +241,7 @@ impl Verdict {
                 notes.iter().for_each(|n| text += &format!("    note: {n}\n"))
             }
             Self::Skipped { .. } => {}
-            // Indented, so that nobody takes its lines for ours.
+            // Indented, so that its lines differ from ours.
             Self::Failed { output, .. } => {
                 output.lines().for_each(|line| text += &format!("    {line}\n"));
             }

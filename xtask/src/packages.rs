@@ -63,7 +63,7 @@ fn published(session: &Session) -> Result<Vec<Package>> {
     let metadata: Value =
         serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
-    // `publish` is null when anyone may publish, and an empty list when nobody may.
+    // `publish` is null for a package that may be published, and an empty list otherwise.
     let public = packages.iter().filter(|package| package["publish"].is_null());
     let package = |package: &Value| {
         let text = |key: &str| package[key].as_str().unwrap_or_default().to_owned();

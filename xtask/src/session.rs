@@ -1,4 +1,4 @@
-//! What all steps share: where things are, what was asked for, and how commands are run.
+//! Shared parts of all steps: paths, arguments, and running commands.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

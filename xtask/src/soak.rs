@@ -1,4 +1,4 @@
-//! What comes and goes for a long time.
+//! Long runs of connections, requests and messages.
 
 use std::process::Command;
 

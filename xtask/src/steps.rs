@@ -148,7 +148,7 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
 /// Everything that all tests need: programs, examples, preloaded libraries and test binaries.
 pub const EVERYTHING: &str = "build --lib --bins --tests --examples";
 
-/// What a test binary needs to run.
+/// Requirements of a test binary.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Needs {
     Nothing,

@@ -23,7 +23,7 @@ struct Safe {
     _qps: Vec<QueuePair>,
 }
 
-/// What becomes of a message.
+/// How a message ends.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
     /// It is lent, and recycled.
@@ -41,7 +41,7 @@ pub(super) fn receiver(
 ) -> (Receiver, Vec<QueueId>, Vec<QueuePair>) {
     let shape = objects.shape;
     assert_eq!(shape.sges, 1);
-    // SAFETY: fresh objects that nobody else drives, which live until the process ends.
+    // SAFETY: fresh objects that no other code drives, which live until the process ends.
     unsafe {
         let cq = ibv_cq_ex_to_cq(objects.cq);
         let mut receiver =

@@ -14,7 +14,7 @@ use crate::sends::{INLINE, Objects, datagram_segment, datagram_to};
 use crate::sum::Sum;
 use crate::world::{BUFFER, Request, World};
 
-/// Memory of the peer, which nobody looks for.
+/// Memory of the peer, which is never accessed.
 const REMOTE: RemoteRegion = RemoteRegion::new(0x1000_0000, 1 << 20, 0x1805);
 
 /// Makes a subject on fresh objects.

@@ -17,7 +17,7 @@ use crate::world::BUFFER;
 /// Messages of a batch, at most.
 const MOST: usize = 64;
 
-/// What a buffer is posted with is its address, and so is its tag.
+/// The value of a buffer is its address, and so is its tag.
 struct Tags {
     cq: CompletionQueue,
     list: TagList<u64>,
@@ -32,7 +32,7 @@ pub(super) fn make(objects: &Objects, batch: u32) -> Box<dyn Subject> {
         entries: storage(tags as usize + 1),
         operations: storage(layout.wqe_cnt as usize),
     };
-    // SAFETY: fresh objects that nobody else drives, and storage that stays.
+    // SAFETY: fresh objects that no other code drives, and storage that stays.
     let (cq, list) = unsafe {
         let queue = BasicBlocks::new(layout).expect("a send queue");
         let cq = CompletionQueue::new(objects.cq_layout).expect("a CQ");

@@ -75,7 +75,7 @@ impl Lists for TagOps {
                         each((*cq).wr_id, ibv_wc_read_byte_len(cq));
                         polled += 1;
                     }
-                    // One that matched nothing would be neither.
+                    // A message that matched nothing has neither flag.
                     IBV_WC_TM_RECV if ibv_wc_read_wc_flags(cq) & IBV_WC_TM_MATCH != 0 => {}
                     IBV_WC_TM_ADD => {}
                     _ => unexpected(),

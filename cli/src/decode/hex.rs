@@ -9,7 +9,7 @@ const MOST_BETWEEN: usize = 4;
 /// Bytes in a row without an offset that make it a row.
 const LEAST_BARE: usize = 8;
 
-/// What stood before the bytes.
+/// The words before the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Context {
     /// Nothing that is known.
@@ -29,7 +29,7 @@ pub enum Context {
 pub struct Block {
     /// Line of the first, from 1.
     pub line: usize,
-    /// What stood before them.
+    /// The words before them.
     pub context: Context,
     /// Which program printed them.
     pub printer: Option<&'static str>,
@@ -39,7 +39,7 @@ pub struct Block {
     pub bytes: Vec<u8>,
     /// Bytes in a group.
     pub group: usize,
-    /// What was corrected.
+    /// Corrections.
     pub notes: Vec<String>,
 }
 

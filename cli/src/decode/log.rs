@@ -31,7 +31,7 @@ pub struct Logged {
     pub hardware: Option<(u32, u32)>,
     /// Numbers.
     pub facts: KnownFields,
-    /// What to know of this format.
+    /// Notes about this format.
     pub notes: Vec<String>,
 }
 

@@ -7,9 +7,9 @@ use super::{KnownFields, wqe};
 
 /// A way to report errors.
 pub struct Format {
-    /// What each report has.
+    /// Text that each report contains.
     pub sign: &'static str,
-    /// Whose it is.
+    /// The program that prints it.
     pub printer: Option<&'static str>,
     /// Reads a report from what stands before the sign, and from the sign on.
     pub read: fn(&str, &str) -> Option<Logged>,

@@ -24,14 +24,14 @@ const MOST_INPUT: u64 = 64 << 20;
 /// Most findings that are printed; the others are counted.
 const MOST_FINDINGS: usize = 64;
 
-/// What was found in a text.
+/// The findings in a text.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     /// In the order of the text.
     pub findings: Vec<Finding>,
     /// Findings that are not printed.
     pub left_out: usize,
-    /// What concerns the text as a whole.
+    /// Notes about the text as a whole.
     pub notes: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ pub struct Report {
 pub struct Finding {
     /// Line of the text, from 1.
     pub line: usize,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Which program printed it, where that can be seen.
     pub printer: Option<&'static str>,
@@ -53,18 +53,18 @@ pub struct Finding {
     pub first_byte: usize,
     /// Field by field.
     pub fields: Vec<Field>,
-    /// What the signature of a CQE says.
+    /// The signature of a CQE.
     pub signature: Option<Signature>,
-    /// What failed and what to do, for an error.
+    /// The explanation of an error.
     pub explanation: Option<Explanation>,
-    /// What was assumed, corrected, or does not fit together.
+    /// Assumptions, corrections and contradictions.
     pub notes: Vec<String>,
     /// Numbers for those that compare findings.
     #[serde(skip)]
     facts: KnownFields,
 }
 
-/// What a finding is.
+/// Kind of a finding.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -92,11 +92,11 @@ pub struct Field {
     pub name: &'static str,
     /// The number.
     pub value: String,
-    /// What it means.
+    /// Its meaning.
     pub meaning: Option<String>,
 }
 
-/// What the signature of a CQE says.
+/// The signature of a CQE.
 #[derive(Debug, Serialize)]
 pub struct Signature {
     /// XOR of the bytes of the index that the CQE was signed with.

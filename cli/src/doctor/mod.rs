@@ -27,14 +27,14 @@ pub enum Level {
     Failure,
 }
 
-/// What was looked at.
+/// One check and its result.
 #[derive(Debug, Serialize)]
 pub struct Check {
-    /// What, in a few words.
+    /// Its subject, in a few words.
     pub what: String,
     /// How it is.
     pub level: Level,
-    /// What was seen, and what to do about it.
+    /// The observation, and what to do about it.
     pub text: String,
 }
 
@@ -53,7 +53,7 @@ impl Patient {
     }
 }
 
-/// Prints what was found; returns `true` if nothing has to be looked at.
+/// Prints the results. Returns `true` if all is well.
 pub fn run(args: &DoctorArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let present = match doorbell::devices() {
         Ok(present) => present,

@@ -25,7 +25,7 @@ struct Report {
 pub fn run(args: &InfoArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let present = match doorbell::devices() {
         Ok(present) => present,
-        // Nothing was asked for that could not be: it is what there is to tell.
+        // The error is the whole report: no device was queried.
         Err(error) => {
             eprintln!("doorbell info: {}", explain(&error));
             return Ok(false);

@@ -137,7 +137,7 @@ mod tests {
     fn each_node_has_a_processor_of_those_that_are_allowed() {
         let nodes = [(0, vec![0, 1, 4, 5]), (1, vec![2, 3, 6, 7])];
         assert_eq!(processors(&[1, 2, 3], &nodes), [1, 2]);
-        // All on one node, or nobody says which: two of them.
+        // All on one node, or the nodes are not known: two of them.
         assert_eq!(processors(&[4, 5], &nodes), [4, 5]);
         assert_eq!(processors(&[0, 1, 2], &[]), [0, 2]);
         assert_eq!(processors(&[3], &nodes), [3]);

@@ -219,7 +219,7 @@ fn compressed(lab: &mut Lab) -> Result<String, Stop> {
     Ok(done.join(", "))
 }
 
-/// What was seen of all CQEs.
+/// Returns the record of all CQEs, if there were any.
 fn looked_at(lab: &Lab) -> Result<Ref<'_, Witness>, Stop> {
     let witness = lab.witness.borrow();
     match witness.seen {

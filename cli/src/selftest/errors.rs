@@ -55,7 +55,7 @@ pub const CHECKS: &[Check] = &[
 /// An error as a CQE reports it: syndrome and vendor syndrome.
 type Code = (Syndrome, u8);
 
-// What soft-mlx5 writes, as adapters were seen to do; docs/soft-mlx5.md says which of them are extrapolated.
+// The codes of soft-mlx5. Adapters were seen to report them, except those that docs/soft-mlx5.md calls extrapolated.
 const LENGTH: Code = (Syndrome::LOCAL_LENGTH, 0x8e);
 const INVALID: Code = (Syndrome::REMOTE_INVAL_REQ, 0x8a);
 const PROTECTION: Code = (Syndrome::LOCAL_PROT, 0x32);
@@ -91,7 +91,7 @@ fn received(pair: &Pair) -> Option<Vec<[u8; 64]>> {
     pair.tap.as_ref().map(|tap| tap.seen.clone())
 }
 
-/// What both sides reported; nothing without taps.
+/// The reports of both sides; empty without taps.
 fn both(near: &str, far: &str) -> String {
     if near.is_empty() { String::new() } else { format!("{near}; {far}") }
 }

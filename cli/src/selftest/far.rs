@@ -14,7 +14,7 @@ use super::lab::Lab;
 use super::peer::{RemoteFar, SeenCqe};
 use super::rings::Tap;
 
-/// What the queue pairs that send are like.
+/// Shape of the queue pairs that send.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct FarShape {
     /// Queue pairs.
@@ -162,7 +162,7 @@ impl LocalFar {
     /// Takes the completion of a request: its status and vendor syndrome.
     pub fn poll(&mut self, qp: usize) -> Option<(WcStatus, u32)> {
         let queue = self.queues.get_mut(qp)?;
-        // What was not looked at before it is taken may be gone.
+        // The tap must look at a CQE before it is taken: afterwards the CQE may be overwritten.
         if queue.tap.as_mut().is_some_and(|tap| tap.look() == 0) {
             return None;
         }
@@ -199,7 +199,7 @@ fn posted<P>(done: Result<(), SendError<P>>) -> Result<(), Stop> {
 }
 
 impl Drop for LocalFar {
-    /// What comes too late for the checks is seen still.
+    /// Looks at CQEs that came too late for the checks.
     fn drop(&mut self) {
         self.queues
             .iter_mut()
@@ -217,7 +217,7 @@ pub enum Far {
 }
 
 impl Far {
-    /// Makes them: at the peer if there is one, unless they have to be here.
+    /// Makes them: at the peer if there is one, unless they must be local.
     pub fn new(lab: &Lab, shape: &FarShape, local: bool) -> Result<Self, Stop> {
         match &lab.peer {
             Some(peer) if !local => {

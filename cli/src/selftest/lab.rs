@@ -125,7 +125,7 @@ impl Iterator for Rounds {
 
 /// Ends a wait in which nothing happens any more.
 ///
-/// It counts processor time of this process, which grows while it waits: on a busy machine time passes in which nobody works.
+/// It counts processor time of this process, which grows while it waits: on a busy machine time passes without any work.
 pub struct Patience {
     since: Duration,
 }

@@ -1,4 +1,4 @@
-//! Group J: nothing is left behind.
+//! Group J: nothing is left over.
 
 use std::process::Command;
 

@@ -44,7 +44,7 @@ struct Host {
     lines: Lines,
     far: BTreeMap<u32, LocalFar>,
     two_way: Option<TwoWay>,
-    /// What failed in a command without a reply.
+    /// The failure of a command without a reply.
     failed: Option<String>,
 }
 

@@ -15,7 +15,7 @@ use super::lab::{Lab, Patience};
 use super::rings::Tap;
 use super::witness::Witness;
 
-/// What a pair should be like.
+/// Shape of a pair.
 #[derive(Clone)]
 pub struct Shape {
     /// Queue pairs on either side.
@@ -79,7 +79,7 @@ impl Shape {
 
 /// Queue pairs that receive, and those that send to them.
 pub struct Pair {
-    /// What receives.
+    /// The receiver.
     pub receiver: Receiver,
     /// The receive queue of each queue pair, or the one that they share.
     pub queues: Vec<QueueId>,
@@ -95,7 +95,7 @@ pub struct Pair {
     witness: Rc<RefCell<Witness>>,
     /// Buffers of the receives.
     pub pool: BufferPool,
-    /// What watches the CQ of the receives.
+    /// The tap on the CQ of the receives.
     pub tap: Option<Tap>,
 }
 
@@ -317,7 +317,7 @@ impl Pair {
 }
 
 impl Drop for Pair {
-    /// What comes too late for the checks is seen still.
+    /// Looks at CQEs that came too late for the checks.
     fn drop(&mut self) {
         if let Some(tap) = &mut self.tap {
             tap.look();

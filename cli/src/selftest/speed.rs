@@ -49,7 +49,7 @@ pub const PEER: &[Check] = &[
     },
 ];
 
-/// What doorbell may take more than libmlx5: single runs differ by as much.
+/// Times of libmlx5 that doorbell may take: single runs differ by as much.
 const SLACK: f64 = 1.1;
 /// Microseconds from post to message above which tests of clusters fail (ngc_multinode_perf, for sends and writes).
 const SLOW: f64 = 2.5;

@@ -1,4 +1,4 @@
-//! What was seen of all CQEs, whoever took them.
+//! A record of all CQEs, whoever took them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -27,7 +27,7 @@ pub struct Witness {
     pub blocks: BTreeMap<&'static str, Vec<[u8; 64]>>,
     /// User index of each queue that completed; whether it is the sending one.
     users: BTreeMap<(u32, bool), u32>,
-    /// What differs from the first CQE of its queue.
+    /// CQEs that differ from the first CQE of their queue.
     pub strangers: Vec<String>,
     /// CQEs of each opcode that were kept.
     counts: BTreeMap<u8, u32>,
@@ -101,7 +101,7 @@ impl Witness {
         self.blocks.entry(format).or_insert(cqes);
     }
 
-    /// A QP is gone, and its number may come back.
+    /// Forgets a destroyed QP: its number may come back.
     pub fn forget(&mut self, qpn: u32) {
         self.users.retain(|(number, _), _| *number != qpn);
     }

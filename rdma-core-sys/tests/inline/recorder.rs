@@ -24,7 +24,7 @@ pub fn take() -> Vec<Call> {
     CALLS.take()
 }
 
-/// What a verb did.
+/// Effects of a verb.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub calls: Vec<Call>,

@@ -1,4 +1,4 @@
-//! What Rust knows about one structure.
+//! Layout of one structure in Rust.
 
 /// A member, given by its path from the structure.
 pub struct Field {

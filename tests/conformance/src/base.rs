@@ -1,4 +1,4 @@
-//! What a twin of each kind stands on: a device, and QPs under test that are connected with peers.
+//! The base of a twin of each kind: a device, and QPs under test that are connected with peers.
 
 use std::ptr;
 use std::time::Duration;
@@ -165,7 +165,7 @@ pub unsafe fn cq(
     entries: u32,
     channel: *mut sys::ibv_comp_channel,
 ) -> *mut sys::ibv_cq {
-    // SAFETY: the caller's contract.
+    // SAFETY: "the context is open, and the channel one of it or null".
     let cq = unsafe { sys::ibv_create_cq(context, entries as i32, ptr::null_mut(), channel, 0) };
     made(cq, "ibv_create_cq")
 }

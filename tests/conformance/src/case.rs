@@ -310,7 +310,7 @@ impl<'a> Case<'a> {
         let mut expected = Vec::new();
         for sge in &self.receives[&wc.wr_id].1 {
             let len = left.min(sge.length as usize);
-            // SAFETY: the buffer of a receive that has completed: nobody writes it now.
+            // SAFETY: the buffer of a receive that has completed: it is not written now.
             expected.extend(unsafe { Region::at(sge.addr, len) }.bytes(0, len));
             left -= len;
         }

@@ -1,4 +1,4 @@
-//! What doorbell can be made to do wrong, to see what is reported.
+//! Faults that can be put into doorbell, to see what is reported.
 
 use crate::memory::Region;
 use crate::plan::Give;

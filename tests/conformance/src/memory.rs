@@ -11,8 +11,8 @@ pub struct Region {
 
 impl Region {
     /// # Safety
-    /// The memory can be read and written for as long as the value is used, and while one of its methods
-    /// runs nobody else touches it.
+    /// The memory can be read and written for as long as the value is used, and nothing else touches it
+    /// while one of the methods runs.
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len }
     }
@@ -23,7 +23,7 @@ impl Region {
     /// As for [`new`](Self::new).
     pub unsafe fn at(address: u64, len: usize) -> Self {
         let start = std::ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: the caller's contract.
+        // SAFETY: the clauses of `new`: usable memory, which nothing else touches during a method.
         unsafe { Self::new(NonNull::new(start).expect("memory has an address"), len) }
     }
 

@@ -146,7 +146,7 @@ fn unchanged(number: usize, queue: &WorkQueue, who: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a device that follows the links sees: the segments of each WQE that it has not taken, in order.
+/// Segments of the WQEs that the device has not taken, in the order of the links.
 fn device_view(queue: &WorkQueue, next: u16, taken: u16) -> Vec<Vec<u8>> {
     let count = (queue.record()[0] as u16).wrapping_sub(taken);
     let mut slot = u32::from(next);

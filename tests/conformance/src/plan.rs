@@ -1,4 +1,4 @@
-//! What a session does: the queues that both twins get, and the operations on them.
+//! The plan of a session: the queues that both twins get, and the operations on them.
 //!
 //! Every number in an operation is taken modulo what there is, so each part of a sequence is a sequence
 //! too, and a failing one can be cut down.
@@ -39,7 +39,7 @@ pub struct Shape {
     pub lead: u32,
 }
 
-/// What the adapter and the wire do that no queue asks for.
+/// Settings of the adapter and the wire, which do not depend on the queues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wire {
     /// CQEs of 128 bytes.
@@ -52,13 +52,13 @@ pub struct Wire {
     pub lossy: bool,
 }
 
-/// Whose key an entry of a scatter list has.
+/// Key of an entry of a scatter list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     Good,
-    /// Of no memory region.
+    /// A key of no memory region.
     Unknown,
-    /// Of a region that the device must not write.
+    /// The key of a region that the device must not write.
     ReadOnly,
 }
 
@@ -70,7 +70,7 @@ pub struct Entry {
     pub key: Key,
 }
 
-/// What becomes of a message.
+/// How a message ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Give {
     /// Its slot is posted again with its buffer.
@@ -124,7 +124,7 @@ pub enum Operation {
     },
 }
 
-/// What peers and connections do, whatever they send.
+/// Actions of peers and connections, for each kind of sends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Traffic<S> {
     /// Messages of a peer; the device works on them now or later. A connection that has failed is

@@ -150,7 +150,7 @@ impl WorkQueue {
         Some(position == 0)
     }
 
-    /// What identifies the WQE in a slot that the device may read.
+    /// The WQE in a slot, if the device may read it.
     pub fn outstanding_in(&self, slot: u32) -> Option<&Wqe> {
         self.outstanding.iter().find(|wqe| wqe.slot == slot)
     }

@@ -19,7 +19,7 @@ const CUT: Duration = Duration::from_secs(30);
 /// How long those that are left are made simpler.
 const SIMPLIFY: Duration = Duration::from_secs(6);
 
-/// What a session is made of, as text.
+/// The plan of a session, as text.
 pub struct Text {
     pub shape: String,
     pub operations: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Failure {
     /// Number of the operation, counted from 1; 0 is the lead.
     pub operation: u64,
     pub difference: Difference,
-    /// What is left of the session.
+    /// The session, cut down.
     pub shrunk: Text,
     pub shrunk_difference: Difference,
 }

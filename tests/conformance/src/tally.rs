@@ -1,4 +1,4 @@
-//! What was really done: counts that a run prints, and the least that a long one must reach.
+//! Counts of the work that was done, which a run prints, and the least that a long run must reach.
 
 use std::collections::BTreeMap;
 

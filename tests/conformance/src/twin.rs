@@ -28,7 +28,7 @@ pub struct Twin {
     target_key: u32,
 }
 
-/// What receives are posted to, and polled from.
+/// Queues that receives are posted to, and CQs that are polled.
 #[derive(Clone)]
 pub struct Objects {
     pub channel: *mut sys::ibv_comp_channel,
@@ -208,7 +208,7 @@ impl Shape {
     }
 }
 
-/// What peers send: bytes that tell where they come from.
+/// Fills the memory that peers send from with bytes that show their offset.
 pub fn fill_source(memory: Region) {
     let bytes: Vec<u8> = (0..memory.len()).map(|at| (at * 167 / 16 + at) as u8).collect();
     memory.write(&bytes);

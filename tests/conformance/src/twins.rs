@@ -20,7 +20,7 @@ pub trait Twin {
     fn base(&self) -> &Base;
     /// Posts messages on a peer; returns how many it took.
     fn send(&mut self, index: usize, sends: &[Self::Send]) -> usize;
-    /// What the peers' sends led to.
+    /// Polls the completions of the peers' sends.
     fn poll_peers(&mut self) -> Vec<sys::ibv_wc>;
 }
 
@@ -45,7 +45,7 @@ impl<T: Twin> Twins<T> {
         [self.libmlx5.base(), self.doorbell.base()]
     }
 
-    /// What the devices say of their queues: libmlx5's and doorbell's.
+    /// State of the queues of the two devices: libmlx5's and doorbell's.
     pub fn queues(&self) -> (Queues, Queues) {
         (self.libmlx5.base().queues(), self.doorbell.base().queues())
     }

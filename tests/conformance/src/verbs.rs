@@ -159,7 +159,7 @@ pub fn poll(cq: *mut sys::ibv_cq, budget: u32) -> Vec<sys::ibv_wc> {
     room
 }
 
-/// What a completion of libibverbs says: the fields that its status and flags make valid.
+/// The fields of a completion of libibverbs that its status and flags make valid.
 pub fn fields(wc: &sys::ibv_wc) -> Vec<(&'static str, u64)> {
     let mut fields = vec![
         ("wr_id", wc.wr_id),
@@ -188,7 +188,7 @@ pub fn fields(wc: &sys::ibv_wc) -> Vec<(&'static str, u64)> {
     fields
 }
 
-/// Compares what doorbell tells of a completion with what libmlx5 does, which may be more.
+/// Compares the fields of a completion that doorbell reports with those of libmlx5, which may report more.
 pub fn same_fields(
     completion: impl Fn(&str) -> String,
     theirs: &[(&str, u64)],

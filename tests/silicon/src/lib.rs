@@ -17,11 +17,11 @@ pub struct Dump {
     pub source: String,
     /// Which program printed it.
     pub printer: String,
-    /// What the report says.
+    /// The message of the report.
     pub printed: Option<String>,
     /// Index in the CQ, where it is known.
     pub counter: Option<u32>,
-    /// What was read by eye.
+    /// Fields that were read by eye.
     pub fields: Option<Fields>,
     /// The bytes.
     pub bytes: Vec<u8>,

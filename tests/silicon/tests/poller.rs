@@ -16,12 +16,12 @@ fn write(cq: &CqAttr, mut cqe: [u8; 64]) {
     unsafe { (cq.buf as *mut u8).copy_from_nonoverlapping(cqe.as_ptr(), 64) };
 }
 
-/// What a receiver makes of it: the cause, and how many buffers come back.
+/// Returns the cause that a receiver reports for it, and how many buffers come back.
 fn poll(device: &Device, cqe: [u8; 64], fields: Option<&Fields>) -> (Cause, usize) {
     let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
     let config = ReceiverConfig::new().path(Path::Direct).cq_capacity(RECEIVES);
     let mut receiver = Receiver::new(&pd, &config).unwrap();
-    // That of the sends comes with the queue pair.
+    // The CQ of the sends comes with the queue pair.
     let cq = device.queues().cqs.last().expect("the CQ of the receiver").attr;
     let qp = receiver.create_qp(&QpConfig::rc().receives(RECEIVES, 1)).unwrap();
     let rq = qp.receive_queue().unwrap();

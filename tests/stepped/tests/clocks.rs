@@ -1,4 +1,4 @@
-//! Timestamps, on a device whose clock the test moves.
+//! Timestamps, on a device with a clock that the test moves.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn run(builder: Builder, config: ReceiverConfig) -> Vec<u64> {
         s.device.settle();
     }
     let clock = s.receiver.clock().unwrap();
-    // That of the device needs no knowledge of what the receiver asked for.
+    // The clock of the device does not depend on the configuration of the receiver.
     let of_device = s.pd.context().clock().unwrap();
     let mut batch = s.receiver.poll();
     let mut raw = Vec::new();

@@ -55,8 +55,8 @@ impl World {
     }
 }
 
-/// Takes a queue pair to ERROR and lets the device report its last WQE, for which nobody has to wait then: a stepped
-/// device does nothing while the library waits.
+/// Takes a queue pair to ERROR and lets the device report its last WQE, so that the library need not wait for it: a
+/// stepped device does nothing while the library waits.
 fn report_last_wqe(near: &QueuePair, device: &Device) {
     near.to_error().unwrap();
     device.settle();
@@ -75,7 +75,7 @@ fn fail(device: &Device, kind: Kind, which: Which) {
     device.set_faults(Faults { fail_destroy, ..Faults::default() });
 }
 
-/// What `work` makes the library say.
+/// Returns the lines that the library prints to stderr during `work`.
 fn printed(work: impl FnOnce()) -> String {
     // SAFETY: the name is a string; the descriptors are this process's.
     let (mut file, saved) = unsafe {
@@ -139,7 +139,7 @@ fn is_mapped(addr: usize) -> bool {
     })
 }
 
-/// The queue pair stays, and goes on receiving into buffers that nobody gets any more.
+/// The queue pair stays, and goes on receiving into buffers that are never returned.
 fn a_queue_pair(path: Path, shared: bool) {
     let mut w = World::new(path, shared);
     failing(&w.device, |fail| &mut fail.qp);
@@ -300,7 +300,7 @@ fn each_command_in_turn() {
     }
 }
 
-/// One that has not left could not be destroyed.
+/// A queue pair that has not left its groups could not be destroyed.
 #[test]
 fn a_queue_pair_that_has_joined_multicast_groups() {
     for path in PATHS {

@@ -93,7 +93,7 @@ fn a_removed_device_raises_an_event_and_ends_the_events() {
     }
 }
 
-/// Two receivers without a queue on a stepped device. What is made of them is dropped before it.
+/// Two receivers without a queue on a stepped device. Their queues and queue pairs are dropped before the device.
 struct Ends {
     receiver: Receiver,
     far_receiver: Receiver,
@@ -170,7 +170,7 @@ fn a_removed_device_gives_every_posted_buffer_back_flagged() {
         assert!(receiver.reclaim().is_err());
         assert!(events.next().is_none());
 
-        // What has arrived can still be read, and one of it is kept from the queue.
+        // Messages that have arrived can still be read. One of them is kept.
         let mut batch = receiver.poll_up_to(4);
         let kept = batch.next().unwrap().unwrap().into_buffers();
         while let Some(message) = batch.next() {
@@ -357,7 +357,7 @@ fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
             assert!(world.receiver.handle_event(event).unwrap(), "{path}: {event:?}");
         }
 
-        // What arrived before is there, once and in order; nothing has come after it.
+        // The messages that arrived before are there, once and in order; none has come after them.
         assert!(world.receiver.arm().unwrap() && world.receiver.wait(None).unwrap());
         let mut kept = Vec::new();
         let mut batch = world.receiver.poll();

@@ -197,7 +197,7 @@ fn a_hash_spreads_frames_over_receivers() {
             assert_eq!(at[0], at[1]);
         }
         assert!(counts.iter().all(|count| *count > 40), "{counts:?}");
-        // The rule leads to all of them, until it is gone.
+        // The rule leads to all of them until it is dropped.
         drop(receivers.remove(0));
         publisher.send(&device, &datagram(GROUP, 1, 300, 1), true);
         drop((receivers, publisher));

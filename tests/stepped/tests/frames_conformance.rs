@@ -17,7 +17,7 @@ const WQES: u32 = 4;
 const SPARE: u32 = 4;
 const BYTES: u32 = 512;
 
-/// What the device of a twin reads and writes.
+/// Memory that the device of a twin reads and writes.
 struct Memory {
     ring: *const [u8; DataSegment::SIZE],
     record: *const u32,
@@ -29,7 +29,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// The memory of the first work queue of a device, whose receives are posted.
+    /// The memory of the first work queue of a device. Its receives are posted.
     fn of(device: &Device) -> Self {
         let queues = device.queues();
         let wq = queues.wqs[0].attr;
@@ -79,7 +79,7 @@ impl Memory {
     }
 }
 
-/// What a device may read of a queue.
+/// The parts of a queue that the device may read.
 #[derive(Debug, PartialEq)]
 struct View {
     /// Index of the first WQE.

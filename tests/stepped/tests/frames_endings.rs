@@ -139,7 +139,7 @@ fn receivers_that_share_a_rule_work_on_threads() {
     }
 }
 
-/// A child that drops everything changes nothing for its parent, whose doorbell records it does not even have.
+/// A child that drops everything changes nothing for its parent. The doorbell records are not even mapped in the child.
 #[test]
 fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
     for (config, path, _) in ALL {
@@ -197,7 +197,7 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
     }
 }
 
-/// What a program has of a receiver that also sends, in its order of dropping.
+/// Values that a program has of a receiver that also sends. Each order of dropping them is tried.
 const PARTS: usize = 5;
 
 /// The `number`th order of the parts.

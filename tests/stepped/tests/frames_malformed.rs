@@ -27,7 +27,7 @@ fn seal(frame: &mut [u8]) {
     frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// A datagram for the receiver, of 80 bytes, whose checksums are right.
+/// A datagram of 80 bytes for the receiver, with right checksums.
 fn sound() -> Vec<u8> {
     let mut frame = datagram(GROUP, 5, 80, 1);
     frame[..6].copy_from_slice(&MAC);
@@ -53,7 +53,7 @@ fn fragment(flags_and_offset: u16) -> Vec<u8> {
     })
 }
 
-/// What a frame is, its bytes, and whether its checksums are right.
+/// A description of each frame, its bytes, and whether its checksums are right.
 fn kinds() -> Vec<(&'static str, Vec<u8>, bool)> {
     vec![
         ("as it should be", sound(), true),
@@ -124,7 +124,7 @@ fn every_kind_has_its_verdict() {
         for (what, frame, is_sound) in kinds() {
             assert_eq!(verdict(&mut world, what, &frame), is_sound, "{what}");
             // A frame that is well comes well.
-            assert!(verdict(&mut world, "the next", &sound()), "behind {what}");
+            assert!(verdict(&mut world, "the next", &sound()), "after {what}");
         }
     }
 }
@@ -144,7 +144,7 @@ fn whatever_stands_in_a_frame_it_arrives() {
             }
             frame.resize(random.usize(20..200), 0xee);
             let is_sound = verdict(&mut world, "a random frame", &frame);
-            // Nothing is found right whose IP header is not.
+            // A frame with a wrong sum of the IP header is not reported as right.
             let header = usize::from(frame[IP] & 15) * 4;
             if is_sound && frame[12..14] == [8, 0] {
                 assert_eq!(sum(&frame[IP..IP + header]), 0, "{frame:x?}");

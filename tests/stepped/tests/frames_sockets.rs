@@ -36,7 +36,7 @@ fn veth() -> bool {
 /// Returns `true` if the kernel is a member of the group on the device's port, and so answers IGMP queries there.
 fn is_member(group: Ipv4Addr) -> bool {
     let memberships = std::fs::read_to_string("/proc/thread-self/net/igmp").unwrap();
-    // A line for each interface, and behind it an indented one for each of its groups, as the number in memory.
+    // A line for each interface, then an indented line for each of its groups, as the number in memory.
     let mut lines = memberships.lines().skip_while(|line| !line.contains("\tport "));
     let number = format!("{:08X}", u32::from_ne_bytes(group.octets()));
     lines.next().expect("the interface");

@@ -74,7 +74,7 @@ impl Meddled {
         }
         self.meddle();
         if self.world.receiver.arm().unwrap() {
-            // It must not sleep now. Sometimes it does not poll either, and arms again. What it finds may be a filler.
+            // It must not sleep now. Sometimes it does not poll either, and arms again. The completion may be a filler.
             if self.meddle() < 6 {
                 self.take();
             }
@@ -139,7 +139,7 @@ fn one_frame_wakes_a_thread(config: &FrameConfig, path: Path, _: u32) {
     sleeper.join().unwrap();
 }
 
-/// A receiver all of whose buffers are taken sleeps, and goes on when one is dropped elsewhere, of which nobody tells it.
+/// A receiver without buffers sleeps, and goes on when one is dropped elsewhere, although it is not notified.
 fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(
     config: &FrameConfig,
     path: Path,

@@ -122,7 +122,7 @@ fn what_a_purge_has_moved_is_right_still() {
         taken.extend_from_slice(&message.unwrap());
     }
     drop(batch);
-    assert_eq!(taken, [0, 1, 2, 3, 4, 5], "those of the queue pair that is gone are purged");
+    assert_eq!(taken, [0, 1, 2, 3, 4, 5], "those of the destroyed queue pair are purged");
     assert_eq!(counts(&world), (6, 0));
 }
 

@@ -16,7 +16,7 @@ use doorbell_tests::world::{Shared, World, both};
 use doorbell_tests::{Peers, device, message, share, skip};
 use system_calls::Watch;
 
-/// What a thread did besides computing.
+/// Calls of a thread.
 #[derive(Debug, PartialEq)]
 struct Did {
     heap_calls: u64,

@@ -94,7 +94,7 @@ unsafe extern "C" {
 }
 
 fn install_filter() {
-    // The filter sees the address behind the instruction.
+    // The filter sees the address after the instruction.
     let after = enter as *const () as u64 + 2;
     // Offsets in `struct seccomp_data`: number, instruction pointer (two halves).
     let (nr, low, high) = (0, 8, 12);

@@ -13,7 +13,7 @@ const SLOTS: u32 = 15;
 /// More connections than slots.
 const CONNECTIONS: u32 = 20;
 
-/// A receiver whose CQ holds what its SRQ can have posted, and nothing more.
+/// A receiver with a CQ for as many completions as its SRQ has slots.
 struct World {
     receiver: Receiver,
     srq: SrqId,

@@ -113,7 +113,7 @@ fn packets_are_of_the_traffic_class_that_was_asked_for() {
     const CLASS: u8 = 26 << 2;
     let pd = device::pd();
     let config = QpConfig::ud(QKEY);
-    // On InfiniBand a GRH has to be asked for.
+    // On InfiniBand a GRH must be asked for.
     let config = match End::new(&pd, config.clone(), false).qp.address().unwrap().lid {
         0 => config,
         _ => config.gid_index(0),

@@ -57,7 +57,7 @@ impl Drop for Memory {
 }
 
 fn post(receiver: &mut Receiver, srq: SrqId, wr_id: u64, sges: &[Sge]) {
-    // SAFETY: the memory lives until the receive has completed, and nobody touches it before.
+    // SAFETY: the memory lives until the receive has completed, and no code touches it before.
     unsafe {
         let mut rings = receiver.as_direct().unwrap();
         let (_, ring) = rings.srq(srq).unwrap();

@@ -161,7 +161,7 @@ fn buffers_of_a_scatter_list_that_the_driver_refuses_keep_their_lengths() {
     let pool = BufferPool::new(&pd, 3, 64).unwrap();
     let mut buffers = numbered(&pool, 3);
     buffers[1].set_len(40);
-    // SAFETY: an open context, which nobody uses at the moment.
+    // SAFETY: an open context, which no other thread uses now.
     unsafe { (*context.as_raw()).ops.post_srq_recv = Some(no_memory) };
     let error = receiver.post_scatter(srq, buffers).unwrap_err();
     assert_eq!(error.buffers.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [8, 40, 8]);

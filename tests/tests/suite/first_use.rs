@@ -1,4 +1,4 @@
-//! What a program gets wrong at first: it is refused with the reason, on both paths alike.
+//! Mistakes of a first program are refused with the reason, on both paths alike.
 
 use std::error::Error as StdError;
 use std::io::Write;

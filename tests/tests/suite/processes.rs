@@ -35,7 +35,7 @@ fn programs_are_spawned_while_messages_arrive() {
         });
         let mut command = other_program();
         if round % 2 == 0 {
-            // With a closure to run, std has to fork instead of spawning.
+            // With a closure to run, std must fork instead of spawning.
             // SAFETY: the closure does nothing.
             unsafe { command.pre_exec(|| Ok(())) };
         }

@@ -1,4 +1,4 @@
-//! What a receiver does beside receiving: refilling, taking buffers from other threads, counting.
+//! Other work of a receiver: refilling, taking buffers from other threads, counting.
 
 use std::sync::mpsc;
 use std::thread;
@@ -238,7 +238,7 @@ fn buffers_for_a_closed_queue_return_while_its_receiver_lives() {
     let all = pool.count() as usize;
     poster.post(pool.take().unwrap()).unwrap();
     receiver.destroy_qp(near.remove(0)).unwrap();
-    assert_eq!(pool.available(), all, "given before the queue was gone");
+    assert_eq!(pool.available(), all, "given before the queue was destroyed");
     let other = poster.clone();
     for poster in [poster, other] {
         poster.post(pool.take().unwrap()).unwrap();

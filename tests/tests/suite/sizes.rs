@@ -4,7 +4,7 @@ use doorbell::{AsyncEvent, Context, Path, Receiver, ReceiverConfig};
 use doorbell_tests::device;
 use doorbell_tests::world::{Shared, Single};
 
-/// What rounds sizes is libmlx5, on either path.
+/// Returns `true` if libmlx5 makes the queues: it rounds sizes, on either path.
 fn is_mlx5(context: &Context) -> bool {
     context.auto_path().0 == Path::Direct
 }

@@ -28,7 +28,7 @@ fn cut(near: &mut Side, cut: &mut Cut, way: Offload, tag: u64) {
     raw.send(&TagHeader::NoTag, &[]);
     assert_matches!(near.event(), TagEvent::NoTag { .. });
     cut.begin(&raw.qp, &TagHeader::Eager { tag, context: 0 }.to_bytes());
-    // What another one sends comes after it.
+    // A message of another peer comes after it.
     let mut other = Raw::connect(near);
     let [begun, after] = [raw.peer, other.peer];
     other.send(&TagHeader::NoTag, &[]);

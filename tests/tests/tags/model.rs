@@ -275,7 +275,7 @@ impl Run {
         assert_eq!(self.near.tags.unexpected(), left);
         wait("all FINs", || {
             self.poll_all();
-            // Others are offers that nobody has taken.
+            // Other offers were not taken.
             self.far.tags.offered() <= self.near.tags.unexpected()
         });
     }

@@ -56,7 +56,7 @@ fn post_when_free(near: &mut Side, tag: u64) -> ReceiveId {
     })
 }
 
-/// The whole list is removed while a message for each of its receives arrives, and nobody polls meanwhile:
+/// The whole list is removed while a message for each of its receives arrives, without a poll meanwhile:
 /// the most that can complete at once. No completion is lost.
 #[test]
 fn a_whole_list_is_cancelled_while_its_messages_arrive() {
@@ -176,8 +176,8 @@ fn as_much_completes_at_once_as_there_is() {
     }
 }
 
-/// A peer is removed with messages that nobody has polled: they arrive, in order with those of another peer, and
-/// their slots are there for the next ones.
+/// A peer is removed with messages that were not polled yet. They arrive, in order with those of another peer, and
+/// their slots are free for the next ones.
 #[test]
 fn unpolled_messages_outlive_the_removal_of_their_peer() {
     for way in ways() {

@@ -17,7 +17,7 @@ use doorbell_tests::{
 /// Sleeps for the next event.
 #[track_caller]
 fn slept(side: &mut Side) -> TagEvent {
-    assert!(side.tags.wait(PATIENCE).unwrap(), "nobody woke the sleeper");
+    assert!(side.tags.wait(PATIENCE).unwrap(), "the sleeper was not woken");
     side.tags.poll().expect("wait returned true")
 }
 
@@ -25,7 +25,7 @@ fn slept(side: &mut Side) -> TagEvent {
 #[track_caller]
 fn woken(side: &mut Side) -> TagEvent {
     while !side.tags.arm().unwrap() {
-        assert!(is_readable(side.tags.channel(), PATIENCE), "nobody woke the sleeper");
+        assert!(is_readable(side.tags.channel(), PATIENCE), "the sleeper was not woken");
     }
     side.tags.poll().expect("arm returned true")
 }
@@ -49,7 +49,7 @@ fn nothing_happens_and_the_time_runs_out() {
     }
 }
 
-/// Each thing that a program waits for, while nobody polls but the sleeper.
+/// Each event that a program waits for wakes the sleeper. Only the sleeper polls.
 #[test]
 fn a_match_an_unexpected_message_a_send_and_a_rendezvous_wake_a_sleeper() {
     for way in ways() {
@@ -195,7 +195,7 @@ fn a_task_is_woken_by_each_event() {
     }
 }
 
-/// 80 messages that nobody asks for take all of 64 buffers, and the one that a receive waits for is behind them.
+/// 80 messages without a receive take all of 64 buffers. The message that a receive waits for comes after them.
 #[test]
 fn unexpected_messages_that_hold_all_buffers_are_reported() {
     for way in ways() {

@@ -1,11 +1,11 @@
-//! What an operation may cost at most, whatever it cost before.
+//! Upper bounds for the cost of operations, whatever they cost before.
 
 use std::collections::BTreeMap;
 
 use crate::Result;
 use crate::counts::{Cost, TOLERANCE};
 
-/// What a count is held against, in instructions per message.
+/// Upper bound of a count, in instructions per message.
 enum Limit {
     /// A number.
     AtMost(f64),

@@ -26,7 +26,7 @@ const COUNTED: &str = "bench::counts::counted";
 /// make the compiler inline differently.
 pub(crate) const TOLERANCE: f64 = 1.03;
 
-/// What one message costs.
+/// The cost of one message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     pub(crate) instructions: f64,
@@ -44,7 +44,7 @@ fn cases(filter: &str) -> impl Iterator<Item = Case> {
     case::counted().into_iter().filter(move |case| case.label().contains(filter))
 }
 
-/// What is run in a process that has preloaded the drop-in, or in one that has not, each once.
+/// The runs of a process that has preloaded the drop-in, or of a process that has not, each once.
 fn runs(filter: &str, drop_in: bool) -> Vec<(Operation, Name)> {
     let mut runs = Vec::new();
     for Case { operation, doorbell, reference } in cases(filter) {

@@ -53,7 +53,7 @@ enum Command {
         #[arg(long)]
         docs: Option<PathBuf>,
     },
-    /// What `counts` runs under callgrind.
+    /// Runs under callgrind, for `counts`.
     #[command(hide = true)]
     Counted {
         /// As of `counts`.
@@ -63,7 +63,7 @@ enum Command {
         #[arg(long)]
         drop_in: bool,
     },
-    /// What `times` runs for each subject.
+    /// Runs for each subject, for `times`.
     #[command(hide = true)]
     Sampled {
         /// Which of the timed cases.

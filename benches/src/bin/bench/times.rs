@@ -108,7 +108,7 @@ impl Drop for Sampler {
     }
 }
 
-/// What [`Sampler`] runs: prints a sample for each line of the input.
+/// Prints a sample for each line of the input, for [`Sampler`].
 pub(crate) fn run_sampled(index: usize, reference: bool) {
     let (case, lines) = case::timed().swap_remove(index);
     let world = World::new();

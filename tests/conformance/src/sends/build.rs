@@ -15,7 +15,7 @@ pub unsafe fn build(
     requests: &[Request],
     is_aborted: bool,
 ) -> i32 {
-    // SAFETY: the caller's contract.
+    // SAFETY: the QP is alive and has these operations; the memory can be read, see above.
     unsafe {
         let qp = sys::ibv_qp_to_qp_ex(qp);
         sys::ibv_wr_start(qp);
@@ -43,7 +43,7 @@ pub unsafe fn build(
 /// As [`build`], between `ibv_wr_start` and `ibv_wr_complete`.
 unsafe fn begin(qp: *mut sys::ibv_qp_ex, request: &Request) {
     let (addr, rkey) = request.remote;
-    // SAFETY: the caller's contract.
+    // SAFETY: the QP is alive and has these operations, between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe {
         ((*qp).wr_id, (*qp).wr_flags) = (request.id, request.flags());
         match request.kind {
@@ -66,7 +66,7 @@ unsafe fn begin(qp: *mut sys::ibv_qp_ex, request: &Request) {
 /// # Safety
 /// As [`begin`].
 unsafe fn put(qp: *mut sys::ibv_qp_ex, request: &Request) {
-    // SAFETY: the caller's contract; the lists can be read during the calls.
+    // SAFETY: "as `begin`": the QP is alive, and a request is being built. The lists can be read during the calls.
     unsafe {
         match &request.sges[..] {
             [one] if request.inline => {

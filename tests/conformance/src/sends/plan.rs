@@ -1,4 +1,4 @@
-//! What a session of sends does: the queues, and the requests that are posted to them.
+//! The plan of a session of sends: the queues, and the requests that are posted to them.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -129,15 +129,15 @@ pub fn compare(
     Ok(())
 }
 
-/// Clears what libmlx5 leaves as it was, and the device does not read: the padding of inline bytes, the second operand
-/// of a fetch and add.
+/// Clears the bytes that libmlx5 does not write and the device does not read: the padding of inline bytes, and the
+/// second operand of a fetch and add. Returns their number.
 fn mask(wqe: &mut [u8]) -> usize {
     let ctrl = ControlSegment::from_bytes(wqe.first_chunk().expect("a control segment"));
     if ctrl.opcode() == WqeOpcode::ATOMIC_FA && wqe.len() >= 3 * UNIT {
         wqe[2 * UNIT + 8..3 * UNIT].fill(0);
         return 8;
     }
-    // The inline segment, if there is one, is the last: it begins at a unit, behind at most four.
+    // The inline segment, if there is one, is the last. It begins at a unit, after one to four other units.
     for at in (UNIT..wqe.len()).step_by(UNIT).take(4) {
         let header = InlineHeader::from_bytes(wqe[at..].first_chunk().expect("a unit"));
         let Some(count) = header.count() else { continue };

@@ -20,7 +20,7 @@ const PLACE: u32 = 4096;
 pub struct Twin {
     pub base: Base,
     pub cq: *mut sys::ibv_cq,
-    /// What libmlx5 made of the capabilities that were asked for.
+    /// The capabilities that libmlx5 granted.
     pub cap: sys::ibv_qp_cap,
     /// To the port that all peers are at.
     pub ah: *mut sys::ibv_ah,
@@ -154,7 +154,7 @@ unsafe fn create(
         max_recv_wr: 1,
         max_recv_sge: 1,
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: all objects are alive, and the attributes are valid.
     let qp = made(unsafe { sys::ibv_create_qp_ex(base.context, &mut init) }, "ibv_create_qp_ex");
     (qp, init.cap)
 }

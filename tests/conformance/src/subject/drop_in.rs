@@ -1,4 +1,4 @@
-//! libibverbs, whose functions are those of the drop-in.
+//! libibverbs with the functions of the drop-in.
 
 use std::collections::VecDeque;
 

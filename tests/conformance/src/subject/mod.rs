@@ -26,12 +26,12 @@ pub use safe::{Pools, Safe};
 /// A receive: what identifies it, and its scatter list.
 pub type Receive = (u64, Vec<sys::ibv_sge>);
 
-/// What came out of the CQ, as doorbell shows it.
+/// A completion, as doorbell shows it.
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// Names and values of what this layer tells.
+    /// Names and values of the fields that this layer reports.
     pub fields: Vec<(&'static str, u64)>,
-    /// What became of the message.
+    /// How the message ended.
     pub given: Give,
     /// The message, from a layer that hands it out.
     pub data: Option<Vec<u8>>,
@@ -54,7 +54,7 @@ pub trait Subject {
     fn arm(&mut self, solicited_only: bool);
     /// Takes a QP through RESET to INIT.
     fn reset(&mut self, qp: usize);
-    /// What doorbell has noted for a WQE.
+    /// The number that doorbell has noted for a WQE.
     fn id(&mut self, queue: usize, wqe: &Wqe) -> u64;
 }
 
@@ -75,8 +75,8 @@ fn domain(twin: &Twin) -> ProtectionDomain {
 
 impl Wrapped {
     fn new(twin: &Twin, pd: &ProtectionDomain, shape: &Shape) -> Self {
-        // SAFETY: the objects are fresh, nobody else uses them, they are destroyed after the receiver, and
-        // the sizes are those they were made with.
+        // SAFETY: the objects are fresh, no other code uses them, they are destroyed after the receiver,
+        // and they were made with these sizes.
         unsafe {
             let mut receiver =
                 Receiver::from_raw_cq(pd, twin.cq, &ReceiverConfig::new().path(Path::Direct))

@@ -185,7 +185,7 @@ fn poll<Q: ReceiveRing<Data = SlotContext>>(
                 let id = unsafe { queue.data(slot) }.wr_id();
                 let given = give[completions.len() % give.len()];
                 match given {
-                    // SAFETY: the slot is held, and nobody uses its memory.
+                    // SAFETY: the slot is held, and no code uses its memory.
                     Give::Recycle => unsafe { queue.recycle(slot) },
                     // SAFETY: the slot is held.
                     Give::Take => unsafe { queue.release(slot) },
@@ -217,7 +217,7 @@ fn poll<Q: ReceiveRing<Data = SlotContext>>(
     completions
 }
 
-/// What a CQE says, in the terms of `struct ibv_wc`.
+/// The fields of a CQE, in the terms of `struct ibv_wc`.
 fn of_message(cqe: &Cqe<'_>, wr_id: u64) -> Vec<(&'static str, u64)> {
     let all = cqe.to_cqe64();
     let flags_rqpn = all.flags_rqpn.get();

@@ -17,12 +17,12 @@ const QPN: std::ops::Range<usize> = 4..7;
 const DOORBELL: usize = 8;
 const UNIT: usize = 16;
 
-/// What libmlx5 leaves as it was: from a byte of the WQE to another.
+/// Bytes of a WQE that libmlx5 does not write.
 struct Stale {
     name: &'static str,
     from: usize,
     to: usize,
-    /// Whether it does so in such an operation, which carries a count or not.
+    /// Whether libmlx5 leaves them, by the opcode and whether the operation carries a count.
     left: fn(TmOpcode, bool) -> bool,
 }
 
@@ -87,7 +87,7 @@ pub fn compare(
         same_wqe(theirs, ours, from.wrapping_add(number), tally)?;
     }
     for (queue, who) in [(&mut *theirs, "libmlx5"), (&mut *ours, "doorbell")] {
-        // What was not posted now is as it was: the device may still read it.
+        // The other blocks are unchanged: the device may still read them.
         let mut expected = std::mem::take(&mut queue.before);
         queue.ring.read(&mut queue.before);
         for number in 0..count {

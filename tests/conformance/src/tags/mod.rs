@@ -152,7 +152,7 @@ impl<'a> session::Case<'a> for Case<'a> {
 impl<'a> Case<'a> {
     fn new(shape: &Shape, memory: Memory, run: Run<'a>) -> Self {
         let Memory { arena, source, target, headers } = memory;
-        // What ends a rendezvous arrives where other sessions write.
+        // The FINs of rendezvous arrive in `target`, where other sessions write.
         let peers = [source, headers, target];
         let mut doorbell = Twin::new("twin_doorbell", shape, peers);
         let mut libmlx5 = Twin::new("twin_libmlx5", shape, peers);

@@ -11,11 +11,11 @@ use crate::plan::Key;
 use crate::subject::UNKNOWN_KEY;
 use crate::tally;
 
-/// What a batch asks for.
+/// The requests of a batch.
 #[derive(Default)]
 struct Batch {
     requests: Vec<Request>,
-    /// An add behind them that the list has no room for.
+    /// An add after them for which the list has no room.
     refused: Option<Request>,
 }
 

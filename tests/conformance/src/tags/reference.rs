@@ -48,12 +48,12 @@ pub fn poll(twin: &Twin, budget: u32) -> Vec<Vec<(&'static str, u64)>> {
     let cq = twin.cq;
     let mut completions = Vec::new();
     let mut attr = sys::ibv_poll_cq_attr::default();
-    // SAFETY: the CQ is alive, and nobody else polls it.
+    // SAFETY: the CQ is alive, and no other code polls it.
     if unsafe { sys::ibv_start_poll(cq, &mut attr) } != 0 {
         return completions;
     }
     loop {
-        // SAFETY: in a batch, of a CQ that was made to tell all that is read.
+        // SAFETY: in a batch of a CQ that was created with all fields that are read.
         completions.push(unsafe { fields(cq) });
         // SAFETY: in a batch.
         if completions.len() as u32 >= budget || unsafe { sys::ibv_next_poll(cq) } != 0 {
@@ -68,7 +68,7 @@ pub fn poll(twin: &Twin, budget: u32) -> Vec<Vec<(&'static str, u64)>> {
 /// # Safety
 /// The CQ is in a batch.
 unsafe fn fields(cq: *mut sys::ibv_cq_ex) -> Vec<(&'static str, u64)> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the CQ is in a batch.
     unsafe {
         let status = (*cq).status;
         let mut fields = vec![("wr_id", (*cq).wr_id), ("status", status.into())];

@@ -148,7 +148,7 @@ impl Case<'_> {
             }
             Completion::Stray => vec![("stray", 1)],
         };
-        // Of a message inside a CQE of 64 bytes it is read from where the payload is, by both.
+        // When the message is inside a CQE of 64 bytes, both libraries read this bit from the payload.
         let grh = if reported.has_grh { sys::IBV_WC_GRH } else { 0 };
         for (_, value) in fields.iter_mut().filter(|(name, _)| *name == "wc_flags") {
             *value |= u64::from(grh);

@@ -40,7 +40,7 @@ pub struct Twin {
     next_header: usize,
 }
 
-/// What the CQ is asked to tell.
+/// Fields that the CQ reports.
 const WC_FLAGS: u32 =
     sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM | sys::IBV_WC_EX_WITH_TM_INFO;
 
@@ -61,7 +61,7 @@ impl Twin {
             let srq = create_srq(base.context, base.pd, cq, shape);
             (cq, srq, base::cq(base.context, 1, ptr::null_mut()))
         };
-        // So far there is one queue pair, and nobody has asked for it.
+        // So far there is one queue pair, which libmlx5 made by itself.
         let [hidden] = &base.queues().qps[..] else { panic!("one queue pair") };
         let hidden = hidden.number;
         // Lists of operations are posted to the first one. The others are without a send queue of their own: the
@@ -251,7 +251,7 @@ unsafe fn create_srq(
         ..Default::default()
     };
     (init.attr.max_wr, init.attr.max_sge) = (shape.slots, 1);
-    // SAFETY: the caller's contract.
+    // SAFETY: all objects are alive, and the attributes are valid.
     made(unsafe { sys::ibv_create_srq_ex(context, &mut init) }, "ibv_create_srq_ex")
 }
 

@@ -1,4 +1,4 @@
-//! What a listener does with those who ask.
+//! Requests to a listener.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ fn requests_wait_and_are_answered_in_any_order() {
     const UNWANTED: u8 = 2;
     let address = first_address!();
     let (mut listener, to) = listen(address);
-    assert!(!is_readable(&listener, Duration::ZERO), "nobody has asked");
+    assert!(!is_readable(&listener, Duration::ZERO), "there is no request");
     thread::scope(|scope| {
         for number in 0..PEERS {
             scope.spawn(move || {

@@ -7,7 +7,7 @@ use doorbell::{Error, NotSent, QpConfig, QpState, SenderConfig, SrqConfig, WcSta
 use doorbell_tests::sending::{RECEIVES, Sending, completions};
 use doorbell_tests::{assert_matches, peers::join};
 
-/// A connection whose far end has no receives left: what is sent waits.
+/// A connection with a far end that has no receives left: sends wait.
 fn blocked(sends: u32) -> Sending {
     let config = QpConfig::rc().sends(sends).max_inline(8);
     let mut w = Sending::with(2, 64, &config, &SenderConfig::new());

@@ -1,4 +1,4 @@
-//! What is refused gives everything back, and changes nothing.
+//! A refused request gives everything back, and changes nothing.
 
 use doorbell::{BufferPool, Error, NotSent, QpConfig, QpState, Sender, SenderConfig, WcStatus};
 use doorbell_tests::sending::Sending;
@@ -91,7 +91,7 @@ fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
     let fits = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
     let refused = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap_err();
     assert_matches!(refused, Error::CqTooSmall { needed: 128, .. });
-    // Its room is free again when it is gone.
+    // Its room is free again after it is dropped.
     let queue = fits.send_queue().unwrap();
     drop(fits);
     let again = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
