@@ -164,7 +164,7 @@ impl Server {
         }
     }
 
-    /// Takes out the clients that have disconnected. All they sent has arrived before, and is received.
+    /// Removes the clients that have disconnected. All their messages arrived before, and are received.
     fn disconnected(&mut self) -> Result<Vec<Client>> {
         let mut gone = Vec::new();
         for (&number, client) in &mut self.clients {
@@ -178,7 +178,7 @@ impl Server {
         Ok(gone.iter().filter_map(|number| self.clients.remove(number)).collect())
     }
 
-    /// Sleeps until something happens; whether somebody wants to connect.
+    /// Sleeps until something happens. Returns `true` if a client wants to connect.
     fn sleep(&self, listener: &Listener) -> Result<bool> {
         let channel = self.receiver.channel().ok_or("the receiver has no completion channel")?;
         let mut fds = vec![listener.as_fd(), channel.as_fd()];

@@ -1,6 +1,6 @@
-//! Answers the requests of many clients: one SRQ for what they ask, one sender for the replies.
+//! Answers the requests of many clients: one SRQ for the requests, one sender for the replies.
 //!
-//! - A reply goes out in the buffer that the request came in. Those to one client that a poll brings up have one doorbell.
+//! - A reply goes out in the buffer that the request came in. The replies of one poll to a client have one doorbell.
 //! - When the send queue of a client is full its replies are kept, and nothing more is read until there is room: the
 //!   receives that are not given back make all clients wait.
 //! - One client dies with requests outstanding. The others do not notice.
@@ -63,7 +63,7 @@ fn answer(request: &[u8]) -> [u8; 8] {
     request.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte)).to_be_bytes()
 }
 
-/// Asks, and checks the replies, of which it returns the count. The last client dies in the middle.
+/// Sends requests, and checks and counts the replies. The last client dies in the middle.
 fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) -> Result<u64> {
     let mut receiver = Receiver::new(pd, &ReceiverConfig::new().cq_capacity(64).path(path))?;
     let mut sender = Sender::new(pd, &SenderConfig::new().cq_capacity(128).path(path))?;
@@ -171,7 +171,7 @@ impl Server {
         Ok(())
     }
 
-    /// Reads and answers what has arrived.
+    /// Reads and answers the requests that have arrived.
     fn read(&mut self) -> Result<u32> {
         let mut count = 0;
         let mut batch = self.receiver.poll();
@@ -189,7 +189,7 @@ impl Server {
         Ok(count)
     }
 
-    /// Posts replies, those to one client with one doorbell.
+    /// Posts replies, with one doorbell for each client.
     fn reply(&mut self) -> Result<()> {
         for client in self.clients.values_mut().filter(|client| !client.replies.is_empty()) {
             // The queue pair has failed: its client has left.

@@ -13,7 +13,7 @@ pub const ENTRIES: u32 = 128;
 /// Completions or receives per call, unless stated otherwise.
 pub const BATCH: u32 = 32;
 
-/// A subject of doorbell, and what it is compared with.
+/// A subject of doorbell, and its reference.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Both do this.
@@ -25,8 +25,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// In the middle of all that can vary: batches of 32, one SGE, 1,024 slots, one QP, in order, against
-    /// libmlx5 without locks.
+    /// The default settings: batches of 32, one SGE, 1,024 slots, one QP, in order, against libmlx5 without
+    /// locks.
     pub const fn new(kind: Kind, what: What, doorbell: Name) -> Self {
         let shape = Shape::new(kind, SLOTS);
         Self {
@@ -85,7 +85,7 @@ impl Case {
         self
     }
 
-    /// With messages for so many queues in turn.
+    /// With messages for `queues` queues in turn.
     pub const fn queues(mut self, queues: u32) -> Self {
         self.operation.shape.queues = queues;
         self.operation.shape.qps = queues;

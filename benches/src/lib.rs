@@ -8,8 +8,8 @@
 //! shape and in the same state.
 //!
 //! - [`world`] makes the objects.
-//! - [`subject`] has what is measured: the rings of doorbell, its safe layer, and libmlx5, each doing the
-//!   same work, and each returning a sum over the messages, which must match what the adapter wrote.
+//! - [`subject`] has the subjects: the rings of doorbell, its safe layer, and libmlx5. Each does the same
+//!   work, and returns a sum over the messages, which must match the CQEs that the adapter wrote.
 //! - [`operation`] puts them together.
 
 pub mod adapter;

@@ -124,7 +124,7 @@ pub unsafe fn flush(start: NonNull<u8>, len: usize) {
     end_flush();
 }
 
-/// Waits until what was flushed is in memory.
+/// Waits until the flushed lines are in memory.
 fn end_flush() {
     // SAFETY: every x86-64 has SSE2.
     #[cfg(target_arch = "x86_64")]
@@ -152,8 +152,8 @@ unsafe fn flush_line(line: NonNull<u8>) {
     }
 }
 
-/// Keeps this thread on the `nth` processor of those that the process could run on at first; `false` when
-/// there are not as many.
+/// Pins this thread to the `nth` processor of those that the process could run on at first. Returns `false` if
+/// there are fewer.
 pub fn pin(nth: usize) -> bool {
     static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
     let Some(&cpu) = ALLOWED.get_or_init(allowed).get(nth) else {

@@ -127,7 +127,7 @@ impl Rig {
     /// `lines` says.
     ///
     /// # Panics
-    /// If the subject did not return what the adapter wrote.
+    /// If the sum of the subject differs from that of the adapter.
     pub fn round(&mut self, lines: Lines, measured: impl FnOnce(&mut dyn FnMut())) {
         let Operation { what, order, batch, .. } = self.operation;
         let count = self.count();

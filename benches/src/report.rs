@@ -23,7 +23,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// How much doorbell takes of what the reference takes.
+    /// The figure of doorbell divided by that of the reference.
     pub fn ratio(&self) -> f64 {
         self.doorbell / self.reference
     }

@@ -1,7 +1,7 @@
-//! Sends: the objects, and who completes what is posted.
+//! Sends: the objects, and the adapter that completes the requests.
 //!
 //! A subject posts a batch and takes its completion, again and again. The CQEs of a whole round are written before it
-//! begins, for which WQE asks for one is known: the last of each batch. Nobody reads the WQEs.
+//! begins, because the last WQE of each batch asks for a CQE. The WQEs are not read.
 
 use std::mem::{ManuallyDrop, offset_of};
 use std::ptr::NonNull;
@@ -45,7 +45,7 @@ pub struct Objects {
     pub ah: *mut ibv_ah,
     /// User index by which libmlx5 finds each queue pair.
     users: Vec<u32>,
-    /// Those of doorbell.
+    /// The objects of doorbell.
     pub doorbell: Option<(Sender, Vec<QueuePair>, Receiver)>,
 }
 
@@ -224,8 +224,8 @@ impl World {
         }
     }
 
-    /// Has the device complete one request without bytes, CQE `index` of the CQ; returns what libmlx5 finds the queue
-    /// pair by.
+    /// Has the device complete one request without bytes as CQE `index` of the CQ; returns the user index of the queue
+    /// pair.
     fn greet_sender(
         &self,
         qp: *mut ibv_qp,

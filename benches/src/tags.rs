@@ -1,4 +1,4 @@
-//! Tag lists: the objects, and who sends what matches.
+//! Tag lists: the objects, and the sender of matching messages.
 //!
 //! An adapter changes a list and does not only follow it, so the device of soft-mlx5 does that here: it is stepped
 //! outside of the measurement, where other kinds of queues have [`adapter`](crate::adapter).
@@ -21,7 +21,7 @@ use crate::world::{BUFFER, Memory, Shape, World, made};
 /// Receives for messages that match nothing, which there must be though none comes.
 const UNTAGGED: u32 = 64;
 
-/// A CQ and a tag-matching SRQ, and who sends to it.
+/// A CQ, a tag-matching SRQ, and the queue pair that sends to it.
 pub struct Objects {
     /// The CQ.
     pub cq: *mut ibv_cq_ex,
@@ -31,7 +31,7 @@ pub struct Objects {
     pub srq: *mut ibv_srq,
     /// The send queue through which doorbell changes the list. The send queue of libmlx5 is hidden.
     pub command: sq::Layout,
-    /// The ring of the one that is used.
+    /// The ring of the send queue that is used.
     pub operations: (NonNull<u8>, usize),
     /// Memory for the buffers.
     pub memory: Memory,

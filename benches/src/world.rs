@@ -23,8 +23,7 @@ const GREETING: u32 = 65;
 pub struct World {
     /// The device.
     pub device: Arc<Device>,
-    /// The domain, for objects with locks. Never given back, because what is made on it stays until the
-    /// process ends.
+    /// The domain, for objects with locks. It is leaked, because its objects stay until the process ends.
     pub pd: ManuallyDrop<ProtectionDomain>,
     /// The same domain of a single thread, for objects without.
     pub parent_domain: *mut ibv_pd,
@@ -46,7 +45,7 @@ pub enum Kind {
     Sends(Request),
     /// The receive queue of a receiver of Ethernet frames: see [`frames`](crate::frames).
     Frames {
-        /// Many frames to a WQE; libmlx5, which does not post to such queues, has a plain work queue then.
+        /// Many frames to a WQE. libmlx5 does not post to such queues, so its queue is a plain work queue then.
         striding: bool,
     },
 }
@@ -217,7 +216,7 @@ impl World {
         }
     }
 
-    /// Looks up where objects are, and gives them memory.
+    /// Looks up the memory of objects, and gives them memory for buffers.
     ///
     /// # Safety
     /// They are alive, and made like this.
@@ -387,7 +386,7 @@ impl World {
     }
 
     pub(crate) fn init_obj(&self, obj: &mut mlx5dv_obj, what: u32) {
-        // SAFETY: the object is live, and what the structure points to can be written.
+        // SAFETY: the object is live, and the structures that `obj` points to can be written.
         assert_eq!(unsafe { (self.mlx5dv.init_obj)(obj, what.into()) }, 0);
     }
 
@@ -405,7 +404,7 @@ impl World {
             // SAFETY: a live QP, and memory that stays.
             let errno = unsafe { ibv_post_send(qp, &mut wr, &mut ptr::null_mut()) };
             assert_eq!(errno, 0);
-            // A device with many registers does not look at all of them in one go.
+            // A device with many registers does not read all of them in one step.
             for _ in 0..1000 {
                 self.device.settle();
                 if arrived(objects, index) {

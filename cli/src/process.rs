@@ -1,4 +1,4 @@
-//! Where this process runs, and what it may lock.
+//! Processors of this process, and its limit of locked memory.
 
 use std::path::Path;
 

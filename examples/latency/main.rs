@@ -132,7 +132,7 @@ fn measure(side: &mut Side, args: &Args) -> Result<()> {
     println!("{title}: half of there and back, in µs");
     let micros = |nanos: u64| nanos as f64 / 1000.0;
     println!("min {:.3}", micros(histogram.min()));
-    // No finer ones than this number of messages can show.
+    // Only quantiles for which there are enough messages.
     for (name, quantile) in plot::quantiles(histogram.len()) {
         println!("{name} {:.3}", micros(histogram.value_at_quantile(quantile)));
     }
@@ -186,7 +186,7 @@ impl Side {
         Ok(self.sender.post(self.queue)?.send(buffer)?)
     }
 
-    /// Takes the completion of what was sent, and its buffer.
+    /// Takes the completion of the send, and its buffer.
     fn finish_send(&mut self) -> Result<()> {
         while self.buffer.is_none() {
             if let Some(completion) = self.sender.poll_up_to(1).next() {

@@ -1,5 +1,5 @@
-//! The distribution as a curve: latency over the share of messages that are at most as slow, stretched so
-//! that each further nine takes the same width. The axis of latency is logarithmic.
+//! The distribution as a curve: latency over the share of messages that are at most as slow. Each further nine
+//! of the share takes the same width. The axis of latency is logarithmic.
 
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ pub fn quantiles(messages: u64) -> impl Iterator<Item = (&'static str, f64)> {
     })
 }
 
-/// Latencies in ns as an SVG with an axis in µs; `what` says of what they are.
+/// Latencies in ns as an SVG with an axis in µs; `what` is its label.
 pub fn svg(histogram: &Histogram<u64>, title: &str, what: &str) -> String {
     let micros = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
     // The curve ends where the last messages are too few.

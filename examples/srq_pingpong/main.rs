@@ -24,7 +24,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// Addresses that the two sides exchange, whether they have as many queue pairs or not.
 const MAX_QP: usize = 256;
 
-/// Bytes between those that `--chk` looks at.
+/// Bytes between two bytes that `--chk` checks.
 const PAGE: usize = 4096;
 
 /// Exchange messages with a peer over several connections that share a receive queue

@@ -1,4 +1,4 @@
-//! Commands of a program: whatever it sends, the device refuses or obeys, and stays in one piece.
+//! Commands of a program: the device refuses or executes any command, and stays intact.
 
 use std::ffi::CString;
 use std::os::fd::RawFd;
@@ -38,7 +38,7 @@ pub mod op {
 pub mod attr {
     /// `u64`: the number itself.
     pub const PLAIN: u8 = 0;
-    /// The address of so many bytes, which follow (at most `MAX_POINTED`).
+    /// The address of the bytes that follow (at most `MAX_POINTED`).
     pub const POINTER: u8 = 1;
     /// `u8`: an address where nothing is mapped.
     pub const WILD: u8 = 2;
@@ -119,7 +119,7 @@ fn target() -> &'static Target {
 }
 
 fn is_open(fd: RawFd) -> bool {
-    // SAFETY: asks about a number.
+    // SAFETY: F_GETFD changes nothing.
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }
 
@@ -248,7 +248,7 @@ impl Drop for Program {
     }
 }
 
-/// Opens the device and does what `bytes` say: operations as [`op`] lists them, until the end.
+/// Opens the device and executes `bytes`: operations as [`op`] lists them, until the end.
 pub fn run(bytes: &[u8]) {
     let target = target();
     target.arena.clear();

@@ -1,7 +1,7 @@
-//! CQEs in the CQ of a receiver: whatever stands in them, safe code reads nothing outside the CQ and the
-//! buffers, does not panic, and no buffer has two owners.
+//! CQEs in the CQ of a receiver: with any content safe code reads nothing outside the CQ and the buffers,
+//! does not panic, and no buffer has two owners.
 //!
-//! The queues stand in memory with an inaccessible page on either side.
+//! The queues lie in memory with an inaccessible page on either side.
 
 use std::collections::HashSet;
 use std::ptr;
@@ -30,7 +30,7 @@ pub mod op {
     pub const POLL: u8 = 2;
     /// Posts the messages that were taken.
     pub const POST: u8 = 3;
-    /// The bytes in front of a CQE in entries of 128 bytes, from now on.
+    /// The bytes before a CQE in entries of 128 bytes, from now on.
     pub const FRONT: u8 = 4;
     /// A queue pair is reset, or, with [`RAW`](super::RAW), goes to error; the device works.
     pub const STOP: u8 = 5;
@@ -267,7 +267,7 @@ impl Subject {
     }
 }
 
-/// Makes a receiver and its queues, of kinds that the first byte says, and does what the others say:
+/// Makes a receiver and its queues, of kinds that the first byte selects, and executes the other bytes:
 /// operations as [`op`] lists them, until the end.
 pub fn run(bytes: &[u8]) {
     let target = target(LinkLayer::InfiniBand);

@@ -45,7 +45,7 @@ impl Scene {
     }
 }
 
-/// A device, and what all scenes have in common.
+/// A device, and the objects of all scenes.
 pub struct World {
     /// The device.
     pub device: Device,
@@ -129,7 +129,7 @@ impl World {
             ibv_qp_init_attr { send_cq, recv_cq, srq, qp_type: kind, ..Default::default() };
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (WRS, WRS);
         (init.cap.max_send_sge, init.cap.max_recv_sge) = (4, 3);
-        // SAFETY: domain, CQ and SRQ are alive; the structure of what libmlx5 fills in is plain data.
+        // SAFETY: domain, CQ and SRQ are alive; the structure that libmlx5 fills in is plain data.
         unsafe {
             let raw = some(ibv_create_qp(self.pd, &mut init));
             let mut memory: mlx5dv_qp = std::mem::zeroed();
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    /// Makes the queues of a scene. Connections are with each other, or with `peer`, a LID and a QP number.
+    /// Makes the queues of a scene, connected with each other, or with `peer`, a LID and a QP number.
     pub fn queues(&self, scene: Scene, peer: Option<(u16, u32)>) -> Queues {
         let kind = match scene {
             Scene::Uc => IBV_QPT_UC,
@@ -252,13 +252,13 @@ impl Qp {
         }
     }
 
-    /// Tells the device of what was put: doorbell record, then the register.
+    /// Rings the doorbell for the WQEs that were put: doorbell record, then the register.
     pub fn ring(&mut self, control: u64) {
         write_record(self.memory.dbrec, 1, self.sent.into());
         self.write_register(control);
     }
 
-    /// Writes eight bytes, as they stand in memory, to the register.
+    /// Writes eight bytes, in the order of memory, to the register.
     pub fn write_register(&mut self, value: u64) {
         // SAFETY: the register of this queue pair: two halves of `size` bytes.
         unsafe {
@@ -285,7 +285,7 @@ impl Qp {
         write_record(self.memory.dbrec, 0, self.received.into());
     }
 
-    /// Writes a word of the doorbell record: 0 is that of receives.
+    /// Writes a word of the doorbell record: word 0 is of receives.
     pub fn record(&mut self, word: usize, value: u32) {
         write_record(self.memory.dbrec, word & 1, value);
     }

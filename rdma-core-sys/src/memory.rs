@@ -34,8 +34,8 @@ mod linked {
 /// Optional access flags are dropped where the kernel does not know them.
 ///
 /// # Safety
-/// `pd` is valid; `addr` and `length` name memory that stays mapped while the region exists, and
-/// that nothing but the device touches where the device may write.
+/// `pd` is valid; `addr` and `length` name memory that stays mapped while the region exists; only the
+/// device touches the parts that the device may write.
 #[inline]
 pub unsafe fn ibv_reg_mr(
     pd: *mut ibv_pd,

@@ -84,7 +84,7 @@ macro_rules! of_current {
         ///
         /// # Safety
         /// `cq` is valid and in a batch that [`ibv_start_poll`] started, and was created with the
-        /// flag (`IBV_WC_EX_WITH_*`) of what is read.
+        /// flag (`IBV_WC_EX_WITH_*`) of the field that is read.
         #[inline]
         pub unsafe fn $name(cq: *mut ibv_cq_ex $(, $arg: $type)*) $(-> $ret)? {
             // SAFETY: `cq` is valid, in a batch, and was created with the flag. The provider sets the entries that the

@@ -74,7 +74,7 @@ pub unsafe fn ibv_post_wq_recv(
     unsafe { (*wq).post_recv.unwrap_unchecked()(wq, wr, bad_wr) }
 }
 
-/// Makes a table of work queues that a hash chooses from. Returns null and sets errno on failure.
+/// Makes an indirection table of work queues, for RSS. Returns null and sets errno on failure.
 ///
 /// # Safety
 /// `context` is open; `attr` can be read and names valid work queues.
@@ -92,7 +92,7 @@ pub unsafe fn ibv_create_rwq_ind_table(
     }
 }
 
-/// Destroys such a table. Returns 0 or an errno.
+/// Destroys an indirection table. Returns 0 or an errno.
 ///
 /// # Safety
 /// `table` is valid, and not used after this returned 0.

@@ -1,4 +1,4 @@
-//! librdmacm, found at run time: what it takes to connect a queue pair that was not made by it.
+//! librdmacm, loaded at run time: the functions that connect a queue pair that librdmacm did not make.
 #![expect(
     non_camel_case_types,
     reason = "the names of the C header, whose man pages document them"
@@ -26,7 +26,7 @@ pub type rdma_cm_event_type = u32;
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
 /// `rdma_resolve_route` has ended well.
 pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
-/// Somebody wants to connect to a listening identifier.
+/// A peer wants to connect to a listening identifier.
 pub const RDMA_CM_EVENT_CONNECT_REQUEST: rdma_cm_event_type = 4;
 /// The peer accepted; the identifier has no queue pair, so the program connects its own.
 pub const RDMA_CM_EVENT_CONNECT_RESPONSE: rdma_cm_event_type = 5;
@@ -129,7 +129,7 @@ pub struct rdma_cm_event {
 }
 
 functions! {
-    /// The functions of librdmacm (`rdma_*`, without the prefix). Those that return an integer return
+    /// The functions of librdmacm (`rdma_*`, without the prefix). Functions that return an integer return
     /// -1 and set `errno` on failure.
     RdmaCm of LIBRDMACM;
 
@@ -144,7 +144,7 @@ functions! {
     ack_cm_event = c"rdma_ack_cm_event": fn(event: *mut rdma_cm_event) -> c_int;
     /// Name of an event.
     event_str = c"rdma_event_str": fn(event: rdma_cm_event_type) -> *const c_char;
-    /// Makes an identifier whose events go to `channel`.
+    /// Makes an identifier. Its events go to `channel`.
     create_id = c"rdma_create_id": fn(
         channel: *mut rdma_event_channel,
         id: *mut *mut rdma_cm_id,

@@ -4,7 +4,7 @@
 use crate::{__be32, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 use core::ffi::{c_int, c_void};
 
-/// Declares a call that goes to the entry of the same meaning in the queue pair.
+/// Declares a function that calls the entry of the queue pair.
 macro_rules! of_qp {
     ($($(#[$doc:meta])* $name:ident => $entry:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)?;)*) => {$(
         $(#[$doc])*

@@ -1,6 +1,6 @@
 //! Messages that show whether they arrived whole.
 
-/// Bytes in front of the pattern: the number of the sender and that of the message.
+/// Bytes before the pattern: the number of the sender and that of the message.
 pub const HEADER: usize = 12;
 
 /// Writes message `number` of `sender`, as long as `out`, which holds at least the header.

@@ -50,8 +50,8 @@ impl Peers {
         (near, peers)
     }
 
-    /// Sends the next message of a far end, `len` bytes long, and gives its number; `None` when it has
-    /// to wait for earlier ones.
+    /// Sends the next message of a far end, `len` bytes long, and returns its number; `None` if it must
+    /// wait for earlier messages.
     pub fn try_send(&mut self, from: usize, len: usize) -> Option<u64> {
         self.reap(from);
         if self.qps[from].sends_outstanding() == SENDS as usize {

@@ -84,7 +84,7 @@ pub fn succeed(command: &mut Command) -> Ended {
     ended
 }
 
-/// A file or a folder in the folder for temporary files, which goes with the value.
+/// A file or a folder in the folder for temporary files. It is removed when the value is dropped.
 pub struct Temporary(PathBuf);
 
 impl Temporary {

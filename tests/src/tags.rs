@@ -154,14 +154,14 @@ impl Side {
         assert_matches!(self.event(), TagEvent::Cancelled { receive, .. } if receive == id);
     }
 
-    /// Polls until so many messages wait for receives.
+    /// Polls until `count` messages wait for receives.
     #[track_caller]
     pub fn wait_unexpected(&mut self, count: usize) {
         self.wait_unexpected_at_least(count);
         assert_eq!(self.tags.unexpected(), count);
     }
 
-    /// Polls until so many messages or more wait for receives.
+    /// Polls until `count` messages or more wait for receives.
     #[track_caller]
     pub fn wait_unexpected_at_least(&mut self, count: usize) {
         wait("unexpected messages", || {

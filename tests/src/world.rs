@@ -130,7 +130,7 @@ pub struct TwoSrqs {
 }
 
 impl TwoSrqs {
-    /// SRQs for `max_wr` receives each, which the device rounds to nothing else.
+    /// SRQs for `max_wr` receives each, a size that the device does not round.
     pub fn new(max_wr: u32) -> Self {
         let (pd, mut receiver) = device::start(2 * max_wr);
         let srqs = [(); 2].map(|()| receiver.create_srq(&SrqConfig::new(max_wr)).unwrap());

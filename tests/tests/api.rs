@@ -39,7 +39,7 @@ fn exported(src: &Path) -> HashMap<String, String> {
     names
 }
 
-/// The name of the type in the head of an `impl`, whatever it is the `impl` of.
+/// The name of the type in the head of an `impl`, with or without a trait.
 fn implemented(head: &str) -> &str {
     let head = head.rsplit_once(" for ").map_or(head, |(_, of)| of);
     // Its own parameters come first: `impl<T: Copy> Name<T>`.

@@ -149,7 +149,7 @@ fn the_first_programs_are_the_examples() {
 /// Returns the public types, traits and functions of `text` that have no example, and the number of all.
 fn without_example(text: &str) -> (Vec<String>, usize) {
     let (mut names, mut count) = (Vec::new(), 0);
-    // Whether what was read since the last blank line has an example.
+    // Whether the lines since the last blank line have an example.
     let mut example = false;
     for line in text.lines() {
         example |= line.starts_with("/// ```");
@@ -198,7 +198,7 @@ fn every_type_of_the_library_is_documented_with_an_example() {
     );
 }
 
-/// Where the tests are that a page names `module` or `module::function`, as far as there are any.
+/// Returns `true` if there is the test that a page names `module` or `module::function`.
 fn has_test(name: &str) -> bool {
     let has = |module: &str, what: &str| {
         let path = module.replace("::", "/");
@@ -273,7 +273,7 @@ fn what_the_readme_says_of_cost_is_what_was_counted() {
     }
 }
 
-/// The table of the drop-in has each row that was counted, and what it costs.
+/// The table of the drop-in has each row that was counted, and its cost.
 #[test]
 fn what_the_drop_in_costs_is_what_was_counted() {
     let table = read(&root().join("docs/drop-in.md"));

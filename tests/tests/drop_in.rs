@@ -1,4 +1,4 @@
-//! The drop-in under C programs: objects that are attached one by one, and what programs do to a library at their worst.
+//! The drop-in under C programs: objects that are attached one by one, and programs that use it in unusual ways.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,7 +30,7 @@ fn the_header_is_what_cbindgen_makes() {
     assert!(text == there, "WRITE_HEADER=1 writes doorbell.h:\n{text}");
 }
 
-/// The compiler's arguments for what `scripts/install-c.sh` installed.
+/// The compiler's arguments for the files that `scripts/install-c.sh` installed.
 fn installed(folder: &Path) -> Vec<String> {
     let mut install = Command::new(format!("{ROOT}/scripts/install-c.sh"));
     succeed(install.arg(folder).arg(built("libdoorbell_drop_in.so")));
@@ -111,8 +111,8 @@ fn twice(command: &[&Path]) -> [Command; 2] {
     })
 }
 
-/// Runs a command both ways; libmlx5 must have posted and polled nothing in the second. Returns what each process of the second
-/// posted and polled.
+/// Runs a command both ways; libmlx5 must have posted and polled nothing in the second. Returns the counts of each process
+/// of the second.
 fn succeed_twice(command: &[&Path]) -> Vec<String> {
     let [mut stock, mut ours] = twice(command);
     succeed(&mut stock);
@@ -168,8 +168,8 @@ fn threads_share_queues() {
     assert!(log.contains("posts: 4000 by doorbell, 0 by libmlx5"), "{log}");
 }
 
-/// A CQ is resized before its first use and in traffic; it is polled while the kernel destroys a queue pair or refuses to, and between
-/// the calls of a batch of `ibv_wr_*`.
+/// A CQ is resized before its first use and in traffic. It is polled while the kernel destroys a queue pair or refuses to,
+/// and between the calls of a batch of `ibv_wr_*`.
 #[test]
 fn a_program_does_what_seems_unlikely() {
     let (_folder, program) = worst_alone(&[]);

@@ -65,7 +65,7 @@ mod wake_state;
 use handover::Handover;
 use wake_state::WakeState;
 
-/// A buffer: dropped, it is in its pool.
+/// A buffer. Dropping it returns it to its pool.
 struct Buffer(Shared<Count>);
 
 impl Drop for Buffer {
@@ -116,8 +116,8 @@ fn join(threads: Vec<thread::JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Runs a model in every order in which at most `preemptions` times a thread gives way that could go on. It must return
-/// `true` in some of them and `false` in some, or it would prove nothing.
+/// Runs a model in every order with at most `preemptions` preemptions. The model must return `true` in some orders and
+/// `false` in others, or it would prove nothing.
 fn explore(preemptions: Option<usize>, model: impl Fn() -> bool + Send + Sync + 'static) {
     let seen: Shared<[Count; 2]> = Shared::default();
     let inside = Shared::clone(&seen);

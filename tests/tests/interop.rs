@@ -5,7 +5,7 @@
 //! Such a program sends from the memory that it receives to, so its answer is the message that it received.
 //! `pingpong` does the same with the program that has an SRQ.
 //!
-//! Only where the device reaches those of other processes, which `DOORBELL_NETWORKED=1` says.
+//! The tests need a device that reaches the devices of other processes: `DOORBELL_NETWORKED=1` says so.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -223,7 +223,7 @@ impl Side {
             for _ in 0..answers {
                 // As the programs count: it may be one more.
                 if self.completed < EXCHANGES {
-                    // The answer can arrive before the completion of what it answers.
+                    // The answer can arrive before the completion of the message that it answers.
                     while self.on_its_way {
                         self.poll_sends();
                     }

@@ -59,7 +59,7 @@ fn sends_fail_in_time_and_buffers_come_back_when_the_link_goes_down() {
     let status = w.peers.qps[0].ended();
     assert!(!status.is_success(), "{status}");
     assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
-    // An SRQ outlives its queue pairs: what is posted stays posted, and comes back when it is destroyed.
+    // An SRQ outlives its queue pairs: its receives stay posted, and come back when it is destroyed.
     let mut batch = w.receiver.poll();
     while let Some(message) = batch.next() {
         let failure = message.expect_err("nothing can arrive");

@@ -64,8 +64,8 @@ fn succeed(server: Kind, client: Kind, link: &str, arguments: &[&str], iters: u3
     }
 }
 
-/// Messages of three packets, the last one not full. With events, as a program that spins takes the
-/// processor from a device that is software.
+/// Messages of three packets, the last one not full. With events, because a program that spins takes the
+/// processor from a software device.
 const COMMON: &[&str] = &["-n", "300", "-s", "2500", "-r", "64", "-e", "-c"];
 
 fn with(more: &[&'static str]) -> Vec<&'static str> {

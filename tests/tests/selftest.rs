@@ -1,4 +1,4 @@
-//! `doorbell selftest` on the software device: it passes on a sound one, and finds each fault of one that is not.
+//! `doorbell selftest` on the software device: it passes on a sound device, and finds each fault of a faulty one.
 
 use std::process::{Command, Stdio};
 

@@ -42,8 +42,8 @@ pub struct Artifact {
 
 /// Runs `cargo build` or `cargo test --no-run` for the whole workspace, and returns the executables.
 ///
-/// All packages are always chosen, so that the features of dependencies, and with them what is built, are the
-/// same for each choice of targets.
+/// All packages are always chosen, so that the features of dependencies, and so the artifacts, are the same for
+/// each choice of targets.
 pub fn build(command: &mut Command) -> Result<Vec<Artifact>> {
     build_these(command.arg("--workspace"))
 }

@@ -87,11 +87,11 @@ pub trait Subject {
     fn find_nothing(&mut self, count: u32, batch: u32) {
         unreachable!("not measured: {count}, {batch}")
     }
-    /// Prepares what lies ready for [`post`](Self::post).
+    /// Prepares the work requests for [`post`](Self::post).
     fn prepare(&mut self, batch: u32) {
         let _ = batch;
     }
-    /// The sum of `wr_id` of `count` messages whose buffers' addresses sum up to `addresses`.
+    /// The sum of `wr_id` of `count` messages. The addresses of their buffers sum up to `addresses`.
     fn ids(&self, count: u32, addresses: u64) -> u64 {
         let _ = count;
         addresses
@@ -99,7 +99,7 @@ pub trait Subject {
 }
 
 impl Name {
-    /// Whether it is a subject of doorbell.
+    /// Returns `true` for a subject of doorbell.
     pub const fn is_doorbell(self) -> bool {
         !matches!(
             self,
@@ -178,7 +178,7 @@ pub fn make_of_sends(
     sends::make(world, objects, request, name, batch)
 }
 
-/// Makes a subject that receives frames, and what sends them.
+/// Makes a subject that receives frames, and their sender.
 pub fn make_of_frames(
     world: &World,
     shape: Shape,

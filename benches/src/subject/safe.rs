@@ -77,7 +77,7 @@ pub(super) fn make_compressed(
     let mut qp = receiver.create_qp(&config).expect("a QP");
     let itself = qp.address().expect("an address");
     qp.connect(&itself).expect("connected");
-    // SAFETY: the objects are alive, and an extended CQ begins with what a CQ has.
+    // SAFETY: the objects are alive, and an extended CQ begins with the fields of a CQ.
     let objects = unsafe {
         let raw = qp.as_raw();
         world.describe((*raw).recv_cq.cast(), vec![(*raw).srq], vec![raw], shape)

@@ -67,7 +67,7 @@ fn ring(world: &World, objects: Objects) -> Direct {
     Direct { queue, to: datagram_segment(world, &objects), objects }
 }
 
-/// `wr_id` of a request is the address of its buffer. The last request of a batch has a CQE, by which all come back.
+/// `wr_id` of a request is the address of its buffer. The last request of a batch has a CQE, which completes all.
 struct Ring<const REQUEST: u8>(Direct);
 
 impl<const REQUEST: u8> Subject for Ring<REQUEST> {

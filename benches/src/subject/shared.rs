@@ -70,7 +70,7 @@ struct Other {
 struct Shared {
     receiver: Arc<Mutex<Receiver>>,
     way: Way,
-    /// Messages that were taken, and such as this thread gives back.
+    /// Buffers of messages that were taken, and buffers that this thread gives back.
     buffers: Vec<Buffer>,
     givers: Givers,
     other: Option<Other>,

@@ -44,8 +44,8 @@ pub(super) fn make(objects: &Objects, batch: u32) -> Box<dyn Subject> {
     Box::new(tags)
 }
 
-/// Adds receives with one doorbell, and asks for one CQE. The handle of each is kept, as libmlx5 leaves it in the
-/// work request: without it nothing can be removed.
+/// Adds receives with one doorbell, and asks for one CQE. The handle of each is kept, because a receive cannot be
+/// removed without it; libmlx5 leaves the handle in the work request.
 #[inline(always)]
 fn add(list: &mut TagList<u64>, addrs: &[u64], lkey: u32) {
     let mut handles = [const { MaybeUninit::uninit() }; MOST];
@@ -68,7 +68,7 @@ fn add(list: &mut TagList<u64>, addrs: &[u64], lkey: u32) {
 }
 
 impl Tags {
-    /// Takes at most `batch` messages; returns how many that were, and has put their buffers into `addrs`.
+    /// Takes at most `batch` messages, and puts their buffers into `addrs`. Returns the number of messages.
     #[inline(always)]
     fn poll_batch(&mut self, batch: u32, addrs: &mut [u64; MOST], sum: &mut Sum) -> usize {
         let size = self.cq.stride();

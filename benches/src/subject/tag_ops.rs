@@ -61,7 +61,7 @@ impl Lists for TagOps {
     fn poll_batch(&mut self, batch: u32, mut each: impl FnMut(u64, u32)) -> u32 {
         let cq = self.cq;
         let mut polled = 0;
-        // SAFETY: a live CQ that was made with the byte count among what is read.
+        // SAFETY: a live CQ that was made with the byte count among its fields.
         unsafe {
             if ibv_start_poll(cq, &mut ibv_poll_cq_attr::default()) != 0 {
                 return 0;

@@ -76,7 +76,7 @@ pub struct Error {
     pub opcode: Option<u8>,
 }
 
-/// Returns what is known of an error.
+/// Explains an error.
 pub fn explain(error: Error) -> Explanation {
     let (failed, blame, checks) = general(error);
     let mut explanation = Explanation {

@@ -37,7 +37,7 @@ fn swapped(bytes: &[u8], group: usize) -> Vec<u8> {
     bytes.chunks(group).flat_map(|group| group.iter().rev().copied()).collect()
 }
 
-/// Returns what is in a block of one CQE, of several, or of a part of one.
+/// Returns the findings in a block of one CQE, several CQEs, or a part of one.
 pub fn decode(block: &Block, logs: &[Logged]) -> Vec<Finding> {
     let mut bytes = block.bytes.clone();
     let mut notes = Vec::new();

@@ -1,4 +1,5 @@
-//! `doorbell doctor`: what keeps queue pairs from connecting, or messages from arriving. It changes nothing on the machine.
+//! `doorbell doctor`: finds causes that keep queue pairs from connecting, or messages from arriving. It changes nothing on
+//! the machine.
 
 pub(crate) mod counters;
 mod loopback;
@@ -32,7 +33,7 @@ pub enum Level {
 pub struct Check {
     /// Its subject, in a few words.
     pub what: String,
-    /// How it is.
+    /// Its result.
     pub level: Level,
     /// The observation, and what to do about it.
     pub text: String,
@@ -64,7 +65,7 @@ pub fn run(args: &DoctorArgs) -> Result<bool, Box<dyn std::error::Error>> {
     };
     if let Some(name) = &args.device {
         if present.iter().all(|device| device.name() != name) {
-            // It says which there are.
+            // The error lists the devices.
             doorbell::open(name)?;
         }
     }

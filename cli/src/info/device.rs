@@ -1,4 +1,4 @@
-//! One device: everything that is asked of it.
+//! One device, and all its queried properties.
 
 use doorbell::{Context, Path};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use crate::sysfs;
 #[derive(Default, Serialize)]
 pub struct Device {
     pub name: String,
-    /// Why it could not be asked.
+    /// Why it could not be queried.
     pub error: Option<String>,
     /// The kernel driver; `None` for a device without one, such as soft-mlx5.
     pub driver: Option<String>,

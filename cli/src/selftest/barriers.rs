@@ -47,14 +47,14 @@ fn whole(lab: &mut Lab) -> Result<String, Stop> {
     Ok(format!("{count} messages, {checked} CQEs checked as they were taken, {barrier}"))
 }
 
-/// Sends and checks messages, for that time and at most so many; returns how many, and how many of their CQEs were
+/// Sends and checks messages, for `time` and at most `most`; returns how many, and how many of their CQEs were
 /// verified.
 fn messages(lab: &mut Lab, time: Duration, most: u32) -> Result<(u32, u64), Stop> {
     // An hour of CQEs would fill the memory.
     let watched = lab.soak.is_none();
     let receiver = |config: doorbell::ReceiverConfig| config.verify_cqes(true);
     let mut pair = Pair::new(lab, &Shape { receiver, watched, ..Shape::new(lab) })?;
-    // The receiver reads as any other does; what looks ahead would touch each CQE first.
+    // The receiver must read each CQE first, as any other does; a tap would touch the CQE before.
     pair.tap = None;
     let began = Instant::now();
     let (mut number, mut next) = (0u32, 0u32);

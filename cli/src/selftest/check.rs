@@ -44,7 +44,7 @@ impl<E: fmt::Display> From<E> for Stop {
     }
 }
 
-/// Ends a check with what is wrong.
+/// Ends a check with a failure.
 pub fn fail<T>(what: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Fail(what.into()))
 }

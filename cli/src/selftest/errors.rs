@@ -1,4 +1,4 @@
-//! Group E: errors that are provoked, and what the device says of them.
+//! Group E: errors that are provoked, and the device's reports of them.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ const NOT_READY: Code = (Syndrome::RNR_RETRY_EXC, 0x87);
 const NO_ANSWER: Code = (Syndrome::TRANSPORT_RETRY_EXC, 0x81);
 const FLUSHED: Code = (Syndrome::WR_FLUSH, 0xf9);
 
-/// Compares the first CQE of an error with what it must say; where CQEs are not watched, there is nothing to compare.
+/// Compares the first CQE of an error with the expected codes; where CQEs are not watched, there is nothing to compare.
 fn report(
     what: &str,
     cqes: Option<Vec<[u8; 64]>>,
@@ -112,7 +112,7 @@ fn too_long(lab: &mut Lab) -> Result<String, Stop> {
     pair.receive(1, |message| match message {
         Ok(_) => fail("17 bytes were received into 16"),
         Err(failure) if direct => failed("the receive", WcStatus::LOC_LEN_ERR, failure.cause),
-        // Soft-RoCE, for one, has its own idea of the status.
+        // Other devices, such as Soft-RoCE, report another status.
         Err(failure) => {
             near = format!("receive: {}", failure.cause);
             Ok(())
@@ -207,7 +207,7 @@ fn flush(lab: &mut Lab) -> Result<String, Stop> {
 fn event(lab: &Lab, what: &str, wanted: impl Fn(&AsyncEvent) -> bool) -> Result<(), Stop> {
     let mut events = lab.context.events()?;
     let began = std::time::Instant::now();
-    // It is on its way, or never comes: adapters raise it within microseconds.
+    // Adapters raise an event within microseconds. Another one never comes.
     while began.elapsed() < Duration::from_secs(3) {
         if events.next_within(Duration::from_millis(100))?.is_some_and(|event| wanted(&event)) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The queue pairs that send to those of a [`Pair`](super::pair::Pair): of this process, or of the peer.
+//! The queue pairs that send to the queue pairs of a [`Pair`](super::pair::Pair): of this process, or of the peer.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -45,7 +45,7 @@ pub enum Request<'a> {
         /// The receiver's completion is a solicited one.
         solicited: bool,
     },
-    /// A message of so many bytes from a buffer.
+    /// A message with this number of bytes, from a buffer.
     Long(u32),
     /// Eight bytes to memory of the receiver.
     Write {
@@ -119,7 +119,7 @@ impl LocalFar {
         Ok(self.queues.iter().map(|queue| queue.qp.address()).collect::<Result<_, _>>()?)
     }
 
-    /// Connects each queue pair to the one that receives.
+    /// Connects each queue pair to its receiving queue pair.
     pub fn connect(&mut self, near: &[QpAddress]) -> Result<(), Stop> {
         for (queue, near) in self.queues.iter_mut().zip(near) {
             if self.datagrams {
@@ -235,7 +235,7 @@ impl Far {
         }
     }
 
-    /// Connects each queue pair to the one that receives.
+    /// Connects each queue pair to its receiving queue pair.
     pub fn connect(&mut self, near: &[QpAddress]) -> Result<(), Stop> {
         match self {
             Self::Here(far) => far.connect(near),

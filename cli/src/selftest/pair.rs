@@ -32,7 +32,7 @@ pub struct Shape {
     pub buffers: u32,
     /// Entries of the CQ, or as many as receives.
     pub cq: Option<u32>,
-    /// Who drives the queues.
+    /// The path that drives the queues.
     pub path: Path,
     /// Further wishes of the receiver.
     pub receiver: fn(ReceiverConfig) -> ReceiverConfig,
@@ -48,7 +48,7 @@ pub struct Shape {
     pub datagrams: bool,
     /// The senders are on this host, also where there is a peer.
     pub local: bool,
-    /// All CQEs are looked at before they are taken.
+    /// A tap reads all CQEs before they are taken.
     pub watched: bool,
 }
 
@@ -271,7 +271,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Takes exactly `count` messages, whatever they say.
+    /// Takes exactly `count` messages, with any content.
     pub fn take(&mut self, count: u32) -> Result<(), Stop> {
         self.receive(count, |message| {
             message?;

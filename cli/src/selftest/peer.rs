@@ -45,9 +45,9 @@ pub enum Command<'a> {
     OpenTwoWay,
     /// Connects it.
     ConnectTwoWay { near: String },
-    /// Answers so many messages. Replied to before the first.
+    /// Answers `count` messages. Replied to before the first.
     Answer { count: u32 },
-    /// Sends so many messages. Replied to before the first.
+    /// Sends `count` messages. Replied to before the first.
     Stream { count: u32 },
     /// Destroys it. No reply.
     CloseTwoWay,

@@ -14,13 +14,13 @@ pub enum Extent {
     TooShort,
     /// It begins with the entry.
     JustLongEnough,
-    /// All of it.
+    /// All of it exists.
     Full,
 }
 
 pub const WORDS: usize = 256;
 
-/// Memory large enough for whatever a verb is given.
+/// Memory large enough for any argument of a verb.
 type Memory = Box<[u64; WORDS]>;
 
 pub struct World {
@@ -82,7 +82,7 @@ impl World {
         object
     }
 
-    /// Declares what the memory holds now to be what each call finds.
+    /// Keeps the contents of the memory, with which each call starts.
     pub fn remember(&mut self) {
         // SAFETY: the memory lives as long as `self`.
         self.initial = self.memory.iter().map(|&m| Box::new(unsafe { *m })).collect();

@@ -31,7 +31,7 @@ pub fn c_name(path: &str) -> String {
         .join(".")
 }
 
-/// The size of what a projection from `T` yields.
+/// The size of the field that a projection from `T` yields.
 pub const fn size_of_field<T, F>(_: fn(*const T) -> *const F) -> usize {
     size_of::<F>()
 }

@@ -1,8 +1,8 @@
-//! Memory that the twins and their devices share: looked at and put back as bytes, never borrowed.
+//! Memory that the twins and their devices share: read and restored as bytes, never borrowed.
 
 use std::ptr::NonNull;
 
-/// A piece of memory that somebody else owns.
+/// A piece of memory that it does not own.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     start: NonNull<u8>,
@@ -121,8 +121,8 @@ impl Arena {
         }
     }
 
-    /// The bytes that the first twin left and those that the second one did, where they differ: the
-    /// number of a region and both.
+    /// Compares the bytes that the twins left. The error is the number of the region, the bytes of the
+    /// first twin, and those of the second.
     pub fn compare(&mut self) -> Result<usize, (usize, Vec<u8>, Vec<u8>)> {
         let mut compared = 0;
         for (index, (region, after)) in self.regions.iter().zip(&self.after).enumerate() {

@@ -1,4 +1,4 @@
-//! Kinds of sessions, and what all of them have: a number from which they are made, a shape, operations.
+//! Kinds of sessions. Each session is made from a number, and has a shape and operations.
 
 use std::fmt::Debug;
 
@@ -80,11 +80,11 @@ pub trait Case<'a> {
     /// Runs the lead, before the first operation.
     fn lead(&mut self) -> difference::Result<()>;
     fn apply(&mut self, number: u64, operation: &Self::Operation) -> difference::Result<()>;
-    /// Compares what the devices may read; `thorough` also what is large.
+    /// Compares the memory that the devices may read; with `thorough` also large queues.
     fn compare(&mut self, thorough: bool) -> difference::Result<()>;
     /// Takes a QP and its peer through RESET, on both twins.
     fn reset(&mut self, qp: usize) -> difference::Result<()>;
-    /// Adds up what the counters went through.
+    /// Adds the laps of the counters to the tally.
     fn count(&mut self);
 
     /// Lets both devices work until there is nothing left to do.

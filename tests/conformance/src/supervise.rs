@@ -1,4 +1,4 @@
-//! Shares the sessions out among processes, and adds up what they did.
+//! Shares the sessions out among processes, and adds up their counts.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Both twins, and what is done with them in sessions of each kind.
+//! Both twins, and the operations that sessions of each kind share.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl<T: Twin> Twins<T> {
     }
 
     pub fn send(&mut self, qp: usize, sends: &[T::Send]) -> Result<()> {
-        // Both twins' peers read the same memory, to which each writes the same bytes.
+        // The peers of both twins read the same memory, and each twin writes the same bytes there.
         let posted =
             [&mut self.libmlx5, &mut self.doorbell].map(|twin| twin.send(qp, sends) as u64);
         same(|| "sends that a peer took".into(), posted[0], posted[1])
@@ -91,7 +91,7 @@ impl<T: Twin> Twins<T> {
         Ok(())
     }
 
-    /// Does something on both twins that writes to the memory of messages, and compares what is there.
+    /// Does an operation on both twins that writes to the memory of messages, and compares the memory.
     pub fn on_both<O, L>(
         &mut self,
         tally: &mut Tally,

@@ -1,5 +1,4 @@
-//! The calls of libibverbs that both twins need, with their errors as panics: a device that refuses them
-//! is not what is tested here.
+//! The calls of libibverbs that both twins need. Errors are panics: refusals of the device are not tested here.
 
 use std::ffi::CStr;
 use std::ptr::{self, NonNull};
@@ -108,7 +107,7 @@ pub fn post_list<W>(
     }
 }
 
-/// Asks libmlx5 where an object is.
+/// Asks libmlx5 for the memory of an object.
 pub fn init_obj(kind: u32, fill: impl FnOnce(&mut sys::mlx5dv_obj)) {
     // SAFETY: a structure of pointers.
     let mut obj: sys::mlx5dv_obj = unsafe { std::mem::zeroed() };

@@ -32,8 +32,7 @@ impl Report {
     }
 }
 
-/// Sees that a difference is reported with all that it should have, and that the command which is printed leads to
-/// the same one.
+/// Checks that a difference is reported completely, and that the printed command leads to the same difference.
 fn reported(session: &[&str; 2], fault: &str) -> Report {
     let (ok, report) = run(&[&session[..], &["--inject", fault]].concat());
     assert!(!ok, "{report}");

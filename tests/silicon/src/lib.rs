@@ -1,5 +1,4 @@
-//! The dumps in `dumps.txt`: bytes that mlx5 adapters wrote or read, where they were published, and what was written about
-//! them.
+//! The dumps in `dumps.txt`: bytes that mlx5 adapters wrote or read, where they were published, and the reports about them.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! Each dump in the CQ of a receiver: it is reported once, as what it is, and no buffer is lost by it.
+//! Each dump in the CQ of a receiver: it is reported correctly and once, and no buffer is lost.
 
 use doorbell::{BufferPool, Cause, Path, QpConfig, Receiver, ReceiverConfig, WcStatus};
 use doorbell_silicon::{Fields, cqes};
@@ -53,7 +53,7 @@ fn each_dump_is_reported_once_and_loses_no_buffer() {
     for dump in cqes() {
         let fields = dump.fields.as_ref().unwrap();
         let of_a_receive = fields.opcode == "RESP_ERR";
-        // A CQ of one receive queue routes nothing: what names a posted receive is that queue's.
+        // A CQ of one receive queue needs no routing: a CQE that names a posted receive belongs to that queue.
         let ours = of_a_receive && u32::from(fields.wqe_counter) < RECEIVES;
         let (cause, buffers) = poll(&device, dump.cqe(), None);
         let expected = match cause {

@@ -1,4 +1,4 @@
-//! Frames: what sends and receives them, on a stepped device.
+//! A sender and a receiver of frames on a stepped device.
 
 use std::net::Ipv4Addr;
 
@@ -40,7 +40,7 @@ pub fn datagram(group: Ipv4Addr, source_port: u16, len: usize, first: u8) -> Vec
     frame
 }
 
-/// Whether the bytes are those that `datagram` made, with checksums in their places.
+/// Returns `true` if the bytes are those that `datagram` made, with checksums.
 pub fn is_datagram(frame: &[u8], len: usize, first: u8) -> bool {
     frame.len() == len.max(60)
         && frame[HEADERS..len].iter().enumerate().all(|(i, b)| *b == first.wrapping_add(i as u8))
@@ -66,7 +66,7 @@ impl Publisher {
         Self { sender, frames, pool: BufferPool::new(&pd, 64, 9216).unwrap() }
     }
 
-    /// Posts a frame, which the device has not seen yet; it writes the checksums if asked to.
+    /// Posts a frame without stepping the device. With `checksum` the device writes the checksums.
     pub fn post(&mut self, bytes: &[u8], checksums: bool) {
         let queue = self.frames.send_queue().unwrap();
         let mut posting = self.sender.post(queue).unwrap();
@@ -79,7 +79,7 @@ impl Publisher {
         }
     }
 
-    /// Takes the completions of what was sent.
+    /// Takes the completions of sends.
     pub fn reap(&mut self) {
         let mut batch = self.sender.poll();
         while let Some(sent) = batch.next() {

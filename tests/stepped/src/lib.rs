@@ -36,7 +36,7 @@ pub fn open(builder: Builder) -> (Device, ProtectionDomain) {
     (device, pd)
 }
 
-/// Connects a queue pair of a receiver with one that sends to it.
+/// Connects a queue pair of a receiver with a queue pair that sends to it.
 pub fn connect(
     receiver: &mut Receiver,
     config: &QpConfig,

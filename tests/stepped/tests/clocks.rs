@@ -71,7 +71,7 @@ fn a_sender_has_the_clock_of_the_receiver(path: Path) {
     assert_eq!(&batch.next().unwrap().unwrap()[..], b"itself");
 }
 
-/// A device with real time gives ticks to whom asks for ticks.
+/// A device with real time gives ticks to a receiver that asks for ticks.
 fn ticks(path: Path) {
     let raw = run(Device::builder().real_time(true), config(path).timestamps(true));
     assert_eq!(raw[..2], [PAUSE.as_nanos() as u64, 2 * PAUSE.as_nanos() as u64]);

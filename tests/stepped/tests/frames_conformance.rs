@@ -1,4 +1,4 @@
-//! Work queues: what doorbell writes is what libmlx5 writes on `ibv_post_wq_recv` and `ibv_poll_cq`, bit for bit.
+//! Work queues: doorbell writes the same bits as libmlx5 does on `ibv_post_wq_recv` and `ibv_poll_cq`.
 //!
 //! Two devices have equal objects and get equal frames. After each batch everything that a device reads of a work queue
 //! is compared: the WQEs that it has, both words of its doorbell record, those of the CQ, and the CQEs that wait.
@@ -276,7 +276,7 @@ fn a_work_queue_is_written_as_libmlx5_writes_it() {
         assert!(wcs.len() == budget as usize || batch.next().is_none(), "doorbell has one more");
         drop(batch);
         completions += wcs.len() as u32;
-        // libmlx5 posts what doorbell has: which buffers these are is no business of the queue.
+        // libmlx5 posts the buffers that doorbell posted: the queue does not choose the buffers.
         for number in 0..ours.posted().wrapping_sub(before) {
             let index = before.wrapping_add(number);
             let buffer =

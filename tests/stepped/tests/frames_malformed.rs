@@ -1,4 +1,4 @@
-//! Frames that are not as they should be: each has a verdict or a clear failure, keeps its bytes, and costs no other frame.
+//! Malformed frames: each has a verdict or a clear failure, keeps its bytes, and costs no other frame.
 
 use doorbell::frames::Flow;
 use doorbell::{Cause, Path, WcStatus};
@@ -8,7 +8,7 @@ use fastrand::Rng;
 /// Where the headers of IP and UDP begin.
 const IP: usize = 14;
 const UDP: usize = 34;
-/// Address of the receiver: its rule takes whatever is for it.
+/// Address of the receiver: its rule takes every frame to it.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 fn sum(bytes: &[u8]) -> u16 {
@@ -102,7 +102,7 @@ fn kinds() -> Vec<(&'static str, Vec<u8>, bool)> {
     ]
 }
 
-/// Sends a frame, and sees that it arrives as it was sent, padded to 60 bytes. Returns the verdict.
+/// Sends a frame, and checks that it arrives as it was sent, padded to 60 bytes. Returns the verdict.
 fn verdict(world: &mut World, what: &str, sent: &[u8]) -> bool {
     world.publisher.send(&world.device, sent, false);
     let mut batch = world.receiver.poll();
@@ -190,7 +190,7 @@ fn jumbo_frames_fail_alone_or_fit() {
     }
 }
 
-/// Frames that arrived by a rule keep its tag; the rule that takes its place has its own.
+/// Frames that arrived by a rule keep its tag. The next rule in its place has another tag.
 #[test]
 fn the_tag_of_a_removed_rule_is_that_of_the_frames_it_brought() {
     for config in [PLAIN, STRIDING] {
@@ -199,7 +199,7 @@ fn the_tag_of_a_removed_rule_is_that_of_the_frames_it_brought() {
         let send = |world: &mut World| world.publisher.send(&world.device, &sound(), false);
         send(&mut world);
         drop(rule);
-        // Nobody wants this one.
+        // No receiver wants this frame.
         send(&mut world);
         let _rule = world.receiver.attach(&Flow::mac(MAC).tag(8)).unwrap();
         send(&mut world);

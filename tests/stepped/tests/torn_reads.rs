@@ -1,4 +1,4 @@
-//! The example `one_sided`: a READ that meets a WRITE returns the old value, the new one, or one that is seen to be neither.
+//! The example `one_sided`: a READ that meets a WRITE returns the old value, the new one, or a mixture that is detected.
 
 #[path = "../../../examples/one_sided/slot.rs"]
 mod slot;

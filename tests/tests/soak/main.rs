@@ -14,7 +14,7 @@ use doorbell_tests::peers::join;
 use doorbell_tests::sending::completions;
 use doorbell_tests::{device, message, receiving};
 
-/// Bytes by which all may grow: a vector that doubles, but none that has an entry for each connection.
+/// Bytes by which the heap may grow: enough for a vector that doubles, but not for an entry of each connection.
 const BYTES: isize = 512;
 /// Bytes of the whole process, the device and libmlx5 included.
 const DATA: i64 = 16 << 20;
@@ -50,7 +50,7 @@ trait World {
     fn poll(&mut self);
 }
 
-/// Lets connections come and go, and compares what there is after a tenth of them with what there is after all.
+/// Makes and destroys connections, and compares the state after a tenth of them with the state after all.
 fn soak(mut world: impl World) {
     let rounds = match std::env::var("SOAK_CONNECTIONS") {
         Ok(rounds) => rounds.parse().expect("SOAK_CONNECTIONS is a number"),
@@ -138,7 +138,7 @@ impl Clients {
                 self.receiver.reset_qp(&mut near).unwrap();
                 self.receiver.destroy_qp(near).unwrap();
             }
-            // Its receives come back flushed. The next connection takes the rest.
+            // Its receives come back flushed. Making the next queue pair destroys it.
             _ => {
                 let receiver = &mut self.receiver;
                 let posted = |rq| receiver.capacity(rq) - receiver.free_slots(rq);
@@ -211,7 +211,7 @@ fn pools() {
     soak(Pools { clients, _near: near, far });
 }
 
-/// A queue that is the only one again costs what it did before there was another.
+/// A queue that is the only one again costs the same as before there was another.
 #[test]
 fn a_queue_beside_one_that_was_closed() {
     let mut clients = Clients::new(true);

@@ -34,7 +34,7 @@ macro_rules! first_address {
 
 use first_address;
 
-/// A receiver with an SRQ, and what fills it.
+/// A receiver with an SRQ, and buffers for it.
 struct Side {
     receiver: Receiver,
     srq: SrqId,

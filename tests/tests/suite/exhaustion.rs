@@ -19,7 +19,7 @@ fn number(buffer: &Buffer) -> usize {
     usize::from_le_bytes(buffer[..8].try_into().unwrap())
 }
 
-/// A queue is filled over its brim in two posts. One message more than it has receives waits for a receive.
+/// Two posts have more buffers than the queue has room. One message more than it has receives waits for a receive.
 #[test]
 fn a_full_queue_says_how_many_were_posted_and_gives_the_rest_back() {
     for mut w in both(16, 64) {
@@ -122,7 +122,7 @@ fn a_queue_is_emptied_and_refilled_time_and_again() {
     }
 }
 
-/// A queue that `fill` has filled takes one buffer more where it keeps a spare; `posted` counts that one, too.
+/// A queue that `fill` has filled takes one buffer more where it keeps a spare; `posted` counts the spare, too.
 #[test]
 fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
     let mut w = Shared::new(7, 1, 64);

@@ -17,7 +17,7 @@ use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Shared;
 use doorbell_tests::{Peers, assert_matches, device, message, receiving};
 
-/// Sends through a queue pair whose receives are all from `pool`.
+/// Sends to a queue pair with receives from `pool` only.
 fn receive_into(pd: &doorbell::ProtectionDomain, pool: &BufferPool) {
     let mut receiver = device::receiver(pd, 64);
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
@@ -33,7 +33,7 @@ fn receive_into(pd: &doorbell::ProtectionDomain, pool: &BufferPool) {
     }
 }
 
-/// A vector that says when it is dropped.
+/// A vector that notes when it is dropped.
 struct Watched(Vec<u8>, Arc<AtomicBool>);
 
 // SAFETY: as for the vector.

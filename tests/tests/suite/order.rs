@@ -76,7 +76,7 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
     receiving::nothing(&mut w.receiver);
 }
 
-/// Processor time that this thread has used: what others do on a busy machine does not count.
+/// Processor time of this thread: other programs on a busy machine do not count.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a clock that every thread has, and room for its time.

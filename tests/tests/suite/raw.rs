@@ -30,7 +30,7 @@ fn made_on(pd: &ProtectionDomain, recv_cq: *mut sys::ibv_cq, shared: bool) -> Ma
     Made::on(pd, recv_cq, sys::IBV_QPT_RC, (RECEIVES, 1), shared)
 }
 
-/// Wraps what was made by hand, connects it and receives through it.
+/// Wraps objects that were made by hand, connects them and receives through them.
 fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, timed: bool) {
     // SAFETY: no other code uses the objects, and they are destroyed last.
     let mut receiver = unsafe { Receiver::from_raw_cq(pd, made.recv_cq, config) }.unwrap();
@@ -74,7 +74,7 @@ fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, t
     drop(made);
 }
 
-/// Sends through what was made by hand, more often than its send queue has blocks.
+/// Sends through objects that were made by hand, more often than the send queue has blocks.
 #[test]
 fn a_sender_on_a_cq_made_by_hand() {
     let pd = device::pd();
@@ -108,7 +108,7 @@ fn a_sender_on_a_cq_made_by_hand() {
         let done = sending::completions(&mut sender, 1, |done| done.status.is_success());
         assert_eq!(done, [true]);
     }
-    // A reset of a queue pair that was made elsewhere ends what it has posted, too.
+    // A reset of a queue pair that was made elsewhere ends its requests, too.
     sender.post(queue).unwrap().send(pool.take().unwrap()).unwrap();
     receiver.reset_qp(&mut near).unwrap();
     receiving::wait("the send that was ended", || {
@@ -248,7 +248,7 @@ fn a_queue_pair_for_raw_packets_is_not_attached() {
     // SAFETY: no other code uses the objects, and they are destroyed last.
     let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, &config()) }.unwrap();
     for qp_type in [sys::IBV_QPT_RAW_PACKET, sys::IBV_QPT_XRC_RECV, sys::IBV_QPT_DRIVER] {
-        // SAFETY: a copy of a live object: the type alone is looked at.
+        // SAFETY: a copy of a live object: only its type is read.
         let mut other = unsafe { ptr::read(made.qp) };
         other.qp_type = qp_type;
         // SAFETY: as above.

@@ -1,5 +1,4 @@
-//! The order in which a batch stores the doorbell records: the page where they stand is protected, and the first store
-//! is the one that faults.
+//! The order in which a batch stores the doorbell records. Their page is protected, so that the first store faults.
 
 use std::ffi::c_void;
 use std::mem::zeroed;

@@ -29,9 +29,9 @@ fn orders(n: usize, each: &mut impl FnMut(&[usize])) {
     extend(&mut Vec::new(), n, each);
 }
 
-/// Builds the same objects again and again, drops them in each order, and sees that nothing is left.
+/// Builds the same objects again and again, drops them in each order, and checks that nothing is left.
 fn in_every_order(build: impl Fn() -> Vec<Box<dyn Any>>) {
-    // Libraries open what they open once.
+    // Libraries open some descriptors once.
     drop(build());
     let before = descriptors();
     let count = build().len();

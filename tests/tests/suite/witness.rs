@@ -1,4 +1,4 @@
-//! Stock libmlx5 as a witness: the same CQEs, polled by it and by doorbell, say the same.
+//! Stock libmlx5 as a witness: it and doorbell report the same fields of the same CQEs.
 
 use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
@@ -237,8 +237,8 @@ unsafe fn reported_by_libmlx5(
     }
 }
 
-/// The user index that libmlx5 gave to a queue pair, by which it finds it again: not in any header, but in
-/// every CQE of the device. A queue pair in error gives a receive back at once.
+/// The user index by which libmlx5 finds a queue pair. No header has it, but every CQE of the device does. A queue
+/// pair in error gives a receive back at once.
 fn user_index(witness: &Witness) -> [u8; 4] {
     witness.to(sys::IBV_QPS_INIT);
     witness.to(sys::IBV_QPS_ERR);
@@ -461,7 +461,7 @@ fn cqes_without_a_message_are_classified() {
     drop((near, receiver));
 }
 
-/// Whatever length a completion names, a message has no byte outside of its buffers.
+/// A message has no byte outside of its buffers, whatever length its completion names.
 #[test]
 fn lengths_that_cannot_be_true_end_with_the_buffers() {
     let context = device::open_unpoisoned();
@@ -499,7 +499,7 @@ fn lengths_that_cannot_be_true_end_with_the_buffers() {
         let buffers = message.into_buffers();
         assert_eq!(buffers.iter().map(|buffer| buffer.len()).sum::<usize>(), len);
     }
-    // The same through the common case: a receive of one buffer that was posted as such.
+    // The same in the common case: a receive of one buffer.
     let buffer = large.take().unwrap();
     let inside = buffer.as_ptr();
     receiver.post(rq, [buffer]).unwrap();

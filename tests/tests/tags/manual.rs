@@ -39,7 +39,7 @@ fn the_device_does_not_match_until_the_program_synchronizes() {
         assert!(!near.received().by_library);
         assert!(!far.sent());
 
-        // And a synchronisation does, for one that was appended too early.
+        // A synchronisation does so, too, for a receive that was appended too early.
         far.deliver(9, 3, &[]);
         near.post(3, ALL);
         near.wait_unexpected(2);

@@ -146,8 +146,7 @@ fn malformed_messages_are_reported_and_do_no_harm() {
     }
 }
 
-/// Messages that offer memory which is not the sender's to offer: of no region, beyond the end of a region,
-/// before its start.
+/// Messages that offer invalid memory: of no region, beyond the end of a region, before its start.
 fn wild_offers(readable: &BufferPool) -> [[u8; 32]; 3] {
     let mut buffer = readable.take().unwrap();
     buffer.set_len(64);

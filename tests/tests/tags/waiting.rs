@@ -1,4 +1,4 @@
-//! Sleeping until something happens: no wake-up is lost, whatever it is.
+//! Sleeping until an event comes: no wake-up is lost, for any kind of event.
 
 use std::sync::mpsc;
 use std::thread;
@@ -40,7 +40,7 @@ fn nothing_happens_and_the_time_runs_out() {
             assert!(!near.tags.wait(Duration::from_millis(30)).unwrap());
             assert!(began.elapsed() >= Duration::from_millis(30), "{:?}", began.elapsed());
         }
-        // An append of which the device has reported the execution is nothing to wake up for, once it was taken.
+        // The completion of an append is no reason to wake up once it was taken.
         assert!(!near.tags.arm().unwrap());
         assert!(!is_readable(near.tags.channel(), Duration::from_millis(20)));
         far.send(0, 1, 0, b"hello");
@@ -111,7 +111,7 @@ fn the_failure_of_a_peer_wakes_a_sleeper_and_the_others_go_on() {
             near.post(9, ALL);
             far.send(1, 9, 0, b"still there");
             assert_matches!(wait(&mut near), TagEvent::Received(_));
-            // A peer that comes in the place of one that was armed is armed, too.
+            // A peer in the place of an armed peer is armed, too.
             assert_matches!(wait(&mut far), TagEvent::Sent(_));
             assert!(!far.tags.arm().unwrap());
             near.tags.remove_peer(near.peers[0]).unwrap();
@@ -125,7 +125,7 @@ fn the_failure_of_a_peer_wakes_a_sleeper_and_the_others_go_on() {
     }
 }
 
-/// A message for each sleep, sent somewhere between before the arming and after the sleep begins.
+/// A message for each sleep, sent at any time from before the arming until after the sleep begins.
 #[test]
 fn a_message_at_any_time_ends_the_sleep() {
     for way in ways() {
@@ -208,10 +208,10 @@ fn unexpected_messages_that_hold_all_buffers_are_reported() {
         far.send(0, 1, 0, b"wanted");
         let event = slept(&mut near);
         assert_matches!(event, TagEvent::BuffersLow { posted: ..33, unexpected: 1.. });
-        // Once.
+        // The event comes once.
         near.wait_unexpected_at_least(64 - 32);
         assert!(!near.tags.wait(Duration::from_millis(30)).unwrap());
-        // Receives for what waits give buffers back, and the message arrives; another pool would do as well.
+        // Receives for the waiting messages give buffers back, and the message arrives; another pool does, too.
         let before = near.tags.unexpected();
         if way == doorbell::tags::Offload::Never {
             let more = BufferPool::new(near.tags.pd(), 64, SHAPE.buffer_size + 64).unwrap();

@@ -1,7 +1,7 @@
 //! Instructions, loads and stores per message, counted by callgrind.
 //!
 //! The program runs itself under callgrind, which writes a profile whenever [`counted`] is entered or left.
-//! So each second profile is of one round of one subject and of nothing else.
+//! So each second profile has one round of one subject and nothing else.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -57,8 +57,8 @@ fn runs(filter: &str, drop_in: bool) -> Vec<(Operation, Name)> {
     runs
 }
 
-/// Under callgrind: one counted round of each run, after two that bring it to a steady state. Prints how many
-/// messages that are.
+/// Does one counted round of each run under callgrind, after two rounds that bring it to a steady state. Prints
+/// the number of messages.
 pub(crate) fn run_counted(filter: &str, drop_in: bool) {
     let world = World::new();
     for (operation, name) in runs(filter, drop_in) {

@@ -139,7 +139,7 @@ fn machine() -> String {
     let hypervisor = line("/proc/cpuinfo", "flags").contains(" hypervisor");
     let kind = if hypervisor { "virtual machine" } else { "bare metal" };
     let model = line("/proc/cpuinfo", "model name");
-    // Without what its builder added.
+    // Without the suffix of its builder.
     let kernel = kernel.trim().split('-').next().unwrap_or_default();
     format!("{model}, {processors} processors, {kind}, Linux {kernel}")
 }

@@ -1,4 +1,4 @@
-//! Posting, also of what doorbell posts by itself when slots are given back.
+//! Posting, also of buffers that doorbell posts by itself when slots are given back.
 
 use std::collections::VecDeque;
 
@@ -100,8 +100,8 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Doorbell was given these buffers and posts them when it can: sees that each is posted once, and
-    /// lets libmlx5 post the same.
+    /// Checks that doorbell posts each of the buffers that it was given once, and lets libmlx5 post the
+    /// same.
     pub(super) fn post_again(
         &mut self,
         queue: usize,
@@ -135,7 +135,7 @@ impl Case<'_> {
         (*id, entries)
     }
 
-    /// WQEs that doorbell has handed over now, which are `candidates` and what waited before them.
+    /// Returns the WQEs that doorbell has handed over now. They must be of waiting receives or `candidates`.
     fn handed_over(
         &mut self,
         queue: usize,
@@ -157,7 +157,7 @@ impl Case<'_> {
             }
             pending.retain(|id| *id != wqe.id);
         }
-        // An SRQ has one slot for a buffer that waits; on a receive queue they wait for a held slot.
+        // An SRQ has one slot for a buffer that waits; buffers of a receive queue wait for a held slot.
         let may_wait = if self.shape.shared {
             usize::from(self.shape.spare)
         } else {

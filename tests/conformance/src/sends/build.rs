@@ -5,7 +5,8 @@ use rdma_core_sys as sys;
 use super::plan::Kind;
 use super::request::{Destination, QKEY, Request};
 
-/// Builds a batch, and posts or aborts it; returns the errno. One request in two has its address, if it has one, after its payload.
+/// Builds a batch, and posts or aborts it; returns the errno. Every other request with an address sets it after the
+/// payload.
 ///
 /// # Safety
 /// The QP is alive, has these operations, and the memory that the requests name is looked at only while the device rests.

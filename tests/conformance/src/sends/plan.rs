@@ -89,7 +89,7 @@ fn kind(datagrams: bool) -> BoxedStrategy<Kind> {
         20 => any::<u32>().prop_map(Kind::WriteImmediate),
         50 => Just(Kind::Read),
         20 => any::<u64>().prop_map(Kind::FetchAdd),
-        // Now and then what stands there.
+        // The number to compare with sometimes equals the one in memory.
         20 => (0..3u64, any::<u64>()).prop_map(|(compare, swap)| Kind::CompareSwap(compare, swap % 3)),
     ]
     .boxed()

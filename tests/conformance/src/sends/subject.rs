@@ -114,7 +114,7 @@ impl Subject {
         reported
     }
 
-    /// The QP was reset: forgets what the CQ holds of it. Returns what was outstanding.
+    /// The QP was reset: discards its CQEs in the CQ. Returns the outstanding requests.
     pub fn reset(&mut self, qp: usize) -> Vec<u64> {
         let number = self.numbers[qp];
         self.cq.purge(|cqe| cqe.qpn() == number);

@@ -1,7 +1,7 @@
 //! The twin that doorbell drives.
 //!
-//! The entries of its context for posting and polling abort: nothing here can secretly be libmlx5. Those of the drop-in
-//! are its own: what it posts and polls itself is in its line at the end (`DOORBELL_LOG`).
+//! The entries of its context for posting and polling abort, so libmlx5 cannot do the work by accident. The drop-in has
+//! entries of its own. It counts its posts and polls in its last line (`DOORBELL_LOG`).
 
 mod drop_in;
 mod ring;
@@ -23,7 +23,7 @@ pub use drop_in::DropIn;
 pub use ring::{Keys, Ring, UNKNOWN_KEY, sges};
 pub use safe::{Pools, Safe};
 
-/// A receive: what identifies it, and its scatter list.
+/// A receive: its number and its scatter list.
 pub type Receive = (u64, Vec<sys::ibv_sge>);
 
 /// A completion, as doorbell shows it.
@@ -41,14 +41,14 @@ pub struct Completion {
 pub trait Subject {
     /// Makes receives of scatter lists; fewer when there are not enough buffers.
     fn prepare(&mut self, lists: &[Vec<Entry>]) -> Vec<Receive>;
-    /// Posts what was prepared. Returns how many were taken.
+    /// Posts prepared receives. Returns how many were taken.
     fn post(&mut self, queue: usize, receives: &[Receive]) -> (usize, Option<Refusal>);
-    /// Puts a buffer into the slot of a full SRQ that stays unposted; returns what identifies it.
+    /// Puts a buffer into the slot of a full SRQ that stays unposted; returns its receive.
     fn load_spare(&mut self, queue: usize) -> Option<Receive>;
     fn poll(&mut self, budget: u32, give: &[Give]) -> Vec<Completion>;
     /// Messages held.
     fn held(&self) -> usize;
-    /// Gives a held message back; returns its queue and what identifies it.
+    /// Gives a held message back; returns its queue and the number of its receive.
     fn give_back(&mut self, index: usize, recycle: bool) -> (usize, u64);
     /// Takes the events that have come, and asks for the next one.
     fn arm(&mut self, solicited_only: bool);
@@ -110,8 +110,8 @@ impl Wrapped {
     }
 }
 
-/// Status of a syndrome, by the names of the man page of `ibv_poll_cq` (doorbell's own table is what the
-/// safe layer is compared by).
+/// Status of a syndrome, by the names of the man page of `ibv_poll_cq`. The safe layer is compared by
+/// doorbell's own table.
 pub fn status(syndrome: Syndrome) -> sys::ibv_wc_status {
     match syndrome {
         Syndrome::LOCAL_LENGTH => sys::IBV_WC_LOC_LEN_ERR,

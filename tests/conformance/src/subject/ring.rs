@@ -99,7 +99,7 @@ impl Subject for Ring {
             let mut posted = 0;
             let mut refusal = None;
             for ((id, _), sges) in receives.iter().zip(&all) {
-                // SAFETY: the memory is looked at only while the device rests.
+                // SAFETY: the memory is read only while the device rests.
                 refusal = match unsafe { queue.post(SlotContext::from_wr_id(*id), sges) } {
                     Ok(_) => None,
                     Err(PostError::Full) => Some(Refusal::Full),
@@ -178,7 +178,7 @@ fn poll<Q: ReceiveRing<Data = SlotContext>>(
     let mut completions = Vec::new();
     while (completions.len() as u32) < budget {
         let Some(cqe) = cq.next() else { break };
-        // SAFETY: every receive on the CQ belongs to the queue; its memory is looked at only while the device rests.
+        // SAFETY: every receive on the CQ belongs to the queue; its memory is read only while the device rests.
         let completion = match unsafe { receive::complete(queue, cqe) } {
             receive::Completion::Message(slot) => {
                 // SAFETY: the slot is held.

@@ -1,4 +1,4 @@
-//! A list operation as both twins are asked for it.
+//! A list operation, for both twins.
 
 use mlx5_ring::tag_list::Handle;
 use rdma_core_sys as sys;

@@ -1,7 +1,7 @@
 //! The tag list as doorbell drives it.
 //!
-//! CQ and SRQ are those of a [`Receiver`], reached through `as_direct`; the list is the ring itself, on the
-//! command queue pair of the twin.
+//! A [`Receiver`] has the CQ and the SRQ, which are reached through `as_direct`. The list is the ring itself, on
+//! the command queue pair of the twin.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -105,7 +105,7 @@ impl Subject {
                         buffer: Some(buffer),
                         signaled: request.signaled,
                     };
-                    // SAFETY: the memory is looked at only while the device rests.
+                    // SAFETY: the memory is read only while the device rests.
                     unsafe { posting.append(append, count) }.map(Some)
                 }
                 What::Del { handle, .. } => posting.remove(handle, count).map(|()| None),
@@ -128,7 +128,7 @@ impl Subject {
         let (_, srq) = direct.srq(self.srq).expect("the SRQ exists");
         let post = |receive: &&Receive| {
             let context = SlotContext::from_wr_id(receive.0);
-            // SAFETY: the memory is looked at only while the device rests.
+            // SAFETY: the memory is read only while the device rests.
             unsafe { srq.post(context, &sges(receive)) }.is_ok()
         };
         let posted = receives.iter().take_while(post).count();
@@ -153,8 +153,8 @@ impl Subject {
         let size = cq.stride();
         while (reported.len() as u32) < budget {
             let Some(cqe) = cq.next() else { break };
-            // SAFETY: from the CQ of the list, once and in order; the memory of receives is looked at only
-            // while the device rests.
+            // SAFETY: from the CQ of the list, once and in order; the memory of receives is read only while
+            // the device rests.
             let completion = unsafe { self.list.complete(cqe, size) };
             let ours = matches!(
                 completion,

@@ -60,7 +60,7 @@ fn wrong_requests_are_refused_with_their_payload() {
             assert_matches!(error.reason, NotSent::NotANumber);
         }
     }
-    // The refused request is not in the queue, and its token is not that of this one.
+    // The refused request is not in the queue, and its token does not apply to this request.
     posting.token(9).send(f).unwrap();
     drop(posting);
     assert_eq!(w.messages(1)[0].1, b"bytes");
