@@ -285,7 +285,7 @@ impl Qp {
         write_record(self.memory.dbrec, 0, self.received.into());
     }
 
-    /// Writes a word of the doorbell record: word 0 is of receives.
+    /// Writes a word of the doorbell record: word 0 is for receives.
     pub fn record(&mut self, word: usize, value: u32) {
         write_record(self.memory.dbrec, word & 1, value);
     }

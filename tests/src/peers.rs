@@ -87,7 +87,7 @@ impl Peers {
         self.settle();
     }
 
-    /// A far end sends `count` messages to `receiver`, each of which arrives whole before the next.
+    /// A far end sends `count` messages to `receiver`. Each arrives whole before the next.
     pub fn exchange(&mut self, receiver: &mut Receiver, from: usize, count: usize) {
         for _ in 0..count {
             let number = self.send(from, 40);

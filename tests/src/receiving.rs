@@ -40,7 +40,7 @@ impl SendingQp {
     }
 }
 
-/// Polls until `count` messages have come, each of which `each` has seen.
+/// Polls until `count` messages have come, and calls `each` for each of them.
 pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Message<'_, '_>)) {
     let mut seen = 0;
     while seen < count {

@@ -101,7 +101,7 @@ impl Sending {
         completions(sender, count, |done| describe(done, &queues))
     }
 
-    /// Takes the next `count` requests, all of which succeed.
+    /// Takes the next `count` requests, and checks that all succeeded.
     pub fn succeed(&mut self, count: usize) {
         for done in self.done(count) {
             assert_eq!(done.status, WcStatus::SUCCESS, "{done:?}");

@@ -84,7 +84,7 @@ impl<Q: Copy + Into<QueueId>> World<Q> {
         assert_eq!(self.receiver.post(self.queue, buffers).unwrap(), count);
     }
 
-    /// The first far end sends `count` messages, each of which arrives whole before the next.
+    /// The first far end sends `count` messages. Each arrives whole before the next.
     pub fn exchange(&mut self, count: usize) {
         self.peers.exchange(&mut self.receiver, 0, count);
     }

@@ -107,7 +107,7 @@ impl Subject for TagOps {
             left -= self.poll_batch(batch, |wr_id, len| {
                 sum.add(wr_id, len.into());
                 let wr: *mut ibv_ops_wr = ptr::with_exposed_provenance_mut(wr_id as usize);
-                // SAFETY: both are work requests, all of which stay.
+                // SAFETY: both are work requests, which stay.
                 unsafe {
                     (*wr).flags = 0;
                     if last.is_null() {

@@ -131,7 +131,7 @@ impl Pair {
     }
 }
 
-/// Sees that no WQE was touched while the device has it, nor its link.
+/// Checks that no WQE and no link was changed while the device has it.
 fn unchanged(number: usize, queue: &WorkQueue, who: &str) -> Result<()> {
     for wqe in &queue.outstanding {
         let now = queue.wqe(wqe.slot);

@@ -42,7 +42,7 @@ pub struct Failure {
     pub shrunk_difference: Difference,
 }
 
-/// The last session of each round of `ROUND` sessions is of sends. One in `TAGS` of the others is of tag matching.
+/// The last of each `ROUND` sessions tests sends. One in `TAGS` of the others tests tag matching.
 const ROUND: u64 = 11;
 const TAGS: u64 = 5;
 

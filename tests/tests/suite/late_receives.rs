@@ -1,5 +1,5 @@
-//! Receives that are posted to a queue pair after it has failed, on a driver that looks at them when it learns of the
-//! failure, as that of Soft-RoCE does.
+//! Receives that are posted to a queue pair after it has failed, on a driver that flushes them only when it learns of the
+//! failure, as the driver of Soft-RoCE does.
 
 use std::ffi::c_int;
 use std::mem::transmute;

@@ -104,7 +104,7 @@ fn a_queue_pair_that_failed_gives_its_buffers_back_and_works_after_a_reset() {
 fn unpolled_flushed_receives_do_not_survive_a_reset() {
     let mut w = Single::new(16, 64).filled();
     w.near[0].to_error().unwrap();
-    // Some of the flushes are seen.
+    // Some of the flushed receives are polled.
     drop(receiving::failures(&mut w.receiver, 1));
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     assert_eq!(w.pool.available(), w.pool.count() as usize);

@@ -193,7 +193,7 @@ fn format_baseline(current: &BTreeMap<String, Cost>) -> Result<String> {
     Ok(text)
 }
 
-/// Whether the baseline is of the compiler that is here. Another one counts otherwise.
+/// Returns `true` if the baseline was counted with this compiler. The counts of another compiler differ.
 fn of_this_compiler(path: &Path) -> Result<bool> {
     let text = fs::read_to_string(path)?;
     let made_with = text.lines().next().unwrap_or_default().trim_start_matches("# ");

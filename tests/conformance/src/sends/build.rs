@@ -9,14 +9,14 @@ use super::request::{Destination, QKEY, Request};
 /// payload.
 ///
 /// # Safety
-/// The QP is alive, has these operations, and the memory that the requests name is looked at only while the device rests.
+/// The QP is alive, has these operations, and the memory that the requests name is read only while the device rests.
 pub unsafe fn build(
     qp: *mut sys::ibv_qp,
     to: Option<&Destination>,
     requests: &[Request],
     is_aborted: bool,
 ) -> i32 {
-    // SAFETY: the QP is alive and has these operations; the memory can be read, see above.
+    // SAFETY: the QP is alive and has these operations, and the memory that the requests name can be read.
     unsafe {
         let qp = sys::ibv_qp_to_qp_ex(qp);
         sys::ibv_wr_start(qp);

@@ -144,7 +144,7 @@ impl Request {
             flags = if set { flags | flag } else { flags };
         }
         let remote = Remote { addr: self.remote.0, rkey: self.remote.1 };
-        // SAFETY: *memory* and *ready* hold, see above.
+        // SAFETY: *memory* and *ready* of [`mlx5_ring::sq`].
         unsafe {
             match self.kind {
                 Kind::Send | Kind::SendImmediate(_) if to.is_some() => {

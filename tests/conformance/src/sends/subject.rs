@@ -84,7 +84,7 @@ impl Subject {
         let to = datagram.then_some(&self.destinations[qp]);
         let results = requests
             .iter()
-            // SAFETY: the memory is looked at only while the device rests.
+            // SAFETY: the memory is read only while the device rests.
             .map(|request| unsafe { request.post(&mut posting, to) })
             .collect();
         drop(posting);
